@@ -1,0 +1,38 @@
+# `make run` and `make test` work on a machine that has Rust and a Debian-like system, and nothing else of ours.
+
+CARGO ?= cargo
+# The tests run under cargo-nextest where it is installed, under cargo otherwise.
+NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
+
+.PHONY: help run test lint bench doc docs-figures needs clean
+
+help:                ## Lists the targets.
+	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: .*##/\t/' | expand -t 16
+
+needs:               ## Installs what building and testing need and the machine lacks.
+	@sh scripts/install-needs.sh
+
+run: needs           ## Builds tollgate and runs it in front of a sample upstream.
+	$(CARGO) run --release -- demo
+
+test: needs          ## Builds and runs every test.
+	$(CARGO) test --doc
+ifeq ($(NEXTEST),yes)
+	$(CARGO) nextest run
+else
+	$(CARGO) test --lib --bins --tests
+endif
+
+lint: needs          ## Formatting, clippy and documentation, warnings denied.
+	$(CARGO) fmt --check
+	$(CARGO) clippy --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps
+
+bench: needs         ## Measures decisions beside another limiter.
+	$(CARGO) bench
+
+docs-figures:        ## Makes the figures of docs/algorithms.md anew.
+	@sh scripts/docs-figures.sh
+
+clean:               ## Removes what was built.
+	$(CARGO) clean

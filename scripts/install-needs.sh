@@ -1,0 +1,31 @@
+#!/bin/sh
+# Installs what building and testing need beside Rust, with the system's package manager. Does nothing where all is there.
+set -eu
+
+missing=""
+need() { # need COMMAND PACKAGE
+    command -v "$1" >/dev/null 2>&1 || missing="$missing $2"
+}
+
+need cargo cargo-from-https://rustup.rs
+case "$missing" in
+    *rustup*) echo "tollgate needs Rust 1.88 or newer: see https://rustup.rs" >&2; exit 1 ;;
+esac
+need cmake cmake # zlib-ng, which pingora builds
+need cc gcc      # zlib-ng, zstd, mimalloc
+need c++ g++
+[ -n "$missing" ] || exit 0
+
+command -v apt-get >/dev/null 2>&1 || {
+    echo "please install with your package manager, then run this again:$missing" >&2
+    exit 1
+}
+as_root=""
+if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null 2>&1 || { echo "not root and no sudo; please install:$missing" >&2; exit 1; }
+    as_root="sudo"
+fi
+echo "installing what is missing:$missing"
+$as_root apt-get update -q
+# shellcheck disable=SC2086
+DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -q --no-install-recommends $missing

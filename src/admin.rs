@@ -1,0 +1,117 @@
+//! The admin listener: metrics, health, and what is in force. Never on a port that serves clients.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use http::{HeaderValue, Method, Response, StatusCode, header};
+use pingora::apps::http_app::ServeHttp;
+use pingora::protocols::http::ServerSession;
+
+use crate::proxy::Gateway;
+use crate::telemetry::{TableUsage, Telemetry};
+use crate::units::Nanos;
+
+/// Answers on the admin listener.
+pub struct Admin {
+    gateway: Gateway,
+    telemetry: Telemetry,
+    started: Nanos,
+    stopping: Arc<AtomicBool>,
+}
+
+const TEXT: &str = "text/plain; charset=utf-8";
+/// The exposition format of `prometheus::TextEncoder`.
+const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
+const JSON: &str = "application/json";
+
+impl Admin {
+    /// For `gateway`; not ready any more once `stopping` is set.
+    pub fn new(gateway: Gateway, telemetry: Telemetry, stopping: Arc<AtomicBool>) -> Self {
+        let started = gateway.clock.now();
+        Self { gateway, telemetry, started, stopping }
+    }
+
+    fn answer(&self, method: &Method, path: &str) -> (StatusCode, &'static str, String) {
+        if !matches!(*method, Method::GET | Method::HEAD) {
+            return (StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET is served here\n".to_owned());
+        }
+        match path {
+            "/metrics" => self.metrics(),
+            "/healthz" => (StatusCode::OK, TEXT, "ok\n".to_owned()),
+            "/readyz" if self.stopping.load(Ordering::Relaxed) => {
+                (StatusCode::SERVICE_UNAVAILABLE, TEXT, "stopping\n".to_owned())
+            }
+            "/readyz" => (StatusCode::OK, TEXT, "ready\n".to_owned()),
+            "/status" => (StatusCode::OK, JSON, format!("{:#}\n", self.status())),
+            _ => (StatusCode::NOT_FOUND, TEXT, "here are /metrics, /healthz, /readyz and /status\n".to_owned()),
+        }
+    }
+
+    fn metrics(&self) -> (StatusCode, &'static str, String) {
+        for usage in self.gateway.store.usage() {
+            self.telemetry.set_table_usage(&TableUsage {
+                limit: &usage.name,
+                keys: usage.keys,
+                max_keys: usage.max_keys,
+                evicted: [
+                    ("expired", usage.evicted_expired),
+                    ("full", usage.evicted_full),
+                    ("overflow", usage.overflowed),
+                ],
+            });
+        }
+        for pool in &self.gateway.live.load().pools {
+            self.telemetry.set_upstream_health(&pool.upstream.name, pool.healthy());
+        }
+        match self.telemetry.render() {
+            Ok(text) => (StatusCode::OK, EXPOSITION, text),
+            Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("cannot render the metrics: {error}\n")),
+        }
+    }
+
+    fn status(&self) -> serde_json::Value {
+        let live = self.gateway.live.load();
+        let ruleset = &live.ruleset;
+        let usage = self.gateway.store.usage();
+        let limits = ruleset.limits.iter().map(|limit| {
+            let used = usage.iter().find(|usage| usage.name == limit.name);
+            serde_json::json!({
+                "name": limit.name,
+                "algorithm": limit.algorithm.as_str(),
+                "keys": used.map_or(0, |usage| usage.keys),
+                "max_keys": limit.max_keys,
+            })
+        });
+        let upstreams = live.pools.iter().map(|pool| {
+            let nodes =
+                pool.nodes().map(|(address, healthy)| serde_json::json!({"address": address, "healthy": healthy}));
+            serde_json::json!({"name": pool.upstream.name, "nodes": nodes.collect::<Vec<_>>()})
+        });
+        serde_json::json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "uptime_seconds": self.gateway.clock.now().saturating_sub(self.started).as_secs_f64(),
+            "stopping": self.stopping.load(Ordering::Relaxed),
+            "config_hash": live.hash,
+            "routes": ruleset.matcher.routes().iter().map(|route| route.name.as_str()).collect::<Vec<_>>(),
+            "plans": ruleset.plans,
+            "limits": limits.collect::<Vec<_>>(),
+            "upstreams": upstreams.collect::<Vec<_>>(),
+        })
+    }
+}
+
+#[async_trait]
+impl ServeHttp for Admin {
+    async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
+        let head = session.req_header();
+        let (status, content_type, body) = self.answer(&head.method, head.uri.path());
+        let body = if head.method == Method::HEAD { String::new() } else { body };
+        let mut response = Response::new(body.into_bytes());
+        *response.status_mut() = status;
+        let length = HeaderValue::from(response.body().len());
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        response.headers_mut().insert(header::CONTENT_LENGTH, length);
+        response
+    }
+}

@@ -1,0 +1,258 @@
+//! `adaptive_concurrency`: slots whose number follows from how latency answers to load, for when no fixed number is
+//! right. A gradient controller after Netflix's concurrency-limits (`Gradient2Limit`) and Envoy's adaptive concurrency
+//! filter.
+//!
+//! Admission is that of `concurrency` with a moving limit, except that a request is admitted alone whatever it costs up
+//! to `max`: otherwise a cost above the limit would starve. The limit starts at `min` and moves when a request ends:
+//!
+//! - latency is a moving average of measured requests, over about as many as are in flight (10 to 1000);
+//! - gradient = base·tolerance/latency, from ½ to 1. With `target` the base is the target and the tolerance 1; without,
+//!   the base is the best latency and the tolerance 1.25;
+//! - one round of requests moves the limit a quarter of the way to limit·gradient + √limit, so each request moves it
+//!   by its share of a round, cost/limit; always within `min` and `max`;
+//! - it moves only where at least half of it was in flight: a limit that nobody meets tells nothing;
+//! - requests without a measurement (see [`Completion::measured`]) only give their slots back.
+//!
+//! The best latency is measured anew every minute, lest a queue that never drains passes for normal: for two rounds of
+//! requests (at least 20) only half the limit is admitted, and the average over the second round, which met the half
+//! queue from the start, is the best latency until the next time. An average that falls below it between two
+//! measurements replaces it at once. Under a limit of 16 or so √limit outweighs the tolerance, and a queue as long as
+//! that can pass for normal.
+//!
+//! State: 28 bytes.
+#![expect(
+    clippy::float_arithmetic,
+    clippy::as_conversions,
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a controller in doubles; conversions to integers truncate and saturate"
+)]
+
+use crate::algorithm::{Algorithm, Arguments, Completion, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit};
+use crate::units::{Cost, Nanos};
+
+/// The parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdaptiveConcurrency {
+    min: u32,
+    max: u32,
+    target: Option<Nanos>,
+}
+
+/// What is in flight, and what was learned.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(Rust, packed(4))]
+pub struct Learned {
+    limit: f64,
+    in_flight: u32,
+    /// How many measured requests are left until the best latency is known; 0 where it is.
+    measuring: u32,
+    /// When it is measured next, in seconds.
+    due: u32,
+    /// The best latency in nanoseconds; 0 until it was measured for the first time.
+    best: f32,
+    /// The average latency in nanoseconds; 0 before the first request.
+    latency: f32,
+}
+
+/// The most that can be in flight.
+const MOST: u64 = 4_294_967_295;
+/// How much slower than the best is still as good as the best.
+const TOLERANCE: f64 = 1.25;
+/// The most that one round takes the limit down by.
+const LEAST_GRADIENT: f64 = 0.5;
+/// How far one round moves the limit.
+const GAIN: f64 = 0.25;
+/// How often the best latency is measured, in seconds.
+const REMEASURE: u32 = 60;
+/// The fewest requests that make up a round.
+const ROUND: f64 = 10.0;
+/// The most requests that latency is averaged over.
+const AVERAGED: f64 = 1000.0;
+
+fn seconds(now: Nanos) -> u32 {
+    let seconds = now.get().checked_div(Nanos::SECOND.get());
+    seconds.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(u32::MAX)
+}
+
+impl AdaptiveConcurrency {
+    fn fresh(&self) -> Learned {
+        let limit = self.min.into();
+        Learned { limit, in_flight: 0, measuring: self.rounds(limit), due: 0, best: 0.0, latency: 0.0 }
+    }
+
+    /// How many requests it takes to measure the best latency; none where it is given.
+    fn rounds(&self, limit: f64) -> u32 {
+        match self.target {
+            Some(_) => 0,
+            None => (2.0 * limit.max(ROUND)) as u32,
+        }
+    }
+
+    /// What may be in flight now.
+    fn slots(&self, state: &Learned) -> u32 {
+        let slots = if state.measuring > 0 { state.limit / 2.0 } else { state.limit };
+        (slots as u32).max(self.min)
+    }
+
+    /// The latency up to which the limit grows, in nanoseconds.
+    fn good(&self, state: &Learned) -> f64 {
+        match self.target {
+            Some(target) => target.get() as f64,
+            None => f64::from(state.best) * TOLERANCE,
+        }
+    }
+
+    /// Moves the limit by what a request of `cost` has met.
+    fn moved(&self, state: &Learned, cost: Cost) -> f64 {
+        let limit = state.limit;
+        let gradient = (self.good(state) / f64::from(state.latency)).clamp(LEAST_GRADIENT, 1.0);
+        let part_of_round = (cost as f64 / limit).min(1.0);
+        let step = limit * gradient + limit.sqrt() - limit;
+        (limit + GAIN * part_of_round * step).clamp(self.min.into(), self.max.into())
+    }
+
+    /// Whether nothing is in flight and nothing was learned.
+    fn kept(&self, state: Learned) -> Option<Learned> {
+        (state != self.fresh()).then_some(state)
+    }
+}
+
+impl Learned {
+    fn less(self, cost: Cost) -> Self {
+        let cost = u32::try_from(cost).unwrap_or(u32::MAX);
+        Self { in_flight: self.in_flight.saturating_sub(cost), ..self }
+    }
+}
+
+impl Algorithm for AdaptiveConcurrency {
+    const NAME: &'static str = "adaptive_concurrency";
+    const PARAMETERS: &'static [Parameter] = &[
+        Parameter::required("min", Kind::Whole).at_least(1).at_most(MOST),
+        Parameter::required("max", Kind::Whole).at_least(1).at_most(MOST),
+        Parameter::optional("target", Kind::Duration).at_least(1).advice("leave it out to aim at the best latency"),
+    ];
+    const HOLDS: bool = true;
+
+    type State = Learned;
+
+    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+        let target = match arguments.has("target") {
+            true => Some(arguments.duration("target")?),
+            false => None,
+        };
+        let (min, max) = (arguments.required_whole("min")?, arguments.required_whole("max")?);
+        if min > max {
+            return Err(Unfit::new("min", format!("of {min} is above `max`, {max}; lower it or raise `max`")));
+        }
+        let in_flight = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        Ok(Self { min: in_flight(min), max: in_flight(max), target })
+    }
+
+    fn decide(&self, state: Option<Learned>, cost: Cost, _now: Nanos) -> (Decision, Option<Learned>) {
+        if cost == 0 {
+            return (Decision::ADMIT, state);
+        }
+        let Some(cost) = u32::try_from(cost).ok().filter(|cost| *cost <= self.max) else {
+            return (Decision::never(self.max.into()), state);
+        };
+        let learned = state.unwrap_or_else(|| self.fresh());
+        let alone = learned.in_flight == 0;
+        match learned.in_flight.checked_add(cost) {
+            Some(in_flight) if alone || in_flight <= self.slots(&learned) => {
+                (Decision::ADMIT, Some(Learned { in_flight, ..learned }))
+            }
+            _ => (Decision::BUSY, state),
+        }
+    }
+
+    fn refund(&self, state: Learned, cost: Cost, _full_at: Nanos, _now: Nanos) -> Option<Learned> {
+        self.kept(state.less(cost))
+    }
+
+    fn complete(&self, state: Learned, cost: Cost, end: Completion, now: Nanos) -> Option<Learned> {
+        let mut next = state.less(cost);
+        if !end.measured || cost == 0 {
+            return self.kept(next);
+        }
+        let sample = end.latency.get().max(1) as f32;
+        let half_measured = state.measuring > 0 && state.measuring == self.rounds(state.limit) / 2;
+        let first_of_round = state.latency == 0.0 || half_measured;
+        next.latency = match first_of_round {
+            true => sample,
+            false => state.latency + (sample - state.latency) / { state.limit }.clamp(ROUND, AVERAGED) as f32,
+        };
+        if state.measuring > 0 {
+            next.measuring = state.measuring.saturating_sub(1);
+            if next.measuring == 0 {
+                next.best = next.latency;
+                next.due = seconds(now).saturating_add(REMEASURE);
+            }
+            return Some(next);
+        }
+        if self.target.is_none() {
+            next.best = next.best.min(next.latency);
+        }
+        if f64::from(state.in_flight) * 2.0 >= state.limit {
+            next.limit = self.moved(&next, cost);
+        }
+        if seconds(now) >= next.due {
+            next.measuring = self.rounds(next.limit);
+        }
+        Some(next)
+    }
+
+    fn headroom(&self, state: Option<&Learned>, _now: Nanos) -> Headroom {
+        let remaining = match state {
+            Some(state) if state.in_flight > 0 => self.slots(state).saturating_sub(state.in_flight),
+            _ => self.max,
+        };
+        Headroom {
+            remaining: Some(remaining.into()),
+            until_more: Nanos::ZERO,
+            until_full: Nanos::ZERO,
+            measured_rate: None,
+        }
+    }
+
+    /// A fresh key starts at `min`: what was learned can be forgotten whenever nothing is in flight.
+    fn idle(&self, state: &Learned) -> Idle {
+        match state.in_flight {
+            0 => Idle::Safe(Nanos::ZERO),
+            _ => Idle::Held,
+        }
+    }
+
+    /// What is in flight stays; what was learned stays within the new bounds.
+    fn carry(&self, old: &Self, state: Learned, _now: Nanos) -> Option<Learned> {
+        if self == old {
+            return Some(state);
+        }
+        let limit = { state.limit }.clamp(self.min.into(), self.max.into());
+        let measuring = match self.target {
+            None if state.best == 0.0 || state.measuring > 0 => self.rounds(limit),
+            _ => 0,
+        };
+        Some(Learned { limit, measuring, ..state })
+    }
+
+    fn largest_cost(&self) -> Option<Cost> {
+        Some(self.max.into())
+    }
+
+    fn policy(&self) -> Policy {
+        Policy { quota: self.max.into(), window: None }
+    }
+
+    fn words(&self) -> String {
+        let aim = match self.target {
+            Some(target) => format!("as many as keep latency at {target}"),
+            None => "fewer as latency rises above the best".to_owned(),
+        };
+        format!("from {} to {} in flight at once, {aim}", self.min, self.max)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+#![expect(clippy::arithmetic_side_effects, reason = "small numbers, written here")]
+
+use super::*;
+use crate::algorithm::Value;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+const NOW: Nanos = Nanos::SECOND;
+
+const fn ms(count: u64) -> Nanos {
+    Nanos::new(count * 1_000_000)
+}
+
+fn build(min: u64, max: u64, target: Option<Nanos>) -> Result<AdaptiveConcurrency, Unfit> {
+    let mut arguments = Arguments::default();
+    arguments.set("min", Value::Whole(min));
+    arguments.set("max", Value::Whole(max));
+    if let Some(target) = target {
+        arguments.set("target", Value::Duration(target));
+    }
+    AdaptiveConcurrency::build(&arguments)
+}
+
+fn rule(min: u64, max: u64, target: Option<Nanos>) -> AdaptiveConcurrency {
+    build(min, max, target).unwrap()
+}
+
+const fn ended(latency: Nanos) -> Completion {
+    Completion { latency, measured: true }
+}
+
+/// An upstream that answers in `latency` as long as at most `workers` requests are in it, and in proportion slower
+/// beyond, under callers that take every slot there is. Returns the limit at the end of each minute.
+fn saturate(rule: &AdaptiveConcurrency, workers: u64, latency: Nanos, minutes: u64) -> Vec<f64> {
+    let mut state = None;
+    let mut in_flight = BinaryHeap::new();
+    let mut now = NOW;
+    let mut limits = vec![];
+    for minute in 1..=minutes {
+        while now < ms(minute * 60_000) {
+            loop {
+                let (decision, next) = rule.decide(state, 1, now);
+                if !decision.is_admitted() {
+                    break;
+                }
+                state = next;
+                let load = (in_flight.len() as u64 + 1).max(workers);
+                let took = Nanos::new(latency.get() * load / workers);
+                in_flight.push(Reverse((now.saturating_add(took), took)));
+            }
+            let Reverse((at, took)) = in_flight.pop().unwrap();
+            now = at;
+            state = rule.complete(state.unwrap(), 1, ended(took), now);
+        }
+        limits.push(state.map_or(0.0, |state| state.limit));
+    }
+
+    limits
+}
+
+#[test]
+fn the_limit_settles_a_little_above_what_the_upstream_can_do_and_stays_there() {
+    let limits = saturate(&rule(4, 1000, None), 100, ms(50), 5);
+    assert!(limits.iter().all(|limit| (120.0..150.0).contains(limit)), "{limits:?}");
+}
+
+#[test]
+fn with_a_target_latency_is_held_near_the_target() {
+    // 100 ms is where twice the workers are busy
+    let limits = saturate(&rule(4, 1000, Some(ms(100))), 100, ms(50), 2);
+    assert!(limits.iter().all(|limit| (210.0..220.0).contains(limit)), "{limits:?}");
+}
+
+#[test]
+fn the_limit_stays_within_its_bounds() {
+    assert_eq!(saturate(&rule(4, 50, None), 100, ms(20), 1), [50.0]);
+    assert_eq!(saturate(&rule(20, 50, Some(ms(1))), 10, ms(20), 1), [20.0]);
+}
+
+#[test]
+fn one_request_moves_the_limit_by_its_share_of_a_round() {
+    let rule = rule(4, 1000, Some(ms(10)));
+    let state = Learned { limit: 100.0, in_flight: 50, measuring: 0, due: 0, best: 0.0, latency: 10e6 };
+    // at the target: 100 -> +¼·1/100·√100
+    let limit_after = |state: Learned, latency| { rule.complete(state, 1, ended(latency), NOW).unwrap() }.limit;
+    assert_eq!(limit_after(state, ms(10)), 100.025);
+    // at twice the target: gradient ½, -¼·1/100·(50 - 10)
+    let slow = Learned { latency: 20e6, ..state };
+    assert_eq!(limit_after(slow, ms(20)), 99.9);
+    // far from the limit it tells nothing
+    let idle = Learned { in_flight: 49, ..slow };
+    assert_eq!(limit_after(idle, ms(20)), 100.0);
+    // and neither does an error
+    let failed = rule.complete(slow, 1, Completion { latency: ms(1), measured: false }, NOW);
+    assert_eq!(failed, Some(Learned { in_flight: 49, ..slow }));
+}
+
+#[test]
+fn the_best_latency_is_measured_at_half_the_limit() {
+    let rule = rule(4, 1000, None);
+    let mut state = Learned { limit: 40.0, in_flight: 40, measuring: 0, due: 1, best: 10e6, latency: 12e6 };
+    state = rule.complete(state, 1, ended(ms(12)), NOW).unwrap();
+    assert!({ state.measuring } >= 80 && rule.slots(&state) == 20);
+    assert_eq!(rule.decide(Some(state), 1, NOW).0, Decision::BUSY);
+    while { state.measuring } > 0 {
+        let latency = if { state.measuring } > 40 { ms(12) } else { ms(11) };
+        state.in_flight = 20;
+        state = rule.complete(state, 1, ended(latency), NOW).unwrap();
+    }
+    assert_eq!(({ state.best }, { state.due }, rule.slots(&state)), (11e6, 61, 40));
+}
+
+#[test]
+fn slots_come_back_and_a_large_cost_passes_alone() {
+    let rule = rule(4, 100, None);
+    let (decision, state) = rule.decide(None, 60, NOW);
+    assert_eq!(decision, Decision::ADMIT);
+    assert_eq!(rule.decide(state, 1, NOW), (Decision::BUSY, state));
+    assert_eq!(rule.headroom(state.as_ref(), NOW).remaining, Some(0));
+    assert_eq!(rule.idle(&state.unwrap()), Idle::Held);
+    assert_eq!(rule.refund(state.unwrap(), 60, NOW, NOW), None);
+    assert_eq!(rule.decide(None, 101, NOW), (Decision::never(100), None));
+    assert_eq!(rule.decide(state, 0, NOW), (Decision::ADMIT, state));
+    let learned = rule.complete(state.unwrap(), 60, ended(ms(5)), NOW).unwrap();
+    assert_eq!((learned.in_flight == 0, rule.idle(&learned)), (true, Idle::Safe(Nanos::ZERO)));
+}
+
+#[test]
+fn a_changed_limit_keeps_what_was_learned_within_the_new_bounds() {
+    let (old, new) = (rule(4, 100, None), rule(10, 50, Some(ms(20))));
+    let learned = Learned { limit: 80.0, in_flight: 70, measuring: 0, due: 9, best: 5e6, latency: 6e6 };
+    let carried = new.carry(&old, learned, NOW).unwrap();
+    assert_eq!(carried, Learned { limit: 50.0, ..learned });
+    assert_eq!(new.decide(Some(carried), 1, NOW).0, Decision::BUSY);
+    let back = old.carry(&new, Learned { best: 0.0, ..carried }, NOW).unwrap();
+    assert_eq!({ back.measuring }, 100);
+}
+
+#[test]
+fn parameters_that_make_no_sense_are_refused() {
+    let problem = |min, max, target| build(min, max, target).unwrap_err().to_string();
+    assert_eq!(problem(9, 5, None), "`min` of 9 is above `max`, 5; lower it or raise `max`");
+    assert_eq!(problem(0, 5, None), "`min` must be at least 1");
+    assert_eq!(problem(1, 1 << 63, None), "`max` must be at most 4294967295");
+    assert!(problem(1, 5, Some(Nanos::ZERO)).starts_with("`target` must be longer than 0s"));
+}
+
+#[test]
+fn a_state_takes_28_bytes() {
+    assert_eq!(size_of::<Learned>(), 28);
+}

@@ -1,0 +1,282 @@
+//! What algorithms are built from: the parameters that they declare, and the values set for them.
+
+use std::cmp::Ordering;
+
+use crate::units::{Nanos, Rate};
+
+/// One thing that can be set on a limit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parameter {
+    /// The key in the configuration.
+    pub name: &'static str,
+    /// What is written there.
+    pub kind: Kind,
+    /// Whether it has to be there.
+    pub required: bool,
+    /// The smallest value: a number, nanoseconds, or tokens per second.
+    least: u64,
+    /// The largest value, if there is one.
+    most: Option<u64>,
+    /// What to do where neither fits; empty if there is nothing to say.
+    advice: &'static str,
+}
+
+impl Parameter {
+    /// A parameter that has to be there.
+    pub const fn required(name: &'static str, kind: Kind) -> Self {
+        Self { name, kind, required: true, least: 0, most: None, advice: "" }
+    }
+
+    /// A parameter that may be left out.
+    pub const fn optional(name: &'static str, kind: Kind) -> Self {
+        Self { required: false, ..Self::required(name, kind) }
+    }
+
+    /// How much is admitted: a whole number of tokens, at least 1.
+    pub const fn tokens(name: &'static str) -> Self {
+        let advice = "`unlimited` admits everything";
+        Self::required(name, Kind::Whole).at_least(1).advice(advice)
+    }
+
+    /// Nothing below `least`: a number, nanoseconds, or tokens per second.
+    #[must_use]
+    pub const fn at_least(self, least: u64) -> Self {
+        Self { least, ..self }
+    }
+
+    /// Nothing above `most`: a number, nanoseconds, or tokens per second.
+    #[must_use]
+    pub const fn at_most(self, most: u64) -> Self {
+        Self { most: Some(most), ..self }
+    }
+
+    /// What to do for those whom the bounds do not suit.
+    #[must_use]
+    pub const fn advice(self, advice: &'static str) -> Self {
+        Self { advice, ..self }
+    }
+
+    /// Whether `value` is within the bounds.
+    pub fn check(&self, value: &Value) -> Result<(), Unfit> {
+        let bound = match (value.compared_to(self.least), self.most.map(|most| (most, value.compared_to(most)))) {
+            (Some(Ordering::Less), _) => match (value, self.least) {
+                (Value::Duration(_), 1) => "longer than 0s".to_owned(),
+                (_, least) => format!("at least {}", self.bound(least)),
+            },
+            (_, Some((most, Some(Ordering::Greater)))) => format!("at most {}", self.bound(most)),
+            _ => return Ok(()),
+        };
+        let advice = if self.advice.is_empty() { "" } else { "; " };
+        Err(Unfit::new(self.name, format!("must be {bound}{advice}{}", self.advice)))
+    }
+
+    /// A bound as it would be written.
+    fn bound(&self, bound: u64) -> String {
+        match self.kind {
+            Kind::Duration | Kind::DurationOr(_) => Nanos::new(bound).to_string(),
+            Kind::Rate => format!("{bound}/s"),
+            Kind::Whole | Kind::Decimal | Kind::Flag | Kind::Choice(_) | Kind::TimeZone => bound.to_string(),
+        }
+    }
+}
+
+/// What a parameter's value looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `100/s`
+    Rate,
+    /// `15m`
+    Duration,
+    /// `15m`, or one of these words.
+    DurationOr(&'static [&'static str]),
+    /// A whole number, zero or more.
+    Whole,
+    /// A decimal number, zero or more.
+    Decimal,
+    /// `true` or `false`
+    Flag,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// The name of a time zone (`Europe/Berlin`).
+    TimeZone,
+}
+
+/// A parameter's value, parsed by its [`Kind`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Of [`Kind::Rate`].
+    Rate(Rate),
+    /// Of [`Kind::Duration`] and [`Kind::DurationOr`].
+    Duration(Nanos),
+    /// Of [`Kind::Whole`].
+    Whole(u64),
+    /// Of [`Kind::Decimal`]; finite, zero or more.
+    Decimal(f64),
+    /// Of [`Kind::Flag`].
+    Flag(bool),
+    /// Of [`Kind::Choice`] and [`Kind::DurationOr`].
+    Choice(&'static str),
+    /// Of [`Kind::TimeZone`].
+    TimeZone(jiff::tz::TimeZone),
+}
+
+impl Value {
+    /// How this compares to a bound; `None` for what has no size.
+    #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "bounds of decimals are below 2^53")]
+    fn compared_to(&self, bound: u64) -> Option<Ordering> {
+        match self {
+            Self::Rate(rate) => {
+                let bound = u128::from(bound).saturating_mul(u128::from(rate.period().get()));
+                let second = u128::from(Nanos::SECOND.get());
+                Some(u128::from(rate.tokens()).saturating_mul(second).cmp(&bound))
+            }
+            Self::Duration(duration) => Some(duration.get().cmp(&bound)),
+            Self::Whole(number) => Some(number.cmp(&bound)),
+            // what is not a number is below every bound
+            Self::Decimal(number) => Some(number.partial_cmp(&(bound as f64)).unwrap_or(Ordering::Less)),
+            Self::Flag(_) | Self::Choice(_) | Self::TimeZone(_) => None,
+        }
+    }
+}
+
+/// The longest wait that the limit allows (`over_limit.delay.max_wait`); handed to every algorithm beside its own
+/// parameters, zero if absent.
+pub const MAX_WAIT: &str = "max_wait";
+
+/// The values set for one limit (for one plan, with overrides applied).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Arguments(Vec<(&'static str, Value)>);
+
+impl Arguments {
+    /// Sets `name`, replacing an earlier value.
+    pub fn set(&mut self, name: &'static str, value: Value) {
+        self.0.retain(|(known, _)| *known != name);
+        self.0.push((name, value));
+    }
+
+    /// These values with those of `other` on top.
+    #[must_use]
+    pub fn overlaid(&self, other: &Self) -> Self {
+        let mut all = self.clone();
+        for (name, value) in &other.0 {
+            all.set(name, value.clone());
+        }
+        all
+    }
+
+    /// Whether `name` is set.
+    pub fn has(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    /// Whether each value is within the bounds of its parameter.
+    pub fn check(&self, parameters: &[Parameter]) -> Result<(), Unfit> {
+        parameters.iter().try_for_each(|parameter| match self.find(parameter.name) {
+            Some(value) => parameter.check(value),
+            None => Ok(()),
+        })
+    }
+
+    fn find(&self, name: &str) -> Option<&Value> {
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+    }
+
+    /// The rate `name`, which the caller declared as required.
+    pub fn rate(&self, name: &'static str) -> Result<Rate, Unfit> {
+        match self.find(name) {
+            Some(Value::Rate(rate)) => Ok(*rate),
+            _ => Err(Unfit::missing(name)),
+        }
+    }
+
+    /// The duration `name`, required.
+    pub fn duration(&self, name: &'static str) -> Result<Nanos, Unfit> {
+        self.duration_or(name, None)
+    }
+
+    /// The duration `name`, or `default` where it is absent.
+    pub fn duration_or(&self, name: &'static str, default: impl Into<Option<Nanos>>) -> Result<Nanos, Unfit> {
+        match self.find(name) {
+            Some(Value::Duration(duration)) => Ok(*duration),
+            _ => default.into().ok_or_else(|| Unfit::missing(name)),
+        }
+    }
+
+    /// The whole number `name`, if set.
+    pub fn whole(&self, name: &'static str) -> Option<u64> {
+        match self.find(name) {
+            Some(Value::Whole(number)) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// The whole number `name`, required.
+    pub fn required_whole(&self, name: &'static str) -> Result<u64, Unfit> {
+        self.whole(name).ok_or_else(|| Unfit::missing(name))
+    }
+
+    /// The decimal number `name`, if set (a whole number is one too).
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_precision_loss,
+        reason = "parameters of this kind are defined as doubles"
+    )]
+    pub fn decimal(&self, name: &'static str) -> Option<f64> {
+        match self.find(name) {
+            Some(Value::Decimal(number)) => Some(*number),
+            Some(Value::Whole(number)) => Some(*number as f64),
+            _ => None,
+        }
+    }
+
+    /// The flag `name`, false where it is absent.
+    pub fn flag(&self, name: &'static str) -> bool {
+        matches!(self.find(name), Some(Value::Flag(true)))
+    }
+
+    /// The word chosen for `name`, if set.
+    pub fn choice(&self, name: &'static str) -> Option<&'static str> {
+        match self.find(name) {
+            Some(Value::Choice(word)) => Some(word),
+            _ => None,
+        }
+    }
+
+    /// The time zone `name`, if set.
+    pub fn time_zone(&self, name: &'static str) -> Option<jiff::tz::TimeZone> {
+        match self.find(name) {
+            Some(Value::TimeZone(zone)) => Some(zone.clone()),
+            _ => None,
+        }
+    }
+
+    /// The longest wait allowed; zero where none was set.
+    pub fn max_wait(&self) -> Nanos {
+        match self.find(MAX_WAIT) {
+            Some(Value::Duration(duration)) => *duration,
+            _ => Nanos::ZERO,
+        }
+    }
+}
+
+/// Parameters that make no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{parameter}` {problem}")]
+pub struct Unfit {
+    /// The parameter to change.
+    pub parameter: &'static str,
+    /// What is wrong with it and what would be right, to be read after the parameter's name.
+    pub problem: String,
+}
+
+impl Unfit {
+    /// `parameter` is wrong as `problem` says.
+    pub fn new(parameter: &'static str, problem: impl Into<String>) -> Self {
+        Self { parameter, problem: problem.into() }
+    }
+
+    /// `parameter` is not there.
+    pub fn missing(parameter: &'static str) -> Self {
+        Self::new(parameter, "is missing")
+    }
+}

@@ -1,0 +1,227 @@
+//! A counter that starts again with each window: the arithmetic of `fixed_window` and `quota_reset`.
+//!
+//! The state is the end of the window that was last charged, and what was charged in it. A request is denied iff
+//! used + cost > limit; a window is over at its end. A request from before the window of the state (a clock that
+//! stepped back) is counted in the state's window.
+//!
+//! State: 16 bytes.
+
+use crate::algorithm::calendar::Calendar;
+use crate::algorithm::shared::Core;
+use crate::algorithm::{Decision, Headroom, Idle, Policy};
+use crate::units::{Cost, Nanos};
+
+/// The parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Counter {
+    /// The most that is admitted in a window, at least 1.
+    pub limit: u64,
+    /// When windows begin and end.
+    pub window: Window,
+}
+
+/// When windows begin and end.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Window {
+    /// One begins at a request that comes when there is none, and is this long.
+    FromFirst(Nanos),
+    /// One after the other from the clock's epoch on, each this long.
+    FromEpoch(Nanos),
+    /// Days, weeks or months.
+    Calendar(Calendar),
+}
+
+/// The window last charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spent {
+    /// Its end; [`Nanos::MAX`] if it is further away than can be said.
+    pub ends: Nanos,
+    /// What was charged in it.
+    pub used: u64,
+}
+
+impl Core for Counter {
+    type State = Spent;
+
+    fn decide(&self, state: Option<Spent>, cost: Cost, now: Nanos) -> (Decision, Option<Spent>) {
+        if cost == 0 {
+            return (Decision::ADMIT, state);
+        }
+        if cost > self.limit {
+            return (Decision::never(self.limit), state);
+        }
+        let Some(current) = state.filter(|state| state.is_open(now)) else {
+            return (Decision::ADMIT, Some(Spent { ends: self.window.end(now), used: cost }));
+        };
+        match current.used.checked_add(cost).filter(|used| *used <= self.limit) {
+            Some(used) => (Decision::ADMIT, Some(Spent { used, ..current })),
+            None => (Decision::later(current.left(now)), state),
+        }
+    }
+
+    /// What was charged in a window that is over is not given back to the next one.
+    fn refund(&self, state: Spent, cost: Cost, full_at: Nanos, _now: Nanos) -> Option<Spent> {
+        if state.ends != full_at {
+            return Some(state);
+        }
+        let used = state.used.saturating_sub(cost);
+        (used > 0).then_some(Spent { used, ..state })
+    }
+
+    fn headroom(&self, state: Option<&Spent>, now: Nanos) -> Headroom {
+        let current = state.filter(|state| state.is_open(now));
+        let remaining = self.limit.saturating_sub(current.map_or(0, |state| state.used));
+        let left = current.map_or(Nanos::ZERO, |state| state.left(now));
+        Headroom { remaining: Some(remaining), until_more: left, until_full: left, measured_rate: None }
+    }
+
+    fn idle(&self, state: &Spent) -> Idle {
+        Idle::Fresh(state.ends)
+    }
+
+    /// What was used in the current window stays used, in the window that the new parameters say it is. A window that
+    /// began with a request keeps its beginning if it becomes longer; if it becomes shorter, what was used counts on
+    /// for the new length, but not beyond the old end.
+    fn carry(&self, old: &Self, state: Spent, now: Nanos) -> Option<Spent> {
+        if !state.is_open(now) {
+            return None;
+        }
+        if self.window == old.window {
+            return Some(state);
+        }
+        let ends = match (&self.window, &old.window) {
+            (Window::FromFirst(new), Window::FromFirst(old)) => carried_end(state.ends, *old, *new, now),
+            (window, _) => window.end(now),
+        };
+        Some(Spent { ends, ..state })
+    }
+
+    fn largest_cost(&self) -> Option<Cost> {
+        Some(self.limit)
+    }
+
+    fn policy(&self) -> Policy {
+        Policy { quota: self.limit, window: Some(self.window.usual_length()) }
+    }
+}
+
+/// The end of a window that was to be `old` long and now is to be `new` long. With its beginning unchanged that is
+/// its end plus the difference, which a shorter window may put before the last of what was used; so it counts on until
+/// the old end, but no longer than a new window from `now`.
+pub fn carried_end(ends: Nanos, old: Nanos, new: Nanos, now: Nanos) -> Nanos {
+    ends.saturating_add(new.saturating_sub(old)).min(now.saturating_add(new))
+}
+
+// === impl Window ===
+
+impl Window {
+    /// The end of the window that contains `now`, or that a request at `now` begins.
+    fn end(&self, now: Nanos) -> Nanos {
+        match self {
+            Self::FromFirst(length) => now.saturating_add(*length),
+            Self::FromEpoch(length) => {
+                let into = now.get().checked_rem(length.get()).unwrap_or(0);
+                now.saturating_sub(Nanos::new(into)).saturating_add(*length)
+            }
+            Self::Calendar(calendar) => calendar.end(now),
+        }
+    }
+
+    /// Which windows they are, to be read after what is admitted in one.
+    pub fn in_words(&self) -> String {
+        match self {
+            Self::FromFirst(length) => format!("in {length} from the first request on, then all anew"),
+            Self::FromEpoch(length) => format!("in each {length}, counted from the epoch"),
+            Self::Calendar(Calendar { unit, zone }) => {
+                format!("in each calendar {} ({})", unit.as_str(), zone.iana_name().unwrap_or("a zone without a name"))
+            }
+        }
+    }
+
+    /// How long a window is; of calendar units, the longest that is usual.
+    fn usual_length(&self) -> Nanos {
+        match self {
+            Self::FromFirst(length) | Self::FromEpoch(length) => *length,
+            Self::Calendar(calendar) => calendar.unit.usual_length(),
+        }
+    }
+}
+
+// === impl Spent ===
+
+impl Spent {
+    /// Whether the window is not over yet.
+    fn is_open(&self, now: Nanos) -> bool {
+        now < self.ends || self.ends == Nanos::MAX
+    }
+
+    /// The time until the window is over.
+    fn left(&self, now: Nanos) -> Nanos {
+        match self.ends {
+            Nanos::MAX => Nanos::MAX,
+            ends => ends.saturating_sub(now),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(nanos: u64) -> Nanos {
+        Nanos::new(nanos)
+    }
+
+    const fn from_first(limit: u64, length: u64) -> Counter {
+        Counter { limit, window: Window::FromFirst(at(length)) }
+    }
+
+    const fn from_epoch(limit: u64, length: u64) -> Counter {
+        Counter { limit, window: Window::FromEpoch(at(length)) }
+    }
+
+    #[test]
+    fn a_refund_meets_the_window_it_was_charged_in_or_none() {
+        let counter = from_epoch(5, 100);
+        let (_, first) = counter.decide(None, 2, at(199));
+        assert_eq!(counter.refund(first.unwrap(), 1, at(200), at(199)), Some(Spent { ends: at(200), used: 1 }));
+        assert_eq!(counter.refund(first.unwrap(), 2, at(200), at(250)), None);
+        let (_, second) = counter.decide(first, 3, at(200));
+        assert_eq!(counter.refund(second.unwrap(), 2, at(200), at(210)), second);
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_stays_in_the_window() {
+        let counter = from_epoch(2, 100);
+        let (_, state) = counter.decide(None, 1, at(250));
+        let (decision, state) = counter.decide(state, 1, at(120));
+        assert_eq!(decision, Decision::ADMIT);
+        assert_eq!(counter.decide(state, 1, at(120)), (Decision::later(at(180)), state));
+    }
+
+    #[test]
+    fn what_was_used_stays_used_in_the_new_window() {
+        let state = Spent { ends: at(200), used: 4 };
+        let carry = |old: &Counter, new: &Counter, now| new.carry(old, state, at(now));
+        let ends = |ends| Some(Spent { ends: at(ends), used: 4 });
+        assert_eq!(carry(&from_epoch(5, 100), &from_epoch(2, 100), 150), ends(200));
+        assert_eq!(carry(&from_epoch(5, 100), &from_epoch(5, 1000), 150), ends(1000));
+        assert_eq!(carry(&from_epoch(5, 100), &from_epoch(5, 10), 150), ends(160));
+        assert_eq!(carry(&from_epoch(5, 100), &from_epoch(5, 10), 200), None);
+        // begun at 100
+        assert_eq!(carry(&from_first(5, 100), &from_first(5, 300), 150), ends(400));
+        assert_eq!(carry(&from_first(5, 100), &from_first(5, 10), 150), ends(160));
+        assert_eq!(carry(&from_first(5, 100), &from_first(5, 70), 150), ends(200));
+        assert_eq!(carry(&from_first(5, 100), &from_epoch(5, 70), 150), ends(210));
+    }
+
+    #[test]
+    fn windows_of_centuries_end_when_time_does() {
+        let counter = from_first(1, u64::MAX);
+        let (_, state) = counter.decide(None, 1, at(5));
+        assert_eq!(counter.decide(state, 1, Nanos::MAX).0, Decision::later(Nanos::MAX));
+        let counter = from_epoch(u64::MAX, u64::MAX / 2);
+        let (_, state) = counter.decide(None, u64::MAX, at(5));
+        assert_eq!(counter.decide(state, 1, at(6)).0, Decision::later(at(u64::MAX / 2 - 6)));
+    }
+}

@@ -1,0 +1,232 @@
+//! `cycle`: the limit is handed out anew every period, and may be reserved ahead (Resilience4j's AtomicRateLimiter).
+//!
+//! Cycles count from the key's first request. Permits p start at `limit`; after k new cycles p = min(limit, p +
+//! k·limit). A request of cost c waits 0 if p ≥ c, else until the next cycle and ⌈(c − p − limit)/limit⌉ periods more.
+//! It is admitted iff it waits at most `max_wait`; then p −= c, also below 0, so a cost above the limit is admitted
+//! where `max_wait` allows.
+//!
+//! The state is the start of the current cycle and limit − p. A first request that is denied starts the cycles
+//! too: its retry time counts from there. Exact: whole nanoseconds and tokens throughout. State: 24 bytes.
+
+use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit};
+use crate::units::{Cost, Nanos, scale_ceil};
+
+/// The parameters, and what follows from them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cycle {
+    limit: u64,
+    period: Nanos,
+    max_wait: Nanos,
+    /// How many cycles' permits can be taken at most, the current one's included.
+    reach: u64,
+}
+
+/// Where a key stands in its cycles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cycling {
+    /// When the cycle began that was the current one at the last admitted request.
+    start: Nanos,
+    /// The permits taken then, those reserved from later cycles included.
+    used: u64,
+    /// Those of them that were taken before that cycle began.
+    lent: u64,
+}
+
+impl Cycle {
+    /// `limit` tokens every `period`, and no wait longer than `max_wait`.
+    ///
+    /// Errors: a `max_wait` over so many cycles that their permits cannot be counted.
+    fn new(limit: u64, period: Nanos, max_wait: Nanos) -> Result<Self, Unfit> {
+        let cycles_ahead = max_wait.get().saturating_sub(1).checked_div(period.get()).unwrap_or(u64::MAX);
+        let reach = match max_wait {
+            Nanos::ZERO => 1,
+            _ => cycles_ahead.saturating_add(2),
+        };
+        if reach.checked_mul(limit).is_none() {
+            return Err(Unfit::new(
+                "limit",
+                format!(
+                    "of {limit} every {period} is too large to be reserved for a `max_wait` of {max_wait}; lower one"
+                ),
+            ));
+        }
+        Ok(Self { limit, period, max_wait, reach })
+    }
+
+    /// The most that can ever be taken at once.
+    const fn most(&self) -> Cost {
+        self.reach.saturating_mul(self.limit)
+    }
+
+    fn periods(&self, count: u64) -> u128 {
+        u128::from(count).saturating_mul(u128::from(self.period.get()))
+    }
+
+    /// The state with the current cycle as its own. A `now` before it changes nothing.
+    fn at(&self, state: Cycling, now: Nanos) -> Cycling {
+        let elapsed = now.saturating_sub(state.start).get();
+        let (Some(cycles), Some(rest)) =
+            (elapsed.checked_div(self.period.get()), elapsed.checked_rem(self.period.get()))
+        else {
+            return state;
+        };
+        match cycles {
+            0 => state,
+            _ => {
+                let used = state.used.saturating_sub(cycles.saturating_mul(self.limit));
+                Cycling { start: now.saturating_sub(Nanos::new(rest)), used, lent: used }
+            }
+        }
+    }
+
+    /// In which cycle from the current one on the last permit lies if `used` are taken from the current one on: 0 is
+    /// the current one.
+    fn cycle_of(&self, used: u128) -> u64 {
+        let cycles = used.div_ceil(u128::from(self.limit));
+        u64::try_from(cycles).unwrap_or(u64::MAX).saturating_sub(1)
+    }
+
+    /// The time from `now` until the cycle starts that comes `count` cycles after the state's; none for its own.
+    fn until(&self, state: Cycling, count: u64, now: Nanos) -> Nanos {
+        match count {
+            0 => Nanos::ZERO,
+            _ => {
+                let start = self.periods(count).saturating_add(u128::from(state.start.get()));
+                Nanos::saturating_from(start.saturating_sub(u128::from(now.get())))
+            }
+        }
+    }
+
+    /// The first time from `now` on at which `cost`, which is denied at `now` and may be admitted some day, is admitted.
+    ///
+    /// While something is left to be forgiven, each new cycle brings the last permit one cycle nearer, so the time of
+    /// that permit stands still. When nothing is, it always lies equally many cycles ahead, and a request has to come
+    /// late enough in its cycle.
+    fn admitted_at(&self, state: Cycling, cost: Cost) -> Nanos {
+        let max_wait = u128::from(self.max_wait.get());
+        let granted_in = |used: u128| self.periods(self.cycle_of(used));
+        let start = u128::from(state.start.get());
+        let owed = start.saturating_add(granted_in(u128::from(state.used).saturating_add(u128::from(cost))));
+        let clear = start.saturating_add(self.periods(state.used.div_ceil(self.limit)));
+        Nanos::saturating_from(match owed.saturating_sub(max_wait) {
+            at if at < clear => at,
+            _ => clear.saturating_add(granted_in(cost.into()).saturating_sub(max_wait)),
+        })
+    }
+}
+
+impl Cycling {
+    const fn fresh(now: Nanos) -> Self {
+        Self { start: now, used: 0, lent: 0 }
+    }
+}
+
+impl Algorithm for Cycle {
+    const NAME: &'static str = "cycle";
+    const PARAMETERS: &'static [Parameter] =
+        &[Parameter::tokens("limit"), Parameter::required("period", Kind::Duration).at_least(1)];
+
+    type State = Cycling;
+
+    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+        let limit = arguments.required_whole("limit")?;
+        Self::new(limit, arguments.duration("period")?, arguments.max_wait())
+    }
+
+    fn reserves(&self) -> bool {
+        true
+    }
+
+    fn decide(&self, state: Option<Cycling>, cost: Cost, now: Nanos) -> (Decision, Option<Cycling>) {
+        if cost == 0 {
+            return (Decision::ADMIT, state);
+        }
+        let kept = state.unwrap_or(Cycling::fresh(now));
+        if cost > self.most() {
+            return (Decision::never(self.most()), Some(kept));
+        }
+        let current = self.at(kept, now);
+        let used = u128::from(current.used).saturating_add(u128::from(cost));
+        let wait = self.until(current, self.cycle_of(used), now);
+        match u64::try_from(used) {
+            Ok(used) if wait <= self.max_wait => (Decision::Admit { wait }, Some(Cycling { used, ..current })),
+            _ => (Decision::later(self.admitted_at(current, cost).saturating_sub(now)), Some(kept)),
+        }
+    }
+
+    /// Gives back what is sure not to be forgiven yet. That is all of a charge that reaches further than what was lent
+    /// before this cycle, since it was made in this one; of another, `full_at` tells only in how many cycles all will be
+    /// forgiven, and a large cost may come back in part. The cycles go on from where the key's first request began them.
+    fn refund(&self, state: Cycling, cost: Cost, full_at: Nanos, now: Nanos) -> Option<Cycling> {
+        let current = self.at(state, now);
+        let left = u128::from(full_at.saturating_sub(current.start).get()).div_ceil(u128::from(self.period.get()));
+        let cycles_left = u64::try_from(left).unwrap_or(u64::MAX);
+        let unforgiven = match cycles_left {
+            0 => 0,
+            cycles if cycles > current.lent.div_ceil(self.limit) => cost,
+            cycles => cycles.saturating_sub(1).saturating_mul(self.limit).saturating_add(1),
+        };
+        Some(Cycling { used: current.used.saturating_sub(cost.min(unforgiven)), ..current })
+    }
+
+    fn headroom(&self, state: Option<&Cycling>, now: Nanos) -> Headroom {
+        let current = state.map_or(Cycling::fresh(now), |state| self.at(*state, now));
+        let more = match current.used {
+            0 => 0,
+            used => used.checked_div(self.limit).unwrap_or(0).max(1),
+        };
+        Headroom {
+            remaining: Some(self.limit.saturating_sub(current.used)),
+            until_more: self.until(current, more, now),
+            until_full: self.until(current, current.used.div_ceil(self.limit), now),
+            measured_rate: None,
+        }
+    }
+
+    /// A fresh key's cycles begin later than those of one that owes nothing: forgetting that one is safe, and not the
+    /// same.
+    fn idle(&self, state: &Cycling) -> Idle {
+        Idle::Safe(state.start.saturating_add(self.until(*state, state.used.div_ceil(self.limit), state.start)))
+    }
+
+    /// The used share of the limit stays used, the passed share of the cycle stays passed.
+    fn carry(&self, old: &Self, state: Cycling, now: Nanos) -> Option<Cycling> {
+        if self.limit == old.limit && self.period == old.period {
+            return Some(state);
+        }
+        let current = old.at(state, now);
+        let passed = u128::from(now.saturating_sub(current.start).get())
+            .saturating_mul(u128::from(self.period.get()))
+            .checked_div(u128::from(old.period.get()))
+            .unwrap_or(0);
+        let scaled = |permits: u64| {
+            let scaled = scale_ceil(permits.into(), self.limit.into(), old.limit.into());
+            u64::try_from(scaled).unwrap_or(u64::MAX)
+        };
+        Some(Cycling {
+            start: now.max(current.start).saturating_sub(Nanos::saturating_from(passed)),
+            used: scaled(current.used),
+            lent: scaled(current.lent),
+        })
+    }
+
+    fn largest_cost(&self) -> Option<Cost> {
+        let cycles = self.max_wait.get().checked_div(self.period.get()).unwrap_or(0).saturating_add(1);
+        Some(self.limit.saturating_mul(cycles))
+    }
+
+    fn policy(&self) -> Policy {
+        Policy { quota: self.limit, window: Some(self.period) }
+    }
+
+    fn words(&self) -> String {
+        let wait = match self.max_wait {
+            Nanos::ZERO => String::new(),
+            max_wait => format!("; later cycles can be reserved up to {max_wait} ahead"),
+        };
+        format!("{} every {}, counted from the first request{wait}", self.limit, self.period)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,279 @@
+//! `exponential`: a measured rate with exponential decay (Exim's `ratelimit`, as described by T. Finch).
+//!
+//! With x = interval/period since the state kept, α = e^−x and g = (1 − α)/x (1 at x = 0), a request of cost c would
+//! measure rate' = max(c, g·c + α·rate) tokens per period, a fresh key's first one c. It is denied iff rate' > limit.
+//! `leaky` keeps rate' and the time of admitted requests only; `strict` of denied ones too, so that a client that does
+//! not slow down stays out.
+//!
+//! The published wait period·ln(rate/limit) is too short, because the retry's own cost counts: the wait is the first
+//! whole nanosecond at which the rule above admits. Both are computed in doubles. Where rate' is so near the limit (1
+//! part in 10¹¹) that rounding might tell a request from the same one a nanosecond later, being admitted is defined by
+//! that wait, so that nothing is admitted before it or denied after it. The wait is right to 1 µs for periods up to 30
+//! years; an interval counts in whole nanoseconds up to 104 days, and rounded to 1 part in 10¹⁶ from there.
+//!
+//! State: 24 bytes.
+#![expect(
+    clippy::float_arithmetic,
+    clippy::as_conversions,
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "defined in doubles; conversions to integers truncate and saturate"
+)]
+
+use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit};
+use crate::units::{Cost, Nanos};
+
+/// The parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Exponential {
+    /// Tokens per period; from 1 to 2⁵².
+    limit: f64,
+    period: Nanos,
+    strict: bool,
+}
+
+/// What was measured at the last request that counts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measured {
+    /// Tokens per period.
+    rate: f64,
+    /// When.
+    last: Nanos,
+    /// What each token of that request's cost has added to the rate; zero once some of it was taken back.
+    share: f64,
+}
+
+/// How near to the limit, as a part of it, a measured rate hangs on rounding. Its own error is below 10⁻¹³.
+const NEAR: f64 = 1e-11;
+
+/// The largest limit, 2⁵²: doubles count single tokens up to here and one limit beyond.
+const LARGEST: u64 = 1 << 52;
+
+/// Below 1 by more than any rounding.
+const ALMOST_ONE: f64 = 1.0 - 1e-9;
+
+const LEAKY: &str = "leaky";
+const STRICT: &str = "strict";
+
+impl Exponential {
+    /// The largest whole cost within the limit.
+    const fn whole_limit(&self) -> Cost {
+        self.limit as u64
+    }
+
+    fn periods(&self, interval: u64) -> f64 {
+        interval as f64 / self.period.get() as f64
+    }
+
+    /// g·cost + α·rate after `interval` nanoseconds. Falls as time goes by.
+    fn rate_after(&self, rate: f64, interval: u64, cost: Cost) -> f64 {
+        let x = self.periods(interval);
+        share(x) * cost as f64 + (-x).exp() * rate
+    }
+
+    /// The first whole nanosecond after a `rate` was measured at which `cost` measures at most `limit`.
+    fn interval_until(&self, rate: f64, cost: Cost, limit: f64) -> u64 {
+        let fits = |interval| self.rate_after(rate, interval, cost) <= limit;
+        if fits(0) {
+            return 0;
+        }
+        let near = self.solve(rate, cost as f64, limit) * self.period.get() as f64;
+        first_from(near as u64, fits)
+    }
+
+    /// x with g·cost + α·rate = limit, about. Newton's method from the left, where it cannot overshoot because the
+    /// curve is convex and falling.
+    fn solve(&self, rate: f64, cost: f64, limit: f64) -> f64 {
+        let mut x = (rate / limit).ln().max(0.0);
+        for _ in 0..20 {
+            let (decay, share) = ((-x).exp(), share(x));
+            let excess = share * cost + decay * rate - limit;
+            let falling = if x < 1e-4 { 0.5 } else { (share - decay) / x };
+            let step = excess / (falling * cost + decay * rate);
+            x += step.max(0.0);
+            if step <= x * 1e-15 {
+                break;
+            }
+        }
+        x
+    }
+
+    fn fits(&self, state: Option<&Measured>, cost: Cost, now: Nanos) -> bool {
+        if cost > self.whole_limit() {
+            return false;
+        }
+        let Some(Measured { rate, last, .. }) = state else { return true };
+        let interval = now.saturating_sub(*last).get();
+        let room = self.limit - self.rate_after(*rate, interval, cost);
+        match room.abs() > NEAR * self.limit {
+            true => room > 0.0,
+            false => interval >= self.interval_until(*rate, cost, self.limit),
+        }
+    }
+
+    /// The state after a request at `now`.
+    fn measured(&self, state: Option<&Measured>, cost: Cost, now: Nanos) -> Measured {
+        let Some(Measured { rate, last, .. }) = state else {
+            return Measured { rate: cost as f64, last: now, share: 1.0 };
+        };
+        let interval = now.saturating_sub(*last).get();
+        Measured {
+            rate: self.rate_after(*rate, interval, cost).max(cost as f64),
+            last: now.max(*last),
+            share: share(self.periods(interval)),
+        }
+    }
+
+    /// From when on `cost` is admitted.
+    fn admitted_at(&self, state: &Measured, cost: Cost) -> Nanos {
+        state.last.saturating_add(Nanos::new(self.interval_until(state.rate, cost, self.limit)))
+    }
+
+    fn full_at(&self, state: &Measured) -> Nanos {
+        self.admitted_at(state, self.whole_limit())
+    }
+}
+
+/// (1 − e^−x)/x, 1 at x = 0.
+fn share(x: f64) -> f64 {
+    if x > 0.0 { -(-x).exp_m1() / x } else { 1.0 }
+}
+
+/// The smallest number from 1 on for which `holds`, which does from some number on; found from `near` in few steps
+/// where that is near. The largest number if there is none.
+fn first_from(near: u64, holds: impl Fn(u64) -> bool) -> u64 {
+    let near = near.max(1);
+    let mut step = 1_u64;
+    let (mut without, mut with) = (near, near);
+    if holds(near) {
+        while without > 0 && holds(without) {
+            (with, without) = (without, without.saturating_sub(step));
+            step = step.saturating_mul(4);
+        }
+    } else {
+        while !holds(with) {
+            if with == u64::MAX {
+                return with;
+            }
+            (without, with) = (with, with.saturating_add(step));
+            step = step.saturating_mul(4);
+        }
+    }
+    while with.saturating_sub(without) > 1 {
+        let middle = without.midpoint(with);
+        if holds(middle) { with = middle } else { without = middle }
+    }
+    with
+}
+
+impl Algorithm for Exponential {
+    const NAME: &'static str = "exponential";
+    const PARAMETERS: &'static [Parameter] = &[
+        Parameter::required("limit", Kind::Decimal)
+            .at_least(1)
+            .at_most(LARGEST)
+            .advice("for a lower rate take a longer `period`, to admit everything `unlimited`"),
+        Parameter::required("period", Kind::Duration).at_least(1),
+        Parameter::optional("policy", Kind::Choice(&[LEAKY, STRICT])),
+    ];
+
+    type State = Measured;
+
+    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+        let limit = arguments.decimal("limit").ok_or_else(|| Unfit::missing("limit"))?;
+        let strict = arguments.choice("policy") == Some(STRICT);
+        Ok(Self { limit, period: arguments.duration("period")?, strict })
+    }
+
+    fn decide(&self, state: Option<Measured>, cost: Cost, now: Nanos) -> (Decision, Option<Measured>) {
+        if cost == 0 {
+            return (Decision::ADMIT, state);
+        }
+        let admitted = self.fits(state.as_ref(), cost, now);
+        let kept = match admitted || self.strict {
+            true => Some(self.measured(state.as_ref(), cost, now)),
+            false => state,
+        };
+        let decision = match &kept {
+            _ if admitted => Decision::ADMIT,
+            Some(kept) if cost <= self.whole_limit() => {
+                Decision::later(self.admitted_at(kept, cost).saturating_sub(now))
+            }
+            _ => Decision::never(self.whole_limit()),
+        };
+        (decision, kept)
+    }
+
+    fn denials_count(&self) -> bool {
+        self.strict
+    }
+
+    /// Takes what the charge added off the rate, if nothing was measured since; the time of the request stays. A rate
+    /// that went through later measurements cannot be taken apart any more, and stays as it is.
+    fn refund(&self, state: Measured, cost: Cost, full_at: Nanos, _now: Nanos) -> Option<Measured> {
+        if full_at != self.full_at(&state) {
+            return Some(state);
+        }
+        let rate = state.rate - state.share * cost as f64;
+        (rate > 0.0).then_some(Measured { rate, share: 0.0, ..state })
+    }
+
+    fn headroom(&self, state: Option<&Measured>, now: Nanos) -> Headroom {
+        let whole = self.whole_limit();
+        let Some(measured) = state else {
+            return Headroom {
+                remaining: Some(whole),
+                until_more: Nanos::ZERO,
+                until_full: Nanos::ZERO,
+                measured_rate: Some(0.0),
+            };
+        };
+        let x = self.periods(now.saturating_sub(measured.last).get());
+        let rate = (-x).exp() * measured.rate;
+        let near = ((self.limit - rate) / share(x)).clamp(0.0, self.limit) as u64;
+        let remaining = first_from(near.saturating_add(1), |cost| !self.fits(state, cost, now)).saturating_sub(1);
+        let until = |cost| self.admitted_at(measured, cost).saturating_sub(now);
+        Headroom {
+            remaining: Some(remaining),
+            until_more: if remaining < whole { until(remaining.saturating_add(1)) } else { Nanos::ZERO },
+            until_full: until(whole),
+            measured_rate: Some(rate),
+        }
+    }
+
+    /// As a fresh key from when on any request would measure its own cost.
+    fn idle(&self, state: &Measured) -> Idle {
+        let interval = Nanos::new(self.interval_until(state.rate, 1, ALMOST_ONE));
+        Idle::Fresh(state.last.saturating_add(interval))
+    }
+
+    /// The measured share of the limit stays, and so does the number of periods since it was measured.
+    fn carry(&self, old: &Self, state: Measured, now: Nanos) -> Option<Measured> {
+        if self.limit == old.limit && self.period == old.period {
+            return Some(state);
+        }
+        let interval = old.periods(now.saturating_sub(state.last).get()) * self.period.get() as f64;
+        Some(Measured {
+            rate: state.rate * self.limit / old.limit,
+            last: now.max(state.last).saturating_sub(Nanos::new(interval as u64)),
+            share: 0.0,
+        })
+    }
+
+    fn largest_cost(&self) -> Option<Cost> {
+        Some(self.whole_limit())
+    }
+
+    fn policy(&self) -> Policy {
+        Policy { quota: self.whole_limit(), window: Some(self.period) }
+    }
+
+    fn words(&self) -> String {
+        let denied = if self.strict { "what is denied counts too" } else { "what is denied does not count" };
+        format!("{} per {}, as a measured rate that decays with time; {denied}", self.limit, self.period)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! `leaky_bucket`: the meter (J. Turner 1986; ITU-T I.371 calls it the continuous-state leaky bucket).
+//!
+//! The level drains at `rate`, not below 0; a request adds its cost, and is denied if the level would then be over
+//! `capacity`. It never waits: for the queue of the same name see `leaky_queue`. A level is a lack of tokens, so the
+//! arithmetic is [`Schedule`]'s. State: 12 bytes.
+
+use crate::algorithm::schedule::Schedule;
+use crate::algorithm::shared::Named;
+use crate::algorithm::{Arguments, Kind, Parameter, Unfit};
+
+/// The parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LeakyBucket(Schedule);
+
+impl Named for LeakyBucket {
+    const NAME: &'static str = "leaky_bucket";
+    const PARAMETERS: &'static [Parameter] = &[Parameter::required("rate", Kind::Rate), Parameter::tokens("capacity")];
+
+    type Core = Schedule;
+
+    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+        let capacity = arguments.required_whole("capacity")?;
+        Schedule::new(arguments.rate("rate")?, capacity, None).map(Self).map_err(|error| error.unfit("capacity"))
+    }
+
+    fn core(&self) -> &Schedule {
+        &self.0
+    }
+
+    fn in_words(&self) -> String {
+        format!("{} at once, then one every {} as they drain", self.0.burst(), self.0.rate().time_for(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{Algorithm, Decision, Value};
+    use crate::units::{Nanos, Rate};
+
+    fn build(capacity: u64) -> Result<LeakyBucket, Unfit> {
+        let mut arguments = Arguments::default();
+        arguments.set("rate", Value::Rate(Rate::new(1, Nanos::SECOND).unwrap()));
+        arguments.set("capacity", Value::Whole(capacity));
+        LeakyBucket::build(&arguments)
+    }
+
+    #[test]
+    fn what_would_overflow_is_denied_until_enough_has_drained() {
+        let rule = build(3).unwrap();
+        let (_, state) = rule.decide(None, 2, Nanos::ZERO);
+        assert_eq!(rule.decide(state, 2, Nanos::ZERO), (Decision::later(Nanos::SECOND), state));
+        assert_eq!(rule.decide(state, 2, Nanos::SECOND).0, Decision::ADMIT);
+        assert_eq!(rule.decide(state, 4, Nanos::SECOND).0, Decision::never(3));
+    }
+
+    #[test]
+    fn errors_name_the_capacity() {
+        assert!(build(0).unwrap_err().to_string().starts_with("`capacity` must be at least 1"));
+    }
+}

@@ -1,0 +1,376 @@
+//! `quota_linear`: T. Finch's hybrid of a quota and a linear refill: all at once while the quota lasts, then smooth.
+//!
+//! With r = limit/window, a key begins bursty with a balance of limit: a window starts at its first request, and a
+//! request takes its cost. When the quota is spent (and the limit is over 1) the balance falls to −r·(time left in the
+//! window), so that nothing passes before the window ends, and grows by r from then on: smooth. A smooth request is
+//! admitted iff its cost is there. The next request after a bursty window, or after the balance has grown to the
+//! limit, finds the key bursty and fresh. A cost c is as good as c requests of cost 1 at once, all or none admitted.
+//!
+//! A smooth balance is kept as the time when it will have grown to the limit: start + 2·window − 1/r when the quota is
+//! spent, and 1/r later for each token admitted since. Exact: that time is counted in units of 1 ns / numerator of
+//! window/limit in lowest terms, where every quantity is whole.
+//!
+//! State: 20 bytes.
+
+use crate::algorithm::counter::carried_end;
+use crate::algorithm::schedule::{HORIZON, recoverable};
+use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit};
+use crate::units::{Cost, Nanos, Packed, greatest_common_divisor, scale_ceil};
+
+/// The parameters, and what follows from them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuotaLinear {
+    limit: u64,
+    window: Nanos,
+    /// The units of one nanosecond.
+    tick: u128,
+    /// The units in which one token comes.
+    token: u128,
+}
+
+/// Where a key stands.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Quota {
+    /// In a window that started at `start`, with `left` of the quota.
+    Bursty {
+        /// When the window started.
+        start: Packed<Nanos>,
+        /// What is left; 0 only under a limit of 1.
+        left: Packed<u64>,
+    },
+    /// The quota of the window that started at `start` is spent, and nothing was admitted since.
+    Spent {
+        /// When the window started.
+        start: Packed<Nanos>,
+    },
+    /// Smooth.
+    Smooth {
+        /// When the balance will have grown to the limit, in the units of the limit.
+        full: Packed<u128>,
+    },
+}
+
+/// A [`Quota`] as it is at some time.
+#[derive(Clone, Copy, Debug)]
+enum Standing {
+    /// A request would start a window.
+    Fresh,
+    Bursty {
+        start: Nanos,
+        left: u64,
+    },
+    /// `missing` units until the balance is the limit; more than 0.
+    Smooth {
+        missing: u128,
+    },
+}
+
+impl QuotaLinear {
+    fn fine(&self, time: Nanos) -> u128 {
+        u128::from(time.get()).saturating_mul(self.tick)
+    }
+
+    fn cost(&self, cost: Cost) -> u128 {
+        u128::from(cost).saturating_mul(self.token)
+    }
+
+    fn nanos_ceil(&self, fine: u128) -> Nanos {
+        Nanos::saturating_from(fine.div_ceil(self.tick))
+    }
+
+    /// When the balance will be the limit, with the quota of the window from `start` on spent and nothing since.
+    fn full_after(&self, start: Nanos) -> u128 {
+        let two_windows = self.fine(self.window).saturating_mul(2);
+        self.fine(start).saturating_add(two_windows).saturating_sub(self.token)
+    }
+
+    fn standing(&self, state: Option<&Quota>, now: Nanos) -> Standing {
+        let full = match state {
+            None => return Standing::Fresh,
+            Some(Quota::Bursty { start, left }) => {
+                let (start, left) = (start.get(), left.get());
+                let over = now.saturating_sub(start) >= self.window;
+                return if over { Standing::Fresh } else { Standing::Bursty { start, left } };
+            }
+            Some(Quota::Spent { start }) => self.full_after(start.get()),
+            Some(Quota::Smooth { full }) => full.get(),
+        };
+        match full.saturating_sub(self.fine(now)) {
+            0 => Standing::Fresh,
+            missing => Standing::Smooth { missing },
+        }
+    }
+
+    /// The state with `left` of the quota of a window.
+    fn bursty(&self, start: Nanos, left: u64) -> Quota {
+        let start = Packed::new(start);
+        match left {
+            0 if self.limit > 1 => Quota::Spent { start },
+            _ => Quota::Bursty { start, left: Packed::new(left) },
+        }
+    }
+
+    fn smooth(&self, missing: u128, now: Nanos) -> Option<Quota> {
+        (missing > 0).then(|| Quota::Smooth { full: Packed::new(self.fine(now).saturating_add(missing)) })
+    }
+
+    /// The time until a request of `cost`, at most the limit, is admitted; zero if it is now.
+    fn wait(&self, standing: Standing, cost: Cost, now: Nanos) -> Nanos {
+        match standing {
+            Standing::Bursty { start, left } if cost > left => {
+                self.window.saturating_sub(now.saturating_sub(start)).saturating_add(start.saturating_sub(now))
+            }
+            Standing::Fresh | Standing::Bursty { .. } => Nanos::ZERO,
+            Standing::Smooth { missing } => {
+                let most = self.cost(self.limit).saturating_sub(self.cost(cost));
+                self.nanos_ceil(missing.saturating_sub(most))
+            }
+        }
+    }
+}
+
+impl Algorithm for QuotaLinear {
+    const NAME: &'static str = "quota_linear";
+    const PARAMETERS: &'static [Parameter] =
+        &[Parameter::tokens("limit"), Parameter::required("window", Kind::Duration).at_least(1)];
+
+    type State = Quota;
+
+    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+        let limit = arguments.required_whole("limit")?;
+        let window = arguments.duration("window")?;
+        let divisor = greatest_common_divisor(limit.into(), window.get().into());
+        let reduced = |number: u64| u128::from(number).checked_div(divisor).unwrap_or(0);
+        let (tick, token) = (reduced(limit), reduced(window.get()));
+        let last = u128::from(window.get()).saturating_mul(2).saturating_add(HORIZON.into());
+        if last.checked_mul(tick).is_none() {
+            let problem = format!("is more than can be counted exactly over {window}; lower one of them");
+            return Err(Unfit::new("limit", problem));
+        }
+        Ok(Self { limit, window, tick, token })
+    }
+
+    fn decide(&self, state: Option<Quota>, cost: Cost, now: Nanos) -> (Decision, Option<Quota>) {
+        if cost == 0 {
+            return (Decision::ADMIT, state);
+        }
+        if cost > self.limit {
+            return (Decision::never(self.limit), state);
+        }
+        let standing = self.standing(state.as_ref(), now);
+        let wait = self.wait(standing, cost, now);
+        if wait > Nanos::ZERO {
+            return (Decision::later(wait), state);
+        }
+        let after = match standing {
+            Standing::Fresh => Some(self.bursty(now, self.limit.saturating_sub(cost))),
+            Standing::Bursty { start, left } => Some(self.bursty(start, left.saturating_sub(cost))),
+            Standing::Smooth { missing } => self.smooth(missing.saturating_add(self.cost(cost)), now),
+        };
+        (Decision::ADMIT, after)
+    }
+
+    /// In the window it was charged in, and until something else is admitted after that, the charge is undone. Later,
+    /// what the balance has not made good by itself comes back.
+    fn refund(&self, state: Quota, cost: Cost, full_at: Nanos, now: Nanos) -> Option<Quota> {
+        match state {
+            Quota::Bursty { start, left } => {
+                let left = if full_at == start.get().saturating_add(self.window) {
+                    left.get().saturating_add(cost)
+                } else {
+                    left.get()
+                };
+                (left < self.limit).then(|| self.bursty(start.get(), left))
+            }
+            Quota::Spent { start } => {
+                let end = start.get().saturating_add(self.window);
+                if full_at != end && full_at != self.nanos_ceil(self.full_after(start.get())) {
+                    return Some(state);
+                }
+                (now < end && cost < self.limit).then(|| self.bursty(start.get(), cost))
+            }
+            Quota::Smooth { full } => {
+                let (full, now_fine) = (full.get(), self.fine(now));
+                let back = recoverable(self.cost(cost), full, self.fine(full_at), self.tick, now_fine);
+                self.smooth(full.saturating_sub(now_fine).saturating_sub(back), now)
+            }
+        }
+    }
+
+    fn headroom(&self, state: Option<&Quota>, now: Nanos) -> Headroom {
+        let standing = self.standing(state, now);
+        let remaining = match standing {
+            Standing::Fresh => self.limit,
+            Standing::Bursty { left, .. } => left,
+            Standing::Smooth { missing } => {
+                let balance = self.cost(self.limit).saturating_sub(missing);
+                balance.checked_div(self.token).and_then(|tokens| u64::try_from(tokens).ok()).unwrap_or(0)
+            }
+        };
+        let until_more = self.wait(standing, remaining.saturating_add(1).min(self.limit), now);
+        let until_full = self.wait(standing, self.limit, now);
+        Headroom { remaining: Some(remaining), until_more, until_full, measured_rate: None }
+    }
+
+    fn idle(&self, state: &Quota) -> Idle {
+        Idle::Fresh(match state {
+            Quota::Bursty { start, .. } => start.get().saturating_add(self.window),
+            Quota::Spent { start } => self.nanos_ceil(self.full_after(start.get())),
+            Quota::Smooth { full } => self.nanos_ceil(full.get()),
+        })
+    }
+
+    /// What was used of a quota stays used, in the window as [`carried_end`] says; a new limit above it leaves the
+    /// difference. The tokens that a smooth balance lacks it lacks on, but no more than brings it to 1 − limit.
+    fn carry(&self, old: &Self, state: Quota, now: Nanos) -> Option<Quota> {
+        if self == old {
+            return Some(state);
+        }
+        let (start, left) = match (state, old.standing(Some(&state), now)) {
+            (_, Standing::Fresh) => return None,
+            (_, Standing::Bursty { start, left }) => (start, left),
+            (Quota::Spent { start }, _) if now.saturating_sub(start.get()) < old.window => (start.get(), 0),
+            (_, Standing::Smooth { missing }) => {
+                let lowest = self.cost(self.limit).saturating_mul(2).saturating_sub(self.token);
+                let missing = scale_ceil(missing, self.token, old.token).min(lowest);
+                return self.smooth(missing, now);
+            }
+        };
+        let end = carried_end(start.saturating_add(old.window), old.window, self.window, now);
+        let used = old.limit.saturating_sub(left);
+        Some(self.bursty(end.saturating_sub(self.window), self.limit.saturating_sub(used)))
+    }
+
+    fn largest_cost(&self) -> Option<Cost> {
+        Some(self.limit)
+    }
+
+    fn policy(&self) -> Policy {
+        Policy { quota: self.limit, window: Some(self.window) }
+    }
+
+    fn words(&self) -> String {
+        let Self { limit, window, .. } = self;
+        if *limit == 1 {
+            return format!("1 in {window} from the first request on, then all anew");
+        }
+        format!(
+            "{limit} in {window} from the first request on; once they are spent, one every {} from the end of that \
+             window until the quota is whole",
+            self.nanos_ceil(self.token)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::Value;
+
+    const fn at(nanos: u64) -> Nanos {
+        Nanos::new(nanos)
+    }
+
+    fn build(limit: u64, window: u64) -> Result<QuotaLinear, Unfit> {
+        let mut arguments = Arguments::default();
+        arguments.set("limit", Value::Whole(limit));
+        arguments.set("window", Value::Duration(at(window)));
+        QuotaLinear::build(&arguments)
+    }
+
+    /// The state after requests of these costs at these times, all of which must be admitted.
+    fn after(rule: &QuotaLinear, requests: &[(u64, Cost)]) -> Option<Quota> {
+        requests.iter().fold(None, |state, (time, cost)| {
+            let (decision, state) = rule.decide(state, *cost, at(*time));
+            assert_eq!(decision, Decision::ADMIT);
+            state
+        })
+    }
+
+    #[test]
+    fn nothing_passes_after_the_quota_until_the_window_ends_and_then_one_by_one() {
+        let rule = build(5, 100).unwrap();
+        let spent = after(&rule, &[(0, 1), (10, 2), (30, 2)]);
+        assert_eq!(rule.decide(spent, 1, at(30)), (Decision::later(at(70)), spent));
+        // the balance is 1 at 100, and grows by 1 in 20
+        assert_eq!(rule.decide(spent, 2, at(30)).0, Decision::later(at(90)));
+        let state = rule.decide(spent, 1, at(100)).1;
+        assert_eq!(rule.decide(state, 1, at(100)).0, Decision::later(at(20)));
+        let headroom = rule.headroom(state.as_ref(), at(160));
+        assert_eq!((headroom.remaining, headroom.until_more, headroom.until_full), (Some(3), at(20), at(40)));
+        // the balance is 5 at 180: bursty again
+        assert_eq!(spent.map(|state| rule.idle(&state)), Some(Idle::Fresh(at(180))));
+        assert_eq!(rule.decide(spent, 5, at(180)).1, after(&rule, &[(180, 5)]));
+    }
+
+    #[test]
+    fn an_unspent_quota_is_whole_when_the_window_ends() {
+        let rule = build(5, 100).unwrap();
+        let state = after(&rule, &[(7, 4)]);
+        assert_eq!(rule.decide(state, 2, at(106)), (Decision::later(at(1)), state));
+        assert_eq!(rule.decide(state, 5, at(107)).0, Decision::ADMIT);
+        assert_eq!(rule.decide(state, 6, at(107)), (Decision::never(5), state));
+    }
+
+    #[test]
+    fn a_limit_of_one_stays_bursty() {
+        let rule = build(1, 100).unwrap();
+        let state = after(&rule, &[(7, 1)]);
+        assert_eq!(rule.decide(state, 1, at(8)).0, Decision::later(at(99)));
+        assert_eq!(after(&rule, &[(7, 1), (107, 1), (207, 1)]), after(&rule, &[(207, 1)]));
+    }
+
+    #[test]
+    fn a_refund_undoes_the_charge_as_long_as_nothing_came_of_it() {
+        let rule = build(5, 100).unwrap();
+        let before = after(&rule, &[(0, 3)]);
+        let spent = after(&rule, &[(0, 3), (10, 2)]).unwrap();
+        let full_at = at(180);
+        assert_eq!(rule.idle(&spent), Idle::Fresh(full_at));
+        assert_eq!(rule.refund(spent, 2, full_at, at(10)), before);
+        // the other three, charged in the same window
+        assert_eq!(rule.refund(spent, 3, at(100), at(10)), after(&rule, &[(0, 2)]));
+        assert_eq!(rule.refund(spent, 2, full_at, at(100)), None);
+        assert_eq!(rule.refund(spent, 2, at(55), at(10)), Some(spent));
+        // smooth: one token of 20 comes back as far as 20 have not passed
+        let smooth = after(&rule, &[(0, 5), (100, 1)]).unwrap();
+        assert_eq!(rule.headroom(rule.refund(smooth, 1, at(200), at(100)).as_ref(), at(100)).remaining, Some(1));
+        assert_eq!(rule.refund(smooth, 1, at(200), at(200)), None);
+    }
+
+    #[test]
+    fn what_was_used_stays_used_under_another_limit() {
+        let old = build(5, 100).unwrap();
+        let carry = |limit, window, state: Option<Quota>, now| {
+            let new = build(limit, window).unwrap();
+            let state = new.carry(&old, state.unwrap(), at(now));
+            let headroom = new.headroom(state.as_ref(), at(now));
+            (headroom.remaining, headroom.until_full)
+        };
+        let bursty = after(&old, &[(0, 4)]);
+        assert_eq!(carry(9, 100, bursty, 50), (Some(5), at(50)));
+        assert_eq!(carry(9, 300, bursty, 50), (Some(5), at(250)));
+        assert_eq!(carry(9, 10, bursty, 50), (Some(5), at(10)));
+        assert_eq!(carry(3, 100, bursty, 50), (Some(0), at(117)));
+        let spent = after(&old, &[(0, 5)]);
+        assert_eq!(carry(9, 100, spent, 50), (Some(4), at(50)));
+        let smooth = after(&old, &[(0, 5), (100, 1)]);
+        assert_eq!(carry(9, 100, smooth, 100), (Some(4), at(56)));
+        assert_eq!(carry(2, 100, smooth, 100), (Some(0), at(150)));
+    }
+
+    #[test]
+    fn a_state_takes_20_bytes() {
+        assert_eq!((size_of::<Quota>(), align_of::<Quota>()), (20, 4));
+    }
+
+    #[test]
+    fn large_limits_work_and_larger_ones_are_refused() {
+        let rule = build(1 << 63, 1).unwrap();
+        let state = after(&rule, &[(7, 1 << 63)]);
+        assert_eq!(rule.decide(state, 1, at(7)).0, Decision::later(at(1)));
+        assert!(build((1 << 63) - 1, 1_000_000_000).is_ok());
+        let error = build(u64::MAX, u64::MAX - 1).unwrap_err().to_string();
+        assert!(error.starts_with("`limit` is more than can be counted exactly over"));
+    }
+}

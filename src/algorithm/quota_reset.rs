@@ -1,0 +1,59 @@
+//! `quota_reset`: a quota for a window that starts at the key's first request.
+//!
+//! A window starts at an admitted request when there is none, or the last one is over: now ≥ start + window. Deny iff
+//! used + cost > limit. The arithmetic is [`Counter`]'s. State: 16 bytes.
+
+use crate::algorithm::counter::{Counter, Window};
+use crate::algorithm::shared::Named;
+use crate::algorithm::{Arguments, Kind, Parameter, Unfit};
+
+/// The parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QuotaReset(Counter);
+
+impl Named for QuotaReset {
+    const NAME: &'static str = "quota_reset";
+    const PARAMETERS: &'static [Parameter] =
+        &[Parameter::tokens("limit"), Parameter::required("window", Kind::Duration).at_least(1)];
+
+    type Core = Counter;
+
+    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+        let limit = arguments.required_whole("limit")?;
+        let window = Window::FromFirst(arguments.duration("window")?);
+        Ok(Self(Counter { limit, window }))
+    }
+
+    fn core(&self) -> &Counter {
+        &self.0
+    }
+
+    fn in_words(&self) -> String {
+        format!("{} {}", self.0.limit, self.0.window.in_words())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{Algorithm, Decision, Value};
+    use crate::units::Nanos;
+
+    #[test]
+    fn the_window_starts_at_the_first_request() {
+        let mut arguments = Arguments::default();
+        arguments.set("limit", Value::Whole(3));
+        arguments.set("window", Value::Duration(Nanos::new(100)));
+        let rule = QuotaReset::build(&arguments).unwrap();
+        assert_eq!(rule.words(), "3 in 100ns from the first request on, then all anew");
+
+        let at = Nanos::new;
+        let (_, state) = rule.decide(None, 2, at(70));
+        assert_eq!(rule.headroom(state.as_ref(), at(80)).remaining, Some(1));
+        assert_eq!(rule.decide(state, 2, at(169)), (Decision::later(at(1)), state));
+        assert_eq!(rule.decide(state, 4, at(169)), (Decision::never(3), state));
+        let (decision, state) = rule.decide(state, 2, at(170));
+        assert_eq!(decision, Decision::ADMIT);
+        assert_eq!(rule.headroom(state.as_ref(), at(200)).until_full, at(70));
+    }
+}

@@ -1,0 +1,287 @@
+//! Virtual scheduling (ITU-T I.371, ATM Forum TM 4.0): the arithmetic of `gcra`, `token_bucket`, `leaky_bucket` and
+//! `leaky_queue`.
+//!
+//! The state is one time, the theoretical arrival time (TAT): when the bucket will be full again. With T = 1/rate, a
+//! request of cost c at `now` would move it to TAT' = max(TAT, now) + c·T. It is denied iff TAT' − now is over a
+//! tolerance, and else waits for what TAT' − now is over a lower one. The tokens there are follow from it:
+//! burst − (TAT − now)/T.
+//!
+//! Exact: times are counted in units of 1 ns / numerator of the rate, in which every quantity of the rule is whole.
+//! State: 12 bytes.
+
+use crate::algorithm::shared::Core;
+use crate::algorithm::{Decision, Headroom, Idle, Policy, Unfit};
+use crate::units::{Cost, FineTime, Nanos, Rate, scale_ceil};
+
+/// The parameters, and what follows from them, in units of 1 ns / numerator of the rate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Schedule {
+    rate: Rate,
+    burst: u64,
+    /// How far TAT' may lie ahead of `now` for a request to be admitted.
+    tolerance: u128,
+    /// The same for a request to be admitted without a wait; at most `tolerance`.
+    immediate: u128,
+}
+
+/// That requests may have to wait for their turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delay {
+    /// A request waits until no more than this many tokens and one are missing from the burst.
+    pub after: u64,
+    /// The longest wait.
+    pub max_wait: Nanos,
+}
+
+/// A burst is too large for its rate to be counted exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLarge {
+    /// The largest burst at this rate.
+    pub most: u64,
+    /// The rate.
+    pub rate: Rate,
+}
+
+/// Times after this many nanoseconds since the epoch (the year 2116) need not be exact any more.
+pub const HORIZON: u64 = 1 << 62;
+
+impl Schedule {
+    /// `burst` tokens at once, refilled at `rate`.
+    ///
+    /// Errors: a burst that takes longer to refill than can be counted (2⁹⁵ units of 1 ns / numerator of the rate:
+    /// about 10¹² years at `1/s`).
+    pub fn new(rate: Rate, burst: u64, delay: Option<Delay>) -> Result<Self, TooLarge> {
+        let tokens_long = |tokens: u64| u128::from(tokens).saturating_mul(u128::from(rate.period().get()));
+        let fine = |time: u64| u128::from(time).saturating_mul(u128::from(rate.tokens()));
+        let countable = (1_u128 << FineTime::BITS).saturating_sub(1).saturating_sub(fine(HORIZON));
+        let whole_burst = tokens_long(burst);
+        if whole_burst > countable {
+            let most = countable.checked_div(u128::from(rate.period().get())).unwrap_or(0);
+            return Err(TooLarge { most: u64::try_from(most).unwrap_or(u64::MAX), rate });
+        }
+        let (immediate, tolerance) = match delay {
+            None => (whole_burst, whole_burst),
+            Some(Delay { after, max_wait }) => {
+                let immediate = whole_burst.min(tokens_long(after.saturating_add(1)));
+                (immediate, whole_burst.min(immediate.saturating_add(fine(max_wait.get()))))
+            }
+        };
+        Ok(Self { rate, burst, tolerance, immediate })
+    }
+
+    /// The rate at which tokens come back.
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// The most tokens there can be.
+    pub const fn burst(&self) -> u64 {
+        self.burst
+    }
+
+    /// How many tokens' worth of requests can be waiting at once.
+    pub fn queue(&self) -> u64 {
+        self.whole_tokens(self.tolerance.saturating_sub(self.immediate))
+    }
+
+    fn fine(&self, time: Nanos) -> u128 {
+        u128::from(time.get()).saturating_mul(u128::from(self.rate.tokens()))
+    }
+
+    fn cost(&self, cost: Cost) -> u128 {
+        u128::from(cost).saturating_mul(u128::from(self.rate.period().get()))
+    }
+
+    fn nanos_ceil(&self, fine: u128) -> Nanos {
+        let tokens = self.rate.tokens();
+        match u64::try_from(fine) {
+            Ok(fine) => Nanos::new(fine.div_ceil(tokens)),
+            Err(_) => Nanos::saturating_from(fine.div_ceil(u128::from(tokens))),
+        }
+    }
+
+    fn whole_tokens(&self, fine: u128) -> u64 {
+        let period = self.rate.period().get();
+        match u64::try_from(fine) {
+            Ok(fine) => fine.checked_div(period).unwrap_or(0),
+            Err(_) => {
+                fine.checked_div(u128::from(period)).map_or(0, |tokens| u64::try_from(tokens).unwrap_or(u64::MAX))
+            }
+        }
+    }
+
+    /// How far the state's TAT lies ahead of `now`.
+    fn ahead(&self, state: Option<&FineTime>, now: Nanos) -> u128 {
+        state.map_or(0, |tat| tat.get().saturating_sub(self.fine(now)))
+    }
+
+    fn state_ahead(&self, ahead: u128, now: Nanos) -> Option<FineTime> {
+        (ahead > 0).then(|| FineTime::saturating_from(self.fine(now).saturating_add(ahead)))
+    }
+}
+
+impl Core for Schedule {
+    type State = FineTime;
+
+    fn reserves(&self) -> bool {
+        self.immediate < self.cost(self.burst)
+    }
+
+    fn decide(&self, state: Option<FineTime>, cost: Cost, now: Nanos) -> (Decision, Option<FineTime>) {
+        if cost == 0 {
+            return (Decision::ADMIT, state);
+        }
+        let cost = self.cost(cost);
+        if cost > self.tolerance {
+            return (Decision::never(self.whole_tokens(self.tolerance)), state);
+        }
+        let ahead = self.ahead(state.as_ref(), now).saturating_add(cost);
+        if ahead > self.tolerance {
+            return (Decision::later(self.nanos_ceil(ahead.saturating_sub(self.tolerance))), state);
+        }
+        let wait = self.nanos_ceil(ahead.saturating_sub(self.immediate));
+        (Decision::Admit { wait }, self.state_ahead(ahead, now))
+    }
+
+    fn refund(&self, state: FineTime, cost: Cost, full_at: Nanos, now: Nanos) -> Option<FineTime> {
+        let now_fine = self.fine(now);
+        let back = recoverable(self.cost(cost), state.get(), self.fine(full_at), self.rate.tokens().into(), now_fine);
+        self.state_ahead(self.ahead(Some(&state), now).saturating_sub(back), now)
+    }
+
+    fn headroom(&self, state: Option<&FineTime>, now: Nanos) -> Headroom {
+        let ahead = self.ahead(state, now);
+        let room = self.immediate.saturating_sub(ahead);
+        let remaining = self.whole_tokens(room);
+        let until_more = match ahead {
+            0 => Nanos::ZERO,
+            _ => {
+                let next = self.cost(remaining.saturating_add(1)).min(self.immediate);
+                self.nanos_ceil(ahead.saturating_add(next).saturating_sub(self.immediate))
+            }
+        };
+        Headroom { remaining: Some(remaining), until_more, until_full: self.nanos_ceil(ahead), measured_rate: None }
+    }
+
+    fn idle(&self, state: &FineTime) -> Idle {
+        Idle::Fresh(self.nanos_ceil(state.get()))
+    }
+
+    /// TAT' = now + (TAT − now)·τ'/τ, τ = burst·T: the used share of the burst stays used; where only the rate
+    /// changes, the tokens stay.
+    fn carry(&self, old: &Self, state: FineTime, now: Nanos) -> Option<FineTime> {
+        if self.rate == old.rate && self.burst == old.burst {
+            return Some(state);
+        }
+        let used = old.ahead(Some(&state), now);
+        self.state_ahead(scale_ceil(used, self.cost(self.burst), old.cost(old.burst)), now)
+    }
+
+    fn largest_cost(&self) -> Option<Cost> {
+        Some(self.whole_tokens(self.tolerance))
+    }
+
+    fn policy(&self) -> Policy {
+        Policy { quota: self.burst, window: Some(self.rate.time_for(self.burst)) }
+    }
+}
+
+/// How much of a charge of `cost` can be given back to a schedule whose TAT is now `tat`, if its TAT right after the
+/// charge, rounded up to the next ns (`tick` of the units that all this is in), was `full_at`.
+///
+/// Without the charge the bucket would have been full that much earlier, and what comes to a full bucket is lost. So
+/// only what is left of the time until the foreseen TAT can be given back, and no more than the charge.
+/// Right to what one nanosecond refills.
+pub fn recoverable(cost: u128, tat: u128, full_at: u128, tick: u128, now: u128) -> u128 {
+    let foreseen = match tat <= full_at {
+        true => tat,
+        false => full_at.saturating_sub(tick.saturating_sub(1)),
+    };
+    cost.min(foreseen.saturating_sub(now))
+}
+
+// === impl TooLarge ===
+
+impl TooLarge {
+    /// The error, for the parameter that the burst came from.
+    pub fn unfit(self, parameter: &'static str) -> Unfit {
+        let Self { most, rate } = self;
+        Unfit::new(parameter, format!("is more than can be counted exactly at {rate}; write at most {most}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(nanos: u64) -> Nanos {
+        Nanos::new(nanos)
+    }
+
+    /// 3 tokens every 10 ns, 3 at once.
+    fn uneven() -> Schedule {
+        Schedule::new(Rate::new(3, at(10)).unwrap(), 3, None).unwrap()
+    }
+
+    #[test]
+    fn what_a_nanosecond_cannot_say_is_kept() {
+        let schedule = uneven();
+        let (_, state) = schedule.decide(None, 3, at(100));
+        assert_eq!(schedule.decide(state, 1, at(100)).0, Decision::later(at(4)));
+        let (decision, state) = schedule.decide(state, 1, at(104));
+        assert_eq!(decision, Decision::ADMIT);
+        // a third of a nanosecond is left of the fourth one
+        assert_eq!(schedule.decide(state, 1, at(104)).0, Decision::later(at(3)));
+        assert_eq!(schedule.decide(state, 4, at(104)).0, Decision::never(3));
+    }
+
+    #[test]
+    fn a_refund_gives_back_what_time_has_not() {
+        let schedule = uneven();
+        let (_, first) = schedule.decide(None, 3, at(100));
+        let full_at = at(110);
+        assert_eq!(schedule.idle(&first.unwrap()), Idle::Fresh(full_at));
+        assert_eq!(schedule.refund(first.unwrap(), 3, full_at, at(100)), None);
+        // without the first three, the next two would have met a full bucket: at 109 less than 1 ns of them is left
+        let (_, second) = schedule.decide(first, 2, at(109));
+        let without = schedule.decide(None, 2, at(109)).1.unwrap().get();
+        assert_eq!(schedule.refund(second.unwrap(), 3, full_at, at(109)).unwrap().get() - without, 3 - 1);
+        // and at 110 nothing
+        assert_eq!(schedule.refund(second.unwrap(), 3, full_at, at(110)), second);
+    }
+
+    #[test]
+    fn a_changed_rate_keeps_the_tokens_and_a_changed_burst_the_share() {
+        let slow = Schedule::new(Rate::new(1, at(10)).unwrap(), 4, None).unwrap();
+        let fast = Schedule::new(Rate::new(1, at(5)).unwrap(), 4, None).unwrap();
+        let wide = Schedule::new(Rate::new(1, at(5)).unwrap(), 8, None).unwrap();
+        let (_, state) = slow.decide(None, 3, at(1000));
+        let remaining =
+            |schedule: &Schedule, state: Option<FineTime>| schedule.headroom(state.as_ref(), at(1000)).remaining;
+        assert_eq!(remaining(&fast, fast.carry(&slow, state.unwrap(), at(1000))), Some(1));
+        assert_eq!(remaining(&wide, wide.carry(&slow, state.unwrap(), at(1000))), Some(2));
+        assert_eq!(slow.carry(&slow, state.unwrap(), at(5000)), state);
+        assert_eq!(fast.carry(&slow, state.unwrap(), at(5000)), None);
+    }
+
+    #[test]
+    fn the_largest_burst_is_said_and_works() {
+        let yearly = Rate::new(1, Nanos::from_secs(365 * 86_400)).unwrap();
+        let TooLarge { most, .. } = Schedule::new(yearly, 1 << 63, None).unwrap_err();
+        let schedule = Schedule::new(yearly, most, None).unwrap();
+        let now = at(HORIZON);
+        let (decision, state) = schedule.decide(None, most, now);
+        assert_eq!(decision, Decision::ADMIT);
+        assert_eq!(schedule.decide(state, 1, now).0, Decision::later(Nanos::from_secs(365 * 86_400)));
+        assert!(Schedule::new(yearly, most + 1, None).is_err());
+        assert!(Schedule::new(Rate::new(2_000_000_000, Nanos::SECOND).unwrap(), 1 << 63, None).is_ok());
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_lends_nothing() {
+        let schedule = uneven();
+        let (_, state) = schedule.decide(None, 3, at(100));
+        assert_eq!(schedule.decide(state, 1, at(50)).0, Decision::later(at(54)));
+        assert_eq!(schedule.decide(state, 0, at(50)), (Decision::ADMIT, state));
+    }
+}

@@ -1,0 +1,232 @@
+//! A window that slides, with the times of what was charged: the arithmetic of `sliding_log` and `sliding_counters`.
+//!
+//! What was charged at x counts at t while t − x < window; deny iff what counts + cost > limit. For `sliding_counters`
+//! x is the beginning of the slot, rounded up to a nanosecond: slot s = ⌊t·slots/window⌋ leaves the sum when slot s +
+//! slots begins, which is a window after ⌈s·window/slots⌉.
+//!
+//! The sum is kept, so a decision looks only at what has left the window since the last one, and a denial also at what
+//! has to leave before the request fits. A denied request that counts is logged with its cost, at most the limit;
+//! what is older than the newest charges that fill the limit is joined into one, so that a log never has more
+//! charges than the limit has tokens.
+//!
+//! State: 40 bytes, and 8 for each time with a cost of 1 in the window, 16 with another; up to four times of that may be
+//! reserved.
+//! Exact until 2262, the last year that is told apart from the next.
+
+use crate::algorithm::shared::Core;
+use crate::algorithm::{Decision, Headroom, Idle, Policy, bytes_of};
+use crate::units::{Cost, Nanos, greatest_common_divisor};
+
+pub mod log;
+
+use log::{Front, Log};
+
+/// The parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sliding {
+    limit: u64,
+    window: Nanos,
+    grain: Grain,
+    count_denied: bool,
+    min_gap: Nanos,
+}
+
+/// Slots of `length`/`per` nanoseconds, in lowest terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Grain {
+    length: u64,
+    per: u64,
+}
+
+impl Sliding {
+    /// The largest limit that can be logged.
+    pub const LARGEST_LIMIT: u64 = Log::MOST;
+
+    /// At most `limit` in any `window`; neither is nothing, and the limit is at most [`Sliding::LARGEST_LIMIT`].
+    pub fn new(limit: u64, window: Nanos) -> Self {
+        Self { limit, window, grain: Grain::NANOSECOND, count_denied: false, min_gap: Nanos::ZERO }
+    }
+
+    /// Times are those of slots; `slots`, at least 1, go into a window.
+    #[must_use]
+    pub fn in_slots(self, slots: u64) -> Self {
+        Self { grain: Grain::new(self.window.get(), slots), ..self }
+    }
+
+    /// Denied requests are logged too.
+    #[must_use]
+    pub fn counting_denied(self, count_denied: bool) -> Self {
+        Self { count_denied, ..self }
+    }
+
+    /// Two requests in the log are at least `min_gap` apart, which must not be over the window.
+    #[must_use]
+    pub fn with_gap(self, min_gap: Nanos) -> Self {
+        Self { min_gap, ..self }
+    }
+
+    /// The most that is admitted in a window.
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// How long a charge counts.
+    pub const fn window(&self) -> Nanos {
+        self.window
+    }
+
+    /// How far apart two requests are at least.
+    pub const fn min_gap(&self) -> Nanos {
+        self.min_gap
+    }
+
+    fn is_gone(&self, at: u64, now: u64) -> bool {
+        now.checked_sub(at).is_some_and(|age| age >= self.window.get())
+    }
+
+    fn gone(&self, log: &Log, now: u64) -> Front {
+        log.front(|at| self.is_gone(at, now))
+    }
+
+    /// When what was charged at `at` leaves the window, as a time that may be out of reach.
+    fn leaves(&self, at: u64) -> u128 {
+        u128::from(at).saturating_add(u128::from(self.window.get()))
+    }
+
+    /// The time until a request of `cost`, at most the limit, is admitted; zero if it is now.
+    fn wait(&self, log: &Log, gone: Front, cost: Cost, now: u64) -> Nanos {
+        let counting = u128::from(log.total().saturating_sub(gone.cost()));
+        let mut excess = counting.saturating_add(cost.into()).saturating_sub(self.limit.into());
+        let mut charges = log.iter_after(gone);
+        let mut admitted_at = self.gap_over(log);
+        while excess > 0
+            && let Some((at, cost)) = charges.next()
+        {
+            excess = excess.saturating_sub(cost.into());
+            admitted_at = admitted_at.max(self.leaves(at));
+        }
+        Nanos::saturating_from(admitted_at.saturating_sub(now.into()))
+    }
+
+    /// From when on the last charge is far enough away for another one.
+    fn gap_over(&self, log: &Log) -> u128 {
+        match (self.min_gap, log.newest()) {
+            (Nanos::ZERO, _) | (_, None) => 0,
+            (gap, Some(newest)) => u128::from(newest).saturating_add(gap.get().into()),
+        }
+    }
+}
+
+/// The part of the time that is told apart.
+const fn known(now: Nanos) -> u64 {
+    if now.get() < Log::LAST { now.get() } else { Log::LAST }
+}
+
+impl Core for Sliding {
+    type State = Log;
+
+    fn denials_count(&self) -> bool {
+        self.count_denied
+    }
+
+    fn decide(&self, state: Option<Log>, cost: Cost, now: Nanos) -> (Decision, Option<Log>) {
+        if cost == 0 {
+            return (Decision::ADMIT, state);
+        }
+        let now = known(now);
+        let mut log = state.unwrap_or_default();
+        let gone = self.gone(&log, now);
+        let fits = cost <= self.limit;
+        let wait = self.wait(&log, gone, cost.min(self.limit), now);
+        if fits && wait == Nanos::ZERO {
+            log.forget(gone);
+            log.push(self.grain.beginning(now), cost);
+            return (Decision::ADMIT, Some(log));
+        }
+        if !self.count_denied {
+            let decision = if fits { Decision::later(wait) } else { Decision::never(self.limit) };
+            return (decision, Some(log).filter(|log| !log.is_empty()));
+        }
+        log.forget(gone);
+        log.push(self.grain.beginning(now), cost.min(self.limit));
+        log.fold(self.limit);
+        let decision = match fits {
+            true => Decision::later(self.wait(&log, Front::default(), cost, now)),
+            false => Decision::never(self.limit),
+        };
+        (decision, Some(log))
+    }
+
+    /// Takes the cost off the log where it stands.
+    fn refund(&self, state: Log, cost: Cost, full_at: Nanos, _now: Nanos) -> Option<Log> {
+        let mut log = state;
+        log.take_back(cost, |at| Nanos::saturating_from(self.leaves(at)) == full_at);
+        Some(log).filter(|log| !log.is_empty())
+    }
+
+    fn headroom(&self, state: Option<&Log>, now: Nanos) -> Headroom {
+        let now = known(now);
+        let fresh = Log::default();
+        let log = state.unwrap_or(&fresh);
+        let gone = self.gone(log, now);
+        let counting = log.total().saturating_sub(gone.cost());
+        let remaining = match self.gap_over(log) > now.into() {
+            true => 0,
+            false => self.limit.saturating_sub(counting),
+        };
+        let full_at = log.newest().map_or(0, |newest| self.leaves(newest));
+        let until_full = Nanos::saturating_from(full_at.saturating_sub(now.into()));
+        let until_more = match until_full {
+            Nanos::ZERO => Nanos::ZERO,
+            _ => self.wait(log, gone, remaining.saturating_add(1).min(self.limit), now),
+        };
+        Headroom { remaining: Some(remaining), until_more, until_full, measured_rate: None }
+    }
+
+    fn idle(&self, state: &Log) -> Idle {
+        Idle::Fresh(state.newest().map_or(Nanos::ZERO, |newest| Nanos::saturating_from(self.leaves(newest))))
+    }
+
+    /// The log stays, and the new window says what of it counts. What had left the old window stays forgotten.
+    fn carry(&self, _old: &Self, state: Log, _now: Nanos) -> Option<Log> {
+        Some(state)
+    }
+
+    fn largest_cost(&self) -> Option<Cost> {
+        Some(self.limit)
+    }
+
+    /// Charges are of at least one token, and a slot apart: so many of one token in a word each, or of more in two.
+    fn largest_state(&self) -> u64 {
+        let Grain { length, per } = self.grain;
+        let slots = u128::from(self.window.get()).saturating_mul(per.into()).checked_div(length.into()).unwrap_or(0);
+        let words = self.limit.min(u64::try_from(slots.saturating_mul(2)).unwrap_or(u64::MAX));
+        bytes_of::<Log>().saturating_add(words.saturating_mul(bytes_of::<u64>()))
+    }
+
+    fn policy(&self) -> Policy {
+        Policy { quota: self.limit, window: Some(self.window) }
+    }
+}
+
+// === impl Grain ===
+
+impl Grain {
+    const NANOSECOND: Self = Self { length: 1, per: 1 };
+
+    fn new(window: u64, slots: u64) -> Self {
+        let divisor = u64::try_from(greatest_common_divisor(window.into(), slots.into())).unwrap_or(1);
+        let reduced = |number: u64| number.checked_div(divisor).unwrap_or(number);
+        Self { length: reduced(window), per: reduced(slots) }
+    }
+
+    /// The first nanosecond of the slot that `now` is in.
+    fn beginning(self, now: u64) -> u64 {
+        if self.per == 1 {
+            return now.saturating_sub(now.checked_rem(self.length).unwrap_or(0));
+        }
+        let (length, per) = (u128::from(self.length), u128::from(self.per));
+        let slot = u128::from(now).saturating_mul(per).checked_div(length).unwrap_or(0);
+        u64::try_from(slot.saturating_mul(length).div_ceil(per)).unwrap_or(now)
+    }
+}

@@ -1,0 +1,101 @@
+//! `sliding_counters`: one counter for each slot of the window.
+//!
+//! Slots are counted from the clock's epoch: ⌊now·slots/window⌋; they need not divide the window. Deny iff the sum over
+//! the current slot and the slots − 1 before it + cost > limit. That is a log whose times are those of the slots'
+//! beginnings, so the arithmetic is [`Sliding`]'s. State: 40 bytes, and 16 for each slot in use (8 if 1 was used); up to
+//! four times of that may be reserved.
+
+use crate::algorithm::shared::Named;
+use crate::algorithm::sliding::Sliding;
+use crate::algorithm::{Arguments, Kind, Parameter, Unfit};
+
+/// The parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlidingCounters {
+    sliding: Sliding,
+    slots: u64,
+}
+
+impl SlidingCounters {
+    /// How many slots a window has where none are set.
+    pub const DEFAULT_SLOTS: u64 = 60;
+}
+
+impl Named for SlidingCounters {
+    const NAME: &'static str = "sliding_counters";
+    const PARAMETERS: &'static [Parameter] = &[
+        Parameter::tokens("limit").at_most(Sliding::LARGEST_LIMIT),
+        Parameter::required("window", Kind::Duration).at_least(1),
+        Parameter::optional("slots", Kind::Whole).at_least(1),
+    ];
+
+    type Core = Sliding;
+
+    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+        let limit = arguments.required_whole("limit")?;
+        let window = arguments.duration("window")?;
+        let slots = arguments.whole("slots").unwrap_or(Self::DEFAULT_SLOTS);
+        Ok(Self { sliding: Sliding::new(limit, window).in_slots(slots), slots })
+    }
+
+    fn core(&self) -> &Sliding {
+        &self.sliding
+    }
+
+    fn in_words(&self) -> String {
+        format!("{} in any {}, counted in {} slots", self.sliding.limit(), self.sliding.window(), self.slots)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{Algorithm, Decision, Value};
+    use crate::units::Nanos;
+
+    const fn at(nanos: u64) -> Nanos {
+        Nanos::new(nanos)
+    }
+
+    fn build(limit: u64, window: u64, slots: u64) -> Result<SlidingCounters, Unfit> {
+        let mut arguments = Arguments::default();
+        arguments.set("limit", Value::Whole(limit));
+        arguments.set("window", Value::Duration(at(window)));
+        arguments.set("slots", Value::Whole(slots));
+        SlidingCounters::build(&arguments)
+    }
+
+    #[test]
+    fn a_slot_leaves_the_sum_as_a_whole() {
+        let rule = build(3, 100, 4).unwrap();
+        let state = [0, 24, 25].into_iter().fold(None, |state, time| rule.decide(state, 1, at(time)).1);
+        assert_eq!(state.as_ref().map(|log| log.iter().count()), Some(2));
+        assert_eq!(rule.decide(state.clone(), 1, at(60)).0, Decision::later(at(40)));
+        assert_eq!(rule.headroom(state.as_ref(), at(100)).remaining, Some(2));
+        assert_eq!(rule.headroom(state.as_ref(), at(125)).remaining, Some(3));
+    }
+
+    #[test]
+    fn slots_need_not_divide_the_window() {
+        // slots begin at 0, 3⅓, 6⅔, 10
+        let rule = build(1, 10, 3).unwrap();
+        for (time, retry_after) in [(3, 7), (4, 10), (6, 8), (7, 10), (9, 8)] {
+            let (_, state) = rule.decide(None, 1, at(time));
+            assert_eq!(rule.decide(state, 1, at(time)).0, Decision::later(at(retry_after)));
+        }
+    }
+
+    #[test]
+    fn a_state_takes_two_words_for_each_slot() {
+        assert_eq!(build(1_000_000, 1_000_000, 60).unwrap().largest_state(), 40 + 60 * 16);
+        assert_eq!(build(9, 1_000_000, 60).unwrap().largest_state(), 40 + 9 * 8);
+    }
+
+    #[test]
+    fn slots_may_be_shorter_than_a_nanosecond_but_must_be() {
+        let rule = build(1, 1, 60).unwrap();
+        let (_, state) = rule.decide(None, 1, at(7));
+        assert_eq!(rule.decide(state, 1, at(7)).0, Decision::later(at(1)));
+        assert_eq!(build(1, 1, 0).unwrap_err().to_string(), "`slots` must be at least 1");
+    }
+}

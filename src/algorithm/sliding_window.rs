@@ -1,0 +1,234 @@
+//! `sliding_window`: the counter of this window and that of the last one, weighted by how much of it the sliding window
+//! still covers (Cloudflare, "How we built rate limiting capable of scaling to millions of domains", 2017).
+//!
+//! Windows are counted from the clock's epoch. With e the time since the current one began, a request is denied iff
+//! prev·(window − e)/window + cur + cost > limit, multiplied out, so nothing is rounded. A denied request may fit later
+//! in this window, where the weight of prev falls, or in the next one, where cur has become prev.
+//!
+//! State: 24 bytes.
+
+use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit};
+use crate::units::{Cost, Nanos};
+
+/// The parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlidingWindow {
+    limit: u64,
+    window: Nanos,
+}
+
+/// What was admitted in a window and in the one before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// The window's number.
+    pub window: u64,
+    /// What was admitted in it.
+    pub current: u64,
+    /// What was admitted in the one before it.
+    pub previous: u64,
+}
+
+impl SlidingWindow {
+    /// The counts as they are at `now`; those of a later window stay.
+    fn at(&self, state: Option<&Counts>, now: Nanos) -> Counts {
+        let window = now.get().checked_div(self.window.get()).unwrap_or(0);
+        match state {
+            Some(state) if window <= state.window => *state,
+            Some(state) if window == state.window.saturating_add(1) => {
+                Counts { window, current: 0, previous: state.current }
+            }
+            _ => Counts { window, current: 0, previous: 0 },
+        }
+    }
+
+    fn length(&self) -> u128 {
+        self.window.get().into()
+    }
+
+    /// When the window with this number begins, as a time that may be out of reach.
+    fn beginning(&self, window: u64) -> u128 {
+        u128::from(window).saturating_mul(self.length())
+    }
+
+    /// How much of the window before that of `counts` the sliding window covers at `now`, all of it being `length`.
+    fn covered(&self, counts: Counts, now: Nanos) -> u128 {
+        self.length().saturating_sub(u128::from(now.get()).saturating_sub(self.beginning(counts.window)))
+    }
+
+    /// What counts at `now`, rounded up.
+    fn used(&self, counts: Counts, now: Nanos) -> u64 {
+        let weighted = u128::from(counts.previous).saturating_mul(self.covered(counts, now)).div_ceil(self.length());
+        counts.current.saturating_add(u64::try_from(weighted).unwrap_or(u64::MAX))
+    }
+
+    /// The time until a request of `cost`, at most the limit, is admitted; zero if it is now.
+    fn wait(&self, counts: Counts, cost: Cost, now: Nanos) -> Nanos {
+        let length = self.length();
+        // the largest part of a window with `count` in it that may be covered for the rest to be at most `room`
+        let part = |room: u64, count: u64| u128::from(room).saturating_mul(length).checked_div(count.into());
+        let left_for_previous = self.limit.checked_sub(cost).and_then(|room| room.checked_sub(counts.current));
+        let windows_end = self.beginning(counts.window).saturating_add(length);
+        let admitted_at = match left_for_previous {
+            Some(room) => match part(room, counts.previous) {
+                Some(part) if part < self.covered(counts, now) => windows_end.saturating_sub(part),
+                _ => return Nanos::ZERO,
+            },
+            None => {
+                let part = part(self.limit.saturating_sub(cost), counts.current).unwrap_or(0);
+                windows_end.saturating_add(length).saturating_sub(part)
+            }
+        };
+        Nanos::saturating_from(admitted_at.saturating_sub(now.get().into()))
+    }
+}
+
+impl Algorithm for SlidingWindow {
+    const NAME: &'static str = "sliding_window";
+    const PARAMETERS: &'static [Parameter] =
+        &[Parameter::tokens("limit"), Parameter::required("window", Kind::Duration).at_least(1)];
+
+    type State = Counts;
+
+    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+        let limit = arguments.required_whole("limit")?;
+        Ok(Self { limit, window: arguments.duration("window")? })
+    }
+
+    fn decide(&self, state: Option<Counts>, cost: Cost, now: Nanos) -> (Decision, Option<Counts>) {
+        if cost == 0 {
+            return (Decision::ADMIT, state);
+        }
+        if cost > self.limit {
+            return (Decision::never(self.limit), state);
+        }
+        let counts = self.at(state.as_ref(), now);
+        match self.wait(counts, cost, now) {
+            Nanos::ZERO => {
+                let current = counts.current.saturating_add(cost);
+                (Decision::ADMIT, Some(Counts { current, ..counts }))
+            }
+            wait => (Decision::later(wait), state),
+        }
+    }
+
+    /// Takes the cost off the window it was counted in, if that still matters.
+    fn refund(&self, state: Counts, cost: Cost, full_at: Nanos, _now: Nanos) -> Option<Counts> {
+        let mut counts = state;
+        let forgotten = |window: u64| Nanos::saturating_from(self.beginning(window.saturating_add(2)));
+        if full_at == forgotten(counts.window) {
+            counts.current = counts.current.saturating_sub(cost);
+        } else if counts.window.checked_sub(1).map(forgotten) == Some(full_at) {
+            counts.previous = counts.previous.saturating_sub(cost);
+        }
+        (counts.current > 0 || counts.previous > 0).then_some(counts)
+    }
+
+    fn headroom(&self, state: Option<&Counts>, now: Nanos) -> Headroom {
+        let counts = self.at(state, now);
+        let remaining = self.limit.saturating_sub(self.used(counts, now));
+        let until_more = self.wait(counts, remaining.saturating_add(1).min(self.limit), now);
+        let until_full = self.wait(counts, self.limit, now);
+        Headroom { remaining: Some(remaining), until_more, until_full, measured_rate: None }
+    }
+
+    fn idle(&self, state: &Counts) -> Idle {
+        let windows = if state.current > 0 { 2 } else { 1 };
+        Idle::Fresh(Nanos::saturating_from(self.beginning(state.window.saturating_add(windows))))
+    }
+
+    /// What counted under the old window, rounded up, counts as admitted in the current new one.
+    fn carry(&self, old: &Self, state: Counts, now: Nanos) -> Option<Counts> {
+        if self.window == old.window {
+            return Some(state);
+        }
+        let current = old.used(old.at(Some(&state), now), now);
+        (current > 0).then_some(Counts { current, ..self.at(None, now) })
+    }
+
+    fn largest_cost(&self) -> Option<Cost> {
+        Some(self.limit)
+    }
+
+    fn policy(&self) -> Policy {
+        Policy { quota: self.limit, window: Some(self.window) }
+    }
+
+    fn words(&self) -> String {
+        format!("{} in any {}, the older part of it estimated", self.limit, self.window)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(nanos: u64) -> Nanos {
+        Nanos::new(nanos)
+    }
+
+    const fn rule(limit: u64, window: u64) -> SlidingWindow {
+        SlidingWindow { limit, window: at(window) }
+    }
+
+    const fn counts(window: u64, current: u64, previous: u64) -> Option<Counts> {
+        Some(Counts { window, current, previous })
+    }
+
+    #[test]
+    fn the_last_window_counts_as_far_as_it_is_covered() {
+        let rule = rule(10, 100);
+        let state = counts(1, 8, 0);
+        // 8 · 75/100 = 6
+        let (decision, after) = rule.decide(state, 4, at(225));
+        assert_eq!((decision, after), (Decision::ADMIT, counts(2, 4, 8)));
+        // 8 · (100 − e)/100 + 4 + 1 ≤ 10 from e = 37.5 on
+        assert_eq!(rule.decide(after, 1, at(225)), (Decision::later(at(13)), after));
+        let headroom = rule.headroom(after.as_ref(), at(225));
+        assert_eq!((headroom.remaining, headroom.until_more, headroom.until_full), (Some(0), at(13), at(175)));
+    }
+
+    #[test]
+    fn the_retry_time_may_lie_in_a_later_window() {
+        let rule = rule(10, 100);
+        // in the next window 8 · (100 − e)/100 + 5 ≤ 10 from e = 37.5 on
+        assert_eq!(rule.decide(counts(2, 8, 0), 5, at(250)).0, Decision::later(at(88)));
+        // nothing may be left of this window
+        assert_eq!(rule.decide(counts(2, 8, 0), 10, at(250)).0, Decision::later(at(150)));
+        assert_eq!(rule.decide(counts(2, 8, 0), 11, at(250)).0, Decision::never(10));
+    }
+
+    #[test]
+    fn a_refund_meets_the_window_it_was_charged_in_or_none() {
+        let rule = rule(10, 100);
+        let state = counts(2, 4, 8);
+        assert_eq!(rule.refund(state.unwrap(), 3, at(400), at(250)), counts(2, 1, 8));
+        assert_eq!(rule.refund(state.unwrap(), 3, at(300), at(250)), counts(2, 4, 5));
+        assert_eq!(rule.refund(state.unwrap(), 3, at(200), at(250)), state);
+        assert_eq!(rule.refund(counts(2, 4, 0).unwrap(), 4, at(400), at(250)), None);
+    }
+
+    #[test]
+    fn what_counted_stays_used_in_another_window() {
+        let (old, new) = (rule(10, 100), rule(10, 70));
+        // 3 + 7 · 75/100, rounded up
+        assert_eq!(new.carry(&old, counts(2, 3, 7).unwrap(), at(225)), counts(3, 9, 0));
+        assert_eq!(new.carry(&old, counts(2, 3, 7).unwrap(), at(400)), None);
+        assert_eq!(rule(5, 100).carry(&old, counts(2, 3, 7).unwrap(), at(225)), counts(2, 3, 7));
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_finds_the_last_window_covered() {
+        let rule = rule(10, 100);
+        assert_eq!(rule.decide(counts(2, 1, 8), 1, at(50)).0, Decision::ADMIT);
+        // 8 · (100 − e)/100 + 3 ≤ 10 from e = 12.5 on
+        assert_eq!(rule.decide(counts(2, 1, 8), 2, at(50)).0, Decision::later(at(163)));
+    }
+
+    #[test]
+    fn the_largest_numbers_there_are_do_not_wrap() {
+        let rule = rule(u64::MAX, u64::MAX);
+        let (_, state) = rule.decide(None, u64::MAX, at(7));
+        assert_eq!(rule.decide(state, 1, at(7)).0, Decision::later(at(u64::MAX - 6)));
+        assert_eq!(rule.decide(counts(0, u64::MAX, u64::MAX), u64::MAX, at(7)).0, Decision::later(Nanos::MAX));
+    }
+}

@@ -1,0 +1,73 @@
+//! The commands: what they take, and what they print.
+
+use std::error::Error;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
+
+pub mod check;
+pub mod demo;
+pub mod run;
+pub mod simulate;
+pub mod source;
+
+/// A rate-limiting gateway.
+#[derive(Debug, Parser)]
+#[command(name = "tollgate", version, about, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the gateway
+    Run(run::RunArgs),
+    /// Say what is wrong with a configuration, or what its limits are in plain words
+    Check(check::CheckArgs),
+    /// Run a gateway with sample plans in front of a sample upstream, and say what to try
+    Demo(demo::DemoArgs),
+    /// Run limits on a virtual clock, and say what they would have decided
+    Simulate(simulate::SimulateArgs),
+}
+
+/// Runs the command that the process was started with. Exit status 0: done; 1: it failed, and standard error says why;
+/// 2: the command line is wrong.
+pub fn main() -> ExitCode {
+    let cli = parse();
+    // Not locked: the access log is written there too, by another thread.
+    let mut out = std::io::stdout();
+    let mut err = std::io::stderr();
+    let done: Result<(), Box<dyn Error>> = match cli.command {
+        Command::Run(args) => run::execute(&args).map_err(Into::into),
+        Command::Check(args) => check::execute(&args, &mut out).map_err(Into::into),
+        Command::Demo(args) => demo::execute(&args, &mut out).map_err(Into::into),
+        Command::Simulate(args) => simulate::execute(&args, std::io::stdin().lock(), &mut out).map_err(Into::into),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // Where standard error is closed there is nobody to tell.
+            drop(writeln!(err, "{failure}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The command line, or the end of the process with what is wrong with it.
+fn parse() -> Cli {
+    let cli = Cli::parse();
+    if let Command::Simulate(args) = &cli.command
+        && !args.traffic.is_complete()
+    {
+        let mut program = Cli::command();
+        program.build();
+        let command = program.find_subcommand_mut("simulate");
+        let mut fallback = Cli::command();
+        let command = command.unwrap_or(&mut fallback);
+        command.error(ErrorKind::MissingRequiredArgument, simulate::SimulateError::NoTraffic).exit();
+    }
+    cli
+}

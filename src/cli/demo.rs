@@ -1,0 +1,69 @@
+//! `tollgate demo`: a gateway with sample plans in front of a sample upstream, in one process.
+
+use std::io::Write;
+use std::net::SocketAddr;
+
+use clap::Args;
+
+use crate::cli::run::{RunError, assemble};
+use crate::cli::source::{self, Source};
+use crate::config;
+use crate::runtime;
+use crate::telemetry::logging;
+
+const CONFIG: &str = include_str!("../../config/tollgate.yaml");
+const CUSTOMERS: &str = include_str!("../../config/customers.csv");
+
+/// What `tollgate demo` takes.
+#[derive(Args, Clone, Debug)]
+pub struct DemoArgs {
+    /// Where the gateway listens
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    pub listen: SocketAddr,
+    /// Where metrics and health are
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9090")]
+    pub admin: SocketAddr,
+    /// Where the sample upstream listens
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9000")]
+    pub upstream: SocketAddr,
+}
+
+/// Runs the demo until it is told to stop.
+pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
+    let mut loaded = config::load(CONFIG, "config/tollgate.yaml", &source::environment)?;
+    loaded.server.listeners = vec![args.listen];
+    loaded.server.admin = args.admin;
+    for node in loaded.ruleset.upstreams.iter_mut().flat_map(|upstream| &mut upstream.nodes) {
+        node.address = args.upstream.to_string();
+    }
+    let directory = source::directory(&loaded.ruleset.plans, CUSTOMERS, "config/customers.csv")?;
+    let mut setup = assemble(Source { loaded, directory, text: CONFIG.to_owned() });
+    setup.sample = Some(args.upstream);
+    let prepared = runtime::prepare(setup).map_err(RunError::Demo)?;
+    introduce(args, out)?;
+    let guard = logging::start()?;
+    prepared.run();
+    drop(guard);
+    Ok(())
+}
+
+fn introduce(args: &DemoArgs, out: &mut dyn Write) -> std::io::Result<()> {
+    let DemoArgs { listen, admin, .. } = args;
+    writeln!(
+        out,
+        "The gateway listens on {listen} with the rules of config/tollgate.yaml. In another terminal:
+
+  # an anonymous caller: 5 at once, then one a second
+  for i in 1 2 3 4 5 6; do curl -s -o /dev/null -w '%{{http_code}}\\n' http://{listen}/v1/orders; done
+
+  # a customer on the plan `free`: 20 at once, then ten a second; and what it is told when it asks too much
+  for i in $(seq 25); do curl -s -o /dev/null -w '%{{http_code}} ' -H 'x-api-key: free-key' http://{listen}/v1/orders; done; echo
+  curl -si -H 'x-api-key: free-key' http://{listen}/v1/orders
+
+  # the same in numbers
+  curl -s http://{admin}/metrics | grep '^tollgate_limit_requests_total'
+
+Ctrl-C ends it."
+    )?;
+    out.flush()
+}

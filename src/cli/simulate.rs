@@ -1,0 +1,281 @@
+//! `tollgate simulate`: limits on a virtual clock.
+
+use std::fs;
+use std::io::{self, ErrorKind, Read, Write};
+use std::iter;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+
+use crate::cli::source;
+use crate::config::Problems;
+use crate::simulation::plot::{self, Column, PlotError};
+use crate::simulation::report::{Report, Tally};
+use crate::simulation::rows::Rows;
+use crate::simulation::run::{Run, Upstream};
+use crate::simulation::series::Series;
+use crate::simulation::{SimulationError, Subject, Traffic, drive, render};
+use crate::units::{Nanos, Rate};
+
+mod subjects;
+mod traffic;
+mod values;
+
+use subjects::SubjectError;
+pub use traffic::{Spread, TrafficArgs};
+use values::{duration, factor, longer_than_nothing, servers};
+
+/// What `tollgate simulate` takes.
+#[derive(Args, Clone, Debug)]
+pub struct SimulateArgs {
+    /// The configuration file; it may hold only `limits:`
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// The limit to run
+    #[arg(long, value_name = "NAME")]
+    pub limit: String,
+    /// The plan whose parameters apply
+    #[arg(long, value_name = "PLAN")]
+    pub plan: Option<String>,
+    /// More limits to run on the same traffic, side by side
+    #[arg(long, value_name = "NAME", num_args = 1..)]
+    pub compare: Vec<String>,
+    /// What comes: recorded or made up
+    #[command(flatten)]
+    pub traffic: TrafficArgs,
+    /// How long a request is worked on, for limits on requests in flight
+    #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = duration)]
+    pub hold: Nanos,
+    /// How many requests the upstream works on at the same time, for limits on requests in flight; the others queue
+    /// there [default: any number]
+    #[arg(long, value_name = "NUMBER", value_parser = servers, allow_negative_numbers = true)]
+    pub servers: Option<NonZeroUsize>,
+    /// The length of the window in which the most tokens are looked for [default: the limit's own]
+    #[arg(long, value_name = "DURATION", value_parser = longer_than_nothing)]
+    pub window: Option<Nanos>,
+    /// How many times the rate an abuser asks for, to see when it is denied: more than 1 time, to a thousandth
+    #[arg(long, value_name = "FACTOR", default_value_t = 2.0, value_parser = factor, allow_negative_numbers = true)]
+    pub abuse: f64,
+    /// What is printed
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub format: Format,
+    /// Where to draw a picture: a file that ends in .svg or .png
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
+}
+
+/// What is printed.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// The numbers that matter, a column per limit
+    Table,
+    /// Every decision, a line per request
+    Csv,
+    /// The numbers that matter, for programs
+    Json,
+}
+
+/// Why there is no result.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulateError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] Problems),
+    /// There is no such limit to run.
+    #[error(transparent)]
+    Subject(#[from] SubjectError),
+    /// A flag's value makes no sense.
+    #[error("{flag}: found `{found}`, expected {expected}")]
+    Flag {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        found: String,
+        /// What would be right.
+        expected: &'static str,
+    },
+    /// No traffic was asked for.
+    #[error("give --trace, or --rate and --for")]
+    NoTraffic,
+    /// So much would be made up that it would take hours.
+    #[error(
+        "--rate and --for: found about {expected:.0} requests, expected at most {most:.0}: take a lower rate or a shorter time"
+    )]
+    TooMany {
+        /// About how many requests.
+        expected: f64,
+        /// How many may be.
+        most: f64,
+    },
+    /// Rows of several limits do not fit one CSV.
+    #[error("--format csv prints the rows of one limit: leave out --compare, or print a table or json")]
+    RowsOfSeveral,
+    /// The trace cannot be opened.
+    #[error("cannot open the trace {}: {source}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The traffic is wrong, or asks of a limit what it cannot do.
+    #[error("{name}: {source}")]
+    Traffic {
+        /// The trace.
+        name: String,
+        /// What is wrong.
+        source: SimulationError,
+    },
+    /// The run stopped.
+    #[error(transparent)]
+    Simulation(#[from] SimulationError),
+    /// There is no picture.
+    #[error(transparent)]
+    Plot(#[from] PlotError),
+    /// The picture cannot be written.
+    #[error("cannot write the picture {}: {source}", path.display())]
+    Picture {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+#[derive(Clone, Copy)]
+enum PictureFormat {
+    Svg,
+    Png,
+}
+
+/// Runs the command: a trace named `-` comes from `input`, and the result goes to `output`.
+pub fn execute(args: &SimulateArgs, input: impl Read, output: impl Write) -> Result<(), SimulateError> {
+    let limits = source::open_limits(&args.config)?;
+    let names = iter::once(&args.limit).chain(&args.compare);
+    let subjects = names.map(|name| subjects::subject(&limits, name, args.plan.as_deref()));
+    simulate(args, subjects.collect::<Result<Vec<_>, _>>()?, input, output)
+}
+
+/// Runs `subjects`. An output that nobody reads to its end is no error.
+fn simulate(
+    args: &SimulateArgs,
+    subjects: Vec<Subject>,
+    input: impl Read,
+    output: impl Write,
+) -> Result<(), SimulateError> {
+    let picture = args.plot.as_deref().map(picture_format).transpose()?;
+    if args.format == Format::Csv && subjects.len() > 1 {
+        return Err(SimulateError::RowsOfSeveral);
+    }
+    let upstream = Upstream { hold: args.hold, servers: args.servers };
+    let start = |subject| Run::new(subject, upstream).map_err(SubjectError::from);
+    let mut runs = subjects.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
+    let mut columns = if picture.is_some() { runs.iter().map(column).collect() } else { Vec::new() };
+    let mut traffic = args.traffic.open(input)?;
+    let printed = match args.format {
+        Format::Csv => print_rows(&mut *traffic, &mut runs, &mut columns, args.traffic.duration, output),
+        Format::Table | Format::Json => {
+            let tallies = runs.iter().map(|run| Tally::new(run, args.window, Some(args.abuse))).collect();
+            tally(&mut *traffic, &mut runs, &mut columns, args.traffic.duration, tallies)
+                .and_then(|reports| print_reports(&reports, args.format, output).map_err(SimulationError::Write))
+        }
+    };
+    match printed {
+        Err(SimulationError::Write(error)) if error.kind() == ErrorKind::BrokenPipe => {}
+        printed => printed.map_err(|error| args.traffic.named(error))?,
+    }
+    if let (Some(format), Some(path)) = (picture, &args.plot) {
+        draw(&columns, format, path)?;
+    }
+    Ok(())
+}
+
+fn column(run: &Run) -> Column {
+    let (subject, rule) = (run.subject(), run.rule());
+    Column {
+        title: format!("{} ({})", subject.name, subject.algorithm.as_str()),
+        words: rule.words(),
+        rate: subject.long_run_rate(rule).map(Rate::per_second),
+        series: Series::default(),
+    }
+}
+
+fn print_rows(
+    traffic: &mut dyn Traffic,
+    runs: &mut [Run],
+    columns: &mut [Column],
+    until: Option<Nanos>,
+    output: impl Write,
+) -> Result<(), SimulationError> {
+    let mut rows = Rows::new(output)?;
+    drive(traffic, runs, |traffic, number, arrival, outcome| {
+        if let Some(column) = columns.get_mut(number) {
+            column.series.add(arrival, outcome);
+        }
+        rows.write(traffic.key(arrival.key), arrival, outcome)
+    })?;
+    for (column, run) in columns.iter_mut().zip(runs) {
+        column.series.finish(run.finish(), until);
+    }
+    Ok(rows.finish()?)
+}
+
+fn tally(
+    traffic: &mut dyn Traffic,
+    runs: &mut [Run],
+    columns: &mut [Column],
+    until: Option<Nanos>,
+    mut tallies: Vec<Tally>,
+) -> Result<Vec<Report>, SimulationError> {
+    drive(traffic, runs, |_, number, arrival, outcome| {
+        if let Some(column) = columns.get_mut(number) {
+            column.series.add(arrival, outcome);
+        }
+        if let Some(tally) = tallies.get_mut(number) {
+            tally.add(arrival, outcome);
+        }
+        Ok(())
+    })?;
+    let mut columns = columns.iter_mut();
+    let finish = |(tally, run): (Tally, &mut Run)| {
+        let passes = run.finish();
+        if let Some(column) = columns.next() {
+            column.series.finish(passes, until);
+        }
+        tally.finish(passes)
+    };
+    Ok(tallies.into_iter().zip(runs).map(finish).collect())
+}
+
+fn print_reports(reports: &[Report], format: Format, mut output: impl Write) -> io::Result<()> {
+    match format {
+        Format::Json => writeln!(output, "{:#}", render::json(reports))?,
+        Format::Table | Format::Csv => output.write_all(render::table(reports).as_bytes())?,
+    }
+    output.flush()
+}
+
+fn picture_format(path: &Path) -> Result<PictureFormat, SimulateError> {
+    let extension = path.extension().and_then(|extension| extension.to_str()).map(str::to_ascii_lowercase);
+    match extension.as_deref() {
+        Some("svg") => Ok(PictureFormat::Svg),
+        Some("png") => Ok(PictureFormat::Png),
+        _ => Err(SimulateError::Flag {
+            flag: "--plot",
+            found: path.display().to_string(),
+            expected: "a file name that ends in .svg or .png",
+        }),
+    }
+}
+
+fn draw(columns: &[Column], format: PictureFormat, path: &Path) -> Result<(), SimulateError> {
+    let bytes = match format {
+        PictureFormat::Svg => plot::svg(columns)?.into_bytes(),
+        PictureFormat::Png => plot::png(columns)?,
+    };
+    fs::write(path, bytes).map_err(|source| SimulateError::Picture { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests;

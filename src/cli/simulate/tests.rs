@@ -1,0 +1,218 @@
+use clap::Parser;
+
+use super::*;
+use crate::algorithm::AlgorithmName;
+use crate::config;
+use crate::simulation::testing::gcra;
+
+#[derive(Parser)]
+struct Program {
+    #[command(flatten)]
+    simulate: SimulateArgs,
+}
+
+const LIMITS: &str = "
+limits:
+  l: { algorithm: gcra, rate: 10/s, burst: 20 }
+  queue: { algorithm: gcra, rate: 10/s, burst: 20, delay_after: 0, over_limit: { delay: { max_wait: 1s } } }
+  fixed: { algorithm: quota_reset, limit: 20, window: 2s }
+  p: { algorithm: gcra, plans: { free: { rate: 1/s, burst: 2 }, enterprise: unlimited } }
+";
+
+fn parse(line: &str) -> Result<SimulateArgs, clap::Error> {
+    let words = ["simulate", "--config", "limits.yaml"].into_iter().chain(line.split_whitespace());
+    Program::try_parse_from(words).map(|program| program.simulate)
+}
+
+fn run(line: &str, input: &str) -> Result<String, String> {
+    let args = parse(&format!("--limit {line}")).map_err(|error| error.to_string())?;
+    let limits = config::load_limits(LIMITS, "limits.yaml", &|_| None).map_err(|error| error.to_string())?;
+    let names = iter::once(&args.limit).chain(&args.compare);
+    let subjects = names.map(|name| subjects::subject(&limits, name, args.plan.as_deref())).collect::<Result<_, _>>();
+    let mut output = Vec::new();
+    simulate(&args, subjects.map_err(|error| error.to_string())?, input.as_bytes(), &mut output)
+        .map_err(|error| error.to_string())?;
+    Ok(String::from_utf8(output).unwrap())
+}
+
+#[test]
+fn a_trace_and_made_up_traffic_exclude_each_other() {
+    for line in [
+        "--trace t.csv --rate 20/s --for 60s",
+        "--trace t.csv --seed 1",
+        "--trace t.csv --arrivals uniform",
+        "--rate 20/s --for 60s --arrivals sometimes",
+        "--rate 20/s --for 60s --format xml",
+    ] {
+        assert!(parse(&format!("--limit l {line}")).is_err(), "{line}");
+    }
+    let args = parse("--limit l --rate 20/s --for 60s --arrivals on_off --compare a b --compare c").unwrap();
+    assert_eq!((args.traffic.arrivals, args.compare), (Spread::OnOff, vec!["a".into(), "b".into(), "c".into()]));
+    assert!(parse("--limit l --trace - --format csv").is_ok());
+}
+
+#[test]
+fn rates_and_durations_are_read_as_in_the_configuration() {
+    let args = parse("--limit l --rate 7/13s --for 1.5h --hold 250us").unwrap();
+    assert_eq!(args.traffic.rate, Rate::new(7, Nanos::from_secs(13)));
+    assert_eq!((args.traffic.duration, args.hold), (Some(Nanos::from_secs(5400)), Nanos::new(250_000)));
+    let error = parse("--limit l --rate 20 --for 6s").unwrap_err().to_string();
+    assert!(error.contains("invalid value '20' for '--rate <RATE>': is not a rate (did you mean `20/s`?)"), "{error}");
+}
+
+#[test]
+fn values_that_make_no_sense_are_refused_in_words() {
+    let least = "expected a number of at least 0.001; who asks for no more than 1 time the rate";
+    for (flag, expected) in [
+        ("--seed -1", "expected a whole number from 0 to 18446744073709551615"),
+        ("--seed x", "expected a whole number from 0 to 18446744073709551615"),
+        ("--burst-size 0", "expected a whole number from 1 to 18446744073709551615"),
+        ("--servers -2", "expected a whole number from 1 to "),
+        ("--abuse nan", least),
+        ("--abuse inf", least),
+        ("--abuse 0", least),
+        ("--abuse -1.5", least),
+        ("--window 0s", "expected a duration longer than 0s"),
+        ("--for 0s", "expected a duration longer than 0s"),
+        ("--on 0s", "expected a duration longer than 0s"),
+    ] {
+        let (name, value) = flag.split_once(' ').unwrap();
+        let error = parse(&format!("--limit l --rate 20/s {flag}")).unwrap_err().to_string();
+        assert!(error.contains(&format!("invalid value '{value}' for '{name} <")), "{flag}: {error}");
+        assert!(error.contains(expected), "{flag}: {error}");
+    }
+}
+
+#[test]
+fn who_keeps_to_the_rate_is_never_denied_and_an_end_of_patience_is_no_count() {
+    let table = run("l --rate 20/s --for 1s --abuse 0.5", "").unwrap();
+    let lines: Vec<String> = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    for line in ["abuser at 0.5 times the rate never denied", "admitted before at least 1000000"] {
+        assert!(lines.iter().any(|found| found == line), "{table}");
+    }
+}
+
+#[test]
+fn a_trace_from_standard_input_gives_its_rows() {
+    let rows = run("l --trace - --format csv", "t_ns,key,set_rate\n0,a,\n0,a,7/13s\n").unwrap();
+    assert_eq!(rows, "t_ns,key,cost,allowed,wait_ns,retry_after_ns,remaining\n0,a,1,1,0,,19\n0,a,1,1,0,,18\n");
+    let error = run("l --trace - --format csv", "t_ns,key,set_rate\n0,a,7\n").unwrap_err();
+    assert!(error.starts_with("standard input: line 2, column `set_rate`: found `7`, which is not a rate"), "{error}");
+}
+
+#[test]
+fn made_up_traffic_gives_the_same_table_every_time() {
+    let line = "l --rate 20/s --for 60s --arrivals poisson --seed 3 --compare queue";
+    let table = run(line, "").unwrap();
+    assert_eq!(run(line, "").unwrap(), table);
+    assert_ne!(run(&line.replace('3', "4"), "").unwrap(), table);
+    assert!(table.contains("\nadmitted "), "{table}");
+}
+
+#[test]
+fn json_names_every_limit_in_order() {
+    let text = run("l --rate 20/s --for 6s --compare queue --format json", "").unwrap();
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&json["limits"][0]["limit"], &json["limits"][1]["limit"]), (&"l".into(), &"queue".into()));
+    assert_eq!(json["limits"][0]["offered"], 120);
+}
+
+#[test]
+fn a_plan_gives_its_own_parameters() {
+    let rows = run("p --plan free --trace - --format csv", "t_ns,key\n0,a\n").unwrap();
+    assert!(rows.ends_with("\n0,a,1,1,0,,1\n"), "{rows}");
+}
+
+#[test]
+fn mistakes_say_what_was_found_and_what_was_expected() {
+    let made_up = "--rate 20/s --for 6s";
+    let cases = [
+        ("l".to_owned(), "give --trace, or --rate and --for"),
+        ("l --rate 20/s --seed 1".to_owned(), "give --trace, or --rate and --for"),
+        ("l --for 60s".to_owned(), "give --trace, or --rate and --for"),
+        (
+            "l --rate 1000/s --for 100d".to_owned(),
+            "--rate and --for: found about 8640000000 requests, expected at most 1000000000: take a lower rate or a shorter time",
+        ),
+        (
+            "l --rate 1/s --for 1s --arrivals burst --burst-size 1000000001".to_owned(),
+            "--rate and --for: found about 1000000001 requests, expected at most 1000000000: take a lower rate or a shorter time",
+        ),
+        (
+            "l --rate 1000000/s --for 1h --arrivals on_off --on 1h --off 9h".to_owned(),
+            "--rate and --for: found about 36000000000 requests, expected at most 1000000000: take a lower rate or a shorter time",
+        ),
+        (format!("l {made_up} --plot p.gif"), "--plot: found `p.gif`, expected a file name that ends in .svg or .png"),
+        (format!("l {made_up} --compare x"), "found no limit `x`, expected one of `l`, `queue`, `fixed`, `p`"),
+        (
+            format!("l {made_up} --compare queu"),
+            "found no limit `queu`, expected one of `l`, `queue`, `fixed`, `p`: did you mean `queue`?",
+        ),
+        (format!("l {made_up} --plan gold"), "found no plan `gold`, expected one of `free`, `enterprise`"),
+        (format!("p {made_up} --plan enterprise"), "limit `p` does not apply to plan `enterprise`: it is unlimited"),
+        (format!("p {made_up}"), "limit `p` has parameters per plan: choose one with --plan, `free`, `enterprise`"),
+        (
+            format!("l {made_up} --compare queue --format csv"),
+            "--format csv prints the rows of one limit: leave out --compare, or print a table or json",
+        ),
+        (
+            "l --trace -".to_owned(),
+            "standard input: the trace is empty: expected a header line with at least the columns `t_ns` and `key`",
+        ),
+    ];
+    for (line, message) in cases {
+        assert_eq!(run(&line, ""), Err(message.to_owned()), "{line}");
+    }
+    let error = run("l --trace tests/simulate.rs", "").unwrap_err();
+    assert!(error.starts_with("tests/simulate.rs: line 1: found the columns `//! Every recorded trace"), "{error}");
+    let error = run("fixed --trace -", "t_ns,key,set_rate\n0,a,\n1,a,2/s\n").unwrap_err();
+    assert!(error.starts_with("standard input: line 3: `set_rate` of 2/s cannot apply: limit `fixed`"), "{error}");
+    let missing = run("l --trace no/such.csv", "").unwrap_err();
+    assert!(missing.starts_with("cannot open the trace no/such.csv: "), "{missing}");
+}
+
+#[test]
+fn an_output_that_nobody_reads_is_no_error() {
+    struct Closed;
+    impl Write for Closed {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(ErrorKind::BrokenPipe.into())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Err(ErrorKind::BrokenPipe.into())
+        }
+    }
+    for format in ["csv", "table"] {
+        let args = parse(&format!("--limit l --rate 20/s --for 6s --format {format}")).unwrap();
+        assert!(simulate(&args, vec![gcra(10, 20)], io::empty(), Closed).is_ok());
+    }
+}
+
+#[test]
+fn pictures_are_written_in_the_format_of_their_name() {
+    let folder = std::env::temp_dir().join(format!("tollgate-simulate-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    for (name, start) in [("p.svg", &b"<svg "[..]), ("P.PNG", b"\x89PNG\r\n\x1a\n")] {
+        let path = folder.join(name);
+        let line = format!("l --rate 20/s --for 30s --compare queue --plot {}", path.display());
+        assert!(run(&line, "").unwrap().contains("offered"));
+        assert!(fs::read(&path).unwrap().starts_with(start));
+    }
+    fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn every_algorithm_has_its_limit_and_its_picture_in_the_documentation() {
+    let limits = config::load_limits(include_str!("../../../config/algorithms.yaml"), "algorithms.yaml", &|_| None);
+    let limits = limits.map_err(|problems| problems.to_string()).unwrap();
+    let page = include_str!("../../../docs/algorithms.md");
+    for algorithm in AlgorithmName::ALL {
+        let limit = limits.limits.iter().find(|limit| limit.algorithm == *algorithm).unwrap();
+        assert!(page.contains(&format!("![{}](plots/{}.svg)", algorithm.as_str(), limit.name)), "{}", limit.name);
+        let args = parse(&format!("--limit {} --rate 12/s --for 10s --arrivals on_off", limit.name)).unwrap();
+        let subject = subjects::subject(&limits, &limit.name, None).unwrap();
+        let mut output = Vec::new();
+        simulate(&args, vec![subject], io::empty(), &mut output).unwrap();
+        assert!(String::from_utf8(output).unwrap().contains("admitted"));
+    }
+}

@@ -1,0 +1,160 @@
+//! What comes: recorded traffic, or how some is made up.
+
+use std::fs::File;
+use std::io::Read;
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+
+use super::SimulateError;
+use super::values::{count, duration, longer_than_nothing, rate, whole};
+use crate::simulation::arrivals::{Arrivals, Shape};
+use crate::simulation::trace::{Trace, TraceError};
+use crate::simulation::{SimulationError, Traffic};
+use crate::units::{Nanos, Rate};
+
+/// More requests than this are not made up: they would take hours.
+const MOST_ARRIVALS: f64 = 1e9;
+
+/// Recorded traffic, or how to make some up.
+#[derive(Args, Clone, Debug)]
+#[group(skip)]
+pub struct TrafficArgs {
+    /// Recorded traffic: a CSV with at least the columns t_ns and key; `-` is standard input
+    #[arg(long, value_name = "FILE")]
+    #[arg(conflicts_with_all = ["rate", "duration", "arrivals", "seed", "burst_size", "on", "off"])]
+    pub trace: Option<PathBuf>,
+    /// The mean rate of made-up traffic
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub rate: Option<Rate>,
+    /// How long made-up traffic lasts
+    #[arg(long = "for", value_name = "DURATION", value_parser = longer_than_nothing)]
+    pub duration: Option<Nanos>,
+    /// How made-up traffic is spread over time
+    #[arg(long, value_enum, default_value_t = Spread::Uniform)]
+    pub arrivals: Spread,
+    /// Of the random numbers; the same seed gives the same traffic everywhere
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = whole, allow_negative_numbers = true)]
+    pub seed: u64,
+    /// For `burst`: how many requests come at once [default: as many as come in a second, at least 2]
+    #[arg(long, value_name = "NUMBER", value_parser = count, allow_negative_numbers = true)]
+    pub burst_size: Option<NonZeroU64>,
+    /// For `on_off`: how long a busy phase lasts
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = longer_than_nothing)]
+    pub on: Nanos,
+    /// For `on_off`: how long the silence after it lasts
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
+    pub off: Nanos,
+}
+
+/// How made-up traffic is spread over time; the mean is always the rate.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+#[value(rename_all = "snake_case")]
+pub enum Spread {
+    /// Evenly
+    Uniform,
+    /// At random, independently of each other
+    Poisson,
+    /// Many at one instant, then nothing until the next burst
+    Burst,
+    /// Evenly for some time, then nothing for some time
+    OnOff,
+}
+
+// === impl TrafficArgs ===
+
+impl TrafficArgs {
+    /// Whether there is anything to run limits on. What lies between the flags the flags themselves see to.
+    pub const fn is_complete(&self) -> bool {
+        self.trace.is_some() || (self.rate.is_some() && self.duration.is_some())
+    }
+
+    /// As error messages call the traffic.
+    pub(super) fn name(&self) -> String {
+        match &self.trace {
+            Some(path) if is_standard_input(path) => "standard input".to_owned(),
+            Some(path) => path.display().to_string(),
+            None => "made-up traffic".to_owned(),
+        }
+    }
+
+    pub(super) fn open<'a>(&self, input: impl Read + 'a) -> Result<Box<dyn Traffic + 'a>, SimulateError> {
+        match (&self.trace, self.rate, self.duration) {
+            (Some(path), _, _) if is_standard_input(path) => self.read(input),
+            (Some(path), _, _) => {
+                let file = File::open(path).map_err(|source| SimulateError::Open { path: path.clone(), source })?;
+                self.read(file)
+            }
+            (None, Some(rate), Some(until)) => self.make(rate, until),
+            (None, _, _) => Err(SimulateError::NoTraffic),
+        }
+    }
+
+    fn read<'a>(&self, input: impl Read + 'a) -> Result<Box<dyn Traffic + 'a>, SimulateError> {
+        let named = |error: TraceError| self.named(error.into());
+        Ok(Box::new(Trace::new(input, rate).map_err(named)?))
+    }
+
+    /// What stopped the simulation, with the name of the traffic where that is to blame.
+    pub(super) fn named(&self, source: SimulationError) -> SimulateError {
+        match source {
+            SimulationError::Write(_) => SimulateError::Simulation(source),
+            _ => SimulateError::Traffic { name: self.name(), source },
+        }
+    }
+
+    fn make(&self, rate: Rate, until: Nanos) -> Result<Box<dyn Traffic>, SimulateError> {
+        let shape = self.shape(rate);
+        let expected = expected(rate, until, shape);
+        if expected > MOST_ARRIVALS {
+            return Err(SimulateError::TooMany { expected, most: MOST_ARRIVALS });
+        }
+        let arrivals = Arrivals::new(rate, until, shape).ok_or_else(|| SimulateError::Flag {
+            flag: "--on",
+            found: self.on.to_string(),
+            expected: "a duration longer than 0s",
+        })?;
+        Ok(Box::new(arrivals))
+    }
+
+    fn shape(&self, rate: Rate) -> Shape {
+        match self.arrivals {
+            Spread::Uniform => Shape::Uniform,
+            Spread::Poisson => Shape::Poisson { seed: self.seed },
+            Spread::Burst => Shape::Burst { size: self.burst_size.unwrap_or_else(|| second_of(rate)) },
+            Spread::OnOff => Shape::OnOff { on: self.on, off: self.off },
+        }
+    }
+}
+
+fn is_standard_input(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// About how many requests come; more than the mean where the traffic ends within a burst or a busy phase.
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+fn expected(rate: Rate, until: Nanos, shape: Shape) -> f64 {
+    let until = until.as_secs_f64();
+    match shape {
+        Shape::Uniform | Shape::Poisson { .. } => until * rate.per_second(),
+        Shape::Burst { size } => {
+            let size = size.get() as f64;
+            (until * rate.per_second() / size).ceil() * size
+        }
+        Shape::OnOff { on, off } => {
+            let on = on.as_secs_f64();
+            let cycle = on + off.as_secs_f64();
+            let busy = (until / cycle).floor() * on + (until % cycle).min(on);
+            busy * cycle / on * rate.per_second()
+        }
+    }
+}
+
+/// What comes in a second, rounded up, at least 2.
+fn second_of(rate: Rate) -> NonZeroU64 {
+    const LEAST: NonZeroU64 = NonZeroU64::MIN.saturating_add(1);
+    let tokens = u128::from(rate.tokens()) * u128::from(Nanos::SECOND.get());
+    let tokens = u64::try_from(tokens.div_ceil(u128::from(rate.period().get()))).unwrap_or(u64::MAX);
+    NonZeroU64::new(tokens).map_or(LEAST, |tokens| tokens.max(LEAST))
+}

@@ -1,0 +1,51 @@
+//! How the values of the flags are read: rates and durations as the configuration reads them.
+
+use std::num::{NonZeroU64, NonZeroUsize};
+
+use crate::config::scalar::{self, Misfit};
+use crate::units::{Nanos, Rate};
+
+/// The smallest step of `--abuse`.
+const LEAST_FACTOR: f64 = 0.001;
+
+pub(super) fn rate(text: &str) -> Result<Rate, String> {
+    scalar::rate(text).map_err(in_words)
+}
+
+pub(super) fn duration(text: &str) -> Result<Nanos, String> {
+    scalar::duration(text).map_err(in_words)
+}
+
+pub(super) fn longer_than_nothing(text: &str) -> Result<Nanos, String> {
+    match duration(text)? {
+        Nanos::ZERO => Err("expected a duration longer than 0s".to_owned()),
+        duration => Ok(duration),
+    }
+}
+
+pub(super) fn whole(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
+}
+
+pub(super) fn count(text: &str) -> Result<NonZeroU64, String> {
+    text.parse().map_err(|_| format!("expected a whole number from 1 to {}", u64::MAX))
+}
+
+pub(super) fn servers(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse().map_err(|_| format!("expected a whole number from 1 to {}", usize::MAX))
+}
+
+/// How many times the rate.
+pub(super) fn factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|factor: &f64| factor.is_finite() && *factor >= LEAST_FACTOR);
+    factor.ok_or_else(|| {
+        format!("expected a number of at least {LEAST_FACTOR}; who asks for no more than 1 time the rate is no abuser")
+    })
+}
+
+fn in_words(misfit: Misfit) -> String {
+    match misfit.hint {
+        Some(hint) => format!("{} ({hint})", misfit.message),
+        None => misfit.message,
+    }
+}

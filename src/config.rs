@@ -1,0 +1,196 @@
+//! The configuration: text in, ruleset out, or everything that is wrong with it.
+//!
+//! `text -> document -> checked -> Ruleset`. The document knows where each value stands, readers collect what is wrong
+//! instead of stopping at it, and nothing is built unless everything is right. No I/O: the text and the environment
+//! are handed in.
+
+use crate::ruleset::limit::Limit;
+use crate::ruleset::{AccessLog, ClientAddress, Dialects, Matcher, RequestHead, Ruleset};
+
+mod customers;
+mod document;
+mod environment;
+mod findings;
+mod key;
+mod later;
+mod limits;
+mod names;
+mod over_limit;
+mod parameters;
+mod problem;
+mod read;
+mod routes;
+pub mod scalar;
+mod server;
+mod spec;
+mod suggest;
+mod terms;
+mod upstreams;
+mod values;
+mod words;
+
+pub use customers::DirectoryFile;
+pub use document::MAX_BYTES;
+pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
+pub use server::Server;
+pub use spec::{LimitSpec, PlanSpec};
+pub use suggest::nearest;
+
+use findings::Findings;
+use limits::{Checked, Setting};
+use names::Names;
+use read::{Context, Field, Section};
+
+const SECTIONS: [&str; 11] = [
+    "listeners",
+    "admin",
+    "client_address",
+    "upstreams",
+    "customers",
+    "plans",
+    "limits",
+    "routes",
+    "headers",
+    "access_log",
+    "request_head",
+];
+
+/// A whole configuration.
+#[derive(Debug)]
+pub struct Loaded {
+    /// What it says about requests.
+    pub ruleset: Ruleset,
+    /// Where tollgate listens.
+    pub server: Server,
+    /// The file that names the customers, if there are any.
+    pub directory: Option<DirectoryFile>,
+    /// What is suspicious about it.
+    pub warnings: Vec<Warning>,
+}
+
+/// The limits of a configuration, apart from what they are used for.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// The names of the plans.
+    pub plans: Vec<String>,
+    /// In the order of the text.
+    pub limits: Vec<LimitSpec>,
+    /// What is suspicious about them.
+    pub warnings: Vec<Warning>,
+}
+
+/// Reads the text of a configuration; `file` is what findings call it, `environment` looks up what `${NAME}` takes.
+pub fn load(text: &str, file: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Problems> {
+    let findings = Findings::new(file);
+    let loaded = with_sections(text, &findings, environment, |top| gateway(top, &findings));
+    let (loaded, warnings) = findings.finish(loaded)?;
+    Ok(Loaded { warnings, ..loaded })
+}
+
+/// Reads the limits of a configuration, which may hold nothing else; other sections are not looked into.
+///
+/// Keys may be left out, and where `plans:` is left out the plans are those that the limits name.
+pub fn load_limits(text: &str, file: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Limits, Problems> {
+    let findings = Findings::new(file);
+    let limits = with_sections(text, &findings, environment, limits_alone);
+    let (limits, warnings) = findings.finish(limits)?;
+    Ok(Limits { warnings, ..limits })
+}
+
+/// The plans of a configuration and the file that names its customers, whatever is wrong elsewhere in it: to look into
+/// that file all the same. `None` if there is none, or if these cannot be read either.
+pub fn load_directory(
+    text: &str,
+    file: &str,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Option<(Vec<String>, DirectoryFile)> {
+    let findings = Findings::new(file);
+    let root = document::parse(text, &findings)?;
+    let context = Context { findings: &findings, environment };
+    let top = Field::root(&context, &root).mapping_if()?;
+    // a misspelt `plans` is no reason to blame the customers
+    top.get("plans")?;
+    let plans = limits::read_plans(&top, Setting::Gateway { planless: true, customers: true });
+    let customers = customers::read(&top, &plans)??;
+    let names = plans.all().map(str::to_owned).collect();
+    (!findings.has_errors()).then_some((names, customers.directory))
+}
+
+/// Whether the text is a configuration of limits (and plans) only, good for `check` and `simulate`. False for a text
+/// that cannot be read at all.
+pub fn holds_limits_only(text: &str) -> bool {
+    let findings = Findings::new("");
+    let only = with_sections(text, &findings, &|_| None, |top| {
+        Some(top.has("limits") && top.fields().all(|(key, _)| matches!(key, "limits" | "plans")))
+    });
+    only.unwrap_or(false)
+}
+
+fn with_sections<T>(
+    text: &str,
+    findings: &Findings,
+    environment: &dyn Fn(&str) -> Option<String>,
+    read: impl FnOnce(&Section<'_>) -> Option<T>,
+) -> Option<T> {
+    let root = document::parse(text, findings)?;
+    let context = Context { findings, environment };
+    let top = Field::root(&context, &root).section(&SECTIONS, later::TOP)?;
+    read(&top)
+}
+
+fn limits_alone(top: &Section<'_>) -> Option<Limits> {
+    top.required("limits", "limits by their names")?;
+    let plans = limits::read_plans(top, Setting::Alone);
+    let (_, limits) = limits::read(top, &plans, Setting::Alone);
+    let limits: Option<Vec<LimitSpec>> = limits.into_iter().map(|limit| limit.map(|limit| limit.spec)).collect();
+    Some(Limits { plans: plans.all().map(str::to_owned).collect(), limits: limits?, warnings: Vec::new() })
+}
+
+fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
+    let server = server::read(top);
+    let client_address = top.get_or("client_address", ClientAddress::default(), server::client_address);
+    let (upstream_names, upstreams) = upstreams::read(top);
+    let outline = customers::outline(top);
+    let setting = Setting::Gateway { planless: outline.planless, customers: outline.customers };
+    let plans = limits::read_plans(top, setting);
+    let customers = customers::read(top, &plans);
+    let (limit_names, limits) = limits::read(top, &plans, setting);
+    let routes = routes::read(top, &upstream_names, &limit_names);
+    let dialects = top.get_or("headers", Dialects::default(), server::dialects);
+    let access_log = top.get_or("access_log", AccessLog::default(), server::access_log);
+    let request_head = top.get_or("request_head", RequestHead::default(), server::request_head);
+    if findings.has_errors() {
+        return None;
+    }
+    warn_of_unused("an upstream", &upstream_names, findings);
+    warn_of_unused("a limit", &limit_names, findings);
+    if let Some(field) = top.get("plans").filter(|_| !outline.customers) {
+        field.warn("no request has a plan: the file names no `customers`", None);
+    }
+    let (rules, directory) = customers?.map(|customers| (customers.rules, customers.directory)).unzip();
+    let ruleset = Ruleset {
+        matcher: Matcher::new(routes),
+        limits: limits
+            .into_iter()
+            .map(|limit| limit.and_then(|Checked { limit, .. }| limit))
+            .collect::<Option<Vec<Limit>>>()?,
+        plans: plans.all().map(str::to_owned).collect(),
+        upstreams: upstreams.into_iter().collect::<Option<Vec<_>>>()?,
+        client_address: client_address?,
+        customers: rules,
+        dialects: dialects?,
+        access_log: access_log?,
+        request_head: request_head?,
+    };
+    Some(Loaded { ruleset, server: server?, directory, warnings: Vec::new() })
+}
+
+/// Only said of files without errors: in others the use may be what is wrong.
+fn warn_of_unused(what: &str, names: &Names, findings: &Findings) {
+    for (_, place) in names.unused() {
+        findings.add(Problem::warning(place, format!("is {what} that no route uses")));
+    }
+}
+
+#[cfg(test)]
+mod tests;

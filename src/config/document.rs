@@ -1,0 +1,177 @@
+//! Text to a tree of nodes that know where they stand. Nothing outside of this module knows YAML.
+//!
+//! One pass over the events of the parser builds the tree, so that there is one opinion about what the text says.
+//! Bounded in size, depth and in what aliases may multiply to; nothing here is recursive.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use saphyr_parser::{Marker, Parser, ScanError};
+
+use crate::config::findings::Findings;
+use crate::config::problem::Mark;
+use crate::config::problem::Problem;
+
+mod builder;
+
+use builder::Builder;
+
+/// The longest text that is read: room for thousands of routes. Customers are not in it, but in their directory.
+pub const MAX_BYTES: usize = 1 << 20;
+
+/// The most characters that begin or separate values within one pair of brackets: the parser looks ahead to the closing
+/// one, which takes memory for each of them.
+const MAX_AHEAD: usize = 100_000;
+
+/// The deepest nesting; a configuration needs less than ten levels.
+const MAX_DEPTH: usize = 32;
+
+const TOO_DEEP: &str = "values are nested more than 32 levels deep";
+
+/// The most values in a document, those that aliases repeat counted each time.
+const MAX_NODES: usize = 100_000;
+
+/// The most bytes of text in all values, those that aliases repeat counted each time.
+const MAX_TEXT: usize = 2 * MAX_BYTES;
+
+/// A value and where it begins.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) mark: Mark,
+    pub(super) content: Content,
+}
+
+/// What a node holds.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// A single value; `plain` if it was written without quotes.
+    Scalar { text: String, plain: bool },
+    /// A list.
+    Sequence(Vec<Rc<Node>>),
+    /// Names and values, in the order of the text, each name once.
+    Mapping(Vec<Entry>),
+}
+
+/// A name in a mapping and its value.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) key: String,
+    pub(super) key_mark: Mark,
+    pub(super) value: Rc<Node>,
+}
+
+/// Parses `text`. What is wrong goes to `findings`; the tree comes back if there is one to go on with.
+pub(super) fn parse(text: &str, findings: &Findings) -> Option<Rc<Node>> {
+    if text.len() > MAX_BYTES {
+        let message = format!("the file is larger than {} KiB", MAX_BYTES >> 10);
+        findings.add(
+            Problem::error(findings.place(Mark::START, ""), message)
+                .found(format!("{} KiB", text.len().div_ceil(1024)))
+                .hint("customers belong in the file that `customers.directory` names, which may be larger"),
+        );
+        return None;
+    }
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if let Some(problem) = unreadable_character(text, findings) {
+        findings.add(problem);
+        return None;
+    }
+    let mut builder = Builder::new(findings);
+    let ahead = Cell::new(0);
+    for event in Parser::new_from_iter(text.chars().take_while(|c| is_near(*c, &ahead))) {
+        match event {
+            _ if ahead.get() > MAX_AHEAD => {
+                let place = builder.place_of_next(Mark::START);
+                findings.add(
+                    Problem::error(place, "a list or mapping in brackets is too long")
+                        .hint("write it in lines instead, `- ` before each item or `name: ` before each value"),
+                );
+                return None;
+            }
+            Ok((event, span)) => {
+                ahead.set(0);
+                builder.take(event, mark(span.start))?;
+            }
+            Err(error) => {
+                findings.add(syntax_problem(text, &error, findings));
+                return None;
+            }
+        }
+    }
+    if builder.root.is_none() {
+        findings.add(
+            Problem::error(findings.place(Mark::START, ""), "the file is empty")
+                .expected("`listeners`, `upstreams`, `limits` and `routes`"),
+        );
+    }
+    builder.root
+}
+
+/// Counts what the parser reads before its next event; false when that is too much, which ends the text for it.
+fn is_near(c: char, ahead: &Cell<usize>) -> bool {
+    if ",:-?*&![]{}".contains(c) {
+        ahead.set(ahead.get().saturating_add(1));
+    }
+    ahead.get() <= MAX_AHEAD
+}
+
+/// The path of `key` below `path`.
+pub(super) fn join(path: &str, key: &str) -> String {
+    let simple = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || "_-/:*".contains(c));
+    let shown = match (simple, key.char_indices().nth(64)) {
+        (true, None) => key.to_owned(),
+        (_, None) => format!("{key:?}"),
+        (_, Some((end, _))) => format!("{:?}…", key.get(..end).unwrap_or_default()),
+    };
+    if path.is_empty() { shown } else { format!("{path}.{shown}") }
+}
+
+/// The path of the item at `position` (from 0) below `path`.
+pub(super) fn item(path: &str, position: usize) -> String {
+    format!("{path}[{position}]")
+}
+
+fn mark(marker: Marker) -> Mark {
+    Mark { line: marker.line().max(1), column: marker.col().saturating_add(1) }
+}
+
+/// The first character that ends the text for the parser or that editors do not show.
+fn unreadable_character(text: &str, findings: &Findings) -> Option<Problem> {
+    let is_bad = |position: usize, c: char| match c {
+        '\n' | '\t' => false,
+        '\r' => text.as_bytes().get(position.saturating_add(1)) != Some(&b'\n'),
+        c => c.is_control() || c == '\u{feff}',
+    };
+    let (position, bad) = text.char_indices().find(|(position, c)| is_bad(*position, *c))?;
+    let before = text.get(..position).unwrap_or_default();
+    let column = before.chars().rev().take_while(|c| *c != '\n').count().saturating_add(1);
+    let mark = Mark { line: before.matches('\n').count().saturating_add(1), column };
+    let message = format!("holds the invisible character U+{:04X}", u32::from(bad));
+    Some(
+        Problem::error(findings.place(mark, ""), message).expected("text; in quotes, `\\u` stands for such characters"),
+    )
+}
+
+/// The parser's own words, and for what it says least clearly better ones.
+fn syntax_problem(text: &str, error: &ScanError, findings: &Findings) -> Problem {
+    let mark = mark(*error.marker());
+    let line = text.lines().nth(mark.line.saturating_sub(1)).unwrap_or_default();
+    let indented_by_tab = line.chars().take_while(|c| c.is_whitespace()).position(|c| c == '\t');
+    if let Some(position) = indented_by_tab {
+        let mark = Mark { column: position.saturating_add(1), ..mark };
+        return Problem::error(findings.place(mark, ""), "a tab is used for indentation")
+            .expected("spaces; YAML allows no tabs there");
+    }
+    let message = match error.info() {
+        "recursion limit exceeded" => TOO_DEEP.to_owned(),
+        "while parsing node, found unknown anchor" => {
+            "`*` begins an alias, and there is no anchor of that name".to_owned()
+        }
+        other if other.starts_with("unexpected character") => "is not valid YAML: no value begins like this".to_owned(),
+        other => format!("is not valid YAML: {other}"),
+    };
+    let at = line.chars().nth(mark.column.saturating_sub(1));
+    let special = at.is_some_and(|c| "*&!%@`|>".contains(c));
+    let hint = "text that begins with a special character has to be in quotes, like `\"*.example.com\"`";
+    Problem::error(findings.place(mark, ""), message).hint(special.then(|| hint.to_owned()))
+}

@@ -1,0 +1,292 @@
+//! Events of the YAML parser to a tree, with bounds on what it may come to.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use saphyr_parser::{Event, ScalarStyle};
+
+use super::{Content, Entry, MAX_DEPTH, MAX_NODES, MAX_TEXT, Node, TOO_DEEP, item, join};
+use crate::config::findings::Findings;
+use crate::config::problem::{Mark, Place, Problem};
+
+/// A collection that is being read.
+struct Frame {
+    mark: Mark,
+    anchor: usize,
+    size: Size,
+    kind: FrameKind,
+}
+
+enum FrameKind {
+    Sequence(Vec<Rc<Node>>),
+    Mapping {
+        entries: Vec<Entry>,
+        /// The marks of the keys seen.
+        seen: HashMap<String, Mark>,
+        /// The key whose value comes next.
+        key: Option<Key>,
+        /// What `<<` takes in.
+        merged: Vec<Rc<Node>>,
+    },
+}
+
+struct Key {
+    text: String,
+    mark: Mark,
+    /// Whether its value is kept: as an entry, as something to merge, or not at all (a repeated key).
+    role: Role,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Role {
+    Entry,
+    Merge,
+    Repeated,
+}
+
+/// A finished node that an alias may refer to.
+struct Anchored {
+    node: Rc<Node>,
+    size: Size,
+}
+
+/// What a node amounts to when it is written out.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    /// Values, the node itself included.
+    nodes: usize,
+    /// Bytes of names and values.
+    text: usize,
+}
+
+impl Size {
+    const fn one(text: usize) -> Self {
+        Self { nodes: 1, text }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.nodes = self.nodes.saturating_add(other.nodes);
+        self.text = self.text.saturating_add(other.text);
+    }
+}
+
+/// The tree so far.
+pub(super) struct Builder<'f> {
+    findings: &'f Findings,
+    stack: Vec<Frame>,
+    anchors: HashMap<usize, Anchored>,
+    size: Size,
+    documents: usize,
+    pub(super) root: Option<Rc<Node>>,
+}
+
+impl<'f> Builder<'f> {
+    /// Nothing yet.
+    pub(super) fn new(findings: &'f Findings) -> Self {
+        Self { findings, stack: Vec::new(), anchors: HashMap::new(), size: Size::default(), documents: 0, root: None }
+    }
+
+    fn problem(&self, mark: Mark, message: impl Into<String>) -> Problem {
+        Problem::error(self.findings.place(mark, &self.path()), message)
+    }
+
+    /// Adds `problem`, after which there is nothing to go on with.
+    fn refuse(&self, problem: Problem) -> Option<()> {
+        self.findings.add(problem);
+        None
+    }
+
+    /// The path of the value that comes next.
+    fn path(&self) -> String {
+        self.stack.iter().fold(String::new(), |path, frame| match &frame.kind {
+            FrameKind::Sequence(items) => item(&path, items.len()),
+            FrameKind::Mapping { key: Some(key), .. } => join(&path, &key.text),
+            FrameKind::Mapping { key: None, .. } => path,
+        })
+    }
+
+    /// Where the parser is: the last value that was begun, or `start` if there is none.
+    pub(super) fn place_of_next(&self, start: Mark) -> Place {
+        self.findings.place(self.stack.last().map_or(start, |frame| frame.mark), &self.path())
+    }
+
+    /// Takes the next event, which stands at `mark`; `None` (and a finding) if there is nothing to go on with.
+    pub(super) fn take(&mut self, event: Event<'_>, mark: Mark) -> Option<()> {
+        match event {
+            Event::DocumentStart(_) => {
+                self.documents = self.documents.saturating_add(1);
+                if self.documents > 1 {
+                    return self.refuse(
+                        self.problem(mark, "a second document begins here").expected("one document in the file"),
+                    );
+                }
+                Some(())
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                self.refuse_tag(tag.is_some(), mark)?;
+                let plain = style == ScalarStyle::Plain;
+                if self.expects_key() {
+                    return self.key(text.into_owned(), plain, mark);
+                }
+                let size = Size::one(text.len());
+                self.count(size, mark)?;
+                let node = Node { mark, content: Content::Scalar { text: text.into_owned(), plain } };
+                self.finished(Rc::new(node), size, anchor)
+            }
+            Event::SequenceStart(anchor, tag) => {
+                self.refuse_tag(tag.is_some(), mark)?;
+                self.open(mark, anchor, FrameKind::Sequence(Vec::new()))
+            }
+            Event::MappingStart(anchor, tag) => {
+                self.refuse_tag(tag.is_some(), mark)?;
+                let kind =
+                    FrameKind::Mapping { entries: Vec::new(), seen: HashMap::new(), key: None, merged: Vec::new() };
+                self.open(mark, anchor, kind)
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.close(),
+            Event::Alias(anchor) => {
+                if self.expects_key() {
+                    return self.refuse(self.problem(mark, "an alias stands for a name").expected("the name itself"));
+                }
+                let Some(anchored) = self.anchors.get(&anchor) else {
+                    return self.refuse(self.problem(mark, "this alias stands inside of what it refers to"));
+                };
+                let (node, size) = (Rc::clone(&anchored.node), anchored.size);
+                self.count(size, mark)?;
+                self.finished(node, size, 0)
+            }
+            Event::Nothing | Event::StreamStart | Event::StreamEnd | Event::DocumentEnd => Some(()),
+        }
+    }
+
+    fn expects_key(&self) -> bool {
+        matches!(self.stack.last(), Some(Frame { kind: FrameKind::Mapping { key: None, .. }, .. }))
+    }
+
+    fn refuse_tag(&self, tagged: bool, mark: Mark) -> Option<()> {
+        if tagged {
+            return self.refuse(self.problem(mark, "a YAML tag (`!...`) is used").expected("values without tags"));
+        }
+        Some(())
+    }
+
+    fn count(&mut self, size: Size, mark: Mark) -> Option<()> {
+        self.size.add(size);
+        if self.size.nodes <= MAX_NODES && self.size.text <= MAX_TEXT {
+            return Some(());
+        }
+        let message = match self.size.nodes > MAX_NODES {
+            true => format!("the file holds more than {MAX_NODES} values"),
+            false => format!("the values of the file are longer than {} KiB together", MAX_TEXT >> 10),
+        };
+        self.refuse(
+            Problem::error(self.findings.place(mark, ""), message).hint("what aliases repeat is counted each time"),
+        )
+    }
+
+    fn open(&mut self, mark: Mark, anchor: usize, kind: FrameKind) -> Option<()> {
+        if self.expects_key() {
+            return self.refuse(self.problem(mark, "a list or mapping stands for a name").expected("a word"));
+        }
+        if self.stack.len() >= MAX_DEPTH {
+            return self.refuse(Problem::error(self.findings.place(mark, ""), TOO_DEEP));
+        }
+        self.count(Size::one(0), mark)?;
+        self.stack.push(Frame { mark, anchor, size: Size::one(0), kind });
+        Some(())
+    }
+
+    fn key(&mut self, text: String, plain: bool, mark: Mark) -> Option<()> {
+        if text.is_empty() {
+            return self.refuse(self.problem(mark, "a name is missing before `:`"));
+        }
+        let path = self.path();
+        let size = Size { nodes: 0, text: text.len() };
+        self.count(size, mark)?;
+        let Some(Frame { kind: FrameKind::Mapping { seen, key, .. }, size: frame_size, .. }) = self.stack.last_mut()
+        else {
+            return Some(());
+        };
+        frame_size.add(size);
+        let role = match seen.get(&text) {
+            _ if plain && text == "<<" => Role::Merge,
+            Some(_) if self.findings.only_counts() => Role::Repeated,
+            Some(first) => {
+                self.findings.add(
+                    Problem::error(self.findings.place(mark, &join(&path, &text)), "is given twice")
+                        .found(format!("the first on line {}, column {}", first.line, first.column))
+                        .expected("each name once"),
+                );
+                Role::Repeated
+            }
+            None => {
+                seen.insert(text.clone(), mark);
+                Role::Entry
+            }
+        };
+        *key = Some(Key { text, mark, role });
+        Some(())
+    }
+
+    /// Puts a finished node where it belongs.
+    fn finished(&mut self, node: Rc<Node>, size: Size, anchor: usize) -> Option<()> {
+        if anchor > 0 {
+            self.anchors.insert(anchor, Anchored { node: Rc::clone(&node), size });
+        }
+        let Some(frame) = self.stack.last_mut() else {
+            self.root = Some(node);
+            return Some(());
+        };
+        frame.size.add(size);
+        match &mut frame.kind {
+            FrameKind::Sequence(items) => items.push(node),
+            FrameKind::Mapping { entries, key, merged, .. } => match key.take() {
+                Some(Key { text, mark, role: Role::Entry }) => {
+                    entries.push(Entry { key: text, key_mark: mark, value: node });
+                }
+                Some(Key { mark, role: Role::Merge, .. }) => match mappings_in(&node) {
+                    Some(mappings) => merged.extend(mappings),
+                    None => {
+                        return self.refuse(self.problem(mark, "`<<` takes in something that is no mapping"));
+                    }
+                },
+                Some(Key { role: Role::Repeated, .. }) | None => {}
+            },
+        }
+        Some(())
+    }
+
+    fn close(&mut self) -> Option<()> {
+        let Some(Frame { mark, anchor, size, kind }) = self.stack.pop() else {
+            return Some(());
+        };
+        let content = match kind {
+            FrameKind::Sequence(items) => Content::Sequence(items),
+            FrameKind::Mapping { mut entries, mut seen, merged, .. } => {
+                // a name that stands in the mapping itself wins, then the first mapping merged in
+                for mapping in &merged {
+                    if let Content::Mapping(more) = &mapping.content {
+                        for entry in more {
+                            if seen.insert(entry.key.clone(), entry.key_mark).is_none() {
+                                entries.push(entry.clone());
+                            }
+                        }
+                    }
+                }
+                Content::Mapping(entries)
+            }
+        };
+        self.finished(Rc::new(Node { mark, content }), size, anchor)
+    }
+}
+
+/// The mappings that `<<: node` takes in.
+fn mappings_in(node: &Rc<Node>) -> Option<Vec<Rc<Node>>> {
+    match &node.content {
+        Content::Mapping(_) => Some(vec![Rc::clone(node)]),
+        Content::Sequence(items) => {
+            items.iter().all(|item| matches!(item.content, Content::Mapping(_))).then(|| items.clone())
+        }
+        Content::Scalar { .. } => None,
+    }
+}

@@ -1,0 +1,83 @@
+//! What a limit counts by, and what nodes are chosen by: parts of a key.
+
+use crate::config::later;
+use crate::config::problem::Problem;
+use crate::config::read::{Field, each_once};
+use crate::config::scalar::Misfit;
+use crate::ruleset::key::{Key, KeyPart};
+
+pub(super) const EXPECTED: &str = "`all`, `customer`, `plan`, `client_address`, `host`, `route`, `path`, `method`, `{header: NAME}`, `{query: NAME}`, \
+     `{cookie: NAME}`, or a list of these";
+
+const WORDS: [(&str, KeyPart); 7] = [
+    ("customer", KeyPart::Customer),
+    ("plan", KeyPart::Plan),
+    ("client_address", KeyPart::ClientAddress),
+    ("host", KeyPart::Host),
+    ("route", KeyPart::Route),
+    ("path", KeyPart::Path),
+    ("method", KeyPart::Method),
+];
+
+/// A limit's `key`: one part, a list of parts, or `all`.
+pub(super) fn read(field: &Field<'_>) -> Option<Key> {
+    if !field.is_list() {
+        return match field.is_word() && &*field.word(EXPECTED)?.text == "all" {
+            true => Some(Key::default()),
+            false => Some(Key { parts: vec![part(field)?] }),
+        };
+    }
+    each_once(&field.nonempty_list(EXPECTED)?, part, KeyPart::clone).map(|parts| Key { parts })
+}
+
+/// One part.
+pub(super) fn part(field: &Field<'_>) -> Option<KeyPart> {
+    if field.is_word() {
+        return word(field);
+    }
+    let section = field.mapping(EXPECTED)?;
+    section.refuse_others(&["header", "query", "cookie"], later::KEY_MAPPING);
+    let mut parts = section.fields().filter_map(|(kind, name)| match kind {
+        "header" => Some(name.header_name().map(KeyPart::Header)),
+        "query" => Some(name.parsed("the name of a query parameter", named).map(KeyPart::Query)),
+        "cookie" => Some(name.parsed("the name of a cookie", cookie_name).map(KeyPart::Cookie)),
+        _ => None,
+    });
+    match (parts.next(), parts.next()) {
+        (Some(part), None) => part,
+        (None, _) if !section.is_empty() => None,
+        _ => field.fail(Problem::error(field.place(), "does not name one part of a key").expected(EXPECTED)),
+    }
+}
+
+fn word(field: &Field<'_>) -> Option<KeyPart> {
+    let word = field.word(EXPECTED)?;
+    if let Some((_, part)) = WORDS.iter().find(|(known, _)| *known == word.text) {
+        return Some(part.clone());
+    }
+    let problem = match &*word.text {
+        text if later::KEY_WORD.contains(&text) => field.error(super::words::NOT_YET),
+        "all" => field.error("means one bucket for everybody, so it cannot be a part of a longer key"),
+        name @ ("header" | "query" | "cookie") => field.error("needs a name").hint(format!("write `{{{name}: NAME}}`")),
+        text => {
+            let known = WORDS.iter().map(|(known, _)| *known).chain(["all"]);
+            field.error("is not a part of a key").hint(field.findings().suggest(text, known))
+        }
+    };
+    field.fail(problem.expected(EXPECTED))
+}
+
+fn named(text: &str) -> Result<String, Misfit> {
+    match text.is_empty() {
+        true => Err(Misfit { message: "is empty".to_owned(), hint: None }),
+        false => Ok(text.to_owned()),
+    }
+}
+
+fn cookie_name(text: &str) -> Result<String, Misfit> {
+    // the names of cookies and of header fields are made of the same characters (RFC 6265, section 4.1.1)
+    match http::HeaderName::from_bytes(text.as_bytes()) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err(Misfit { message: "is not the name of a cookie".to_owned(), hint: None }),
+    }
+}

@@ -1,0 +1,291 @@
+//! `limits:` and `plans:`.
+
+use crate::algorithm::{AlgorithmName, Arguments, MAX_WAIT, Rule};
+use crate::config::names::Names;
+use crate::config::parameters::Parameters;
+use crate::config::problem::Problem;
+use crate::config::read::{Field, Section};
+use crate::config::spec::{LimitSpec, PlanSpec};
+use crate::config::terms::{AllTerms, Asks, LimitTerms, NamedPlan};
+use crate::config::{key, later, over_limit, words};
+use crate::ruleset::key::{Key, KeyPart};
+use crate::ruleset::limit::{Denied, Limit, MissingKey, OverLimit};
+
+/// What a limit takes besides the parameters of its algorithm.
+const SETTINGS: [&str; 7] = ["algorithm", "key", "mode", "plans", "missing_key", "over_limit", "max_keys"];
+
+/// The most plans: each limit has terms for each.
+const MOST_PLANS: usize = 1_000;
+
+/// The most pairs of a limit and a plan.
+const MOST_TERMS: usize = 1_000_000;
+
+/// A state of more bytes than this is worth a warning.
+const LARGE_STATE: u64 = 1 << 20;
+
+/// A limit that was read: as written, and as requests meet it (where all of it could be understood).
+pub(super) struct Checked {
+    pub(super) spec: LimitSpec,
+    pub(super) limit: Option<Limit>,
+}
+
+/// What the rest of the file asks of limits.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Setting {
+    /// The file holds limits only: keys may be left out, and so may parameters for plans that a limit does not name.
+    Alone,
+    /// The limits of a gateway.
+    Gateway {
+        /// Whether a request may have no plan.
+        planless: bool,
+        /// Whether there are customers.
+        customers: bool,
+    },
+}
+
+impl Setting {
+    /// Whether a request may have no plan.
+    pub(super) const fn has_planless_requests(self) -> bool {
+        matches!(self, Self::Alone | Self::Gateway { planless: true, .. })
+    }
+}
+
+/// Reads `plans:`. Where a file of limits alone has none, the plans are those that its limits name.
+pub(super) fn read_plans(top: &Section<'_>, setting: Setting) -> Names {
+    let Some(field) = top.get("plans") else {
+        let mut names = Names::none("a plan", true);
+        if setting == Setting::Alone {
+            define_plans_of_limits(top, &mut names);
+        }
+        return names;
+    };
+    let Some(items) = field.list("a list of names") else {
+        return Names::none("a plan", false);
+    };
+    let mut names = Names::none("a plan", true);
+    for item in items {
+        if let Some(word) = item.word("the name of a plan") {
+            names.define(&word.text, &item, item.place());
+        }
+    }
+    if names.len() > MOST_PLANS {
+        field.findings().add(
+            Problem::error(field.key_place(), format!("has more than {MOST_PLANS} plans"))
+                .found(format!("{} plans", names.len())),
+        );
+        return Names::none("a plan", false);
+    }
+    names
+}
+
+fn define_plans_of_limits(top: &Section<'_>, names: &mut Names) {
+    let limits = top.get("limits").and_then(|field| field.mapping_if());
+    for (_, limit) in limits.iter().flat_map(Section::fields) {
+        let plans = limit.mapping_if().and_then(|limit| limit.get("plans")).and_then(|plans| plans.mapping_if());
+        for (name, plan) in plans.iter().flat_map(Section::fields) {
+            if !names.all().any(|known| known == name) && names.len() < MOST_PLANS {
+                names.define(name, &plan, plan.key_place());
+            }
+        }
+    }
+}
+
+/// Reads `limits:`; the names, and at their positions the limits that could be read.
+pub(super) fn read(top: &Section<'_>, plans: &Names, setting: Setting) -> (Names, Vec<Option<Checked>>) {
+    let Some(field) = top.get("limits") else {
+        return (Names::none("a limit", true), Vec::new());
+    };
+    let Some(section) = field.mapping("limits by their names") else {
+        return (Names::none("a limit", false), Vec::new());
+    };
+    let mut names = Names::none("a limit", true);
+    let mut limits = Vec::new();
+    for (name, field) in section.fields() {
+        if limits.len().saturating_mul(plans.len()) > MOST_TERMS {
+            let message = format!("has more than {MOST_TERMS} pairs of a limit and a plan");
+            section.field.findings().add(Problem::error(section.field.key_place(), message));
+            return (Names::none("a limit", false), Vec::new());
+        }
+        if names.define(name, &field, field.key_place()).is_some() {
+            limits.push(Reader { name, field: &field, plans, setting }.read());
+        }
+    }
+    (names, limits)
+}
+
+/// One limit being read.
+struct Reader<'r, 'a> {
+    name: &'r str,
+    field: &'r Field<'a>,
+    plans: &'r Names,
+    setting: Setting,
+}
+
+impl<'a> Reader<'_, 'a> {
+    fn read(&self) -> Option<Checked> {
+        let section = self.field.mapping("the settings of a limit")?;
+        let Some(algorithm) = self.algorithm(&section) else {
+            // what else may stand here is not known, but what stands here whatever the algorithm can be checked
+            self.read_others(&section);
+            return None;
+        };
+        let known: Vec<&str> =
+            SETTINGS.into_iter().chain(algorithm.parameters().iter().map(|parameter| parameter.name)).collect();
+        section.refuse_others(&known, later::LIMIT);
+        let mut base = Parameters::read(&section, algorithm);
+        let others = self.read_others(&section);
+        if let Some(max_wait) = others.max_wait.clone() {
+            base.take_max_wait(max_wait);
+        }
+        let limit = LimitTerms { limit: self.field, algorithm, base: &base, plans: self.plans, setting: self.setting };
+        let named = limit.named(&section)?;
+        let terms = limit.compile(&named)?;
+        let spec = self.spec(algorithm, &base, &named, others.over_limit.as_ref()?);
+        match (spec.max_wait, terms.rules.iter().any(Rule::reserves)) {
+            (Some(_), false) => self.warn_of_idle_delay(),
+            (None, true) => self.warn_of_queues(&spec),
+            (Some(_), true) | (None, false) => {}
+        }
+        self.warn_of_large_states(&terms.rules);
+        let limit = others.limit(self.name, algorithm, terms);
+        Some(Checked { spec, limit })
+    }
+
+    fn algorithm(&self, section: &Section<'a>) -> Option<AlgorithmName> {
+        let words: Vec<(&'static str, AlgorithmName)> =
+            AlgorithmName::ALL.iter().map(|name| (name.as_str(), *name)).collect();
+        let expected = words::alternatives(words.iter().map(|(word, _)| *word));
+        section.required("algorithm", &expected)?.choice(&words, &[])
+    }
+
+    fn read_others(&self, section: &Section<'a>) -> Others<'a> {
+        let over_limit = section.get("over_limit").map(|field| over_limit::read(&field));
+        let (over_limit, max_wait) = match over_limit {
+            Some(read) => (read.over_limit, read.max_wait),
+            None => (Some(OverLimit::Deny(Denied::default())), None),
+        };
+        Others {
+            key: self.key(section),
+            mode: section.get_or("mode", (), |field| field.choice(&[("sticky", ())], later::MODE)),
+            missing_key: section.get_or("missing_key", MissingKey::default(), |field| {
+                let words = [("deny", MissingKey::Deny), ("share", MissingKey::Share), ("skip", MissingKey::Skip)];
+                field.choice(&words, &[])
+            }),
+            over_limit,
+            max_wait,
+            max_keys: section.get_or("max_keys", Limit::DEFAULT_MAX_KEYS, |field| field.whole(1..=u64::MAX)),
+        }
+    }
+
+    fn key(&self, section: &Section<'a>) -> Option<Key> {
+        let Some(field) = section.get("key") else {
+            return match self.setting {
+                Setting::Alone => Some(Key::default()),
+                Setting::Gateway { .. } => {
+                    section.required("key", key::EXPECTED)?;
+                    None
+                }
+            };
+        };
+        let key = key::read(&field)?;
+        if self.setting == (Setting::Gateway { planless: true, customers: false }) {
+            for part in &key.parts {
+                match part {
+                    KeyPart::Customer => field.warn("counts by address: the file names no `customers`", None),
+                    KeyPart::Plan => field.warn("no request has a plan: the file names no `customers`", None),
+                    _ => {}
+                }
+            }
+        }
+        Some(key)
+    }
+
+    fn spec(
+        &self,
+        algorithm: AlgorithmName,
+        base: &Parameters<'a>,
+        plans: &[NamedPlan<'a>],
+        over_limit: &OverLimit,
+    ) -> LimitSpec {
+        let plan_spec = |plan: &NamedPlan<'a>| {
+            let terms = match &plan.asks {
+                Asks::Unlimited => PlanSpec::Unlimited,
+                Asks::Parameters(own) => PlanSpec::Arguments(base.arguments.overlaid(&own.arguments)),
+                Asks::Broken => return None,
+            };
+            Some((plan.name.to_owned(), terms))
+        };
+        let (max_wait, max_waiting) = match over_limit {
+            OverLimit::Deny(_) => (None, None),
+            OverLimit::Delay { max_wait, max_waiting, .. } => (Some(*max_wait), *max_waiting),
+        };
+        LimitSpec {
+            name: self.name.to_owned(),
+            algorithm,
+            base: base.arguments.clone(),
+            plans: plans.iter().filter_map(plan_spec).collect(),
+            max_wait: max_wait.filter(|_| base.arguments.has(MAX_WAIT)),
+            max_waiting,
+        }
+    }
+
+    /// A delay for a limit that admits at once or not at all.
+    fn warn_of_idle_delay(&self) {
+        self.field.findings().add(
+            Problem::warning(self.field.key_place(), "admits at once or not at all: `over_limit.delay` has no effect")
+                .hint("to let requests wait take `gcra` with `delay_after`, or `leaky_queue`".to_owned()),
+        );
+    }
+
+    /// A queue without a longest wait denies everything that would have to queue, which is seldom meant. The other
+    /// algorithms that reserve do well without.
+    fn warn_of_queues(&self, spec: &LimitSpec) {
+        let delays = |arguments: &Arguments| arguments.has("delay_after");
+        let queues = spec.algorithm.as_str() == "leaky_queue"
+            || delays(&spec.base)
+            || spec.plans.iter().any(|(_, plan)| matches!(plan, PlanSpec::Arguments(own) if delays(own)));
+        if queues {
+            self.field.findings().add(
+                Problem::warning(self.field.key_place(), "has no `max_wait`: what would have to wait is denied")
+                    .hint("write `over_limit: {delay: {max_wait: 1s}}`".to_owned()),
+            );
+        }
+    }
+
+    /// A log of everything is seldom meant to be that long.
+    fn warn_of_large_states(&self, rules: &[Rule]) {
+        let largest = rules.iter().map(Rule::largest_state).max().unwrap_or(0);
+        if largest > LARGE_STATE {
+            let message = format!("can take up to {} MiB of memory for each key", largest.div_ceil(1 << 20));
+            let hint = "`sliding_window`, or `sliding_counters` with few `slots`, counts large limits in little memory";
+            self.field.findings().add(Problem::warning(self.field.key_place(), message).hint(hint));
+        }
+    }
+}
+
+/// What stands in a limit whatever its algorithm; `None` is what could not be read.
+struct Others<'a> {
+    key: Option<Key>,
+    mode: Option<()>,
+    missing_key: Option<MissingKey>,
+    over_limit: Option<OverLimit>,
+    max_wait: Option<Field<'a>>,
+    max_keys: Option<u64>,
+}
+
+impl Others<'_> {
+    fn limit(self, name: &str, algorithm: AlgorithmName, terms: AllTerms) -> Option<Limit> {
+        let () = self.mode?;
+        Some(Limit {
+            name: name.to_owned(),
+            algorithm,
+            key: self.key?,
+            rules: terms.rules,
+            plans: terms.plans,
+            without_plan: terms.without_plan,
+            missing_key: self.missing_key?,
+            over_limit: self.over_limit?,
+            max_keys: self.max_keys?,
+        })
+    }
+}

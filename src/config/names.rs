@@ -1,0 +1,97 @@
+//! Names that other parts of the file refer to.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use crate::config::problem::{Mark, Place, Problem};
+use crate::config::read::Field;
+use crate::config::scalar::Misfit;
+use crate::config::values::check_name;
+use crate::config::words;
+
+/// The most names that a message lists.
+const MOST_LISTED: usize = 10;
+
+/// The names of one kind of thing, and which of them are used.
+///
+/// A name whose definition is broken is a name all the same, so that its users are not refused too.
+pub(super) struct Names {
+    /// What they name, with its article: `a limit`.
+    what: &'static str,
+    positions: HashMap<String, usize>,
+    places: Vec<(String, Place)>,
+    used: RefCell<Vec<bool>>,
+    /// Whether the definitions could be read at all; if not, nothing can be said about a name.
+    readable: bool,
+}
+
+impl Names {
+    /// No names; `readable` if there are no definitions, else they could not be read.
+    pub(super) fn none(what: &'static str, readable: bool) -> Self {
+        Self { what, positions: HashMap::new(), places: Vec::new(), used: RefCell::default(), readable }
+    }
+
+    /// Adds a name that stands at `place`; its position, or `None` (and a finding) if it is no name or a known one.
+    pub(super) fn define(&mut self, name: &str, field: &Field<'_>, place: Place) -> Option<usize> {
+        if let Err(Misfit { message, hint }) = check_name(name) {
+            return field.fail(Problem::error(place, message).hint(hint));
+        }
+        if let Some((_, first)) = self.positions.get(name).and_then(|position| self.places.get(*position)) {
+            let found = first.mark.map(|Mark { line, column }| format!("the first on line {line}, column {column}"));
+            let message = format!("`{name}` is the name of {} already", self.what);
+            return field.fail(Problem { found, ..Problem::error(place, message).expected("each name once") });
+        }
+        let position = self.places.len();
+        self.positions.insert(name.to_owned(), position);
+        self.places.push((name.to_owned(), place));
+        self.used.borrow_mut().push(false);
+        Some(position)
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// The names, in the order of their positions.
+    pub(super) fn all(&self) -> impl Iterator<Item = &str> {
+        self.places.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// The position of the name that is `field`'s value, which counts as used from here on.
+    pub(super) fn resolve(&self, field: &Field<'_>) -> Option<usize> {
+        let word = field.word(&format!("the name of {}", self.what))?;
+        self.find(&word.text, field, Problem::error(field.place(), "").found(field.describe()))
+    }
+
+    /// The position of `name`, which is the name of `field`.
+    pub(super) fn resolve_key(&self, name: &str, field: &Field<'_>) -> Option<usize> {
+        self.find(name, field, Problem::error(field.key_place(), ""))
+    }
+
+    fn find(&self, name: &str, field: &Field<'_>, problem: Problem) -> Option<usize> {
+        if let Some(position) = self.positions.get(name) {
+            if let Some(used) = self.used.borrow_mut().get_mut(*position) {
+                *used = true;
+            }
+            return Some(*position);
+        }
+        if !self.readable {
+            return None;
+        }
+        let expected = match self.places.len() {
+            0 => format!("the name of {}; none is defined", self.what),
+            1..=MOST_LISTED => words::alternatives(self.all()),
+            _ => format!("the name of {}", self.what),
+        };
+        let message = format!("is not the name of {}", self.what);
+        let hint = field.findings().suggest(name, self.all());
+        field.fail(Problem { message, ..problem }.expected(expected).hint(hint))
+    }
+
+    /// The names that nothing referred to, and where they stand.
+    pub(super) fn unused(&self) -> Vec<(String, Place)> {
+        let used = self.used.borrow();
+        self.places.iter().zip(used.iter()).filter(|(_, used)| !**used).map(|(name, _)| name.clone()).collect()
+    }
+}

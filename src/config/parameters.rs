@@ -1,0 +1,162 @@
+//! The parameters of algorithms: read by their kind, overlaid for plans, built into rules.
+
+use crate::algorithm::{AlgorithmName, Arguments, Kind, MAX_WAIT, Parameter, Rule, Value};
+use crate::config::problem::Problem;
+use crate::config::read::{Field, Section};
+use crate::config::values::A_DURATION;
+use crate::config::{scalar, words};
+
+/// The parameters that one mapping sets: a limit's own, or those under a plan.
+pub(super) struct Parameters<'a> {
+    pub(super) arguments: Arguments,
+    /// Where each stands.
+    fields: Vec<(&'static str, Field<'a>)>,
+    /// Those that are there and could not be read.
+    broken: Vec<&'static str>,
+}
+
+impl<'a> Parameters<'a> {
+    /// Reads what `section` sets of the parameters of `algorithm`.
+    pub(super) fn read(section: &Section<'a>, algorithm: AlgorithmName) -> Self {
+        let mut parameters = Self { arguments: Arguments::default(), fields: Vec::new(), broken: Vec::new() };
+        for parameter in algorithm.parameters() {
+            if let Some(field) = section.get(parameter.name) {
+                let value = read_value(&field, parameter).and_then(|value| match parameter.check(&value) {
+                    Ok(()) => Some(value),
+                    Err(unfit) => field.fail(field.error(unfit.problem)),
+                });
+                parameters.take(parameter.name, field, value);
+            } else if section.is_misspelt(parameter.name) {
+                parameters.broken.push(parameter.name);
+            }
+        }
+        parameters
+    }
+
+    /// Adds the longest wait, which stands under `over_limit` and concerns the algorithm all the same.
+    pub(super) fn take_max_wait(&mut self, field: Field<'a>) {
+        let value = field.duration().map(Value::Duration);
+        self.take(MAX_WAIT, field, value);
+    }
+
+    fn take(&mut self, name: &'static str, field: Field<'a>, value: Option<Value>) {
+        match value {
+            Some(value) => self.arguments.set(name, value),
+            None => self.broken.push(name),
+        }
+        self.fields.push((name, field));
+    }
+
+    fn field(&self, name: &str) -> Option<&Field<'a>> {
+        self.fields.iter().find(|(known, _)| *known == name).map(|(_, field)| field)
+    }
+
+    /// Whether it is there, whatever it says, or something was probably meant to be it.
+    fn attempts(&self, name: &str) -> bool {
+        self.field(name).is_some() || self.broken.contains(&name)
+    }
+}
+
+fn read_value(field: &Field<'_>, parameter: &Parameter) -> Option<Value> {
+    match parameter.kind {
+        Kind::Rate => {
+            field.parsed("a number of tokens per time, like `100/s` or `5000/h`", scalar::rate).map(Value::Rate)
+        }
+        Kind::Duration => field.parsed(A_DURATION, scalar::duration).map(Value::Duration),
+        Kind::Whole => field.whole(0..=u64::MAX).map(Value::Whole),
+        Kind::Decimal => field.parsed("a number, like `5` or `5.5`", scalar::decimal).map(Value::Decimal),
+        Kind::Flag => field.flag().map(Value::Flag),
+        Kind::Choice(words) => {
+            let words: Vec<(&'static str, &'static str)> = words.iter().map(|word| (*word, *word)).collect();
+            field.choice(&words, &[]).map(Value::Choice)
+        }
+        Kind::DurationOr(words) => {
+            let expected = format!("{A_DURATION}, or {}", words::alternatives(words.iter().copied()));
+            field.parsed(&expected, |text| match words.iter().find(|word| **word == text) {
+                Some(word) => Ok(Value::Choice(word)),
+                None => scalar::duration(text).map(Value::Duration),
+            })
+        }
+        Kind::TimeZone => {
+            field.parsed("the name of a time zone, like `Europe/Berlin`", scalar::time_zone).map(Value::TimeZone)
+        }
+    }
+}
+
+/// What holds for one plan, or for requests without one.
+pub(super) struct Overlay<'p, 'a> {
+    pub(super) algorithm: AlgorithmName,
+    pub(super) base: &'p Parameters<'a>,
+    /// The plan, and what it sets itself.
+    pub(super) plan: Option<(&'p str, &'p Parameters<'a>)>,
+}
+
+impl Overlay<'_, '_> {
+    /// The plan's values over the limit's.
+    pub(super) fn arguments(&self) -> Arguments {
+        match self.plan {
+            Some((_, plan)) => self.base.arguments.overlaid(&plan.arguments),
+            None => self.base.arguments.clone(),
+        }
+    }
+
+    /// The required parameters that are neither set nor broken.
+    pub(super) fn missing(&self) -> Vec<&'static str> {
+        let is_set = |name: &str| self.base.attempts(name) || self.plan.is_some_and(|(_, plan)| plan.attempts(name));
+        let required = self.algorithm.parameters().iter().filter(|parameter| parameter.required);
+        required.map(|parameter| parameter.name).filter(|name| !is_set(name)).collect()
+    }
+
+    /// Whether a parameter that applies could not be read, which was said already.
+    pub(super) fn is_broken(&self) -> bool {
+        let plan = self.plan.map(|(_, plan)| plan);
+        let replaced = |name: &str| plan.is_some_and(|plan| plan.field(name).is_some());
+        plan.is_some_and(|plan| !plan.broken.is_empty()) || self.base.broken.iter().any(|name| !replaced(name))
+    }
+
+    /// The rule, built. Bad values are reported where they stand, else at `named`, which is the plan or the limit.
+    pub(super) fn build(&self, named: &Field<'_>) -> Option<Rule> {
+        let missing = self.missing();
+        if !missing.is_empty() {
+            let are = if missing.len() == 1 { "is" } else { "are" };
+            let message = format!("{} {are} missing", words::all_of(missing));
+            return named.fail(Problem::error(named.key_place(), message).expected(self.takes()));
+        }
+        if self.is_broken() {
+            return None;
+        }
+        let unfit = match self.algorithm.build(&self.arguments()) {
+            Ok(rule) => return Some(rule),
+            Err(unfit) => unfit,
+        };
+        if let Some(field) = self.plan.and_then(|(_, plan)| plan.field(unfit.parameter)) {
+            return field.fail(field.error(unfit.problem));
+        }
+        if let Some(field) = self.base.field(unfit.parameter) {
+            let hint = self.plan.map(|(name, _)| format!("this concerns the plan `{name}`"));
+            return field.fail(field.error(unfit.problem).hint(hint));
+        }
+        named.fail(Problem::error(named.key_place(), format!("`{}` {}", unfit.parameter, unfit.problem)))
+    }
+
+    /// What the algorithm takes, in words.
+    pub(super) fn takes(&self) -> String {
+        takes(self.algorithm)
+    }
+}
+
+/// What the algorithm takes, in words.
+pub(super) fn takes(algorithm: AlgorithmName) -> String {
+    let names = |required: bool| {
+        algorithm
+            .parameters()
+            .iter()
+            .filter(move |parameter| parameter.required == required)
+            .map(|parameter| parameter.name)
+    };
+    let required = format!("{} takes {}", algorithm.as_str(), words::all_of(names(true)));
+    match names(false).next() {
+        Some(_) => format!("{required}, and perhaps {}", words::alternatives(names(false))),
+        None => required,
+    }
+}

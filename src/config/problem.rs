@@ -1,0 +1,162 @@
+//! What is wrong with a configuration, and where.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A position in a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mark {
+    /// From 1.
+    pub line: usize,
+    /// In characters, from 1.
+    pub column: usize,
+}
+
+impl Mark {
+    /// The first character.
+    pub const START: Self = Self { line: 1, column: 1 };
+}
+
+/// A place in a file: what a finding is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file, as the caller named it.
+    pub file: Arc<str>,
+    /// Where in its text; `None` if it is about the file, whose text was not read.
+    pub mark: Option<Mark>,
+    /// The way there from the top of the document (`limits.per-customer.rate`, `routes[2].match`); empty for the top.
+    pub path: String,
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// The configuration is refused.
+    Error,
+    /// The configuration works, but probably not as meant.
+    Warning,
+}
+
+/// One finding. Holds no secret: values that may be one are described, not quoted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Where it is.
+    pub place: Place,
+    /// What is wrong, to be read after the path.
+    pub message: String,
+    /// What is there.
+    pub found: Option<String>,
+    /// What should be there.
+    pub expected: Option<String>,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+/// A finding that does not refuse the configuration; its severity is [`Severity::Warning`].
+pub type Warning = Problem;
+
+impl Problem {
+    /// An error at `place`; `message` is read after the path.
+    pub(crate) fn error(place: Place, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Error, place, message: message.into(), found: None, expected: None, hint: None }
+    }
+
+    /// A warning at `place`.
+    pub(crate) fn warning(place: Place, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Warning, ..Self::error(place, message) }
+    }
+
+    #[must_use]
+    pub(crate) fn found(mut self, found: impl Into<String>) -> Self {
+        self.found = Some(found.into());
+        self
+    }
+
+    #[must_use]
+    pub(crate) fn expected(mut self, expected: impl Into<String>) -> Self {
+        self.expected = Some(expected.into());
+        self
+    }
+
+    #[must_use]
+    pub(crate) fn hint(mut self, hint: impl Into<Hint>) -> Self {
+        self.hint = hint.into().0;
+        self
+    }
+}
+
+/// What may be given as a hint: a text, or perhaps one.
+pub(crate) struct Hint(Option<String>);
+
+impl From<&str> for Hint {
+    fn from(hint: &str) -> Self {
+        Self(Some(hint.to_owned()))
+    }
+}
+
+impl From<String> for Hint {
+    fn from(hint: String) -> Self {
+        Self(Some(hint))
+    }
+}
+
+impl From<Option<String>> for Hint {
+    fn from(hint: Option<String>) -> Self {
+        Self(hint)
+    }
+}
+
+impl fmt::Display for Problem {
+    /// `file:line:column: path: message` (`file: message` without a line), then what was found, what was expected and a hint on lines of their own.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Place { file, mark, path } = &self.place;
+        match mark {
+            Some(Mark { line, column }) => write!(f, "{file}:{line}:{column}: ")?,
+            None => write!(f, "{file}: ")?,
+        }
+        if self.severity == Severity::Warning {
+            f.write_str("warning: ")?;
+        }
+        if !path.is_empty() {
+            write!(f, "{path}: ")?;
+        }
+        f.write_str(&self.message)?;
+        let details = [("found", &self.found), ("expected", &self.expected), ("hint", &self.hint)];
+        for (label, text) in details {
+            if let Some(text) = text {
+                write!(f, "\n  {label}: {text}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Everything found in a configuration that is refused, in the order of the text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problems {
+    /// Why it is refused; at least one.
+    pub errors: Vec<Problem>,
+    /// What is suspicious besides.
+    pub warnings: Vec<Warning>,
+    /// How many errors there are beyond those kept.
+    pub more: usize,
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, problem) in self.errors.iter().enumerate() {
+            if position > 0 {
+                f.write_str("\n")?;
+            }
+            problem.fmt(f)?;
+        }
+        if self.more > 0 {
+            write!(f, "\nand {} more", self.more)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}

@@ -1,0 +1,333 @@
+//! A cursor over the document that reads fields and collects what is wrong with them.
+//!
+//! A reading method that returns `None` has added a finding already, so callers just go on: one error per cause.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::hash::Hash;
+use std::rc::Rc;
+
+use crate::config::document::{self, Content, Entry, Node};
+use crate::config::environment::{self, Environment};
+use crate::config::findings::Findings;
+use crate::config::problem::{Hint, Mark, Place, Problem};
+use crate::config::scalar::Misfit;
+use crate::config::words;
+
+/// What all fields of a file share.
+pub(super) struct Context<'a> {
+    pub(super) findings: &'a Findings,
+    pub(super) environment: Environment<'a>,
+}
+
+/// A value and where it is.
+#[derive(Clone)]
+pub(super) struct Field<'a> {
+    context: &'a Context<'a>,
+    node: &'a Node,
+    /// Where its name stands; the value itself where it has none.
+    key_mark: Mark,
+    path: String,
+    secret: bool,
+}
+
+/// A single value.
+pub(super) struct Word<'a> {
+    pub(super) text: Cow<'a, str>,
+    /// Whether it was written without quotes.
+    pub(super) plain: bool,
+}
+
+impl<'a> Field<'a> {
+    /// The whole document.
+    pub(super) fn root(context: &'a Context<'a>, node: &'a Node) -> Self {
+        Self { context, node, key_mark: node.mark, path: String::new(), secret: false }
+    }
+
+    /// The same field, whose value must never be shown.
+    #[must_use]
+    pub(super) fn secret(mut self) -> Self {
+        self.secret = true;
+        self
+    }
+
+    pub(super) fn findings(&self) -> &'a Findings {
+        self.context.findings
+    }
+
+    /// Where the value stands.
+    pub(super) fn place(&self) -> Place {
+        self.findings().place(self.node.mark, &self.path)
+    }
+
+    /// Where its name stands.
+    pub(super) fn key_place(&self) -> Place {
+        self.findings().place(self.key_mark, &self.path)
+    }
+
+    /// An error about the value, which says what was found.
+    pub(super) fn error(&self, message: impl Into<String>) -> Problem {
+        Problem::error(self.place(), message).found(self.describe())
+    }
+
+    /// Adds `problem`; `None`, for `return`.
+    pub(super) fn fail<T>(&self, problem: Problem) -> Option<T> {
+        self.findings().add(problem);
+        None
+    }
+
+    /// Adds a warning about the value.
+    pub(super) fn warn(&self, message: impl Into<String>, hint: impl Into<Hint>) {
+        self.findings().add(Problem::warning(self.place(), message).hint(hint));
+    }
+
+    /// The value in words, for `found`.
+    pub(super) fn describe(&self) -> String {
+        match &self.node.content {
+            Content::Sequence(_) => "a list".to_owned(),
+            Content::Mapping(_) => "a mapping".to_owned(),
+            Content::Scalar { .. } if self.is_nothing() => "nothing".to_owned(),
+            Content::Scalar { text, .. } if self.secret => words::hidden(text),
+            Content::Scalar { text, .. } if environment::is_used(text) => {
+                format!("the value of {}", words::shown(text))
+            }
+            Content::Scalar { text, .. } => words::shown(text),
+        }
+    }
+
+    /// Whether there is no value (`key:` or `key: null`).
+    fn is_nothing(&self) -> bool {
+        matches!(&self.node.content, Content::Scalar { text, plain: true }
+            if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
+    }
+
+    /// Whether the value is a single one.
+    pub(super) fn is_word(&self) -> bool {
+        matches!(self.node.content, Content::Scalar { .. }) && !self.is_nothing()
+    }
+
+    /// Whether the value is a list.
+    pub(super) fn is_list(&self) -> bool {
+        matches!(self.node.content, Content::Sequence(_))
+    }
+
+    fn wrong_shape<T>(&self, expected: &str) -> Option<T> {
+        let message = if self.is_nothing() { "has no value" } else { "is of the wrong kind" };
+        self.fail(self.error(message).expected(expected))
+    }
+
+    /// The single value, environment variables put in; `expected` says what it should be.
+    pub(super) fn word(&self, expected: &str) -> Option<Word<'a>> {
+        let Content::Scalar { text, plain } = &self.node.content else {
+            return self.wrong_shape(expected);
+        };
+        if self.is_nothing() {
+            return self.wrong_shape(expected);
+        }
+        match environment::expand(text, self.context.environment) {
+            Ok(text) => Some(Word { text, plain: *plain }),
+            Err(misfit) => self.fail(Problem::error(self.place(), misfit.message).expected(expected).hint(misfit.hint)),
+        }
+    }
+
+    /// The single value as `parse` reads it.
+    pub(super) fn parsed<T>(&self, expected: &str, parse: impl FnOnce(&str) -> Result<T, Misfit>) -> Option<T> {
+        let word = self.word(expected)?;
+        match parse(&word.text) {
+            Ok(value) => Some(value),
+            Err(misfit) => {
+                // a hint may repeat the value, and that may be a secret
+                let hint = misfit.hint.filter(|_| !self.secret && matches!(word.text, Cow::Borrowed(_)));
+                self.fail(self.error(misfit.message).expected(expected).hint(hint))
+            }
+        }
+    }
+
+    /// One of these words; `later` are words that a later version will know.
+    pub(super) fn choice<T: Copy>(&self, words: &[(&str, T)], later: &[&str]) -> Option<T> {
+        self.choice_or(words, later, &words::alternatives(words.iter().map(|(word, _)| *word)))
+    }
+
+    /// [`Field::choice`] where something else than words may stand too, so that `expected` says it all.
+    pub(super) fn choice_or<T: Copy>(&self, words: &[(&str, T)], later: &[&str], expected: &str) -> Option<T> {
+        let word = self.word(expected)?;
+        if let Some((_, value)) = words.iter().find(|(known, _)| *known == word.text) {
+            return Some(*value);
+        }
+        if later.contains(&word.text.as_ref()) {
+            return self.fail(self.error(words::NOT_YET).expected(expected));
+        }
+        let hint = match word.text {
+            Cow::Borrowed(text) if !self.secret => self.findings().suggest(text, words.iter().map(|(word, _)| *word)),
+            Cow::Borrowed(_) | Cow::Owned(_) => None,
+        };
+        self.fail(self.error("is not one of the words known here").expected(expected).hint(hint))
+    }
+
+    /// The items of a list.
+    pub(super) fn list(&self, expected: &str) -> Option<Vec<Self>> {
+        let Content::Sequence(items) = &self.node.content else {
+            return self.wrong_shape(expected);
+        };
+        let field = |(position, node): (usize, &'a Rc<Node>)| {
+            let path = document::item(&self.path, position);
+            Self { context: self.context, node, key_mark: node.mark, path, secret: self.secret }
+        };
+        Some(items.iter().enumerate().map(field).collect())
+    }
+
+    /// The items of a list that must not be empty.
+    pub(super) fn nonempty_list(&self, expected: &str) -> Option<Vec<Self>> {
+        let items = self.list(expected)?;
+        if items.is_empty() {
+            return self.fail(Problem::error(self.place(), "is empty").expected(expected));
+        }
+        Some(items)
+    }
+
+    /// A mapping whose names are not looked at yet.
+    pub(super) fn mapping(&self, expected: &str) -> Option<Section<'a>> {
+        self.mapping_if().or_else(|| self.wrong_shape(expected))
+    }
+
+    /// A mapping, if it is one.
+    pub(super) fn mapping_if(&self) -> Option<Section<'a>> {
+        match &self.node.content {
+            Content::Mapping(entries) => Some(Section::new(self.clone(), entries)),
+            Content::Sequence(_) | Content::Scalar { .. } => None,
+        }
+    }
+
+    /// A mapping of these names; `later` are names that a later version will know. Unknown names are errors.
+    pub(super) fn section(&self, keys: &[&str], later: &[&str]) -> Option<Section<'a>> {
+        let section = self.mapping(&format!("a mapping of {}", words::all_of(keys.iter().copied())))?;
+        section.refuse_others(keys, later);
+        Some(section)
+    }
+}
+
+/// All values, if none is missing. Unlike `collect` it goes on after the first that is, so that all are looked at.
+pub(super) fn every<T>(values: impl Iterator<Item = Option<T>>) -> Option<Vec<T>> {
+    let mut whole = true;
+    let found = values.filter_map(|value| {
+        whole &= value.is_some();
+        value
+    });
+    let found = found.collect();
+    whole.then_some(found)
+}
+
+/// What `read` makes of each item of a list, each once as `key` tells them apart.
+pub(super) fn each_once<'a, T, K: Eq + Hash>(
+    items: &[Field<'a>],
+    read: impl Fn(&Field<'a>) -> Option<T>,
+    key: impl Fn(&T) -> K,
+) -> Option<Vec<T>> {
+    let mut seen = HashSet::new();
+    every(items.iter().map(|item| match read(item)? {
+        value if seen.insert(key(&value)) => Some(value),
+        _ => item.fail(item.error("is in the list twice").expected("each once")),
+    }))
+}
+
+/// A mapping.
+pub(super) struct Section<'a> {
+    /// The mapping as a value.
+    pub(super) field: Field<'a>,
+    entries: &'a [Entry],
+    /// Names that are probably meant by unknown ones, which were reported as such.
+    misspelt: RefCell<Vec<String>>,
+}
+
+impl<'a> Section<'a> {
+    fn new(field: Field<'a>, entries: &'a [Entry]) -> Self {
+        Self { field, entries, misspelt: RefCell::default() }
+    }
+
+    fn entry(&self, entry: &'a Entry) -> Field<'a> {
+        Field {
+            context: self.field.context,
+            node: &entry.value,
+            key_mark: entry.key_mark,
+            path: document::join(&self.field.path, &entry.key),
+            secret: self.field.secret,
+        }
+    }
+
+    /// The field `key`, if it is there.
+    pub(super) fn get(&self, key: &str) -> Option<Field<'a>> {
+        self.entries.iter().find(|entry| entry.key == key).map(|entry| self.entry(entry))
+    }
+
+    /// Whether `key` is there.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.entries.iter().any(|entry| entry.key == key)
+    }
+
+    /// Whether nothing is there.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Whether `key` is absent, but something like it was reported as unknown.
+    pub(super) fn is_misspelt(&self, key: &str) -> bool {
+        self.misspelt.borrow().iter().any(|meant| meant == key)
+    }
+
+    /// The field `key`, whose absence is an error.
+    pub(super) fn required(&self, key: &str, expected: &str) -> Option<Field<'a>> {
+        if let Some(field) = self.get(key) {
+            return Some(field);
+        }
+        if self.is_misspelt(key) {
+            return None;
+        }
+        self.field.fail(Problem::error(self.field.key_place(), format!("`{key}` is missing")).expected(expected))
+    }
+
+    /// What `read` makes of the field `key`, or `default` where it is absent.
+    pub(super) fn get_or<T>(&self, key: &str, default: T, read: impl FnOnce(&Field<'a>) -> Option<T>) -> Option<T> {
+        match self.get(key) {
+            Some(field) => read(&field),
+            None => Some(default),
+        }
+    }
+
+    /// What `read` makes of the field `key`, if it is there: the outer `None` stands for a field that is wrong.
+    pub(super) fn get_with<T>(&self, key: &str, read: impl FnOnce(&Field<'a>) -> Option<T>) -> Option<Option<T>> {
+        self.get_or(key, None, |field| read(field).map(Some))
+    }
+
+    /// Names and values, in the order of the text.
+    pub(super) fn fields(&self) -> impl Iterator<Item = (&'a str, Field<'a>)> {
+        self.entries.iter().map(|entry| (entry.key.as_str(), self.entry(entry)))
+    }
+
+    /// Refuses all names but `keys`; those of `later` as not there yet.
+    pub(super) fn refuse_others(&self, keys: &[&str], later: &[&str]) {
+        let absent: Vec<&str> = keys.iter().copied().filter(|key| !self.has(key)).collect();
+        let findings = self.field.findings();
+        for entry in self.entries.iter().filter(|entry| !keys.contains(&entry.key.as_str())) {
+            if findings.only_counts() {
+                continue;
+            }
+            let (key, mut field) = (entry.key.as_str(), self.entry(entry));
+            if words::may_be_secret(key) {
+                // somebody may have written credentials as names
+                field.path = document::join(&self.field.path, "*");
+            }
+            if later.contains(&key) {
+                findings.add(Problem::error(field.key_place(), words::NOT_YET));
+                continue;
+            }
+            let near = findings.near_miss(key, absent.iter().copied());
+            self.misspelt.borrow_mut().extend(near.map(str::to_owned));
+            findings.add(
+                Problem::error(field.key_place(), "is unknown here")
+                    .expected(words::alternatives(keys.iter().copied()))
+                    .hint(near.map(words::did_you_mean)),
+            );
+        }
+    }
+}

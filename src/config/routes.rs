@@ -1,0 +1,231 @@
+//! `routes:`.
+
+use std::collections::HashMap;
+use std::collections::hash_map::{Entry, RandomState};
+use std::hash::BuildHasher;
+
+use crate::config::later;
+use crate::config::names::Names;
+use crate::config::problem::Problem;
+use crate::config::read::{Field, Section, each_once};
+use crate::config::scalar::Misfit;
+use crate::ruleset::host::HostPattern;
+use crate::ruleset::limit::LimitId;
+use crate::ruleset::matcher::{HeaderEdits, HeaderMatch, Rewrite, Route};
+use crate::ruleset::path::PathPattern;
+use crate::ruleset::upstream::UpstreamId;
+
+const KEYS: [&str; 7] = ["name", "match", "upstream", "limits", "rewrite", "request_headers", "response_headers"];
+
+/// The pattern of a route that names no path.
+const EVERY_PATH: &str = "/**";
+
+/// Reads `routes:`; those that could be read.
+pub(super) fn read(top: &Section<'_>, upstreams: &Names, limits: &Names) -> Vec<Route> {
+    const EXPECTED: &str = "a list of routes";
+    let mut names = Names::none("a route", true);
+    let mut routes = Vec::new();
+    let mut unreachable = Unreachable::default();
+    let items = top.required("routes", EXPECTED).and_then(|field| field.nonempty_list(EXPECTED));
+    for item in items.unwrap_or_default() {
+        let Some(section) = item.section(&KEYS, later::ROUTE) else {
+            continue;
+        };
+        let name = name(&section, &mut names);
+        let route = route(&section, upstreams, limits);
+        if let (Some(name), Some(route)) = (name, route) {
+            let route = Route { name, ..route };
+            unreachable.look_at(&route, &item);
+            routes.push(route);
+        }
+    }
+    routes
+}
+
+fn name(section: &Section<'_>, names: &mut Names) -> Option<String> {
+    let field = section.required("name", "a name for logs and metrics, like `orders`")?;
+    let name = field.word("the name of the route")?.text.into_owned();
+    names.define(&name, &field, field.place())?;
+    Some(name)
+}
+
+/// Everything but the name.
+fn route(section: &Section<'_>, upstreams: &Names, limits: &Names) -> Option<Route> {
+    let matched = section.get_or("match", Match::default(), read_match);
+    let upstream = section.required("upstream", "the name of an upstream").and_then(|field| upstreams.resolve(&field));
+    let limits = section.get_or("limits", Vec::new(), |field| read_limits(field, limits));
+    let rewrite = section.get_with("rewrite", read_rewrite);
+    let request_headers = section.get_or("request_headers", HeaderEdits::default(), Field::header_edits);
+    let response_headers = section.get_or("response_headers", HeaderEdits::default(), Field::header_edits);
+    let Match { hosts, path, path_pattern, methods, headers } = matched?;
+    Some(Route {
+        name: String::new(),
+        hosts,
+        path,
+        path_pattern,
+        methods,
+        headers,
+        upstream: UpstreamId(upstream?),
+        limits: limits?,
+        rewrite: rewrite?,
+        request_headers: request_headers?,
+        response_headers: response_headers?,
+    })
+}
+
+struct Match {
+    hosts: Vec<HostPattern>,
+    path: PathPattern,
+    path_pattern: String,
+    methods: Vec<String>,
+    headers: Vec<HeaderMatch>,
+}
+
+impl Default for Match {
+    /// Every request.
+    fn default() -> Self {
+        Self {
+            hosts: Vec::new(),
+            path: PathPattern::everything(),
+            path_pattern: EVERY_PATH.to_owned(),
+            methods: Vec::new(),
+            headers: Vec::new(),
+        }
+    }
+}
+
+fn read_match(field: &Field<'_>) -> Option<Match> {
+    const HOST: &str = "a host name, like `api.example.com` or `*.example.com`";
+    let section = field.section(&["hosts", "path", "methods", "headers"], &[])?;
+    let default = Match::default();
+    let hosts = section.get_or("hosts", Vec::new(), |field| {
+        let host = |item: &Field<'_>| item.parsed(HOST, |text| HostPattern::parse(text).map_err(misfit));
+        each_once(&field.nonempty_list("a list of host names")?, host, HostPattern::clone)
+    });
+    let path = section.get_or("path", (default.path, default.path_pattern), |field| {
+        field.parsed("a path, like `/v1/orders/*` or `/v1/**`", |text| {
+            PathPattern::parse(text).map(|path| (path, text.to_owned())).map_err(misfit)
+        })
+    });
+    let methods = section.get_or("methods", Vec::new(), |field| {
+        let method = |item: &Field<'_>| item.parsed("a method, like `GET`", parse_method);
+        each_once(&field.nonempty_list("a list of methods")?, method, String::clone)
+    });
+    let headers = section.get_or("headers", Vec::new(), |field| {
+        let conditions =
+            field.by_header("header fields, each with its value or `true`", |_, field| header_condition(field))?;
+        Some(conditions.into_iter().map(|(name, value)| HeaderMatch { name, value }).collect())
+    });
+    let (path, path_pattern) = path?;
+    Some(Match { hosts: hosts?, path, path_pattern, methods: methods?, headers: headers? })
+}
+
+fn misfit(message: String) -> Misfit {
+    Misfit { message, hint: None }
+}
+
+/// Methods are told apart by case, so one in lower case would match nothing that browsers send.
+fn parse_method(text: &str) -> Result<String, Misfit> {
+    if http::Method::from_bytes(text.as_bytes()).is_err() {
+        return Err(misfit("is not a method".to_owned()));
+    }
+    match text.to_ascii_uppercase() {
+        upper if upper == text => Ok(upper),
+        upper => Err(Misfit {
+            message: "is not in capitals, and case counts in methods".to_owned(),
+            hint: Some(format!("did you mean `{upper}`?")),
+        }),
+    }
+}
+
+/// `true` for a field that only has to be there, else its value.
+fn header_condition(field: &Field<'_>) -> Option<Option<String>> {
+    const EXPECTED: &str = "a value, or `true` for any";
+    let field = field.clone().secret();
+    let word = field.word(EXPECTED)?;
+    match (&*word.text, word.plain) {
+        ("true", true) => Some(None),
+        ("false", true) => field.fail(Problem::error(field.place(), "cannot be asked to be absent").expected(EXPECTED)),
+        (text, _) if http::HeaderValue::from_str(text).is_err() => {
+            field.fail(field.error("holds characters that no header field may hold").expected(EXPECTED))
+        }
+        (text, _) => Some(Some(text.to_owned())),
+    }
+}
+
+fn read_limits(field: &Field<'_>, limits: &Names) -> Option<Vec<LimitId>> {
+    let items = field.list("a list of names of limits")?;
+    each_once(&items, |item| limits.resolve(item).map(LimitId), LimitId::clone)
+}
+
+fn read_rewrite(field: &Field<'_>) -> Option<Rewrite> {
+    const PREFIX: &str = "the beginning of a path, like `/v1`";
+    let section = field.section(&["path", "strip_prefix", "add_prefix"], &[])?;
+    if let Some(path) = section.get("path") {
+        if section.has("strip_prefix") || section.has("add_prefix") {
+            let problem = Problem::error(path.key_place(), "cannot stand beside `strip_prefix` and `add_prefix`");
+            return path.fail(problem.expected("either the whole path or changes to its beginning"));
+        }
+        return path.plain_path("a path, like `/v1/status`").map(Rewrite::Path);
+    }
+    if section.is_empty() {
+        return field.fail(field.error("is empty").expected("`strip_prefix` and `add_prefix`, or `path`"));
+    }
+    let prefix = |key: &str| {
+        let path = section.get_or(key, String::new(), |field| field.plain_path(PREFIX))?;
+        Some(path.strip_suffix('/').map(str::to_owned).unwrap_or(path))
+    };
+    let (strip, add) = (prefix("strip_prefix"), prefix("add_prefix"));
+    Some(Rewrite::Prefix { strip: strip?, add: add? })
+}
+
+/// Finds routes that others take all requests of.
+///
+/// A route that matches more comes after those that match less whatever their order in the file, unless host, path and
+/// header conditions are the same: only then can earlier routes leave a later one nothing.
+#[derive(Default)]
+struct Unreachable {
+    hasher: RandomState,
+    /// Who takes a host, path, header conditions and method first (by a hash of all four).
+    taken: HashMap<u64, String>,
+}
+
+/// A route with more pairs of a host and a method than this is not looked at.
+const MOST_PAIRS: usize = 256;
+
+impl Unreachable {
+    fn look_at(&mut self, route: &Route, field: &Field<'_>) {
+        let hosts = or_any(route.hosts.iter().map(ToString::to_string));
+        let methods = or_any(route.methods.iter().cloned());
+        if hosts.len().saturating_mul(methods.len()) > MOST_PAIRS {
+            return;
+        }
+        let mut headers: Vec<_> =
+            route.headers.iter().map(|condition| (condition.name.as_str(), &condition.value)).collect();
+        headers.sort();
+        let mut first = None;
+        let mut reachable = false;
+        for host in &hosts {
+            for method in &methods {
+                match self.taken.entry(self.hasher.hash_one((host, &route.path_pattern, &headers, method))) {
+                    Entry::Occupied(other) => first = Some(other.get().clone()),
+                    Entry::Vacant(place) => {
+                        place.insert(route.name.clone());
+                        reachable = true;
+                    }
+                }
+            }
+        }
+        if let Some(other) = first.filter(|_| !reachable) {
+            field.findings().add(
+                Problem::warning(field.place(), format!("`{}` is never reached", route.name))
+                    .found(format!("`{other}`, which takes the same requests first")),
+            );
+        }
+    }
+}
+
+fn or_any(words: impl Iterator<Item = String>) -> Vec<Option<String>> {
+    let words: Vec<Option<String>> = words.map(Some).collect();
+    if words.is_empty() { vec![None] } else { words }
+}

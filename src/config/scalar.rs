@@ -1,0 +1,282 @@
+//! What one word of the configuration means: rates, durations, sizes, numbers.
+//!
+//! Exact: nothing is rounded, and what does not fit is an error. Pure functions of the text.
+
+use std::num::IntErrorKind;
+
+use crate::units::{Nanos, Rate};
+
+/// Why a word is not what it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    /// What is wrong, to be read after the value's path.
+    pub message: String,
+    /// What to write instead, where that is clear.
+    pub hint: Option<String>,
+}
+
+impl Misfit {
+    fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: None }
+    }
+
+    fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// The units of time and their lengths in nanoseconds.
+const TIME_UNITS: [(&str, u64); 7] = [
+    ("ns", 1),
+    ("us", 1_000),
+    ("ms", 1_000_000),
+    ("s", 1_000_000_000),
+    ("m", 60_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("d", 86_400_000_000_000),
+];
+
+/// Other people's names for them.
+const OTHER_TIME_UNITS: [(&str, &str); 24] = [
+    ("nsec", "ns"),
+    ("usec", "us"),
+    ("µs", "us"),
+    ("μs", "us"),
+    ("msec", "ms"),
+    ("millis", "ms"),
+    ("S", "s"),
+    ("sec", "s"),
+    ("secs", "s"),
+    ("second", "s"),
+    ("seconds", "s"),
+    ("min", "m"),
+    ("mins", "m"),
+    ("minute", "m"),
+    ("minutes", "m"),
+    ("H", "h"),
+    ("hr", "h"),
+    ("hour", "h"),
+    ("hours", "h"),
+    ("D", "d"),
+    ("day", "d"),
+    ("days", "d"),
+    ("week", "7d"),
+    ("year", "365d"),
+];
+
+const SIZE_UNITS: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
+
+const OTHER_SIZE_UNITS: [(&str, &str); 11] = [
+    ("b", "B"),
+    ("bytes", "B"),
+    ("k", "KiB"),
+    ("K", "KiB"),
+    ("kB", "KiB"),
+    ("KB", "KiB"),
+    ("kb", "KiB"),
+    ("M", "MiB"),
+    ("MB", "MiB"),
+    ("G", "GiB"),
+    ("GB", "GiB"),
+];
+
+const TOO_FINE: &str = "has more digits than can be counted exactly";
+
+/// Tokens per time: `100/s`, `0.5/s`, `10/500ms`, `1/333333333ns`.
+///
+/// A decimal number of tokens becomes a ratio: `2.5/s` is 25 in 10 seconds.
+pub fn rate(text: &str) -> Result<Rate, Misfit> {
+    let Some((tokens, time)) = text.split_once('/') else {
+        let hint = decimal_parts(text).ok().map(|_| format!("did you mean `{text}/s`?"));
+        return Err(Misfit { message: "is not a rate".to_owned(), hint });
+    };
+    if let Some(number) = tokens.strip_suffix('r').filter(|number| decimal_parts(number).is_ok()) {
+        return Err(Misfit::new("is not a rate").hint(format!("did you mean `{number}/{time}`?")));
+    }
+    let written = tokens;
+    let (tokens, scale) = decimal_parts(tokens).map_err(|reason| match reason {
+        NotDecimal::TooLarge => Misfit::new(TOO_FINE),
+        NotDecimal::Malformed => Misfit::new("is not a rate"),
+    })?;
+    let unit_alone = time.starts_with(|c: char| c.is_alphabetic());
+    let period = match unit_alone {
+        true => duration(&format!("1{time}")),
+        false => duration(time),
+    };
+    let period = period.map_err(|misfit| Misfit {
+        message: format!("is not a rate: its time {}", misfit.message),
+        hint: match OTHER_TIME_UNITS.iter().find(|(other, _)| unit_alone && *other == time) {
+            Some((_, unit)) => Some(format!("did you mean `{written}/{unit}`?")),
+            None => misfit.hint,
+        },
+    })?;
+    if tokens == 0 {
+        return Err(Misfit::new("is zero, which would never admit anything"));
+    }
+    if period == Nanos::ZERO {
+        return Err(Misfit::new("has a time of zero"));
+    }
+    let period = period.get().checked_mul(scale).map(Nanos::new).ok_or_else(|| Misfit::new(TOO_FINE))?;
+    let most = Rate::MAX_TOKENS;
+    Rate::new(tokens, period).ok_or_else(|| Misfit::new(format!("is more than {most} tokens in a time")))
+}
+
+/// A length of time: `250ms`, `15m`, `1.5s`. Decimals are fine where they come out as whole nanoseconds.
+pub fn duration(text: &str) -> Result<Nanos, Misfit> {
+    let (number, unit) = split_unit(text);
+    let known = TIME_UNITS.iter().find(|(name, _)| *name == unit);
+    let Some((_, length)) = known else {
+        return Err(unknown_unit("duration", number, unit, "s", &OTHER_TIME_UNITS));
+    };
+    quantity("duration", number, *length, "nanoseconds", "213503d").map(Nanos::new)
+}
+
+/// A number of bytes: `64KiB`.
+pub fn size(text: &str) -> Result<u64, Misfit> {
+    let (number, unit) = split_unit(text);
+    let known = SIZE_UNITS.iter().find(|(name, _)| *name == unit);
+    let Some((_, length)) = known else {
+        return Err(unknown_unit("size", number, unit, "B", &OTHER_SIZE_UNITS));
+    };
+    quantity("size", number, *length, "bytes", "17179869183GiB")
+}
+
+/// A whole number, zero or more.
+pub fn whole(text: &str) -> Result<u64, Misfit> {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text.parse::<u64>().map_err(|error| match error.kind() {
+            IntErrorKind::PosOverflow => Misfit::new(format!("is too large (at most {})", u64::MAX)),
+            _ => Misfit::new("is not a whole number"),
+        });
+    }
+    let digits: String = text.chars().filter(|c| !matches!(c, '_' | ',' | '\'')).collect();
+    let misfit = Misfit::new("is not a whole number");
+    Err(match digits.parse::<u64>() {
+        Ok(number) if digits.len() < text.len() => misfit.hint(format!("write `{number}`")),
+        _ => misfit,
+    })
+}
+
+/// A decimal number, zero or more: `5.5`. The double nearest to it.
+pub fn decimal(text: &str) -> Result<f64, Misfit> {
+    let well_formed = match text.split_once('.') {
+        Some((whole, fraction)) => is_digits(whole) && is_digits(fraction),
+        None => is_digits(text),
+    };
+    if !well_formed {
+        return Err(Misfit::new("is not a decimal number"));
+    }
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() => Ok(number),
+        _ => Err(Misfit::new("is too large")),
+    }
+}
+
+/// A share above 0 and up to 1 as `one in n`: `0.01` is 100.
+pub fn one_in(text: &str) -> Result<u32, Misfit> {
+    let (numerator, denominator) = decimal_parts(text).map_err(|_| Misfit::new("is not a decimal number"))?;
+    if numerator == 0 || numerator > denominator {
+        return Err(Misfit::new("is not above 0 and up to 1"));
+    }
+    let nearest = denominator.saturating_add(numerator / 2) / numerator;
+    match u32::try_from(nearest) {
+        Ok(n) if denominator.is_multiple_of(numerator) => Ok(n),
+        Ok(n) => Err(Misfit::new("is not one in a whole number").hint(format!("the nearest is `one_in: {n}`"))),
+        Err(_) => Err(Misfit::new(format!("is less than one in {}", u32::MAX))),
+    }
+}
+
+/// `true` or `false`.
+pub fn flag(text: &str) -> Result<bool, Misfit> {
+    let misfit = || Misfit::new("is neither `true` nor `false`");
+    match text {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(match text.to_ascii_lowercase().as_str() {
+            "true" | "yes" | "on" | "1" => misfit().hint("write `true`"),
+            "false" | "no" | "off" | "0" => misfit().hint("write `false`"),
+            _ => misfit(),
+        }),
+    }
+}
+
+/// A time zone by its name in the tz database that is built in: the same on every machine.
+pub fn time_zone(text: &str) -> Result<jiff::tz::TimeZone, Misfit> {
+    let database = jiff::tz::TimeZoneDatabase::bundled();
+    database.get(text).map_err(|_| {
+        let names: Vec<String> = database.available().map(|name| name.to_string()).collect();
+        Misfit {
+            message: "is not the name of a time zone".to_owned(),
+            hint: super::suggest::nearest(text, names.iter().map(String::as_str))
+                .map(|near| format!("did you mean `{near}`?")),
+        }
+    })
+}
+
+/// Number and unit: up to the first character that is neither a digit nor a point.
+fn split_unit(text: &str) -> (&str, &str) {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    text.split_at(end)
+}
+
+fn unknown_unit(what: &str, number: &str, unit: &str, usual: &str, others: &[(&str, &str)]) -> Misfit {
+    if decimal_parts(number).is_err() {
+        return Misfit::new(format!("is not a {what}"));
+    }
+    if unit.is_empty() {
+        return Misfit::new("has no unit").hint(format!("did you mean `{number}{usual}`?"));
+    }
+    let misfit = Misfit::new("has an unknown unit");
+    let meant = others.iter().find(|(other, _)| *other == unit.trim());
+    match meant {
+        Some((_, unit)) if !unit.starts_with(|c: char| c.is_ascii_digit()) => {
+            misfit.hint(format!("did you mean `{number}{unit}`?"))
+        }
+        Some((other, unit)) => misfit.hint(format!("a {other} is `{unit}`")),
+        None => misfit,
+    }
+}
+
+/// `number` times `length`, which has to come out whole.
+fn quantity(what: &str, number: &str, length: u64, smallest: &str, most: &str) -> Result<u64, Misfit> {
+    let (digits, scale) = match decimal_parts(number) {
+        Ok(parts) => parts,
+        Err(NotDecimal::Malformed) => return Err(Misfit::new(format!("is not a {what}"))),
+        Err(NotDecimal::TooLarge) => return Err(Misfit::new("is too large")),
+    };
+    let product = u128::from(digits).saturating_mul(u128::from(length));
+    let (whole, rest) = (product / u128::from(scale), product % u128::from(scale));
+    if rest != 0 {
+        return Err(Misfit::new(format!("is not a whole number of {smallest}")));
+    }
+    u64::try_from(whole).map_err(|_| Misfit::new(format!("is too large (at most {most})")))
+}
+
+#[derive(Debug, PartialEq)]
+enum NotDecimal {
+    Malformed,
+    TooLarge,
+}
+
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// `12.50` as 125 / 10: a numerator and a power of ten.
+fn decimal_parts(text: &str) -> Result<(u64, u64), NotDecimal> {
+    let (whole, fraction) = match text.split_once('.') {
+        Some((whole, fraction)) if is_digits(fraction) => (whole, fraction.trim_end_matches('0')),
+        Some(_) => return Err(NotDecimal::Malformed),
+        None => (text, ""),
+    };
+    if !is_digits(whole) {
+        return Err(NotDecimal::Malformed);
+    }
+    let scale = u32::try_from(fraction.len()).ok().and_then(|digits| 10_u64.checked_pow(digits));
+    let number = format!("{whole}{fraction}").parse::<u64>().ok();
+    number.zip(scale).ok_or(NotDecimal::TooLarge)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,49 @@
+//! Limits as the configuration gives them: names and arguments, not yet rules.
+
+use crate::algorithm::{AlgorithmName, Arguments, Rule, Unfit};
+use crate::units::Nanos;
+
+/// A limit as the configuration gives it: what a simulation starts from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LimitSpec {
+    /// The name in the configuration.
+    pub name: String,
+    /// The algorithm of every plan.
+    pub algorithm: AlgorithmName,
+    /// The limit's own parameters; may be incomplete where plans set the rest.
+    pub base: Arguments,
+    /// The plans that the limit names, in its order.
+    pub plans: Vec<(String, PlanSpec)>,
+    /// `over_limit.delay.max_wait`; part of the arguments too.
+    pub max_wait: Option<Nanos>,
+    /// `over_limit.delay.max_waiting`.
+    pub max_waiting: Option<u64>,
+}
+
+/// What a limit says about a plan.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PlanSpec {
+    /// The limit does not apply.
+    Unlimited,
+    /// The limit's own parameters with the plan's on top.
+    Arguments(Arguments),
+}
+
+impl LimitSpec {
+    /// The parameters for `plan`: its own if the limit names it, else the limit's; `None` if it is unlimited.
+    pub fn arguments(&self, plan: Option<&str>) -> Option<&Arguments> {
+        let named = self.plans.iter().find(|(name, _)| Some(name.as_str()) == plan);
+        match named {
+            Some((_, PlanSpec::Unlimited)) => None,
+            Some((_, PlanSpec::Arguments(arguments))) => Some(arguments),
+            None => Some(&self.base),
+        }
+    }
+
+    /// The rule for `plan`; `None` if it is unlimited.
+    ///
+    /// Errors: the limit does not name the plan, and its own parameters are incomplete.
+    pub fn rule(&self, plan: Option<&str>) -> Result<Option<Rule>, Unfit> {
+        self.arguments(plan).map(|arguments| self.algorithm.build(arguments)).transpose()
+    }
+}

@@ -1,0 +1,157 @@
+//! What a limit asks of each plan: parameters overlaid, built into rules.
+
+use crate::algorithm::{AlgorithmName, Rule};
+use crate::config::limits::Setting;
+use crate::config::names::Names;
+use crate::config::parameters::{Overlay, Parameters, takes};
+use crate::config::problem::Problem;
+use crate::config::read::{Field, Section};
+use crate::config::words;
+use crate::ruleset::limit::Terms;
+
+/// A limit whose terms are wanted.
+pub(super) struct LimitTerms<'r, 'a> {
+    pub(super) limit: &'r Field<'a>,
+    pub(super) algorithm: AlgorithmName,
+    pub(super) base: &'r Parameters<'a>,
+    /// Every plan there is.
+    pub(super) plans: &'r Names,
+    pub(super) setting: Setting,
+}
+
+/// A plan that a limit names.
+pub(super) struct NamedPlan<'a> {
+    pub(super) name: &'a str,
+    /// What the limit asks of it.
+    pub(super) asks: Asks<'a>,
+    field: Field<'a>,
+    /// `None` if there is no such plan, which was said already.
+    position: Option<usize>,
+}
+
+/// What a limit asks of a plan.
+pub(super) enum Asks<'a> {
+    /// Nothing.
+    Unlimited,
+    /// The limit's parameters with these on top.
+    Parameters(Parameters<'a>),
+    /// Something that could not be understood, which was said already.
+    Broken,
+}
+
+/// The different rules, and which holds for whom.
+pub(super) struct AllTerms {
+    pub(super) rules: Vec<Rule>,
+    pub(super) plans: Vec<Terms>,
+    pub(super) without_plan: Option<Terms>,
+}
+
+/// Whether a limit's own parameters have to make a rule.
+enum Need {
+    /// They have to.
+    Always,
+    /// They may.
+    Perhaps,
+    /// Nobody is under them.
+    Never,
+}
+
+impl<'a> LimitTerms<'_, 'a> {
+    /// The plans that the limit names; `None` if they cannot be told.
+    pub(super) fn named(&self, section: &Section<'a>) -> Option<Vec<NamedPlan<'a>>> {
+        let Some(field) = section.get("plans") else {
+            return Some(Vec::new());
+        };
+        let takes = takes(self.algorithm);
+        let expected = format!("plans by their names, each with its parameters or `unlimited` ({takes})");
+        let expected_of_one = format!("`unlimited`, or a mapping: {takes}");
+        let known: Vec<&str> = self.algorithm.parameters().iter().map(|parameter| parameter.name).collect();
+        let plan = |(name, field): (&'a str, Field<'a>)| {
+            let position = self.plans.resolve_key(name, &field);
+            let asks = match field.is_word() {
+                true => field.choice_or(&[("unlimited", ())], &[], &expected_of_one).map(|()| Asks::Unlimited),
+                false => field.mapping(&expected_of_one).map(|section| {
+                    section.refuse_others(&known, &[]);
+                    Asks::Parameters(Parameters::read(&section, self.algorithm))
+                }),
+            };
+            NamedPlan { name, asks: asks.unwrap_or(Asks::Broken), field, position }
+        };
+        Some(field.mapping(&expected)?.fields().map(plan).collect())
+    }
+
+    /// Builds the rules. Every plan is looked at, whatever is wrong with another.
+    pub(super) fn compile(&self, named: &[NamedPlan<'a>]) -> Option<AllTerms> {
+        let mut rules: Vec<Rule> = Vec::new();
+        let mut terms_of = |rule: Rule| {
+            let known = rules.iter().position(|known| *known == rule).unwrap_or_else(|| {
+                rules.push(rule);
+                rules.len().saturating_sub(1)
+            });
+            Terms::Rule(known)
+        };
+        let mut plans: Vec<Option<Terms>> = vec![None; self.plans.len()];
+        let mut whole = true;
+        for plan in named {
+            let terms = match &plan.asks {
+                Asks::Unlimited => Some(Terms::Unlimited),
+                Asks::Parameters(own) => self.overlay(Some((plan.name, own))).build(&plan.field).map(&mut terms_of),
+                Asks::Broken => None,
+            };
+            whole &= terms.is_some() && plan.position.is_some();
+            if let Some(place) = plan.position.and_then(|position| plans.get_mut(position)) {
+                *place = Some(terms.unwrap_or(Terms::Unlimited));
+            }
+        }
+        let unnamed: Vec<&str> =
+            self.plans.all().zip(&plans).filter(|(_, terms)| terms.is_none()).map(|(name, _)| name).collect();
+        let rest = self.overlay(None);
+        let base = match self.needs_base(&unnamed, named) {
+            Need::Always if !rest.missing().is_empty() && !named.is_empty() => {
+                return self.limit.fail(self.incomplete(&rest, &unnamed));
+            }
+            Need::Always => Some(terms_of(rest.build(self.limit)?)),
+            Need::Perhaps if rest.missing().is_empty() => Some(terms_of(rest.build(self.limit)?)),
+            Need::Perhaps => None,
+            Need::Never => None,
+        };
+        let plans = plans.into_iter().map(|terms| terms.or(base).unwrap_or(Terms::Unlimited)).collect();
+        whole.then_some(AllTerms { rules, plans, without_plan: base.filter(|_| self.setting.has_planless_requests()) })
+    }
+
+    fn overlay<'p>(&'p self, plan: Option<(&'p str, &'p Parameters<'a>)>) -> Overlay<'p, 'a> {
+        Overlay { algorithm: self.algorithm, base: self.base, plan }
+    }
+
+    fn needs_base(&self, unnamed: &[&str], named: &[NamedPlan<'a>]) -> Need {
+        match self.setting {
+            Setting::Alone if named.is_empty() => Need::Always,
+            Setting::Alone => Need::Perhaps,
+            Setting::Gateway { planless: false, .. } if unnamed.is_empty() => Need::Never,
+            Setting::Gateway { .. } => Need::Always,
+        }
+    }
+
+    /// That the limit's own parameters are needed and incomplete.
+    fn incomplete(&self, rest: &Overlay<'_, '_>, unnamed: &[&str]) -> Problem {
+        let missing = words::all_of(rest.missing());
+        let (who, place, hint) = match unnamed {
+            [] => (
+                "requests without a plan".to_owned(),
+                "under the limit itself",
+                "or say under `customers.anonymous` which plan callers without a credential have".to_owned(),
+            ),
+            [plan, others @ ..] => {
+                let plans = if others.is_empty() { "the plan" } else { "the plans" };
+                (
+                    format!("{plans} {}", words::all_of(unnamed.iter().copied())),
+                    "under the plan or under the limit itself",
+                    format!("a plan that is not to be limited is `{plan}: unlimited`"),
+                )
+            }
+        };
+        Problem::error(self.limit.key_place(), format!("has no parameters for {who}"))
+            .expected(format!("{missing}, {place}"))
+            .hint(hint)
+    }
+}

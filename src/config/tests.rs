@@ -1,0 +1,74 @@
+use super::*;
+use crate::algorithm::{AlgorithmName, Kind, Parameter};
+
+/// Something that may be written for a parameter.
+fn example(parameter: &Parameter) -> String {
+    match parameter.kind {
+        Kind::Rate => "10/s".to_owned(),
+        Kind::Duration | Kind::DurationOr(_) => "1d".to_owned(),
+        Kind::Whole => "5".to_owned(),
+        Kind::Decimal => "2.5".to_owned(),
+        Kind::Flag => "true".to_owned(),
+        Kind::Choice(words) => words[0].to_owned(),
+        Kind::TimeZone => "Europe/Berlin".to_owned(),
+    }
+}
+
+fn limit(algorithm: AlgorithmName, parameters: impl Iterator<Item = Parameter>) -> String {
+    let parameters: String = parameters.map(|one| format!(", {}: {}", one.name, example(&one))).collect();
+    format!("limits: {{ l: {{ algorithm: {}{parameters} }} }}", algorithm.as_str())
+}
+
+fn check(text: &str) -> Result<Limits, Problems> {
+    load_limits(text, "f", &|_| None)
+}
+
+#[test]
+fn every_algorithm_can_be_configured_with_what_it_requires() {
+    for algorithm in AlgorithmName::ALL {
+        let parameters = algorithm.parameters().iter().copied();
+        let limits = check(&limit(*algorithm, parameters.clone().filter(|one| one.required))).unwrap();
+        let spec = &limits.limits[0];
+        assert_eq!((spec.algorithm, spec.name.as_str()), (*algorithm, "l"));
+        assert!(parameters.filter(|one| one.required).all(|one| spec.base.has(one.name)));
+    }
+}
+
+#[test]
+fn every_parameter_is_read_by_its_kind() {
+    for algorithm in AlgorithmName::ALL {
+        for parameter in algorithm.parameters() {
+            let others = algorithm.parameters().iter().copied().filter(|one| one.required || one == parameter);
+            if let Err(problems) = check(&limit(*algorithm, others)) {
+                // whatever the algorithm itself says of such a value is fine
+                for problem in &problems.errors {
+                    assert_eq!(problem.expected, None, "{problem}");
+                }
+            }
+            let text = format!("limits: {{ l: {{ algorithm: {}, {}: [] }} }}", algorithm.as_str(), parameter.name);
+            let problems = check(&text).unwrap_err();
+            let path = format!("limits.l.{}", parameter.name);
+            assert!(problems.errors.iter().any(|one| one.place.path == path && one.found.as_deref() == Some("a list")));
+        }
+    }
+}
+
+#[test]
+fn every_parameter_that_is_missing_is_named() {
+    for algorithm in AlgorithmName::ALL {
+        let problems = check(&limit(*algorithm, std::iter::empty())).unwrap_err();
+        let [problem] = problems.errors.as_slice() else { panic!("{problems}") };
+        for parameter in algorithm.parameters().iter().filter(|one| one.required) {
+            assert!(problem.message.contains(&format!("`{}`", parameter.name)), "{problem}");
+        }
+    }
+}
+
+#[test]
+fn findings_are_told_in_the_order_of_the_text_and_counted_beyond_a_thousand() {
+    let text: String = (0..1_500).map(|number| format!("k{number}: 1\n")).collect();
+    let problems = check(&text).unwrap_err();
+    assert_eq!((problems.errors.len(), problems.more), (1_000, 501));
+    assert!(problems.errors.is_sorted_by_key(|problem| problem.place.mark));
+    assert!(problems.to_string().ends_with("and 501 more"));
+}

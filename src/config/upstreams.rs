@@ -1,0 +1,159 @@
+//! `upstreams:`.
+
+use crate::config::key;
+use crate::config::names::Names;
+use crate::config::problem::Problem;
+use crate::config::read::{Field, Section, each_once, every};
+use crate::config::values::host_and_port;
+use crate::ruleset::upstream::{Balance, HealthCheck, Node, Retries, Timeouts, Upstream};
+use crate::units::Nanos;
+
+const KEYS: [&str; 7] = ["nodes", "balance", "hash_on", "health_check", "timeouts", "retries", "slow_start"];
+
+const NODES: &str = "a list of nodes, like `[\"10.0.1.1:9000\", {address: \"10.0.1.2:9000\", weight: 2}]`";
+
+/// The largest weight of a node.
+const MOST_WEIGHT: u32 = 1_000;
+
+/// The most attempts beyond the first.
+const MOST_RETRIES: u32 = 5;
+
+/// The time between two checks of a node's health.
+const CHECK_EVERY: Nanos = Nanos::from_secs(5);
+
+/// How long a checked node may take to answer.
+const CHECK_TIMEOUT: Nanos = Nanos::from_secs(1);
+
+/// Good answers that make a node healthy.
+const HEALTHY_AFTER: u32 = 2;
+
+/// Failures that make a node unhealthy.
+const UNHEALTHY_AFTER: u32 = 3;
+
+/// Reads `upstreams:`; the names, and at their positions the upstreams that could be read.
+pub(super) fn read(top: &Section<'_>) -> (Names, Vec<Option<Upstream>>) {
+    const WHAT: &str = "an upstream";
+    let section = top.required("upstreams", "upstreams by their names").and_then(|field| {
+        let section = field.mapping("upstreams by their names")?;
+        match section.is_empty() {
+            true => field.fail(Problem::error(field.place(), "is empty").expected("upstreams by their names")),
+            false => Some(section),
+        }
+    });
+    let Some(section) = section else {
+        return (Names::none(WHAT, false), Vec::new());
+    };
+    let mut names = Names::none(WHAT, true);
+    let mut upstreams = Vec::new();
+    for (name, field) in section.fields() {
+        if names.define(name, &field, field.key_place()).is_some() {
+            upstreams.push(upstream(name, &field));
+        }
+    }
+    (names, upstreams)
+}
+
+fn upstream(name: &str, field: &Field<'_>) -> Option<Upstream> {
+    let section = field.section(&KEYS, &[])?;
+    let nodes = section.required("nodes", NODES).and_then(|field| nodes(&field));
+    let balance = balance(&section);
+    let health_check = section.get_with("health_check", health_check);
+    let timeouts = section.get_or("timeouts", Timeouts::default(), timeouts);
+    let retries = section.get_or("retries", Retries::default(), retries);
+    let slow_start = section.get_or("slow_start", Nanos::ZERO, Field::duration);
+    Some(Upstream {
+        name: name.to_owned(),
+        nodes: nodes?,
+        balance: balance?,
+        health_check: health_check?,
+        timeouts: timeouts?,
+        retries: retries?,
+        slow_start: slow_start?,
+    })
+}
+
+fn nodes(field: &Field<'_>) -> Option<Vec<Node>> {
+    each_once(&field.nonempty_list(NODES)?, node, |node| node.address.clone())
+}
+
+fn node(field: &Field<'_>) -> Option<Node> {
+    const EXPECTED: &str = "a host and a port, like `10.0.1.1:9000`";
+    if field.mapping_if().is_none() {
+        return Some(Node { address: field.parsed(EXPECTED, host_and_port)?, weight: 1 });
+    }
+    let section = field.section(&["address", "weight"], &[])?;
+    let address = section.required("address", EXPECTED).and_then(|field| field.parsed(EXPECTED, host_and_port));
+    let weight = section.get_or("weight", 1, |field| field.small_whole(1..=MOST_WEIGHT));
+    Some(Node { address: address?, weight: weight? })
+}
+
+fn balance(section: &Section<'_>) -> Option<Balance> {
+    let hash_on = section.get("hash_on");
+    let Some(field) = section.get("balance") else {
+        return match hash_on {
+            Some(hash_on) => hash_on.fail(hash_without_hashing(&hash_on)),
+            None => Some(Balance::RoundRobin),
+        };
+    };
+    let words = [("round_robin", 0), ("random", 1), ("least_requests", 2), ("consistent_hash", 3)];
+    let balance = match field.choice(&words, &[])? {
+        0 => Balance::RoundRobin,
+        1 => Balance::Random,
+        2 => Balance::LeastRequests,
+        _ => {
+            let Some(hash_on) = hash_on else {
+                return field
+                    .fail(field.error("needs `hash_on`").expected("a part of the request, like `hash_on: customer`"));
+            };
+            return Some(Balance::ConsistentHash(key::part(&hash_on)?));
+        }
+    };
+    match hash_on {
+        Some(hash_on) => hash_on.fail(hash_without_hashing(&hash_on)),
+        None => Some(balance),
+    }
+}
+
+fn hash_without_hashing(hash_on: &Field<'_>) -> Problem {
+    Problem::error(hash_on.key_place(), "means nothing here").hint("write `balance: consistent_hash`, or leave it out")
+}
+
+fn health_check(field: &Field<'_>) -> Option<HealthCheck> {
+    const PATH: &str = "the path to ask for, like `/healthz`";
+    let section = field.section(&["path", "every", "timeout", "healthy_after", "unhealthy_after"], &[])?;
+    let path = section.required("path", PATH).and_then(|field| field.plain_path(PATH));
+    let every = section.get_or("every", CHECK_EVERY, Field::positive_duration);
+    let timeout = section.get_or("timeout", CHECK_TIMEOUT, Field::positive_duration);
+    let healthy_after = section.get_or("healthy_after", HEALTHY_AFTER, |field| field.small_whole(1..=1_000));
+    let unhealthy_after = section.get_or("unhealthy_after", UNHEALTHY_AFTER, |field| field.small_whole(1..=1_000));
+    Some(HealthCheck {
+        path: path?,
+        every: every?,
+        timeout: timeout?,
+        healthy_after: healthy_after?,
+        unhealthy_after: unhealthy_after?,
+    })
+}
+
+fn timeouts(field: &Field<'_>) -> Option<Timeouts> {
+    let section = field.section(&["connect", "first_byte", "idle", "total"], &[])?;
+    let defaults = Timeouts::default();
+    let connect = section.get_or("connect", defaults.connect, Field::positive_duration);
+    let first_byte = section.get_or("first_byte", defaults.first_byte, Field::positive_duration);
+    let idle = section.get_or("idle", defaults.idle, Field::positive_duration);
+    let total = section.get_with("total", Field::positive_duration);
+    Some(Timeouts { connect: connect?, first_byte: first_byte?, idle: idle?, total: total? })
+}
+
+/// `on` says what every retry is for; there is one kind.
+fn retries(field: &Field<'_>) -> Option<Retries> {
+    let section = field.section(&["attempts", "on"], &[])?;
+    let defaults = Retries::default();
+    let attempts = section.get_or("attempts", defaults.attempts, |field| field.small_whole(0..=MOST_RETRIES));
+    let on = section.get_with("on", |field| {
+        let items = field.nonempty_list("a list of `connect_error`")?;
+        every(items.iter().map(|item| item.choice(&[("connect_error", ())], &[])))
+    });
+    on?;
+    Some(Retries { attempts: attempts? })
+}

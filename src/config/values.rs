@@ -1,0 +1,207 @@
+//! Values that several sections hold: numbers within bounds, header fields, addresses.
+
+use std::collections::HashSet;
+use std::ops::RangeInclusive;
+
+use http::{HeaderName, HeaderValue};
+
+use crate::config::problem::Problem;
+use crate::config::read::{Field, every};
+use crate::config::scalar::{self, Misfit};
+use crate::ruleset::matcher::HeaderEdits;
+use crate::units::Nanos;
+
+/// What a duration looks like.
+pub(super) const A_DURATION: &str = "a length of time, like `250ms`, `30s` or `15m`";
+
+/// Header fields that frame a message or belong to one connection: tollgate sets them itself.
+const FRAMING: [HeaderName; 7] = [
+    http::header::CONNECTION,
+    http::header::CONTENT_LENGTH,
+    http::header::TE,
+    http::header::TRAILER,
+    http::header::TRANSFER_ENCODING,
+    http::header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+];
+
+fn misfit(message: impl Into<String>) -> Misfit {
+    Misfit { message: message.into(), hint: None }
+}
+
+impl<'a> Field<'a> {
+    /// A length of time, zero included.
+    pub(super) fn duration(&self) -> Option<Nanos> {
+        self.parsed(A_DURATION, scalar::duration)
+    }
+
+    /// A length of time above zero.
+    pub(super) fn positive_duration(&self) -> Option<Nanos> {
+        self.parsed(A_DURATION, |text| match scalar::duration(text)? {
+            Nanos::ZERO => Err(misfit("must be longer than nothing")),
+            duration => Ok(duration),
+        })
+    }
+
+    /// A whole number within `bounds`.
+    pub(super) fn whole(&self, bounds: RangeInclusive<u64>) -> Option<u64> {
+        let (least, most) = (bounds.start(), bounds.end());
+        let expected = match *most {
+            u64::MAX if *least == 0 => "a whole number".to_owned(),
+            u64::MAX => format!("a whole number, at least {least}"),
+            _ => format!("a whole number from {least} to {most}"),
+        };
+        self.parsed(&expected, |text| match scalar::whole(text)? {
+            number if number < *least => Err(misfit("is too small")),
+            number if number > *most => Err(misfit("is too large")),
+            number => Ok(number),
+        })
+    }
+
+    /// A whole number within `bounds`.
+    pub(super) fn small_whole(&self, bounds: RangeInclusive<u32>) -> Option<u32> {
+        let number = self.whole(u64::from(*bounds.start())..=u64::from(*bounds.end()))?;
+        u32::try_from(number).ok()
+    }
+
+    /// A number of bytes within `bounds`.
+    pub(super) fn size(&self, bounds: RangeInclusive<usize>) -> Option<usize> {
+        let expected = format!("a size from {}B to {}KiB, like `8KiB`", bounds.start(), bounds.end() >> 10);
+        self.parsed(&expected, |text| match usize::try_from(scalar::size(text)?) {
+            Ok(bytes) if bytes < *bounds.start() => Err(misfit("is too small")),
+            Ok(bytes) if bytes <= *bounds.end() => Ok(bytes),
+            _ => Err(misfit("is too large")),
+        })
+    }
+
+    /// `true` or `false`.
+    pub(super) fn flag(&self) -> Option<bool> {
+        self.parsed("`true` or `false`", scalar::flag)
+    }
+
+    /// The name of a header field, in lower case.
+    pub(super) fn header_name(&self) -> Option<HeaderName> {
+        self.parsed("the name of a header field, like `x-api-key`", parse_header_name)
+    }
+
+    /// Every name of a mapping with what `read` makes of its value.
+    pub(super) fn by_header<T>(
+        &self,
+        expected: &str,
+        read: impl Fn(&HeaderName, &Self) -> Option<T>,
+    ) -> Option<Vec<(HeaderName, T)>> {
+        let mut seen = HashSet::new();
+        every(self.mapping(expected)?.fields().map(|(key, field)| {
+            let name = match parse_header_name(key) {
+                Ok(name) if seen.insert(name.clone()) => Some(name),
+                Ok(_) => {
+                    let message = "is given twice: case does not count in header names";
+                    field.fail(Problem::error(field.key_place(), message))
+                }
+                Err(misfit) => field.fail(Problem::error(field.key_place(), misfit.message)),
+            };
+            let name = name?;
+            let value = read(&name, &field)?;
+            Some((name, value))
+        }))
+    }
+
+    /// Header fields to set, whose values are never shown.
+    pub(super) fn headers_to_set(&self) -> Option<Vec<(HeaderName, HeaderValue)>> {
+        self.by_header("header fields and their values", |name, field| {
+            if FRAMING.contains(name) {
+                return field.fail(framing_problem(field));
+            }
+            field.clone().secret().parsed("the value of a header field", |text| {
+                HeaderValue::from_str(text).map_err(|_| misfit("holds characters that no header field may hold"))
+            })
+        })
+    }
+
+    /// `{set: {...}, remove: [...]}`
+    pub(super) fn header_edits(&self) -> Option<HeaderEdits> {
+        let section = self.section(&["set", "remove"], &[])?;
+        let set = section.get_or("set", Vec::new(), Field::headers_to_set);
+        let remove = section.get_or("remove", Vec::new(), Field::headers_to_remove);
+        Some(HeaderEdits { set: set?, remove: remove? })
+    }
+
+    fn headers_to_remove(&self) -> Option<Vec<HeaderName>> {
+        let items = self.list("a list of names of header fields")?;
+        every(items.iter().map(|item| match item.header_name()? {
+            name if FRAMING.contains(&name) => item.fail(framing_problem(item)),
+            name => Some(name),
+        }))
+    }
+
+    /// The path of a request or of a part of it: begins with `/`, holds no query.
+    pub(super) fn plain_path(&self, expected: &str) -> Option<String> {
+        self.parsed(expected, |text| {
+            if !text.starts_with('/') {
+                return Err(misfit("must begin with `/`"));
+            }
+            if text.chars().any(|c| matches!(c, '?' | '#' | '\\' | '*') || c.is_whitespace() || c.is_control()) {
+                return Err(misfit("holds a character that a path cannot hold"));
+            }
+            Ok(text.to_owned())
+        })
+    }
+}
+
+fn framing_problem(field: &Field<'_>) -> Problem {
+    Problem::error(field.key_place(), "names a header field that tollgate sets itself")
+}
+
+fn parse_header_name(text: &str) -> Result<HeaderName, Misfit> {
+    HeaderName::from_bytes(text.as_bytes()).map_err(|_| misfit("is not the name of a header field"))
+}
+
+/// Whether `name` may name a limit, route, upstream or plan: such names become labels and parts of header fields.
+pub(super) fn check_name(name: &str) -> Result<(), Misfit> {
+    let fine = name.len() <= 64
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.:/".contains(c));
+    match fine {
+        true => Ok(()),
+        false => Err(misfit("is not a name: names have up to 64 letters, digits and `-`, `_`, `.`, `:`, `/`")),
+    }
+}
+
+/// `host:port`, the host a name or an address.
+pub(super) fn host_and_port(text: &str) -> Result<String, Misfit> {
+    if let Some((_, rest)) = text.split_once("://") {
+        let hint = Some(format!("leave the scheme out: `{}`", rest.trim_end_matches('/')));
+        return Err(Misfit { hint: hint.filter(|_| !rest.contains('@')), ..misfit("has a scheme") });
+    }
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return Err(Misfit { hint: Some(format!("did you mean `{text}:80`?")), ..misfit("has no port") });
+    };
+    match port.parse::<u16>() {
+        Ok(number) if number > 0 && port.bytes().all(|byte| byte.is_ascii_digit()) => {}
+        _ => return Err(misfit("has no port from 1 to 65535")),
+    }
+    let address = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    let fine = match address {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => is_host_name(host) || host.parse::<std::net::Ipv4Addr>().is_ok(),
+    };
+    if !fine && host.parse::<std::net::Ipv6Addr>().is_ok() {
+        return Err(Misfit { hint: Some(format!("did you mean `[{host}]:{port}`?")), ..misfit("needs brackets") });
+    }
+    match fine {
+        true => Ok(text.to_owned()),
+        false => Err(misfit("is not a host and a port")),
+    }
+}
+
+/// Letters, digits, `-` and `_` in labels joined by points; four numbers are an address and not a name.
+fn is_host_name(host: &str) -> bool {
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    let numeric = host.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()));
+    host.len() <= 253 && host.strip_suffix('.').unwrap_or(host).split('.').all(label) && !numeric
+}

@@ -1,0 +1,95 @@
+//! How messages show words and values.
+
+/// About what the design promises and this version lacks.
+pub(super) const NOT_YET: &str = "is not supported by this version";
+
+/// The longest value that is shown, in characters.
+const LONGEST_SHOWN: usize = 60;
+
+/// The length from which letters mixed with digits look like a key or a token.
+const LIKE_A_TOKEN: usize = 12;
+
+/// The same for several such words with `-` or `_` between them, which need this many digits besides: names of things
+/// have few.
+const LIKE_TOKENS: (usize, usize) = (20, 6);
+
+/// The hint for a near miss.
+pub(super) fn did_you_mean(near: &str) -> String {
+    format!("did you mean `{near}`?")
+}
+
+/// `` `a`, `b` or `c` ``
+pub(super) fn alternatives<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    listed(words, "or")
+}
+
+/// `` `a`, `b` and `c` ``
+pub(super) fn all_of<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    listed(words, "and")
+}
+
+fn listed<'a>(words: impl IntoIterator<Item = &'a str>, last: &str) -> String {
+    let words: Vec<String> = words.into_iter().map(|word| format!("`{word}`")).collect();
+    match words.as_slice() {
+        [] => "nothing".to_owned(),
+        [only] => only.clone(),
+        [first @ .., end] => format!("{} {last} {end}", first.join(", ")),
+    }
+}
+
+/// A value in backquotes, unless it is long or might be a secret.
+pub(super) fn shown(text: &str) -> String {
+    match text.chars().count() <= LONGEST_SHOWN && !may_be_secret(text) {
+        true => format!("`{}`", text.escape_debug()),
+        false => hidden(text),
+    }
+}
+
+/// A value that is not shown.
+pub(super) fn hidden(text: &str) -> String {
+    format!("text of {} characters (not shown)", text.chars().count())
+}
+
+/// Addresses with user data, and long runs of letters and digits.
+pub(super) fn may_be_secret(text: &str) -> bool {
+    let digits = |run: &str| run.bytes().filter(u8::is_ascii_digit).count();
+    let mixed = |run: &str| digits(run) > 0 && run.bytes().any(|byte| byte.is_ascii_alphabetic());
+    let mut tokens = text.split(|c: char| !c.is_ascii_alphanumeric());
+    let mut joined = text.split(|c: char| !c.is_ascii_alphanumeric() && !"-_+=".contains(c));
+    let (long, with_digits) = LIKE_TOKENS;
+    text.contains('@')
+        || tokens.any(|run| run.len() >= LIKE_A_TOKEN && mixed(run))
+        || joined.any(|run| run.len() >= long && mixed(run) && digits(run) >= with_digits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_listed_as_in_a_sentence() {
+        assert_eq!(alternatives([]), "nothing");
+        assert_eq!(alternatives(["a"]), "`a`");
+        assert_eq!(alternatives(["a", "b", "c"]), "`a`, `b` or `c`");
+        assert_eq!(all_of(["a", "b"]), "`a` and `b`");
+    }
+
+    #[test]
+    fn what_may_be_a_secret_is_not_shown() {
+        let open = ["10/s", "1/333333333ns", "api2.example.com:9000", "per-customer-orders-eu-west-1", "10.0.0.0/33"];
+        for text in open {
+            assert_eq!(shown(text), format!("`{text}`"));
+        }
+        let secret = [
+            "sk_live_51HxTq9Zk3aBcD",
+            "550e8400-e29b-41d4-a716-446655440000",
+            "redis://:hunter2@host",
+            "Bearer eyJhbGciOiJIUzI1NiJ9.e30.abc",
+        ];
+        for text in secret {
+            assert!(!shown(text).contains('`'), "{text}");
+        }
+        assert_eq!(shown(&"x".repeat(61)), "text of 61 characters (not shown)");
+        assert_eq!(shown("a\nb"), "`a\\nb`");
+    }
+}

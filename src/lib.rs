@@ -1,0 +1,15 @@
+//! tollgate: a rate-limiting gateway.
+
+pub mod admin;
+pub mod algorithm;
+pub mod cli;
+pub mod clock;
+pub mod config;
+pub mod customers;
+pub mod proxy;
+pub mod ruleset;
+pub mod runtime;
+pub mod simulation;
+pub mod store;
+pub mod telemetry;
+pub mod units;

@@ -1,0 +1,10 @@
+//! The `tollgate` program.
+
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    tollgate::cli::main()
+}

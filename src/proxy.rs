@@ -1,0 +1,231 @@
+//! The glue to pingora: each filter hands over to the file that knows.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use bytes::Bytes;
+use pingora::http::{RequestHeader, ResponseHeader};
+use pingora::protocols::Digest;
+use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
+use pingora::upstreams::peer::HttpPeer;
+use pingora::{Error, ErrorType, Result};
+
+pub mod admit;
+pub mod connection;
+pub mod context;
+pub mod facts;
+pub mod forward;
+pub mod live;
+pub mod queue;
+pub mod respond;
+pub mod upstream;
+
+use context::Context;
+use live::Live;
+
+use crate::clock::Clock;
+use crate::ruleset::key::KeyHasher;
+use crate::store::Store;
+
+/// What all connections share.
+#[derive(Clone)]
+pub struct Gateway(Arc<Shared>);
+
+/// See [`Gateway`].
+pub struct Shared {
+    /// What is in force.
+    pub live: ArcSwap<Live>,
+    /// Where states are kept.
+    pub store: Arc<Store>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Makes keys.
+    pub hasher: KeyHasher,
+    /// The requests being handled.
+    pub active: Arc<AtomicU64>,
+}
+
+impl Gateway {
+    /// A gateway with `shared`.
+    pub fn new(shared: Shared) -> Self {
+        Self(Arc::new(shared))
+    }
+}
+
+impl std::ops::Deref for Gateway {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+/// How long a connection may stay silent between two requests, in pingora's seconds.
+const KEEPALIVE: u64 = connection::IDLE.secs_ceil();
+
+#[async_trait]
+impl ProxyHttp for Gateway {
+    type CTX = Context;
+
+    fn new_ctx(&self) -> Context {
+        Context::new(self)
+    }
+
+    async fn early_request_filter(&self, session: &mut Session, context: &mut Context) -> Result<()> {
+        if let Some(connection) = &context.connection {
+            connection.request_began();
+        }
+        // Never on again where pingora turned it off: HTTP/1.0, `Connection: close`.
+        if session.get_keepalive().is_some() {
+            session.set_keepalive(Some(KEEPALIVE));
+        }
+        Ok(())
+    }
+
+    async fn request_filter(&self, session: &mut Session, context: &mut Context) -> Result<bool> {
+        match admit::admit(session, context).await {
+            Ok(()) => {
+                upstream::deadline::set_total(context);
+                upstream::deadline::set_idle(session, context);
+                Ok(false)
+            }
+            Err(answer) => respond::send(session, context, &answer).await.map(|()| true),
+        }
+    }
+
+    async fn upstream_peer(&self, _session: &mut Session, context: &mut Context) -> Result<Box<HttpPeer>> {
+        upstream::peer(context)
+    }
+
+    async fn connected_to_upstream(
+        &self,
+        session: &mut Session,
+        _reused: bool,
+        _peer: &HttpPeer,
+        _fd: std::os::fd::RawFd,
+        _digest: Option<&Digest>,
+        context: &mut Context,
+    ) -> Result<()> {
+        if session.as_mut().is_body_empty() {
+            upstream::deadline::set_first_byte(context);
+        }
+        Ok(())
+    }
+
+    async fn request_body_filter(
+        &self,
+        _session: &mut Session,
+        _body: &mut Option<Bytes>,
+        end_of_stream: bool,
+        context: &mut Context,
+    ) -> Result<()> {
+        if end_of_stream {
+            upstream::deadline::set_first_byte(context);
+        }
+        Ok(())
+    }
+
+    async fn upstream_request_filter(
+        &self,
+        session: &mut Session,
+        request: &mut RequestHeader,
+        context: &mut Context,
+    ) -> Result<()> {
+        forward::request(request, context, admit::peer(session))
+    }
+
+    async fn upstream_response_filter(
+        &self,
+        _session: &mut Session,
+        response: &mut ResponseHeader,
+        context: &mut Context,
+    ) -> Result<()> {
+        if !response.status.is_informational() {
+            upstream::answered(context);
+        }
+        Ok(())
+    }
+
+    async fn response_filter(
+        &self,
+        session: &mut Session,
+        response: &mut ResponseHeader,
+        context: &mut Context,
+    ) -> Result<()> {
+        if response.status.is_informational() {
+            return Ok(());
+        }
+        context.status = Some(response.status.as_u16());
+        forward::response(response, context)?;
+        forward::frame_for_client(session, response);
+        Ok(())
+    }
+
+    fn fail_to_connect(
+        &self,
+        _session: &mut Session,
+        _peer: &HttpPeer,
+        context: &mut Context,
+        error: Box<Error>,
+    ) -> Box<Error> {
+        upstream::connect_failed(context, error)
+    }
+
+    fn error_while_proxy(
+        &self,
+        _peer: &HttpPeer,
+        session: &mut Session,
+        error: Box<Error>,
+        context: &mut Context,
+        reused: bool,
+    ) -> Box<Error> {
+        upstream::broke_off(session, context, error, reused)
+    }
+
+    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, context: &mut Context) -> FailToProxy {
+        let answer = respond::answer_to(error)
+            .filter(|_| session.response_written().is_none_or(|head| head.status.is_informational()));
+        let error_code = answer.as_ref().map_or(0, respond::Answer::status);
+        if let Some(answer) = answer {
+            // pingora closes after a failure, whatever is returned here.
+            session.set_keepalive(None);
+            match respond::send(session, context, &answer).await {
+                Ok(()) if session.as_downstream_mut().is_body_done() => {}
+                Ok(()) => session.as_downstream_mut().shutdown().await,
+                Err(error) => tracing::debug!(%error, "the client went away before its answer"),
+            }
+        }
+        FailToProxy { error_code, can_reuse_downstream: false }
+    }
+
+    fn suppress_error_log(&self, _session: &Session, _context: &Context, _error: &Error) -> bool {
+        true
+    }
+
+    fn suppress_proxy_warn_log(
+        &self,
+        _session: &Session,
+        _context: &Context,
+        _error: &Error,
+        _of: ProxyWarnLogContext,
+    ) -> bool {
+        true
+    }
+
+    fn request_summary(&self, session: &Session, _context: &Context) -> String {
+        session.req_header().method.to_string()
+    }
+
+    async fn logging(&self, _session: &mut Session, error: Option<&Error>, context: &mut Context) {
+        if let Some(error) = error {
+            upstream::log_failure(context, error);
+        }
+    }
+}
+
+/// An error for pingora that `respond` turns into "no healthy node".
+fn no_node() -> Box<Error> {
+    Error::new(ErrorType::HTTPStatus(503))
+}

@@ -1,0 +1,193 @@
+//! From a request's head to its verdict: canonical facts, route, caller, charges, store.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::{HeaderMap, header};
+use pingora::proxy::Session;
+
+use crate::algorithm::{Decision, Denial};
+use crate::customers::Customer;
+use crate::proxy::context::{Admission, Context};
+use crate::proxy::facts::{self, Refused, Target};
+use crate::proxy::queue::Place;
+use crate::proxy::respond::{self, Answer};
+use crate::proxy::upstream::deadline;
+use crate::ruleset::key::{Caller, Facts, KeyPart, Resolved};
+use crate::ruleset::limit::PlanId;
+use crate::ruleset::upstream::Balance;
+use crate::ruleset::verdict::{Outcome, Standing, Verdict};
+use crate::ruleset::{CredentialSource, CustomerRules, UnknownCredential};
+use crate::units::Nanos;
+
+/// Decides whether a request may pass, and makes it wait if it has to. `Err` is what it is answered instead.
+pub async fn admit(session: &Session, context: &mut Context) -> Result<(), Answer> {
+    let live = Arc::clone(&context.live);
+    let ruleset = &live.ruleset;
+    let head = session.req_header();
+    context.method = head.method.as_str().to_owned();
+    context.is_grpc = respond::is_grpc(&head.headers);
+    let found = read_target(session, context);
+    let route_id = found
+        .as_ref()
+        .ok()
+        .and_then(|(target, client)| ruleset.matcher.find(&facts_of(&context.method, target, &head.headers, *client)));
+    context.set_route(route_id);
+    let (target, client) = found?;
+    let route = context.matched().ok_or(Answer::NoRoute)?;
+    let facts = facts_of(&context.method, &target, &head.headers, client);
+
+    let customer = match &ruleset.customers {
+        Some(rules) => identify(rules, &head.headers, |credential| live.directory.find(credential))?,
+        None => None,
+    };
+    let anonymous_plan = ruleset.customers.as_ref().and_then(|rules| rules.anonymous);
+    let plan = customer.map(|customer| PlanId(customer.plan)).or(anonymous_plan);
+    let resolved = Resolved {
+        route: &route.name,
+        path_pattern: &route.path_pattern,
+        caller: customer.map_or(Caller::Anonymous, |customer| Caller::Customer(&customer.name)),
+        plan: plan.and_then(|plan| Some((plan, ruleset.plans.get(plan.0)?.as_str()))),
+    };
+    let hasher = &context.gateway.hasher;
+    let charges = ruleset.charges(route, &facts, &resolved, hasher).map_err(|missing| match missing.part {
+        KeyPart::Customer => Answer::CredentialMissing,
+        part => Answer::KeyMissing(part.describe()),
+    })?;
+    let balance_hash = match &ruleset.upstreams[route.upstream.0].balance {
+        Balance::ConsistentHash(part) => hasher.part(part, &facts, &resolved),
+        _ => None,
+    };
+
+    context.balance_hash = balance_hash;
+    context.customer = customer.map(|customer| Arc::clone(&customer.name));
+    context.plan = plan;
+    context.client = client;
+    context.target = Some(target);
+    context.charges = charges;
+    charge(context).await
+}
+
+fn read_target(session: &Session, context: &Context) -> Result<(Target, Option<IpAddr>), Answer> {
+    let head = session.req_header();
+    let raw_target = head.raw_path();
+    facts::check_size(raw_target, &head.headers, &context.live.ruleset.request_head)?;
+    if head.method == http::Method::TRACE {
+        return Err(Answer::MethodNotAllowed);
+    }
+    facts::check_framing(&session.as_downstream().to_h1_raw(), &head.headers)?;
+    let target = Target::new(head.method.as_str(), raw_target, &head.headers)?;
+    let client =
+        peer(session).and_then(|peer| facts::client_address(peer, &head.headers, &context.live.ruleset.client_address));
+    Ok((target, client))
+}
+
+/// The other end of the connection.
+pub fn peer(session: &Session) -> Option<IpAddr> {
+    session.client_addr().and_then(|address| address.as_inet()).map(std::net::SocketAddr::ip)
+}
+
+fn facts_of<'a>(method: &'a str, target: &'a Target, headers: &'a HeaderMap, client: Option<IpAddr>) -> Facts<'a> {
+    Facts { method, host: &target.host, path: &target.path, query: target.query.as_deref(), headers, client }
+}
+
+/// The customer whose credential a request carries; `None` for a caller without one.
+fn identify<'d>(
+    rules: &CustomerRules,
+    headers: &HeaderMap,
+    find: impl Fn(&[u8]) -> Option<&'d Customer>,
+) -> Result<Option<&'d Customer>, Answer> {
+    let credential = rules.identify.iter().find_map(|source| match source {
+        CredentialSource::Header(name) => headers.get(name).map(http::HeaderValue::as_bytes),
+        CredentialSource::Bearer => bearer(headers),
+    });
+    let customer = credential.and_then(find);
+    match (credential, customer, rules.unknown, rules.anonymous) {
+        (_, Some(customer), _, _) => Ok(Some(customer)),
+        (Some(_), None, UnknownCredential::Deny, _) => Err(Answer::CredentialUnknown),
+        (_, None, _, Some(_)) => Ok(None),
+        (_, None, _, None) => Err(Answer::CredentialMissing),
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = value.split_at_checked("bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+/// Charges the request under all its limits, counts what came of it, and waits if that is what came of it.
+async fn charge(context: &mut Context) -> Result<(), Answer> {
+    if context.charges.is_empty() {
+        return Ok(());
+    }
+    let Some(route) = context.route else { return Ok(()) };
+    let live = Arc::clone(&context.live);
+    let now = context.gateway.clock.now();
+    let charged = context.gateway.store.charge(&live.binding, &mut context.charges, now).await;
+    context.charged_at = now;
+    let took = context.gateway.clock.now().saturating_sub(now);
+    context.verdict = Verdict::new(&live.ruleset, &context.charges, &charged);
+    let places = take_places(context, now);
+    live.meters.observe_verdict(&live.ruleset, route, context.plan, &context.charges, &context.verdict, took);
+    match context.verdict.outcome {
+        Outcome::Deny(_) => Err(Answer::Limited),
+        Outcome::Admit { wait: Nanos::ZERO } => {
+            context.admission = Admission::Passed { at: now };
+            Ok(())
+        }
+        Outcome::Admit { wait } => {
+            context.admission = Admission::Waiting;
+            deadline::set_total(context);
+            wait_for_turn(context, wait).await;
+            drop(places);
+            context.admission = Admission::Passed { at: context.gateway.clock.now() };
+            Ok(())
+        }
+    }
+}
+
+/// Takes a place in the queue of every limit that makes the request wait. Where a queue is full the request is denied,
+/// and what it was charged is taken back.
+fn take_places(context: &mut Context, now: Nanos) -> Vec<Place> {
+    let waits = |standing: &Standing| match standing.decision {
+        Decision::Admit { wait } if wait > Nanos::ZERO => Some(now.saturating_add(wait)),
+        _ => None,
+    };
+    let mut places = Vec::new();
+    for position in 0..context.verdict.standings.len() {
+        let standing = context.verdict.standings[position];
+        let Some(turn) = waits(&standing) else { continue };
+        match context.live.queues[standing.limit.0].enter(turn) {
+            Ok(place) => places.push(place),
+            Err(free) => {
+                context.refund(now);
+                let retry_after = free.min(turn).saturating_sub(now).max(Nanos::new(1));
+                context.verdict.deny(position, Denial::Later { retry_after });
+                return Vec::new();
+            }
+        }
+    }
+    places
+}
+
+/// Holds the request back. A client that goes away ends this (see `connection`), and its charge is taken back.
+async fn wait_for_turn(context: &Context, wait: Nanos) {
+    if let Some(connection) = &context.connection {
+        connection.set_waiting(true);
+    }
+    tokio::time::sleep(wait.to_duration()).await;
+    if let Some(connection) = &context.connection {
+        connection.set_waiting(false);
+    }
+}
+
+impl From<Refused> for Answer {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Malformed(problem) => Self::Malformed(problem),
+            Refused::TargetTooLong(_) => Self::TargetTooLong,
+            Refused::HeadTooLarge(problem) => Self::HeadTooLarge(problem),
+        }
+    }
+}

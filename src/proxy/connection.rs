@@ -1,0 +1,406 @@
+//! One client connection: its phase, its deadline, and what is said on it without a request being known.
+//!
+//! pingora bounds single reads, not the time until a request's head is complete, and from the second request of a
+//! connection on not even those; nor has it a bound for the head of an upstream's response. So every connection has
+//! one deadline, and [`Edge`] drives the connection's future and ends it when the deadline passes.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll, ready};
+
+use async_trait::async_trait;
+use bytes::{Buf, BytesMut};
+use parking_lot::Mutex;
+use pingora::apps::{HttpServerApp, ServerApp};
+use pingora::protocols::raw_connect::ProxyDigest;
+use pingora::protocols::{
+    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream, TimingDigest,
+    UniqueID, UniqueIDType,
+};
+use pingora::proxy::HttpProxy;
+use pingora::server::ShutdownWatch;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::{sleep, timeout};
+
+use crate::proxy::Gateway;
+use crate::proxy::respond::{Answer, raw_answer};
+use crate::units::Nanos;
+
+/// How long a connection may stay silent between two requests.
+pub const IDLE: Nanos = Nanos::from_secs(60);
+/// How long, and for how many bytes, a closing connection is still read so that the client can read its answer.
+const LINGER: Nanos = Nanos::from_secs(2);
+const LINGER_BYTES: usize = 64 << 20;
+/// How much is read ahead of a client that waits in a queue.
+const AHEAD: usize = 64 << 10;
+
+tokio::task_local! {
+    static CURRENT: Arc<Connection>;
+}
+
+/// What is known of a connection.
+pub struct Connection {
+    gateway: Gateway,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    deadline: Option<Nanos>,
+    /// Whether any byte of a response to the current request was sent.
+    answering: bool,
+    /// Bytes left to say once the deadline has passed.
+    farewell: Option<Vec<u8>>,
+    expired: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nothing of a next request has come.
+    Idle,
+    /// A request's head is coming in.
+    Head,
+    /// A request is being handled.
+    Busy,
+    /// A request is held back; whether its client still waits is watched.
+    Waiting,
+}
+
+/// How a connection's future ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Finished,
+    Expired,
+    ClientGone,
+}
+
+// === impl Connection ===
+
+impl Connection {
+    fn new(gateway: Gateway) -> Self {
+        let head = gateway.live.load().ruleset.request_head.timeout;
+        let deadline = Some(gateway.clock.now().saturating_add(head));
+        let state = State { phase: Phase::Idle, deadline, answering: false, farewell: None, expired: false };
+        Self { gateway, state: Mutex::new(state) }
+    }
+
+    /// The connection that the running task serves.
+    pub fn current() -> Option<Arc<Self>> {
+        CURRENT.try_with(Arc::clone).ok()
+    }
+
+    /// A request's head is complete.
+    pub fn request_began(&self) {
+        let mut state = self.state.lock();
+        (state.phase, state.deadline, state.answering) = (Phase::Busy, None, false);
+    }
+
+    /// The request is over; the next may come.
+    pub fn request_ended(&self) {
+        let idle = self.gateway.clock.now().saturating_add(IDLE);
+        let mut state = self.state.lock();
+        (state.phase, state.deadline, state.answering) = (Phase::Idle, Some(idle), false);
+    }
+
+    /// The current request has to be over by `deadline`.
+    pub fn set_deadline(&self, deadline: Option<Nanos>) {
+        self.state.lock().deadline = deadline;
+    }
+
+    /// The current request is held back, or not any more.
+    pub fn set_waiting(&self, waiting: bool) {
+        self.state.lock().phase = if waiting { Phase::Waiting } else { Phase::Busy };
+    }
+
+    /// Whether the deadline has passed, and if so whether an answer can still be sent.
+    pub fn expired(&self) -> Option<bool> {
+        let state = self.state.lock();
+        state.expired.then_some(!state.answering)
+    }
+
+    /// What is sent after the deadline has passed.
+    pub fn set_farewell(&self, bytes: Vec<u8>) {
+        self.state.lock().farewell = Some(bytes);
+    }
+
+    /// Bytes came from the client.
+    fn received(&self) {
+        let mut state = self.state.lock();
+        if state.phase == Phase::Idle {
+            let head = self.gateway.live.load().ruleset.request_head.timeout;
+            (state.phase, state.deadline) = (Phase::Head, Some(self.gateway.clock.now().saturating_add(head)));
+        }
+    }
+
+    /// Bytes are going to the client. Those sent before a request is known are an answer of pingora's own (a request
+    /// that cannot be parsed, CONNECT), which no filter sees.
+    fn sending(&self, bytes: &[u8]) {
+        let mut state = self.state.lock();
+        if state.answering {
+            return;
+        }
+        let code: Option<u16> =
+            bytes.get(9..12).and_then(|digits| str::from_utf8(digits).ok()).and_then(|digits| digits.parse().ok());
+        // After an interim response the answer is still to come.
+        state.answering = code.is_none_or(|code| code >= 200);
+        let unasked = matches!(state.phase, Phase::Idle | Phase::Head);
+        drop(state);
+        if let (true, Some(code)) = (unasked, code) {
+            self.gateway.live.load().meters.route(None).count(code);
+        }
+    }
+
+    /// The deadline has passed: what the client is told, if it was in the middle of a request's head.
+    fn expire(&self) {
+        let mut state = self.state.lock();
+        state.expired = true;
+        if state.phase == Phase::Head {
+            state.farewell = Some(raw_answer(&Answer::HeadTimeout));
+            self.gateway.live.load().meters.route(None).count(Answer::HeadTimeout.status());
+        }
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+// === Edge ===
+
+/// Serves connections: pingora's proxy within a connection's deadline.
+pub struct Edge {
+    proxy: Arc<HttpProxy<Gateway>>,
+    gateway: Gateway,
+}
+
+impl Edge {
+    /// Serves with `proxy`, whose gateway is `gateway`.
+    pub fn new(mut proxy: HttpProxy<Gateway>, gateway: Gateway) -> Self {
+        proxy.handle_init_modules();
+        Self { proxy: Arc::new(proxy), gateway }
+    }
+}
+
+#[async_trait]
+impl ServerApp for Edge {
+    async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
+        let connection = Arc::new(Connection::new(self.gateway.clone()));
+        let shared = Arc::new(Mutex::new(Shared { stream, ahead: BytesMut::new() }));
+        let watched = WatchedStream { shared: Arc::clone(&shared), connection: Arc::clone(&connection) };
+        let end = {
+            let serve = self.proxy.process_new(Box::new(watched), shutdown);
+            drive(CURRENT.scope(Arc::clone(&connection), serve), &connection, &shared).await
+        };
+        let farewell = {
+            let mut state = connection.state.lock();
+            // Whoever left the farewell has counted it.
+            state.answering = true;
+            state.farewell.take()
+        };
+        if let (End::Expired, Some(bytes)) = (end, farewell) {
+            let mut last = WatchedStream { shared, connection };
+            connection_says(&mut last, &bytes).await;
+        }
+        None
+    }
+
+    async fn cleanup(&self) {
+        self.proxy.http_cleanup().await;
+    }
+}
+
+async fn connection_says(stream: &mut WatchedStream, bytes: &[u8]) {
+    let say = async {
+        stream.write_all(bytes).await?;
+        stream.flush().await
+    };
+    if matches!(timeout(LINGER.to_duration(), say).await, Ok(Ok(()))) {
+        Shutdown::shutdown(stream).await;
+    }
+}
+
+/// Runs `serve` until it ends, the connection's deadline passes, or the client of a request that waits is gone. When
+/// this returns, `serve` has been dropped.
+async fn drive<F: Future>(serve: F, connection: &Connection, shared: &Mutex<Shared>) -> End {
+    let clock = &connection.gateway.clock;
+    let mut serve = pin!(serve);
+    let mut timer = pin!(sleep(Nanos::ZERO.to_duration()));
+    // The timer may ring early, never late: a deadline that moves away is noticed when it rings.
+    let mut rings_at: Option<Nanos> = None;
+    let end = poll_fn(|task| {
+        if serve.as_mut().poll(task).is_ready() {
+            return Poll::Ready(End::Finished);
+        }
+        let (phase, deadline) = {
+            let state = connection.state.lock();
+            (state.phase, state.deadline)
+        };
+        if phase == Phase::Waiting && shared.lock().client_is_gone(task) {
+            return Poll::Ready(End::ClientGone);
+        }
+        let Some(deadline) = deadline else { return Poll::Pending };
+        loop {
+            if rings_at.is_none_or(|rings_at| rings_at > deadline) {
+                let left = deadline.saturating_sub(clock.now());
+                timer.set(sleep(left.to_duration()));
+                rings_at = Some(deadline);
+            }
+            ready!(timer.as_mut().poll(task));
+            if clock.now() >= deadline {
+                connection.expire();
+                return Poll::Ready(End::Expired);
+            }
+            rings_at = None;
+        }
+    });
+    end.await
+}
+
+// === the stream that pingora sees ===
+
+/// The client's stream, and what was read of it ahead of time.
+struct Shared {
+    stream: Stream,
+    ahead: BytesMut,
+}
+
+impl Shared {
+    /// Reads ahead to see whether the client is still there.
+    fn client_is_gone(&mut self, task: &mut TaskContext<'_>) -> bool {
+        while self.ahead.len() < AHEAD {
+            let mut chunk = [0; 4096];
+            let mut buffer = ReadBuf::new(&mut chunk);
+            match Pin::new(&mut self.stream).poll_read(task, &mut buffer) {
+                Poll::Pending => return false,
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => self.ahead.extend_from_slice(buffer.filled()),
+                Poll::Ready(_) => return true,
+            }
+        }
+        false
+    }
+}
+
+/// Tells the connection what passes.
+struct WatchedStream {
+    shared: Arc<Mutex<Shared>>,
+    connection: Arc<Connection>,
+}
+
+impl fmt::Debug for WatchedStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WatchedStream")
+    }
+}
+
+impl AsyncRead for WatchedStream {
+    fn poll_read(self: Pin<&mut Self>, task: &mut TaskContext<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let mut shared = self.shared.lock();
+        if shared.ahead.is_empty() {
+            ready!(Pin::new(&mut shared.stream).poll_read(task, buffer))?;
+        } else {
+            let length = shared.ahead.len().min(buffer.remaining());
+            buffer.put_slice(&shared.ahead[..length]);
+            shared.ahead.advance(length);
+        }
+        drop(shared);
+        if buffer.filled().len() > before {
+            self.connection.received();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for WatchedStream {
+    fn poll_write(self: Pin<&mut Self>, task: &mut TaskContext<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.connection.sending(bytes);
+        Pin::new(&mut self.shared.lock().stream).poll_write(task, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        task: &mut TaskContext<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.connection.sending(slices.first().map_or(&[], |slice| slice));
+        Pin::new(&mut self.shared.lock().stream).poll_write_vectored(task, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.shared.lock().stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.shared.lock().stream).poll_flush(task)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.shared.lock().stream).poll_shutdown(task)
+    }
+}
+
+#[async_trait]
+impl Shutdown for WatchedStream {
+    /// Closes this side, then reads on for a moment: closing a socket with unread bytes would make the client's system
+    /// throw away the answer that it has not read yet.
+    async fn shutdown(&mut self) {
+        if AsyncWriteExt::shutdown(self).await.is_err() {
+            return;
+        }
+        let connection = Arc::clone(&self.connection);
+        connection.set_deadline(None);
+        let drain = async {
+            let (mut chunk, mut drained) = ([0; 4096], 0);
+            while drained < LINGER_BYTES {
+                match self.read(&mut chunk).await {
+                    Ok(length) if length > 0 => drained += length,
+                    _ => return,
+                }
+            }
+        };
+        // However it ends, the connection is closed next.
+        drop(timeout(LINGER.to_duration(), drain).await);
+    }
+}
+
+impl UniqueID for WatchedStream {
+    fn id(&self) -> UniqueIDType {
+        self.shared.lock().stream.id()
+    }
+}
+
+impl Ssl for WatchedStream {
+    fn get_ssl_digest(&self) -> Option<Arc<pingora::protocols::tls::SslDigest>> {
+        self.shared.lock().stream.get_ssl_digest()
+    }
+
+    fn selected_alpn_proto(&self) -> Option<pingora::protocols::ALPN> {
+        self.shared.lock().stream.selected_alpn_proto()
+    }
+}
+
+impl GetTimingDigest for WatchedStream {
+    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
+        self.shared.lock().stream.get_timing_digest()
+    }
+}
+
+impl GetProxyDigest for WatchedStream {
+    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
+        self.shared.lock().stream.get_proxy_digest()
+    }
+}
+
+impl GetSocketDigest for WatchedStream {
+    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
+        self.shared.lock().stream.get_socket_digest()
+    }
+}
+
+impl Peek for WatchedStream {}

@@ -1,0 +1,278 @@
+//! What is known of a request while it is handled, and what happens when it ends, however it ends.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::algorithm::{Charge, Completion};
+use crate::proxy::Gateway;
+use crate::proxy::connection::Connection;
+use crate::proxy::facts::Target;
+use crate::proxy::live::Live;
+use crate::proxy::respond::{Answer, raw_answer_with};
+use crate::proxy::upstream::Chosen;
+use crate::ruleset::AccessLog;
+use crate::ruleset::limit::PlanId;
+use crate::ruleset::matcher::{Route, RouteId};
+use crate::ruleset::verdict::{Outcome, Standing, Verdict};
+use crate::telemetry::logging::ACCESS;
+use crate::telemetry::meters::InFlight;
+use crate::units::{LimitKey, Nanos};
+
+/// The status that counts where the client went away before an answer.
+const CLIENT_GONE: u16 = 499;
+
+/// One request. What it holds is given back when it is dropped: after the response, when the client goes away, when a
+/// deadline passes, and when a filter panics.
+pub struct Context {
+    /// Where it is handled.
+    pub gateway: Gateway,
+    /// The connection it came on.
+    pub connection: Option<Arc<Connection>>,
+    /// What was in force when it came.
+    pub live: Arc<Live>,
+    /// When its head was complete.
+    pub started: Nanos,
+    /// As sent.
+    pub method: String,
+    /// Its canonical target, once that is known.
+    pub target: Option<Target>,
+    /// The address it is counted by.
+    pub client: Option<IpAddr>,
+    /// The route it takes.
+    pub route: Option<RouteId>,
+    /// The customer, once known.
+    pub customer: Option<Arc<str>>,
+    /// The caller's plan.
+    pub plan: Option<PlanId>,
+    /// Whether the client speaks gRPC.
+    pub is_grpc: bool,
+    /// When it was charged.
+    pub charged_at: Nanos,
+    /// What it was charged.
+    pub charges: Vec<Charge>,
+    /// What its limits say.
+    pub verdict: Verdict,
+    /// How its charges stand.
+    pub admission: Admission,
+    /// What `consistent_hash` goes by.
+    pub balance_hash: Option<LimitKey>,
+    /// The node it is at.
+    pub chosen: Option<Chosen>,
+    /// The nodes whose connections failed.
+    pub tried: Vec<usize>,
+    /// When the node was chosen.
+    pub chosen_at: Nanos,
+    /// Whether the upstream began to answer.
+    pub upstream_answered: bool,
+    /// The status that the client was sent.
+    pub status: Option<u16>,
+    /// Why tollgate itself answered.
+    pub answered: Option<&'static str>,
+    in_flight: Option<InFlight>,
+}
+
+/// How a request's charges stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Nothing is charged.
+    None,
+    /// It is charged and waits for its turn; if it goes away now, the charge is taken back.
+    Waiting,
+    /// It passed: limits that count what runs hold a slot until it ends.
+    Passed {
+        /// When.
+        at: Nanos,
+    },
+}
+
+impl Context {
+    /// A request that begins now.
+    pub fn new(gateway: &Gateway) -> Self {
+        gateway.active.fetch_add(1, Ordering::Relaxed);
+        Self {
+            connection: Connection::current(),
+            live: gateway.live.load_full(),
+            started: gateway.clock.now(),
+            gateway: gateway.clone(),
+            method: String::new(),
+            target: None,
+            client: None,
+            route: None,
+            customer: None,
+            plan: None,
+            is_grpc: false,
+            charged_at: Nanos::ZERO,
+            charges: Vec::new(),
+            verdict: Verdict::UNLIMITED,
+            admission: Admission::None,
+            balance_hash: None,
+            chosen: None,
+            tried: Vec::new(),
+            chosen_at: Nanos::ZERO,
+            upstream_answered: false,
+            status: None,
+            answered: None,
+            in_flight: None,
+        }
+    }
+
+    /// The route that was found.
+    pub fn matched(&self) -> Option<&Route> {
+        self.route.map(|route| self.live.ruleset.matcher.route(route))
+    }
+
+    /// The request takes `route`, or none.
+    pub fn set_route(&mut self, route: Option<RouteId>) {
+        self.route = route;
+        self.in_flight = Some(self.live.meters.route(route).start());
+    }
+
+    /// Takes back what the request was charged.
+    pub fn refund(&self, now: Nanos) {
+        let full_at = |standing: &Standing| self.charged_at.saturating_add(standing.headroom.until_full);
+        let charges = self.charges.iter().copied().zip(self.verdict.standings.iter().map(full_at));
+        self.gateway.store.refund(&self.live.binding, &charges.collect::<Vec<_>>(), now);
+    }
+
+    fn release(&self, now: Nanos) {
+        match self.admission {
+            Admission::None => {}
+            Admission::Waiting => self.refund(now),
+            Admission::Passed { at } => {
+                let end = Completion {
+                    latency: now.saturating_sub(at),
+                    measured: self.status.is_some_and(|status| status < 500) && self.upstream_answered,
+                };
+                self.gateway.store.complete(&self.live.binding, &self.charges, end, now);
+            }
+        }
+    }
+
+    /// The deadline ended the request: what the client is still told.
+    fn say_farewell(&mut self) {
+        let Some(connection) = &self.connection else { return };
+        if let Some(answerable) = connection.expired() {
+            self.answered.get_or_insert(Answer::UpstreamTimeout.cause());
+            if answerable && self.status.is_none() {
+                self.status = Some(Answer::UpstreamTimeout.status());
+                connection.set_farewell(raw_answer_with(&Answer::UpstreamTimeout, self));
+            }
+        }
+    }
+
+    fn write_access_log(&self, status: u16, duration: Nanos) {
+        let wanted = match self.live.ruleset.access_log {
+            AccessLog::Off => false,
+            AccessLog::Full => true,
+            AccessLog::Sampled(one_in) => {
+                status >= 400 || self.answered.is_some() || rand::random_range(0..one_in.max(1)) == 0
+            }
+        };
+        if !wanted {
+            return;
+        }
+        let ruleset = &self.live.ruleset;
+        let target = self.target.as_ref();
+        let limit = self.verdict.tightest.map(|position| self.verdict.standings[position].limit);
+        let (decision, wait) = match (self.verdict.outcome, self.verdict.tightest) {
+            (_, None) => ("unlimited", Nanos::ZERO),
+            (Outcome::Admit { wait }, _) => (if wait > Nanos::ZERO { "delayed" } else { "admitted" }, wait),
+            (Outcome::Deny(_), _) => ("denied", Nanos::ZERO),
+        };
+        tracing::info!(
+            target: ACCESS,
+            method = self.method,
+            host = target.map(|target| target.host.as_str()),
+            path = target.map(|target| target.path.as_str()),
+            status,
+            duration_seconds = duration.as_secs_f64(),
+            route = self.matched().map(|route| route.name.as_str()),
+            client = self.client.map(tracing::field::display),
+            customer = self.customer.as_deref(),
+            plan = self.plan.and_then(|plan| ruleset.plans.get(plan.0)).map(String::as_str),
+            decision,
+            limit = limit.map(|limit| ruleset.limits[limit.0].name.as_str()),
+            wait_seconds = wait.as_secs_f64(),
+            upstream = self.chosen.as_ref().map(|chosen| tracing::field::display(chosen.address)),
+            answered = self.answered,
+        );
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        let now = self.gateway.clock.now();
+        self.say_farewell();
+        self.release(now);
+        let status = self.status.unwrap_or(CLIENT_GONE);
+        let duration = now.saturating_sub(self.started);
+        self.live.meters.route(self.route).finish(status, duration);
+        self.write_access_log(status, duration);
+        if let Some(connection) = &self.connection {
+            connection.request_ended();
+        }
+        self.gateway.active.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arc_swap::ArcSwap;
+
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::customers::Directory;
+    use crate::proxy::Shared;
+    use crate::ruleset::key::KeyHasher;
+    use crate::store::{LocalStore, Store};
+    use crate::telemetry::Telemetry;
+
+    const CONFIG: &str = "listeners: [{ address: \"127.0.0.1:1\" }]
+upstreams: { origin: { nodes: [\"127.0.0.1:2\"] } }
+limits: { one: { algorithm: concurrency, limit: 1, key: all } }
+routes: [{ name: all, upstream: origin, limits: [one] }]
+";
+
+    fn gateway() -> Gateway {
+        let ruleset = crate::config::load(CONFIG, "", &|_| None).unwrap().ruleset;
+        let store = Arc::new(Store::Local(LocalStore::new()));
+        let live = Live::new(ruleset, Directory::default(), String::new(), &store, &Telemetry::new().unwrap());
+        Gateway::new(Shared {
+            live: ArcSwap::from_pointee(live),
+            store,
+            clock: Arc::new(SystemClock::new()),
+            hasher: KeyHasher::new(&[0; 16]),
+            active: Arc::default(),
+        })
+    }
+
+    /// A request that was charged, and whether it passed.
+    fn charged(gateway: &Gateway) -> (Context, bool) {
+        let mut context = Context::new(gateway);
+        context.set_route(Some(RouteId(0)));
+        context.charges = vec![Charge { limit: 0, rule: 0, key: LimitKey(1), cost: 1 }];
+        let now = gateway.clock.now();
+        let Store::Local(store) = &*gateway.store;
+        let passed = store.charge(&context.live.binding, &mut context.charges, now)[0].decision.is_admitted();
+        context.admission = if passed { Admission::Passed { at: now } } else { Admission::None };
+        (context, passed)
+    }
+
+    #[test]
+    fn a_request_whose_filter_panics_gives_back_what_it_holds() {
+        let gateway = gateway();
+        let panicking = std::thread::scope(|scope| {
+            let filter = scope.spawn(|| {
+                let (_context, passed) = charged(&gateway);
+                let (_denied, second) = charged(&gateway);
+                assert_eq!((passed, second), (true, false));
+                std::panic::resume_unwind(Box::new("a filter panics"));
+            });
+            filter.join().unwrap_err()
+        });
+        assert_eq!(panicking.downcast_ref(), Some(&"a filter panics"));
+        assert_eq!(gateway.active.load(Ordering::Relaxed), 0);
+        assert!(charged(&gateway).1, "the slot is free");
+    }
+}

@@ -1,0 +1,272 @@
+//! From a request's head to the canonical facts that are matched, counted and forwarded.
+//!
+//! What is matched is what is forwarded: the target is made canonical once, and a request that cannot be made so is
+//! refused. Nothing here reads a body or waits.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use http::{HeaderMap, HeaderName};
+use ipnet::Ipv6Net;
+
+use crate::ruleset::{ClientAddress, RequestHead, path};
+
+/// The canonical target of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Lower case, without a port, user or final dot.
+    pub host: String,
+    /// The host with its port, as upstreams are told.
+    pub authority: String,
+    /// Resolved: one leading slash, no empty or dot segments, unreserved characters decoded.
+    pub path: String,
+    /// Without its question mark, as sent.
+    pub query: Option<String>,
+}
+
+/// Why a request is refused before it is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The target or the host cannot be made canonical.
+    #[error("{0}")]
+    Malformed(&'static str),
+    /// The target is too long.
+    #[error("the request target is longer than {0} bytes")]
+    TargetTooLong(usize),
+    /// There are too many header bytes or lines.
+    #[error("{0}")]
+    HeadTooLarge(&'static str),
+}
+
+/// Checks a head's size.
+pub fn check_size(raw_target: &[u8], headers: &HeaderMap, bounds: &RequestHead) -> Result<(), Refused> {
+    if raw_target.len() > bounds.max_target {
+        return Err(Refused::TargetTooLong(bounds.max_target));
+    }
+    if headers.len() > bounds.max_headers {
+        return Err(Refused::HeadTooLarge("the request has too many header fields"));
+    }
+    let mut total = 0;
+    for (name, value) in headers {
+        let length = name.as_str().len() + value.len() + ": \r\n".len();
+        if length > bounds.max_header {
+            return Err(Refused::HeadTooLarge("a header field of the request is too large"));
+        }
+        total += length;
+    }
+    if total > bounds.max_headers_total {
+        return Err(Refused::HeadTooLarge("the header fields of the request are too large together"));
+    }
+    Ok(())
+}
+
+/// Refuses a request whose end two readers could see in two places (RFC 9112, sections 2.2 and 6.1). `raw_head` is the
+/// head as it came: the parser has mended some of this.
+pub fn check_framing(raw_head: &[u8], headers: &HeaderMap) -> Result<(), Refused> {
+    const BAD: Refused = Refused::Malformed("the request does not say clearly where its body ends");
+    const LENGTH: &[u8] = b"content-length";
+    let lines = || raw_head.split(|byte| *byte == b'\n').map(|line| line.trim_ascii_end());
+    let bare = raw_head.iter().zip(raw_head.iter().skip(1)).any(|(before, byte)| *byte == b'\n' && *before != b'\r');
+    if bare {
+        return Err(Refused::Malformed("a line of the request ends without a carriage return"));
+    }
+    let says_length =
+        || lines().any(|line| line.get(..LENGTH.len()).is_some_and(|name| name.eq_ignore_ascii_case(LENGTH)));
+    let mut lengths = headers.get_all(http::header::CONTENT_LENGTH).iter();
+    let mut codings = headers.get_all(http::header::TRANSFER_ENCODING).iter();
+    match (lengths.next(), codings.next()) {
+        _ if lengths.next().is_some() || codings.next().is_some() => Err(BAD),
+        (_, Some(_)) if says_length() => Err(BAD),
+        (Some(length), None) if !length.as_bytes().iter().all(u8::is_ascii_digit) => Err(BAD),
+        (None, Some(coding)) if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Err(BAD),
+        _ => Ok(()),
+    }
+}
+
+impl Target {
+    /// Makes the target of a request canonical.
+    pub fn new(method: &str, raw_target: &[u8], headers: &HeaderMap) -> Result<Self, Refused> {
+        let mut hosts = headers.get_all(http::header::HOST).iter();
+        let (host, None) = (hosts.next(), hosts.next()) else {
+            return Err(Refused::Malformed("the request has more than one host header"));
+        };
+        let host = host.ok_or(Refused::Malformed("the request has no host header"))?;
+        let host = host.to_str().map_err(|_| Refused::Malformed("the host header is no host name"))?;
+        let (host, authority) = canonical_host(host)?;
+
+        let raw = printable(raw_target)?;
+        let rest = match raw.strip_prefix("http://").or_else(|| raw.strip_prefix("https://")) {
+            Some(absolute) => {
+                let end = absolute.find(['/', '?']).unwrap_or(absolute.len());
+                let (named, rest) = absolute.split_at(end);
+                if canonical_host(named)?.0 != host {
+                    return Err(Refused::Malformed("the host header names another host than the request target"));
+                }
+                rest
+            }
+            None if raw == "*" && method == "OPTIONS" => {
+                return Ok(Self { host, authority, path: raw.to_owned(), query: None });
+            }
+            None if raw.starts_with('/') => raw,
+            None => return Err(Refused::Malformed("the request target must begin with a slash")),
+        };
+        let (raw_path, query) = match rest.split_once('?') {
+            Some((raw_path, query)) => (raw_path, Some(query.to_owned())),
+            None => (rest, None),
+        };
+        Ok(Self { host, authority, path: path::canonical(raw_path).map_err(Refused::Malformed)?, query })
+    }
+}
+
+fn printable(raw: &[u8]) -> Result<&str, Refused> {
+    let bad = |byte: &u8| !byte.is_ascii_graphic() || matches!(byte, b'#' | b'\\');
+    if raw.iter().any(bad) {
+        return Err(Refused::Malformed("the request target holds a character that has to be percent-encoded"));
+    }
+    str::from_utf8(raw).map_err(|_| Refused::Malformed("the request target is not ASCII"))
+}
+
+/// The host alone, and with its port unless that is the default one.
+fn canonical_host(raw: &str) -> Result<(String, String), Refused> {
+    const BAD: Refused = Refused::Malformed("the host header is no host name");
+    let authority: http::uri::Authority = raw.parse().map_err(|_| BAD)?;
+    if raw.contains('@') || authority.host().is_empty() {
+        return Err(BAD);
+    }
+    let name = authority.host().to_ascii_lowercase();
+    let name = name.strip_suffix('.').unwrap_or(&name).to_owned();
+    if name.is_empty() {
+        return Err(BAD);
+    }
+    let port_text = authority.as_str().rsplit_once(':').filter(|(_, port)| !port.contains(']')).map(|(_, port)| port);
+    let authority = match (port_text, authority.port_u16()) {
+        (None, _) | (Some(""), _) | (_, Some(80)) => name.clone(),
+        (Some(_), Some(port)) => format!("{name}:{port}"),
+        (Some(_), None) => return Err(BAD),
+    };
+    Ok((name, authority))
+}
+
+/// The address that a request is counted by.
+///
+/// `X-Forwarded-For` is walked from right to left as long as the hops are trusted; `None` where a trusted proxy wrote
+/// something that is no address, so that such requests share one bucket.
+pub fn client_address(peer: IpAddr, headers: &HeaderMap, rules: &ClientAddress) -> Option<IpAddr> {
+    let peer = peer.to_canonical();
+    let mut client = peer;
+    if rules.is_trusted(peer) {
+        let name = HeaderName::from_static("x-forwarded-for");
+        let lines: Vec<&[u8]> = headers.get_all(name).iter().map(http::HeaderValue::as_bytes).collect();
+        for hop in lines.iter().rev().flat_map(|line| line.rsplit(|byte| *byte == b',')) {
+            client = str::from_utf8(hop.trim_ascii()).ok()?.parse::<IpAddr>().ok()?.to_canonical();
+            if !rules.is_trusted(client) {
+                break;
+            }
+        }
+    }
+    Some(network(client, rules.ipv6_prefix))
+}
+
+fn network(address: IpAddr, ipv6_prefix: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(v6) => IpAddr::V6(Ipv6Net::new(v6, ipv6_prefix).map_or(v6, |net| -> Ipv6Addr { net.network() })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in lines {
+            map.append(*name, value.parse().unwrap());
+        }
+        map
+    }
+
+    fn path(raw: &str) -> Option<String> {
+        Target::new("GET", raw.as_bytes(), &headers(&[("host", "a")])).ok().map(|target| target.path)
+    }
+
+    #[test]
+    fn spellings_of_a_path_become_one_or_are_refused() {
+        for raw in [
+            "/login",
+            "//login",
+            "/./login",
+            "/x/../login",
+            "/%6cogin",
+            "/%6Cogin",
+            "http://a/login",
+            "http://A:80/login",
+            "/login?x",
+        ] {
+            assert_eq!(path(raw).as_deref(), Some("/login"), "{raw}");
+        }
+        for raw in [
+            "/login%2f",
+            "/login%00",
+            "/../login",
+            "login",
+            "/login#y",
+            "\\login",
+            "/%zz",
+            "/%4",
+            "/a b",
+            "http://b/login",
+            "",
+        ] {
+            assert_eq!(path(raw), None, "{raw}");
+        }
+        assert_eq!(path("/login/.").as_deref(), Some("/login/"));
+        assert_eq!(path("/a/b/..").as_deref(), Some("/a/"));
+        assert_eq!(path("/a%c3%a9").as_deref(), Some("/a%C3%A9"));
+        assert_eq!(path("/").as_deref(), Some("/"));
+        assert_eq!(path("http://a").as_deref(), Some("/"));
+    }
+
+    #[test]
+    fn spellings_of_a_host_become_one_or_are_refused() {
+        let host = |raw: &str| {
+            Target::new("GET", b"/", &headers(&[("host", raw)])).map(|target| (target.host, target.authority))
+        };
+        for raw in ["A.example", "a.example.", "a.example:80"] {
+            assert_eq!(host(raw), Ok(("a.example".to_owned(), "a.example".to_owned())), "{raw}");
+        }
+        assert_eq!(host("a.example:8080"), Ok(("a.example".to_owned(), "a.example:8080".to_owned())));
+        assert_eq!(host("[::1]:8080"), Ok(("[::1]".to_owned(), "[::1]:8080".to_owned())));
+        for raw in ["", "u@a", "a:b", "a b", "."] {
+            assert!(host(raw).is_err(), "{raw}");
+        }
+        assert!(Target::new("GET", b"/", &headers(&[])).is_err());
+        assert!(Target::new("GET", b"/", &headers(&[("host", "a"), ("host", "a")])).is_err());
+    }
+
+    #[test]
+    fn forwarded_addresses_are_believed_from_the_right_and_from_trusted_hops_only() {
+        let rules = ClientAddress { trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()], ipv6_prefix: 64 };
+        let client = |peer: &str, lines: &[(&'static str, &str)]| {
+            client_address(peer.parse().unwrap(), &headers(lines), &rules).map(|address| address.to_string())
+        };
+        let forwarded = |value| [("x-forwarded-for", value)];
+        assert_eq!(client("192.0.2.1", &forwarded("1.2.3.4")).as_deref(), Some("192.0.2.1"));
+        assert_eq!(client("10.0.0.1", &forwarded("9.9.9.9, 198.51.100.7")).as_deref(), Some("198.51.100.7"));
+        assert_eq!(client("10.0.0.1", &forwarded("9.9.9.9, 198.51.100.7, 10.2.2.2")).as_deref(), Some("198.51.100.7"));
+        let two_lines = [("x-forwarded-for", "9.9.9.9"), ("x-forwarded-for", "198.51.100.7")];
+        assert_eq!(client("10.0.0.1", &two_lines).as_deref(), Some("198.51.100.7"));
+        assert_eq!(client("10.0.0.1", &[]).as_deref(), Some("10.0.0.1"));
+        for unusable in ["unknown", "1.2.3.4, ", "1.2.3.4:99", "999.1.1.1"] {
+            assert_eq!(client("10.0.0.1", &forwarded(unusable)), None, "{unusable}");
+        }
+    }
+
+    #[test]
+    fn an_ipv6_client_is_its_network_and_a_mapped_one_is_ipv4() {
+        let client = |peer: &str| client_address(peer.parse().unwrap(), &HeaderMap::new(), &ClientAddress::default());
+        assert_eq!(client("2001:db8:1:2::1"), client("2001:DB8:1:2:ffff::2"));
+        assert_ne!(client("2001:db8:1:2::1"), client("2001:db8:1:3::1"));
+        assert_eq!(client("::ffff:1.2.3.4"), client("1.2.3.4"));
+        assert_ne!(client("::ffff:1.2.3.4"), client("::ffff:1.2.3.5"));
+    }
+}

@@ -1,0 +1,94 @@
+//! Requests that wait for their turn: how many may, and for how long they hold a place.
+//!
+//! The order is the order of the charges: each request knows from the store when its turn comes, so first come is first
+//! served without a list. What is kept here is only who waits, for limits that bound it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::ruleset::limit::OverLimit;
+use crate::units::Nanos;
+
+/// The waiting requests of one limit, over all its keys.
+#[derive(Debug)]
+pub struct Queue {
+    max_waiting: Option<u64>,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// When each one's turn comes, told apart by a number.
+    turns: BTreeSet<(Nanos, u64)>,
+    next_number: u64,
+}
+
+/// A place in a queue; given back when dropped.
+#[derive(Debug)]
+pub struct Place {
+    queue: Arc<Queue>,
+    turn: (Nanos, u64),
+}
+
+impl Queue {
+    /// An empty queue.
+    pub fn new(over_limit: &OverLimit) -> Self {
+        let max_waiting = match over_limit {
+            OverLimit::Deny(_) => None,
+            OverLimit::Delay { max_waiting, .. } => *max_waiting,
+        };
+        Self { max_waiting, waiting: Mutex::default() }
+    }
+
+    /// Takes a place for a request whose turn comes at `turn`. `Err` where all places are taken: when the first of
+    /// them becomes free.
+    pub fn enter(self: &Arc<Self>, turn: Nanos) -> Result<Place, Nanos> {
+        let mut waiting = self.waiting.lock();
+        let taken = waiting.turns.len() as u64;
+        if self.max_waiting.is_some_and(|max| taken >= max) {
+            return Err(waiting.turns.first().map_or(turn, |(first, _)| *first));
+        }
+        let number = waiting.next_number;
+        waiting.next_number = number.wrapping_add(1);
+        waiting.turns.insert((turn, number));
+        Ok(Place { queue: Arc::clone(self), turn: (turn, number) })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.queue.waiting.lock().turns.remove(&self.turn);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ruleset::limit::Denied;
+
+    fn queue(max_waiting: Option<u64>) -> Arc<Queue> {
+        Arc::new(Queue::new(&OverLimit::Delay { max_wait: Nanos::SECOND, max_waiting, denied: Denied::default() }))
+    }
+
+    #[test]
+    fn when_all_places_are_taken_the_next_is_told_when_the_first_becomes_free() {
+        let queue = queue(Some(2));
+        let first = queue.enter(Nanos::new(10)).unwrap();
+        let second = queue.enter(Nanos::new(20)).unwrap();
+        assert_eq!(queue.enter(Nanos::new(30)).unwrap_err(), Nanos::new(10));
+        drop(first);
+        let third = queue.enter(Nanos::new(30)).unwrap();
+        assert_eq!(queue.enter(Nanos::new(40)).unwrap_err(), Nanos::new(20));
+        drop((second, third));
+        assert!(queue.waiting.lock().turns.is_empty());
+    }
+
+    #[test]
+    fn without_a_bound_any_number_may_wait() {
+        let queue = queue(None);
+        let places: Vec<Place> = (0..1000).filter_map(|_| queue.enter(Nanos::new(10)).ok()).collect();
+        assert_eq!(places.len(), 1000);
+    }
+}

@@ -1,0 +1,366 @@
+//! The one place that turns verdicts and errors into HTTP: which status, which fields, which body.
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use pingora::http::ResponseHeader;
+use pingora::proxy::Session;
+use pingora::{Error, ErrorSource, ErrorType};
+use serde::Serialize;
+
+use crate::algorithm::Denial;
+use crate::proxy::context::Context;
+use crate::ruleset::limit::Denied;
+use crate::ruleset::verdict::Outcome;
+use crate::units::Nanos;
+
+mod fields;
+
+const PROBLEM_JSON: &str = "application/problem+json";
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+
+/// How long a client may take to read an answer.
+const ANSWER_TIME: Nanos = Nanos::from_secs(10);
+/// Request bodies up to this size are read to their end after an early answer, so that the connection can go on.
+const DRAINED: u64 = 64 << 10;
+/// How long that may take.
+const DRAIN_TIME: Nanos = Nanos::from_secs(1);
+
+/// What tollgate itself answers instead of an upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The head is not a request that could be forwarded safely.
+    Malformed(&'static str),
+    /// The head took too long to arrive.
+    HeadTimeout,
+    /// The body stopped arriving.
+    BodyTimeout,
+    /// The target is too long.
+    TargetTooLong,
+    /// There are too many header bytes or lines.
+    HeadTooLarge(&'static str),
+    /// The method is not served.
+    MethodNotAllowed,
+    /// No route matches.
+    NoRoute,
+    /// A part of a limit's key is missing: the credential.
+    CredentialMissing,
+    /// A part of a limit's key is missing: something else.
+    KeyMissing(String),
+    /// The credential is nobody's.
+    CredentialUnknown,
+    /// A limit denies.
+    Limited,
+    /// No node of the upstream is healthy.
+    NoNode,
+    /// The upstream could not be reached, or broke off before it answered.
+    UpstreamFailed,
+    /// The upstream did not answer in time.
+    UpstreamTimeout,
+    /// A fault of tollgate's own.
+    Internal,
+}
+
+impl Answer {
+    /// The status, unless a limit sets another.
+    pub const fn status(&self) -> u16 {
+        match self {
+            Self::Malformed(_) | Self::KeyMissing(_) => 400,
+            Self::CredentialMissing | Self::CredentialUnknown => 401,
+            Self::NoRoute => 404,
+            Self::MethodNotAllowed => 405,
+            Self::HeadTimeout | Self::BodyTimeout => 408,
+            Self::TargetTooLong => 414,
+            Self::Limited => 429,
+            Self::HeadTooLarge(_) => 431,
+            Self::Internal => 500,
+            Self::UpstreamFailed => 502,
+            Self::NoNode => 503,
+            Self::UpstreamTimeout => 504,
+        }
+    }
+
+    /// A word for logs.
+    pub const fn cause(&self) -> &'static str {
+        match self {
+            Self::Malformed(_) => "malformed",
+            Self::HeadTimeout => "head_timeout",
+            Self::BodyTimeout => "body_timeout",
+            Self::TargetTooLong => "target_too_long",
+            Self::HeadTooLarge(_) => "head_too_large",
+            Self::MethodNotAllowed => "method_not_allowed",
+            Self::NoRoute => "no_route",
+            Self::CredentialMissing => "credential_missing",
+            Self::KeyMissing(_) => "key_missing",
+            Self::CredentialUnknown => "credential_unknown",
+            Self::Limited => "limited",
+            Self::NoNode => "no_healthy_node",
+            Self::UpstreamFailed => "upstream_failed",
+            Self::UpstreamTimeout => "upstream_timeout",
+            Self::Internal => "internal",
+        }
+    }
+
+    /// The type of the problem; `about:blank` where the status says it all (RFC 9457).
+    const fn problem_type(&self) -> &'static str {
+        match self {
+            Self::Limited => QUOTA_EXCEEDED,
+            Self::NoNode => REDUCED_CAPACITY,
+            _ => "about:blank",
+        }
+    }
+
+    fn title(&self) -> &'static str {
+        match self {
+            Self::Limited => "Request quota exceeded",
+            Self::NoNode => "Temporarily reduced capacity",
+            other => StatusCode::from_u16(other.status())
+                .ok()
+                .and_then(|status| status.canonical_reason())
+                .unwrap_or("Error"),
+        }
+    }
+
+    /// What happened and what to do, for the developer at the other end.
+    fn detail(&self, context: Option<&Context>) -> String {
+        match self {
+            Self::Malformed(problem) | Self::HeadTooLarge(problem) => format!("{problem}."),
+            Self::HeadTimeout => "The request's head did not arrive in time.".to_owned(),
+            Self::BodyTimeout => "The request's body did not arrive in time.".to_owned(),
+            Self::TargetTooLong => "The request target is too long.".to_owned(),
+            Self::MethodNotAllowed => "This method is not served here.".to_owned(),
+            Self::NoRoute => "Nothing is served at this host and path.".to_owned(),
+            Self::CredentialMissing => "A credential is needed here.".to_owned(),
+            Self::KeyMissing(part) => format!("The request lacks its {part}."),
+            Self::CredentialUnknown => "The credential is not known.".to_owned(),
+            Self::Limited => match context.map(|context| context.verdict.outcome) {
+                Some(Outcome::Deny(Denial::Later { retry_after })) => {
+                    format!("Retry in {}.", seconds_in_words(retry_after))
+                }
+                Some(Outcome::Deny(Denial::Busy)) => {
+                    "Too many requests are being worked on; retry when one of them has ended.".to_owned()
+                }
+                _ => "The request costs more than this quota can ever admit; retrying does not help.".to_owned(),
+            },
+            Self::NoNode => "The service behind this address is not available at the moment.".to_owned(),
+            Self::UpstreamFailed => "The service behind this address could not be reached or broke off.".to_owned(),
+            Self::UpstreamTimeout => "The service behind this address did not answer in time.".to_owned(),
+            Self::Internal => "Something went wrong in the gateway.".to_owned(),
+        }
+    }
+
+    /// The status for gRPC clients, who do not read HTTP's (gRPC's own mapping, with 8 for a limit).
+    const fn grpc_status(&self) -> u16 {
+        match self {
+            Self::Limited => 8,
+            Self::CredentialMissing | Self::CredentialUnknown => 16,
+            Self::NoRoute | Self::MethodNotAllowed => 12,
+            Self::NoNode | Self::UpstreamFailed => 14,
+            Self::UpstreamTimeout => 4,
+            Self::Internal => 13,
+            _ => 3,
+        }
+    }
+}
+
+/// The answer to an error that pingora reports; `None` where the client is gone.
+pub fn answer_to(error: &Error) -> Option<Answer> {
+    Some(match (error.esource(), error.etype()) {
+        (_, ErrorType::HTTPStatus(503)) => Answer::NoNode,
+        (ErrorSource::Downstream, ErrorType::InvalidHTTPHeader) => Answer::Malformed("the request cannot be read"),
+        (ErrorSource::Downstream, ErrorType::Custom("InvalidChunk" | "InvalidTrailerEnd")) => {
+            Answer::Malformed("the request's body cannot be read")
+        }
+        (ErrorSource::Downstream, ErrorType::ReadTimedout) => Answer::BodyTimeout,
+        (ErrorSource::Downstream, _) => return None,
+        (_, ErrorType::ConnectTimedout | ErrorType::ReadTimedout | ErrorType::WriteTimedout) => Answer::UpstreamTimeout,
+        (ErrorSource::Upstream, _) => Answer::UpstreamFailed,
+        (ErrorSource::Internal | ErrorSource::Unset, _) => Answer::Internal,
+    })
+}
+
+/// Sends `answer` to the client. The connection stays usable where that is safe.
+pub async fn send(session: &mut Session, context: &mut Context, answer: &Answer) -> pingora::Result<()> {
+    let is_head = session.req_header().method == http::Method::HEAD;
+    let Response { status, fields, body } = response(answer, Some(context));
+    if let Some(connection) = &context.connection {
+        connection.set_deadline(Some(context.gateway.clock.now().saturating_add(ANSWER_TIME)));
+    }
+    match answer {
+        // Nobody knows for sure where the next request would begin.
+        Answer::Malformed(_) => session.set_keepalive(None),
+        _ => keep_connection(session),
+    }
+    context.answered = Some(answer.cause());
+    context.status = Some(status.as_u16());
+    let mut head = ResponseHeader::build(status, Some(fields.len() + 2))?;
+    for (name, value) in fields {
+        head.append_header(name, value)?;
+    }
+    head.insert_header(header::CONTENT_LENGTH, body.len())?;
+    let without_body = is_head || body.is_empty();
+    session.write_response_header(Box::new(head), without_body).await?;
+    if !without_body {
+        session.write_response_body(Some(body.into()), true).await?;
+    }
+    Ok(())
+}
+
+/// A small body is read to its end, so that the next request can follow; before a large one the connection closes.
+fn keep_connection(session: &mut Session) {
+    let headers = &session.req_header().headers;
+    let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let expects = headers.contains_key(header::EXPECT);
+    let small = !headers.contains_key(header::TRANSFER_ENCODING) && length.unwrap_or(0) <= DRAINED && !expects;
+    if small {
+        session.as_downstream_mut().set_close_on_response_before_downstream_finish(false);
+        session.as_downstream_mut().set_total_drain_timeout(Some(DRAIN_TIME.to_duration()));
+    }
+}
+
+/// The fields that tell where a client stands, for a response that an upstream gave.
+pub fn limit_fields(context: &Context, theirs: &HeaderMap) -> Vec<(HeaderName, HeaderValue)> {
+    fields::limit_fields(&context.live.ruleset, &context.verdict, theirs, context.charged_at)
+}
+
+/// `answer` in bytes, for a connection on which no request is known; closes it.
+pub fn raw_answer(answer: &Answer) -> Vec<u8> {
+    serialize(response(answer, None))
+}
+
+/// `answer` in bytes, for the request of `context`; closes the connection.
+pub fn raw_answer_with(answer: &Answer, context: &Context) -> Vec<u8> {
+    serialize(response(answer, Some(context)))
+}
+
+struct Response {
+    status: StatusCode,
+    fields: Vec<(HeaderName, HeaderValue)>,
+    body: Vec<u8>,
+}
+
+fn serialize(response: Response) -> Vec<u8> {
+    let Response { status, fields, body } = response;
+    let mut bytes =
+        format!("HTTP/1.1 {} {}\r\n", status.as_str(), status.canonical_reason().unwrap_or_default()).into_bytes();
+    for (name, value) in fields {
+        bytes.extend_from_slice(name.as_str().as_bytes());
+        bytes.extend_from_slice(b": ");
+        bytes.extend_from_slice(value.as_bytes());
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes.extend_from_slice(format!("content-length: {}\r\nconnection: close\r\n\r\n", body.len()).as_bytes());
+    bytes.extend_from_slice(&body);
+    bytes
+}
+
+fn response(answer: &Answer, context: Option<&Context>) -> Response {
+    match context {
+        Some(context) if context.is_grpc => grpc_response(answer, context),
+        context => http_response(answer, context),
+    }
+}
+
+fn http_response(answer: &Answer, context: Option<&Context>) -> Response {
+    let denied = context.filter(|_| *answer == Answer::Limited).and_then(denied_of);
+    let status = denied.and_then(|denied| denied.status).unwrap_or(answer.status());
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut fields = common_fields(answer, context);
+    let own = denied.map_or(&[][..], |denied| &denied.headers);
+    let (content_type, body) = match denied.and_then(|denied| denied.body.as_ref()) {
+        Some(body) => ("text/plain; charset=utf-8", body.clone().into_bytes()),
+        None => (PROBLEM_JSON, problem(answer, status, context)),
+    };
+    if !own.iter().any(|(name, _)| *name == header::CONTENT_TYPE) {
+        fields.push((header::CONTENT_TYPE, HeaderValue::from_static(content_type)));
+    }
+    fields.extend_from_slice(own);
+    Response { status, fields, body }
+}
+
+/// A trailers-only response (gRPC over HTTP): everything in the head.
+fn grpc_response(answer: &Answer, context: &Context) -> Response {
+    /// What gRPC's `Percent-Encoded` leaves out (PROTOCOL-HTTP2).
+    const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
+    let mut fields = common_fields(answer, Some(context));
+    let message = format!("{}: {}", answer.title(), answer.detail(Some(context)));
+    fields.push((header::CONTENT_TYPE, HeaderValue::from_static("application/grpc")));
+    fields.push((HeaderName::from_static("grpc-status"), HeaderValue::from(answer.grpc_status())));
+    if let Ok(message) = HeaderValue::try_from(utf8_percent_encode(&message, ENCODED).to_string()) {
+        fields.push((HeaderName::from_static("grpc-message"), message));
+    }
+    Response { status: StatusCode::OK, fields, body: Vec::new() }
+}
+
+fn common_fields(answer: &Answer, context: Option<&Context>) -> Vec<(HeaderName, HeaderValue)> {
+    let mut fields = vec![(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
+    if let Some(context) = context {
+        fields.extend(limit_fields(context, &HeaderMap::new()));
+        if let (Answer::Limited, Outcome::Deny(denial)) = (answer, context.verdict.outcome) {
+            fields.extend(retry_after(denial).map(|seconds| (header::RETRY_AFTER, HeaderValue::from(seconds))));
+        }
+    }
+    if matches!(answer, Answer::CredentialMissing | Answer::CredentialUnknown) {
+        fields.push((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
+    }
+    fields
+}
+
+/// Whole seconds, never 0; a second where nobody knows, nothing where no wait helps.
+fn retry_after(denial: Denial) -> Option<u64> {
+    match denial {
+        Denial::Later { retry_after } => Some(retry_after.secs_ceil().max(1)),
+        Denial::Busy => Some(1),
+        Denial::Never { .. } => None,
+    }
+}
+
+/// What the limit that is reported says about its answer.
+fn denied_of(context: &Context) -> Option<&Denied> {
+    let standing = context.verdict.standings.get(context.verdict.tightest?)?;
+    Some(context.live.ruleset.limits[standing.limit.0].over_limit.denied())
+}
+
+/// An `application/problem+json` body (RFC 9457).
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Problem<'a> {
+    r#type: &'a str,
+    title: &'a str,
+    status: u16,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    violated_policies: Vec<&'a str>,
+}
+
+fn problem(answer: &Answer, status: StatusCode, context: Option<&Context>) -> Vec<u8> {
+    let violated_policies = match (answer, context) {
+        (Answer::Limited, Some(context)) => {
+            let limits = &context.live.ruleset.limits;
+            context.verdict.violated().map(|limit| limits[limit.0].name.as_str()).collect()
+        }
+        _ => Vec::new(),
+    };
+    let problem = Problem {
+        r#type: answer.problem_type(),
+        title: answer.title(),
+        status: status.as_u16(),
+        detail: &answer.detail(context),
+        violated_policies,
+    };
+    let mut body = serde_json::to_vec(&problem).unwrap_or_default();
+    body.push(b'\n');
+    body
+}
+
+fn seconds_in_words(time: Nanos) -> String {
+    match time.secs_ceil().max(1) {
+        1 => "1 second".to_owned(),
+        seconds => format!("{seconds} seconds"),
+    }
+}
+
+/// Whether the client speaks gRPC, and reads its status where gRPC puts it.
+pub fn is_grpc(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+}

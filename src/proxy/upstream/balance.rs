@@ -1,0 +1,151 @@
+//! The choice among nodes that may be used. Pure: randomness and the memory of past turns are passed in.
+
+use std::hash::Hasher;
+
+use rand::Rng;
+use siphasher::sip::SipHasher13;
+
+use crate::units::LimitKey;
+
+/// A node that may be chosen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate<'a> {
+    /// Its position in the upstream.
+    pub(super) node: usize,
+    /// Its address as configured.
+    pub(super) name: &'a str,
+    /// Its share, at least 1.
+    pub(super) weight: u64,
+    /// The requests it is working on.
+    pub(super) in_flight: u64,
+}
+
+/// Smooth weighted round robin: every node gains its weight each turn, the one with the most goes and pays for all.
+///
+/// `turns` holds what each node of the upstream has gained, by position.
+pub(super) fn round_robin(candidates: &[Candidate<'_>], turns: &mut [i64]) -> Option<usize> {
+    let weight = |candidate: &Candidate<'_>| i64::try_from(candidate.weight).unwrap_or(i64::MAX);
+    for candidate in candidates {
+        let turn = turns.get_mut(candidate.node)?;
+        *turn = turn.saturating_add(weight(candidate));
+    }
+    let chosen = candidates.iter().rev().max_by_key(|candidate| turns.get(candidate.node))?;
+    let total = candidates.iter().map(weight).fold(0, i64::saturating_add);
+    let turn = turns.get_mut(chosen.node)?;
+    *turn = turn.saturating_sub(total);
+    Some(chosen.node)
+}
+
+/// At random, by weight.
+pub(super) fn random(candidates: &[Candidate<'_>], random: &mut impl Rng) -> Option<usize> {
+    let total: u64 = candidates.iter().map(|candidate| candidate.weight).sum();
+    if total == 0 {
+        return None;
+    }
+    let mut ticket = random.random_range(0..total);
+    let winner = candidates.iter().find(|candidate| match ticket.checked_sub(candidate.weight) {
+        Some(rest) => {
+            ticket = rest;
+            false
+        }
+        None => true,
+    });
+    winner.map(|candidate| candidate.node)
+}
+
+/// The least work for its weight, counting this request; at random among equals.
+pub(super) fn least_requests(candidates: &[Candidate<'_>], random: &mut impl Rng) -> Option<usize> {
+    let load = |candidate: &Candidate<'_>| {
+        let work = u128::from(candidate.in_flight) + 1;
+        (work << 32) / u128::from(candidate.weight.max(1))
+    };
+    let least = candidates.iter().map(load).min()?;
+    let equals: Vec<usize> =
+        candidates.iter().filter(|candidate| load(candidate) == least).map(|candidate| candidate.node).collect();
+    equals.get(random.random_range(0..equals.len())).copied()
+}
+
+/// Weighted rendezvous hashing (Thaler and Ravishankar 1998; logarithmic weights): every node draws a number from the
+/// hash and its own name, the highest wins. When a node goes, only its own values move.
+#[expect(clippy::cast_precision_loss, reason = "a draw needs no more than 53 bits")]
+pub(super) fn rendezvous(candidates: &[Candidate<'_>], hash: LimitKey) -> Option<usize> {
+    let draw = |candidate: &Candidate<'_>| {
+        let mut hasher = SipHasher13::new();
+        hasher.write_u128(hash.0);
+        hasher.write(candidate.name.as_bytes());
+        let uniform = ((hasher.finish() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+        -(candidate.weight.max(1) as f64) / uniform.ln()
+    };
+    let best = candidates.iter().map(|candidate| (draw(candidate), candidate.node));
+    best.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, node)| node)
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+
+    use super::*;
+
+    const NAMES: [&str; 4] = ["a:1", "b:1", "c:1", "d:1"];
+
+    fn candidates(weights: &[u64]) -> Vec<Candidate<'static>> {
+        let nodes = weights.iter().enumerate();
+        nodes.map(|(node, weight)| Candidate { node, name: NAMES[node], weight: *weight, in_flight: 0 }).collect()
+    }
+
+    fn counts(nodes: impl Iterator<Item = usize>) -> [usize; 4] {
+        nodes.fold([0; 4], |mut counts, node| {
+            counts[node] += 1;
+            counts
+        })
+    }
+
+    #[test]
+    fn round_robin_follows_the_weights_and_does_not_bunch() {
+        let mut turns = [0; 4];
+        let nodes: Vec<usize> = (0..8).filter_map(|_| round_robin(&candidates(&[1, 2, 1]), &mut turns)).collect();
+        assert_eq!(nodes, [1, 0, 2, 1, 1, 0, 2, 1]);
+    }
+
+    #[test]
+    fn random_and_rendezvous_follow_the_weights() {
+        let mut rng = StdRng::seed_from_u64(1);
+        let nodes = candidates(&[1000, 3000]);
+        let drawn = counts((0..10_000).filter_map(|_| random(&nodes, &mut rng)));
+        assert!((2300..2700).contains(&drawn[0]), "{drawn:?}");
+        let hashed = counts((0..10_000_u128).filter_map(|hash| rendezvous(&nodes, LimitKey(hash))));
+        assert!((2300..2700).contains(&hashed[0]), "{hashed:?}");
+    }
+
+    #[test]
+    fn when_a_node_goes_only_its_own_values_move() {
+        let all = candidates(&[1, 1, 1, 1]);
+        let without: Vec<Candidate<'_>> = all.iter().copied().filter(|candidate| candidate.node != 2).collect();
+        for hash in (0..1000).map(LimitKey) {
+            let before = rendezvous(&all, hash);
+            if before != Some(2) {
+                assert_eq!(rendezvous(&without, hash), before);
+            }
+        }
+    }
+
+    #[test]
+    fn least_requests_minds_the_weight() {
+        let mut nodes = candidates(&[1000, 3000]);
+        nodes[0].in_flight = 1;
+        nodes[1].in_flight = 4;
+        assert_eq!(least_requests(&nodes, &mut StdRng::seed_from_u64(1)), Some(1));
+        nodes[1].in_flight = 6;
+        assert_eq!(least_requests(&nodes, &mut StdRng::seed_from_u64(1)), Some(0));
+    }
+
+    #[test]
+    fn without_candidates_there_is_no_choice() {
+        let mut rng = StdRng::seed_from_u64(1);
+        assert_eq!(round_robin(&[], &mut []), None);
+        assert_eq!(random(&[], &mut rng), None);
+        assert_eq!(least_requests(&[], &mut rng), None);
+        assert_eq!(rendezvous(&[], LimitKey(1)), None);
+    }
+}

@@ -1,0 +1,36 @@
+//! How long an upstream may take, as the deadline of the client's connection.
+
+use pingora::proxy::Session;
+
+use crate::proxy::context::Context;
+use crate::ruleset::upstream::Timeouts;
+use crate::units::Nanos;
+
+/// The request may go upstream now: it has to be over within the upstream's `total`.
+pub fn set_total(context: &Context) {
+    set(context, |_| None);
+}
+
+/// The request was sent: the head of the response has to be complete within `first_byte`.
+pub fn set_first_byte(context: &Context) {
+    if !context.upstream_answered {
+        let now = context.gateway.clock.now();
+        set(context, |timeouts| Some(now.saturating_add(timeouts.first_byte)));
+    }
+}
+
+/// The client may take this long between two parts of a body, in either direction.
+pub fn set_idle(session: &mut Session, context: &Context) {
+    let Some(route) = context.matched() else { return };
+    let idle = context.live.ruleset.upstreams[route.upstream.0].timeouts.idle.to_duration();
+    session.as_downstream_mut().set_read_timeout(Some(idle));
+    session.as_downstream_mut().set_write_timeout(Some(idle));
+}
+
+/// Sets the earlier of the total deadline and that of the current phase.
+pub(super) fn set(context: &Context, phase: impl Fn(&Timeouts) -> Option<Nanos>) {
+    let (Some(connection), Some(route)) = (&context.connection, context.matched()) else { return };
+    let timeouts = &context.live.ruleset.upstreams[route.upstream.0].timeouts;
+    let total = timeouts.total.map(|total| context.started.saturating_add(total));
+    connection.set_deadline([total, phase(timeouts)].into_iter().flatten().min());
+}

@@ -1,0 +1,114 @@
+//! One request's dealings with an upstream: the node it goes to, what is tried again, what is reported.
+
+use pingora::proxy::Session;
+use pingora::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy};
+use pingora::{Error, ErrorSource, ErrorType, Result};
+
+use super::{Pool, deadline};
+use crate::proxy::context::Context;
+use crate::proxy::no_node;
+use crate::proxy::respond;
+
+/// How long an unused connection to an upstream is kept: shorter than what servers commonly allow, so that a request
+/// seldom meets one that is being closed.
+const KEPT: std::time::Duration = std::time::Duration::from_secs(30);
+
+fn pool(context: &Context) -> Option<&Pool> {
+    let route = context.matched()?;
+    Some(&context.live.pools[route.upstream.0])
+}
+
+/// Chooses the node that the request goes to next.
+pub fn peer(context: &mut Context) -> Result<Box<HttpPeer>> {
+    let now = context.gateway.clock.now();
+    let pool = pool(context).ok_or_else(no_node)?;
+    let chosen =
+        pool.choose(&context.tried, context.balance_hash, now).or_else(|| pool.choose(&[], context.balance_hash, now));
+    let chosen = chosen.ok_or_else(no_node)?;
+    let timeouts = pool.upstream.timeouts;
+    let mut peer = HttpPeer::new(chosen.address, false, String::new());
+    let connect = timeouts.connect.to_duration();
+    peer.options.connection_timeout = Some(connect);
+    peer.options.total_connection_timeout = Some(connect);
+    let idle = timeouts.idle.max(timeouts.first_byte).to_duration();
+    peer.options.read_timeout = Some(idle);
+    peer.options.write_timeout = Some(timeouts.idle.to_duration());
+    peer.options.idle_timeout = Some(KEPT);
+    // A tunnel would carry requests past the limits.
+    peer.options.http_upstream_request_policy = HttpUpstreamRequestPolicy::deny_upgrades();
+    context.chosen = Some(chosen);
+    context.chosen_at = now;
+    Ok(Box::new(peer))
+}
+
+/// A connection could not be made: the node is left alone for a moment, and another tried if that is wanted.
+pub fn connect_failed(context: &mut Context, mut error: Box<Error>) -> Box<Error> {
+    let now = context.gateway.clock.now();
+    let node = context.chosen.take().map(|chosen| chosen.node);
+    let Some((pool, node)) = pool(context).zip(node) else { return error };
+    let first = pool.eject(node, now);
+    let retries = pool.upstream.retries;
+    let failed = u32::try_from(context.tried.len()).unwrap_or(u32::MAX);
+    error.set_retry(failed < retries.attempts);
+    error.esource = ErrorSource::Upstream;
+    if first {
+        let address = &pool.upstream.nodes[node].address;
+        tracing::warn!(upstream = pool.upstream.name, node = address, %error, "cannot connect to upstream node");
+    }
+    context.tried.push(node);
+    error
+}
+
+/// The exchange broke off. It is begun again only where that is safe: on a kept connection that the upstream had closed
+/// already, for an idempotent method, with a body that can be sent again; and once.
+pub fn broke_off(session: &mut Session, context: &mut Context, mut error: Box<Error>, reused: bool) -> Box<Error> {
+    // pingora waits for the upstream anew after each part of the request's body: where the body is not complete, it was
+    // the client who kept silent for all that time.
+    let silent = matches!(error.etype(), ErrorType::ReadTimedout) && !context.upstream_answered;
+    if silent && !session.as_downstream_mut().is_body_done() {
+        error.esource = ErrorSource::Downstream;
+    }
+    let node = context.chosen.as_ref().map(|chosen| chosen.node);
+    let again = error.esource() == &ErrorSource::Upstream
+        && reused
+        && session.req_header().method.is_idempotent()
+        && !session.as_ref().retry_buffer_truncated()
+        && node.is_some_and(|node| !context.tried.contains(&node));
+    match again {
+        true => error.retry.decide_reuse(reused),
+        false => error.set_retry(false),
+    }
+    context.tried.extend(node);
+    error
+}
+
+/// The head of the response is there.
+pub fn answered(context: &mut Context) {
+    let now = context.gateway.clock.now();
+    context.upstream_answered = true;
+    deadline::set_total(context);
+    if let Some(route) = context.matched() {
+        context.live.meters.observe_upstream(route.upstream, now.saturating_sub(context.chosen_at));
+    }
+}
+
+/// A request failed for good.
+pub fn log_failure(context: &Context, error: &Error) {
+    let upstream = pool(context).map(|pool| pool.upstream.name.as_str());
+    let node = context.chosen.as_ref().map(|chosen| tracing::field::display(chosen.address));
+    let (source, etype, answer) = (error.esource(), error.etype(), respond::answer_to(error));
+    let error = match etype {
+        // The whole text holds the bytes that could not be read.
+        ErrorType::InvalidHTTPHeader => "the head cannot be read".to_owned(),
+        _ => error.to_string(),
+    };
+    match (source, answer) {
+        (ErrorSource::Upstream, _) => tracing::warn!(upstream, node, error, "request to upstream failed"),
+        (_, None) => tracing::debug!(error, "client went away"),
+        (ErrorSource::Downstream, Some(_)) => tracing::debug!(error, "client broke off or sent what cannot be read"),
+        (_, Some(_)) if matches!(etype, ErrorType::HTTPStatus(503)) => {
+            tracing::warn!(upstream, "no healthy upstream node")
+        }
+        _ => tracing::error!(upstream, node, error, "request failed in the gateway"),
+    }
+}

@@ -1,0 +1,97 @@
+//! What is found out about nodes in the background: addresses of host names, and health.
+
+use std::sync::Arc;
+
+use pingora::lb::Backend;
+use pingora::lb::health_check::{HealthCheck as _, HttpHealthCheck};
+use pingora::protocols::l4::socket::SocketAddr as PingoraAddress;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::Pool;
+use crate::clock::Clock;
+use crate::ruleset::upstream::HealthCheck;
+use crate::units::Nanos;
+
+/// How often host names are resolved, and how long that may take.
+const RESOLVE_EVERY: Nanos = Nanos::from_secs(5);
+
+/// Watches the nodes of `pool` until dropped.
+pub async fn watch(pool: Arc<Pool>, clock: Arc<dyn Clock>) {
+    let mut tasks = JoinSet::new();
+    for node in 0..pool.nodes.len() {
+        if pool.upstream.nodes[node].address.parse::<std::net::SocketAddr>().is_err() {
+            tasks.spawn(resolve(Arc::clone(&pool), node));
+        }
+        if let Some(check) = pool.upstream.health_check.clone() {
+            tasks.spawn(check_health(Arc::clone(&pool), node, check, Arc::clone(&clock)));
+        }
+    }
+    while tasks.join_next().await.is_some() {}
+}
+
+/// Keeps the address of a node that is written as a host name. The last good address stays when resolving fails.
+async fn resolve(pool: Arc<Pool>, node: usize) {
+    let name = pool.upstream.nodes[node].address.clone();
+    let mut ticks = interval(RESOLVE_EVERY.to_duration());
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut failing = false;
+    loop {
+        ticks.tick().await;
+        let found = timeout(RESOLVE_EVERY.to_duration(), tokio::net::lookup_host(&name)).await;
+        let first = found.ok().and_then(Result::ok).and_then(|mut addresses| addresses.next());
+        match first {
+            Some(address) => pool.nodes[node].address.store(Some(Arc::new(address))),
+            None if !failing => tracing::warn!(
+                upstream = pool.upstream.name,
+                node = name,
+                "cannot resolve the node's host name; trying again every {RESOLVE_EVERY}"
+            ),
+            None => {}
+        }
+        failing = first.is_none();
+    }
+}
+
+/// Asks a node for its health at intervals, and marks it after enough answers of the same kind in a row.
+async fn check_health(pool: Arc<Pool>, node: usize, check: HealthCheck, clock: Arc<dyn Clock>) {
+    let Ok(request) = health_request(&pool.upstream.nodes[node].address, &check) else {
+        tracing::error!(upstream = pool.upstream.name, path = check.path, "cannot build the health check's request");
+        return;
+    };
+    let mut ticks = interval(check.every.to_duration());
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut good, mut bad) = (0_u32, 0_u32);
+    loop {
+        ticks.tick().await;
+        let Some(address) = pool.nodes[node].address.load_full() else { continue };
+        let backend = Backend { addr: PingoraAddress::Inet(*address), weight: 1, ext: Default::default() };
+        let answer = timeout(check.timeout.to_duration(), request.check(&backend)).await;
+        if matches!(answer, Ok(Ok(()))) {
+            (good, bad) = (good.saturating_add(1), 0);
+        } else {
+            (good, bad) = (0, bad.saturating_add(1));
+        }
+        if good >= check.healthy_after {
+            pool.set_health(node, true, clock.now());
+        } else if bad >= check.unhealthy_after {
+            pool.set_health(node, false, clock.now());
+        }
+    }
+}
+
+fn health_request(host: &str, check: &HealthCheck) -> Result<HttpHealthCheck, pingora::BError> {
+    let mut request = HttpHealthCheck::new(host, false);
+    request.req.set_raw_path(check.path.as_bytes())?;
+    request.req.insert_header(http::header::USER_AGENT, "tollgate-health-check")?;
+    request.peer_template.options.connection_timeout = Some(check.timeout.to_duration());
+    request.peer_template.options.read_timeout = Some(check.timeout.to_duration());
+    request.validator = Some(Box::new(|response| match response.status.is_success() {
+        true => Ok(()),
+        false => pingora::Error::e_explain(
+            pingora::ErrorType::CustomCode("status of the health check", response.status.as_u16()),
+            "",
+        ),
+    }));
+    Ok(request)
+}

@@ -1,0 +1,43 @@
+//! From a request's facts to what it is charged.
+
+use crate::algorithm::Charge;
+use crate::ruleset::Ruleset;
+use crate::ruleset::key::{Facts, KeyHasher, KeyPart, Resolved};
+use crate::ruleset::limit::{Limit, MissingKey, Terms};
+use crate::ruleset::matcher::Route;
+
+/// A request lacks a part of a limit's key, and the limit does not let such requests through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MissingPart<'r> {
+    /// The limit's name.
+    pub limit: &'r str,
+    /// What is missing.
+    pub part: &'r KeyPart,
+}
+
+impl Ruleset {
+    /// The charges of a request that takes `route`, one for each limit that applies to it.
+    pub fn charges<'r>(
+        &'r self,
+        route: &'r Route,
+        facts: &Facts<'_>,
+        resolved: &Resolved<'_>,
+        hasher: &KeyHasher,
+    ) -> Result<Vec<Charge>, MissingPart<'r>> {
+        let mut charges = Vec::with_capacity(route.limits.len());
+        for id in &route.limits {
+            let limit = &self.limits[id.0];
+            let Terms::Rule(rule) = limit.terms(resolved.plan.map(|(plan, _)| plan)) else { continue };
+            let key = match hasher.key(&limit.name, &limit.key, facts, resolved) {
+                Ok(key) => key,
+                Err(part) => match limit.missing_key {
+                    MissingKey::Skip => continue,
+                    MissingKey::Share => hasher.shared_key(&limit.name, part),
+                    MissingKey::Deny => return Err(MissingPart { limit: &limit.name, part }),
+                },
+            };
+            charges.push(Charge { limit: id.0, rule, key, cost: Limit::COST });
+        }
+        Ok(charges)
+    }
+}

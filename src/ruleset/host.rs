@@ -1,0 +1,71 @@
+//! Host patterns: `api.example.com`, `*.example.com`.
+
+/// A pattern for a canonical host name (lower case, without a port or a final dot).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum HostPattern {
+    /// This host.
+    Exact(String),
+    /// Every host below this domain, the domain itself excluded; kept with its leading dot.
+    Below(String),
+}
+
+impl HostPattern {
+    /// Parses a pattern.
+    ///
+    /// Errors, in words for the configuration: empty, with a port, with `*` anywhere but as the whole first label.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
+        let bracketed = name.starts_with('[') && name.ends_with(']');
+        if name.contains(':') && !bracketed {
+            return Err("is matched without its port; leave the port out".to_owned());
+        }
+        let (name, below) = match name.strip_prefix("*.") {
+            Some(domain) => (domain.to_owned(), true),
+            None => (name, false),
+        };
+        if name.is_empty() || name.contains(['*', '/', ' ', '@']) || name.starts_with('.') || name.contains("..") {
+            return Err("must be a host name, with `*` only for all names below a domain (`*.example.com`)".to_owned());
+        }
+        Ok(if below { Self::Below(format!(".{name}")) } else { Self::Exact(name) })
+    }
+
+    /// Whether the canonical host `host` matches.
+    pub fn matches(&self, host: &str) -> bool {
+        match self {
+            Self::Exact(name) => name == host,
+            Self::Below(suffix) => host.len() > suffix.len() && host.ends_with(suffix.as_str()),
+        }
+    }
+}
+
+impl std::fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Exact(name) => f.write_str(name),
+            Self::Below(suffix) => write!(f, "*{suffix}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_names_below_a_domain_only() {
+        let below = HostPattern::parse("*.Example.com").unwrap();
+        assert!(below.matches("a.example.com"));
+        assert!(below.matches("a.b.example.com"));
+        assert!(!below.matches("example.com"));
+        assert!(!below.matches("badexample.com"));
+        assert_eq!(below.to_string(), "*.example.com");
+    }
+
+    #[test]
+    fn ports_and_stray_stars_are_refused() {
+        for bad in ["", "a:80", "*", "a.*.b", "a..b", "u@a"] {
+            assert!(HostPattern::parse(bad).is_err(), "{bad}");
+        }
+        assert!(HostPattern::parse("[::1]").unwrap().matches("[::1]"));
+    }
+}

@@ -1,0 +1,231 @@
+//! What a limit counts by: the parts of a key, read from a request and hashed injectively.
+
+use std::hash::Hasher;
+use std::net::IpAddr;
+
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+use crate::ruleset::limit::PlanId;
+use crate::units::LimitKey;
+
+/// The parts that together make a limit's key; empty for `all` (one bucket for everybody).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Key {
+    /// In the order of the configuration.
+    pub parts: Vec<KeyPart>,
+}
+
+/// One thing about a request that can be counted by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum KeyPart {
+    /// Who is calling: the customer, or the address of a caller without a credential.
+    Customer,
+    /// The caller's plan.
+    Plan,
+    /// The client's address (an IPv6 client is its network).
+    ClientAddress,
+    /// The host asked for.
+    Host,
+    /// The route that matched.
+    Route,
+    /// The path pattern of the route that matched (never the raw path).
+    Path,
+    /// The method.
+    Method,
+    /// The value of this header; several lines count as one value, joined by commas.
+    Header(http::HeaderName),
+    /// The value of this query parameter, percent-decoded; the first if there are several.
+    Query(String),
+    /// The value of this cookie; the first if there are several.
+    Cookie(String),
+}
+
+impl KeyPart {
+    /// As the configuration writes it.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Customer => "customer".to_owned(),
+            Self::Plan => "plan".to_owned(),
+            Self::ClientAddress => "client_address".to_owned(),
+            Self::Host => "host".to_owned(),
+            Self::Route => "route".to_owned(),
+            Self::Path => "path".to_owned(),
+            Self::Method => "method".to_owned(),
+            Self::Header(name) => format!("header {name}"),
+            Self::Query(name) => format!("query {name}"),
+            Self::Cookie(name) => format!("cookie {name}"),
+        }
+    }
+}
+
+/// The facts of a request that keys, matches and hashes are made of.
+#[derive(Clone, Debug)]
+pub struct Facts<'a> {
+    /// The method, as sent.
+    pub method: &'a str,
+    /// The canonical host: lower case, without a port or a final dot.
+    pub host: &'a str,
+    /// The canonical path.
+    pub path: &'a str,
+    /// The query string, without its question mark.
+    pub query: Option<&'a str>,
+    /// The header fields.
+    pub headers: &'a http::HeaderMap,
+    /// The client's address; `None` where a trusted proxy said nothing usable.
+    pub client: Option<IpAddr>,
+}
+
+/// What became known of a request on the way: which route it takes and who is calling.
+#[derive(Clone, Copy, Debug)]
+pub struct Resolved<'a> {
+    /// The name of the route.
+    pub route: &'a str,
+    /// The path pattern of the route.
+    pub path_pattern: &'a str,
+    /// Who is calling.
+    pub caller: Caller<'a>,
+    /// The caller's plan.
+    pub plan: Option<(PlanId, &'a str)>,
+}
+
+/// Who is calling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caller<'a> {
+    /// A customer, by the name in the directory.
+    Customer(&'a str),
+    /// Somebody without a credential.
+    Anonymous,
+}
+
+/// Makes [`LimitKey`]s: a keyed hash, so that nobody outside can aim at a bucket.
+#[derive(Clone, Copy)]
+pub struct KeyHasher(SipHasher13);
+
+impl std::fmt::Debug for KeyHasher {
+    /// The seed is a secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KeyHasher")
+    }
+}
+
+impl KeyHasher {
+    /// A hasher with this seed.
+    pub fn new(seed: &[u8; 16]) -> Self {
+        Self(SipHasher13::new_with_key(seed))
+    }
+
+    /// The key of a request under the limit `limit`, or the part that it lacks.
+    ///
+    /// Injective up to the hash (128 bits): every part is preceded by its length, the limit's name comes first.
+    pub fn key<'k>(
+        &self,
+        limit: &str,
+        key: &'k Key,
+        facts: &Facts<'_>,
+        resolved: &Resolved<'_>,
+    ) -> Result<LimitKey, &'k KeyPart> {
+        let mut hash = self.start(limit);
+        for part in &key.parts {
+            if !write_part(&mut hash, part, facts, resolved) {
+                return Err(part);
+            }
+        }
+        Ok(finish(&hash))
+    }
+
+    /// The bucket that requests share which lack `part` of the key of `limit`.
+    pub fn shared_key(&self, limit: &str, part: &KeyPart) -> LimitKey {
+        let mut hash = self.start(limit);
+        write(&mut hash, TAG_MISSING, part.describe().as_bytes());
+        finish(&hash)
+    }
+
+    /// A hash of one part, for balancing; `None` if the request lacks it.
+    pub fn part(&self, part: &KeyPart, facts: &Facts<'_>, resolved: &Resolved<'_>) -> Option<LimitKey> {
+        let mut hash = self.0;
+        write_part(&mut hash, part, facts, resolved).then(|| finish(&hash))
+    }
+
+    fn start(&self, limit: &str) -> SipHasher13 {
+        let mut hash = self.0;
+        write(&mut hash, TAG_LIMIT, limit.as_bytes());
+        hash
+    }
+}
+
+const TAG_LIMIT: u8 = 0;
+const TAG_VALUE: u8 = 1;
+const TAG_MISSING: u8 = 2;
+const TAG_ADDRESS: u8 = 3;
+
+fn write(hash: &mut SipHasher13, tag: u8, bytes: &[u8]) {
+    hash.write_u8(tag);
+    hash.write_u64(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
+    hash.write(bytes);
+}
+
+fn write_address(hash: &mut SipHasher13, address: IpAddr) {
+    match address {
+        IpAddr::V4(address) => write(hash, TAG_ADDRESS, &address.octets()),
+        IpAddr::V6(address) => write(hash, TAG_ADDRESS, &address.octets()),
+    }
+}
+
+fn finish(hash: &SipHasher13) -> LimitKey {
+    LimitKey(hash.finish128().as_u128())
+}
+
+/// Adds one part; false if the request lacks it.
+fn write_part(hash: &mut SipHasher13, part: &KeyPart, facts: &Facts<'_>, resolved: &Resolved<'_>) -> bool {
+    let value = match part {
+        KeyPart::ClientAddress => {
+            return facts.client.map(|address| write_address(hash, address)).is_some();
+        }
+        KeyPart::Customer => match resolved.caller {
+            Caller::Customer(name) => Some(name.as_bytes()),
+            Caller::Anonymous => return facts.client.map(|address| write_address(hash, address)).is_some(),
+        },
+        KeyPart::Plan => resolved.plan.map(|(_, name)| name.as_bytes()),
+        KeyPart::Host => Some(facts.host.as_bytes()),
+        KeyPart::Route => Some(resolved.route.as_bytes()),
+        KeyPart::Path => Some(resolved.path_pattern.as_bytes()),
+        KeyPart::Method => Some(facts.method.as_bytes()),
+        KeyPart::Header(name) => return write_header(hash, facts.headers, name),
+        KeyPart::Query(name) => return write_query(hash, facts.query, name),
+        KeyPart::Cookie(name) => cookie(facts.headers, name),
+    };
+    value.map(|value| write(hash, TAG_VALUE, value)).is_some()
+}
+
+fn write_header(hash: &mut SipHasher13, headers: &http::HeaderMap, name: &http::HeaderName) -> bool {
+    let mut lines = headers.get_all(name).iter();
+    match (lines.next(), lines.next()) {
+        (None, _) => return false,
+        (Some(only), None) => write(hash, TAG_VALUE, only.as_bytes()),
+        (Some(_), Some(_)) => {
+            let all: Vec<&[u8]> = headers.get_all(name).iter().map(http::HeaderValue::as_bytes).collect();
+            write(hash, TAG_VALUE, &all.join(&b","[..]));
+        }
+    }
+    true
+}
+
+fn write_query(hash: &mut SipHasher13, query: Option<&str>, wanted: &str) -> bool {
+    let decode = |text: &str| -> Vec<u8> { percent_encoding::percent_decode_str(&text.replace('+', " ")).collect() };
+    let value = query.unwrap_or_default().split('&').find_map(|pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (!pair.is_empty() && decode(name) == wanted.as_bytes()).then(|| decode(value))
+    });
+    value.map(|value| write(hash, TAG_VALUE, &value)).is_some()
+}
+
+/// The value of the first cookie of this name (RFC 6265).
+fn cookie<'a>(headers: &'a http::HeaderMap, wanted: &str) -> Option<&'a [u8]> {
+    let lines = headers.get_all(http::header::COOKIE).iter();
+    lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';')).find_map(|pair| {
+        let pair = pair.trim_ascii();
+        let equals = pair.iter().position(|byte| *byte == b'=')?;
+        let (name, value) = pair.split_at(equals);
+        (name == wanted.as_bytes()).then(|| value.split_first().map_or(&[][..], |(_, value)| value))
+    })
+}

@@ -1,0 +1,110 @@
+//! A limit as requests meet it: parameters for each plan, the key, and what happens over the limit.
+
+use crate::algorithm::{AlgorithmName, Rule};
+use crate::ruleset::key::Key;
+use crate::units::{Cost, Nanos};
+
+/// Index into [`super::Ruleset::limits`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LimitId(pub usize);
+
+/// Index into [`super::Ruleset::plans`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PlanId(pub usize);
+
+/// A named rule. Its state belongs to its name and algorithm: routes that name it share it.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    /// The name in the configuration.
+    pub name: String,
+    /// The algorithm of every plan.
+    pub algorithm: AlgorithmName,
+    /// What is counted by.
+    pub key: Key,
+    /// The different parameters that [`Limit::terms`] point to, without repeats.
+    pub rules: Vec<Rule>,
+    /// What holds for each plan, indexed by [`PlanId`].
+    pub plans: Vec<Terms>,
+    /// What holds for a request without a plan; `None` only where every request has one.
+    pub without_plan: Option<Terms>,
+    /// What becomes of a request that lacks a part of the key.
+    pub missing_key: MissingKey,
+    /// What becomes of a request over the limit.
+    pub over_limit: OverLimit,
+    /// How many keys are remembered at most.
+    pub max_keys: u64,
+}
+
+impl Limit {
+    /// How many keys a limit remembers where the configuration says nothing: about 60 MB of small states.
+    pub const DEFAULT_MAX_KEYS: u64 = 1_000_000;
+
+    /// The tokens that a request takes.
+    pub const COST: Cost = 1;
+
+    /// What holds for `plan`.
+    pub fn terms(&self, plan: Option<PlanId>) -> Terms {
+        let terms = match plan {
+            Some(PlanId(plan)) => self.plans.get(plan).copied(),
+            None => self.without_plan,
+        };
+        terms.unwrap_or(Terms::Unlimited)
+    }
+}
+
+/// What a limit asks of one plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Terms {
+    /// Nothing: the limit does not apply.
+    Unlimited,
+    /// The parameters at this index of [`Limit::rules`].
+    Rule(usize),
+}
+
+/// What becomes of a request that lacks a part of a limit's key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MissingKey {
+    /// It is refused with 400 (401 where the part is the customer).
+    Deny,
+    /// All such requests share one bucket.
+    #[default]
+    Share,
+    /// The limit does not apply.
+    Skip,
+}
+
+/// What becomes of a request over a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OverLimit {
+    /// It is denied.
+    Deny(Denied),
+    /// It waits its turn if that comes soon enough, and is denied otherwise.
+    Delay {
+        /// The longest wait.
+        max_wait: Nanos,
+        /// How many may wait at once, over all keys; `None` for any number.
+        max_waiting: Option<u64>,
+        /// The answer to those that are denied.
+        denied: Denied,
+    },
+}
+
+impl OverLimit {
+    /// The answer to a request that is denied.
+    pub const fn denied(&self) -> &Denied {
+        match self {
+            Self::Deny(denied) | Self::Delay { denied, .. } => denied,
+        }
+    }
+}
+
+/// The answer to a denied request, where it differs from the usual 429.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Denied {
+    /// The status, 400 to 599.
+    pub status: Option<u16>,
+    /// The body in place of problem+json, sent as plain text unless `headers` say otherwise.
+    pub body: Option<String>,
+    /// Header fields added to the answer.
+    pub headers: Vec<(http::HeaderName, http::HeaderValue)>,
+}

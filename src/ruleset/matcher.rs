@@ -1,0 +1,191 @@
+//! Which route a request takes: the most specific one that matches.
+//!
+//! Routes are compared by host (a name before `*.name`, a longer `*.name` before a shorter, any host last), then by
+//! path (segment by segment: a literal before `*` before `**`), then by method (a list before none), then by the
+//! number of header conditions (more before fewer), then by their order in the file.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+
+use crate::ruleset::host::HostPattern;
+use crate::ruleset::key::Facts;
+use crate::ruleset::limit::LimitId;
+use crate::ruleset::path::PathPattern;
+use crate::ruleset::upstream::UpstreamId;
+
+/// Index into [`Matcher::routes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RouteId(pub usize);
+
+/// A match, and what happens to the requests that match.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// The name in the configuration.
+    pub name: String,
+    /// One of these hosts; any if empty.
+    pub hosts: Vec<HostPattern>,
+    /// This path.
+    pub path: PathPattern,
+    /// The path as the configuration writes it.
+    pub path_pattern: String,
+    /// One of these methods; any if empty.
+    pub methods: Vec<String>,
+    /// All of these header conditions.
+    pub headers: Vec<HeaderMatch>,
+    /// Where the requests go.
+    pub upstream: UpstreamId,
+    /// The limits that they are under, in the order of the configuration.
+    pub limits: Vec<LimitId>,
+    /// How the path is changed on the way.
+    pub rewrite: Option<Rewrite>,
+    /// Changes to the request's header fields, after those that tollgate makes itself.
+    pub request_headers: HeaderEdits,
+    /// Changes to the response's header fields.
+    pub response_headers: HeaderEdits,
+}
+
+/// A condition on a header field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderMatch {
+    /// The field.
+    pub name: http::HeaderName,
+    /// Its value in one of its lines; `None` if it only has to be there.
+    pub value: Option<String>,
+}
+
+/// How the path is changed on the way; the query is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rewrite {
+    /// Takes `strip` off the front if it stands there as whole segments, then puts `add` there.
+    Prefix {
+        /// Without a final slash.
+        strip: String,
+        /// Without a final slash.
+        add: String,
+    },
+    /// This path for every request.
+    Path(String),
+}
+
+impl Rewrite {
+    /// The path that is sent upstream for the canonical path `path`.
+    pub fn apply(&self, path: &str) -> String {
+        match self {
+            Self::Path(fixed) => fixed.clone(),
+            Self::Prefix { strip, add } => {
+                let rest = path.strip_prefix(strip.as_str()).filter(|rest| rest.is_empty() || rest.starts_with('/'));
+                let new = format!("{add}{}", rest.unwrap_or(path));
+                if new.is_empty() { "/".to_owned() } else { new }
+            }
+        }
+    }
+}
+
+/// Changes to header fields: first removals, then settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeaderEdits {
+    /// Taken away, all lines.
+    pub remove: Vec<http::HeaderName>,
+    /// Set, in place of what was there.
+    pub set: Vec<(http::HeaderName, http::HeaderValue)>,
+}
+
+/// The routes, indexed by host and by the first segment of the path.
+#[derive(Debug)]
+pub struct Matcher {
+    routes: Vec<Route>,
+    exact_hosts: HashMap<String, Candidates>,
+    /// Longest suffix first.
+    below_hosts: Vec<(HostPattern, Candidates)>,
+    any_host: Candidates,
+}
+
+/// Routes of one host in order of specificity, split by their first segment.
+#[derive(Debug, Default)]
+struct Candidates {
+    by_first_segment: HashMap<String, Vec<RouteId>>,
+    others: Vec<RouteId>,
+}
+
+impl Matcher {
+    /// Indexes `routes`; a [`RouteId`] is a position in this list.
+    pub fn new(routes: Vec<Route>) -> Self {
+        let mut order: Vec<RouteId> = (0..routes.len()).map(RouteId).collect();
+        order.sort_by(|a, b| by_specificity(&routes[a.0], &routes[b.0]));
+        let mut exact_hosts: HashMap<String, Candidates> = HashMap::new();
+        let mut below_hosts: HashMap<HostPattern, Candidates> = HashMap::new();
+        let mut any_host = Candidates::default();
+        for id in order {
+            let route = &routes[id.0];
+            if route.hosts.is_empty() {
+                any_host.add(id, route);
+            }
+            for host in &route.hosts {
+                match host {
+                    HostPattern::Exact(name) => exact_hosts.entry(name.clone()).or_default().add(id, route),
+                    HostPattern::Below(_) => below_hosts.entry(host.clone()).or_default().add(id, route),
+                }
+            }
+        }
+        let mut below_hosts: Vec<(HostPattern, Candidates)> = below_hosts.into_iter().collect();
+        below_hosts.sort_by_cached_key(|(host, _)| {
+            let host = host.to_string();
+            (std::cmp::Reverse(host.len()), host)
+        });
+        Self { routes, exact_hosts, below_hosts, any_host }
+    }
+
+    /// All routes, in the order of the configuration.
+    pub fn routes(&self) -> &[Route] {
+        &self.routes
+    }
+
+    /// The route `id`, which this matcher gave out.
+    pub fn route(&self, id: RouteId) -> &Route {
+        &self.routes[id.0]
+    }
+
+    /// The most specific route that matches.
+    pub fn find(&self, facts: &Facts<'_>) -> Option<RouteId> {
+        let below = self.below_hosts.iter().filter(|(host, _)| host.matches(facts.host)).map(|(_, found)| found);
+        let hosts = self.exact_hosts.get(facts.host).into_iter().chain(below).chain(Some(&self.any_host));
+        hosts.filter_map(|candidates| candidates.find(&self.routes, facts)).next()
+    }
+}
+
+impl Candidates {
+    fn add(&mut self, id: RouteId, route: &Route) {
+        match route.path.first_literal() {
+            Some(first) => self.by_first_segment.entry(first.to_owned()).or_default().push(id),
+            None => self.others.push(id),
+        }
+    }
+
+    /// A literal first segment is more specific than any other, so the two lists need no merging.
+    fn find(&self, routes: &[Route], facts: &Facts<'_>) -> Option<RouteId> {
+        let first = facts.path.strip_prefix('/').unwrap_or(facts.path).split('/').next().unwrap_or_default();
+        let literal = self.by_first_segment.get(first).into_iter().flatten();
+        literal.chain(&self.others).copied().find(|id| matches(&routes[id.0], facts))
+    }
+}
+
+/// Everything but the host, which the index has looked at.
+fn matches(route: &Route, facts: &Facts<'_>) -> bool {
+    route.path.matches(facts.path)
+        && (route.methods.is_empty() || route.methods.iter().any(|method| method == facts.method))
+        && route.headers.iter().all(|condition| {
+            let mut lines = facts.headers.get_all(&condition.name).iter();
+            match &condition.value {
+                None => lines.next().is_some(),
+                Some(value) => lines.any(|line| line.as_bytes() == value.as_bytes()),
+            }
+        })
+}
+
+/// Within one host.
+fn by_specificity(a: &Route, b: &Route) -> Ordering {
+    a.path
+        .by_specificity(&b.path)
+        .then_with(|| a.methods.is_empty().cmp(&b.methods.is_empty()))
+        .then_with(|| b.headers.len().cmp(&a.headers.len()))
+}

@@ -1,0 +1,263 @@
+//! Path patterns: `/v1/orders/*/lines`, `/v1/orders/**`.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+/// A pattern for a canonical path.
+///
+/// `*` stands for exactly one segment, `**` (only at the end) for any number of segments, none included. A final
+/// slash is a segment of its own: `/a/` and `/a` are two paths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathPattern {
+    segments: Vec<Segment>,
+    rest: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Segment {
+    Literal(String),
+    Any,
+}
+
+impl PathPattern {
+    /// Matches every path.
+    pub const fn everything() -> Self {
+        Self { segments: Vec::new(), rest: true }
+    }
+
+    /// Parses a pattern.
+    ///
+    /// Errors, in words for the configuration: no leading slash, `**` anywhere but at the end, `*` as a part of a
+    /// segment, and what a canonical path never holds (`//`, dot segments, `?`, `#`, white space).
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let Some(path) = text.strip_prefix('/') else {
+            return Err("must begin with `/`".to_owned());
+        };
+        if let Some(bad) = path.chars().find(|c| matches!(c, '?' | '#' | '\\') || c.is_whitespace() || c.is_control()) {
+            return Err(format!("must not hold {bad:?}: only the path is matched"));
+        }
+        let mut pieces: Vec<&str> = path.split('/').collect();
+        let rest = pieces.last() == Some(&"**");
+        if rest {
+            pieces.pop();
+        }
+        let last = pieces.len().saturating_sub(1);
+        let mut segments = Vec::with_capacity(pieces.len());
+        for (position, piece) in pieces.iter().enumerate() {
+            segments.push(match *piece {
+                "*" => Segment::Any,
+                "**" => return Err("may hold `**` only as its last segment".to_owned()),
+                "." | ".." => {
+                    return Err("must not hold `.` or `..`: paths are matched after they are resolved".to_owned());
+                }
+                "" if rest || position < last => {
+                    return Err("must not hold an empty segment (`//`): requests never do".to_owned());
+                }
+                piece if piece.contains('*') => {
+                    return Err(format!("may use `*` only for a whole segment, not within `{piece}`"));
+                }
+                piece => Segment::Literal(spelt_as_requested(piece)?),
+            });
+        }
+        Ok(Self { segments, rest })
+    }
+
+    /// Whether the canonical path `path` matches.
+    pub fn matches(&self, path: &str) -> bool {
+        let mut pieces = path.strip_prefix('/').unwrap_or(path).split('/');
+        for segment in &self.segments {
+            match (segment, pieces.next()) {
+                (Segment::Literal(literal), Some(piece)) if literal == piece => {}
+                (Segment::Any, Some(piece)) if !piece.is_empty() => {}
+                _ => return false,
+            }
+        }
+        self.rest || pieces.next().is_none()
+    }
+
+    /// The first segment, where it is a literal: what routes are indexed by.
+    pub(super) fn first_literal(&self) -> Option<&str> {
+        match self.segments.first() {
+            Some(Segment::Literal(literal)) => Some(literal),
+            _ => None,
+        }
+    }
+
+    /// More specific patterns come first: segment by segment a literal before `*` before the end or `**`.
+    pub(super) fn by_specificity(&self, other: &Self) -> Ordering {
+        let rank = |pattern: &Self, position: usize| match pattern.segments.get(position) {
+            Some(Segment::Literal(_)) => 0,
+            Some(Segment::Any) => 1,
+            None if !pattern.rest => 2,
+            None => 3,
+        };
+        let longest = self.segments.len().max(other.segments.len());
+        (0..=longest)
+            .map(|position| rank(self, position).cmp(&rank(other, position)))
+            .find(|order| order.is_ne())
+            .unwrap_or(Ordering::Equal)
+    }
+}
+
+impl fmt::Display for PathPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for segment in &self.segments {
+            match segment {
+                Segment::Literal(literal) => write!(f, "/{literal}")?,
+                Segment::Any => f.write_str("/*")?,
+            }
+        }
+        if self.rest { f.write_str("/**") } else { Ok(()) }
+    }
+}
+
+/// A segment that requests, whose paths are canonical, can match.
+fn spelt_as_requested(segment: &str) -> Result<String, String> {
+    let encoded: String = percent_encoding::utf8_percent_encode(segment, percent_encoding::CONTROLS).collect();
+    match canonical(&format!("/{encoded}")) {
+        Ok(path) if path.strip_prefix('/') == Some(segment) => Ok(segment.to_owned()),
+        Ok(path) => {
+            Err(format!("is never requested like this; write `{}` for `{segment}`", path.trim_start_matches('/')))
+        }
+        Err(problem) => Err(format!("can never be requested: {problem}")),
+    }
+}
+
+/// The one spelling of a path: one leading slash, no empty or dot segments, no needless percent-encoding.
+///
+/// Errors, in words: it leads above the root, or it holds an encoding that is malformed or would read as a separator or
+/// a control character.
+pub fn canonical(raw: &str) -> Result<String, &'static str> {
+    let decoded = decode(raw)?;
+    let mut segments: Vec<&str> = Vec::new();
+    let mut pieces = decoded.split('/').skip(1).peekable();
+    let mut directory = true;
+    while let Some(piece) = pieces.next() {
+        let last = pieces.peek().is_none();
+        directory = matches!(piece, "" | "." | "..");
+        match piece {
+            "" | "." => {}
+            ".." if segments.pop().is_none() => {
+                return Err("the path leads above the root");
+            }
+            ".." => {}
+            piece => segments.push(piece),
+        }
+        directory &= last;
+    }
+    let mut path = String::with_capacity(decoded.len());
+    for segment in &segments {
+        path.push('/');
+        path.push_str(segment);
+    }
+    if directory || segments.is_empty() {
+        path.push('/');
+    }
+    Ok(path)
+}
+
+/// Characters that need no encoding within a segment become themselves (RFC 3986, sections 3.3 and 6.2.2; `;`, `+` and
+/// `*` are left as they are, since servers tell them apart from their encodings), the others are encoded with upper case
+/// digits.
+fn decode(raw: &str) -> Result<String, &'static str> {
+    const BAD: &str = "the path holds a malformed or forbidden percent-encoding";
+    let mut decoded = String::with_capacity(raw.len());
+    let mut pieces = raw.split('%');
+    push_encoded(&mut decoded, pieces.next().unwrap_or_default());
+    for piece in pieces {
+        let (digits, rest) = piece.split_at_checked(2).ok_or(BAD)?;
+        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(BAD);
+        }
+        match u8::from_str_radix(digits, 16).map_err(|_| BAD)? {
+            b'/' | b'\\' | 0..=0x1f | 0x7f => return Err(BAD),
+            byte if byte.is_ascii_alphanumeric() || b"-._~:@!$&'(),=".contains(&byte) => decoded.push(char::from(byte)),
+            byte => push_triplet(&mut decoded, byte),
+        }
+        push_encoded(&mut decoded, rest);
+    }
+    Ok(decoded)
+}
+
+/// Text without percent signs; what no path may hold in the clear is encoded.
+fn push_encoded(to: &mut String, text: &str) {
+    for c in text.chars() {
+        match c {
+            '"' | '<' | '>' | '^' | '`' | '{' | '|' | '}' => push_triplet(to, u8::try_from(c).unwrap_or(b'?')),
+            c => to.push(c),
+        }
+    }
+}
+
+fn push_triplet(to: &mut String, byte: u8) {
+    to.push_str(&format!("%{byte:02X}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(pattern: &str, path: &str) -> bool {
+        PathPattern::parse(pattern).unwrap().matches(path)
+    }
+
+    #[test]
+    fn stars_stand_for_one_segment_or_for_all_the_rest() {
+        assert!(matches("/", "/"));
+        assert!(!matches("/", "/a"));
+        assert!(matches("/a/*/c", "/a/b/c"));
+        assert!(!matches("/a/*/c", "/a//c"));
+        assert!(!matches("/a/*", "/a"));
+        assert!(!matches("/a/*", "/a/b/c"));
+        assert!(matches("/a/**", "/a"));
+        assert!(matches("/a/**", "/a/"));
+        assert!(matches("/a/**", "/a/b/c"));
+        assert!(!matches("/a/**", "/ab"));
+        assert!(matches("/**", "/anything/at/all"));
+        assert!(!matches("/a", "/a/"));
+        assert!(matches("/a/", "/a/"));
+    }
+
+    #[test]
+    fn patterns_that_no_canonical_path_can_match_are_refused() {
+        for bad in [
+            "a",
+            "",
+            "/a//b",
+            "/**/a",
+            "/a*",
+            "/a/../b",
+            "/a?b",
+            "/a b",
+            "/caf%c3%a9",
+            "/%7Euser",
+            "/é",
+            "/a%3Ab",
+            "/%",
+        ] {
+            assert!(PathPattern::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_is_spelt_another_way_is_told_how() {
+        assert!(PathPattern::parse("/é").unwrap_err().contains("`%C3%A9`"));
+        assert!(PathPattern::parse("/x/%7Euser").unwrap_err().contains("`~user`"));
+    }
+
+    #[test]
+    fn a_path_has_one_spelling() {
+        for raw in ["/v1/jobs:cancel", "/v1/jobs%3Acancel", "/v1/jobs%3acancel", "/v1/./jobs:cancel"] {
+            assert_eq!(canonical(raw).as_deref(), Ok("/v1/jobs:cancel"), "{raw}");
+        }
+        assert_eq!(canonical("/a%22b").as_deref(), canonical("/a\"b").as_deref());
+        assert_eq!(canonical("/a;b%3Bc").as_deref(), Ok("/a;b%3Bc"));
+    }
+
+    #[test]
+    fn patterns_are_shown_as_written() {
+        for text in ["/a;b=1", "/v1/jobs:cancel", "/caf%C3%A9", "/", "/a/*/c", "/a/**", "/**", "/a/"] {
+            assert_eq!(PathPattern::parse(text).unwrap().to_string(), text);
+        }
+    }
+}

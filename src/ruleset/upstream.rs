@@ -1,0 +1,97 @@
+//! Upstreams: named sets of nodes that requests are proxied to.
+
+use crate::ruleset::key::KeyPart;
+use crate::units::Nanos;
+
+/// Index into [`super::Ruleset::upstreams`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct UpstreamId(pub usize);
+
+/// A named set of nodes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Upstream {
+    /// The name in the configuration.
+    pub name: String,
+    /// At least one.
+    pub nodes: Vec<Node>,
+    /// How a node is chosen.
+    pub balance: Balance,
+    /// How a node's health is found out; `None` takes every node for healthy until a connection to it fails.
+    pub health_check: Option<HealthCheck>,
+    /// How long things may take.
+    pub timeouts: Timeouts,
+    /// What is tried again.
+    pub retries: Retries,
+    /// How long a node that comes back takes to get its full share; zero for at once.
+    pub slow_start: Nanos,
+}
+
+/// One node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Node {
+    /// `host:port`; a host name is resolved again and again while tollgate runs.
+    pub address: String,
+    /// Its share, 1 to 1000.
+    pub weight: u32,
+}
+
+/// How a node is chosen among the healthy ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Balance {
+    /// Each in turn, as often as its weight says.
+    RoundRobin,
+    /// At random, by weight.
+    Random,
+    /// The one with the fewest requests in flight for its weight.
+    LeastRequests,
+    /// By a hash of this part of the request (weighted rendezvous): the same value meets the same node while that is healthy.
+    ConsistentHash(KeyPart),
+}
+
+/// An HTTP request sent to each node at intervals.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// The path asked for; healthy answers have a status of 200 to 299.
+    pub path: String,
+    /// The time between two checks of a node.
+    pub every: Nanos,
+    /// How long an answer may take.
+    pub timeout: Nanos,
+    /// Good answers in a row that make a node healthy again.
+    pub healthy_after: u32,
+    /// Failures in a row that make it unhealthy.
+    pub unhealthy_after: u32,
+}
+
+/// How long an upstream may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// To accept a connection.
+    pub connect: Nanos,
+    /// From the request having been sent to the head of the response being complete.
+    pub first_byte: Nanos,
+    /// Between two parts of a body, in either direction; the upstream gets `first_byte` if that is longer.
+    pub idle: Nanos,
+    /// From the request's arrival to the response's end; `None` for as long as it takes (streams).
+    pub total: Option<Nanos>,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self { connect: Nanos::from_secs(1), first_byte: Nanos::from_secs(30), idle: Nanos::from_secs(60), total: None }
+    }
+}
+
+/// What is tried again on another node: a connection that could not be made, which is safe for every request. (A kept
+/// connection that turns out to be closed is tried again, once, for idempotent methods whatever is said here.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retries {
+    /// How many times beyond the first, 0 to 5.
+    pub attempts: u32,
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        Self { attempts: 1 }
+    }
+}

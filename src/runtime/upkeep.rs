@@ -1,0 +1,50 @@
+//! What goes on beside requests: forgetting keys that are as good as new, watching upstream nodes.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use pingora::server::ShutdownWatch;
+use pingora::services::background::BackgroundService;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::proxy::Gateway;
+use crate::proxy::upstream::health;
+use crate::units::Nanos;
+
+/// Every key is looked at once in this many ticks.
+const SWEEP_PARTS: usize = 64;
+const SWEEP_TICK: Nanos = Nanos::SECOND;
+
+/// The background work of a gateway.
+pub(super) struct Upkeep {
+    gateway: Gateway,
+}
+
+impl Upkeep {
+    pub(super) fn new(gateway: Gateway) -> Self {
+        Self { gateway }
+    }
+
+    async fn sweep(gateway: Gateway) {
+        let mut ticks = interval(SWEEP_TICK.to_duration());
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        for part in (0..SWEEP_PARTS).cycle() {
+            ticks.tick().await;
+            gateway.store.sweep(part, SWEEP_PARTS, gateway.clock.now());
+        }
+    }
+}
+
+#[async_trait]
+impl BackgroundService for Upkeep {
+    async fn start(&self, mut shutdown: ShutdownWatch) {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(Self::sweep(self.gateway.clone()));
+        for pool in &self.gateway.live.load_full().pools {
+            tasks.spawn(health::watch(Arc::clone(pool), Arc::clone(&self.gateway.clock)));
+        }
+        // The sender goes away only with the server.
+        drop(shutdown.changed().await);
+    }
+}

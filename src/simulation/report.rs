@@ -1,0 +1,241 @@
+//! What a run comes to in a few numbers.
+
+use std::collections::VecDeque;
+
+use crate::algorithm::{Decision, Denial};
+use crate::simulation::abuse::Abuse;
+use crate::simulation::run::{Outcome, Pass, Run};
+use crate::simulation::{Arrival, KeyNumber};
+use crate::units::{Cost, Nanos, Rate};
+
+/// The numbers of one limit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// The limit.
+    pub name: String,
+    /// Its algorithm.
+    pub algorithm: &'static str,
+    /// The limit in plain words.
+    pub words: String,
+    /// Requests that came.
+    pub offered: u64,
+    /// Their tokens.
+    pub offered_tokens: u64,
+    /// Requests admitted, at once or after a wait.
+    pub admitted: u64,
+    /// Their tokens.
+    pub admitted_tokens: u64,
+    /// Requests admitted after a wait.
+    pub delayed: u64,
+    /// Requests denied.
+    pub denied: u64,
+    /// Requests denied for good, because their cost can never fit; part of `denied`.
+    pub never: u64,
+    /// Keys seen.
+    pub keys: usize,
+    /// The longest time in which a key that was denied something got nothing: from one pass (or its first request)
+    /// to the next (or to its last denial). `None` where nothing was denied.
+    pub longest_gap: Option<Nanos>,
+    /// The window in which a single key got the most; `None` for limits without a window where none was asked for.
+    pub worst_window: Option<WorstWindow>,
+    /// How long admitted requests waited, those that did not wait included.
+    pub waits: Quantiles,
+    /// How long the upstream took, under limits that hold a slot meanwhile.
+    pub latency: Option<Quantiles>,
+    /// The most that waited at the same time, over all keys.
+    pub most_waiting: usize,
+    /// What an abuser gets.
+    pub abuse: Option<Abuse>,
+}
+
+/// The most tokens that passed for one key in any time of a given length (half open: what is exactly that far apart
+/// does not count together).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorstWindow {
+    /// The length.
+    pub window: Nanos,
+    /// The most tokens.
+    pub tokens: u64,
+    /// What the limit allows in that time in the long run, rounded up: quota · length / window. More than this is a
+    /// burst that the algorithm let through on top. `None` where the limit has no window.
+    pub allowed: Option<u64>,
+}
+
+/// Of the times of all admitted requests, by nearest rank; 0 where there is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quantiles {
+    /// Half of them took no longer.
+    pub p50: Nanos,
+    /// 99 % of them took no longer.
+    pub p99: Nanos,
+    /// None took longer.
+    pub max: Nanos,
+}
+
+/// Adds up the outcomes of a run.
+#[derive(Debug)]
+pub struct Tally {
+    window: Option<Nanos>,
+    long_run: Option<Rate>,
+    report: Report,
+    waits: Vec<Nanos>,
+    latencies: Vec<Nanos>,
+    keys: Vec<KeyTally>,
+    worst: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct KeyTally {
+    /// What passed within the last window, and its sum.
+    recent: VecDeque<(Nanos, Cost)>,
+    sum: u64,
+    /// The last pass; before the first, the first request.
+    last_pass: Option<Nanos>,
+    /// The last denial since.
+    last_denial: Option<Nanos>,
+}
+
+// === impl Tally ===
+
+impl Tally {
+    /// Of a run that begins. Windows are as long as `window` says, or else as the limit's own; an abuser comes at
+    /// `abuse` times the rate.
+    pub fn new(run: &Run, window: Option<Nanos>, abuse: Option<f64>) -> Self {
+        let (subject, rule) = (run.subject(), run.rule());
+        let report = Report {
+            name: subject.name.clone(),
+            algorithm: subject.algorithm.as_str(),
+            words: rule.words(),
+            offered: 0,
+            offered_tokens: 0,
+            admitted: 0,
+            admitted_tokens: 0,
+            delayed: 0,
+            denied: 0,
+            never: 0,
+            keys: 0,
+            longest_gap: None,
+            worst_window: None,
+            waits: Quantiles::default(),
+            latency: None,
+            most_waiting: 0,
+            abuse: abuse.and_then(|factor| Abuse::of(subject, factor)),
+        };
+        let policy = rule.policy();
+        Self {
+            window: window.or(policy.window),
+            long_run: policy.window.and_then(|window| Rate::new(policy.quota, window)),
+            report,
+            waits: Vec::new(),
+            latencies: Vec::new(),
+            keys: Vec::new(),
+            worst: 0,
+        }
+    }
+
+    /// One request and what became of it, in the run's order.
+    pub fn add(&mut self, arrival: &Arrival, outcome: &Outcome<'_>) {
+        self.passes(outcome.passes);
+        let report = &mut self.report;
+        report.offered += 1;
+        report.offered_tokens = report.offered_tokens.saturating_add(arrival.cost);
+        report.most_waiting = report.most_waiting.max(outcome.waiting);
+        self.latencies.extend(outcome.latency);
+        let key = key_tally(&mut self.keys, arrival.key);
+        key.last_pass.get_or_insert(arrival.at);
+        match outcome.decision {
+            Decision::Admit { wait } => {
+                report.admitted += 1;
+                report.admitted_tokens = report.admitted_tokens.saturating_add(arrival.cost);
+                if wait > Nanos::ZERO {
+                    report.delayed += 1;
+                    self.waits.push(wait);
+                }
+            }
+            Decision::Deny(denial) => {
+                report.denied += 1;
+                report.never += u64::from(matches!(denial, Denial::Never { .. }));
+                key.last_denial = Some(arrival.at);
+            }
+        }
+    }
+
+    /// The numbers, once the run has ended and `passes` were the last to pass.
+    pub fn finish(mut self, passes: &[Pass]) -> Report {
+        self.passes(passes);
+        for key in &self.keys {
+            if let (Some(last), Some(denial)) = (key.last_pass, key.last_denial) {
+                self.report.longest_gap = self.report.longest_gap.max(Some(denial.saturating_sub(last)));
+            }
+        }
+        self.report.keys = self.keys.len();
+        self.report.worst_window = self.window.map(|window| WorstWindow {
+            window,
+            tokens: self.worst,
+            allowed: self.long_run.map(|rate| tokens_in(rate, window)),
+        });
+        let at_once = self.report.admitted - self.report.delayed;
+        self.report.waits = Quantiles::of(self.waits, at_once);
+        self.report.latency = (!self.latencies.is_empty()).then(|| Quantiles::of(self.latencies, 0));
+        self.report
+    }
+
+    fn passes(&mut self, passes: &[Pass]) {
+        for pass in passes {
+            let key = key_tally(&mut self.keys, pass.key);
+            if key.last_denial.take().is_some() {
+                let gap = key.last_pass.map(|last| pass.at.saturating_sub(last));
+                self.report.longest_gap = self.report.longest_gap.max(gap);
+            }
+            key.last_pass = Some(pass.at);
+            if let Some(window) = self.window {
+                self.worst = self.worst.max(key.in_window(pass, window));
+            }
+        }
+    }
+}
+
+fn key_tally(keys: &mut Vec<KeyTally>, key: KeyNumber) -> &mut KeyTally {
+    if key.0 >= keys.len() {
+        keys.resize(key.0 + 1, KeyTally::default());
+    }
+    &mut keys[key.0]
+}
+
+impl KeyTally {
+    /// What passed in the window that ends with `pass`.
+    fn in_window(&mut self, pass: &Pass, window: Nanos) -> u64 {
+        self.recent.push_back((pass.at, pass.cost));
+        self.sum = self.sum.saturating_add(pass.cost);
+        while let Some((at, cost)) = self.recent.front()
+            && pass.at.saturating_sub(*at) >= window
+        {
+            self.sum = self.sum.saturating_sub(*cost);
+            self.recent.pop_front();
+        }
+        self.sum
+    }
+}
+
+impl Quantiles {
+    /// Of `times` and `zeros` times of nothing.
+    fn of(mut times: Vec<Nanos>, zeros: u64) -> Self {
+        times.sort_unstable();
+        let count = u128::from(zeros) + times.len() as u128;
+        let quantile = |percent: u128| {
+            let rank = (count * percent).div_ceil(100);
+            let index = rank.checked_sub(u128::from(zeros) + 1).and_then(|index| usize::try_from(index).ok());
+            index.and_then(|index| times.get(index)).copied().unwrap_or_default()
+        };
+        Self { p50: quantile(50), p99: quantile(99), max: quantile(100) }
+    }
+}
+
+/// What comes in `window` at `rate`, rounded up.
+fn tokens_in(rate: Rate, window: Nanos) -> u64 {
+    let scaled = u128::from(rate.tokens()) * u128::from(window.get());
+    u64::try_from(scaled.div_ceil(u128::from(rate.period().get()))).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

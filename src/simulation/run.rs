@@ -1,0 +1,307 @@
+//! One limit on a virtual clock: state per key, the requests that wait, and those in flight.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::mem;
+use std::num::NonZeroUsize;
+
+use crate::algorithm::{Completion, Decision, Denial, Headroom, Rule, State, Unfit};
+use crate::simulation::{Arrival, KeyNumber, Subject};
+use crate::units::{Cost, Nanos, Rate};
+
+/// What admitted requests run into. It matters to limits that hold a slot while a request runs, and to no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Upstream {
+    /// How long a request is worked on.
+    pub hold: Nanos,
+    /// How many requests are worked on at the same time, the others waiting for their turn first come, first served;
+    /// `None` for any number.
+    pub servers: Option<NonZeroUsize>,
+}
+
+/// An admitted request on its way to the upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Pass {
+    /// When: as it was admitted, or at the end of its wait.
+    pub at: Nanos,
+    /// Counts the passes of a run, so that equal times stay in row order.
+    order: u64,
+    /// Whose it is.
+    pub key: KeyNumber,
+    /// How many tokens it took.
+    pub cost: Cost,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome<'r> {
+    /// The decision. What is denied until something in flight has ended is told when: a simulation knows.
+    pub decision: Decision,
+    /// Where the request's key stands after it.
+    pub headroom: Headroom,
+    /// How long the upstream will take over it, if it was admitted by a limit that holds a slot for that long.
+    pub latency: Option<Nanos>,
+    /// How many requests wait now, over all keys.
+    pub waiting: usize,
+    /// What has passed since the request before, in the order of passing, up to and including now.
+    pub passes: &'r [Pass],
+}
+
+/// Why a limit cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RunError {
+    /// `set_rate` on a limit that has none.
+    #[error("`set_rate` of {rate} cannot apply: limit `{limit}` ({algorithm}) has no `rate`")]
+    NoRate {
+        /// The limit.
+        limit: String,
+        /// Its algorithm.
+        algorithm: &'static str,
+        /// The rate it was to have.
+        rate: Rate,
+    },
+    /// The limit cannot have this rate.
+    #[error("`set_rate` of {rate} does not fit limit `{limit}`: {unfit}")]
+    Unfit {
+        /// The limit.
+        limit: String,
+        /// The rate it was to have.
+        rate: Rate,
+        /// What is wrong.
+        unfit: Unfit,
+    },
+}
+
+/// A limit that is being run.
+///
+/// `max_waiting` acts around the rule: a request that the rule would let wait while that many others wait (of all
+/// keys, those whose wait has not passed) is denied and changes nothing. Its retry time stays exact: as soon as one of
+/// the others has passed, or its own turn has come without a wait, whichever is first; never, if neither can happen.
+#[derive(Clone, Debug)]
+pub struct Run {
+    subject: Subject,
+    rule: Rule,
+    upstream: Upstream,
+    keys: Vec<Cell>,
+    waiting: BinaryHeap<Reverse<Pass>>,
+    busy: BinaryHeap<Reverse<Nanos>>,
+    passes: Vec<Pass>,
+    count: u64,
+}
+
+/// What there is of one key.
+#[derive(Clone, Debug, Default)]
+struct Cell {
+    state: Option<State>,
+    /// In the order of ending.
+    in_flight: VecDeque<InFlight>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct InFlight {
+    end: Nanos,
+    latency: Nanos,
+    cost: Cost,
+}
+
+// === impl Run ===
+
+impl Run {
+    /// All keys fresh.
+    pub fn new(subject: Subject, upstream: Upstream) -> Result<Self, Unfit> {
+        let rule = subject.rule()?;
+        Ok(Self {
+            subject,
+            rule,
+            upstream,
+            keys: Vec::new(),
+            waiting: BinaryHeap::new(),
+            busy: BinaryHeap::new(),
+            passes: Vec::new(),
+            count: 0,
+        })
+    }
+
+    /// What is being run; its rate is the last one set.
+    pub const fn subject(&self) -> &Subject {
+        &self.subject
+    }
+
+    /// The rule that holds now.
+    pub const fn rule(&self) -> &Rule {
+        &self.rule
+    }
+
+    /// Decides one request. Its time must not be before that of an earlier one. On an error nothing has happened.
+    pub fn step(&mut self, arrival: &Arrival) -> Result<Outcome<'_>, RunError> {
+        let now = arrival.at;
+        self.passes.clear();
+        self.pass_until(now);
+        if let Some(rate) = arrival.set_rate {
+            self.set_rate(rate, now)?;
+        }
+        let mut cell = self.keys.get_mut(arrival.key.0).map(mem::take).unwrap_or_default();
+        cell.complete_until(now, &self.rule);
+        let (decision, state) = self.decide(cell.state.take(), arrival.cost, now);
+        cell.state = state;
+        let decision = match decision {
+            Decision::Deny(Denial::Busy) => cell.free_again(arrival, &self.rule).map_or(decision, Decision::later),
+            decision => decision,
+        };
+        let mut latency = None;
+        if let Decision::Admit { wait } = decision {
+            let pass = self.admit(arrival, wait);
+            if self.rule.holds() {
+                latency = Some(cell.hold(pass, self.serve(pass.at)));
+            }
+        }
+        let headroom = self.rule.headroom(cell.state.as_ref(), now);
+        if arrival.key.0 >= self.keys.len() {
+            self.keys.resize(arrival.key.0 + 1, Cell::default());
+        }
+        if let Some(place) = self.keys.get_mut(arrival.key.0) {
+            *place = cell;
+        }
+        Ok(Outcome { decision, headroom, latency, waiting: self.waiting.len(), passes: &self.passes })
+    }
+
+    /// The traffic has ended: all who still wait pass, in order.
+    pub fn finish(&mut self) -> &[Pass] {
+        self.passes.clear();
+        self.pass_until(Nanos::MAX);
+        &self.passes
+    }
+
+    fn decide(&self, state: Option<State>, cost: Cost, now: Nanos) -> (Decision, Option<State>) {
+        match self.subject.max_waiting {
+            Some(max) if self.waiting.len() as u64 >= max => {
+                let (decision, after) = self.rule.decide(state.clone(), cost, now);
+                match decision {
+                    Decision::Admit { wait } if wait > Nanos::ZERO => {
+                        (self.no_place(state.as_ref(), cost, now, wait), state)
+                    }
+                    _ => (decision, after),
+                }
+            }
+            _ => self.rule.decide(state, cost, now),
+        }
+    }
+
+    /// The denial of a request that would have to wait for `wait` and finds all places taken.
+    fn no_place(&self, state: Option<&State>, cost: Cost, now: Nanos, wait: Nanos) -> Decision {
+        let place = self.waiting.peek().map(|Reverse(first)| first.at.saturating_sub(now));
+        let turn = self.turn(state, cost, now, wait);
+        match place.into_iter().chain(turn).min() {
+            Some(retry_after) => Decision::later(retry_after),
+            None => Decision::never(self.rule.headroom(None, now).remaining.unwrap_or(0)),
+        }
+    }
+
+    /// The shortest time, at most `wait`, after which the request would not have to wait; `None` if it always has to.
+    fn turn(&self, state: Option<&State>, cost: Cost, now: Nanos, wait: Nanos) -> Option<Nanos> {
+        let at_once = |after: u64| {
+            let later = now.saturating_add(Nanos::new(after));
+            self.rule.decide(state.cloned(), cost, later).0 == Decision::ADMIT
+        };
+        let (mut denied, mut admitted) = (0, wait.get());
+        if !at_once(admitted) {
+            return None;
+        }
+        while admitted - denied > 1 {
+            let middle = denied + (admitted - denied) / 2;
+            if at_once(middle) { admitted = middle } else { denied = middle }
+        }
+        Some(Nanos::new(admitted))
+    }
+
+    fn admit(&mut self, arrival: &Arrival, wait: Nanos) -> Pass {
+        let at = arrival.at.saturating_add(wait);
+        let pass = Pass { at, order: self.count, key: arrival.key, cost: arrival.cost };
+        self.count += 1;
+        if wait == Nanos::ZERO {
+            self.passes.push(pass);
+        } else {
+            self.waiting.push(Reverse(pass));
+        }
+        pass
+    }
+
+    /// When the upstream will be done with a request that reaches it at `at`.
+    fn serve(&mut self, at: Nanos) -> Nanos {
+        let Upstream { hold, servers } = self.upstream;
+        let Some(servers) = servers else {
+            return at.saturating_add(hold);
+        };
+        let free = if self.busy.len() < servers.get() { None } else { self.busy.pop() };
+        let end = free.map_or(at, |Reverse(free)| free.max(at)).saturating_add(hold);
+        self.busy.push(Reverse(end));
+        end
+    }
+
+    fn pass_until(&mut self, now: Nanos) {
+        while self.waiting.peek().is_some_and(|Reverse(next)| next.at <= now) {
+            self.passes.extend(self.waiting.pop().map(|Reverse(next)| next));
+        }
+    }
+
+    fn set_rate(&mut self, rate: Rate, now: Nanos) -> Result<(), RunError> {
+        let mut subject = self.subject.clone();
+        let limit = || self.subject.name.clone();
+        if !subject.set_rate(rate) {
+            return Err(RunError::NoRate { limit: limit(), algorithm: subject.algorithm.as_str(), rate });
+        }
+        let rule = subject.rule().map_err(|unfit| RunError::Unfit { limit: limit(), rate, unfit })?;
+        for cell in &mut self.keys {
+            cell.complete_until(now, &self.rule);
+            cell.state = cell.state.take().and_then(|state| rule.carry(&self.rule, state, now));
+        }
+        (self.subject, self.rule) = (subject, rule);
+        Ok(())
+    }
+}
+
+// === impl Cell ===
+
+impl Cell {
+    /// Until `end`; gives the time that is.
+    fn hold(&mut self, pass: Pass, end: Nanos) -> Nanos {
+        let latency = end.saturating_sub(pass.at);
+        let place = self.in_flight.partition_point(|earlier| earlier.end <= end);
+        self.in_flight.insert(place, InFlight { end, latency, cost: pass.cost });
+        latency
+    }
+
+    /// A slot is free again at the very instant at which its request ends.
+    fn complete_until(&mut self, now: Nanos, rule: &Rule) {
+        while self.in_flight.front().is_some_and(|first| first.end <= now) {
+            if let (Some(first), Some(state)) = (self.in_flight.pop_front(), self.state.take()) {
+                self.state = first.complete(state, rule);
+            }
+        }
+    }
+
+    /// After which time a request would be admitted that is denied now because of what is in flight, if nothing else
+    /// arrives; `None` if it still would not be when all of that has ended.
+    fn free_again(&self, arrival: &Arrival, rule: &Rule) -> Option<Nanos> {
+        let mut state = self.state.clone();
+        let mut ends = self.in_flight.iter().peekable();
+        while let Some(first) = ends.next() {
+            state = state.and_then(|state| first.complete(state, rule));
+            let last_at_this_time = ends.peek().is_none_or(|next| next.end > first.end);
+            if last_at_this_time && rule.decide(state.clone(), arrival.cost, first.end).0.is_admitted() {
+                return Some(first.end.saturating_sub(arrival.at));
+            }
+        }
+        None
+    }
+}
+
+impl InFlight {
+    fn complete(&self, state: State, rule: &Rule) -> Option<State> {
+        let completion = Completion { latency: self.latency, measured: true };
+        rule.complete(state, self.cost, completion, self.end)
+    }
+}
+
+#[cfg(test)]
+mod tests;

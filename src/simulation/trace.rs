@@ -1,0 +1,278 @@
+//! Recorded traffic: a CSV with a header line and at least the columns `t_ns` and `key`.
+//!
+//! `cost` is 1 where the column or the field is missing, `set_rate` nothing; other columns are ignored. Rows are read
+//! one at a time; what stays in memory are the keys.
+
+use std::collections::HashMap;
+use std::io::{self, Read};
+use std::rc::Rc;
+
+use csv::ByteRecord;
+
+use crate::simulation::{Arrival, KeyNumber, Traffic};
+use crate::units::{Cost, Nanos, Rate};
+
+mod lines;
+
+use lines::Lines;
+
+const TIME: &str = "t_ns";
+const KEY: &str = "key";
+const COST: &str = "cost";
+const SET_RATE: &str = "set_rate";
+
+/// Reads a rate as the configuration writes it; the error says what is wrong with the text (`is not a rate`).
+pub type ParseRate = fn(&str) -> Result<Rate, String>;
+
+/// What is wrong with a trace. Lines are counted from 1, the header line included.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// There is not even a header.
+    #[error("the trace is empty: expected a header line with at least the columns `t_ns` and `key`")]
+    Empty,
+    /// The header lacks a column.
+    #[error("line {line}: found the columns {found}, expected at least `t_ns` and `key`: there is no `{missing}`")]
+    NoColumn {
+        /// Of the header.
+        line: u64,
+        /// The column.
+        missing: &'static str,
+        /// The columns there are.
+        found: String,
+    },
+    /// The header names a column twice.
+    #[error("line {line}: found the column `{column}` twice, expected it once")]
+    Twice {
+        /// Of the header.
+        line: u64,
+        /// The column.
+        column: &'static str,
+    },
+    /// A field is not what its column holds.
+    #[error("line {line}, column `{column}`: found `{found}`, expected {expected}")]
+    Field {
+        /// Of the row.
+        line: u64,
+        /// The column.
+        column: &'static str,
+        /// The field, shortened.
+        found: String,
+        /// What would be right.
+        expected: String,
+    },
+    /// A `set_rate` is no rate.
+    #[error("line {line}, column `set_rate`: found `{found}`, which {problem}; expected a rate like `20/s`")]
+    Rate {
+        /// Of the row.
+        line: u64,
+        /// The field, shortened.
+        found: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A row is longer or shorter than the header.
+    #[error("line {line}: found {found} fields, expected {expected} as in the header line")]
+    Ragged {
+        /// Of the row.
+        line: u64,
+        /// How many fields it has.
+        found: usize,
+        /// How many the header has.
+        expected: usize,
+    },
+    /// Time goes back.
+    #[error(
+        "line {line}, column `t_ns`: found `{found}`, expected {before} (the time of the row before) or later: rows are in the order of time"
+    )]
+    Backwards {
+        /// Of the row.
+        line: u64,
+        /// Its time.
+        found: u64,
+        /// The time of the row before.
+        before: u64,
+    },
+    /// A quote is open at the end of its line.
+    #[error(
+        "line {line}, field {field}: found a quote that is not closed before the end of the line, expected the whole field on one line, and a quote in it doubled"
+    )]
+    OpenQuote {
+        /// Of the row.
+        line: u64,
+        /// Which field of the row, from 1.
+        field: usize,
+    },
+    /// The file cannot be read.
+    #[error("cannot read the trace: {0}")]
+    Read(#[from] io::Error),
+}
+
+/// A trace that is being read.
+pub struct Trace<R> {
+    lines: Lines<R>,
+    parse_rate: ParseRate,
+    columns: Columns,
+    keys: Keys,
+    record: ByteRecord,
+    last: Nanos,
+}
+
+struct Columns {
+    time: usize,
+    key: usize,
+    cost: Option<usize>,
+    set_rate: Option<usize>,
+    count: usize,
+}
+
+#[derive(Default)]
+struct Keys {
+    numbers: HashMap<Rc<[u8]>, KeyNumber>,
+    names: Vec<Rc<[u8]>>,
+}
+
+// === impl Trace ===
+
+impl<R: Read> Trace<R> {
+    /// Reads the header line of `input`; rates are read by `parse_rate`.
+    pub fn new(input: R, parse_rate: ParseRate) -> Result<Self, TraceError> {
+        let (mut lines, mut record) = (Lines::new(input), ByteRecord::new());
+        if !lines.read(&mut record)? {
+            return Err(TraceError::Empty);
+        }
+        let columns = Columns::find(&record, lines.number())?;
+        Ok(Self { lines, parse_rate, columns, keys: Keys::default(), record, last: Nanos::ZERO })
+    }
+
+    fn time(&self) -> Result<Nanos, TraceError> {
+        let field = self.field(self.columns.time);
+        let at = whole(field)
+            .map(Nanos::new)
+            .ok_or_else(|| self.wrong(TIME, field, "whole nanoseconds from 0 to 18446744073709551615"))?;
+        if at < self.last {
+            return Err(TraceError::Backwards { line: self.line(), found: at.get(), before: self.last.get() });
+        }
+        Ok(at)
+    }
+
+    fn cost(&self) -> Result<Cost, TraceError> {
+        match self.columns.cost.map(|column| self.field(column)) {
+            None | Some([]) => Ok(1),
+            Some(field) => whole(field)
+                .ok_or_else(|| self.wrong(COST, field, "a whole number of tokens from 0 to 18446744073709551615")),
+        }
+    }
+
+    fn set_rate(&self) -> Result<Option<Rate>, TraceError> {
+        match self.columns.set_rate.map(|column| self.field(column)) {
+            None | Some([]) => Ok(None),
+            Some(field) => {
+                let text = str::from_utf8(field).map_err(|_| "is not text".to_owned());
+                text.and_then(|text| (self.parse_rate)(text.trim())).map(Some).map_err(|problem| TraceError::Rate {
+                    line: self.line(),
+                    found: shown(field),
+                    problem,
+                })
+            }
+        }
+    }
+
+    fn field(&self, column: usize) -> &[u8] {
+        self.record.get(column).unwrap_or_default()
+    }
+
+    fn wrong(&self, column: &'static str, found: &[u8], expected: &str) -> TraceError {
+        TraceError::Field { line: self.line(), column, found: shown(found), expected: expected.to_owned() }
+    }
+}
+
+impl<R: Read> Traffic for Trace<R> {
+    fn next_arrival(&mut self) -> Result<Option<Arrival>, TraceError> {
+        if !self.lines.read(&mut self.record)? {
+            return Ok(None);
+        }
+        let (found, expected) = (self.record.len(), self.columns.count);
+        if found != expected {
+            return Err(TraceError::Ragged { line: self.line(), found, expected });
+        }
+        let at = self.time()?;
+        let (cost, set_rate) = (self.cost()?, self.set_rate()?);
+        self.last = at;
+        let key = self.keys.number(self.record.get(self.columns.key).unwrap_or_default());
+        Ok(Some(Arrival { at, key, cost, set_rate }))
+    }
+
+    fn key(&self, key: KeyNumber) -> &[u8] {
+        self.keys.names.get(key.0).map_or(&[], |name| name)
+    }
+
+    fn line(&self) -> u64 {
+        self.lines.number()
+    }
+}
+
+// === impl Columns ===
+
+impl Columns {
+    fn find(header: &ByteRecord, line: u64) -> Result<Self, TraceError> {
+        let optional = |column: &'static str| {
+            let mut places = (0..).zip(header).filter(|(_, name)| name.trim_ascii() == column.as_bytes());
+            match (places.next(), places.next()) {
+                (_, Some(_)) => Err(TraceError::Twice { line, column }),
+                (place, None) => Ok(place.map(|(place, _)| place)),
+            }
+        };
+        let required = |column: &'static str| {
+            optional(column)?.ok_or_else(|| TraceError::NoColumn {
+                line,
+                missing: column,
+                found: header.iter().map(|name| format!("`{}`", shown(name))).collect::<Vec<_>>().join(", "),
+            })
+        };
+        Ok(Self {
+            time: required(TIME)?,
+            key: required(KEY)?,
+            cost: optional(COST)?,
+            set_rate: optional(SET_RATE)?,
+            count: header.len(),
+        })
+    }
+}
+
+// === impl Keys ===
+
+impl Keys {
+    fn number(&mut self, name: &[u8]) -> KeyNumber {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        let (number, name) = (KeyNumber(self.names.len()), Rc::<[u8]>::from(name));
+        self.names.push(Rc::clone(&name));
+        self.numbers.insert(name, number);
+        number
+    }
+}
+
+/// Digits only, blanks around them aside.
+fn whole(field: &[u8]) -> Option<u64> {
+    let digits = field.trim_ascii();
+    let value = digits.iter().try_fold(0_u64, |value, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        value.checked_mul(10)?.checked_add(digit)
+    });
+    value.filter(|_| !digits.is_empty())
+}
+
+/// A field as an error message can show it: one line, and not much of it.
+fn shown(field: &[u8]) -> String {
+    const LONGEST: usize = 40;
+    let text = String::from_utf8_lossy(field);
+    let mut shown: String = text.chars().take(LONGEST).flat_map(char::escape_debug).collect();
+    if text.chars().nth(LONGEST).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+//! Where the states of all keys are kept, and how requests are charged: all of a request's limits, or none.
+//!
+//! Knows nothing of routes, HTTP or metrics: limits are positions, keys are hashes, and what happened is returned or
+//! read off [`Store::usage`].
+
+pub mod local;
+
+pub use local::{Binding, LocalStore};
+
+use crate::algorithm::{AlgorithmName, AllCharged, Charge, Completion, Rule};
+use crate::units::Nanos;
+
+/// A limit as a store has to know it. Its states belong to `name` and `algorithm`: a limit that comes back with other
+/// rules finds them again.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitSpec<'a> {
+    /// The limit's name.
+    pub name: &'a str,
+    /// Its algorithm.
+    pub algorithm: AlgorithmName,
+    /// All parameters that charges may refer to.
+    pub rules: &'a [Rule],
+    /// How many keys may be remembered.
+    pub max_keys: u64,
+}
+
+/// How full one limit's table is, and what was done about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// The limit's name.
+    pub name: String,
+    /// Keys remembered.
+    pub keys: u64,
+    /// Keys that may be remembered.
+    pub max_keys: u64,
+    /// Keys forgotten because they were as good as new.
+    pub evicted_expired: u64,
+    /// Keys forgotten early because the table was full.
+    pub evicted_full: u64,
+    /// Charges of new keys that went to the common bucket because the table was full.
+    pub overflowed: u64,
+}
+
+/// The stores there are.
+#[derive(Debug)]
+pub enum Store {
+    /// In this process's memory.
+    Local(LocalStore),
+}
+
+impl Store {
+    /// Makes `limits` known; charges refer to them by their position. States of limits that were known before stay.
+    pub fn bind(&self, limits: &[LimitSpec<'_>]) -> Binding {
+        match self {
+            Self::Local(store) => store.bind(limits),
+        }
+    }
+
+    /// Charges every entry of `batch` or none: none if any limit denies. Answers in the order of `batch`, in which no
+    /// limit may appear twice, and leaves in it the keys that were charged: a new key for which there is no room is
+    /// charged to a common bucket, and has to be given back there.
+    pub async fn charge(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> AllCharged {
+        match self {
+            Self::Local(store) => store.charge(binding, batch, now),
+        }
+    }
+
+    /// Takes back charges, as far as the algorithms allow. Beside each stands when its key was going to be whole again,
+    /// as [`crate::algorithm::Headroom::until_full`] told right after the charge.
+    pub fn refund(&self, binding: &Binding, batch: &[(Charge, Nanos)], now: Nanos) {
+        match self {
+            Self::Local(store) => store.refund(binding, batch, now),
+        }
+    }
+
+    /// A request whose batch was charged has ended: gives back what limits hold while a request runs.
+    pub fn complete(&self, binding: &Binding, batch: &[Charge], end: Completion, now: Nanos) {
+        match self {
+            Self::Local(store) => store.complete(binding, batch, end, now),
+        }
+    }
+
+    /// Forgets keys that are as good as new, in the `part`-th of `parts` equal parts of the store.
+    pub fn sweep(&self, part: usize, parts: usize, now: Nanos) {
+        match self {
+            Self::Local(store) => store.sweep(part, parts, now),
+        }
+    }
+
+    /// How full the tables are.
+    pub fn usage(&self) -> Vec<Usage> {
+        match self {
+            Self::Local(store) => store.usage(),
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! States in this process's memory: one table per limit, cut into shards that are locked one by one.
+//!
+//! A cell (key, state, number of the parameters it was written under) belongs to one shard, and a shard to one lock,
+//! so no two values that must agree can be seen apart. A request under several limits locks all its shards, in
+//! ascending order, before it looks at any cell: it is charged by all limits or by none, and cannot deadlock.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::{Mutex, MutexGuard, RwLock};
+use smallvec::SmallVec;
+
+use crate::algorithm::{AlgorithmName, AllCharged, Charge, Charged, Completion, Rule, State};
+use crate::store::{LimitSpec, Usage};
+use crate::units::{LimitKey, Nanos};
+
+mod table;
+
+use table::{Cells, Full};
+
+/// States in memory. See the module.
+pub struct LocalStore {
+    shards: Box<[Mutex<Shard>]>,
+    limits: RwLock<Vec<Arc<LimitTable>>>,
+}
+
+/// What is behind one lock: this shard's part of every limit's table, indexed like [`LocalStore::limits`].
+#[derive(Default)]
+struct Shard {
+    cells: Vec<Cells>,
+}
+
+/// What all shards share about one limit.
+#[derive(Debug)]
+struct LimitTable {
+    position: usize,
+    name: String,
+    algorithm: AlgorithmName,
+    /// Every set of parameters ever bound; a cell knows its own by position. Only grows.
+    rules: RwLock<Vec<Rule>>,
+    max_keys: AtomicU64,
+    keys: AtomicU64,
+    evicted_expired: AtomicU64,
+    evicted_full: AtomicU64,
+    overflowed: AtomicU64,
+    /// When it was last searched for keys to forget because it was full, and where the next search begins.
+    searched: AtomicU64,
+    search_from: AtomicUsize,
+}
+
+/// The limits of one ruleset, as this store knows them.
+#[derive(Debug)]
+pub struct Binding {
+    limits: Vec<BoundLimit>,
+}
+
+#[derive(Debug)]
+struct BoundLimit {
+    table: Arc<LimitTable>,
+    rules: Vec<BoundRule>,
+}
+
+#[derive(Debug)]
+struct BoundRule {
+    number: u32,
+    rule: Rule,
+}
+
+/// The bucket that new keys share when a table is full. A hash of 128 bits meets it by chance as often as another key.
+const OVERFLOW_KEY: LimitKey = LimitKey(u128::MAX);
+
+/// Shards are many so that two cores seldom meet and a sweep holds a lock for a short time only.
+const SHARDS: usize = 1024;
+
+/// How often a full table is searched for keys to forget, and how many keys are looked at each time.
+const SEARCH_PAUSE: Nanos = Nanos::new(100_000_000);
+const SEARCHED_KEYS: u64 = 1 << 16;
+
+// === impl LocalStore ===
+
+impl LocalStore {
+    /// An empty store.
+    pub fn new() -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Self { shards, limits: RwLock::default() }
+    }
+
+    /// See [`super::Store::bind`].
+    pub fn bind(&self, limits: &[LimitSpec<'_>]) -> Binding {
+        Binding { limits: limits.iter().map(|spec| self.bind_limit(spec)).collect() }
+    }
+
+    fn bind_limit(&self, spec: &LimitSpec<'_>) -> BoundLimit {
+        let table = self.table(spec);
+        table.max_keys.store(spec.max_keys, Ordering::Relaxed);
+        let mut known = table.rules.write();
+        let rules =
+            spec.rules.iter().map(|rule| BoundRule { number: number(&mut known, rule), rule: rule.clone() }).collect();
+        drop(known);
+        BoundLimit { table, rules }
+    }
+
+    /// The table of a limit, made if there is none yet.
+    fn table(&self, spec: &LimitSpec<'_>) -> Arc<LimitTable> {
+        let mut limits = self.limits.write();
+        let known = limits.iter().find(|table| table.name == spec.name && table.algorithm == spec.algorithm);
+        if let Some(table) = known {
+            return Arc::clone(table);
+        }
+        let table = Arc::new(LimitTable {
+            position: limits.len(),
+            name: spec.name.to_owned(),
+            algorithm: spec.algorithm,
+            rules: RwLock::default(),
+            max_keys: AtomicU64::new(spec.max_keys),
+            keys: AtomicU64::new(0),
+            evicted_expired: AtomicU64::new(0),
+            evicted_full: AtomicU64::new(0),
+            overflowed: AtomicU64::new(0),
+            searched: AtomicU64::new(0),
+            search_from: AtomicUsize::new(0),
+        });
+        for shard in &self.shards {
+            shard.lock().cells.push(Cells::new(spec.algorithm));
+        }
+        limits.push(Arc::clone(&table));
+        table
+    }
+
+    /// See [`super::Store::charge`].
+    #[inline]
+    pub fn charge(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> AllCharged {
+        // Filled where it is returned from: moving what came of a charge costs nearly as much as deciding it.
+        let mut charged = AllCharged::new();
+        if let Err(full) = self.try_charge(binding, batch, now, &mut charged) {
+            self.charge_with_overflow(binding, batch, full, now, &mut charged);
+        }
+        charged
+    }
+
+    /// `charged` is left alone where a table is full.
+    fn try_charge(
+        &self,
+        binding: &Binding,
+        batch: &[Charge],
+        now: Nanos,
+        charged: &mut AllCharged,
+    ) -> Result<(), (usize, Full)> {
+        match batch {
+            [only] => self.charge_one(binding, only, now, charged).map_err(|full| (0, full)),
+            several => self.charge_all(binding, several, now, charged),
+        }
+    }
+
+    /// Sends new keys of full tables to those tables' common buckets.
+    fn charge_with_overflow(
+        &self,
+        binding: &Binding,
+        batch: &mut [Charge],
+        full: (usize, Full),
+        now: Nanos,
+        charged: &mut AllCharged,
+    ) {
+        let mut outcome = Err(full);
+        while let Err((position, Full)) = outcome {
+            let charge = &mut batch[position];
+            let table = &binding.limits[charge.limit].table;
+            self.make_room(table, now);
+            if table.is_full() {
+                table.overflowed.fetch_add(1, Ordering::Relaxed);
+                charge.key = OVERFLOW_KEY;
+            }
+            outcome = self.try_charge(binding, batch, now, charged);
+        }
+    }
+
+    fn charge_one(&self, binding: &Binding, charge: &Charge, now: Nanos, charged: &mut AllCharged) -> Result<(), Full> {
+        let (table, rule) = binding.find(charge);
+        let mut shard = self.shards[shard_of(charge.key)].lock();
+        shard.cells[table.position].charge(table, rule, charge, now, charged)
+    }
+
+    /// Decides first, writes only when no limit denies; a limit that remembers denials remembers its own.
+    fn charge_all(
+        &self,
+        binding: &Binding,
+        batch: &[Charge],
+        now: Nanos,
+        charged: &mut AllCharged,
+    ) -> Result<(), (usize, Full)> {
+        let mut locked = self.lock_all(batch);
+        let mut decided: SmallVec<[_; 2]> = SmallVec::with_capacity(batch.len());
+        for (position, charge) in batch.iter().enumerate() {
+            let (table, bound) = binding.find(charge);
+            let cells = locked.cells(charge.key, table.position);
+            cells.has_room(table, charge.key).map_err(|full| (position, full))?;
+            let before = cells.state(table, bound, charge.key, now);
+            decided.push(bound.rule.decide(before, charge.cost, now));
+        }
+        let admitted = decided.iter().all(|(decision, _)| decision.is_admitted());
+        for (charge, (decision, after)) in batch.iter().zip(decided) {
+            let (table, bound) = binding.find(charge);
+            let cells = locked.cells(charge.key, table.position);
+            if admitted || (!decision.is_admitted() && bound.rule.denials_count()) {
+                cells.put(table, bound, charge.key, after);
+            }
+            let now_there = cells.state(table, bound, charge.key, now);
+            charged.push(Charged { decision, headroom: bound.rule.headroom(now_there.as_ref(), now) });
+        }
+        Ok(())
+    }
+
+    /// Searches a part of a full table for keys that may be forgotten: now and then, so that a flood of new keys cannot
+    /// keep the store busy with it.
+    fn make_room(&self, table: &LimitTable, now: Nanos) {
+        let searched = table.searched.load(Ordering::Relaxed);
+        let rested = now.get().saturating_sub(searched) >= SEARCH_PAUSE.get();
+        let mine =
+            || table.searched.compare_exchange(searched, now.get(), Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if !rested || !mine() {
+            return;
+        }
+        let keys_per_shard = table.keys.load(Ordering::Relaxed) / SHARDS as u64;
+        let shards = usize::try_from(SEARCHED_KEYS / (keys_per_shard + 1)).unwrap_or(SHARDS).clamp(1, SHARDS);
+        let first = table.search_from.fetch_add(shards, Ordering::Relaxed);
+        for index in first..first.saturating_add(shards) {
+            self.shards[index % SHARDS].lock().cells[table.position].sweep(table, now);
+        }
+    }
+
+    /// See [`super::Store::refund`].
+    pub fn refund(&self, binding: &Binding, batch: &[(Charge, Nanos)], now: Nanos) {
+        for (charge, full_at) in batch {
+            self.change(binding, charge, now, |rule, state| rule.refund(state, charge.cost, *full_at, now));
+        }
+    }
+
+    /// See [`super::Store::complete`].
+    pub fn complete(&self, binding: &Binding, batch: &[Charge], end: Completion, now: Nanos) {
+        for charge in batch.iter().filter(|charge| binding.find(charge).1.rule.holds()) {
+            self.change(binding, charge, now, |rule, state| rule.complete(state, charge.cost, end, now));
+        }
+    }
+
+    /// Changes the state of a charge's key, if there is one.
+    fn change(&self, binding: &Binding, charge: &Charge, now: Nanos, change: impl Fn(&Rule, State) -> Option<State>) {
+        let (table, bound) = binding.find(charge);
+        let mut shard = self.shards[shard_of(charge.key)].lock();
+        let cells = &mut shard.cells[table.position];
+        if let Some(state) = cells.state(table, bound, charge.key, now) {
+            let after = change(&bound.rule, state);
+            cells.put(table, bound, charge.key, after);
+        }
+    }
+
+    /// See [`super::Store::sweep`].
+    pub fn sweep(&self, part: usize, parts: usize, now: Nanos) {
+        let limits = self.limits.read().clone();
+        for shard in self.shards.iter().skip(part % parts.max(1)).step_by(parts.max(1)) {
+            let mut shard = shard.lock();
+            for (cells, table) in shard.cells.iter_mut().zip(&limits) {
+                cells.sweep(table, now);
+            }
+        }
+    }
+
+    /// See [`super::Store::usage`].
+    pub fn usage(&self) -> Vec<Usage> {
+        self.limits.read().iter().map(|table| table.usage()).collect()
+    }
+
+    fn lock_all(&self, batch: &[Charge]) -> Locked<'_> {
+        let mut wanted: SmallVec<[usize; 4]> = batch.iter().map(|charge| shard_of(charge.key)).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        Locked(wanted.into_iter().map(|index| (index, self.shards[index].lock())).collect())
+    }
+}
+
+impl Default for LocalStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for LocalStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalStore").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+/// The shards of one batch, locked.
+struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>);
+
+impl Locked<'_> {
+    fn cells(&mut self, key: LimitKey, table: usize) -> &mut Cells {
+        let wanted = shard_of(key);
+        let position =
+            self.0.iter().position(|(index, _)| *index == wanted).expect("lock_all locked the shard of every charge");
+        &mut self.0[position].1.cells[table]
+    }
+}
+
+/// By the upper half of the key; the lower half is the hash within the shard.
+#[expect(clippy::cast_possible_truncation, reason = "the value is below SHARDS")]
+const fn shard_of(key: LimitKey) -> usize {
+    ((key.0 >> 64) % SHARDS as u128) as usize
+}
+
+/// The number of `rule` among `known`, which it joins if it is new.
+fn number(known: &mut Vec<Rule>, rule: &Rule) -> u32 {
+    let position = known.iter().position(|candidate| candidate == rule).unwrap_or_else(|| {
+        known.push(rule.clone());
+        known.len() - 1
+    });
+    u32::try_from(position).expect("fewer than 2^32 sets of parameters fit into memory")
+}
+
+// === impl Binding ===
+
+impl Binding {
+    fn find(&self, charge: &Charge) -> (&LimitTable, &BoundRule) {
+        let limit = &self.limits[charge.limit];
+        (&limit.table, &limit.rules[charge.rule])
+    }
+}
+
+// === impl LimitTable ===
+
+impl LimitTable {
+    fn is_full(&self) -> bool {
+        self.keys.load(Ordering::Relaxed) >= self.max_keys.load(Ordering::Relaxed)
+    }
+
+    fn usage(&self) -> Usage {
+        Usage {
+            name: self.name.clone(),
+            keys: self.keys.load(Ordering::Relaxed),
+            max_keys: self.max_keys.load(Ordering::Relaxed),
+            evicted_expired: self.evicted_expired.load(Ordering::Relaxed),
+            evicted_full: self.evicted_full.load(Ordering::Relaxed),
+            overflowed: self.overflowed.load(Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! One shard's part of one limit's table: cells of exactly the algorithm's state.
+
+use std::sync::atomic::Ordering;
+
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
+
+use super::{BoundRule, LimitTable, OVERFLOW_KEY};
+use crate::algorithm::{self, Algorithm, AlgorithmName, AllCharged, Charge, Charged, Idle, Rule, State, Typed};
+use crate::units::{LimitKey, Nanos};
+
+/// A new key has no place left in its limit's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Full;
+
+/// A key's state, and the number of the parameters it was written under. For `gcra` 32 bytes.
+#[derive(Debug)]
+struct Cell<A: Algorithm> {
+    key: [u64; 2],
+    rule: u32,
+    state: A::State,
+}
+
+#[derive(Debug)]
+pub(super) struct Table<A: Algorithm> {
+    cells: HashTable<Cell<A>>,
+}
+
+impl<A: Typed> Table<A> {
+    fn new() -> Self {
+        Self { cells: HashTable::new() }
+    }
+
+    /// Decides and charges in place; the state is moved, not copied.
+    fn charge(
+        &mut self,
+        table: &LimitTable,
+        rule: &A,
+        number: u32,
+        charge: &Charge,
+        now: Nanos,
+        charged: &mut AllCharged,
+    ) -> Result<(), Full> {
+        if table.is_full() {
+            self.has_room(table, charge.key)?;
+        }
+        let words = words(charge.key);
+        let (before, vacant) = match self.cells.entry(words[0], |cell| cell.key == words, |cell| cell.key[0]) {
+            Entry::Occupied(occupied) => {
+                let (cell, vacant) = occupied.remove();
+                (Some(cell), vacant)
+            }
+            Entry::Vacant(vacant) => (None, vacant),
+        };
+        let was_there = before.is_some();
+        let state = before.and_then(|cell| carried(table, rule, number, cell.rule, cell.state, now));
+        let (decision, after) = rule.decide(state, charge.cost, now);
+        let headroom = rule.headroom(after.as_ref(), now);
+        count(table, was_there, after.is_some());
+        if let Some(state) = after {
+            vacant.insert(Cell { key: words, rule: number, state });
+        }
+        charged.push(Charged { decision, headroom });
+        Ok(())
+    }
+
+    fn state(&self, table: &LimitTable, rule: &A, number: u32, key: LimitKey, now: Nanos) -> Option<A::State> {
+        let words = words(key);
+        let cell = self.cells.find(words[0], |cell| cell.key == words)?;
+        carried(table, rule, number, cell.rule, cell.state.clone(), now)
+    }
+
+    fn put(&mut self, table: &LimitTable, number: u32, key: LimitKey, state: Option<A::State>) {
+        let words = words(key);
+        let entry = self.cells.entry(words[0], |cell| cell.key == words, |cell| cell.key[0]);
+        count(table, matches!(entry, Entry::Occupied(_)), state.is_some());
+        match (entry, state) {
+            (Entry::Occupied(mut occupied), Some(state)) => {
+                *occupied.get_mut() = Cell { key: words, rule: number, state }
+            }
+            (Entry::Occupied(occupied), None) => drop(occupied.remove()),
+            (Entry::Vacant(vacant), Some(state)) => drop(vacant.insert(Cell { key: words, rule: number, state })),
+            (Entry::Vacant(_), None) => {}
+        }
+    }
+
+    /// Ok if `key` is known or may become known.
+    fn has_room(&self, table: &LimitTable, key: LimitKey) -> Result<(), Full> {
+        let words = words(key);
+        let known = || self.cells.find(words[0], |cell| cell.key == words).is_some();
+        if !table.is_full() || key == OVERFLOW_KEY || known() { Ok(()) } else { Err(Full) }
+    }
+
+    /// Forgets what is as good as new; under `pressure` also what may be forgotten without admitting more.
+    fn sweep(&mut self, table: &LimitTable, now: Nanos, pressure: bool) {
+        let rules = table.rules.read();
+        let (mut expired, mut early) = (0, 0);
+        self.cells.retain(|cell| {
+            let rule = usize::try_from(cell.rule).ok().and_then(|number| rules.get(number)).and_then(A::of);
+            match rule.map_or(Idle::Fresh(Nanos::ZERO), |rule| rule.idle(&cell.state)) {
+                Idle::Fresh(from) if from <= now => expired += 1,
+                Idle::Safe(from) if pressure && from <= now => early += 1,
+                _ => return true,
+            }
+            false
+        });
+        table.keys.fetch_sub(expired + early, Ordering::Relaxed);
+        table.evicted_expired.fetch_add(expired, Ordering::Relaxed);
+        table.evicted_full.fetch_add(early, Ordering::Relaxed);
+        if self.cells.capacity() > self.cells.len().saturating_mul(4).max(64) {
+            self.cells.shrink_to(self.cells.len().saturating_mul(2), |cell| cell.key[0]);
+        }
+    }
+}
+
+/// The two halves of a key; the lower one, first, is the hash.
+#[expect(clippy::cast_possible_truncation, reason = "the halves are cut out")]
+const fn words(key: LimitKey) -> [u64; 2] {
+    [key.0 as u64, (key.0 >> 64) as u64]
+}
+
+/// A state as `rule` sees it, which another rule may have written.
+fn carried<A: Typed>(
+    table: &LimitTable,
+    rule: &A,
+    number: u32,
+    written_under: u32,
+    state: A::State,
+    now: Nanos,
+) -> Option<A::State> {
+    if written_under == number {
+        return Some(state);
+    }
+    let rules = table.rules.read();
+    let old = usize::try_from(written_under).ok().and_then(|number| rules.get(number)).and_then(A::of);
+    old.and_then(|old| rule.carry(old, state, now))
+}
+
+fn count(table: &LimitTable, was_there: bool, is_there: bool) {
+    match (was_there, is_there) {
+        (false, true) => table.keys.fetch_add(1, Ordering::Relaxed),
+        (true, false) => table.keys.fetch_sub(1, Ordering::Relaxed),
+        _ => return,
+    };
+}
+
+macro_rules! define_cells {
+    ($($Variant:ident $module:ident,)*) => {
+        /// A table of any algorithm. The rules it is used with are of the algorithm it was made for.
+        #[derive(Debug)]
+        pub(super) enum Cells {
+            $($Variant(Table<algorithm::$module::$Variant>),)*
+        }
+
+        impl Cells {
+            pub(super) fn new(algorithm: AlgorithmName) -> Self {
+                match algorithm {
+                    $(AlgorithmName::$Variant => Self::$Variant(Table::new()),)*
+                }
+            }
+
+            pub(super) fn charge(&mut self, table: &LimitTable, bound: &BoundRule, charge: &Charge, now: Nanos, charged: &mut AllCharged) -> Result<(), Full> {
+                match (self, &bound.rule) {
+                    $((Self::$Variant(cells), Rule::$Variant(rule)) => cells.charge(table, rule, bound.number, charge, now, charged),)*
+                    #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
+                    _ => unreachable!("a limit's table is found by its algorithm"),
+                }
+            }
+
+            pub(super) fn state(&self, table: &LimitTable, bound: &BoundRule, key: LimitKey, now: Nanos) -> Option<State> {
+                match (self, &bound.rule) {
+                    $((Self::$Variant(cells), Rule::$Variant(rule)) => {
+                        cells.state(table, rule, bound.number, key, now).map(State::$Variant)
+                    })*
+                    #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
+                    _ => None,
+                }
+            }
+
+            pub(super) fn put(&mut self, table: &LimitTable, bound: &BoundRule, key: LimitKey, state: Option<State>) {
+                match (self, state) {
+                    $((Self::$Variant(cells), Some(State::$Variant(state))) => cells.put(table, bound.number, key, Some(state)),)*
+                    $((Self::$Variant(cells), _) => cells.put(table, bound.number, key, None),)*
+                }
+            }
+
+            pub(super) fn has_room(&self, table: &LimitTable, key: LimitKey) -> Result<(), Full> {
+                match self {
+                    $(Self::$Variant(cells) => cells.has_room(table, key),)*
+                }
+            }
+
+            pub(super) fn sweep(&mut self, table: &LimitTable, now: Nanos) {
+                match self {
+                    $(Self::$Variant(cells) => cells.sweep(table, now, table.is_full()),)*
+                }
+            }
+        }
+    };
+}
+crate::for_each_algorithm!(define_cells);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::gcra::Gcra;
+
+    #[test]
+    fn a_gcra_cell_takes_32_bytes() {
+        assert_eq!(size_of::<Cell<Gcra>>(), 32);
+    }
+}

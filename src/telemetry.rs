@@ -1,0 +1,153 @@
+//! Metrics and logs: what tollgate tells the people who operate it.
+//!
+//! Every metric is registered here, in a registry of its own, under the names in [`names`]. Label values come from the
+//! configuration, never from a client. Handles are resolved when a ruleset comes into force ([`meters::Meters`]), so
+//! that a request resolves none.
+
+pub mod logging;
+pub mod meters;
+pub mod names;
+
+use prometheus::core::Collector;
+use prometheus::{
+    Gauge, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+};
+
+use names::Name;
+
+use crate::units::Nanos;
+
+/// All metrics of a process.
+#[derive(Clone, Debug)]
+pub struct Telemetry {
+    registry: Registry,
+    http_requests: IntCounterVec,
+    http_duration: HistogramVec,
+    http_upstream_duration: HistogramVec,
+    http_in_flight: IntGaugeVec,
+    limit_requests: IntCounterVec,
+    limit_tokens: IntCounterVec,
+    limit_near: IntCounterVec,
+    limit_utilization: HistogramVec,
+    limit_wait: HistogramVec,
+    limit_retry_after: HistogramVec,
+    decision_duration: HistogramVec,
+    limit_keys: IntGaugeVec,
+    limit_keys_max: IntGaugeVec,
+    limit_keys_evicted: IntCounterVec,
+    upstream_healthy: IntGaugeVec,
+    /// Reloads that came into force or were refused.
+    reloads: IntCounterVec,
+    last_reload_successful: IntGauge,
+    last_reload_success: Gauge,
+    config_info: IntGaugeVec,
+}
+
+/// How full one limit's table is, as shown at a scrape.
+#[derive(Clone, Copy, Debug)]
+pub struct TableUsage<'a> {
+    /// The limit's name.
+    pub limit: &'a str,
+    /// Keys remembered.
+    pub keys: u64,
+    /// Keys that may be remembered.
+    pub max_keys: u64,
+    /// Keys forgotten so far, by reason.
+    pub evicted: [(&'static str, u64); 3],
+}
+
+impl Telemetry {
+    /// Registers every metric.
+    ///
+    /// Errors: a name that is registered twice or that Prometheus does not accept, which a test excludes.
+    pub fn new() -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        let telemetry = Self {
+            http_requests: counter(&registry, &names::HTTP_REQUESTS)?,
+            http_duration: histogram(&registry, &names::HTTP_REQUEST_DURATION, names::REQUEST_SECONDS)?,
+            http_upstream_duration: histogram(&registry, &names::HTTP_UPSTREAM_DURATION, names::REQUEST_SECONDS)?,
+            http_in_flight: gauge(&registry, &names::HTTP_REQUESTS_IN_FLIGHT)?,
+            limit_requests: counter(&registry, &names::LIMIT_REQUESTS)?,
+            limit_tokens: counter(&registry, &names::LIMIT_TOKENS)?,
+            limit_near: counter(&registry, &names::LIMIT_NEAR)?,
+            limit_utilization: histogram(&registry, &names::LIMIT_UTILIZATION, names::RATIO)?,
+            limit_wait: histogram(&registry, &names::LIMIT_WAIT, names::WAIT_SECONDS)?,
+            limit_retry_after: histogram(&registry, &names::LIMIT_RETRY_AFTER, names::WAIT_SECONDS)?,
+            decision_duration: histogram(&registry, &names::LIMIT_DECISION_DURATION, names::DECISION_SECONDS)?,
+            limit_keys: gauge(&registry, &names::LIMIT_KEYS)?,
+            limit_keys_max: gauge(&registry, &names::LIMIT_KEYS_MAX)?,
+            limit_keys_evicted: counter(&registry, &names::LIMIT_KEYS_EVICTED)?,
+            upstream_healthy: gauge(&registry, &names::UPSTREAM_NODES_HEALTHY)?,
+            reloads: counter(&registry, &names::CONFIG_RELOADS)?,
+            last_reload_successful: registered(
+                &registry,
+                IntGauge::with_opts(opts(&names::CONFIG_LAST_RELOAD_SUCCESSFUL))?,
+            )?,
+            last_reload_success: registered(
+                &registry,
+                Gauge::with_opts(opts(&names::CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP))?,
+            )?,
+            config_info: gauge(&registry, &names::CONFIG_INFO)?,
+            registry,
+        };
+        let build = gauge(&telemetry.registry, &names::BUILD_INFO)?;
+        build
+            .with_label_values(&[env!("CARGO_PKG_VERSION"), option_env!("TOLLGATE_REVISION").unwrap_or("unknown")])
+            .set(1);
+        let process = prometheus::process_collector::ProcessCollector::for_self();
+        telemetry.registry.register(Box::new(process))?;
+        Ok(telemetry)
+    }
+
+    /// The text exposition format.
+    pub fn render(&self) -> Result<String, prometheus::Error> {
+        TextEncoder::new().encode_to_string(&self.registry.gather())
+    }
+
+    /// A ruleset with this hash came into force at `now`.
+    pub fn ruleset_in_force(&self, hash: &str, now: Nanos) {
+        self.reloads.with_label_values(&["success"]).inc();
+        self.last_reload_successful.set(1);
+        self.last_reload_success.set(now.as_secs_f64());
+        self.config_info.reset();
+        self.config_info.with_label_values(&[hash]).set(1);
+    }
+
+    /// How full the tables are, to be called before [`Telemetry::render`].
+    pub fn set_table_usage(&self, usage: &TableUsage<'_>) {
+        let shown = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        self.limit_keys.with_label_values(&[usage.limit]).set(shown(usage.keys));
+        self.limit_keys_max.with_label_values(&[usage.limit]).set(shown(usage.max_keys));
+        for (reason, total) in usage.evicted {
+            let counter = self.limit_keys_evicted.with_label_values(&[usage.limit, reason]);
+            counter.inc_by(total.saturating_sub(counter.get()));
+        }
+    }
+
+    /// How many nodes of an upstream are healthy, to be called before [`Telemetry::render`].
+    pub fn set_upstream_health(&self, upstream: &str, healthy: usize) {
+        self.upstream_healthy.with_label_values(&[upstream]).set(i64::try_from(healthy).unwrap_or(i64::MAX));
+    }
+}
+
+fn opts(name: &Name) -> Opts {
+    Opts::new(name.name, name.help)
+}
+
+fn registered<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> Result<C, prometheus::Error> {
+    registry.register(Box::new(collector.clone()))?;
+    Ok(collector)
+}
+
+fn counter(registry: &Registry, name: &Name) -> Result<IntCounterVec, prometheus::Error> {
+    registered(registry, IntCounterVec::new(opts(name), name.labels)?)
+}
+
+fn gauge(registry: &Registry, name: &Name) -> Result<IntGaugeVec, prometheus::Error> {
+    registered(registry, IntGaugeVec::new(opts(name), name.labels)?)
+}
+
+fn histogram(registry: &Registry, name: &Name, buckets: &[f64]) -> Result<HistogramVec, prometheus::Error> {
+    let opts = HistogramOpts::new(name.name, name.help).buckets(buckets.to_vec());
+    registered(registry, HistogramVec::new(opts, name.labels)?)
+}

@@ -1,0 +1,94 @@
+//! The catalogue of metrics: name, meaning and labels of each. What dashboards and rules may rely on.
+
+/// One metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// With prefix and unit.
+    pub name: &'static str,
+    /// What it tells.
+    pub help: &'static str,
+    /// In the order in which values are given.
+    pub labels: &'static [&'static str],
+}
+
+macro_rules! catalogue {
+    ($($ident:ident: $name:literal [$($label:literal),*] $help:literal)*) => {
+        $(#[doc = $help] pub const $ident: Name = Name { name: $name, help: $help, labels: &[$($label),*] };)*
+        /// All of them.
+        pub const ALL: &[Name] = &[$($ident),*];
+    };
+}
+
+catalogue! {
+    HTTP_REQUESTS: "tollgate_http_requests_total" ["route", "code"]
+        "Requests answered, by route (none: no route matched or the request could not be read) and status code (499: the client went away first)."
+    HTTP_REQUEST_DURATION: "tollgate_http_request_duration_seconds" ["route", "code_class"]
+        "Time from the end of a request's head to the end of its response."
+    HTTP_UPSTREAM_DURATION: "tollgate_http_upstream_duration_seconds" ["upstream"]
+        "Time from choosing an upstream node to the head of its response."
+    HTTP_REQUESTS_IN_FLIGHT: "tollgate_http_requests_in_flight" ["route"]
+        "Requests that are being handled."
+    LIMIT_REQUESTS: "tollgate_limit_requests_total" ["route", "limit", "plan", "outcome"]
+        "Requests by what a limit made of them; on a denial only the limit that is reported counts."
+    LIMIT_TOKENS: "tollgate_limit_tokens_total" ["limit", "plan", "outcome"]
+        "Tokens asked for, by what the limit made of the request."
+    LIMIT_NEAR: "tollgate_limit_near_total" ["limit", "plan"]
+        "Requests admitted that left a key at 80 % of its quota or above."
+    LIMIT_UTILIZATION: "tollgate_limit_utilization_ratio" ["limit", "plan"]
+        "Share of a key's quota in use after a request."
+    LIMIT_WAIT: "tollgate_limit_wait_seconds" ["limit"]
+        "Waits of requests that a limit delayed."
+    LIMIT_RETRY_AFTER: "tollgate_limit_retry_after_seconds" ["limit"]
+        "Retry times that denied requests were told."
+    LIMIT_DECISION_DURATION: "tollgate_limit_decision_duration_seconds" ["source"]
+        "Time to charge all limits of a request, by where that was decided."
+    LIMIT_KEYS: "tollgate_limit_keys" ["limit"]
+        "Keys that a limit remembers."
+    LIMIT_KEYS_MAX: "tollgate_limit_keys_max" ["limit"]
+        "Keys that a limit may remember."
+    LIMIT_KEYS_EVICTED: "tollgate_limit_keys_evicted_total" ["limit", "reason"]
+        "Keys forgotten: expired (as good as new), full (to make room), overflow (a new key counted in the common bucket)."
+    UPSTREAM_NODES_HEALTHY: "tollgate_upstream_nodes_healthy" ["upstream"]
+        "Nodes of an upstream that requests are sent to."
+    CONFIG_RELOADS: "tollgate_config_reloads_total" ["result"]
+        "Configurations read, by result."
+    CONFIG_LAST_RELOAD_SUCCESSFUL: "tollgate_config_last_reload_successful" []
+        "Whether the last configuration read came into force."
+    CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP: "tollgate_config_last_reload_success_timestamp_seconds" []
+        "When a configuration last came into force."
+    CONFIG_INFO: "tollgate_config_info" ["hash"]
+        "The configuration in force, by a hash of its text."
+    BUILD_INFO: "tollgate_build_info" ["version", "revision"]
+        "The program that runs."
+}
+
+/// Bounds for the time of whole requests.
+pub const REQUEST_SECONDS: &[f64] =
+    &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
+/// Bounds for the time of decisions.
+pub const DECISION_SECONDS: &[f64] = &[1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2, 1e-1];
+/// Bounds for waits and retry times.
+pub const WAIT_SECONDS: &[f64] = &[0.001, 0.01, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0, 3600.0, 86400.0];
+/// Bounds for shares.
+pub const RATIO: &[f64] = &[0.1, 0.25, 0.5, 0.75, 0.8, 0.9, 0.95, 1.0];
+
+/// Where a decision was made: in this process's memory.
+pub const SOURCE_LOCAL: &str = "local";
+/// The route of requests that matched none.
+pub const NO_ROUTE: &str = "none";
+/// The plan of requests without one.
+pub const NO_PLAN: &str = "none";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_the_conventions_and_are_unique() {
+        for (position, metric) in ALL.iter().enumerate() {
+            assert!(metric.name.starts_with("tollgate_"), "{}", metric.name);
+            assert!(metric.help.ends_with('.'), "{}", metric.name);
+            assert!(!ALL.iter().skip(position + 1).any(|other| other.name == metric.name), "{}", metric.name);
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The quantities everything else is measured in: times, rates, costs, keys.
+//!
+//! All arithmetic here is checked or saturating; a quantity that cannot be right cannot be built.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+/// Nanoseconds: a point in time (since the clock's epoch, the Unix epoch in production) or a length of time.
+///
+/// Range: 584 years. Arithmetic saturates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nanos(u64);
+
+/// The units of time, the largest first.
+const UNITS: [(u64, &str); 7] = [
+    (86_400_000_000_000, "d"),
+    (3_600_000_000_000, "h"),
+    (60_000_000_000, "m"),
+    (1_000_000_000, "s"),
+    (1_000_000, "ms"),
+    (1_000, "us"),
+    (1, "ns"),
+];
+
+impl Nanos {
+    /// No time at all; as a point, the clock's epoch.
+    pub const ZERO: Self = Self(0);
+    /// The largest time there is; stands for "further away than can be said".
+    pub const MAX: Self = Self(u64::MAX);
+    /// One second.
+    pub const SECOND: Self = Self(1_000_000_000);
+
+    /// This many nanoseconds.
+    pub const fn new(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// This many whole seconds, saturating.
+    pub const fn from_secs(secs: u64) -> Self {
+        Self(secs.saturating_mul(Self::SECOND.0))
+    }
+
+    /// The number of nanoseconds.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// From a wider count, saturating.
+    pub fn saturating_from(nanos: u128) -> Self {
+        Self(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// The sum, saturating.
+    #[must_use]
+    pub const fn saturating_add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+
+    /// The difference, zero where `other` is later.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// Whole seconds, rounded up.
+    pub const fn secs_ceil(self) -> u64 {
+        self.0.div_ceil(Self::SECOND.0)
+    }
+
+    /// Nothing rounded, as the configuration reads it: a whole number of the largest unit that leaves no rest
+    /// (`333333333ns`).
+    pub fn exactly(self) -> String {
+        let exact = UNITS.iter().find(|(unit, _)| self.0.checked_rem(*unit) == Some(0) && self.0 > 0);
+        exact.map_or("0s".to_owned(), |(unit, name)| format!("{}{name}", self.0.checked_div(*unit).unwrap_or(0)))
+    }
+
+    /// Seconds as a float, for metrics and pictures only.
+    #[expect(clippy::cast_precision_loss, reason = "a report, never a decision")]
+    pub const fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+
+    /// As the standard library's type.
+    pub const fn to_duration(self) -> Duration {
+        Duration::from_nanos(self.0)
+    }
+}
+
+impl From<Duration> for Nanos {
+    fn from(duration: Duration) -> Self {
+        Self::saturating_from(duration.as_nanos())
+    }
+}
+
+impl fmt::Display for Nanos {
+    /// Like the configuration writes it: the largest unit that leaves no rest, or seconds with decimals (`250ms`, `1.5s`).
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0 {
+            return f.write_str("0s");
+        }
+        let exact = UNITS.iter().find(|(unit, _)| self.0.checked_rem(*unit) == Some(0));
+        match exact {
+            Some((unit, name)) if self.0 < unit.saturating_mul(10_000) => {
+                write!(f, "{}{name}", self.0.checked_div(*unit).unwrap_or(0))
+            }
+            _ => {
+                let (unit, name) = UNITS.iter().find(|(unit, _)| self.0 >= *unit).unwrap_or(&(1, "ns"));
+                let whole = self.0.checked_div(*unit).unwrap_or(0);
+                let thousandths = u128::from(self.0.checked_rem(*unit).unwrap_or(0))
+                    .saturating_mul(1000)
+                    .checked_div(u128::from(*unit))
+                    .unwrap_or(0);
+                match thousandths {
+                    0 => write!(f, "{whole}{name}"),
+                    _ => {
+                        let decimals = format!("{thousandths:03}");
+                        write!(f, "{whole}.{}{name}", decimals.trim_end_matches('0'))
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Tokens per time as an exact ratio: `tokens` every `period` nanoseconds.
+///
+/// Kept as it was written (`10/s` is 10 per 10⁹ ns, `2.5/s` is 25 per 10¹⁰ ns) unless the numerator is above
+/// [`Rate::MAX_TOKENS`], when it is reduced. Nothing is rounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rate {
+    tokens: NonZeroU64,
+    period: NonZeroU64,
+}
+
+impl Rate {
+    /// The largest numerator, so that a time in units of 1 ns / numerator fits the states that are kept of it.
+    pub const MAX_TOKENS: u64 = 1 << 33;
+
+    /// `tokens` every `period`; `None` if either is zero or the reduced numerator is above [`Rate::MAX_TOKENS`].
+    pub fn new(tokens: u64, period: Nanos) -> Option<Self> {
+        let (mut tokens, mut period) = (NonZeroU64::new(tokens)?, NonZeroU64::new(period.get())?);
+        if tokens.get() > Self::MAX_TOKENS {
+            let divisor = greatest_common_divisor(tokens.get().into(), period.get().into());
+            tokens = NonZeroU64::new(tokens.get().checked_div(u64::try_from(divisor).ok()?)?)?;
+            period = NonZeroU64::new(period.get().checked_div(u64::try_from(divisor).ok()?)?)?;
+        }
+        (tokens.get() <= Self::MAX_TOKENS).then_some(Self { tokens, period })
+    }
+
+    /// Tokens per [`Rate::period`].
+    pub const fn tokens(self) -> u64 {
+        self.tokens.get()
+    }
+
+    /// The time in which [`Rate::tokens`] come.
+    pub const fn period(self) -> Nanos {
+        Nanos(self.period.get())
+    }
+
+    /// Tokens per second as a float, for metrics, pictures and the algorithms that are defined in doubles.
+    #[expect(clippy::cast_precision_loss, reason = "exact below 2^53, as the algorithms in doubles define it")]
+    pub fn per_second(self) -> f64 {
+        self.tokens.get() as f64 * 1e9 / self.period.get() as f64
+    }
+
+    /// The time in which `tokens` come at this rate, rounded up to the next nanosecond.
+    pub fn time_for(self, tokens: u64) -> Nanos {
+        let scaled = u128::from(tokens).saturating_mul(u128::from(self.period.get()));
+        Nanos::saturating_from(scaled.div_ceil(u128::from(self.tokens.get())))
+    }
+}
+
+impl fmt::Display for Rate {
+    /// As the configuration reads it: nothing is rounded.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let period = self.period().exactly();
+        write!(
+            f,
+            "{}/{}",
+            self.tokens,
+            period.strip_prefix('1').filter(|unit| !unit.starts_with(|c: char| c.is_ascii_digit())).unwrap_or(&period)
+        )
+    }
+}
+
+/// The largest number that divides both; the other one where one is zero.
+pub fn greatest_common_divisor(a: u128, b: u128) -> u128 {
+    let (mut a, mut b) = (a, b);
+    while let Some(rest) = a.checked_rem(b) {
+        (a, b) = (b, rest);
+    }
+    a
+}
+
+/// `amount · numerator / denominator`, rounded up; exact wherever the reduced product fits 128 bits, and rounded up a
+/// little more where it does not. A denominator of zero gives the largest number.
+pub fn scale_ceil(amount: u128, numerator: u128, denominator: u128) -> u128 {
+    let divisor = greatest_common_divisor(numerator, denominator).max(1);
+    let (Some(numerator), Some(denominator)) = (numerator.checked_div(divisor), denominator.checked_div(divisor))
+    else {
+        return u128::MAX;
+    };
+    if denominator == 0 {
+        return u128::MAX;
+    }
+    match amount.checked_mul(numerator) {
+        Some(product) => product.div_ceil(denominator),
+        None => amount.div_ceil(denominator).saturating_mul(numerator),
+    }
+}
+
+/// The tokens a request takes. Zero is legal: such a request is always admitted and changes nothing.
+pub type Cost = u64;
+
+/// What a limit counts by, as a keyed 128-bit hash of the key's parts (see `ruleset::key`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LimitKey(pub u128);
+
+/// A number of up to 96 bits in 12 bytes: a point in time in units of 1 ns / numerator of a rate.
+///
+/// Exists so that a cell of a table (key, state, parameter number) takes 32 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct FineTime([u32; 3]);
+
+impl FineTime {
+    /// The number of bits.
+    pub const BITS: u32 = 96;
+
+    /// The count, exactly.
+    pub fn get(self) -> u128 {
+        let [high, middle, low] = self.0;
+        u128::from(high) << 64 | u128::from(middle) << 32 | u128::from(low)
+    }
+
+    /// Saturates at 2⁹⁶ − 1, which algorithms keep out of reach by refusing such parameters.
+    #[expect(clippy::cast_possible_truncation, reason = "the words are cut out of a number of at most 96 bits")]
+    pub fn saturating_from(count: u128) -> Self {
+        let count = count.min((1 << Self::BITS) - 1);
+        Self([(count >> 64) as u32, (count >> 32) as u32, count as u32])
+    }
+}
+
+/// A value aligned to 4 bytes.
+///
+/// Exists so that a state of 20 bytes does not take 24: a cell of a table puts it behind a number of 4 bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(Rust, packed(4))]
+pub struct Packed<T>(T);
+
+impl<T: Copy> Packed<T> {
+    /// `value`, packed.
+    pub const fn new(value: T) -> Self {
+        Self(value)
+    }
+
+    /// The value.
+    pub const fn get(self) -> T {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_shown_as_they_are_written() {
+        let shown = |nanos| Nanos::new(nanos).to_string();
+        assert_eq!(shown(0), "0s");
+        assert_eq!(shown(250_000_000), "250ms");
+        assert_eq!(shown(90_000_000_000), "90s");
+        assert_eq!(shown(86_400_000_000_000), "1d");
+        assert_eq!(shown(1_500_000_000), "1500ms");
+        assert_eq!(shown(333_333_334), "333.333ms");
+        assert_eq!(Nanos::new(333_333_334).exactly(), "333333334ns");
+        assert_eq!(Nanos::ZERO.exactly(), "0s");
+    }
+
+    #[test]
+    fn rates_stay_exact_ratios() {
+        assert_eq!(Rate::new(7, Nanos::from_secs(13)).map(|rate| rate.to_string()).as_deref(), Some("7/13s"));
+        assert_eq!(
+            Rate::new(2_000_000_000, Nanos::SECOND).map(|rate| rate.to_string()).as_deref(),
+            Some("2000000000/s")
+        );
+        assert_eq!(
+            Rate::new(1, Nanos::new(333_333_333)).map(|rate| rate.to_string()).as_deref(),
+            Some("1/333333333ns")
+        );
+        assert_eq!(Rate::new(1 << 62, Nanos::new(1 << 40)).map(Rate::tokens), Some(1 << 22));
+        assert_eq!(Rate::new(0, Nanos::SECOND), None);
+        assert_eq!(Rate::new((1 << 33) + 1, Nanos::SECOND), None);
+    }
+
+    #[test]
+    fn a_fine_time_keeps_96_bits_and_saturates() {
+        for count in [0, 1, u128::from(u64::MAX), (1 << 96) - 1] {
+            assert_eq!(FineTime::saturating_from(count).get(), count);
+        }
+        assert_eq!(FineTime::saturating_from(u128::MAX).get(), (1 << 96) - 1);
+    }
+}

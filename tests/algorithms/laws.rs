@@ -1,0 +1,151 @@
+//! The laws, each under every algorithm. A law is named by what a walk under it shows.
+
+mod agreement;
+mod bounds;
+mod carry;
+mod headroom;
+mod idle;
+mod probes;
+mod refund;
+mod retry;
+
+use tollgate::algorithm::{AlgorithmName, Rule};
+
+use crate::arrivals::Clock;
+use crate::explore::{Plan, explore};
+use crate::limit::Limit;
+use crate::limits::Domain;
+use crate::walk::{Law, Watch};
+
+/// Everything that has to hold on any walk, for the regressions.
+pub(crate) const ALL: [(&str, Watch); 10] = [
+    (agreement::WHAT, agreement::watch),
+    (bounds::WHAT, bounds::watch),
+    (retry::WHAT, retry::watch),
+    (retry::UNMOVED, retry::watch_unmoved),
+    (headroom::WHAT, headroom::watch),
+    (headroom::GROWTH, headroom::watch_growth),
+    (idle::WHAT, idle::watch),
+    (refund::WHAT, refund::watch),
+    (carry::WHAT, carry::watch),
+    (retry::LARGEST, retry::watch_largest),
+];
+
+/// Later than this (the year 2116) nothing has to be exact.
+const HORIZON: u64 = 1 << 62;
+
+fn everywhere(plan: Plan, (what, watch): (&str, Watch)) {
+    let broken: Vec<String> =
+        AlgorithmName::ALL.iter().filter_map(|algorithm| explore(what, *algorithm, plan, watch).err()).collect();
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+/// How much of `CASES` one algorithm takes, so that all together compare that many decisions with the definitions.
+const SHARE: u64 = 67;
+
+macro_rules! agreement {
+    ($($test:ident $algorithm:literal,)*) => {
+        $(#[test]
+        fn $test() {
+            let algorithm = crate::limit::named($algorithm).expect("an algorithm");
+            let explored = explore(agreement::WHAT, algorithm, Plan::ordinary(SHARE), agreement::watch);
+            explored.unwrap_or_else(|broken| panic!("{broken}"));
+        })*
+
+        #[test]
+        fn every_algorithm_is_compared_with_its_definition() {
+            let compared = [$($algorithm,)* "adaptive_concurrency"];
+            assert!(AlgorithmName::ALL.iter().all(|known| compared.contains(&known.as_str())));
+        }
+    };
+}
+
+agreement! {
+    token_bucket_decides_as_defined "token_bucket",
+    leaky_bucket_decides_as_defined "leaky_bucket",
+    leaky_queue_decides_as_defined "leaky_queue",
+    gcra_decides_as_defined "gcra",
+    fixed_window_decides_as_defined "fixed_window",
+    quota_reset_decides_as_defined "quota_reset",
+    quota_linear_decides_as_defined "quota_linear",
+    exponential_decides_as_defined "exponential",
+    sliding_log_decides_as_defined "sliding_log",
+    sliding_window_decides_as_defined "sliding_window",
+    sliding_counters_decides_as_defined "sliding_counters",
+    smooth_bursty_decides_as_defined "smooth_bursty",
+    smooth_warming_up_decides_as_defined "smooth_warming_up",
+    cycle_decides_as_defined "cycle",
+    concurrency_decides_as_defined "concurrency",
+}
+
+#[test]
+fn extreme_limits_are_refused_or_decide_as_defined() {
+    everywhere(
+        Plan { domain: Domain::Extreme, clock: Clock::Forward, per_mille: 8 },
+        (agreement::WHAT, agreement::watch),
+    );
+}
+
+#[test]
+fn no_more_is_admitted_than_the_bound_in_any_time() {
+    everywhere(Plan::ordinary(8), (bounds::WHAT, bounds::watch));
+}
+
+#[test]
+fn no_more_is_admitted_than_the_bound_when_the_clock_steps_back() {
+    let plan = Plan { domain: Domain::Ordinary, clock: Clock::StepsBack, per_mille: 10 };
+    everywhere(plan, (bounds::WHAT, bounds::watch));
+}
+
+#[test]
+fn a_denied_request_is_denied_until_its_retry_time_and_admitted_at_it() {
+    everywhere(Plan::ordinary(8), (retry::WHAT, retry::watch));
+}
+
+#[test]
+fn denials_and_cost_0_leave_the_state_alone() {
+    everywhere(Plan::ordinary(8), (retry::UNMOVED, retry::watch_unmoved));
+}
+
+#[test]
+fn the_largest_cost_is_the_largest_that_a_fresh_key_is_admitted_with() {
+    everywhere(Plan::ordinary(3), (retry::LARGEST, retry::watch_largest));
+    let plan = Plan { domain: Domain::Extreme, ..Plan::ordinary(3) };
+    everywhere(plan, (retry::LARGEST, retry::watch_largest));
+}
+
+#[test]
+fn remaining_is_the_largest_cost_that_is_admitted_at_once() {
+    everywhere(Plan::ordinary(8), (headroom::WHAT, headroom::watch));
+}
+
+#[test]
+fn remaining_grows_and_is_full_when_headroom_says() {
+    everywhere(Plan::ordinary(5), (headroom::GROWTH, headroom::watch_growth));
+}
+
+#[test]
+fn an_idle_state_decides_as_a_fresh_one() {
+    everywhere(Plan::ordinary(4), (idle::WHAT, idle::watch));
+}
+
+#[test]
+fn a_refunded_charge_was_never_made() {
+    everywhere(Plan::ordinary(4), (refund::WHAT, refund::watch));
+}
+
+#[test]
+fn what_was_used_stays_used_when_a_limit_changes() {
+    everywhere(Plan::ordinary(4), (carry::WHAT, carry::watch));
+}
+
+#[test]
+fn nothing_panics_at_the_extremes_at_any_time() {
+    let plan = Plan { domain: Domain::Extreme, clock: Clock::Anything, per_mille: 8 };
+    everywhere(plan, ("everything can be asked", watch_everything));
+}
+
+/// Asks for everything and looks at no answer.
+fn watch_everything(_limit: &Limit, _rule: &Rule) -> Option<Box<dyn Law>> {
+    Some(Box::new(probes::AskEverything))
+}

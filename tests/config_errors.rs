@@ -1,0 +1,196 @@
+//! What `tollgate check` says of good and bad configurations: each file of `tests/fixtures` has its output beside it.
+//! `UPDATE_GOLDEN=1` writes the outputs anew, for reading in the difference.
+
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use tollgate::cli::check::{CheckArgs, execute};
+use tollgate::config::Mark;
+
+/// What `check` prints, and whether the file is fine.
+fn check(file: &Path) -> (String, bool) {
+    let mut out = Vec::new();
+    let done = execute(&CheckArgs { file: file.to_owned() }, &mut out);
+    (String::from_utf8(out).unwrap(), done.is_ok())
+}
+
+fn configurations(kind: &str) -> Vec<PathBuf> {
+    let folder = Path::new("tests/fixtures").join(kind);
+    let files: BTreeSet<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.into_iter().filter(|path| path.extension().is_some_and(|end| end == "yaml" || end == "json")).collect()
+}
+
+fn compare(kind: &str, fine: bool) {
+    let update = std::env::var_os("UPDATE_GOLDEN").is_some();
+    let mut wrong = Vec::new();
+    for file in configurations(kind) {
+        let (output, is_fine) = check(&file);
+        assert_eq!(is_fine, fine, "{}:\n{output}", file.display());
+        let golden = PathBuf::from(format!("{}.txt", file.display()));
+        if update {
+            fs::write(&golden, &output).unwrap();
+        } else if fs::read_to_string(&golden).unwrap_or_default() != output {
+            wrong.push(format!("{}:\n{output}", file.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "not as expected (UPDATE_GOLDEN=1 takes the new outputs):\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn good_files_are_explained() {
+    compare("good", true);
+}
+
+#[test]
+fn bad_files_say_everything_that_is_wrong() {
+    compare("bad", false);
+}
+
+#[test]
+fn no_output_shows_a_secret() {
+    for file in configurations("bad") {
+        let (output, _) = check(&file);
+        assert!(!output.contains("canary"), "{}:\n{output}", file.display());
+    }
+}
+
+/// What `check` prints of a file with these bytes.
+fn check_bytes(name: &str, bytes: &[u8]) -> String {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&file, bytes).unwrap();
+    let (output, fine) = check(&file);
+    assert!(!fine, "{output}");
+    output.replace(&file.display().to_string(), name)
+}
+
+#[test]
+fn bytes_that_are_no_text_are_refused_where_they_stand() {
+    let utf16: Vec<u8> = "\u{feff}limits: {}".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    assert_eq!(
+        check_bytes("utf-16.yaml", &utf16),
+        "utf-16.yaml:1:1: the file is in UTF-16\n  expected: text in UTF-8\n"
+    );
+    assert_eq!(
+        check_bytes("latin-1.yaml", b"limits: {}\n# caf\xe9\n"),
+        "latin-1.yaml:2:1: the line is not in UTF-8\n  expected: text in UTF-8\n"
+    );
+    assert_eq!(
+        check_bytes("nul.yaml", b"limits:\n  a: b\0\n"),
+        "nul.yaml:2:7: holds the invisible character U+0000\n  expected: text; in quotes, `\\u` stands for such characters\n"
+    );
+    assert_eq!(
+        check_bytes("large.yaml", &vec![b'#'; (1 << 20) + 1]),
+        "large.yaml: is larger than 1024 KiB\n  hint: customers belong in the file that `customers.directory` names\n"
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_an_error() {
+    let (output, fine) = check(Path::new("tests/fixtures/nowhere.yaml"));
+    assert!(!fine);
+    assert_eq!(output, "tests/fixtures/nowhere.yaml: cannot be read: No such file or directory (os error 2)\n");
+}
+
+#[test]
+fn byte_order_marks_and_windows_line_ends_do_not_matter() {
+    for file in configurations("good") {
+        let text = fs::read_to_string(&file).unwrap();
+        let same = |text: &str| tollgate::config::load_limits(text, "f", &environment).map(|loaded| loaded.limits);
+        let expected = same(&text);
+        assert_eq!(same(&format!("\u{feff}{text}")), expected);
+        assert_eq!(same(&text.replace('\n', "\r\n")), expected);
+    }
+}
+
+#[test]
+fn findings_in_files_with_windows_line_ends_are_where_they_are() {
+    for file in configurations("bad") {
+        let text = fs::read_to_string(&file).unwrap();
+        let places = |text: &str| {
+            let problems = tollgate::config::load(text, "f", &environment).err();
+            problems.map(|problems| problems.errors.into_iter().map(|error| error.place).collect::<Vec<_>>())
+        };
+        assert_eq!(places(&text.replace('\n', "\r\n")), places(&text), "{}", file.display());
+    }
+}
+
+fn environment(name: &str) -> Option<String> {
+    (name == "CARGO_PKG_NAME").then(|| "tollgate".to_owned())
+}
+
+/// A change to a text: at a share of its length, take some characters away and put something there.
+fn change() -> impl Strategy<Value = (f64, usize, String)> {
+    let pieces = [
+        "",
+        "{",
+        "}",
+        "[",
+        "]",
+        ": ",
+        ":",
+        "- ",
+        "\n",
+        "\n  ",
+        "? ",
+        "&a ",
+        "*a",
+        "!t ",
+        "'",
+        "\"",
+        "#",
+        ",",
+        "|",
+        ">",
+        "<<",
+        "~",
+        "${",
+        "${A}",
+        "-1",
+        "0",
+        "1.5s",
+        "\t",
+        "\u{feff}",
+        "é",
+        "---\n",
+        "unlimited",
+        "18446744073709551616",
+    ];
+    (0.0..1.0_f64, 0..12_usize, prop::sample::select(pieces.map(str::to_owned).to_vec()))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn changed_files_are_understood_or_refused_with_a_place(
+        which: prop::sample::Index,
+        changes in prop::collection::vec(change(), 1..4),
+    ) {
+        let files = [configurations("good"), configurations("bad")].concat();
+        let mut text: Vec<char> = fs::read_to_string(&files[which.index(files.len())]).unwrap().chars().collect();
+        for (share, taken, put) in changes {
+            let at = (share * text.len() as f64) as usize;
+            let end = (at + taken).min(text.len());
+            text.splice(at..end, put.chars());
+        }
+        let text: String = text.into_iter().collect();
+        let lines: Vec<usize> = text.split('\n').map(|line| line.chars().count()).collect();
+        if let Err(problems) = tollgate::config::load(&text, "f", &environment) {
+            prop_assert!(!problems.errors.is_empty());
+            for problem in problems.errors.iter().chain(&problems.warnings) {
+                let Some(Mark { line, column }) = problem.place.mark else {
+                    return Err(TestCaseError::fail(problem.to_string()));
+                };
+                let length = if line == lines.len() + 1 { Some(&0) } else { lines.get(line.wrapping_sub(1)) };
+                prop_assert!(length.is_some_and(|length| (1..=length + 1).contains(&column)), "{}", problem);
+            }
+        }
+        if let Err(problems) = tollgate::config::load_limits(&text, "f", &environment) {
+            prop_assert!(!problems.errors.is_empty());
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Which node a request goes to.
+
+use std::collections::HashSet;
+
+use crate::support::gateway::ALL;
+use crate::support::origin::upstream;
+use crate::support::{Gateway, Origin, together, wait_until};
+
+fn gateway(origins: &[&Origin], more: &str) -> Gateway {
+    let nodes: Vec<String> = origins.iter().map(|origin| origin.node()).collect();
+    Gateway::start(&format!("{}{ALL}", upstream(&nodes, more)))
+}
+
+#[test]
+fn round_robin_takes_turns() {
+    let origins = [Origin::start(), Origin::start(), Origin::start()];
+    let gateway = gateway(&origins.each_ref(), "balance: round_robin");
+    for _ in 0..12 {
+        assert_eq!(gateway.get("/", &[]).status, 200);
+    }
+    assert_eq!(origins.each_ref().map(Origin::count), [4, 4, 4]);
+}
+
+#[test]
+fn round_robin_follows_the_weights_for_clients_together_too() {
+    let origins = [Origin::start(), Origin::start()];
+    let nodes = [origins[0].node(), format!("{{ address: {}, weight: 3 }}", origins[1].node())];
+    let gateway = Gateway::start(&format!("{}{ALL}", upstream(&nodes, "balance: round_robin")));
+    together(8, |_| {
+        let mut client = gateway.client();
+        for _ in 0..10 {
+            assert_eq!(client.get("/").status, 200);
+        }
+    });
+    assert_eq!(origins.each_ref().map(Origin::count), [20, 60]);
+}
+
+#[test]
+fn consistent_hash_sends_a_value_to_one_node() {
+    let origins = [Origin::start(), Origin::start(), Origin::start()];
+    let gateway = gateway(&origins.each_ref(), "balance: consistent_hash, hash_on: { header: x-key }");
+    let keys: Vec<String> = (0..30).map(|key| format!("key-{key}")).collect();
+    together(4, |_| {
+        for key in &keys {
+            assert_eq!(gateway.get("/", &[("x-key", key)]).status, 200);
+        }
+    });
+    let met = origins.each_ref().map(|origin| {
+        let seen = origin.seen();
+        seen.iter().map(|seen| seen.head.field("x-key").unwrap().to_owned()).collect::<HashSet<String>>()
+    });
+    assert_eq!(met.iter().map(HashSet::len).sum::<usize>(), 30, "every key met one node");
+    assert!(met.iter().all(|keys| keys.len() >= 2), "{met:?}");
+}
+
+#[test]
+fn least_requests_avoids_the_node_that_is_busy() {
+    let origins = [Origin::start(), Origin::start()];
+    let gateway = gateway(&origins.each_ref(), "balance: least_requests");
+    let mut busy = gateway.client();
+    busy.ask("GET", "/stall", &[]);
+    wait_until("the stalled request", || origins.iter().any(|origin| origin.count() == 1));
+    let stalled = usize::from(origins[1].count() == 1);
+    for _ in 0..10 {
+        assert_eq!(gateway.get("/", &[]).status, 200);
+        gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 1.0);
+    }
+    assert_eq!((origins[stalled].count(), origins[1 - stalled].count()), (1, 10));
+}
+
+#[test]
+fn random_meets_every_node() {
+    let origins = [Origin::start(), Origin::start()];
+    let gateway = gateway(&origins.each_ref(), "balance: random");
+    let mut client = gateway.client();
+    wait_until("requests at both nodes", || {
+        assert_eq!(client.get("/").status, 200);
+        origins.iter().all(|origin| origin.count() > 0)
+    });
+}
+
+#[test]
+fn a_node_that_fails_its_health_check_gets_no_requests_until_it_passes_again() {
+    let origins = [Origin::start(), Origin::start()];
+    let check = "health_check: { path: /healthz, every: 10ms, healthy_after: 2, unhealthy_after: 2 }";
+    let gateway = gateway(&origins.each_ref(), check);
+    let mut client = gateway.client();
+    for healthy in [false, true, false] {
+        origins[0].set_healthy(healthy);
+        let nodes = if healthy { 2.0 } else { 1.0 };
+        gateway.wait_for_metric("tollgate_upstream_nodes_healthy", &[("upstream", "origin")], nodes);
+        let before = origins.each_ref().map(Origin::count);
+        for _ in 0..10 {
+            assert_eq!(client.get("/").status, 200);
+        }
+        let met = [0, 1].map(|node: usize| origins[node].count() - before[node]);
+        assert_eq!(met, if healthy { [5, 5] } else { [0, 10] });
+    }
+    let status = gateway.admin_get("/status").json();
+    assert_eq!(status["upstreams"][0]["nodes"][0]["healthy"], false);
+    assert_eq!(status["upstreams"][0]["nodes"][1]["healthy"], true);
+    assert!(origins.iter().all(|origin| origin.checks() > 4));
+}
+
+#[test]
+fn a_node_that_dies_is_found_out_by_its_health_check() {
+    let mut origins = vec![Origin::start(), Origin::start()];
+    let check = "health_check: { path: /healthz, every: 10ms, unhealthy_after: 2 }";
+    let gateway = gateway(&origins.iter().collect::<Vec<_>>(), check);
+    drop(origins.remove(0));
+    gateway.wait_for_metric("tollgate_upstream_nodes_healthy", &[("upstream", "origin")], 1.0);
+    for _ in 0..5 {
+        assert_eq!(gateway.get("/", &[]).status, 200);
+    }
+    assert_eq!(origins[0].count(), 5);
+}

@@ -1,0 +1,152 @@
+//! Who is calling, and what that means for the limits.
+
+use crate::support::gateway::limited;
+use crate::support::{Gateway, Origin};
+
+const CUSTOMERS: &str = "credential,customer,plan\n\
+    free-key,acme,free\n\
+    other-free-key,umbrella,free\n\
+    second-key-of-acme,acme,free\n\
+    pro-key,globex,pro\n\
+    big-key,initech,enterprise\n";
+
+fn with_plans(origin: &Origin, customers: &str) -> Gateway {
+    let config = format!(
+        "{}customers:
+  identify: [{{ header: x-api-key }}, {{ bearer: true }}]
+  directory: {{ file: customers.csv }}
+{customers}
+plans: [anonymous, free, pro, enterprise]
+limits:
+  per-customer:
+    key: customer
+    algorithm: gcra
+    rate: 1/h
+    burst: 1
+    plans:
+      anonymous: {{ burst: 2 }}
+      free: {{ burst: 4 }}
+      pro: {{ burst: 8 }}
+      enterprise: unlimited
+routes: [{{ name: all, upstream: origin, limits: [per-customer] }}]
+",
+        origin.upstream()
+    );
+    Gateway::start_with(&config, &[("customers.csv", CUSTOMERS)], &[])
+}
+
+fn admitted(gateway: &Gateway, fields: &[(&str, &str)]) -> usize {
+    let mut client = gateway.client();
+    (0..12).filter(|_| client.exchange("GET", "/", fields).status == 200).count()
+}
+
+#[test]
+fn each_customer_gets_what_its_plan_says() {
+    let origin = Origin::start();
+    let gateway = with_plans(&origin, "  anonymous: { plan: anonymous }");
+    assert_eq!(admitted(&gateway, &[]), 2);
+    assert_eq!(admitted(&gateway, &[("x-api-key", "free-key")]), 4);
+    assert_eq!(admitted(&gateway, &[("x-api-key", "other-free-key")]), 4);
+    assert_eq!(admitted(&gateway, &[("x-api-key", "second-key-of-acme")]), 0, "one customer, one bucket");
+    assert_eq!(admitted(&gateway, &[("authorization", "Bearer pro-key")]), 8);
+    assert_eq!(admitted(&gateway, &[("authorization", "bEARER big-key")]), 12);
+    let labels = |plan| [("route", "all"), ("limit", "per-customer"), ("plan", plan), ("outcome", "admitted")];
+    gateway.wait_for_metric("tollgate_limit_requests_total", &labels("free"), 8.0);
+    gateway.wait_for_metric("tollgate_limit_requests_total", &labels("pro"), 8.0);
+    assert_eq!(gateway.metrics().value("tollgate_limit_requests_total", &labels("enterprise")), None);
+}
+
+#[test]
+fn an_unlimited_plan_is_told_of_no_limit() {
+    let origin = Origin::start();
+    let gateway = with_plans(&origin, "  anonymous: { plan: anonymous }");
+    let response = gateway.get("/", &[("x-api-key", "big-key")]);
+    assert_eq!((response.status, response.field("ratelimit")), (200, None));
+}
+
+#[test]
+fn anonymous_callers_are_told_apart_by_their_address() {
+    let origin = Origin::start();
+    let gateway = with_plans(&origin, "  anonymous: { plan: anonymous, key: client_address }");
+    for last in [1, 2] {
+        let statuses = [(); 3].map(|()| gateway.client_from(last).get("/").status);
+        assert_eq!(statuses, [200, 200, 429], "127.0.0.{last}");
+    }
+}
+
+#[test]
+fn a_credential_that_nobody_has_is_refused() {
+    let origin = Origin::start();
+    let gateway = with_plans(&origin, "  anonymous: { plan: anonymous }\n  unknown: deny");
+    for field in [("x-api-key", "nobodys"), ("authorization", "Bearer nobodys"), ("x-api-key", "")] {
+        let response = gateway.get("/", &[field]);
+        assert_eq!(response.status, 401, "{field:?}");
+        assert_eq!(response.field("www-authenticate"), Some("Bearer"));
+        assert_eq!(response.field("content-type"), Some("application/problem+json"));
+        assert!(!response.text().contains("nobodys"), "{response:?}");
+    }
+    assert_eq!(origin.count(), 0);
+    gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "all"), ("code", "401")], 3.0);
+}
+
+#[test]
+fn a_credential_that_nobody_has_can_count_as_none() {
+    let origin = Origin::start();
+    let gateway = with_plans(&origin, "  anonymous: { plan: anonymous }\n  unknown: anonymous");
+    let statuses = ["x", "y", "z"].map(|key| gateway.get("/", &[("x-api-key", key)]).status);
+    assert_eq!(statuses, [200, 200, 429], "made-up credentials buy nothing");
+}
+
+#[test]
+fn without_anonymous_callers_a_credential_is_needed() {
+    let origin = Origin::start();
+    let gateway = with_plans(&origin, "");
+    assert_eq!(gateway.get("/", &[]).status, 401);
+    assert_eq!(gateway.get("/", &[("x-api-key", "free-key")]).status, 200);
+    assert_eq!(origin.count(), 1);
+    for code in ["401", "200"] {
+        gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "all"), ("code", code)], 1.0);
+    }
+}
+
+fn missing_key(origin: &Origin, choice: &str) -> Gateway {
+    let limit = format!("{{ algorithm: gcra, rate: 1/h, burst: 2, key: {{ header: x-key }}, missing_key: {choice} }}");
+    Gateway::start(&limited(origin, &limit))
+}
+
+#[test]
+fn a_request_without_its_key_can_be_refused() {
+    let origin = Origin::start();
+    let gateway = missing_key(&origin, "deny");
+    let response = gateway.get("/", &[]);
+    assert_eq!(response.status, 400);
+    assert!(response.json()["detail"].as_str().unwrap().contains("x-key"), "{response:?}");
+    assert_eq!(origin.count(), 0);
+    assert_eq!(gateway.get("/", &[("x-key", "")]).status, 200, "empty is not absent");
+    for code in ["400", "200"] {
+        gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "all"), ("code", code)], 1.0);
+    }
+}
+
+#[test]
+fn requests_without_their_key_can_share_one_bucket() {
+    let origin = Origin::start();
+    let gateway = missing_key(&origin, "share");
+    let mut statuses = Vec::new();
+    for last in [1, 2, 3] {
+        statuses.push(gateway.client_from(last).get("/").status);
+    }
+    assert_eq!(statuses, [200, 200, 429]);
+    assert_eq!(gateway.get("/", &[("x-key", "")]).status, 200, "an empty key is another bucket");
+}
+
+#[test]
+fn requests_without_their_key_can_pass_uncounted() {
+    let origin = Origin::start();
+    let gateway = missing_key(&origin, "skip");
+    for _ in 0..5 {
+        let response = gateway.get("/", &[]);
+        assert_eq!((response.status, response.field("ratelimit")), (200, None));
+    }
+    assert_eq!(gateway.get("/", &[("x-key", "a")]).number("x-ratelimit-remaining"), Some(1));
+}

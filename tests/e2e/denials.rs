@@ -1,0 +1,203 @@
+//! What clients are told: when they are denied, and where they stand.
+
+use sfv::{BareItem, List, ListEntry, Parser};
+
+use crate::support::gateway::{ALL_GUARDED, limited};
+use crate::support::origin::upstream;
+use crate::support::{Gateway, Origin, Refusing, Response, now, wait_until};
+
+const TWO_PER_HOUR: &str = "{ algorithm: gcra, rate: 1/h, burst: 2, key: client_address }";
+
+/// The items of a structured-field list: each one's name and the integers in its parameters.
+fn list(response: &Response, field: &str) -> Vec<(String, Vec<(String, i64)>)> {
+    let value = response.field(field).unwrap_or_else(|| panic!("no {field}: {response:?}"));
+    let list: List = Parser::new(value).parse().unwrap();
+    let items = list.into_iter().map(|entry| match entry {
+        ListEntry::Item(item) => {
+            let BareItem::String(name) = item.bare_item else { panic!("{value}") };
+            let integer = |value: BareItem| i64::from(value.as_integer().unwrap());
+            let parameters = item.params.into_iter().map(|(key, value)| (key.as_str().to_owned(), integer(value)));
+            (name.as_str().to_owned(), parameters.collect())
+        }
+        ListEntry::InnerList(_) => panic!("{value}"),
+    });
+    items.collect()
+}
+
+fn entry(name: &str, parameters: &[(&str, i64)]) -> (String, Vec<(String, i64)>) {
+    (name.to_owned(), parameters.iter().map(|(key, value)| ((*key).to_owned(), *value)).collect())
+}
+
+#[test]
+fn a_client_that_obeys_retry_after_is_admitted() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&limited(&origin, "{ algorithm: gcra, rate: 10/12s, burst: 1, key: all }"));
+    let mut client = gateway.client();
+    assert_eq!(client.get("/").status, 200);
+    for _ in 0..2 {
+        let denied = client.get("/");
+        assert_eq!(denied.status, 429);
+        let told = now();
+        let seconds = denied.number("retry-after").unwrap();
+        assert!((1..=2).contains(&seconds), "{denied:?}");
+        wait_until("the retry time to come", || now() - told >= std::time::Duration::from_secs(seconds));
+        assert_eq!(client.get("/").status, 200);
+    }
+}
+
+#[test]
+fn a_denial_says_what_happened_and_what_to_do() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&limited(&origin, TWO_PER_HOUR));
+    let mut client = gateway.client();
+    let first = client.get("/");
+    assert_eq!(first.status, 200);
+    assert_eq!(list(&first, "ratelimit-policy"), [entry("guard", &[("q", 2), ("w", 7200)])]);
+    assert_eq!(list(&first, "ratelimit"), [entry("guard", &[("r", 1), ("t", 3600)])]);
+    assert_eq!(first.number("x-ratelimit-limit"), Some(2));
+    assert_eq!(first.number("x-ratelimit-remaining"), Some(1));
+    assert!((3590..=3600).contains(&first.number("x-ratelimit-reset").unwrap()), "{first:?}");
+    assert_eq!(first.field("retry-after"), None);
+    assert_eq!(client.get("/").number("x-ratelimit-remaining"), Some(0));
+
+    let denied = client.get("/");
+    assert_eq!(denied.status, 429);
+    assert_eq!(denied.head.first_line, "HTTP/1.1 429 Too Many Requests");
+    let retry_after = denied.number("retry-after").unwrap();
+    assert!((3580..=3600).contains(&retry_after), "{denied:?}");
+    assert_eq!(denied.field("content-type"), Some("application/problem+json"));
+    assert_eq!(denied.number("content-length"), Some(denied.body.len() as u64));
+    assert_eq!(denied.field("server"), None);
+    assert_eq!(denied.field("cache-control"), Some("no-store"));
+    let problem = denied.json();
+    assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
+    assert_eq!(problem["title"], "Request quota exceeded");
+    assert_eq!(problem["status"], 429);
+    assert_eq!(problem["violated-policies"], serde_json::json!(["guard"]));
+    let told = i64::try_from(retry_after).unwrap();
+    assert_eq!(list(&denied, "ratelimit"), [entry("guard", &[("r", 0), ("t", told)])]);
+    assert_eq!(list(&denied, "ratelimit-policy"), [entry("guard", &[("q", 2), ("w", 7200)])]);
+    assert_eq!(denied.number("x-ratelimit-remaining"), Some(0));
+    assert_eq!(origin.count(), 2);
+}
+
+#[test]
+fn all_limits_are_listed_and_the_tightest_is_the_one_reported() {
+    let origin = Origin::start();
+    let config = format!(
+        "{}limits:
+  wide: {{ algorithm: gcra, rate: 1/h, burst: 9, key: all }}
+  narrow: {{ algorithm: gcra, rate: 1/m, burst: 1, key: all }}
+routes: [{{ name: all, upstream: origin, limits: [wide, narrow] }}]
+",
+        origin.upstream()
+    );
+    let gateway = Gateway::start(&config);
+    let admitted = gateway.get("/", &[]);
+    let standing = [entry("wide", &[("r", 8), ("t", 3600)]), entry("narrow", &[("r", 0), ("t", 60)])];
+    assert_eq!(list(&admitted, "ratelimit"), standing);
+    assert_eq!((admitted.number("x-ratelimit-limit"), admitted.number("x-ratelimit-remaining")), (Some(1), Some(0)));
+    let denied = gateway.get("/", &[]);
+    assert_eq!(denied.json()["violated-policies"], serde_json::json!(["narrow"]));
+    assert!((50..=60).contains(&denied.number("retry-after").unwrap()), "{denied:?}");
+}
+
+#[test]
+fn responses_to_errors_of_the_upstream_say_where_a_client_stands() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&limited(&origin, TWO_PER_HOUR));
+    let response = gateway.get("/status/500", &[]);
+    assert_eq!((response.status, response.number("x-ratelimit-remaining")), (500, Some(1)));
+
+    let config = limited(&origin, TWO_PER_HOUR).replacen("] }", "], timeouts: { first_byte: 100ms } }", 1);
+    let response = Gateway::start(&config).get("/stall", &[]);
+    assert_eq!((response.status, response.number("x-ratelimit-remaining")), (504, Some(1)));
+
+    let dead = upstream(&[Refusing::new().node()], "");
+    let gateway = Gateway::start(&format!("{dead}limits: {{ guard: {TWO_PER_HOUR} }}\n{ALL_GUARDED}"));
+    let response = gateway.get("/", &[]);
+    assert_eq!((response.status, response.number("x-ratelimit-remaining")), (502, Some(1)));
+    assert_eq!(list(&response, "ratelimit"), [entry("guard", &[("r", 1), ("t", 3600)])]);
+}
+
+#[test]
+fn the_configuration_chooses_the_dialects() {
+    let origin = Origin::start();
+    for (headers, ietf, x_ratelimit) in [
+        ("{ ietf: false, x_ratelimit: delta }", false, true),
+        ("{ ietf: true, x_ratelimit: \"off\" }", true, false),
+        ("{ ietf: false, x_ratelimit: \"off\" }", false, false),
+    ] {
+        let gateway = Gateway::start(&format!("{}headers: {headers}\n", limited(&origin, TWO_PER_HOUR)));
+        for response in [(); 3].map(|()| gateway.get("/", &[])) {
+            assert_eq!(response.field("ratelimit").is_some(), ietf, "{headers}: {response:?}");
+            assert_eq!(response.field("ratelimit-policy").is_some(), ietf, "{headers}: {response:?}");
+            assert_eq!(response.field("x-ratelimit-remaining").is_some(), x_ratelimit, "{headers}: {response:?}");
+            assert_eq!(response.field("retry-after").is_some(), response.status == 429, "{headers}: {response:?}");
+        }
+    }
+    let gateway = Gateway::start(&format!("{}headers: {{ x_ratelimit: epoch }}\n", limited(&origin, TWO_PER_HOUR)));
+    let reset = gateway.get("/", &[]).number("x-ratelimit-reset").unwrap();
+    assert!(reset > 1_700_000_000, "{reset}");
+}
+
+#[test]
+fn an_upstreams_own_word_stays_where_it_is_tighter() {
+    let origin = Origin::with(|exchange| {
+        let fields = match exchange.path() {
+            "/tighter" => "x-ratelimit-limit: 9\r\nx-ratelimit-remaining: 0\r\nx-ratelimit-reset: 7\r\n",
+            _ => "x-ratelimit-limit: 9999\r\nx-ratelimit-remaining: 999\r\nx-ratelimit-reset: 7\r\n",
+        };
+        exchange.reply("200 OK", fields, b"")
+    });
+    let gateway = Gateway::start(&limited(&origin, "{ algorithm: gcra, rate: 1/h, burst: 10, key: all }"));
+    let shown = |response: &Response| ["limit", "remaining"].map(|end| response.number(&format!("x-ratelimit-{end}")));
+    assert_eq!(shown(&gateway.get("/looser", &[])), [Some(10), Some(9)]);
+    let tighter = gateway.get("/tighter", &[]);
+    assert_eq!((shown(&tighter), tighter.number("x-ratelimit-reset")), ([Some(9), Some(0)], Some(7)));
+}
+
+#[test]
+fn a_limit_can_have_its_own_answer() {
+    let origin = Origin::start();
+    let limit = "{ algorithm: gcra, rate: 1/h, burst: 1, key: all,
+        over_limit: { deny: { status: 420, body: \"calm down\\n\", headers: { x-reason: busy } } } }";
+    let gateway = Gateway::start(&limited(&origin, limit));
+    assert_eq!(gateway.get("/", &[]).status, 200);
+    let denied = gateway.get("/", &[]);
+    assert_eq!((denied.status, denied.text().as_str()), (420, "calm down\n"));
+    assert_eq!(denied.field("x-reason"), Some("busy"));
+    assert_eq!(denied.field("content-type"), Some("text/plain; charset=utf-8"));
+    assert!(denied.number("retry-after").is_some_and(|seconds| seconds > 3000), "{denied:?}");
+}
+
+#[test]
+fn grpc_clients_are_told_in_their_own_way() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&limited(&origin, "{ algorithm: gcra, rate: 1/h, burst: 1, key: all }"));
+    let mut client = gateway.client();
+    for content_type in ["application/grpc", "application/grpc+proto"] {
+        drop(client.get("/"));
+        let denied = client.post("/pkg.Service/Method", &[("content-type", content_type), ("te", "trailers")], b"x");
+        assert_eq!(denied.status, 200);
+        assert_eq!(denied.field("grpc-status"), Some("8"));
+        let message = denied.field("grpc-message").unwrap();
+        assert!(!message.is_empty() && message.is_ascii(), "{message}");
+        assert_eq!(denied.field("content-type"), Some("application/grpc"));
+        assert!(denied.body.is_empty());
+        assert!(denied.field("retry-after").is_some(), "{denied:?}");
+    }
+    assert_eq!(origin.count(), 1);
+}
+
+#[test]
+fn a_denied_head_request_gets_no_body() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&limited(&origin, "{ algorithm: gcra, rate: 1/h, burst: 1, key: all }"));
+    let mut client = gateway.client();
+    assert_eq!(client.exchange("HEAD", "/", &[]).status, 200);
+    let denied = client.exchange("HEAD", "/", &[]);
+    assert_eq!((denied.status, denied.body.len()), (429, 0));
+    assert!(denied.number("content-length").is_some_and(|length| length > 0), "{denied:?}");
+    assert_eq!(client.get("/").status, 429, "nothing was left on the connection");
+}

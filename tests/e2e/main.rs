@@ -1,0 +1,24 @@
+//! The real program in front of a real upstream. Three witnesses: what the upstream saw, what the client read, and what
+//! the metrics say. Tests wait on conditions with a deadline, never for a fixed time.
+
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
+#![allow(missing_docs, reason = "what helpers do is said where it is not plain")]
+#![allow(unreachable_pub, reason = "nothing reaches into a program of tests")]
+
+mod support;
+
+mod balance;
+mod bodies;
+mod bursts;
+mod concurrency;
+mod connections;
+mod customers;
+mod denials;
+mod edges;
+mod forwarding;
+mod operators;
+mod process;
+mod refusals;
+mod routing;
+mod upstreams;
+mod waiting;

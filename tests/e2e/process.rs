@@ -1,0 +1,274 @@
+//! The life of the process: start, failures to start, signals, end.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use crate::support::gateway::proxied;
+use crate::support::process::Process;
+use crate::support::wire::{Framing, chunk};
+use crate::support::{Client, Folder, Gateway, Origin, PATIENCE, free_port, now, wait_until};
+
+const SIGHUP: u32 = 1;
+const SIGTERM: u32 = 15;
+
+#[test]
+fn it_serves_soon_after_its_start() {
+    let origin = Origin::start();
+    let config = proxied(&origin, "");
+    let fastest = (0..3)
+        .map(|_| {
+            let folder = Folder::new();
+            let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+            let text =
+                format!("listeners: [{{ address: \"{address}\" }}]\nadmin: {{ address: \"{admin}\" }}\n{config}");
+            folder.write("t.yaml", &text);
+            let began = now();
+            let _process = Process::tollgate(&["run", "--config", "t.yaml"], folder.path(), &[]);
+            wait_until("the first connection", || TcpStream::connect(address).is_ok());
+            assert_eq!(Client::connect(address).get("/").status, 200);
+            now() - began
+        })
+        .min()
+        .unwrap();
+    say(&format!("from the start of the process to the first 200: {fastest:?}"));
+    // The best of three: a busy machine may hold one of them up.
+    assert!(fastest < Duration::from_millis(500), "{fastest:?}");
+}
+
+#[test]
+fn the_demo_does_what_it_says() {
+    let folder = Folder::new();
+    let [listen, admin, upstream] =
+        [free_port(), free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    let [a, b, c] = [listen, admin, upstream].map(|address| address.to_string());
+    let arguments = ["demo", "--listen", &a, "--admin", &b, "--upstream", &c];
+    let process = Process::tollgate(&arguments, folder.path(), &[]);
+    for address in [listen, upstream] {
+        wait_until("the demo to listen", || TcpStream::connect(address).is_ok());
+    }
+    wait_until("what to try", || process.stdout().contains(&format!("http://{listen}/v1/orders")));
+    let admitted = |fields: &[(&str, &str)]| {
+        let mut client = Client::connect(listen);
+        let statuses = std::iter::repeat_with(|| client.exchange("GET", "/v1/orders", fields).status);
+        statuses.take_while(|status| *status == 200).count()
+    };
+    // Some tokens come back meanwhile.
+    assert!((5..=10).contains(&admitted(&[])));
+    assert!((20..=60).contains(&admitted(&[("x-api-key", "free-key")])));
+    let response = Client::connect(listen).get("/v1/orders");
+    assert_eq!(response.status, 429, "{response:?}");
+    let metrics = Client::connect(admin).get("/metrics").text();
+    assert!(metrics.contains("plan=\"free\",route=\"orders\"} "), "{metrics}");
+    assert_eq!(Client::connect(listen).get("/v2").status, 404);
+}
+
+/// Shown by `--nocapture`.
+#[expect(clippy::print_stderr, reason = "a figure for whoever runs the tests")]
+fn say(text: &str) {
+    eprintln!("{text}");
+}
+
+/// Runs until it ends, which has to be a failure within 2 s, and returns what it said of it.
+fn failure(folder: &Folder, config: &str) -> String {
+    let began = now();
+    let mut process = Process::tollgate(&["run", "--config", config], folder.path(), &[]);
+    let status = process.wait();
+    let took = now() - began;
+    assert!(!status.success(), "{status}");
+    assert_eq!(status.code(), Some(1));
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert_eq!(process.stdout(), "");
+    let said = process.stderr();
+    assert!(!said.trim().is_empty() && !said.contains("panicked"), "{said}");
+    said
+}
+
+fn config_on(address: SocketAddr, admin: SocketAddr) -> String {
+    format!(
+        "listeners: [{{ address: \"{address}\" }}]\nadmin: {{ address: \"{admin}\" }}
+upstreams: {{ origin: {{ nodes: [\"127.0.0.1:1\"] }} }}\nroutes: [{{ name: all, upstream: origin }}]\n"
+    )
+}
+
+#[test]
+fn an_address_that_is_taken_ends_the_process_and_is_named() {
+    let folder = Folder::new();
+    let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (taken, free) = (holder.local_addr().unwrap(), SocketAddr::from(([127, 0, 0, 1], free_port())));
+    for (address, admin) in [(taken, free), (free, taken)] {
+        folder.write("t.yaml", &config_on(address, admin));
+        let said = failure(&folder, "t.yaml");
+        assert!(said.contains(&taken.to_string()) && said.contains("in use"), "{said}");
+        assert_eq!(said.trim().lines().count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn two_gateways_cannot_share_a_port() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&proxied(&origin, ""));
+    let folder = Folder::new();
+    folder.write("t.yaml", &config_on(gateway.address, SocketAddr::from(([127, 0, 0, 1], free_port()))));
+    assert!(failure(&folder, "t.yaml").contains(&gateway.address.to_string()));
+    assert_eq!(gateway.get("/", &[]).status, 200);
+}
+
+#[test]
+fn a_missing_configuration_ends_the_process_and_is_named() {
+    let said = failure(&Folder::new(), "nowhere.yaml");
+    assert!(said.contains("nowhere.yaml") && said.contains("No such file"), "{said}");
+    assert_eq!(said.trim().lines().count(), 1, "{said}");
+}
+
+#[test]
+fn a_bad_configuration_ends_the_process_with_every_error_in_its_place() {
+    let folder = Folder::new();
+    folder.write("bad.yaml", "listeners: [{ address: \"127.0.0.1:1\" }]\nlisteners_: 1\nroutes: []\nupstreams: 7\n");
+    let said = failure(&folder, "bad.yaml");
+    for wanted in ["bad.yaml:2:1", "listeners_", "bad.yaml:3", "bad.yaml:4"] {
+        assert!(said.contains(wanted), "no {wanted}: {said}");
+    }
+    folder.write("broken.yaml", "listeners: [\n  {");
+    assert!(failure(&folder, "broken.yaml").contains("broken.yaml"), "a file that is no YAML");
+}
+
+#[test]
+fn customers_that_cannot_be_read_end_the_process_and_are_named() {
+    let folder = Folder::new();
+    let addresses = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    let customers =
+        "customers: { identify: [{ header: x-api-key }], directory: { file: people.csv } }\nplans: [free]\n";
+    folder.write("t.yaml", &(config_on(addresses[0], addresses[1]) + customers));
+    let missing = failure(&folder, "t.yaml");
+    assert!(missing.contains("people.csv") && missing.contains("No such file"), "{missing}");
+
+    folder.write("people.csv", "credential,customer,plan\nsecret-key-1,acme,free\nsecret-key-2,globex,gold\n");
+    let bad = failure(&folder, "t.yaml");
+    assert!(bad.contains("people.csv"), "{bad}");
+    assert!(!bad.contains("secret-key"), "{bad}");
+}
+
+#[test]
+fn an_idle_gateway_ends_promptly_when_told_to() {
+    let origin = Origin::start();
+    for signal in ["TERM", "INT"] {
+        let mut gateway = Gateway::start(&proxied(&origin, ""));
+        wait_until("the handler", || gateway.process.catches(SIGTERM));
+        // A kept connection without a request does not hold it.
+        let mut kept = gateway.client();
+        assert_eq!(kept.get("/").status, 200);
+        let began = now();
+        gateway.process.signal(signal);
+        let status = gateway.process.wait();
+        let took = now() - began;
+        assert_eq!(status.code(), Some(0), "{signal}: {}", gateway.process.stderr());
+        assert!(took < Duration::from_secs(5), "{signal}: {took:?}");
+        assert!(kept.is_ended());
+        assert!(gateway.process.stderr().contains("stopped"), "{}", gateway.process.stderr());
+    }
+}
+
+#[test]
+fn requests_in_flight_finish_before_the_end() {
+    let (command, commands) = channel::<&'static [u8]>();
+    let commands = Mutex::new(commands);
+    let origin = Origin::with(move |exchange| {
+        exchange.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")?;
+        while let Ok(bytes) = commands.lock().unwrap().recv_timeout(PATIENCE) {
+            exchange.send(chunk(bytes))?;
+            if bytes.is_empty() {
+                break;
+            }
+        }
+        Ok(())
+    });
+    let mut gateway = Gateway::start(&proxied(&origin, ""));
+    wait_until("the handler", || gateway.process.catches(SIGTERM));
+    let mut client = gateway.client();
+    client.ask("GET", "/", &[]);
+    command.send(b"before").unwrap();
+    let head = client.wire.head().unwrap().unwrap();
+    let mut framing = Framing::of_response(&head, false);
+    assert_eq!(client.wire.part(&mut framing).unwrap().unwrap(), b"before");
+
+    gateway.process.signal("TERM");
+    wait_until("readiness to fail", || !is_ready(&gateway));
+    wait_until("the end of accepting", || TcpStream::connect(gateway.address).is_err());
+    assert!(gateway.process.ended().is_none(), "a request is in flight");
+    for part in [&b"after"[..], b"the signal"] {
+        command.send(part).unwrap();
+        assert_eq!(client.wire.part(&mut framing).unwrap().unwrap(), part);
+    }
+    assert!(gateway.process.ended().is_none(), "a request is in flight");
+    command.send(b"").unwrap();
+    assert_eq!(client.wire.part(&mut framing).unwrap(), None, "the stream came to its end");
+    let began = now();
+    assert_eq!(gateway.process.wait().code(), Some(0));
+    assert!(now() - began < Duration::from_secs(5));
+}
+
+#[test]
+fn no_request_of_many_is_lost_at_the_end() {
+    const COUNT: usize = 64;
+    let gate = std::sync::Arc::new(std::sync::RwLock::new(()));
+    let opened = std::sync::Arc::clone(&gate);
+    let origin = Origin::with(move |exchange| {
+        drop(opened.read().unwrap());
+        exchange.reply("200 OK", "", b"done\n")
+    });
+    let mut gateway = Gateway::start(&proxied(&origin, ""));
+    wait_until("the handler", || gateway.process.catches(SIGTERM));
+    let closed = gate.write().unwrap();
+    let mut clients: Vec<Client> = (0..COUNT).map(|_| gateway.client()).collect();
+    for client in &mut clients {
+        client.ask("GET", "/", &[]);
+    }
+    origin.wait_for_count(COUNT);
+    gateway.process.signal("TERM");
+    wait_until("the end of accepting", || TcpStream::connect(gateway.address).is_err());
+    drop(closed);
+    for client in &mut clients {
+        assert_eq!(client.receive().text(), "done\n");
+    }
+    assert_eq!(gateway.process.wait().code(), Some(0), "{}", gateway.process.stderr());
+}
+
+fn is_ready(gateway: &Gateway) -> bool {
+    let Ok(stream) = TcpStream::connect(gateway.admin) else { return false };
+    let mut client = Client { wire: crate::support::wire::Wire::new(stream) };
+    client.ask("GET", "/readyz", &[]);
+    client.next().is_some_and(|response| response.status == 200)
+}
+
+#[test]
+fn a_second_signal_does_not_wait() {
+    let origin = Origin::start();
+    let mut gateway = Gateway::start(&proxied(&origin, ""));
+    wait_until("the handler", || gateway.process.catches(SIGTERM));
+    let mut client = gateway.client();
+    client.ask("GET", "/stall", &[]);
+    origin.wait_for_count(1);
+    gateway.process.signal("TERM");
+    wait_until("readiness to fail", || !is_ready(&gateway));
+    assert!(gateway.process.ended().is_none(), "a request is in flight");
+    let began = now();
+    gateway.process.signal("TERM");
+    gateway.process.wait();
+    assert!(now() - began < Duration::from_secs(5));
+}
+
+#[test]
+fn a_hangup_does_not_end_it() {
+    let origin = Origin::start();
+    let mut gateway = Gateway::start(&proxied(&origin, ""));
+    wait_until("the handler", || gateway.process.catches(SIGHUP));
+    let before = gateway.process.stderr().len();
+    for _ in 0..3 {
+        gateway.process.signal("HUP");
+    }
+    wait_until("word of the signal", || gateway.process.stderr().len() > before);
+    assert_eq!(gateway.get("/", &[]).status, 200);
+    assert!(gateway.process.ended().is_none());
+}

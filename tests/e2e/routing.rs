@@ -1,0 +1,155 @@
+//! Which route a request takes: the most specific one that matches, or none.
+
+use crate::support::client::request;
+use crate::support::{Gateway, Origin};
+
+/// Routes that tell the upstream their name.
+fn gateway(origin: &Origin, routes: &[(&str, &str)]) -> Gateway {
+    let lines: String = routes
+        .iter()
+        .map(|(name, matched)| {
+            format!(
+                "  - {{ name: {name}, match: {{ {matched} }}, upstream: origin, request_headers: {{ set: {{ x-route: {name} }} }} }}\n"
+            )
+        })
+        .collect();
+    Gateway::start(&format!("{}routes:\n{lines}", origin.upstream()))
+}
+
+/// The route that a request took; `none` for a 404.
+fn route(gateway: &Gateway, origin: &Origin, method: &str, target: &str, fields: &[(&str, &str)]) -> String {
+    let before = origin.count();
+    let mut client = gateway.client();
+    client.send(request(method, target, fields));
+    let response = client.next_to(method).unwrap();
+    match response.status {
+        200 => origin.seen().pop().unwrap().head.field("x-route").unwrap().to_owned(),
+        404 => {
+            assert_eq!(origin.count(), before, "nothing reaches the upstream");
+            "none".to_owned()
+        }
+        _ => panic!("{response:?}"),
+    }
+}
+
+#[test]
+fn the_most_specific_host_wins() {
+    let origin = Origin::start();
+    let gateway = gateway(
+        &origin,
+        &[
+            ("any", "path: /open"),
+            ("wide", "hosts: [\"*.example.com\"]"),
+            ("narrow", "hosts: [\"*.eu.example.com\"]"),
+            ("exact", "hosts: [api.eu.example.com, other.test]"),
+        ],
+    );
+    for (host, wanted) in [
+        ("api.eu.example.com", "exact"),
+        ("API.EU.Example.com:8080", "exact"),
+        ("other.test", "exact"),
+        ("b.eu.example.com", "narrow"),
+        ("eu.example.com", "wide"),
+        ("a.b.example.com", "wide"),
+        ("example.com", "none"),
+        ("badexample.com", "none"),
+        ("unknown.test", "none"),
+    ] {
+        assert_eq!(route(&gateway, &origin, "GET", "/", &[("host", host)]), wanted, "{host}");
+    }
+    assert_eq!(route(&gateway, &origin, "GET", "/open", &[("host", "unknown.test")]), "any");
+    assert_eq!(route(&gateway, &origin, "GET", "/open", &[("host", "example.com")]), "any");
+}
+
+#[test]
+fn the_most_specific_path_wins_whatever_the_order_in_the_file() {
+    let origin = Origin::start();
+    let gateway = gateway(
+        &origin,
+        &[
+            ("everything-below-v1", "path: /v1/**"),
+            ("one-below", "path: /v1/*"),
+            ("lines", "path: /v1/*/lines"),
+            ("orders", "path: /v1/orders"),
+            ("orders-and-below", "path: /v1/orders/**"),
+            ("root", "path: /"),
+        ],
+    );
+    for (path, wanted) in [
+        ("/", "root"),
+        ("/v1", "everything-below-v1"),
+        ("/v1/", "everything-below-v1"),
+        ("/v1/orders", "orders"),
+        ("/v1/orders?x=/v1", "orders"),
+        ("/v1/orders/", "orders-and-below"),
+        ("/v1/orders/7", "orders-and-below"),
+        ("/v1/orders/lines", "orders-and-below"),
+        ("/v1/carts", "one-below"),
+        ("/v1/carts/lines", "lines"),
+        ("/v1/carts/lines/7", "everything-below-v1"),
+        ("/v1/x/../orders", "orders"),
+        ("/v2", "none"),
+        ("/v1orders", "none"),
+        ("/V1/orders", "none"),
+    ] {
+        assert_eq!(route(&gateway, &origin, "GET", path, &[]), wanted, "{path}");
+    }
+}
+
+#[test]
+fn methods_and_header_conditions_choose_among_routes_of_one_path() {
+    let origin = Origin::start();
+    let gateway = gateway(
+        &origin,
+        &[
+            ("plain", "path: /a"),
+            ("reads", "path: /a, methods: [GET, HEAD]"),
+            ("beta", "path: /a, headers: { x-beta: true }"),
+            ("beta-two", "path: /a, headers: { x-beta: \"2\", x-who: me }"),
+            ("writes", "path: /b, methods: [POST]"),
+        ],
+    );
+    let taken = |method: &str, path: &str, fields: &[(&str, &str)]| route(&gateway, &origin, method, path, fields);
+    assert_eq!(taken("GET", "/a", &[]), "reads");
+    assert_eq!(taken("HEAD", "/a", &[]), "reads");
+    assert_eq!(taken("DELETE", "/a", &[]), "plain");
+    assert_eq!(taken("get", "/a", &[]), "plain", "case counts in methods");
+    assert_eq!(taken("DELETE", "/a", &[("X-Beta", "anything")]), "beta");
+    assert_eq!(taken("DELETE", "/a", &[("x-beta", "2"), ("x-who", "me")]), "beta-two");
+    assert_eq!(taken("DELETE", "/a", &[("x-beta", "2"), ("x-who", "you")]), "beta");
+    assert_eq!(taken("GET", "/b", &[]), "none");
+    assert_eq!(taken("POST", "/b", &[]), "writes");
+}
+
+#[test]
+fn an_unknown_host_or_path_is_not_found_and_counted() {
+    let origin = Origin::start();
+    let gateway = gateway(&origin, &[("only", "hosts: [api.test], path: /v1/**")]);
+    let mut client = gateway.client();
+    for (host, path) in [("api.test", "/v2"), ("other.test", "/v1/x"), ("api.test", "/admin?secret=1")] {
+        let response = client.exchange("GET", path, &[("host", host)]);
+        assert_eq!(response.status, 404);
+        assert_eq!(response.field("content-type"), Some("application/problem+json"));
+        let problem = response.json();
+        assert_eq!((problem["status"].as_u64(), problem["title"].as_str()), (Some(404), Some("Not Found")));
+        assert_eq!(response.field("ratelimit"), None);
+    }
+    assert_eq!(origin.count(), 0);
+    gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "none"), ("code", "404")], 3.0);
+}
+
+#[test]
+fn the_paths_of_the_admin_interface_are_nothing_on_the_port_for_clients() {
+    let origin = Origin::start();
+    let gateway = gateway(&origin, &[("api", "path: /api/**")]);
+    let admin = gateway.admin.to_string();
+    for path in ["/metrics", "/healthz", "/readyz", "/status"] {
+        assert_eq!(gateway.get(path, &[]).status, 404, "{path}");
+        assert_eq!(gateway.get(path, &[("host", &admin)]).status, 404, "{path}");
+        let absolute = format!("http://{admin}{path}");
+        assert_eq!(gateway.get(&absolute, &[("host", &admin)]).status, 404, "{absolute}");
+    }
+    assert_eq!(origin.count(), 0);
+    let everything = self::gateway(&origin, &[("all", "path: /**")]);
+    assert_eq!(everything.get("/metrics", &[]).text(), "ok\n", "the upstream's own");
+}

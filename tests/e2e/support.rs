@@ -1,0 +1,119 @@
+//! What the tests are made with: the gateway as a process, an upstream, a client that sees bytes.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+pub mod client;
+pub mod gateway;
+pub mod metrics;
+pub mod origin;
+pub mod process;
+pub mod wire;
+
+pub use client::{Client, Response};
+pub use gateway::Gateway;
+pub use origin::{Exchange, Origin, Refusing, Silent};
+
+/// How long a test waits for what has to happen, on a machine that does much else.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The time.
+#[expect(clippy::disallowed_methods, reason = "tests of a real process live in real time; the one reader of it")]
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+/// Looks again and again until `probe` finds something; fails when that takes longer than a test can wait.
+pub fn wait_for<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let end = now() + PATIENCE;
+    loop {
+        if let Some(found) = probe() {
+            return found;
+        }
+        assert!(now() < end, "waited {PATIENCE:?} in vain for {what}");
+        std::thread::park_timeout(Duration::from_millis(3));
+    }
+}
+
+/// Looks again and again until `probe` holds.
+pub fn wait_until(what: &str, mut probe: impl FnMut() -> bool) {
+    wait_for(what, || probe().then_some(()));
+}
+
+/// Runs `work` in `count` threads that begin together, and returns what each made.
+pub fn together<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let start = std::sync::Barrier::new(count);
+    std::thread::scope(|scope| {
+        let (start, work) = (&start, &work);
+        let run = |number| {
+            scope.spawn(move || {
+                start.wait();
+                work(number)
+            })
+        };
+        let threads: Vec<_> = (0..count).map(run).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// A port that nothing listens on. Outside the range that the system gives to outgoing connections, and another one for
+/// each call and process.
+pub fn free_port() -> u16 {
+    const FIRST: u16 = 10_000;
+    const COUNT: u16 = 22_000;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let start = u16::try_from(std::process::id().wrapping_mul(97) % u32::from(COUNT)).unwrap();
+    loop {
+        let offset = (u32::from(start) + u32::from(NEXT.fetch_add(1, Ordering::Relaxed))) % u32::from(COUNT);
+        let port = FIRST + u16::try_from(offset).unwrap();
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// A directory for the files of one gateway; removed with them.
+#[derive(Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("e2e-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Writes a file and returns its path.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+/// A pattern in which a missing, doubled or misplaced part shows.
+pub fn pattern(length: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_u32;
+    let mut bytes = Vec::with_capacity(length + 4);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}

@@ -1,0 +1,114 @@
+//! A gateway that serves, on ports of its own.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+
+use super::client::{Client, Response};
+use super::metrics::Metrics;
+use super::process::Process;
+use super::{Folder, Origin, free_port, wait_for, wait_until};
+
+/// The gateway.
+#[derive(Debug)]
+pub struct Gateway {
+    pub process: Process,
+    pub address: SocketAddr,
+    pub admin: SocketAddr,
+    _folder: Folder,
+}
+
+impl Gateway {
+    /// Starts with a configuration that lacks only its addresses.
+    pub fn start(config: &str) -> Self {
+        Self::start_with(config, &[], &[])
+    }
+
+    /// Starts with other files beside the configuration, and environment variables.
+    pub fn start_with(config: &str, files: &[(&str, &str)], environment: &[(&str, &str)]) -> Self {
+        // Another program may take a port between the choice and the start.
+        for _ in 0..3 {
+            if let Ok(gateway) = Self::try_start(config, files, environment) {
+                return gateway;
+            }
+        }
+        panic!("cannot find free ports")
+    }
+
+    fn try_start(config: &str, files: &[(&str, &str)], environment: &[(&str, &str)]) -> Result<Self, ()> {
+        let folder = Folder::new();
+        let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+        for (name, text) in files {
+            folder.write(name, text);
+        }
+        let addresses = format!("listeners: [{{ address: \"{address}\" }}]\nadmin: {{ address: \"{admin}\" }}\n");
+        folder.write("tollgate.yaml", &(addresses + config));
+        let mut process = Process::tollgate(&["run", "--config", "tollgate.yaml"], folder.path(), environment);
+        let mut serves = |to: SocketAddr| {
+            wait_for("the gateway to listen", || {
+                if let Some(status) = process.ended() {
+                    assert!(process.stderr().contains("cannot listen"), "ended with {status}: {}", process.stderr());
+                    return Some(Err(()));
+                }
+                TcpStream::connect(to).is_ok().then_some(Ok(()))
+            })
+        };
+        serves(address)?;
+        serves(admin)?;
+        let gateway = Self { process, address, admin, _folder: folder };
+        wait_until("the gateway to be ready", || gateway.admin_get("/readyz").status == 200);
+        Ok(gateway)
+    }
+
+    /// A connection to it.
+    pub fn client(&self) -> Client {
+        Client::connect(self.address)
+    }
+
+    /// A connection from 127.0.0.`last`.
+    pub fn client_from(&self, last: u8) -> Client {
+        Client::connect_from(last, self.address)
+    }
+
+    /// One request on a connection of its own.
+    #[track_caller]
+    pub fn get(&self, target: &str, fields: &[(&str, &str)]) -> Response {
+        self.client().exchange("GET", target, fields)
+    }
+
+    /// What comes back for these bytes on a connection of their own.
+    pub fn say(&self, bytes: impl AsRef<[u8]>) -> Option<Response> {
+        let mut client = self.client();
+        client.send(bytes);
+        client.next()
+    }
+
+    #[track_caller]
+    pub fn admin_get(&self, target: &str) -> Response {
+        Client::connect(self.admin).exchange("GET", target, &[("connection", "close")])
+    }
+
+    pub fn metrics(&self) -> Metrics {
+        Metrics::parse(&self.admin_get("/metrics").text())
+    }
+
+    /// Waits until a metric has a value; requests are counted when they are over, a moment after their answer.
+    pub fn wait_for_metric(&self, name: &str, labels: &[(&str, &str)], value: f64) {
+        wait_for(&format!("{name}{labels:?} = {value}; it is {:?}", self.metrics().all(name)), || {
+            (self.metrics().value(name, labels) == Some(value)).then_some(())
+        });
+    }
+}
+
+/// A configuration with everything behind one upstream and under one limit.
+pub fn limited(origin: &Origin, limit: &str) -> String {
+    format!("{}limits: {{ guard: {limit} }}\n{ALL_GUARDED}", origin.upstream())
+}
+
+/// A configuration with everything behind one upstream, without limits. `upstream` goes with the nodes.
+pub fn proxied(origin: &Origin, upstream: &str) -> String {
+    format!("{}{ALL}", origin.upstream_with(upstream))
+}
+
+/// A route for everything.
+pub const ALL: &str = "routes: [{ name: all, upstream: origin }]\n";
+/// The same under the limit `guard`.
+pub const ALL_GUARDED: &str = "routes: [{ name: all, upstream: origin, limits: [guard] }]\n";

@@ -1,0 +1,119 @@
+//! The program as a process: what it writes is kept, and it never outlives the test.
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use super::wait_for;
+
+/// A running program.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    stdout: Output,
+    stderr: Output,
+}
+
+/// What a program wrote so far.
+#[derive(Debug)]
+struct Output {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Output {
+    fn of(mut pipe: impl Read + Send + 'static) -> Self {
+        let bytes = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&bytes);
+        let reader = std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(length) = pipe.read(&mut buffer) {
+                if length == 0 {
+                    break;
+                }
+                kept.lock().unwrap().extend(buffer.iter().take(length));
+            }
+        });
+        Self { bytes, reader: Some(reader) }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes.lock().unwrap()).into_owned()
+    }
+
+    fn finish(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
+    }
+}
+
+impl Process {
+    /// Starts tollgate.
+    pub fn tollgate(arguments: &[&str], folder: &Path, environment: &[(&str, &str)]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(arguments)
+            .current_dir(folder)
+            .env_remove("RUST_LOG")
+            .envs(environment.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = Output::of(child.stdout.take().unwrap());
+        let stderr = Output::of(child.stderr.take().unwrap());
+        Self { child, stdout, stderr }
+    }
+
+    pub fn stdout(&self) -> String {
+        self.stdout.text()
+    }
+
+    pub fn stderr(&self) -> String {
+        self.stderr.text()
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        let status = self.child.try_wait().unwrap();
+        if status.is_some() {
+            self.stdout.finish();
+            self.stderr.finish();
+        }
+        status
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> ExitStatus {
+        wait_for("the end of the process", || self.ended())
+    }
+
+    /// Sends a signal by its name.
+    pub fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    }
+
+    /// Whether it has a handler for the signal with this number.
+    pub fn catches(&self, signal: u32) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        caught.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).unwrap() >> (signal - 1) & 1 == 1)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+        self.stdout.finish();
+        self.stderr.finish();
+        if std::thread::panicking() {
+            let mut err = std::io::stderr();
+            drop(std::io::Write::write_all(&mut err, format!("--- tollgate said:\n{}---\n", self.stderr()).as_bytes()));
+        }
+    }
+}

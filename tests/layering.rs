@@ -1,0 +1,162 @@
+//! The way through the code has one direction: which module may use which, and what no module of a layer may hold.
+//! This is the picture of ARCHITECTURE.md as a test.
+
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+struct Layer {
+    module: &'static str,
+    /// The other modules of the crate that it may use.
+    may_use: &'static [&'static str],
+    /// Text that its code may not hold.
+    never: &'static [&'static str],
+}
+
+const PURE: &[&str] =
+    &["Instant", "SystemTime", "tokio::", "tracing::", "parking_lot", "std::fs", "std::net::Tcp", "async fn", "rand::"];
+
+const LAYERS: &[Layer] = &[
+    Layer { module: "units", may_use: &[], never: PURE },
+    Layer { module: "clock", may_use: &["units"], never: &["tokio::"] },
+    Layer { module: "algorithm", may_use: &["units"], never: PURE },
+    Layer {
+        module: "ruleset",
+        may_use: &["units", "algorithm"],
+        never: &[
+            "std::time",
+            "tokio::",
+            "tracing::",
+            "serde",
+            "saphyr",
+            "pingora::",
+            "prometheus::",
+            "std::fs",
+            "async fn",
+        ],
+    },
+    Layer {
+        module: "config",
+        may_use: &["units", "algorithm", "ruleset"],
+        never: &["pingora::", "tokio::", "std::fs", "std::env", "async fn"],
+    },
+    Layer { module: "customers", may_use: &["units"], never: &["pingora::", "prometheus::"] },
+    Layer {
+        module: "simulation",
+        may_use: &["units", "algorithm"],
+        never: &["pingora::", "tokio::", "async fn", "std::time"],
+    },
+    Layer { module: "store", may_use: &["units", "algorithm"], never: &["pingora::", "prometheus::", "std::time"] },
+    Layer { module: "telemetry", may_use: &["units", "algorithm", "ruleset"], never: &["pingora::", "std::time"] },
+    Layer {
+        module: "proxy",
+        may_use: &["units", "algorithm", "clock", "ruleset", "customers", "store", "telemetry"],
+        never: &["saphyr", "std::fs"],
+    },
+    Layer {
+        module: "admin",
+        may_use: &["units", "algorithm", "clock", "ruleset", "customers", "store", "telemetry", "proxy"],
+        never: &["saphyr"],
+    },
+    Layer {
+        module: "runtime",
+        may_use: &["units", "clock", "ruleset", "customers", "store", "telemetry", "proxy", "admin"],
+        never: &["saphyr"],
+    },
+    Layer {
+        module: "cli",
+        may_use: &[
+            "units",
+            "algorithm",
+            "clock",
+            "ruleset",
+            "config",
+            "customers",
+            "simulation",
+            "telemetry",
+            "runtime",
+        ],
+        never: &["pingora::", "saphyr"],
+    },
+];
+
+#[test]
+fn every_module_of_the_crate_has_its_layer() {
+    let lib = fs::read_to_string("src/lib.rs").unwrap();
+    let declared: BTreeSet<&str> =
+        lib.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
+    let layered: BTreeSet<&str> = LAYERS.iter().map(|layer| layer.module).collect();
+    assert_eq!(declared, layered);
+}
+
+#[test]
+fn no_module_uses_one_that_lies_further_on() {
+    let modules: Vec<&str> = LAYERS.iter().map(|layer| layer.module).collect();
+    let mut wrong = Vec::new();
+    for layer in LAYERS {
+        for (file, code) in sources(layer.module) {
+            for module in modules.iter().filter(|module| **module != layer.module && !layer.may_use.contains(module)) {
+                if code.contains(&format!("crate::{module}")) {
+                    wrong.push(format!("{}: {} must not use {module}", file.display(), layer.module));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn no_layer_holds_what_it_must_not_know() {
+    let mut wrong = Vec::new();
+    for layer in LAYERS {
+        for (file, code) in sources(layer.module) {
+            for never in layer.never.iter().filter(|never| code.contains(**never)) {
+                wrong.push(format!("{}: {} must not hold `{never}`", file.display(), layer.module));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn each_yaml_library_stays_in_one_place() {
+    let users = |library: &str| -> Vec<PathBuf> {
+        files(Path::new("src")).into_iter().filter(|file| read_code(file).contains(library)).collect()
+    };
+    assert!(
+        users("saphyr_parser::")
+            .iter()
+            .all(|file| file.starts_with("src/config/document") || file.ends_with("document.rs"))
+    );
+    assert_eq!(users("serde_yaml::"), [Path::new("src/customers/directory/yaml.rs")]);
+}
+
+/// The files of a module with their code, without comments and tests.
+fn sources(module: &str) -> Vec<(PathBuf, String)> {
+    let mut found = vec![PathBuf::from(format!("src/{module}.rs"))];
+    found.extend(files(&Path::new("src").join(module)));
+    found.into_iter().map(|file| (file.clone(), read_code(&file))).collect()
+}
+
+fn read_code(file: &Path) -> String {
+    let text = fs::read_to_string(file).unwrap();
+    let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+    code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut found = Vec::new();
+    for entry in entries {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") && !path.ends_with("tests.rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}

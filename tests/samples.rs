@@ -1,0 +1,201 @@
+//! What is shipped beside the code is true: samples are right, dashboards name metrics that exist.
+
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use tollgate::algorithm::{self, Algorithm, AlgorithmName};
+use tollgate::telemetry::names;
+
+fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let found: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|found| found == extension)).collect();
+    assert!(!found.is_empty(), "nothing in {folder}");
+    found
+}
+
+#[test]
+fn every_sample_configuration_passes_the_check() {
+    for file in files("config", "yaml") {
+        let checked = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("check").arg(&file).output().unwrap();
+        assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
+    }
+}
+
+#[test]
+fn the_readme_shows_the_sample_configuration_as_it_is() {
+    let readme = fs::read_to_string("README.md").unwrap();
+    for file in ["config/tollgate.yaml", "config/customers.csv"] {
+        assert!(readme.contains(&fs::read_to_string(file).unwrap()), "{file}");
+    }
+}
+
+#[test]
+fn dashboards_ask_for_metrics_and_labels_that_exist() {
+    for file in files("dashboards", "json") {
+        let dashboard: serde_json::Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+        for panel in dashboard["panels"].as_array().unwrap() {
+            for target in panel["targets"].as_array().unwrap() {
+                let expression = target["expr"].as_str().unwrap();
+                let wrong = wrong_names(expression);
+                assert!(wrong.is_empty(), "{}: {}: {wrong:?} in {expression}", file.display(), panel["title"]);
+            }
+        }
+    }
+}
+
+#[test]
+fn names_that_do_not_exist_are_found_in_expressions() {
+    assert_eq!(
+        wrong_names("sum by (route) (rate(tollgate_http_requests_total{job=~\"a{b}\",code=\"200\"}[5m]))"),
+        [""; 0]
+    );
+    assert_eq!(wrong_names("sum by (plan) (tollgate_http_requests_total)"), ["plan"]);
+    assert_eq!(wrong_names("tollgate_limit_keys{limit=\"x\",le=\"1\"}"), ["le"]);
+    assert_eq!(wrong_names("sum by (le) (tollgate_limit_wait_seconds_bucket)"), [""; 0]);
+    assert_eq!(
+        wrong_names("sum by (limit) (tollgate_limit_keys) / on (outcome) tollgate_nothing"),
+        ["tollgate_nothing", "outcome"]
+    );
+}
+
+/// The metrics of an expression that are not in the catalogue, and the labels in it that none of its metrics has.
+fn wrong_names(expression: &str) -> Vec<String> {
+    let code = without_strings(expression);
+    let metrics: Vec<&str> = words(&code).filter(|word| word.starts_with("tollgate_")).collect();
+    let mut wrong = Vec::new();
+    let mut known = vec!["job", "instance"];
+    for metric in metrics {
+        let base = metric.strip_suffix("_bucket").or(metric.strip_suffix("_sum")).or(metric.strip_suffix("_count"));
+        match names::ALL.iter().find(|name| name.name == base.unwrap_or(metric)) {
+            Some(name) => known.extend(name.labels),
+            None => wrong.push(metric.to_owned()),
+        }
+        if metric.ends_with("_bucket") {
+            known.push("le");
+        }
+    }
+    let groups = ["by", "without", "on", "ignoring", "group_left", "group_right"].into_iter().flat_map(|word| {
+        let lists = code.match_indices(word).filter_map(|(at, _)| {
+            let (before, after) = code.split_at(at);
+            let alone = !before.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+            let list = after.strip_prefix(word)?.trim_start().strip_prefix('(')?;
+            list.split(')').next().filter(|_| alone)
+        });
+        lists.collect::<Vec<_>>()
+    });
+    let selectors = code.split('{').skip(1).filter_map(|rest| rest.split('}').next());
+    let labels = groups.chain(selectors).flat_map(words).filter(|label| !known.contains(label));
+    wrong.extend(labels.map(str::to_owned));
+    wrong
+}
+
+fn words(code: &str) -> impl Iterator<Item = &str> {
+    code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}
+
+/// What stands in quotes is no name.
+fn without_strings(expression: &str) -> String {
+    expression.split('"').step_by(2).collect()
+}
+
+/// The commands of a page's console blocks, each with what it shows them to print.
+fn sessions(page: &str) -> Vec<(String, String)> {
+    let text = fs::read_to_string(page).unwrap();
+    let mut sessions = Vec::<(String, String)>::new();
+    for block in text.split("```console\n").skip(1) {
+        let (block, _) = block.split_once("\n```").unwrap();
+        for line in block.lines() {
+            match (line.strip_prefix("$ "), sessions.last_mut()) {
+                (Some(command), _) => sessions.push((command.to_owned(), String::new())),
+                (None, Some((_, printed))) => *printed += &format!("{line}\n"),
+                (None, None) => panic!("{page}: {line}"),
+            }
+        }
+    }
+    sessions
+}
+
+#[test]
+fn the_readme_shows_what_the_check_prints() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("readme");
+    fs::create_dir_all(folder.join("config")).unwrap();
+    for file in ["config/tollgate.yaml", "config/customers.csv"] {
+        fs::copy(file, folder.join(file)).unwrap();
+    }
+    let mut checked = 0;
+    for (command, shown) in sessions("README.md") {
+        match command.split_whitespace().collect::<Vec<_>>()[..] {
+            ["cat", file] => fs::write(folder.join(file), shown).unwrap(),
+            ["tollgate", "check", file] => {
+                let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+                    .current_dir(&folder)
+                    .args(["check", file])
+                    .output()
+                    .unwrap();
+                let printed = [output.stdout, output.stderr].concat();
+                assert_eq!(String::from_utf8(printed).unwrap(), shown, "{command}");
+                checked += 1;
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(checked, 2);
+}
+
+#[test]
+fn every_command_of_the_documentation_exists() {
+    let help = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("help").output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let (_, commands) = help.split_once("Commands:\n").unwrap();
+    let (commands, _) = commands.split_once("\n\n").unwrap();
+    let known: Vec<&str> = commands.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(known.contains(&"simulate"), "{known:?}");
+    for page in files("docs", "md").into_iter().chain([PathBuf::from("README.md")]) {
+        let text = fs::read_to_string(&page).unwrap();
+        // Commands stand in code: after a backtick, or after a prompt.
+        for start in ["`tollgate ", "$ tollgate "] {
+            for after in text.split(start).skip(1) {
+                let word: String = after.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
+                assert!(word.starts_with('-') || known.contains(&word.as_str()), "{}: `{word}`", page.display());
+            }
+        }
+    }
+}
+
+macro_rules! define_state_bytes {
+    ($($Variant:ident $module:ident,)*) => {
+        /// The bytes of an algorithm's state in memory, apart from what a log holds elsewhere.
+        fn state_bytes(name: &str) -> usize {
+            match name {
+                $(<algorithm::$module::$Variant as Algorithm>::NAME => {
+                    size_of::<<algorithm::$module::$Variant as Algorithm>::State>()
+                })*
+                _ => panic!("no algorithm `{name}`"),
+            }
+        }
+    };
+}
+tollgate::for_each_algorithm!(define_state_bytes);
+
+#[test]
+fn the_table_of_memory_has_the_size_of_every_state() {
+    let page = fs::read_to_string("docs/algorithms.md").unwrap();
+    let (_, table) = page.split_once("\n## Memory\n").unwrap();
+    let (table, _) = table.split_once("\n## ").unwrap();
+    let mut listed = Vec::new();
+    for row in table.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let bytes: usize = cells[2].split(' ').next().unwrap().parse().unwrap();
+        for name in cells[1].split(", ").map(|name| name.trim_matches('`')) {
+            assert_eq!(state_bytes(name), bytes, "{name}");
+            listed.push(name.to_owned());
+        }
+    }
+    listed.sort();
+    let mut known: Vec<String> = AlgorithmName::ALL.iter().map(|name| name.as_str().to_owned()).collect();
+    known.sort();
+    assert_eq!(listed, known);
+}

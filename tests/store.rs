@@ -1,0 +1,182 @@
+//! The local store: exact counts under concurrency, all or none, bounded memory, state that outlives its parameters.
+
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tollgate::algorithm::{AlgorithmName, Arguments, Charge, Charged, Completion, Decision, Rule, Value};
+use tollgate::store::{Binding, LimitSpec, LocalStore};
+use tollgate::units::{LimitKey, Nanos, Rate};
+
+const START: Nanos = Nanos::from_secs(1_000_000);
+
+fn gcra(per_second: u64, burst: u64) -> Rule {
+    let mut arguments = Arguments::default();
+    arguments.set("rate", Value::Rate(Rate::new(per_second, Nanos::SECOND).unwrap()));
+    arguments.set("burst", Value::Whole(burst));
+    AlgorithmName::Gcra.build(&arguments).unwrap()
+}
+
+fn spec<'a>(name: &'a str, rules: &'a [Rule], max_keys: u64) -> LimitSpec<'a> {
+    LimitSpec { name, algorithm: AlgorithmName::Gcra, rules, max_keys }
+}
+
+fn charge(limit: usize, key: u128) -> Charge {
+    Charge { limit, rule: 0, key: spread(key), cost: 1 }
+}
+
+/// Keys are hashes: spread small numbers over all 128 bits.
+fn spread(key: u128) -> LimitKey {
+    LimitKey((key + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
+}
+
+fn admitted(charged: &[Charged]) -> bool {
+    charged.iter().all(|charged| charged.decision.is_admitted())
+}
+
+fn one(store: &LocalStore, binding: &Binding, key: u128, now: Nanos) -> bool {
+    admitted(&store.charge(binding, &mut [charge(0, key)], now))
+}
+
+#[test]
+fn sixty_four_threads_are_admitted_exactly_the_burst() {
+    let store = LocalStore::new();
+    let rules = [gcra(1, 1000)];
+    let binding = store.bind(&[spec("l", &rules, 10)]);
+    let count = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..64 {
+            scope.spawn(|| {
+                let mine = (0..100).filter(|_| one(&store, &binding, 7, START)).count();
+                count.fetch_add(mine as u64, Ordering::Relaxed);
+            });
+        }
+    });
+    assert_eq!(count.load(Ordering::Relaxed), 1000);
+}
+
+#[test]
+fn a_request_under_several_limits_is_charged_by_all_or_by_none() {
+    let store = LocalStore::new();
+    let (wide, narrow) = ([gcra(1, 100)], [gcra(1, 3)]);
+    let binding = store.bind(&[spec("wide", &wide, 10), spec("narrow", &narrow, 10)]);
+    let both = [charge(0, 1), charge(1, 2)];
+    let passed = (0..10).filter(|_| admitted(&store.charge(&binding, &mut both.clone(), START))).count();
+    assert_eq!(passed, 3);
+    let left = (0..200).filter(|_| admitted(&store.charge(&binding, &mut [both[0]], START))).count();
+    assert_eq!(left, 97, "the denied requests took nothing from the wide limit");
+}
+
+#[test]
+fn requests_that_name_limits_in_any_order_do_not_lock_each_other_up() {
+    let store = LocalStore::new();
+    let rules = [gcra(1, 1_000_000)];
+    let binding = store.bind(&[spec("a", &rules, 1000), spec("b", &rules, 1000)]);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (store, binding) = (&store, &binding);
+            scope.spawn(move || {
+                for round in 0..5_000_u128 {
+                    let mut pair = match thread % 2 {
+                        0 => [charge(0, round % 7), charge(1, round % 5)],
+                        _ => [charge(1, round % 7), charge(0, round % 5)],
+                    };
+                    assert!(admitted(&store.charge(binding, &mut pair, START)));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_full_table_sends_new_keys_to_one_bucket_and_never_refills_a_spent_one() {
+    let store = LocalStore::new();
+    let rules = [gcra(1, 2)];
+    let binding = store.bind(&[spec("l", &rules, 100)]);
+    for key in 0..100 {
+        assert!(one(&store, &binding, key, START) && one(&store, &binding, key, START));
+    }
+    let strangers = (1000..3000).filter(|key| one(&store, &binding, *key, START)).count();
+    assert_eq!(strangers, 2, "all new keys share one bucket");
+    assert!((0..100).all(|key| !one(&store, &binding, key, START)), "spent keys stay spent");
+    let usage = &store.usage()[0];
+    assert_eq!((usage.keys, usage.overflowed), (101, 2000));
+
+    let later = START.saturating_add(Nanos::from_secs(10));
+    assert!(one(&store, &binding, 5000, later), "expired keys make room");
+    assert!(store.usage()[0].evicted_expired > 0);
+}
+
+#[test]
+fn sweeping_forgets_what_is_as_good_as_new_and_nothing_else() {
+    let store = LocalStore::new();
+    let rules = [gcra(1, 10)];
+    let binding = store.bind(&[spec("l", &rules, 10_000)]);
+    for key in 0..1000 {
+        one(&store, &binding, key, START);
+    }
+    let soon = START.saturating_add(Nanos::new(999_999_999));
+    (0..8).for_each(|part| store.sweep(part, 8, soon));
+    assert_eq!(store.usage()[0].keys, 1000);
+    let then = START.saturating_add(Nanos::SECOND);
+    (0..8).for_each(|part| store.sweep(part, 8, then));
+    assert_eq!(store.usage()[0].keys, 0);
+}
+
+#[test]
+fn a_changed_limit_finds_its_states_again() {
+    let store = LocalStore::new();
+    let (before, after) = ([gcra(1, 10)], [gcra(1, 20)]);
+    let old = store.bind(&[spec("l", &before, 10)]);
+    (0..10).for_each(|_| assert!(one(&store, &old, 1, START)));
+    let new = store.bind(&[spec("l", &after, 10)]);
+    assert!(!one(&store, &new, 1, START), "a spent bucket stays spent");
+    assert!(one(&store, &new, 1, START.saturating_add(Nanos::SECOND)));
+    assert!(
+        !one(&store, &old, 1, START.saturating_add(Nanos::SECOND)),
+        "also for requests that began under the old rules"
+    );
+}
+
+#[test]
+fn a_charge_that_is_taken_back_can_be_made_again() {
+    let store = LocalStore::new();
+    let rules = [gcra(1, 1)];
+    let binding = store.bind(&[spec("l", &rules, 10)]);
+    let mut batch = [charge(0, 1)];
+    assert!(admitted(&store.charge(&binding, &mut batch, START)));
+    assert!(!admitted(&store.charge(&binding, &mut batch, START)));
+    store.refund(&binding, &[(batch[0], START.saturating_add(Nanos::SECOND))], START);
+    assert!(admitted(&store.charge(&binding, &mut batch, START)));
+}
+
+#[test]
+fn a_denial_says_when_to_come_back_and_is_true_to_the_nanosecond() {
+    let store = LocalStore::new();
+    let rules = [gcra(3, 1)];
+    let binding = store.bind(&[spec("l", &rules, 10)]);
+    assert!(one(&store, &binding, 1, START));
+    let charged = store.charge(&binding, &mut [charge(0, 1)], START);
+    assert_eq!(charged[0].decision, Decision::later(Nanos::new(333_333_334)));
+    assert!(!one(&store, &binding, 1, START.saturating_add(Nanos::new(333_333_333))));
+    assert!(one(&store, &binding, 1, START.saturating_add(Nanos::new(333_333_334))));
+}
+
+#[test]
+fn a_slot_taken_from_the_common_bucket_is_given_back_there() {
+    let store = LocalStore::new();
+    let mut arguments = Arguments::default();
+    arguments.set("limit", Value::Whole(1));
+    let rules = [AlgorithmName::Concurrency.build(&arguments).unwrap()];
+    let spec = LimitSpec { name: "l", algorithm: AlgorithmName::Concurrency, rules: &rules, max_keys: 1 };
+    let binding = store.bind(&[spec]);
+    let end = Completion { latency: Nanos::SECOND, measured: true };
+    for round in 0..10 {
+        let (mut known, mut stranger) = ([charge(0, round)], [charge(0, 100 + round)]);
+        assert!(admitted(&store.charge(&binding, &mut known, START)), "round {round}");
+        assert!(admitted(&store.charge(&binding, &mut stranger, START)), "round {round}");
+        store.complete(&binding, &known, end, START);
+        store.complete(&binding, &stranger, end, START);
+        assert_eq!(store.usage()[0].keys, 0);
+    }
+}
