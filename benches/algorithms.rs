@@ -9,7 +9,7 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion};
 use hashbrown::HashTable;
 use parking_lot::Mutex;
-use tollgate::algorithm::{Charge, Rule};
+use tollgate::algorithm::{Charge, Manner, Rule, RuleRef};
 use tollgate::clock::{Clock, SystemClock};
 use tollgate::config::{self, LimitSpec as Configured};
 use tollgate::store::{Binding, LimitSpec, LocalStore};
@@ -40,7 +40,8 @@ impl InStore {
 
 impl Subject for InStore {
     fn decide(&self, key: u64) -> bool {
-        let charge = Charge { limit: 0, rule: 0, key: shared::limit_key(key), cost: 1 };
+        let charge =
+            Charge { limit: 0, rule: RuleRef::Listed(0), key: shared::limit_key(key), cost: 1, manner: Manner::USUAL };
         self.store.charge(&self.binding, &mut [charge], self.clock.now())[0].decision.is_admitted()
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use tollgate::algorithm::{AlgorithmName, Arguments, Charge, Value};
+use tollgate::algorithm::{AlgorithmName, Arguments, Charge, Manner, RuleRef, Value};
 use tollgate::clock::{Clock, SystemClock};
 use tollgate::store::{Binding, LimitSpec, LocalStore};
 use tollgate::units::{Nanos, Rate};
@@ -45,7 +45,8 @@ impl Tollgate {
 
 impl Subject for Tollgate {
     fn decide(&self, key: u64) -> bool {
-        let charge = Charge { limit: 0, rule: 0, key: shared::limit_key(key), cost: 1 };
+        let charge =
+            Charge { limit: 0, rule: RuleRef::Listed(0), key: shared::limit_key(key), cost: 1, manner: Manner::USUAL };
         self.store.charge(&self.binding, &mut [charge], self.clock.now())[0].decision.is_admitted()
     }
 }

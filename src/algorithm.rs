@@ -9,6 +9,7 @@
 #![deny(clippy::arithmetic_side_effects, clippy::float_arithmetic, clippy::as_conversions)]
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use crate::units::{Cost, LimitKey, Nanos};
 
@@ -435,16 +436,44 @@ for_each_algorithm!(define_rule);
 // === what passes between ruleset and store ===
 
 /// One limit's part in a request: `cost` tokens from the bucket `key`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Charge {
     /// The limit's position in the ruleset.
     pub limit: usize,
-    /// The position of the parameters that apply, among the limit's.
-    pub rule: usize,
+    /// The parameters that apply.
+    pub rule: RuleRef,
     /// Which bucket.
     pub key: LimitKey,
     /// How many tokens.
     pub cost: Cost,
+    /// What the limit does with the request.
+    pub manner: Manner,
+}
+
+/// The parameters that a charge goes by.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RuleRef {
+    /// Those at this position among the limit's, which are the same for all customers of a plan.
+    Listed(usize),
+    /// Those of one customer.
+    Own(Arc<Rule>),
+}
+
+/// What a limit does with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Manner {
+    /// Whether a denial by this limit denies the request. Off for limits that watch, mark or divert: those are charged
+    /// when the request is admitted by the others and they would admit it too.
+    pub binds: bool,
+    /// Whether an admitted request takes its tokens; otherwise the limit is only asked whether it would admit it.
+    pub takes: bool,
+    /// Whether a denied request takes its tokens too, below what there is.
+    pub counts_denied: bool,
+}
+
+impl Manner {
+    /// Denies what is over the limit, and takes tokens from what is not.
+    pub const USUAL: Self = Self { binds: true, takes: true, counts_denied: false };
 }
 
 /// What came of a batch of charges, in its order. Most requests are under few limits.

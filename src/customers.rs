@@ -2,15 +2,25 @@
 
 use std::sync::Arc;
 
+use crate::ruleset::PlanId;
+use crate::ruleset::limit::OwnTerms;
+use crate::units::Nanos;
+
 pub mod directory;
 
 pub use directory::{Directory, Fault, Faults, Format};
 
 /// Somebody who is known by a credential, or by several.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Customer {
     /// The name in the directory: what limits count by.
     pub name: Arc<str>,
-    /// The customer's plan, as a position in the configuration's list of plans.
-    pub plan: usize,
+    /// The customer's plan.
+    pub plan: PlanId,
+    /// What the customer has in place of what its plan has.
+    pub own: Option<Arc<OwnTerms>>,
+    /// From when on, since 1970, the credential is not valid any more.
+    pub valid_until: Option<Nanos>,
+    /// Whether the customer is kept out for now.
+    pub suspended: bool,
 }

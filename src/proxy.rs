@@ -17,6 +17,7 @@ pub mod connection;
 pub mod context;
 pub mod facts;
 pub mod forward;
+pub mod identify;
 pub mod live;
 pub mod queue;
 pub mod respond;

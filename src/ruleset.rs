@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use crate::units::Nanos;
 
 pub mod charges;
+pub mod cost;
 pub mod host;
 pub mod key;
 pub mod limit;

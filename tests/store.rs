@@ -4,7 +4,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate::algorithm::{AlgorithmName, Arguments, Charge, Charged, Completion, Decision, Rule, Value};
+use tollgate::algorithm::{
+    AlgorithmName, Arguments, Charge, Charged, Completion, Decision, Manner, Rule, RuleRef, Value,
+};
 use tollgate::store::{Binding, LimitSpec, LocalStore};
 use tollgate::units::{LimitKey, Nanos, Rate};
 
@@ -22,7 +24,7 @@ fn spec<'a>(name: &'a str, rules: &'a [Rule], max_keys: u64) -> LimitSpec<'a> {
 }
 
 fn charge(limit: usize, key: u128) -> Charge {
-    Charge { limit, rule: 0, key: spread(key), cost: 1 }
+    Charge { limit, rule: RuleRef::Listed(0), key: spread(key), cost: 1, manner: Manner::USUAL }
 }
 
 /// Keys are hashes: spread small numbers over all 128 bits.
@@ -63,7 +65,7 @@ fn a_request_under_several_limits_is_charged_by_all_or_by_none() {
     let both = [charge(0, 1), charge(1, 2)];
     let passed = (0..10).filter(|_| admitted(&store.charge(&binding, &mut both.clone(), START))).count();
     assert_eq!(passed, 3);
-    let left = (0..200).filter(|_| admitted(&store.charge(&binding, &mut [both[0]], START))).count();
+    let left = (0..200).filter(|_| admitted(&store.charge(&binding, &mut [both[0].clone()], START))).count();
     assert_eq!(left, 97, "the denied requests took nothing from the wide limit");
 }
 
@@ -146,7 +148,7 @@ fn a_charge_that_is_taken_back_can_be_made_again() {
     let mut batch = [charge(0, 1)];
     assert!(admitted(&store.charge(&binding, &mut batch, START)));
     assert!(!admitted(&store.charge(&binding, &mut batch, START)));
-    store.refund(&binding, &[(batch[0], START.saturating_add(Nanos::SECOND))], START);
+    store.refund(&binding, &[(batch[0].clone(), START.saturating_add(Nanos::SECOND))], START);
     assert!(admitted(&store.charge(&binding, &mut batch, START)));
 }
 

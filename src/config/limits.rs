@@ -8,8 +8,9 @@ use crate::config::read::{Field, Section};
 use crate::config::spec::{LimitSpec, PlanSpec};
 use crate::config::terms::{AllTerms, Asks, LimitTerms, NamedPlan};
 use crate::config::{key, later, over_limit, words};
+use crate::ruleset::cost::{ChargeRule, CostRule};
 use crate::ruleset::key::{Key, KeyPart};
-use crate::ruleset::limit::{Denied, Limit, MissingKey, OverLimit};
+use crate::ruleset::limit::{Denied, Limit, MissingKey, OverLimit, Share};
 
 /// What a limit takes besides the parameters of its algorithm.
 const SETTINGS: [&str; 7] = ["algorithm", "key", "mode", "plans", "missing_key", "over_limit", "max_keys"];
@@ -286,6 +287,11 @@ impl Others<'_> {
             missing_key: self.missing_key?,
             over_limit: self.over_limit?,
             max_keys: self.max_keys?,
+            cost: CostRule::default(),
+            charge: ChargeRule::default(),
+            shadow: false,
+            enabled: Share::WHOLE,
+            candidate_of: None,
         })
     }
 }

@@ -5,11 +5,13 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
+use std::sync::Arc;
 
 use hashbrown::HashTable;
 use siphasher::sip128::SipHasher13;
 
 use crate::customers::Customer;
+use crate::ruleset::PlanId;
 
 mod csv;
 mod yaml;
@@ -37,7 +39,7 @@ pub enum Format {
 pub struct Directory {
     hasher: SipHasher13,
     credentials: HashTable<Credential>,
-    customers: Vec<Customer>,
+    customers: Vec<Arc<Customer>>,
 }
 
 #[derive(Clone, Copy)]
@@ -150,10 +152,10 @@ impl Directory {
     }
 
     /// Whose credential this is.
-    pub fn find(&self, credential: &[u8]) -> Option<&Customer> {
+    pub fn find(&self, credential: &[u8]) -> Option<Arc<Customer>> {
         let hash = self.hash(credential);
         let found = self.credentials.find(hash[0], |known| known.hash == hash)?;
-        self.customers.get(usize::try_from(found.customer).ok()?)
+        self.customers.get(usize::try_from(found.customer).ok()?).cloned()
     }
 
     /// How many credentials there are.
@@ -167,7 +169,7 @@ impl Directory {
     }
 
     /// Every customer once, in the order of the file.
-    pub fn customers(&self) -> &[Customer] {
+    pub fn customers(&self) -> &[Arc<Customer>] {
         &self.customers
     }
 
@@ -264,7 +266,7 @@ impl<'p> Building<'p> {
     fn customer(&mut self, line: u64, name: String, plan: usize) -> Option<u32> {
         if let Some((position, first)) = self.known.get(&name).copied() {
             let customer = self.directory.customers.get(usize::try_from(position).ok()?)?;
-            if customer.plan == plan {
+            if customer.plan == PlanId(plan) {
                 return Some(position);
             }
             self.faults.add(line, Fault::OtherPlan { customer: shorten(&name), line: first });
@@ -274,7 +276,14 @@ impl<'p> Building<'p> {
             self.faults.add(line, Fault::TooMany);
             return None;
         };
-        self.directory.customers.push(Customer { name: name.as_str().into(), plan });
+        let (own, valid_until, suspended) = (None, None, false);
+        self.directory.customers.push(Arc::new(Customer {
+            name: name.as_str().into(),
+            plan: PlanId(plan),
+            own,
+            valid_until,
+            suspended,
+        }));
         self.known.insert(name, (position, line));
         Some(position)
     }

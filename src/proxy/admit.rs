@@ -3,21 +3,19 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::{HeaderMap, header};
+use http::HeaderMap;
 use pingora::proxy::Session;
 
 use crate::algorithm::{Decision, Denial};
-use crate::customers::Customer;
 use crate::proxy::context::{Admission, Context};
 use crate::proxy::facts::{self, Refused, Target};
+use crate::proxy::identify;
 use crate::proxy::queue::Place;
 use crate::proxy::respond::{self, Answer};
 use crate::proxy::upstream::deadline;
 use crate::ruleset::key::{Caller, Facts, KeyPart, Resolved};
-use crate::ruleset::limit::PlanId;
 use crate::ruleset::upstream::Balance;
 use crate::ruleset::verdict::{Outcome, Standing, Verdict};
-use crate::ruleset::{CredentialSource, CustomerRules, UnknownCredential};
 use crate::units::Nanos;
 
 /// Decides whether a request may pass, and makes it wait if it has to. `Err` is what it is answered instead.
@@ -38,16 +36,18 @@ pub async fn admit(session: &Session, context: &mut Context) -> Result<(), Answe
     let facts = facts_of(&context.method, &target, &head.headers, client);
 
     let customer = match &ruleset.customers {
-        Some(rules) => identify(rules, &head.headers, |credential| live.directory.find(credential))?,
+        Some(rules) => identify::identify(rules, &facts, &live.directory).await?,
         None => None,
     };
+    let customer = customer.as_deref();
     let anonymous_plan = ruleset.customers.as_ref().and_then(|rules| rules.anonymous);
-    let plan = customer.map(|customer| PlanId(customer.plan)).or(anonymous_plan);
+    let plan = customer.map(|customer| customer.plan).or(anonymous_plan);
     let resolved = Resolved {
         route: &route.name,
         path_pattern: &route.path_pattern,
         caller: customer.map_or(Caller::Anonymous, |customer| Caller::Customer(&customer.name)),
         plan: plan.and_then(|plan| Some((plan, ruleset.plans.get(plan.0)?.as_str()))),
+        own: customer.and_then(|customer| customer.own.as_deref()),
     };
     let hasher = &context.gateway.hasher;
     let charges = ruleset.charges(route, &facts, &resolved, hasher).map_err(|missing| match missing.part {
@@ -89,31 +89,6 @@ pub fn peer(session: &Session) -> Option<IpAddr> {
 
 fn facts_of<'a>(method: &'a str, target: &'a Target, headers: &'a HeaderMap, client: Option<IpAddr>) -> Facts<'a> {
     Facts { method, host: &target.host, path: &target.path, query: target.query.as_deref(), headers, client }
-}
-
-/// The customer whose credential a request carries; `None` for a caller without one.
-fn identify<'d>(
-    rules: &CustomerRules,
-    headers: &HeaderMap,
-    find: impl Fn(&[u8]) -> Option<&'d Customer>,
-) -> Result<Option<&'d Customer>, Answer> {
-    let credential = rules.identify.iter().find_map(|source| match source {
-        CredentialSource::Header(name) => headers.get(name).map(http::HeaderValue::as_bytes),
-        CredentialSource::Bearer => bearer(headers),
-    });
-    let customer = credential.and_then(find);
-    match (credential, customer, rules.unknown, rules.anonymous) {
-        (_, Some(customer), _, _) => Ok(Some(customer)),
-        (Some(_), None, UnknownCredential::Deny, _) => Err(Answer::CredentialUnknown),
-        (_, None, _, Some(_)) => Ok(None),
-        (_, None, _, None) => Err(Answer::CredentialMissing),
-    }
-}
-
-fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
-    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
-    let (scheme, token) = value.split_at_checked("bearer ".len())?;
-    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
 /// Charges the request under all its limits, counts what came of it, and waits if that is what came of it.

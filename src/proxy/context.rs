@@ -131,7 +131,7 @@ impl Context {
     /// Takes back what the request was charged.
     pub fn refund(&self, now: Nanos) {
         let full_at = |standing: &Standing| self.charged_at.saturating_add(standing.headroom.until_full);
-        let charges = self.charges.iter().copied().zip(self.verdict.standings.iter().map(full_at));
+        let charges = self.charges.iter().cloned().zip(self.verdict.standings.iter().map(full_at));
         self.gateway.store.refund(&self.live.binding, &charges.collect::<Vec<_>>(), now);
     }
 
@@ -221,6 +221,7 @@ mod tests {
     use arc_swap::ArcSwap;
 
     use super::*;
+    use crate::algorithm::{Manner, RuleRef};
     use crate::clock::SystemClock;
     use crate::customers::Directory;
     use crate::proxy::Shared;
@@ -251,7 +252,8 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
     fn charged(gateway: &Gateway) -> (Context, bool) {
         let mut context = Context::new(gateway);
         context.set_route(Some(RouteId(0)));
-        context.charges = vec![Charge { limit: 0, rule: 0, key: LimitKey(1), cost: 1 }];
+        context.charges =
+            vec![Charge { limit: 0, rule: RuleRef::Listed(0), key: LimitKey(1), cost: 1, manner: Manner::USUAL }];
         let now = gateway.clock.now();
         let Store::Local(store) = &*gateway.store;
         let passed = store.charge(&context.live.binding, &mut context.charges, now)[0].decision.is_admitted();

@@ -1,9 +1,11 @@
 //! From a request's facts to what it is charged.
 
-use crate::algorithm::Charge;
+use std::sync::Arc;
+
+use crate::algorithm::{Charge, Manner, RuleRef};
 use crate::ruleset::Ruleset;
 use crate::ruleset::key::{Facts, KeyHasher, KeyPart, Resolved};
-use crate::ruleset::limit::{Limit, MissingKey, Terms};
+use crate::ruleset::limit::{MissingKey, OwnTerm, Terms};
 use crate::ruleset::matcher::Route;
 
 /// A request lacks a part of a limit's key, and the limit does not let such requests through.
@@ -27,7 +29,12 @@ impl Ruleset {
         let mut charges = Vec::with_capacity(route.limits.len());
         for id in &route.limits {
             let limit = &self.limits[id.0];
-            let Terms::Rule(rule) = limit.terms(resolved.plan.map(|(plan, _)| plan)) else { continue };
+            let plan = resolved.plan.map(|(plan, _)| plan);
+            let rule = match (resolved.own.and_then(|own| own.of(*id)), limit.terms(plan)) {
+                (Some(OwnTerm::Rule(rule)), _) => RuleRef::Own(Arc::clone(rule)),
+                (None, Terms::Rule(rule)) => RuleRef::Listed(rule),
+                (Some(OwnTerm::Unlimited), _) | (None, Terms::Unlimited) => continue,
+            };
             let key = match hasher.key(&limit.name, &limit.key, facts, resolved) {
                 Ok(key) => key,
                 Err(part) => match limit.missing_key {
@@ -36,7 +43,7 @@ impl Ruleset {
                     MissingKey::Deny => return Err(MissingPart { limit: &limit.name, part }),
                 },
             };
-            charges.push(Charge { limit: id.0, rule, key, cost: Limit::COST });
+            charges.push(Charge { limit: id.0, rule, key, cost: 1, manner: Manner::USUAL });
         }
         Ok(charges)
     }

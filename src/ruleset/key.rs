@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use crate::ruleset::limit::PlanId;
+use crate::ruleset::limit::{OwnTerms, PlanId};
 use crate::units::LimitKey;
 
 /// The parts that together make a limit's key; empty for `all` (one bucket for everybody).
@@ -86,6 +86,8 @@ pub struct Resolved<'a> {
     pub caller: Caller<'a>,
     /// The caller's plan.
     pub plan: Option<(PlanId, &'a str)>,
+    /// What the caller has in place of what its plan has.
+    pub own: Option<&'a OwnTerms>,
 }
 
 /// Who is calling.

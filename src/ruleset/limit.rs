@@ -1,8 +1,11 @@
 //! A limit as requests meet it: parameters for each plan, the key, and what happens over the limit.
 
-use crate::algorithm::{AlgorithmName, Rule};
+use std::sync::Arc;
+
+use crate::algorithm::{AlgorithmName, Rule, RuleRef};
+use crate::ruleset::cost::{ChargeRule, CostRule};
 use crate::ruleset::key::Key;
-use crate::units::{Cost, Nanos};
+use crate::units::Nanos;
 
 /// Index into [`super::Ruleset::limits`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,14 +36,58 @@ pub struct Limit {
     pub over_limit: OverLimit,
     /// How many keys are remembered at most.
     pub max_keys: u64,
+    /// The tokens that a request costs.
+    pub cost: CostRule,
+    /// When they are taken.
+    pub charge: ChargeRule,
+    /// Whether the limit only watches: it counts and reports, and never acts.
+    pub shadow: bool,
+    /// The share of the keys that the limit applies to; the same keys every time.
+    pub enabled: Share,
+    /// The limit beside which this one is tried out: other parameters on the same keys.
+    pub candidate_of: Option<LimitId>,
+}
+
+/// A share in millionths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Share(pub u32);
+
+impl Share {
+    /// All.
+    pub const WHOLE: Self = Self(1_000_000);
+}
+
+/// What a customer has of its own, in place of what its plan has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OwnTerms(pub Vec<(LimitId, OwnTerm)>);
+
+/// What a limit asks of one customer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OwnTerm {
+    /// Nothing.
+    Unlimited,
+    /// These parameters.
+    Rule(Arc<Rule>),
+}
+
+impl OwnTerms {
+    /// What `limit` asks of the customer, where that is not what it asks of its plan.
+    pub fn of(&self, limit: LimitId) -> Option<&OwnTerm> {
+        self.0.iter().find(|(of, _)| *of == limit).map(|(_, term)| term)
+    }
 }
 
 impl Limit {
     /// How many keys a limit remembers where the configuration says nothing: about 60 MB of small states.
     pub const DEFAULT_MAX_KEYS: u64 = 1_000_000;
 
-    /// The tokens that a request takes.
-    pub const COST: Cost = 1;
+    /// The parameters of a charge under this limit.
+    pub fn rule<'a>(&'a self, rule: &'a RuleRef) -> &'a Rule {
+        match rule {
+            RuleRef::Listed(position) => &self.rules[*position],
+            RuleRef::Own(rule) => rule,
+        }
+    }
 
     /// What holds for `plan`.
     pub fn terms(&self, plan: Option<PlanId>) -> Terms {

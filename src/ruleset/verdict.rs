@@ -66,7 +66,7 @@ impl Verdict {
             .map(|(charge, charged)| Standing {
                 limit: LimitId(charge.limit),
                 decision: charged.decision,
-                policy: ruleset.limits[charge.limit].rules[charge.rule].policy(),
+                policy: ruleset.limits[charge.limit].rule(&charge.rule).policy(),
                 headroom: charged.headroom,
             })
             .collect();

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use smallvec::SmallVec;
 
-use crate::algorithm::{AlgorithmName, AllCharged, Charge, Charged, Completion, Rule, State};
+use crate::algorithm::{AlgorithmName, AllCharged, Charge, Charged, Completion, Rule, RuleRef, State};
 use crate::store::{LimitSpec, Usage};
 use crate::units::{LimitKey, Nanos};
 
@@ -322,7 +322,10 @@ fn number(known: &mut Vec<Rule>, rule: &Rule) -> u32 {
 impl Binding {
     fn find(&self, charge: &Charge) -> (&LimitTable, &BoundRule) {
         let limit = &self.limits[charge.limit];
-        (&limit.table, &limit.rules[charge.rule])
+        match &charge.rule {
+            RuleRef::Listed(position) => (&limit.table, &limit.rules[*position]),
+            RuleRef::Own(_) => unimplemented!(),
+        }
     }
 }
 
