@@ -41,7 +41,7 @@ use limits::{Checked, Setting};
 use names::Names;
 use read::{Context, Field, Section};
 
-const SECTIONS: [&str; 11] = [
+const SECTIONS: [&str; 12] = [
     "listeners",
     "admin",
     "client_address",
@@ -50,6 +50,7 @@ const SECTIONS: [&str; 11] = [
     "plans",
     "limits",
     "routes",
+    "usage",
     "headers",
     "access_log",
     "request_head",
@@ -156,6 +157,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let customers = customers::read(top, &plans);
     let (limit_names, limits) = limits::read(top, &plans, setting);
     let routes = routes::read(top, &upstream_names, &limit_names);
+    let usage = top.get_with("usage", |field| server::usage(field, outline.customers));
     let dialects = top.get_or("headers", Dialects::default(), server::dialects);
     let access_log = top.get_or("access_log", AccessLog::default(), server::access_log);
     let request_head = top.get_or("request_head", RequestHead::default(), server::request_head);
@@ -178,6 +180,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         upstreams: upstreams.into_iter().collect::<Option<Vec<_>>>()?,
         client_address: client_address?,
         customers: rules,
+        usage: usage?,
         dialects: dialects?,
         access_log: access_log?,
         request_head: request_head?,

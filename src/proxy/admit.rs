@@ -10,6 +10,7 @@ use crate::algorithm::{Decision, Denial};
 use crate::proxy::context::{Admission, Context};
 use crate::proxy::facts::{self, Refused, Target};
 use crate::proxy::identify;
+use crate::proxy::own_usage;
 use crate::proxy::queue::Place;
 use crate::proxy::respond::{self, Answer};
 use crate::proxy::upstream::deadline;
@@ -26,14 +27,17 @@ pub async fn admit(session: &Session, context: &mut Context) -> Result<(), Answe
     context.method = head.method.as_str().to_owned();
     context.is_grpc = respond::is_grpc(&head.headers);
     let found = read_target(session, context);
-    let route_id = found
-        .as_ref()
-        .ok()
+    let asks_usage = found.as_ref().is_ok_and(|(target, _)| own_usage::is_asked_for(context, &target.path));
+    let routed = found.as_ref().ok().filter(|_| !asks_usage);
+    let route_id = routed
         .and_then(|(target, client)| ruleset.matcher.find(&facts_of(&context.method, target, &head.headers, *client)));
     context.set_route(route_id);
     let (target, client) = found?;
-    let route = context.matched().ok_or(Answer::NoRoute)?;
     let facts = facts_of(&context.method, &target, &head.headers, client);
+    if asks_usage {
+        return Err(own_usage::answer(context, &facts).await);
+    }
+    let route = context.matched().ok_or(Answer::NoRoute)?;
 
     let customer = match &ruleset.customers {
         Some(rules) => identify::identify(rules, &facts, &live.directory).await?,

@@ -59,12 +59,15 @@ pub enum Answer {
     UpstreamTimeout,
     /// A fault of tollgate's own.
     Internal,
+    /// A customer asked where it stands: this JSON.
+    Usage(String),
 }
 
 impl Answer {
     /// The status, unless a limit sets another.
     pub const fn status(&self) -> u16 {
         match self {
+            Self::Usage(_) => 200,
             Self::Malformed(_) | Self::KeyMissing(_) => 400,
             Self::CredentialMissing | Self::CredentialUnknown => 401,
             Self::NoRoute => 404,
@@ -98,6 +101,7 @@ impl Answer {
             Self::UpstreamFailed => "upstream_failed",
             Self::UpstreamTimeout => "upstream_timeout",
             Self::Internal => "internal",
+            Self::Usage(_) => "usage",
         }
     }
 
@@ -146,6 +150,7 @@ impl Answer {
             Self::UpstreamFailed => "The service behind this address could not be reached or broke off.".to_owned(),
             Self::UpstreamTimeout => "The service behind this address did not answer in time.".to_owned(),
             Self::Internal => "Something went wrong in the gateway.".to_owned(),
+            Self::Usage(_) => "Where the customer stands.".to_owned(),
         }
     }
 
@@ -255,9 +260,16 @@ fn serialize(response: Response) -> Vec<u8> {
 }
 
 fn response(answer: &Answer, context: Option<&Context>) -> Response {
-    match context {
-        Some(context) if context.is_grpc => grpc_response(answer, context),
-        context => http_response(answer, context),
+    match (answer, context) {
+        (Answer::Usage(report), _) => {
+            let fields = vec![
+                (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+                (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
+            ];
+            Response { status: StatusCode::OK, fields, body: report.clone().into_bytes() }
+        }
+        (_, Some(context)) if context.is_grpc => grpc_response(answer, context),
+        (_, context) => http_response(answer, context),
     }
 }
 
