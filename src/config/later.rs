@@ -9,7 +9,6 @@ pub(super) const DIRECTORY: &[&str] = &["redis"];
 pub(super) const LIMIT: &[&str] =
     &["consistency", "strict", "cost", "charge", "on_store_down", "on_change", "enabled_percent", "shadow"];
 pub(super) const MODE: &[&str] = &["shared"];
-pub(super) const KEY_WORD: &[&str] = &["upstream_node"];
 pub(super) const KEY_MAPPING: &[&str] = &["jwt_claim"];
 pub(super) const OVER_LIMIT: &[&str] = &["divert", "mark"];
 pub(super) const ROUTE: &[&str] = &["sticky_by", "bypass"];
