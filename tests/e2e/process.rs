@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use crate::support::gateway::proxied;
+use crate::support::gateway::{is_ready, proxied};
 use crate::support::process::Process;
 use crate::support::wire::{Framing, chunk};
 use crate::support::{Client, Folder, Gateway, Origin, PATIENCE, free_port, now, wait_until};
@@ -116,6 +116,51 @@ fn two_gateways_cannot_share_a_port() {
 }
 
 #[test]
+fn a_gateway_that_is_ready_refuses_no_connection() {
+    let folder = Folder::new();
+    let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    folder.write("t.yaml", &config_on(address, admin));
+    for _ in 0..10 {
+        let _process = Process::tollgate(&["run", "--config", "t.yaml"], folder.path(), &[]);
+        wait_until("the admin listener", || TcpStream::connect(admin).is_ok());
+        // Its sockets are opened one after the other, that of the admin listener last.
+        let mut early = Client::connect(address);
+        early.ask("GET", "/early", &[]);
+        wait_until("readiness", || is_ready(admin));
+        assert_eq!(Client::connect(address).get("/late").status, 502);
+        assert_eq!(early.receive().status, 502);
+    }
+}
+
+#[test]
+fn out_of_descriptors_connections_wait_and_are_served_when_some_are_free() {
+    const COUNT: usize = 400;
+    let folder = Folder::new();
+    let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    folder.write("t.yaml", &config_on(address, admin));
+    let process = Process::tollgate_within(256, &["run", "--config", "t.yaml"], folder.path());
+    wait_until("readiness", || is_ready(admin));
+    let began = now();
+    let clients: Vec<Client> = (0..COUNT).map(|_| Client::connect(address)).collect();
+    let complaints = || process.stderr().matches("cannot accept connections").count();
+    wait_until("a complaint", || complaints() > 0);
+    let (began_waiting, used) = (now(), process.processor_time());
+    wait_until("another complaint", || complaints() > 2);
+    let (waited, used) = (now() - began_waiting, process.processor_time() - used);
+    assert!(used < waited / 2, "it waited {waited:?} and used the processor for {used:?}");
+    // One a second, the first at once.
+    assert!(complaints() <= 2 + usize::try_from((now() - began).as_secs()).unwrap(), "{}", process.stderr());
+    // Half of them go; there are descriptors for the others now.
+    let mut clients: Vec<Client> = clients.into_iter().skip(COUNT / 2).collect();
+    for client in &mut clients {
+        client.ask("GET", "/", &[("connection", "close")]);
+    }
+    for client in &mut clients {
+        assert_eq!(client.receive().status, 502);
+    }
+}
+
+#[test]
 fn a_missing_configuration_ends_the_process_and_is_named() {
     let said = failure(&Folder::new(), "nowhere.yaml");
     assert!(said.contains("nowhere.yaml") && said.contains("No such file"), "{said}");
@@ -194,7 +239,7 @@ fn requests_in_flight_finish_before_the_end() {
     assert_eq!(client.wire.part(&mut framing).unwrap().unwrap(), b"before");
 
     gateway.process.signal("TERM");
-    wait_until("readiness to fail", || !is_ready(&gateway));
+    wait_until("readiness to fail", || !is_ready(gateway.admin));
     wait_until("the end of accepting", || TcpStream::connect(gateway.address).is_err());
     assert!(gateway.process.ended().is_none(), "a request is in flight");
     for part in [&b"after"[..], b"the signal"] {
@@ -235,13 +280,6 @@ fn no_request_of_many_is_lost_at_the_end() {
     assert_eq!(gateway.process.wait().code(), Some(0), "{}", gateway.process.stderr());
 }
 
-fn is_ready(gateway: &Gateway) -> bool {
-    let Ok(stream) = TcpStream::connect(gateway.admin) else { return false };
-    let mut client = Client { wire: crate::support::wire::Wire::new(stream) };
-    client.ask("GET", "/readyz", &[]);
-    client.next().is_some_and(|response| response.status == 200)
-}
-
 #[test]
 fn a_second_signal_does_not_wait() {
     let origin = Origin::start();
@@ -251,7 +289,7 @@ fn a_second_signal_does_not_wait() {
     client.ask("GET", "/stall", &[]);
     origin.wait_for_count(1);
     gateway.process.signal("TERM");
-    wait_until("readiness to fail", || !is_ready(&gateway));
+    wait_until("readiness to fail", || !is_ready(gateway.admin));
     assert!(gateway.process.ended().is_none(), "a request is in flight");
     let began = now();
     gateway.process.signal("TERM");
