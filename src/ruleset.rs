@@ -14,6 +14,7 @@ pub mod host;
 pub mod key;
 pub mod limit;
 pub mod matcher;
+pub mod own;
 pub mod path;
 pub mod upstream;
 pub mod verdict;
@@ -37,6 +38,8 @@ pub struct Ruleset {
     pub client_address: ClientAddress,
     /// Who is calling; absent where the configuration names no customers.
     pub customers: Option<CustomerRules>,
+    /// The path at which customers see where they stand; absent where they do not.
+    pub usage: Option<String>,
     /// The response headers that tell where a client stands.
     pub dialects: Dialects,
     /// What is written about each request.

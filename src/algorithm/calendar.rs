@@ -29,6 +29,8 @@ pub struct Calendar {
     pub unit: Unit,
     /// Whose midnight it is.
     pub zone: TimeZone,
+    /// Whether that stands for each customer's own time zone: `zone` is then that of customers who have none.
+    pub of_customer: bool,
 }
 
 // === impl Calendar ===
@@ -124,7 +126,7 @@ mod tests {
     }
 
     fn end(unit: Unit, zone: &str, now: &str) -> Nanos {
-        Calendar { unit, zone: TimeZone::get(zone).unwrap() }.end(at(now))
+        Calendar { unit, zone: TimeZone::get(zone).unwrap(), of_customer: false }.end(at(now))
     }
 
     #[test]
@@ -168,7 +170,7 @@ mod tests {
 
     #[test]
     fn the_end_of_time_is_no_end() {
-        let calendar = Calendar { unit: Unit::Month, zone: TimeZone::UTC };
+        let calendar = Calendar { unit: Unit::Month, zone: TimeZone::UTC, of_customer: false };
         assert_eq!(calendar.end(Nanos::MAX), Nanos::MAX);
     }
 }

@@ -143,8 +143,12 @@ impl Window {
         match self {
             Self::FromFirst(length) => format!("in {length} from the first request on, then all anew"),
             Self::FromEpoch(length) => format!("in each {length}, counted from the epoch"),
-            Self::Calendar(Calendar { unit, zone }) => {
-                format!("in each calendar {} ({})", unit.as_str(), zone.iana_name().unwrap_or("a zone without a name"))
+            Self::Calendar(Calendar { unit, zone, of_customer }) => {
+                let name = zone.iana_name().unwrap_or("a zone without a name");
+                match of_customer {
+                    true => format!("in each calendar {} (the customer's time zone, {name} without one)", unit.as_str()),
+                    false => format!("in each calendar {} ({name})", unit.as_str()),
+                }
             }
         }
     }
