@@ -13,34 +13,28 @@ use pingora::server::configuration::ServerConf;
 use pingora::services::background::background_service;
 use pingora::services::listening::Service;
 
+pub mod reload;
 pub mod sample;
 mod shutdown;
 mod upkeep;
 
+use self::reload::{Addresses, Origin, Parts, Reloader};
 use crate::admin::Admin;
+use crate::admin::reloads::Reloads;
 use crate::clock::{Clock, SystemClock};
-use crate::customers::Directory;
 use crate::proxy::connection::Edge;
 use crate::proxy::live::Live;
 use crate::proxy::{Gateway, Shared};
-use crate::ruleset::Ruleset;
 use crate::ruleset::key::KeyHasher;
 use crate::store::{LocalStore, Store};
 use crate::telemetry::Telemetry;
 
 /// What a gateway is made of.
-#[derive(Debug)]
 pub struct Setup {
-    /// Where clients connect to.
-    pub listeners: Vec<SocketAddr>,
-    /// Where operators connect to.
-    pub admin: SocketAddr,
-    /// The rules.
-    pub ruleset: Ruleset,
-    /// The customers.
-    pub directory: Directory,
-    /// Identifies the configuration's text.
-    pub hash: String,
+    /// What its configuration says.
+    pub parts: Parts,
+    /// Where that comes from, to be read again; `None` where it does not change.
+    pub origin: Option<Origin>,
     /// Where to serve the sample upstream, if at all.
     pub sample: Option<SocketAddr>,
 }
@@ -71,13 +65,16 @@ pub struct Prepared {
     listeners: Vec<SocketAddr>,
     admin: SocketAddr,
     sample: Option<SocketAddr>,
+    origin: Option<Origin>,
+    warnings: Vec<String>,
     gateway: Gateway,
     telemetry: Telemetry,
 }
 
 /// Does everything that can fail.
 pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
-    let Setup { listeners, admin, ruleset, directory, hash, sample } = setup;
+    let Setup { parts, origin, sample } = setup;
+    let Parts { listeners, admin, rules, warnings } = parts;
     for address in listeners.iter().chain([&admin]).chain(&sample) {
         // pingora would try for 30 s and then go on without the listener.
         TcpListener::bind(address).map_err(|error| StartError::Bind { address: *address, error })?;
@@ -85,8 +82,8 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let telemetry = Telemetry::new()?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let store = Arc::new(Store::Local(LocalStore::new()));
-    let live = Live::new(ruleset, directory, hash, &store, &telemetry);
-    telemetry.ruleset_in_force(&live.hash, clock.now());
+    let live = Live::new(rules, None, &store, &telemetry);
+    telemetry.reload_applied(&live.hash, clock.now());
     let gateway = Gateway::new(Shared {
         live: ArcSwap::from_pointee(live),
         store,
@@ -94,23 +91,28 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         hasher: KeyHasher::new(&rand::random()),
         active: Arc::default(),
     });
-    Ok(Prepared { listeners, admin, sample, gateway, telemetry })
+    Ok(Prepared { listeners, admin, sample, origin, warnings, gateway, telemetry })
 }
 
 impl Prepared {
     /// Runs the gateway until it is told to stop. Returns when the requests in flight are finished.
     pub fn run(self) {
-        let Self { listeners, admin, sample, gateway, telemetry } = self;
+        let Self { listeners, admin, sample, origin, warnings, gateway, telemetry } = self;
         let mut server = Server::new_with_opt_and_conf(None, configuration());
         server.bootstrap();
         add_proxies(&mut server, &listeners, &gateway);
         let stopping = Arc::new(AtomicBool::new(false));
-        let app = Admin::new(gateway.clone(), telemetry, Arc::clone(&stopping));
+        let (reloads, asked) = Reloads::new(gateway.clock.now(), warnings);
+        let reloads = Arc::new(reloads);
+        let app = Admin::new(gateway.clone(), telemetry.clone(), Arc::clone(&stopping), Arc::clone(&reloads));
         let mut admin_service = Service::new("admin".to_owned(), HttpServer::new_app(app));
         admin_service.threads = Some(1);
         admin_service.add_tcp(&admin.to_string());
         server.add_service(admin_service);
-        server.add_service(background_service("upkeep", upkeep::Upkeep::new(gateway.clone())));
+        let addresses = Addresses { listeners: listeners.clone(), admin };
+        let asked = (Arc::clone(&reloads), asked);
+        let reloader = Reloader::new(gateway.clone(), telemetry, asked, origin, addresses);
+        server.add_service(background_service("upkeep", upkeep::Upkeep::new(gateway.clone(), reloader)));
         if let Some(address) = sample {
             let mut service = Service::new("sample upstream".to_owned(), HttpServer::new_app(sample::Sample));
             service.add_tcp(&address.to_string());
@@ -120,7 +122,7 @@ impl Prepared {
             tracing::info!(%address, "listening for clients");
         }
         tracing::info!(address = %admin, "listening for operators");
-        shutdown::run_until_idle(server, &gateway, stopping);
+        shutdown::run_until_idle(server, &gateway, stopping, reloads);
     }
 }
 

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 
 use clap::Args;
 
-use crate::cli::run::{RunError, assemble};
+use crate::cli::run::{RunError, parts};
 use crate::cli::source::{self, Source};
 use crate::config;
-use crate::runtime;
+use crate::runtime::{self, Setup};
 use crate::telemetry::logging;
 
 const CONFIG: &str = include_str!("../../config/tollgate.yaml");
@@ -37,8 +37,8 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
         node.address = args.upstream.to_string();
     }
     let directory = source::directory(&loaded.ruleset.plans, CUSTOMERS, "config/customers.csv")?;
-    let mut setup = assemble(Source { loaded, directory, text: CONFIG.to_owned() });
-    setup.sample = Some(args.upstream);
+    let parts = parts(Source { loaded, directory: directory.into(), text: CONFIG.to_owned() });
+    let setup = Setup { parts, origin: None, sample: Some(args.upstream) };
     let prepared = runtime::prepare(setup).map_err(RunError::Demo)?;
     introduce(args, out)?;
     let guard = logging::start()?;

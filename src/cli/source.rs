@@ -1,11 +1,11 @@
 //! The configuration as files: what `run` and `check` read, so that they refuse the same.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::config::{self, DirectoryFile, Limits, Loaded, Mark, Place, Problem, Problems};
 use crate::customers::{Directory, Fault, Faults, Format};
+use crate::files::{self, Print, Seen, Unreadable};
 
 /// The largest directory of customers that is read: as CSV room for millions; as YAML, which takes many times its size
 /// while it is read, for what is kept by hand.
@@ -22,29 +22,45 @@ pub struct Source {
     /// The configuration.
     pub loaded: Loaded,
     /// Its customers; nobody if it names no directory.
-    pub directory: Directory,
+    pub directory: Arc<Directory>,
     /// The configuration's text.
     pub text: String,
 }
 
+/// A directory, and what it was read from.
+#[derive(Debug)]
+pub struct KnownDirectory {
+    print: Print,
+    plans: Vec<String>,
+    directory: Arc<Directory>,
+}
+
 /// Reads a configuration and the directory that it names, which lies relative to the configuration.
 pub fn open(path: &Path) -> Result<Source, Problems> {
-    let text = read_config(path)?;
-    let loaded =
-        config::load(&text, &name(path), &environment).map_err(|problems| with_directory(problems, path, &text))?;
+    open_again(path, &mut None, &mut Vec::new())
+}
+
+/// The same, with the directory that is `known` if nothing about it changed. `seen` gets every file that was looked at.
+pub fn open_again(path: &Path, known: &mut Option<KnownDirectory>, seen: &mut Vec<Seen>) -> Result<Source, Problems> {
+    let text = read_config_seen(path, seen)?;
+    let loaded = config::load(&text, &name(path), &environment)
+        .map_err(|problems| with_directory(problems, path, &text, seen))?;
     let directory = match &loaded.directory {
-        None => Directory::default(),
-        Some(named) => open_directory(path, named, &loaded.ruleset.plans)
+        None => {
+            *known = None;
+            Arc::default()
+        }
+        Some(named) => open_directory(path, named, &loaded.ruleset.plans, known, seen)
             .map_err(|problems| Problems { warnings: loaded.warnings.clone(), ..problems })?,
     };
     Ok(Source { loaded, directory, text })
 }
 
 /// Adds what is wrong with the directory that a refused configuration names.
-fn with_directory(mut problems: Problems, path: &Path, text: &str) -> Problems {
+fn with_directory(mut problems: Problems, path: &Path, text: &str, seen: &mut Vec<Seen>) -> Problems {
     let file = name(path);
-    let opened =
-        config::load_directory(text, &file, &environment).map(|(plans, named)| open_directory(path, &named, &plans));
+    let opened = config::load_directory(text, &file, &environment)
+        .map(|(plans, named)| open_directory(path, &named, &plans, &mut None, seen));
     if let Some(Err(others)) = opened {
         problems.errors.extend(others.errors);
         problems.errors.sort_by_key(|problem| (*problem.place.file != *file, problem.place.mark));
@@ -54,12 +70,28 @@ fn with_directory(mut problems: Problems, path: &Path, text: &str) -> Problems {
 }
 
 /// Reads the directory that the configuration at `path` names.
-fn open_directory(path: &Path, named: &DirectoryFile, plans: &[String]) -> Result<Directory, Problems> {
+fn open_directory(
+    path: &Path,
+    named: &DirectoryFile,
+    plans: &[String],
+    known: &mut Option<KnownDirectory>,
+    seen: &mut Vec<Seen>,
+) -> Result<Arc<Directory>, Problems> {
     let file = path.parent().unwrap_or(Path::new("")).join(&named.path);
-    let bytes = read(&file, max_directory_bytes(format(&name(&file)))).map_err(|reason| {
+    let (bytes, looked) = files::read(&file, max_directory_bytes(format(&name(&file))));
+    let print = looked.print.clone();
+    seen.push(looked);
+    let bytes = bytes.map_err(|reason| {
         refuse(Problem::error(named.place.clone(), format!("names a file that {reason}")).found(name(&file)))
     })?;
-    directory(plans, &decode(bytes, &file)?, &name(&file))
+    match known {
+        Some(known) if known.print == print && known.plans == plans => Ok(Arc::clone(&known.directory)),
+        _ => {
+            let directory = Arc::new(directory(plans, &decode(bytes, &file)?, &name(&file))?);
+            *known = Some(KnownDirectory { print, plans: plans.to_owned(), directory: Arc::clone(&directory) });
+            Ok(directory)
+        }
+    }
 }
 
 /// Reads the limits of a configuration, which may hold nothing else.
@@ -69,11 +101,17 @@ pub fn open_limits(path: &Path) -> Result<Limits, Problems> {
 
 /// Reads the text of a configuration. What is larger than a configuration may be is not read to its end.
 pub fn read_config(path: &Path) -> Result<String, Problems> {
-    let bytes = read(path, config::MAX_BYTES).map_err(|reason| {
+    read_config_seen(path, &mut Vec::new())
+}
+
+fn read_config_seen(path: &Path, seen: &mut Vec<Seen>) -> Result<String, Problems> {
+    let (bytes, looked) = files::read(path, config::MAX_BYTES);
+    seen.push(looked);
+    let bytes = bytes.map_err(|reason| {
         let problem = problem(&name(path), None, reason.to_string());
         refuse(match reason {
             Unreadable::TooLarge(_) => problem.hint("customers belong in the file that `customers.directory` names"),
-            Unreadable::Failed(_) => problem,
+            Unreadable::Failed(_) | Unreadable::NoFile(_) => problem,
         })
     })?;
     decode(bytes, path)
@@ -104,27 +142,6 @@ pub fn environment(name: &str) -> Option<String> {
 
 fn name(path: &Path) -> String {
     path.display().to_string()
-}
-
-/// Why a file is not read, to be said after its name.
-#[derive(Debug, thiserror::Error)]
-enum Unreadable {
-    #[error("cannot be read: {0}")]
-    Failed(std::io::Error),
-    #[error("is larger than {} KiB", .0 >> 10)]
-    TooLarge(usize),
-}
-
-/// At most one byte more than `most`: enough to tell that it is too much.
-fn read(path: &Path, most: usize) -> Result<Vec<u8>, Unreadable> {
-    let mut bytes = Vec::new();
-    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
-    let done = File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes));
-    done.map_err(Unreadable::Failed)?;
-    match bytes.len() > most {
-        true => Err(Unreadable::TooLarge(most)),
-        false => Ok(bytes),
-    }
 }
 
 fn decode(bytes: Vec<u8>, path: &Path) -> Result<String, Problems> {
