@@ -99,8 +99,9 @@ impl LocalStore {
 
     /// See [`super::Store::bind`].
     pub fn bind(&self, limits: &[LimitSpec<'_>]) -> Binding {
+        let binding = Binding { limits: limits.iter().map(|spec| self.bind_limit(spec)).collect() };
         self.tidy();
-        Binding { limits: limits.iter().map(|spec| self.bind_limit(spec)).collect() }
+        binding
     }
 
     fn bind_limit(&self, spec: &LimitSpec<'_>) -> BoundLimit {
