@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::cli::source::{self, KnownDirectory, Source};
+use crate::cli::source::{self, Kept, Source};
 use crate::config::Problems;
 use crate::files::{self, Seen};
 use crate::runtime::reload::{Loader, Origin, Parts, Reading, Rules};
@@ -67,17 +67,20 @@ pub(super) fn parts(Source { loaded, directory, text }: Source) -> Parts {
 /// Reads a configuration from its file, again and again.
 struct FileLoader {
     config: PathBuf,
-    directory: Option<KnownDirectory>,
+    kept: Kept,
 }
 
 impl FileLoader {
     fn new(config: &Path) -> Self {
-        Self { config: config.to_owned(), directory: None }
+        Self { config: config.to_owned(), kept: Kept::default() }
     }
 
     fn read(&mut self) -> (Vec<Seen>, Result<Source, Problems>) {
         let mut files = Vec::new();
-        let source = source::open_again(&self.config, &mut self.directory, &mut files);
+        let source = source::open_again(&self.config, &mut self.kept, &mut files);
+        if let Ok(source) = &source {
+            self.kept.server.get_or_insert_with(|| source.loaded.server.clone());
+        }
         (files, source)
     }
 }

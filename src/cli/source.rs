@@ -1,20 +1,14 @@
 //! The configuration as files: what `run` and `check` read, so that they refuse the same.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::config::{self, DirectoryFile, Limits, Loaded, Mark, Place, Problem, Problems};
-use crate::customers::{Directory, Fault, Faults, Format};
-use crate::files::{self, Print, Seen, Unreadable};
+use crate::config::{self, Limits, Loaded, Mark, Place, Problem, Problems, Server};
+use crate::customers::Directory;
+use crate::files::{self, Seen, Unreadable};
 
-/// The largest directory of customers that is read: as CSV room for millions; as YAML, which takes many times its size
-/// while it is read, for what is kept by hand.
-const fn max_directory_bytes(format: Format) -> usize {
-    match format {
-        Format::Csv => 256 << 20,
-        Format::Yaml => 1 << 20,
-    }
-}
+pub mod directory;
 
 /// A configuration with everything it names.
 #[derive(Debug)]
@@ -27,31 +21,33 @@ pub struct Source {
     pub text: String,
 }
 
-/// A directory, and what it was read from.
-#[derive(Debug)]
-pub struct KnownDirectory {
-    print: Print,
-    plans: Vec<String>,
-    directory: Arc<Directory>,
+/// What is kept between two readings of the same configuration.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// The addresses in force, which cannot change.
+    pub server: Option<Server>,
+    directory: Option<directory::Kept>,
 }
 
 /// Reads a configuration and the directory that it names, which lies relative to the configuration.
 pub fn open(path: &Path) -> Result<Source, Problems> {
-    open_again(path, &mut None, &mut Vec::new())
+    open_again(path, &mut Kept::default(), &mut Vec::new())
 }
 
-/// The same, with the directory that is `known` if nothing about it changed. `seen` gets every file that was looked at.
-pub fn open_again(path: &Path, known: &mut Option<KnownDirectory>, seen: &mut Vec<Seen>) -> Result<Source, Problems> {
+/// The same, with what was `kept` as far as nothing about it changed. `seen` gets every file that was looked at.
+pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<Source, Problems> {
     let text = read_config_seen(path, seen)?;
     let loaded = config::load(&text, &name(path), &environment)
         .map_err(|problems| with_directory(problems, path, &text, seen))?;
+    let with_warnings = |problems| Problems { warnings: loaded.warnings.clone(), ..problems };
+    if let Some(server) = &kept.server {
+        refuse_addresses(&name(path), server, &loaded.server).map_err(with_warnings)?;
+    }
     let directory = match &loaded.directory {
-        None => {
-            *known = None;
-            Arc::default()
+        None => Arc::default(),
+        Some(named) => {
+            directory::open(path, named, &loaded.overrides, &mut kept.directory, seen).map_err(with_warnings)?
         }
-        Some(named) => open_directory(path, named, &loaded.ruleset.plans, known, seen)
-            .map_err(|problems| Problems { warnings: loaded.warnings.clone(), ..problems })?,
     };
     Ok(Source { loaded, directory, text })
 }
@@ -60,7 +56,7 @@ pub fn open_again(path: &Path, known: &mut Option<KnownDirectory>, seen: &mut Ve
 fn with_directory(mut problems: Problems, path: &Path, text: &str, seen: &mut Vec<Seen>) -> Problems {
     let file = name(path);
     let opened = config::load_directory(text, &file, &environment)
-        .map(|(plans, named)| open_directory(path, &named, &plans, &mut None, seen));
+        .map(|(overrides, named)| directory::open_file(path, &named, &overrides, seen));
     if let Some(Err(others)) = opened {
         problems.errors.extend(others.errors);
         problems.errors.sort_by_key(|problem| (*problem.place.file != *file, problem.place.mark));
@@ -69,29 +65,28 @@ fn with_directory(mut problems: Problems, path: &Path, text: &str, seen: &mut Ve
     problems
 }
 
-/// Reads the directory that the configuration at `path` names.
-fn open_directory(
-    path: &Path,
-    named: &DirectoryFile,
-    plans: &[String],
-    known: &mut Option<KnownDirectory>,
-    seen: &mut Vec<Seen>,
-) -> Result<Arc<Directory>, Problems> {
-    let file = path.parent().unwrap_or(Path::new("")).join(&named.path);
-    let (bytes, looked) = files::read(&file, max_directory_bytes(format(&name(&file))));
-    let print = looked.print.clone();
-    seen.push(looked);
-    let bytes = bytes.map_err(|reason| {
-        refuse(Problem::error(named.place.clone(), format!("names a file that {reason}")).found(name(&file)))
-    })?;
-    match known {
-        Some(known) if known.print == print && known.plans == plans => Ok(Arc::clone(&known.directory)),
-        _ => {
-            let directory = Arc::new(directory(plans, &decode(bytes, &file)?, &name(&file))?);
-            *known = Some(KnownDirectory { print, plans: plans.to_owned(), directory: Arc::clone(&directory) });
-            Ok(directory)
-        }
-    }
+/// Refuses other addresses than those in force.
+fn refuse_addresses(file: &str, in_force: &Server, wanted: &Server) -> Result<(), Problems> {
+    let listed = |addresses: &[SocketAddr]| {
+        let mut addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        addresses.sort_unstable();
+        addresses.join(", ")
+    };
+    let pairs = [
+        ("listeners", listed(&in_force.listeners), listed(&wanted.listeners)),
+        ("admin.address", in_force.admin.to_string(), wanted.admin.to_string()),
+    ];
+    let changed = pairs.into_iter().filter(|(_, in_force, wanted)| in_force != wanted);
+    let errors: Vec<Problem> = changed
+        .map(|(path, in_force, wanted)| {
+            let place = Place { file: file.into(), mark: None, path: path.to_owned() };
+            Problem::error(place, "cannot change while tollgate runs")
+                .found(wanted)
+                .expected(format!("{in_force}, as at the start"))
+                .hint("restart tollgate for other addresses; nothing of this file is in force before")
+        })
+        .collect();
+    if errors.is_empty() { Ok(()) } else { Err(Problems { errors, warnings: Vec::new(), more: 0 }) }
 }
 
 /// Reads the limits of a configuration, which may hold nothing else.
@@ -115,24 +110,6 @@ fn read_config_seen(path: &Path, seen: &mut Vec<Seen>) -> Result<String, Problem
         })
     })?;
     decode(bytes, path)
-}
-
-/// The directory from the text of the file that is called `file`; its customers are on these plans.
-pub fn directory(plans: &[String], text: &str, file: &str) -> Result<Directory, Problems> {
-    let plan = |wanted: &str| plans.iter().position(|plan| plan == wanted);
-    Directory::load(text, format(file), &rand::random(), &plan).map_err(|Faults { faults, more }| Problems {
-        errors: faults.into_iter().map(|(line, fault)| explain(file, line, &fault, plans)).collect(),
-        warnings: Vec::new(),
-        more,
-    })
-}
-
-/// What the directory `file` is written in, by the end of its name.
-fn format(file: &str) -> Format {
-    match Path::new(file).extension().and_then(|extension| extension.to_str()) {
-        Some("yaml" | "yml") => Format::Yaml,
-        _ => Format::Csv,
-    }
 }
 
 /// What `${NAME}` takes.
@@ -164,30 +141,4 @@ fn problem(file: &str, line: Option<usize>, message: impl Into<String>) -> Probl
 
 fn refuse(problem: Problem) -> Problems {
     Problems { errors: vec![problem], warnings: Vec::new(), more: 0 }
-}
-
-fn explain(file: &str, line: u64, fault: &Fault, plans: &[String]) -> Problem {
-    let problem = problem(file, usize::try_from(line).ok(), fault.to_string());
-    match fault {
-        Fault::Empty | Fault::MissingColumn(_) | Fault::UnknownColumn(_) | Fault::LaterColumn(_) => {
-            problem.expected("a first line `credential,customer,plan`, in any order")
-        }
-        Fault::UnknownPlan(name) => {
-            let near = config::nearest(name, plans.iter().map(String::as_str));
-            problem
-                .expected("one of the `plans` of the configuration")
-                .hint(near.map(|near| format!("did you mean `{near}`?")))
-        }
-        Fault::LineBreak => problem.hint("is a quote missing?"),
-        Fault::OtherPlan { .. } => problem.expected("the same plan on all lines of a customer"),
-        Fault::RepeatedColumn(_)
-        | Fault::FieldCount { .. }
-        | Fault::EmptyField(_)
-        | Fault::BadName
-        | Fault::HashedCredential
-        | Fault::RepeatedCredential(_)
-        | Fault::TooMany
-        | Fault::Malformed
-        | Fault::MalformedYaml => problem,
-    }
 }

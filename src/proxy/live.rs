@@ -11,6 +11,7 @@ use crate::ruleset::changes::{self, LimitChange};
 use crate::store::{Binding, LimitSpec, Store};
 use crate::telemetry::Telemetry;
 use crate::telemetry::meters::Meters;
+use crate::telemetry::names;
 
 /// A ruleset with everything that belongs to it. A request holds one from start to end; it is never modified.
 #[derive(Debug)]
@@ -62,6 +63,12 @@ impl Live {
             })
             .collect();
         let binding = store.bind(&specs);
+        if let Directory::Redis(asked) = &*directory {
+            let telemetry = telemetry.clone();
+            asked.observe(Box::new(move |result, took| {
+                telemetry.store_called(names::OP_CUSTOMER, result.as_str(), took);
+            }));
+        }
         let meters = Meters::new(telemetry, &ruleset);
         let pools_before: HashMap<&str, &Arc<Pool>> =
             before.iter().flat_map(|before| &before.pools).map(|pool| (pool.upstream.name.as_str(), pool)).collect();

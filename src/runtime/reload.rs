@@ -86,17 +86,10 @@ pub(super) struct Reloader {
     files: Vec<Seen>,
     /// What was read for what is in force.
     in_force: Vec<(PathBuf, Print)>,
-    addresses: Addresses,
     /// What was in force before, and may still hold for requests that came then.
     retired: Vec<Arc<Live>>,
     /// Whether there may be series of what is not in force any more.
     has_old_series: bool,
-}
-
-/// What cannot change while the process runs.
-pub(super) struct Addresses {
-    pub(super) listeners: Vec<SocketAddr>,
-    pub(super) admin: SocketAddr,
 }
 
 impl Reloader {
@@ -105,14 +98,13 @@ impl Reloader {
         telemetry: Telemetry,
         (reloads, asked): (Arc<Reloads>, Receiver<Asked>),
         origin: Option<Origin>,
-        addresses: Addresses,
     ) -> Self {
         let (loader, files) = match origin {
             Some(Origin { loader, files }) => (Some(Arc::new(Mutex::new(loader))), files),
             None => (None, Vec::new()),
         };
         let (in_force, retired) = (prints(&files), Vec::new());
-        Self { gateway, telemetry, reloads, asked, loader, files, in_force, addresses, retired, has_old_series: false }
+        Self { gateway, telemetry, reloads, asked, loader, files, in_force, retired, has_old_series: false }
     }
 
     /// Works until dropped.
@@ -205,10 +197,7 @@ impl Reloader {
                 drop(parts);
                 Outcome::Unchanged
             }
-            Ok(parts) => match self.addresses.refuse(&parts) {
-                errors if errors.is_empty() => self.apply(parts).await,
-                errors => Outcome::Refused { errors },
-            },
+            Ok(parts) => self.apply(parts).await,
             Err(errors) => Outcome::Refused { errors },
         };
         let now = self.gateway.clock.now();
@@ -312,34 +301,6 @@ impl Reloader {
         if let Err(error) = spawn_blocking(work).await {
             tracing::error!(%error, "cannot drop what is not in force any more");
         }
-    }
-}
-
-impl Addresses {
-    /// What a configuration asks for that needs another process.
-    fn refuse(&self, parts: &Parts) -> Vec<String> {
-        let sorted = |addresses: &[SocketAddr]| {
-            let mut addresses = addresses.to_vec();
-            addresses.sort_unstable();
-            addresses
-        };
-        let listed =
-            |addresses: &[SocketAddr]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        let message = |what: &str, found: &[SocketAddr], now: &[SocketAddr]| {
-            format!(
-                "{what} cannot change while tollgate runs\n  found: {}\n  in force: {}\n  hint: restart tollgate, or take the change back",
-                listed(found),
-                listed(now)
-            )
-        };
-        let mut errors = Vec::new();
-        if sorted(&parts.listeners) != sorted(&self.listeners) {
-            errors.push(message("`listeners`", &parts.listeners, &self.listeners));
-        }
-        if parts.admin != self.admin {
-            errors.push(message("`admin.address`", &[parts.admin], &[self.admin]));
-        }
-        errors
     }
 }
 
