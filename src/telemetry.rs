@@ -32,6 +32,7 @@ pub struct Telemetry {
     http_in_flight: IntGaugeVec,
     limit_requests: IntCounterVec,
     limit_tokens: IntCounterVec,
+    limit_cost_invalid: IntCounterVec,
     limit_near: IntCounterVec,
     limit_utilization: HistogramVec,
     limit_wait: HistogramVec,
@@ -78,6 +79,7 @@ impl Telemetry {
             http_in_flight: gauge(&registry, &names::HTTP_REQUESTS_IN_FLIGHT)?,
             limit_requests: counter(&registry, &names::LIMIT_REQUESTS)?,
             limit_tokens: counter(&registry, &names::LIMIT_TOKENS)?,
+            limit_cost_invalid: counter(&registry, &names::LIMIT_COST_INVALID)?,
             limit_near: counter(&registry, &names::LIMIT_NEAR)?,
             limit_utilization: histogram(&registry, &names::LIMIT_UTILIZATION, names::RATIO)?,
             limit_wait: histogram(&registry, &names::LIMIT_WAIT, names::WAIT_SECONDS)?,
@@ -164,6 +166,7 @@ impl Telemetry {
         series::retain(&self.limit_utilization, keep);
         series::retain(&self.limit_wait, keep);
         series::retain(&self.limit_retry_after, keep);
+        series::retain(&self.limit_cost_invalid, keep);
         series::retain(&self.limit_keys, keep);
         series::retain(&self.limit_keys_max, keep);
         series::retain(&self.limit_keys_evicted, keep);

@@ -29,11 +29,15 @@ const MOST_PREPARED: usize = 10_000;
 #[derive(Debug)]
 pub struct Meters {
     telemetry: Telemetry,
+    limit_names: Vec<String>,
+    plan_names: Vec<String>,
     routes: Vec<RouteMeters>,
     no_route: RouteMeters,
     upstreams: Vec<Histogram>,
     /// By limit and plan.
     limits: Grid<LimitMeters>,
+    /// By limit; only those whose responses tell costs.
+    costs_invalid: Vec<Option<IntCounter>>,
     decision: Histogram,
 }
 
@@ -74,6 +78,8 @@ struct Outcomes {
 struct LimitMeters {
     tokens_admitted: IntCounter,
     tokens_denied: IntCounter,
+    tokens_refunded: IntCounter,
+    tokens_debited: IntCounter,
     near: IntCounter,
     utilization: Histogram,
     wait: Histogram,
@@ -87,8 +93,14 @@ impl Meters {
     pub fn new(telemetry: &Telemetry, ruleset: &Ruleset) -> Self {
         let plans = ruleset.plans.len().saturating_add(1);
         let routes = ruleset.matcher.routes().iter();
+        let costs_invalid = ruleset.limits.iter().map(|limit| {
+            let counter = || telemetry.limit_cost_invalid.with_label_values(&[&limit.name]);
+            limit.cost.is_in_response().then(counter)
+        });
         let meters = Self {
             telemetry: telemetry.clone(),
+            limit_names: ruleset.limits.iter().map(|limit| limit.name.clone()).collect(),
+            plan_names: ruleset.plans.clone(),
             routes: routes
                 .map(|route| RouteMeters::new(telemetry, &route.name, Grid::new(route.limits.len(), plans)))
                 .collect(),
@@ -99,6 +111,7 @@ impl Meters {
                 .map(|upstream| telemetry.http_upstream_duration.with_label_values(&[&upstream.name]))
                 .collect(),
             limits: Grid::new(ruleset.limits.len(), plans),
+            costs_invalid: costs_invalid.collect(),
             decision: telemetry.decision_duration.with_label_values(&[SOURCE_LOCAL]),
         };
         let pairs: usize = ruleset.matcher.routes().iter().map(|route| route.limits.len().saturating_add(1)).sum();
@@ -115,14 +128,14 @@ impl Meters {
             for (place, limit) in route.limits.iter().enumerate() {
                 let limit = &ruleset.limits[limit.0];
                 for plan in each_plan(ruleset).filter(|plan| applies(limit, *plan)) {
-                    meters.outcomes(ruleset, limit, place, plan);
+                    meters.outcomes(&limit.name, self.plan_name(plan), place, plan);
                 }
             }
         }
         self.no_route.prepare_durations();
         for (id, limit) in ruleset.limits.iter().enumerate() {
             for plan in each_plan(ruleset).filter(|plan| applies(limit, *plan)) {
-                self.limit(ruleset, LimitId(id), plan);
+                self.limit(LimitId(id), plan);
             }
         }
     }
@@ -153,25 +166,51 @@ impl Meters {
         for (position, (standing, charge)) in verdict.standings.iter().zip(charges).enumerate() {
             let reported = verdict.tightest == Some(position);
             let place = ruleset.matcher.route(route).limits.iter().position(|id| *id == standing.limit);
-            let limit = &ruleset.limits[standing.limit.0];
-            let outcomes = place.and_then(|place| self.route(Some(route)).outcomes(ruleset, limit, place, plan));
+            let name = &ruleset.limits[standing.limit.0].name;
+            let outcomes =
+                place.and_then(|place| self.route(Some(route)).outcomes(name, self.plan_name(plan), place, plan));
             if let Some(outcomes) = outcomes {
                 outcomes.count(verdict.outcome, standing.decision, reported);
             }
-            if let Some(limit) = self.limit(ruleset, standing.limit, plan) {
+            if let Some(limit) = self.limit(standing.limit, plan) {
                 limit.count(verdict.outcome, standing, charge, reported);
             }
         }
     }
 
-    fn limit(&self, ruleset: &Ruleset, id: LimitId, plan: Option<PlanId>) -> Option<&LimitMeters> {
-        let name = &ruleset.limits.get(id.0)?.name;
-        self.limits.get(id.0, plan, || LimitMeters::new(&self.telemetry, name, plan_name(ruleset, plan)))
+    /// A request under `plan` gets back what these charges say.
+    pub fn refunded<'c>(&self, plan: Option<PlanId>, charges: impl IntoIterator<Item = &'c Charge>) {
+        for charge in charges {
+            if let Some(limit) = self.limit(LimitId(charge.limit), plan) {
+                limit.tokens_refunded.inc_by(charge.cost);
+            }
+        }
     }
-}
 
-fn plan_name(ruleset: &Ruleset, plan: Option<PlanId>) -> &str {
-    plan.and_then(|plan| ruleset.plans.get(plan.0)).map_or(NO_PLAN, String::as_str)
+    /// A request under `plan` owes what these charges say.
+    pub fn debited<'c>(&self, plan: Option<PlanId>, charges: impl IntoIterator<Item = &'c Charge>) {
+        for charge in charges {
+            if let Some(limit) = self.limit(LimitId(charge.limit), plan) {
+                limit.tokens_debited.inc_by(charge.cost);
+            }
+        }
+    }
+
+    /// A response did not tell its cost under `limit`.
+    pub fn cost_invalid(&self, limit: LimitId) {
+        if let Some(Some(counter)) = self.costs_invalid.get(limit.0) {
+            counter.inc();
+        }
+    }
+
+    fn limit(&self, limit: LimitId, plan: Option<PlanId>) -> Option<&LimitMeters> {
+        let name = self.limit_names.get(limit.0)?;
+        self.limits.get(limit.0, plan, || LimitMeters::new(&self.telemetry, name, self.plan_name(plan)))
+    }
+
+    fn plan_name(&self, plan: Option<PlanId>) -> &str {
+        plan.and_then(|plan| self.plan_names.get(plan.0)).map_or(NO_PLAN, String::as_str)
+    }
 }
 
 /// Every plan, then none.
@@ -257,9 +296,9 @@ impl RouteMeters {
         }
     }
 
-    fn outcomes(&self, ruleset: &Ruleset, limit: &Limit, place: usize, plan: Option<PlanId>) -> Option<&Outcomes> {
-        let make = || Outcomes::new(&self.telemetry, &self.name, &limit.name, plan_name(ruleset, plan));
-        self.outcomes.get(place, plan, make)
+    /// For the limit at `place`, and `plan`; both also by their names.
+    fn outcomes(&self, limit: &str, plan_name: &str, place: usize, plan: Option<PlanId>) -> Option<&Outcomes> {
+        self.outcomes.get(place, plan, || Outcomes::new(&self.telemetry, &self.name, limit, plan_name))
     }
 }
 
@@ -298,6 +337,8 @@ impl LimitMeters {
         Self {
             tokens_admitted: telemetry.limit_tokens.with_label_values(&[limit, plan, "admitted"]),
             tokens_denied: telemetry.limit_tokens.with_label_values(&[limit, plan, "denied"]),
+            tokens_refunded: telemetry.limit_tokens.with_label_values(&[limit, plan, "refunded"]),
+            tokens_debited: telemetry.limit_tokens.with_label_values(&[limit, plan, "debited"]),
             near: telemetry.limit_near.with_label_values(&[limit, plan]),
             utilization: telemetry.limit_utilization.with_label_values(&[limit, plan]),
             wait: telemetry.limit_wait.with_label_values(&[limit]),
@@ -306,9 +347,14 @@ impl LimitMeters {
     }
 
     fn count(&self, outcome: Outcome, standing: &Standing, charge: &Charge, reported: bool) {
+        if charge.manner.counts_denied && matches!(outcome, Outcome::Deny(_)) {
+            self.tokens_debited.inc_by(charge.cost);
+        }
         match (outcome, standing.decision) {
             (Outcome::Admit { .. }, decision) => {
-                self.tokens_admitted.inc_by(charge.cost);
+                if charge.manner.takes {
+                    self.tokens_admitted.inc_by(charge.cost);
+                }
                 let utilization = standing.utilization();
                 self.utilization.observe(utilization);
                 if utilization >= NEAR {
