@@ -12,7 +12,7 @@ use crate::support::{Gateway, Origin, now, wait_until};
 fn config(origin: &Origin, version: usize) -> String {
     format!(
         "{}limits:
-  guard: {{ algorithm: gcra, rate: 1000000000/s, burst: {}, key: client_address }}
+  guard: {{ algorithm: gcra, rate: 1000000/s, burst: {}, key: client_address }}
   few: {{ algorithm: gcra, rate: 1/d, burst: {}, key: {{ header: x-key }}, missing_key: skip }}
 {}",
         origin.upstream(),
@@ -42,7 +42,8 @@ fn under_load(gateway: &Gateway, clients: usize, work: impl FnOnce()) -> Figures
                     let mut times = Vec::new();
                     while !over.load(Ordering::Relaxed) {
                         let began = now();
-                        assert_eq!(client.get("/").status, 200);
+                        let answer = client.get("/");
+                        assert_eq!(answer.status, 200, "{}", answer.text());
                         times.push(now() - began);
                         requests.fetch_add(1, Ordering::Relaxed);
                     }
