@@ -166,6 +166,7 @@ impl Telemetry {
         series::retain(&self.limit_utilization, keep);
         series::retain(&self.limit_wait, keep);
         series::retain(&self.limit_retry_after, keep);
+        series::retain(&self.limit_cost_invalid, keep);
         series::retain(&self.limit_keys, keep);
         series::retain(&self.limit_keys_max, keep);
         series::retain(&self.limit_keys_evicted, keep);

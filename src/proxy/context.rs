@@ -155,7 +155,7 @@ impl Context {
             Admission::None => {}
             Admission::Waiting => {
                 self.refund(now, |_| false);
-                self.live.meters.refunded(&self.live.ruleset, self.plan, self.taken().map(|(charge, _)| charge));
+                self.live.meters.refunded(self.plan, self.taken().map(|(charge, _)| charge));
             }
             Admission::Passed { at } => {
                 let end = Completion {

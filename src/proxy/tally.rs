@@ -184,10 +184,10 @@ pub fn settle(context: &Context, now: Nanos) {
     let store = &context.gateway.store;
     if !owed.is_empty() {
         store.debit(&live.binding, &owed, now);
-        live.meters.debited(&live.ruleset, context.plan, &owed);
+        live.meters.debited(context.plan, &owed);
     }
     if !back.is_empty() {
         store.refund(&live.binding, &back, now);
-        live.meters.refunded(&live.ruleset, context.plan, back.iter().map(|(charge, _)| charge));
+        live.meters.refunded(context.plan, back.iter().map(|(charge, _)| charge));
     }
 }

@@ -29,6 +29,8 @@ const MOST_PREPARED: usize = 10_000;
 #[derive(Debug)]
 pub struct Meters {
     telemetry: Telemetry,
+    limit_names: Vec<String>,
+    plan_names: Vec<String>,
     routes: Vec<RouteMeters>,
     no_route: RouteMeters,
     upstreams: Vec<Histogram>,
@@ -89,14 +91,16 @@ struct LimitMeters {
 impl Meters {
     /// What requests under `ruleset` count on.
     pub fn new(telemetry: &Telemetry, ruleset: &Ruleset) -> Self {
+        let plans = ruleset.plans.len().saturating_add(1);
+        let routes = ruleset.matcher.routes().iter();
         let costs_invalid = ruleset.limits.iter().map(|limit| {
             let counter = || telemetry.limit_cost_invalid.with_label_values(&[&limit.name]);
             limit.cost.is_in_response().then(counter)
         });
-        let plans = ruleset.plans.len().saturating_add(1);
-        let routes = ruleset.matcher.routes().iter();
         let meters = Self {
             telemetry: telemetry.clone(),
+            limit_names: ruleset.limits.iter().map(|limit| limit.name.clone()).collect(),
+            plan_names: ruleset.plans.clone(),
             routes: routes
                 .map(|route| RouteMeters::new(telemetry, &route.name, Grid::new(route.limits.len(), plans)))
                 .collect(),
@@ -124,14 +128,14 @@ impl Meters {
             for (place, limit) in route.limits.iter().enumerate() {
                 let limit = &ruleset.limits[limit.0];
                 for plan in each_plan(ruleset).filter(|plan| applies(limit, *plan)) {
-                    meters.outcomes(ruleset, limit, place, plan);
+                    meters.outcomes(&limit.name, self.plan_name(plan), place, plan);
                 }
             }
         }
         self.no_route.prepare_durations();
         for (id, limit) in ruleset.limits.iter().enumerate() {
             for plan in each_plan(ruleset).filter(|plan| applies(limit, *plan)) {
-                self.limit(ruleset, LimitId(id), plan);
+                self.limit(LimitId(id), plan);
             }
         }
     }
@@ -162,30 +166,31 @@ impl Meters {
         for (position, (standing, charge)) in verdict.standings.iter().zip(charges).enumerate() {
             let reported = verdict.tightest == Some(position);
             let place = ruleset.matcher.route(route).limits.iter().position(|id| *id == standing.limit);
-            let limit = &ruleset.limits[standing.limit.0];
-            let outcomes = place.and_then(|place| self.route(Some(route)).outcomes(ruleset, limit, place, plan));
+            let name = &ruleset.limits[standing.limit.0].name;
+            let outcomes =
+                place.and_then(|place| self.route(Some(route)).outcomes(name, self.plan_name(plan), place, plan));
             if let Some(outcomes) = outcomes {
                 outcomes.count(verdict.outcome, standing.decision, reported);
             }
-            if let Some(limit) = self.limit(ruleset, standing.limit, plan) {
+            if let Some(limit) = self.limit(standing.limit, plan) {
                 limit.count(verdict.outcome, standing, charge, reported);
             }
         }
     }
 
     /// A request under `plan` gets back what these charges say.
-    pub fn refunded<'c>(&self, ruleset: &Ruleset, plan: Option<PlanId>, charges: impl IntoIterator<Item = &'c Charge>) {
+    pub fn refunded<'c>(&self, plan: Option<PlanId>, charges: impl IntoIterator<Item = &'c Charge>) {
         for charge in charges {
-            if let Some(limit) = self.limit(ruleset, LimitId(charge.limit), plan) {
+            if let Some(limit) = self.limit(LimitId(charge.limit), plan) {
                 limit.tokens_refunded.inc_by(charge.cost);
             }
         }
     }
 
     /// A request under `plan` owes what these charges say.
-    pub fn debited<'c>(&self, ruleset: &Ruleset, plan: Option<PlanId>, charges: impl IntoIterator<Item = &'c Charge>) {
+    pub fn debited<'c>(&self, plan: Option<PlanId>, charges: impl IntoIterator<Item = &'c Charge>) {
         for charge in charges {
-            if let Some(limit) = self.limit(ruleset, LimitId(charge.limit), plan) {
+            if let Some(limit) = self.limit(LimitId(charge.limit), plan) {
                 limit.tokens_debited.inc_by(charge.cost);
             }
         }
@@ -198,14 +203,14 @@ impl Meters {
         }
     }
 
-    fn limit(&self, ruleset: &Ruleset, id: LimitId, plan: Option<PlanId>) -> Option<&LimitMeters> {
-        let name = &ruleset.limits.get(id.0)?.name;
-        self.limits.get(id.0, plan, || LimitMeters::new(&self.telemetry, name, plan_name(ruleset, plan)))
+    fn limit(&self, limit: LimitId, plan: Option<PlanId>) -> Option<&LimitMeters> {
+        let name = self.limit_names.get(limit.0)?;
+        self.limits.get(limit.0, plan, || LimitMeters::new(&self.telemetry, name, self.plan_name(plan)))
     }
-}
 
-fn plan_name(ruleset: &Ruleset, plan: Option<PlanId>) -> &str {
-    plan.and_then(|plan| ruleset.plans.get(plan.0)).map_or(NO_PLAN, String::as_str)
+    fn plan_name(&self, plan: Option<PlanId>) -> &str {
+        plan.and_then(|plan| self.plan_names.get(plan.0)).map_or(NO_PLAN, String::as_str)
+    }
 }
 
 /// Every plan, then none.
@@ -291,9 +296,9 @@ impl RouteMeters {
         }
     }
 
-    fn outcomes(&self, ruleset: &Ruleset, limit: &Limit, place: usize, plan: Option<PlanId>) -> Option<&Outcomes> {
-        let make = || Outcomes::new(&self.telemetry, &self.name, &limit.name, plan_name(ruleset, plan));
-        self.outcomes.get(place, plan, make)
+    /// For the limit at `place`, and `plan`; both also by their names.
+    fn outcomes(&self, limit: &str, plan_name: &str, place: usize, plan: Option<PlanId>) -> Option<&Outcomes> {
+        self.outcomes.get(place, plan, || Outcomes::new(&self.telemetry, &self.name, limit, plan_name))
     }
 }
 
