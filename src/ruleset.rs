@@ -10,6 +10,7 @@ use crate::units::Nanos;
 
 pub mod charges;
 pub mod cost;
+pub mod denied;
 pub mod host;
 pub mod key;
 pub mod limit;
@@ -18,7 +19,7 @@ pub mod path;
 pub mod upstream;
 pub mod verdict;
 
-pub use limit::{Limit, LimitId, PlanId};
+pub use limit::{Limit, LimitId, PlanId, Share};
 pub use matcher::{Matcher, Route, RouteId};
 pub use upstream::{Upstream, UpstreamId};
 
@@ -39,10 +40,23 @@ pub struct Ruleset {
     pub customers: Option<CustomerRules>,
     /// The response headers that tell where a client stands.
     pub dialects: Dialects,
+    /// The request headers in which upstreams are told of limits that mark: what clients write there is taken away.
+    pub marks: Vec<http::HeaderName>,
     /// What is written about each request.
     pub access_log: AccessLog,
     /// How large a request's head may be.
     pub request_head: RequestHead,
+}
+
+impl Ruleset {
+    /// The upstreams that requests of `route` may go to.
+    pub fn reachable(&self, route: &Route) -> impl Iterator<Item = UpstreamId> {
+        let diverted = route.limits.iter().filter_map(|id| match self.limits[id.0].over_limit {
+            limit::OverLimit::Divert(upstream) => Some(upstream),
+            _ => None,
+        });
+        std::iter::once(route.upstream).chain(diverted)
+    }
 }
 
 /// How the client's address is found.
@@ -103,11 +117,34 @@ pub struct Dialects {
     pub ietf: bool,
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, and how the last is counted.
     pub x_ratelimit: Option<Reset>,
+    /// By how much `Retry-After` is spread, so that clients do not all come back at once.
+    pub retry_after_jitter: Option<Jitter>,
+}
+
+/// The most that is added to a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Jitter {
+    /// This share of it.
+    Share(Share),
+    /// This much.
+    Time(Nanos),
+}
+
+impl Jitter {
+    /// `time` with a part of the most added: `roll` of 2^32.
+    pub fn spread(self, time: Nanos, roll: u32) -> Nanos {
+        let most = match self {
+            Self::Share(share) => share.of(time.get()),
+            Self::Time(most) => most.get(),
+        };
+        let added = u128::from(most).saturating_mul(u128::from(roll)) >> u32::BITS;
+        time.saturating_add(Nanos::new(u64::try_from(added).unwrap_or(u64::MAX)))
+    }
 }
 
 impl Default for Dialects {
     fn default() -> Self {
-        Self { ietf: true, x_ratelimit: Some(Reset::Delta) }
+        Self { ietf: true, x_ratelimit: Some(Reset::Delta), retry_after_jitter: None }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 use pingora::proxy::Session;
 
-use crate::algorithm::{Decision, Denial};
+use crate::algorithm::{Charge, Charged, Decision, Denial, Manner};
 use crate::proxy::context::{Admission, Context};
 use crate::proxy::facts::{self, Refused, Target};
 use crate::proxy::identify;
@@ -54,12 +54,12 @@ pub async fn admit(session: &Session, context: &mut Context) -> Result<(), Answe
         KeyPart::Customer => Answer::CredentialMissing,
         part => Answer::KeyMissing(part.describe()),
     })?;
-    let balance_hash = match &ruleset.upstreams[route.upstream.0].balance {
-        Balance::ConsistentHash(part) => hasher.part(part, &facts, &resolved),
+    let balance_hashes = ruleset.reachable(route).filter_map(|upstream| match &ruleset.upstreams[upstream.0].balance {
+        Balance::ConsistentHash(part) => Some((upstream, hasher.part(part, &facts, &resolved)?)),
         _ => None,
-    };
+    });
 
-    context.balance_hash = balance_hash;
+    context.balance_hashes = balance_hashes.collect();
     context.customer = customer.map(|customer| Arc::clone(&customer.name));
     context.plan = plan;
     context.client = client;
@@ -104,6 +104,10 @@ async fn charge(context: &mut Context) -> Result<(), Answer> {
     let took = context.gateway.clock.now().saturating_sub(now);
     context.verdict = Verdict::new(&live.ruleset, &context.charges, &charged);
     let places = take_places(context, now);
+    if let Some(candidate) = context.verdict.candidate_to_charge(&live.ruleset) {
+        charge_candidate(context, candidate, now).await;
+    }
+    context.diverted = context.verdict.diverting(&live.ruleset).map(|(_, upstream)| upstream);
     live.meters.observe_verdict(&live.ruleset, route, context.plan, &context.charges, &context.verdict, took);
     match context.verdict.outcome {
         Outcome::Deny(_) => Err(Answer::Limited),
@@ -126,7 +130,7 @@ async fn charge(context: &mut Context) -> Result<(), Answer> {
 /// and what it was charged is taken back.
 fn take_places(context: &mut Context, now: Nanos) -> Vec<Place> {
     let waits = |standing: &Standing| match standing.decision {
-        Decision::Admit { wait } if wait > Nanos::ZERO => Some(now.saturating_add(wait)),
+        Decision::Admit { wait } if standing.binds && wait > Nanos::ZERO => Some(now.saturating_add(wait)),
         _ => None,
     };
     let mut places = Vec::new();
@@ -144,6 +148,21 @@ fn take_places(context: &mut Context, now: Nanos) -> Vec<Place> {
         }
     }
     places
+}
+
+/// Charges the candidate at `position` for a request that it would have let pass, so that it goes on as if it were in
+/// force. One that counts what runs is left as it is: how long the request would have run, nobody knows.
+async fn charge_candidate(context: &mut Context, position: usize, now: Nanos) {
+    let charge = &context.charges[position];
+    if context.live.ruleset.limits[charge.limit].rule(&charge.rule).holds() {
+        return;
+    }
+    let mut alone = [Charge { manner: Manner { binds: true, ..charge.manner }, ..charge.clone() }];
+    let charged = context.gateway.store.charge(&context.live.binding, &mut alone, now).await;
+    if let [Charged { decision, headroom }] = *charged {
+        let standing = &mut context.verdict.standings[position];
+        (standing.decision, standing.headroom) = (decision, headroom);
+    }
 }
 
 /// Holds the request back. A client that goes away ends this (see `connection`), and its charge is taken back.

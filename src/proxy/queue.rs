@@ -36,8 +36,8 @@ impl Queue {
     /// An empty queue.
     pub fn new(over_limit: &OverLimit) -> Self {
         let max_waiting = match over_limit {
-            OverLimit::Deny(_) => None,
             OverLimit::Delay { max_waiting, .. } => *max_waiting,
+            OverLimit::Deny(_) | OverLimit::Divert(_) | OverLimit::Mark(_) => None,
         };
         Self { max_waiting, waiting: Mutex::default() }
     }
@@ -66,7 +66,7 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ruleset::limit::Denied;
+    use crate::ruleset::denied::Denied;
 
     fn queue(max_waiting: Option<u64>) -> Arc<Queue> {
         Arc::new(Queue::new(&OverLimit::Delay { max_wait: Nanos::SECOND, max_waiting, denied: Denied::default() }))

@@ -5,7 +5,7 @@ use prometheus::{Histogram, IntCounter, IntGauge};
 
 use crate::algorithm::{Charge, Decision, Denial};
 use crate::ruleset::Ruleset;
-use crate::ruleset::limit::{Limit, LimitId, PlanId, Terms};
+use crate::ruleset::limit::{Limit, LimitId, OverLimit, PlanId, Terms};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::verdict::{Outcome, Standing, Verdict};
@@ -24,6 +24,8 @@ pub struct Meters {
     upstreams: Vec<Histogram>,
     /// By limit, then by plan (the last one: no plan).
     limits: Vec<Vec<Option<LimitMeters>>>,
+    /// By candidate, then by plan (the last one: no plan). Indexed like the limits; empty for those that are none.
+    candidates: Vec<Vec<Option<Comparison>>>,
     decision: Histogram,
 }
 
@@ -45,14 +47,19 @@ pub struct RouteMeters {
 struct Outcomes {
     admitted: IntCounter,
     delayed: IntCounter,
-    denied: IntCounter,
+    /// What is over the limit: denied, or what is done instead.
+    over: IntCounter,
 }
+
+/// What a limit and its candidate made of the same requests: by the limit's word, then by the candidate's.
+#[derive(Debug)]
+struct Comparison([[IntCounter; 3]; 3]);
 
 /// What is counted for one limit and plan, over all routes.
 #[derive(Debug)]
 struct LimitMeters {
     tokens_admitted: IntCounter,
-    tokens_denied: IntCounter,
+    tokens_over: IntCounter,
     near: IntCounter,
     utilization: Histogram,
     wait: Histogram,
@@ -67,16 +74,23 @@ impl Meters {
         let plans: Vec<&str> = ruleset.plans.iter().map(String::as_str).chain([NO_PLAN]).collect();
         let limits = ruleset.limits.iter().map(|limit| {
             let each = each_plan(ruleset).zip(&plans);
-            each.map(|(id, plan)| applies(limit, id).then(|| LimitMeters::new(telemetry, &limit.name, plan))).collect()
+            each.map(|(id, plan)| applies(limit, id).then(|| LimitMeters::new(telemetry, limit, plan))).collect()
+        });
+        let candidates = ruleset.limits.iter().map(|candidate| {
+            let live = candidate.candidate_of.map(|live| &ruleset.limits[live.0]);
+            let each = live.into_iter().flat_map(|live| each_plan(ruleset).zip(&plans).map(move |each| (live, each)));
+            each.map(|(live, (id, plan))| {
+                let compared = applies(live, id) && matches!(candidate.terms(id), Terms::Rule(_));
+                compared.then(|| Comparison::new(telemetry, &live.name, plan))
+            })
+            .collect()
         });
         let routes = ruleset.matcher.routes().iter().map(|route| {
             let outcomes = route.limits.iter().map(|id| {
                 let limit = &ruleset.limits[id.0];
                 let each = each_plan(ruleset).zip(&plans);
-                each.map(|(id, plan)| {
-                    applies(limit, id).then(|| Outcomes::new(telemetry, &route.name, &limit.name, plan))
-                })
-                .collect()
+                each.map(|(id, plan)| applies(limit, id).then(|| Outcomes::new(telemetry, &route.name, limit, plan)))
+                    .collect()
             });
             RouteMeters::new(telemetry, &route.name, outcomes.collect())
         });
@@ -89,6 +103,7 @@ impl Meters {
                 .map(|upstream| telemetry.http_upstream_duration.with_label_values(&[&upstream.name]))
                 .collect(),
             limits: limits.collect(),
+            candidates: candidates.collect(),
             decision: telemetry.decision_duration.with_label_values(&[SOURCE_LOCAL]),
         }
     }
@@ -116,6 +131,13 @@ impl Meters {
         took: Nanos,
     ) {
         self.decision.observe(took.as_secs_f64());
+        for (position, live) in verdict.compared(ruleset) {
+            let standing = &verdict.standings[position];
+            let comparison = self.candidates.get(standing.limit.0).and_then(|each| by_plan(each, plan)?.as_ref());
+            if let Some(Comparison(counters)) = comparison {
+                counters[word_of(live)][word_of(standing.decision)].inc();
+            }
+        }
         for (position, (standing, charge)) in verdict.standings.iter().zip(charges).enumerate() {
             let reported = verdict.tightest == Some(position);
             let place = ruleset.matcher.route(route).limits.iter().position(|id| *id == standing.limit);
@@ -139,9 +161,31 @@ fn each_plan(ruleset: &Ruleset) -> impl Iterator<Item = Option<PlanId>> {
     (0..ruleset.plans.len()).map(|plan| Some(PlanId(plan))).chain([None])
 }
 
-/// Only what can happen is exported.
+/// Only what can happen is exported. Candidates make nothing of requests.
 fn applies(limit: &Limit, plan: Option<PlanId>) -> bool {
-    matches!(limit.terms(plan), Terms::Rule(_))
+    limit.candidate_of.is_none() && matches!(limit.terms(plan), Terms::Rule(_))
+}
+
+/// What becomes of a request over this limit.
+const fn over(limit: &Limit) -> &'static str {
+    match limit.over_limit {
+        _ if limit.shadow => "shadow_denied",
+        OverLimit::Deny(_) | OverLimit::Delay { .. } => "denied",
+        OverLimit::Divert(_) => "diverted",
+        OverLimit::Mark(_) => "marked",
+    }
+}
+
+/// What a limit says of a request, as labels.
+const WORDS: [&str; 3] = ["admitted", "delayed", "denied"];
+
+/// The position of a decision in [`WORDS`].
+const fn word_of(decision: Decision) -> usize {
+    match decision {
+        Decision::Admit { wait: Nanos::ZERO } => 0,
+        Decision::Admit { .. } => 1,
+        Decision::Deny(_) => 2,
+    }
 }
 
 /// The entry of `plan` in a list that ends with the one for no plan.
@@ -211,52 +255,66 @@ impl Drop for InFlight {
 // === impl Outcomes ===
 
 impl Outcomes {
-    fn new(telemetry: &Telemetry, route: &str, limit: &str, plan: &str) -> Self {
-        let outcome = |outcome| telemetry.limit_requests.with_label_values(&[route, limit, plan, outcome]);
-        Self { admitted: outcome("admitted"), delayed: outcome("delayed"), denied: outcome("denied") }
+    fn new(telemetry: &Telemetry, route: &str, limit: &Limit, plan: &str) -> Self {
+        let outcome = |outcome| telemetry.limit_requests.with_label_values(&[route, &limit.name, plan, outcome]);
+        Self { admitted: outcome("admitted"), delayed: outcome("delayed"), over: outcome(over(limit)) }
     }
 
     fn count(&self, outcome: Outcome, decision: Decision, reported: bool) {
         match (outcome, decision) {
             (Outcome::Admit { .. }, Decision::Admit { wait: Nanos::ZERO }) => self.admitted.inc(),
-            (Outcome::Admit { .. }, _) => self.delayed.inc(),
-            (Outcome::Deny(_), _) if reported => self.denied.inc(),
+            (Outcome::Admit { .. }, Decision::Admit { .. }) => self.delayed.inc(),
+            (Outcome::Admit { .. }, Decision::Deny(_)) => self.over.inc(),
+            (Outcome::Deny(_), _) if reported => self.over.inc(),
             (Outcome::Deny(_), _) => {}
         }
+    }
+}
+
+// === impl Comparison ===
+
+impl Comparison {
+    fn new(telemetry: &Telemetry, limit: &str, plan: &str) -> Self {
+        let counter =
+            |live, candidate| telemetry.limit_candidate_requests.with_label_values(&[limit, plan, live, candidate]);
+        Self(WORDS.map(|live| WORDS.map(|candidate| counter(live, candidate))))
     }
 }
 
 // === impl LimitMeters ===
 
 impl LimitMeters {
-    fn new(telemetry: &Telemetry, limit: &str, plan: &str) -> Self {
+    fn new(telemetry: &Telemetry, limit: &Limit, plan: &str) -> Self {
+        let name = limit.name.as_str();
         Self {
-            tokens_admitted: telemetry.limit_tokens.with_label_values(&[limit, plan, "admitted"]),
-            tokens_denied: telemetry.limit_tokens.with_label_values(&[limit, plan, "denied"]),
-            near: telemetry.limit_near.with_label_values(&[limit, plan]),
-            utilization: telemetry.limit_utilization.with_label_values(&[limit, plan]),
-            wait: telemetry.limit_wait.with_label_values(&[limit]),
-            retry_after: telemetry.limit_retry_after.with_label_values(&[limit]),
+            tokens_admitted: telemetry.limit_tokens.with_label_values(&[name, plan, "admitted"]),
+            tokens_over: telemetry.limit_tokens.with_label_values(&[name, plan, over(limit)]),
+            near: telemetry.limit_near.with_label_values(&[name, plan]),
+            utilization: telemetry.limit_utilization.with_label_values(&[name, plan]),
+            wait: telemetry.limit_wait.with_label_values(&[name]),
+            retry_after: telemetry.limit_retry_after.with_label_values(&[name]),
         }
     }
 
     fn count(&self, outcome: Outcome, standing: &Standing, charge: &Charge, reported: bool) {
         match (outcome, standing.decision) {
-            (Outcome::Admit { .. }, decision) => {
+            (Outcome::Admit { .. }, Decision::Deny(_)) => {
+                self.tokens_over.inc_by(charge.cost);
+                self.utilization.observe(standing.utilization());
+            }
+            (Outcome::Admit { .. }, Decision::Admit { wait }) => {
                 self.tokens_admitted.inc_by(charge.cost);
                 let utilization = standing.utilization();
                 self.utilization.observe(utilization);
                 if utilization >= NEAR {
                     self.near.inc();
                 }
-                if let Decision::Admit { wait } = decision
-                    && wait > Nanos::ZERO
-                {
+                if wait > Nanos::ZERO {
                     self.wait.observe(wait.as_secs_f64());
                 }
             }
             (Outcome::Deny(denial), _) if reported => {
-                self.tokens_denied.inc_by(charge.cost);
+                self.tokens_over.inc_by(charge.cost);
                 if let Denial::Later { retry_after } = denial {
                     self.retry_after.observe(retry_after.as_secs_f64());
                 }
