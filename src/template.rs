@@ -104,13 +104,23 @@ impl Template {
         Ok(template)
     }
 
+    /// `text` as the source of a template that stands for it.
+    pub fn literal(text: &str) -> String {
+        text.replace('{', "{{ '{' }}")
+    }
+
     /// The text for one denial.
     ///
     /// Errors: the template fails for this denial, in a way that no sample showed; or what comes out is not JSON.
     pub fn render(&self, particulars: &Particulars<'_>) -> Result<String, Unfit> {
         let template = self.environment.get_template(NAME);
         let rendered = template.and_then(|template| template.render(particulars.to_value()));
-        let text = rendered.map_err(|error| Unfit::Fails(in_words(&error)))?;
+        let text = rendered.map_err(|error| match error.kind() {
+            ErrorKind::UnknownFilter | ErrorKind::UnknownTest | ErrorKind::UnknownFunction => {
+                Unfit::Syntax("there are no filters, tests or functions".to_owned())
+            }
+            _ => Unfit::Fails(in_words(&error)),
+        })?;
         if self.kind == TextKind::Json {
             serde_json::from_str::<serde::de::IgnoredAny>(&text).map_err(|error| Unfit::NotJson(error.to_string()))?;
         }
@@ -154,13 +164,7 @@ fn is_field_value(text: &str) -> bool {
 
 /// Line and reason.
 fn in_words(error: &Error) -> String {
-    let reason = match (error.kind(), error.detail()) {
-        (ErrorKind::UnknownFilter | ErrorKind::UnknownTest | ErrorKind::UnknownFunction, _) => {
-            "there are no filters, tests or functions".to_owned()
-        }
-        (_, Some(detail)) => detail.to_owned(),
-        (kind, None) => kind.to_string(),
-    };
+    let reason = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     match error.line() {
         Some(line) if line > 1 => format!("line {line}: {reason}"),
         _ => reason,
@@ -316,6 +320,15 @@ mod tests {
         }
         assert_eq!(unfit("{{ limit }}\n", TextKind::Field), Unfit::NotAField);
         assert!(Template::compile("{{ customer }}".to_owned(), TextKind::Field).is_ok());
+    }
+
+    #[test]
+    fn a_literal_stands_for_itself() {
+        for text in ["{{ limit }}", "{% if %}{# x #}", "{", "a{{b}}c{", "{\"a\": 1}"] {
+            assert_eq!(rendered(&Template::literal(text), TextKind::Plain, 0), text);
+        }
+        let source = Template::literal("{") + "{ limit }}";
+        assert_eq!(rendered(&source, TextKind::Plain, 0), "{{ limit }}");
     }
 
     #[test]

@@ -10,7 +10,8 @@ use crate::cli::source;
 use crate::config::{self, LimitSpec, Limits, Problems, Warning};
 use crate::ruleset::denied::{Body, Denied};
 use crate::ruleset::limit::{Limit, LimitId, OverLimit, PlanId, Share, Terms};
-use crate::ruleset::{Ruleset, key::Key};
+use crate::ruleset::matcher::Route;
+use crate::ruleset::{Jitter, Ruleset, key::Key};
 use crate::units::Nanos;
 
 /// What `tollgate check` takes.
@@ -70,11 +71,11 @@ struct Report {
     warnings: Vec<Warning>,
     /// What it is, in a line.
     summary: String,
-    limits: Vec<LimitReport>,
+    parts: Vec<Part>,
 }
 
-/// A limit in plain words.
-struct LimitReport {
+/// A limit, a route or another part of the configuration in plain words.
+struct Part {
     heading: String,
     /// Who is under it, and what holds for them.
     lines: Vec<(String, String)>,
@@ -97,10 +98,13 @@ impl Report {
             (ruleset.upstreams.len(), "upstream"),
         ];
         let counted = counts.map(|(count, what)| format!("{count} {what}{}", if count == 1 { "" } else { "s" }));
+        let parts = limits.into_iter().map(|limit| Part::of_limit(limit, ruleset));
+        let routes = ruleset.matcher.routes().iter().filter_map(Part::of_route);
+        let headers = ruleset.dialects.retry_after_jitter.map(Part::of_jitter);
         Self {
             warnings,
             summary: format!("{}: fine: {}", file.display(), counted.join(", ")),
-            limits: limits.into_iter().map(|limit| LimitReport::of_limit(limit, ruleset)).collect(),
+            parts: parts.chain(routes).chain(headers).collect(),
         }
     }
 
@@ -110,7 +114,7 @@ impl Report {
                 "{}: fine: limits only, for `check` and `simulate`; `run` needs listeners, upstreams and routes too",
                 file.display()
             ),
-            limits: limits.limits.iter().map(|limit| LimitReport::of_spec(limit, &limits.plans)).collect(),
+            parts: limits.limits.iter().map(|limit| Part::of_spec(limit, &limits.plans)).collect(),
             warnings: limits.warnings,
         }
     }
@@ -120,9 +124,9 @@ impl Report {
             writeln!(out, "{warning}")?;
         }
         writeln!(out, "{}", self.summary)?;
-        for limit in &self.limits {
-            writeln!(out, "\n{}", limit.heading)?;
-            for (who, what) in &limit.lines {
+        for part in &self.parts {
+            writeln!(out, "\n{}", part.heading)?;
+            for (who, what) in &part.lines {
                 writeln!(out, "  {who}: {what}")?;
             }
         }
@@ -130,13 +134,15 @@ impl Report {
     }
 }
 
-impl LimitReport {
+impl Part {
     fn of_limit(limit: &Limit, ruleset: &Ruleset) -> Self {
         let mut lines = merged(terms(limit, &ruleset.plans));
         lines.extend(over_the_limit(limit, ruleset).map(|words| (OVER_THE_LIMIT.to_owned(), words)));
         if limit.enabled < Share::WHOLE {
-            let share = f64::from(limit.enabled.0) / 10_000.0;
-            lines.push(("applies to".to_owned(), format!("{share} % of the keys, always the same ones")));
+            lines.push((
+                "applies to".to_owned(),
+                format!("{} of the keys, always the same ones", percent(limit.enabled)),
+            ));
         }
         if limit.shadow {
             lines.push(("shadow".to_owned(), "counts and reports what it would do, and never does it".to_owned()));
@@ -150,6 +156,21 @@ impl LimitReport {
             lines.extend(words.into_iter().map(|(who, words)| (format!("candidate ({algorithm}), {who}"), words)));
         }
         Self { heading: heading(&limit.name, limit.algorithm, Some(&limit.key)), lines }
+    }
+
+    /// A route that sets answers.
+    fn of_route(route: &Route) -> Option<Self> {
+        let words = format!("denied with {}, unless the limit sets its own", answer(&route.denied)?);
+        Some(Self { heading: format!("route {}", route.name), lines: vec![(OVER_THE_LIMIT.to_owned(), words)] })
+    }
+
+    fn of_jitter(jitter: Jitter) -> Self {
+        let most = match jitter {
+            Jitter::Share(share) => percent(share),
+            Jitter::Time(time) => time.to_string(),
+        };
+        let words = format!("up to {most} later than a retry would be admitted, never earlier");
+        Self { heading: "headers".to_owned(), lines: vec![("Retry-After".to_owned(), words)] }
     }
 
     fn of_spec(spec: &LimitSpec, plans: &[String]) -> Self {
@@ -224,6 +245,10 @@ fn waits(max_wait: Nanos, max_waiting: Option<u64>) -> Option<String> {
     (max_wait > Nanos::ZERO).then(|| format!("wait up to {max_wait}{most}"))
 }
 
+fn percent(share: Share) -> String {
+    format!("{} %", f64::from(share.0) / 10_000.0)
+}
+
 /// What is set of an answer.
 fn answer(denied: &Denied) -> Option<String> {
     let status = denied.status.map(|status| format!("status {status}"));
@@ -236,7 +261,7 @@ fn answer(denied: &Denied) -> Option<String> {
         }
     });
     let headers: Vec<&str> = denied.headers.iter().map(|(name, _)| name.as_str()).collect();
-    let headers = (!headers.is_empty()).then(|| format!("the header {}", headers.join(", ")));
+    let headers = (!headers.is_empty()).then(|| format!("headers of its own ({})", headers.join(", ")));
     let parts: Vec<String> = [status, grpc_status, body, headers].into_iter().flatten().collect();
     (!parts.is_empty()).then(|| parts.join(", "))
 }

@@ -73,7 +73,8 @@ fn text_kind(content_type: &Field<'_>) -> Option<TextKind> {
 fn template(field: &Field<'_>, kind: TextKind) -> Option<Template> {
     let names = words::all_of(Particulars::NAMES);
     let expected = format!("text in quotes, in which `{{{{ NAME }}}}` stands for a value; there are {names}");
-    field.parsed(&expected, |text| Template::compile(text.to_owned(), kind).map_err(misfit))
+    let quote = |value: String| Template::literal(&value);
+    field.parsed_with(&expected, quote, |text| Template::compile(text.to_owned(), kind).map_err(misfit))
 }
 
 fn misfit(unfit: Unfit) -> Misfit {

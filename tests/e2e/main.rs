@@ -7,6 +7,7 @@
 
 mod support;
 
+mod answers;
 mod balance;
 mod bodies;
 mod bursts;
