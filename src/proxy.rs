@@ -19,6 +19,7 @@ pub mod facts;
 pub mod forward;
 pub mod identify;
 pub mod live;
+pub mod own_usage;
 pub mod queue;
 pub mod respond;
 pub mod upstream;

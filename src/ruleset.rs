@@ -15,6 +15,7 @@ pub mod host;
 pub mod key;
 pub mod limit;
 pub mod matcher;
+pub mod own;
 pub mod path;
 pub mod upstream;
 pub mod verdict;
@@ -38,6 +39,8 @@ pub struct Ruleset {
     pub client_address: ClientAddress,
     /// Who is calling; absent where the configuration names no customers.
     pub customers: Option<CustomerRules>,
+    /// The path at which customers see where they stand; absent where they do not.
+    pub usage: Option<String>,
     /// The response headers that tell where a client stands.
     pub dialects: Dialects,
     /// The request headers in which upstreams are told of limits that mark: what clients write there is taken away.

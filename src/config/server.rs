@@ -8,7 +8,7 @@ use crate::config::later;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, every};
 use crate::config::scalar::{self, Misfit};
-use crate::ruleset::{AccessLog, ClientAddress, Dialects, RequestHead, Reset};
+use crate::ruleset::{AccessLog, ClientAddress, Dialects, RequestHead, Reset, path};
 
 /// The addresses that tollgate listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,6 +128,29 @@ fn trusted_proxies(field: &Field<'_>) -> Option<Vec<IpNet>> {
         }
         Some(network.trunc())
     }))
+}
+
+/// Reads `usage:`; the path.
+pub(super) fn usage(field: &Field<'_>, customers: bool) -> Option<String> {
+    const DEFAULT: &str = "/.tollgate/usage";
+    let section = field.section(&["path"], &[])?;
+    if !customers {
+        let problem = Problem::error(field.key_place(), "shows customers where they stand, and the file names none");
+        return field.fail(problem.expected("`customers:`, so that callers are known"));
+    }
+    section.get_or("path", DEFAULT.to_owned(), |field| {
+        field.parsed("a path, like `/.tollgate/usage`", |text| {
+            let canonical =
+                path::canonical(text).map_err(|message| Misfit { message: message.to_owned(), hint: None })?;
+            match canonical == text && text.len() > 1 {
+                true => Ok(canonical),
+                false => Err(Misfit {
+                    message: "is not a path as requests are matched".to_owned(),
+                    hint: (canonical.len() > 1).then(|| format!("did you mean `{canonical}`?")),
+                }),
+            }
+        })
+    })
 }
 
 /// Reads `headers:`.

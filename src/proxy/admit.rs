@@ -10,6 +10,7 @@ use crate::algorithm::{Charge, Charged, Decision, Denial, Manner};
 use crate::proxy::context::{Admission, Context};
 use crate::proxy::facts::{self, Refused, Target};
 use crate::proxy::identify;
+use crate::proxy::own_usage;
 use crate::proxy::queue::Place;
 use crate::proxy::respond::{self, Answer};
 use crate::proxy::upstream::deadline;
@@ -26,40 +27,53 @@ pub async fn admit(session: &Session, context: &mut Context) -> Result<(), Answe
     context.method = head.method.as_str().to_owned();
     context.is_grpc = respond::is_grpc(&head.headers);
     let found = read_target(session, context);
-    let route_id = found
-        .as_ref()
-        .ok()
+    let asks_usage = found.as_ref().is_ok_and(|(target, _)| own_usage::is_asked_for(context, &target.path));
+    let routed = found.as_ref().ok().filter(|_| !asks_usage);
+    let route_id = routed
         .and_then(|(target, client)| ruleset.matcher.find(&facts_of(&context.method, target, &head.headers, *client)));
     context.set_route(route_id);
     let (target, client) = found?;
-    let route = context.matched().ok_or(Answer::NoRoute)?;
     let facts = facts_of(&context.method, &target, &head.headers, client);
+    if asks_usage {
+        return Err(own_usage::answer(context, &facts).await);
+    }
+    let route = context.matched().ok_or(Answer::NoRoute)?;
 
     let customer = match &ruleset.customers {
-        Some(rules) => identify::identify(rules, &facts, &live.directory).await?,
+        Some(rules) => identify::identify(rules, &facts, &live.directory, &context.gateway.clock).await?,
         None => None,
     };
     let customer = customer.as_deref();
     let anonymous_plan = ruleset.customers.as_ref().and_then(|rules| rules.anonymous);
     let plan = customer.map(|customer| customer.plan).or(anonymous_plan);
-    let resolved = Resolved {
+    let mut resolved = Resolved {
         route: &route.name,
         path_pattern: &route.path_pattern,
+        upstream_node: None,
         caller: customer.map_or(Caller::Anonymous, |customer| Caller::Customer(&customer.name)),
         plan: plan.and_then(|plan| Some((plan, ruleset.plans.get(plan.0)?.as_str()))),
         own: customer.and_then(|customer| customer.own.as_deref()),
     };
     let hasher = &context.gateway.hasher;
-    let charges = ruleset.charges(route, &facts, &resolved, hasher).map_err(|missing| match missing.part {
-        KeyPart::Customer => Answer::CredentialMissing,
-        part => Answer::KeyMissing(part.describe()),
-    })?;
     let balance_hashes = ruleset.reachable(route).filter_map(|upstream| match &ruleset.upstreams[upstream.0].balance {
         Balance::ConsistentHash(part) => Some((upstream, hasher.part(part, &facts, &resolved)?)),
         _ => None,
     });
+    let balance_hashes: Vec<_> = balance_hashes.collect();
+    let pool = &live.pools[route.upstream.0];
+    let balance_hash = balance_hashes.iter().find(|(upstream, _)| *upstream == route.upstream).map(|(_, hash)| *hash);
+    let chosen = match ruleset.counts_by_node(route) {
+        true => Some(pool.choose(&[], balance_hash, context.gateway.clock.now()).ok_or(Answer::NoNode)?),
+        false => None,
+    };
+    resolved.upstream_node = chosen.as_ref().and_then(|chosen| pool.name(chosen));
+    let charges = ruleset.charges(route, &facts, &resolved, hasher).map_err(|missing| match missing.part {
+        KeyPart::Customer => Answer::CredentialMissing,
+        part => Answer::KeyMissing(part.describe()),
+    })?;
 
-    context.balance_hashes = balance_hashes.collect();
+    context.balance_hashes = balance_hashes;
+    context.chosen = chosen;
     context.customer = customer.map(|customer| Arc::clone(&customer.name));
     context.plan = plan;
     context.client = client;
@@ -108,6 +122,10 @@ async fn charge(context: &mut Context) -> Result<(), Answer> {
         charge_candidate(context, candidate, now).await;
     }
     context.diverted = context.verdict.diverting(&live.ruleset).map(|(_, upstream)| upstream);
+    if context.diverted.is_some() {
+        // a node of the route's own upstream
+        context.chosen = None;
+    }
     live.meters.observe_verdict(&live.ruleset, route, context.plan, &context.charges, &context.verdict, took);
     match context.verdict.outcome {
         Outcome::Deny(_) => Err(Answer::Limited),
@@ -151,10 +169,12 @@ fn take_places(context: &mut Context, now: Nanos) -> Vec<Place> {
 }
 
 /// Charges the candidate at `position` for a request that it would have let pass, so that it goes on as if it were in
-/// force. One that counts what runs is left as it is: how long the request would have run, nobody knows.
+/// force. One that counts denied requests has it already; one that counts what runs is left as it is, because nobody
+/// knows how long the request would have run.
 async fn charge_candidate(context: &mut Context, position: usize, now: Nanos) {
     let charge = &context.charges[position];
-    if context.live.ruleset.limits[charge.limit].rule(&charge.rule).holds() {
+    let holds = context.live.ruleset.limits[charge.limit].rule(&charge.rule).holds();
+    if holds || charge.manner.counts_denied {
         return;
     }
     let mut alone = [Charge { manner: Manner { binds: true, ..charge.manner }, ..charge.clone() }];

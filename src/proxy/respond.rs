@@ -52,6 +52,12 @@ pub enum Answer {
     KeyMissing(String),
     /// The credential is nobody's.
     CredentialUnknown,
+    /// The credential was good once.
+    CredentialExpired,
+    /// The customer is suspended.
+    Suspended,
+    /// Nobody can tell whose the credential is.
+    DirectoryAway,
     /// A limit denies.
     Limited,
     /// No node of the upstream is healthy.
@@ -62,14 +68,18 @@ pub enum Answer {
     UpstreamTimeout,
     /// A fault of tollgate's own.
     Internal,
+    /// A customer asked where it stands: this JSON.
+    Usage(String),
 }
 
 impl Answer {
     /// The status, unless a limit sets another.
     pub const fn status(&self) -> u16 {
         match self {
+            Self::Usage(_) => 200,
             Self::Malformed(_) | Self::KeyMissing(_) => 400,
-            Self::CredentialMissing | Self::CredentialUnknown => 401,
+            Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired => 401,
+            Self::Suspended => 403,
             Self::NoRoute => 404,
             Self::MethodNotAllowed => 405,
             Self::HeadTimeout | Self::BodyTimeout => 408,
@@ -78,7 +88,7 @@ impl Answer {
             Self::HeadTooLarge(_) => 431,
             Self::Internal => 500,
             Self::UpstreamFailed => 502,
-            Self::NoNode => 503,
+            Self::NoNode | Self::DirectoryAway => 503,
             Self::UpstreamTimeout => 504,
         }
     }
@@ -96,11 +106,15 @@ impl Answer {
             Self::CredentialMissing => "credential_missing",
             Self::KeyMissing(_) => "key_missing",
             Self::CredentialUnknown => "credential_unknown",
+            Self::CredentialExpired => "credential_expired",
+            Self::Suspended => "suspended",
+            Self::DirectoryAway => "directory_away",
             Self::Limited => "limited",
             Self::NoNode => "no_healthy_node",
             Self::UpstreamFailed => "upstream_failed",
             Self::UpstreamTimeout => "upstream_timeout",
             Self::Internal => "internal",
+            Self::Usage(_) => "usage",
         }
     }
 
@@ -108,7 +122,7 @@ impl Answer {
     const fn problem_type(&self) -> &'static str {
         match self {
             Self::Limited => QUOTA_EXCEEDED,
-            Self::NoNode => REDUCED_CAPACITY,
+            Self::NoNode | Self::DirectoryAway => REDUCED_CAPACITY,
             _ => "about:blank",
         }
     }
@@ -116,7 +130,7 @@ impl Answer {
     fn title(&self) -> &'static str {
         match self {
             Self::Limited => "Request quota exceeded",
-            Self::NoNode => "Temporarily reduced capacity",
+            Self::NoNode | Self::DirectoryAway => "Temporarily reduced capacity",
             other => StatusCode::from_u16(other.status())
                 .ok()
                 .and_then(|status| status.canonical_reason())
@@ -136,6 +150,9 @@ impl Answer {
             Self::CredentialMissing => "A credential is needed here.".to_owned(),
             Self::KeyMissing(part) => format!("The request lacks its {part}."),
             Self::CredentialUnknown => "The credential is not known.".to_owned(),
+            Self::CredentialExpired => "The credential has expired; a new one is needed.".to_owned(),
+            Self::Suspended => "The customer is suspended; retrying does not help.".to_owned(),
+            Self::DirectoryAway => "Whose the credential is cannot be told at the moment.".to_owned(),
             Self::Limited => match context.map(|context| context.verdict.outcome) {
                 Some(Outcome::Deny(Denial::Later { retry_after })) => {
                     format!("Retry in {}.", seconds_in_words(retry_after))
@@ -149,6 +166,7 @@ impl Answer {
             Self::UpstreamFailed => "The service behind this address could not be reached or broke off.".to_owned(),
             Self::UpstreamTimeout => "The service behind this address did not answer in time.".to_owned(),
             Self::Internal => "Something went wrong in the gateway.".to_owned(),
+            Self::Usage(_) => "Where the customer stands.".to_owned(),
         }
     }
 
@@ -156,9 +174,10 @@ impl Answer {
     const fn grpc_status(&self) -> u16 {
         match self {
             Self::Limited => 8,
-            Self::CredentialMissing | Self::CredentialUnknown => 16,
+            Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired => 16,
+            Self::Suspended => 7,
             Self::NoRoute | Self::MethodNotAllowed => 12,
-            Self::NoNode | Self::UpstreamFailed => 14,
+            Self::NoNode | Self::DirectoryAway | Self::UpstreamFailed => 14,
             Self::UpstreamTimeout => 4,
             Self::Internal => 13,
             _ => 3,
@@ -259,9 +278,16 @@ fn serialize(response: Response) -> Vec<u8> {
 
 /// `request` is the head of the request, as far as it is known.
 fn response(answer: &Answer, context: Option<&Context>, request: &HeaderMap) -> Response {
-    match context {
-        Some(context) if context.is_grpc => grpc_response(answer, context),
-        context => http_response(answer, context, request),
+    match (answer, context) {
+        (Answer::Usage(report), _) => {
+            let fields = vec![
+                (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+                (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
+            ];
+            Response { status: StatusCode::OK, fields, body: report.clone().into_bytes() }
+        }
+        (_, Some(context)) if context.is_grpc => grpc_response(answer, context),
+        (_, context) => http_response(answer, context, request),
     }
 }
 
@@ -316,7 +342,10 @@ fn common_fields(answer: &Answer, context: Option<&Context>) -> Vec<(HeaderName,
             fields.extend(time.map(|time| (header::RETRY_AFTER, HeaderValue::from(time.secs_ceil()))));
         }
     }
-    if matches!(answer, Answer::CredentialMissing | Answer::CredentialUnknown) {
+    if *answer == Answer::DirectoryAway {
+        fields.push((header::RETRY_AFTER, HeaderValue::from(1)));
+    }
+    if matches!(answer, Answer::CredentialMissing | Answer::CredentialUnknown | Answer::CredentialExpired) {
         fields.push((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
     }
     fields

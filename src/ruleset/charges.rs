@@ -18,7 +18,47 @@ pub struct MissingPart<'r> {
     pub part: &'r KeyPart,
 }
 
+/// One bucket of a caller, and where it is drawn from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bucket<'r> {
+    /// Asks where it stands, and takes nothing.
+    pub charge: Charge,
+    /// The names of the routes whose requests are charged to it.
+    pub routes: Vec<&'r str>,
+}
+
 impl Ruleset {
+    /// The buckets that requests like this one are charged to, whatever route they take; `resolved` says who is calling.
+    /// Limits by something that
+    /// this request does not have are left out, and those that nobody is told of.
+    pub fn buckets<'r>(&'r self, facts: &Facts<'_>, resolved: &Resolved<'_>, hasher: &KeyHasher) -> Vec<Bucket<'r>> {
+        const ASKS: Manner = Manner { binds: false, takes: false, counts_denied: false };
+        let mut buckets: Vec<Bucket<'r>> = Vec::new();
+        for route in self.matcher.routes() {
+            let here = Resolved { route: &route.name, path_pattern: &route.path_pattern, ..*resolved };
+            for charge in self.charges(route, facts, &here, hasher).unwrap_or_default() {
+                let limit = &self.limits[charge.limit];
+                if limit.key.counts_by_node() || !limit.is_visible() {
+                    continue;
+                }
+                match buckets
+                    .iter_mut()
+                    .find(|known| (known.charge.limit, known.charge.key) == (charge.limit, charge.key))
+                {
+                    Some(known) => known.routes.push(&route.name),
+                    None => buckets
+                        .push(Bucket { charge: Charge { cost: 0, manner: ASKS, ..charge }, routes: vec![&route.name] }),
+                }
+            }
+        }
+        buckets
+    }
+
+    /// Whether a limit of `route` counts by the node that requests go to, so that the node is chosen first.
+    pub fn counts_by_node(&self, route: &Route) -> bool {
+        route.limits.iter().any(|id| self.limits[id.0].key.counts_by_node())
+    }
+
     /// The charges of a request that takes `route`, one for each limit that applies to it.
     pub fn charges<'r>(
         &'r self,

@@ -22,4 +22,5 @@ mod process;
 mod refusals;
 mod routing;
 mod upstreams;
+mod usage;
 mod waiting;

@@ -1,0 +1,99 @@
+//! What customers see of themselves: their plan, their limits and what is left of each. Takes no tokens.
+
+use http::Method;
+use serde::Serialize;
+
+use crate::proxy::context::Context;
+use crate::proxy::identify;
+use crate::proxy::respond::Answer;
+use crate::ruleset::charges::Bucket;
+use crate::ruleset::key::{Caller, Facts, Resolved};
+use crate::units::Nanos;
+
+/// The body of the answer.
+#[derive(Serialize)]
+struct Report<'a> {
+    customer: &'a str,
+    plan: Option<&'a str>,
+    limits: Vec<Line<'a>>,
+}
+
+/// Where the customer stands under one limit. A limit that does not apply to the customer has no line.
+#[derive(Serialize)]
+struct Line<'a> {
+    limit: &'a str,
+    /// The routes whose requests count.
+    routes: Vec<&'a str>,
+    /// What the plan gives, in words.
+    terms: String,
+    quota: u64,
+    /// The time in which a spent quota is whole again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    window_seconds: Option<f64>,
+    /// The largest cost that would be admitted now; absent where any would.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remaining: Option<u64>,
+    /// The time until more can be had; 0 where nothing is missing.
+    more_in_seconds: f64,
+    /// The time until all can be had again.
+    full_in_seconds: f64,
+}
+
+/// Whether a request for `path` asks for the page.
+pub fn is_asked_for(context: &Context, path: &str) -> bool {
+    context.live.ruleset.usage.as_deref() == Some(path)
+}
+
+/// Answers the customer whose credential the request carries.
+pub async fn answer(context: &Context, facts: &Facts<'_>) -> Answer {
+    if facts.method != Method::GET && facts.method != Method::HEAD {
+        return Answer::MethodNotAllowed;
+    }
+    match report(context, facts).await {
+        Ok(report) => Answer::Usage(report),
+        Err(answer) => answer,
+    }
+}
+
+async fn report(context: &Context, facts: &Facts<'_>) -> Result<String, Answer> {
+    let (live, gateway) = (&context.live, &context.gateway);
+    let ruleset = &live.ruleset;
+    let rules = ruleset.customers.as_ref().ok_or(Answer::NoRoute)?;
+    let found = identify::identify(rules, facts, &live.directory, &gateway.clock).await?;
+    let customer = found.ok_or(Answer::CredentialMissing)?;
+    let plan = ruleset.plans.get(customer.plan.0).map(String::as_str);
+    let resolved = Resolved {
+        route: "",
+        path_pattern: "",
+        upstream_node: None,
+        caller: Caller::Customer(&customer.name),
+        plan: plan.map(|name| (customer.plan, name)),
+        own: customer.own.as_deref(),
+    };
+    let now = gateway.clock.now();
+    let mut limits = Vec::new();
+    for bucket in ruleset.buckets(facts, &resolved, &gateway.hasher) {
+        limits.extend(line(context, bucket, now).await);
+    }
+    let report = Report { customer: &customer.name, plan, limits };
+    serde_json::to_string(&report).map_err(|_| Answer::Internal)
+}
+
+async fn line<'a>(context: &'a Context, bucket: Bucket<'a>, now: Nanos) -> Option<Line<'a>> {
+    let Bucket { charge, routes } = bucket;
+    let limit = context.live.ruleset.limits.get(charge.limit)?;
+    let rule = limit.rule(&charge.rule).clone();
+    let charged = context.gateway.store.charge(&context.live.binding, &mut [charge], now).await;
+    let headroom = charged.first()?.headroom;
+    let policy = rule.policy();
+    Some(Line {
+        limit: &limit.name,
+        routes,
+        terms: rule.words(),
+        quota: policy.quota,
+        window_seconds: policy.window.map(Nanos::as_secs_f64),
+        remaining: headroom.remaining,
+        more_in_seconds: headroom.until_more.as_secs_f64(),
+        full_in_seconds: headroom.until_full.as_secs_f64(),
+    })
+}

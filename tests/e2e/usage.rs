@@ -1,0 +1,94 @@
+//! Customers see where they stand, and pay nothing for it.
+
+use crate::support::{Gateway, Origin};
+
+const CUSTOMERS: &str = "credential,customer,plan\nfree-key,acme,free\npro-key,globex,pro\n";
+
+fn with_usage(origin: &Origin, usage: &str) -> Gateway {
+    let config = format!(
+        "{}customers:
+  identify: [{{ header: x-api-key }}]
+  directory: {{ file: customers.csv }}
+  anonymous: {{ plan: free }}
+plans: [free, pro]
+{usage}
+limits:
+  per-customer: {{ key: customer, algorithm: gcra, rate: 1/h, burst: 3, plans: {{ pro: unlimited }} }}
+  per-route: {{ key: [route, customer], algorithm: fixed_window, limit: 5, window: 1d }}
+  per-tenant: {{ key: {{ header: x-tenant }}, missing_key: skip, algorithm: gcra, rate: 1/h, burst: 9 }}
+routes:
+  - {{ name: all, upstream: origin, limits: [per-customer, per-route, per-tenant] }}
+  - {{ name: reports, match: {{ path: /reports/** }}, upstream: origin, limits: [per-customer, per-route] }}
+",
+        origin.upstream()
+    );
+    Gateway::start_with(&config, &[("customers.csv", CUSTOMERS)], &[])
+}
+
+const FREE: (&str, &str) = ("x-api-key", "free-key");
+
+fn report(gateway: &Gateway, fields: &[(&str, &str)]) -> serde_json::Value {
+    let response = gateway.get("/.tollgate/usage", fields);
+    assert_eq!(response.status, 200, "{response:?}");
+    assert_eq!(response.field("content-type"), Some("application/json"));
+    assert_eq!(response.field("cache-control"), Some("no-store"));
+    response.json()
+}
+
+fn remaining(report: &serde_json::Value) -> Vec<(String, Vec<String>, u64)> {
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    let lines = report["limits"].as_array().unwrap();
+    let routes = |line: &serde_json::Value| line["routes"].as_array().unwrap().iter().map(text).collect();
+    lines.iter().map(|line| (text(&line["limit"]), routes(line), line["remaining"].as_u64().unwrap())).collect()
+}
+
+#[test]
+fn a_customer_sees_its_plan_and_what_is_left_and_pays_nothing() {
+    let origin = Origin::start();
+    let gateway = with_usage(&origin, "usage: {}");
+    let both = vec!["all".to_owned(), "reports".to_owned()];
+    let line = |limit: &str, routes: &[String], left| (limit.to_owned(), routes.to_vec(), left);
+    for _ in 0..10 {
+        let fresh = report(&gateway, &[FREE]);
+        assert_eq!((fresh["customer"].as_str(), fresh["plan"].as_str()), (Some("acme"), Some("free")));
+        let expected =
+            [line("per-customer", &both, 3), line("per-route", &both[..1], 5), line("per-route", &both[1..], 5)];
+        assert_eq!(remaining(&fresh), expected);
+    }
+    assert_eq!(gateway.get("/reports/1", &[FREE]).status, 200);
+    let used = report(&gateway, &[FREE, ("x-tenant", "t")]);
+    let expected = [
+        line("per-customer", &both, 2),
+        line("per-route", &both[..1], 5),
+        line("per-tenant", &both[..1], 9),
+        line("per-route", &both[1..], 4),
+    ];
+    assert_eq!(remaining(&used), expected);
+    let more = used["limits"][0]["more_in_seconds"].as_f64().unwrap();
+    assert!(more > 3000.0 && more <= 3600.0, "{used}");
+    assert_eq!(remaining(&report(&gateway, &[("x-api-key", "pro-key")])).len(), 2, "unlimited has no line");
+    assert_eq!(origin.count(), 1);
+}
+
+#[test]
+fn the_page_is_for_customers_and_for_reading() {
+    let origin = Origin::start();
+    let gateway = with_usage(&origin, "usage: { path: /me/quota }");
+    assert_eq!(gateway.get("/me/quota", &[FREE]).status, 200);
+    assert_eq!(gateway.get("/me//%71uota", &[FREE]).status, 200, "as every path it has one canonical spelling");
+    assert_eq!(gateway.get("/me/quota", &[]).status, 401);
+    assert_eq!(gateway.get("/me/quota", &[("x-api-key", "nobody")]).status, 401);
+    assert_eq!(gateway.client().exchange("POST", "/me/quota", &[FREE]).status, 405);
+    assert_eq!(gateway.client().exchange("HEAD", "/me/quota", &[FREE]).status, 200);
+    assert_eq!(origin.count(), 0);
+    assert_eq!(gateway.get("/.tollgate/usage", &[FREE]).status, 200, "a path like any other");
+    assert_eq!(origin.count(), 1);
+}
+
+#[test]
+fn without_the_setting_there_is_no_such_page() {
+    let origin = Origin::start();
+    let gateway = with_usage(&origin, "");
+    assert_eq!(gateway.get("/.tollgate/usage", &[FREE]).status, 200);
+    assert_eq!(origin.count(), 1, "the upstream answered");
+}
