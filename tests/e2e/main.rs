@@ -18,6 +18,7 @@ mod denials;
 mod edges;
 mod forwarding;
 mod operators;
+mod passing;
 mod process;
 mod refusals;
 mod routing;
