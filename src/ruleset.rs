@@ -198,3 +198,21 @@ impl Default for RequestHead {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_spread_from_what_they_are_to_the_most() {
+        let hour = Nanos::from_secs(3600);
+        let most = [(Jitter::Share(Share(100_000)), 360), (Jitter::Time(Nanos::from_secs(5)), 5)];
+        for (jitter, most) in most {
+            assert_eq!(jitter.spread(hour, 0), hour);
+            let latest = jitter.spread(hour, u32::MAX);
+            assert!(latest < Nanos::from_secs(3600 + most) && latest > Nanos::from_secs(3599 + most), "{latest}");
+            assert_eq!(jitter.spread(hour, 1 << 31), hour.saturating_add(Nanos::new(most * 500_000_000)));
+        }
+        assert_eq!(Jitter::Time(Nanos::MAX).spread(Nanos::MAX, u32::MAX), Nanos::MAX);
+    }
+}

@@ -242,3 +242,32 @@ fn a_candidate_is_not_compared_on_requests_that_another_limit_denies() {
     assert_eq!([ask("c"), ask("d")], [429, 429]);
     compared(&gateway, "tried", &[("admitted", "admitted", 2), ("denied", "admitted", 1), ("denied", "denied", 1)]);
 }
+
+#[test]
+fn a_request_that_does_not_pass_after_all_is_charged_to_nothing_but_a_candidate() {
+    let origin = Origin::start();
+    let queue = "key: all, algorithm: gcra, rate: 1/h, burst: 100, delay_after: 0,
+        over_limit: { delay: { max_wait: 1d, max_waiting: 1 } }, candidate: { algorithm: gcra, rate: 1/h, burst: 3 }";
+    let gateway = under(&origin, &[("queue", queue), ("watched", &format!("{TWO}, shadow: true"))]);
+    let wait = |delayed| {
+        let mut client = gateway.client();
+        client.ask("GET", "/", &[]);
+        requests(&gateway, "queue", "delayed", delayed);
+        client
+    };
+    assert_eq!(gateway.get("/", &[]).status, 200);
+    let waiting = wait(1);
+    assert_eq!(gateway.get("/", &[]).status, 429, "the queue is full");
+    drop(waiting);
+    gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
+    let waiting = wait(2);
+    // what went away gave its token back
+    requests(&gateway, "watched", "admitted", 3);
+    requests(&gateway, "watched", "shadow_denied", 0);
+    assert_eq!(gateway.get("/", &[]).status, 429);
+    let counts =
+        [("admitted", "admitted", 1), ("delayed", "admitted", 2), ("denied", "admitted", 1), ("denied", "denied", 1)];
+    compared(&gateway, "queue", &counts);
+    drop(waiting);
+    assert_eq!(origin.count(), 1);
+}
