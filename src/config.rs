@@ -8,6 +8,7 @@ use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::{AccessLog, ClientAddress, Dialects, Matcher, RequestHead, Ruleset};
 
 mod candidate;
+mod cost;
 mod customers;
 mod denied;
 mod document;

@@ -137,7 +137,9 @@ impl Report {
 impl Part {
     fn of_limit(limit: &Limit, ruleset: &Ruleset) -> Self {
         let mut lines = merged(terms(limit, &ruleset.plans));
+        let costs = [("cost", limit.cost.words()), ("charged", limit.charge.words())];
         lines.extend(over_the_limit(limit, ruleset).map(|words| (OVER_THE_LIMIT.to_owned(), words)));
+        lines.extend(costs.into_iter().filter_map(|(what, words)| Some((what.to_owned(), words?))));
         if limit.enabled < Share::WHOLE {
             lines.push((
                 "applies to".to_owned(),

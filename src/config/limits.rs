@@ -8,17 +8,19 @@ use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::spec::{LimitSpec, PlanSpec};
 use crate::config::terms::{AllTerms, Asks, LimitTerms, NamedPlan};
-use crate::config::{key, later, over_limit, scalar, words};
+use crate::config::{cost, key, later, over_limit, scalar, words};
 use crate::ruleset::cost::{ChargeRule, CostRule};
 use crate::ruleset::key::{Key, KeyPart};
 use crate::ruleset::limit::{Limit, MissingKey, OverLimit, Share};
 
 /// What a limit takes besides the parameters of its algorithm.
-const SETTINGS: [&str; 10] = [
+const SETTINGS: [&str; 12] = [
     "algorithm",
     "key",
     "mode",
     "plans",
+    "cost",
+    "charge",
     "missing_key",
     "over_limit",
     "max_keys",
@@ -161,6 +163,9 @@ impl<'a> Reader<'_, 'a> {
         let limit = LimitTerms { limit: self.field, algorithm, base: &base, plans: self.plans, setting: self.setting };
         let named = limit.named(&section)?;
         let terms = limit.compile(&named)?;
+        if let Some((cost, charge)) = &others.cost {
+            cost::check(&section, (cost, charge), &terms, &self.plans.all().collect::<Vec<_>>())?;
+        }
         let spec = self.spec(algorithm, &base, &named, others.over_limit.as_ref()?);
         match (spec.max_wait, terms.rules.iter().any(Rule::reserves)) {
             (Some(_), false) => self.warn_of_idle_delay(),
@@ -197,6 +202,7 @@ impl<'a> Reader<'_, 'a> {
             }),
             shadow: section.get_or("shadow", false, Field::flag),
             key,
+            cost: cost::read(section),
             mode: section.get_or("mode", (), |field| field.choice(&[("sticky", ())], later::MODE)),
             missing_key: section.get_or("missing_key", MissingKey::default(), |field| {
                 let words = [("deny", MissingKey::Deny), ("share", MissingKey::Share), ("skip", MissingKey::Skip)];
@@ -299,6 +305,7 @@ struct Others<'a> {
     key: Option<Key>,
     shadow: Option<bool>,
     enabled: Option<Share>,
+    cost: Option<(CostRule, ChargeRule)>,
     mode: Option<()>,
     missing_key: Option<MissingKey>,
     over_limit: Option<OverLimit>,
@@ -309,6 +316,7 @@ struct Others<'a> {
 impl Others<'_> {
     fn limit(self, name: &str, algorithm: AlgorithmName, terms: AllTerms) -> Option<Limit> {
         let () = self.mode?;
+        let (cost, charge) = self.cost?;
         Some(Limit {
             name: name.to_owned(),
             algorithm,
@@ -319,8 +327,8 @@ impl Others<'_> {
             missing_key: self.missing_key?,
             over_limit: self.over_limit?,
             max_keys: self.max_keys?,
-            cost: CostRule::default(),
-            charge: ChargeRule::default(),
+            cost,
+            charge,
             shadow: self.shadow?,
             enabled: self.enabled?,
             candidate_of: None,

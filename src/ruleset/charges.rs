@@ -87,8 +87,8 @@ impl Ruleset {
                     continue;
                 }
             }
-            let manner = Manner { binds: limit.binds(), ..Manner::USUAL };
-            charges.push(Charge { limit: id.0, rule, key, cost: 1, manner });
+            let (cost, manner) = limit.asks(facts);
+            charges.push(Charge { limit: id.0, rule, key, cost, manner });
         }
         Ok(charges)
     }

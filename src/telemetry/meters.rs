@@ -26,6 +26,8 @@ pub struct Meters {
     limits: Vec<Vec<Option<LimitMeters>>>,
     /// By candidate, then by plan (the last one: no plan). Indexed like the limits; empty for those that are none.
     candidates: Vec<Vec<Option<Comparison>>>,
+    /// By limit; only those whose responses tell costs.
+    costs_invalid: Vec<Option<IntCounter>>,
     decision: Histogram,
 }
 
@@ -60,6 +62,8 @@ struct Comparison([[IntCounter; 3]; 3]);
 struct LimitMeters {
     tokens_admitted: IntCounter,
     tokens_over: IntCounter,
+    tokens_refunded: IntCounter,
+    tokens_debited: IntCounter,
     near: IntCounter,
     utilization: Histogram,
     wait: Histogram,
@@ -85,6 +89,10 @@ impl Meters {
             })
             .collect()
         });
+        let costs_invalid = ruleset.limits.iter().map(|limit| {
+            let counter = || telemetry.limit_cost_invalid.with_label_values(&[&limit.name]);
+            (limit.cost.is_in_response() && limit.candidate_of.is_none()).then(counter)
+        });
         let routes = ruleset.matcher.routes().iter().map(|route| {
             let outcomes = route.limits.iter().map(|id| {
                 let limit = &ruleset.limits[id.0];
@@ -104,6 +112,7 @@ impl Meters {
                 .collect(),
             limits: limits.collect(),
             candidates: candidates.collect(),
+            costs_invalid: costs_invalid.collect(),
             decision: telemetry.decision_duration.with_label_values(&[SOURCE_LOCAL]),
         }
     }
@@ -148,6 +157,31 @@ impl Meters {
             if let Some(limit) = self.limit(standing.limit, plan) {
                 limit.count(verdict.outcome, standing, charge, reported);
             }
+        }
+    }
+
+    /// A request under `plan` gets back what these charges say.
+    pub fn refunded<'c>(&self, plan: Option<PlanId>, charges: impl IntoIterator<Item = &'c Charge>) {
+        for charge in charges {
+            if let Some(limit) = self.limit(LimitId(charge.limit), plan) {
+                limit.tokens_refunded.inc_by(charge.cost);
+            }
+        }
+    }
+
+    /// A request under `plan` owes what these charges say.
+    pub fn debited<'c>(&self, plan: Option<PlanId>, charges: impl IntoIterator<Item = &'c Charge>) {
+        for charge in charges {
+            if let Some(limit) = self.limit(LimitId(charge.limit), plan) {
+                limit.tokens_debited.inc_by(charge.cost);
+            }
+        }
+    }
+
+    /// A response did not tell its cost under `limit`.
+    pub fn cost_invalid(&self, limit: LimitId) {
+        if let Some(Some(counter)) = self.costs_invalid.get(limit.0) {
+            counter.inc();
         }
     }
 
@@ -289,6 +323,8 @@ impl LimitMeters {
         Self {
             tokens_admitted: telemetry.limit_tokens.with_label_values(&[name, plan, "admitted"]),
             tokens_over: telemetry.limit_tokens.with_label_values(&[name, plan, over(limit)]),
+            tokens_refunded: telemetry.limit_tokens.with_label_values(&[name, plan, "refunded"]),
+            tokens_debited: telemetry.limit_tokens.with_label_values(&[name, plan, "debited"]),
             near: telemetry.limit_near.with_label_values(&[name, plan]),
             utilization: telemetry.limit_utilization.with_label_values(&[name, plan]),
             wait: telemetry.limit_wait.with_label_values(&[name]),
@@ -297,13 +333,19 @@ impl LimitMeters {
     }
 
     fn count(&self, outcome: Outcome, standing: &Standing, charge: &Charge, reported: bool) {
+        let passed = matches!(outcome, Outcome::Admit { .. }) && standing.decision.is_admitted();
+        if charge.manner.counts_denied && !passed {
+            self.tokens_debited.inc_by(charge.cost);
+        }
         match (outcome, standing.decision) {
             (Outcome::Admit { .. }, Decision::Deny(_)) => {
                 self.tokens_over.inc_by(charge.cost);
                 self.utilization.observe(standing.utilization());
             }
             (Outcome::Admit { .. }, Decision::Admit { wait }) => {
-                self.tokens_admitted.inc_by(charge.cost);
+                if charge.manner.takes {
+                    self.tokens_admitted.inc_by(charge.cost);
+                }
                 let utilization = standing.utilization();
                 self.utilization.observe(utilization);
                 if utilization >= NEAR {

@@ -13,6 +13,7 @@ mod bodies;
 mod bursts;
 mod concurrency;
 mod connections;
+mod costs;
 mod customers;
 mod denials;
 mod edges;
