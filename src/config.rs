@@ -5,12 +5,14 @@
 //! are handed in.
 
 use crate::ruleset::limit::Limit;
-use crate::ruleset::{AccessLog, ClientAddress, Dialects, Matcher, RequestHead, Ruleset};
+use crate::ruleset::{Access, AccessLog, Bypass, ClientAddress, Dialects, Matcher, RequestHead, Ruleset};
 
+mod access;
 mod customers;
 mod document;
 mod environment;
 mod findings;
+mod identify;
 mod key;
 mod later;
 mod limits;
@@ -31,17 +33,19 @@ mod words;
 
 pub use customers::DirectoryFile;
 pub use document::MAX_BYTES;
+pub use identify::JwksFile;
 pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
 pub use server::Server;
 pub use spec::{LimitSpec, PlanSpec};
 pub use suggest::nearest;
 
+use customers::Customers;
 use findings::Findings;
 use limits::{Checked, Setting};
 use names::Names;
 use read::{Context, Field, Section};
 
-const SECTIONS: [&str; 12] = [
+const SECTIONS: [&str; 15] = [
     "listeners",
     "admin",
     "client_address",
@@ -50,6 +54,9 @@ const SECTIONS: [&str; 12] = [
     "plans",
     "limits",
     "routes",
+    "access",
+    "bypass",
+    "cors",
     "usage",
     "headers",
     "access_log",
@@ -65,6 +72,8 @@ pub struct Loaded {
     pub server: Server,
     /// The file that names the customers, if there are any.
     pub directory: Option<DirectoryFile>,
+    /// The file of the keys that tokens are verified with, if there are tokens.
+    pub jwks: Option<JwksFile>,
     /// What is suspicious about it.
     pub warnings: Vec<Warning>,
 }
@@ -98,23 +107,34 @@ pub fn load_limits(text: &str, file: &str, environment: &dyn Fn(&str) -> Option<
     Ok(Limits { warnings, ..limits })
 }
 
-/// The plans of a configuration and the file that names its customers, whatever is wrong elsewhere in it: to look into
-/// that file all the same. `None` if there is none, or if these cannot be read either.
-pub fn load_directory(
+/// The files about customers that a configuration names.
+#[derive(Clone, Debug)]
+pub struct CustomerFiles {
+    /// The names of the plans.
+    pub plans: Vec<String>,
+    /// The file that names the customers, if there is one.
+    pub directory: Option<DirectoryFile>,
+    /// The file of the keys that tokens are verified with, if there are tokens.
+    pub jwks: Option<JwksFile>,
+}
+
+/// The files about customers that a configuration names, whatever is wrong elsewhere in it: to look into them all the
+/// same. `None` if there are none, or if what names them cannot be read either.
+pub fn load_customer_files(
     text: &str,
     file: &str,
     environment: &dyn Fn(&str) -> Option<String>,
-) -> Option<(Vec<String>, DirectoryFile)> {
+) -> Option<CustomerFiles> {
     let findings = Findings::new(file);
     let root = document::parse(text, &findings)?;
     let context = Context { findings: &findings, environment };
     let top = Field::root(&context, &root).mapping_if()?;
     // a misspelt `plans` is no reason to blame the customers
     top.get("plans")?;
-    let plans = limits::read_plans(&top, Setting::Gateway { planless: true, customers: true });
-    let customers = customers::read(&top, &plans)??;
-    let names = plans.all().map(str::to_owned).collect();
-    (!findings.has_errors()).then_some((names, customers.directory))
+    let plans = limits::read_plans(&top, Setting::Gateway { planless: true, customers: true, tokens: true });
+    let Customers { directory, jwks, .. } = customers::read(&top, &plans)??;
+    let plans = plans.all().map(str::to_owned).collect();
+    (!findings.has_errors()).then_some(CustomerFiles { plans, directory, jwks })
 }
 
 /// Whether the text is a configuration of limits (and plans) only, good for `check` and `simulate`. False for a text
@@ -152,11 +172,14 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let client_address = top.get_or("client_address", ClientAddress::default(), server::client_address);
     let (upstream_names, upstreams) = upstreams::read(top);
     let outline = customers::outline(top);
-    let setting = Setting::Gateway { planless: outline.planless, customers: outline.customers };
+    let setting = Setting::Gateway { planless: outline.planless, customers: outline.customers, tokens: outline.tokens };
     let plans = limits::read_plans(top, setting);
     let customers = customers::read(top, &plans);
     let (limit_names, limits) = limits::read(top, &plans, setting);
-    let routes = routes::read(top, &upstream_names, &limit_names);
+    let access = top.get_or("access", Access::default(), access::access);
+    let bypass = top.get_or("bypass", Bypass::default(), |field| access::bypass(field, &Bypass::default()));
+    let routes = routes::read(top, &upstream_names, &limit_names, &bypass.unwrap_or_default());
+    let cors = top.get_with("cors", access::cors);
     let usage = top.get_with("usage", |field| server::usage(field, outline.customers));
     let dialects = top.get_or("headers", Dialects::default(), server::dialects);
     let access_log = top.get_or("access_log", AccessLog::default(), server::access_log);
@@ -169,7 +192,10 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     if let Some(field) = top.get("plans").filter(|_| !outline.customers) {
         field.warn("no request has a plan: the file names no `customers`", None);
     }
-    let (rules, directory) = customers?.map(|customers| (customers.rules, customers.directory)).unzip();
+    let (rules, directory, jwks) = match customers? {
+        Some(Customers { rules, directory, jwks }) => (Some(rules), directory, jwks),
+        None => (None, None, None),
+    };
     let ruleset = Ruleset {
         matcher: Matcher::new(routes),
         limits: limits
@@ -180,12 +206,14 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         upstreams: upstreams.into_iter().collect::<Option<Vec<_>>>()?,
         client_address: client_address?,
         customers: rules,
+        access: access?,
+        cors: cors?,
         usage: usage?,
         dialects: dialects?,
         access_log: access_log?,
         request_head: request_head?,
     };
-    Some(Loaded { ruleset, server: server?, directory, warnings: Vec::new() })
+    Some(Loaded { ruleset, server: server?, directory, jwks, warnings: Vec::new() })
 }
 
 /// Only said of files without errors: in others the use may be what is wrong.

@@ -7,8 +7,11 @@ use crate::ruleset::limit::OwnTerms;
 use crate::units::Nanos;
 
 pub mod directory;
+pub mod jwt;
 
 pub use directory::{Directory, Fault, Faults, Format};
+pub use jwt::keys::{KeyFault, Keys};
+pub use jwt::{TokenFault, Tokens};
 
 /// Somebody who is known by a credential, or by several.
 #[derive(Clone, Debug, PartialEq)]

@@ -19,7 +19,7 @@ mod upkeep;
 
 use crate::admin::Admin;
 use crate::clock::{Clock, SystemClock};
-use crate::customers::Directory;
+use crate::customers::{Directory, Tokens};
 use crate::proxy::connection::Edge;
 use crate::proxy::live::Live;
 use crate::proxy::{Gateway, Shared};
@@ -39,6 +39,8 @@ pub struct Setup {
     pub ruleset: Ruleset,
     /// The customers.
     pub directory: Directory,
+    /// Whose tokens are good; absent where there are none.
+    pub tokens: Option<Tokens>,
     /// Identifies the configuration's text.
     pub hash: String,
     /// Where to serve the sample upstream, if at all.
@@ -77,7 +79,7 @@ pub struct Prepared {
 
 /// Does everything that can fail.
 pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
-    let Setup { listeners, admin, ruleset, directory, hash, sample } = setup;
+    let Setup { listeners, admin, ruleset, directory, tokens, hash, sample } = setup;
     for address in listeners.iter().chain([&admin]).chain(&sample) {
         // pingora would try for 30 s and then go on without the listener.
         TcpListener::bind(address).map_err(|error| StartError::Bind { address: *address, error })?;
@@ -85,7 +87,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let telemetry = Telemetry::new()?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let store = Arc::new(Store::Local(LocalStore::new()));
-    let live = Live::new(ruleset, directory, hash, &store, &telemetry);
+    let live = Live::new(ruleset, directory, tokens, hash, &store, &telemetry);
     telemetry.ruleset_in_force(&live.hash, clock.now());
     let gateway = Gateway::new(Shared {
         live: ArcSwap::from_pointee(live),

@@ -37,7 +37,7 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
         node.address = args.upstream.to_string();
     }
     let directory = source::directory(&loaded.ruleset.plans, CUSTOMERS, "config/customers.csv")?;
-    let mut setup = assemble(Source { loaded, directory, text: CONFIG.to_owned() });
+    let mut setup = assemble(Source { loaded, directory, tokens: None, text: CONFIG.to_owned() });
     setup.sample = Some(args.upstream);
     let prepared = runtime::prepare(setup).map_err(RunError::Demo)?;
     introduce(args, out)?;

@@ -53,12 +53,13 @@ pub fn execute(args: &RunArgs) -> Result<(), RunError> {
 }
 
 /// A gateway from a configuration and what it names.
-pub(super) fn assemble(Source { loaded, directory, text }: Source) -> Setup {
+pub(super) fn assemble(Source { loaded, directory, tokens, text }: Source) -> Setup {
     Setup {
         listeners: loaded.server.listeners,
         admin: loaded.server.admin,
         ruleset: loaded.ruleset,
         directory,
+        tokens,
         hash: hash(&text),
         sample: None,
     }

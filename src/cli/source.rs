@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
-use crate::config::{self, DirectoryFile, Limits, Loaded, Mark, Place, Problem, Problems};
-use crate::customers::{Directory, Fault, Faults, Format};
+use crate::config::{self, DirectoryFile, JwksFile, Limits, Loaded, Mark, Place, Problem, Problems};
+use crate::customers::{Directory, Fault, Faults, Format, KeyFault, Keys, Tokens};
 
 /// The largest directory of customers that is read: as CSV room for millions; as YAML, which takes many times its size
 /// while it is read, for what is kept by hand.
@@ -16,6 +17,9 @@ const fn max_directory_bytes(format: Format) -> usize {
     }
 }
 
+/// The largest set of keys that is read.
+const MAX_JWKS_BYTES: usize = 1 << 20;
+
 /// A configuration with everything it names.
 #[derive(Debug)]
 pub struct Source {
@@ -23,42 +27,83 @@ pub struct Source {
     pub loaded: Loaded,
     /// Its customers; nobody if it names no directory.
     pub directory: Directory,
+    /// Whose tokens are good; absent where there are none.
+    pub tokens: Option<Tokens>,
     /// The configuration's text.
     pub text: String,
 }
 
-/// Reads a configuration and the directory that it names, which lies relative to the configuration.
+/// Reads a configuration and the files that it names, which lie relative to the configuration.
 pub fn open(path: &Path) -> Result<Source, Problems> {
     let text = read_config(path)?;
     let loaded =
-        config::load(&text, &name(path), &environment).map_err(|problems| with_directory(problems, path, &text))?;
-    let directory = match &loaded.directory {
-        None => Directory::default(),
-        Some(named) => open_directory(path, named, &loaded.ruleset.plans)
-            .map_err(|problems| Problems { warnings: loaded.warnings.clone(), ..problems })?,
-    };
-    Ok(Source { loaded, directory, text })
+        config::load(&text, &name(path), &environment).map_err(|problems| with_files(problems, path, &text))?;
+    let opened = open_files(path, loaded.directory.as_ref(), loaded.jwks.as_ref(), &loaded.ruleset.plans);
+    let (directory, tokens) = opened.map_err(|problems| Problems { warnings: loaded.warnings.clone(), ..problems })?;
+    Ok(Source { loaded, directory, tokens, text })
 }
 
-/// Adds what is wrong with the directory that a refused configuration names.
-fn with_directory(mut problems: Problems, path: &Path, text: &str) -> Problems {
+/// Adds what is wrong with the files that a refused configuration names.
+fn with_files(problems: Problems, path: &Path, text: &str) -> Problems {
     let file = name(path);
-    let opened =
-        config::load_directory(text, &file, &environment).map(|(plans, named)| open_directory(path, &named, &plans));
-    if let Some(Err(others)) = opened {
-        problems.errors.extend(others.errors);
-        problems.errors.sort_by_key(|problem| (*problem.place.file != *file, problem.place.mark));
-        problems.more = problems.more.saturating_add(others.more);
+    let opened = config::load_customer_files(text, &file, &environment)
+        .map(|named| open_files(path, named.directory.as_ref(), named.jwks.as_ref(), &named.plans));
+    match opened {
+        Some(Err(others)) => together(problems, others, &file),
+        _ => problems,
     }
+}
+
+/// Those of the configuration `file` first.
+fn together(mut problems: Problems, others: Problems, file: &str) -> Problems {
+    problems.errors.extend(others.errors);
+    problems.errors.sort_by_key(|problem| (*problem.place.file != *file, problem.place.mark));
+    problems.more = problems.more.saturating_add(others.more);
     problems
+}
+
+/// Reads the files about customers that the configuration at `path` names.
+fn open_files(
+    path: &Path,
+    named: Option<&DirectoryFile>,
+    jwks: Option<&JwksFile>,
+    plans: &[String],
+) -> Result<(Directory, Option<Tokens>), Problems> {
+    let directory = named.map(|named| open_directory(path, named, plans)).transpose();
+    let tokens = jwks.map(|jwks| open_tokens(path, jwks)).transpose();
+    match (directory, tokens) {
+        (Ok(directory), Ok(tokens)) => Ok((directory.unwrap_or_default(), tokens)),
+        (Err(problems), Err(others)) => Err(together(problems, others, &name(path))),
+        (Err(problems), Ok(_)) | (Ok(_), Err(problems)) => Err(problems),
+    }
+}
+
+/// Reads the keys that tokens are verified with.
+fn open_tokens(path: &Path, named: &JwksFile) -> Result<Tokens, Problems> {
+    let file = path.parent().unwrap_or(Path::new("")).join(&named.path);
+    let bytes = read(&file, MAX_JWKS_BYTES).map_err(|reason| unreadable(&named.place, &file, &reason))?;
+    let keys = Keys::parse(&decode(bytes, &file)?).map_err(|faults| {
+        let explain = |fault: KeyFault| {
+            let mark = fault.position.map(|(line, column)| Mark { line, column });
+            Problem::error(Place { file: name(&file).into(), mark, path: fault.path }, fault.message)
+        };
+        Problems { errors: faults.into_iter().map(explain).collect(), warnings: Vec::new(), more: 0 }
+    })?;
+    Tokens::new(Arc::clone(&named.rules), keys, &rand::random()).ok_or_else(|| {
+        let message = "names a file that holds no key for any of the `algorithms`";
+        refuse(Problem::error(named.place.clone(), message).found(name(&file)))
+    })
+}
+
+fn unreadable(place: &Place, file: &Path, reason: &Unreadable) -> Problems {
+    refuse(Problem::error(place.clone(), format!("names a file that {reason}")).found(name(file)))
 }
 
 /// Reads the directory that the configuration at `path` names.
 fn open_directory(path: &Path, named: &DirectoryFile, plans: &[String]) -> Result<Directory, Problems> {
     let file = path.parent().unwrap_or(Path::new("")).join(&named.path);
-    let bytes = read(&file, max_directory_bytes(format(&name(&file)))).map_err(|reason| {
-        refuse(Problem::error(named.place.clone(), format!("names a file that {reason}")).found(name(&file)))
-    })?;
+    let bytes = read(&file, max_directory_bytes(format(&name(&file))))
+        .map_err(|reason| unreadable(&named.place, &file, &reason))?;
     directory(plans, &decode(bytes, &file)?, &name(&file))
 }
 

@@ -1,10 +1,11 @@
 //! `customers:`.
 
+use crate::config::identify::{self, Identify, JwksFile};
 use crate::config::later;
 use crate::config::names::Names;
 use crate::config::problem::{Place, Problem};
-use crate::config::read::{Field, Section, each_once};
-use crate::ruleset::{CredentialSource, CustomerRules, PlanId, UnknownCredential};
+use crate::config::read::{Field, Section};
+use crate::ruleset::{CustomerRules, PlanId, UnknownCredential};
 
 /// The file that names the customers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,13 +19,17 @@ pub struct DirectoryFile {
 /// What `customers:` says.
 pub(super) struct Customers {
     pub(super) rules: CustomerRules,
-    pub(super) directory: DirectoryFile,
+    /// Absent where all credentials say themselves whose they are.
+    pub(super) directory: Option<DirectoryFile>,
+    /// Absent where no tokens are.
+    pub(super) jwks: Option<JwksFile>,
 }
 
-/// Whether `customers:` is there, and whether callers without a credential have a plan.
+/// Whether `customers:` is there, whether callers without a credential have a plan, and whether callers may have tokens.
 pub(super) struct Outline {
     pub(super) customers: bool,
     pub(super) planless: bool,
+    pub(super) tokens: bool,
 }
 
 /// Looks ahead, for the limits.
@@ -34,7 +39,9 @@ pub(super) fn outline(top: &Section<'_>) -> Outline {
         // what is no mapping is refused anyway, and would raise false alarms about limits
         None => true,
     });
-    Outline { customers: anonymous.is_some(), planless: anonymous != Some(true) }
+    let identify = top.get("customers").and_then(|field| field.mapping_if()?.get("identify")?.items_if());
+    let tokens = identify.iter().flatten().any(|item| item.mapping_if().is_some_and(|source| source.has("jwt")));
+    Outline { customers: anonymous.is_some(), planless: anonymous != Some(true), tokens }
 }
 
 /// Reads `customers:`; the inner `None` if it is absent.
@@ -47,36 +54,18 @@ fn customers(field: &Field<'_>, plans: &Names) -> Option<Customers> {
     let section = field.section(&["identify", "directory", "anonymous", "unknown"], &[])?;
     let identify = section
         .required("identify", "where credentials are, like `[{header: x-api-key}, {bearer: true}]`")
-        .and_then(|field| identify(&field));
-    let directory = section.required("directory", DIRECTORY).and_then(|field| directory(&field));
+        .and_then(|field| identify::read(&field, plans));
+    let directory = match identify.as_ref().is_none_or(Identify::needs_directory) {
+        true => section.required("directory", DIRECTORY).and_then(|field| directory(&field)).map(Some),
+        false => section.get_with("directory", directory),
+    };
     let anonymous = section.get_with("anonymous", |field| anonymous(field, plans));
     let unknown = section.get_or("unknown", UnknownCredential::Deny, |field| {
         field.choice(&[("deny", UnknownCredential::Deny), ("anonymous", UnknownCredential::Anonymous)], &[])
     });
-    let rules = CustomerRules { identify: identify?, anonymous: anonymous?, unknown: unknown? };
-    Some(Customers { rules, directory: directory? })
-}
-
-fn identify(field: &Field<'_>) -> Option<Vec<CredentialSource>> {
-    const EXPECTED: &str = "a list of `{header: NAME}` and `{bearer: true}`";
-    each_once(&field.nonempty_list(EXPECTED)?, source, CredentialSource::clone)
-}
-
-fn source(field: &Field<'_>) -> Option<CredentialSource> {
-    const EXPECTED: &str = "either `{header: NAME}` or `{bearer: true}`";
-    // somebody may take this for the place where credentials are listed
-    let field = field.clone().secret();
-    let section = field.mapping(EXPECTED)?;
-    section.refuse_others(&["header", "bearer"], later::IDENTIFY);
-    match (section.get("header"), section.get("bearer")) {
-        (Some(header), None) => header.header_name().map(CredentialSource::Header),
-        (None, Some(bearer)) => match bearer.flag()? {
-            true => Some(CredentialSource::Bearer),
-            false => bearer.fail(Problem::error(bearer.place(), "must be `true`").hint("leave it out otherwise")),
-        },
-        (None, None) if !section.is_empty() => None,
-        _ => field.fail(Problem::error(field.place(), "does not name one place").expected(EXPECTED)),
-    }
+    let Identify { sources, jwks } = identify?;
+    let rules = CustomerRules { identify: sources, anonymous: anonymous?, unknown: unknown? };
+    Some(Customers { rules, directory: directory?, jwks })
 }
 
 fn directory(field: &Field<'_>) -> Option<DirectoryFile> {

@@ -2,14 +2,12 @@
 //!
 //! A name on it is refused as "not supported by this version" instead of as unknown. Whoever builds one takes it off.
 
-pub(super) const TOP: &[&str] = &["store", "cluster", "state", "bypass"];
+pub(super) const TOP: &[&str] = &["store", "cluster", "state"];
 pub(super) const LISTENER: &[&str] = &["tls"];
-pub(super) const IDENTIFY: &[&str] = &["jwt"];
 pub(super) const DIRECTORY: &[&str] = &["redis"];
 pub(super) const LIMIT: &[&str] =
     &["consistency", "strict", "cost", "charge", "on_store_down", "on_change", "enabled_percent", "shadow"];
 pub(super) const MODE: &[&str] = &["shared"];
 pub(super) const KEY_WORD: &[&str] = &["upstream_node"];
-pub(super) const KEY_MAPPING: &[&str] = &["jwt_claim"];
 pub(super) const OVER_LIMIT: &[&str] = &["divert", "mark"];
-pub(super) const ROUTE: &[&str] = &["sticky_by", "bypass"];
+pub(super) const ROUTE: &[&str] = &["sticky_by"];

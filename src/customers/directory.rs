@@ -17,7 +17,7 @@ mod csv;
 mod yaml;
 
 /// The longest name of a customer, in bytes.
-const MAX_NAME: usize = 256;
+pub(super) const MAX_NAME: usize = 256;
 
 /// How many faults are kept; further ones are only counted.
 const MOST_FAULTS: usize = 1_000;

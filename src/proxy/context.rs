@@ -9,6 +9,7 @@ use crate::proxy::Gateway;
 use crate::proxy::connection::Connection;
 use crate::proxy::facts::Target;
 use crate::proxy::live::Live;
+use crate::proxy::respond::cors::Reader;
 use crate::proxy::respond::{Answer, raw_answer_with};
 use crate::proxy::upstream::Chosen;
 use crate::ruleset::AccessLog;
@@ -45,6 +46,10 @@ pub struct Context {
     pub customer: Option<Arc<str>>,
     /// The caller's plan.
     pub plan: Option<PlanId>,
+    /// Which site's scripts want to read the answer, if they may.
+    pub cors: Reader,
+    /// Whether it is exempt from charges.
+    pub bypassed: bool,
     /// Whether the client speaks gRPC.
     pub is_grpc: bool,
     /// When it was charged.
@@ -101,6 +106,8 @@ impl Context {
             route: None,
             customer: None,
             plan: None,
+            cors: Reader::default(),
+            bypassed: false,
             is_grpc: false,
             charged_at: Nanos::ZERO,
             charges: Vec::new(),
@@ -176,7 +183,7 @@ impl Context {
         let target = self.target.as_ref();
         let limit = self.verdict.tightest.map(|position| self.verdict.standings[position].limit);
         let (decision, wait) = match (self.verdict.outcome, self.verdict.tightest) {
-            (_, None) => ("unlimited", Nanos::ZERO),
+            (_, None) => (if self.bypassed { "bypassed" } else { "unlimited" }, Nanos::ZERO),
             (Outcome::Admit { wait }, _) => (if wait > Nanos::ZERO { "delayed" } else { "admitted" }, wait),
             (Outcome::Deny(_), _) => ("denied", Nanos::ZERO),
         };
@@ -238,7 +245,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
     fn gateway() -> Gateway {
         let ruleset = crate::config::load(CONFIG, "", &|_| None).unwrap().ruleset;
         let store = Arc::new(Store::Local(LocalStore::new()));
-        let live = Live::new(ruleset, Directory::default(), String::new(), &store, &Telemetry::new().unwrap());
+        let live = Live::new(ruleset, Directory::default(), None, String::new(), &store, &Telemetry::new().unwrap());
         Gateway::new(Shared {
             live: ArcSwap::from_pointee(live),
             store,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::customers::Directory;
+use crate::customers::{Directory, Tokens};
 use crate::proxy::queue::Queue;
 use crate::proxy::upstream::Pool;
 use crate::ruleset::Ruleset;
@@ -17,6 +17,8 @@ pub struct Live {
     pub ruleset: Ruleset,
     /// Who the customers are.
     pub directory: Directory,
+    /// Whose tokens are good; absent where there are none.
+    pub tokens: Option<Tokens>,
     /// The limits as the store knows them.
     pub binding: Binding,
     /// What requests count on.
@@ -31,7 +33,14 @@ pub struct Live {
 
 impl Live {
     /// Puts a ruleset together with the store and the metrics.
-    pub fn new(ruleset: Ruleset, directory: Directory, hash: String, store: &Store, telemetry: &Telemetry) -> Self {
+    pub fn new(
+        ruleset: Ruleset,
+        directory: Directory,
+        tokens: Option<Tokens>,
+        hash: String,
+        store: &Store,
+        telemetry: &Telemetry,
+    ) -> Self {
         let specs: Vec<LimitSpec<'_>> = ruleset
             .limits
             .iter()
@@ -46,6 +55,6 @@ impl Live {
         let meters = Meters::new(telemetry, &ruleset);
         let pools = ruleset.upstreams.iter().map(|upstream| Arc::new(Pool::new(upstream.clone()))).collect();
         let queues = ruleset.limits.iter().map(|limit| Arc::new(Queue::new(&limit.over_limit))).collect();
-        Self { queues, ruleset, directory, binding, meters, pools, hash }
+        Self { queues, ruleset, directory, tokens, binding, meters, pools, hash }
     }
 }

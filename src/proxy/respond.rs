@@ -8,11 +8,14 @@ use pingora::{Error, ErrorSource, ErrorType};
 use serde::Serialize;
 
 use crate::algorithm::Denial;
+use crate::customers::TokenFault;
 use crate::proxy::context::Context;
 use crate::ruleset::limit::Denied;
 use crate::ruleset::verdict::Outcome;
 use crate::units::Nanos;
 
+mod challenge;
+pub mod cors;
 mod fields;
 
 const PROBLEM_JSON: &str = "application/problem+json";
@@ -49,6 +52,12 @@ pub enum Answer {
     KeyMissing(String),
     /// The credential is nobody's.
     CredentialUnknown,
+    /// The credential is there more than once.
+    CredentialRepeated,
+    /// The token is not good.
+    TokenRefused(TokenFault),
+    /// The caller is kept out.
+    AccessDenied,
     /// A limit denies.
     Limited,
     /// No node of the upstream is healthy.
@@ -68,8 +77,9 @@ impl Answer {
     pub const fn status(&self) -> u16 {
         match self {
             Self::Usage(_) => 200,
-            Self::Malformed(_) | Self::KeyMissing(_) => 400,
-            Self::CredentialMissing | Self::CredentialUnknown => 401,
+            Self::Malformed(_) | Self::KeyMissing(_) | Self::CredentialRepeated => 400,
+            Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 403,
+            Self::CredentialMissing | Self::CredentialUnknown | Self::TokenRefused(_) => 401,
             Self::NoRoute => 404,
             Self::MethodNotAllowed => 405,
             Self::HeadTimeout | Self::BodyTimeout => 408,
@@ -96,6 +106,9 @@ impl Answer {
             Self::CredentialMissing => "credential_missing",
             Self::KeyMissing(_) => "key_missing",
             Self::CredentialUnknown => "credential_unknown",
+            Self::CredentialRepeated => "credential_repeated",
+            Self::TokenRefused(_) => "token_refused",
+            Self::AccessDenied => "access_denied",
             Self::Limited => "limited",
             Self::NoNode => "no_healthy_node",
             Self::UpstreamFailed => "upstream_failed",
@@ -137,6 +150,9 @@ impl Answer {
             Self::CredentialMissing => "A credential is needed here.".to_owned(),
             Self::KeyMissing(part) => format!("The request lacks its {part}."),
             Self::CredentialUnknown => "The credential is not known.".to_owned(),
+            Self::CredentialRepeated => "The request carries its credential more than once.".to_owned(),
+            Self::TokenRefused(fault) => challenge::sentence(*fault),
+            Self::AccessDenied => "This caller is not let in here.".to_owned(),
             Self::Limited => match context.map(|context| context.verdict.outcome) {
                 Some(Outcome::Deny(Denial::Later { retry_after })) => {
                     format!("Retry in {}.", seconds_in_words(retry_after))
@@ -158,7 +174,8 @@ impl Answer {
     const fn grpc_status(&self) -> u16 {
         match self {
             Self::Limited => 8,
-            Self::CredentialMissing | Self::CredentialUnknown => 16,
+            Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 7,
+            Self::CredentialMissing | Self::CredentialUnknown | Self::TokenRefused(_) => 16,
             Self::NoRoute | Self::MethodNotAllowed => 12,
             Self::NoNode | Self::UpstreamFailed => 14,
             Self::UpstreamTimeout => 4,
@@ -260,6 +277,15 @@ fn serialize(response: Response) -> Vec<u8> {
 }
 
 fn response(answer: &Answer, context: Option<&Context>) -> Response {
+    let mut response = uncrossed_response(answer, context);
+    if let Some(context) = context {
+        cors::add_to_answer(&mut response.fields, context);
+    }
+    response
+}
+
+/// The response to the site that the gateway speaks for.
+fn uncrossed_response(answer: &Answer, context: Option<&Context>) -> Response {
     match (answer, context) {
         (Answer::Usage(report), _) => {
             let fields = vec![
@@ -312,9 +338,7 @@ fn common_fields(answer: &Answer, context: Option<&Context>) -> Vec<(HeaderName,
             fields.extend(retry_after(denial).map(|seconds| (header::RETRY_AFTER, HeaderValue::from(seconds))));
         }
     }
-    if matches!(answer, Answer::CredentialMissing | Answer::CredentialUnknown) {
-        fields.push((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
-    }
+    fields.extend(challenge::challenges(answer, context));
     fields
 }
 

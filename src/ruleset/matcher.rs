@@ -7,6 +7,7 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
+use crate::ruleset::access::{Access, Bypass};
 use crate::ruleset::host::HostPattern;
 use crate::ruleset::key::Facts;
 use crate::ruleset::limit::LimitId;
@@ -36,6 +37,10 @@ pub struct Route {
     pub upstream: UpstreamId,
     /// The limits that they are under, in the order of the configuration.
     pub limits: Vec<LimitId>,
+    /// Who is let in, besides what holds for every route.
+    pub access: Access,
+    /// Which of the requests are never charged, what holds for every route included.
+    pub bypass: Bypass,
     /// How the path is changed on the way.
     pub rewrite: Option<Rewrite>,
     /// Changes to the request's header fields, after those that tollgate makes itself.

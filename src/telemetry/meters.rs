@@ -46,6 +46,7 @@ struct Outcomes {
     admitted: IntCounter,
     delayed: IntCounter,
     denied: IntCounter,
+    bypassed: IntCounter,
 }
 
 /// What is counted for one limit and plan, over all routes.
@@ -126,6 +127,13 @@ impl Meters {
             if let Some(limit) = self.limit(standing.limit, plan) {
                 limit.count(verdict.outcome, standing, charge, reported);
             }
+        }
+    }
+
+    /// Counts a request that is exempt from the limits of its route.
+    pub fn observe_bypass(&self, route: RouteId, plan: Option<PlanId>) {
+        for outcomes in self.route(Some(route)).outcomes.iter().filter_map(|limit| by_plan(limit, plan)?.as_ref()) {
+            outcomes.bypassed.inc();
         }
     }
 
@@ -213,7 +221,12 @@ impl Drop for InFlight {
 impl Outcomes {
     fn new(telemetry: &Telemetry, route: &str, limit: &str, plan: &str) -> Self {
         let outcome = |outcome| telemetry.limit_requests.with_label_values(&[route, limit, plan, outcome]);
-        Self { admitted: outcome("admitted"), delayed: outcome("delayed"), denied: outcome("denied") }
+        Self {
+            admitted: outcome("admitted"),
+            delayed: outcome("delayed"),
+            denied: outcome("denied"),
+            bypassed: outcome("bypassed"),
+        }
     }
 
     fn count(&self, outcome: Outcome, decision: Decision, reported: bool) {
