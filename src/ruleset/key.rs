@@ -120,7 +120,7 @@ pub struct KeyHasher(SipHasher13);
 
 impl fmt::Debug for KeyHasher {
     /// The seed is a secret.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("KeyHasher")
     }
 }

@@ -7,11 +7,14 @@
 
 mod support;
 
+mod access;
 mod balance;
 mod bodies;
 mod bursts;
 mod concurrency;
 mod connections;
+mod cors;
+mod credentials;
 mod customers;
 mod denials;
 mod edges;
@@ -20,6 +23,7 @@ mod operators;
 mod process;
 mod refusals;
 mod routing;
+mod tokens;
 mod upstreams;
 mod usage;
 mod waiting;
