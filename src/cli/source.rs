@@ -70,7 +70,7 @@ fn open_files(
     plans: &[String],
 ) -> Result<(Directory, Option<Tokens>), Problems> {
     let directory = named.map(|named| open_directory(path, named, plans)).transpose();
-    let tokens = jwks.map(|jwks| open_tokens(path, jwks)).transpose();
+    let tokens = jwks.map(|jwks| open_tokens(path, jwks, plans)).transpose();
     match (directory, tokens) {
         (Ok(directory), Ok(tokens)) => Ok((directory.unwrap_or_default(), tokens)),
         (Err(problems), Err(others)) => Err(together(problems, others, &name(path))),
@@ -79,7 +79,7 @@ fn open_files(
 }
 
 /// Reads the keys that tokens are verified with.
-fn open_tokens(path: &Path, named: &JwksFile) -> Result<Tokens, Problems> {
+fn open_tokens(path: &Path, named: &JwksFile, plans: &[String]) -> Result<Tokens, Problems> {
     let file = path.parent().unwrap_or(Path::new("")).join(&named.path);
     let bytes = read(&file, MAX_JWKS_BYTES).map_err(|reason| unreadable(&named.place, &file, &reason))?;
     let keys = Keys::parse(&decode(bytes, &file)?).map_err(|faults| {
@@ -89,7 +89,7 @@ fn open_tokens(path: &Path, named: &JwksFile) -> Result<Tokens, Problems> {
         };
         Problems { errors: faults.into_iter().map(explain).collect(), warnings: Vec::new(), more: 0 }
     })?;
-    Tokens::new(Arc::clone(&named.rules), keys, &rand::random()).ok_or_else(|| {
+    Tokens::new(Arc::clone(&named.rules), keys, plans, &rand::random()).ok_or_else(|| {
         let message = "names a file that holds no key for any of the `algorithms`";
         refuse(Problem::error(named.place.clone(), message).found(name(&file)))
     })

@@ -116,7 +116,8 @@ fn site(text: &str) -> Result<Site, Misfit> {
     let misfit = |message: &str, hint: Option<String>| Misfit { message: message.to_owned(), hint };
     let lower = text.to_ascii_lowercase();
     let Some((scheme, host)) = lower.split_once("://") else {
-        return Err(misfit("has no scheme", Some(format!("did you mean `https://{text}`?"))));
+        let named = text.contains('.').then(|| format!("did you mean `https://{text}`?"));
+        return Err(misfit("has no scheme", named));
     };
     if host.trim_end_matches('/').contains('/') {
         return Err(misfit("has a path, which is no part of a site", None));

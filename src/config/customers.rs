@@ -39,8 +39,8 @@ pub(super) fn outline(top: &Section<'_>) -> Outline {
         // what is no mapping is refused anyway, and would raise false alarms about limits
         None => true,
     });
-    let identify = top.get("customers").and_then(|field| field.mapping_if()?.get("identify")?.items_if());
-    let tokens = identify.iter().flatten().any(|item| item.mapping_if().is_some_and(|source| source.has("jwt")));
+    let identify = top.get("customers").and_then(|field| field.mapping_if()?.get("identify"));
+    let tokens = identify.is_some_and(|field| identify::has_tokens(&field));
     Outline { customers: anonymous.is_some(), planless: anonymous != Some(true), tokens }
 }
 
@@ -52,18 +52,17 @@ pub(super) fn read(top: &Section<'_>, plans: &Names) -> Option<Option<Customers>
 fn customers(field: &Field<'_>, plans: &Names) -> Option<Customers> {
     const DIRECTORY: &str = "`{file: customers.csv}`";
     let section = field.section(&["identify", "directory", "anonymous", "unknown"], &[])?;
-    let identify = section
-        .required("identify", "where credentials are, like `[{header: x-api-key}, {bearer: true}]`")
-        .and_then(|field| identify::read(&field, plans));
-    let directory = match identify.as_ref().is_none_or(Identify::needs_directory) {
+    let identify = section.required("identify", "where credentials are, like `[{header: x-api-key}, {bearer: true}]`");
+    let directory = match identify.as_ref().is_none_or(identify::needs_directory) {
         true => section.required("directory", DIRECTORY).and_then(|field| directory(&field)).map(Some),
         false => section.get_with("directory", directory),
     };
+    let sources = identify.and_then(|field| identify::read(&field, plans));
     let anonymous = section.get_with("anonymous", |field| anonymous(field, plans));
     let unknown = section.get_or("unknown", UnknownCredential::Deny, |field| {
         field.choice(&[("deny", UnknownCredential::Deny), ("anonymous", UnknownCredential::Anonymous)], &[])
     });
-    let Identify { sources, jwks } = identify?;
+    let Identify { sources, jwks } = sources?;
     let rules = CustomerRules { identify: sources, anonymous: anonymous?, unknown: unknown? };
     Some(Customers { rules, directory: directory?, jwks })
 }

@@ -58,11 +58,15 @@ pub(super) struct Identify {
     pub(super) jwks: Option<JwksFile>,
 }
 
-impl Identify {
-    /// Whether any of the credentials has to be looked up.
-    pub(super) fn needs_directory(&self) -> bool {
-        self.sources.iter().any(|source| !matches!(source, CredentialSource::Jwt(_)))
-    }
+/// Whether any of the credentials is a token.
+pub(super) fn has_tokens(field: &Field<'_>) -> bool {
+    field.items_if().iter().flatten().any(|item| item.mapping_if().is_some_and(|source| source.has("jwt")))
+}
+
+/// Whether any of the credentials has to be looked up, as all but tokens have to be.
+pub(super) fn needs_directory(field: &Field<'_>) -> bool {
+    let is_token = |item: &Field<'_>| item.mapping_if().is_some_and(|source| source.has("jwt"));
+    field.items_if().is_none_or(|items| !items.iter().all(is_token))
 }
 
 /// Reads `identify`.

@@ -26,9 +26,11 @@ use known::Known;
 /// The longest token that is looked at, in bytes.
 const MAX_TOKEN: usize = 8 << 10;
 
-/// Tells whose a token is.
+/// Tells whose a token is. Belongs to the configuration whose rules and plans it was made with.
 pub struct Tokens {
     rules: Arc<JwtRules>,
+    /// Their names.
+    plans: Vec<String>,
     keys: Vec<Trusted>,
     known: Known,
 }
@@ -94,16 +96,17 @@ pub enum TokenFault {
 // === impl Tokens ===
 
 impl Tokens {
-    /// What `rules` make of tokens that one of `keys` signed. `seed` keys the hashes by which tokens are remembered.
+    /// What `rules` make of tokens that one of `keys` signed. `plans` are the names of the plans, `seed` keys the hashes by
+    /// which tokens are remembered.
     ///
     /// `None` if the rules accept no algorithm that any of the keys is good for.
-    pub fn new(rules: Arc<JwtRules>, keys: Keys, seed: &[u8; 16]) -> Option<Self> {
+    pub fn new(rules: Arc<JwtRules>, keys: Keys, plans: &[String], seed: &[u8; 16]) -> Option<Self> {
         let keys: Vec<Trusted> = keys.0.into_iter().filter_map(|key| Trusted::new(key, &rules)).collect();
-        (!keys.is_empty()).then(|| Self { rules, keys, known: Known::new(seed) })
+        (!keys.is_empty()).then(|| Self { rules, plans: plans.to_vec(), keys, known: Known::new(seed) })
     }
 
-    /// Whose token this is, if it is good at `now`. `plans` are the names of the plans.
-    pub fn verify(&self, token: &[u8], plans: &[String], now: Nanos) -> Result<Arc<Token>, TokenFault> {
+    /// Whose token this is, if it is good at `now`.
+    pub fn verify(&self, token: &[u8], now: Nanos) -> Result<Arc<Token>, TokenFault> {
         if token.len() > MAX_TOKEN {
             return Err(TokenFault::Unverified);
         }
@@ -115,7 +118,7 @@ impl Tokens {
         let claims = self.genuine(token)?;
         let times = Times::of(&claims)?;
         times.check(now, &self.rules)?;
-        let customer = Arc::new(self.customer(&claims, plans)?);
+        let customer = Arc::new(self.customer(&claims)?);
         let token = Arc::new(Token { customer, claims, times });
         self.known.put(hash, &token);
         Ok(token)
@@ -148,7 +151,7 @@ impl Tokens {
         Err(fault)
     }
 
-    fn customer(&self, claims: &Claims, plans: &[String]) -> Result<Customer, TokenFault> {
+    fn customer(&self, claims: &Claims) -> Result<Customer, TokenFault> {
         let name = claims.find(&self.rules.claim).and_then(|claim| match claim {
             Value::Bool(_) => None,
             other => text(other),
@@ -156,7 +159,7 @@ impl Tokens {
         let fine = |name: &Cow<'_, str>| !name.is_empty() && name.len() <= MAX_NAME && !name.contains(char::is_control);
         let name = name.filter(fine).ok_or(TokenFault::WithoutCustomer)?;
         let named = self.rules.plan_claim.as_deref().and_then(|claim| claims.find(claim)?.as_str());
-        let plan = named.and_then(|named| plans.iter().position(|plan| plan == named)).map(PlanId);
+        let plan = named.and_then(|named| self.plans.iter().position(|plan| plan == named)).map(PlanId);
         let plan = plan.or(self.rules.plan).ok_or(TokenFault::WithoutPlan)?;
         Ok(Customer { name: name.as_ref().into(), plan, own: None, valid_until: None, suspended: false })
     }

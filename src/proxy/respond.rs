@@ -277,15 +277,15 @@ fn serialize(response: Response) -> Vec<u8> {
 }
 
 fn response(answer: &Answer, context: Option<&Context>) -> Response {
-    let mut response = uncrossed_response(answer, context);
+    let mut response = own_site_response(answer, context);
     if let Some(context) = context {
         cors::add_to_answer(&mut response.fields, context);
     }
     response
 }
 
-/// The response to the site that the gateway speaks for.
-fn uncrossed_response(answer: &Answer, context: Option<&Context>) -> Response {
+/// The response as scripts of the site itself may read it.
+fn own_site_response(answer: &Answer, context: Option<&Context>) -> Response {
     match (answer, context) {
         (Answer::Usage(report), _) => {
             let fields = vec![

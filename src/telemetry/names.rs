@@ -29,7 +29,7 @@ catalogue! {
     HTTP_REQUESTS_IN_FLIGHT: "tollgate_http_requests_in_flight" ["route"]
         "Requests that are being handled."
     LIMIT_REQUESTS: "tollgate_limit_requests_total" ["route", "limit", "plan", "outcome"]
-        "Requests by what a limit made of them; on a denial only the limit that is reported counts."
+        "Requests by what a limit made of them (bypassed: exempt from it); on a denial only the limit that is reported counts."
     LIMIT_TOKENS: "tollgate_limit_tokens_total" ["limit", "plan", "outcome"]
         "Tokens asked for, by what the limit made of the request."
     LIMIT_NEAR: "tollgate_limit_near_total" ["limit", "plan"]

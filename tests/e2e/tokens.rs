@@ -183,7 +183,11 @@ fn issuer_audience_and_algorithms_are_held_to_what_is_configured() {
         "the token is meant for another audience",
     );
     refused(&bearer(&gateway, &Issuer::p256().sign(&claims("them", json!("api")))), "the token is from another issuer");
-    refused(&bearer(&gateway, &Issuer::p256().token("acme")), "the token is from another issuer");
+    refused(&bearer(&gateway, &Issuer::p256().sign(&claims("", json!("api")))), "the token is from another issuer");
+    refused(
+        &bearer(&gateway, &Issuer::p256().sign(&claims("us", json!(null)))),
+        "the token is meant for another audience",
+    );
     refused(&bearer(&gateway, &Issuer::secret().sign(&claims("us", json!("api")))), UNVERIFIED);
 }
 

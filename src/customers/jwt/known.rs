@@ -14,8 +14,11 @@ const PLACES: usize = 4_096;
 /// Tokens by their keyed hashes, so that no dump of the memory shows one. Each hash has one place.
 pub(super) struct Known {
     hasher: SipHasher13,
-    places: Box<[Mutex<Option<(Hash, Arc<Token>)>>]>,
+    places: Box<[Place]>,
 }
+
+/// Room for one token.
+type Place = Mutex<Option<(Hash, Arc<Token>)>>;
 
 /// 128 bits.
 pub(super) type Hash = (u64, u64);
@@ -45,7 +48,7 @@ impl Known {
         }
     }
 
-    fn place(&self, (hash, _): Hash) -> Option<&Mutex<Option<(Hash, Arc<Token>)>>> {
+    fn place(&self, (hash, _): Hash) -> Option<&Place> {
         self.places.get(usize::try_from(hash % PLACES as u64).ok()?)
     }
 }
