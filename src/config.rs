@@ -18,6 +18,7 @@ mod later;
 mod limits;
 mod names;
 mod over_limit;
+mod overrides;
 mod parameters;
 mod problem;
 mod read;
@@ -25,18 +26,21 @@ mod routes;
 pub mod scalar;
 mod server;
 mod spec;
+mod store;
 mod suggest;
 mod terms;
 mod upstreams;
 mod values;
 mod words;
 
-pub use customers::DirectoryFile;
+pub use customers::{DirectorySource, RedisHash};
 pub use document::MAX_BYTES;
 pub use identify::JwksFile;
+pub use overrides::Overrides;
 pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
 pub use server::Server;
 pub use spec::{LimitSpec, PlanSpec};
+pub use store::{NamedFile, RedisServer, Secret};
 pub use suggest::nearest;
 
 use customers::Customers;
@@ -45,10 +49,11 @@ use limits::{Checked, Setting};
 use names::Names;
 use read::{Context, Field, Section};
 
-const SECTIONS: [&str; 15] = [
+const SECTIONS: [&str; 16] = [
     "listeners",
     "admin",
     "client_address",
+    "store",
     "upstreams",
     "customers",
     "plans",
@@ -70,8 +75,10 @@ pub struct Loaded {
     pub ruleset: Ruleset,
     /// Where tollgate listens.
     pub server: Server,
-    /// The file that names the customers, if there are any.
-    pub directory: Option<DirectoryFile>,
+    /// Where it is written who the customers are, if there are any.
+    pub directory: Option<DirectorySource>,
+    /// What reads the rows of that directory.
+    pub overrides: Overrides,
     /// The file of the keys that tokens are verified with, if there are tokens.
     pub jwks: Option<JwksFile>,
     /// What is suspicious about it.
@@ -112,8 +119,10 @@ pub fn load_limits(text: &str, file: &str, environment: &dyn Fn(&str) -> Option<
 pub struct CustomerFiles {
     /// The names of the plans.
     pub plans: Vec<String>,
-    /// The file that names the customers, if there is one.
-    pub directory: Option<DirectoryFile>,
+    /// What reads the rows of the directory.
+    pub overrides: Overrides,
+    /// The file that names the customers, if one does.
+    pub directory: Option<NamedFile>,
     /// The file of the keys that tokens are verified with, if there are tokens.
     pub jwks: Option<JwksFile>,
 }
@@ -131,10 +140,23 @@ pub fn load_customer_files(
     let top = Field::root(&context, &root).mapping_if()?;
     // a misspelt `plans` is no reason to blame the customers
     top.get("plans")?;
-    let plans = limits::read_plans(&top, Setting::Gateway { planless: true, customers: true, tokens: true });
-    let Customers { directory, jwks, .. } = customers::read(&top, &plans)??;
-    let plans = plans.all().map(str::to_owned).collect();
-    (!findings.has_errors()).then_some(CustomerFiles { plans, directory, jwks })
+    let outline = customers::outline(&top);
+    let setting = Setting::Gateway { planless: outline.planless, customers: true, tokens: outline.tokens };
+    let plans = limits::read_plans(&top, setting);
+    let Customers { directory, jwks, .. } = customers::read(&top, &plans, store::read(&top).as_ref())??;
+    if findings.has_errors() {
+        return None;
+    }
+    let (_, limits) = limits::read(&top, &plans, setting);
+    let overrides = match findings.has_errors() {
+        true => Overrides::of_plans(&plans),
+        false => Overrides::new(&plans, &limits),
+    };
+    let directory = match directory {
+        Some(DirectorySource::File(file)) => Some(file),
+        Some(DirectorySource::Redis(_)) | None => None,
+    };
+    Some(CustomerFiles { plans: plans.all().map(str::to_owned).collect(), overrides, directory, jwks })
 }
 
 /// Whether the text is a configuration of limits (and plans) only, good for `check` and `simulate`. False for a text
@@ -174,7 +196,8 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let outline = customers::outline(top);
     let setting = Setting::Gateway { planless: outline.planless, customers: outline.customers, tokens: outline.tokens };
     let plans = limits::read_plans(top, setting);
-    let customers = customers::read(top, &plans);
+    let store = store::read(top);
+    let customers = customers::read(top, &plans, store.as_ref());
     let (limit_names, limits) = limits::read(top, &plans, setting);
     let access = top.get_or("access", Access::default(), access::access);
     let bypass = top.get_or("bypass", Bypass::default(), |field| access::bypass(field, &Bypass::default()));
@@ -192,10 +215,14 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     if let Some(field) = top.get("plans").filter(|_| !outline.customers) {
         field.warn("no request has a plan: the file names no `customers`", None);
     }
+    let overrides = Overrides::new(&plans, &limits);
     let (rules, directory, jwks) = match customers? {
         Some(Customers { rules, directory, jwks }) => (Some(rules), directory, jwks),
         None => (None, None, None),
     };
+    if let Some(field) = top.get("store").filter(|_| !matches!(directory, Some(DirectorySource::Redis(_)))) {
+        field.warn("nothing is kept there: no `customers.directory` names a Redis hash", None);
+    }
     let ruleset = Ruleset {
         matcher: Matcher::new(routes),
         limits: limits
@@ -213,7 +240,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         access_log: access_log?,
         request_head: request_head?,
     };
-    Some(Loaded { ruleset, server: server?, directory, jwks, warnings: Vec::new() })
+    Some(Loaded { ruleset, server: server?, directory, overrides, jwks, warnings: Vec::new() })
 }
 
 /// Only said of files without errors: in others the use may be what is wrong.

@@ -9,8 +9,7 @@ use crate::units::Nanos;
 pub mod directory;
 pub mod jwt;
 
-pub use directory::{Directory, Fault, Faults, Format};
-pub use jwt::keys::{KeyFault, Keys};
+pub use directory::{Directory, Unavailable};
 pub use jwt::{TokenFault, Tokens};
 
 /// Somebody who is known by a credential, or by several.

@@ -3,22 +3,12 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
 
-use crate::config::{self, DirectoryFile, JwksFile, Limits, Loaded, Mark, Place, Problem, Problems};
-use crate::customers::{Directory, Fault, Faults, Format, KeyFault, Keys, Tokens};
+use crate::config::{self, Limits, Loaded, Mark, Place, Problem, Problems};
+use crate::customers::{Directory, Tokens};
 
-/// The largest directory of customers that is read: as CSV room for millions; as YAML, which takes many times its size
-/// while it is read, for what is kept by hand.
-const fn max_directory_bytes(format: Format) -> usize {
-    match format {
-        Format::Csv => 256 << 20,
-        Format::Yaml => 1 << 20,
-    }
-}
-
-/// The largest set of keys that is read.
-const MAX_JWKS_BYTES: usize = 1 << 20;
+pub mod directory;
+mod tokens;
 
 /// A configuration with everything it names.
 #[derive(Debug)]
@@ -38,19 +28,26 @@ pub fn open(path: &Path) -> Result<Source, Problems> {
     let text = read_config(path)?;
     let loaded =
         config::load(&text, &name(path), &environment).map_err(|problems| with_files(problems, path, &text))?;
-    let opened = open_files(path, loaded.directory.as_ref(), loaded.jwks.as_ref(), &loaded.ruleset.plans);
-    let (directory, tokens) = opened.map_err(|problems| Problems { warnings: loaded.warnings.clone(), ..problems })?;
-    Ok(Source { loaded, directory, tokens, text })
+    let directory = match &loaded.directory {
+        None => Ok(Directory::Nobody),
+        Some(named) => directory::open(path, named, &loaded.overrides),
+    };
+    let tokens = loaded.jwks.as_ref().map(|jwks| tokens::open(path, jwks, &loaded.ruleset.plans)).transpose();
+    match both(directory, tokens, &name(path)) {
+        Ok((directory, tokens)) => Ok(Source { loaded, directory, tokens, text }),
+        Err(problems) => Err(Problems { warnings: loaded.warnings, ..problems }),
+    }
 }
 
 /// Adds what is wrong with the files that a refused configuration names.
 fn with_files(problems: Problems, path: &Path, text: &str) -> Problems {
     let file = name(path);
-    let opened = config::load_customer_files(text, &file, &environment)
-        .map(|named| open_files(path, named.directory.as_ref(), named.jwks.as_ref(), &named.plans));
-    match opened {
-        Some(Err(others)) => together(problems, others, &file),
-        _ => problems,
+    let Some(named) = config::load_customer_files(text, &file, &environment) else { return problems };
+    let directory = named.directory.map(|named_file| directory::open_file(path, &named_file, &named.overrides));
+    let tokens = named.jwks.map(|jwks| tokens::open(path, &jwks, &named.plans));
+    match both(directory.transpose(), tokens.transpose(), &file) {
+        Ok(_) => problems,
+        Err(others) => together(problems, others, &file),
     }
 }
 
@@ -62,49 +59,13 @@ fn together(mut problems: Problems, others: Problems, file: &str) -> Problems {
     problems
 }
 
-/// Reads the files about customers that the configuration at `path` names.
-fn open_files(
-    path: &Path,
-    named: Option<&DirectoryFile>,
-    jwks: Option<&JwksFile>,
-    plans: &[String],
-) -> Result<(Directory, Option<Tokens>), Problems> {
-    let directory = named.map(|named| open_directory(path, named, plans)).transpose();
-    let tokens = jwks.map(|jwks| open_tokens(path, jwks, plans)).transpose();
-    match (directory, tokens) {
-        (Ok(directory), Ok(tokens)) => Ok((directory.unwrap_or_default(), tokens)),
-        (Err(problems), Err(others)) => Err(together(problems, others, &name(path))),
+/// Both, or what is wrong with either.
+fn both<A, B>(one: Result<A, Problems>, other: Result<B, Problems>, file: &str) -> Result<(A, B), Problems> {
+    match (one, other) {
+        (Ok(one), Ok(other)) => Ok((one, other)),
+        (Err(problems), Err(others)) => Err(together(problems, others, file)),
         (Err(problems), Ok(_)) | (Ok(_), Err(problems)) => Err(problems),
     }
-}
-
-/// Reads the keys that tokens are verified with.
-fn open_tokens(path: &Path, named: &JwksFile, plans: &[String]) -> Result<Tokens, Problems> {
-    let file = path.parent().unwrap_or(Path::new("")).join(&named.path);
-    let bytes = read(&file, MAX_JWKS_BYTES).map_err(|reason| unreadable(&named.place, &file, &reason))?;
-    let keys = Keys::parse(&decode(bytes, &file)?).map_err(|faults| {
-        let explain = |fault: KeyFault| {
-            let mark = fault.position.map(|(line, column)| Mark { line, column });
-            Problem::error(Place { file: name(&file).into(), mark, path: fault.path }, fault.message)
-        };
-        Problems { errors: faults.into_iter().map(explain).collect(), warnings: Vec::new(), more: 0 }
-    })?;
-    Tokens::new(Arc::clone(&named.rules), keys, plans, &rand::random()).ok_or_else(|| {
-        let message = "names a file that holds no key for any of the `algorithms`";
-        refuse(Problem::error(named.place.clone(), message).found(name(&file)))
-    })
-}
-
-fn unreadable(place: &Place, file: &Path, reason: &Unreadable) -> Problems {
-    refuse(Problem::error(place.clone(), format!("names a file that {reason}")).found(name(file)))
-}
-
-/// Reads the directory that the configuration at `path` names.
-fn open_directory(path: &Path, named: &DirectoryFile, plans: &[String]) -> Result<Directory, Problems> {
-    let file = path.parent().unwrap_or(Path::new("")).join(&named.path);
-    let bytes = read(&file, max_directory_bytes(format(&name(&file))))
-        .map_err(|reason| unreadable(&named.place, &file, &reason))?;
-    directory(plans, &decode(bytes, &file)?, &name(&file))
 }
 
 /// Reads the limits of a configuration, which may hold nothing else.
@@ -122,24 +83,6 @@ pub fn read_config(path: &Path) -> Result<String, Problems> {
         })
     })?;
     decode(bytes, path)
-}
-
-/// The directory from the text of the file that is called `file`; its customers are on these plans.
-pub fn directory(plans: &[String], text: &str, file: &str) -> Result<Directory, Problems> {
-    let plan = |wanted: &str| plans.iter().position(|plan| plan == wanted);
-    Directory::load(text, format(file), &rand::random(), &plan).map_err(|Faults { faults, more }| Problems {
-        errors: faults.into_iter().map(|(line, fault)| explain(file, line, &fault, plans)).collect(),
-        warnings: Vec::new(),
-        more,
-    })
-}
-
-/// What the directory `file` is written in, by the end of its name.
-fn format(file: &str) -> Format {
-    match Path::new(file).extension().and_then(|extension| extension.to_str()) {
-        Some("yaml" | "yml") => Format::Yaml,
-        _ => Format::Csv,
-    }
 }
 
 /// What `${NAME}` takes.
@@ -192,30 +135,4 @@ fn problem(file: &str, line: Option<usize>, message: impl Into<String>) -> Probl
 
 fn refuse(problem: Problem) -> Problems {
     Problems { errors: vec![problem], warnings: Vec::new(), more: 0 }
-}
-
-fn explain(file: &str, line: u64, fault: &Fault, plans: &[String]) -> Problem {
-    let problem = problem(file, usize::try_from(line).ok(), fault.to_string());
-    match fault {
-        Fault::Empty | Fault::MissingColumn(_) | Fault::UnknownColumn(_) | Fault::LaterColumn(_) => {
-            problem.expected("a first line `credential,customer,plan`, in any order")
-        }
-        Fault::UnknownPlan(name) => {
-            let near = config::nearest(name, plans.iter().map(String::as_str));
-            problem
-                .expected("one of the `plans` of the configuration")
-                .hint(near.map(|near| format!("did you mean `{near}`?")))
-        }
-        Fault::LineBreak => problem.hint("is a quote missing?"),
-        Fault::OtherPlan { .. } => problem.expected("the same plan on all lines of a customer"),
-        Fault::RepeatedColumn(_)
-        | Fault::FieldCount { .. }
-        | Fault::EmptyField(_)
-        | Fault::BadName
-        | Fault::HashedCredential
-        | Fault::RepeatedCredential(_)
-        | Fault::TooMany
-        | Fault::Malformed
-        | Fault::MalformedYaml => problem,
-    }
 }

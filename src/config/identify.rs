@@ -6,8 +6,9 @@ use jsonwebtoken::Algorithm;
 
 use crate::config::key::{cookie_name, named};
 use crate::config::names::Names;
-use crate::config::problem::{Place, Problem};
+use crate::config::problem::Problem;
 use crate::config::read::{Field, each_once};
+use crate::config::store::{NamedFile, named_file};
 use crate::ruleset::{CredentialSource, JwtRules, PlanId};
 use crate::units::Nanos;
 
@@ -44,10 +45,8 @@ const ALGORITHMS: [(&str, Algorithm); 12] = [
 /// The file of the keys that tokens are verified with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JwksFile {
-    /// As written: relative to the directory of the configuration.
-    pub path: String,
-    /// Where it is written.
-    pub place: Place,
+    /// The file.
+    pub file: NamedFile,
     /// What the tokens are held to.
     pub rules: Arc<JwtRules>,
 }
@@ -128,9 +127,7 @@ fn jwt(field: &Field<'_>, plans: &Names) -> Option<Source> {
     const FILE: &str = "the name of a file with a JSON Web Key Set, like `jwks.json`";
     const CLAIM: &str = "the name of a claim, like `sub`, or a way through nested ones, like `user.id`";
     let section = field.section(&JWT_KEYS, &[])?;
-    let file = section
-        .required("jwks_file", FILE)
-        .and_then(|field| field.parsed(FILE, named).map(|path| (path, field.place())));
+    let file = section.required("jwks_file", FILE).and_then(|field| named_file(&field, FILE));
     let claim = section.get_or("claim", DEFAULT_CLAIM.to_owned(), |field| field.parsed(CLAIM, named));
     let plan_claim = section.get_with("plan_claim", |field| field.parsed(CLAIM, named));
     let plan = section.get_with("plan", |field| plans.resolve(field).map(PlanId));
@@ -161,8 +158,7 @@ fn jwt(field: &Field<'_>, plans: &Names) -> Option<Source> {
         leeway: leeway?,
         require_exp: require_exp?,
     });
-    let (path, place) = file?;
-    Some((CredentialSource::Jwt(Arc::clone(&rules)), Some(JwksFile { path, place, rules })))
+    Some((CredentialSource::Jwt(Arc::clone(&rules)), Some(JwksFile { file: file?, rules })))
 }
 
 fn token_header(field: &Field<'_>) -> Option<http::HeaderName> {

@@ -48,7 +48,7 @@ pub async fn admit(session: &Session, context: &mut Context) -> Result<(), Answe
     }
     let is_preflight = route.bypass.covers_preflight(&context.method, &head.headers);
     let identity = match &ruleset.customers {
-        Some(rules) if !is_preflight => identify::identify(rules, &facts, &live, context.started).await?,
+        Some(rules) if !is_preflight => identify::identify(rules, &facts, &live, &context.gateway.clock).await?,
         _ => Identity::Anonymous,
     };
     let customer = identity.customer().map(|customer| &**customer);
@@ -58,15 +58,26 @@ pub async fn admit(session: &Session, context: &mut Context) -> Result<(), Answe
     }
     let anonymous_plan = ruleset.customers.as_ref().and_then(|rules| rules.anonymous);
     let plan = customer.map(|customer| customer.plan).or(anonymous_plan);
-    let resolved = Resolved {
+    let mut resolved = Resolved {
         route: &route.name,
         path_pattern: &route.path_pattern,
+        upstream_node: None,
         caller: customer.map_or(Caller::Anonymous, |customer| Caller::Customer(&customer.name)),
         plan: plan.and_then(|plan| Some((plan, ruleset.plans.get(plan.0)?.as_str()))),
         own: customer.and_then(|customer| customer.own.as_deref()),
         claims: identity.claims(),
     };
     let hasher = &context.gateway.hasher;
+    let balance_hash = match &ruleset.upstreams[route.upstream.0].balance {
+        Balance::ConsistentHash(part) => hasher.part(part, &facts, &resolved),
+        _ => None,
+    };
+    let pool = &live.pools[route.upstream.0];
+    let chosen = match ruleset.counts_by_node(route) {
+        true => Some(pool.choose(&[], balance_hash, context.gateway.clock.now()).ok_or(Answer::NoNode)?),
+        false => None,
+    };
+    resolved.upstream_node = chosen.as_ref().and_then(|chosen| pool.name(chosen));
     let bypassed = route.bypass.covers(&facts, name);
     let charges = match bypassed {
         true => Vec::new(),
@@ -75,12 +86,9 @@ pub async fn admit(session: &Session, context: &mut Context) -> Result<(), Answe
             part => Answer::KeyMissing(part.describe()),
         })?,
     };
-    let balance_hash = match &ruleset.upstreams[route.upstream.0].balance {
-        Balance::ConsistentHash(part) => hasher.part(part, &facts, &resolved),
-        _ => None,
-    };
 
     context.balance_hash = balance_hash;
+    context.chosen = chosen;
     context.customer = customer.map(|customer| Arc::clone(&customer.name));
     context.plan = plan;
     context.client = facts.client;

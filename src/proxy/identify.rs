@@ -11,8 +11,9 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
+use crate::clock::Clock;
 use crate::customers::jwt::{Token, looks_like_token};
-use crate::customers::{Customer, Directory, TokenFault};
+use crate::customers::{Customer, Directory, TokenFault, Unavailable};
 use crate::proxy::live::Live;
 use crate::proxy::respond::Answer;
 use crate::ruleset::key::{Claims, Facts, cookies, query_values};
@@ -49,12 +50,17 @@ impl Identity {
     }
 }
 
-/// Whose credential a request carries at `now`.
-pub async fn identify(rules: &CustomerRules, facts: &Facts<'_>, live: &Live, now: Nanos) -> Result<Identity, Answer> {
+/// Whose credential a request carries.
+pub async fn identify(
+    rules: &CustomerRules,
+    facts: &Facts<'_>,
+    live: &Live,
+    clock: &Arc<dyn Clock>,
+) -> Result<Identity, Answer> {
     let found = match credential(rules, facts)? {
         None => return anonymous(rules),
-        Some(Credential::Key(key)) => listed(&live.directory, &key),
-        Some(Credential::Token(token)) => vouched(live, &token, now),
+        Some(Credential::Key(key)) => listed(&live.directory, &key, clock).await,
+        Some(Credential::Token(token)) => vouched(live, &token, clock.now()),
     };
     match found {
         // a credential that is nobody's; one that was somebody's and is over stays refused
@@ -71,8 +77,14 @@ fn anonymous(rules: &CustomerRules) -> Result<Identity, Answer> {
     rules.anonymous.map(|_| Identity::Anonymous).ok_or(Answer::CredentialMissing)
 }
 
-fn listed(directory: &Directory, key: &[u8]) -> Result<Identity, Answer> {
-    directory.find(key).map(Identity::Listed).ok_or(Answer::CredentialUnknown)
+async fn listed(directory: &Directory, key: &[u8], clock: &Arc<dyn Clock>) -> Result<Identity, Answer> {
+    let found = directory.find(key, clock).await.map_err(|Unavailable| Answer::DirectoryAway)?;
+    let customer = found.ok_or(Answer::CredentialUnknown)?;
+    match customer.valid_until {
+        Some(end) if end <= clock.now() => Err(Answer::CredentialExpired),
+        _ if customer.suspended => Err(Answer::Suspended),
+        _ => Ok(Identity::Listed(customer)),
+    }
 }
 
 fn vouched(live: &Live, token: &[u8], now: Nanos) -> Result<Identity, Answer> {

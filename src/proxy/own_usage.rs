@@ -62,7 +62,7 @@ async fn report(context: &Context, facts: &Facts<'_>) -> Result<String, Answer> 
     if ruleset.access.denies_address(facts.address) {
         return Err(Answer::AccessDenied);
     }
-    let identity = identify::identify(rules, facts, live, context.started).await?;
+    let identity = identify::identify(rules, facts, live, &gateway.clock).await?;
     let customer = identity.customer().ok_or(Answer::CredentialMissing)?;
     if ruleset.access.denies(facts.address, Some(&customer.name)) {
         return Err(Answer::AccessDenied);
@@ -71,6 +71,7 @@ async fn report(context: &Context, facts: &Facts<'_>) -> Result<String, Answer> 
     let resolved = Resolved {
         route: "",
         path_pattern: "",
+        upstream_node: None,
         caller: Caller::Customer(&customer.name),
         plan: plan.map(|name| (customer.plan, name)),
         own: customer.own.as_deref(),

@@ -58,6 +58,12 @@ pub enum Answer {
     TokenRefused(TokenFault),
     /// The caller is kept out.
     AccessDenied,
+    /// The credential was good once.
+    CredentialExpired,
+    /// The customer is suspended.
+    Suspended,
+    /// Nobody can tell whose the credential is.
+    DirectoryAway,
     /// A limit denies.
     Limited,
     /// No node of the upstream is healthy.
@@ -78,8 +84,8 @@ impl Answer {
         match self {
             Self::Usage(_) => 200,
             Self::Malformed(_) | Self::KeyMissing(_) | Self::CredentialRepeated => 400,
-            Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 403,
-            Self::CredentialMissing | Self::CredentialUnknown | Self::TokenRefused(_) => 401,
+            Self::Suspended | Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 403,
+            Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired | Self::TokenRefused(_) => 401,
             Self::NoRoute => 404,
             Self::MethodNotAllowed => 405,
             Self::HeadTimeout | Self::BodyTimeout => 408,
@@ -88,7 +94,7 @@ impl Answer {
             Self::HeadTooLarge(_) => 431,
             Self::Internal => 500,
             Self::UpstreamFailed => 502,
-            Self::NoNode => 503,
+            Self::NoNode | Self::DirectoryAway => 503,
             Self::UpstreamTimeout => 504,
         }
     }
@@ -109,6 +115,9 @@ impl Answer {
             Self::CredentialRepeated => "credential_repeated",
             Self::TokenRefused(_) => "token_refused",
             Self::AccessDenied => "access_denied",
+            Self::CredentialExpired => "credential_expired",
+            Self::Suspended => "suspended",
+            Self::DirectoryAway => "directory_away",
             Self::Limited => "limited",
             Self::NoNode => "no_healthy_node",
             Self::UpstreamFailed => "upstream_failed",
@@ -122,7 +131,7 @@ impl Answer {
     const fn problem_type(&self) -> &'static str {
         match self {
             Self::Limited => QUOTA_EXCEEDED,
-            Self::NoNode => REDUCED_CAPACITY,
+            Self::NoNode | Self::DirectoryAway => REDUCED_CAPACITY,
             _ => "about:blank",
         }
     }
@@ -130,7 +139,7 @@ impl Answer {
     fn title(&self) -> &'static str {
         match self {
             Self::Limited => "Request quota exceeded",
-            Self::NoNode => "Temporarily reduced capacity",
+            Self::NoNode | Self::DirectoryAway => "Temporarily reduced capacity",
             other => StatusCode::from_u16(other.status())
                 .ok()
                 .and_then(|status| status.canonical_reason())
@@ -153,6 +162,9 @@ impl Answer {
             Self::CredentialRepeated => "The request carries its credential more than once.".to_owned(),
             Self::TokenRefused(fault) => challenge::sentence(*fault),
             Self::AccessDenied => "This caller is not let in here.".to_owned(),
+            Self::CredentialExpired => "The credential has expired; a new one is needed.".to_owned(),
+            Self::Suspended => "The customer is suspended; retrying does not help.".to_owned(),
+            Self::DirectoryAway => "Whose the credential is cannot be told at the moment.".to_owned(),
             Self::Limited => match context.map(|context| context.verdict.outcome) {
                 Some(Outcome::Deny(Denial::Later { retry_after })) => {
                     format!("Retry in {}.", seconds_in_words(retry_after))
@@ -174,10 +186,10 @@ impl Answer {
     const fn grpc_status(&self) -> u16 {
         match self {
             Self::Limited => 8,
-            Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 7,
-            Self::CredentialMissing | Self::CredentialUnknown | Self::TokenRefused(_) => 16,
+            Self::Suspended | Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 7,
+            Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired | Self::TokenRefused(_) => 16,
             Self::NoRoute | Self::MethodNotAllowed => 12,
-            Self::NoNode | Self::UpstreamFailed => 14,
+            Self::NoNode | Self::DirectoryAway | Self::UpstreamFailed => 14,
             Self::UpstreamTimeout => 4,
             Self::Internal => 13,
             _ => 3,
@@ -337,6 +349,9 @@ fn common_fields(answer: &Answer, context: Option<&Context>) -> Vec<(HeaderName,
         if let (Answer::Limited, Outcome::Deny(denial)) = (answer, context.verdict.outcome) {
             fields.extend(retry_after(denial).map(|seconds| (header::RETRY_AFTER, HeaderValue::from(seconds))));
         }
+    }
+    if *answer == Answer::DirectoryAway {
+        fields.push((header::RETRY_AFTER, HeaderValue::from(1)));
     }
     fields.extend(challenge::challenges(answer, context));
     fields

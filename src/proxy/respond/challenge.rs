@@ -14,7 +14,7 @@ const BASIC: HeaderValue = HeaderValue::from_static("Basic realm=\"api\", charse
 pub(super) fn challenges(answer: &Answer, context: Option<&Context>) -> Vec<(HeaderName, HeaderValue)> {
     let values = match answer {
         Answer::TokenRefused(fault) if answer.status() == 401 => token_challenge(*fault).into_iter().collect(),
-        Answer::CredentialMissing | Answer::CredentialUnknown => match context {
+        Answer::CredentialMissing | Answer::CredentialUnknown | Answer::CredentialExpired => match context {
             Some(context) => schemes(context),
             None => vec![BEARER],
         },
