@@ -8,6 +8,7 @@ use crate::ruleset::limit::Limit;
 use crate::ruleset::{Access, AccessLog, Bypass, ClientAddress, Dialects, Matcher, RequestHead, Ruleset};
 
 mod access;
+mod cost;
 mod customers;
 mod document;
 mod environment;

@@ -7,13 +7,14 @@ use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::spec::{LimitSpec, PlanSpec};
 use crate::config::terms::{AllTerms, Asks, LimitTerms, NamedPlan};
-use crate::config::{key, later, over_limit, words};
+use crate::config::{cost, key, later, over_limit, words};
 use crate::ruleset::cost::{ChargeRule, CostRule};
 use crate::ruleset::key::{Key, KeyPart};
 use crate::ruleset::limit::{Denied, Limit, MissingKey, OverLimit, Share};
 
 /// What a limit takes besides the parameters of its algorithm.
-const SETTINGS: [&str; 7] = ["algorithm", "key", "mode", "plans", "missing_key", "over_limit", "max_keys"];
+const SETTINGS: [&str; 9] =
+    ["algorithm", "key", "mode", "plans", "cost", "charge", "missing_key", "over_limit", "max_keys"];
 
 /// The most plans: each limit has terms for each.
 const MOST_PLANS: usize = 1_000;
@@ -143,6 +144,9 @@ impl<'a> Reader<'_, 'a> {
         let limit = LimitTerms { limit: self.field, algorithm, base: &base, plans: self.plans, setting: self.setting };
         let named = limit.named(&section)?;
         let terms = limit.compile(&named)?;
+        if let Some((cost, charge)) = &others.cost {
+            cost::check(&section, (cost, charge), &terms, &self.plans.all().collect::<Vec<_>>())?;
+        }
         let spec = self.spec(algorithm, &base, &named, others.over_limit.as_ref()?);
         match (spec.max_wait, terms.rules.iter().any(Rule::reserves)) {
             (Some(_), false) => self.warn_of_idle_delay(),
@@ -169,6 +173,7 @@ impl<'a> Reader<'_, 'a> {
         };
         Others {
             key: self.key(section),
+            cost: cost::read(section),
             mode: section.get_or("mode", (), |field| field.choice(&[("sticky", ())], later::MODE)),
             missing_key: section.get_or("missing_key", MissingKey::default(), |field| {
                 let words = [("deny", MissingKey::Deny), ("share", MissingKey::Share), ("skip", MissingKey::Skip)];
@@ -276,6 +281,7 @@ impl<'a> Reader<'_, 'a> {
 /// What stands in a limit whatever its algorithm; `None` is what could not be read.
 struct Others<'a> {
     key: Option<Key>,
+    cost: Option<(CostRule, ChargeRule)>,
     mode: Option<()>,
     missing_key: Option<MissingKey>,
     over_limit: Option<OverLimit>,
@@ -286,6 +292,7 @@ struct Others<'a> {
 impl Others<'_> {
     fn limit(self, name: &str, algorithm: AlgorithmName, terms: AllTerms) -> Option<Limit> {
         let () = self.mode?;
+        let (cost, charge) = self.cost?;
         Some(Limit {
             name: name.to_owned(),
             algorithm,
@@ -296,8 +303,8 @@ impl Others<'_> {
             missing_key: self.missing_key?,
             over_limit: self.over_limit?,
             max_keys: self.max_keys?,
-            cost: CostRule::default(),
-            charge: ChargeRule::default(),
+            cost,
+            charge,
             shadow: false,
             enabled: Share::WHOLE,
             candidate_of: None,

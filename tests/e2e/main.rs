@@ -14,6 +14,7 @@ mod bursts;
 mod concurrency;
 mod connections;
 mod cors;
+mod costs;
 mod credentials;
 mod customers;
 mod denials;

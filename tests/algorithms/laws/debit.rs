@@ -42,7 +42,8 @@ impl Debit {
             return if owing == walk.state.as_ref() { Ok(()) } else { Err("it changes something".to_owned()) };
         }
         let (decision, admitted) = walk.decide(cost, now.get());
-        if decision.is_admitted() && (!rule.reserves() || cost <= rule.policy().quota) && owing != admitted.as_ref() {
+        let bounded = !rule.reserves() || rule.headroom(admitted.as_ref(), now).until_full <= LONGEST_DEBT;
+        if decision.is_admitted() && bounded && owing != admitted.as_ref() {
             return Err(format!("{admitted:?} if it had been admitted"));
         }
         if walk.state.is_some() || !self.begins {
@@ -70,8 +71,9 @@ fn made_good(walk: &Walk<'_>, owing: Option<&State>, now: Nanos) -> Result<(), S
 /// That a denial of one that owes ends when it says.
 fn retried(rule: &Rule, owing: Option<&State>, now: Nanos) -> Result<(), String> {
     for cost in [1, rule.largest_cost().unwrap_or(1)] {
-        let admits = |at: u64| rule.decide(owing.cloned(), cost, Nanos::new(at)).0.is_admitted();
-        match rule.decide(owing.cloned(), cost, now).0 {
+        let (decision, after) = rule.decide(owing.cloned(), cost, now);
+        let admits = |at: u64| rule.decide(after.clone(), cost, Nanos::new(at)).0.is_admitted();
+        match decision {
             Decision::Deny(Denial::Later { retry_after }) => {
                 let retry = now.saturating_add(retry_after).get();
                 if retry < HORIZON && (admits(retry - 1) || !admits(retry)) {
