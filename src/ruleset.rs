@@ -8,9 +8,12 @@ use ipnet::IpNet;
 
 use crate::units::Nanos;
 
+pub mod access;
 pub mod changes;
 pub mod charges;
+pub mod cors;
 pub mod cost;
+pub mod credential;
 pub mod denied;
 pub mod host;
 pub mod key;
@@ -21,6 +24,9 @@ pub mod path;
 pub mod upstream;
 pub mod verdict;
 
+pub use access::{Access, Bypass, Callers};
+pub use cors::{Cors, Origins};
+pub use credential::{CredentialSource, JwtRules};
 pub use limit::{Limit, LimitId, PlanId, Share};
 pub use matcher::{Matcher, Route, RouteId};
 pub use upstream::{Upstream, UpstreamId};
@@ -40,6 +46,10 @@ pub struct Ruleset {
     pub client_address: ClientAddress,
     /// Who is calling; absent where the configuration names no customers.
     pub customers: Option<CustomerRules>,
+    /// Who is let in, whatever the route.
+    pub access: Access,
+    /// Which sites may read tollgate's own answers; none where the configuration does not say.
+    pub cors: Option<Cors>,
     /// The path at which customers see where they stand; absent where they do not.
     pub usage: Option<String>,
     /// The response headers that tell where a client stands.
@@ -96,13 +106,14 @@ pub struct CustomerRules {
     pub unknown: UnknownCredential,
 }
 
-/// Where a credential is read from.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum CredentialSource {
-    /// The value of this header.
-    Header(http::HeaderName),
-    /// The token of `Authorization: Bearer`.
-    Bearer,
+impl CustomerRules {
+    /// What tokens are held to, if there are any.
+    pub fn jwt(&self) -> Option<&JwtRules> {
+        self.identify.iter().find_map(|source| match source {
+            CredentialSource::Jwt(rules) => Some(&**rules),
+            _ => None,
+        })
+    }
 }
 
 /// What becomes of a credential that is not in the directory.

@@ -42,7 +42,7 @@ const USER: HeaderName = HeaderName::from_static("x-user");
 fn key(hasher: &KeyHasher, parts: &Key, headers: &mut HeaderMap, tuple: &Tuple) -> LimitKey {
     headers.insert(USER, HeaderValue::from_str(&tuple.header).unwrap());
     let client = Some(tuple.client);
-    let facts = Facts { method: "GET", host: &tuple.host, path: "/", query: None, headers, client };
+    let facts = Facts { method: "GET", host: &tuple.host, path: "/", query: None, headers, client, address: client };
     let resolved = Resolved {
         route: "all",
         path_pattern: "/**",
@@ -50,6 +50,7 @@ fn key(hasher: &KeyHasher, parts: &Key, headers: &mut HeaderMap, tuple: &Tuple) 
         plan: None,
         upstream_node: None,
         own: None,
+        claims: None,
     };
     hasher.key("limit", parts, &facts, &resolved).unwrap()
 }
@@ -75,7 +76,8 @@ fn a_million_tuples_have_as_many_keys_as_there_are_different_ones() {
 fn the_name_of_the_limit_and_the_order_of_the_parts_count() {
     let hasher = KeyHasher::new(&[3; 16]);
     let headers = HeaderMap::new();
-    let facts = Facts { method: "a", host: "b", path: "/", query: None, headers: &headers, client: None };
+    let facts =
+        Facts { method: "a", host: "b", path: "/", query: None, headers: &headers, client: None, address: None };
     let resolved = Resolved {
         route: "b",
         path_pattern: "a",
@@ -83,6 +85,7 @@ fn the_name_of_the_limit_and_the_order_of_the_parts_count() {
         plan: None,
         upstream_node: Some("a"),
         own: None,
+        claims: None,
     };
     let of =
         |limit: &str, parts: &[KeyPart]| hasher.key(limit, &Key { parts: parts.to_vec() }, &facts, &resolved).unwrap();

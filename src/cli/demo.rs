@@ -39,7 +39,7 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
     }
     let directory = source::directory::load(CUSTOMERS, "config/customers.csv", &loaded.overrides)?;
     let directory = Directory::File(directory).into();
-    let parts = parts(Source { loaded, directory, text: CONFIG.to_owned() });
+    let parts = parts(Source { loaded, directory, tokens: None, text: CONFIG.to_owned() });
     let setup = Setup { parts, origin: None, sample: Some(args.upstream) };
     let prepared = runtime::prepare(setup).map_err(RunError::Demo)?;
     introduce(args, out)?;

@@ -5,10 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::config::{self, Limits, Loaded, Mark, Place, Problem, Problems, Server};
-use crate::customers::Directory;
+use crate::customers::{Directory, Tokens};
 use crate::files::{self, Seen, Unreadable};
 
 pub mod directory;
+mod tokens;
 
 /// A configuration with everything it names.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub struct Source {
     pub loaded: Loaded,
     /// Its customers; nobody if it names no directory.
     pub directory: Arc<Directory>,
+    /// Whose tokens are good; absent where there are none.
+    pub tokens: Option<Tokens>,
     /// The configuration's text.
     pub text: String,
 }
@@ -29,7 +32,7 @@ pub struct Kept {
     directory: Option<directory::Kept>,
 }
 
-/// Reads a configuration and the directory that it names, which lies relative to the configuration.
+/// Reads a configuration and the files that it names, which lie relative to the configuration.
 pub fn open(path: &Path) -> Result<Source, Problems> {
     open_again(path, &mut Kept::default(), &mut Vec::new())
 }
@@ -37,32 +40,53 @@ pub fn open(path: &Path) -> Result<Source, Problems> {
 /// The same, with what was `kept` as far as nothing about it changed. `seen` gets every file that was looked at.
 pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<Source, Problems> {
     let text = read_config_seen(path, seen)?;
-    let loaded = config::load(&text, &name(path), &environment)
-        .map_err(|problems| with_directory(problems, path, &text, seen))?;
+    let loaded =
+        config::load(&text, &name(path), &environment).map_err(|problems| with_files(problems, path, &text, seen))?;
     let with_warnings = |problems| Problems { warnings: loaded.warnings.clone(), ..problems };
     if let Some(server) = &kept.server {
         refuse_addresses(&name(path), server, &loaded.server).map_err(with_warnings)?;
     }
-    let directory = match &loaded.directory {
-        None => Arc::default(),
-        Some(named) => {
-            directory::open(path, named, &loaded.overrides, &mut kept.directory, seen).map_err(with_warnings)?
-        }
+    // The keys come first: a directory takes up what changed in it when it is opened.
+    let jwks = loaded.jwks.as_ref();
+    let tokens = jwks.map(|jwks| tokens::open(path, jwks, &loaded.ruleset.plans, seen)).transpose();
+    let directory = match (&loaded.directory, &tokens) {
+        (None, _) => Ok(Arc::default()),
+        (Some(named), Ok(_)) => directory::open(path, named, &loaded.overrides, &mut kept.directory, seen),
+        (Some(named), Err(_)) => directory::open(path, named, &loaded.overrides, &mut None, seen),
     };
-    Ok(Source { loaded, directory, text })
+    match both(directory, tokens, &name(path)) {
+        Ok((directory, tokens)) => Ok(Source { loaded, directory, tokens, text }),
+        Err(problems) => Err(Problems { warnings: loaded.warnings, ..problems }),
+    }
 }
 
-/// Adds what is wrong with the directory that a refused configuration names.
-fn with_directory(mut problems: Problems, path: &Path, text: &str, seen: &mut Vec<Seen>) -> Problems {
+/// Adds what is wrong with the files that a refused configuration names.
+fn with_files(problems: Problems, path: &Path, text: &str, seen: &mut Vec<Seen>) -> Problems {
     let file = name(path);
-    let opened = config::load_directory(text, &file, &environment)
-        .map(|(overrides, named)| directory::open_file(path, &named, &overrides, seen));
-    if let Some(Err(others)) = opened {
-        problems.errors.extend(others.errors);
-        problems.errors.sort_by_key(|problem| (*problem.place.file != *file, problem.place.mark));
-        problems.more = problems.more.saturating_add(others.more);
+    let Some(named) = config::load_customer_files(text, &file, &environment) else { return problems };
+    let directory = named.directory.map(|of| directory::open_file(path, &of, &named.overrides, seen));
+    let tokens = named.jwks.map(|jwks| tokens::open(path, &jwks, &named.plans, seen));
+    match both(directory.transpose(), tokens.transpose(), &file) {
+        Ok(_) => problems,
+        Err(others) => together(problems, others, &file),
     }
+}
+
+/// Those of the configuration `file` first.
+fn together(mut problems: Problems, others: Problems, file: &str) -> Problems {
+    problems.errors.extend(others.errors);
+    problems.errors.sort_by_key(|problem| (*problem.place.file != *file, problem.place.mark));
+    problems.more = problems.more.saturating_add(others.more);
     problems
+}
+
+/// Both, or what is wrong with either.
+fn both<A, B>(one: Result<A, Problems>, other: Result<B, Problems>, file: &str) -> Result<(A, B), Problems> {
+    match (one, other) {
+        (Ok(one), Ok(other)) => Ok((one, other)),
+        (Err(problems), Err(others)) => Err(together(problems, others, file)),
+        (Err(problems), Ok(_)) | (Ok(_), Err(problems)) => Err(problems),
+    }
 }
 
 /// Refuses other addresses than those in force.

@@ -58,6 +58,8 @@ pub(super) enum Setting {
         planless: bool,
         /// Whether there are customers.
         customers: bool,
+        /// Whether any of them have tokens.
+        tokens: bool,
     },
 }
 
@@ -229,11 +231,18 @@ impl<'a> Reader<'_, 'a> {
             };
         };
         let key = key::read(&field)?;
-        if self.setting == (Setting::Gateway { planless: true, customers: false }) {
+        if let Setting::Gateway { customers, tokens, .. } = self.setting {
             for part in &key.parts {
                 match part {
-                    KeyPart::Customer => field.warn("counts by address: the file names no `customers`", None),
-                    KeyPart::Plan => field.warn("no request has a plan: the file names no `customers`", None),
+                    KeyPart::Customer if !customers => {
+                        field.warn("counts by address: the file names no `customers`", None);
+                    }
+                    KeyPart::Plan if !customers => {
+                        field.warn("no request has a plan: the file names no `customers`", None);
+                    }
+                    KeyPart::JwtClaim(_) if !tokens => {
+                        field.warn("no request has a token: `customers.identify` has no `jwt`", None);
+                    }
                     _ => {}
                 }
             }

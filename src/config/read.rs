@@ -181,8 +181,13 @@ impl<'a> Field<'a> {
 
     /// The items of a list.
     pub(super) fn list(&self, expected: &str) -> Option<Vec<Self>> {
+        self.items_if().or_else(|| self.wrong_shape(expected))
+    }
+
+    /// The items of a list, if it is one.
+    pub(super) fn items_if(&self) -> Option<Vec<Self>> {
         let Content::Sequence(items) = &self.node.content else {
-            return self.wrong_shape(expected);
+            return None;
         };
         let field = |(position, node): (usize, &'a Rc<Node>)| {
             let path = document::item(&self.path, position);

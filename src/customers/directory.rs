@@ -18,6 +18,7 @@ mod row;
 mod yaml;
 
 pub use self::redis::{CallResult, Hash, Observer, RedisDirectory};
+pub(super) use fault::MAX_NAME;
 pub use fault::{Fault, Faults};
 pub use file::{Changes, FileDirectory, Format};
 

@@ -9,6 +9,7 @@ use crate::proxy::Gateway;
 use crate::proxy::connection::Connection;
 use crate::proxy::facts::Target;
 use crate::proxy::live::Live;
+use crate::proxy::respond::cors::Reader;
 use crate::proxy::respond::{Answer, raw_answer_with};
 use crate::proxy::tally::{self, Tally};
 use crate::proxy::upstream::Chosen;
@@ -47,6 +48,10 @@ pub struct Context {
     pub customer: Option<Arc<str>>,
     /// The caller's plan.
     pub plan: Option<PlanId>,
+    /// Which site's scripts want to read the answer, if they may.
+    pub cors: Reader,
+    /// Whether it is exempt from charges.
+    pub bypassed: bool,
     /// Whether the client speaks gRPC.
     pub is_grpc: bool,
     /// When it was charged.
@@ -107,6 +112,8 @@ impl Context {
             route: None,
             customer: None,
             plan: None,
+            cors: Reader::default(),
+            bypassed: false,
             is_grpc: false,
             charged_at: Nanos::ZERO,
             charges: Vec::new(),
@@ -213,6 +220,7 @@ impl Context {
             Outcome::Deny(_) => ("denied", tightest, Nanos::ZERO),
             Outcome::Admit { wait } if divert.is_some() => ("diverted", divert, wait),
             Outcome::Admit { wait } if mark.is_some() => ("marked", mark, wait),
+            Outcome::Admit { .. } if self.bypassed => ("bypassed", None, Nanos::ZERO),
             Outcome::Admit { .. } if tightest.is_none() => ("unlimited", None, Nanos::ZERO),
             Outcome::Admit { wait: Nanos::ZERO } => ("admitted", tightest, Nanos::ZERO),
             Outcome::Admit { wait } => ("delayed", tightest, wait),
@@ -278,7 +286,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
     fn gateway() -> Gateway {
         let ruleset = crate::config::load(CONFIG, "", &|_| None).unwrap().ruleset;
         let store = Arc::new(Store::Local(LocalStore::new()));
-        let rules = Rules { ruleset, directory: Arc::default(), hash: String::new() };
+        let rules = Rules { ruleset, directory: Arc::default(), tokens: None, hash: String::new() };
         let live = Live::new(rules, None, &store, &Telemetry::new().unwrap());
         Gateway::new(Shared {
             live: ArcSwap::from_pointee(live),

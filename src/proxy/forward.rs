@@ -112,7 +112,11 @@ pub fn response(response: &mut ResponseHeader, context: &Context) -> pingora::Re
     for name in HOP_BY_HOP {
         drop(response.remove_header(name));
     }
-    for (name, value) in respond::limit_fields(context, &response.headers) {
+    let fields = respond::limit_fields(context, &response.headers);
+    if let Some(exposed) = respond::cors::exposed_with(&response.headers, &fields, context) {
+        response.append_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed)?;
+    }
+    for (name, value) in fields {
         response.insert_header(name, value)?;
     }
     response.append_header(header::VIA, VIA)?;

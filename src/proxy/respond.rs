@@ -8,11 +8,14 @@ use pingora::{Error, ErrorSource, ErrorType};
 use serde::Serialize;
 
 use crate::algorithm::Denial;
+use crate::customers::TokenFault;
 use crate::proxy::context::Context;
 use crate::ruleset::verdict::Outcome;
 use crate::units::Nanos;
 
 mod accept;
+mod challenge;
+pub mod cors;
 mod denial;
 mod fields;
 
@@ -52,6 +55,12 @@ pub enum Answer {
     KeyMissing(String),
     /// The credential is nobody's.
     CredentialUnknown,
+    /// The credential is there more than once.
+    CredentialRepeated,
+    /// The token is not good.
+    TokenRefused(TokenFault),
+    /// The caller is kept out.
+    AccessDenied,
     /// The credential was good once.
     CredentialExpired,
     /// The customer is suspended.
@@ -77,9 +86,9 @@ impl Answer {
     pub const fn status(&self) -> u16 {
         match self {
             Self::Usage(_) => 200,
-            Self::Malformed(_) | Self::KeyMissing(_) => 400,
-            Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired => 401,
-            Self::Suspended => 403,
+            Self::Malformed(_) | Self::KeyMissing(_) | Self::CredentialRepeated => 400,
+            Self::Suspended | Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 403,
+            Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired | Self::TokenRefused(_) => 401,
             Self::NoRoute => 404,
             Self::MethodNotAllowed => 405,
             Self::HeadTimeout | Self::BodyTimeout => 408,
@@ -106,6 +115,9 @@ impl Answer {
             Self::CredentialMissing => "credential_missing",
             Self::KeyMissing(_) => "key_missing",
             Self::CredentialUnknown => "credential_unknown",
+            Self::CredentialRepeated => "credential_repeated",
+            Self::TokenRefused(_) => "token_refused",
+            Self::AccessDenied => "access_denied",
             Self::CredentialExpired => "credential_expired",
             Self::Suspended => "suspended",
             Self::DirectoryAway => "directory_away",
@@ -150,6 +162,9 @@ impl Answer {
             Self::CredentialMissing => "A credential is needed here.".to_owned(),
             Self::KeyMissing(part) => format!("The request lacks its {part}."),
             Self::CredentialUnknown => "The credential is not known.".to_owned(),
+            Self::CredentialRepeated => "The request carries its credential more than once.".to_owned(),
+            Self::TokenRefused(fault) => challenge::sentence(*fault),
+            Self::AccessDenied => "This caller is not let in here.".to_owned(),
             Self::CredentialExpired => "The credential has expired; a new one is needed.".to_owned(),
             Self::Suspended => "The customer is suspended; retrying does not help.".to_owned(),
             Self::DirectoryAway => "Whose the credential is cannot be told at the moment.".to_owned(),
@@ -174,8 +189,8 @@ impl Answer {
     const fn grpc_status(&self) -> u16 {
         match self {
             Self::Limited => 8,
-            Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired => 16,
-            Self::Suspended => 7,
+            Self::Suspended | Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 7,
+            Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired | Self::TokenRefused(_) => 16,
             Self::NoRoute | Self::MethodNotAllowed => 12,
             Self::NoNode | Self::DirectoryAway | Self::UpstreamFailed => 14,
             Self::UpstreamTimeout => 4,
@@ -278,6 +293,15 @@ fn serialize(response: Response) -> Vec<u8> {
 
 /// `request` is the head of the request, as far as it is known.
 fn response(answer: &Answer, context: Option<&Context>, request: &HeaderMap) -> Response {
+    let mut response = own_site_response(answer, context, request);
+    if let Some(context) = context {
+        cors::add_to_answer(&mut response.fields, context);
+    }
+    response
+}
+
+/// The response as scripts of the site itself may read it.
+fn own_site_response(answer: &Answer, context: Option<&Context>, request: &HeaderMap) -> Response {
     match (answer, context) {
         (Answer::Usage(report), _) => {
             let fields = vec![
@@ -345,9 +369,7 @@ fn common_fields(answer: &Answer, context: Option<&Context>) -> Vec<(HeaderName,
     if *answer == Answer::DirectoryAway {
         fields.push((header::RETRY_AFTER, HeaderValue::from(1)));
     }
-    if matches!(answer, Answer::CredentialMissing | Answer::CredentialUnknown | Answer::CredentialExpired) {
-        fields.push((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
-    }
+    fields.extend(challenge::challenges(answer, context));
     fields
 }
 

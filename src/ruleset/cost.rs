@@ -324,7 +324,15 @@ mod tests {
             for line in lines {
                 headers.append("x-cost", line.parse().unwrap());
             }
-            let facts = Facts { method: "GET", host: "", path: "/", query: None, headers: &headers, client: None };
+            let facts = Facts {
+                method: "GET",
+                host: "",
+                path: "/",
+                query: None,
+                headers: &headers,
+                client: None,
+                address: None,
+            };
             let name = HeaderName::from_static("x-cost");
             CostRule::Header { name, max: 100, missing: 3 }.on_request(&facts)
         };

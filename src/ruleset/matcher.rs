@@ -7,6 +7,7 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
+use crate::ruleset::access::{Access, Bypass};
 use crate::ruleset::denied::Denied;
 use crate::ruleset::host::HostPattern;
 use crate::ruleset::key::Facts;
@@ -39,6 +40,10 @@ pub struct Route {
     pub limits: Vec<LimitId>,
     /// The answer to requests over a limit, as far as the limit has none of its own.
     pub denied: Denied,
+    /// Who is let in, besides what holds for every route.
+    pub access: Access,
+    /// Which of the requests are never charged, what holds for every route included.
+    pub bypass: Bypass,
     /// How the path is changed on the way.
     pub rewrite: Option<Rewrite>,
     /// Changes to the request's header fields, after those that tollgate makes itself.

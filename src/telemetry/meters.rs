@@ -84,6 +84,7 @@ struct Outcomes {
     delayed: IntCounter,
     /// What is over the limit: denied, or what is done instead.
     over: IntCounter,
+    bypassed: IntCounter,
 }
 
 /// What a limit and its candidate made of the same requests: by the limit's word, then by the candidate's.
@@ -199,6 +200,18 @@ impl Meters {
             }
             if let Some(limit) = self.limit(standing.limit, plan) {
                 limit.count(verdict.outcome, standing, charge, reported);
+            }
+        }
+    }
+
+    /// Counts a request that is exempt from the limits of its route.
+    pub fn observe_bypass(&self, ruleset: &Ruleset, route: RouteId, plan: Option<PlanId>) {
+        for (place, id) in ruleset.matcher.route(route).limits.iter().enumerate() {
+            if applies(&ruleset.limits[id.0], plan)
+                && let Some(outcomes) =
+                    self.route(Some(route)).outcomes(&self.labels[id.0], self.plan_name(plan), place, plan)
+            {
+                outcomes.bypassed.inc();
             }
         }
     }
@@ -380,7 +393,12 @@ impl Drop for InFlight {
 impl Outcomes {
     fn new(telemetry: &Telemetry, route: &str, limit: &Label, plan: &str) -> Self {
         let outcome = |outcome| telemetry.limit_requests.with_label_values(&[route, &limit.limit, plan, outcome]);
-        Self { admitted: outcome("admitted"), delayed: outcome("delayed"), over: outcome(limit.over) }
+        Self {
+            admitted: outcome("admitted"),
+            delayed: outcome("delayed"),
+            over: outcome(limit.over),
+            bypassed: outcome("bypassed"),
+        }
     }
 
     fn count(&self, outcome: Outcome, decision: Decision, reported: bool) {

@@ -7,13 +7,16 @@
 
 mod support;
 
+mod access;
 mod answers;
 mod balance;
 mod bodies;
 mod bursts;
 mod concurrency;
 mod connections;
+mod cors;
 mod costs;
+mod credentials;
 mod customers;
 mod denials;
 mod edges;
@@ -26,6 +29,7 @@ mod reload;
 mod reload_files;
 mod reload_load;
 mod routing;
+mod tokens;
 mod upstreams;
 mod usage;
 mod waiting;

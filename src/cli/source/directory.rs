@@ -103,7 +103,12 @@ pub(super) fn open_file(
 }
 
 /// What `file` holds, which is `named` by the configuration.
-fn bytes(named: &NamedFile, file: &Path, most: usize, seen: &mut Vec<Seen>) -> Result<(Vec<u8>, Print), Problems> {
+pub(super) fn bytes(
+    named: &NamedFile,
+    file: &Path,
+    most: usize,
+    seen: &mut Vec<Seen>,
+) -> Result<(Vec<u8>, Print), Problems> {
     let (bytes, looked) = files::read(file, most);
     let print = looked.print.clone();
     seen.push(looked);
@@ -119,7 +124,7 @@ pub fn load(text: &str, file: &str, overrides: &Overrides) -> Result<FileDirecto
         .map_err(|faults| explain_all(file, faults))
 }
 
-fn beside(path: &Path, named: &NamedFile) -> PathBuf {
+pub(super) fn beside(path: &Path, named: &NamedFile) -> PathBuf {
     path.parent().unwrap_or(Path::new("")).join(&named.path)
 }
 

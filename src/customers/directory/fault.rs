@@ -6,7 +6,7 @@ use crate::ruleset::own::Misread;
 const MOST_FAULTS: usize = 1_000;
 
 /// The longest name of a customer, in bytes.
-pub(super) const MAX_NAME: usize = 256;
+pub(in crate::customers) const MAX_NAME: usize = 256;
 
 /// One thing that is wrong with a directory. Never holds a credential.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
