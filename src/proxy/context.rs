@@ -277,7 +277,9 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             vec![Charge { limit: 0, rule: RuleRef::Listed(0), key: LimitKey(1), cost: 1, manner: Manner::USUAL }];
         let now = gateway.clock.now();
         let Store::Local(store) = &*gateway.store;
-        let passed = store.charge(&context.live.binding, &mut context.charges, now)[0].decision.is_admitted();
+        let charged = store.charge(&context.live.binding, &mut context.charges, now);
+        context.verdict = Verdict::new(&context.live.ruleset, &context.charges, &charged);
+        let passed = charged[0].decision.is_admitted();
         context.admission = if passed { Admission::Passed { at: now } } else { Admission::None };
         (context, passed)
     }
