@@ -10,11 +10,11 @@ use crate::config::terms::{AllTerms, Asks, LimitTerms, NamedPlan};
 use crate::config::{cost, key, later, over_limit, words};
 use crate::ruleset::cost::{ChargeRule, CostRule};
 use crate::ruleset::key::{Key, KeyPart};
-use crate::ruleset::limit::{Denied, Limit, MissingKey, OverLimit, Share};
+use crate::ruleset::limit::{Denied, Limit, MissingKey, OnChange, OverLimit, Share};
 
 /// What a limit takes besides the parameters of its algorithm.
-const SETTINGS: [&str; 9] =
-    ["algorithm", "key", "mode", "plans", "cost", "charge", "missing_key", "over_limit", "max_keys"];
+const SETTINGS: [&str; 10] =
+    ["algorithm", "key", "mode", "plans", "cost", "charge", "missing_key", "over_limit", "max_keys", "on_change"];
 
 /// The most plans: each limit has terms for each.
 const MOST_PLANS: usize = 1_000;
@@ -180,6 +180,9 @@ impl<'a> Reader<'_, 'a> {
             over_limit,
             max_wait,
             max_keys: section.get_or("max_keys", Limit::DEFAULT_MAX_KEYS, |field| field.whole(1..=u64::MAX)),
+            on_change: section.get_or("on_change", OnChange::default(), |field| {
+                field.choice(&[("carry", OnChange::Carry), ("reset", OnChange::Reset)], &[])
+            }),
         }
     }
 
@@ -278,6 +281,7 @@ struct Others<'a> {
     over_limit: Option<OverLimit>,
     max_wait: Option<Field<'a>>,
     max_keys: Option<u64>,
+    on_change: Option<OnChange>,
 }
 
 impl Others<'_> {
@@ -294,6 +298,7 @@ impl Others<'_> {
             missing_key: self.missing_key?,
             over_limit: self.over_limit?,
             max_keys: self.max_keys?,
+            on_change: self.on_change?,
             cost,
             charge,
             shadow: false,

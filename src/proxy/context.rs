@@ -244,8 +244,8 @@ mod tests {
     use super::*;
     use crate::algorithm::{Manner, RuleRef};
     use crate::clock::SystemClock;
-    use crate::customers::Directory;
     use crate::proxy::Shared;
+    use crate::proxy::live::Rules;
     use crate::ruleset::key::KeyHasher;
     use crate::store::{LocalStore, Store};
     use crate::telemetry::Telemetry;
@@ -259,7 +259,8 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
     fn gateway() -> Gateway {
         let ruleset = crate::config::load(CONFIG, "", &|_| None).unwrap().ruleset;
         let store = Arc::new(Store::Local(LocalStore::new()));
-        let live = Live::new(ruleset, Directory::default(), String::new(), &store, &Telemetry::new().unwrap());
+        let rules = Rules { ruleset, directory: Arc::default(), hash: String::new() };
+        let live = Live::new(rules, None, &store, &Telemetry::new().unwrap());
         Gateway::new(Shared {
             live: ArcSwap::from_pointee(live),
             store,
