@@ -18,6 +18,7 @@ mod edges;
 mod forwarding;
 mod operators;
 mod process;
+mod redis_customers;
 mod refusals;
 mod routing;
 mod upstreams;

@@ -9,6 +9,7 @@ pub mod gateway;
 pub mod metrics;
 pub mod origin;
 pub mod process;
+pub mod redis;
 pub mod wire;
 
 pub use client::{Client, Response};
