@@ -156,7 +156,7 @@ fn what_nobody_understands_is_no_customer_and_no_secret_is_told() {
         r#"{"customer": "acme"}"#,
         r#"{"customer": "acme", "plan": "canary1234567890"}"#,
         r#"{"customer": "acme", "plan": "free", "color": "canary"}"#,
-        r#"{"customer": "acme", "plan": "free", "overrides": {"guard": {"burst": "canary"}}}"#,
+        r#"{"customer": "acme", "plan": "free", "overrides": {"guard": {"burst": "lots"}}}"#,
         r#"{"customer": "acme", "plan": "free", "valid_until": "canary"}"#,
         "[]",
         "",
