@@ -1,12 +1,15 @@
 //! The admin listener: metrics, health, and what is in force. Never on a port that serves clients.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 use pingora::apps::http_app::ServeHttp;
 use pingora::protocols::http::ServerSession;
+
+mod readiness;
+
+pub use readiness::Readiness;
 
 use crate::proxy::Gateway;
 use crate::telemetry::{TableUsage, Telemetry};
@@ -17,7 +20,7 @@ pub struct Admin {
     gateway: Gateway,
     telemetry: Telemetry,
     started: Nanos,
-    stopping: Arc<AtomicBool>,
+    readiness: Arc<Readiness>,
 }
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -26,10 +29,10 @@ const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 const JSON: &str = "application/json";
 
 impl Admin {
-    /// For `gateway`; not ready any more once `stopping` is set.
-    pub fn new(gateway: Gateway, telemetry: Telemetry, stopping: Arc<AtomicBool>) -> Self {
+    /// For `gateway`, ready when `readiness` says so.
+    pub fn new(gateway: Gateway, telemetry: Telemetry, readiness: Arc<Readiness>) -> Self {
         let started = gateway.clock.now();
-        Self { gateway, telemetry, started, stopping }
+        Self { gateway, telemetry, started, readiness }
     }
 
     fn answer(&self, method: &Method, path: &str) -> (StatusCode, &'static str, String) {
@@ -39,8 +42,11 @@ impl Admin {
         match path {
             "/metrics" => self.metrics(),
             "/healthz" => (StatusCode::OK, TEXT, "ok\n".to_owned()),
-            "/readyz" if self.stopping.load(Ordering::Relaxed) => {
+            "/readyz" if self.readiness.is_stopping() => {
                 (StatusCode::SERVICE_UNAVAILABLE, TEXT, "stopping\n".to_owned())
+            }
+            "/readyz" if self.readiness.is_starting() => {
+                (StatusCode::SERVICE_UNAVAILABLE, TEXT, "starting\n".to_owned())
             }
             "/readyz" => (StatusCode::OK, TEXT, "ready\n".to_owned()),
             "/status" => (StatusCode::OK, JSON, format!("{:#}\n", self.status())),
@@ -91,7 +97,7 @@ impl Admin {
         serde_json::json!({
             "version": env!("CARGO_PKG_VERSION"),
             "uptime_seconds": self.gateway.clock.now().saturating_sub(self.started).as_secs_f64(),
-            "stopping": self.stopping.load(Ordering::Relaxed),
+            "stopping": self.readiness.is_stopping(),
             "config_hash": live.hash,
             "routes": ruleset.matcher.routes().iter().map(|route| route.name.as_str()).collect::<Vec<_>>(),
             "plans": ruleset.plans,

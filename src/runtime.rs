@@ -2,22 +2,21 @@
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 use pingora::apps::http_app::HttpServer;
-use pingora::listeners::TcpSocketOptions;
 use pingora::proxy::HttpProxy;
 use pingora::server::Server;
 use pingora::server::configuration::ServerConf;
 use pingora::services::background::background_service;
-use pingora::services::listening::Service;
 
+mod listen;
 pub mod sample;
 mod shutdown;
 mod upkeep;
 
-use crate::admin::Admin;
+use self::listen::{Announcement, Doors, Listening};
+use crate::admin::{Admin, Readiness};
 use crate::clock::{Clock, SystemClock};
 use crate::customers::Directory;
 use crate::proxy::connection::Edge;
@@ -66,22 +65,34 @@ const MAX_TRIES: usize = 7;
 /// Connections to upstreams that are kept for the next request, for each core.
 const KEPT_CONNECTIONS: usize = 512;
 
-/// A gateway that can start.
+/// A gateway that can start. Its sockets are open: connections are not refused any more, but wait until it runs.
 pub struct Prepared {
-    listeners: Vec<SocketAddr>,
-    admin: SocketAddr,
-    sample: Option<SocketAddr>,
+    /// For each core, a socket for each address.
+    listeners: Vec<Vec<TcpListener>>,
+    admin: TcpListener,
+    sample: Option<TcpListener>,
+    announcement: Announcement,
     gateway: Gateway,
     telemetry: Telemetry,
 }
 
 /// Does everything that can fail.
 pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
-    let Setup { listeners, admin, ruleset, directory, hash, sample } = setup;
-    for address in listeners.iter().chain([&admin]).chain(&sample) {
-        // pingora would try for 30 s and then go on without the listener.
-        TcpListener::bind(address).map_err(|error| StartError::Bind { address: *address, error })?;
+    let Setup { listeners: clients, admin: operators, ruleset, directory, hash, sample } = setup;
+    let fails = |address| move |error| StartError::Bind { address, error };
+    for address in clients.iter().chain([&operators]).chain(&sample) {
+        listen::probe(*address).map_err(fails(*address))?;
     }
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut listeners: Vec<Vec<TcpListener>> = (0..cores).map(|_| Vec::new()).collect();
+    for address in &clients {
+        let sockets = listen::shared(*address, cores).map_err(fails(*address))?;
+        for (listeners, socket) in listeners.iter_mut().zip(sockets) {
+            listeners.push(socket);
+        }
+    }
+    let admin = listen::exclusive(operators).map_err(fails(operators))?;
+    let sample = sample.map(|address| listen::exclusive(address).map_err(fails(address))).transpose()?;
     let telemetry = Telemetry::new()?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let store = Arc::new(Store::Local(LocalStore::new()));
@@ -94,60 +105,37 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         hasher: KeyHasher::new(&rand::random()),
         active: Arc::default(),
     });
-    Ok(Prepared { listeners, admin, sample, gateway, telemetry })
+    Ok(Prepared { listeners, admin, sample, announcement: Announcement { clients, operators }, gateway, telemetry })
 }
 
 impl Prepared {
     /// Runs the gateway until it is told to stop. Returns when the requests in flight are finished.
     pub fn run(self) {
-        let Self { listeners, admin, sample, gateway, telemetry } = self;
+        let Self { listeners, admin, sample, announcement, gateway, telemetry } = self;
         let mut server = Server::new_with_opt_and_conf(None, configuration());
         server.bootstrap();
-        add_proxies(&mut server, &listeners, &gateway);
-        let stopping = Arc::new(AtomicBool::new(false));
-        let app = Admin::new(gateway.clone(), telemetry, Arc::clone(&stopping));
-        let mut admin_service = Service::new("admin".to_owned(), HttpServer::new_app(app));
-        admin_service.threads = Some(1);
-        admin_service.add_tcp(&admin.to_string());
-        server.add_service(admin_service);
+        let services = listeners.len() + 1 + usize::from(sample.is_some());
+        let readiness = Arc::new(Readiness::new(services));
+        let doors = Arc::new(Doors::new(Arc::clone(&readiness), announcement, Arc::clone(&gateway.clock)));
+        add_proxies(&mut server, listeners, &gateway, &doors);
+        let app = HttpServer::new_app(Admin::new(gateway.clone(), telemetry, Arc::clone(&readiness)));
+        server.add_service(Listening::new("admin".to_owned(), vec![admin], app, Arc::clone(&doors)));
         server.add_service(background_service("upkeep", upkeep::Upkeep::new(gateway.clone())));
-        if let Some(address) = sample {
-            let mut service = Service::new("sample upstream".to_owned(), HttpServer::new_app(sample::Sample));
-            service.add_tcp(&address.to_string());
-            server.add_service(service);
+        if let Some(listener) = sample {
+            let app = HttpServer::new_app(sample::Sample);
+            server.add_service(Listening::new("sample upstream".to_owned(), vec![listener], app, doors));
         }
-        for address in &listeners {
-            tracing::info!(%address, "listening for clients");
-        }
-        tracing::info!(address = %admin, "listening for operators");
-        shutdown::run_until_idle(server, &gateway, stopping);
+        shutdown::run_until_idle(server, &gateway, readiness);
     }
 }
 
-/// One single-threaded service for each core, all on the same addresses: a request stays on the core that accepted it,
-/// and no thread wakes another.
-fn add_proxies(server: &mut Server, listeners: &[SocketAddr], gateway: &Gateway) {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    for core in 0..cores {
+/// A proxy for each core, all on the same addresses: a request stays on the core that accepted it, and no thread wakes
+/// another.
+fn add_proxies(server: &mut Server, listeners: Vec<Vec<TcpListener>>, gateway: &Gateway, doors: &Arc<Doors>) {
+    for (core, listeners) in listeners.into_iter().enumerate() {
         let proxy = HttpProxy::new(gateway.clone(), Arc::clone(&server.configuration));
-        let mut service = Service::new(format!("proxy {core}"), Edge::new(proxy, gateway.clone()));
-        service.threads = Some(1);
-        for address in listeners {
-            let mut options = TcpSocketOptions::default();
-            options.so_reuseport = Some(true);
-            service.add_tcp_with_settings(&spelling(*address, core), options);
-        }
-        server.add_service(service);
-    }
-}
-
-/// An address in a spelling of its own for each core. pingora keeps a table of sockets by the text of their address:
-/// with one text, the services would share one socket, and each of them would close it.
-fn spelling(address: SocketAddr, core: usize) -> String {
-    let text = address.to_string();
-    match text.rsplit_once(':') {
-        Some((host, port)) => format!("{host}:{}{port}", "0".repeat(core)),
-        None => text,
+        let edge = Edge::new(proxy, gateway.clone());
+        server.add_service(Listening::new(format!("proxy {core}"), listeners, edge, Arc::clone(doors)));
     }
 }
 
@@ -159,20 +147,5 @@ fn configuration() -> ServerConf {
         grace_period_seconds: Some(shutdown::GRACE.secs_ceil()),
         graceful_shutdown_timeout_seconds: Some(1),
         ..ServerConf::default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_core_spells_an_address_in_its_own_way() {
-        for text in ["127.0.0.1:8080", "[::1]:80"] {
-            let address: SocketAddr = text.parse().unwrap();
-            let spellings: std::collections::HashSet<String> = (0..64).map(|core| spelling(address, core)).collect();
-            assert_eq!(spellings.len(), 64);
-            assert!(spellings.iter().all(|spelling| spelling.parse() == Ok(address)));
-        }
     }
 }

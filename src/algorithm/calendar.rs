@@ -3,6 +3,8 @@
 //! They begin at midnight: at the first instant of the date, where a change of the clocks skips or repeats midnight.
 //! So a day has 23 or 25 hours where the clocks change, and no instant is in two days or in none.
 
+use std::hash::{Hash, Hasher};
+
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
@@ -10,7 +12,7 @@ use jiff::tz::TimeZone;
 use crate::units::Nanos;
 
 /// What is counted in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// From midnight to midnight.
     Day,
@@ -32,6 +34,13 @@ pub struct Calendar {
 }
 
 // === impl Calendar ===
+
+/// Zones without a name are few.
+impl Hash for Calendar {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.unit, self.zone.iana_name()).hash(state);
+    }
+}
 
 impl Calendar {
     /// The end of the day, week or month that `now` is in; always after `now`. The largest time if it is further away

@@ -6,10 +6,10 @@ use crate::config::read::{Field, each_once};
 use crate::config::scalar::Misfit;
 use crate::ruleset::key::{Key, KeyPart};
 
-pub(super) const EXPECTED: &str = "`all`, `customer`, `plan`, `client_address`, `host`, `route`, `path`, `method`, `{header: NAME}`, `{query: NAME}`, \
+pub(super) const EXPECTED: &str = "`all`, `customer`, `plan`, `client_address`, `host`, `route`, `path`, `method`, `upstream_node`, `{header: NAME}`, `{query: NAME}`, \
      `{cookie: NAME}`, or a list of these";
 
-const WORDS: [(&str, KeyPart); 7] = [
+const WORDS: [(&str, KeyPart); 8] = [
     ("customer", KeyPart::Customer),
     ("plan", KeyPart::Plan),
     ("client_address", KeyPart::ClientAddress),
@@ -17,6 +17,7 @@ const WORDS: [(&str, KeyPart); 7] = [
     ("route", KeyPart::Route),
     ("path", KeyPart::Path),
     ("method", KeyPart::Method),
+    ("upstream_node", KeyPart::UpstreamNode),
 ];
 
 /// A limit's `key`: one part, a list of parts, or `all`.
@@ -56,7 +57,6 @@ fn word(field: &Field<'_>) -> Option<KeyPart> {
         return Some(part.clone());
     }
     let problem = match &*word.text {
-        text if later::KEY_WORD.contains(&text) => field.error(super::words::NOT_YET),
         "all" => field.error("means one bucket for everybody, so it cannot be a part of a longer key"),
         name @ ("header" | "query" | "cookie") => field.error("needs a name").hint(format!("write `{{{name}: NAME}}`")),
         text => {

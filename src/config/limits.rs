@@ -7,13 +7,15 @@ use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::spec::{LimitSpec, PlanSpec};
 use crate::config::terms::{AllTerms, Asks, LimitTerms, NamedPlan};
-use crate::config::{key, later, over_limit, words};
+use crate::config::{cost, key, later, over_limit, words};
 use crate::ruleset::cost::{ChargeRule, CostRule};
 use crate::ruleset::key::{Key, KeyPart};
 use crate::ruleset::limit::{Denied, Limit, MissingKey, OverLimit, Share};
+use crate::units::Cost;
 
 /// What a limit takes besides the parameters of its algorithm.
-const SETTINGS: [&str; 7] = ["algorithm", "key", "mode", "plans", "missing_key", "over_limit", "max_keys"];
+const SETTINGS: [&str; 9] =
+    ["algorithm", "key", "mode", "plans", "cost", "charge", "missing_key", "over_limit", "max_keys"];
 
 /// The most plans: each limit has terms for each.
 const MOST_PLANS: usize = 1_000;
@@ -28,6 +30,8 @@ const LARGE_STATE: u64 = 1 << 20;
 pub(super) struct Checked {
     pub(super) spec: LimitSpec,
     pub(super) limit: Option<Limit>,
+    /// The most that a request is known to take when it comes.
+    pub(super) largest_cost: Cost,
 }
 
 /// What the rest of the file asks of limits.
@@ -141,6 +145,9 @@ impl<'a> Reader<'_, 'a> {
         let limit = LimitTerms { limit: self.field, algorithm, base: &base, plans: self.plans, setting: self.setting };
         let named = limit.named(&section)?;
         let terms = limit.compile(&named)?;
+        if let Some((cost, charge)) = &others.cost {
+            cost::check(&section, (cost, charge), &terms, &self.plans.all().collect::<Vec<_>>())?;
+        }
         let spec = self.spec(algorithm, &base, &named, others.over_limit.as_ref()?);
         match (spec.max_wait, terms.rules.iter().any(Rule::reserves)) {
             (Some(_), false) => self.warn_of_idle_delay(),
@@ -148,8 +155,9 @@ impl<'a> Reader<'_, 'a> {
             (Some(_), true) | (None, false) => {}
         }
         self.warn_of_large_states(&terms.rules);
+        let largest_cost = others.cost.as_ref().map_or(0, |(cost, charge)| cost::largest(cost, charge));
         let limit = others.limit(self.name, algorithm, terms);
-        Some(Checked { spec, limit })
+        Some(Checked { spec, limit, largest_cost })
     }
 
     fn algorithm(&self, section: &Section<'a>) -> Option<AlgorithmName> {
@@ -167,6 +175,7 @@ impl<'a> Reader<'_, 'a> {
         };
         Others {
             key: self.key(section),
+            cost: cost::read(section),
             mode: section.get_or("mode", (), |field| field.choice(&[("sticky", ())], later::MODE)),
             missing_key: section.get_or("missing_key", MissingKey::default(), |field| {
                 let words = [("deny", MissingKey::Deny), ("share", MissingKey::Share), ("skip", MissingKey::Skip)];
@@ -267,6 +276,7 @@ impl<'a> Reader<'_, 'a> {
 /// What stands in a limit whatever its algorithm; `None` is what could not be read.
 struct Others<'a> {
     key: Option<Key>,
+    cost: Option<(CostRule, ChargeRule)>,
     mode: Option<()>,
     missing_key: Option<MissingKey>,
     over_limit: Option<OverLimit>,
@@ -277,6 +287,7 @@ struct Others<'a> {
 impl Others<'_> {
     fn limit(self, name: &str, algorithm: AlgorithmName, terms: AllTerms) -> Option<Limit> {
         let () = self.mode?;
+        let (cost, charge) = self.cost?;
         Some(Limit {
             name: name.to_owned(),
             algorithm,
@@ -287,8 +298,8 @@ impl Others<'_> {
             missing_key: self.missing_key?,
             over_limit: self.over_limit?,
             max_keys: self.max_keys?,
-            cost: CostRule::default(),
-            charge: ChargeRule::default(),
+            cost,
+            charge,
             shadow: false,
             enabled: Share::WHOLE,
             candidate_of: None,

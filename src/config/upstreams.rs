@@ -5,6 +5,7 @@ use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, each_once, every};
 use crate::config::values::host_and_port;
+use crate::ruleset::key::KeyPart;
 use crate::ruleset::upstream::{Balance, HealthCheck, Node, Retries, Timeouts, Upstream};
 use crate::units::Nanos;
 
@@ -105,7 +106,12 @@ fn balance(section: &Section<'_>) -> Option<Balance> {
                 return field
                     .fail(field.error("needs `hash_on`").expected("a part of the request, like `hash_on: customer`"));
             };
-            return Some(Balance::ConsistentHash(key::part(&hash_on)?));
+            return match key::part(&hash_on)? {
+                KeyPart::UpstreamNode => {
+                    hash_on.fail(hash_on.error("is what the hash is to choose").expected("a part of the request"))
+                }
+                part => Some(Balance::ConsistentHash(part)),
+            };
         }
     };
     match hash_on {

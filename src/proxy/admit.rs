@@ -13,6 +13,7 @@ use crate::proxy::identify;
 use crate::proxy::own_usage;
 use crate::proxy::queue::Place;
 use crate::proxy::respond::{self, Answer};
+use crate::proxy::tally::Tally;
 use crate::proxy::upstream::deadline;
 use crate::ruleset::key::{Caller, Facts, KeyPart, Resolved};
 use crate::ruleset::upstream::Balance;
@@ -46,24 +47,33 @@ pub async fn admit(session: &Session, context: &mut Context) -> Result<(), Answe
     let customer = customer.as_deref();
     let anonymous_plan = ruleset.customers.as_ref().and_then(|rules| rules.anonymous);
     let plan = customer.map(|customer| customer.plan).or(anonymous_plan);
-    let resolved = Resolved {
+    let mut resolved = Resolved {
         route: &route.name,
         path_pattern: &route.path_pattern,
+        upstream_node: None,
         caller: customer.map_or(Caller::Anonymous, |customer| Caller::Customer(&customer.name)),
         plan: plan.and_then(|plan| Some((plan, ruleset.plans.get(plan.0)?.as_str()))),
         own: customer.and_then(|customer| customer.own.as_deref()),
     };
     let hasher = &context.gateway.hasher;
-    let charges = ruleset.charges(route, &facts, &resolved, hasher).map_err(|missing| match missing.part {
-        KeyPart::Customer => Answer::CredentialMissing,
-        part => Answer::KeyMissing(part.describe()),
-    })?;
     let balance_hash = match &ruleset.upstreams[route.upstream.0].balance {
         Balance::ConsistentHash(part) => hasher.part(part, &facts, &resolved),
         _ => None,
     };
+    let pool = &live.pools[route.upstream.0];
+    let chosen = match ruleset.counts_by_node(route) {
+        true => Some(pool.choose(&[], balance_hash, context.gateway.clock.now()).ok_or(Answer::NoNode)?),
+        false => None,
+    };
+    resolved.upstream_node = chosen.as_ref().and_then(|chosen| pool.name(chosen));
+    let charges = ruleset.charges(route, &facts, &resolved, hasher).map_err(|missing| match missing.part {
+        KeyPart::Customer => Answer::CredentialMissing,
+        part => Answer::KeyMissing(part.describe()),
+    })?;
 
+    context.tally = Tally::new(ruleset, &charges, &facts);
     context.balance_hash = balance_hash;
+    context.chosen = chosen;
     context.customer = customer.map(|customer| Arc::clone(&customer.name));
     context.plan = plan;
     context.client = client;
@@ -140,7 +150,8 @@ fn take_places(context: &mut Context, now: Nanos) -> Vec<Place> {
         match context.live.queues[standing.limit.0].enter(turn) {
             Ok(place) => places.push(place),
             Err(free) => {
-                context.refund(now);
+                // the limits before it made it wait or let it pass
+                context.refund(now, |charge| charge.manner.counts_denied);
                 let retry_after = free.min(turn).saturating_sub(now).max(Nanos::new(1));
                 context.verdict.deny(position, Denial::Later { retry_after });
                 return Vec::new();

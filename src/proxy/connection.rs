@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context as TaskContext, Poll, ready};
+use std::task::{Context as TaskContext, Poll, Waker, ready};
 
 use async_trait::async_trait;
 use bytes::{Buf, BytesMut};
@@ -22,7 +22,7 @@ use pingora::protocols::{
 };
 use pingora::proxy::HttpProxy;
 use pingora::server::ShutdownWatch;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufWriter, ReadBuf};
 use tokio::time::{sleep, timeout};
 
 use crate::proxy::Gateway;
@@ -36,6 +36,8 @@ const LINGER: Nanos = Nanos::from_secs(2);
 const LINGER_BYTES: usize = 64 << 20;
 /// How much is read ahead of a client that waits in a queue.
 const AHEAD: usize = 64 << 10;
+/// How much is written together: what fits into one packet.
+const PACKET: usize = 1460;
 
 tokio::task_local! {
     static CURRENT: Arc<Connection>;
@@ -191,7 +193,7 @@ impl Edge {
 impl ServerApp for Edge {
     async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
         let connection = Arc::new(Connection::new(self.gateway.clone()));
-        let shared = Arc::new(Mutex::new(Shared { stream, ahead: BytesMut::new() }));
+        let shared = Arc::new(Mutex::new(Shared::new(stream)));
         let watched = WatchedStream { shared: Arc::clone(&shared), connection: Arc::clone(&connection) };
         let end = {
             let serve = self.proxy.process_new(Box::new(watched), shutdown);
@@ -266,11 +268,16 @@ async fn drive<F: Future>(serve: F, connection: &Connection, shared: &Mutex<Shar
 
 /// The client's stream, and what was read of it ahead of time.
 struct Shared {
-    stream: Stream,
+    /// A head and a small body become one packet: pingora writes them one after the other, and then flushes.
+    stream: BufWriter<Stream>,
     ahead: BytesMut,
 }
 
 impl Shared {
+    fn new(stream: Stream) -> Self {
+        Self { stream: BufWriter::with_capacity(PACKET, stream), ahead: BytesMut::new() }
+    }
+
     /// Reads ahead to see whether the client is still there.
     fn client_is_gone(&mut self, task: &mut TaskContext<'_>) -> bool {
         while self.ahead.len() < AHEAD {
@@ -283,6 +290,13 @@ impl Shared {
             }
         }
         false
+    }
+}
+
+impl Drop for Shared {
+    /// The start of an answer that breaks off goes out as far as the system takes it without waiting.
+    fn drop(&mut self) {
+        drop(Pin::new(&mut self.stream).poll_flush(&mut TaskContext::from_waker(Waker::noop())));
     }
 }
 
@@ -371,35 +385,35 @@ impl Shutdown for WatchedStream {
 
 impl UniqueID for WatchedStream {
     fn id(&self) -> UniqueIDType {
-        self.shared.lock().stream.id()
+        self.shared.lock().stream.get_ref().id()
     }
 }
 
 impl Ssl for WatchedStream {
     fn get_ssl_digest(&self) -> Option<Arc<pingora::protocols::tls::SslDigest>> {
-        self.shared.lock().stream.get_ssl_digest()
+        self.shared.lock().stream.get_ref().get_ssl_digest()
     }
 
     fn selected_alpn_proto(&self) -> Option<pingora::protocols::ALPN> {
-        self.shared.lock().stream.selected_alpn_proto()
+        self.shared.lock().stream.get_ref().selected_alpn_proto()
     }
 }
 
 impl GetTimingDigest for WatchedStream {
     fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        self.shared.lock().stream.get_timing_digest()
+        self.shared.lock().stream.get_ref().get_timing_digest()
     }
 }
 
 impl GetProxyDigest for WatchedStream {
     fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        self.shared.lock().stream.get_proxy_digest()
+        self.shared.lock().stream.get_ref().get_proxy_digest()
     }
 }
 
 impl GetSocketDigest for WatchedStream {
     fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        self.shared.lock().stream.get_socket_digest()
+        self.shared.lock().stream.get_ref().get_socket_digest()
     }
 }
 

@@ -65,6 +65,7 @@ async fn report(context: &Context, facts: &Facts<'_>) -> Result<String, Answer> 
     let resolved = Resolved {
         route: "",
         path_pattern: "",
+        upstream_node: None,
         caller: Caller::Customer(&customer.name),
         plan: plan.map(|name| (customer.plan, name)),
         own: customer.own.as_deref(),

@@ -110,6 +110,11 @@ impl Pool {
         Some(Chosen { node, address, in_flight: Arc::clone(&state.in_flight) })
     }
 
+    /// The name of a node in the configuration.
+    pub fn name(&self, chosen: &Chosen) -> Option<&str> {
+        self.upstream.nodes.get(chosen.node).map(|node| node.address.as_str())
+    }
+
     /// A connection to `node` could not be made. Says whether that is news.
     pub fn eject(&self, node: usize, now: Nanos) -> bool {
         let Some(state) = self.nodes.get(node) else { return false };

@@ -35,6 +35,9 @@ impl Ruleset {
         for route in self.matcher.routes() {
             let here = Resolved { route: &route.name, path_pattern: &route.path_pattern, ..*resolved };
             for charge in self.charges(route, facts, &here, hasher).unwrap_or_default() {
+                if self.limits[charge.limit].key.counts_by_node() {
+                    continue;
+                }
                 match buckets
                     .iter_mut()
                     .find(|known| (known.charge.limit, known.charge.key) == (charge.limit, charge.key))
@@ -46,6 +49,11 @@ impl Ruleset {
             }
         }
         buckets
+    }
+
+    /// Whether a limit of `route` counts by the node that requests go to, so that the node is chosen first.
+    pub fn counts_by_node(&self, route: &Route) -> bool {
+        route.limits.iter().any(|id| self.limits[id.0].key.counts_by_node())
     }
 
     /// The charges of a request that takes `route`, one for each limit that applies to it.
@@ -73,7 +81,8 @@ impl Ruleset {
                     MissingKey::Deny => return Err(MissingPart { limit: &limit.name, part }),
                 },
             };
-            charges.push(Charge { limit: id.0, rule, key, cost: 1, manner: Manner::USUAL });
+            let (cost, manner) = limit.asks(facts);
+            charges.push(Charge { limit: id.0, rule, key, cost, manner });
         }
         Ok(charges)
     }

@@ -15,6 +15,13 @@ pub struct Key {
     pub parts: Vec<KeyPart>,
 }
 
+impl Key {
+    /// Whether it depends on the node that a request goes to.
+    pub fn counts_by_node(&self) -> bool {
+        self.parts.contains(&KeyPart::UpstreamNode)
+    }
+}
+
 /// One thing about a request that can be counted by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum KeyPart {
@@ -32,6 +39,8 @@ pub enum KeyPart {
     Path,
     /// The method.
     Method,
+    /// The upstream node that the request goes to first.
+    UpstreamNode,
     /// The value of this header; several lines count as one value, joined by commas.
     Header(http::HeaderName),
     /// The value of this query parameter, percent-decoded; the first if there are several.
@@ -51,6 +60,7 @@ impl KeyPart {
             Self::Route => "route".to_owned(),
             Self::Path => "path".to_owned(),
             Self::Method => "method".to_owned(),
+            Self::UpstreamNode => "upstream_node".to_owned(),
             Self::Header(name) => format!("header {name}"),
             Self::Query(name) => format!("query {name}"),
             Self::Cookie(name) => format!("cookie {name}"),
@@ -86,6 +96,8 @@ pub struct Resolved<'a> {
     pub caller: Caller<'a>,
     /// The caller's plan.
     pub plan: Option<(PlanId, &'a str)>,
+    /// The upstream node that the request goes to, as configured; known only where a limit counts by it.
+    pub upstream_node: Option<&'a str>,
     /// What the caller has in place of what its plan has.
     pub own: Option<&'a OwnTerms>,
 }
@@ -192,6 +204,7 @@ fn write_part(hash: &mut SipHasher13, part: &KeyPart, facts: &Facts<'_>, resolve
         KeyPart::Route => Some(resolved.route.as_bytes()),
         KeyPart::Path => Some(resolved.path_pattern.as_bytes()),
         KeyPart::Method => Some(facts.method.as_bytes()),
+        KeyPart::UpstreamNode => resolved.upstream_node.map(str::as_bytes),
         KeyPart::Header(name) => return write_header(hash, facts.headers, name),
         KeyPart::Query(name) => return write_query(hash, facts.query, name),
         KeyPart::Cookie(name) => cookie(facts.headers, name),

@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use pingora::server::{RunArgs, Server, ShutdownSignal, ShutdownSignalWatch};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::admin::Readiness;
 use crate::proxy::Gateway;
 use crate::units::Nanos;
 
@@ -18,10 +19,10 @@ pub(super) const GRACE: Nanos = Nanos::from_secs(60);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Runs `server` until a signal ends it. SIGTERM and SIGINT finish what is in flight, a second one does not wait.
-pub(super) fn run_until_idle(server: Server, gateway: &Gateway, stopping: Arc<AtomicBool>) {
+pub(super) fn run_until_idle(server: Server, gateway: &Gateway, readiness: Arc<Readiness>) {
     let (finished, has_finished) = channel::<()>();
-    let (hurry, in_a_hurry) = (Arc::new(AtomicBool::new(false)), Arc::clone(&stopping));
-    let watch = Signals { stopping, hurry: Arc::clone(&hurry) };
+    let hurry = Arc::new(AtomicBool::new(false));
+    let watch = Signals { readiness: Arc::clone(&readiness), hurry: Arc::clone(&hurry) };
     let serving = std::thread::spawn(move || {
         server.run(RunArgs { shutdown_signal: Box::new(watch) });
         drop(finished);
@@ -29,7 +30,7 @@ pub(super) fn run_until_idle(server: Server, gateway: &Gateway, stopping: Arc<At
     // pingora sleeps through the whole grace period, idle or not; returning from here ends the process before.
     let mut idle_before = false;
     while has_finished.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-        let idle = in_a_hurry.load(Ordering::Relaxed) && gateway.active.load(Ordering::Relaxed) == 0;
+        let idle = readiness.is_stopping() && gateway.active.load(Ordering::Relaxed) == 0;
         if (idle && idle_before) || hurry.load(Ordering::Relaxed) {
             break;
         }
@@ -43,7 +44,7 @@ pub(super) fn run_until_idle(server: Server, gateway: &Gateway, stopping: Arc<At
 
 /// Which signals end the server.
 struct Signals {
-    stopping: Arc<AtomicBool>,
+    readiness: Arc<Readiness>,
     hurry: Arc<AtomicBool>,
 }
 
@@ -62,7 +63,7 @@ impl ShutdownSignalWatch for Signals {
             }
         }
         tracing::info!("stopping: finishing the requests in flight; a second signal does not wait for them");
-        self.stopping.store(true, Ordering::Relaxed);
+        self.readiness.stop();
         let hurry = Arc::clone(&self.hurry);
         tokio::spawn(async move {
             tokio::select! {

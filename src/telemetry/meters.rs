@@ -24,6 +24,8 @@ pub struct Meters {
     upstreams: Vec<Histogram>,
     /// By limit, then by plan (the last one: no plan).
     limits: Vec<Vec<Option<LimitMeters>>>,
+    /// By limit; only those whose responses tell costs.
+    costs_invalid: Vec<Option<IntCounter>>,
     decision: Histogram,
 }
 
@@ -53,6 +55,8 @@ struct Outcomes {
 struct LimitMeters {
     tokens_admitted: IntCounter,
     tokens_denied: IntCounter,
+    tokens_refunded: IntCounter,
+    tokens_debited: IntCounter,
     near: IntCounter,
     utilization: Histogram,
     wait: Histogram,
@@ -68,6 +72,10 @@ impl Meters {
         let limits = ruleset.limits.iter().map(|limit| {
             let each = each_plan(ruleset).zip(&plans);
             each.map(|(id, plan)| applies(limit, id).then(|| LimitMeters::new(telemetry, &limit.name, plan))).collect()
+        });
+        let costs_invalid = ruleset.limits.iter().map(|limit| {
+            let counter = || telemetry.limit_cost_invalid.with_label_values(&[&limit.name]);
+            limit.cost.is_in_response().then(counter)
         });
         let routes = ruleset.matcher.routes().iter().map(|route| {
             let outcomes = route.limits.iter().map(|id| {
@@ -89,6 +97,7 @@ impl Meters {
                 .map(|upstream| telemetry.http_upstream_duration.with_label_values(&[&upstream.name]))
                 .collect(),
             limits: limits.collect(),
+            costs_invalid: costs_invalid.collect(),
             decision: telemetry.decision_duration.with_label_values(&[SOURCE_LOCAL]),
         }
     }
@@ -126,6 +135,31 @@ impl Meters {
             if let Some(limit) = self.limit(standing.limit, plan) {
                 limit.count(verdict.outcome, standing, charge, reported);
             }
+        }
+    }
+
+    /// A request under `plan` gets back what these charges say.
+    pub fn refunded<'c>(&self, plan: Option<PlanId>, charges: impl IntoIterator<Item = &'c Charge>) {
+        for charge in charges {
+            if let Some(limit) = self.limit(LimitId(charge.limit), plan) {
+                limit.tokens_refunded.inc_by(charge.cost);
+            }
+        }
+    }
+
+    /// A request under `plan` owes what these charges say.
+    pub fn debited<'c>(&self, plan: Option<PlanId>, charges: impl IntoIterator<Item = &'c Charge>) {
+        for charge in charges {
+            if let Some(limit) = self.limit(LimitId(charge.limit), plan) {
+                limit.tokens_debited.inc_by(charge.cost);
+            }
+        }
+    }
+
+    /// A response did not tell its cost under `limit`.
+    pub fn cost_invalid(&self, limit: LimitId) {
+        if let Some(Some(counter)) = self.costs_invalid.get(limit.0) {
+            counter.inc();
         }
     }
 
@@ -233,6 +267,8 @@ impl LimitMeters {
         Self {
             tokens_admitted: telemetry.limit_tokens.with_label_values(&[limit, plan, "admitted"]),
             tokens_denied: telemetry.limit_tokens.with_label_values(&[limit, plan, "denied"]),
+            tokens_refunded: telemetry.limit_tokens.with_label_values(&[limit, plan, "refunded"]),
+            tokens_debited: telemetry.limit_tokens.with_label_values(&[limit, plan, "debited"]),
             near: telemetry.limit_near.with_label_values(&[limit, plan]),
             utilization: telemetry.limit_utilization.with_label_values(&[limit, plan]),
             wait: telemetry.limit_wait.with_label_values(&[limit]),
@@ -241,9 +277,14 @@ impl LimitMeters {
     }
 
     fn count(&self, outcome: Outcome, standing: &Standing, charge: &Charge, reported: bool) {
+        if charge.manner.counts_denied && matches!(outcome, Outcome::Deny(_)) {
+            self.tokens_debited.inc_by(charge.cost);
+        }
         match (outcome, standing.decision) {
             (Outcome::Admit { .. }, decision) => {
-                self.tokens_admitted.inc_by(charge.cost);
+                if charge.manner.takes {
+                    self.tokens_admitted.inc_by(charge.cost);
+                }
                 let utilization = standing.utilization();
                 self.utilization.observe(utilization);
                 if utilization >= NEAR {

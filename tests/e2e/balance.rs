@@ -99,7 +99,7 @@ fn a_node_that_fails_its_health_check_gets_no_requests_until_it_passes_again() {
     let status = gateway.admin_get("/status").json();
     assert_eq!(status["upstreams"][0]["nodes"][0]["healthy"], false);
     assert_eq!(status["upstreams"][0]["nodes"][1]["healthy"], true);
-    assert!(origins.iter().all(|origin| origin.checks() > 4));
+    wait_until("checks of both nodes", || origins.iter().all(|origin| origin.checks() > 4));
 }
 
 #[test]
@@ -113,4 +113,31 @@ fn a_node_that_dies_is_found_out_by_its_health_check() {
         assert_eq!(gateway.get("/", &[]).status, 200);
     }
     assert_eq!(origins[0].count(), 5);
+}
+
+#[test]
+fn a_limit_by_upstream_node_holds_at_each_node_alone() {
+    let origins = [Origin::start(), Origin::start()];
+    let nodes = [origins[0].node(), format!("{{ address: {}, weight: 3 }}", origins[1].node())];
+    let limit = "{ key: upstream_node, algorithm: gcra, rate: 1/h, burst: 5 }";
+    let routes = "routes: [{ name: all, upstream: origin, limits: [guard] }]\n";
+    let config = format!("{}limits: {{ guard: {limit} }}\n{routes}", upstream(&nodes, "balance: round_robin"));
+    let gateway = Gateway::start(&config);
+    // a turn of four goes once to the first node and three times to the second
+    let statuses: Vec<u16> = (0..24).map(|_| gateway.get("/", &[]).status).collect();
+    assert_eq!(origins.each_ref().map(Origin::count), [5, 5], "{statuses:?}");
+    assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 14);
+}
+
+#[test]
+fn a_node_that_was_chosen_for_a_limit_and_cannot_be_reached_is_replaced() {
+    let origin = Origin::start();
+    let gone = Origin::start().node();
+    let limit = "{ key: upstream_node, algorithm: gcra, rate: 1/h, burst: 100 }";
+    let routes = "routes: [{ name: all, upstream: origin, limits: [guard] }]\n";
+    let more = "retries: { attempts: 1, on: [connect_error] }";
+    let config = format!("{}limits: {{ guard: {limit} }}\n{routes}", upstream(&[gone, origin.node()], more));
+    let gateway = Gateway::start(&config);
+    assert!((0..10).all(|_| gateway.get("/", &[]).status == 200));
+    assert_eq!(origin.count(), 10);
 }

@@ -12,6 +12,7 @@ mod bodies;
 mod bursts;
 mod concurrency;
 mod connections;
+mod costs;
 mod customers;
 mod denials;
 mod edges;

@@ -5,10 +5,10 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use crate::support::gateway::proxied;
+use crate::support::gateway::{is_ready, proxied};
 use crate::support::process::Process;
 use crate::support::wire::{Framing, chunk};
-use crate::support::{Client, Folder, Gateway, Origin, PATIENCE, free_port, now, wait_until};
+use crate::support::{Client, Folder, Gateway, Origin, PATIENCE, free_port, now, together, wait_until};
 
 const SIGHUP: u32 = 1;
 const SIGTERM: u32 = 15;
@@ -17,24 +17,18 @@ const SIGTERM: u32 = 15;
 fn it_serves_soon_after_its_start() {
     let origin = Origin::start();
     let config = proxied(&origin, "");
-    let fastest = (0..3)
-        .map(|_| {
-            let folder = Folder::new();
-            let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-            let text =
-                format!("listeners: [{{ address: \"{address}\" }}]\nadmin: {{ address: \"{admin}\" }}\n{config}");
-            folder.write("t.yaml", &text);
-            let began = now();
-            let _process = Process::tollgate(&["run", "--config", "t.yaml"], folder.path(), &[]);
-            wait_until("the first connection", || TcpStream::connect(address).is_ok());
-            assert_eq!(Client::connect(address).get("/").status, 200);
-            now() - began
-        })
-        .min()
-        .unwrap();
-    say(&format!("from the start of the process to the first 200: {fastest:?}"));
-    // The best of three: a busy machine may hold one of them up.
-    assert!(fastest < Duration::from_millis(500), "{fastest:?}");
+    let folder = Folder::new();
+    let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    let text = format!("listeners: [{{ address: \"{address}\" }}]\nadmin: {{ address: \"{admin}\" }}\n{config}");
+    folder.write("t.yaml", &text);
+    let began = now();
+    let process = Process::tollgate(&["run", "--config", "t.yaml"], folder.path(), &[]);
+    wait_until("the first connection", || TcpStream::connect(address).is_ok());
+    assert_eq!(Client::connect(address).get("/").status, 200);
+    let (took, computed) = (now() - began, process.processor_time());
+    say(&format!("from the start of the process to the first 200: {took:?}, {computed:?} of it computing"));
+    // A busy machine may hold it up for any time.
+    assert!(computed < Duration::from_millis(500), "{computed:?}");
 }
 
 #[test]
@@ -49,16 +43,15 @@ fn the_demo_does_what_it_says() {
         wait_until("the demo to listen", || TcpStream::connect(address).is_ok());
     }
     wait_until("what to try", || process.stdout().contains(&format!("http://{listen}/v1/orders")));
-    let admitted = |fields: &[(&str, &str)]| {
-        let mut client = Client::connect(listen);
-        let statuses = std::iter::repeat_with(|| client.exchange("GET", "/v1/orders", fields).status);
-        statuses.take_while(|status| *status == 200).count()
-    };
-    // Some tokens come back meanwhile.
-    assert!((5..=10).contains(&admitted(&[])));
-    assert!((20..=60).contains(&admitted(&[("x-api-key", "free-key")])));
-    let response = Client::connect(listen).get("/v1/orders");
-    assert_eq!(response.status, 429, "{response:?}");
+    for (fields, burst, per_second) in [(&[][..], 5, 1.0), (&[("x-api-key", "free-key")][..], 20, 10.0)] {
+        let began = now();
+        let statuses = together(3 * burst, |_| Client::connect(listen).exchange("GET", "/v1/orders", fields).status);
+        assert!(statuses.iter().all(|status| matches!(status, 200 | 429)), "{statuses:?}");
+        let admitted = statuses.iter().filter(|status| **status == 200).count();
+        // Some tokens come back meanwhile.
+        let back = (now() - began).mul_f64(per_second).as_secs();
+        assert!((burst..=burst + 1 + usize::try_from(back).unwrap()).contains(&admitted), "{statuses:?}");
+    }
     let metrics = Client::connect(admin).get("/metrics").text();
     assert!(metrics.contains("plan=\"free\",route=\"orders\"} "), "{metrics}");
     assert_eq!(Client::connect(listen).get("/v2").status, 404);
@@ -70,15 +63,10 @@ fn say(text: &str) {
     eprintln!("{text}");
 }
 
-/// Runs until it ends, which has to be a failure within 2 s, and returns what it said of it.
+/// Runs until it ends, which has to be a failure, and returns what it said of it.
 fn failure(folder: &Folder, config: &str) -> String {
-    let began = now();
     let mut process = Process::tollgate(&["run", "--config", config], folder.path(), &[]);
-    let status = process.wait();
-    let took = now() - began;
-    assert!(!status.success(), "{status}");
-    assert_eq!(status.code(), Some(1));
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert_eq!(process.wait().code(), Some(1));
     assert_eq!(process.stdout(), "");
     let said = process.stderr();
     assert!(!said.trim().is_empty() && !said.contains("panicked"), "{said}");
@@ -113,6 +101,54 @@ fn two_gateways_cannot_share_a_port() {
     folder.write("t.yaml", &config_on(gateway.address, SocketAddr::from(([127, 0, 0, 1], free_port()))));
     assert!(failure(&folder, "t.yaml").contains(&gateway.address.to_string()));
     assert_eq!(gateway.get("/", &[]).status, 200);
+}
+
+/// What is answered without an upstream.
+const MALFORMED: &str = "/%zz";
+
+#[test]
+fn a_gateway_that_is_ready_refuses_no_connection() {
+    let folder = Folder::new();
+    let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    folder.write("t.yaml", &config_on(address, admin));
+    for _ in 0..10 {
+        let _process = Process::tollgate(&["run", "--config", "t.yaml"], folder.path(), &[]);
+        wait_until("the admin listener", || TcpStream::connect(admin).is_ok());
+        // Its sockets are opened one after the other, that of the admin listener last.
+        let mut early = Client::connect(address);
+        early.ask("GET", MALFORMED, &[]);
+        wait_until("readiness", || is_ready(admin));
+        assert_eq!(Client::connect(address).get(MALFORMED).status, 400);
+        assert_eq!(early.receive().status, 400);
+    }
+}
+
+#[test]
+fn out_of_descriptors_connections_wait_and_are_served_when_some_are_free() {
+    const COUNT: usize = 400;
+    let folder = Folder::new();
+    let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    folder.write("t.yaml", &config_on(address, admin));
+    let process = Process::tollgate_within(256, &["run", "--config", "t.yaml"], folder.path());
+    wait_until("readiness", || is_ready(admin));
+    let began = now();
+    let clients: Vec<Client> = (0..COUNT).map(|_| Client::connect(address)).collect();
+    let complaints = || process.stderr().matches("cannot accept connections").count();
+    wait_until("a complaint", || complaints() > 0);
+    let (began_waiting, used) = (now(), process.processor_time());
+    wait_until("another complaint", || complaints() > 2);
+    let (waited, used) = (now() - began_waiting, process.processor_time() - used);
+    assert!(used < waited / 2, "it waited {waited:?} and used the processor for {used:?}");
+    // One a second, the first at once.
+    assert!(complaints() <= 2 + usize::try_from((now() - began).as_secs()).unwrap(), "{}", process.stderr());
+    // Half of them go; there are descriptors for the others now.
+    let mut clients: Vec<Client> = clients.into_iter().skip(COUNT / 2).collect();
+    for client in &mut clients {
+        client.ask("GET", MALFORMED, &[("connection", "close")]);
+    }
+    for client in &mut clients {
+        assert_eq!(client.receive().status, 400);
+    }
 }
 
 #[test]
@@ -159,12 +195,9 @@ fn an_idle_gateway_ends_promptly_when_told_to() {
         // A kept connection without a request does not hold it.
         let mut kept = gateway.client();
         assert_eq!(kept.get("/").status, 200);
-        let began = now();
         gateway.process.signal(signal);
-        let status = gateway.process.wait();
-        let took = now() - began;
-        assert_eq!(status.code(), Some(0), "{signal}: {}", gateway.process.stderr());
-        assert!(took < Duration::from_secs(5), "{signal}: {took:?}");
+        // The test waits for less than the time that requests in flight would have.
+        assert_eq!(gateway.process.wait().code(), Some(0), "{signal}: {}", gateway.process.stderr());
         assert!(kept.is_ended());
         assert!(gateway.process.stderr().contains("stopped"), "{}", gateway.process.stderr());
     }
@@ -194,7 +227,7 @@ fn requests_in_flight_finish_before_the_end() {
     assert_eq!(client.wire.part(&mut framing).unwrap().unwrap(), b"before");
 
     gateway.process.signal("TERM");
-    wait_until("readiness to fail", || !is_ready(&gateway));
+    wait_until("readiness to fail", || !is_ready(gateway.admin));
     wait_until("the end of accepting", || TcpStream::connect(gateway.address).is_err());
     assert!(gateway.process.ended().is_none(), "a request is in flight");
     for part in [&b"after"[..], b"the signal"] {
@@ -204,9 +237,7 @@ fn requests_in_flight_finish_before_the_end() {
     assert!(gateway.process.ended().is_none(), "a request is in flight");
     command.send(b"").unwrap();
     assert_eq!(client.wire.part(&mut framing).unwrap(), None, "the stream came to its end");
-    let began = now();
     assert_eq!(gateway.process.wait().code(), Some(0));
-    assert!(now() - began < Duration::from_secs(5));
 }
 
 #[test]
@@ -235,13 +266,6 @@ fn no_request_of_many_is_lost_at_the_end() {
     assert_eq!(gateway.process.wait().code(), Some(0), "{}", gateway.process.stderr());
 }
 
-fn is_ready(gateway: &Gateway) -> bool {
-    let Ok(stream) = TcpStream::connect(gateway.admin) else { return false };
-    let mut client = Client { wire: crate::support::wire::Wire::new(stream) };
-    client.ask("GET", "/readyz", &[]);
-    client.next().is_some_and(|response| response.status == 200)
-}
-
 #[test]
 fn a_second_signal_does_not_wait() {
     let origin = Origin::start();
@@ -251,12 +275,10 @@ fn a_second_signal_does_not_wait() {
     client.ask("GET", "/stall", &[]);
     origin.wait_for_count(1);
     gateway.process.signal("TERM");
-    wait_until("readiness to fail", || !is_ready(&gateway));
+    wait_until("readiness to fail", || !is_ready(gateway.admin));
     assert!(gateway.process.ended().is_none(), "a request is in flight");
-    let began = now();
     gateway.process.signal("TERM");
     gateway.process.wait();
-    assert!(now() - began < Duration::from_secs(5));
 }
 
 #[test]

@@ -18,13 +18,15 @@ fn pool(context: &Context) -> Option<&Pool> {
     Some(&context.live.pools[route.upstream.0])
 }
 
-/// Chooses the node that the request goes to next.
+/// Where the request goes next: to the node that was chosen when it was charged, or to one that was not tried yet.
 pub fn peer(context: &mut Context) -> Result<Box<HttpPeer>> {
     let now = context.gateway.clock.now();
+    let charged = context.chosen.take().filter(|chosen| !context.tried.contains(&chosen.node));
     let pool = pool(context).ok_or_else(no_node)?;
-    let chosen =
-        pool.choose(&context.tried, context.balance_hash, now).or_else(|| pool.choose(&[], context.balance_hash, now));
-    let chosen = chosen.ok_or_else(no_node)?;
+    let chosen = charged
+        .or_else(|| pool.choose(&context.tried, context.balance_hash, now))
+        .or_else(|| pool.choose(&[], context.balance_hash, now))
+        .ok_or_else(no_node)?;
     let timeouts = pool.upstream.timeouts;
     let mut peer = HttpPeer::new(chosen.address, false, String::new());
     let connect = timeouts.connect.to_duration();

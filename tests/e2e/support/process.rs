@@ -5,8 +5,11 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use super::wait_for;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_tollgate");
 
 /// A running program.
 #[derive(Debug)]
@@ -53,8 +56,17 @@ impl Output {
 impl Process {
     /// Starts tollgate.
     pub fn tollgate(arguments: &[&str], folder: &Path, environment: &[(&str, &str)]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(arguments)
+        Self::start(Command::new(PROGRAM).args(arguments), folder, environment)
+    }
+
+    /// Starts tollgate with at most this many descriptors.
+    pub fn tollgate_within(descriptors: u32, arguments: &[&str], folder: &Path) -> Self {
+        let limited = format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"");
+        Self::start(Command::new("sh").args(["-c", &limited, PROGRAM]).args(arguments), folder, &[])
+    }
+
+    fn start(command: &mut Command, folder: &Path, environment: &[(&str, &str)]) -> Self {
+        let mut child = command
             .current_dir(folder)
             .env_remove("RUST_LOG")
             .envs(environment.iter().copied())
@@ -95,6 +107,16 @@ impl Process {
     pub fn signal(&self, name: &str) {
         let kill = format!("kill -{name} {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    }
+
+    /// The processor time it has used.
+    pub fn processor_time(&self) -> Duration {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let of_thread = |thread: std::io::Result<std::fs::DirEntry>| -> Option<u64> {
+            let times = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+            times.split(' ').next()?.parse().ok()
+        };
+        Duration::from_nanos(threads.filter_map(of_thread).sum())
     }
 
     /// Whether it has a handler for the signal with this number.

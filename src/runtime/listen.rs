@@ -1,0 +1,319 @@
+//! Where connections come in: the sockets, which are open before anything runs, and the services that accept from them.
+//!
+//! pingora would open each address in the thread that serves it, and try for 30 s where it cannot. Here an address
+//! that cannot be listened on is an error of the start, and from then on the system queues connections: a client that
+//! comes while the gateway starts waits for a moment, and is never refused.
+
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use pingora::apps::ServerApp;
+use pingora::protocols::l4::stream::Stream as TcpIo;
+use pingora::protocols::{GetSocketDigest, SocketDigest, Stream};
+use pingora::server::{ListenFds, ShutdownWatch};
+use pingora::services::Service;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::admin::Readiness;
+use crate::clock::Clock;
+use crate::units::Nanos;
+
+/// How many connections the system may queue for a socket; it takes fewer where its own limit is lower.
+const BACKLOG: i32 = 65_535;
+/// How long accepting pauses when the process has no descriptor left, or the system no memory.
+const PAUSE: Nanos = Nanos::new(10_000_000);
+/// A condition that lasts is told of once in this time.
+const QUIET: Nanos = Nanos::SECOND;
+
+// === the sockets ===
+
+/// Sees that nobody listens on `address`. A socket of [`shared`] would not: it joins those of other processes of the
+/// same user. Takes no connection.
+pub(super) fn probe(address: SocketAddr) -> io::Result<()> {
+    let socket = unbound(address)?;
+    socket.bind(&address.into())
+}
+
+/// The only socket on `address`.
+pub(super) fn exclusive(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = unbound(address)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// `count` sockets on `address`, among which the system spreads connections.
+pub(super) fn shared(mut address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
+    let mut listeners = Vec::with_capacity(count);
+    for _ in 0..count {
+        let socket = unbound(address)?;
+        socket.set_reuse_port(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        let listener = TcpListener::from(socket);
+        // Where the system chooses a port, it does so once.
+        address = listener.local_addr()?;
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}
+
+fn unbound(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    // Connections of an earlier process that linger do not keep the address.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+// === Doors ===
+
+/// What is logged once every service accepts.
+#[derive(Debug)]
+pub(super) struct Announcement {
+    pub(super) clients: Vec<SocketAddr>,
+    pub(super) operators: SocketAddr,
+}
+
+/// What the services of a process have in common.
+pub(super) struct Doors {
+    readiness: Arc<Readiness>,
+    announcement: Announcement,
+    clock: Arc<dyn Clock>,
+    quiet_until: Mutex<Nanos>,
+}
+
+impl Doors {
+    pub(super) fn new(readiness: Arc<Readiness>, announcement: Announcement, clock: Arc<dyn Clock>) -> Self {
+        Self { readiness, announcement, clock, quiet_until: Mutex::new(Nanos::ZERO) }
+    }
+
+    /// A service accepts.
+    fn opened(&self) {
+        if self.readiness.accepts() {
+            for address in &self.announcement.clients {
+                tracing::info!(%address, "listening for clients");
+            }
+            tracing::info!(address = %self.announcement.operators, "listening for operators");
+        }
+    }
+
+    /// Whether to tell that connections wait, which is not told again a moment later.
+    fn may_complain(&self) -> bool {
+        let now = self.clock.now();
+        let mut quiet_until = self.quiet_until.lock();
+        let may = now >= *quiet_until;
+        if may {
+            *quiet_until = now.saturating_add(QUIET);
+        }
+        may
+    }
+}
+
+// === Listening ===
+
+/// An application on its sockets, in a thread of its own.
+pub(super) struct Listening<A> {
+    name: String,
+    listeners: Vec<TcpListener>,
+    app: Arc<A>,
+    doors: Arc<Doors>,
+}
+
+impl<A> Listening<A> {
+    pub(super) fn new(name: String, listeners: Vec<TcpListener>, app: A, doors: Arc<Doors>) -> Self {
+        Self { name, listeners, app: Arc::new(app), doors }
+    }
+}
+
+#[async_trait]
+impl<A: ServerApp + Send + Sync + 'static> Service for Listening<A> {
+    async fn start_service(&mut self, _: Option<ListenFds>, shutdown: ShutdownWatch, _: usize) {
+        let listeners: io::Result<Vec<_>> = self.listeners.drain(..).map(tokio::net::TcpListener::from_std).collect();
+        match listeners {
+            Ok(listeners) => {
+                let mut accepting = JoinSet::new();
+                for listener in listeners {
+                    let (app, doors) = (Arc::clone(&self.app), Arc::clone(&self.doors));
+                    accepting.spawn(accept(listener, app, doors, shutdown.clone()));
+                }
+                self.doors.opened();
+                while accepting.join_next().await.is_some() {}
+            }
+            Err(error) => tracing::error!(%error, service = self.name, "cannot accept connections, and is never ready"),
+        }
+        self.app.cleanup().await;
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn threads(&self) -> Option<usize> {
+        Some(1)
+    }
+}
+
+/// Accepts until the shutdown.
+async fn accept<A: ServerApp + Send + Sync + 'static>(
+    listener: tokio::net::TcpListener,
+    app: Arc<A>,
+    doors: Arc<Doors>,
+    shutdown: ShutdownWatch,
+) {
+    let mut stop = shutdown.clone();
+    loop {
+        let accepted = tokio::select! {
+            () = told(&mut stop) => return,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                tokio::spawn(serve(Arc::clone(&app), adopt(stream, peer), shutdown.clone()));
+            }
+            Err(error) if is_over(&error) => {}
+            Err(error) => {
+                if doors.may_complain() {
+                    tracing::error!(%error, "cannot accept connections; they wait");
+                }
+                // The error would come again at once. Descriptors become free anywhere: nothing says when.
+                sleep(PAUSE.to_duration()).await;
+            }
+        }
+    }
+}
+
+/// Returns when the process is to stop.
+async fn told(stop: &mut ShutdownWatch) {
+    // Without a sender the server is gone.
+    drop(stop.wait_for(|stop| *stop).await);
+}
+
+/// Whether an error is that of one connection, which ended before it was accepted.
+fn is_over(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset)
+}
+
+/// Makes of a connection what pingora's own listener makes of it.
+fn adopt(stream: tokio::net::TcpStream, peer: SocketAddr) -> Stream {
+    // Fails only on a connection that is over, which the first read finds out.
+    drop(stream.set_nodelay(true));
+    let digest = SocketDigest::from_raw_fd(stream.as_raw_fd());
+    // It is new, so nothing is set; if it were, it would be asked of the socket.
+    drop(digest.peer_addr.set(Some(peer.into())));
+    let mut stream = TcpIo::from(stream);
+    stream.set_socket_digest(digest);
+    Box::new(stream)
+}
+
+async fn serve<A: ServerApp + Send + Sync>(app: Arc<A>, stream: Stream, shutdown: ShutdownWatch) {
+    let mut next = Some(stream);
+    while let Some(stream) = next {
+        next = app.process_new(stream, &shutdown).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::clock::ManualClock;
+
+    /// Port 0: the system chooses.
+    const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
+    /// Says who is there, and then what it hears.
+    struct Echo;
+
+    #[async_trait]
+    impl ServerApp for Echo {
+        async fn process_new(self: &Arc<Self>, mut stream: Stream, _: &ShutdownWatch) -> Option<Stream> {
+            let peer = stream.get_socket_digest()?.peer_addr()?.to_string();
+            stream.write_all(peer.as_bytes()).await.ok()?;
+            let mut heard = Vec::new();
+            stream.read_to_end(&mut heard).await.ok()?;
+            stream.write_all(&heard).await.ok()?;
+            stream.flush().await.ok()?;
+            None
+        }
+    }
+
+    fn doors(services: usize) -> (Arc<Doors>, Arc<Readiness>, Arc<ManualClock>) {
+        let (readiness, clock) = (Arc::new(Readiness::new(services)), Arc::new(ManualClock::new(Nanos::SECOND)));
+        let announcement = Announcement { clients: Vec::new(), operators: ANY };
+        let doors = Doors::new(Arc::clone(&readiness), announcement, Arc::clone(&clock) as Arc<dyn Clock>);
+        (Arc::new(doors), readiness, clock)
+    }
+
+    #[test]
+    fn an_address_in_use_is_an_error() {
+        let in_use = |result: io::Result<()>| result.is_err_and(|error| error.kind() == ErrorKind::AddrInUse);
+        for holders in [vec![exclusive(ANY).unwrap()], shared(ANY, 2).unwrap()] {
+            let address = holders[0].local_addr().unwrap();
+            assert!(in_use(probe(address)));
+            assert!(in_use(exclusive(address).map(drop)));
+            drop(holders);
+            probe(address).unwrap();
+        }
+    }
+
+    #[test]
+    fn shared_sockets_are_on_one_port_and_each_gets_connections() {
+        let listeners = shared(ANY, 2).unwrap();
+        let addresses: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
+        assert_eq!(addresses[0], addresses[1]);
+        let clients: Vec<TcpStream> = (0..128).map(|_| TcpStream::connect(addresses[0]).unwrap()).collect();
+        let got: Vec<usize> =
+            listeners.iter().map(|listener| listener.incoming().map_while(Result::ok).count()).collect();
+        assert_eq!(got.iter().sum::<usize>(), clients.len());
+        assert!(got.iter().all(|got| *got > 0), "{got:?}");
+    }
+
+    #[tokio::test]
+    async fn a_connection_from_before_the_start_is_served() {
+        let listener = exclusive(ANY).unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (doors, readiness, _) = doors(2);
+        let (stop, shutdown) = watch::channel(false);
+        let mut service = Listening::new("echo".to_owned(), vec![listener], Echo, Arc::clone(&doors));
+        let served = tokio::spawn(async move { service.start_service(None, shutdown, 1).await });
+        let said = tokio::task::spawn_blocking(move || {
+            client.write_all(b" hello").unwrap();
+            client.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut said = String::new();
+            client.read_to_string(&mut said).unwrap();
+            (said, client.local_addr().unwrap())
+        });
+        let (said, peer) = said.await.unwrap();
+        assert_eq!(said, format!("{peer} hello"));
+        assert!(readiness.is_starting(), "one service of two");
+        doors.opened();
+        assert!(!readiness.is_starting());
+        stop.send(true).unwrap();
+        served.await.unwrap();
+    }
+
+    #[test]
+    fn complaints_are_a_second_apart() {
+        let (doors, _, clock) = doors(1);
+        let mut told = 0;
+        for _ in 0..300 {
+            told += usize::from(doors.may_complain());
+            clock.set(clock.now().saturating_add(PAUSE));
+        }
+        assert_eq!(told, 3);
+        assert!(PAUSE.to_duration() < Duration::from_millis(100), "who waits for a descriptor waits for this");
+    }
+}

@@ -1,0 +1,98 @@
+//! Two requests that differ in what a limit counts by never share a bucket.
+
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
+
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tollgate::ruleset::key::{Caller, Facts, Key, KeyHasher, KeyPart, Resolved};
+use tollgate::units::LimitKey;
+
+/// What a key is made of in this test; compared as a whole, it says whether two requests are the same to a limit.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Tuple {
+    customer: Option<String>,
+    client: IpAddr,
+    host: String,
+    header: String,
+}
+
+/// Pieces that make joined texts ambiguous.
+const PIECES: [&str; 12] = ["", "a", "aa", "b", ":", "|", "/", "a|", "|a", "::1", "0", "7f000001"];
+
+fn word(random: &mut StdRng) -> String {
+    (0..random.random_range(0..7)).map(|_| PIECES[random.random_range(0..PIECES.len())]).collect()
+}
+
+fn tuple(random: &mut StdRng) -> Tuple {
+    let small = random.random_range(0..6_u8);
+    let client = match random.random_bool(0.5) {
+        true => IpAddr::V4(Ipv4Addr::new(10, 0, 0, small)),
+        false => IpAddr::V6(Ipv6Addr::from([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 10, 0, 0, small])),
+    };
+    Tuple { customer: random.random_bool(0.7).then(|| word(random)), client, host: word(random), header: word(random) }
+}
+
+const USER: HeaderName = HeaderName::from_static("x-user");
+
+fn key(hasher: &KeyHasher, parts: &Key, headers: &mut HeaderMap, tuple: &Tuple) -> LimitKey {
+    headers.insert(USER, HeaderValue::from_str(&tuple.header).unwrap());
+    let client = Some(tuple.client);
+    let facts = Facts { method: "GET", host: &tuple.host, path: "/", query: None, headers, client };
+    let resolved = Resolved {
+        route: "all",
+        path_pattern: "/**",
+        caller: tuple.customer.as_deref().map_or(Caller::Anonymous, Caller::Customer),
+        plan: None,
+        upstream_node: None,
+        own: None,
+    };
+    hasher.key("limit", parts, &facts, &resolved).unwrap()
+}
+
+#[test]
+fn a_million_tuples_have_as_many_keys_as_there_are_different_ones() {
+    let parts = [KeyPart::Customer, KeyPart::ClientAddress, KeyPart::Host, KeyPart::Header(USER)];
+    let (parts, mut headers) = (Key { parts: parts.to_vec() }, HeaderMap::new());
+    let hasher = KeyHasher::new(&[3; 16]);
+    let mut random = StdRng::seed_from_u64(1);
+    let mut tuples = HashSet::new();
+    let mut keys = HashSet::new();
+    for _ in 0..1_000_000 {
+        let tuple = tuple(&mut random);
+        keys.insert(key(&hasher, &parts, &mut headers, &tuple));
+        tuples.insert(tuple);
+    }
+    assert_eq!(keys.len(), tuples.len());
+    assert!(tuples.len() > 900_000, "the tuples are different enough to tell: {}", tuples.len());
+}
+
+#[test]
+fn the_name_of_the_limit_and_the_order_of_the_parts_count() {
+    let hasher = KeyHasher::new(&[3; 16]);
+    let headers = HeaderMap::new();
+    let facts = Facts { method: "a", host: "b", path: "/", query: None, headers: &headers, client: None };
+    let resolved = Resolved {
+        route: "b",
+        path_pattern: "a",
+        caller: Caller::Anonymous,
+        plan: None,
+        upstream_node: Some("a"),
+        own: None,
+    };
+    let of =
+        |limit: &str, parts: &[KeyPart]| hasher.key(limit, &Key { parts: parts.to_vec() }, &facts, &resolved).unwrap();
+    let keys = [
+        of("x", &[]),
+        of("y", &[]),
+        of("x", &[KeyPart::Method]),
+        of("x", &[KeyPart::Host]),
+        of("x", &[KeyPart::Method, KeyPart::Host]),
+        of("x", &[KeyPart::Host, KeyPart::Method]),
+        of("xa", &[KeyPart::Host]),
+    ];
+    assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len());
+}
