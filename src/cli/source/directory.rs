@@ -24,7 +24,7 @@ const MAX_PASSWORD: usize = 4 << 10;
 /// Opens the directory that the configuration at `path` names; `overrides` reads its rows.
 pub(super) fn open(path: &Path, source: &DirectorySource, overrides: &Overrides) -> Result<Directory, Problems> {
     match source {
-        DirectorySource::File(named) => open_file(path, named, overrides).map(Directory::File),
+        DirectorySource::File(named) => open_file(path, named, overrides).map(|file| Directory::File(Arc::new(file))),
         DirectorySource::Redis(hash) => open_redis(path, hash, overrides).map(Directory::Redis),
     }
 }
