@@ -155,6 +155,7 @@ impl Desk {
             caller: Caller::Customer(&customer.name),
             plan: Some((plan, &ruleset.plans[plan.0])),
             own: customer.own.as_deref(),
+            upstream_node: None,
         };
         ruleset.charges(&ruleset.matcher.routes()[0], &facts, &resolved, &self.hasher).unwrap()
     }
