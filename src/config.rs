@@ -4,11 +4,13 @@
 //! instead of stopping at it, and nothing is built unless everything is right. No I/O: the text and the environment
 //! are handed in.
 
-use crate::ruleset::limit::Limit;
+use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::{AccessLog, ClientAddress, Dialects, Matcher, RequestHead, Ruleset};
 
+mod candidate;
 mod cost;
 mod customers;
+mod denied;
 mod document;
 mod environment;
 mod findings;
@@ -127,7 +129,7 @@ pub fn load_directory(
     if findings.has_errors() {
         return None;
     }
-    let (_, limits) = limits::read(&top, &plans, setting);
+    let (_, limits) = limits::read(&top, &plans, None, setting);
     let overrides = match findings.has_errors() {
         true => Overrides::of_plans(&plans),
         false => Overrides::new(&plans, &limits),
@@ -160,7 +162,7 @@ fn with_sections<T>(
 fn limits_alone(top: &Section<'_>) -> Option<Limits> {
     top.required("limits", "limits by their names")?;
     let plans = limits::read_plans(top, Setting::Alone);
-    let (_, limits) = limits::read(top, &plans, Setting::Alone);
+    let (_, limits) = limits::read(top, &plans, None, Setting::Alone);
     let limits: Option<Vec<LimitSpec>> = limits.into_iter().map(|limit| limit.map(|limit| limit.spec)).collect();
     Some(Limits { plans: plans.all().map(str::to_owned).collect(), limits: limits?, warnings: Vec::new() })
 }
@@ -174,8 +176,8 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let plans = limits::read_plans(top, setting);
     let store = store::read(top);
     let customers = customers::read(top, &plans, store.as_ref());
-    let (limit_names, limits) = limits::read(top, &plans, setting);
-    let routes = routes::read(top, &upstream_names, &limit_names);
+    let (limit_names, limits) = limits::read(top, &plans, Some(&upstream_names), setting);
+    let mut routes = routes::read(top, &upstream_names, &limit_names);
     let usage = top.get_with("usage", |field| server::usage(field, outline.customers));
     let dialects = top.get_or("headers", Dialects::default(), server::dialects);
     let access_log = top.get_or("access_log", AccessLog::default(), server::access_log);
@@ -193,12 +195,11 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     if let Some(field) = top.get("store").filter(|_| !matches!(directory, Some(DirectorySource::Redis(_)))) {
         field.warn("nothing is kept there: no `customers.directory` names a Redis hash", None);
     }
+    let limits = candidate::join(limits.into_iter().collect::<Option<Vec<Checked>>>()?, &mut routes)?;
     let ruleset = Ruleset {
         matcher: Matcher::new(routes),
-        limits: limits
-            .into_iter()
-            .map(|limit| limit.and_then(|Checked { limit, .. }| limit))
-            .collect::<Option<Vec<Limit>>>()?,
+        marks: marks(&limits),
+        limits,
         plans: plans.all().map(str::to_owned).collect(),
         upstreams: upstreams.into_iter().collect::<Option<Vec<_>>>()?,
         client_address: client_address?,
@@ -209,6 +210,19 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         request_head: request_head?,
     };
     Some(Loaded { ruleset, server: server?, directory, overrides, warnings: Vec::new() })
+}
+
+/// The headers that limits mark requests with, each once.
+fn marks(limits: &[Limit]) -> Vec<http::HeaderName> {
+    let mut marks: Vec<http::HeaderName> = Vec::new();
+    for limit in limits {
+        if let OverLimit::Mark(header) = &limit.over_limit
+            && !marks.contains(header)
+        {
+            marks.push(header.clone());
+        }
+    }
+    marks
 }
 
 /// Only said of files without errors: in others the use may be what is wrong.

@@ -4,18 +4,20 @@ use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher;
 
-use crate::config::later;
 use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, each_once};
 use crate::config::scalar::Misfit;
+use crate::config::{denied, later};
+use crate::ruleset::denied::Denied;
 use crate::ruleset::host::HostPattern;
 use crate::ruleset::limit::LimitId;
 use crate::ruleset::matcher::{HeaderEdits, HeaderMatch, Rewrite, Route};
 use crate::ruleset::path::PathPattern;
 use crate::ruleset::upstream::UpstreamId;
 
-const KEYS: [&str; 7] = ["name", "match", "upstream", "limits", "rewrite", "request_headers", "response_headers"];
+const KEYS: [&str; 8] =
+    ["name", "match", "upstream", "limits", "denied", "rewrite", "request_headers", "response_headers"];
 
 /// The pattern of a route that names no path.
 const EVERY_PATH: &str = "/**";
@@ -54,6 +56,7 @@ fn route(section: &Section<'_>, upstreams: &Names, limits: &Names) -> Option<Rou
     let matched = section.get_or("match", Match::default(), read_match);
     let upstream = section.required("upstream", "the name of an upstream").and_then(|field| upstreams.resolve(&field));
     let limits = section.get_or("limits", Vec::new(), |field| read_limits(field, limits));
+    let denied = section.get_or("denied", Denied::default(), denied::read);
     let rewrite = section.get_with("rewrite", read_rewrite);
     let request_headers = section.get_or("request_headers", HeaderEdits::default(), Field::header_edits);
     let response_headers = section.get_or("response_headers", HeaderEdits::default(), Field::header_edits);
@@ -67,6 +70,7 @@ fn route(section: &Section<'_>, upstreams: &Names, limits: &Names) -> Option<Rou
         headers,
         upstream: UpstreamId(upstream?),
         limits: limits?,
+        denied: denied?,
         rewrite: rewrite?,
         request_headers: request_headers?,
         response_headers: response_headers?,

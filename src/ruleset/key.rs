@@ -138,6 +138,12 @@ impl KeyHasher {
         Self(SipHasher13::new_with_key(seed))
     }
 
+    /// The same hashes in every process, for what nodes and restarts have to agree on. Nothing that matters may hang on
+    /// it: everybody can find keys for it.
+    pub fn stable() -> Self {
+        Self::new(&[0; 16])
+    }
+
     /// The key of a request under the limit `limit`, or the part that it lacks.
     ///
     /// Injective up to the hash (128 bits): every part is preceded by its length, the limit's name comes first.

@@ -7,6 +7,7 @@
 
 mod support;
 
+mod answers;
 mod balance;
 mod bodies;
 mod bursts;
@@ -18,6 +19,7 @@ mod denials;
 mod edges;
 mod forwarding;
 mod operators;
+mod passing;
 mod process;
 mod refusals;
 mod reload;
