@@ -136,6 +136,8 @@ impl Desk {
             .map(|limit| LimitSpec {
                 name: &limit.name,
                 algorithm: limit.algorithm,
+                key: limit.key.kind(),
+                afresh: false,
                 rules: &limit.rules,
                 max_keys: limit.max_keys,
             })
@@ -147,7 +149,8 @@ impl Desk {
     fn charges(&self, customer: &Customer) -> Vec<Charge> {
         let ruleset = &self.loaded.ruleset;
         let headers = HeaderMap::new();
-        let facts = Facts { method: "GET", host: "h", path: "/", query: None, headers: &headers, client: None };
+        let facts =
+            Facts { method: "GET", host: "h", path: "/", query: None, headers: &headers, client: None, address: None };
         let plan = customer.plan;
         let resolved = Resolved {
             route: "r",
@@ -156,6 +159,7 @@ impl Desk {
             plan: Some((plan, &ruleset.plans[plan.0])),
             own: customer.own.as_deref(),
             upstream_node: None,
+            claims: None,
         };
         ruleset.charges(&ruleset.matcher.routes()[0], &facts, &resolved, &self.hasher).unwrap()
     }
