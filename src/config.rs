@@ -4,12 +4,14 @@
 //! instead of stopping at it, and nothing is built unless everything is right. No I/O: the text and the environment
 //! are handed in.
 
-use crate::ruleset::limit::Limit;
+use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::{Access, AccessLog, Bypass, ClientAddress, Dialects, Matcher, RequestHead, Ruleset};
 
 mod access;
+mod candidate;
 mod cost;
 mod customers;
+mod denied;
 mod document;
 mod environment;
 mod findings;
@@ -148,15 +150,12 @@ pub fn load_customer_files(
     if findings.has_errors() {
         return None;
     }
-    let (_, limits) = limits::read(&top, &plans, setting);
+    let (_, limits) = limits::read(&top, &plans, None, setting);
     let overrides = match findings.has_errors() {
         true => Overrides::of_plans(&plans),
         false => Overrides::new(&plans, &limits),
     };
-    let directory = match directory {
-        Some(DirectorySource::File(file)) => Some(file),
-        Some(DirectorySource::Redis(_)) | None => None,
-    };
+    let directory = directory.as_ref().and_then(DirectorySource::file).cloned();
     Some(CustomerFiles { plans: plans.all().map(str::to_owned).collect(), overrides, directory, jwks })
 }
 
@@ -185,7 +184,7 @@ fn with_sections<T>(
 fn limits_alone(top: &Section<'_>) -> Option<Limits> {
     top.required("limits", "limits by their names")?;
     let plans = limits::read_plans(top, Setting::Alone);
-    let (_, limits) = limits::read(top, &plans, Setting::Alone);
+    let (_, limits) = limits::read(top, &plans, None, Setting::Alone);
     let limits: Option<Vec<LimitSpec>> = limits.into_iter().map(|limit| limit.map(|limit| limit.spec)).collect();
     Some(Limits { plans: plans.all().map(str::to_owned).collect(), limits: limits?, warnings: Vec::new() })
 }
@@ -199,10 +198,10 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let plans = limits::read_plans(top, setting);
     let store = store::read(top);
     let customers = customers::read(top, &plans, store.as_ref());
-    let (limit_names, limits) = limits::read(top, &plans, setting);
+    let (limit_names, limits) = limits::read(top, &plans, Some(&upstream_names), setting);
     let access = top.get_or("access", Access::default(), access::access);
     let bypass = top.get_or("bypass", Bypass::default(), |field| access::bypass(field, &Bypass::default()));
-    let routes = routes::read(top, &upstream_names, &limit_names, &bypass.unwrap_or_default());
+    let mut routes = routes::read(top, &upstream_names, &limit_names, &bypass.unwrap_or_default());
     let cors = top.get_with("cors", access::cors);
     let usage = top.get_with("usage", |field| server::usage(field, outline.customers));
     let dialects = top.get_or("headers", Dialects::default(), server::dialects);
@@ -224,12 +223,11 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     if let Some(field) = top.get("store").filter(|_| !matches!(directory, Some(DirectorySource::Redis(_)))) {
         field.warn("nothing is kept there: no `customers.directory` names a Redis hash", None);
     }
+    let limits = candidate::join(limits.into_iter().collect::<Option<Vec<Checked>>>()?, &mut routes)?;
     let ruleset = Ruleset {
         matcher: Matcher::new(routes),
-        limits: limits
-            .into_iter()
-            .map(|limit| limit.and_then(|Checked { limit, .. }| limit))
-            .collect::<Option<Vec<Limit>>>()?,
+        marks: marks(&limits),
+        limits,
         plans: plans.all().map(str::to_owned).collect(),
         upstreams: upstreams.into_iter().collect::<Option<Vec<_>>>()?,
         client_address: client_address?,
@@ -242,6 +240,19 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         request_head: request_head?,
     };
     Some(Loaded { ruleset, server: server?, directory, overrides, jwks, warnings: Vec::new() })
+}
+
+/// The headers that limits mark requests with, each once.
+fn marks(limits: &[Limit]) -> Vec<http::HeaderName> {
+    let mut marks: Vec<http::HeaderName> = Vec::new();
+    for limit in limits {
+        if let OverLimit::Mark(header) = &limit.over_limit
+            && !marks.contains(header)
+        {
+            marks.push(header.clone());
+        }
+    }
+    marks
 }
 
 /// Only said of files without errors: in others the use may be what is wrong.

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tollgate::ruleset::key::{Caller, Facts, Key, KeyHasher, KeyPart, Resolved};
+use tollgate::ruleset::limit::Share;
 use tollgate::units::LimitKey;
 
 /// What a key is made of in this test; compared as a whole, it says whether two requests are the same to a limit.
@@ -98,4 +99,40 @@ fn the_name_of_the_limit_and_the_order_of_the_parts_count() {
         of("xa", &[KeyPart::Host]),
     ];
     assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len());
+}
+
+#[test]
+fn what_nodes_and_versions_have_to_agree_on_never_changes() {
+    let parts = Key { parts: vec![KeyPart::Customer, KeyPart::ClientAddress, KeyPart::Header(USER)] };
+    let mut headers = HeaderMap::new();
+    let tuple = Tuple {
+        customer: Some("acme".to_owned()),
+        client: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        host: "h".to_owned(),
+        header: "a|b".to_owned(),
+    };
+    let stable = key(&KeyHasher::stable(), &parts, &mut headers, &tuple);
+    assert_eq!(stable, LimitKey(183_123_117_176_293_697_726_016_253_721_429_734_147));
+    assert_ne!(stable, key(&KeyHasher::new(&[3; 16]), &parts, &mut headers, &tuple));
+}
+
+#[test]
+fn a_share_covers_as_many_keys_as_it_says_and_a_larger_one_covers_them_too() {
+    let (parts, mut headers) = (Key { parts: vec![KeyPart::Host] }, HeaderMap::new());
+    let covered = |share: Share, keys: &[LimitKey]| keys.iter().filter(|key| share.covers(**key)).count();
+    let keys: Vec<LimitKey> = (0..100_000)
+        .map(|number: u32| {
+            let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
+            let tuple = Tuple { customer: None, client, host: number.to_string(), header: String::new() };
+            key(&KeyHasher::stable(), &parts, &mut headers, &tuple)
+        })
+        .collect();
+    for millionths in [0, 1_000, 125_000, 500_000, 999_000, 1_000_000] {
+        let expected = 100_000 * i64::from(millionths) / 1_000_000;
+        let found = i64::try_from(covered(Share(millionths), &keys)).unwrap();
+        // five deviations of the widest
+        assert!((found - expected).abs() < 800, "{millionths}: {found}");
+    }
+    assert_eq!((covered(Share(0), &keys), covered(Share::WHOLE, &keys)), (0, keys.len()));
+    assert!(keys.iter().filter(|key| Share(1_000).covers(**key)).all(|key| Share(1_001).covers(*key)));
 }

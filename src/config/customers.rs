@@ -20,6 +20,16 @@ pub enum DirectorySource {
     Redis(RedisHash),
 }
 
+impl DirectorySource {
+    /// The file, if it is one.
+    pub fn file(&self) -> Option<&NamedFile> {
+        match self {
+            Self::File(file) => Some(file),
+            Self::Redis(_) => None,
+        }
+    }
+}
+
 /// A hash of a Redis server, and how its answers are remembered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisHash {
@@ -36,6 +46,11 @@ pub struct RedisHash {
 }
 
 impl RedisHash {
+    /// The same, wherever the password's file is named.
+    pub fn without_file(&self) -> Self {
+        Self { server: RedisServer { password_file: None, ..self.server.clone() }, ..self.clone() }
+    }
+
     /// How long an answer is good for where the configuration says nothing.
     pub const DEFAULT_TTL: Nanos = Nanos::from_secs(60);
     /// The same of an answer that nobody has the credential.

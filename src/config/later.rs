@@ -5,7 +5,6 @@
 pub(super) const TOP: &[&str] = &["cluster", "state"];
 pub(super) const LISTENER: &[&str] = &["tls"];
 pub(super) const STORE: &[&str] = &["tls"];
-pub(super) const LIMIT: &[&str] = &["consistency", "strict", "on_store_down", "on_change", "enabled_percent", "shadow"];
+pub(super) const LIMIT: &[&str] = &["consistency", "strict", "on_store_down"];
 pub(super) const MODE: &[&str] = &["shared"];
-pub(super) const OVER_LIMIT: &[&str] = &["divert", "mark"];
 pub(super) const ROUTE: &[&str] = &["sticky_by"];

@@ -5,20 +5,31 @@ use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher;
 
 use crate::config::access;
-use crate::config::later;
 use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, each_once};
 use crate::config::scalar::Misfit;
+use crate::config::{denied, later};
 use crate::ruleset::access::{Access, Bypass};
+use crate::ruleset::denied::Denied;
 use crate::ruleset::host::HostPattern;
 use crate::ruleset::limit::LimitId;
 use crate::ruleset::matcher::{HeaderEdits, HeaderMatch, Rewrite, Route};
 use crate::ruleset::path::PathPattern;
 use crate::ruleset::upstream::UpstreamId;
 
-const KEYS: [&str; 9] =
-    ["name", "match", "upstream", "limits", "access", "bypass", "rewrite", "request_headers", "response_headers"];
+const KEYS: [&str; 10] = [
+    "name",
+    "match",
+    "upstream",
+    "limits",
+    "denied",
+    "access",
+    "bypass",
+    "rewrite",
+    "request_headers",
+    "response_headers",
+];
 
 /// The pattern of a route that names no path.
 const EVERY_PATH: &str = "/**";
@@ -57,6 +68,7 @@ fn route(section: &Section<'_>, upstreams: &Names, limits: &Names, bypass: &Bypa
     let matched = section.get_or("match", Match::default(), read_match);
     let upstream = section.required("upstream", "the name of an upstream").and_then(|field| upstreams.resolve(&field));
     let limits = section.get_or("limits", Vec::new(), |field| read_limits(field, limits));
+    let denied = section.get_or("denied", Denied::default(), denied::read);
     let access = section.get_or("access", Access::default(), access::access);
     let bypass = section.get_or("bypass", bypass.clone(), |field| access::bypass(field, bypass));
     let rewrite = section.get_with("rewrite", read_rewrite);
@@ -72,6 +84,7 @@ fn route(section: &Section<'_>, upstreams: &Names, limits: &Names, bypass: &Bypa
         headers,
         upstream: UpstreamId(upstream?),
         limits: limits?,
+        denied: denied?,
         access: access?,
         bypass: bypass?,
         rewrite: rewrite?,

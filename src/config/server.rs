@@ -158,13 +158,16 @@ pub(super) fn usage(field: &Field<'_>, customers: bool) -> Option<String> {
 
 /// Reads `headers:`.
 pub(super) fn dialects(field: &Field<'_>) -> Option<Dialects> {
-    let section = field.section(&["ietf", "x_ratelimit"], &[])?;
+    let section = field.section(&["ietf", "x_ratelimit", "retry_after_jitter"], &[])?;
     let default = Dialects::default();
     let ietf = section.get_or("ietf", default.ietf, Field::flag);
     let x_ratelimit = section.get_or("x_ratelimit", default.x_ratelimit, |field| {
         field.choice(&[("off", None), ("delta", Some(Reset::Delta)), ("epoch", Some(Reset::Epoch))], &[])
     });
-    Some(Dialects { ietf: ietf?, x_ratelimit: x_ratelimit? })
+    let retry_after_jitter = section.get_with("retry_after_jitter", |field| {
+        field.parsed("the most that is added to retry times, like `10%` or `5s`", scalar::jitter)
+    });
+    Some(Dialects { ietf: ietf?, x_ratelimit: x_ratelimit?, retry_after_jitter: retry_after_jitter? })
 }
 
 /// Reads `access_log:`.

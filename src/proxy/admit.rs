@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pingora::http::RequestHeader;
 use pingora::proxy::Session;
 
-use crate::algorithm::{Decision, Denial};
+use crate::algorithm::{Charge, Charged, Decision, Denial, Manner};
 use crate::proxy::context::{Admission, Context};
 use crate::proxy::facts::{self, Refused, Target};
 use crate::proxy::identify::{self, Identity};
@@ -69,11 +69,13 @@ pub async fn admit(session: &Session, context: &mut Context) -> Result<(), Answe
         claims: identity.claims(),
     };
     let hasher = &context.gateway.hasher;
-    let balance_hash = match &ruleset.upstreams[route.upstream.0].balance {
-        Balance::ConsistentHash(part) => hasher.part(part, &facts, &resolved),
+    let balance_hashes = ruleset.reachable(route).filter_map(|upstream| match &ruleset.upstreams[upstream.0].balance {
+        Balance::ConsistentHash(part) => Some((upstream, hasher.part(part, &facts, &resolved)?)),
         _ => None,
-    };
+    });
+    let balance_hashes: Vec<_> = balance_hashes.collect();
     let pool = &live.pools[route.upstream.0];
+    let balance_hash = balance_hashes.iter().find(|(upstream, _)| *upstream == route.upstream).map(|(_, hash)| *hash);
     let chosen = match ruleset.counts_by_node(route) {
         true => Some(pool.choose(&[], balance_hash, context.gateway.clock.now()).ok_or(Answer::NoNode)?),
         false => None,
@@ -89,7 +91,7 @@ pub async fn admit(session: &Session, context: &mut Context) -> Result<(), Answe
     };
 
     context.tally = Tally::new(ruleset, &charges, &facts);
-    context.balance_hash = balance_hash;
+    context.balance_hashes = balance_hashes;
     context.chosen = chosen;
     context.customer = customer.map(|customer| Arc::clone(&customer.name));
     context.plan = plan;
@@ -142,7 +144,7 @@ async fn charge(context: &mut Context) -> Result<(), Answer> {
     let Some(route) = context.route else { return Ok(()) };
     let live = Arc::clone(&context.live);
     if context.bypassed {
-        live.meters.observe_bypass(route, context.plan);
+        live.meters.observe_bypass(&live.ruleset, route, context.plan);
     }
     if context.charges.is_empty() {
         return Ok(());
@@ -153,6 +155,14 @@ async fn charge(context: &mut Context) -> Result<(), Answer> {
     let took = context.gateway.clock.now().saturating_sub(now);
     context.verdict = Verdict::new(&live.ruleset, &context.charges, &charged);
     let places = take_places(context, now);
+    if let Some(candidate) = context.verdict.candidate_to_charge(&live.ruleset) {
+        charge_candidate(context, candidate, now).await;
+    }
+    context.diverted = context.verdict.diverting(&live.ruleset).map(|(_, upstream)| upstream);
+    if context.diverted.is_some() {
+        // a node of the route's own upstream
+        context.chosen = None;
+    }
     live.meters.observe_verdict(&live.ruleset, route, context.plan, &context.charges, &context.verdict, took);
     match context.verdict.outcome {
         Outcome::Deny(_) => Err(Answer::Limited),
@@ -175,7 +185,7 @@ async fn charge(context: &mut Context) -> Result<(), Answer> {
 /// and what it was charged is taken back.
 fn take_places(context: &mut Context, now: Nanos) -> Vec<Place> {
     let waits = |standing: &Standing| match standing.decision {
-        Decision::Admit { wait } if wait > Nanos::ZERO => Some(now.saturating_add(wait)),
+        Decision::Admit { wait } if standing.binds && wait > Nanos::ZERO => Some(now.saturating_add(wait)),
         _ => None,
     };
     let mut places = Vec::new();
@@ -194,6 +204,23 @@ fn take_places(context: &mut Context, now: Nanos) -> Vec<Place> {
         }
     }
     places
+}
+
+/// Charges the candidate at `position` for a request that it would have let pass, so that it goes on as if it were in
+/// force. One that counts denied requests has it already; one that counts what runs is left as it is, because nobody
+/// knows how long the request would have run.
+async fn charge_candidate(context: &mut Context, position: usize, now: Nanos) {
+    let charge = &context.charges[position];
+    let holds = context.live.ruleset.limits[charge.limit].rule(&charge.rule).holds();
+    if holds || charge.manner.counts_denied {
+        return;
+    }
+    let mut alone = [Charge { manner: Manner { binds: true, ..charge.manner }, ..charge.clone() }];
+    let charged = context.gateway.store.charge(&context.live.binding, &mut alone, now).await;
+    if let [Charged { decision, headroom }] = *charged {
+        let standing = &mut context.verdict.standings[position];
+        (standing.decision, standing.headroom) = (decision, headroom);
+    }
 }
 
 /// Holds the request back. A client that goes away ends this (see `connection`), and its charge is taken back.

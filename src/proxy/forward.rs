@@ -34,6 +34,7 @@ pub fn request(request: &mut RequestHeader, context: &Context, peer: Option<IpAd
     request.set_raw_path(target_line.as_bytes())?;
     request.insert_header(header::HOST, target.authority.as_str())?;
     forwarded(request, context, peer, &target.authority)?;
+    mark(request, context)?;
     if context.tally.as_ref().is_some_and(|tally| tally.reads_body(&context.live.ruleset)) {
         // what is compressed cannot be read as it passes
         drop(request.remove_header(&header::ACCEPT_ENCODING));
@@ -73,6 +74,27 @@ fn forwarded(
         request.insert_header(FORWARDED_HOST, authority)?;
     }
     request.append_header(header::VIA, VIA)?;
+    Ok(())
+}
+
+/// Tells the upstream which limits the request is over that let it pass with a mark. Nobody else can say so.
+fn mark(request: &mut RequestHeader, context: &Context) -> pingora::Result<()> {
+    let ruleset = &context.live.ruleset;
+    if ruleset.marks.is_empty() {
+        return Ok(());
+    }
+    let claims = |name: &&HeaderName| {
+        ruleset.marks.iter().any(|mark| mark.as_str() == name.as_str().replace('_', "-") || mark == *name)
+    };
+    let claims: Vec<HeaderName> = request.headers.keys().filter(claims).cloned().collect();
+    claims.iter().for_each(|name| drop(request.remove_header(name)));
+    for header in &ruleset.marks {
+        let limits: Vec<&str> =
+            context.verdict.marks(ruleset).filter(|(of, _)| *of == header).map(|(_, limit)| limit).collect();
+        if !limits.is_empty() {
+            request.insert_header(header.clone(), limits.join(", "))?;
+        }
+    }
     Ok(())
 }
 

@@ -257,7 +257,7 @@ impl Limit {
             (When::Response { .. }, Some(reserve)) => (reserve, true),
             _ => (self.cost.on_request(facts).unwrap_or(1), true),
         };
-        (cost, Manner { takes, counts_denied: self.charge.denied, ..Manner::USUAL })
+        (cost, Manner { binds: self.binds(), takes, counts_denied: self.charge.denied })
     }
 
     /// Whether what a request is charged when it comes may have to be set right; `known` is what its head tells.

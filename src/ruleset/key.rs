@@ -2,16 +2,17 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::hash::Hasher;
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
+use siphasher::sip::SipHasher13 as SipHasher13Short;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use crate::ruleset::limit::{OwnTerms, PlanId};
 use crate::units::LimitKey;
 
 /// The parts that together make a limit's key; empty for `all` (one bucket for everybody).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Key {
     /// In the order of the configuration.
     pub parts: Vec<KeyPart>,
@@ -51,6 +52,15 @@ pub enum KeyPart {
     Cookie(String),
     /// This claim of the caller's token, or a way through nested ones: text, a whole number, `true` or `false`.
     JwtClaim(String),
+}
+
+impl Key {
+    /// Tells what keys are made of: equal for equal keys.
+    pub fn kind(&self) -> u64 {
+        let mut hash = SipHasher13Short::new();
+        self.hash(&mut hash);
+        hash.finish()
+    }
 }
 
 impl KeyPart {
@@ -141,6 +151,12 @@ impl KeyHasher {
     /// A hasher with this seed.
     pub fn new(seed: &[u8; 16]) -> Self {
         Self(SipHasher13::new_with_key(seed))
+    }
+
+    /// The same hashes in every process, for what nodes and restarts have to agree on. Nothing that matters may hang on
+    /// it: everybody can find keys for it.
+    pub fn stable() -> Self {
+        Self::new(&[0; 16])
     }
 
     /// The key of a request under the limit `limit`, or the part that it lacks.

@@ -1,11 +1,13 @@
 //! The metrics of one ruleset, resolved: what a request counts on.
 
+use std::sync::OnceLock;
+
 use parking_lot::RwLock;
 use prometheus::{Histogram, IntCounter, IntGauge};
 
 use crate::algorithm::{Charge, Decision, Denial};
 use crate::ruleset::Ruleset;
-use crate::ruleset::limit::{Limit, LimitId, PlanId, Terms};
+use crate::ruleset::limit::{Limit, LimitId, OverLimit, PlanId, Terms};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::verdict::{Outcome, Standing, Verdict};
@@ -16,18 +18,51 @@ use crate::units::Nanos;
 /// The share of a quota from which a key counts as near its limit.
 const NEAR: f64 = 0.8;
 
+/// The classes of status codes, as labels.
+const CODE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// Up to this many combinations of route, limit and plan have their series from the start; in larger rulesets a series
+/// is there from the first request that counts on it.
+const MOST_PREPARED: usize = 10_000;
+
 /// Handles for every route, limit and plan of one ruleset.
 #[derive(Debug)]
 pub struct Meters {
+    telemetry: Telemetry,
+    labels: Vec<Label>,
+    plan_names: Vec<String>,
     routes: Vec<RouteMeters>,
     no_route: RouteMeters,
     upstreams: Vec<Histogram>,
-    /// By limit, then by plan (the last one: no plan).
-    limits: Vec<Vec<Option<LimitMeters>>>,
+    /// By limit and plan.
+    limits: Grid<LimitMeters>,
+    /// By candidate and plan.
+    candidates: Grid<Comparison>,
     /// By limit; only those whose responses tell costs.
     costs_invalid: Vec<Option<IntCounter>>,
     decision: Histogram,
 }
+
+/// What the series of a limit are labelled with.
+#[derive(Debug)]
+struct Label {
+    limit: String,
+    /// What becomes of a request over the limit.
+    over: &'static str,
+    /// The limit that this one is tried out beside; a candidate makes nothing of requests.
+    candidate_of: Option<LimitId>,
+}
+
+/// Values for things that come each with every plan, made when they are first asked for.
+#[derive(Debug)]
+struct Grid<T> {
+    /// The number of plans, and one for no plan.
+    plans: usize,
+    rows: Vec<OnceLock<Row<T>>>,
+}
+
+/// The last value is that for no plan.
+type Row<T> = Box<[OnceLock<T>]>;
 
 /// What is counted for one route.
 #[derive(Debug)]
@@ -36,10 +71,10 @@ pub struct RouteMeters {
     telemetry: Telemetry,
     /// Status codes met so far; few, and new ones are rare.
     codes: RwLock<Vec<(u16, IntCounter)>>,
-    durations: [Histogram; 5],
+    durations: [OnceLock<Histogram>; 5],
     in_flight: IntGauge,
-    /// By position among the route's limits, then by plan (the last one: no plan).
-    outcomes: Vec<Vec<Option<Outcomes>>>,
+    /// By position among the route's limits, and plan.
+    outcomes: Grid<Outcomes>,
 }
 
 /// What a limit made of the requests of one route and plan.
@@ -47,15 +82,21 @@ pub struct RouteMeters {
 struct Outcomes {
     admitted: IntCounter,
     delayed: IntCounter,
-    denied: IntCounter,
+    /// What is over the limit: denied, or what is done instead.
+    over: IntCounter,
+    /// What is exempt from it.
     bypassed: IntCounter,
 }
+
+/// What a limit and its candidate made of the same requests: by the limit's word, then by the candidate's.
+#[derive(Debug)]
+struct Comparison([[IntCounter; 3]; 3]);
 
 /// What is counted for one limit and plan, over all routes.
 #[derive(Debug)]
 struct LimitMeters {
     tokens_admitted: IntCounter,
-    tokens_denied: IntCounter,
+    tokens_over: IntCounter,
     tokens_refunded: IntCounter,
     tokens_debited: IntCounter,
     near: IntCounter,
@@ -67,39 +108,56 @@ struct LimitMeters {
 // === impl Meters ===
 
 impl Meters {
-    /// Resolves everything that requests under `ruleset` count on.
+    /// What requests under `ruleset` count on.
     pub fn new(telemetry: &Telemetry, ruleset: &Ruleset) -> Self {
-        let plans: Vec<&str> = ruleset.plans.iter().map(String::as_str).chain([NO_PLAN]).collect();
-        let limits = ruleset.limits.iter().map(|limit| {
-            let each = each_plan(ruleset).zip(&plans);
-            each.map(|(id, plan)| applies(limit, id).then(|| LimitMeters::new(telemetry, &limit.name, plan))).collect()
-        });
+        let plans = ruleset.plans.len().saturating_add(1);
+        let routes = ruleset.matcher.routes().iter();
         let costs_invalid = ruleset.limits.iter().map(|limit| {
             let counter = || telemetry.limit_cost_invalid.with_label_values(&[&limit.name]);
-            limit.cost.is_in_response().then(counter)
+            (limit.cost.is_in_response() && limit.candidate_of.is_none()).then(counter)
         });
-        let routes = ruleset.matcher.routes().iter().map(|route| {
-            let outcomes = route.limits.iter().map(|id| {
-                let limit = &ruleset.limits[id.0];
-                let each = each_plan(ruleset).zip(&plans);
-                each.map(|(id, plan)| {
-                    applies(limit, id).then(|| Outcomes::new(telemetry, &route.name, &limit.name, plan))
-                })
-                .collect()
-            });
-            RouteMeters::new(telemetry, &route.name, outcomes.collect())
-        });
-        Self {
-            routes: routes.collect(),
-            no_route: RouteMeters::new(telemetry, NO_ROUTE, Vec::new()),
+        let meters = Self {
+            telemetry: telemetry.clone(),
+            labels: ruleset.limits.iter().map(Label::new).collect(),
+            plan_names: ruleset.plans.clone(),
+            routes: routes
+                .map(|route| RouteMeters::new(telemetry, &route.name, Grid::new(route.limits.len(), plans)))
+                .collect(),
+            no_route: RouteMeters::new(telemetry, NO_ROUTE, Grid::new(0, plans)),
             upstreams: ruleset
                 .upstreams
                 .iter()
                 .map(|upstream| telemetry.http_upstream_duration.with_label_values(&[&upstream.name]))
                 .collect(),
-            limits: limits.collect(),
+            limits: Grid::new(ruleset.limits.len(), plans),
+            candidates: Grid::new(ruleset.limits.len(), plans),
             costs_invalid: costs_invalid.collect(),
             decision: telemetry.decision_duration.with_label_values(&[SOURCE_LOCAL]),
+        };
+        let pairs: usize = ruleset.matcher.routes().iter().map(|route| route.limits.len().saturating_add(1)).sum();
+        if pairs.saturating_mul(plans) <= MOST_PREPARED && meters.limits.len() <= MOST_PREPARED {
+            meters.prepare(ruleset);
+        }
+        meters
+    }
+
+    /// Makes the series of everything that can happen, so that they begin at zero.
+    fn prepare(&self, ruleset: &Ruleset) {
+        for (route, meters) in ruleset.matcher.routes().iter().zip(&self.routes) {
+            meters.prepare_durations();
+            for (place, limit) in route.limits.iter().enumerate() {
+                let (limit, label) = (&ruleset.limits[limit.0], &self.labels[limit.0]);
+                for plan in each_plan(ruleset).filter(|plan| applies(limit, *plan)) {
+                    meters.outcomes(label, self.plan_name(plan), place, plan);
+                }
+            }
+        }
+        self.no_route.prepare_durations();
+        for (id, limit) in ruleset.limits.iter().enumerate() {
+            for plan in each_plan(ruleset).filter(|plan| applies(limit, *plan)) {
+                self.limit(LimitId(id), plan);
+                self.comparison(LimitId(id), plan);
+            }
         }
     }
 
@@ -126,10 +184,18 @@ impl Meters {
         took: Nanos,
     ) {
         self.decision.observe(took.as_secs_f64());
+        for (position, live) in verdict.compared(ruleset) {
+            let standing = &verdict.standings[position];
+            if let Some(Comparison(counters)) = self.comparison(standing.limit, plan) {
+                counters[word_of(live)][word_of(standing.decision)].inc();
+            }
+        }
         for (position, (standing, charge)) in verdict.standings.iter().zip(charges).enumerate() {
             let reported = verdict.tightest == Some(position);
             let place = ruleset.matcher.route(route).limits.iter().position(|id| *id == standing.limit);
-            let outcomes = place.and_then(|place| self.route(Some(route)).outcomes(place, plan));
+            let label = &self.labels[standing.limit.0];
+            let outcomes =
+                place.and_then(|place| self.route(Some(route)).outcomes(label, self.plan_name(plan), place, plan));
             if let Some(outcomes) = outcomes {
                 outcomes.count(verdict.outcome, standing.decision, reported);
             }
@@ -140,9 +206,15 @@ impl Meters {
     }
 
     /// Counts a request that is exempt from the limits of its route.
-    pub fn observe_bypass(&self, route: RouteId, plan: Option<PlanId>) {
-        for outcomes in self.route(Some(route)).outcomes.iter().filter_map(|limit| by_plan(limit, plan)?.as_ref()) {
-            outcomes.bypassed.inc();
+    pub fn observe_bypass(&self, ruleset: &Ruleset, route: RouteId, plan: Option<PlanId>) {
+        for (place, id) in ruleset.matcher.route(route).limits.iter().enumerate() {
+            if !applies(&ruleset.limits[id.0], plan) {
+                continue;
+            }
+            let label = &self.labels[id.0];
+            if let Some(outcomes) = self.route(Some(route)).outcomes(label, self.plan_name(plan), place, plan) {
+                outcomes.bypassed.inc();
+            }
         }
     }
 
@@ -172,7 +244,17 @@ impl Meters {
     }
 
     fn limit(&self, limit: LimitId, plan: Option<PlanId>) -> Option<&LimitMeters> {
-        by_plan(self.limits.get(limit.0)?, plan)?.as_ref()
+        let label = self.labels.get(limit.0).filter(|label| label.candidate_of.is_none())?;
+        self.limits.get(limit.0, plan, || LimitMeters::new(&self.telemetry, label, self.plan_name(plan)))
+    }
+
+    fn comparison(&self, candidate: LimitId, plan: Option<PlanId>) -> Option<&Comparison> {
+        let live = &self.labels.get(self.labels.get(candidate.0)?.candidate_of?.0)?.limit;
+        self.candidates.get(candidate.0, plan, || Comparison::new(&self.telemetry, live, self.plan_name(plan)))
+    }
+
+    fn plan_name(&self, plan: Option<PlanId>) -> &str {
+        plan.and_then(|plan| self.plan_names.get(plan.0)).map_or(NO_PLAN, String::as_str)
     }
 }
 
@@ -186,24 +268,67 @@ fn applies(limit: &Limit, plan: Option<PlanId>) -> bool {
     matches!(limit.terms(plan), Terms::Rule(_))
 }
 
-/// The entry of `plan` in a list that ends with the one for no plan.
-fn by_plan<T>(entries: &[T], plan: Option<PlanId>) -> Option<&T> {
-    match plan {
-        Some(plan) => entries.get(plan.0),
-        None => entries.last(),
+/// What becomes of a request over this limit.
+const fn over(limit: &Limit) -> &'static str {
+    match limit.over_limit {
+        _ if limit.shadow => "shadow_denied",
+        OverLimit::Deny(_) | OverLimit::Delay { .. } => "denied",
+        OverLimit::Divert(_) => "diverted",
+        OverLimit::Mark(_) => "marked",
+    }
+}
+
+/// What a limit says of a request, as labels.
+const WORDS: [&str; 3] = ["admitted", "delayed", "denied"];
+
+/// The position of a decision in [`WORDS`].
+const fn word_of(decision: Decision) -> usize {
+    match decision {
+        Decision::Admit { wait: Nanos::ZERO } => 0,
+        Decision::Admit { .. } => 1,
+        Decision::Deny(_) => 2,
+    }
+}
+
+// === impl Label ===
+
+impl Label {
+    fn new(limit: &Limit) -> Self {
+        Self { limit: limit.name.clone(), over: over(limit), candidate_of: limit.candidate_of }
+    }
+}
+
+// === impl Grid ===
+
+impl<T> Grid<T> {
+    fn new(rows: usize, plans: usize) -> Self {
+        Self { plans, rows: (0..rows).map(|_| OnceLock::new()).collect() }
+    }
+
+    /// How many values there may be.
+    fn len(&self) -> usize {
+        self.rows.len().saturating_mul(self.plans)
+    }
+
+    fn get(&self, row: usize, plan: Option<PlanId>, make: impl FnOnce() -> T) -> Option<&T> {
+        let row = self.rows.get(row)?.get_or_init(|| (0..self.plans).map(|_| OnceLock::new()).collect());
+        let value = match plan {
+            Some(plan) => row.get(plan.0)?,
+            None => row.last()?,
+        };
+        Some(value.get_or_init(make))
     }
 }
 
 // === impl RouteMeters ===
 
 impl RouteMeters {
-    fn new(telemetry: &Telemetry, name: &str, outcomes: Vec<Vec<Option<Outcomes>>>) -> Self {
-        let duration = |class| telemetry.http_duration.with_label_values(&[name, class]);
+    fn new(telemetry: &Telemetry, name: &str, outcomes: Grid<Outcomes>) -> Self {
         Self {
             name: name.to_owned(),
             telemetry: telemetry.clone(),
             codes: RwLock::default(),
-            durations: ["1xx", "2xx", "3xx", "4xx", "5xx"].map(duration),
+            durations: Default::default(),
             in_flight: telemetry.http_in_flight.with_label_values(&[name]),
             outcomes,
         }
@@ -219,7 +344,18 @@ impl RouteMeters {
     pub fn finish(&self, code: u16, duration: Nanos) {
         self.count(code);
         let class = usize::from(code / 100).clamp(1, self.durations.len()) - 1;
-        self.durations[class].observe(duration.as_secs_f64());
+        self.duration(class).observe(duration.as_secs_f64());
+    }
+
+    fn prepare_durations(&self) {
+        for class in 0..self.durations.len() {
+            self.duration(class);
+        }
+    }
+
+    fn duration(&self, class: usize) -> &Histogram {
+        let make = || self.telemetry.http_duration.with_label_values(&[self.name.as_str(), CODE_CLASSES[class]]);
+        self.durations[class].get_or_init(make)
     }
 
     /// A request was answered with `code` by the connection, before anything was known of it.
@@ -235,8 +371,12 @@ impl RouteMeters {
         }
     }
 
-    fn outcomes(&self, place: usize, plan: Option<PlanId>) -> Option<&Outcomes> {
-        by_plan(self.outcomes.get(place)?, plan)?.as_ref()
+    /// For the limit at `place`, and `plan`; both also by their names.
+    fn outcomes(&self, limit: &Label, plan_name: &str, place: usize, plan: Option<PlanId>) -> Option<&Outcomes> {
+        if limit.candidate_of.is_some() {
+            return None;
+        }
+        self.outcomes.get(place, plan, || Outcomes::new(&self.telemetry, &self.name, limit, plan_name))
     }
 }
 
@@ -253,12 +393,12 @@ impl Drop for InFlight {
 // === impl Outcomes ===
 
 impl Outcomes {
-    fn new(telemetry: &Telemetry, route: &str, limit: &str, plan: &str) -> Self {
-        let outcome = |outcome| telemetry.limit_requests.with_label_values(&[route, limit, plan, outcome]);
+    fn new(telemetry: &Telemetry, route: &str, limit: &Label, plan: &str) -> Self {
+        let outcome = |outcome| telemetry.limit_requests.with_label_values(&[route, &limit.limit, plan, outcome]);
         Self {
             admitted: outcome("admitted"),
             delayed: outcome("delayed"),
-            denied: outcome("denied"),
+            over: outcome(limit.over),
             bypassed: outcome("bypassed"),
         }
     }
@@ -266,35 +406,52 @@ impl Outcomes {
     fn count(&self, outcome: Outcome, decision: Decision, reported: bool) {
         match (outcome, decision) {
             (Outcome::Admit { .. }, Decision::Admit { wait: Nanos::ZERO }) => self.admitted.inc(),
-            (Outcome::Admit { .. }, _) => self.delayed.inc(),
-            (Outcome::Deny(_), _) if reported => self.denied.inc(),
+            (Outcome::Admit { .. }, Decision::Admit { .. }) => self.delayed.inc(),
+            (Outcome::Admit { .. }, Decision::Deny(_)) => self.over.inc(),
+            (Outcome::Deny(_), _) if reported => self.over.inc(),
             (Outcome::Deny(_), _) => {}
         }
+    }
+}
+
+// === impl Comparison ===
+
+impl Comparison {
+    fn new(telemetry: &Telemetry, limit: &str, plan: &str) -> Self {
+        let counter =
+            |live, candidate| telemetry.limit_candidate_requests.with_label_values(&[limit, plan, live, candidate]);
+        Self(WORDS.map(|live| WORDS.map(|candidate| counter(live, candidate))))
     }
 }
 
 // === impl LimitMeters ===
 
 impl LimitMeters {
-    fn new(telemetry: &Telemetry, limit: &str, plan: &str) -> Self {
+    fn new(telemetry: &Telemetry, limit: &Label, plan: &str) -> Self {
+        let name = limit.limit.as_str();
         Self {
-            tokens_admitted: telemetry.limit_tokens.with_label_values(&[limit, plan, "admitted"]),
-            tokens_denied: telemetry.limit_tokens.with_label_values(&[limit, plan, "denied"]),
-            tokens_refunded: telemetry.limit_tokens.with_label_values(&[limit, plan, "refunded"]),
-            tokens_debited: telemetry.limit_tokens.with_label_values(&[limit, plan, "debited"]),
-            near: telemetry.limit_near.with_label_values(&[limit, plan]),
-            utilization: telemetry.limit_utilization.with_label_values(&[limit, plan]),
-            wait: telemetry.limit_wait.with_label_values(&[limit]),
-            retry_after: telemetry.limit_retry_after.with_label_values(&[limit]),
+            tokens_admitted: telemetry.limit_tokens.with_label_values(&[name, plan, "admitted"]),
+            tokens_over: telemetry.limit_tokens.with_label_values(&[name, plan, limit.over]),
+            tokens_refunded: telemetry.limit_tokens.with_label_values(&[name, plan, "refunded"]),
+            tokens_debited: telemetry.limit_tokens.with_label_values(&[name, plan, "debited"]),
+            near: telemetry.limit_near.with_label_values(&[name, plan]),
+            utilization: telemetry.limit_utilization.with_label_values(&[name, plan]),
+            wait: telemetry.limit_wait.with_label_values(&[name]),
+            retry_after: telemetry.limit_retry_after.with_label_values(&[name]),
         }
     }
 
     fn count(&self, outcome: Outcome, standing: &Standing, charge: &Charge, reported: bool) {
-        if charge.manner.counts_denied && matches!(outcome, Outcome::Deny(_)) {
+        let passed = matches!(outcome, Outcome::Admit { .. }) && standing.decision.is_admitted();
+        if charge.manner.counts_denied && !passed {
             self.tokens_debited.inc_by(charge.cost);
         }
         match (outcome, standing.decision) {
-            (Outcome::Admit { .. }, decision) => {
+            (Outcome::Admit { .. }, Decision::Deny(_)) => {
+                self.tokens_over.inc_by(charge.cost);
+                self.utilization.observe(standing.utilization());
+            }
+            (Outcome::Admit { .. }, Decision::Admit { wait }) => {
                 if charge.manner.takes {
                     self.tokens_admitted.inc_by(charge.cost);
                 }
@@ -303,14 +460,12 @@ impl LimitMeters {
                 if utilization >= NEAR {
                     self.near.inc();
                 }
-                if let Decision::Admit { wait } = decision
-                    && wait > Nanos::ZERO
-                {
+                if wait > Nanos::ZERO {
                     self.wait.observe(wait.as_secs_f64());
                 }
             }
             (Outcome::Deny(denial), _) if reported => {
-                self.tokens_denied.inc_by(charge.cost);
+                self.tokens_over.inc_by(charge.cost);
                 if let Denial::Later { retry_after } = denial {
                     self.retry_after.observe(retry_after.as_secs_f64());
                 }

@@ -8,6 +8,7 @@
 mod support;
 
 mod access;
+mod answers;
 mod balance;
 mod bodies;
 mod bursts;
@@ -21,8 +22,12 @@ mod denials;
 mod edges;
 mod forwarding;
 mod operators;
+mod passing;
 mod process;
 mod refusals;
+mod reload;
+mod reload_files;
+mod reload_load;
 mod routing;
 mod tokens;
 mod upstreams;

@@ -3,19 +3,20 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::directory::{beside, unreadable};
-use super::{decode, name, read, refuse};
+use super::directory::{beside, bytes};
+use super::{decode, name, refuse};
 use crate::config::{JwksFile, Mark, Place, Problem, Problems};
 use crate::customers::Tokens;
 use crate::customers::jwt::keys::{KeyFault, Keys};
+use crate::files::Seen;
 
 /// The largest set of keys that is read.
 const MAX_BYTES: usize = 1 << 20;
 
 /// Reads the keys that the configuration at `path` names; `plans` are the names of its plans.
-pub(super) fn open(path: &Path, jwks: &JwksFile, plans: &[String]) -> Result<Tokens, Problems> {
+pub(super) fn open(path: &Path, jwks: &JwksFile, plans: &[String], seen: &mut Vec<Seen>) -> Result<Tokens, Problems> {
     let file = beside(path, &jwks.file);
-    let bytes = read(&file, MAX_BYTES).map_err(|reason| unreadable(&jwks.file, &file, &reason))?;
+    let (bytes, _) = bytes(&jwks.file, &file, MAX_BYTES, seen)?;
     let keys = Keys::parse(&decode(bytes, &file)?).map_err(|faults| {
         let errors = faults.into_iter().map(|fault| explain(&file, fault)).collect();
         Problems { errors, warnings: Vec::new(), more: 0 }
