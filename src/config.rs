@@ -155,10 +155,7 @@ pub fn load_customer_files(
         true => Overrides::of_plans(&plans),
         false => Overrides::new(&plans, &limits),
     };
-    let directory = match directory {
-        Some(DirectorySource::File(file)) => Some(file),
-        Some(DirectorySource::Redis(_)) | None => None,
-    };
+    let directory = directory.as_ref().and_then(DirectorySource::file).cloned();
     Some(CustomerFiles { plans: plans.all().map(str::to_owned).collect(), overrides, directory, jwks })
 }
 
@@ -204,7 +201,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let (limit_names, limits) = limits::read(top, &plans, Some(&upstream_names), setting);
     let access = top.get_or("access", Access::default(), access::access);
     let bypass = top.get_or("bypass", Bypass::default(), |field| access::bypass(field, &Bypass::default()));
-    let mut routes = routes::read(top, &upstream_names, &limit_names, &bypass.clone().unwrap_or_default());
+    let mut routes = routes::read(top, &upstream_names, &limit_names, &bypass.unwrap_or_default());
     let cors = top.get_with("cors", access::cors);
     let usage = top.get_with("usage", |field| server::usage(field, outline.customers));
     let dialects = top.get_or("headers", Dialects::default(), server::dialects);

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::config::{self, Limits, Loaded, Mark, Place, Problem, Problems, Server};
+use crate::config::{
+    self, DirectorySource, Limits, Loaded, Mark, NamedFile, Overrides, Place, Problem, Problems, Server,
+};
 use crate::customers::{Directory, Tokens};
 use crate::files::{self, Seen, Unreadable};
 
@@ -46,29 +48,43 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
     if let Some(server) = &kept.server {
         refuse_addresses(&name(path), server, &loaded.server).map_err(with_warnings)?;
     }
-    // The keys come first: a directory takes up what changed in it when it is opened.
-    let jwks = loaded.jwks.as_ref();
-    let tokens = jwks.map(|jwks| tokens::open(path, jwks, &loaded.ruleset.plans, seen)).transpose();
-    let directory = match (&loaded.directory, &tokens) {
-        (None, _) => Ok(Arc::default()),
-        (Some(named), Ok(_)) => directory::open(path, named, &loaded.overrides, &mut kept.directory, seen),
-        (Some(named), Err(_)) => directory::open(path, named, &loaded.overrides, &mut None, seen),
+    // before the directory, of which rows come into force as they are read
+    let tokens = loaded.jwks.as_ref().map(|jwks| tokens::open(path, jwks, &loaded.ruleset.plans, seen)).transpose();
+    let tokens = tokens.map_err(|problems| {
+        let named = loaded.directory.as_ref().and_then(DirectorySource::file);
+        with_warnings(with_directory(problems, path, named, &loaded.overrides, seen))
+    })?;
+    let directory = match &loaded.directory {
+        None => Arc::default(),
+        Some(named) => {
+            directory::open(path, named, &loaded.overrides, &mut kept.directory, seen).map_err(with_warnings)?
+        }
     };
-    match both(directory, tokens, &name(path)) {
-        Ok((directory, tokens)) => Ok(Source { loaded, directory, tokens, text }),
-        Err(problems) => Err(Problems { warnings: loaded.warnings, ..problems }),
-    }
+    Ok(Source { loaded, directory, tokens, text })
 }
 
 /// Adds what is wrong with the files that a refused configuration names.
 fn with_files(problems: Problems, path: &Path, text: &str, seen: &mut Vec<Seen>) -> Problems {
     let file = name(path);
     let Some(named) = config::load_customer_files(text, &file, &environment) else { return problems };
-    let directory = named.directory.map(|of| directory::open_file(path, &of, &named.overrides, seen));
-    let tokens = named.jwks.map(|jwks| tokens::open(path, &jwks, &named.plans, seen));
-    match both(directory.transpose(), tokens.transpose(), &file) {
-        Ok(_) => problems,
-        Err(others) => together(problems, others, &file),
+    let problems = match named.jwks.map(|jwks| tokens::open(path, &jwks, &named.plans, seen)) {
+        Some(Err(others)) => together(problems, others, &file),
+        Some(Ok(_)) | None => problems,
+    };
+    with_directory(problems, path, named.directory.as_ref(), &named.overrides, seen)
+}
+
+/// Adds what is wrong with the file of customers, nothing of which comes into force.
+fn with_directory(
+    problems: Problems,
+    path: &Path,
+    named: Option<&NamedFile>,
+    overrides: &Overrides,
+    seen: &mut Vec<Seen>,
+) -> Problems {
+    match named.map(|named| directory::open_file(path, named, overrides, seen)) {
+        Some(Err(others)) => together(problems, others, &name(path)),
+        Some(Ok(_)) | None => problems,
     }
 }
 
@@ -78,15 +94,6 @@ fn together(mut problems: Problems, others: Problems, file: &str) -> Problems {
     problems.errors.sort_by_key(|problem| (*problem.place.file != *file, problem.place.mark));
     problems.more = problems.more.saturating_add(others.more);
     problems
-}
-
-/// Both, or what is wrong with either.
-fn both<A, B>(one: Result<A, Problems>, other: Result<B, Problems>, file: &str) -> Result<(A, B), Problems> {
-    match (one, other) {
-        (Ok(one), Ok(other)) => Ok((one, other)),
-        (Err(problems), Err(others)) => Err(together(problems, others, file)),
-        (Err(problems), Ok(_)) | (Ok(_), Err(problems)) => Err(problems),
-    }
 }
 
 /// Refuses other addresses than those in force.

@@ -20,6 +20,16 @@ pub enum DirectorySource {
     Redis(RedisHash),
 }
 
+impl DirectorySource {
+    /// The file, if it is one.
+    pub fn file(&self) -> Option<&NamedFile> {
+        match self {
+            Self::File(file) => Some(file),
+            Self::Redis(_) => None,
+        }
+    }
+}
+
 /// A hash of a Redis server, and how its answers are remembered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisHash {

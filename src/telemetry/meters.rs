@@ -84,6 +84,7 @@ struct Outcomes {
     delayed: IntCounter,
     /// What is over the limit: denied, or what is done instead.
     over: IntCounter,
+    /// What is exempt from it.
     bypassed: IntCounter,
 }
 
@@ -207,10 +208,11 @@ impl Meters {
     /// Counts a request that is exempt from the limits of its route.
     pub fn observe_bypass(&self, ruleset: &Ruleset, route: RouteId, plan: Option<PlanId>) {
         for (place, id) in ruleset.matcher.route(route).limits.iter().enumerate() {
-            if applies(&ruleset.limits[id.0], plan)
-                && let Some(outcomes) =
-                    self.route(Some(route)).outcomes(&self.labels[id.0], self.plan_name(plan), place, plan)
-            {
+            if !applies(&ruleset.limits[id.0], plan) {
+                continue;
+            }
+            let label = &self.labels[id.0];
+            if let Some(outcomes) = self.route(Some(route)).outcomes(label, self.plan_name(plan), place, plan) {
                 outcomes.bypassed.inc();
             }
         }
