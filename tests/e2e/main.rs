@@ -12,6 +12,7 @@ mod bodies;
 mod bursts;
 mod concurrency;
 mod connections;
+mod cookbook;
 mod customers;
 mod denials;
 mod edges;
