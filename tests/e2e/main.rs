@@ -14,6 +14,7 @@ mod bodies;
 mod bursts;
 mod concurrency;
 mod connections;
+mod cookbook;
 mod cors;
 mod costs;
 mod credentials;
