@@ -12,6 +12,7 @@ use crate::config::{cost, key, later, over_limit, scalar, words};
 use crate::ruleset::cost::{ChargeRule, CostRule};
 use crate::ruleset::key::{Key, KeyPart};
 use crate::ruleset::limit::{Limit, MissingKey, OnChange, OverLimit, Share};
+use crate::units::Cost;
 
 /// What a limit takes besides the parameters of its algorithm.
 const SETTINGS: [&str; 13] = [
@@ -45,6 +46,8 @@ pub(super) struct Checked {
     pub(super) limit: Option<Limit>,
     /// What is tried out beside it.
     pub(super) candidate: Option<Candidate>,
+    /// The most that a request is known to take when it comes.
+    pub(super) largest_cost: Cost,
 }
 
 /// What the rest of the file asks of limits.
@@ -179,8 +182,9 @@ impl<'a> Reader<'_, 'a> {
         let setting = (self.plans, self.setting);
         let candidate =
             section.get_with("candidate", |field| candidate::read(field, algorithm, others.max_wait.as_ref(), setting));
+        let largest_cost = others.cost.as_ref().map_or(0, |(cost, charge)| cost::largest(cost, charge));
         let limit = others.limit(self.name, algorithm, terms);
-        Some(Checked { spec, limit, candidate: candidate? })
+        Some(Checked { spec, limit, candidate: candidate?, largest_cost })
     }
 
     fn algorithm(&self, section: &Section<'a>) -> Option<AlgorithmName> {

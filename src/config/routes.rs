@@ -4,12 +4,11 @@ use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher;
 
-use crate::config::access;
 use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, each_once};
 use crate::config::scalar::Misfit;
-use crate::config::{denied, later};
+use crate::config::{access, denied, later};
 use crate::ruleset::access::{Access, Bypass};
 use crate::ruleset::denied::Denied;
 use crate::ruleset::host::HostPattern;

@@ -29,7 +29,7 @@ pub enum Directory {
     #[default]
     Nobody,
     /// They stand in a file, which was read.
-    File(FileDirectory),
+    File(Arc<FileDirectory>),
     /// They stand in a Redis hash, which is asked.
     Redis(RedisDirectory),
 }

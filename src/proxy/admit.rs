@@ -195,7 +195,7 @@ fn take_places(context: &mut Context, now: Nanos) -> Vec<Place> {
         match context.live.queues[standing.limit.0].enter(turn) {
             Ok(place) => places.push(place),
             Err(free) => {
-                // the limits before it made it wait or let it pass
+                // what counts although it is denied stays taken
                 context.refund(now, |charge| charge.manner.counts_denied);
                 let retry_after = free.min(turn).saturating_sub(now).max(Nanos::new(1));
                 context.verdict.deny(position, Denial::Later { retry_after });

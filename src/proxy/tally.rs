@@ -50,13 +50,9 @@ impl Tally {
         let noted = |(position, charge): (usize, &Charge)| {
             let limit = &ruleset.limits[charge.limit];
             let known = limit.cost.on_request(facts);
-            limit.settles_later(known).then(|| Noted {
-                position,
-                limit: LimitId(charge.limit),
-                known,
-                told: Told::Nothing,
-                reader: None,
-            })
+            let limit_id = LimitId(charge.limit);
+            let noted = Noted { position, limit: limit_id, known, told: Told::Nothing, reader: None };
+            limit.settles_later(known).then_some(noted)
         };
         let costs: Vec<Noted> = charges.iter().enumerate().filter_map(noted).collect();
         (!costs.is_empty()).then(|| Box::new(Self { costs, ..Self::default() }))

@@ -329,11 +329,10 @@ fn a_request_costs_something_else_under_each_of_its_limits() {
     let gateway = Gateway::start(&format!("{}{limits}{route}", origin.upstream()));
     let left = |response: &Response| {
         let value = response.field("ratelimit").unwrap().to_owned();
-        let each = ["requests", "bytes", "traffic"].map(|limit| {
+        ["requests", "bytes", "traffic"].map(|limit| {
             let entry = value.split(", ").find(|entry| entry.starts_with(&format!("\"{limit}\""))).unwrap();
             entry.split(';').find_map(|part| part.strip_prefix("r=")).unwrap().parse::<u64>().unwrap()
-        });
-        each
+        })
     };
     let settled = |outcome: &str, count: f64| {
         gateway.wait_for_metric(TOKENS, &[("limit", "traffic"), ("plan", "none"), ("outcome", outcome)], count);

@@ -24,6 +24,7 @@ mod forwarding;
 mod operators;
 mod passing;
 mod process;
+mod redis_customers;
 mod refusals;
 mod reload;
 mod reload_files;

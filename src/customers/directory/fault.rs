@@ -48,10 +48,10 @@ pub enum Fault {
     #[error("the credential begins with `sha256:` and goes on with something else than 64 hexadecimal digits")]
     BadHash,
     /// There is no such plan.
-    #[error("the plan {0}")]
+    #[error("plan: {0}")]
     Plan(Misread),
     /// There is no such time zone.
-    #[error("the time zone {0}")]
+    #[error("time_zone: {0}")]
     TimeZone(Misread),
     /// The overrides are not understood.
     #[error("overrides: {0}")]
