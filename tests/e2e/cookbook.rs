@@ -141,10 +141,10 @@ fn partner_monthly_quota() {
 fn cold_backend() {
     let origin = Origin::start();
     let gateway = sample("cold-backend", &[&origin]);
-    let answers = together(16, |_| statuses(&gateway, 10, "/", &[]));
+    let answers = together(64, |_| statuses(&gateway, 3, "/", &[]));
     let answers = answers.concat();
     let passed = admitted(&answers);
-    assert!(passed < 160 && answers.iter().all(|status| matches!(status, 200 | 429)), "{answers:?}");
+    assert!(passed < 192 && answers.iter().all(|status| matches!(status, 200 | 429)), "{answers:?}");
     // cold, it is one every 6 ms at first, where warm ones are 2 ms apart
     let seen = origin.seen();
     let took = seen.last().unwrap().at.duration_since(seen[0].at);
@@ -164,6 +164,6 @@ fn quarantine() {
     assert!(marked > 0 && shop.count() - marked >= 20, "{marked} of {}", shop.count());
     assert!(pen.count() > 0 && shop.count() >= 100, "{} {}", shop.count(), pen.count());
     assert_eq!(shop.count() + pen.count(), 480);
-    let labels = [("limit", "stricter"), ("outcome", "shadow_denied")];
+    let labels = [("route", "shop"), ("limit", "stricter"), ("plan", "none"), ("outcome", "shadow_denied")];
     assert!(gateway.metrics().value("tollgate_limit_requests_total", &labels).unwrap() > 0.0, "the trial counts");
 }
