@@ -1,0 +1,53 @@
+-- The one time of this call: that of Redis, to the microsecond, or the one given.
+
+local clock = ARGV[2]
+local given = clock ~= ''
+local seconds, nanos
+if given then
+    -- at least 10 digits
+    seconds, nanos = tonumber(substring(clock, 1, -10)), tonumber(substring(clock, -9))
+else
+    local time = redis.call('TIME')
+    seconds, nanos = tonumber(time[1]), tonumber(time[2]) * 1000
+    clock = format('%.0f%09.0f', seconds, nanos)
+end
+
+local SECOND, DAY = 1e9, 86400e9
+
+-- How long a key may owe beyond the times of its limit (algorithm::LONGEST_DEBT). As far may a clock step back before
+-- a time written until then counts as nonsense.
+local LONGEST_DEBT = DAY
+
+-- Nanoseconds since the epoch.
+local function now()
+    return natural(clock)
+end
+
+-- Nanoseconds until a time of at least 10 digits; 0 if it is over.
+local function from_now(time)
+    local s, n = natural(substring(time, 1, -10)), tonumber(substring(time, -9))
+    if less(s, seconds) then
+        return 0
+    end
+    return minus(add(times(minus(s, seconds), SECOND), n), nanos)
+end
+
+-- counter::carried_end
+local function carried_end(ends, old, new)
+    return least(word(add(ends, minus(new, old))), word(add(now(), new)))
+end
+
+-- A double as a node writes it; nothing else that Lua takes for a number.
+local function decimal(text)
+    local number = match(text, '^%d[%d.e+-]*$') and tonumber(text)
+    return number and number < 1e300 and number or nil
+end
+
+-- `x as u64`
+local function truncated(x)
+    return x > 0 and word(whole(floor(x))) or 0
+end
+
+-- Of each family of rules, by the letter that its parameters begin with: what they look like, and what makes a rule of
+-- them. A rule is made for one bucket of one call; the functions of those that are not asked for are never made.
+local patterns, builders = {}, {}
