@@ -141,6 +141,9 @@ pub struct Policy {
     pub window: Option<Nanos>,
 }
 
+/// How long a key may have to make good what it owes, beyond the times of its limit (see [`Algorithm::debit`]).
+pub const LONGEST_DEBT: Nanos = Nanos::from_secs(86_400);
+
 /// From when on a state may be forgotten, if nothing arrives until then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
@@ -165,7 +168,7 @@ pub struct Completion {
 ///
 /// Laws, each held by property tests: cost 0 is admitted and changes nothing; a denial leaves the state alone unless
 /// the algorithm says that denials count; `retry_after` is exact; a `now` before the state's own time neither panics
-/// nor admits more; nothing wraps.
+/// nor admits more; nothing wraps; a debit never makes a later decision more generous.
 pub trait Algorithm: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// The name in the configuration.
     const NAME: &'static str;
@@ -207,6 +210,13 @@ pub trait Algorithm: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// plus [`Headroom::until_full`] then. It tells which window the charge was counted in, and how much of it time
     /// has made good since: without it, a charge that a full bucket has long forgotten would be paid out again.
     fn refund(&self, state: Self::State, cost: Cost, full_at: Nanos, now: Nanos) -> Option<Self::State>;
+
+    /// Charges `cost` whatever the limit says: of a cost that was not known when the request was admitted, or of one
+    /// that was denied and counts. Where the same request would have been admitted, this leaves the same state;
+    /// otherwise the key owes. It is whole again at the latest after three times the window of its
+    /// [`Algorithm::policy`], the longest wait and [`LONGEST_DEBT`], unless an algorithm says something else. What is
+    /// held while a request runs cannot be owed: nothing changes where [`Algorithm::HOLDS`].
+    fn debit(&self, state: Option<Self::State>, cost: Cost, now: Nanos) -> Option<Self::State>;
 
     /// A request that was admitted with `cost` has ended; only called where [`Algorithm::HOLDS`].
     fn complete(&self, state: Self::State, _cost: Cost, _end: Completion, _now: Nanos) -> Option<Self::State> {
@@ -253,7 +263,7 @@ pub trait Typed: Algorithm {
 macro_rules! define_rule {
     ($($Variant:ident $module:ident,)*) => {
         /// Any algorithm with its parameters.
-        #[derive(Clone, Debug, PartialEq)]
+        #[derive(Clone, Debug, PartialEq, Hash)]
         #[expect(missing_docs, reason = "each variant is documented at its module")]
         pub enum Rule {
             $($Variant($module::$Variant),)*
@@ -359,6 +369,16 @@ macro_rules! define_rule {
                     })*
                     #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
                     _ => None,
+                }
+            }
+
+            /// [`Algorithm::debit`]; a state of another algorithm counts as none.
+            pub fn debit(&self, state: Option<State>, cost: Cost, now: Nanos) -> Option<State> {
+                match self {
+                    $(Self::$Variant(rule) => {
+                        let state = match state { Some(State::$Variant(state)) => Some(state), _ => None };
+                        rule.debit(state, cost, now).map(State::$Variant)
+                    })*
                 }
             }
 

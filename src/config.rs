@@ -16,6 +16,7 @@ mod later;
 mod limits;
 mod names;
 mod over_limit;
+mod overrides;
 mod parameters;
 mod problem;
 mod read;
@@ -23,17 +24,20 @@ mod routes;
 pub mod scalar;
 mod server;
 mod spec;
+mod store;
 mod suggest;
 mod terms;
 mod upstreams;
 mod values;
 mod words;
 
-pub use customers::DirectoryFile;
+pub use customers::{DirectorySource, RedisHash};
 pub use document::MAX_BYTES;
+pub use overrides::Overrides;
 pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
 pub use server::Server;
 pub use spec::{LimitSpec, PlanSpec};
+pub use store::{NamedFile, RedisServer, Secret};
 pub use suggest::nearest;
 
 use findings::Findings;
@@ -41,10 +45,11 @@ use limits::{Checked, Setting};
 use names::Names;
 use read::{Context, Field, Section};
 
-const SECTIONS: [&str; 12] = [
+const SECTIONS: [&str; 13] = [
     "listeners",
     "admin",
     "client_address",
+    "store",
     "upstreams",
     "customers",
     "plans",
@@ -63,8 +68,10 @@ pub struct Loaded {
     pub ruleset: Ruleset,
     /// Where tollgate listens.
     pub server: Server,
-    /// The file that names the customers, if there are any.
-    pub directory: Option<DirectoryFile>,
+    /// Where it is written who the customers are, if there are any.
+    pub directory: Option<DirectorySource>,
+    /// What reads the rows of that directory.
+    pub overrides: Overrides,
     /// What is suspicious about it.
     pub warnings: Vec<Warning>,
 }
@@ -98,23 +105,33 @@ pub fn load_limits(text: &str, file: &str, environment: &dyn Fn(&str) -> Option<
     Ok(Limits { warnings, ..limits })
 }
 
-/// The plans of a configuration and the file that names its customers, whatever is wrong elsewhere in it: to look into
-/// that file all the same. `None` if there is none, or if these cannot be read either.
+/// What reads the rows of a directory and the file that holds them, whatever is wrong elsewhere in the configuration: to
+/// look into that file all the same. `None` if there is none, or if these cannot be read either.
 pub fn load_directory(
     text: &str,
     file: &str,
     environment: &dyn Fn(&str) -> Option<String>,
-) -> Option<(Vec<String>, DirectoryFile)> {
+) -> Option<(Overrides, NamedFile)> {
     let findings = Findings::new(file);
     let root = document::parse(text, &findings)?;
     let context = Context { findings: &findings, environment };
     let top = Field::root(&context, &root).mapping_if()?;
     // a misspelt `plans` is no reason to blame the customers
     top.get("plans")?;
-    let plans = limits::read_plans(&top, Setting::Gateway { planless: true, customers: true });
-    let customers = customers::read(&top, &plans)??;
-    let names = plans.all().map(str::to_owned).collect();
-    (!findings.has_errors()).then_some((names, customers.directory))
+    let setting = Setting::Gateway { planless: customers::outline(&top).planless, customers: true };
+    let plans = limits::read_plans(&top, setting);
+    let DirectorySource::File(file) = customers::read(&top, &plans, store::read(&top).as_ref())??.directory else {
+        return None;
+    };
+    if findings.has_errors() {
+        return None;
+    }
+    let (_, limits) = limits::read(&top, &plans, setting);
+    let overrides = match findings.has_errors() {
+        true => Overrides::of_plans(&plans),
+        false => Overrides::new(&plans, &limits),
+    };
+    Some((overrides, file))
 }
 
 /// Whether the text is a configuration of limits (and plans) only, good for `check` and `simulate`. False for a text
@@ -154,7 +171,8 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let outline = customers::outline(top);
     let setting = Setting::Gateway { planless: outline.planless, customers: outline.customers };
     let plans = limits::read_plans(top, setting);
-    let customers = customers::read(top, &plans);
+    let store = store::read(top);
+    let customers = customers::read(top, &plans, store.as_ref());
     let (limit_names, limits) = limits::read(top, &plans, setting);
     let routes = routes::read(top, &upstream_names, &limit_names);
     let usage = top.get_with("usage", |field| server::usage(field, outline.customers));
@@ -169,7 +187,11 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     if let Some(field) = top.get("plans").filter(|_| !outline.customers) {
         field.warn("no request has a plan: the file names no `customers`", None);
     }
+    let overrides = Overrides::new(&plans, &limits);
     let (rules, directory) = customers?.map(|customers| (customers.rules, customers.directory)).unzip();
+    if let Some(field) = top.get("store").filter(|_| !matches!(directory, Some(DirectorySource::Redis(_)))) {
+        field.warn("nothing is kept there: no `customers.directory` names a Redis hash", None);
+    }
     let ruleset = Ruleset {
         matcher: Matcher::new(routes),
         limits: limits
@@ -185,7 +207,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         access_log: access_log?,
         request_head: request_head?,
     };
-    Some(Loaded { ruleset, server: server?, directory, warnings: Vec::new() })
+    Some(Loaded { ruleset, server: server?, directory, overrides, warnings: Vec::new() })
 }
 
 /// Only said of files without errors: in others the use may be what is wrong.

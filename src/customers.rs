@@ -8,7 +8,7 @@ use crate::units::Nanos;
 
 pub mod directory;
 
-pub use directory::{Directory, Fault, Faults, Format};
+pub use directory::{Directory, Unavailable};
 
 /// Somebody who is known by a credential, or by several.
 #[derive(Clone, Debug, PartialEq)]

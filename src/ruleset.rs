@@ -14,6 +14,7 @@ pub mod host;
 pub mod key;
 pub mod limit;
 pub mod matcher;
+pub mod own;
 pub mod path;
 pub mod upstream;
 pub mod verdict;

@@ -56,9 +56,10 @@ impl Store {
         }
     }
 
-    /// Charges every entry of `batch` or none: none if any limit denies. Answers in the order of `batch`, in which no
-    /// limit may appear twice, and leaves in it the keys that were charged: a new key for which there is no room is
-    /// charged to a common bucket, and has to be given back there.
+    /// Charges every entry of `batch` or none: none if any limit that binds denies. See [`crate::algorithm::Manner`] for
+    /// those that go by other rules. Answers in the order of `batch`, in which no limit may appear twice, and leaves in it
+    /// the keys that were charged: a new key for which there is no room is charged to a common bucket, and has to be
+    /// given back there.
     pub async fn charge(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> AllCharged {
         match self {
             Self::Local(store) => store.charge(binding, batch, now),
@@ -70,6 +71,13 @@ impl Store {
     pub fn refund(&self, binding: &Binding, batch: &[(Charge, Nanos)], now: Nanos) {
         match self {
             Self::Local(store) => store.refund(binding, batch, now),
+        }
+    }
+
+    /// Charges whatever the limits say, each by itself: of a request that was admitted before its cost was known.
+    pub fn debit(&self, binding: &Binding, batch: &[Charge], now: Nanos) {
+        match self {
+            Self::Local(store) => store.debit(binding, batch, now),
         }
     }
 

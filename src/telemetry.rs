@@ -35,6 +35,8 @@ pub struct Telemetry {
     limit_keys: IntGaugeVec,
     limit_keys_max: IntGaugeVec,
     limit_keys_evicted: IntCounterVec,
+    store_requests: IntCounterVec,
+    store_duration: HistogramVec,
     upstream_healthy: IntGaugeVec,
     /// Reloads that came into force or were refused.
     reloads: IntCounterVec,
@@ -77,6 +79,8 @@ impl Telemetry {
             limit_keys: gauge(&registry, &names::LIMIT_KEYS)?,
             limit_keys_max: gauge(&registry, &names::LIMIT_KEYS_MAX)?,
             limit_keys_evicted: counter(&registry, &names::LIMIT_KEYS_EVICTED)?,
+            store_requests: counter(&registry, &names::STORE_REQUESTS)?,
+            store_duration: histogram(&registry, &names::STORE_REQUEST_DURATION, names::STORE_SECONDS)?,
             upstream_healthy: gauge(&registry, &names::UPSTREAM_NODES_HEALTHY)?,
             reloads: counter(&registry, &names::CONFIG_RELOADS)?,
             last_reload_successful: registered(
@@ -122,6 +126,12 @@ impl Telemetry {
             let counter = self.limit_keys_evicted.with_label_values(&[usage.limit, reason]);
             counter.inc_by(total.saturating_sub(counter.get()));
         }
+    }
+
+    /// A store was asked for `op`, with this result, and took this long.
+    pub fn store_called(&self, op: &str, result: &str, took: Nanos) {
+        self.store_requests.with_label_values(&[op, result]).inc();
+        self.store_duration.with_label_values(&[op]).observe(took.as_secs_f64());
     }
 
     /// How many nodes of an upstream are healthy, to be called before [`Telemetry::render`].

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::algorithm::{
@@ -30,6 +31,19 @@ fn charge(limit: usize, key: u128) -> Charge {
 /// Keys are hashes: spread small numbers over all 128 bits.
 fn spread(key: u128) -> LimitKey {
     LimitKey((key + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
+}
+
+fn mannered(limit: usize, key: u128, manner: Manner) -> Charge {
+    Charge { manner, ..charge(limit, key) }
+}
+
+const WATCHES: Manner = Manner { binds: false, ..Manner::USUAL };
+const ASKS: Manner = Manner { takes: false, ..Manner::USUAL };
+const COUNTS_DENIED: Manner = Manner { counts_denied: true, ..Manner::USUAL };
+
+fn remaining(store: &LocalStore, binding: &Binding, limit: usize, key: u128) -> Option<u64> {
+    let asked = store.charge(binding, &mut [mannered(limit, key, ASKS)], START);
+    asked[0].headroom.remaining
 }
 
 fn admitted(charged: &[Charged]) -> bool {
@@ -181,4 +195,96 @@ fn a_slot_taken_from_the_common_bucket_is_given_back_there() {
         store.complete(&binding, &stranger, end, START);
         assert_eq!(store.usage()[0].keys, 0);
     }
+}
+
+#[test]
+fn a_limit_that_only_watches_denies_nobody_and_is_charged_what_passes() {
+    let store = LocalStore::new();
+    let rules = [gcra(1, 2)];
+    let binding = store.bind(&[spec("watching", &rules, 10), spec("binding", &rules, 10)]);
+    let batch = || [mannered(0, 1, WATCHES), charge(1, 1)];
+    assert!(one_of(&store, &binding, &mut batch()).iter().all(|decision| decision.is_admitted()));
+    // something else spends the one that watches
+    assert!(one(&store, &binding, 1, START));
+    let decisions = one_of(&store, &binding, &mut batch());
+    assert_eq!((decisions[0].is_admitted(), decisions[1].is_admitted()), (false, true));
+    assert_eq!(remaining(&store, &binding, 1, 1), Some(0), "it passed");
+    store.refund(&binding, &[(charge(0, 1), START.saturating_add(Nanos::from_secs(2)))], START);
+    assert!(!admitted(&store.charge(&binding, &mut batch(), START)));
+    assert_eq!(remaining(&store, &binding, 0, 1), Some(1), "what did not pass is not charged");
+}
+
+fn one_of(store: &LocalStore, binding: &Binding, batch: &mut [Charge]) -> Vec<Decision> {
+    store.charge(binding, batch, START).iter().map(|charged| charged.decision).collect()
+}
+
+#[test]
+fn a_limit_that_is_only_asked_denies_and_takes_nothing() {
+    let store = LocalStore::new();
+    let rules = [gcra(1, 1)];
+    let binding = store.bind(&[spec("asked", &rules, 10), spec("charged", &rules, 10)]);
+    for _ in 0..3 {
+        assert!(admitted(&store.charge(&binding, &mut [mannered(0, 1, ASKS)], START)));
+    }
+    assert_eq!(store.usage()[0].keys, 0);
+    assert!(one(&store, &binding, 1, START));
+    assert!(!admitted(&store.charge(&binding, &mut [mannered(0, 1, ASKS), charge(1, 1)], START)));
+    assert_eq!(remaining(&store, &binding, 1, 1), Some(1));
+}
+
+#[test]
+fn denied_requests_that_count_take_their_tokens_whoever_denies_them() {
+    let store = LocalStore::new();
+    let rules = [gcra(1, 2)];
+    let binding = store.bind(&[spec("strict", &rules, 10), spec("other", &rules, 10)]);
+    let count = |limit| store.charge(&binding, &mut [mannered(limit, 1, COUNTS_DENIED)], START)[0].decision;
+    assert!(count(0).is_admitted() && count(0).is_admitted());
+    assert_eq!(count(0), Decision::later(Nanos::SECOND));
+    assert_eq!(count(0), Decision::later(Nanos::from_secs(2)), "the denied one counts");
+    let denied = one_of(&store, &binding, &mut [charge(0, 1), mannered(1, 1, COUNTS_DENIED)]);
+    assert_eq!((denied[0].is_admitted(), denied[1].is_admitted()), (false, true));
+    assert_eq!((remaining(&store, &binding, 1, 1), count(0)), (Some(1), Decision::later(Nanos::from_secs(3))));
+}
+
+#[test]
+fn a_debit_goes_below_nothing_and_a_full_table_leaves_it_to_the_common_bucket() {
+    let store = LocalStore::new();
+    let rules = [gcra(1, 2)];
+    let binding = store.bind(&[spec("l", &rules, 1)]);
+    store.debit(&binding, &[Charge { cost: 5, ..charge(0, 1) }], START);
+    let asked = || store.charge(&binding, &mut [charge(0, 1)], START)[0].decision;
+    assert_eq!(asked(), Decision::later(Nanos::from_secs(4)));
+    store.debit(&binding, &[Charge { cost: 5, ..charge(0, 2) }], START);
+    assert_eq!(store.usage()[0].overflowed, 1);
+    assert!(!one(&store, &binding, 3, START), "other new keys meet the debt");
+}
+
+#[test]
+fn a_customer_s_own_parameters_count_on_the_same_state() {
+    let store = LocalStore::new();
+    let rules = [gcra(1, 2)];
+    let binding = store.bind(&[spec("l", &rules, 10)]);
+    let own = Arc::new(gcra(1, 4));
+    let with_own = || Charge { rule: RuleRef::Own(Arc::clone(&own)), ..charge(0, 1) };
+    let admits = |charge: Charge| admitted(&store.charge(&binding, &mut [charge], START));
+    assert!(admits(charge(0, 1)));
+    // half of the burst is used: two of four
+    assert!(admits(with_own()) && admits(with_own()) && !admits(with_own()) && !admits(charge(0, 1)));
+}
+
+#[test]
+fn a_hundred_thousand_sets_of_parameters_are_told_apart() {
+    let store = LocalStore::new();
+    let rules: Vec<Rule> = (1..=50_000).map(|burst| gcra(1, burst)).collect();
+    let binding = store.bind(&[spec("l", &rules, u64::MAX)]);
+    for burst in [1, 2, 49_999, 50_000, 50_001, 100_000] {
+        let rule = Arc::new(gcra(1, burst));
+        let charge = Charge { rule: RuleRef::Own(rule), cost: burst, ..charge(0, u128::from(burst)) };
+        let charged = store.charge(&binding, &mut [charge], START);
+        assert_eq!((charged[0].decision, charged[0].headroom.remaining), (Decision::ADMIT, Some(0)));
+    }
+    (50_001..=100_000).for_each(|burst| {
+        let charge = Charge { rule: RuleRef::Own(Arc::new(gcra(1, burst))), ..charge(0, 7) };
+        store.charge(&binding, &mut [charge], START);
+    });
 }

@@ -33,7 +33,7 @@ use crate::algorithm::{Algorithm, Arguments, Completion, Decision, Headroom, Idl
 use crate::units::{Cost, Nanos};
 
 /// The parameters.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct AdaptiveConcurrency {
     min: u32,
     max: u32,
@@ -201,6 +201,10 @@ impl Algorithm for AdaptiveConcurrency {
             next.measuring = self.rounds(next.limit);
         }
         Some(next)
+    }
+
+    fn debit(&self, state: Option<Learned>, _cost: Cost, _now: Nanos) -> Option<Learned> {
+        state
     }
 
     fn headroom(&self, state: Option<&Learned>, _now: Nanos) -> Headroom {

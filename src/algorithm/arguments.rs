@@ -97,7 +97,7 @@ pub enum Kind {
     Flag,
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// The name of a time zone (`Europe/Berlin`).
+    /// The name of a time zone (`Europe/Berlin`), or `customer`.
     TimeZone,
 }
 
@@ -118,6 +118,8 @@ pub enum Value {
     Choice(&'static str),
     /// Of [`Kind::TimeZone`].
     TimeZone(jiff::tz::TimeZone),
+    /// Of [`Kind::TimeZone`]: the customer's own, which is put in its place for each customer that has one.
+    CustomersTimeZone,
 }
 
 impl Value {
@@ -134,7 +136,7 @@ impl Value {
             Self::Whole(number) => Some(number.cmp(&bound)),
             // what is not a number is below every bound
             Self::Decimal(number) => Some(number.partial_cmp(&(bound as f64)).unwrap_or(Ordering::Less)),
-            Self::Flag(_) | Self::Choice(_) | Self::TimeZone(_) => None,
+            Self::Flag(_) | Self::Choice(_) | Self::TimeZone(_) | Self::CustomersTimeZone => None,
         }
     }
 }
@@ -248,6 +250,23 @@ impl Arguments {
             Some(Value::TimeZone(zone)) => Some(zone.clone()),
             _ => None,
         }
+    }
+
+    /// Whether the time zone `name` is the customer's own.
+    pub fn is_customers_zone(&self, name: &'static str) -> bool {
+        matches!(self.find(name), Some(Value::CustomersTimeZone))
+    }
+
+    /// These values for a customer in `zone`; `None` if no value depends on it.
+    pub fn in_zone(&self, zone: &jiff::tz::TimeZone) -> Option<Self> {
+        let depends = |value: &Value| matches!(value, Value::CustomersTimeZone);
+        self.0.iter().any(|(_, value)| depends(value)).then(|| {
+            let of_customer = |(name, value): &(&'static str, Value)| match depends(value) {
+                true => (*name, Value::TimeZone(zone.clone())),
+                false => (*name, value.clone()),
+            };
+            Self(self.0.iter().map(of_customer).collect())
+        })
     }
 
     /// The longest wait allowed; zero where none was set.

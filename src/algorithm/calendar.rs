@@ -3,6 +3,8 @@
 //! They begin at midnight: at the first instant of the date, where a change of the clocks skips or repeats midnight.
 //! So a day has 23 or 25 hours where the clocks change, and no instant is in two days or in none.
 
+use std::hash::{Hash, Hasher};
+
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
@@ -10,7 +12,7 @@ use jiff::tz::TimeZone;
 use crate::units::Nanos;
 
 /// What is counted in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// From midnight to midnight.
     Day,
@@ -27,9 +29,18 @@ pub struct Calendar {
     pub unit: Unit,
     /// Whose midnight it is.
     pub zone: TimeZone,
+    /// Whether that stands for each customer's own time zone: `zone` is then that of customers who have none.
+    pub of_customer: bool,
 }
 
 // === impl Calendar ===
+
+/// Zones without a name are few.
+impl Hash for Calendar {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.unit, self.zone.iana_name()).hash(state);
+    }
+}
 
 impl Calendar {
     /// The end of the day, week or month that `now` is in; always after `now`. The largest time if it is further away
@@ -115,7 +126,7 @@ mod tests {
     }
 
     fn end(unit: Unit, zone: &str, now: &str) -> Nanos {
-        Calendar { unit, zone: TimeZone::get(zone).unwrap() }.end(at(now))
+        Calendar { unit, zone: TimeZone::get(zone).unwrap(), of_customer: false }.end(at(now))
     }
 
     #[test]
@@ -159,7 +170,7 @@ mod tests {
 
     #[test]
     fn the_end_of_time_is_no_end() {
-        let calendar = Calendar { unit: Unit::Month, zone: TimeZone::UTC };
+        let calendar = Calendar { unit: Unit::Month, zone: TimeZone::UTC, of_customer: false };
         assert_eq!(calendar.end(Nanos::MAX), Nanos::MAX);
     }
 }

@@ -9,7 +9,7 @@ use crate::algorithm::{Algorithm, Arguments, Completion, Decision, Headroom, Idl
 use crate::units::{Cost, Nanos};
 
 /// The parameters.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Concurrency {
     limit: u64,
 }
@@ -50,6 +50,10 @@ impl Algorithm for Concurrency {
 
     fn complete(&self, state: u64, cost: Cost, _end: Completion, _now: Nanos) -> Option<u64> {
         Self::less(state, cost)
+    }
+
+    fn debit(&self, state: Option<u64>, _cost: Cost, _now: Nanos) -> Option<u64> {
+        state
     }
 
     fn headroom(&self, state: Option<&u64>, _now: Nanos) -> Headroom {

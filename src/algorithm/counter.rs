@@ -12,7 +12,7 @@ use crate::algorithm::{Decision, Headroom, Idle, Policy};
 use crate::units::{Cost, Nanos};
 
 /// The parameters.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Counter {
     /// The most that is admitted in a window, at least 1.
     pub limit: u64,
@@ -21,7 +21,7 @@ pub struct Counter {
 }
 
 /// When windows begin and end.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Window {
     /// One begins at a request that comes when there is none, and is this long.
     FromFirst(Nanos),
@@ -66,6 +66,17 @@ impl Core for Counter {
         }
         let used = state.used.saturating_sub(cost);
         (used > 0).then_some(Spent { used, ..state })
+    }
+
+    /// What is owed is forgiven when the window ends.
+    fn debit(&self, state: Option<Spent>, cost: Cost, now: Nanos) -> Option<Spent> {
+        if cost == 0 {
+            return state;
+        }
+        Some(match state.filter(|state| state.is_open(now)) {
+            Some(current) => Spent { used: current.used.saturating_add(cost), ..current },
+            None => Spent { ends: self.window.end(now), used: cost },
+        })
     }
 
     fn headroom(&self, state: Option<&Spent>, now: Nanos) -> Headroom {
@@ -132,8 +143,12 @@ impl Window {
         match self {
             Self::FromFirst(length) => format!("in {length} from the first request on, then all anew"),
             Self::FromEpoch(length) => format!("in each {length}, counted from the epoch"),
-            Self::Calendar(Calendar { unit, zone }) => {
-                format!("in each calendar {} ({})", unit.as_str(), zone.iana_name().unwrap_or("a zone without a name"))
+            Self::Calendar(Calendar { unit, zone, of_customer }) => {
+                let name = zone.iana_name().unwrap_or("a zone without a name");
+                match of_customer {
+                    true => format!("in each calendar {} (the customer's time zone, {name} without one)", unit.as_str()),
+                    false => format!("in each calendar {} ({name})", unit.as_str()),
+                }
             }
         }
     }

@@ -8,11 +8,11 @@
 //! The state is the start of the current cycle and limit − p. A first request that is denied starts the cycles
 //! too: its retry time counts from there. Exact: whole nanoseconds and tokens throughout. State: 24 bytes.
 
-use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit};
+use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, LONGEST_DEBT, Parameter, Policy, Unfit};
 use crate::units::{Cost, Nanos, scale_ceil};
 
 /// The parameters, and what follows from them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Cycle {
     limit: u64,
     period: Nanos,
@@ -167,6 +167,18 @@ impl Algorithm for Cycle {
             cycles => cycles.saturating_sub(1).saturating_mul(self.limit).saturating_add(1),
         };
         Some(Cycling { used: current.used.saturating_sub(cost.min(unforgiven)), ..current })
+    }
+
+    /// Takes permits of later cycles: those that can be reserved, and as many more as come in one cycle and the longest
+    /// debt.
+    fn debit(&self, state: Option<Cycling>, cost: Cost, now: Nanos) -> Option<Cycling> {
+        if cost == 0 {
+            return state;
+        }
+        let current = self.at(state.unwrap_or(Cycling::fresh(now)), now);
+        let cycles = LONGEST_DEBT.get().checked_div(self.period.get()).unwrap_or(0).saturating_add(1);
+        let most = self.most().saturating_add(cycles.saturating_mul(self.limit));
+        Some(Cycling { used: current.used.saturating_add(cost).min(most.max(current.used)), ..current })
     }
 
     fn headroom(&self, state: Option<&Cycling>, now: Nanos) -> Headroom {

@@ -21,6 +21,8 @@
     reason = "defined in doubles; conversions to integers truncate and saturate"
 )]
 
+use std::hash::{Hash, Hasher};
+
 use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit};
 use crate::units::{Cost, Nanos};
 
@@ -50,11 +52,20 @@ const NEAR: f64 = 1e-11;
 /// The largest limit, 2⁵²: doubles count single tokens up to here and one limit beyond.
 const LARGEST: u64 = 1 << 52;
 
+/// The highest rate that debits bring about, 2⁶³.
+const MOST_OWED: f64 = 9_223_372_036_854_775_808.0;
+
 /// Below 1 by more than any rounding.
 const ALMOST_ONE: f64 = 1.0 - 1e-9;
 
 const LEAKY: &str = "leaky";
 const STRICT: &str = "strict";
+
+impl Hash for Exponential {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.limit.to_bits(), self.period, self.strict).hash(state);
+    }
+}
 
 impl Exponential {
     /// The largest whole cost within the limit.
@@ -217,6 +228,20 @@ impl Algorithm for Exponential {
         }
         let rate = state.rate - state.share * cost as f64;
         (rate > 0.0).then_some(Measured { rate, share: 0.0, ..state })
+    }
+
+    /// Measured like an admitted request, up to [`MOST_OWED`] tokens per period: a debt is made good within 44 periods.
+    fn debit(&self, state: Option<Measured>, cost: Cost, now: Nanos) -> Option<Measured> {
+        if cost == 0 {
+            return state;
+        }
+        let decayed = state.map_or(0.0, |state| self.rate_after(state.rate, now.saturating_sub(state.last).get(), 0));
+        let most = MOST_OWED.max(decayed);
+        let measured = self.measured(state.as_ref(), cost, now);
+        Some(match measured.rate > most {
+            true => Measured { rate: most, share: 0.0, ..measured },
+            false => measured,
+        })
     }
 
     fn headroom(&self, state: Option<&Measured>, now: Nanos) -> Headroom {

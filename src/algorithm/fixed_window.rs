@@ -2,8 +2,9 @@
 //!
 //! With `align: epoch` (the default) windows are counted from the clock's epoch: window ⌊now/window⌋. With `align:
 //! calendar` they are the days (`window: day` or `1d`), weeks from Monday on (`week` or `7d`) or months (`month`) of
-//! the time zone `timezone` (UTC if there is none), with their 23 or 25 hours where the clocks change. Deny iff used +
-//! cost > limit. The arithmetic is [`Counter`]'s. State: 16 bytes.
+//! the time zone `timezone` (UTC if there is none), with their 23 or 25 hours where the clocks change; `timezone:
+//! customer` is each customer's own, and UTC for those who have none. Deny iff used + cost > limit. The arithmetic is
+//! [`Counter`]'s. State: 16 bytes.
 
 use crate::algorithm::calendar::{Calendar, Unit};
 use crate::algorithm::counter::{Counter, Window};
@@ -11,7 +12,7 @@ use crate::algorithm::shared::Named;
 use crate::algorithm::{Arguments, Kind, Parameter, Unfit};
 
 /// The parameters.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct FixedWindow(Counter);
 
 const EPOCH: &str = "epoch";
@@ -21,7 +22,8 @@ impl FixedWindow {
     fn window(arguments: &Arguments) -> Result<Window, Unfit> {
         if arguments.choice("align") == Some(CALENDAR) {
             let zone = arguments.time_zone("timezone").unwrap_or(jiff::tz::TimeZone::UTC);
-            return Ok(Window::Calendar(Calendar { unit: calendar_unit(arguments)?, zone }));
+            let of_customer = arguments.is_customers_zone("timezone");
+            return Ok(Window::Calendar(Calendar { unit: calendar_unit(arguments)?, zone, of_customer }));
         }
         if arguments.has("timezone") {
             return Err(Unfit::new("timezone", "only says something with `align: calendar`; add that or leave it out"));
@@ -114,6 +116,9 @@ mod tests {
         assert_eq!(words(&[month, calendar.clone(), zone]), "2 in each calendar month (Europe/Berlin)");
         assert_eq!(words(&[window(DAYS), calendar.clone()]), "2 in each calendar day (UTC)");
         assert_eq!(words(&[window(7 * DAYS), calendar.clone()]), "2 in each calendar week (UTC)");
+        let customers = ("timezone", Value::CustomersTimeZone);
+        let of_customer = "2 in each calendar month (the customer's time zone, UTC without one)";
+        assert_eq!(words(&[("window", Value::Choice("month")), calendar.clone(), customers]), of_customer);
         let error = build(&[window(30 * DAYS), calendar]).unwrap_err();
         assert_eq!(error.to_string(), "`window` must be `day`, `week` or `month` with `align: calendar`");
     }

@@ -12,7 +12,7 @@ use crate::algorithm::{Arguments, Kind, Parameter, Unfit};
 use crate::units::{Nanos, Rate};
 
 /// The parameters.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Gcra {
     schedule: Schedule,
     delay_after: Option<u64>,

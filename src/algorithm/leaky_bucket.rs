@@ -9,7 +9,7 @@ use crate::algorithm::shared::Named;
 use crate::algorithm::{Arguments, Kind, Parameter, Unfit};
 
 /// The parameters.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct LeakyBucket(Schedule);
 
 impl Named for LeakyBucket {

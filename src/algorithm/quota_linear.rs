@@ -14,11 +14,11 @@
 
 use crate::algorithm::counter::carried_end;
 use crate::algorithm::schedule::{HORIZON, recoverable};
-use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit};
+use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, LONGEST_DEBT, Parameter, Policy, Unfit};
 use crate::units::{Cost, Nanos, Packed, greatest_common_divisor, scale_ceil};
 
 /// The parameters, and what follows from them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct QuotaLinear {
     limit: u64,
     window: Nanos,
@@ -195,6 +195,29 @@ impl Algorithm for QuotaLinear {
                 self.smooth(full.saturating_sub(now_fine).saturating_sub(back), now)
             }
         }
+    }
+
+    /// What goes beyond the quota of a window, and what a smooth balance lacks, is made good after it at the rate. Under
+    /// a limit of 1, which is never smooth, it is forgiven when the window ends.
+    fn debit(&self, state: Option<Quota>, cost: Cost, now: Nanos) -> Option<Quota> {
+        if cost == 0 {
+            return state;
+        }
+        let (start, left, missing) = match self.standing(state.as_ref(), now) {
+            Standing::Fresh => (now, self.limit, 0),
+            Standing::Bursty { start, left } => (start, left, 0),
+            Standing::Smooth { missing } => (now, 0, missing),
+        };
+        let owed = self.cost(cost.saturating_sub(left));
+        if missing == 0 && (owed == 0 || self.limit == 1) {
+            return Some(self.bursty(start, left.saturating_sub(cost)));
+        }
+        let before = match missing {
+            0 => self.full_after(start).saturating_sub(self.fine(now)),
+            missing => missing,
+        };
+        let most = self.fine(self.window).saturating_mul(2).saturating_add(self.fine(LONGEST_DEBT));
+        self.smooth(before.saturating_add(owed).min(most.max(before)), now)
     }
 
     fn headroom(&self, state: Option<&Quota>, now: Nanos) -> Headroom {

@@ -8,7 +8,7 @@ use crate::algorithm::shared::Named;
 use crate::algorithm::{Arguments, Kind, Parameter, Unfit};
 
 /// The parameters.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct QuotaReset(Counter);
 
 impl Named for QuotaReset {

@@ -10,11 +10,11 @@
 //! State: 12 bytes.
 
 use crate::algorithm::shared::Core;
-use crate::algorithm::{Decision, Headroom, Idle, Policy, Unfit};
+use crate::algorithm::{Decision, Headroom, Idle, LONGEST_DEBT, Policy, Unfit};
 use crate::units::{Cost, FineTime, Nanos, Rate, scale_ceil};
 
 /// The parameters, and what follows from them, in units of 1 ns / numerator of the rate.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Schedule {
     rate: Rate,
     burst: u64,
@@ -147,6 +147,16 @@ impl Core for Schedule {
         let now_fine = self.fine(now);
         let back = recoverable(self.cost(cost), state.get(), self.fine(full_at), self.rate.tokens().into(), now_fine);
         self.state_ahead(self.ahead(Some(&state), now).saturating_sub(back), now)
+    }
+
+    /// TAT' = max(TAT, now) + c·T, no further ahead than two bursts and the longest debt.
+    fn debit(&self, state: Option<FineTime>, cost: Cost, now: Nanos) -> Option<FineTime> {
+        if cost == 0 {
+            return state;
+        }
+        let ahead = self.ahead(state.as_ref(), now);
+        let most = self.cost(self.burst).saturating_mul(2).saturating_add(self.fine(LONGEST_DEBT));
+        self.state_ahead(ahead.saturating_add(self.cost(cost)).min(most.max(ahead)), now)
     }
 
     fn headroom(&self, state: Option<&FineTime>, now: Nanos) -> Headroom {

@@ -18,6 +18,7 @@ pub trait Core {
     }
     fn decide(&self, state: Option<Self::State>, cost: Cost, now: Nanos) -> (Decision, Option<Self::State>);
     fn refund(&self, state: Self::State, cost: Cost, full_at: Nanos, now: Nanos) -> Option<Self::State>;
+    fn debit(&self, state: Option<Self::State>, cost: Cost, now: Nanos) -> Option<Self::State>;
     fn headroom(&self, state: Option<&Self::State>, now: Nanos) -> Headroom;
     fn idle(&self, state: &Self::State) -> Idle;
     fn carry(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State>;
@@ -72,6 +73,10 @@ impl<N: Named> Algorithm for N {
 
     fn refund(&self, state: Self::State, cost: Cost, full_at: Nanos, now: Nanos) -> Option<Self::State> {
         self.core().refund(state, cost, full_at, now)
+    }
+
+    fn debit(&self, state: Option<Self::State>, cost: Cost, now: Nanos) -> Option<Self::State> {
+        self.core().debit(state, cost, now)
     }
 
     fn headroom(&self, state: Option<&Self::State>, now: Nanos) -> Headroom {

@@ -22,7 +22,7 @@ pub mod log;
 use log::{Front, Log};
 
 /// The parameters.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct Sliding {
     limit: u64,
     window: Nanos,
@@ -32,7 +32,7 @@ pub struct Sliding {
 }
 
 /// Slots of `length`/`per` nanoseconds, in lowest terms.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Grain {
     length: u64,
     per: u64,
@@ -108,6 +108,12 @@ impl Sliding {
         Nanos::saturating_from(admitted_at.saturating_sub(now.into()))
     }
 
+    /// Logs a charge that may not fit, in no more room than the limit takes.
+    fn log_beyond(&self, log: &mut Log, cost: Cost, now: u64) {
+        log.push(self.grain.beginning(now), cost.min(self.limit));
+        log.fold(self.limit);
+    }
+
     /// From when on the last charge is far enough away for another one.
     fn gap_over(&self, log: &Log) -> u128 {
         match (self.min_gap, log.newest()) {
@@ -148,8 +154,7 @@ impl Core for Sliding {
             return (decision, Some(log).filter(|log| !log.is_empty()));
         }
         log.forget(gone);
-        log.push(self.grain.beginning(now), cost.min(self.limit));
-        log.fold(self.limit);
+        self.log_beyond(&mut log, cost, now);
         let decision = match fits {
             true => Decision::later(self.wait(&log, Front::default(), cost, now)),
             false => Decision::never(self.limit),
@@ -162,6 +167,18 @@ impl Core for Sliding {
         let mut log = state;
         log.take_back(cost, |at| Nanos::saturating_from(self.leaves(at)) == full_at);
         Some(log).filter(|log| !log.is_empty())
+    }
+
+    /// Logged as far as it matters: whatever is more than the limit leaves the window at the same time.
+    fn debit(&self, state: Option<Log>, cost: Cost, now: Nanos) -> Option<Log> {
+        if cost == 0 {
+            return state;
+        }
+        let now = known(now);
+        let mut log = state.unwrap_or_default();
+        log.forget(self.gone(&log, now));
+        self.log_beyond(&mut log, cost, now);
+        Some(log)
     }
 
     fn headroom(&self, state: Option<&Log>, now: Nanos) -> Headroom {

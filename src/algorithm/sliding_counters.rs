@@ -10,7 +10,7 @@ use crate::algorithm::sliding::Sliding;
 use crate::algorithm::{Arguments, Kind, Parameter, Unfit};
 
 /// The parameters.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct SlidingCounters {
     sliding: Sliding,
     slots: u64,

@@ -13,7 +13,7 @@ use crate::algorithm::{Arguments, Kind, Parameter, Unfit};
 use crate::units::Nanos;
 
 /// The parameters.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct SlidingLog(Sliding);
 
 impl Named for SlidingLog {

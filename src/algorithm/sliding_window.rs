@@ -11,7 +11,7 @@ use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, Par
 use crate::units::{Cost, Nanos};
 
 /// The parameters.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub struct SlidingWindow {
     limit: u64,
     window: Nanos,
@@ -121,6 +121,15 @@ impl Algorithm for SlidingWindow {
             counts.previous = counts.previous.saturating_sub(cost);
         }
         (counts.current > 0 || counts.previous > 0).then_some(counts)
+    }
+
+    /// What is owed is forgiven with the next window but one.
+    fn debit(&self, state: Option<Counts>, cost: Cost, now: Nanos) -> Option<Counts> {
+        if cost == 0 {
+            return state;
+        }
+        let counts = self.at(state.as_ref(), now);
+        Some(Counts { current: counts.current.saturating_add(cost), ..counts })
     }
 
     fn headroom(&self, state: Option<&Counts>, now: Nanos) -> Headroom {

@@ -25,8 +25,9 @@
 )]
 
 use std::fmt::Debug;
+use std::hash::{Hash, Hasher};
 
-use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit};
+use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, LONGEST_DEBT, Parameter, Policy, Unfit};
 use crate::units::{Cost, Nanos, Rate};
 
 mod bursty;
@@ -133,6 +134,15 @@ fn nanos(micros: u64) -> Nanos {
 }
 
 impl<S: Shape> Smooth<S> {
+    /// With `cost` reserved.
+    fn charged(&self, Reserved { next, stored }: Reserved, cost: Cost) -> Reserved {
+        let cost = cost as f64;
+        let taken = cost.min(stored);
+        let fresh = ((cost - taken) * self.stable) as u64;
+        let price = self.shape.price(stored, taken).saturating_add(fresh);
+        Reserved { next: next.saturating_add(price), stored: stored - taken }
+    }
+
     fn synced(&self, state: Option<Reserved>, us: u64) -> Reserved {
         match state {
             None => Reserved { next: us, stored: self.shape.fresh() },
@@ -142,6 +152,13 @@ impl<S: Shape> Smooth<S> {
             }
             Some(state) => state,
         }
+    }
+}
+
+/// The rest follows from these.
+impl<S: Shape> Hash for Smooth<S> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.rate, self.max_wait, self.shape.most().to_bits(), self.shape.cool().to_bits()).hash(state);
     }
 }
 
@@ -170,13 +187,9 @@ impl<S: Shape> Algorithm for Smooth<S> {
         if admitted_from > us {
             return (Decision::later(nanos(admitted_from).saturating_sub(now)), state);
         }
-        let Reserved { next, stored } = self.synced(state, us);
-        let wait = nanos(next.saturating_sub(us));
-        let cost = cost as f64;
-        let taken = cost.min(stored);
-        let fresh = ((cost - taken) * self.stable) as u64;
-        let price = self.shape.price(stored, taken).saturating_add(fresh);
-        (Decision::Admit { wait }, Some(Reserved { next: next.saturating_add(price), stored: stored - taken }))
+        let synced = self.synced(state, us);
+        let wait = nanos(synced.next.saturating_sub(us));
+        (Decision::Admit { wait }, Some(self.charged(synced, cost)))
     }
 
     /// Exact for the latest charge, if it took only stored permits or none; else at most a few microseconds or, when
@@ -196,6 +209,21 @@ impl<S: Shape> Algorithm for Smooth<S> {
         // what turns into stored permits at the next resync makes up for fractions that prices had cut off
         let next = if next < us { next.saturating_add(2).min(us).min(state.next) } else { next };
         Some(Reserved { next, stored: undo.stored })
+    }
+
+    /// Reserved like an admitted request, but no further ahead than a wait is allowed to be, the time of two quotas and
+    /// the longest debt.
+    fn debit(&self, state: Option<Reserved>, cost: Cost, now: Nanos) -> Option<Reserved> {
+        if cost == 0 {
+            return state;
+        }
+        let us = micros(now);
+        let synced = self.synced(state, us);
+        let charged = self.charged(synced, cost);
+        let window = micros(self.policy().window.unwrap_or_default()).saturating_mul(2);
+        let ahead = self.max_wait.saturating_add(window).saturating_add(micros(LONGEST_DEBT));
+        let last = synced.next.max(us.saturating_add(ahead));
+        Some(Reserved { next: charged.next.min(last), ..charged })
     }
 
     fn headroom(&self, state: Option<&Reserved>, now: Nanos) -> Headroom {

@@ -8,6 +8,7 @@ use clap::Args;
 use crate::cli::run::{RunError, assemble};
 use crate::cli::source::{self, Source};
 use crate::config;
+use crate::customers::Directory;
 use crate::runtime;
 use crate::telemetry::logging;
 
@@ -36,7 +37,8 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
     for node in loaded.ruleset.upstreams.iter_mut().flat_map(|upstream| &mut upstream.nodes) {
         node.address = args.upstream.to_string();
     }
-    let directory = source::directory(&loaded.ruleset.plans, CUSTOMERS, "config/customers.csv")?;
+    let directory = source::directory::load(CUSTOMERS, "config/customers.csv", &loaded.overrides)?;
+    let directory = Directory::File(directory);
     let mut setup = assemble(Source { loaded, directory, text: CONFIG.to_owned() });
     setup.sample = Some(args.upstream);
     let prepared = runtime::prepare(setup).map_err(RunError::Demo)?;

@@ -4,17 +4,10 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use crate::config::{self, DirectoryFile, Limits, Loaded, Mark, Place, Problem, Problems};
-use crate::customers::{Directory, Fault, Faults, Format};
+use crate::config::{self, Limits, Loaded, Mark, Place, Problem, Problems};
+use crate::customers::Directory;
 
-/// The largest directory of customers that is read: as CSV room for millions; as YAML, which takes many times its size
-/// while it is read, for what is kept by hand.
-const fn max_directory_bytes(format: Format) -> usize {
-    match format {
-        Format::Csv => 256 << 20,
-        Format::Yaml => 1 << 20,
-    }
-}
+pub mod directory;
 
 /// A configuration with everything it names.
 #[derive(Debug)]
@@ -33,8 +26,8 @@ pub fn open(path: &Path) -> Result<Source, Problems> {
     let loaded =
         config::load(&text, &name(path), &environment).map_err(|problems| with_directory(problems, path, &text))?;
     let directory = match &loaded.directory {
-        None => Directory::default(),
-        Some(named) => open_directory(path, named, &loaded.ruleset.plans)
+        None => Directory::Nobody,
+        Some(named) => directory::open(path, named, &loaded.overrides)
             .map_err(|problems| Problems { warnings: loaded.warnings.clone(), ..problems })?,
     };
     Ok(Source { loaded, directory, text })
@@ -43,23 +36,14 @@ pub fn open(path: &Path) -> Result<Source, Problems> {
 /// Adds what is wrong with the directory that a refused configuration names.
 fn with_directory(mut problems: Problems, path: &Path, text: &str) -> Problems {
     let file = name(path);
-    let opened =
-        config::load_directory(text, &file, &environment).map(|(plans, named)| open_directory(path, &named, &plans));
+    let opened = config::load_directory(text, &file, &environment)
+        .map(|(overrides, named)| directory::open_file(path, &named, &overrides));
     if let Some(Err(others)) = opened {
         problems.errors.extend(others.errors);
         problems.errors.sort_by_key(|problem| (*problem.place.file != *file, problem.place.mark));
         problems.more = problems.more.saturating_add(others.more);
     }
     problems
-}
-
-/// Reads the directory that the configuration at `path` names.
-fn open_directory(path: &Path, named: &DirectoryFile, plans: &[String]) -> Result<Directory, Problems> {
-    let file = path.parent().unwrap_or(Path::new("")).join(&named.path);
-    let bytes = read(&file, max_directory_bytes(format(&name(&file)))).map_err(|reason| {
-        refuse(Problem::error(named.place.clone(), format!("names a file that {reason}")).found(name(&file)))
-    })?;
-    directory(plans, &decode(bytes, &file)?, &name(&file))
 }
 
 /// Reads the limits of a configuration, which may hold nothing else.
@@ -77,24 +61,6 @@ pub fn read_config(path: &Path) -> Result<String, Problems> {
         })
     })?;
     decode(bytes, path)
-}
-
-/// The directory from the text of the file that is called `file`; its customers are on these plans.
-pub fn directory(plans: &[String], text: &str, file: &str) -> Result<Directory, Problems> {
-    let plan = |wanted: &str| plans.iter().position(|plan| plan == wanted);
-    Directory::load(text, format(file), &rand::random(), &plan).map_err(|Faults { faults, more }| Problems {
-        errors: faults.into_iter().map(|(line, fault)| explain(file, line, &fault, plans)).collect(),
-        warnings: Vec::new(),
-        more,
-    })
-}
-
-/// What the directory `file` is written in, by the end of its name.
-fn format(file: &str) -> Format {
-    match Path::new(file).extension().and_then(|extension| extension.to_str()) {
-        Some("yaml" | "yml") => Format::Yaml,
-        _ => Format::Csv,
-    }
 }
 
 /// What `${NAME}` takes.
@@ -147,30 +113,4 @@ fn problem(file: &str, line: Option<usize>, message: impl Into<String>) -> Probl
 
 fn refuse(problem: Problem) -> Problems {
     Problems { errors: vec![problem], warnings: Vec::new(), more: 0 }
-}
-
-fn explain(file: &str, line: u64, fault: &Fault, plans: &[String]) -> Problem {
-    let problem = problem(file, usize::try_from(line).ok(), fault.to_string());
-    match fault {
-        Fault::Empty | Fault::MissingColumn(_) | Fault::UnknownColumn(_) | Fault::LaterColumn(_) => {
-            problem.expected("a first line `credential,customer,plan`, in any order")
-        }
-        Fault::UnknownPlan(name) => {
-            let near = config::nearest(name, plans.iter().map(String::as_str));
-            problem
-                .expected("one of the `plans` of the configuration")
-                .hint(near.map(|near| format!("did you mean `{near}`?")))
-        }
-        Fault::LineBreak => problem.hint("is a quote missing?"),
-        Fault::OtherPlan { .. } => problem.expected("the same plan on all lines of a customer"),
-        Fault::RepeatedColumn(_)
-        | Fault::FieldCount { .. }
-        | Fault::EmptyField(_)
-        | Fault::BadName
-        | Fault::HashedCredential
-        | Fault::RepeatedCredential(_)
-        | Fault::TooMany
-        | Fault::Malformed
-        | Fault::MalformedYaml => problem,
-    }
 }

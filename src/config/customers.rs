@@ -2,23 +2,52 @@
 
 use crate::config::later;
 use crate::config::names::Names;
-use crate::config::problem::{Place, Problem};
+use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, each_once};
+use crate::config::scalar::Misfit;
+use crate::config::store::{NamedFile, RedisServer, named_file};
 use crate::ruleset::{CredentialSource, CustomerRules, PlanId, UnknownCredential};
+use crate::units::Nanos;
 
-/// The file that names the customers.
+const DIRECTORY: &str = "`{file: customers.csv}` or `{redis: \"tollgate:customers\"}`";
+
+/// Where it is written who the customers are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DirectoryFile {
-    /// As written: relative to the directory of the configuration.
-    pub path: String,
-    /// Where it is written.
-    pub place: Place,
+pub enum DirectorySource {
+    /// In a file, CSV or YAML.
+    File(NamedFile),
+    /// In a hash of a Redis server.
+    Redis(RedisHash),
+}
+
+/// A hash of a Redis server, and how its answers are remembered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisHash {
+    /// The server.
+    pub server: RedisServer,
+    /// The key of the hash.
+    pub key: String,
+    /// How long an answer is good for.
+    pub ttl: Nanos,
+    /// How long it is good for where it says that nobody has the credential.
+    pub negative_ttl: Nanos,
+    /// How many answers are remembered at most.
+    pub max_cached: usize,
+}
+
+impl RedisHash {
+    /// How long an answer is good for where the configuration says nothing.
+    pub const DEFAULT_TTL: Nanos = Nanos::from_secs(60);
+    /// The same of an answer that nobody has the credential.
+    pub const DEFAULT_NEGATIVE_TTL: Nanos = Nanos::from_secs(10);
+    /// How many answers are remembered where the configuration says nothing: about 250 MB.
+    pub const DEFAULT_MAX_CACHED: usize = 1_000_000;
 }
 
 /// What `customers:` says.
 pub(super) struct Customers {
     pub(super) rules: CustomerRules,
-    pub(super) directory: DirectoryFile,
+    pub(super) directory: DirectorySource,
 }
 
 /// Whether `customers:` is there, and whether callers without a credential have a plan.
@@ -38,17 +67,32 @@ pub(super) fn outline(top: &Section<'_>) -> Outline {
 }
 
 /// Reads `customers:`; the inner `None` if it is absent.
-pub(super) fn read(top: &Section<'_>, plans: &Names) -> Option<Option<Customers>> {
-    top.get_with("customers", |field| customers(field, plans))
+///
+/// `store` is what `store:` says, read before.
+pub(super) fn read(
+    top: &Section<'_>,
+    plans: &Names,
+    store: Option<&Option<RedisServer>>,
+) -> Option<Option<Customers>> {
+    top.get_with("customers", |field| {
+        if let Some(redis) = field.mapping_if().and_then(|customers| customers.get("directory")?.mapping_if()?.get("redis"))
+            && store == Some(&None)
+        {
+            field.findings().add(
+                Problem::error(redis.key_place(), "names a hash, and no server is named")
+                    .expected("`store: {redis: \"redis://127.0.0.1:6379/0\"}` at the top of the file"),
+            );
+        }
+        customers(field, plans, store.and_then(Option::as_ref))
+    })
 }
 
-fn customers(field: &Field<'_>, plans: &Names) -> Option<Customers> {
-    const DIRECTORY: &str = "`{file: customers.csv}`";
+fn customers(field: &Field<'_>, plans: &Names, store: Option<&RedisServer>) -> Option<Customers> {
     let section = field.section(&["identify", "directory", "anonymous", "unknown"], &[])?;
     let identify = section
         .required("identify", "where credentials are, like `[{header: x-api-key}, {bearer: true}]`")
         .and_then(|field| identify(&field));
-    let directory = section.required("directory", DIRECTORY).and_then(|field| directory(&field));
+    let directory = section.required("directory", DIRECTORY).and_then(|field| directory(&field, store));
     let anonymous = section.get_with("anonymous", |field| anonymous(field, plans));
     let unknown = section.get_or("unknown", UnknownCredential::Deny, |field| {
         field.choice(&[("deny", UnknownCredential::Deny), ("anonymous", UnknownCredential::Anonymous)], &[])
@@ -79,17 +123,39 @@ fn source(field: &Field<'_>) -> Option<CredentialSource> {
     }
 }
 
-fn directory(field: &Field<'_>) -> Option<DirectoryFile> {
-    let section = field.section(&["file"], later::DIRECTORY)?;
-    if later::DIRECTORY.iter().any(|key| section.has(key)) {
-        return None;
+fn directory(field: &Field<'_>, store: Option<&RedisServer>) -> Option<DirectorySource> {
+    const OPTIONS: [&str; 3] = ["ttl", "negative_ttl", "max_cached"];
+    let section = field.section(&["file", "redis", "ttl", "negative_ttl", "max_cached"], &[])?;
+    match (section.get("file"), section.get("redis")) {
+        (Some(file), None) => {
+            for option in OPTIONS.iter().filter_map(|option| section.get(option)) {
+                field.findings().add(Problem::error(option.key_place(), "goes with `redis` only"));
+            }
+            named_file(&file, "the name of a CSV or YAML file").map(DirectorySource::File)
+        }
+        (None, Some(hash)) => redis(&hash, &section, store).map(DirectorySource::Redis),
+        (None, None) if ["file", "redis"].iter().any(|key| section.is_misspelt(key)) => None,
+        _ => field.fail(Problem::error(field.place(), "does not name one directory").expected(DIRECTORY)),
     }
-    let file = section.required("file", "the name of a CSV file")?;
-    let word = file.word("the name of a CSV file")?;
-    match word.text.is_empty() {
-        true => file.fail(Problem::error(file.place(), "is empty").expected("the name of a CSV file")),
-        false => Some(DirectoryFile { path: word.text.into_owned(), place: file.place() }),
-    }
+}
+
+fn redis(hash: &Field<'_>, section: &Section<'_>, store: Option<&RedisServer>) -> Option<RedisHash> {
+    let key = hash.parsed("the key of a Redis hash", |text| match text.is_empty() {
+        true => Err(Misfit { message: "is empty".to_owned(), hint: None }),
+        false => Ok(text.to_owned()),
+    });
+    let ttl = section.get_or("ttl", RedisHash::DEFAULT_TTL, Field::positive_duration);
+    let negative_ttl = section.get_or("negative_ttl", RedisHash::DEFAULT_NEGATIVE_TTL, Field::positive_duration);
+    let max_cached = section.get_or("max_cached", RedisHash::DEFAULT_MAX_CACHED, |field| {
+        field.whole(1..=100_000_000).and_then(|number| usize::try_from(number).ok())
+    });
+    Some(RedisHash {
+        server: store?.clone(),
+        key: key?,
+        ttl: ttl?,
+        negative_ttl: negative_ttl?,
+        max_cached: max_cached?,
+    })
 }
 
 fn anonymous(field: &Field<'_>, plans: &Names) -> Option<PlanId> {

@@ -2,10 +2,10 @@
 //!
 //! A name on it is refused as "not supported by this version" instead of as unknown. Whoever builds one takes it off.
 
-pub(super) const TOP: &[&str] = &["store", "cluster", "state", "bypass"];
+pub(super) const TOP: &[&str] = &["cluster", "state", "bypass"];
 pub(super) const LISTENER: &[&str] = &["tls"];
 pub(super) const IDENTIFY: &[&str] = &["jwt"];
-pub(super) const DIRECTORY: &[&str] = &["redis"];
+pub(super) const STORE: &[&str] = &["tls"];
 pub(super) const LIMIT: &[&str] =
     &["consistency", "strict", "cost", "charge", "on_store_down", "on_change", "enabled_percent", "shadow"];
 pub(super) const MODE: &[&str] = &["shared"];

@@ -39,6 +39,11 @@ impl<'a> Parameters<'a> {
         self.take(MAX_WAIT, field, value);
     }
 
+    /// Values that hold already, wherever they stand.
+    pub(super) fn known(arguments: Arguments) -> Self {
+        Self { arguments, fields: Vec::new(), broken: Vec::new() }
+    }
+
     fn take(&mut self, name: &'static str, field: Field<'a>, value: Option<Value>) {
         match value {
             Some(value) => self.arguments.set(name, value),
@@ -53,7 +58,7 @@ impl<'a> Parameters<'a> {
 
     /// Whether it is there, whatever it says, or something was probably meant to be it.
     fn attempts(&self, name: &str) -> bool {
-        self.field(name).is_some() || self.broken.contains(&name)
+        self.arguments.has(name) || self.field(name).is_some() || self.broken.contains(&name)
     }
 }
 
@@ -78,7 +83,11 @@ fn read_value(field: &Field<'_>, parameter: &Parameter) -> Option<Value> {
             })
         }
         Kind::TimeZone => {
-            field.parsed("the name of a time zone, like `Europe/Berlin`", scalar::time_zone).map(Value::TimeZone)
+            const EXPECTED: &str = "the name of a time zone, like `Europe/Berlin`, or `customer` for each customer's own";
+            field.parsed(EXPECTED, |text| match text {
+                "customer" => Ok(Value::CustomersTimeZone),
+                name => scalar::time_zone(name).map(Value::TimeZone),
+            })
         }
     }
 }

@@ -39,6 +39,22 @@ pub(super) enum Asks<'a> {
     Broken,
 }
 
+impl<'a> Asks<'a> {
+    /// Reads `unlimited` or a mapping of parameters of `algorithm`.
+    pub(super) fn read(field: &Field<'a>, algorithm: AlgorithmName) -> Self {
+        let expected = format!("`unlimited`, or a mapping: {}", takes(algorithm));
+        let known: Vec<&str> = algorithm.parameters().iter().map(|parameter| parameter.name).collect();
+        let asks = match field.is_word() {
+            true => field.choice_or(&[("unlimited", ())], &[], &expected).map(|()| Self::Unlimited),
+            false => field.mapping(&expected).map(|section| {
+                section.refuse_others(&known, &[]);
+                Self::Parameters(Parameters::read(&section, algorithm))
+            }),
+        };
+        asks.unwrap_or(Self::Broken)
+    }
+}
+
 /// The different rules, and which holds for whom.
 pub(super) struct AllTerms {
     pub(super) rules: Vec<Rule>,
@@ -64,18 +80,9 @@ impl<'a> LimitTerms<'_, 'a> {
         };
         let takes = takes(self.algorithm);
         let expected = format!("plans by their names, each with its parameters or `unlimited` ({takes})");
-        let expected_of_one = format!("`unlimited`, or a mapping: {takes}");
-        let known: Vec<&str> = self.algorithm.parameters().iter().map(|parameter| parameter.name).collect();
         let plan = |(name, field): (&'a str, Field<'a>)| {
             let position = self.plans.resolve_key(name, &field);
-            let asks = match field.is_word() {
-                true => field.choice_or(&[("unlimited", ())], &[], &expected_of_one).map(|()| Asks::Unlimited),
-                false => field.mapping(&expected_of_one).map(|section| {
-                    section.refuse_others(&known, &[]);
-                    Asks::Parameters(Parameters::read(&section, self.algorithm))
-                }),
-            };
-            NamedPlan { name, asks: asks.unwrap_or(Asks::Broken), field, position }
+            NamedPlan { name, asks: Asks::read(&field, self.algorithm), field, position }
         };
         Some(field.mapping(&expected)?.fields().map(plan).collect())
     }

@@ -40,7 +40,7 @@ pub async fn admit(session: &Session, context: &mut Context) -> Result<(), Answe
     let route = context.matched().ok_or(Answer::NoRoute)?;
 
     let customer = match &ruleset.customers {
-        Some(rules) => identify::identify(rules, &facts, &live.directory).await?,
+        Some(rules) => identify::identify(rules, &facts, &live.directory, &context.gateway.clock).await?,
         None => None,
     };
     let customer = customer.as_deref();

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use http::{HeaderMap, header};
 
-use crate::customers::{Customer, Directory};
+use crate::clock::Clock;
+use crate::customers::{Customer, Directory, Unavailable};
 use crate::proxy::respond::Answer;
 use crate::ruleset::key::Facts;
 use crate::ruleset::{CredentialSource, CustomerRules, UnknownCredential};
@@ -14,17 +15,27 @@ pub async fn identify(
     rules: &CustomerRules,
     facts: &Facts<'_>,
     directory: &Directory,
+    clock: &Arc<dyn Clock>,
 ) -> Result<Option<Arc<Customer>>, Answer> {
     let credential = rules.identify.iter().find_map(|source| credential(source, facts));
     let customer = match credential {
-        Some(credential) => directory.find(credential),
+        Some(credential) => directory.find(credential, clock).await.map_err(|Unavailable| Answer::DirectoryAway)?,
         None => None,
     };
     match (credential, customer, rules.unknown, rules.anonymous) {
-        (_, Some(customer), _, _) => Ok(Some(customer)),
+        (_, Some(customer), _, _) => admissible(customer, clock).map(Some),
         (Some(_), None, UnknownCredential::Deny, _) => Err(Answer::CredentialUnknown),
         (_, None, _, Some(_)) => Ok(None),
         (_, None, _, None) => Err(Answer::CredentialMissing),
+    }
+}
+
+/// Refuses a customer whose credential has expired, or who is suspended.
+fn admissible(customer: Arc<Customer>, clock: &Arc<dyn Clock>) -> Result<Arc<Customer>, Answer> {
+    match customer.valid_until {
+        Some(end) if end <= clock.now() => Err(Answer::CredentialExpired),
+        _ if customer.suspended => Err(Answer::Suspended),
+        _ => Ok(customer),
     }
 }
 

@@ -9,6 +9,7 @@ use crate::ruleset::Ruleset;
 use crate::store::{Binding, LimitSpec, Store};
 use crate::telemetry::Telemetry;
 use crate::telemetry::meters::Meters;
+use crate::telemetry::names;
 
 /// A ruleset with everything that belongs to it. A request holds one from start to end; it is never modified.
 #[derive(Debug)]
@@ -43,6 +44,12 @@ impl Live {
             })
             .collect();
         let binding = store.bind(&specs);
+        if let Directory::Redis(asked) = &directory {
+            let telemetry = telemetry.clone();
+            asked.observe(Box::new(move |result, took| {
+                telemetry.store_called(names::OP_CUSTOMER, result.as_str(), took);
+            }));
+        }
         let meters = Meters::new(telemetry, &ruleset);
         let pools = ruleset.upstreams.iter().map(|upstream| Arc::new(Pool::new(upstream.clone()))).collect();
         let queues = ruleset.limits.iter().map(|limit| Arc::new(Queue::new(&limit.over_limit))).collect();

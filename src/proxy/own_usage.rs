@@ -59,7 +59,8 @@ async fn report(context: &Context, facts: &Facts<'_>) -> Result<String, Answer> 
     let (live, gateway) = (&context.live, &context.gateway);
     let ruleset = &live.ruleset;
     let rules = ruleset.customers.as_ref().ok_or(Answer::NoRoute)?;
-    let customer = identify::identify(rules, facts, &live.directory).await?.ok_or(Answer::CredentialMissing)?;
+    let found = identify::identify(rules, facts, &live.directory, &gateway.clock).await?;
+    let customer = found.ok_or(Answer::CredentialMissing)?;
     let plan = ruleset.plans.get(customer.plan.0).map(String::as_str);
     let resolved = Resolved {
         route: "",

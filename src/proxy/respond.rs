@@ -49,6 +49,12 @@ pub enum Answer {
     KeyMissing(String),
     /// The credential is nobody's.
     CredentialUnknown,
+    /// The credential was good once.
+    CredentialExpired,
+    /// The customer is suspended.
+    Suspended,
+    /// Nobody can tell whose the credential is.
+    DirectoryAway,
     /// A limit denies.
     Limited,
     /// No node of the upstream is healthy.
@@ -69,7 +75,8 @@ impl Answer {
         match self {
             Self::Usage(_) => 200,
             Self::Malformed(_) | Self::KeyMissing(_) => 400,
-            Self::CredentialMissing | Self::CredentialUnknown => 401,
+            Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired => 401,
+            Self::Suspended => 403,
             Self::NoRoute => 404,
             Self::MethodNotAllowed => 405,
             Self::HeadTimeout | Self::BodyTimeout => 408,
@@ -78,7 +85,7 @@ impl Answer {
             Self::HeadTooLarge(_) => 431,
             Self::Internal => 500,
             Self::UpstreamFailed => 502,
-            Self::NoNode => 503,
+            Self::NoNode | Self::DirectoryAway => 503,
             Self::UpstreamTimeout => 504,
         }
     }
@@ -96,6 +103,9 @@ impl Answer {
             Self::CredentialMissing => "credential_missing",
             Self::KeyMissing(_) => "key_missing",
             Self::CredentialUnknown => "credential_unknown",
+            Self::CredentialExpired => "credential_expired",
+            Self::Suspended => "suspended",
+            Self::DirectoryAway => "directory_away",
             Self::Limited => "limited",
             Self::NoNode => "no_healthy_node",
             Self::UpstreamFailed => "upstream_failed",
@@ -109,7 +119,7 @@ impl Answer {
     const fn problem_type(&self) -> &'static str {
         match self {
             Self::Limited => QUOTA_EXCEEDED,
-            Self::NoNode => REDUCED_CAPACITY,
+            Self::NoNode | Self::DirectoryAway => REDUCED_CAPACITY,
             _ => "about:blank",
         }
     }
@@ -117,7 +127,7 @@ impl Answer {
     fn title(&self) -> &'static str {
         match self {
             Self::Limited => "Request quota exceeded",
-            Self::NoNode => "Temporarily reduced capacity",
+            Self::NoNode | Self::DirectoryAway => "Temporarily reduced capacity",
             other => StatusCode::from_u16(other.status())
                 .ok()
                 .and_then(|status| status.canonical_reason())
@@ -137,6 +147,9 @@ impl Answer {
             Self::CredentialMissing => "A credential is needed here.".to_owned(),
             Self::KeyMissing(part) => format!("The request lacks its {part}."),
             Self::CredentialUnknown => "The credential is not known.".to_owned(),
+            Self::CredentialExpired => "The credential has expired; a new one is needed.".to_owned(),
+            Self::Suspended => "The customer is suspended; retrying does not help.".to_owned(),
+            Self::DirectoryAway => "Whose the credential is cannot be told at the moment.".to_owned(),
             Self::Limited => match context.map(|context| context.verdict.outcome) {
                 Some(Outcome::Deny(Denial::Later { retry_after })) => {
                     format!("Retry in {}.", seconds_in_words(retry_after))
@@ -158,9 +171,10 @@ impl Answer {
     const fn grpc_status(&self) -> u16 {
         match self {
             Self::Limited => 8,
-            Self::CredentialMissing | Self::CredentialUnknown => 16,
+            Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired => 16,
+            Self::Suspended => 7,
             Self::NoRoute | Self::MethodNotAllowed => 12,
-            Self::NoNode | Self::UpstreamFailed => 14,
+            Self::NoNode | Self::DirectoryAway | Self::UpstreamFailed => 14,
             Self::UpstreamTimeout => 4,
             Self::Internal => 13,
             _ => 3,
@@ -312,7 +326,10 @@ fn common_fields(answer: &Answer, context: Option<&Context>) -> Vec<(HeaderName,
             fields.extend(retry_after(denial).map(|seconds| (header::RETRY_AFTER, HeaderValue::from(seconds))));
         }
     }
-    if matches!(answer, Answer::CredentialMissing | Answer::CredentialUnknown) {
+    if *answer == Answer::DirectoryAway {
+        fields.push((header::RETRY_AFTER, HeaderValue::from(1)));
+    }
+    if matches!(answer, Answer::CredentialMissing | Answer::CredentialUnknown | Answer::CredentialExpired) {
         fields.push((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
     }
     fields

@@ -15,8 +15,10 @@ use crate::algorithm::{AlgorithmName, AllCharged, Charge, Charged, Completion, R
 use crate::store::{LimitSpec, Usage};
 use crate::units::{LimitKey, Nanos};
 
+mod rules;
 mod table;
 
+use rules::Rules;
 use table::{Cells, Full};
 
 /// States in memory. See the module.
@@ -37,8 +39,8 @@ struct LimitTable {
     position: usize,
     name: String,
     algorithm: AlgorithmName,
-    /// Every set of parameters ever bound; a cell knows its own by position. Only grows.
-    rules: RwLock<Vec<Rule>>,
+    /// Every set of parameters ever charged under; a cell knows its own by number. Only grows.
+    rules: RwLock<Rules>,
     max_keys: AtomicU64,
     keys: AtomicU64,
     evicted_expired: AtomicU64,
@@ -58,13 +60,14 @@ pub struct Binding {
 #[derive(Debug)]
 struct BoundLimit {
     table: Arc<LimitTable>,
-    rules: Vec<BoundRule>,
+    rules: Vec<(u32, Rule)>,
 }
 
-#[derive(Debug)]
-struct BoundRule {
+/// The parameters of a charge, and their number in their limit's table.
+#[derive(Clone, Copy, Debug)]
+struct BoundRule<'a> {
     number: u32,
-    rule: Rule,
+    rule: &'a Rule,
 }
 
 /// The bucket that new keys share when a table is full. A hash of 128 bits meets it by chance as often as another key.
@@ -94,10 +97,7 @@ impl LocalStore {
     fn bind_limit(&self, spec: &LimitSpec<'_>) -> BoundLimit {
         let table = self.table(spec);
         table.max_keys.store(spec.max_keys, Ordering::Relaxed);
-        let mut known = table.rules.write();
-        let rules =
-            spec.rules.iter().map(|rule| BoundRule { number: number(&mut known, rule), rule: rule.clone() }).collect();
-        drop(known);
+        let rules = spec.rules.iter().map(|rule| (table.number(rule), rule.clone())).collect();
         BoundLimit { table, rules }
     }
 
@@ -148,7 +148,9 @@ impl LocalStore {
         charged: &mut AllCharged,
     ) -> Result<(), (usize, Full)> {
         match batch {
-            [only] => self.charge_one(binding, only, now, charged).map_err(|full| (0, full)),
+            [only] if only.manner.takes && !only.manner.counts_denied => {
+                self.charge_one(binding, only, now, charged).map_err(|full| (0, full))
+            }
             several => self.charge_all(binding, several, now, charged),
         }
     }
@@ -181,7 +183,7 @@ impl LocalStore {
         shard.cells[table.position].charge(table, rule, charge, now, charged)
     }
 
-    /// Decides first, writes only when no limit denies; a limit that remembers denials remembers its own.
+    /// Decides first, and writes only when no limit that binds denies; a limit that remembers denials remembers its own.
     fn charge_all(
         &self,
         binding: &Binding,
@@ -189,24 +191,27 @@ impl LocalStore {
         now: Nanos,
         charged: &mut AllCharged,
     ) -> Result<(), (usize, Full)> {
+        let bound: SmallVec<[_; 2]> = batch.iter().map(|charge| binding.find(charge)).collect();
         let mut locked = self.lock_all(batch);
         let mut decided: SmallVec<[_; 2]> = SmallVec::with_capacity(batch.len());
-        for (position, charge) in batch.iter().enumerate() {
-            let (table, bound) = binding.find(charge);
+        for (position, (charge, &(table, bound))) in batch.iter().zip(&bound).enumerate() {
             let cells = locked.cells(charge.key, table.position);
             cells.has_room(table, charge.key).map_err(|full| (position, full))?;
             let before = cells.state(table, bound, charge.key, now);
             decided.push(bound.rule.decide(before, charge.cost, now));
         }
-        let admitted = decided.iter().all(|(decision, _)| decision.is_admitted());
-        for (charge, (decision, after)) in batch.iter().zip(decided) {
-            let (table, bound) = binding.find(charge);
+        let mut decisions = batch.iter().zip(&decided);
+        let admitted = decisions.all(|(charge, (decision, _))| decision.is_admitted() || !charge.manner.binds);
+        for ((charge, &(table, bound)), (decision, after)) in batch.iter().zip(&bound).zip(decided) {
             let cells = locked.cells(charge.key, table.position);
-            if admitted || (!decision.is_admitted() && bound.rule.denials_count()) {
+            let passes = admitted && decision.is_admitted();
+            if charge.manner.takes && (passes || (!decision.is_admitted() && bound.rule.denials_count())) {
                 cells.put(table, bound, charge.key, after);
+            } else if charge.manner.takes && charge.manner.counts_denied {
+                let before = cells.state(table, bound, charge.key, now);
+                cells.put(table, bound, charge.key, bound.rule.debit(before, charge.cost, now));
             }
-            let now_there = cells.state(table, bound, charge.key, now);
-            charged.push(Charged { decision, headroom: bound.rule.headroom(now_there.as_ref(), now) });
+            charged.push(Charged { decision, headroom: cells.headroom(table, bound, charge.key, now) });
         }
         Ok(())
     }
@@ -232,26 +237,45 @@ impl LocalStore {
     /// See [`super::Store::refund`].
     pub fn refund(&self, binding: &Binding, batch: &[(Charge, Nanos)], now: Nanos) {
         for (charge, full_at) in batch {
-            self.change(binding, charge, now, |rule, state| rule.refund(state, charge.cost, *full_at, now));
+            self.change(binding, charge, now, |rule, state| rule.refund(state?, charge.cost, *full_at, now));
+        }
+    }
+
+    /// See [`super::Store::debit`]. A new key for which there is no room leaves its debt to the common bucket.
+    pub fn debit(&self, binding: &Binding, batch: &[Charge], now: Nanos) {
+        for charge in batch {
+            let table = &binding.limits[charge.limit].table;
+            let has_room = self.shards[shard_of(charge.key)].lock().cells[table.position].has_room(table, charge.key);
+            let mut charge = charge.clone();
+            if has_room.is_err() {
+                table.overflowed.fetch_add(1, Ordering::Relaxed);
+                charge.key = OVERFLOW_KEY;
+            }
+            self.change(binding, &charge, now, |rule, state| rule.debit(state, charge.cost, now));
         }
     }
 
     /// See [`super::Store::complete`].
     pub fn complete(&self, binding: &Binding, batch: &[Charge], end: Completion, now: Nanos) {
         for charge in batch.iter().filter(|charge| binding.find(charge).1.rule.holds()) {
-            self.change(binding, charge, now, |rule, state| rule.complete(state, charge.cost, end, now));
+            self.change(binding, charge, now, |rule, state| rule.complete(state?, charge.cost, end, now));
         }
     }
 
-    /// Changes the state of a charge's key, if there is one.
-    fn change(&self, binding: &Binding, charge: &Charge, now: Nanos, change: impl Fn(&Rule, State) -> Option<State>) {
+    /// Changes the state of a charge's key.
+    fn change(
+        &self,
+        binding: &Binding,
+        charge: &Charge,
+        now: Nanos,
+        change: impl Fn(&Rule, Option<State>) -> Option<State>,
+    ) {
         let (table, bound) = binding.find(charge);
         let mut shard = self.shards[shard_of(charge.key)].lock();
         let cells = &mut shard.cells[table.position];
-        if let Some(state) = cells.state(table, bound, charge.key, now) {
-            let after = change(&bound.rule, state);
-            cells.put(table, bound, charge.key, after);
-        }
+        let before = cells.state(table, bound, charge.key, now);
+        let after = change(bound.rule, before);
+        cells.put(table, bound, charge.key, after);
     }
 
     /// See [`super::Store::sweep`].
@@ -308,30 +332,32 @@ const fn shard_of(key: LimitKey) -> usize {
     ((key.0 >> 64) % SHARDS as u128) as usize
 }
 
-/// The number of `rule` among `known`, which it joins if it is new.
-fn number(known: &mut Vec<Rule>, rule: &Rule) -> u32 {
-    let position = known.iter().position(|candidate| candidate == rule).unwrap_or_else(|| {
-        known.push(rule.clone());
-        known.len() - 1
-    });
-    u32::try_from(position).expect("fewer than 2^32 sets of parameters fit into memory")
-}
-
 // === impl Binding ===
 
 impl Binding {
-    fn find(&self, charge: &Charge) -> (&LimitTable, &BoundRule) {
+    /// Must not be called while a shard is locked: parameters of a customer's own may have to be made known.
+    fn find<'a>(&'a self, charge: &'a Charge) -> (&'a LimitTable, BoundRule<'a>) {
         let limit = &self.limits[charge.limit];
-        match &charge.rule {
-            RuleRef::Listed(position) => (&limit.table, &limit.rules[*position]),
-            RuleRef::Own(_) => unimplemented!(),
-        }
+        let bound = match &charge.rule {
+            RuleRef::Listed(position) => {
+                let (number, rule) = &limit.rules[*position];
+                BoundRule { number: *number, rule }
+            }
+            RuleRef::Own(rule) => BoundRule { number: limit.table.number(rule), rule },
+        };
+        (&limit.table, bound)
     }
 }
 
 // === impl LimitTable ===
 
 impl LimitTable {
+    /// The number of `rule`, which becomes known if it is new.
+    fn number(&self, rule: &Rule) -> u32 {
+        let known = self.rules.read().find(rule);
+        known.unwrap_or_else(|| self.rules.write().insert(rule))
+    }
+
     fn is_full(&self) -> bool {
         self.keys.load(Ordering::Relaxed) >= self.max_keys.load(Ordering::Relaxed)
     }

@@ -48,6 +48,10 @@ catalogue! {
         "Keys that a limit may remember."
     LIMIT_KEYS_EVICTED: "tollgate_limit_keys_evicted_total" ["limit", "reason"]
         "Keys forgotten: expired (as good as new), full (to make room), overflow (a new key counted in the common bucket)."
+    STORE_REQUESTS: "tollgate_store_requests_total" ["op", "result"]
+        "Calls to Redis, by what was asked (customer) and what came of it (found, missing, invalid, error, timeout)."
+    STORE_REQUEST_DURATION: "tollgate_store_request_duration_seconds" ["op"]
+        "Time that calls to Redis took."
     UPSTREAM_NODES_HEALTHY: "tollgate_upstream_nodes_healthy" ["upstream"]
         "Nodes of an upstream that requests are sent to."
     CONFIG_RELOADS: "tollgate_config_reloads_total" ["result"]
@@ -67,6 +71,8 @@ pub const REQUEST_SECONDS: &[f64] =
     &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
 /// Bounds for the time of decisions.
 pub const DECISION_SECONDS: &[f64] = &[1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2, 1e-1];
+/// Bounds for the time of calls to a store.
+pub const STORE_SECONDS: &[f64] = &[1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 2.5e-1, 1.0];
 /// Bounds for waits and retry times.
 pub const WAIT_SECONDS: &[f64] = &[0.001, 0.01, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0, 3600.0, 86400.0];
 /// Bounds for shares.
@@ -74,6 +80,8 @@ pub const RATIO: &[f64] = &[0.1, 0.25, 0.5, 0.75, 0.8, 0.9, 0.95, 1.0];
 
 /// Where a decision was made: in this process's memory.
 pub const SOURCE_LOCAL: &str = "local";
+/// What is asked of a store: whose a credential is.
+pub const OP_CUSTOMER: &str = "customer";
 /// The route of requests that matched none.
 pub const NO_ROUTE: &str = "none";
 /// The plan of requests without one.

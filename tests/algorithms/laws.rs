@@ -3,6 +3,7 @@
 mod agreement;
 mod bounds;
 mod carry;
+mod debit;
 mod headroom;
 mod idle;
 mod probes;
@@ -18,7 +19,7 @@ use crate::limits::Domain;
 use crate::walk::{Law, Watch};
 
 /// Everything that has to hold on any walk, for the regressions.
-pub(crate) const ALL: [(&str, Watch); 10] = [
+pub(crate) const ALL: [(&str, Watch); 11] = [
     (agreement::WHAT, agreement::watch),
     (bounds::WHAT, bounds::watch),
     (retry::WHAT, retry::watch),
@@ -28,6 +29,7 @@ pub(crate) const ALL: [(&str, Watch); 10] = [
     (idle::WHAT, idle::watch),
     (refund::WHAT, refund::watch),
     (carry::WHAT, carry::watch),
+    (debit::WHAT, debit::watch),
     (retry::LARGEST, retry::watch_largest),
 ];
 
@@ -137,6 +139,13 @@ fn a_refunded_charge_was_never_made() {
 #[test]
 fn what_was_used_stays_used_when_a_limit_changes() {
     everywhere(Plan::ordinary(4), (carry::WHAT, carry::watch));
+}
+
+#[test]
+fn what_is_debited_is_charged_as_if_admitted_and_made_good_in_time() {
+    everywhere(Plan::ordinary(6), (debit::WHAT, debit::watch));
+    let plan = Plan { domain: Domain::Extreme, ..Plan::ordinary(3) };
+    everywhere(plan, (debit::WHAT, debit::watch));
 }
 
 #[test]

@@ -99,7 +99,7 @@ fn a_node_that_fails_its_health_check_gets_no_requests_until_it_passes_again() {
     let status = gateway.admin_get("/status").json();
     assert_eq!(status["upstreams"][0]["nodes"][0]["healthy"], false);
     assert_eq!(status["upstreams"][0]["nodes"][1]["healthy"], true);
-    assert!(origins.iter().all(|origin| origin.checks() > 4));
+    wait_until("checks of both nodes", || origins.iter().all(|origin| origin.checks() > 4));
 }
 
 #[test]

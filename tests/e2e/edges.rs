@@ -43,8 +43,7 @@ fn waiting_counts_against_the_total_deadline_and_the_upstream_is_left_alone() {
     let origin = Origin::start();
     let limit = "limits: { guard: { algorithm: gcra, rate: 1/1h, burst: 10, delay_after: 0, key: all,
         over_limit: { delay: { max_wait: 2h } } } }\n";
-    let gateway =
-        Gateway::start(&format!("{}{limit}{ALL_GUARDED}", origin.upstream_with("timeouts: { total: 300ms }")));
+    let gateway = Gateway::start(&format!("{}{limit}{ALL_GUARDED}", origin.upstream_with("timeouts: { total: 2s }")));
     assert_eq!(gateway.get("/", &[]).status, 200);
     assert_eq!(gateway.get("/", &[]).status, 504);
     assert_eq!(origin.count(), 1);

@@ -98,7 +98,7 @@ fn a_cycle_lets_its_share_out_each_period() {
 #[test]
 fn first_come_is_first_served() {
     let origin = Origin::start();
-    let gateway = paced(&origin, "400ms", "20s", "");
+    let gateway = paced(&origin, "1s", "20s", "");
     assert_eq!(gateway.get("/0", &[]).status, 200);
     let mut clients: Vec<Client> = (1..=5).map(|number| waiting(&gateway, &format!("/{number}"), number)).collect();
     for client in &mut clients {
@@ -108,7 +108,7 @@ fn first_come_is_first_served() {
     let targets: Vec<&str> = seen.iter().map(|seen| seen.target()).collect();
     assert_eq!(targets, ["/0", "/1", "/2", "/3", "/4", "/5"]);
     // A request may be late and the next in time; from the first to the last no more than one is.
-    assert!(seen[5].at - seen[0].at >= Duration::from_millis(4 * 400 - 1), "{seen:?}");
+    assert!(seen[5].at - seen[0].at >= Duration::from_millis(4 * 1000 - 1), "{seen:?}");
 }
 
 #[test]
@@ -135,13 +135,15 @@ fn without_a_wait_nothing_waits() {
 #[test]
 fn a_client_that_obeys_the_retry_time_of_a_full_queue_finds_its_place() {
     let origin = Origin::start();
-    let gateway = paced(&origin, "900ms", "20s", ", max_waiting: 1");
+    let gateway = paced(&origin, "3s", "20s", ", max_waiting: 1");
     assert_eq!(gateway.get("/", &[]).status, 200);
     let mut waits = waiting(&gateway, "/", 1);
     let denied = gateway.get("/", &[]);
     let told = now();
-    assert_eq!((denied.status, denied.number("retry-after")), (429, Some(1)));
-    wait_until("the retry time to come", || now() - told >= Duration::from_secs(1));
+    assert_eq!(denied.status, 429);
+    let seconds = denied.number("retry-after").unwrap();
+    assert!((1..=3).contains(&seconds), "{denied:?}");
+    wait_until("the retry time to come", || now() - told >= Duration::from_secs(seconds));
     assert_eq!(waits.receive().status, 200);
     assert_eq!(gateway.get("/", &[]).status, 200);
 }
@@ -261,7 +263,7 @@ fn keys_wait_apart() {
 #[test]
 fn a_request_that_waits_is_in_flight_when_the_gateway_stops() {
     let origin = Origin::start();
-    let mut gateway = paced(&origin, "700ms", "20s", "");
+    let mut gateway = paced(&origin, "3s", "20s", "");
     wait_until("the handler", || gateway.process.catches(15));
     assert_eq!(gateway.get("/", &[]).status, 200);
     let mut waits = waiting(&gateway, "/", 1);

@@ -2,13 +2,17 @@
 
 use csv::{ByteRecord, ReaderBuilder, Trim};
 
-use super::{Building, Fault, Faults, shorten};
+use super::fault::{Fault, Faults};
+use super::reading::Reading;
+use super::row::Row;
 
-/// The columns, in any order in the file.
-const COLUMNS: [&str; 3] = ["credential", "customer", "plan"];
+/// The columns, in any order in the file; the first ones have to be there.
+const COLUMNS: [&str; 7] =
+    ["credential", "customer", "plan", "overrides", "time_zone", "valid_until", "suspended"];
+const REQUIRED: usize = 3;
 
-/// Reads `text` into `building`.
-pub(super) fn read(text: &str, building: &mut Building<'_>) {
+/// Reads `text` into `reading`.
+pub(super) fn read(text: &str, reading: &mut Reading<'_>) {
     let mut reader =
         ReaderBuilder::new().flexible(true).has_headers(false).trim(Trim::All).from_reader(text.as_bytes());
     let mut record = ByteRecord::new();
@@ -22,32 +26,33 @@ pub(super) fn read(text: &str, building: &mut Building<'_>) {
             Ok(true) => {}
             Ok(false) => break,
             Err(_) => {
-                building.faults.add(line, Fault::Malformed);
+                reading.faults.add(line, Fault::Malformed);
                 break;
             }
         }
         match &columns {
-            Some(columns) => row(building, line, &record, columns),
-            None => match Columns::find(line, &record, &mut building.faults) {
+            Some(columns) => row(reading, line, &record, columns),
+            None => match Columns::find(line, &record, &mut reading.faults) {
                 Some(found) => columns = Some(found),
                 None => break,
             },
         }
     }
-    if columns.is_none() && building.faults.faults.is_empty() {
-        building.faults.add(1, Fault::Empty);
+    if columns.is_none() && reading.faults.is_empty() {
+        reading.faults.add(1, Fault::Empty);
     }
 }
 
-fn row(building: &mut Building<'_>, line: u64, record: &ByteRecord, columns: &Columns) {
-    if record.iter().any(|field| field.contains(&b'\n')) {
-        return building.faults.add(line, Fault::LineBreak);
+fn row(reading: &mut Reading<'_>, line: u64, record: &ByteRecord, columns: &Columns) {
+    if record.as_slice().contains(&b'\n') {
+        return reading.faults.add(line, Fault::LineBreak);
     }
     if record.len() != columns.count {
-        return building.faults.add(line, Fault::FieldCount { found: record.len(), expected: columns.count });
+        return reading.faults.add(line, Fault::FieldCount { found: record.len(), expected: columns.count });
     }
-    let field = |column| record.get(column).unwrap_or_default();
-    building.row(line, field(columns.credential), field(columns.customer), field(columns.plan));
+    let field = |position: Option<usize>| position.and_then(|position| record.get(position)).unwrap_or_default();
+    let [credential, customer, plan, overrides, time_zone, valid_until, suspended] = columns.positions.map(field);
+    reading.row(line, &Row { credential, customer, plan, overrides, time_zone, valid_until, suspended });
 }
 
 /// Counts lines; the reader's own count is off after blank lines and where lines end in `\r\n`.
@@ -71,11 +76,9 @@ impl Lines<'_> {
     }
 }
 
-/// Where in a line each column is.
+/// Where in a line each of [`COLUMNS`] is.
 struct Columns {
-    credential: usize,
-    customer: usize,
-    plan: usize,
+    positions: [Option<usize>; COLUMNS.len()],
     count: usize,
 }
 
@@ -83,19 +86,15 @@ impl Columns {
     fn find(line: u64, header: &ByteRecord, faults: &mut Faults) -> Option<Self> {
         let mut positions = [None; COLUMNS.len()];
         for (position, name) in header.iter().enumerate() {
-            let name = String::from_utf8_lossy(name);
-            match COLUMNS.iter().zip(&mut positions).find(|(known, _)| **known == name) {
+            match COLUMNS.iter().zip(&mut positions).find(|(known, _)| known.as_bytes() == name) {
                 Some((name, Some(_))) => faults.add(line, Fault::RepeatedColumn(name)),
                 Some((_, place)) => *place = Some(position),
-                None if name == "overrides" => faults.add(line, Fault::LaterColumn(name.into_owned())),
-                None => faults.add(line, Fault::UnknownColumn(shorten(&name))),
+                None => faults.add(line, Fault::UnknownColumn(position.saturating_add(1))),
             }
         }
-        for (name, _) in COLUMNS.iter().zip(&positions).filter(|(_, position)| position.is_none()) {
+        for (name, _) in COLUMNS.iter().zip(&positions).take(REQUIRED).filter(|(_, position)| position.is_none()) {
             faults.add(line, Fault::MissingColumn(name));
         }
-        let [credential, customer, plan] = positions;
-        let columns = Self { credential: credential?, customer: customer?, plan: plan?, count: header.len() };
-        faults.faults.is_empty().then_some(columns)
+        faults.is_empty().then_some(Self { positions, count: header.len() })
     }
 }

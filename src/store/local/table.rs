@@ -6,7 +6,9 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
 use super::{BoundRule, LimitTable, OVERFLOW_KEY};
-use crate::algorithm::{self, Algorithm, AlgorithmName, AllCharged, Charge, Charged, Idle, Rule, State, Typed};
+use crate::algorithm::{
+    self, Algorithm, AlgorithmName, AllCharged, Charge, Charged, Headroom, Idle, Rule, State, Typed,
+};
 use crate::units::{LimitKey, Nanos};
 
 /// A new key has no place left in its limit's table.
@@ -70,6 +72,19 @@ impl<A: Typed> Table<A> {
         carried(table, rule, number, cell.rule, cell.state.clone(), now)
     }
 
+    /// Where a key stands.
+    fn headroom(&self, table: &LimitTable, rule: &A, number: u32, key: LimitKey, now: Nanos) -> Headroom {
+        let words = words(key);
+        match self.cells.find(words[0], |cell| cell.key == words) {
+            Some(cell) if cell.rule == number => rule.headroom(Some(&cell.state), now),
+            Some(cell) => {
+                let state = carried(table, rule, number, cell.rule, cell.state.clone(), now);
+                rule.headroom(state.as_ref(), now)
+            }
+            None => rule.headroom(None, now),
+        }
+    }
+
     fn put(&mut self, table: &LimitTable, number: u32, key: LimitKey, state: Option<A::State>) {
         let words = words(key);
         let entry = self.cells.entry(words[0], |cell| cell.key == words, |cell| cell.key[0]);
@@ -96,7 +111,7 @@ impl<A: Typed> Table<A> {
         let rules = table.rules.read();
         let (mut expired, mut early) = (0, 0);
         self.cells.retain(|cell| {
-            let rule = usize::try_from(cell.rule).ok().and_then(|number| rules.get(number)).and_then(A::of);
+            let rule = rules.get(cell.rule).and_then(A::of);
             match rule.map_or(Idle::Fresh(Nanos::ZERO), |rule| rule.idle(&cell.state)) {
                 Idle::Fresh(from) if from <= now => expired += 1,
                 Idle::Safe(from) if pressure && from <= now => early += 1,
@@ -132,7 +147,7 @@ fn carried<A: Typed>(
         return Some(state);
     }
     let rules = table.rules.read();
-    let old = usize::try_from(written_under).ok().and_then(|number| rules.get(number)).and_then(A::of);
+    let old = rules.get(written_under).and_then(A::of);
     old.and_then(|old| rule.carry(old, state, now))
 }
 
@@ -159,16 +174,16 @@ macro_rules! define_cells {
                 }
             }
 
-            pub(super) fn charge(&mut self, table: &LimitTable, bound: &BoundRule, charge: &Charge, now: Nanos, charged: &mut AllCharged) -> Result<(), Full> {
-                match (self, &bound.rule) {
+            pub(super) fn charge(&mut self, table: &LimitTable, bound: BoundRule<'_>, charge: &Charge, now: Nanos, charged: &mut AllCharged) -> Result<(), Full> {
+                match (self, bound.rule) {
                     $((Self::$Variant(cells), Rule::$Variant(rule)) => cells.charge(table, rule, bound.number, charge, now, charged),)*
                     #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
                     _ => unreachable!("a limit's table is found by its algorithm"),
                 }
             }
 
-            pub(super) fn state(&self, table: &LimitTable, bound: &BoundRule, key: LimitKey, now: Nanos) -> Option<State> {
-                match (self, &bound.rule) {
+            pub(super) fn state(&self, table: &LimitTable, bound: BoundRule<'_>, key: LimitKey, now: Nanos) -> Option<State> {
+                match (self, bound.rule) {
                     $((Self::$Variant(cells), Rule::$Variant(rule)) => {
                         cells.state(table, rule, bound.number, key, now).map(State::$Variant)
                     })*
@@ -177,7 +192,15 @@ macro_rules! define_cells {
                 }
             }
 
-            pub(super) fn put(&mut self, table: &LimitTable, bound: &BoundRule, key: LimitKey, state: Option<State>) {
+            pub(super) fn headroom(&self, table: &LimitTable, bound: BoundRule<'_>, key: LimitKey, now: Nanos) -> Headroom {
+                match (self, bound.rule) {
+                    $((Self::$Variant(cells), Rule::$Variant(rule)) => cells.headroom(table, rule, bound.number, key, now),)*
+                    #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
+                    _ => bound.rule.headroom(None, now),
+                }
+            }
+
+            pub(super) fn put(&mut self, table: &LimitTable, bound: BoundRule<'_>, key: LimitKey, state: Option<State>) {
                 match (self, state) {
                     $((Self::$Variant(cells), Some(State::$Variant(state))) => cells.put(table, bound.number, key, Some(state)),)*
                     $((Self::$Variant(cells), _) => cells.put(table, bound.number, key, None),)*

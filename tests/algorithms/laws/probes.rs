@@ -97,12 +97,15 @@ impl Law for AskEverything {
         rule.headroom(walk.state.as_ref(), now);
         assert!(rule.policy().quota > 0, "a quota of 0");
         assert!(!rule.words().is_empty(), "no words");
-        if let Some(state) = &walk.state {
+        let cost = random.one_of(&[0, 1, u64::MAX, rule.policy().quota]);
+        let owing = rule.debit(rule.debit(walk.state.clone(), cost, now), cost, now);
+        rule.headroom(owing.as_ref(), now);
+        rule.decide(owing.clone(), cost, Nanos::new(random.any()));
+        for state in walk.state.iter().chain(&owing) {
             rule.idle(state);
-            let cost = random.one_of(&[0, 1, u64::MAX, rule.policy().quota]);
             let full_at = random.one_of(&[Nanos::ZERO, now, Nanos::MAX]);
             rule.refund(state.clone(), cost, full_at, now);
-            if let Ok(other) = other {
+            if let Ok(other) = &other {
                 let carried = other.carry(rule, state.clone(), now);
                 other.decide(carried, 1, now);
             }

@@ -1,0 +1,178 @@
+//! What a directory says about a customer, read with the words of this configuration.
+
+use std::sync::Arc;
+
+use jiff::tz::TimeZone;
+
+use crate::algorithm::Rule;
+use crate::config::findings::Findings;
+use crate::config::limits::Checked;
+use crate::config::names::Names;
+use crate::config::parameters::{Overlay, Parameters};
+use crate::config::problem::Problem;
+use crate::config::read::{Context, Field};
+use crate::config::scalar::{self, Misfit};
+use crate::config::spec::LimitSpec;
+use crate::config::terms::Asks;
+use crate::config::{document, environment, suggest, words};
+use crate::ruleset::limit::{LimitId, OwnTerm, OwnTerms, PlanId};
+use crate::ruleset::own::{Misread, OwnTermsReader};
+
+/// The plans and limits of a configuration, as a directory's rows refer to them.
+#[derive(Clone, Debug)]
+pub struct Overrides {
+    plans: Vec<String>,
+    /// `None` where they cannot be told because the configuration is wrong: then nothing is said of overrides.
+    limits: Option<Vec<LimitSpec>>,
+}
+
+const OVERRIDES: &str = "limits by their names, each with its parameters or `unlimited`";
+
+impl Overrides {
+    /// For these plans, and these limits at their positions.
+    pub(super) fn new(plans: &Names, limits: &[Option<Checked>]) -> Self {
+        let limits = limits.iter().map(|limit| limit.as_ref().map(|limit| limit.spec.clone())).collect();
+        Self { plans: plans.all().map(str::to_owned).collect(), limits }
+    }
+
+    /// For these plans, with limits of which nothing is known.
+    pub(super) fn of_plans(plans: &Names) -> Self {
+        Self { plans: plans.all().map(str::to_owned).collect(), limits: None }
+    }
+
+    /// The arguments that `limit` has for `plan`; its own where the plan is unlimited.
+    fn inherited(&self, limit: &LimitSpec, plan: PlanId) -> Parameters<'static> {
+        let name = self.plans.get(plan.0).map(String::as_str);
+        Parameters::known(limit.arguments(name).unwrap_or(&limit.base).clone())
+    }
+
+    /// What `field` makes of `limit` for a customer on `plan`.
+    fn term(
+        &self,
+        limit: &LimitSpec,
+        plan: PlanId,
+        zone: Option<&TimeZone>,
+        field: &Field<'_>,
+    ) -> Option<OwnTerm> {
+        let own = match Asks::read(field, limit.algorithm) {
+            Asks::Unlimited => return Some(OwnTerm::Unlimited),
+            Asks::Parameters(own) => own,
+            Asks::Broken => return None,
+        };
+        let base = self.inherited(limit, plan);
+        let overlay = Overlay { algorithm: limit.algorithm, base: &base, plan: Some((&limit.name, &own)) };
+        let rule = overlay.build(field)?;
+        Some(OwnTerm::Rule(Arc::new(in_zone(limit, &overlay, zone).unwrap_or(rule))))
+    }
+
+    /// What `limit` asks of a customer on `plan` who has a time zone and no overrides, where that makes a difference.
+    fn zoned(&self, limit: &LimitSpec, plan: PlanId, zone: Option<&TimeZone>) -> Option<OwnTerm> {
+        // a plan that is not under the limit has no windows either
+        limit.arguments(self.plans.get(plan.0).map(String::as_str))?;
+        let base = self.inherited(limit, plan);
+        let overlay = Overlay { algorithm: limit.algorithm, base: &base, plan: None };
+        in_zone(limit, &overlay, zone).map(|rule| OwnTerm::Rule(Arc::new(rule)))
+    }
+}
+
+/// The rule with the customer's time zone, where it counts by that.
+fn in_zone(limit: &LimitSpec, overlay: &Overlay<'_, '_>, zone: Option<&TimeZone>) -> Option<Rule> {
+    limit.algorithm.build(&overlay.arguments().in_zone(zone?)?).ok()
+}
+
+impl OwnTermsReader for Overrides {
+    fn plan(&self, name: &str) -> Result<PlanId, Misread> {
+        let position = self.plans.iter().position(|plan| plan == name);
+        position.map(PlanId).ok_or_else(|| {
+            let near = suggest::nearest(name, self.plans.iter().map(String::as_str));
+            Misread {
+                path: String::new(),
+                message: "is not the name of a plan".to_owned(),
+                found: Some(words::shown(name)),
+                expected: Some("one of the `plans` of the configuration".to_owned()),
+                hint: near.map(words::did_you_mean),
+            }
+        })
+    }
+
+    fn time_zone(&self, name: &str) -> Result<TimeZone, Misread> {
+        scalar::time_zone(name).map_err(|Misfit { message, hint }| Misread {
+            path: String::new(),
+            message,
+            found: Some(words::shown(name)),
+            expected: Some("a name like `Europe/Berlin`".to_owned()),
+            hint,
+        })
+    }
+
+    fn terms(
+        &self,
+        plan: PlanId,
+        zone: Option<&TimeZone>,
+        overrides: Option<&str>,
+    ) -> Result<OwnTerms, Vec<Misread>> {
+        let Some(limits) = &self.limits else { return Ok(OwnTerms::default()) };
+        let findings = Findings::new("");
+        let mut own: Vec<Option<OwnTerm>> = vec![None; limits.len()];
+        if let Some(text) = overrides {
+            self.read(text, limits, &findings, |position, limit, field| {
+                if let Some(place) = own.get_mut(position) {
+                    *place = self.term(limit, plan, zone, field);
+                }
+            });
+        }
+        for (limit, place) in limits.iter().zip(&mut own) {
+            *place = place.take().or_else(|| self.zoned(limit, plan, zone));
+        }
+        let own = own.into_iter().enumerate().filter_map(|(position, term)| Some((LimitId(position), term?)));
+        match findings.finish(Some(OwnTerms(own.collect()))) {
+            Ok((own, _)) => Ok(own),
+            Err(problems) => Err(problems.errors.into_iter().map(Misread::from).collect()),
+        }
+    }
+}
+
+impl Overrides {
+    /// Hands each limit that `text` names to `take`, with its position and what stands there.
+    fn read(
+        &self,
+        text: &str,
+        limits: &[LimitSpec],
+        findings: &Findings,
+        mut take: impl FnMut(usize, &LimitSpec, &Field<'_>),
+    ) {
+        let Some(root) = document::parse(text, findings) else { return };
+        let context = Context { findings, environment: &|_| None };
+        let root = Field::root(&context, &root);
+        if environment::is_used(text) {
+            let message = "takes an environment variable, which a directory cannot";
+            return findings.add(Problem::error(root.place(), message));
+        }
+        let Some(section) = root.mapping(OVERRIDES) else { return };
+        for (name, field) in section.fields() {
+            match limits.iter().enumerate().find(|(_, limit)| limit.name == name) {
+                Some((position, limit)) => take(position, limit, &field),
+                None => {
+                    let mut place = field.key_place();
+                    if words::may_be_secret(name) {
+                        // somebody may have put a credential into the wrong column
+                        "*".clone_into(&mut place.path);
+                    }
+                    let near = findings.suggest(name, limits.iter().map(|limit| limit.name.as_str()));
+                    findings.add(
+                        Problem::error(place, "is not the name of a limit")
+                            .expected("one of the `limits` of the configuration")
+                            .hint(near),
+                    );
+                }
+            }
+        }
+    }
+}
+
+impl From<Problem> for Misread {
+    fn from(problem: Problem) -> Self {
+        let Problem { place, message, found, expected, hint, .. } = problem;
+        Self { path: place.path, message, found, expected, hint }
+    }
+}

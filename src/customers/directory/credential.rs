@@ -1,0 +1,112 @@
+//! Credentials as hashes.
+
+use std::hash::Hasher;
+
+use sha2::{Digest, Sha256};
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+/// What stands before a credential's SHA-256 where that is written in its place.
+const PREFIX: &[u8] = b"sha256:";
+
+/// A keyed hash of a credential or of a name. Two of them are equal by chance as often as any 128 bits.
+pub(super) type KeyedHash = [u64; 2];
+
+/// A credential as a directory writes it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Written<'t> {
+    /// As it is presented.
+    Plain(&'t [u8]),
+    /// By its SHA-256.
+    Hashed([u8; 32]),
+}
+
+impl<'t> Written<'t> {
+    /// Reads a row's credential; `None` if it begins like a hash and is none.
+    pub(super) fn read(text: &'t [u8]) -> Option<Self> {
+        match text.split_at_checked(PREFIX.len()) {
+            Some((prefix, digits)) if prefix.eq_ignore_ascii_case(PREFIX) => from_hex(digits).map(Self::Hashed),
+            _ => Some(Self::Plain(text)),
+        }
+    }
+
+    /// The SHA-256 of a credential that is presented.
+    pub(super) fn hashed(presented: &[u8]) -> Self {
+        Self::Hashed(Sha256::digest(presented).into())
+    }
+}
+
+/// `sha256:` and the SHA-256 of a credential in hexadecimal digits.
+pub(super) fn field_of(presented: &[u8]) -> String {
+    let digits = Sha256::digest(presented).into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    let digits = digits.filter_map(|digit| char::from_digit(digit.into(), 16));
+    PREFIX.iter().copied().map(char::from).chain(digits).collect()
+}
+
+fn from_hex(digits: &[u8]) -> Option<[u8; 32]> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let mut bytes = [0; 32];
+    if digits.len() != bytes.len().saturating_mul(2) {
+        return None;
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        let [high, low] = pair else { return None };
+        *byte = digit(*high)? << 4 | digit(*low)?;
+    }
+    Some(bytes)
+}
+
+/// Makes keyed hashes; its seed is a secret.
+#[derive(Clone, Copy)]
+pub(super) struct Hashes(SipHasher13);
+
+impl Hashes {
+    pub(super) fn new(seed: &[u8; 16]) -> Self {
+        Self(SipHasher13::new_with_key(seed))
+    }
+
+    /// A text that presents itself as a hash is another credential than the one it is the hash of.
+    pub(super) fn credential(&self, credential: Written<'_>) -> KeyedHash {
+        match credential {
+            Written::Plain(text) => self.tagged(0, text),
+            Written::Hashed(hash) => self.tagged(1, &hash),
+        }
+    }
+
+    pub(super) fn name(&self, name: &[u8]) -> KeyedHash {
+        self.tagged(2, name)
+    }
+
+    fn tagged(&self, tag: u8, bytes: &[u8]) -> KeyedHash {
+        let mut hasher = self.0;
+        hasher.write_u8(tag);
+        hasher.write(bytes);
+        let hash = hasher.finish128();
+        [hash.h1, hash.h2]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_is_written_in_either_case_and_in_64_digits() {
+        let field = field_of(b"key");
+        assert_eq!(field, "sha256:2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683");
+        assert!(Written::read(field.as_bytes()) == Some(Written::hashed(b"key")));
+        assert!(Written::read(field.to_ascii_uppercase().as_bytes()) == Some(Written::hashed(b"key")));
+        for bad in ["sha256:", "sha256:00", &format!("{field}0"), &field.replace('2', "g")] {
+            assert!(Written::read(bad.as_bytes()).is_none(), "{bad}");
+        }
+        assert!(Written::read(b"sha256") == Some(Written::Plain(b"sha256")));
+    }
+
+    #[test]
+    fn knowing_the_hash_of_a_credential_is_not_knowing_the_credential() {
+        let hashes = Hashes::new(&[1; 16]);
+        let field = field_of(b"key");
+        let row = Written::read(field.as_bytes()).map(|written| hashes.credential(written));
+        assert_ne!(row, Some(hashes.credential(Written::Plain(field.as_bytes()))));
+        assert_eq!(row, Some(hashes.credential(Written::hashed(b"key"))));
+    }
+}

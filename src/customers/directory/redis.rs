@@ -1,0 +1,286 @@
+//! A directory in a Redis hash: asked for a credential when it is presented, and remembered for a while.
+//!
+//! The field is `sha256:` and the credential's SHA-256 in hexadecimal digits, so Redis never sees a credential; the
+//! value is JSON. Requests that present the same credential at once share one call, which goes on when they do not wait
+//! any more. Where Redis is away or slow, the last answer stays good.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use quick_cache::sync::Cache;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::Unavailable;
+use super::credential::{Hashes, KeyedHash, Written, field_of};
+use super::intern::Interner;
+use crate::clock::Clock;
+use crate::customers::Customer;
+use crate::ruleset::own::OwnTermsReader;
+use crate::units::Nanos;
+
+mod connection;
+mod value;
+
+use connection::Connection;
+
+/// A Redis hash, and how its answers are remembered.
+#[derive(Clone, Debug)]
+pub struct Hash {
+    /// The server, and what opens it.
+    pub server: redis::ConnectionInfo,
+    /// The key of the hash.
+    pub key: String,
+    /// How long an answer is good for.
+    pub ttl: Nanos,
+    /// How long it is good for where it says that nobody has the credential.
+    pub negative_ttl: Nanos,
+    /// How many answers are remembered at most.
+    pub max_cached: usize,
+}
+
+/// What came of asking Redis for one credential.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallResult {
+    /// A customer.
+    Found,
+    /// That nobody has the credential.
+    Missing,
+    /// Something that is no customer.
+    Invalid,
+    /// Redis could not be reached, or refused.
+    Failed,
+    /// No answer in time.
+    TimedOut,
+}
+
+impl CallResult {
+    /// A word for metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Found => "found",
+            Self::Missing => "missing",
+            Self::Invalid => "invalid",
+            Self::Failed => "error",
+            Self::TimedOut => "timeout",
+        }
+    }
+}
+
+/// Is told of every call and how long it took.
+pub type Observer = Box<dyn Fn(CallResult, Nanos) + Send + Sync>;
+
+/// Customers that are asked for in Redis.
+pub struct RedisDirectory(Arc<Shared>);
+
+struct Shared {
+    connection: Connection,
+    key: String,
+    ttl: Nanos,
+    negative_ttl: Nanos,
+    hashes: Hashes,
+    cache: Cache<KeyedHash, Cached>,
+    flights: Mutex<HashMap<KeyedHash, Flight>>,
+    interner: Mutex<Interner>,
+    observer: OnceLock<Observer>,
+    /// Until when Redis is not asked, because it just failed.
+    rest_until: AtomicU64,
+    is_away: AtomicBool,
+}
+
+/// Whose a credential is; an error where Redis says something that nobody understands.
+type Answer = Result<Option<Arc<Customer>>, Unavailable>;
+
+#[derive(Clone)]
+struct Cached {
+    answer: Answer,
+    good_until: Nanos,
+}
+
+/// A call on its way.
+#[derive(Clone)]
+struct Flight {
+    began: Nanos,
+    landed: watch::Receiver<Option<Answer>>,
+}
+
+/// How long a request waits for a call.
+const PATIENCE: Nanos = Nanos::new(100_000_000);
+/// How long a call may take, so that a slow answer is known at least to the next request.
+const CALL_TIME: Nanos = Nanos::SECOND;
+/// After a call that failed, how long the last answer is taken for good, and how long Redis is left alone.
+const STALE_TIME: Nanos = Nanos::SECOND;
+const REST: Nanos = Nanos::new(100_000_000);
+/// The most calls at a time.
+const MOST_FLIGHTS: usize = 10_000;
+
+// === impl RedisDirectory ===
+
+impl RedisDirectory {
+    /// Connects when it is first asked. `seed` keys the hashes of credentials, `reader` understands plans, time zones
+    /// and overrides. Errors: the server's address makes no sense.
+    pub fn new(hash: Hash, seed: &[u8; 16], reader: Arc<dyn OwnTermsReader>) -> Result<Self, redis::RedisError> {
+        Ok(Self(Arc::new(Shared {
+            connection: Connection::new(hash.server)?,
+            key: hash.key,
+            ttl: hash.ttl,
+            negative_ttl: hash.negative_ttl,
+            hashes: Hashes::new(seed),
+            cache: Cache::new(hash.max_cached),
+            flights: Mutex::default(),
+            interner: Mutex::new(Interner::new(reader)),
+            observer: OnceLock::new(),
+            rest_until: AtomicU64::new(0),
+            is_away: AtomicBool::new(false),
+        })))
+    }
+
+    /// Tells `observer` of every call from here on; the first observer stays.
+    pub fn observe(&self, observer: Observer) {
+        drop(self.0.observer.set(observer));
+    }
+
+    /// Whose credential this is; `None` if it is nobody's. Waits for Redis for [`PATIENCE`] at most.
+    pub async fn find(&self, credential: &[u8], clock: &Arc<dyn Clock>) -> Answer {
+        let shared = &self.0;
+        let now = clock.now();
+        let hash = shared.hashes.credential(Written::Plain(credential));
+        let cached = shared.cache.get(&hash);
+        if let Some(cached) = cached.as_ref().filter(|cached| now < cached.good_until) {
+            return cached.answer.clone();
+        }
+        let answer = match Shared::flight(shared, hash, credential, clock, now) {
+            Some(flight) => flight.wait(now).await,
+            None => Err(Unavailable),
+        };
+        answer.or_else(|unavailable| cached.map_or(Err(unavailable), |cached| cached.answer))
+    }
+}
+
+impl fmt::Debug for RedisDirectory {
+    /// The seed is a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RedisDirectory({} answers remembered)", self.0.cache.len())
+    }
+}
+
+impl Flight {
+    async fn wait(mut self, now: Nanos) -> Answer {
+        let left = PATIENCE.saturating_sub(now.saturating_sub(self.began));
+        match timeout(left.to_duration(), self.landed.wait_for(Option::is_some)).await {
+            Ok(Ok(landed)) => landed.clone().unwrap_or(Err(Unavailable)),
+            Ok(Err(_)) | Err(_) => Err(Unavailable),
+        }
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// The call for a credential, begun if there is none; `None` where none may be begun now.
+    fn flight(
+        self: &Arc<Self>,
+        hash: KeyedHash,
+        credential: &[u8],
+        clock: &Arc<dyn Clock>,
+        now: Nanos,
+    ) -> Option<Flight> {
+        let mut flights = self.flights.lock();
+        if let Some(flight) = flights.get(&hash) {
+            return Some(flight.clone());
+        }
+        if flights.len() >= MOST_FLIGHTS || now.get() < self.rest_until.load(Ordering::Relaxed) {
+            return None;
+        }
+        let (land, landed) = watch::channel(None);
+        let flight = Flight { began: now, landed };
+        flights.insert(hash, flight.clone());
+        drop(flights);
+        let place = Place { shared: Arc::clone(self), hash };
+        let (field, clock) = (field_of(credential), Arc::clone(clock));
+        tokio::spawn(async move {
+            let answer = place.shared.ask(hash, &field, &*clock).await;
+            drop(place);
+            land.send_replace(Some(answer));
+        });
+        Some(flight)
+    }
+
+    /// Asks Redis and remembers the answer.
+    async fn ask(&self, hash: KeyedHash, field: &str, clock: &dyn Clock) -> Answer {
+        let began = clock.now();
+        let asked = timeout(CALL_TIME.to_duration(), self.connection.get(&self.key, field)).await;
+        let now = clock.now();
+        let (result, answer) = match asked {
+            Ok(Ok(None)) => (CallResult::Missing, Ok(None)),
+            Ok(Ok(Some(value))) => match value::read(&value, &mut self.interner.lock()) {
+                Ok(customer) => (CallResult::Found, Ok(Some(Arc::new(customer)))),
+                Err(reason) => {
+                    tracing::warn!(field = shortened(field), reason, "a customer in Redis cannot be understood");
+                    (CallResult::Invalid, Err(Unavailable))
+                }
+            },
+            Ok(Err(error)) => {
+                self.went_away(&error.to_string(), now);
+                (CallResult::Failed, Err(Unavailable))
+            }
+            Err(_) => {
+                self.connection.give_up().await;
+                self.went_away("no answer in time", now);
+                (CallResult::TimedOut, Err(Unavailable))
+            }
+        };
+        if let Some(observer) = self.observer.get() {
+            observer(result, now.saturating_sub(began));
+        }
+        if !matches!(result, CallResult::Failed | CallResult::TimedOut) && self.is_away.swap(false, Ordering::Relaxed) {
+            tracing::info!("Redis answers about customers again");
+        }
+        self.remember(hash, result, answer.clone(), now);
+        answer
+    }
+
+    fn remember(&self, hash: KeyedHash, result: CallResult, answer: Answer, now: Nanos) {
+        let (answer, time) = match result {
+            CallResult::Found => (answer, self.ttl),
+            CallResult::Missing => (answer, self.negative_ttl),
+            CallResult::Invalid | CallResult::Failed | CallResult::TimedOut => {
+                let before = self.cache.get(&hash).map(|cached| cached.answer);
+                match (before, result) {
+                    (Some(before), _) => (before, STALE_TIME),
+                    (None, CallResult::Invalid) => (answer, STALE_TIME),
+                    (None, _) => return,
+                }
+            }
+        };
+        self.cache.insert(hash, Cached { answer, good_until: now.saturating_add(time) });
+    }
+
+    fn went_away(&self, error: &str, now: Nanos) {
+        self.rest_until.store(now.saturating_add(REST).get(), Ordering::Relaxed);
+        if !self.is_away.swap(true, Ordering::Relaxed) {
+            tracing::warn!(error, "Redis does not answer about customers; those asked for before stay known");
+        }
+    }
+}
+
+/// A call's place among those on their way, free again when this is dropped.
+struct Place {
+    shared: Arc<Shared>,
+    hash: KeyedHash,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.flights.lock().remove(&self.hash);
+    }
+}
+
+/// So much of a field as tells it apart, and tells nothing about a weak credential.
+fn shortened(field: &str) -> String {
+    const SHOWN: usize = "sha256:01234567".len();
+    format!("{}…", field.get(..SHOWN).unwrap_or_default())
+}

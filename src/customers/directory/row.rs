@@ -1,0 +1,98 @@
+//! One row of a directory, field by field.
+
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan};
+
+use super::fault::{Fault, MAX_NAME};
+use crate::units::Nanos;
+
+/// What stands in a row; empty where nothing does.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Row<'t> {
+    pub(super) credential: &'t [u8],
+    pub(super) customer: &'t [u8],
+    pub(super) plan: &'t [u8],
+    pub(super) overrides: &'t [u8],
+    pub(super) time_zone: &'t [u8],
+    pub(super) valid_until: &'t [u8],
+    pub(super) suspended: &'t [u8],
+}
+
+impl<'t> Row<'t> {
+    /// The customer's name.
+    pub(super) fn name(&self) -> Result<&'t str, Fault> {
+        match text("customer", self.customer)? {
+            "" => Err(Fault::EmptyField("customer")),
+            name if name.len() > MAX_NAME || name.contains(char::is_control) => Err(Fault::BadName),
+            name => Ok(name),
+        }
+    }
+
+    /// Whether the customer is kept out.
+    pub(super) const fn suspended(&self) -> Result<bool, Fault> {
+        match self.suspended {
+            b"" | b"false" => Ok(false),
+            b"true" => Ok(true),
+            _ => Err(Fault::BadSuspended),
+        }
+    }
+
+    /// From when on the credential is not valid any more; a date stands for its end in `zone`, else in UTC.
+    pub(super) fn valid_until(&self, zone: Option<&TimeZone>) -> Result<Option<Nanos>, Fault> {
+        const DATE: usize = "2027-12-31".len();
+        let end = match text("valid_until", self.valid_until)? {
+            "" => return Ok(None),
+            date if date.len() == DATE => end_of(date.parse().map_err(|_| Fault::BadValidUntil)?, zone),
+            time => Some(time.parse().map_err(|_| Fault::BadValidUntil)?),
+        };
+        Ok(end.map(|end: Timestamp| match u64::try_from(end.as_nanosecond()) {
+            Ok(nanos) => Nanos::new(nanos),
+            Err(_) if end < Timestamp::UNIX_EPOCH => Nanos::ZERO,
+            Err(_) => Nanos::MAX,
+        }))
+    }
+}
+
+/// The end of a day; `None` for the last day there is, which does not end.
+fn end_of(day: Date, zone: Option<&TimeZone>) -> Option<Timestamp> {
+    let next = day.checked_add(1.day()).ok()?;
+    zone.unwrap_or(&TimeZone::UTC).to_timestamp(next.at(0, 0, 0, 0)).ok()
+}
+
+/// A field as text.
+pub(super) fn text<'t>(field: &'static str, bytes: &'t [u8]) -> Result<&'t str, Fault> {
+    std::str::from_utf8(bytes).map_err(|_| Fault::NotText(field))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn valid_until(text: &str, zone: Option<&str>) -> Result<Option<u64>, Fault> {
+        let zone = zone.map(|name| TimeZone::get(name).unwrap());
+        let row = Row { valid_until: text.as_bytes(), ..Row::default() };
+        row.valid_until(zone.as_ref()).map(|end| end.map(|end| end.get() / 1_000_000_000))
+    }
+
+    #[test]
+    fn a_date_ends_with_its_day_where_the_customer_is() {
+        assert_eq!(valid_until("2024-12-31", None), Ok(Some(1_735_689_600)));
+        assert_eq!(valid_until("2024-12-31", Some("Europe/Berlin")), Ok(Some(1_735_689_600 - 3_600)));
+        // the clocks went forward that night
+        assert_eq!(valid_until("2024-03-31", Some("Europe/Berlin")), Ok(Some(1_711_922_400)));
+        assert_eq!(valid_until("9999-12-31", None), Ok(None));
+        assert_eq!(valid_until("1969-01-01", None), Ok(Some(0)));
+    }
+
+    #[test]
+    fn a_time_is_what_it_says_wherever_the_customer_is() {
+        for text in ["2024-12-31T23:00:00Z", "2025-01-01T00:00:00+01:00"] {
+            assert_eq!(valid_until(text, Some("Asia/Tokyo")), Ok(Some(1_735_686_000)));
+        }
+        assert_eq!(valid_until("", None), Ok(None));
+        for bad in ["tomorrow", "2024-02-30", "2024-12-31T23:00:00", "1735686000", "24-12-31T0", "31.12.2024"] {
+            assert_eq!(valid_until(bad, None), Err(Fault::BadValidUntil), "{bad}");
+        }
+    }
+}
