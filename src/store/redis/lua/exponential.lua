@@ -147,11 +147,11 @@ function builders.x(_, _, policy, limit, period)
         return admitted, (admitted or rule.denials_count) and measured(state, cost) or state
     end
 
-    -- Only the node can tell whether it was the last charge: it says so, in place of the time.
+    -- The node computed full_at with functions of its own, whose last digits may differ.
     function rule.refund(state, cost, full_at)
         local until_full = interval_until(state.rate, floor(limit))
         local foreseen = double(minus(natural(full_at), state.last))
-        if math.abs(until_full - foreseen) > 1000 then
+        if math.abs(until_full - foreseen) > 1 + 1e-9 * until_full then
             return state
         end
         local rate = state.rate - state.share * double(cost)

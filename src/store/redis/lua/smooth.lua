@@ -5,7 +5,7 @@
 
 patterns.m = '^([bw]) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
 
-function builders.m(_, _, shape, tokens, period, max_wait, ahead, stable, most, cool, threshold, slope)
+function builders.m(_, key, shape, tokens, period, max_wait, ahead, stable, most, cool, threshold, slope)
     max_wait, ahead = natural(max_wait), natural(ahead)
     stable, most, cool = decimal(stable), decimal(most), decimal(cool)
     threshold, slope = decimal(threshold), decimal(slope)
@@ -70,15 +70,19 @@ function builders.m(_, _, shape, tokens, period, max_wait, ahead, stable, most, 
         return { next = word(add(state.next, cost_in_time)), stored = state.stored - taken }
     end
 
-    -- Any cost is admitted, so a reservation may lie as far ahead as time goes: none is too far.
+    -- Any cost is admitted, so a reservation may lie as far ahead as time goes; but whoever made it set a lifetime.
     function rule.read(text)
         local next, stored = match(text, '^(%d+) (%S+)$')
         stored = stored and decimal(stored)
         if not stored then
             return nil, true
         end
-        local state = { next = word(natural(next)), stored = min(stored, most) }
-        return state, stored > most * (1 + 1e-9)
+        local state, healed = { next = word(natural(next)), stored = min(stored, most) }, stored > most * (1 + 1e-9)
+        local furthest = add(us, ahead)
+        if less(furthest, state.next) and redis.call('PTTL', key) < 0 then
+            state.next, healed = furthest, true
+        end
+        return state, healed
     end
 
     function rule.write(state)

@@ -1,0 +1,19 @@
+//! The rules in Lua against the rules in Rust, on a real Redis with a given clock.
+//!
+//! `SEED=` sets the first case, `CASES=` how many there are of each kind.
+
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
+
+#[path = "../algorithms/limit.rs"]
+#[allow(dead_code, reason = "made for more tests than these")]
+mod limit;
+#[path = "../algorithms/limits.rs"]
+mod limits;
+#[path = "../algorithms/random.rs"]
+mod random;
+
+mod compare;
+mod model;
+mod script;
+mod server;
+mod walk;
