@@ -14,6 +14,10 @@ mod random;
 
 mod compare;
 mod model;
+mod naturals;
+mod poison;
 mod script;
 mod server;
+mod slots;
+mod traces;
 mod walk;

@@ -1,6 +1,6 @@
 //! Calls of the script, many in one round trip.
 
-use redis::{Connection, Script, Value};
+use redis::{Connection, Value};
 use tollgate::store::redis::codec::Encoded;
 use tollgate::store::redis::{Answer, BadReply, Bucket, Field, SCRIPT};
 
@@ -10,18 +10,20 @@ const AT_ONCE: usize = 500;
 /// A connection that knows the script.
 pub(crate) struct Scripted {
     pub(crate) connection: Connection,
-    script: Script,
+    sha1: String,
 }
 
 impl Scripted {
     pub(crate) fn new(connection: Connection) -> Self {
-        let mut scripted = Self { connection, script: Script::new(SCRIPT) };
+        let mut scripted = Self { connection, sha1: String::new() };
         scripted.load();
         scripted
     }
 
     fn load(&mut self) {
-        redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).exec(&mut self.connection).expect("the script compiles");
+        let script = std::env::var("LUA").map(|path| std::fs::read_to_string(path).unwrap()).unwrap_or(SCRIPT.to_owned());
+        let load = redis::cmd("SCRIPT").arg("LOAD").arg(script).query(&mut self.connection);
+        self.sha1 = load.expect("the script compiles");
     }
 
     /// What one call is answered. The script is loaded again where Redis has lost it.
@@ -57,7 +59,7 @@ impl Scripted {
 
     fn command(&self, call: &Encoded) -> redis::Cmd {
         let mut command = redis::cmd("EVALSHA");
-        command.arg(self.script.get_hash()).arg(call.keys.len()).arg(&call.keys).arg(&call.arguments);
+        command.arg(&self.sha1).arg(call.keys.len()).arg(&call.keys).arg(&call.arguments);
         command
     }
 }
