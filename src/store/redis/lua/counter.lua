@@ -50,12 +50,14 @@ function builders.c(ends_around_now, _, kind, limit, length)
         if not ends then
             return nil, true
         end
-        local state, furthest = { ends = natural(ends), used = word(natural(used)) }, word(add(now, length))
-        if less(word(add(furthest, LONGEST_DEBT)), state.ends) then
-            state.ends = furthest
-            return state, true
+        local state, healed = { ends = natural(ends), used = natural(used) }, false
+        if less(word(add(add(now, length), STEP_BACK)), state.ends) then
+            state.ends, healed = window_end(), true
         end
-        return state
+        if less(word(state.used), state.used) then
+            state.used, healed = limit, true
+        end
+        return state, healed
     end
 
     function rule.write(state)

@@ -41,13 +41,15 @@ function builders.y(_, _, limit, period, max_wait, most)
         end
         local state = { start = natural(start), used = natural(used), lent = natural(lent) }
         local healed = false
-        if less(add(now, LONGEST_DEBT), state.start) then
+        if less(add(now, STEP_BACK), state.start) then
             state.start, healed = now, true
         end
         if less(most, state.used) and less(most_owed(), state.used) then
             state.used, healed = most_owed(), true
         end
-        state.lent = least(state.lent, state.used)
+        if less(state.used, state.lent) then
+            state.lent, healed = state.used, true
+        end
         return state, healed
     end
 

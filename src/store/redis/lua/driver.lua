@@ -7,6 +7,10 @@
 
 local op, want = ARGV[1], natural(ARGV[3])
 
+local function has(bucket, manner)
+    return string.find(bucket.manner, manner, 1, true)
+end
+
 local function made(parameters, argument, key)
     local family = substring(parameters, 1, 1)
     local pattern = patterns[family]
@@ -35,7 +39,7 @@ local function load(bucket)
         return state, healed
     end
     local old = parameters and substring(parameters, 1, 1) == substring(bucket.parameters, 1, 1)
-        and made(parameters, '', key)
+        and made(parameters, bucket.argument, key)
     if not old then
         return nil, true
     end
@@ -50,11 +54,13 @@ local function put(bucket, state)
         if state ~= bucket.state then
             rule.store(state, bucket.healed)
         end
+    elseif state == bucket.state and not bucket.carried and not bucket.healed then
+        return
     elseif state == nil then
         if bucket.exists then
             redis.call('DEL', key)
         end
-    elseif state ~= bucket.state or bucket.carried or bucket.healed then
+    else
         local idle = add(rule.idle(state), rule.lingers or 0)
         redis.call('SET', key, bucket.parameters .. ';' .. rule.write(state), 'PX', lifetime(idle))
     end
@@ -70,9 +76,13 @@ local function text(bucket, state)
     return bucket.rule.write and bucket.rule.write(state) or digits(state)
 end
 
--- How many times the cost fits, at most so many times; and the state after them.
+-- How many times the cost fits, at most so many times; and the state after them. Where nothing is taken, as often as
+-- wanted if it fits once.
 local function charged(bucket, count)
     local rule, state, cost = bucket.rule, bucket.state, bucket.cost
+    if not has(bucket, 't') then
+        return rule.decide(state, cost) and count or 0, state
+    end
     if rule.fits then
         local fits = rule.fits(state, cost, count)
         if fits ~= 0 then
@@ -108,13 +118,18 @@ end
 local buckets = {}
 for i, key in ipairs(KEYS) do
     local at = 4 * i
-    local bucket = { key = key, parameters = ARGV[at], manner = ARGV[at + 1], cost = natural(ARGV[at + 2]) }
     local argument = ARGV[at + 3]
+    local bucket = {
+        key = key,
+        parameters = ARGV[at],
+        manner = ARGV[at + 1],
+        cost = natural(ARGV[at + 2]),
+        argument = argument,
+    }
     bucket.rule = made(bucket.parameters, argument, key)
     if not bucket.rule then
         return redis.error_reply('ERR tollgate: parameters of bucket ' .. i .. ' are not known here')
     end
-    bucket.argument = argument
     bucket.state, bucket.healed = load(bucket)
     if argument ~= '' and bucket.rule.join and op ~= 'refund' then
         local hint = bucket.rule.read(argument)
@@ -130,10 +145,6 @@ local reply = { clock, '0' }
 local function answer(bucket, admitted, told)
     reply[#reply + 1] = (admitted and 1 or 0) + (bucket.healed and 2 or 0)
     reply[#reply + 1] = told
-end
-
-local function has(bucket, manner)
-    return string.find(bucket.manner, manner, 1, true)
 end
 
 local function charge()
@@ -190,6 +201,8 @@ local function partial()
                 end
                 put(bucket, after)
             end
+        elseif not rule.store and (bucket.carried or bucket.healed) then
+            put(bucket, before)
         end
         local admits = equal(bucket.fits, want)
         answer(bucket, admits, told or rule.report(admits, bucket.cost))
@@ -199,6 +212,8 @@ end
 
 local function change(changed)
     for _, bucket in ipairs(buckets) do
+        -- a state that time has made good is not kept either
+        bucket.carried = bucket.carried or op == 'refund' and bucket.state == nil
         local after = changed(bucket.rule, bucket.state, bucket.cost, bucket.argument, bucket.healed)
         if not bucket.rule.take then
             put(bucket, after)
@@ -220,14 +235,14 @@ elseif op == 'refund' then
         if rule.release then
             return rule.release(state, cost)
         end
-        if state == nil then
-            return nil
-        end
-        return rule.refund(state, cost, argument)
+        return state ~= nil and rule.refund(state, cost, argument) or nil
     end)
 elseif op == 'complete' then
     change(function(rule, state, cost)
-        return rule.release and rule.release(state, cost) or state
+        if rule.release then
+            return rule.release(state, cost)
+        end
+        return state
     end)
 elseif op == 'renew' then
     change(function(rule, state, cost, _, healed)

@@ -129,7 +129,7 @@ function builders.x(_, _, policy, limit, period)
         if rate > 1e40 then
             state.rate, state.share, healed = MOST_OWED, 0, true
         end
-        if less(add(now, LONGEST_DEBT), state.last) then
+        if less(add(now, STEP_BACK), state.last) then
             state.last, healed = now, true
         end
         return state, healed

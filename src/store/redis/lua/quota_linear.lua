@@ -62,12 +62,12 @@ function builders.q(_, _, limit, window, tick, token)
         end
         first = natural(first)
         if kind == 'm' then
-            if less(add(fine(now), furthest()), first) then
+            if less(add(add(fine(now), furthest()), fine(STEP_BACK)), first) then
                 return smooth(furthest()), true
             end
             return { full = first }
         end
-        local healed = less(add(now, LONGEST_DEBT), first)
+        local healed = less(add(now, STEP_BACK), first)
         local start = healed and now or first
         if kind == 's' then
             return { start = start }, healed

@@ -36,7 +36,7 @@ function builders.s(_, _, tokens, period, burst, tolerance)
             return nil
         end
         local ahead = add(times(minus(since, nanos), tokens), rest)
-        if less(tolerance, ahead) and less(furthest(), ahead) then
+        if less(tolerance, ahead) and less(add(furthest(), times(STEP_BACK, tokens)), ahead) then
             return furthest(), true
         end
         return state_ahead(ahead)

@@ -48,7 +48,7 @@ function builders.l(_, key, limit, window, length, per, count_denied, min_gap)
         end
         local total = match(ends[2] or '', '^~(%d+)$')
         local newest = split(ends[1])
-        if not total or not newest or less(add(now, LONGEST_DEBT), newest) then
+        if not total or not newest or less(add(now, STEP_BACK), newest) then
             return nil, true
         end
         local log = { total = word(natural(total)), newest = newest, forget = 0, gone = 0 }
@@ -73,6 +73,7 @@ function builders.l(_, key, limit, window, length, per, count_denied, min_gap)
         return min_gap ~= 0 and add(log.newest, min_gap) or 0
     end
 
+    -- The time until a cost, at most the limit, is admitted.
     local function wait(log, cost)
         local excess = minus(add(counting(log), cost), limit)
         local admitted_at, rank = gap_over(log), log.forget
@@ -123,17 +124,14 @@ function builders.l(_, key, limit, window, length, per, count_denied, min_gap)
     -- Sliding::log_beyond: Log::push of what may not fit, and Log::fold.
     local function beyond(log, cost)
         cost = least(cost, limit)
-        if not log then
-            return push(nil, cost)
-        end
         local charges = {}
-        for _, charge in ipairs(redis.call('ZRANGE', key, log.forget, -2)) do
+        for _, charge in ipairs(log and redis.call('ZRANGE', key, log.forget, -2) or {}) do
             local at, its_cost = split(charge)
             if at then
                 charges[#charges + 1] = { at = at, cost = its_cost, was = charge }
             end
         end
-        local total, last, at = counting(log), charges[#charges], beginning()
+        local total, last, at = log and counting(log) or 0, charges[#charges], beginning()
         local function grow(charge, by)
             local sum = least(add(charge.cost, by), MOST)
             total = add(minus(total, charge.cost), sum)
@@ -151,6 +149,15 @@ function builders.l(_, key, limit, window, length, per, count_denied, min_gap)
             first = first + 1
         end
         local after = change(log, total)
+        -- its own retry time counts from here on
+        local excess = minus(add(total, cost), limit)
+        after.admitted_at = min_gap ~= 0 and add(last.at, min_gap) or 0
+        for i = first, #charges do
+            if excess ~= 0 then
+                excess = minus(excess, charges[i].cost)
+                after.admitted_at = greatest(after.admitted_at, add(charges[i].at, window))
+            end
+        end
         for i, charge in ipairs(charges) do
             local text = member(charge.at, charge.cost)
             if charge.was and (i < first or charge.was ~= text) then
@@ -170,10 +177,14 @@ function builders.l(_, key, limit, window, length, per, count_denied, min_gap)
         if rule.fits(log, cost, 1) == 1 then
             return true, push(log, cost)
         end
+        local fits = not less(limit, cost)
         if not count_denied then
+            rule.retry = fits and digits(wait(log, cost)) or '-'
             return false, log
         end
-        return false, beyond(log, cost)
+        local after = beyond(log, cost)
+        rule.retry = fits and digits(word(minus(after.admitted_at, now))) or '-'
+        return false, after
     end
 
     function rule.fits(log, cost, want)
@@ -194,11 +205,15 @@ function builders.l(_, key, limit, window, length, per, count_denied, min_gap)
 
     -- Log::take_back
     function rule.refund(log, cost, full_at)
-        local at = minus(natural(full_at), window)
-        local found = member(at, 0)
-        found = redis.call('ZRANGEBYLEX', key, '[' .. substring(found, 1, 20), '(' .. substring(found, 1, 19) .. ';')[1]
-        local _, its_cost = split(found)
-        if not its_cost or not equal(add(at, window), natural(full_at)) then
+        local ends = natural(full_at)
+        local time = substring(member(minus(ends, window), 0), 1, 19)
+        local found = redis.call('ZRANGEBYLEX', key, '[' .. time .. ':', '(' .. time .. ';')[1]
+        if equal(ends, word(add(ends, 1))) then
+            -- the last time there is stands for all that are later
+            found = redis.call('ZRANGE', key, -2, -2)[1]
+        end
+        local at, its_cost = split(found)
+        if not at or not equal(word(add(at, window)), ends) then
             return log
         end
         local left = minus(its_cost, cost)
@@ -241,14 +256,15 @@ function builders.l(_, key, limit, window, length, per, count_denied, min_gap)
         redis.call('PEXPIRE', key, lifetime(minus(add(newest, window), now)))
     end
 
-    -- The wait of what is denied, if it can pass some day, and where the key stands: remaining, until_more, until_full.
+    -- The wait of what was denied, if it can pass some day, and where the key stands: remaining, until_more, until_full.
+    -- Of a partial charge it is the wait of the next one.
     function rule.report(admitted, cost)
         local log = rule.load() or { total = 0, newest = 0, forget = 0, gone = 0 }
         local remaining = less(now, gap_over(log)) and 0 or minus(limit, counting(log))
         local until_full = log.total ~= 0 and word(minus(add(log.newest, window), now)) or 0
         local until_more = until_full ~= 0 and wait(log, least(add(remaining, 1), limit)) or 0
-        local retry = '-'
-        if not admitted and not less(limit, cost) then
+        local retry = not admitted and rule.retry or '-'
+        if not admitted and not rule.retry and not less(limit, cost) then
             retry = digits(wait(log, cost))
         end
         return retry .. ' ' .. digits(remaining) .. ' ' .. digits(until_more) .. ' ' .. digits(until_full)

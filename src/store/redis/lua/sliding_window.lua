@@ -40,12 +40,14 @@ function builders.w(_, _, limit, length)
         if not window then
             return nil, true
         end
-        local state = { window = natural(window), current = word(natural(current)), previous = word(natural(previous)) }
-        if less(divide(add(now, LONGEST_DEBT), length), state.window) then
-            state.window = divide(now, length)
-            return state, true
+        local state, healed = { window = natural(window), current = natural(current), previous = natural(previous) }, false
+        if less(divide(add(now, STEP_BACK), length), state.window) then
+            state.window, healed = divide(now, length), true
         end
-        return state
+        if less(word(state.current), state.current) or less(word(state.previous), state.previous) then
+            state.current, state.previous, healed = least(state.current, limit), least(state.previous, limit), true
+        end
+        return state, healed
     end
 
     function rule.write(state)

@@ -77,9 +77,9 @@ function builders.m(_, key, shape, tokens, period, max_wait, ahead, stable, most
         if not stored then
             return nil, true
         end
-        local state, healed = { next = word(natural(next)), stored = min(stored, most) }, stored > most * (1 + 1e-9)
+        local state, healed = { next = natural(next), stored = min(stored, most) }, stored > most * (1 + 1e-9)
         local furthest = add(us, ahead)
-        if less(furthest, state.next) and redis.call('PTTL', key) < 0 then
+        if less(word(state.next), state.next) or less(furthest, state.next) and redis.call('PTTL', key) < 0 then
             state.next, healed = furthest, true
         end
         return state, healed

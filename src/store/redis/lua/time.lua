@@ -14,9 +14,10 @@ end
 
 local SECOND, DAY = 1e9, 86400e9
 
--- How long a key may owe beyond the times of its limit (algorithm::LONGEST_DEBT). As far may a clock step back before
--- a time written until then counts as nonsense.
+-- How long a key may owe beyond the times of its limit (algorithm::LONGEST_DEBT).
 local LONGEST_DEBT = DAY
+-- How far a clock may step back before what was written until then counts as nonsense.
+local STEP_BACK = DAY
 
 -- Nanoseconds since the epoch.
 local function now()
