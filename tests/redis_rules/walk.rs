@@ -18,7 +18,8 @@ use crate::server::Server;
 const DAY: u64 = 86_400_000_000_000;
 /// The start of 2026, in nanoseconds since the Unix epoch.
 const NOWADAYS: u64 = 1_767_225_600_000_000_000;
-const LIFETIME: Nanos = Nanos::from_secs(315_360_000);
+/// Longer than any walk.
+const LIFETIME: Nanos = Nanos::MAX;
 
 /// One limit of a walk, with the parameters it has now.
 struct Limited {
@@ -261,7 +262,7 @@ impl Walk {
         if let Some(changed) = limited(algorithm, self.domain, name, &mut self.random) {
             self.limits[position] = changed;
             // what is foreseen of refunds was said of the old one
-            self.taken.retain(|taken| taken.limited != position || changed_holds(algorithm));
+            self.taken.retain(|taken| taken.limited != position || holds(algorithm));
         }
     }
 
@@ -281,7 +282,7 @@ impl Walk {
     }
 }
 
-fn changed_holds(algorithm: AlgorithmName) -> bool {
+fn holds(algorithm: AlgorithmName) -> bool {
     algorithm.as_str() == "concurrency"
 }
 

@@ -16,14 +16,17 @@ function builders.z(name, key, limit, lifetime_ms)
         return match(slot or '', '^(.*):(%d+)$')
     end
 
+    -- False where one is no slot.
     local function lapse(slots)
         for _, slot in ipairs(slots) do
             local _, cost = split(slot)
-            if cost then
-                lapsed[#lapsed + 1] = slot
-                lapsed_cost = add(lapsed_cost, natural(cost))
+            if not cost then
+                return false
             end
+            lapsed[#lapsed + 1] = slot
+            lapsed_cost = add(lapsed_cost, natural(cost))
         end
+        return true
     end
 
     function rule.load()
@@ -40,12 +43,16 @@ function builders.z(name, key, limit, lifetime_ms)
             return nil, true
         end
         total = natural(total)
-        lapse(redis.call('ZRANGEBYSCORE', key, '-inf', format('%.0f', now_ms)))
+        local good = lapse(redis.call('ZRANGEBYSCORE', key, '-inf', format('%.0f', now_ms)))
         -- a slot that lapses later than any can
-        local furthest, healed = now_ms + lifetime_ms + DAY / 1e6, false
-        if not (tonumber(ends[2]) <= furthest) then
-            lapse(redis.call('ZRANGEBYSCORE', key, format('(%.0f', furthest), '(+inf'))
+        local furthest, healed = now_ms + lifetime_ms + STEP_BACK / 1e6, false
+        if tonumber(ends[2]) > furthest then
+            good = lapse(redis.call('ZRANGEBYSCORE', key, format('(%.0f', furthest), '(+inf')) and good
             healed = true
+        end
+        if not good then
+            lapsed, total = {}, nil
+            return nil, true
         end
         local in_flight = minus(total, lapsed_cost)
         return in_flight ~= 0 and in_flight or nil, healed

@@ -47,8 +47,8 @@ function builders.y(_, _, limit, period, max_wait, most)
         if less(most, state.used) and less(most_owed(), state.used) then
             state.used, healed = most_owed(), true
         end
-        if less(state.used, state.lent) then
-            state.lent, healed = state.used, true
+        if less(most, state.lent) and less(most_owed(), state.lent) then
+            state.lent, healed = most_owed(), true
         end
         return state, healed
     end

@@ -70,7 +70,7 @@ function builders.l(_, key, limit, window, length, per, count_denied, min_gap)
     end
 
     local function gap_over(log)
-        return min_gap ~= 0 and add(log.newest, min_gap) or 0
+        return min_gap ~= 0 and log.total ~= 0 and add(log.newest, min_gap) or 0
     end
 
     -- The time until a cost, at most the limit, is admitted.
