@@ -110,6 +110,14 @@ impl Model {
         self.headroom(part, now)
     }
 
+    /// Whether a part's decision hangs on less than `apart`, more or less.
+    pub(crate) fn is_on_the_edge(&self, part: &Part, now: Nanos, apart: Nanos) -> bool {
+        let Some((old, state)) = self.states.get(&part.key) else { return false };
+        let state = if *old == part.rule { Some(state.clone()) } else { part.rule.carry(old, state.clone(), now) };
+        let admits = |now| part.rule.decide(state.clone(), part.cost, now).0.is_admitted();
+        admits(now.saturating_sub(apart)) != admits(now.saturating_add(apart))
+    }
+
     pub(crate) fn headroom(&mut self, part: &Part, now: Nanos) -> Headroom {
         let state = self.state(part, now);
         part.rule.headroom(state.as_ref(), now)

@@ -151,7 +151,7 @@ function builders.x(_, _, policy, limit, period)
     function rule.refund(state, cost, full_at)
         local until_full = interval_until(state.rate, floor(limit))
         local foreseen = double(minus(natural(full_at), state.last))
-        if math.abs(until_full - foreseen) > 1 + 1e-9 * until_full then
+        if math.abs(until_full - foreseen) > 1e-9 * until_full then
             return state
         end
         local rate = state.rate - state.share * double(cost)
