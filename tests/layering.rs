@@ -42,7 +42,11 @@ const LAYERS: &[Layer] = &[
         may_use: &["units", "algorithm", "ruleset"],
         never: &["pingora::", "tokio::", "std::fs", "std::env", "async fn"],
     },
-    Layer { module: "customers", may_use: &["units", "clock", "algorithm", "ruleset"], never: &["pingora::", "prometheus::"] },
+    Layer {
+        module: "customers",
+        may_use: &["units", "clock", "algorithm", "ruleset"],
+        never: &["pingora::", "prometheus::"],
+    },
     Layer {
         module: "simulation",
         may_use: &["units", "algorithm"],

@@ -146,7 +146,9 @@ impl Window {
             Self::Calendar(Calendar { unit, zone, of_customer }) => {
                 let name = zone.iana_name().unwrap_or("a zone without a name");
                 match of_customer {
-                    true => format!("in each calendar {} (the customer's time zone, {name} without one)", unit.as_str()),
+                    true => {
+                        format!("in each calendar {} (the customer's time zone, {name} without one)", unit.as_str())
+                    }
                     false => format!("in each calendar {} ({name})", unit.as_str()),
                 }
             }

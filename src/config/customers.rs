@@ -69,13 +69,10 @@ pub(super) fn outline(top: &Section<'_>) -> Outline {
 /// Reads `customers:`; the inner `None` if it is absent.
 ///
 /// `store` is what `store:` says, read before.
-pub(super) fn read(
-    top: &Section<'_>,
-    plans: &Names,
-    store: Option<&Option<RedisServer>>,
-) -> Option<Option<Customers>> {
+pub(super) fn read(top: &Section<'_>, plans: &Names, store: Option<&Option<RedisServer>>) -> Option<Option<Customers>> {
     top.get_with("customers", |field| {
-        if let Some(redis) = field.mapping_if().and_then(|customers| customers.get("directory")?.mapping_if()?.get("redis"))
+        if let Some(redis) =
+            field.mapping_if().and_then(|customers| customers.get("directory")?.mapping_if()?.get("redis"))
             && store == Some(&None)
         {
             field.findings().add(

@@ -47,13 +47,7 @@ impl Overrides {
     }
 
     /// What `field` makes of `limit` for a customer on `plan`.
-    fn term(
-        &self,
-        limit: &LimitSpec,
-        plan: PlanId,
-        zone: Option<&TimeZone>,
-        field: &Field<'_>,
-    ) -> Option<OwnTerm> {
+    fn term(&self, limit: &LimitSpec, plan: PlanId, zone: Option<&TimeZone>, field: &Field<'_>) -> Option<OwnTerm> {
         let own = match Asks::read(field, limit.algorithm) {
             Asks::Unlimited => return Some(OwnTerm::Unlimited),
             Asks::Parameters(own) => own,
@@ -105,12 +99,7 @@ impl OwnTermsReader for Overrides {
         })
     }
 
-    fn terms(
-        &self,
-        plan: PlanId,
-        zone: Option<&TimeZone>,
-        overrides: Option<&str>,
-    ) -> Result<OwnTerms, Vec<Misread>> {
+    fn terms(&self, plan: PlanId, zone: Option<&TimeZone>, overrides: Option<&str>) -> Result<OwnTerms, Vec<Misread>> {
         let Some(limits) = &self.limits else { return Ok(OwnTerms::default()) };
         let findings = Findings::new("");
         let mut own: Vec<Option<OwnTerm>> = vec![None; limits.len()];

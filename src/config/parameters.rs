@@ -83,7 +83,8 @@ fn read_value(field: &Field<'_>, parameter: &Parameter) -> Option<Value> {
             })
         }
         Kind::TimeZone => {
-            const EXPECTED: &str = "the name of a time zone, like `Europe/Berlin`, or `customer` for each customer's own";
+            const EXPECTED: &str =
+                "the name of a time zone, like `Europe/Berlin`, or `customer` for each customer's own";
             field.parsed(EXPECTED, |text| match text {
                 "customer" => Ok(Value::CustomersTimeZone),
                 name => scalar::time_zone(name).map(Value::TimeZone),

@@ -138,7 +138,9 @@ mod tests {
 
     #[test]
     fn what_is_no_server_is_refused() {
-        for text in ["", "redis://", "redis:6379", "http://a", "rediss://a", "redis://a:0", "redis://a/x", "redis://a/1?b"] {
+        for text in
+            ["", "redis://", "redis:6379", "http://a", "rediss://a", "redis://a:0", "redis://a/x", "redis://a/1?b"]
+        {
             assert!(server(text).is_err(), "{text}");
         }
     }

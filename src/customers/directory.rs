@@ -17,9 +17,9 @@ mod redis;
 mod row;
 mod yaml;
 
+pub use self::redis::{CallResult, Hash, Observer, RedisDirectory};
 pub use fault::{Fault, Faults};
 pub use file::{Changes, FileDirectory, Format};
-pub use self::redis::{CallResult, Hash, Observer, RedisDirectory};
 
 /// Who the customers are.
 #[derive(Debug, Default)]

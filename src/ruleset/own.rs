@@ -18,12 +18,7 @@ pub trait OwnTermsReader: fmt::Debug + Send + Sync {
 
     /// What limits ask of a customer with these overrides (a YAML mapping, JSON included) and time zone, where that is
     /// not what they ask of its plan. Errors: everything that is wrong with the overrides.
-    fn terms(
-        &self,
-        plan: PlanId,
-        zone: Option<&TimeZone>,
-        overrides: Option<&str>,
-    ) -> Result<OwnTerms, Vec<Misread>>;
+    fn terms(&self, plan: PlanId, zone: Option<&TimeZone>, overrides: Option<&str>) -> Result<OwnTerms, Vec<Misread>>;
 }
 
 /// Something in a directory that the configuration does not understand. Holds no value that may be a secret.

@@ -13,6 +13,7 @@ mod limits;
 mod random;
 
 mod compare;
+mod cost;
 mod model;
 mod naturals;
 mod poison;

@@ -27,7 +27,8 @@ return results";
 
 fn some(random: &mut Random) -> u128 {
     let any = u128::from(random.any()) << 64 | u128::from(random.any());
-    let near = random.one_of(&[9_000_000_000_000_000_u128, 1 << 53, 1 << 64, 10_000_000, 100_000_000_000_000, 1 << 100]);
+    let near =
+        random.one_of(&[9_000_000_000_000_000_u128, 1 << 53, 1 << 64, 10_000_000, 100_000_000_000_000, 1 << 100]);
     match random.from(0, 4) {
         0 => near.saturating_add(random.from(0, 2).into()).saturating_sub(1),
         1 => u128::from(random.from(0, 3)),

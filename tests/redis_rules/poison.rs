@@ -39,16 +39,30 @@ fn nonsense(parameters: &str) -> Vec<Vec<Vec<String>>> {
         .iter()
         .map(|text| vec![command(&["SET", text])])
         .collect();
-    for state in ["", "nan nan nan", "-1 -1 -1", "1 2", "inf 0", "1e999 1 1", "nan 1 1", "0x10 0 0", "m -1", "b 1", "1 2 3 4"]
-    {
-        all.push(vec![command(&["SET", &format!("{parameters};{state}")])]);
-    }
     for state in
-        [format!("{far} 0 0"), format!("{far} 5"), format!("m {long}"), format!("s {far}"), format!("b {far} 9"), format!("1 {far} {far}")]
+        ["", "nan nan nan", "-1 -1 -1", "1 2", "inf 0", "1e999 1 1", "nan 1 1", "0x10 0 0", "m -1", "b 1", "1 2 3 4"]
     {
         all.push(vec![command(&["SET", &format!("{parameters};{state}")])]);
     }
-    for other in ["s 0 0 0 0;1 2 3", "c f 1 0;9 9", "c f 1 x;9 9", "w 0 0;1 1 1", "q 0 0 0 0;s 1", "x l nan 1;1 1 1", "y 0 0 0 0;1 1 1"] {
+    for state in [
+        format!("{far} 0 0"),
+        format!("{far} 5"),
+        format!("m {long}"),
+        format!("s {far}"),
+        format!("b {far} 9"),
+        format!("1 {far} {far}"),
+    ] {
+        all.push(vec![command(&["SET", &format!("{parameters};{state}")])]);
+    }
+    for other in [
+        "s 0 0 0 0;1 2 3",
+        "c f 1 0;9 9",
+        "c f 1 x;9 9",
+        "w 0 0;1 1 1",
+        "q 0 0 0 0;s 1",
+        "x l nan 1;1 1 1",
+        "y 0 0 0 0;1 1 1",
+    ] {
         all.push(vec![command(&["SET", other])]);
     }
     all.push(vec![command(&["RPUSH", "1", "2"])]);
@@ -81,8 +95,14 @@ fn nonsense_at_a_key_is_counted_and_heals() {
     let mut redis = Scripted::new(server.connect());
     for limit in LIMITS {
         let rule = Shared::new(limit.parse::<Limit>().unwrap().build().unwrap(), Nanos::from_secs(10)).unwrap();
-        let bucket =
-            Bucket { limit: "l", rule: &rule, key: LimitKey(1), cost: 1, manner: Manner::USUAL, beside: Beside::Nothing };
+        let bucket = Bucket {
+            limit: "l",
+            rule: &rule,
+            key: LimitKey(1),
+            cost: 1,
+            manner: Manner::USUAL,
+            beside: Beside::Nothing,
+        };
         let key = key_name("t", LimitKey(0), &bucket);
         let mut healed = 0;
         for poison in nonsense(rule.parameters()) {
@@ -113,11 +133,19 @@ fn what_is_near_a_state_never_fails_a_request() {
     let mut random = Random::new(3);
     for limit in LIMITS {
         let rule = Shared::new(limit.parse::<Limit>().unwrap().build().unwrap(), Nanos::from_secs(10)).unwrap();
-        if matches!(rule.rule().name(), AlgorithmName::SlidingLog | AlgorithmName::SlidingCounters) || rule.rule().holds() {
+        if matches!(rule.rule().name(), AlgorithmName::SlidingLog | AlgorithmName::SlidingCounters)
+            || rule.rule().holds()
+        {
             continue;
         }
-        let bucket =
-            Bucket { limit: "l", rule: &rule, key: LimitKey(1), cost: 1, manner: Manner::USUAL, beside: Beside::Nothing };
+        let bucket = Bucket {
+            limit: "l",
+            rule: &rule,
+            key: LimitKey(1),
+            cost: 1,
+            manner: Manner::USUAL,
+            beside: Beside::Nothing,
+        };
         let key = key_name("t", LimitKey(0), &bucket);
         charge(&mut redis, &rule, START, 0);
         let kept: Vec<u8> = redis::cmd("GET").arg(&key).query(&mut redis.connection).unwrap();

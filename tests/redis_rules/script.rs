@@ -21,7 +21,8 @@ impl Scripted {
     }
 
     fn load(&mut self) {
-        let script = std::env::var("LUA").map(|path| std::fs::read_to_string(path).unwrap()).unwrap_or(SCRIPT.to_owned());
+        let script =
+            std::env::var("LUA").map(|path| std::fs::read_to_string(path).unwrap()).unwrap_or(SCRIPT.to_owned());
         let load = redis::cmd("SCRIPT").arg("LOAD").arg(script).query(&mut self.connection);
         self.sha1 = load.expect("the script compiles");
     }

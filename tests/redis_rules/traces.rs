@@ -111,6 +111,11 @@ fn recorded_traces_are_decided_the_same() {
             }
         }
     }
-    assert!(different.is_empty(), "{} of {seen}:\n{}", different.len(), different[..different.len().min(20)].join("\n"));
+    assert!(
+        different.is_empty(),
+        "{} of {seen}:\n{}",
+        different.len(),
+        different[..different.len().min(20)].join("\n")
+    );
     assert!(seen > 10_000, "only {seen} rows");
 }

@@ -92,7 +92,17 @@ impl Walk {
         let now = random.one_of(&[0, 1, 5_000_000_000, NOWADAYS, NOWADAYS, NOWADAYS + 123_456_789, 1 << 61]);
         // what a state of one extreme comes to under another may be more than that can owe, which counts as nonsense
         let (model, changes) = (Model::default(), domain == Domain::Ordinary && random.once_in(3));
-        Some(Self { random, model, limits: limits?, domain, now, marks: Vec::new(), taken: Vec::new(), slots: 0, changes })
+        Some(Self {
+            random,
+            model,
+            limits: limits?,
+            domain,
+            now,
+            marks: Vec::new(),
+            taken: Vec::new(),
+            slots: 0,
+            changes,
+        })
     }
 
     fn step(&mut self) -> Step {
@@ -405,10 +415,11 @@ fn walk(redis: &mut Scripted, algorithms: &[AlgorithmName], seed: u64) -> u64 {
                 return position as u64;
             }
             let from = position.saturating_sub(6);
-            let history: Vec<String> =
-                steps[from..=position].iter().zip(&replies[from..]).map(|(step, reply)| {
-                    format!("{}\n    {reply:?}", step.describe())
-                }).collect();
+            let history: Vec<String> = steps[from..=position]
+                .iter()
+                .zip(&replies[from..])
+                .map(|(step, reply)| format!("{}\n    {reply:?}", step.describe()))
+                .collect();
             panic!("SEED={seed}: step {position}: {different}\n{}", history.join("\n"));
         }
     }
@@ -482,4 +493,3 @@ fn requests_under_several_limits_are_charged_by_all_or_by_none() {
         walk(&mut redis, &algorithms, seed);
     }
 }
-

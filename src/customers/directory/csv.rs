@@ -7,8 +7,7 @@ use super::reading::Reading;
 use super::row::Row;
 
 /// The columns, in any order in the file; the first ones have to be there.
-const COLUMNS: [&str; 7] =
-    ["credential", "customer", "plan", "overrides", "time_zone", "valid_until", "suspended"];
+const COLUMNS: [&str; 7] = ["credential", "customer", "plan", "overrides", "time_zone", "valid_until", "suspended"];
 const REQUIRED: usize = 3;
 
 /// Reads `text` into `reading`.

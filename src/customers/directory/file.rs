@@ -67,12 +67,7 @@ impl FileDirectory {
     /// Reads a directory. A customer may have several credentials, each in a row of its own.
     ///
     /// `seed` keys the hashes of credentials, `reader` understands plans, time zones and overrides.
-    pub fn load(
-        text: &str,
-        format: Format,
-        seed: &[u8; 16],
-        reader: Arc<dyn OwnTermsReader>,
-    ) -> Result<Self, Faults> {
+    pub fn load(text: &str, format: Format, seed: &[u8; 16], reader: Arc<dyn OwnTermsReader>) -> Result<Self, Faults> {
         let directory = Self {
             format,
             hashes: Hashes::new(seed),

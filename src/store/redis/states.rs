@@ -35,11 +35,9 @@ pub(super) fn parse(rule: &Rule, text: &str) -> Option<State> {
         }),
         Rule::SmoothBursty(_) => State::SmoothBursty(reserved(&mut words)?),
         Rule::SmoothWarmingUp(_) => State::SmoothWarmingUp(reserved(&mut words)?),
-        Rule::Cycle(_) => State::Cycle(Cycling {
-            start: time(&mut words)?,
-            used: number(&mut words)?,
-            lent: number(&mut words)?,
-        }),
+        Rule::Cycle(_) => {
+            State::Cycle(Cycling { start: time(&mut words)?, used: number(&mut words)?, lent: number(&mut words)? })
+        }
         Rule::Concurrency(_) => State::Concurrency(number(&mut words)?),
         Rule::SlidingLog(_) | Rule::SlidingCounters(_) | Rule::AdaptiveConcurrency(_) => return None,
     };

@@ -270,7 +270,8 @@ fn no_fault_and_no_debug_text_shows_a_credential() {
 #[test]
 fn faults_without_end_are_counted() {
     for plan in ["gold", "gold{}"] {
-        let rows: String = (0..3_000).map(|row| format!("k{row},a{row},{plan}\n").replace("{}", &row.to_string())).collect();
+        let rows: String =
+            (0..3_000).map(|row| format!("k{row},a{row},{plan}\n").replace("{}", &row.to_string())).collect();
         let text = format!("credential,customer,plan\n{rows}");
         let faults = FileDirectory::load(&text, Format::Csv, &SEED, Arc::new(Words)).err().unwrap();
         assert_eq!((faults.faults.len(), faults.more), (1_000, 2_000));

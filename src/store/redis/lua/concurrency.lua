@@ -4,9 +4,12 @@
 -- its name, which the node chose, and its cost behind a colon. Beyond all of them, at infinity, comes a tilde and the
 -- sum of the costs. The state in hand is the cost in flight; the name comes as the argument beside the cost.
 
-patterns.z = '^([1-9]%d*) ([1-9]%d*)$'
-
-function builders.z(name, key, limit, lifetime_ms)
+if family == 'z' then
+    local limit, lifetime_ms = match(parameters, '^z ([1-9]%d*) ([1-9]%d*)$')
+    if not limit then
+        return nil
+    end
+    local name = argument
     limit, lifetime_ms = natural(limit), tonumber(lifetime_ms)
     local rule = {}
     local now_ms = seconds * 1e3 + floor(nanos / 1e6)

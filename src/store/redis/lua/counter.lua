@@ -4,9 +4,12 @@
 -- name is a parameter; the ends of some of its units around now come as the argument beside the cost.
 -- State: ends, used.
 
-patterns.c = '^([fec]) ([1-9]%d*) (%S+)$'
-
-function builders.c(ends_around_now, _, kind, limit, length)
+if family == 'c' then
+    local kind, limit, length = match(parameters, '^c ([fec]) ([1-9]%d*) (%S+)$')
+    if not kind then
+        return nil
+    end
+    local ends_around_now = argument
     limit = natural(limit)
     local calendar = length
     if kind == 'c' then
@@ -76,12 +79,14 @@ function builders.c(ends_around_now, _, kind, limit, length)
         return true, { ends = window.ends, used = used }
     end
 
-    function rule.refund(state, cost, full_at)
-        if not equal(state.ends, natural(full_at)) then
-            return state
+    if op == 'refund' then
+        function rule.refund(state, cost, full_at)
+            if not equal(state.ends, natural(full_at)) then
+                return state
+            end
+            local used = minus(state.used, cost)
+            return used ~= 0 and { ends = state.ends, used = used } or nil
         end
-        local used = minus(state.used, cost)
-        return used ~= 0 and { ends = state.ends, used = used } or nil
     end
 
     function rule.debit(state, cost)

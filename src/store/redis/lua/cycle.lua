@@ -1,8 +1,10 @@
 -- Mirrors src/algorithm/cycle.rs. Parameters: limit period max_wait most. State: start, used, lent.
 
-patterns.y = '^([1-9]%d*) ([1-9]%d*) (%d+) ([1-9]%d*)$'
-
-function builders.y(_, _, limit, period, max_wait, most)
+if family == 'y' then
+    local limit, period, max_wait, most = match(parameters, '^y ([1-9]%d*) ([1-9]%d*) (%d+) ([1-9]%d*)$')
+    if not limit then
+        return nil
+    end
     limit, period, max_wait, most = natural(limit), natural(period), natural(max_wait), natural(most)
     local now = now()
     -- A fresh key's cycles begin later: worth remembering, not worth remembering for long.
@@ -74,16 +76,18 @@ function builders.y(_, _, limit, period, max_wait, most)
         return true, { start = current.start, used = used, lent = current.lent }
     end
 
-    function rule.refund(state, cost, full_at)
-        local current = rule.at(state)
-        local left = word(divide_up(minus(natural(full_at), current.start), period))
-        local unforgiven = 0
-        if left ~= 0 then
-            local whole_cost = less(divide_up(current.lent, limit), left)
-            unforgiven = whole_cost and cost or word(add(word(times(minus(left, 1), limit)), 1))
+    if op == 'refund' then
+        function rule.refund(state, cost, full_at)
+            local current = rule.at(state)
+            local left = word(divide_up(minus(natural(full_at), current.start), period))
+            local unforgiven = 0
+            if left ~= 0 then
+                local whole_cost = less(divide_up(current.lent, limit), left)
+                unforgiven = whole_cost and cost or word(add(word(times(minus(left, 1), limit)), 1))
+            end
+            local used = minus(current.used, least(cost, unforgiven))
+            return { start = current.start, used = used, lent = current.lent }
         end
-        local used = minus(current.used, least(cost, unforgiven))
-        return { start = current.start, used = used, lent = current.lent }
     end
 
     function rule.debit(state, cost)

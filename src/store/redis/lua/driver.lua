@@ -1,3 +1,6 @@
+    return nil
+end
+
 -- Charges all buckets of one request, or none.
 --
 -- KEYS: a bucket each. ARGV: what to do; the time in nanoseconds, empty for that of Redis; how many times to charge; and
@@ -5,17 +8,8 @@
 -- The reply: the time, how many times was charged, and for each bucket a number (1: this bucket admits; 2: what was kept
 -- made no sense) and its state as it was before a charge, after any other change.
 
-local op, want = ARGV[1], natural(ARGV[3])
-
 local function has(bucket, manner)
     return string.find(bucket.manner, manner, 1, true)
-end
-
-local function made(parameters, argument, key)
-    local family = substring(parameters, 1, 1)
-    local pattern = patterns[family]
-    local words = pattern and { match(substring(parameters, 3), pattern) }
-    return words and words[1] and builders[family](argument, key, unpack(words)) or nil
 end
 
 -- The state that is kept at the bucket's key, under its parameters.
@@ -147,7 +141,7 @@ local function answer(bucket, admitted, told)
     reply[#reply + 1] = told
 end
 
-local function charge()
+if op == 'charge' then
     local passes = true
     for _, bucket in ipairs(buckets) do
         bucket.admits, bucket.after = bucket.rule.decide(bucket.state, bucket.cost)
@@ -173,9 +167,8 @@ local function charge()
         answer(bucket, bucket.admits, told or rule.report(bucket.admits, bucket.cost))
     end
     reply[2] = passes and '1' or '0'
-end
-
-local function partial()
+elseif op == 'partial' then
+    local want = natural(ARGV[3])
     local granted = want
     for _, bucket in ipairs(buckets) do
         bucket.fits, bucket.after = charged(bucket, want)
@@ -208,46 +201,25 @@ local function partial()
         answer(bucket, admits, told or rule.report(admits, bucket.cost))
     end
     reply[2] = digits(granted)
-end
-
-local function change(changed)
+elseif op == 'debit' or op == 'refund' or op == 'complete' or op == 'renew' then
     for _, bucket in ipairs(buckets) do
-        -- a state that time has made good is not kept either
-        bucket.carried = bucket.carried or op == 'refund' and bucket.state == nil
-        local after = changed(bucket.rule, bucket.state, bucket.cost, bucket.argument, bucket.healed)
-        if not bucket.rule.take then
+        local rule, before, cost, after = bucket.rule, bucket.state, bucket.cost, bucket.state
+        if op == 'debit' and rule.debit then
+            after = rule.debit(before, cost)
+        elseif op == 'renew' and rule.renew then
+            after = rule.renew(before, cost, bucket.healed)
+        elseif op ~= 'debit' and op ~= 'renew' and rule.release then
+            after = rule.release(before, cost)
+        elseif op == 'refund' then
+            after = before ~= nil and rule.refund(before, cost, bucket.argument) or nil
+            -- a state that time has made good is not kept either
+            bucket.carried = bucket.carried or before == nil
+        end
+        if not rule.take then
             put(bucket, after)
         end
-        answer(bucket, false, bucket.rule.report and bucket.rule.report(true, 0) or text(bucket, after))
+        answer(bucket, false, rule.report and rule.report(true, 0) or text(bucket, after))
     end
-end
-
-if op == 'charge' then
-    charge()
-elseif op == 'partial' then
-    partial()
-elseif op == 'debit' then
-    change(function(rule, state, cost)
-        return rule.debit and rule.debit(state, cost) or state
-    end)
-elseif op == 'refund' then
-    change(function(rule, state, cost, argument)
-        if rule.release then
-            return rule.release(state, cost)
-        end
-        return state ~= nil and rule.refund(state, cost, argument) or nil
-    end)
-elseif op == 'complete' then
-    change(function(rule, state, cost)
-        if rule.release then
-            return rule.release(state, cost)
-        end
-        return state
-    end)
-elseif op == 'renew' then
-    change(function(rule, state, cost, _, healed)
-        return rule.renew and rule.renew(state, cost, healed) or state
-    end)
 else
     return redis.error_reply('ERR tollgate: nothing of that name is done here')
 end

@@ -1,8 +1,10 @@
 -- Mirrors src/algorithm/exponential.rs, in doubles as there. Parameters: l|s limit period. State: rate last share.
 
-patterns.x = '^([ls]) (%S+) ([1-9]%d*)$'
-
-function builders.x(_, _, policy, limit, period)
+if family == 'x' then
+    local policy, limit, period = match(parameters, '^x ([ls]) (%S+) ([1-9]%d*)$')
+    if not policy then
+        return nil
+    end
     limit, period = decimal(limit), double(natural(period))
     if not limit or limit < 1 then
         return nil
@@ -148,14 +150,16 @@ function builders.x(_, _, policy, limit, period)
     end
 
     -- The node computed full_at with functions of its own, whose last digits may differ.
-    function rule.refund(state, cost, full_at)
-        local until_full = interval_until(state.rate, floor(limit))
-        local foreseen = double(minus(natural(full_at), state.last))
-        if math.abs(until_full - foreseen) > 1e-9 * until_full then
-            return state
+    if op == 'refund' then
+        function rule.refund(state, cost, full_at)
+            local until_full = interval_until(state.rate, floor(limit))
+            local foreseen = double(minus(natural(full_at), state.last))
+            if math.abs(until_full - foreseen) > 1e-9 * until_full then
+                return state
+            end
+            local rate = state.rate - state.share * double(cost)
+            return rate > 0 and { rate = rate, last = state.last, share = 0 } or nil
         end
-        local rate = state.rate - state.share * double(cost)
-        return rate > 0 and { rate = rate, last = state.last, share = 0 } or nil
     end
 
     function rule.debit(state, cost)

@@ -1,9 +1,11 @@
 -- Mirrors src/algorithm/quota_linear.rs. Parameters: limit window tick token.
 -- State: b start left (bursty), s start (spent), m full (smooth, in units of 1 ns/tick).
 
-patterns.q = '^([1-9]%d*) ([1-9]%d*) ([1-9]%d*) ([1-9]%d*)$'
-
-function builders.q(_, _, limit, window, tick, token)
+if family == 'q' then
+    local limit, window, tick, token = match(parameters, '^q ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) ([1-9]%d*)$')
+    if not limit then
+        return nil
+    end
     limit, window, tick, token = natural(limit), natural(window), natural(tick), natural(token)
     local now = now()
     local rule = { limit = limit, window = window, token = token, divisible = true }
@@ -113,23 +115,25 @@ function builders.q(_, _, limit, window, tick, token)
         return true, smooth(missing)
     end
 
-    function rule.refund(state, cost, full_at)
-        full_at = natural(full_at)
-        if state.full then
-            local full, at = state.full, fine(full_at)
-            local foreseen = less(at, full) and minus(at, minus(tick, 1)) or full
-            local back = least(cost_of(cost), minus(foreseen, fine(now)))
-            return smooth(minus(minus(full, fine(now)), back))
+    if op == 'refund' then
+        function rule.refund(state, cost, full_at)
+            full_at = natural(full_at)
+            if state.full then
+                local full, at = state.full, fine(full_at)
+                local foreseen = less(at, full) and minus(at, minus(tick, 1)) or full
+                local back = least(cost_of(cost), minus(foreseen, fine(now)))
+                return smooth(minus(minus(full, fine(now)), back))
+            end
+            local ends = word(add(state.start, window))
+            if state.left then
+                local left = equal(full_at, ends) and word(add(state.left, cost)) or state.left
+                return less(left, limit) and bursty(state.start, left) or nil
+            end
+            if not equal(full_at, ends) and not equal(full_at, word(divide_up(full_after(state.start), tick))) then
+                return state
+            end
+            return less(now, ends) and less(cost, limit) and bursty(state.start, cost) or nil
         end
-        local ends = word(add(state.start, window))
-        if state.left then
-            local left = equal(full_at, ends) and word(add(state.left, cost)) or state.left
-            return less(left, limit) and bursty(state.start, left) or nil
-        end
-        if not equal(full_at, ends) and not equal(full_at, word(divide_up(full_after(state.start), tick))) then
-            return state
-        end
-        return less(now, ends) and less(cost, limit) and bursty(state.start, cost) or nil
     end
 
     function rule.debit(state, cost)

@@ -4,9 +4,11 @@
 -- ahead of now, in these units; not 0. Kept are the TAT's seconds, nanoseconds and what is left of one, in these units:
 -- the difference to now is then taken between small numbers, and no more is multiplied.
 
-patterns.s = '^([1-9]%d*) ([1-9]%d*) ([1-9]%d*) (%d+)$'
-
-function builders.s(_, _, tokens, period, burst, tolerance)
+if family == 's' then
+    local tokens, period, burst, tolerance = match(parameters, '^s ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) (%d+)$')
+    if not tokens then
+        return nil
+    end
     tokens, period, burst, tolerance = natural(tokens), natural(period), natural(burst), natural(tolerance)
     local rule = { tokens = tokens, period = period, burst = burst, divisible = true }
 
@@ -68,13 +70,15 @@ function builders.s(_, _, tokens, period, burst, tolerance)
     end
 
     -- Nothing of a charge that was made good before now comes back, see schedule::recoverable.
-    function rule.refund(ahead, cost, full_at)
-        local full = times(from_now(full_at), tokens)
-        if full == 0 then
-            return ahead
+    if op == 'refund' then
+        function rule.refund(ahead, cost, full_at)
+            local full = times(from_now(full_at), tokens)
+            if full == 0 then
+                return ahead
+            end
+            local foreseen = less(full, ahead) and minus(full, minus(tokens, 1)) or ahead
+            return state_ahead(minus(ahead, least(times(cost, period), foreseen)))
         end
-        local foreseen = less(full, ahead) and minus(full, minus(tokens, 1)) or ahead
-        return state_ahead(minus(ahead, least(times(cost, period), foreseen)))
     end
 
     function rule.debit(ahead, cost)

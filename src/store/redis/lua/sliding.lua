@@ -5,9 +5,11 @@
 -- its time in 19 digits, a colon and its cost; no two have the same time. Last comes a tilde and the sum of the costs.
 -- A log says the same under all parameters, so it carries none.
 
-patterns.l = '^([1-9]%d*) ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) ([01]) (%d+)$'
-
-function builders.l(_, key, limit, window, length, per, count_denied, min_gap)
+if family == 'l' then
+    local limit, window, length, per, count_denied, min_gap = match(parameters, '^l ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) ([01]) (%d+)$')
+    if not limit then
+        return nil
+    end
     limit, window, length, per = natural(limit), natural(window), natural(length), natural(per)
     count_denied, min_gap = count_denied == '1', natural(min_gap)
     local now = now()
@@ -204,23 +206,25 @@ function builders.l(_, key, limit, window, length, per, count_denied, min_gap)
     end
 
     -- Log::take_back
-    function rule.refund(log, cost, full_at)
-        local ends = natural(full_at)
-        local time = substring(member(minus(ends, window), 0), 1, 19)
-        local found = redis.call('ZRANGEBYLEX', key, '[' .. time .. ':', '(' .. time .. ';')[1]
-        if equal(ends, word(add(ends, 1))) then
-            -- the last time there is stands for all that are later
-            found = redis.call('ZRANGE', key, -2, -2)[1]
+    if op == 'refund' then
+        function rule.refund(log, cost, full_at)
+            local ends = natural(full_at)
+            local time = substring(member(minus(ends, window), 0), 1, 19)
+            local found = redis.call('ZRANGEBYLEX', key, '[' .. time .. ':', '(' .. time .. ';')[1]
+            if equal(ends, word(add(ends, 1))) then
+                -- the last time there is stands for all that are later
+                found = redis.call('ZRANGE', key, -2, -2)[1]
+            end
+            local at, its_cost = split(found)
+            if not at or not equal(word(add(at, window)), ends) then
+                return log
+            end
+            local left = minus(its_cost, cost)
+            local after = change({ forget = 0, total = log.total }, add(minus(log.total, its_cost), left))
+            after.gone[1] = found
+            after.come[1] = left ~= 0 and member(at, left) or nil
+            return after
         end
-        local at, its_cost = split(found)
-        if not at or not equal(word(add(at, window)), ends) then
-            return log
-        end
-        local left = minus(its_cost, cost)
-        local after = change({ forget = 0, total = log.total }, add(minus(log.total, its_cost), left))
-        after.gone[1] = found
-        after.come[1] = left ~= 0 and member(at, left) or nil
-        return after
     end
 
     function rule.debit(log, cost)

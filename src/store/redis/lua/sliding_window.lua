@@ -1,8 +1,10 @@
 -- Mirrors src/algorithm/sliding_window.rs. Parameters: limit window. State: window, current, previous.
 
-patterns.w = '^([1-9]%d*) ([1-9]%d*)$'
-
-function builders.w(_, _, limit, length)
+if family == 'w' then
+    local limit, length = match(parameters, '^w ([1-9]%d*) ([1-9]%d*)$')
+    if not limit then
+        return nil
+    end
     limit, length = natural(limit), natural(length)
     local now = now()
     local rule = { length = length, divisible = true }
@@ -70,20 +72,22 @@ function builders.w(_, _, limit, length)
         return true, { window = counts.window, current = taken, previous = counts.previous }
     end
 
-    function rule.refund(state, cost, full_at)
-        full_at = natural(full_at)
-        local function forgotten(window)
-            return word(beginning(add(window, 2)))
+    if op == 'refund' then
+        function rule.refund(state, cost, full_at)
+            full_at = natural(full_at)
+            local function forgotten(window)
+                return word(beginning(add(window, 2)))
+            end
+            local current, previous = state.current, state.previous
+            if equal(full_at, forgotten(state.window)) then
+                current = minus(current, cost)
+            elseif state.window ~= 0 and equal(full_at, forgotten(minus(state.window, 1))) then
+                previous = minus(previous, cost)
+            else
+                return some(state)
+            end
+            return some({ window = state.window, current = current, previous = previous })
         end
-        local current, previous = state.current, state.previous
-        if equal(full_at, forgotten(state.window)) then
-            current = minus(current, cost)
-        elseif state.window ~= 0 and equal(full_at, forgotten(minus(state.window, 1))) then
-            previous = minus(previous, cost)
-        else
-            return some(state)
-        end
-        return some({ window = state.window, current = current, previous = previous })
     end
 
     function rule.debit(state, cost)

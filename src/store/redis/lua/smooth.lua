@@ -3,9 +3,11 @@
 -- Parameters: b|w tokens period max_wait ahead stable most cool threshold slope; ahead is the most microseconds that a
 -- debt may reserve. State: next stored.
 
-patterns.m = '^([bw]) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%S+) (%S+)$'
-
-function builders.m(_, key, shape, tokens, period, max_wait, ahead, stable, most, cool, threshold, slope)
+if family == 'm' then
+    local shape, tokens, period, max_wait, ahead, stable, most, cool, threshold, slope = match(parameters, '^m ([bw]) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (%S+) (%S+) (%S+)$')
+    if not shape then
+        return nil
+    end
     max_wait, ahead = natural(max_wait), natural(ahead)
     stable, most, cool = decimal(stable), decimal(most), decimal(cool)
     threshold, slope = decimal(threshold), decimal(slope)
@@ -99,17 +101,19 @@ function builders.m(_, key, shape, tokens, period, max_wait, ahead, stable, most
         return true, charged(rule.synced(state), cost)
     end
 
-    function rule.refund(state, cost, full_at)
-        if digits(state.next) == '18446744073709551615' then
-            return state
+    if op == 'refund' then
+        function rule.refund(state, cost, full_at)
+            if digits(state.next) == '18446744073709551615' then
+                return state
+            end
+            local full = natural(substring(full_at, 1, -4))
+            local stored, earlier = undo(state.stored, double(cost), equal(full, state.next), double(full) - us)
+            local next = minus(state.next, earlier)
+            if less(next, us) then
+                next = least(least(add(next, 2), us), state.next)
+            end
+            return { next = next, stored = stored }
         end
-        local full = natural(substring(full_at, 1, -4))
-        local stored, earlier = undo(state.stored, double(cost), equal(full, state.next), double(full) - us)
-        local next = minus(state.next, earlier)
-        if less(next, us) then
-            next = least(least(add(next, 2), us), state.next)
-        end
-        return { next = next, stored = stored }
     end
 
     function rule.debit(state, cost)

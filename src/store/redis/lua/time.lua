@@ -1,6 +1,6 @@
 -- The one time of this call: that of Redis, to the microsecond, or the one given.
 
-local clock = ARGV[2]
+local op, clock = ARGV[1], ARGV[2]
 local given = clock ~= ''
 local seconds, nanos
 if given then
@@ -57,6 +57,7 @@ local function truncated(x)
     return x > 0 and word(whole(floor(x))) or 0
 end
 
--- Of each family of rules, by the letter that its parameters begin with: what they look like, and what makes a rule of
--- them. A rule is made for one bucket of one call; the functions of those that are not asked for are never made.
-local patterns, builders = {}, {}
+-- The rule of these parameters, for one bucket of one call; nil where they are none. Each family of rules, told by the
+-- letter that its parameters begin with, is a block of this function: the functions of the others are never made.
+local function made(parameters, argument, key)
+    local family = substring(parameters, 1, 1)
