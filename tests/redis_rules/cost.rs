@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use tollgate::algorithm::Manner;
-use tollgate::store::redis::codec::{Clock, Encoded, encode};
 use tollgate::store::redis::{Beside, Bucket, Call, Shared};
+use tollgate::store::redis::{Clock, Encoded, encode};
 use tollgate::units::{LimitKey, Nanos};
 
 use crate::limit::Limit;

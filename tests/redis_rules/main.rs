@@ -20,5 +20,6 @@ mod poison;
 mod script;
 mod server;
 mod slots;
+mod step;
 mod traces;
 mod walk;

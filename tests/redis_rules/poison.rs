@@ -1,8 +1,8 @@
 //! Keys that hold what no script has written: each heals, and none fails a request.
 
 use tollgate::algorithm::{AlgorithmName, Manner};
-use tollgate::store::redis::codec::{Clock, encode, key_name};
 use tollgate::store::redis::{Answer, Beside, Bucket, Call, Shared};
+use tollgate::store::redis::{Clock, encode, key_name};
 use tollgate::units::{LimitKey, Nanos};
 
 use crate::limit::Limit;

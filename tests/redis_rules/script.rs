@@ -1,7 +1,7 @@
 //! Calls of the script, many in one round trip.
 
 use redis::{Connection, Value};
-use tollgate::store::redis::codec::Encoded;
+use tollgate::store::redis::Encoded;
 use tollgate::store::redis::{Answer, BadReply, Bucket, Field, SCRIPT};
 
 /// How many calls are sent at once.
@@ -21,9 +21,7 @@ impl Scripted {
     }
 
     fn load(&mut self) {
-        let script =
-            std::env::var("LUA").map(|path| std::fs::read_to_string(path).unwrap()).unwrap_or(SCRIPT.to_owned());
-        let load = redis::cmd("SCRIPT").arg("LOAD").arg(script).query(&mut self.connection);
+        let load = redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query(&mut self.connection);
         self.sha1 = load.expect("the script compiles");
     }
 

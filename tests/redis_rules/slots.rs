@@ -1,8 +1,8 @@
 //! Slots that lapse, lost scripts, hints, and what a key looks like.
 
 use tollgate::algorithm::{Decision, Manner};
-use tollgate::store::redis::codec::{Clock, encode, key_name};
 use tollgate::store::redis::{Answer, Beside, Bucket, Call, Shared};
+use tollgate::store::redis::{Clock, encode, key_name};
 use tollgate::units::{LimitKey, Nanos};
 
 use crate::limit::Limit;

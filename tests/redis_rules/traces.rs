@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use serde_json::Value as Json;
 use tollgate::algorithm::{Decision, Denial, MAX_WAIT, Manner};
-use tollgate::store::redis::codec::{Clock, Encoded, encode};
 use tollgate::store::redis::{Beside, Bucket, Call, Shared};
+use tollgate::store::redis::{Clock, Encoded, encode};
 use tollgate::units::{LimitKey, Nanos};
 
 use crate::compare;

@@ -1,19 +1,17 @@
 //! Random requests, refunds, debts and changes of limits, first in the model, then in Redis, many in one round trip.
 
-use std::fmt::Write as _;
-
-use tollgate::algorithm::{AlgorithmName, AllCharged, Decision, Denial, Headroom, Manner, Rule};
-use tollgate::store::redis::codec::{Clock, Encoded, encode};
-use tollgate::store::redis::{Beside, Bucket, Call, Shared};
-use tollgate::units::{LimitKey, Nanos};
+use tollgate::algorithm::{AlgorithmName, Decision, Denial, Headroom, Manner};
+use tollgate::store::redis::{Call, Encoded, Shared};
+use tollgate::units::Nanos;
 
 use crate::compare;
 use crate::limit::Limit;
 use crate::limits::{Domain, random_limit};
 use crate::model::{Model, Part};
 use crate::random::Random;
-use crate::script::{Scripted, read};
+use crate::script::Scripted;
 use crate::server::Server;
+use crate::step::{Asked, Expected, Step};
 
 const DAY: u64 = 86_400_000_000_000;
 /// The start of 2026, in nanoseconds since the Unix epoch.
@@ -26,32 +24,6 @@ struct Limited {
     limit: Limit,
     shared: Shared,
     name: String,
-}
-
-/// What is asked of one bucket, on its own feet so that calls can wait to be sent.
-struct Asked {
-    name: String,
-    shared: Shared,
-    cost: u64,
-    manner: Manner,
-    full_at: Option<Nanos>,
-    slot: String,
-}
-
-/// One call and what it should bring about.
-struct Step {
-    call: Call,
-    now: u64,
-    asked: Vec<Asked>,
-    expected: Expected,
-    /// Whether rounding decides, in a rule that is computed with it.
-    edge: bool,
-}
-
-enum Expected {
-    Charged(bool, AllCharged),
-    Each(u64, Vec<AllCharged>),
-    Stands(Vec<Headroom>),
 }
 
 /// A charge that can be taken back.
@@ -308,89 +280,6 @@ impl Walk {
 
 fn holds(algorithm: AlgorithmName) -> bool {
     algorithm.as_str() == "concurrency"
-}
-
-impl Step {
-    fn buckets(&self) -> Vec<Bucket<'_>> {
-        self.asked
-            .iter()
-            .map(|asked| Bucket {
-                limit: &asked.name,
-                rule: &asked.shared,
-                key: LimitKey(7),
-                cost: asked.cost,
-                manner: asked.manner,
-                beside: match asked.full_at {
-                    Some(full_at) => Beside::FullAt(full_at),
-                    None if asked.shared.rule().holds() => Beside::Slot(&asked.slot),
-                    None => Beside::Nothing,
-                },
-            })
-            .collect()
-    }
-
-    fn encode(&self) -> Encoded {
-        let clock = Clock::Given(Nanos::new(self.now));
-        encode(self.call, clock, "t", LimitKey(1), &self.buckets()).unwrap()
-    }
-
-    /// Err with what is different.
-    fn check(&self, reply: &redis::Value) -> Result<(), String> {
-        let buckets = self.buckets();
-        let answer = read(reply, &buckets).map_err(|bad| format!("{bad}: {reply:?}"))?;
-        if answer.now.get() != self.now || answer.healed != 0 {
-            return Err(format!("at {} with {} healed", answer.now.get(), answer.healed));
-        }
-        let rules: Vec<&Rule> = self.asked.iter().map(|asked| asked.shared.rule()).collect();
-        match &self.expected {
-            Expected::Charged(passes, expected) => {
-                compare::charged(&rules, expected, &answer.charged(&buckets))?;
-                if *passes == (answer.granted == 1) { Ok(()) } else { Err(format!("granted {}", answer.granted)) }
-            }
-            Expected::Each(granted, each) => {
-                if answer.granted != *granted {
-                    return Err(format!("granted {} and not {granted}", answer.granted));
-                }
-                for (position, (expected, found)) in each.iter().zip(answer.each(&buckets)).enumerate() {
-                    // of logs only the last is known as it stands
-                    if self.asked.iter().any(|asked| asked.shared.parameters().starts_with('l')) {
-                        let admitted = |all: &AllCharged| -> Vec<bool> {
-                            all.iter().map(|charged| charged.decision.is_admitted()).collect()
-                        };
-                        let bound = self.asked.iter().all(|asked| asked.manner.binds);
-                        if bound && (position as u64) < *granted && admitted(expected) != admitted(&found) {
-                            return Err(format!("{found:?} and not {expected:?}"));
-                        }
-                        continue;
-                    }
-                    compare::charged(&rules, expected, &found)?;
-                }
-                Ok(())
-            }
-            Expected::Stands(expected) => {
-                let found = answer.headrooms(&buckets);
-                let mut all = rules.iter().zip(expected.iter().zip(&found));
-                all.try_for_each(|(rule, (expected, found))| compare::headroom(rule, expected, found))
-            }
-        }
-    }
-
-    fn describe(&self) -> String {
-        let mut text = format!("{:?} at {}:", self.call, self.now);
-        for asked in &self.asked {
-            let _ = write!(
-                text,
-                " {} {} [{}] cost {} {:?} {:?};",
-                asked.name,
-                asked.shared.rule().words(),
-                asked.shared.parameters(),
-                asked.cost,
-                asked.manner,
-                asked.full_at
-            );
-        }
-        text
-    }
 }
 
 /// How many walks of each kind are run, from which seed on.

@@ -77,11 +77,13 @@ if family == 'z' then
         return true, after
     end
 
-    function rule.fits(in_flight, cost, want)
-        if cost == 0 then
-            return want
+    if op == 'partial' then
+        function rule.fits(in_flight, cost, want)
+            if cost == 0 then
+                return want
+            end
+            return least(want, (divide(minus(limit, in_flight or 0), cost)))
         end
-        return least(want, (divide(minus(limit, in_flight or 0), cost)))
     end
 
     -- The sum, and all that has lapsed gone.
@@ -120,19 +122,21 @@ if family == 'z' then
     end
 
     -- A slot that has lapsed while its request went on is held again.
-    function rule.renew(in_flight, cost, healed)
-        for i = #lapsed, 1, -1 do
-            if lapsed[i] == name .. ':' .. digits(cost) then
-                table.remove(lapsed, i)
-                in_flight = add(in_flight or 0, cost)
+    if op == 'renew' then
+        function rule.renew(in_flight, cost, healed)
+            for i = #lapsed, 1, -1 do
+                if lapsed[i] == name .. ':' .. digits(cost) then
+                    table.remove(lapsed, i)
+                    in_flight = add(in_flight or 0, cost)
+                end
             end
+            if healed and not total then
+                redis.call('DEL', key)
+            end
+            in_flight = add(in_flight or 0, hold(cost))
+            settle(in_flight)
+            return in_flight
         end
-        if healed and not total then
-            redis.call('DEL', key)
-        end
-        in_flight = add(in_flight or 0, hold(cost))
-        settle(in_flight)
-        return in_flight
     end
 
     -- The slot of a request that has ended, or was taken back.

@@ -62,11 +62,13 @@ if family == 's' then
     end
 
     -- How many times cost fits, at most want times.
-    function rule.fits(ahead, cost, want)
-        if cost == 0 then
-            return want
+    if op == 'partial' then
+        function rule.fits(ahead, cost, want)
+            if cost == 0 then
+                return want
+            end
+            return least(want, (divide(minus(tolerance, ahead or 0), times(cost, period))))
         end
-        return least(want, (divide(minus(tolerance, ahead or 0), times(cost, period))))
     end
 
     -- Nothing of a charge that was made good before now comes back, see schedule::recoverable.
@@ -90,8 +92,10 @@ if family == 's' then
     end
 
     -- What two nodes know of a TAT: the later one is right.
-    function rule.join(ahead, hint)
-        return greatest(ahead or 0, hint)
+    if argument ~= '' then
+        function rule.join(ahead, hint)
+            return greatest(ahead or 0, hint)
+        end
     end
 
     function rule.idle(ahead)
