@@ -32,7 +32,14 @@ impl InStore {
     fn new(limit: &Configured, rule: Rule) -> Self {
         let store = LocalStore::new();
         let rules = [rule];
-        let spec = LimitSpec { name: &limit.name, algorithm: limit.algorithm, rules: &rules, max_keys: u64::MAX };
+        let spec = LimitSpec {
+            name: &limit.name,
+            algorithm: limit.algorithm,
+            key: 0,
+            afresh: false,
+            rules: &rules,
+            max_keys: u64::MAX,
+        };
         let binding = store.bind(&[spec]);
         Self { store, binding, clock: SystemClock::new() }
     }

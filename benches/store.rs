@@ -37,7 +37,14 @@ impl Tollgate {
         arguments.set("burst", Value::Whole(BURST.into()));
         let rules = [AlgorithmName::Gcra.build(&arguments).expect("sensible")];
         let store = LocalStore::new();
-        let spec = LimitSpec { name: "bench", algorithm: AlgorithmName::Gcra, rules: &rules, max_keys: u64::MAX };
+        let spec = LimitSpec {
+            name: "bench",
+            algorithm: AlgorithmName::Gcra,
+            key: 0,
+            afresh: false,
+            rules: &rules,
+            max_keys: u64::MAX,
+        };
         let binding = store.bind(&[spec]);
         Self { store, binding, clock: SystemClock::new() }
     }

@@ -8,8 +8,10 @@ use pingora::apps::http_app::ServeHttp;
 use pingora::protocols::http::ServerSession;
 
 mod readiness;
+pub mod reloads;
 
 pub use readiness::Readiness;
+use reloads::Reloads;
 
 use crate::proxy::Gateway;
 use crate::telemetry::{TableUsage, Telemetry};
@@ -21,6 +23,7 @@ pub struct Admin {
     telemetry: Telemetry,
     started: Nanos,
     readiness: Arc<Readiness>,
+    reloads: Arc<Reloads>,
 }
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -30,12 +33,18 @@ const JSON: &str = "application/json";
 
 impl Admin {
     /// For `gateway`, ready when `readiness` says so.
-    pub fn new(gateway: Gateway, telemetry: Telemetry, readiness: Arc<Readiness>) -> Self {
+    pub fn new(gateway: Gateway, telemetry: Telemetry, readiness: Arc<Readiness>, reloads: Arc<Reloads>) -> Self {
         let started = gateway.clock.now();
-        Self { gateway, telemetry, started, readiness }
+        Self { gateway, telemetry, started, readiness, reloads }
     }
 
-    fn answer(&self, method: &Method, path: &str) -> (StatusCode, &'static str, String) {
+    async fn answer(&self, method: &Method, path: &str) -> (StatusCode, &'static str, String) {
+        if path == "/-/reload" {
+            return match *method {
+                Method::POST => self.reload().await,
+                _ => (StatusCode::METHOD_NOT_ALLOWED, TEXT, "only POST is served here\n".to_owned()),
+            };
+        }
         if !matches!(*method, Method::GET | Method::HEAD) {
             return (StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET is served here\n".to_owned());
         }
@@ -50,12 +59,36 @@ impl Admin {
             }
             "/readyz" => (StatusCode::OK, TEXT, "ready\n".to_owned()),
             "/status" => (StatusCode::OK, JSON, format!("{:#}\n", self.status())),
-            _ => (StatusCode::NOT_FOUND, TEXT, "here are /metrics, /healthz, /readyz and /status\n".to_owned()),
+            _ => (
+                StatusCode::NOT_FOUND,
+                TEXT,
+                "here are /metrics, /healthz, /readyz, /status and /-/reload\n".to_owned(),
+            ),
         }
     }
 
+    /// Reads the configuration anew, and tells what came of it.
+    async fn reload(&self) -> (StatusCode, &'static str, String) {
+        let Some(attempt) = self.reloads.request().await else {
+            return (StatusCode::SERVICE_UNAVAILABLE, TEXT, "stopping\n".to_owned());
+        };
+        let status = if attempt.is_in_force() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
+        let mut report = attempt.report();
+        let live = self.gateway.live.load();
+        report["in_force"] = serde_json::json!({
+            "config_hash": live.hash,
+            "routes": live.ruleset.matcher.routes().len(),
+            "limits": live.ruleset.limits.len(),
+            "plans": live.ruleset.plans.len(),
+            "upstreams": live.ruleset.upstreams.len(),
+            "credentials": live.directory.credentials(),
+        });
+        (status, JSON, format!("{report:#}\n"))
+    }
+
     fn metrics(&self) -> (StatusCode, &'static str, String) {
-        for usage in self.gateway.store.usage() {
+        let live = self.gateway.live.load();
+        for usage in self.gateway.store.usage(&live.binding) {
             self.telemetry.set_table_usage(&TableUsage {
                 limit: &usage.name,
                 keys: usage.keys,
@@ -67,7 +100,7 @@ impl Admin {
                 ],
             });
         }
-        for pool in &self.gateway.live.load().pools {
+        for pool in &live.pools {
             self.telemetry.set_upstream_health(&pool.upstream.name, pool.healthy());
         }
         match self.telemetry.render() {
@@ -79,13 +112,12 @@ impl Admin {
     fn status(&self) -> serde_json::Value {
         let live = self.gateway.live.load();
         let ruleset = &live.ruleset;
-        let usage = self.gateway.store.usage();
-        let limits = ruleset.limits.iter().map(|limit| {
-            let used = usage.iter().find(|usage| usage.name == limit.name);
+        let usage = self.gateway.store.usage(&live.binding);
+        let limits = ruleset.limits.iter().zip(usage).map(|(limit, usage)| {
             serde_json::json!({
                 "name": limit.name,
                 "algorithm": limit.algorithm.as_str(),
-                "keys": used.map_or(0, |usage| usage.keys),
+                "keys": usage.keys,
                 "max_keys": limit.max_keys,
             })
         });
@@ -99,10 +131,13 @@ impl Admin {
             "uptime_seconds": self.gateway.clock.now().saturating_sub(self.started).as_secs_f64(),
             "stopping": self.readiness.is_stopping(),
             "config_hash": live.hash,
+            "reload": self.reloads.status(),
             "routes": ruleset.matcher.routes().iter().map(|route| route.name.as_str()).collect::<Vec<_>>(),
             "plans": ruleset.plans,
             "limits": limits.collect::<Vec<_>>(),
             "upstreams": upstreams.collect::<Vec<_>>(),
+            "credentials": live.directory.credentials(),
+            "store": { "tables": self.gateway.store.tables() },
         })
     }
 }
@@ -111,8 +146,9 @@ impl Admin {
 impl ServeHttp for Admin {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
         let head = session.req_header();
-        let (status, content_type, body) = self.answer(&head.method, head.uri.path());
-        let body = if head.method == Method::HEAD { String::new() } else { body };
+        let (method, path) = (head.method.clone(), head.uri.path().to_owned());
+        let (status, content_type, body) = self.answer(&method, &path).await;
+        let body = if method == Method::HEAD { String::new() } else { body };
         let mut response = Response::new(body.into_bytes());
         *response.status_mut() = status;
         let length = HeaderValue::from(response.body().len());

@@ -7,6 +7,7 @@
 use crate::ruleset::limit::Limit;
 use crate::ruleset::{AccessLog, ClientAddress, Dialects, Matcher, RequestHead, Ruleset};
 
+mod cost;
 mod customers;
 mod document;
 mod environment;

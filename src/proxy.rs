@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -16,12 +17,14 @@ pub mod admit;
 pub mod connection;
 pub mod context;
 pub mod facts;
+pub mod field;
 pub mod forward;
 pub mod identify;
 pub mod live;
 pub mod own_usage;
 pub mod queue;
 pub mod respond;
+pub mod tally;
 pub mod upstream;
 
 use context::Context;
@@ -110,6 +113,9 @@ impl ProxyHttp for Gateway {
         _digest: Option<&Digest>,
         context: &mut Context,
     ) -> Result<()> {
+        if let Some(tally) = &mut context.tally {
+            tally.reached_upstream();
+        }
         if session.as_mut().is_body_empty() {
             upstream::deadline::set_first_byte(context);
         }
@@ -119,10 +125,13 @@ impl ProxyHttp for Gateway {
     async fn request_body_filter(
         &self,
         _session: &mut Session,
-        _body: &mut Option<Bytes>,
+        body: &mut Option<Bytes>,
         end_of_stream: bool,
         context: &mut Context,
     ) -> Result<()> {
+        if let (Some(tally), Some(body)) = (&mut context.tally, body) {
+            tally.request_body(body.len());
+        }
         if end_of_stream {
             upstream::deadline::set_first_byte(context);
         }
@@ -146,8 +155,24 @@ impl ProxyHttp for Gateway {
     ) -> Result<()> {
         if !response.status.is_informational() {
             upstream::answered(context);
+            if let Some(tally) = &mut context.tally {
+                tally.response_head(&context.live.ruleset, &context.method, response);
+            }
         }
         Ok(())
+    }
+
+    fn response_body_filter(
+        &self,
+        _session: &mut Session,
+        body: &mut Option<Bytes>,
+        end_of_stream: bool,
+        context: &mut Context,
+    ) -> Result<Option<Duration>> {
+        if let Some(tally) = &mut context.tally {
+            tally.response_body(&context.live.ruleset, body.as_deref().unwrap_or_default(), end_of_stream);
+        }
+        Ok(None)
     }
 
     async fn response_filter(

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 
 use crate::units::Nanos;
 
+pub mod changes;
 pub mod charges;
 pub mod cost;
 pub mod host;

@@ -11,35 +11,29 @@ use pingora::server::configuration::ServerConf;
 use pingora::services::background::background_service;
 
 mod listen;
+pub mod reload;
 pub mod sample;
 mod shutdown;
 mod upkeep;
 
 use self::listen::{Announcement, Doors, Listening};
+use self::reload::{Origin, Parts, Reloader};
+use crate::admin::reloads::Reloads;
 use crate::admin::{Admin, Readiness};
 use crate::clock::{Clock, SystemClock};
-use crate::customers::Directory;
 use crate::proxy::connection::Edge;
 use crate::proxy::live::Live;
 use crate::proxy::{Gateway, Shared};
-use crate::ruleset::Ruleset;
 use crate::ruleset::key::KeyHasher;
 use crate::store::{LocalStore, Store};
 use crate::telemetry::Telemetry;
 
 /// What a gateway is made of.
-#[derive(Debug)]
 pub struct Setup {
-    /// Where clients connect to.
-    pub listeners: Vec<SocketAddr>,
-    /// Where operators connect to.
-    pub admin: SocketAddr,
-    /// The rules.
-    pub ruleset: Ruleset,
-    /// The customers.
-    pub directory: Directory,
-    /// Identifies the configuration's text.
-    pub hash: String,
+    /// What its configuration says.
+    pub parts: Parts,
+    /// Where that comes from, to be read again; `None` where it does not change.
+    pub origin: Option<Origin>,
     /// Where to serve the sample upstream, if at all.
     pub sample: Option<SocketAddr>,
 }
@@ -72,13 +66,16 @@ pub struct Prepared {
     admin: TcpListener,
     sample: Option<TcpListener>,
     announcement: Announcement,
+    origin: Option<Origin>,
+    warnings: Vec<String>,
     gateway: Gateway,
     telemetry: Telemetry,
 }
 
 /// Does everything that can fail.
 pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
-    let Setup { listeners: clients, admin: operators, ruleset, directory, hash, sample } = setup;
+    let Setup { parts, origin, sample } = setup;
+    let Parts { listeners: clients, admin: operators, rules, warnings } = parts;
     let fails = |address| move |error| StartError::Bind { address, error };
     for address in clients.iter().chain([&operators]).chain(&sample) {
         listen::probe(*address).map_err(fails(*address))?;
@@ -96,8 +93,8 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let telemetry = Telemetry::new()?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let store = Arc::new(Store::Local(LocalStore::new()));
-    let live = Live::new(ruleset, directory, hash, &store, &telemetry);
-    telemetry.ruleset_in_force(&live.hash, clock.now());
+    let live = Live::new(rules, None, &store, &telemetry);
+    telemetry.reload_applied(&live.hash, clock.now());
     let gateway = Gateway::new(Shared {
         live: ArcSwap::from_pointee(live),
         store,
@@ -105,27 +102,32 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         hasher: KeyHasher::new(&rand::random()),
         active: Arc::default(),
     });
-    Ok(Prepared { listeners, admin, sample, announcement: Announcement { clients, operators }, gateway, telemetry })
+    let announcement = Announcement { clients, operators };
+    Ok(Prepared { listeners, admin, sample, announcement, origin, warnings, gateway, telemetry })
 }
 
 impl Prepared {
     /// Runs the gateway until it is told to stop. Returns when the requests in flight are finished.
     pub fn run(self) {
-        let Self { listeners, admin, sample, announcement, gateway, telemetry } = self;
+        let Self { listeners, admin, sample, announcement, origin, warnings, gateway, telemetry } = self;
         let mut server = Server::new_with_opt_and_conf(None, configuration());
         server.bootstrap();
         let services = listeners.len() + 1 + usize::from(sample.is_some());
         let readiness = Arc::new(Readiness::new(services));
         let doors = Arc::new(Doors::new(Arc::clone(&readiness), announcement, Arc::clone(&gateway.clock)));
         add_proxies(&mut server, listeners, &gateway, &doors);
-        let app = HttpServer::new_app(Admin::new(gateway.clone(), telemetry, Arc::clone(&readiness)));
+        let (reloads, asked) = Reloads::new(gateway.clock.now(), warnings);
+        let reloads = Arc::new(reloads);
+        let app = Admin::new(gateway.clone(), telemetry.clone(), Arc::clone(&readiness), Arc::clone(&reloads));
+        let app = HttpServer::new_app(app);
         server.add_service(Listening::new("admin".to_owned(), vec![admin], app, Arc::clone(&doors)));
-        server.add_service(background_service("upkeep", upkeep::Upkeep::new(gateway.clone())));
+        let reloader = Reloader::new(gateway.clone(), telemetry, (Arc::clone(&reloads), asked), origin);
+        server.add_service(background_service("upkeep", upkeep::Upkeep::new(gateway.clone(), reloader)));
         if let Some(listener) = sample {
             let app = HttpServer::new_app(sample::Sample);
             server.add_service(Listening::new("sample upstream".to_owned(), vec![listener], app, doors));
         }
-        shutdown::run_until_idle(server, &gateway, readiness);
+        shutdown::run_until_idle(server, &gateway, readiness, reloads);
     }
 }
 

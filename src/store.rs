@@ -11,14 +11,18 @@ pub use local::{Binding, LocalStore};
 use crate::algorithm::{AlgorithmName, AllCharged, Charge, Completion, Rule};
 use crate::units::Nanos;
 
-/// A limit as a store has to know it. Its states belong to `name` and `algorithm`: a limit that comes back with other
-/// rules finds them again.
+/// A limit as a store has to know it. Its states belong to `name`, `algorithm` and `key`: a limit that comes back with
+/// other rules finds them again.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitSpec<'a> {
     /// The limit's name.
     pub name: &'a str,
     /// Its algorithm.
     pub algorithm: AlgorithmName,
+    /// What its keys are made of: keys of another kind mean somebody else.
+    pub key: u64,
+    /// Whether states that it left are forgotten.
+    pub afresh: bool,
     /// All parameters that charges may refer to.
     pub rules: &'a [Rule],
     /// How many keys may be remembered.
@@ -51,6 +55,9 @@ pub enum Store {
 
 impl Store {
     /// Makes `limits` known; charges refer to them by their position. States of limits that were known before stay.
+    ///
+    /// States of limits that no binding knows any more are kept until they are as good as new, in case the limit comes
+    /// back; those of a bounded number of limits.
     pub fn bind(&self, limits: &[LimitSpec<'_>]) -> Binding {
         match self {
             Self::Local(store) => store.bind(limits),
@@ -96,10 +103,17 @@ impl Store {
         }
     }
 
-    /// How full the tables are.
-    pub fn usage(&self) -> Vec<Usage> {
+    /// How full the tables of `binding` are, in the order of its limits.
+    pub fn usage(&self, binding: &Binding) -> Vec<Usage> {
         match self {
-            Self::Local(store) => store.usage(),
+            Self::Local(store) => store.usage(binding),
+        }
+    }
+
+    /// How many tables there are, those included that are kept for limits that may come back.
+    pub fn tables(&self) -> usize {
+        match self {
+            Self::Local(store) => store.tables(),
         }
     }
 }

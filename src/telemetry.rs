@@ -7,7 +7,11 @@
 pub mod logging;
 pub mod meters;
 pub mod names;
+mod series;
 
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 use prometheus::core::Collector;
 use prometheus::{
     Gauge, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
@@ -15,6 +19,7 @@ use prometheus::{
 
 use names::Name;
 
+use crate::ruleset::Ruleset;
 use crate::units::Nanos;
 
 /// All metrics of a process.
@@ -27,6 +32,7 @@ pub struct Telemetry {
     http_in_flight: IntGaugeVec,
     limit_requests: IntCounterVec,
     limit_tokens: IntCounterVec,
+    limit_cost_invalid: IntCounterVec,
     limit_near: IntCounterVec,
     limit_utilization: HistogramVec,
     limit_wait: HistogramVec,
@@ -43,6 +49,8 @@ pub struct Telemetry {
     last_reload_successful: IntGauge,
     last_reload_success: Gauge,
     config_info: IntGaugeVec,
+    /// Held while one hash of [`Self::config_info`] takes the place of another: a scrape sees exactly one.
+    exchange: Arc<Mutex<()>>,
 }
 
 /// How full one limit's table is, as shown at a scrape.
@@ -71,6 +79,7 @@ impl Telemetry {
             http_in_flight: gauge(&registry, &names::HTTP_REQUESTS_IN_FLIGHT)?,
             limit_requests: counter(&registry, &names::LIMIT_REQUESTS)?,
             limit_tokens: counter(&registry, &names::LIMIT_TOKENS)?,
+            limit_cost_invalid: counter(&registry, &names::LIMIT_COST_INVALID)?,
             limit_near: counter(&registry, &names::LIMIT_NEAR)?,
             limit_utilization: histogram(&registry, &names::LIMIT_UTILIZATION, names::RATIO)?,
             limit_wait: histogram(&registry, &names::LIMIT_WAIT, names::WAIT_SECONDS)?,
@@ -92,8 +101,12 @@ impl Telemetry {
                 Gauge::with_opts(opts(&names::CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP))?,
             )?,
             config_info: gauge(&registry, &names::CONFIG_INFO)?,
+            exchange: Arc::default(),
             registry,
         };
+        for result in ["success", "unchanged", "failure"] {
+            telemetry.reloads.with_label_values(&[result]);
+        }
         let build = gauge(&telemetry.registry, &names::BUILD_INFO)?;
         build
             .with_label_values(&[env!("CARGO_PKG_VERSION"), option_env!("TOLLGATE_REVISION").unwrap_or("unknown")])
@@ -105,16 +118,59 @@ impl Telemetry {
 
     /// The text exposition format.
     pub fn render(&self) -> Result<String, prometheus::Error> {
-        TextEncoder::new().encode_to_string(&self.registry.gather())
+        let exchange = self.exchange.lock();
+        let families = self.registry.gather();
+        drop(exchange);
+        TextEncoder::new().encode_to_string(&families)
     }
 
-    /// A ruleset with this hash came into force at `now`.
-    pub fn ruleset_in_force(&self, hash: &str, now: Nanos) {
-        self.reloads.with_label_values(&["success"]).inc();
-        self.last_reload_successful.set(1);
-        self.last_reload_success.set(now.as_secs_f64());
+    /// A configuration came into force at `now`; `hash` is of its text.
+    pub fn reload_applied(&self, hash: &str, now: Nanos) {
+        let exchange = self.exchange.lock();
         self.config_info.reset();
         self.config_info.with_label_values(&[hash]).set(1);
+        drop(exchange);
+        self.reload_ended("success", now);
+    }
+
+    /// A configuration that was read at `now` is the one that is in force already.
+    pub fn reload_unchanged(&self, now: Nanos) {
+        self.reload_ended("unchanged", now);
+    }
+
+    fn reload_ended(&self, result: &str, now: Nanos) {
+        self.reloads.with_label_values(&[result]).inc();
+        self.last_reload_successful.set(1);
+        self.last_reload_success.set(now.as_secs_f64());
+    }
+
+    /// A configuration was refused; the one before stays in force.
+    pub fn reload_refused(&self) {
+        self.reloads.with_label_values(&["failure"]).inc();
+        self.last_reload_successful.set(0);
+    }
+
+    /// Drops the series of routes, limits, plans and upstreams that are in none of `rulesets`.
+    ///
+    /// To be called when no request is handled any more under another ruleset: it would count where nobody looks.
+    pub fn retain(&self, rulesets: &[&Ruleset]) {
+        let wanted = series::Wanted::of(rulesets);
+        let keep = |labels: &series::Labels<'_>| wanted.has(labels);
+        series::retain(&self.http_requests, keep);
+        series::retain(&self.http_duration, keep);
+        series::retain(&self.http_upstream_duration, keep);
+        series::retain(&self.http_in_flight, keep);
+        series::retain(&self.limit_requests, keep);
+        series::retain(&self.limit_tokens, keep);
+        series::retain(&self.limit_near, keep);
+        series::retain(&self.limit_utilization, keep);
+        series::retain(&self.limit_wait, keep);
+        series::retain(&self.limit_retry_after, keep);
+        series::retain(&self.limit_cost_invalid, keep);
+        series::retain(&self.limit_keys, keep);
+        series::retain(&self.limit_keys_max, keep);
+        series::retain(&self.limit_keys_evicted, keep);
+        series::retain(&self.upstream_healthy, keep);
     }
 
     /// How full the tables are, to be called before [`Telemetry::render`].

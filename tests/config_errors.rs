@@ -83,8 +83,8 @@ fn bytes_that_are_no_text_are_refused_where_they_stand() {
         "nul.yaml:2:7: holds the invisible character U+0000\n  expected: text; in quotes, `\\u` stands for such characters\n"
     );
     assert_eq!(
-        check_bytes("large.yaml", &vec![b'#'; (1 << 20) + 1]),
-        "large.yaml: is larger than 1024 KiB\n  hint: customers belong in the file that `customers.directory` names\n"
+        check_bytes("large.yaml", &vec![b'#'; (8 << 20) + 1]),
+        "large.yaml: is larger than 8192 KiB\n  hint: customers belong in the file that `customers.directory` names\n"
     );
 }
 

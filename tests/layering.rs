@@ -21,6 +21,7 @@ const PURE: &[&str] =
 const LAYERS: &[Layer] = &[
     Layer { module: "units", may_use: &[], never: PURE },
     Layer { module: "clock", may_use: &["units"], never: &["tokio::"] },
+    Layer { module: "files", may_use: &[], never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"] },
     Layer { module: "algorithm", may_use: &["units"], never: PURE },
     Layer {
         module: "ruleset",
@@ -66,7 +67,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "runtime",
-        may_use: &["units", "clock", "ruleset", "customers", "store", "telemetry", "proxy", "admin"],
+        may_use: &["units", "clock", "files", "ruleset", "customers", "store", "telemetry", "proxy", "admin"],
         never: &["saphyr"],
     },
     Layer {
@@ -75,6 +76,7 @@ const LAYERS: &[Layer] = &[
             "units",
             "algorithm",
             "clock",
+            "files",
             "ruleset",
             "config",
             "customers",

@@ -21,7 +21,7 @@ fn gcra(per_second: u64, burst: u64) -> Rule {
 }
 
 fn spec<'a>(name: &'a str, rules: &'a [Rule], max_keys: u64) -> LimitSpec<'a> {
-    LimitSpec { name, algorithm: AlgorithmName::Gcra, rules, max_keys }
+    LimitSpec { name, algorithm: AlgorithmName::Gcra, key: 0, afresh: false, rules, max_keys }
 }
 
 fn charge(limit: usize, key: u128) -> Charge {
@@ -115,12 +115,12 @@ fn a_full_table_sends_new_keys_to_one_bucket_and_never_refills_a_spent_one() {
     let strangers = (1000..3000).filter(|key| one(&store, &binding, *key, START)).count();
     assert_eq!(strangers, 2, "all new keys share one bucket");
     assert!((0..100).all(|key| !one(&store, &binding, key, START)), "spent keys stay spent");
-    let usage = &store.usage()[0];
+    let usage = &store.usage(&binding)[0];
     assert_eq!((usage.keys, usage.overflowed), (101, 2000));
 
     let later = START.saturating_add(Nanos::from_secs(10));
     assert!(one(&store, &binding, 5000, later), "expired keys make room");
-    assert!(store.usage()[0].evicted_expired > 0);
+    assert!(store.usage(&binding)[0].evicted_expired > 0);
 }
 
 #[test]
@@ -133,10 +133,10 @@ fn sweeping_forgets_what_is_as_good_as_new_and_nothing_else() {
     }
     let soon = START.saturating_add(Nanos::new(999_999_999));
     (0..8).for_each(|part| store.sweep(part, 8, soon));
-    assert_eq!(store.usage()[0].keys, 1000);
+    assert_eq!(store.usage(&binding)[0].keys, 1000);
     let then = START.saturating_add(Nanos::SECOND);
     (0..8).for_each(|part| store.sweep(part, 8, then));
-    assert_eq!(store.usage()[0].keys, 0);
+    assert_eq!(store.usage(&binding)[0].keys, 0);
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn a_slot_taken_from_the_common_bucket_is_given_back_there() {
     let mut arguments = Arguments::default();
     arguments.set("limit", Value::Whole(1));
     let rules = [AlgorithmName::Concurrency.build(&arguments).unwrap()];
-    let spec = LimitSpec { name: "l", algorithm: AlgorithmName::Concurrency, rules: &rules, max_keys: 1 };
+    let spec = LimitSpec { rules: &rules, algorithm: AlgorithmName::Concurrency, ..spec("l", &[], 1) };
     let binding = store.bind(&[spec]);
     let end = Completion { latency: Nanos::SECOND, measured: true };
     for round in 0..10 {
@@ -193,8 +193,59 @@ fn a_slot_taken_from_the_common_bucket_is_given_back_there() {
         assert!(admitted(&store.charge(&binding, &mut stranger, START)), "round {round}");
         store.complete(&binding, &known, end, START);
         store.complete(&binding, &stranger, end, START);
-        assert_eq!(store.usage()[0].keys, 0);
+        assert_eq!(store.usage(&binding)[0].keys, 0);
     }
+}
+
+#[test]
+fn a_limit_that_comes_back_finds_its_states_again() {
+    let store = LocalStore::new();
+    let (rules, later) = ([gcra(1, 10)], START.saturating_add(Nanos::SECOND));
+    let spent = |binding: &Binding| !one(&store, binding, 1, START);
+    let first = store.bind(&[spec("l", &rules, 10)]);
+    (0..10).for_each(|_| assert!(one(&store, &first, 1, START)));
+    drop(first);
+    drop(store.bind(&[spec("other", &rules, 10)]));
+    assert!(!spent(&store.bind(&[LimitSpec { key: 1, ..spec("l", &rules, 10) }])), "other keys are other callers");
+    store.sweep(0, 1, later);
+    assert!(spent(&store.bind(&[spec("l", &rules, 10)])));
+}
+
+#[test]
+fn a_limit_that_starts_afresh_forgets_and_counts_on() {
+    let store = LocalStore::new();
+    let rules = [gcra(1, 1)];
+    let before = store.bind(&[spec("l", &rules, 1)]);
+    assert!(one(&store, &before, 1, START) && !one(&store, &before, 1, START));
+    assert!(one(&store, &before, 2, START), "the common bucket");
+    let after = store.bind(&[LimitSpec { afresh: true, ..spec("l", &rules, 1) }]);
+    assert_eq!((store.usage(&after)[0].keys, store.usage(&after)[0].overflowed), (0, 1));
+    assert!(one(&store, &after, 1, START));
+    assert!(!one(&store, &before, 1, START), "requests that began before are charged where they began");
+    let third = store.bind(&[spec("l", &rules, 1)]);
+    assert!(!one(&store, &third, 1, START), "once");
+    drop(before);
+    store.sweep(0, 1, START);
+    assert_eq!(store.tables(), 1);
+}
+
+#[test]
+fn tables_of_limits_that_are_gone_go_when_they_are_empty_or_too_many() {
+    let store = LocalStore::new();
+    let rules = [gcra(1, 2)];
+    let mut most = 0;
+    for round in 0..1000 {
+        let binding = store.bind(&[spec(&format!("l{round}"), &rules, 10), spec("kept", &rules, 10)]);
+        assert_eq!(one(&store, &binding, 1, START), true);
+        assert_eq!(admitted(&store.charge(&binding, &mut [charge(1, 1)], START)), round < 2, "round {round}");
+        most = most.max(store.tables());
+    }
+    assert!((10..100).contains(&most), "{most}");
+    let binding = store.bind(&[spec("kept", &rules, 10)]);
+    store.sweep(0, 1, START.saturating_add(Nanos::from_secs(10)));
+    store.sweep(0, 1, START.saturating_add(Nanos::from_secs(10)));
+    assert_eq!(store.tables(), 1);
+    assert!(one(&store, &binding, 1, START.saturating_add(Nanos::from_secs(10))));
 }
 
 #[test]
@@ -226,7 +277,7 @@ fn a_limit_that_is_only_asked_denies_and_takes_nothing() {
     for _ in 0..3 {
         assert!(admitted(&store.charge(&binding, &mut [mannered(0, 1, ASKS)], START)));
     }
-    assert_eq!(store.usage()[0].keys, 0);
+    assert_eq!(store.usage(&binding)[0].keys, 0);
     assert!(one(&store, &binding, 1, START));
     assert!(!admitted(&store.charge(&binding, &mut [mannered(0, 1, ASKS), charge(1, 1)], START)));
     assert_eq!(remaining(&store, &binding, 1, 1), Some(1));
@@ -255,7 +306,7 @@ fn a_debit_goes_below_nothing_and_a_full_table_leaves_it_to_the_common_bucket() 
     let asked = || store.charge(&binding, &mut [charge(0, 1)], START)[0].decision;
     assert_eq!(asked(), Decision::later(Nanos::from_secs(4)));
     store.debit(&binding, &[Charge { cost: 5, ..charge(0, 2) }], START);
-    assert_eq!(store.usage()[0].overflowed, 1);
+    assert_eq!(store.usage(&binding)[0].overflowed, 1);
     assert!(!one(&store, &binding, 3, START), "other new keys meet the debt");
 }
 

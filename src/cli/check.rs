@@ -141,7 +141,10 @@ impl LimitReport {
             OverLimit::Delay { max_wait, max_waiting, .. } => Some((max_wait, max_waiting)),
             OverLimit::Deny(_) => None,
         };
-        Self::new(&limit.name, limit.algorithm, Some(&limit.key), named.chain(rest).collect(), delay)
+        let mut report = Self::new(&limit.name, limit.algorithm, Some(&limit.key), named.chain(rest).collect(), delay);
+        let costs = [("cost", limit.cost.words()), ("charged", limit.charge.words())];
+        report.lines.extend(costs.into_iter().filter_map(|(what, words)| Some((what.to_owned(), words?))));
+        report
     }
 
     fn of_spec(spec: &LimitSpec, plans: &[String]) -> Self {

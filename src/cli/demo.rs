@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 
 use clap::Args;
 
-use crate::cli::run::{RunError, assemble};
+use crate::cli::run::{RunError, parts};
 use crate::cli::source::{self, Source};
 use crate::config;
 use crate::customers::Directory;
-use crate::runtime;
+use crate::runtime::{self, Setup};
 use crate::telemetry::logging;
 
 const CONFIG: &str = include_str!("../../config/tollgate.yaml");
@@ -38,9 +38,9 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
         node.address = args.upstream.to_string();
     }
     let directory = source::directory::load(CUSTOMERS, "config/customers.csv", &loaded.overrides)?;
-    let directory = Directory::File(directory);
-    let mut setup = assemble(Source { loaded, directory, text: CONFIG.to_owned() });
-    setup.sample = Some(args.upstream);
+    let directory = Directory::File(directory).into();
+    let parts = parts(Source { loaded, directory, text: CONFIG.to_owned() });
+    let setup = Setup { parts, origin: None, sample: Some(args.upstream) };
     let prepared = runtime::prepare(setup).map_err(RunError::Demo)?;
     introduce(args, out)?;
     let guard = logging::start()?;

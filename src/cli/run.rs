@@ -1,13 +1,13 @@
 //! `tollgate run`: the gateway.
 
-use std::hash::Hasher;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use siphasher::sip128::{Hasher128, SipHasher13};
 
-use crate::cli::source::{self, Source};
+use crate::cli::source::{self, Kept, Source};
 use crate::config::Problems;
+use crate::files::{self, Seen};
+use crate::runtime::reload::{Loader, Origin, Parts, Reading, Rules};
 use crate::runtime::{self, Setup, StartError};
 use crate::telemetry::logging;
 
@@ -41,32 +41,62 @@ pub enum RunError {
 
 /// Runs the gateway until it is told to stop.
 pub fn execute(args: &RunArgs) -> Result<(), RunError> {
-    let source = source::open(&args.config)?;
+    let mut loader = FileLoader::new(&args.config);
+    let (files, source) = loader.read();
+    let parts = parts(source?);
     let guard = logging::start()?;
-    for warning in &source.loaded.warnings {
+    for warning in &parts.warnings {
         tracing::warn!("{warning}");
     }
-    let setup = assemble(source);
-    runtime::prepare(setup)?.run();
+    let origin = Some(Origin { loader: Box::new(loader), files });
+    runtime::prepare(Setup { parts, origin, sample: None })?.run();
     drop(guard);
     Ok(())
 }
 
-/// A gateway from a configuration and what it names.
-pub(super) fn assemble(Source { loaded, directory, text }: Source) -> Setup {
-    Setup {
+/// What a configuration and what it names say to a gateway.
+pub(super) fn parts(Source { loaded, directory, text }: Source) -> Parts {
+    Parts {
         listeners: loaded.server.listeners,
         admin: loaded.server.admin,
-        ruleset: loaded.ruleset,
-        directory,
-        hash: hash(&text),
-        sample: None,
+        rules: Rules { ruleset: loaded.ruleset, directory, hash: hash(&text) },
+        warnings: loaded.warnings.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// Reads a configuration from its file, again and again.
+struct FileLoader {
+    config: PathBuf,
+    kept: Kept,
+}
+
+impl FileLoader {
+    fn new(config: &Path) -> Self {
+        Self { config: config.to_owned(), kept: Kept::default() }
+    }
+
+    fn read(&mut self) -> (Vec<Seen>, Result<Source, Problems>) {
+        let mut files = Vec::new();
+        let source = source::open_again(&self.config, &mut self.kept, &mut files);
+        if let Ok(source) = &source {
+            self.kept.server.get_or_insert_with(|| source.loaded.server.clone());
+        }
+        (files, source)
+    }
+}
+
+impl Loader for FileLoader {
+    fn load(&mut self) -> Reading {
+        let (files, source) = self.read();
+        let outcome = source.map(parts).map_err(|problems| {
+            let more = (problems.more > 0).then(|| format!("and {} more", problems.more));
+            problems.errors.iter().map(ToString::to_string).chain(more).collect()
+        });
+        Reading { files, outcome }
     }
 }
 
 /// Identifies a text: the same everywhere, to see whether nodes run the same configuration.
 fn hash(text: &str) -> String {
-    let mut hasher = SipHasher13::new();
-    hasher.write(text.as_bytes());
-    format!("{:032x}", hasher.finish128().as_u128())
+    format!("{:032x}", files::hash(text.as_bytes()))
 }

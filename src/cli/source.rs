@@ -1,11 +1,12 @@
 //! The configuration as files: what `run` and `check` read, so that they refuse the same.
 
-use std::fs::File;
-use std::io::Read;
+use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
-use crate::config::{self, Limits, Loaded, Mark, Place, Problem, Problems};
+use crate::config::{self, Limits, Loaded, Mark, Place, Problem, Problems, Server};
 use crate::customers::Directory;
+use crate::files::{self, Seen, Unreadable};
 
 pub mod directory;
 
@@ -15,35 +16,77 @@ pub struct Source {
     /// The configuration.
     pub loaded: Loaded,
     /// Its customers; nobody if it names no directory.
-    pub directory: Directory,
+    pub directory: Arc<Directory>,
     /// The configuration's text.
     pub text: String,
 }
 
+/// What is kept between two readings of the same configuration.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// The addresses in force, which cannot change.
+    pub server: Option<Server>,
+    directory: Option<directory::Kept>,
+}
+
 /// Reads a configuration and the directory that it names, which lies relative to the configuration.
 pub fn open(path: &Path) -> Result<Source, Problems> {
-    let text = read_config(path)?;
-    let loaded =
-        config::load(&text, &name(path), &environment).map_err(|problems| with_directory(problems, path, &text))?;
+    open_again(path, &mut Kept::default(), &mut Vec::new())
+}
+
+/// The same, with what was `kept` as far as nothing about it changed. `seen` gets every file that was looked at.
+pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<Source, Problems> {
+    let text = read_config_seen(path, seen)?;
+    let loaded = config::load(&text, &name(path), &environment)
+        .map_err(|problems| with_directory(problems, path, &text, seen))?;
+    let with_warnings = |problems| Problems { warnings: loaded.warnings.clone(), ..problems };
+    if let Some(server) = &kept.server {
+        refuse_addresses(&name(path), server, &loaded.server).map_err(with_warnings)?;
+    }
     let directory = match &loaded.directory {
-        None => Directory::Nobody,
-        Some(named) => directory::open(path, named, &loaded.overrides)
-            .map_err(|problems| Problems { warnings: loaded.warnings.clone(), ..problems })?,
+        None => Arc::default(),
+        Some(named) => {
+            directory::open(path, named, &loaded.overrides, &mut kept.directory, seen).map_err(with_warnings)?
+        }
     };
     Ok(Source { loaded, directory, text })
 }
 
 /// Adds what is wrong with the directory that a refused configuration names.
-fn with_directory(mut problems: Problems, path: &Path, text: &str) -> Problems {
+fn with_directory(mut problems: Problems, path: &Path, text: &str, seen: &mut Vec<Seen>) -> Problems {
     let file = name(path);
     let opened = config::load_directory(text, &file, &environment)
-        .map(|(overrides, named)| directory::open_file(path, &named, &overrides));
+        .map(|(overrides, named)| directory::open_file(path, &named, &overrides, seen));
     if let Some(Err(others)) = opened {
         problems.errors.extend(others.errors);
         problems.errors.sort_by_key(|problem| (*problem.place.file != *file, problem.place.mark));
         problems.more = problems.more.saturating_add(others.more);
     }
     problems
+}
+
+/// Refuses other addresses than those in force.
+fn refuse_addresses(file: &str, in_force: &Server, wanted: &Server) -> Result<(), Problems> {
+    let listed = |addresses: &[SocketAddr]| {
+        let mut addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        addresses.sort_unstable();
+        addresses.join(", ")
+    };
+    let pairs = [
+        ("listeners", listed(&in_force.listeners), listed(&wanted.listeners)),
+        ("admin.address", in_force.admin.to_string(), wanted.admin.to_string()),
+    ];
+    let changed = pairs.into_iter().filter(|(_, in_force, wanted)| in_force != wanted);
+    let errors: Vec<Problem> = changed
+        .map(|(path, in_force, wanted)| {
+            let place = Place { file: file.into(), mark: None, path: path.to_owned() };
+            Problem::error(place, "cannot change while tollgate runs")
+                .found(wanted)
+                .expected(format!("{in_force}, as at the start"))
+                .hint("restart tollgate for other addresses; nothing of this file is in force before")
+        })
+        .collect();
+    if errors.is_empty() { Ok(()) } else { Err(Problems { errors, warnings: Vec::new(), more: 0 }) }
 }
 
 /// Reads the limits of a configuration, which may hold nothing else.
@@ -53,11 +96,17 @@ pub fn open_limits(path: &Path) -> Result<Limits, Problems> {
 
 /// Reads the text of a configuration. What is larger than a configuration may be is not read to its end.
 pub fn read_config(path: &Path) -> Result<String, Problems> {
-    let bytes = read(path, config::MAX_BYTES).map_err(|reason| {
+    read_config_seen(path, &mut Vec::new())
+}
+
+fn read_config_seen(path: &Path, seen: &mut Vec<Seen>) -> Result<String, Problems> {
+    let (bytes, looked) = files::read(path, config::MAX_BYTES);
+    seen.push(looked);
+    let bytes = bytes.map_err(|reason| {
         let problem = problem(&name(path), None, reason.to_string());
         refuse(match reason {
             Unreadable::TooLarge(_) => problem.hint("customers belong in the file that `customers.directory` names"),
-            Unreadable::Failed(_) => problem,
+            Unreadable::Failed(_) | Unreadable::NoFile(_) => problem,
         })
     })?;
     decode(bytes, path)
@@ -70,27 +119,6 @@ pub fn environment(name: &str) -> Option<String> {
 
 fn name(path: &Path) -> String {
     path.display().to_string()
-}
-
-/// Why a file is not read, to be said after its name.
-#[derive(Debug, thiserror::Error)]
-enum Unreadable {
-    #[error("cannot be read: {0}")]
-    Failed(std::io::Error),
-    #[error("is larger than {} KiB", .0 >> 10)]
-    TooLarge(usize),
-}
-
-/// At most one byte more than `most`: enough to tell that it is too much.
-fn read(path: &Path, most: usize) -> Result<Vec<u8>, Unreadable> {
-    let mut bytes = Vec::new();
-    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
-    let done = File::open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes));
-    done.map_err(Unreadable::Failed)?;
-    match bytes.len() > most {
-        true => Err(Unreadable::TooLarge(most)),
-        false => Ok(bytes),
-    }
 }
 
 fn decode(bytes: Vec<u8>, path: &Path) -> Result<String, Problems> {

@@ -36,6 +36,11 @@ pub struct RedisHash {
 }
 
 impl RedisHash {
+    /// The same, wherever the password's file is named.
+    pub fn without_file(&self) -> Self {
+        Self { server: RedisServer { password_file: None, ..self.server.clone() }, ..self.clone() }
+    }
+
     /// How long an answer is good for where the configuration says nothing.
     pub const DEFAULT_TTL: Nanos = Nanos::from_secs(60);
     /// The same of an answer that nobody has the credential.

@@ -16,8 +16,8 @@ mod builder;
 
 use builder::Builder;
 
-/// The longest text that is read: room for thousands of routes. Customers are not in it, but in their directory.
-pub const MAX_BYTES: usize = 1 << 20;
+/// The longest text that is read: room for ten thousand routes. Customers are not in it, but in their directory.
+pub const MAX_BYTES: usize = 8 << 20;
 
 /// The most characters that begin or separate values within one pair of brackets: the parser looks ahead to the closing
 /// one, which takes memory for each of them.
@@ -29,10 +29,10 @@ const MAX_DEPTH: usize = 32;
 const TOO_DEEP: &str = "values are nested more than 32 levels deep";
 
 /// The most values in a document, those that aliases repeat counted each time.
-const MAX_NODES: usize = 100_000;
+const MAX_NODES: usize = 400_000;
 
 /// The most bytes of text in all values, those that aliases repeat counted each time.
-const MAX_TEXT: usize = 2 * MAX_BYTES;
+const MAX_TEXT: usize = MAX_BYTES;
 
 /// A value and where it begins.
 #[derive(Debug)]

@@ -6,8 +6,7 @@ pub(super) const TOP: &[&str] = &["cluster", "state", "bypass"];
 pub(super) const LISTENER: &[&str] = &["tls"];
 pub(super) const IDENTIFY: &[&str] = &["jwt"];
 pub(super) const STORE: &[&str] = &["tls"];
-pub(super) const LIMIT: &[&str] =
-    &["consistency", "strict", "cost", "charge", "on_store_down", "on_change", "enabled_percent", "shadow"];
+pub(super) const LIMIT: &[&str] = &["consistency", "strict", "on_store_down", "enabled_percent", "shadow"];
 pub(super) const MODE: &[&str] = &["shared"];
 pub(super) const KEY_MAPPING: &[&str] = &["jwt_claim"];
 pub(super) const OVER_LIMIT: &[&str] = &["divert", "mark"];

@@ -7,13 +7,14 @@ use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::spec::{LimitSpec, PlanSpec};
 use crate::config::terms::{AllTerms, Asks, LimitTerms, NamedPlan};
-use crate::config::{key, later, over_limit, words};
+use crate::config::{cost, key, later, over_limit, words};
 use crate::ruleset::cost::{ChargeRule, CostRule};
 use crate::ruleset::key::{Key, KeyPart};
-use crate::ruleset::limit::{Denied, Limit, MissingKey, OverLimit, Share};
+use crate::ruleset::limit::{Denied, Limit, MissingKey, OnChange, OverLimit, Share};
 
 /// What a limit takes besides the parameters of its algorithm.
-const SETTINGS: [&str; 7] = ["algorithm", "key", "mode", "plans", "missing_key", "over_limit", "max_keys"];
+const SETTINGS: [&str; 10] =
+    ["algorithm", "key", "mode", "plans", "cost", "charge", "missing_key", "over_limit", "max_keys", "on_change"];
 
 /// The most plans: each limit has terms for each.
 const MOST_PLANS: usize = 1_000;
@@ -141,6 +142,9 @@ impl<'a> Reader<'_, 'a> {
         let limit = LimitTerms { limit: self.field, algorithm, base: &base, plans: self.plans, setting: self.setting };
         let named = limit.named(&section)?;
         let terms = limit.compile(&named)?;
+        if let Some((cost, charge)) = &others.cost {
+            cost::check(&section, (cost, charge), &terms, &self.plans.all().collect::<Vec<_>>())?;
+        }
         let spec = self.spec(algorithm, &base, &named, others.over_limit.as_ref()?);
         match (spec.max_wait, terms.rules.iter().any(Rule::reserves)) {
             (Some(_), false) => self.warn_of_idle_delay(),
@@ -167,6 +171,7 @@ impl<'a> Reader<'_, 'a> {
         };
         Others {
             key: self.key(section),
+            cost: cost::read(section),
             mode: section.get_or("mode", (), |field| field.choice(&[("sticky", ())], later::MODE)),
             missing_key: section.get_or("missing_key", MissingKey::default(), |field| {
                 let words = [("deny", MissingKey::Deny), ("share", MissingKey::Share), ("skip", MissingKey::Skip)];
@@ -175,6 +180,9 @@ impl<'a> Reader<'_, 'a> {
             over_limit,
             max_wait,
             max_keys: section.get_or("max_keys", Limit::DEFAULT_MAX_KEYS, |field| field.whole(1..=u64::MAX)),
+            on_change: section.get_or("on_change", OnChange::default(), |field| {
+                field.choice(&[("carry", OnChange::Carry), ("reset", OnChange::Reset)], &[])
+            }),
         }
     }
 
@@ -267,16 +275,19 @@ impl<'a> Reader<'_, 'a> {
 /// What stands in a limit whatever its algorithm; `None` is what could not be read.
 struct Others<'a> {
     key: Option<Key>,
+    cost: Option<(CostRule, ChargeRule)>,
     mode: Option<()>,
     missing_key: Option<MissingKey>,
     over_limit: Option<OverLimit>,
     max_wait: Option<Field<'a>>,
     max_keys: Option<u64>,
+    on_change: Option<OnChange>,
 }
 
 impl Others<'_> {
     fn limit(self, name: &str, algorithm: AlgorithmName, terms: AllTerms) -> Option<Limit> {
         let () = self.mode?;
+        let (cost, charge) = self.cost?;
         Some(Limit {
             name: name.to_owned(),
             algorithm,
@@ -287,8 +298,9 @@ impl Others<'_> {
             missing_key: self.missing_key?,
             over_limit: self.over_limit?,
             max_keys: self.max_keys?,
-            cost: CostRule::default(),
-            charge: ChargeRule::default(),
+            on_change: self.on_change?,
+            cost,
+            charge,
             shadow: false,
             enabled: Share::WHOLE,
             candidate_of: None,

@@ -19,7 +19,7 @@ use crate::ruleset::limit::{LimitId, OwnTerm, OwnTerms, PlanId};
 use crate::ruleset::own::{Misread, OwnTermsReader};
 
 /// The plans and limits of a configuration, as a directory's rows refer to them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Overrides {
     plans: Vec<String>,
     /// `None` where they cannot be told because the configuration is wrong: then nothing is said of overrides.

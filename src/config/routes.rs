@@ -125,7 +125,7 @@ fn misfit(message: String) -> Misfit {
 }
 
 /// Methods are told apart by case, so one in lower case would match nothing that browsers send.
-fn parse_method(text: &str) -> Result<String, Misfit> {
+pub(super) fn parse_method(text: &str) -> Result<String, Misfit> {
     if http::Method::from_bytes(text.as_bytes()).is_err() {
         return Err(misfit("is not a method".to_owned()));
     }

@@ -74,6 +74,14 @@ impl<'a> Field<'a> {
         })
     }
 
+    /// A number of bytes that is not nothing.
+    pub(super) fn bytes(&self) -> Option<u64> {
+        self.parsed("a number of bytes, like `1KiB`", |text| match scalar::size(text)? {
+            0 => Err(misfit("must be more than nothing")),
+            bytes => Ok(bytes),
+        })
+    }
+
     /// `true` or `false`.
     pub(super) fn flag(&self) -> Option<bool> {
         self.parsed("`true` or `false`", scalar::flag)

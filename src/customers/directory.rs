@@ -39,6 +39,15 @@ pub enum Directory {
 pub struct Unavailable;
 
 impl Directory {
+    /// How many credentials there are; `None` where only the server knows.
+    pub fn credentials(&self) -> Option<usize> {
+        match self {
+            Self::Nobody => Some(0),
+            Self::File(file) => Some(file.credentials()),
+            Self::Redis(_) => None,
+        }
+    }
+
     /// Whose credential this is; `None` if it is nobody's.
     pub async fn find(&self, credential: &[u8], clock: &Arc<dyn Clock>) -> Result<Option<Arc<Customer>>, Unavailable> {
         match self {

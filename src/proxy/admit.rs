@@ -13,6 +13,7 @@ use crate::proxy::identify;
 use crate::proxy::own_usage;
 use crate::proxy::queue::Place;
 use crate::proxy::respond::{self, Answer};
+use crate::proxy::tally::Tally;
 use crate::proxy::upstream::deadline;
 use crate::ruleset::key::{Caller, Facts, KeyPart, Resolved};
 use crate::ruleset::upstream::Balance;
@@ -70,6 +71,7 @@ pub async fn admit(session: &Session, context: &mut Context) -> Result<(), Answe
         part => Answer::KeyMissing(part.describe()),
     })?;
 
+    context.tally = Tally::new(ruleset, &charges, &facts);
     context.balance_hash = balance_hash;
     context.chosen = chosen;
     context.customer = customer.map(|customer| Arc::clone(&customer.name));
@@ -148,7 +150,8 @@ fn take_places(context: &mut Context, now: Nanos) -> Vec<Place> {
         match context.live.queues[standing.limit.0].enter(turn) {
             Ok(place) => places.push(place),
             Err(free) => {
-                context.refund(now);
+                // what counts although it is denied stays taken
+                context.refund(now, |charge| charge.manner.counts_denied);
                 let retry_after = free.min(turn).saturating_sub(now).max(Nanos::new(1));
                 context.verdict.deny(position, Denial::Later { retry_after });
                 return Vec::new();

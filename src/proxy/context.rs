@@ -10,6 +10,7 @@ use crate::proxy::connection::Connection;
 use crate::proxy::facts::Target;
 use crate::proxy::live::Live;
 use crate::proxy::respond::{Answer, raw_answer_with};
+use crate::proxy::tally::{self, Tally};
 use crate::proxy::upstream::Chosen;
 use crate::ruleset::AccessLog;
 use crate::ruleset::limit::PlanId;
@@ -55,6 +56,8 @@ pub struct Context {
     pub verdict: Verdict,
     /// How its charges stand.
     pub admission: Admission,
+    /// What it turns out to cost, where that shows later.
+    pub tally: Option<Box<Tally>>,
     /// What `consistent_hash` goes by.
     pub balance_hash: Option<LimitKey>,
     /// The node it is at.
@@ -106,6 +109,7 @@ impl Context {
             charges: Vec::new(),
             verdict: Verdict::UNLIMITED,
             admission: Admission::None,
+            tally: None,
             balance_hash: None,
             chosen: None,
             tried: Vec::new(),
@@ -128,23 +132,40 @@ impl Context {
         self.in_flight = Some(self.live.meters.route(route).start());
     }
 
-    /// Takes back what the request was charged.
-    pub fn refund(&self, now: Nanos) {
-        let full_at = |standing: &Standing| self.charged_at.saturating_add(standing.headroom.until_full);
-        let charges = self.charges.iter().cloned().zip(self.verdict.standings.iter().map(full_at));
-        self.gateway.store.refund(&self.live.binding, &charges.collect::<Vec<_>>(), now);
+    /// Takes back what the request was charged, but for what `stays`.
+    pub fn refund(&self, now: Nanos, stays: impl Fn(&Charge) -> bool) {
+        let back = self.taken().filter(|(charge, _)| !stays(charge));
+        let back: Vec<_> = back.map(|(charge, standing)| (charge.clone(), self.full_at(standing))).collect();
+        self.gateway.store.refund(&self.live.binding, &back, now);
+    }
+
+    /// When the key of a charge was going to be whole again, as seen right after it.
+    pub fn full_at(&self, standing: &Standing) -> Nanos {
+        self.charged_at.saturating_add(standing.headroom.until_full)
+    }
+
+    /// The charges that took something when the request was admitted.
+    fn taken(&self) -> impl Iterator<Item = (&Charge, &Standing)> {
+        let took = |(charge, standing): &(&Charge, &Standing)| charge.manner.takes && standing.decision.is_admitted();
+        self.charges.iter().zip(&self.verdict.standings).filter(took)
     }
 
     fn release(&self, now: Nanos) {
         match self.admission {
             Admission::None => {}
-            Admission::Waiting => self.refund(now),
+            Admission::Waiting => {
+                self.refund(now, |_| false);
+                self.live.meters.refunded(self.plan, self.taken().map(|(charge, _)| charge));
+            }
             Admission::Passed { at } => {
                 let end = Completion {
                     latency: now.saturating_sub(at),
                     measured: self.status.is_some_and(|status| status < 500) && self.upstream_answered,
                 };
-                self.gateway.store.complete(&self.live.binding, &self.charges, end, now);
+                let holds = |charge: &&Charge| self.live.ruleset.limits[charge.limit].rule(&charge.rule).holds();
+                let held: Vec<Charge> = self.taken().map(|(charge, _)| charge).filter(holds).cloned().collect();
+                self.gateway.store.complete(&self.live.binding, &held, end, now);
+                tally::settle(self, now);
             }
         }
     }
@@ -223,8 +244,8 @@ mod tests {
     use super::*;
     use crate::algorithm::{Manner, RuleRef};
     use crate::clock::SystemClock;
-    use crate::customers::Directory;
     use crate::proxy::Shared;
+    use crate::proxy::live::Rules;
     use crate::ruleset::key::KeyHasher;
     use crate::store::{LocalStore, Store};
     use crate::telemetry::Telemetry;
@@ -238,7 +259,8 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
     fn gateway() -> Gateway {
         let ruleset = crate::config::load(CONFIG, "", &|_| None).unwrap().ruleset;
         let store = Arc::new(Store::Local(LocalStore::new()));
-        let live = Live::new(ruleset, Directory::default(), String::new(), &store, &Telemetry::new().unwrap());
+        let rules = Rules { ruleset, directory: Arc::default(), hash: String::new() };
+        let live = Live::new(rules, None, &store, &Telemetry::new().unwrap());
         Gateway::new(Shared {
             live: ArcSwap::from_pointee(live),
             store,
@@ -256,7 +278,9 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             vec![Charge { limit: 0, rule: RuleRef::Listed(0), key: LimitKey(1), cost: 1, manner: Manner::USUAL }];
         let now = gateway.clock.now();
         let Store::Local(store) = &*gateway.store;
-        let passed = store.charge(&context.live.binding, &mut context.charges, now)[0].decision.is_admitted();
+        let charged = store.charge(&context.live.binding, &mut context.charges, now);
+        context.verdict = Verdict::new(&context.live.ruleset, &context.charges, &charged);
+        let passed = charged[0].decision.is_admitted();
         context.admission = if passed { Admission::Passed { at: now } } else { Admission::None };
         (context, passed)
     }

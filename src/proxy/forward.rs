@@ -34,6 +34,10 @@ pub fn request(request: &mut RequestHeader, context: &Context, peer: Option<IpAd
     request.set_raw_path(target_line.as_bytes())?;
     request.insert_header(header::HOST, target.authority.as_str())?;
     forwarded(request, context, peer, &target.authority)?;
+    if context.tally.as_ref().is_some_and(|tally| tally.reads_body(&context.live.ruleset)) {
+        // what is compressed cannot be read as it passes
+        drop(request.remove_header(&header::ACCEPT_ENCODING));
+    }
     edit(&route.request_headers, |name| drop(request.remove_header(&name)));
     for (name, value) in &route.request_headers.set {
         request.insert_header(name.clone(), value.clone())?;

@@ -1,11 +1,13 @@
 //! What is in force: one immutable value behind one pointer, which a reload swaps.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::customers::Directory;
 use crate::proxy::queue::Queue;
 use crate::proxy::upstream::Pool;
 use crate::ruleset::Ruleset;
+use crate::ruleset::changes::{self, LimitChange};
 use crate::store::{Binding, LimitSpec, Store};
 use crate::telemetry::Telemetry;
 use crate::telemetry::meters::Meters;
@@ -17,7 +19,7 @@ pub struct Live {
     /// The compiled configuration.
     pub ruleset: Ruleset,
     /// Who the customers are.
-    pub directory: Directory,
+    pub directory: Arc<Directory>,
     /// The limits as the store knows them.
     pub binding: Binding,
     /// What requests count on.
@@ -25,34 +27,63 @@ pub struct Live {
     /// The nodes of each upstream, indexed like the ruleset's upstreams.
     pub pools: Vec<Arc<Pool>>,
     /// Who waits under each limit, indexed like the ruleset's limits.
-    pub queues: Vec<Arc<Queue>>,
+    pub queues: Vec<Queue>,
+    /// Identifies the configuration's text.
+    pub hash: String,
+}
+
+/// What a configuration makes known to requests.
+#[derive(Debug)]
+pub struct Rules {
+    /// The compiled configuration.
+    pub ruleset: Ruleset,
+    /// Who the customers are.
+    pub directory: Arc<Directory>,
     /// Identifies the configuration's text.
     pub hash: String,
 }
 
 impl Live {
-    /// Puts a ruleset together with the store and the metrics.
-    pub fn new(ruleset: Ruleset, directory: Directory, hash: String, store: &Store, telemetry: &Telemetry) -> Self {
+    /// Puts rules together with the store and the metrics, in place of those `before`: pools that did not change stay,
+    /// what is known of nodes and who waits is kept, and states stay where they are.
+    pub fn new(rules: Rules, before: Option<&Self>, store: &Store, telemetry: &Telemetry) -> Self {
+        let Rules { ruleset, directory, hash } = rules;
+        let changes = before.map(|before| changes::of_limits(&before.ruleset, &ruleset)).unwrap_or_default();
         let specs: Vec<LimitSpec<'_>> = ruleset
             .limits
             .iter()
-            .map(|limit| LimitSpec {
+            .enumerate()
+            .map(|(position, limit)| LimitSpec {
                 name: &limit.name,
                 algorithm: limit.algorithm,
+                key: limit.key.kind(),
+                afresh: changes.get(position) == Some(&LimitChange::Reset),
                 rules: &limit.rules,
                 max_keys: limit.max_keys,
             })
             .collect();
         let binding = store.bind(&specs);
-        if let Directory::Redis(asked) = &directory {
+        if let Directory::Redis(asked) = &*directory {
             let telemetry = telemetry.clone();
             asked.observe(Box::new(move |result, took| {
                 telemetry.store_called(names::OP_CUSTOMER, result.as_str(), took);
             }));
         }
         let meters = Meters::new(telemetry, &ruleset);
-        let pools = ruleset.upstreams.iter().map(|upstream| Arc::new(Pool::new(upstream.clone()))).collect();
-        let queues = ruleset.limits.iter().map(|limit| Arc::new(Queue::new(&limit.over_limit))).collect();
-        Self { queues, ruleset, directory, binding, meters, pools, hash }
+        let pools_before: HashMap<&str, &Arc<Pool>> =
+            before.iter().flat_map(|before| &before.pools).map(|pool| (pool.upstream.name.as_str(), pool)).collect();
+        let pools = ruleset
+            .upstreams
+            .iter()
+            .map(|upstream| Pool::following(upstream, pools_before.get(upstream.name.as_str()).copied()));
+        let queues_before: HashMap<&str, &Queue> = before
+            .iter()
+            .flat_map(|before| before.ruleset.limits.iter().map(|limit| limit.name.as_str()).zip(&before.queues))
+            .collect();
+        let queues = ruleset
+            .limits
+            .iter()
+            .map(|limit| Queue::new(&limit.over_limit, queues_before.get(limit.name.as_str()).copied()));
+        Self { pools: pools.collect(), queues: queues.collect(), ruleset, directory, binding, meters, hash }
     }
 }

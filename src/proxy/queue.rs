@@ -15,7 +15,7 @@ use crate::units::Nanos;
 #[derive(Debug)]
 pub struct Queue {
     max_waiting: Option<u64>,
-    waiting: Mutex<Waiting>,
+    waiting: Arc<Mutex<Waiting>>,
 }
 
 #[derive(Debug, Default)]
@@ -28,23 +28,23 @@ struct Waiting {
 /// A place in a queue; given back when dropped.
 #[derive(Debug)]
 pub struct Place {
-    queue: Arc<Queue>,
+    waiting: Arc<Mutex<Waiting>>,
     turn: (Nanos, u64),
 }
 
 impl Queue {
-    /// An empty queue.
-    pub fn new(over_limit: &OverLimit) -> Self {
+    /// The queue of a limit. Who waits in the one `before` it keeps its place.
+    pub fn new(over_limit: &OverLimit, before: Option<&Self>) -> Self {
         let max_waiting = match over_limit {
             OverLimit::Deny(_) => None,
             OverLimit::Delay { max_waiting, .. } => *max_waiting,
         };
-        Self { max_waiting, waiting: Mutex::default() }
+        Self { max_waiting, waiting: before.map(|before| Arc::clone(&before.waiting)).unwrap_or_default() }
     }
 
     /// Takes a place for a request whose turn comes at `turn`. `Err` where all places are taken: when the first of
     /// them becomes free.
-    pub fn enter(self: &Arc<Self>, turn: Nanos) -> Result<Place, Nanos> {
+    pub fn enter(&self, turn: Nanos) -> Result<Place, Nanos> {
         let mut waiting = self.waiting.lock();
         let taken = waiting.turns.len() as u64;
         if self.max_waiting.is_some_and(|max| taken >= max) {
@@ -53,13 +53,13 @@ impl Queue {
         let number = waiting.next_number;
         waiting.next_number = number.wrapping_add(1);
         waiting.turns.insert((turn, number));
-        Ok(Place { queue: Arc::clone(self), turn: (turn, number) })
+        Ok(Place { waiting: Arc::clone(&self.waiting), turn: (turn, number) })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.queue.waiting.lock().turns.remove(&self.turn);
+        self.waiting.lock().turns.remove(&self.turn);
     }
 }
 
@@ -68,13 +68,13 @@ mod tests {
     use super::*;
     use crate::ruleset::limit::Denied;
 
-    fn queue(max_waiting: Option<u64>) -> Arc<Queue> {
-        Arc::new(Queue::new(&OverLimit::Delay { max_wait: Nanos::SECOND, max_waiting, denied: Denied::default() }))
+    fn queue(max_waiting: Option<u64>, before: Option<&Queue>) -> Queue {
+        Queue::new(&OverLimit::Delay { max_wait: Nanos::SECOND, max_waiting, denied: Denied::default() }, before)
     }
 
     #[test]
     fn when_all_places_are_taken_the_next_is_told_when_the_first_becomes_free() {
-        let queue = queue(Some(2));
+        let queue = queue(Some(2), None);
         let first = queue.enter(Nanos::new(10)).unwrap();
         let second = queue.enter(Nanos::new(20)).unwrap();
         assert_eq!(queue.enter(Nanos::new(30)).unwrap_err(), Nanos::new(10));
@@ -87,8 +87,18 @@ mod tests {
 
     #[test]
     fn without_a_bound_any_number_may_wait() {
-        let queue = queue(None);
+        let queue = queue(None, None);
         let places: Vec<Place> = (0..1000).filter_map(|_| queue.enter(Nanos::new(10)).ok()).collect();
         assert_eq!(places.len(), 1000);
+    }
+
+    #[test]
+    fn who_waits_keeps_its_place_when_the_limit_changes() {
+        let before = queue(Some(2), None);
+        let first = before.enter(Nanos::new(10)).unwrap();
+        let after = queue(Some(1), Some(&before));
+        assert_eq!(after.enter(Nanos::new(30)).unwrap_err(), Nanos::new(10));
+        drop(first);
+        assert!(after.enter(Nanos::new(30)).is_ok());
     }
 }

@@ -27,7 +27,7 @@ const EJECTION: Nanos = Nanos::from_secs(1);
 pub struct Pool {
     /// As configured.
     pub upstream: Upstream,
-    nodes: Vec<NodeState>,
+    nodes: Vec<Arc<NodeState>>,
     /// The current weights of smooth weighted round robin, one per node.
     turns: Mutex<Vec<i64>>,
 }
@@ -63,9 +63,28 @@ impl Drop for Chosen {
 // === impl Pool ===
 
 impl Pool {
-    /// All nodes healthy; those written as host names have no address yet.
-    pub fn new(upstream: Upstream) -> Self {
-        let nodes: Vec<NodeState> = upstream.nodes.iter().map(|node| NodeState::new(&node.address)).collect();
+    /// The pool of `upstream` in place of the one `before`: that one, if nothing changed. What is known of nodes that
+    /// stay is kept; new ones are healthy, and have no address yet where they are written as host names.
+    pub fn following(upstream: &Upstream, before: Option<&Arc<Self>>) -> Arc<Self> {
+        match before {
+            Some(before) if before.upstream == *upstream => Arc::clone(before),
+            _ => Arc::new(Self::new(upstream.clone(), before.map(|before| &**before))),
+        }
+    }
+
+    fn new(upstream: Upstream, before: Option<&Self>) -> Self {
+        let checked = |upstream: &Upstream| upstream.health_check.is_some();
+        let known = |address: &str| {
+            let before = before?;
+            let position = before.upstream.nodes.iter().position(|node| node.address == address)?;
+            Some((before.nodes.get(position)?, checked(&before.upstream)))
+        };
+        let nodes = upstream.nodes.iter().map(|node| match known(&node.address) {
+            Some((state, was_checked)) if was_checked == checked(&upstream) => Arc::clone(state),
+            Some((state, _)) => Arc::new(state.unjudged()),
+            None => Arc::new(NodeState::new(&node.address)),
+        });
+        let nodes: Vec<Arc<NodeState>> = nodes.collect();
         let turns = Mutex::new(vec![0; nodes.len()]);
         Self { upstream, nodes, turns }
     }
@@ -124,7 +143,7 @@ impl Pool {
 
     /// How many nodes requests are sent to.
     pub fn healthy(&self) -> usize {
-        let usable = |node: &&NodeState| node.healthy.load(Ordering::Relaxed) && node.address.load().is_some();
+        let usable = |node: &&Arc<NodeState>| node.healthy.load(Ordering::Relaxed) && node.address.load().is_some();
         self.nodes.iter().filter(usable).count()
     }
 
@@ -163,6 +182,17 @@ impl NodeState {
         }
     }
 
+    /// The same node, healthy until a health check says otherwise.
+    fn unjudged(&self) -> Self {
+        Self {
+            address: ArcSwapOption::new(self.address.load_full()),
+            healthy: AtomicBool::new(true),
+            healthy_since: AtomicU64::new(0),
+            ejected_until: AtomicU64::new(self.ejected_until.load(Ordering::Relaxed)),
+            in_flight: Arc::clone(&self.in_flight),
+        }
+    }
+
     /// The configured weight in thousandths; less while the node warms up, but at least a hundredth of it.
     fn weight(&self, configured: u32, slow_start: Nanos, now: Nanos) -> u64 {
         let full = u64::from(configured) * 1000;
@@ -179,11 +209,11 @@ impl NodeState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ruleset::upstream::{Node, Retries, Timeouts};
+    use crate::ruleset::upstream::{HealthCheck, Node, Retries, Timeouts};
 
     fn pool(balance: Balance) -> Pool {
         let node = |port: u16| Node { address: format!("127.0.0.1:{port}"), weight: 1 };
-        Pool::new(Upstream {
+        let upstream = Upstream {
             name: "u".to_owned(),
             nodes: vec![node(1), node(2), node(3)],
             balance,
@@ -191,7 +221,8 @@ mod tests {
             timeouts: Timeouts::default(),
             retries: Retries::default(),
             slow_start: Nanos::from_secs(10),
-        })
+        };
+        Pool::new(upstream, None)
     }
 
     const NOW: Nanos = Nanos::from_secs(1000);
@@ -238,5 +269,30 @@ mod tests {
         assert_eq!(nodes, [0, 1, 2]);
         drop(held);
         assert!(pool.nodes.iter().all(|node| node.in_flight.load(Ordering::Relaxed) == 0));
+    }
+
+    #[test]
+    fn what_is_known_of_a_node_outlives_a_change_of_its_upstream() {
+        let before = Arc::new(pool(Balance::LeastRequests));
+        before.set_health(0, false, NOW);
+        let held = before.choose(&[0, 1], None, NOW).unwrap();
+        assert!(Arc::ptr_eq(&before, &Pool::following(&before.upstream, Some(&before))), "nothing changed");
+        let mut upstream = before.upstream.clone();
+        upstream.nodes.remove(1);
+        upstream.nodes.push(Node { address: "127.0.0.1:4".to_owned(), weight: 1 });
+        let after = Pool::following(&upstream, Some(&before));
+        assert_eq!(after.nodes().map(|(_, healthy)| healthy).collect::<Vec<_>>(), [false, true, true]);
+        assert_eq!(after.choose(&[], None, NOW).unwrap().node, 2, "the other one has a request in flight");
+        drop(held);
+        assert!(after.nodes.iter().all(|node| node.in_flight.load(Ordering::Relaxed) == 0));
+        // Without health checks nobody would ever find the node healthy again.
+        upstream.health_check = Some(HealthCheck {
+            path: "/".to_owned(),
+            every: Nanos::SECOND,
+            timeout: Nanos::SECOND,
+            healthy_after: 1,
+            unhealthy_after: 1,
+        });
+        assert!(Pool::following(&upstream, Some(&after)).nodes().all(|(_, healthy)| healthy));
     }
 }

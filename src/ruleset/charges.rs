@@ -81,7 +81,8 @@ impl Ruleset {
                     MissingKey::Deny => return Err(MissingPart { limit: &limit.name, part }),
                 },
             };
-            charges.push(Charge { limit: id.0, rule, key, cost: 1, manner: Manner::USUAL });
+            let (cost, manner) = limit.asks(facts);
+            charges.push(Charge { limit: id.0, rule, key, cost, manner });
         }
         Ok(charges)
     }

@@ -1,5 +1,13 @@
 //! How many tokens a request costs, and when they are taken.
+//!
+//! What shows on the request is taken then. What shows later is set right when the response has ended: what was taken
+//! too much is given back, what was taken too little is owed.
 
+use http::{HeaderMap, HeaderName, header};
+
+use crate::algorithm::Manner;
+use crate::ruleset::key::Facts;
+use crate::ruleset::limit::Limit;
 use crate::units::Cost;
 
 /// The tokens that a request costs under one limit.
@@ -14,19 +22,21 @@ pub enum CostRule {
         /// The cost of all others.
         others: Cost,
     },
-    /// The number in a request header.
+    /// The number in a request header, at least 1. One that cannot be believed counts as the most.
     Header {
         /// The field.
-        name: http::HeaderName,
+        name: HeaderName,
         /// The most that is believed.
         max: Cost,
+        /// The cost where the field is missing.
+        missing: Cost,
     },
-    /// One for each started run of so many bytes of the request's body.
+    /// One for each started run of so many bytes of the request's body, at least one.
     RequestBytes(u64),
     /// The number in a response header.
     ResponseHeader {
         /// The field.
-        name: http::HeaderName,
+        name: HeaderName,
         /// The most that is believed.
         max: Cost,
     },
@@ -37,7 +47,7 @@ pub enum CostRule {
         /// The most that is believed.
         max: Cost,
     },
-    /// One for each started run of so many bytes of the response's body.
+    /// One for each started run of so many bytes of the response's body, at least one.
     ResponseBytes(u64),
 }
 
@@ -69,4 +79,261 @@ pub enum When {
         /// Statuses as ranges, ends included.
         if_status: Vec<(u16, u16)>,
     },
+}
+
+/// How a request that was let through went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exchange {
+    /// How it ended.
+    pub end: End,
+    /// The length of its body, as far as it came.
+    pub request_bytes: u64,
+    /// The length of the response's body, as far as it came.
+    pub response_bytes: u64,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It did not reach the upstream, or that failed to answer.
+    Unanswered,
+    /// The client went away, or broke off, while the upstream worked on it.
+    Abandoned,
+    /// The upstream answered.
+    Answered {
+        /// With this status.
+        status: u16,
+        /// Whether such a response has a body at all.
+        has_body: bool,
+        /// Whether all of it came.
+        whole: bool,
+    },
+}
+
+/// What a response says of its cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Told {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Something that is not a number of tokens.
+    Wrong,
+    /// This.
+    Cost(Cost),
+}
+
+/// What a request really cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RealCost {
+    /// Nobody knows; what was taken stays taken.
+    AsTaken,
+    /// The response should have said it and did not; what was taken stays taken.
+    Unreadable,
+    /// This.
+    Known(Cost),
+}
+
+/// The number of tokens that a program wrote: whole, or rounded up. None where it is negative, no number, or too large
+/// to be exact (2⁵³).
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the bounds are checked")]
+pub fn tokens(text: &str) -> Option<Cost> {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    if !text.starts_with(|first: char| first.is_ascii_digit()) {
+        return None;
+    }
+    match text.parse::<Cost>() {
+        Ok(whole) => Some(whole),
+        Err(_) => text.parse::<f64>().ok().filter(|number| *number <= EXACT).map(|number| number.ceil() as Cost),
+    }
+}
+
+/// How many runs of `length` bytes begin in `bytes`, at least one.
+fn runs(bytes: u64, length: u64) -> Cost {
+    bytes.div_ceil(length.max(1)).max(1)
+}
+
+// === impl CostRule ===
+
+impl CostRule {
+    /// The cost of a request, as far as its head tells.
+    pub fn on_request(&self, facts: &Facts<'_>) -> Option<Cost> {
+        match self {
+            Self::Fixed(cost) => Some(*cost),
+            Self::ByMethod { methods, others } => {
+                Some(methods.iter().find(|(method, _)| method == facts.method).map_or(*others, |(_, cost)| *cost))
+            }
+            Self::Header { name, max, missing } => Some(believed(facts.headers, name, *max).unwrap_or(*missing)),
+            Self::RequestBytes(length) => body_length(facts.headers).map(|bytes| runs(bytes, *length)),
+            Self::ResponseHeader { .. } | Self::ResponseField { .. } | Self::ResponseBytes(_) => None,
+        }
+    }
+
+    /// The costs that are written down: what a limit has to be able to admit.
+    pub fn written(&self) -> Vec<Cost> {
+        match self {
+            Self::Fixed(cost) => vec![*cost],
+            Self::ByMethod { methods, others } => methods.iter().map(|(_, cost)| *cost).chain([*others]).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether the response tells the cost.
+    pub const fn is_in_response(&self) -> bool {
+        matches!(self, Self::ResponseHeader { .. } | Self::ResponseField { .. } | Self::ResponseBytes(_))
+    }
+
+    /// In plain words; none where each request costs one token.
+    pub fn words(&self) -> Option<String> {
+        Some(match self {
+            Self::Fixed(1) => return None,
+            Self::Fixed(cost) => format!("{cost} for each request"),
+            Self::ByMethod { methods, others } => {
+                let each = methods.iter().map(|(method, cost)| format!("{cost} for {method}, "));
+                format!("{}{others} for others", each.collect::<String>())
+            }
+            Self::Header { name, max, missing } => {
+                format!("what the request header {name} says, at most {max}; {missing} without it")
+            }
+            Self::RequestBytes(length) => format!("1 for each started {length} bytes of the request's body"),
+            Self::ResponseHeader { name, max } => format!("what the response header {name} says, at most {max}"),
+            Self::ResponseField { path, max } => {
+                format!("what {} of the response's JSON says, at most {max}", path.join("."))
+            }
+            Self::ResponseBytes(length) => format!("1 for each started {length} bytes of the response's body"),
+        })
+    }
+}
+
+/// The number in a field that clients set; the most where it cannot be believed, and none where there is no field.
+fn believed(headers: &HeaderMap, name: &HeaderName, max: Cost) -> Option<Cost> {
+    let mut lines = headers.get_all(name).iter();
+    let (first, second) = (lines.next()?, lines.next());
+    let number = first.to_str().ok().map(str::trim).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let cost = number.and_then(|text| text.parse::<Cost>().ok()).filter(|cost| second.is_none() && *cost <= max);
+    Some(cost.map_or(max, |cost| cost.max(1)))
+}
+
+/// The length of a request's body; none where only its end will tell.
+fn body_length(headers: &HeaderMap) -> Option<u64> {
+    match headers.get(header::CONTENT_LENGTH) {
+        _ if headers.contains_key(header::TRANSFER_ENCODING) => None,
+        Some(length) => length.to_str().ok()?.trim().parse().ok(),
+        None => Some(0),
+    }
+}
+
+// === impl ChargeRule ===
+
+impl ChargeRule {
+    /// In plain words; none where a request is charged when it comes, and only if it passes.
+    pub fn words(&self) -> Option<String> {
+        let denied = self.denied.then(|| "denied requests too".to_owned());
+        let When::Response { if_status } = &self.when else { return denied };
+        let statuses: Vec<String> = if_status
+            .iter()
+            .map(|(from, to)| if from == to { from.to_string() } else { format!("{from}-{to}") })
+            .collect();
+        let when = match statuses.as_slice() {
+            [] => "when the response has ended".to_owned(),
+            statuses => format!("when the response has ended, if its status is {}", statuses.join(", ")),
+        };
+        let reserve = match self.reserve {
+            None => String::new(),
+            Some(0) => "; nothing is taken before".to_owned(),
+            Some(reserve) => format!("; {reserve} are taken until then"),
+        };
+        Some([Some(when + &reserve), denied].into_iter().flatten().collect::<Vec<_>>().join("; "))
+    }
+}
+
+// === impl Limit ===
+
+impl Limit {
+    /// What a request is charged when it comes, and how.
+    pub fn asks(&self, facts: &Facts<'_>) -> (Cost, Manner) {
+        let (cost, takes) = match (&self.charge.when, self.charge.reserve) {
+            // one that owes is denied all the same
+            (When::Response { .. }, Some(0)) => (1, false),
+            (When::Response { .. }, Some(reserve)) => (reserve, true),
+            _ => (self.cost.on_request(facts).unwrap_or(1), true),
+        };
+        (cost, Manner { takes, counts_denied: self.charge.denied, ..Manner::USUAL })
+    }
+
+    /// Whether what a request is charged when it comes may have to be set right; `known` is what its head tells.
+    pub fn settles_later(&self, known: Option<Cost>) -> bool {
+        known.is_none() || self.charge.when != When::Request
+    }
+
+    /// What a request cost, of which its head told `known` and its response `told`.
+    pub fn real_cost(&self, known: Option<Cost>, exchange: &Exchange, told: Told) -> RealCost {
+        if let When::Response { if_status } = &self.charge.when {
+            match exchange.end {
+                End::Unanswered => return RealCost::Known(0),
+                End::Abandoned => return RealCost::AsTaken,
+                End::Answered { status, .. } => {
+                    let counts = |(from, to): &(u16, u16)| (*from..=*to).contains(&status);
+                    if !if_status.is_empty() && !if_status.iter().any(counts) {
+                        return RealCost::Known(0);
+                    }
+                }
+            }
+        }
+        let (has_body, whole) = match exchange.end {
+            End::Answered { has_body, whole, .. } => (has_body, whole),
+            End::Unanswered | End::Abandoned => (false, false),
+        };
+        match (&self.cost, known) {
+            (_, Some(known)) => RealCost::Known(known),
+            (CostRule::RequestBytes(length), None) => RealCost::Known(runs(exchange.request_bytes, *length)),
+            (CostRule::ResponseBytes(length), None) => RealCost::Known(runs(exchange.response_bytes, *length)),
+            (CostRule::ResponseHeader { max, .. }, None) => match told {
+                Told::Cost(cost) if cost <= *max => RealCost::Known(cost),
+                _ => RealCost::Unreadable,
+            },
+            (CostRule::ResponseField { max, .. }, None) => match told {
+                Told::Cost(cost) if cost <= *max => RealCost::Known(cost),
+                Told::Nothing if !has_body => RealCost::Known(0),
+                Told::Nothing if !whole => RealCost::AsTaken,
+                _ => RealCost::Unreadable,
+            },
+            (CostRule::Fixed(_) | CostRule::ByMethod { .. } | CostRule::Header { .. }, None) => RealCost::AsTaken,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_of_tokens_is_whole_or_rounded_up() {
+        let numbers = [("7", 7), ("7.0", 7), ("7.2", 8), ("1e3", 1000), ("18446744073709551615", u64::MAX)];
+        for (text, cost) in numbers {
+            assert_eq!(tokens(text), Some(cost), "{text}");
+        }
+        for text in ["", "-1", "+1", "NaN", "inf", "1e400", "1e16", "0x10", "7 tokens", "18446744073709551616"] {
+            assert_eq!(tokens(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_client_cannot_talk_its_cost_down() {
+        let cost = |lines: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append("x-cost", line.parse().unwrap());
+            }
+            let facts = Facts { method: "GET", host: "", path: "/", query: None, headers: &headers, client: None };
+            let name = HeaderName::from_static("x-cost");
+            CostRule::Header { name, max: 100, missing: 3 }.on_request(&facts)
+        };
+        assert_eq!(cost(&[]), Some(3));
+        assert_eq!((cost(&["7"]), cost(&[" 100 "])), (Some(7), Some(100)));
+        assert_eq!(cost(&["0"]), Some(1));
+        for garbage in ["101", "-5", "1.5", "", "abc", "99999999999999999999999"] {
+            assert_eq!(cost(&[garbage]), Some(100), "{garbage}");
+        }
+        assert_eq!(cost(&["1", "1"]), Some(100));
+    }
 }

@@ -1,15 +1,16 @@
 //! What a limit counts by: the parts of a key, read from a request and hashed injectively.
 
-use std::hash::Hasher;
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
+use siphasher::sip::SipHasher13 as SipHasher13Short;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use crate::ruleset::limit::{OwnTerms, PlanId};
 use crate::units::LimitKey;
 
 /// The parts that together make a limit's key; empty for `all` (one bucket for everybody).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Key {
     /// In the order of the configuration.
     pub parts: Vec<KeyPart>,
@@ -47,6 +48,15 @@ pub enum KeyPart {
     Query(String),
     /// The value of this cookie; the first if there are several.
     Cookie(String),
+}
+
+impl Key {
+    /// Tells what keys are made of: equal for equal keys.
+    pub fn kind(&self) -> u64 {
+        let mut hash = SipHasher13Short::new();
+        self.hash(&mut hash);
+        hash.finish()
+    }
 }
 
 impl KeyPart {

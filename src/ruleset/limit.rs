@@ -36,6 +36,8 @@ pub struct Limit {
     pub over_limit: OverLimit,
     /// How many keys are remembered at most.
     pub max_keys: u64,
+    /// What becomes of what keys have used when a reload changes the parameters.
+    pub on_change: OnChange,
     /// The tokens that a request costs.
     pub cost: CostRule,
     /// When they are taken.
@@ -118,6 +120,16 @@ pub enum MissingKey {
     Share,
     /// The limit does not apply.
     Skip,
+}
+
+/// What becomes of what keys have used when a reload changes a limit's parameters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnChange {
+    /// It is carried over by the algorithm's rule: a spent bucket stays spent.
+    #[default]
+    Carry,
+    /// It is forgotten: every key starts afresh.
+    Reset,
 }
 
 /// What becomes of a request over a limit.

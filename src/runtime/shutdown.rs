@@ -10,6 +10,7 @@ use pingora::server::{RunArgs, Server, ShutdownSignal, ShutdownSignalWatch};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::admin::Readiness;
+use crate::admin::reloads::Reloads;
 use crate::proxy::Gateway;
 use crate::units::Nanos;
 
@@ -19,10 +20,10 @@ pub(super) const GRACE: Nanos = Nanos::from_secs(60);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Runs `server` until a signal ends it. SIGTERM and SIGINT finish what is in flight, a second one does not wait.
-pub(super) fn run_until_idle(server: Server, gateway: &Gateway, readiness: Arc<Readiness>) {
+pub(super) fn run_until_idle(server: Server, gateway: &Gateway, readiness: Arc<Readiness>, reloads: Arc<Reloads>) {
     let (finished, has_finished) = channel::<()>();
     let hurry = Arc::new(AtomicBool::new(false));
-    let watch = Signals { readiness: Arc::clone(&readiness), hurry: Arc::clone(&hurry) };
+    let watch = Signals { readiness: Arc::clone(&readiness), hurry: Arc::clone(&hurry), reloads };
     let serving = std::thread::spawn(move || {
         server.run(RunArgs { shutdown_signal: Box::new(watch) });
         drop(finished);
@@ -42,10 +43,11 @@ pub(super) fn run_until_idle(server: Server, gateway: &Gateway, readiness: Arc<R
     tracing::info!("stopped");
 }
 
-/// Which signals end the server.
+/// Which signals end the server, and which makes it reload.
 struct Signals {
     readiness: Arc<Readiness>,
     hurry: Arc<AtomicBool>,
+    reloads: Arc<Reloads>,
 }
 
 #[async_trait]
@@ -57,9 +59,7 @@ impl ShutdownSignalWatch for Signals {
             tokio::select! {
                 () = next(&mut terminate) => break,
                 () = next(&mut interrupt) => break,
-                () = next(&mut hangup) => {
-                    tracing::warn!("this version does not reload its configuration; restart it to apply changes");
-                }
+                () = next(&mut hangup) => self.reloads.signal(),
             }
         }
         tracing::info!("stopping: finishing the requests in flight; a second signal does not wait for them");

@@ -1,15 +1,14 @@
-//! What goes on beside requests: forgetting keys that are as good as new, watching upstream nodes.
-
-use std::sync::Arc;
+//! What goes on beside requests: forgetting keys that are as good as new, reloading, watching upstream nodes.
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use pingora::server::ShutdownWatch;
 use pingora::services::background::BackgroundService;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::reload::Reloader;
 use crate::proxy::Gateway;
-use crate::proxy::upstream::health;
 use crate::units::Nanos;
 
 /// Every key is looked at once in this many ticks.
@@ -19,11 +18,13 @@ const SWEEP_TICK: Nanos = Nanos::SECOND;
 /// The background work of a gateway.
 pub(super) struct Upkeep {
     gateway: Gateway,
+    /// Taken when the work begins.
+    reloader: Mutex<Option<Reloader>>,
 }
 
 impl Upkeep {
-    pub(super) fn new(gateway: Gateway) -> Self {
-        Self { gateway }
+    pub(super) fn new(gateway: Gateway, reloader: Reloader) -> Self {
+        Self { gateway, reloader: Mutex::new(Some(reloader)) }
     }
 
     async fn sweep(gateway: Gateway) {
@@ -41,8 +42,9 @@ impl BackgroundService for Upkeep {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         let mut tasks = JoinSet::new();
         tasks.spawn(Self::sweep(self.gateway.clone()));
-        for pool in &self.gateway.live.load_full().pools {
-            tasks.spawn(health::watch(Arc::clone(pool), Arc::clone(&self.gateway.clock)));
+        let reloader = self.reloader.lock().take();
+        if let Some(reloader) = reloader {
+            tasks.spawn(reloader.run());
         }
         // The sender goes away only with the server.
         drop(shutdown.changed().await);

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use smallvec::SmallVec;
@@ -17,17 +17,19 @@ use crate::units::{LimitKey, Nanos};
 
 mod rules;
 mod table;
+mod tables;
 
 use rules::Rules;
 use table::{Cells, Full};
+use tables::Tables;
 
 /// States in memory. See the module.
 pub struct LocalStore {
     shards: Box<[Mutex<Shard>]>,
-    limits: RwLock<Vec<Arc<LimitTable>>>,
+    tables: RwLock<Tables>,
 }
 
-/// What is behind one lock: this shard's part of every limit's table, indexed like [`LocalStore::limits`].
+/// What is behind one lock: this shard's part of every limit's table, indexed like the slots of [`LocalStore::tables`].
 #[derive(Default)]
 struct Shard {
     cells: Vec<Cells>,
@@ -39,16 +41,25 @@ struct LimitTable {
     position: usize,
     name: String,
     algorithm: AlgorithmName,
+    key: u64,
+    /// Whether its limit started afresh, with another table.
+    abandoned: AtomicBool,
     /// Every set of parameters ever charged under; a cell knows its own by number. Only grows.
     rules: RwLock<Rules>,
     max_keys: AtomicU64,
     keys: AtomicU64,
-    evicted_expired: AtomicU64,
-    evicted_full: AtomicU64,
-    overflowed: AtomicU64,
+    forgotten: Arc<Forgotten>,
     /// When it was last searched for keys to forget because it was full, and where the next search begins.
     searched: AtomicU64,
     search_from: AtomicUsize,
+}
+
+/// Counts what was forgotten of a limit, over all tables of its name.
+#[derive(Debug, Default)]
+struct Forgotten {
+    expired: AtomicU64,
+    full: AtomicU64,
+    overflowed: AtomicU64,
 }
 
 /// The limits of one ruleset, as this store knows them.
@@ -86,12 +97,14 @@ impl LocalStore {
     /// An empty store.
     pub fn new() -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { shards, limits: RwLock::default() }
+        Self { shards, tables: RwLock::default() }
     }
 
     /// See [`super::Store::bind`].
     pub fn bind(&self, limits: &[LimitSpec<'_>]) -> Binding {
-        Binding { limits: limits.iter().map(|spec| self.bind_limit(spec)).collect() }
+        let binding = Binding { limits: limits.iter().map(|spec| self.bind_limit(spec)).collect() };
+        self.tidy();
+        binding
     }
 
     fn bind_limit(&self, spec: &LimitSpec<'_>) -> BoundLimit {
@@ -103,29 +116,49 @@ impl LocalStore {
 
     /// The table of a limit, made if there is none yet.
     fn table(&self, spec: &LimitSpec<'_>) -> Arc<LimitTable> {
-        let mut limits = self.limits.write();
-        let known = limits.iter().find(|table| table.name == spec.name && table.algorithm == spec.algorithm);
-        if let Some(table) = known {
-            return Arc::clone(table);
+        let mut tables = self.tables.write();
+        if let Some(known) = tables.find(spec) {
+            if !spec.afresh {
+                return known;
+            }
+            known.abandoned.store(true, Ordering::Relaxed);
         }
+        let position = tables.free();
         let table = Arc::new(LimitTable {
-            position: limits.len(),
+            position,
             name: spec.name.to_owned(),
             algorithm: spec.algorithm,
+            key: spec.key,
+            abandoned: AtomicBool::new(false),
             rules: RwLock::default(),
             max_keys: AtomicU64::new(spec.max_keys),
             keys: AtomicU64::new(0),
-            evicted_expired: AtomicU64::new(0),
-            evicted_full: AtomicU64::new(0),
-            overflowed: AtomicU64::new(0),
+            forgotten: tables.forgotten(spec.name),
             searched: AtomicU64::new(0),
             search_from: AtomicUsize::new(0),
         });
         for shard in &self.shards {
-            shard.lock().cells.push(Cells::new(spec.algorithm));
+            shard.lock().replace(position, Cells::new(spec.algorithm));
         }
-        limits.push(Arc::clone(&table));
+        tables.put(Arc::clone(&table));
         table
+    }
+
+    /// Forgets tables that no binding knows and nobody needs any more.
+    fn tidy(&self) {
+        let gone = self.tables.write().take_unneeded();
+        // Nobody finds them any more, and their places are free only once they are empty.
+        for table in &gone {
+            for shard in &self.shards {
+                shard.lock().replace(table.position, Cells::new(table.algorithm));
+            }
+        }
+        self.tables.write().give_back(gone);
+    }
+
+    /// See [`super::Store::tables`].
+    pub fn tables(&self) -> usize {
+        self.tables.read().iter().count()
     }
 
     /// See [`super::Store::charge`].
@@ -170,7 +203,7 @@ impl LocalStore {
             let table = &binding.limits[charge.limit].table;
             self.make_room(table, now);
             if table.is_full() {
-                table.overflowed.fetch_add(1, Ordering::Relaxed);
+                table.forgotten.overflowed.fetch_add(1, Ordering::Relaxed);
                 charge.key = OVERFLOW_KEY;
             }
             outcome = self.try_charge(binding, batch, now, charged);
@@ -248,7 +281,7 @@ impl LocalStore {
             let has_room = self.shards[shard_of(charge.key)].lock().cells[table.position].has_room(table, charge.key);
             let mut charge = charge.clone();
             if has_room.is_err() {
-                table.overflowed.fetch_add(1, Ordering::Relaxed);
+                table.forgotten.overflowed.fetch_add(1, Ordering::Relaxed);
                 charge.key = OVERFLOW_KEY;
             }
             self.change(binding, &charge, now, |rule, state| rule.debit(state, charge.cost, now));
@@ -280,18 +313,19 @@ impl LocalStore {
 
     /// See [`super::Store::sweep`].
     pub fn sweep(&self, part: usize, parts: usize, now: Nanos) {
-        let limits = self.limits.read().clone();
+        self.tidy();
+        let tables: Vec<Arc<LimitTable>> = self.tables.read().iter().cloned().collect();
         for shard in self.shards.iter().skip(part % parts.max(1)).step_by(parts.max(1)) {
             let mut shard = shard.lock();
-            for (cells, table) in shard.cells.iter_mut().zip(&limits) {
-                cells.sweep(table, now);
+            for table in &tables {
+                shard.cells[table.position].sweep(table, now);
             }
         }
     }
 
     /// See [`super::Store::usage`].
-    pub fn usage(&self) -> Vec<Usage> {
-        self.limits.read().iter().map(|table| table.usage()).collect()
+    pub fn usage(&self, binding: &Binding) -> Vec<Usage> {
+        binding.limits.iter().map(|limit| limit.table.usage()).collect()
     }
 
     fn lock_all(&self, batch: &[Charge]) -> Locked<'_> {
@@ -310,7 +344,18 @@ impl Default for LocalStore {
 
 impl fmt::Debug for LocalStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocalStore").field("limits", &self.limits).finish_non_exhaustive()
+        f.debug_struct("LocalStore").field("tables", &self.tables).finish_non_exhaustive()
+    }
+}
+
+// === impl Shard ===
+
+impl Shard {
+    fn replace(&mut self, position: usize, cells: Cells) {
+        match self.cells.get_mut(position) {
+            Some(place) => *place = cells,
+            None => self.cells.push(cells),
+        }
     }
 }
 
@@ -367,9 +412,9 @@ impl LimitTable {
             name: self.name.clone(),
             keys: self.keys.load(Ordering::Relaxed),
             max_keys: self.max_keys.load(Ordering::Relaxed),
-            evicted_expired: self.evicted_expired.load(Ordering::Relaxed),
-            evicted_full: self.evicted_full.load(Ordering::Relaxed),
-            overflowed: self.overflowed.load(Ordering::Relaxed),
+            evicted_expired: self.forgotten.expired.load(Ordering::Relaxed),
+            evicted_full: self.forgotten.full.load(Ordering::Relaxed),
+            overflowed: self.forgotten.overflowed.load(Ordering::Relaxed),
         }
     }
 }

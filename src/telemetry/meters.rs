@@ -1,5 +1,7 @@
 //! The metrics of one ruleset, resolved: what a request counts on.
 
+use std::sync::OnceLock;
+
 use parking_lot::RwLock;
 use prometheus::{Histogram, IntCounter, IntGauge};
 
@@ -16,16 +18,39 @@ use crate::units::Nanos;
 /// The share of a quota from which a key counts as near its limit.
 const NEAR: f64 = 0.8;
 
+/// The classes of status codes, as labels.
+const CODE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
+/// Up to this many combinations of route, limit and plan have their series from the start; in larger rulesets a series
+/// is there from the first request that counts on it.
+const MOST_PREPARED: usize = 10_000;
+
 /// Handles for every route, limit and plan of one ruleset.
 #[derive(Debug)]
 pub struct Meters {
+    telemetry: Telemetry,
+    limit_names: Vec<String>,
+    plan_names: Vec<String>,
     routes: Vec<RouteMeters>,
     no_route: RouteMeters,
     upstreams: Vec<Histogram>,
-    /// By limit, then by plan (the last one: no plan).
-    limits: Vec<Vec<Option<LimitMeters>>>,
+    /// By limit and plan.
+    limits: Grid<LimitMeters>,
+    /// By limit; only those whose responses tell costs.
+    costs_invalid: Vec<Option<IntCounter>>,
     decision: Histogram,
 }
+
+/// Values for things that come each with every plan, made when they are first asked for.
+#[derive(Debug)]
+struct Grid<T> {
+    /// The number of plans, and one for no plan.
+    plans: usize,
+    rows: Vec<OnceLock<Row<T>>>,
+}
+
+/// The last value is that for no plan.
+type Row<T> = Box<[OnceLock<T>]>;
 
 /// What is counted for one route.
 #[derive(Debug)]
@@ -34,10 +59,10 @@ pub struct RouteMeters {
     telemetry: Telemetry,
     /// Status codes met so far; few, and new ones are rare.
     codes: RwLock<Vec<(u16, IntCounter)>>,
-    durations: [Histogram; 5],
+    durations: [OnceLock<Histogram>; 5],
     in_flight: IntGauge,
-    /// By position among the route's limits, then by plan (the last one: no plan).
-    outcomes: Vec<Vec<Option<Outcomes>>>,
+    /// By position among the route's limits, and plan.
+    outcomes: Grid<Outcomes>,
 }
 
 /// What a limit made of the requests of one route and plan.
@@ -53,6 +78,8 @@ struct Outcomes {
 struct LimitMeters {
     tokens_admitted: IntCounter,
     tokens_denied: IntCounter,
+    tokens_refunded: IntCounter,
+    tokens_debited: IntCounter,
     near: IntCounter,
     utilization: Histogram,
     wait: Histogram,
@@ -62,34 +89,54 @@ struct LimitMeters {
 // === impl Meters ===
 
 impl Meters {
-    /// Resolves everything that requests under `ruleset` count on.
+    /// What requests under `ruleset` count on.
     pub fn new(telemetry: &Telemetry, ruleset: &Ruleset) -> Self {
-        let plans: Vec<&str> = ruleset.plans.iter().map(String::as_str).chain([NO_PLAN]).collect();
-        let limits = ruleset.limits.iter().map(|limit| {
-            let each = each_plan(ruleset).zip(&plans);
-            each.map(|(id, plan)| applies(limit, id).then(|| LimitMeters::new(telemetry, &limit.name, plan))).collect()
+        let plans = ruleset.plans.len().saturating_add(1);
+        let routes = ruleset.matcher.routes().iter();
+        let costs_invalid = ruleset.limits.iter().map(|limit| {
+            let counter = || telemetry.limit_cost_invalid.with_label_values(&[&limit.name]);
+            limit.cost.is_in_response().then(counter)
         });
-        let routes = ruleset.matcher.routes().iter().map(|route| {
-            let outcomes = route.limits.iter().map(|id| {
-                let limit = &ruleset.limits[id.0];
-                let each = each_plan(ruleset).zip(&plans);
-                each.map(|(id, plan)| {
-                    applies(limit, id).then(|| Outcomes::new(telemetry, &route.name, &limit.name, plan))
-                })
-                .collect()
-            });
-            RouteMeters::new(telemetry, &route.name, outcomes.collect())
-        });
-        Self {
-            routes: routes.collect(),
-            no_route: RouteMeters::new(telemetry, NO_ROUTE, Vec::new()),
+        let meters = Self {
+            telemetry: telemetry.clone(),
+            limit_names: ruleset.limits.iter().map(|limit| limit.name.clone()).collect(),
+            plan_names: ruleset.plans.clone(),
+            routes: routes
+                .map(|route| RouteMeters::new(telemetry, &route.name, Grid::new(route.limits.len(), plans)))
+                .collect(),
+            no_route: RouteMeters::new(telemetry, NO_ROUTE, Grid::new(0, plans)),
             upstreams: ruleset
                 .upstreams
                 .iter()
                 .map(|upstream| telemetry.http_upstream_duration.with_label_values(&[&upstream.name]))
                 .collect(),
-            limits: limits.collect(),
+            limits: Grid::new(ruleset.limits.len(), plans),
+            costs_invalid: costs_invalid.collect(),
             decision: telemetry.decision_duration.with_label_values(&[SOURCE_LOCAL]),
+        };
+        let pairs: usize = ruleset.matcher.routes().iter().map(|route| route.limits.len().saturating_add(1)).sum();
+        if pairs.saturating_mul(plans) <= MOST_PREPARED && meters.limits.len() <= MOST_PREPARED {
+            meters.prepare(ruleset);
+        }
+        meters
+    }
+
+    /// Makes the series of everything that can happen, so that they begin at zero.
+    fn prepare(&self, ruleset: &Ruleset) {
+        for (route, meters) in ruleset.matcher.routes().iter().zip(&self.routes) {
+            meters.prepare_durations();
+            for (place, limit) in route.limits.iter().enumerate() {
+                let limit = &ruleset.limits[limit.0];
+                for plan in each_plan(ruleset).filter(|plan| applies(limit, *plan)) {
+                    meters.outcomes(&limit.name, self.plan_name(plan), place, plan);
+                }
+            }
+        }
+        self.no_route.prepare_durations();
+        for (id, limit) in ruleset.limits.iter().enumerate() {
+            for plan in each_plan(ruleset).filter(|plan| applies(limit, *plan)) {
+                self.limit(LimitId(id), plan);
+            }
         }
     }
 
@@ -119,7 +166,9 @@ impl Meters {
         for (position, (standing, charge)) in verdict.standings.iter().zip(charges).enumerate() {
             let reported = verdict.tightest == Some(position);
             let place = ruleset.matcher.route(route).limits.iter().position(|id| *id == standing.limit);
-            let outcomes = place.and_then(|place| self.route(Some(route)).outcomes(place, plan));
+            let name = &ruleset.limits[standing.limit.0].name;
+            let outcomes =
+                place.and_then(|place| self.route(Some(route)).outcomes(name, self.plan_name(plan), place, plan));
             if let Some(outcomes) = outcomes {
                 outcomes.count(verdict.outcome, standing.decision, reported);
             }
@@ -129,8 +178,38 @@ impl Meters {
         }
     }
 
+    /// A request under `plan` gets back what these charges say.
+    pub fn refunded<'c>(&self, plan: Option<PlanId>, charges: impl IntoIterator<Item = &'c Charge>) {
+        for charge in charges {
+            if let Some(limit) = self.limit(LimitId(charge.limit), plan) {
+                limit.tokens_refunded.inc_by(charge.cost);
+            }
+        }
+    }
+
+    /// A request under `plan` owes what these charges say.
+    pub fn debited<'c>(&self, plan: Option<PlanId>, charges: impl IntoIterator<Item = &'c Charge>) {
+        for charge in charges {
+            if let Some(limit) = self.limit(LimitId(charge.limit), plan) {
+                limit.tokens_debited.inc_by(charge.cost);
+            }
+        }
+    }
+
+    /// A response did not tell its cost under `limit`.
+    pub fn cost_invalid(&self, limit: LimitId) {
+        if let Some(Some(counter)) = self.costs_invalid.get(limit.0) {
+            counter.inc();
+        }
+    }
+
     fn limit(&self, limit: LimitId, plan: Option<PlanId>) -> Option<&LimitMeters> {
-        by_plan(self.limits.get(limit.0)?, plan)?.as_ref()
+        let name = self.limit_names.get(limit.0)?;
+        self.limits.get(limit.0, plan, || LimitMeters::new(&self.telemetry, name, self.plan_name(plan)))
+    }
+
+    fn plan_name(&self, plan: Option<PlanId>) -> &str {
+        plan.and_then(|plan| self.plan_names.get(plan.0)).map_or(NO_PLAN, String::as_str)
     }
 }
 
@@ -144,24 +223,37 @@ fn applies(limit: &Limit, plan: Option<PlanId>) -> bool {
     matches!(limit.terms(plan), Terms::Rule(_))
 }
 
-/// The entry of `plan` in a list that ends with the one for no plan.
-fn by_plan<T>(entries: &[T], plan: Option<PlanId>) -> Option<&T> {
-    match plan {
-        Some(plan) => entries.get(plan.0),
-        None => entries.last(),
+// === impl Grid ===
+
+impl<T> Grid<T> {
+    fn new(rows: usize, plans: usize) -> Self {
+        Self { plans, rows: (0..rows).map(|_| OnceLock::new()).collect() }
+    }
+
+    /// How many values there may be.
+    fn len(&self) -> usize {
+        self.rows.len().saturating_mul(self.plans)
+    }
+
+    fn get(&self, row: usize, plan: Option<PlanId>, make: impl FnOnce() -> T) -> Option<&T> {
+        let row = self.rows.get(row)?.get_or_init(|| (0..self.plans).map(|_| OnceLock::new()).collect());
+        let value = match plan {
+            Some(plan) => row.get(plan.0)?,
+            None => row.last()?,
+        };
+        Some(value.get_or_init(make))
     }
 }
 
 // === impl RouteMeters ===
 
 impl RouteMeters {
-    fn new(telemetry: &Telemetry, name: &str, outcomes: Vec<Vec<Option<Outcomes>>>) -> Self {
-        let duration = |class| telemetry.http_duration.with_label_values(&[name, class]);
+    fn new(telemetry: &Telemetry, name: &str, outcomes: Grid<Outcomes>) -> Self {
         Self {
             name: name.to_owned(),
             telemetry: telemetry.clone(),
             codes: RwLock::default(),
-            durations: ["1xx", "2xx", "3xx", "4xx", "5xx"].map(duration),
+            durations: Default::default(),
             in_flight: telemetry.http_in_flight.with_label_values(&[name]),
             outcomes,
         }
@@ -177,7 +269,18 @@ impl RouteMeters {
     pub fn finish(&self, code: u16, duration: Nanos) {
         self.count(code);
         let class = usize::from(code / 100).clamp(1, self.durations.len()) - 1;
-        self.durations[class].observe(duration.as_secs_f64());
+        self.duration(class).observe(duration.as_secs_f64());
+    }
+
+    fn prepare_durations(&self) {
+        for class in 0..self.durations.len() {
+            self.duration(class);
+        }
+    }
+
+    fn duration(&self, class: usize) -> &Histogram {
+        let make = || self.telemetry.http_duration.with_label_values(&[self.name.as_str(), CODE_CLASSES[class]]);
+        self.durations[class].get_or_init(make)
     }
 
     /// A request was answered with `code` by the connection, before anything was known of it.
@@ -193,8 +296,9 @@ impl RouteMeters {
         }
     }
 
-    fn outcomes(&self, place: usize, plan: Option<PlanId>) -> Option<&Outcomes> {
-        by_plan(self.outcomes.get(place)?, plan)?.as_ref()
+    /// For the limit at `place`, and `plan`; both also by their names.
+    fn outcomes(&self, limit: &str, plan_name: &str, place: usize, plan: Option<PlanId>) -> Option<&Outcomes> {
+        self.outcomes.get(place, plan, || Outcomes::new(&self.telemetry, &self.name, limit, plan_name))
     }
 }
 
@@ -233,6 +337,8 @@ impl LimitMeters {
         Self {
             tokens_admitted: telemetry.limit_tokens.with_label_values(&[limit, plan, "admitted"]),
             tokens_denied: telemetry.limit_tokens.with_label_values(&[limit, plan, "denied"]),
+            tokens_refunded: telemetry.limit_tokens.with_label_values(&[limit, plan, "refunded"]),
+            tokens_debited: telemetry.limit_tokens.with_label_values(&[limit, plan, "debited"]),
             near: telemetry.limit_near.with_label_values(&[limit, plan]),
             utilization: telemetry.limit_utilization.with_label_values(&[limit, plan]),
             wait: telemetry.limit_wait.with_label_values(&[limit]),
@@ -241,9 +347,14 @@ impl LimitMeters {
     }
 
     fn count(&self, outcome: Outcome, standing: &Standing, charge: &Charge, reported: bool) {
+        if charge.manner.counts_denied && matches!(outcome, Outcome::Deny(_)) {
+            self.tokens_debited.inc_by(charge.cost);
+        }
         match (outcome, standing.decision) {
             (Outcome::Admit { .. }, decision) => {
-                self.tokens_admitted.inc_by(charge.cost);
+                if charge.manner.takes {
+                    self.tokens_admitted.inc_by(charge.cost);
+                }
                 let utilization = standing.utilization();
                 self.utilization.observe(utilization);
                 if utilization >= NEAR {

@@ -31,7 +31,9 @@ catalogue! {
     LIMIT_REQUESTS: "tollgate_limit_requests_total" ["route", "limit", "plan", "outcome"]
         "Requests by what a limit made of them; on a denial only the limit that is reported counts."
     LIMIT_TOKENS: "tollgate_limit_tokens_total" ["limit", "plan", "outcome"]
-        "Tokens asked for, by what the limit made of the request."
+        "Tokens asked for, by what the limit made of the request: admitted, denied; and what was set right afterwards: refunded (taken too much), debited (taken too little, or by denied requests that count)."
+    LIMIT_COST_INVALID: "tollgate_limit_cost_invalid_total" ["limit"]
+        "Responses that did not tell what they cost, or something that is not a number of tokens; what was taken before stays taken."
     LIMIT_NEAR: "tollgate_limit_near_total" ["limit", "plan"]
         "Requests admitted that left a key at 80 % of its quota or above."
     LIMIT_UTILIZATION: "tollgate_limit_utilization_ratio" ["limit", "plan"]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::support::gateway::{is_ready, proxied};
 use crate::support::process::Process;
 use crate::support::wire::{Framing, chunk};
-use crate::support::{Client, Folder, Gateway, Origin, PATIENCE, free_port, now, wait_for, wait_until};
+use crate::support::{Client, Folder, Gateway, Origin, PATIENCE, free_port, now, together, wait_until};
 
 const SIGHUP: u32 = 1;
 const SIGTERM: u32 = 15;
@@ -21,16 +21,14 @@ fn it_serves_soon_after_its_start() {
     let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
     let text = format!("listeners: [{{ address: \"{address}\" }}]\nadmin: {{ address: \"{admin}\" }}\n{config}");
     folder.write("t.yaml", &text);
-    // A busy machine may hold one of them up, or several.
-    let took = wait_for("a start that takes less than half a second", || {
-        let began = now();
-        let _process = Process::tollgate(&["run", "--config", "t.yaml"], folder.path(), &[]);
-        wait_until("the first connection", || TcpStream::connect(address).is_ok());
-        assert_eq!(Client::connect(address).get("/").status, 200);
-        let took = now() - began;
-        (took < Duration::from_millis(500)).then_some(took)
-    });
-    say(&format!("from the start of the process to the first 200: {took:?}"));
+    let began = now();
+    let process = Process::tollgate(&["run", "--config", "t.yaml"], folder.path(), &[]);
+    wait_until("the first connection", || TcpStream::connect(address).is_ok());
+    assert_eq!(Client::connect(address).get("/").status, 200);
+    let (took, computed) = (now() - began, process.processor_time());
+    say(&format!("from the start of the process to the first 200: {took:?}, {computed:?} of it computing"));
+    // A busy machine may hold it up for any time.
+    assert!(computed < Duration::from_millis(500), "{computed:?}");
 }
 
 #[test]
@@ -45,16 +43,15 @@ fn the_demo_does_what_it_says() {
         wait_until("the demo to listen", || TcpStream::connect(address).is_ok());
     }
     wait_until("what to try", || process.stdout().contains(&format!("http://{listen}/v1/orders")));
-    let admitted = |fields: &[(&str, &str)]| {
-        let mut client = Client::connect(listen);
-        let statuses = std::iter::repeat_with(|| client.exchange("GET", "/v1/orders", fields).status);
-        statuses.take_while(|status| *status == 200).count()
-    };
-    // Some tokens come back meanwhile.
-    assert!((5..=10).contains(&admitted(&[])));
-    assert!((20..=60).contains(&admitted(&[("x-api-key", "free-key")])));
-    let response = Client::connect(listen).get("/v1/orders");
-    assert_eq!(response.status, 429, "{response:?}");
+    for (fields, burst, per_second) in [(&[][..], 5, 1.0), (&[("x-api-key", "free-key")][..], 20, 10.0)] {
+        let began = now();
+        let statuses = together(3 * burst, |_| Client::connect(listen).exchange("GET", "/v1/orders", fields).status);
+        assert!(statuses.iter().all(|status| matches!(status, 200 | 429)), "{statuses:?}");
+        let admitted = statuses.iter().filter(|status| **status == 200).count();
+        // Some tokens come back meanwhile.
+        let back = (now() - began).mul_f64(per_second).as_secs();
+        assert!((burst..=burst + 1 + usize::try_from(back).unwrap()).contains(&admitted), "{statuses:?}");
+    }
     let metrics = Client::connect(admin).get("/metrics").text();
     assert!(metrics.contains("plan=\"free\",route=\"orders\"} "), "{metrics}");
     assert_eq!(Client::connect(listen).get("/v2").status, 404);
@@ -106,6 +103,9 @@ fn two_gateways_cannot_share_a_port() {
     assert_eq!(gateway.get("/", &[]).status, 200);
 }
 
+/// What is answered without an upstream.
+const MALFORMED: &str = "/%zz";
+
 #[test]
 fn a_gateway_that_is_ready_refuses_no_connection() {
     let folder = Folder::new();
@@ -116,10 +116,10 @@ fn a_gateway_that_is_ready_refuses_no_connection() {
         wait_until("the admin listener", || TcpStream::connect(admin).is_ok());
         // Its sockets are opened one after the other, that of the admin listener last.
         let mut early = Client::connect(address);
-        early.ask("GET", "/early", &[]);
+        early.ask("GET", MALFORMED, &[]);
         wait_until("readiness", || is_ready(admin));
-        assert_eq!(Client::connect(address).get("/late").status, 502);
-        assert_eq!(early.receive().status, 502);
+        assert_eq!(Client::connect(address).get(MALFORMED).status, 400);
+        assert_eq!(early.receive().status, 400);
     }
 }
 
@@ -144,10 +144,10 @@ fn out_of_descriptors_connections_wait_and_are_served_when_some_are_free() {
     // Half of them go; there are descriptors for the others now.
     let mut clients: Vec<Client> = clients.into_iter().skip(COUNT / 2).collect();
     for client in &mut clients {
-        client.ask("GET", "/", &[("connection", "close")]);
+        client.ask("GET", MALFORMED, &[("connection", "close")]);
     }
     for client in &mut clients {
-        assert_eq!(client.receive().status, 502);
+        assert_eq!(client.receive().status, 400);
     }
 }
 

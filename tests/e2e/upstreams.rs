@@ -182,10 +182,16 @@ fn a_request_body_that_stops_coming_is_not_waited_for() {
 
 #[test]
 fn a_client_that_stops_reading_is_let_go() {
-    let origin = Origin::start();
+    let origin = Origin::with(|exchange| {
+        let part = vec![b'x'; 1 << 20];
+        exchange.send(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", 1_u64 << 40))?;
+        loop {
+            exchange.send(&part)?;
+        }
+    });
     let gateway = Gateway::start(&proxied(&origin, "timeouts: { idle: 200ms }"));
     let mut client = gateway.client();
-    client.ask("GET", "/bytes/30000000", &[]);
+    client.ask("GET", "/", &[]);
     origin.wait_for_count(1);
     gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
     assert!(!client.receive().whole);

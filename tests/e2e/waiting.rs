@@ -20,6 +20,12 @@ fn wait_for_outcome(gateway: &Gateway, outcome: &str, count: f64) {
     gateway.wait_for_metric("tollgate_limit_requests_total", &labels, count);
 }
 
+/// How many requests had this outcome so far.
+fn counted(gateway: &Gateway, outcome: &str) -> f64 {
+    let labels = [("route", "all"), ("limit", "guard"), ("plan", "none"), ("outcome", outcome)];
+    gateway.metrics().value("tollgate_limit_requests_total", &labels).unwrap_or(0.0)
+}
+
 /// Sends a request that has to wait, as the `number`th of those.
 fn waiting(gateway: &Gateway, target: &str, number: u32) -> Client {
     let mut client = gateway.client();
@@ -41,8 +47,13 @@ fn assert_paced(limit: &str, due: impl Fn(u32) -> Duration) {
     let origin = Origin::start();
     let limit = format!("{{ {limit}, key: all, over_limit: {{ delay: {{ max_wait: 20s }} }} }}");
     let gateway = Gateway::start(&limited(&origin, &limit));
+    // Sent by one thread on connections that are there, so that they come close together on a busy machine too.
+    let mut clients: Vec<Client> = (0..COUNT).map(|_| gateway.client()).collect();
     let began = now();
-    let statuses = together(COUNT as usize, |_| gateway.get("/", &[]).status);
+    for client in &mut clients {
+        client.ask("GET", "/", &[]);
+    }
+    let statuses: Vec<u16> = clients.iter_mut().map(|client| client.receive().status).collect();
     assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
     let seen = origin.seen();
     assert_eq!(seen.len(), COUNT as usize);
@@ -52,15 +63,11 @@ fn assert_paced(limit: &str, due: impl Fn(u32) -> Duration) {
         assert!(came <= due + LATE, "number {number} came after {came:?}, due after {due:?}");
     }
     wait_until_none_is_in_flight(&gateway);
-    let metrics = gateway.metrics();
-    let count = |outcome| {
-        let labels = [("route", "all"), ("limit", "guard"), ("plan", "none"), ("outcome", outcome)];
-        metrics.value("tollgate_limit_requests_total", &labels).unwrap_or(0.0)
-    };
-    assert!(count("delayed") > 0.0 && count("admitted") > 0.0);
-    assert_eq!(count("delayed") + count("admitted"), f64::from(COUNT));
-    let waits = metrics.value("tollgate_limit_wait_seconds_count", &[("limit", "guard")]);
-    assert_eq!(waits, Some(count("delayed")));
+    let (admitted, delayed) = (counted(&gateway, "admitted"), counted(&gateway, "delayed"));
+    assert!(delayed > 0.0 && admitted > 0.0);
+    assert_eq!(delayed + admitted, f64::from(COUNT));
+    let waits = gateway.metrics().value("tollgate_limit_wait_seconds_count", &[("limit", "guard")]);
+    assert_eq!(waits, Some(delayed));
 }
 
 const EVERY: Duration = Duration::from_millis(20);
@@ -92,23 +99,30 @@ fn smooth_warming_up_starts_at_a_third_of_the_rate() {
 
 #[test]
 fn a_cycle_lets_its_share_out_each_period() {
-    assert_paced("algorithm: cycle, limit: 8, period: 150ms", |number| Duration::from_millis(150) * (number / 8));
+    assert_paced("algorithm: cycle, limit: 2, period: 40ms", |number| Duration::from_millis(40) * (number / 2));
 }
 
 #[test]
 fn first_come_is_first_served() {
     let origin = Origin::start();
     let gateway = paced(&origin, "1s", "20s", "");
+    let began = now();
     assert_eq!(gateway.get("/0", &[]).status, 200);
-    let mut clients: Vec<Client> = (1..=5).map(|number| waiting(&gateway, &format!("/{number}"), number)).collect();
+    let charge = |number: u32| {
+        let mut client = gateway.client();
+        client.ask("GET", &format!("/{number}"), &[]);
+        // On a busy machine its turn may have come already.
+        wait_until("the charge", || counted(&gateway, "admitted") + counted(&gateway, "delayed") > f64::from(number));
+        client
+    };
+    let mut clients: Vec<Client> = (1..=5).map(charge).collect();
     for client in &mut clients {
         assert_eq!(client.receive().status, 200);
     }
     let seen = origin.seen();
     let targets: Vec<&str> = seen.iter().map(|seen| seen.target()).collect();
     assert_eq!(targets, ["/0", "/1", "/2", "/3", "/4", "/5"]);
-    // A request may be late and the next in time; from the first to the last no more than one is.
-    assert!(seen[5].at - seen[0].at >= Duration::from_millis(4 * 1000 - 1), "{seen:?}");
+    assert!(seen[5].at - began >= Duration::from_millis(5 * 1000 - 1), "{seen:?}");
 }
 
 #[test]
@@ -135,14 +149,14 @@ fn without_a_wait_nothing_waits() {
 #[test]
 fn a_client_that_obeys_the_retry_time_of_a_full_queue_finds_its_place() {
     let origin = Origin::start();
-    let gateway = paced(&origin, "3s", "20s", ", max_waiting: 1");
+    let gateway = paced(&origin, "6s", "20s", ", max_waiting: 1");
     assert_eq!(gateway.get("/", &[]).status, 200);
     let mut waits = waiting(&gateway, "/", 1);
     let denied = gateway.get("/", &[]);
     let told = now();
     assert_eq!(denied.status, 429);
     let seconds = denied.number("retry-after").unwrap();
-    assert!((1..=3).contains(&seconds), "{denied:?}");
+    assert!((1..=6).contains(&seconds), "{denied:?}");
     wait_until("the retry time to come", || now() - told >= Duration::from_secs(seconds));
     assert_eq!(waits.receive().status, 200);
     assert_eq!(gateway.get("/", &[]).status, 200);
@@ -199,14 +213,14 @@ fn a_client_that_leaves_gives_its_place_back() {
 #[test]
 fn a_client_that_leaves_gives_its_tokens_back() {
     let origin = Origin::start();
-    let gateway = paced(&origin, "4s", "6s", "");
+    let gateway = paced(&origin, "100s", "150s", "");
     assert_eq!(gateway.get("/", &[]).status, 200);
     let waits = waiting(&gateway, "/", 1);
-    assert_eq!(gateway.get("/", &[]).status, 429, "8 s are too long");
+    assert_eq!(gateway.get("/", &[]).status, 429, "200 s are too long");
     drop(waits);
     wait_until_none_is_in_flight(&gateway);
-    assert_eq!(gateway.get("/", &[]).status, 200, "4 s are not");
-    assert_eq!(origin.count(), 2);
+    drop(waiting(&gateway, "/", 2));
+    assert_eq!(origin.count(), 1);
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! Who the customers are, from where the configuration says.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Unreadable, decode, name, problem, read, refuse};
+use super::{decode, name, problem, refuse};
 use crate::config::{DirectorySource, NamedFile, Overrides, Problem, Problems, RedisHash, RedisServer};
 use crate::customers::Directory;
-use crate::customers::directory::{Changes, Fault, Faults, FileDirectory, Format, Hash, RedisDirectory};
+use crate::customers::directory::{Fault, Faults, FileDirectory, Format, Hash, RedisDirectory};
+use crate::files::{self, Print, Seen};
 use crate::ruleset::own::Misread;
 
 /// The largest directory of customers that is read: as CSV room for millions; as YAML, which takes many times its size
@@ -21,18 +22,95 @@ const fn max_bytes(format: Format) -> usize {
 /// The longest password that is read from a file.
 const MAX_PASSWORD: usize = 4 << 10;
 
-/// Opens the directory that the configuration at `path` names; `overrides` reads its rows.
-pub(super) fn open(path: &Path, source: &DirectorySource, overrides: &Overrides) -> Result<Directory, Problems> {
-    match source {
-        DirectorySource::File(named) => open_file(path, named, overrides).map(Directory::File),
-        DirectorySource::Redis(hash) => open_redis(path, hash, overrides).map(Directory::Redis),
-    }
+/// A directory, and what it was made of.
+#[derive(Debug)]
+pub(super) struct Kept {
+    from: Origin,
+    overrides: Overrides,
+    directory: Arc<Directory>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Origin {
+    File {
+        path: PathBuf,
+        print: Print,
+    },
+    Redis {
+        /// Without the password's file.
+        hash: RedisHash,
+        /// What that held.
+        password: Option<Print>,
+    },
+}
+
+/// Opens the directory that the configuration at `path` names; `overrides` reads its rows. The one that was `kept` goes
+/// on if it is made of the same, and takes up what changed if that are only its rows.
+pub(super) fn open(
+    path: &Path,
+    source: &DirectorySource,
+    overrides: &Overrides,
+    kept: &mut Option<Kept>,
+    seen: &mut Vec<Seen>,
+) -> Result<Arc<Directory>, Problems> {
+    let (from, directory) = match source {
+        DirectorySource::File(named) => {
+            let file = beside(path, named);
+            let (bytes, print) = bytes(named, &file, max_bytes(format(&name(&file))), seen)?;
+            if let Some(Kept { from: Origin::File { path, print: before }, overrides: same, directory }) = kept
+                && *path == file
+                && same == overrides
+                && let Directory::File(rows) = &**directory
+            {
+                if *before != print {
+                    let changes = rows.update(&decode(bytes, &file)?);
+                    let changes = changes.map_err(|faults| explain_all(&name(&file), faults))?;
+                    tracing::info!(changes.added, changes.changed, changes.removed, "directory of customers updated");
+                    *before = print;
+                }
+                return Ok(Arc::clone(directory));
+            }
+            let rows = load(&decode(bytes, &file)?, &name(&file), overrides)?;
+            (Origin::File { path: file, print }, Directory::File(rows))
+        }
+        DirectorySource::Redis(hash) => {
+            let (server, password) = connection(path, &hash.server, seen)?;
+            let from = Origin::Redis { hash: hash.without_file(), password };
+            if let Some(Kept { from: before, overrides: same, directory }) = kept
+                && *before == from
+                && same == overrides
+            {
+                return Ok(Arc::clone(directory));
+            }
+            (from, Directory::Redis(open_redis(path, hash, server, overrides)?))
+        }
+    };
+    let directory = Arc::new(directory);
+    *kept = Some(Kept { from, overrides: overrides.clone(), directory: Arc::clone(&directory) });
+    Ok(directory)
 }
 
 /// Reads the file `named` by the configuration at `path`.
-pub(super) fn open_file(path: &Path, named: &NamedFile, overrides: &Overrides) -> Result<FileDirectory, Problems> {
-    let (text, file) = text(path, named)?;
-    load(&text, &file, overrides)
+pub(super) fn open_file(
+    path: &Path,
+    named: &NamedFile,
+    overrides: &Overrides,
+    seen: &mut Vec<Seen>,
+) -> Result<FileDirectory, Problems> {
+    let file = beside(path, named);
+    let (bytes, _) = bytes(named, &file, max_bytes(format(&name(&file))), seen)?;
+    load(&decode(bytes, &file)?, &name(&file), overrides)
+}
+
+/// What `file` holds, which is `named` by the configuration.
+fn bytes(named: &NamedFile, file: &Path, most: usize, seen: &mut Vec<Seen>) -> Result<(Vec<u8>, Print), Problems> {
+    let (bytes, looked) = files::read(file, most);
+    let print = looked.print.clone();
+    seen.push(looked);
+    let unreadable = |reason: files::Unreadable| {
+        refuse(Problem::error(named.place.clone(), format!("names a file that {reason}")).found(name(file)))
+    };
+    Ok((bytes.map_err(unreadable)?, print))
 }
 
 /// The directory from the text of the file that is called `file`.
@@ -41,26 +119,8 @@ pub fn load(text: &str, file: &str, overrides: &Overrides) -> Result<FileDirecto
         .map_err(|faults| explain_all(file, faults))
 }
 
-/// Reads the file `named` by the configuration at `path` again and takes up what changed. Where anything is wrong with
-/// it, nothing changes.
-pub fn update(path: &Path, named: &NamedFile, directory: &FileDirectory) -> Result<Changes, Problems> {
-    let (text, file) = text(path, named)?;
-    directory.update(&text).map_err(|faults| explain_all(&file, faults))
-}
-
-/// The text of the file `named` by the configuration at `path`, and what the file is called.
-fn text(path: &Path, named: &NamedFile) -> Result<(String, String), Problems> {
-    let file = beside(path, named);
-    let bytes = read(&file, max_bytes(format(&name(&file)))).map_err(|reason| unreadable(named, &file, &reason))?;
-    Ok((decode(bytes, &file)?, name(&file)))
-}
-
-fn beside(path: &Path, named: &NamedFile) -> std::path::PathBuf {
+fn beside(path: &Path, named: &NamedFile) -> PathBuf {
     path.parent().unwrap_or(Path::new("")).join(&named.path)
-}
-
-fn unreadable(named: &NamedFile, file: &Path, reason: &Unreadable) -> Problems {
-    refuse(Problem::error(named.place.clone(), format!("names a file that {reason}")).found(name(file)))
 }
 
 /// What the directory `file` is written in, by the end of its name.
@@ -71,18 +131,27 @@ fn format(file: &str) -> Format {
     }
 }
 
-fn open_redis(path: &Path, hash: &RedisHash, overrides: &Overrides) -> Result<RedisDirectory, Problems> {
-    let RedisHash { server, key, ttl, negative_ttl, max_cached } = hash.clone();
-    let server = connection(path, &server)?;
+fn open_redis(
+    path: &Path,
+    hash: &RedisHash,
+    server: redis::ConnectionInfo,
+    overrides: &Overrides,
+) -> Result<RedisDirectory, Problems> {
+    let RedisHash { key, ttl, negative_ttl, max_cached, .. } = hash.clone();
     let hash = Hash { server, key, ttl, negative_ttl, max_cached };
     RedisDirectory::new(hash, &rand::random(), Arc::new(overrides.clone()))
         .map_err(|error| refuse(problem(&name(path), None, format!("cannot use `store.redis`: {error}"))))
 }
 
 /// What opens a connection to `server`, its password read from where the configuration at `path` says.
-fn connection(path: &Path, server: &RedisServer) -> Result<redis::ConnectionInfo, Problems> {
+fn connection(
+    path: &Path,
+    server: &RedisServer,
+    seen: &mut Vec<Seen>,
+) -> Result<(redis::ConnectionInfo, Option<Print>), Problems> {
     let address = redis::ConnectionAddr::Tcp(server.host.clone(), server.port);
     let mut login = redis::RedisConnectionInfo::default().set_db(server.database.into());
+    let mut print = None;
     if let Some(username) = &server.username {
         login = login.set_username(username);
     }
@@ -91,12 +160,13 @@ fn connection(path: &Path, server: &RedisServer) -> Result<redis::ConnectionInfo
     }
     if let Some(named) = &server.password_file {
         let file = beside(path, named);
-        let bytes = read(&file, MAX_PASSWORD).map_err(|reason| unreadable(named, &file, &reason))?;
+        let (bytes, read) = bytes(named, &file, MAX_PASSWORD, seen)?;
+        print = Some(read);
         login = login.set_password(decode(bytes, &file)?.trim_end_matches(['\r', '\n']));
     }
     let made = redis::IntoConnectionInfo::into_connection_info(address);
     let made = made.map_err(|error| refuse(problem(&name(path), None, format!("cannot use `store.redis`: {error}"))));
-    Ok(made?.set_redis_settings(login))
+    Ok((made?.set_redis_settings(login), print))
 }
 
 fn explain_all(file: &str, Faults { faults, more }: Faults) -> Problems {

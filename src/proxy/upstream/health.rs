@@ -30,6 +30,25 @@ pub async fn watch(pool: Arc<Pool>, clock: Arc<dyn Clock>) {
     while tasks.join_next().await.is_some() {}
 }
 
+/// Finds an address for each node of `pool` that has none, before requests are sent there; waits for `patience` at most.
+pub async fn resolve_new(pool: Arc<Pool>, patience: Nanos) {
+    let mut tasks = JoinSet::new();
+    for (node, state) in pool.nodes.iter().enumerate().filter(|(_, state)| state.address.load().is_none()) {
+        let (name, state) = (pool.upstream.nodes[node].address.clone(), Arc::clone(state));
+        tasks.spawn(async move {
+            if let Some(address) = look_up(&name, patience).await {
+                state.address.store(Some(Arc::new(address)));
+            }
+        });
+    }
+    while tasks.join_next().await.is_some() {}
+}
+
+async fn look_up(name: &str, patience: Nanos) -> Option<std::net::SocketAddr> {
+    let found = timeout(patience.to_duration(), tokio::net::lookup_host(name)).await;
+    found.ok().and_then(Result::ok).and_then(|mut addresses| addresses.next())
+}
+
 /// Keeps the address of a node that is written as a host name. The last good address stays when resolving fails.
 async fn resolve(pool: Arc<Pool>, node: usize) {
     let name = pool.upstream.nodes[node].address.clone();
@@ -38,8 +57,7 @@ async fn resolve(pool: Arc<Pool>, node: usize) {
     let mut failing = false;
     loop {
         ticks.tick().await;
-        let found = timeout(RESOLVE_EVERY.to_duration(), tokio::net::lookup_host(&name)).await;
-        let first = found.ok().and_then(Result::ok).and_then(|mut addresses| addresses.next());
+        let first = look_up(&name, RESOLVE_EVERY).await;
         match first {
             Some(address) => pool.nodes[node].address.store(Some(Arc::new(address))),
             None if !failing => tracing::warn!(

@@ -120,8 +120,8 @@ impl<A: Typed> Table<A> {
             false
         });
         table.keys.fetch_sub(expired + early, Ordering::Relaxed);
-        table.evicted_expired.fetch_add(expired, Ordering::Relaxed);
-        table.evicted_full.fetch_add(early, Ordering::Relaxed);
+        table.forgotten.expired.fetch_add(expired, Ordering::Relaxed);
+        table.forgotten.full.fetch_add(early, Ordering::Relaxed);
         if self.cells.capacity() > self.cells.len().saturating_mul(4).max(64) {
             self.cells.shrink_to(self.cells.len().saturating_mul(2), |cell| cell.key[0]);
         }

@@ -14,7 +14,7 @@ pub struct Gateway {
     pub process: Process,
     pub address: SocketAddr,
     pub admin: SocketAddr,
-    _folder: Folder,
+    pub folder: Folder,
 }
 
 impl Gateway {
@@ -40,8 +40,7 @@ impl Gateway {
         for (name, text) in files {
             folder.write(name, text);
         }
-        let addresses = format!("listeners: [{{ address: \"{address}\" }}]\nadmin: {{ address: \"{admin}\" }}\n");
-        folder.write("tollgate.yaml", &(addresses + config));
+        folder.write("tollgate.yaml", &on(address, admin, config));
         let mut process = Process::tollgate(&["run", "--config", "tollgate.yaml"], folder.path(), environment);
         let started = wait_for("the gateway to be ready", || match process.ended() {
             Some(status) => {
@@ -50,7 +49,23 @@ impl Gateway {
             }
             None => is_ready(admin).then_some(true),
         });
-        if started { Ok(Self { process, address, admin, _folder: folder }) } else { Err(()) }
+        if started { Ok(Self { process, address, admin, folder }) } else { Err(()) }
+    }
+
+    /// A configuration that lacks only its addresses, with them.
+    pub fn whole(&self, config: &str) -> String {
+        on(self.address, self.admin, config)
+    }
+
+    /// Writes another configuration over the one there is.
+    pub fn rewrite(&self, config: &str) {
+        self.folder.write("tollgate.yaml", &self.whole(config));
+    }
+
+    /// Asks for a reload over the admin port.
+    #[track_caller]
+    pub fn reload(&self) -> Response {
+        Client::connect(self.admin).post("/-/reload", &[("connection", "close")], b"")
     }
 
     /// A connection to it.
@@ -99,6 +114,10 @@ pub fn is_ready(admin: SocketAddr) -> bool {
     let mut client = Client { wire: Wire::new(stream) };
     client.ask("GET", "/readyz", &[("connection", "close")]);
     client.next().is_some_and(|response| response.status == 200)
+}
+
+fn on(address: SocketAddr, admin: SocketAddr, config: &str) -> String {
+    format!("listeners: [{{ address: \"{address}\" }}]\nadmin: {{ address: \"{admin}\" }}\n{config}")
 }
 
 /// A configuration with everything behind one upstream and under one limit.

@@ -1,0 +1,191 @@
+//! What requests cost under a limit, and when they are charged.
+
+use crate::algorithm::Rule;
+use crate::config::problem::Problem;
+use crate::config::read::{Field, Section, every};
+use crate::config::routes::parse_method;
+use crate::config::scalar::Misfit;
+use crate::config::terms::AllTerms;
+use crate::config::words;
+use crate::ruleset::cost::{ChargeRule, CostRule, When};
+use crate::ruleset::limit::Terms;
+use crate::units::Cost;
+
+const EXPECTED: &str = "a number of tokens, `{by_method: {GET: 1, POST: 5}}`, `{header: NAME, max: 100}`, \
+     `{request_bytes: 1KiB}`, `{response_header: NAME}`, `{response_bytes: 1KiB}` or \
+     `{response_field: usage.total_tokens}`";
+
+const A_PATH: &str = "the names on the way to a number in JSON, like `usage.total_tokens`";
+
+/// The most that is believed of a response, where the limit does not say.
+const MOST_OF_RESPONSES: Cost = 1_000_000_000;
+
+/// The most names on the way to a field.
+const DEEPEST_FIELD: usize = 16;
+
+/// Reads `cost` and `charge`, and whether they go together.
+pub(super) fn read(section: &Section<'_>) -> Option<(CostRule, ChargeRule)> {
+    let cost = section.get_or("cost", CostRule::default(), read_cost);
+    let charge = section.get_or("charge", ChargeRule::default(), read_charge);
+    let (cost, charge) = (cost?, charge?);
+    if let (Some(field), true, When::Request) = (section.get("cost"), cost.is_in_response(), &charge.when) {
+        let problem = field.error("is known only when the response comes").hint("add `charge: {when: response}`");
+        return field.fail(problem.expected("a cost that the request tells, or a charge on the response"));
+    }
+    Some((cost, charge))
+}
+
+fn read_cost(field: &Field<'_>) -> Option<CostRule> {
+    if field.is_word() {
+        return field.whole(1..=u64::MAX).map(CostRule::Fixed);
+    }
+    let section = field.mapping(EXPECTED)?;
+    const KINDS: [(&str, &[&str]); 6] = [
+        ("by_method", &["others"]),
+        ("header", &["max", "missing"]),
+        ("request_bytes", &[]),
+        ("response_header", &["max"]),
+        ("response_bytes", &[]),
+        ("response_field", &["max"]),
+    ];
+    let mut kinds = KINDS.iter().filter(|(kind, _)| section.has(kind));
+    let Some((kind, others)) = kinds.next() else {
+        section.refuse_others(&KINDS.map(|(kind, _)| kind), &[]);
+        let silent = section.is_empty();
+        return if silent { field.fail(field.error("is empty").expected(EXPECTED)) } else { None };
+    };
+    if kinds.next().is_some() {
+        return field.fail(Problem::error(field.place(), "names more than one way to count").expected(EXPECTED));
+    }
+    let known: Vec<&str> = [kind].into_iter().chain(others.iter()).copied().collect();
+    section.refuse_others(&known, &[]);
+    let told = section.get(kind)?;
+    let most = || section.get_or("max", MOST_OF_RESPONSES, |field| field.whole(1..=u64::MAX));
+    match *kind {
+        "by_method" => {
+            let methods = read_methods(&told);
+            let others = section.get_or("others", 1, |field| field.whole(0..=u64::MAX));
+            Some(CostRule::ByMethod { methods: methods?, others: others? })
+        }
+        "header" => {
+            let name = told.header_name();
+            let max = section.required("max", "the most that is believed of a client, like `max: 100`");
+            let max = max.and_then(|field| field.whole(1..=u64::MAX));
+            let missing = section.get_or("missing", 1, |field| field.whole(1..=u64::MAX));
+            Some(CostRule::Header { name: name?, max: max?, missing: missing? })
+        }
+        "request_bytes" => told.bytes().map(CostRule::RequestBytes),
+        "response_bytes" => told.bytes().map(CostRule::ResponseBytes),
+        "response_header" => {
+            let (name, max) = (told.header_name(), most());
+            Some(CostRule::ResponseHeader { name: name?, max: max? })
+        }
+        _ => {
+            let (path, max) = (told.parsed(A_PATH, parse_path), most());
+            Some(CostRule::ResponseField { path: path?, max: max? })
+        }
+    }
+}
+
+fn read_methods(field: &Field<'_>) -> Option<Vec<(String, Cost)>> {
+    let section = field.mapping("methods and their costs, like `{GET: 1, POST: 5}`")?;
+    every(section.fields().map(|(method, cost)| match parse_method(method) {
+        Ok(method) => cost.whole(0..=u64::MAX).map(|cost| (method, cost)),
+        Err(misfit) => cost.fail(Problem::error(cost.key_place(), misfit.message).hint(misfit.hint)),
+    }))
+}
+
+fn parse_path(text: &str) -> Result<Vec<String>, Misfit> {
+    let path: Vec<String> = text.split('.').map(str::to_owned).collect();
+    let misfit = |message: &str| Err(Misfit { message: message.to_owned(), hint: None });
+    match path.len() {
+        _ if path.iter().any(String::is_empty) => misfit("has an empty name"),
+        0..=DEEPEST_FIELD => Ok(path),
+        _ => misfit("has more than 16 names"),
+    }
+}
+
+fn read_charge(field: &Field<'_>) -> Option<ChargeRule> {
+    const SETTINGS: [&str; 4] = ["when", "if_status", "reserve", "denied"];
+    let section = field.section(&SETTINGS, &[])?;
+    let on_response =
+        section.get_or("when", false, |field| field.choice(&[("request", false), ("response", true)], &[]));
+    let if_status = section.get_or("if_status", Vec::new(), |field| {
+        let expected = "a list of statuses, like `[401, 403, 4xx, 500-599]`";
+        every(
+            field
+                .nonempty_list(expected)?
+                .iter()
+                .map(|item| item.parsed("a status, like `401`, `4xx` or `500-599`", parse_statuses)),
+        )
+    });
+    let reserve = section.get_with("reserve", |field| field.whole(0..=u64::MAX));
+    let denied = section.get_or("denied", false, Field::flag);
+    let (on_response, if_status, reserve, denied) = (on_response?, if_status?, reserve?, denied?);
+    for name in ["if_status", "reserve"].iter().filter(|_| !on_response) {
+        if let Some(field) = section.get(name) {
+            let problem = Problem::error(field.key_place(), "says something only with `when: response`");
+            return field.fail(problem.hint("add `when: response`, or leave it out"));
+        }
+    }
+    if let (Some(field), true, Some(0)) = (section.get("denied"), denied, reserve) {
+        let problem = Problem::error(field.key_place(), "counts denied requests, of which `reserve: 0` takes nothing");
+        return field.fail(problem.hint("leave one of the two out"));
+    }
+    let when = if on_response { When::Response { if_status } } else { When::Request };
+    Some(ChargeRule { when, reserve, denied })
+}
+
+/// `401`, `4xx` or `500-599`, ends included.
+fn parse_statuses(text: &str) -> Result<(u16, u16), Misfit> {
+    let status = |text: &str| {
+        let number = text.parse::<u16>().ok().filter(|_| text.len() == 3);
+        number.filter(|status| (100..=599).contains(status))
+    };
+    let range = match (text.strip_suffix("xx"), text.split_once('-')) {
+        (Some(class), _) => status(&format!("{class}00")).zip(status(&format!("{class}99"))),
+        (None, Some((from, to))) => status(from).zip(status(to)),
+        (None, None) => status(text).map(|status| (status, status)),
+    };
+    match range {
+        Some((from, to)) if from <= to => Ok((from, to)),
+        Some((from, to)) => Err(Misfit {
+            message: "ends before it begins".to_owned(),
+            hint: Some(format!("did you mean `{to}-{from}`?")),
+        }),
+        None => Err(Misfit { message: "is not a status from 100 to 599".to_owned(), hint: None }),
+    }
+}
+
+/// Refuses what a limit cannot do: charges for slots, which come back by themselves, and costs that never fit.
+pub(super) fn check(
+    section: &Section<'_>,
+    (cost, charge): (&CostRule, &ChargeRule),
+    terms: &AllTerms,
+    plans: &[&str],
+) -> Option<()> {
+    if let (Some(field), true) = (section.get("charge"), terms.rules.iter().any(Rule::holds)) {
+        let problem =
+            Problem::error(field.key_place(), "says something only of tokens: slots come back when a request ends");
+        return field.fail(problem.hint("leave it out, or count requests under a limit of their own"));
+    }
+    let taken = match (&charge.when, charge.reserve) {
+        (When::Response { .. }, Some(reserve)) => vec![reserve],
+        _ => cost.written(),
+    };
+    let largest = taken.into_iter().max().unwrap_or(0);
+    let fits = |rule: &Rule| rule.largest_cost().filter(|most| largest > *most);
+    let Some((index, most)) = terms.rules.iter().enumerate().find_map(|(index, rule)| Some((index, fits(rule)?)))
+    else {
+        return Some(());
+    };
+    let of_plan = |(plan, terms): (&&str, &Terms)| (*terms == Terms::Rule(index)).then(|| words::shown(plan));
+    let plan = plans.iter().zip(&terms.plans).find_map(of_plan).filter(|_| terms.rules.len() > 1);
+    let whose = plan.map(|plan| format!(" for the plan {plan}")).unwrap_or_default();
+    let charge = section.get("charge").and_then(|charge| charge.mapping_if()?.get("reserve"));
+    let field = charge.or_else(|| section.get("cost")).unwrap_or_else(|| section.field.clone());
+    let message = format!(
+        "can never be admitted: a request would take {largest}, and the limit admits at most {most} at once{whose}"
+    );
+    field.fail(Problem::error(field.key_place(), message).hint("raise the limit or lower the cost"))
+}

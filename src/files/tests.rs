@@ -1,0 +1,91 @@
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+
+use super::*;
+
+/// A directory of its own for each test; removed with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("tollgate-files-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+fn reason(path: &Path, most: usize) -> String {
+    read(path, most).0.unwrap_err().to_string()
+}
+
+#[test]
+fn a_file_is_read_up_to_its_bound() {
+    let scratch = Scratch::new("bound");
+    let path = scratch.write("f", "12345");
+    let (bytes, seen) = read(&path, 5);
+    assert_eq!((bytes.unwrap(), seen.print), (b"12345".to_vec(), Print::Bytes(hash(b"12345"))));
+    assert_eq!(reason(&path, 4), "is larger than 0 KiB");
+    assert_eq!(reason(Path::new("/dev/zero"), 1024), "cannot be read: it is a device, not a regular file");
+}
+
+#[test]
+fn what_is_no_file_is_an_error_and_does_not_wait() {
+    let scratch = Scratch::new("kinds");
+    assert_eq!(reason(&scratch.0, 10), "cannot be read: it is a directory, not a regular file");
+    let pipe = scratch.0.join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    assert_eq!(reason(&pipe, 10), "cannot be read: it is a pipe, not a regular file");
+    let socket = scratch.0.join("socket");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    assert!(reason(&socket, 10).starts_with("cannot be read: "));
+    assert!(reason(&scratch.0.join("nothing"), 10).contains("No such file"));
+}
+
+#[test]
+fn a_change_is_seen_and_a_touch_is_none() {
+    let scratch = Scratch::new("change");
+    let path = scratch.write("f", "one");
+    let seen = read(&path, 100).1;
+    assert!(!seen.may_differ());
+    let touched = File::options().write(true).open(&path).unwrap();
+    touched.set_modified(std::time::UNIX_EPOCH).unwrap();
+    assert!(seen.may_differ());
+    assert_eq!(seen.again().print, seen.print);
+    scratch.write("f", "two");
+    assert!(seen.may_differ());
+    assert_ne!(seen.again().print, seen.print);
+    fs::remove_file(&path).unwrap();
+    assert!(matches!(seen.again().print, Print::Unreadable(_)));
+}
+
+#[test]
+fn the_directories_of_all_links_on_the_way_count() {
+    let scratch = Scratch::new("links");
+    let base = fs::canonicalize(&scratch.0).unwrap();
+    fs::create_dir_all(base.join("..one")).unwrap();
+    fs::create_dir_all(base.join("elsewhere")).unwrap();
+    fs::write(base.join("elsewhere/real.yaml"), "").unwrap();
+    symlink("..one", base.join("..data")).unwrap();
+    symlink(base.join("elsewhere/real.yaml"), base.join("..one/t.yaml")).unwrap();
+    symlink("..data/t.yaml", base.join("t.yaml")).unwrap();
+    symlink("loop", base.join("loop")).unwrap();
+    let directories = |name: &str| read(&base.join(name), 10).1.directories();
+    let found = directories("t.yaml");
+    for wanted in [base.clone(), base.join("..one"), base.join("elsewhere")] {
+        assert!(found.contains(&wanted), "{} not in {found:?}", wanted.display());
+    }
+    assert!(directories("nowhere/f").contains(&base.join("nowhere")));
+    assert!(directories("loop").contains(&base));
+}

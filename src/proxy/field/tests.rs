@@ -1,0 +1,153 @@
+use proptest::prelude::*;
+use serde_json::{Map, Value};
+
+use super::*;
+
+fn path(text: &str) -> Vec<String> {
+    text.split('.').map(str::to_owned).collect()
+}
+
+fn read(reader: FieldReader, wanted: &str, parts: &[&[u8]]) -> Told {
+    let mut reader = reader;
+    parts.iter().for_each(|part| reader.feed(&path(wanted), part));
+    reader.told()
+}
+
+fn json(text: &str) -> Told {
+    read(FieldReader::of_json(), "usage.total_tokens", &[text.as_bytes()])
+}
+
+fn events(text: &str) -> Told {
+    read(FieldReader::of_events(), "usage.total_tokens", &[text.as_bytes()])
+}
+
+#[test]
+fn the_field_is_found_at_its_place_only() {
+    assert_eq!(json(r#"{"id": 1, "usage": {"a": [3, {"total_tokens": 4}], "total_tokens": 12}}"#), Told::Cost(12));
+    assert_eq!(json(r#"{"total_tokens": 1, "x": {"usage": {"total_tokens": 2}}}"#), Told::Nothing);
+    assert_eq!(json(r#"{"usage": [{"total_tokens": 2}]}"#), Told::Nothing);
+    assert_eq!(json(r#"[{"usage": {"total_tokens": 2}}]"#), Told::Nothing);
+    assert_eq!(json(r#"{"us\u0061ge": {"total\u005ftokens": 2.1e1 }}"#), Told::Cost(21));
+    assert_eq!(json(r#"{"usage2": {"total_tokens": 2}, "usag": {"total_tokens": 2}}"#), Told::Nothing);
+}
+
+#[test]
+fn what_is_no_cost_is_wrong_and_null_is_nothing() {
+    for wrong in ["-1", "1e400", "\"7\"", "true", "{}", "[7]", "1e99", "99999999999999999999999", "-0.5"] {
+        assert_eq!(json(&format!(r#"{{"usage": {{"total_tokens": {wrong}}}}}"#)), Told::Wrong, "{wrong}");
+    }
+    assert_eq!(json(r#"{"usage": {"total_tokens": null}}"#), Told::Nothing);
+    assert_eq!(json(r#"{"usage": {"total_tokens": 0.2}}"#), Told::Cost(1));
+    assert_eq!(json(r#"{"usage": {"total_tokens": 000000000000000000000000000000000000000000001}}"#), Told::Wrong);
+}
+
+#[test]
+fn the_last_of_several_counts() {
+    assert_eq!(json(r#"{"usage": {"total_tokens": 1, "total_tokens": 2}}"#), Told::Cost(2));
+    assert_eq!(json(r#"{"usage": {"total_tokens": 1}, "usage": {}}"#), Told::Nothing);
+    assert_eq!(
+        json("{\"usage\": {\"total_tokens\": 1}}\n{\"usage\": {\"total_tokens\": 2}}\n{\"done\": 1}"),
+        Told::Cost(2)
+    );
+}
+
+#[test]
+fn what_is_no_json_has_no_fields() {
+    for broken in
+        ["<html>", "{usage: 1}", r#"{"a" 1, "usage": {"total_tokens": 1}}"#, r#"{]"usage": {"total_tokens": 1}}"#]
+    {
+        assert_eq!(json(broken), Told::Nothing, "{broken}");
+    }
+    assert_eq!(json(&"[".repeat(1_000_000)), Told::Nothing);
+    assert_eq!(json(r#"{"usage": {"total_tokens": 1"#), Told::Nothing, "the number may go on");
+}
+
+#[test]
+fn of_events_the_last_with_the_field_counts() {
+    let stream = "data: {\"usage\": null}\n\n: a comment\nevent: x\ndata:{\"usage\": {\ndata: \"total_tokens\": 5}}\n\n\
+                  data: {\"choices\": []}\r\n\r\ndata: [DONE]\r\n\r\n";
+    assert_eq!(events(stream), Told::Cost(5));
+    assert_eq!(events("data: {\"usage\": {\"total_tokens\": 5}}"), Told::Cost(5), "without an end");
+    assert_eq!(events("\rdata: {\"usage\":\rdata: {\"total_tokens\": 7}}\r\rdata: no\r\r"), Told::Cost(7));
+    assert_eq!(events("datum: {\"usage\": {\"total_tokens\": 5}}\n\n"), Told::Nothing);
+    assert_eq!(events("data: broken {\n\ndata: {\"usage\": {\"total_tokens\": 5}}\n\n"), Told::Cost(5));
+}
+
+/// Documents in which the names of the path are common.
+fn documents() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        (0_u64..1000).prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "[a-z\"\\\\\u{0}-\u{1f}é𝄞]{0,6}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(5, 40, 5, |inner| {
+        let names = prop_oneof![Just("a".to_owned()), Just("é\"𝄞".to_owned()), "[ab\"\\\\é]{0,3}"];
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+            prop::collection::vec((names, inner), 0..5).prop_map(|members| Value::from(Map::from_iter(members))),
+        ]
+    })
+}
+
+/// All that is not plain letters as `\uXXXX`.
+fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for character in text.chars() {
+        match character {
+            ' '..='~' => out.push(character),
+            other => other.encode_utf16(&mut [0; 2]).iter().for_each(|unit| out.push_str(&format!("\\u{unit:04x}"))),
+        }
+    }
+    out
+}
+
+fn expected(document: &Value, path: &[String]) -> Told {
+    let mut value = document;
+    for name in path {
+        match value.as_object().and_then(|object| object.get(name)) {
+            Some(inner) => value = inner,
+            None => return Told::Nothing,
+        }
+    }
+    match value {
+        Value::Null => Told::Nothing,
+        Value::Number(number) => tokens(&number.to_string()).map_or(Told::Wrong, Told::Cost),
+        _ => Told::Wrong,
+    }
+}
+
+proptest! {
+    #[test]
+    fn it_reads_what_a_parser_of_whole_documents_reads(
+        document in documents(),
+        pretty in any::<bool>(),
+        in_ascii in any::<bool>(),
+        names in prop::collection::vec(prop_oneof![Just("a".to_owned()), Just("é\"𝄞".to_owned()), Just("b".to_owned())], 1..4),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+        as_events in any::<bool>(),
+    ) {
+        let mut text = if pretty { serde_json::to_string_pretty(&document) } else { serde_json::to_string(&document) }.unwrap();
+        if in_ascii {
+            text = escaped(&text.replace('\n', " "));
+        }
+        if as_events {
+            text = format!("data: {}\n\n", text.replace('\n', "\ndata: "));
+        }
+        let mut reader = if as_events { FieldReader::of_events() } else { FieldReader::of_json() };
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).chain([0, text.len()]).collect();
+        cuts.sort_unstable();
+        cuts.windows(2).for_each(|ends| reader.feed(&names, &text.as_bytes()[ends[0]..ends[1]]));
+        prop_assert_eq!(reader.told(), expected(&document, &names));
+    }
+
+    #[test]
+    fn whatever_comes_it_is_read_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..300), as_events in any::<bool>()) {
+        let mut reader = if as_events { FieldReader::of_events() } else { FieldReader::of_json() };
+        reader.feed(&path("a.b"), &bytes);
+        reader.told();
+    }
+}

@@ -1,0 +1,189 @@
+//! What a request turns out to cost: notes taken while it passes, and its charges set right when it has ended.
+
+use pingora::http::ResponseHeader;
+
+use crate::algorithm::Charge;
+use crate::proxy::context::Context;
+use crate::proxy::field::FieldReader;
+use crate::ruleset::Ruleset;
+use crate::ruleset::cost::{CostRule, End, Exchange, RealCost, Told, tokens};
+use crate::ruleset::key::Facts;
+use crate::ruleset::limit::{Limit, LimitId};
+use crate::units::{Cost, Nanos};
+
+/// The notes on one request some of whose charges are to be set right.
+#[derive(Debug, Default)]
+pub struct Tally {
+    request_bytes: u64,
+    response_bytes: u64,
+    /// Whether the upstream works on the request.
+    reached: bool,
+    answer: Option<Answered>,
+    costs: Vec<Noted>,
+}
+
+/// The upstream's answer.
+#[derive(Debug)]
+struct Answered {
+    status: u16,
+    has_body: bool,
+    whole: bool,
+}
+
+/// The notes under one limit.
+#[derive(Debug)]
+struct Noted {
+    /// The position of the charge.
+    position: usize,
+    limit: LimitId,
+    /// What the request's head told.
+    known: Option<Cost>,
+    /// What the response's head told.
+    told: Told,
+    /// Reads the response's body.
+    reader: Option<FieldReader>,
+}
+
+impl Tally {
+    /// Notes for a request with these charges; none where no charge is to be set right.
+    pub fn new(ruleset: &Ruleset, charges: &[Charge], facts: &Facts<'_>) -> Option<Box<Self>> {
+        let noted = |(position, charge): (usize, &Charge)| {
+            let limit = &ruleset.limits[charge.limit];
+            let known = limit.cost.on_request(facts);
+            let limit_id = LimitId(charge.limit);
+            let noted = Noted { position, limit: limit_id, known, told: Told::Nothing, reader: None };
+            limit.settles_later(known).then_some(noted)
+        };
+        let costs: Vec<Noted> = charges.iter().enumerate().filter_map(noted).collect();
+        (!costs.is_empty()).then(|| Box::new(Self { costs, ..Self::default() }))
+    }
+
+    /// Whether the response's body has to be one that can be read.
+    pub fn reads_body(&self, ruleset: &Ruleset) -> bool {
+        self.costs.iter().any(|noted| matches!(ruleset.limits[noted.limit.0].cost, CostRule::ResponseField { .. }))
+    }
+
+    /// The request is on its way to the upstream.
+    pub fn reached_upstream(&mut self) {
+        self.reached = true;
+    }
+
+    /// A part of the request's body.
+    pub fn request_body(&mut self, bytes: usize) {
+        self.request_bytes = added(self.request_bytes, bytes);
+    }
+
+    /// The head of the response to a request with `method`.
+    pub fn response_head(&mut self, ruleset: &Ruleset, method: &str, head: &ResponseHeader) {
+        let status = head.status.as_u16();
+        let has_body = method != "HEAD" && !matches!(status, 204 | 304);
+        let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().trim();
+        let is_empty = text(http::header::CONTENT_LENGTH) == "0";
+        self.answer = Some(Answered { status, has_body, whole: is_empty || !has_body });
+        let media_type = text(http::header::CONTENT_TYPE).split(';').next().unwrap_or_default().trim_end();
+        let coded = !matches!(text(http::header::CONTENT_ENCODING), "" | "identity");
+        for noted in &mut self.costs {
+            match &ruleset.limits[noted.limit.0].cost {
+                CostRule::ResponseHeader { name, .. } => {
+                    let mut lines = head.headers.get_all(name).iter();
+                    noted.told = match (lines.next(), lines.next()) {
+                        (None, _) => Told::Nothing,
+                        (Some(line), None) => {
+                            line.to_str().ok().map(str::trim).and_then(tokens).map_or(Told::Wrong, Told::Cost)
+                        }
+                        (Some(_), Some(_)) => Told::Wrong,
+                    };
+                }
+                CostRule::ResponseField { .. } if coded && has_body => noted.told = Told::Wrong,
+                CostRule::ResponseField { .. } => {
+                    noted.reader = Some(match media_type.eq_ignore_ascii_case("text/event-stream") {
+                        true => FieldReader::of_events(),
+                        false => FieldReader::of_json(),
+                    });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A part of the response's body; `end` says whether it is the last one.
+    pub fn response_body(&mut self, ruleset: &Ruleset, bytes: &[u8], end: bool) {
+        self.response_bytes = added(self.response_bytes, bytes.len());
+        if let Some(answer) = &mut self.answer {
+            answer.whole |= end;
+        }
+        for noted in &mut self.costs {
+            if let (Some(reader), CostRule::ResponseField { path, .. }) =
+                (&mut noted.reader, &ruleset.limits[noted.limit.0].cost)
+            {
+                reader.feed(path, bytes);
+            }
+        }
+    }
+
+    /// How the request went; `own_status` is that of tollgate's own answer.
+    fn exchange(&self, own_status: Option<u16>) -> Exchange {
+        let end = match (&self.answer, own_status) {
+            (Some(Answered { status, has_body, whole }), _) => {
+                End::Answered { status: *status, has_body: *has_body, whole: *whole }
+            }
+            (None, Some(500..)) => End::Unanswered,
+            (None, _) if self.reached => End::Abandoned,
+            (None, _) => End::Unanswered,
+        };
+        Exchange { end, request_bytes: self.request_bytes, response_bytes: self.response_bytes }
+    }
+}
+
+fn added(sum: u64, bytes: usize) -> u64 {
+    sum.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX))
+}
+
+impl Noted {
+    fn real_cost(&self, limit: &Limit, exchange: &Exchange) -> RealCost {
+        let told = self.reader.as_ref().map_or(self.told, FieldReader::told);
+        limit.real_cost(self.known, exchange, told)
+    }
+}
+
+/// Sets the charges of a request right that passed and has ended.
+pub fn settle(context: &Context, now: Nanos) {
+    let Some(tally) = &context.tally else { return };
+    let live = &context.live;
+    let exchange = tally.exchange(context.answered.and(context.status));
+    let (mut owed, mut back) = (Vec::new(), Vec::new());
+    for noted in &tally.costs {
+        let (Some(charge), Some(standing)) =
+            (context.charges.get(noted.position), context.verdict.standings.get(noted.position))
+        else {
+            continue;
+        };
+        if !standing.decision.is_admitted() {
+            continue;
+        }
+        let taken = if charge.manner.takes { charge.cost } else { 0 };
+        let real = match noted.real_cost(&live.ruleset.limits[noted.limit.0], &exchange) {
+            RealCost::Known(real) => real,
+            RealCost::AsTaken => taken,
+            RealCost::Unreadable => {
+                live.meters.cost_invalid(noted.limit);
+                taken
+            }
+        };
+        let differing = |cost| Charge { cost, ..charge.clone() };
+        if real > taken {
+            owed.push(differing(real.saturating_sub(taken)));
+        } else if real < taken {
+            back.push((differing(taken.saturating_sub(real)), context.full_at(standing)));
+        }
+    }
+    let store = &context.gateway.store;
+    if !owed.is_empty() {
+        store.debit(&live.binding, &owed, now);
+        live.meters.debited(context.plan, &owed);
+    }
+    if !back.is_empty() {
+        store.refund(&live.binding, &back, now);
+        live.meters.refunded(context.plan, back.iter().map(|(charge, _)| charge));
+    }
+}

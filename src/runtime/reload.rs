@@ -1,0 +1,334 @@
+//! Reloading: who asks for it, what is read, and the one swap that puts it in force.
+//!
+//! Files are looked at again and again, and what they held decides whether anything changed; what the system tells of
+//! them only makes that happen sooner. A file that is being written is read once it has been left alone for a moment.
+//! Everything is read and built beside the requests; what is wrong anywhere changes nothing.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::mpsc::Receiver;
+use tokio::task::{JoinError, spawn_blocking};
+use tokio::time::{Instant, sleep, sleep_until};
+
+mod watch;
+
+use watch::{Pools, Watch};
+
+use crate::admin::reloads::{Asked, Attempt, Outcome, Reloads, Trigger};
+use crate::files::{Print, Seen, Stamp};
+use crate::proxy::Gateway;
+use crate::proxy::live::Live;
+pub use crate::proxy::live::Rules;
+use crate::proxy::upstream::health;
+use crate::ruleset::Ruleset;
+use crate::ruleset::changes::{self, LimitChange};
+use crate::telemetry::Telemetry;
+use crate::units::Nanos;
+
+/// How often files are looked at, whatever the system tells of them.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long files have to be left alone before they are read.
+const QUIET: Duration = Duration::from_millis(100);
+/// The least time between two looks for the sake of what the system tells.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How long new upstream nodes may take to get an address before the swap.
+const RESOLVE: Nanos = Nanos::from_secs(1);
+
+/// What a configuration says, read whole.
+#[derive(Debug)]
+pub struct Parts {
+    /// Where clients connect to.
+    pub listeners: Vec<SocketAddr>,
+    /// Where operators connect to.
+    pub admin: SocketAddr,
+    /// What holds for requests.
+    pub rules: Rules,
+    /// What is suspicious about it.
+    pub warnings: Vec<String>,
+}
+
+/// What came of reading a configuration.
+#[derive(Debug)]
+pub struct Reading {
+    /// Every file that was read for it, or could not be: those that are watched.
+    pub files: Vec<Seen>,
+    /// The configuration, or everything that is wrong with it.
+    pub outcome: Result<Parts, Vec<String>>,
+}
+
+/// Where a configuration comes from.
+pub trait Loader: Send {
+    /// Reads everything anew. May take its time.
+    fn load(&mut self) -> Reading;
+}
+
+/// A configuration that can be read again.
+pub struct Origin {
+    /// Reads it.
+    pub loader: Box<dyn Loader>,
+    /// The files that the one in force was read from.
+    pub files: Vec<Seen>,
+}
+
+/// Reads configurations and puts them in force, one at a time.
+pub(super) struct Reloader {
+    gateway: Gateway,
+    telemetry: Telemetry,
+    reloads: Arc<Reloads>,
+    asked: Receiver<Asked>,
+    /// `None` for a gateway whose configuration is no file.
+    loader: Option<Arc<Mutex<Box<dyn Loader>>>>,
+    /// What is watched, as it was when it was last read.
+    files: Vec<Seen>,
+    /// What was read for what is in force.
+    in_force: Vec<(PathBuf, Print)>,
+    /// What was in force before, and may still hold for requests that came then.
+    retired: Vec<Arc<Live>>,
+    /// Whether there may be series of what is not in force any more.
+    has_old_series: bool,
+}
+
+impl Reloader {
+    pub(super) fn new(
+        gateway: Gateway,
+        telemetry: Telemetry,
+        (reloads, asked): (Arc<Reloads>, Receiver<Asked>),
+        origin: Option<Origin>,
+    ) -> Self {
+        let (loader, files) = match origin {
+            Some(Origin { loader, files }) => (Some(Arc::new(Mutex::new(loader))), files),
+            None => (None, Vec::new()),
+        };
+        let (in_force, retired) = (prints(&files), Vec::new());
+        Self { gateway, telemetry, reloads, asked, loader, files, in_force, retired, has_old_series: false }
+    }
+
+    /// Works until dropped.
+    pub(super) async fn run(mut self) {
+        let mut pools = Pools::default();
+        pools.follow(&self.gateway);
+        let mut watch = Watch::new();
+        watch.follow(&self.files);
+        let mut unsettled: Option<Vec<Stamp>> = None;
+        let mut next_look = after(LOOK);
+        loop {
+            let (trigger, answers) = tokio::select! {
+                asked = self.asked.recv() => match asked {
+                    Some(asked) => self.all_asked(asked),
+                    None => return,
+                },
+                () = watch.told() => {
+                    sleep(PAUSE).await;
+                    let (seen, changed) = self.look(unsettled.is_none()).await;
+                    if changed && unsettled.as_ref() != Some(&seen) {
+                        unsettled = Some(seen);
+                        next_look = after(QUIET);
+                    }
+                    continue;
+                }
+                () = sleep_until(next_look) => {
+                    self.tidy().await;
+                    let (seen, changed) = self.look(unsettled.is_none()).await;
+                    let quiet = unsettled.as_ref() == Some(&seen);
+                    unsettled = changed.then_some(seen);
+                    next_look = after(if changed { QUIET } else { LOOK });
+                    if !quiet || !changed {
+                        continue;
+                    }
+                    (Trigger::File, Vec::new())
+                }
+            };
+            if trigger != Trigger::File || self.has_other_contents().await {
+                let attempt = self.reload(trigger).await;
+                for answer in answers {
+                    // Who went away does not want to know.
+                    drop(answer.send(attempt.clone()));
+                }
+                pools.follow(&self.gateway);
+            }
+            watch.follow(&self.files);
+            unsettled = None;
+            next_look = after(LOOK);
+        }
+    }
+
+    /// One reload answers everybody who asks for one by now.
+    fn all_asked(&mut self, first: Asked) -> (Trigger, Vec<tokio::sync::oneshot::Sender<Attempt>>) {
+        let mut answers: Vec<_> = first.answer.into_iter().collect();
+        while let Ok(another) = self.asked.try_recv() {
+            answers.extend(another.answer);
+        }
+        (first.trigger, answers)
+    }
+
+    /// The stamps of all files, and whether a file may have changed. `closely`: also where its stamp is the same.
+    async fn look(&self, closely: bool) -> (Vec<Stamp>, bool) {
+        let files = self.files.clone();
+        let look = move || {
+            let stamps: Vec<Stamp> = files.iter().map(|file| Stamp::of(&file.path)).collect();
+            let differs = |(file, stamp): (&Seen, &Stamp)| file.stamp != *stamp || (closely && file.may_differ());
+            let changed = files.iter().zip(&stamps).any(differs);
+            (stamps, changed)
+        };
+        // Nothing in there panics; if it did, nothing would have changed.
+        spawn_blocking(look).await.unwrap_or_default()
+    }
+
+    /// Reads the files that may have changed; whether any holds something else.
+    async fn has_other_contents(&mut self) -> bool {
+        let files = self.files.clone();
+        let read =
+            move || files.iter().map(|file| if file.may_differ() { file.again() } else { file.clone() }).collect();
+        let Ok(files): Result<Vec<Seen>, JoinError> = spawn_blocking(read).await else { return false };
+        let differs = prints(&files) != prints(&self.files);
+        self.files = files;
+        differs
+    }
+
+    /// Reads the configuration, and puts it in force if it is good and another one.
+    async fn reload(&mut self, trigger: Trigger) -> Attempt {
+        let at = self.gateway.clock.now();
+        let outcome = match self.load().await {
+            Ok(parts) if self.in_force == prints(&self.files) => {
+                drop(parts);
+                Outcome::Unchanged
+            }
+            Ok(parts) => self.apply(parts).await,
+            Err(errors) => Outcome::Refused { errors },
+        };
+        let now = self.gateway.clock.now();
+        let attempt = Attempt { at, took: now.saturating_sub(at), trigger, outcome };
+        self.tell(&attempt, now);
+        self.reloads.ended(attempt.clone());
+        attempt
+    }
+
+    async fn load(&mut self) -> Result<Parts, Vec<String>> {
+        let Some(loader) = self.loader.clone() else {
+            return Err(vec!["this gateway has its configuration built in; there is nothing to reload".to_owned()]);
+        };
+        let known = self.files.clone();
+        let load = move || {
+            let Reading { mut files, outcome } = loader.lock().load();
+            if outcome.is_err() {
+                // What a broken configuration does not name any more is still in force.
+                let unread = known.iter().filter(|known| !files.iter().any(|file| file.path == known.path));
+                let unread: Vec<Seen> = unread.map(Seen::again).collect();
+                files.extend(unread);
+            }
+            (files, outcome)
+        };
+        let (files, outcome) =
+            spawn_blocking(load).await.map_err(|error| vec![format!("reading the configuration failed: {error}")])?;
+        self.files = files;
+        outcome
+    }
+
+    async fn apply(&mut self, parts: Parts) -> Outcome {
+        let Parts { rules, warnings, .. } = parts;
+        let (gateway, telemetry) = (self.gateway.clone(), self.telemetry.clone());
+        let build = move || Live::new(rules, Some(&gateway.live.load()), &gateway.store, &telemetry);
+        let live = match spawn_blocking(build).await {
+            Ok(live) => Arc::new(live),
+            Err(error) => return Outcome::Refused { errors: vec![format!("building the ruleset failed: {error}")] },
+        };
+        for pool in &live.pools {
+            health::resolve_new(Arc::clone(pool), RESOLVE).await;
+        }
+        let before = self.gateway.live.swap(Arc::clone(&live));
+        let notes = notes(&before.ruleset, &live.ruleset);
+        self.in_force = prints(&self.files);
+        self.retired.push(before);
+        self.has_old_series = true;
+        Outcome::Applied { warnings, notes }
+    }
+
+    /// Log lines and metrics.
+    fn tell(&self, attempt: &Attempt, now: Nanos) {
+        let (trigger, took) = (attempt.trigger.as_str(), attempt.took.as_secs_f64());
+        let live = self.gateway.live.load();
+        match &attempt.outcome {
+            Outcome::Applied { warnings, notes } => {
+                self.telemetry.reload_applied(&live.hash, now);
+                for warning in warnings {
+                    tracing::warn!("{warning}");
+                }
+                for note in notes {
+                    tracing::info!("{note}");
+                }
+                tracing::info!(trigger, duration_seconds = took, config_hash = live.hash, "configuration reloaded");
+            }
+            Outcome::Unchanged => {
+                self.telemetry.reload_unchanged(now);
+                tracing::info!(trigger, config_hash = live.hash, "configuration read again: nothing changed");
+            }
+            Outcome::Refused { errors } => {
+                self.telemetry.reload_refused();
+                for error in errors {
+                    tracing::error!("{error}");
+                }
+                tracing::error!(
+                    trigger,
+                    errors = errors.len(),
+                    config_hash = live.hash,
+                    "configuration refused; the one before stays in force"
+                );
+            }
+        }
+    }
+
+    /// Drops what no request holds any more. What it counted on goes with it.
+    async fn tidy(&mut self) {
+        let (gone, held): (Vec<_>, Vec<_>) = self.retired.drain(..).partition(|live| Arc::strong_count(live) == 1);
+        self.retired = held;
+        if gone.is_empty() && !self.has_old_series {
+            return;
+        }
+        self.has_old_series = !self.retired.is_empty();
+        let mut kept = self.retired.clone();
+        kept.push(self.gateway.live.load_full());
+        let telemetry = self.telemetry.clone();
+        let work = move || {
+            // Large ones take a while.
+            drop(gone);
+            let rulesets: Vec<&Ruleset> = kept.iter().map(|live| &live.ruleset).collect();
+            telemetry.retain(&rulesets);
+        };
+        if let Err(error) = spawn_blocking(work).await {
+            tracing::error!(%error, "cannot drop what is not in force any more");
+        }
+    }
+}
+
+/// What a change means for the states of limits, where that is not what everybody expects.
+fn notes(before: &Ruleset, after: &Ruleset) -> Vec<String> {
+    let note = |(limit, change): (&crate::ruleset::Limit, LimitChange)| {
+        let name = &limit.name;
+        match change {
+            LimitChange::New | LimitChange::Untouched => None,
+            LimitChange::Carried => Some(format!("limit `{name}` has other parameters: what is used stays used")),
+            LimitChange::Reset => {
+                Some(format!("limit `{name}` has other parameters and says `on_change: reset`: it starts afresh"))
+            }
+            LimitChange::OtherKey => {
+                Some(format!("limit `{name}` counts by another key, for which nothing is known yet: it starts afresh"))
+            }
+            LimitChange::OtherAlgorithm => {
+                Some(format!("limit `{name}` has another algorithm, which cannot use what was kept: it starts afresh"))
+            }
+        }
+    };
+    after.limits.iter().zip(changes::of_limits(before, after)).filter_map(note).collect()
+}
+
+fn prints(files: &[Seen]) -> Vec<(PathBuf, Print)> {
+    files.iter().map(|file| (file.path.clone(), file.print.clone())).collect()
+}
+
+fn after(duration: Duration) -> Instant {
+    Instant::now() + duration
+}

@@ -1,0 +1,287 @@
+//! Another configuration comes into force while requests run: how that is asked for, what stays, what is told.
+
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+
+use serde_json::json;
+
+use crate::support::gateway::{ALL_GUARDED, limited};
+use crate::support::wire::{Framing, chunk};
+use crate::support::{Gateway, Origin, PATIENCE, wait_for, wait_until};
+
+const SIGHUP: u32 = 1;
+
+/// So slow that nothing comes back during a test.
+fn burst(origin: &Origin, burst: u32) -> String {
+    limited(origin, &format!("{{ algorithm: gcra, rate: 1/d, burst: {burst}, key: {{ header: x-key }} }}"))
+}
+
+/// How many requests of a key that was not seen before pass.
+fn fresh_burst(gateway: &Gateway, key: &str) -> usize {
+    let mut client = gateway.client();
+    let statuses = std::iter::repeat_with(|| client.exchange("GET", "/", &[("x-key", key)]).status);
+    statuses.take_while(|status| *status == 200).count()
+}
+
+fn status_of(gateway: &Gateway, key: &str) -> u16 {
+    gateway.get("/", &[("x-key", key)]).status
+}
+
+fn last_attempt(gateway: &Gateway) -> serde_json::Value {
+    gateway.admin_get("/status").json()["reload"]["last_attempt"].clone()
+}
+
+fn wait_for_reloads(gateway: &Gateway, result: &str, count: f64) {
+    gateway.wait_for_metric("tollgate_config_reloads_total", &[("result", result)], count);
+}
+
+#[test]
+fn a_change_comes_into_force_by_itself_on_a_signal_and_on_request() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&burst(&origin, 2));
+    assert_eq!(fresh_burst(&gateway, "a"), 2);
+
+    gateway.rewrite(&burst(&origin, 4));
+    wait_for_reloads(&gateway, "success", 2.0);
+    assert_eq!(fresh_burst(&gateway, "b"), 4);
+    assert_eq!(last_attempt(&gateway)["trigger"], "file");
+
+    gateway.rewrite(&burst(&origin, 6));
+    let answer = gateway.reload();
+    assert_eq!((answer.status, &answer.json()["result"]), (200, &json!("applied")), "{answer:?}");
+    assert_eq!(answer.json()["in_force"]["limits"], 1);
+    assert_eq!(fresh_burst(&gateway, "c"), 6);
+
+    wait_until("the handler", || gateway.process.catches(SIGHUP));
+    let unchanged = || gateway.metrics().value("tollgate_config_reloads_total", &[("result", "unchanged")]);
+    let before = unchanged();
+    gateway.process.signal("HUP");
+    wait_until("the signal to be heard", || unchanged() > before);
+    assert_eq!(status_of(&gateway, "a"), 429, "spent under the first configuration");
+}
+
+#[test]
+fn a_request_for_a_reload_tells_every_error_and_changes_nothing() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&burst(&origin, 2));
+    let hash = || gateway.metrics().all("tollgate_config_info")[0].labels["hash"].clone();
+    let good = hash();
+    gateway.rewrite(&format!("{}nonsense: 1\nroutes_: 2\n", burst(&origin, 9)));
+    let answer = gateway.reload();
+    assert_eq!(answer.status, 422);
+    let report = answer.json();
+    assert_eq!((&report["result"], &report["error_count"]), (&json!("refused"), &json!(2)), "{report}");
+    let errors = report["errors"].to_string();
+    assert!(
+        errors.contains("nonsense") && errors.contains("routes_") && errors.contains("tollgate.yaml:6:1"),
+        "{errors}"
+    );
+    let metrics = gateway.metrics();
+    assert_eq!(metrics.value("tollgate_config_last_reload_successful", &[]), Some(0.0));
+    assert_eq!((hash(), metrics.all("tollgate_config_info").len()), (good.clone(), 1));
+    assert_eq!(last_attempt(&gateway)["error_count"], 2);
+    assert_eq!(fresh_burst(&gateway, "a"), 2);
+    wait_until("both errors in the log", || {
+        let said = gateway.process.stderr();
+        said.contains("nonsense: is unknown") && said.contains("routes_: is unknown")
+    });
+
+    gateway.rewrite(&burst(&origin, 2));
+    gateway.wait_for_metric("tollgate_config_last_reload_successful", &[], 1.0);
+    assert_eq!((hash(), last_attempt(&gateway)["result"].clone()), (good, json!("unchanged")));
+    let admin = gateway.admin_get("/-/reload");
+    assert_eq!(admin.status, 405);
+}
+
+#[test]
+fn addresses_cannot_change_and_nothing_beside_them_does() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&burst(&origin, 2));
+    let moved = gateway.whole(&burst(&origin, 5)).replace(&gateway.address.to_string(), "127.0.0.1:1");
+    gateway.folder.write("tollgate.yaml", &moved);
+    let answer = gateway.reload();
+    assert_eq!(answer.status, 422);
+    let error = answer.json()["errors"][0].as_str().unwrap().to_owned();
+    assert!(error.contains("tollgate.yaml: listeners: cannot change") && error.contains("restart"), "{error}");
+    assert_eq!(fresh_burst(&gateway, "a"), 2);
+}
+
+#[test]
+fn limits_that_start_afresh_do_and_others_do_not() {
+    let origin = Origin::start();
+    let config = |burst: u32, key: &str| {
+        let limit =
+            |more: &str| format!("{{ algorithm: gcra, rate: 1/d, burst: {burst}, key: {{ header: x-{key} }}{more} }}");
+        format!(
+            "{}limits: {{ carry: {}, reset: {}, same: {{ algorithm: gcra, rate: 1/d, burst: 1, key: all, on_change: reset }} }}
+routes:
+  - {{ name: carry, match: {{ path: /carry }}, upstream: origin, limits: [carry] }}
+  - {{ name: reset, match: {{ path: /reset }}, upstream: origin, limits: [reset] }}
+  - {{ name: same, match: {{ path: /same }}, upstream: origin, limits: [same] }}
+",
+            origin.upstream(),
+            limit(""),
+            limit(", on_change: reset")
+        )
+    };
+    let gateway = Gateway::start(&config(1, "a"));
+    let ask = |path: &str| gateway.get(path, &[("x-a", "k"), ("x-b", "k")]).status;
+    let all = || ["/carry", "/reset", "/same"].map(ask);
+    assert_eq!(all(), [200; 3]);
+    assert_eq!(all(), [429; 3]);
+    gateway.rewrite(&config(2, "a"));
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!(all(), [429, 200, 429], "only what changed and says so starts afresh");
+    assert_eq!(gateway.reload().json()["result"], "unchanged");
+    assert_eq!(ask("/reset"), 200);
+    assert_eq!(all(), [429; 3]);
+
+    gateway.rewrite(&config(2, "b"));
+    let notes = gateway.reload().json()["notes"].to_string();
+    assert!(notes.contains("limit `carry` counts by another key"), "{notes}");
+    assert_eq!(all(), [200, 200, 429]);
+    gateway.rewrite(&config(2, "a"));
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!(all(), [429; 3], "what was used before the detour is still used");
+}
+
+#[test]
+fn a_customer_s_plan_changes_without_a_fresh_bucket() {
+    let origin = Origin::start();
+    let config = format!(
+        "{}customers: {{ identify: [{{ header: x-api-key }}], directory: {{ file: customers.csv }}, anonymous: {{ plan: free }} }}
+plans: [free, pro]
+limits:
+  guard: {{ algorithm: gcra, key: customer, plans: {{ free: {{ rate: 1/d, burst: 2 }}, pro: {{ rate: 1/d, burst: 10 }} }} }}
+{ALL_GUARDED}",
+        origin.upstream()
+    );
+    let customers = |plan: &str| format!("credential,customer,plan\nk,acme,{plan}\n");
+    let gateway = Gateway::start_with(&config, &[("customers.csv", &customers("free"))], &[]);
+    let mut client = gateway.client();
+    let mut ask = || client.exchange("GET", "/", &[("x-api-key", "k")]);
+    assert_eq!([ask().status, ask().status, ask().status], [200, 200, 429]);
+    gateway.folder.write("customers.csv", &customers("pro"));
+    let refused = wait_for("the new plan", || {
+        let answer = ask();
+        answer.field("ratelimit-policy").unwrap().contains("q=10").then_some(answer.status)
+    });
+    assert_eq!(refused, 429, "all of the old quota is used, so is all of the new one");
+
+    gateway.folder.write("customers.csv", "credential,customer,plan\nk,acme,gold\n");
+    wait_for_reloads(&gateway, "failure", 1.0);
+    assert!(last_attempt(&gateway)["errors"][0].as_str().unwrap().contains("customers.csv:2"));
+    assert_eq!(ask().status, 429);
+    gateway.folder.write("customers.csv", "credential,customer,plan\nk,acme,pro\nl,globex,pro\n");
+    gateway.wait_for_metric("tollgate_config_last_reload_successful", &[], 1.0);
+    assert_eq!(gateway.get("/", &[("x-api-key", "l")]).status, 200);
+}
+
+#[test]
+fn a_route_that_is_gone_is_not_found_while_its_request_ends_as_it_began() {
+    let (command, commands) = channel::<&'static [u8]>();
+    let commands = Mutex::new(commands);
+    let origin = Origin::with(move |exchange| {
+        exchange.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")?;
+        while let Ok(bytes) = commands.lock().unwrap().recv_timeout(PATIENCE) {
+            exchange.send(chunk(bytes))?;
+            if bytes.is_empty() {
+                break;
+            }
+        }
+        Ok(())
+    });
+    let route = |name: &str| {
+        format!(
+            "{}limits: {{ guard: {{ algorithm: concurrency, limit: 1, key: all }} }}
+routes: [{{ name: {name}, match: {{ path: /{name} }}, upstream: origin, limits: [guard] }}]\n",
+            origin.upstream()
+        )
+    };
+    let gateway = Gateway::start(&route("old"));
+    let mut client = gateway.client();
+    client.ask("GET", "/old", &[]);
+    command.send(b"before").unwrap();
+    let head = client.wire.head().unwrap().unwrap();
+    let mut framing = Framing::of_response(&head, false);
+    assert_eq!(client.wire.part(&mut framing).unwrap().unwrap(), b"before");
+
+    gateway.rewrite(&route("new"));
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!(gateway.get("/old", &[]).status, 404);
+    assert_eq!(gateway.get("/new", &[]).status, 429, "the slot is taken by a request of the old route");
+    let in_flight = || gateway.metrics().value("tollgate_http_requests_in_flight", &[("route", "old")]);
+    assert_eq!(in_flight(), Some(1.0));
+    command.send(b"after").unwrap();
+    assert_eq!(client.wire.part(&mut framing).unwrap().unwrap(), b"after");
+    command.send(b"").unwrap();
+    assert_eq!(client.wire.part(&mut framing).unwrap(), None);
+    wait_until("the series of the old route to go", || in_flight().is_none());
+    let left = gateway.admin_get("/metrics").text();
+    assert!(!left.contains("route=\"old\""), "{left}");
+    command.send(b"").unwrap();
+    assert_eq!(gateway.get("/new", &[]).status, 200, "the slot is free");
+}
+
+#[test]
+fn names_that_come_and_go_leave_nothing_behind() {
+    let origin = Origin::start();
+    let config = |name: usize| {
+        format!(
+            "upstreams: {{ u{name}: {{ nodes: [{}] }} }}
+customers: {{ identify: [{{ bearer: true }}], directory: {{ file: customers.csv }}, anonymous: {{ plan: p{name} }} }}
+plans: [p{name}]
+limits: {{ l{name}: {{ algorithm: gcra, rate: 1/d, burst: 1, key: client_address }} }}
+routes: [{{ name: r{name}, upstream: u{name}, limits: [l{name}] }}]\n",
+            origin.node()
+        )
+    };
+    let files = [("customers.csv", "credential,customer,plan\n")];
+    let gateway = Gateway::start_with(&config(0), &files, &[]);
+    let series = || gateway.admin_get("/metrics").text().lines().count();
+    let before = series();
+    let mut client = gateway.client();
+    for name in 1..=150 {
+        gateway.rewrite(&config(name));
+        let answer = gateway.reload();
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert_eq!([client.get("/").status, client.get("/").status], [200, 429]);
+    }
+    wait_until("the series of what is gone to go", || {
+        let text = gateway.admin_get("/metrics").text();
+        // Two status codes met, and the word of evictions, beside what there was at the start.
+        text.lines().count() <= before + 10 && !text.contains("r149")
+    });
+    let tables = || gateway.admin_get("/status").json()["store"]["tables"].as_u64().unwrap();
+    // The one in force, and a bounded number of those that may come back.
+    wait_until("the tables of what is gone to go", || (1..=65).contains(&tables()));
+}
+
+#[test]
+fn nodes_keep_their_health_and_new_ones_are_checked() {
+    let (first, second) = (Origin::start(), Origin::start());
+    first.set_healthy(false);
+    let check = "health_check: { path: /healthz, every: 50ms, healthy_after: 1, unhealthy_after: 1 }";
+    let config = |nodes: &[&Origin], more: &str| {
+        let nodes: Vec<String> = nodes.iter().map(|origin| origin.node()).collect();
+        format!(
+            "{}routes: [{{ name: all, upstream: origin }}]\n",
+            crate::support::origin::upstream(&nodes, &format!("{check}{more}"))
+        )
+    };
+    let gateway = Gateway::start(&config(&[&first], ""));
+    wait_until("the node to be found unhealthy", || gateway.get("/", &[]).status == 503);
+    gateway.rewrite(&config(&[&first], ", slow_start: 1s"));
+    assert_eq!(gateway.reload().status, 200);
+    let nodes = gateway.admin_get("/status").json()["upstreams"][0]["nodes"].clone();
+    assert_eq!(nodes[0]["healthy"], false);
+    gateway.rewrite(&config(&[&first, &second], ""));
+    assert_eq!(gateway.reload().status, 200);
+    wait_until("health checks of the new node", || second.checks() > 2);
+    assert_eq!(gateway.get("/", &[]).status, 200);
+    gateway.rewrite(&config(&[&second], ""));
+    assert_eq!(gateway.reload().status, 200);
+    let (before, at_second) = (first.checks(), second.checks());
+    wait_until("more checks of the node that stays", || second.checks() > at_second + 4);
+    assert!(first.checks() <= before + 1, "the node that is gone is not checked any more");
+}

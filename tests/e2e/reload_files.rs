@@ -1,0 +1,149 @@
+//! How files change: replaced, removed, swapped by a link, written in pieces; and what is no file to read.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use crate::support::gateway::limited;
+use crate::support::{Gateway, Origin, wait_until};
+
+fn burst(origin: &Origin, burst: u32) -> String {
+    limited(origin, &format!("{{ algorithm: gcra, rate: 1/d, burst: {burst}, key: {{ header: x-key }} }}"))
+}
+
+/// The burst in force, by what a client is told.
+fn in_force(gateway: &Gateway) -> u64 {
+    let answer = gateway.get("/", &[("x-key", "probe")]);
+    let policy = answer.field("ratelimit-policy").unwrap_or_default().to_owned();
+    policy.split(";q=").nth(1).and_then(|rest| rest.split(';').next()).unwrap().parse().unwrap()
+}
+
+fn wait_for_burst(gateway: &Gateway, burst: u64) {
+    wait_until(&format!("a burst of {burst} in force"), || in_force(gateway) == burst);
+}
+
+fn failures(gateway: &Gateway) -> f64 {
+    gateway.metrics().value("tollgate_config_reloads_total", &[("result", "failure")]).unwrap()
+}
+
+fn last_errors(gateway: &Gateway) -> String {
+    gateway.admin_get("/status").json()["reload"]["last_attempt"]["errors"].to_string()
+}
+
+#[test]
+fn files_are_followed_however_they_are_replaced() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&burst(&origin, 10));
+    let path = gateway.folder.path().join("tollgate.yaml");
+
+    let other = gateway.folder.write(".tollgate.yaml.swp", &gateway.whole(&burst(&origin, 11)));
+    fs::rename(other, &path).unwrap();
+    wait_for_burst(&gateway, 11);
+
+    fs::rename(&path, gateway.folder.path().join("tollgate.yaml~")).unwrap();
+    gateway.rewrite(&burst(&origin, 12));
+    wait_for_burst(&gateway, 12);
+
+    fs::remove_file(&path).unwrap();
+    gateway.rewrite(&burst(&origin, 13));
+    wait_for_burst(&gateway, 13);
+    assert_eq!(failures(&gateway), 0.0);
+}
+
+#[test]
+fn the_links_of_a_mounted_config_map_are_followed() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&burst(&origin, 10));
+    let folder = gateway.folder.path().to_owned();
+    let publish = |version: u32, burst_: u32| {
+        let directory = folder.join(format!("..v{version}"));
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join("tollgate.yaml"), gateway.whole(&burst(&origin, burst_))).unwrap();
+        symlink(format!("..v{version}"), folder.join("..data_tmp")).unwrap();
+        fs::rename(folder.join("..data_tmp"), folder.join("..data")).unwrap();
+    };
+    publish(1, 11);
+    symlink("..data/tollgate.yaml", folder.join("link")).unwrap();
+    fs::rename(folder.join("link"), folder.join("tollgate.yaml")).unwrap();
+    wait_for_burst(&gateway, 11);
+    for version in 2..6 {
+        publish(version, 10 + version);
+        fs::remove_dir_all(folder.join(format!("..v{}", version - 1))).unwrap();
+        wait_for_burst(&gateway, u64::from(10 + version));
+    }
+    assert_eq!(failures(&gateway), 0.0);
+}
+
+#[test]
+fn a_bad_file_changes_nothing_and_a_good_one_after_it_does() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&burst(&origin, 10));
+    let good = gateway.whole(&burst(&origin, 11));
+    let (half, _) = good.split_at(good.len() / 2);
+    gateway.folder.write("tollgate.yaml", half);
+    wait_until("the half of it to be refused", || failures(&gateway) == 1.0);
+    assert_eq!(in_force(&gateway), 10);
+    gateway.folder.write("tollgate.yaml", &good);
+    wait_for_burst(&gateway, 11);
+    gateway.folder.write("tollgate.yaml", "");
+    wait_until("nothing to be refused", || failures(&gateway) == 2.0);
+    gateway.rewrite(&burst(&origin, 12));
+    wait_for_burst(&gateway, 12);
+    // The same once more, and a touch, are no change.
+    let applied = || gateway.metrics().value("tollgate_config_reloads_total", &[("result", "success")]);
+    let before = applied();
+    gateway.rewrite(&burst(&origin, 12));
+    gateway.folder.write("other.yaml", "");
+    gateway.rewrite(&burst(&origin, 13));
+    wait_for_burst(&gateway, 13);
+    assert_eq!(applied(), before.map(|before| before + 1.0));
+}
+
+#[test]
+fn what_is_no_file_to_read_changes_nothing_and_is_told() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&burst(&origin, 10));
+    let path = gateway.folder.path().join("tollgate.yaml");
+    let clear = || {
+        drop(fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)));
+    };
+    let bomb = (1..10).fold("a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned(), |text, level| {
+        format!("{text}a{level}: &a{level} [{}]\n", vec![format!("*a{}", level - 1); 9].join(", "))
+    });
+    let cases: [(&str, &str, &dyn Fn()); 7] = [
+        ("a missing file", "No such file", &|| clear()),
+        ("a directory", "it is a directory", &|| fs::create_dir(&path).unwrap()),
+        ("a pipe", "it is a pipe", &|| {
+            assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        }),
+        ("a link to itself", "cannot be read", &|| symlink("tollgate.yaml", &path).unwrap()),
+        ("hundred megabytes", "is larger than", &|| fs::write(&path, vec![b'#'; 100 << 20]).unwrap()),
+        ("an alias bomb", "the file holds more than", &|| fs::write(&path, &bomb).unwrap()),
+        ("bytes that are no text", "is not in UTF-8", &|| fs::write(&path, b"a: \xff\n").unwrap()),
+    ];
+    for (name, words, make) in cases {
+        clear();
+        make();
+        wait_until(name, || last_errors(&gateway).contains(words));
+        assert_eq!(gateway.metrics().value("tollgate_config_last_reload_successful", &[]), Some(0.0));
+        assert_eq!(in_force(&gateway), 10, "{name}");
+        assert_eq!(gateway.reload().status, 422);
+    }
+    clear();
+    gateway.rewrite(&burst(&origin, 11));
+    wait_for_burst(&gateway, 11);
+}
+
+#[test]
+fn a_file_that_may_not_be_read_is_told() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&burst(&origin, 10));
+    let path = gateway.folder.path().join("tollgate.yaml");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0)).unwrap();
+    // Who runs the tests may be somebody whom no permission stops.
+    if fs::read(&path).is_err() {
+        wait_until("the refusal", || last_errors(&gateway).contains("Permission denied"));
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    gateway.rewrite(&burst(&origin, 11));
+    wait_for_burst(&gateway, 11);
+}

@@ -1,0 +1,161 @@
+//! Reloads while clients do not pause.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::support::gateway::ALL_GUARDED;
+use crate::support::{Gateway, Origin, now, wait_until};
+
+/// A limit that lets everything through, beside one that the key `spent` has used up.
+fn config(origin: &Origin, version: usize) -> String {
+    format!(
+        "{}limits:
+  guard: {{ algorithm: gcra, rate: 1000000/s, burst: {}, key: client_address }}
+  few: {{ algorithm: gcra, rate: 1/d, burst: {}, key: {{ header: x-key }}, missing_key: skip }}
+{}",
+        origin.upstream(),
+        1_000_000 + version,
+        5 + version % 7,
+        ALL_GUARDED.replace("[guard]", "[guard, few]"),
+    )
+}
+
+struct Figures {
+    requests: usize,
+    /// How long each request took.
+    times: Vec<Duration>,
+}
+
+/// Lets clients ask without a pause while `work` is done.
+fn under_load(gateway: &Gateway, clients: usize, work: impl FnOnce()) -> Figures {
+    let over = AtomicBool::new(false);
+    let requests = AtomicUsize::new(0);
+    let mut times = Vec::new();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..clients)
+            .map(|_| {
+                scope.spawn(|| {
+                    // One connection throughout: a reset would be seen.
+                    let mut client = gateway.client();
+                    let mut times = Vec::new();
+                    while !over.load(Ordering::Relaxed) {
+                        let began = now();
+                        let answer = client.get("/");
+                        assert_eq!(answer.status, 200, "{}", answer.text());
+                        times.push(now() - began);
+                        requests.fetch_add(1, Ordering::Relaxed);
+                    }
+                    times
+                })
+            })
+            .collect();
+        // Where a client fails, its thread ends, and joining it tells.
+        work();
+        over.store(true, Ordering::Relaxed);
+        for thread in threads {
+            times.extend(thread.join().unwrap());
+        }
+    });
+    times.sort_unstable();
+    Figures { requests: requests.into_inner(), times }
+}
+
+/// One of five ways to change the file, in turn.
+fn change(gateway: &Gateway, origin: &Origin, round: usize) {
+    let folder = gateway.folder.path();
+    let path = folder.join("tollgate.yaml");
+    let text = gateway.whole(&config(origin, round));
+    match round % 5 {
+        0 => gateway.rewrite(&config(origin, round)),
+        1 => {
+            fs::write(folder.join("next"), text).unwrap();
+            fs::rename(folder.join("next"), &path).unwrap();
+        }
+        2 => fs::write(&path, text.split_at(text.len() * 2 / 3).0).unwrap(),
+        3 => {
+            let target = folder.join(format!("v{round}.yaml"));
+            fs::write(&target, text).unwrap();
+            symlink(target, folder.join("next")).unwrap();
+            fs::rename(folder.join("next"), &path).unwrap();
+        }
+        _ => {
+            drop(fs::remove_file(&path));
+            fs::write(&path, "limits: [nonsense\n").unwrap();
+        }
+    }
+}
+
+/// Makes `rounds` changes, each of which is looked at before the next; a spent key stays spent throughout.
+fn change_often(gateway: &Gateway, origin: &Origin, rounds: usize) {
+    let mut spent = gateway.client();
+    for round in 0..rounds {
+        change(gateway, origin, round);
+        let answer = gateway.reload();
+        let is_good = matches!(round % 5, 0 | 1 | 3);
+        assert_eq!(answer.status, if is_good { 200 } else { 422 }, "round {round}: {answer:?}");
+        assert_eq!(spent.exchange("GET", "/", &[("x-key", "spent")]).status, 429, "round {round}");
+    }
+}
+
+fn spend(gateway: &Gateway) {
+    let mut client = gateway.client();
+    wait_until("the key to be spent", || client.exchange("GET", "/", &[("x-key", "spent")]).status == 429);
+}
+
+#[test]
+fn reloads_under_load_fail_no_request_and_reset_no_connection() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&config(&origin, 0));
+    spend(&gateway);
+    let figures = under_load(&gateway, 4, || change_often(&gateway, &origin, 200));
+    assert!(figures.requests > 100, "{}", figures.requests);
+    let reloads = |result| gateway.metrics().value("tollgate_config_reloads_total", &[("result", result)]).unwrap();
+    assert!(reloads("success") >= 120.0, "{}", reloads("success"));
+    assert!(reloads("failure") >= 80.0, "{}", reloads("failure"));
+}
+
+#[test]
+fn the_last_of_many_changes_is_in_force_soon() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&config(&origin, 0));
+    let soonest = (0..3)
+        .map(|last| {
+            (0..20).for_each(|round| change(&gateway, &origin, round));
+            gateway.rewrite(&config(&origin, 100 + last));
+            let began = now();
+            wait_until("the last one", || {
+                let policy = gateway.get("/", &[]).field("ratelimit-policy").unwrap().to_owned();
+                policy.contains(&format!("q={}", 1_000_100 + last))
+            });
+            now() - began
+        })
+        .min()
+        .unwrap();
+    // The best of three: a busy machine may hold one of them up.
+    assert!(soonest < Duration::from_secs(2), "{soonest:?}");
+}
+
+/// `cargo test --release --test e2e -- --ignored --nocapture thousand_reloads` prints the figures.
+#[test]
+#[ignore = "takes minutes, and its figures mean something on an idle machine only"]
+#[expect(clippy::print_stderr, reason = "figures for whoever runs it")]
+fn a_thousand_reloads_cost_little() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&config(&origin, 0));
+    spend(&gateway);
+    let p99 = |figures: &Figures| figures.times[figures.times.len() * 99 / 100];
+    let memory = || gateway.metrics().value("process_resident_memory_bytes", &[]).unwrap() / 1e6;
+    let pause = || std::thread::park_timeout(Duration::from_secs(20));
+    drop(under_load(&gateway, 4, || change_often(&gateway, &origin, 100)));
+    let (quiet, before) = (under_load(&gateway, 4, pause), memory());
+    let began = now();
+    let busy = under_load(&gateway, 4, || change_often(&gateway, &origin, 1000));
+    let took = now() - began;
+    let after = memory();
+    eprintln!("1000 reloads in {took:?}: {} requests, none failed", busy.requests);
+    eprintln!("p99 without reloads {:?}, with reloads {:?}", p99(&quiet), p99(&busy));
+    eprintln!("memory before {before:.1} MB, after {after:.1} MB ({:+.1} %)", (after / before - 1.0) * 100.0);
+    assert!(after < before * 1.05, "{before} MB became {after} MB");
+}

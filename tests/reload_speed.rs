@@ -1,0 +1,70 @@
+//! How long a large configuration takes to come into force, from its text to what the swap puts in place.
+//!
+//! `cargo test --release --test reload_speed -- --ignored --nocapture` prints the figures; on an idle machine.
+
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tollgate::config;
+use tollgate::proxy::live::{Live, Rules};
+use tollgate::store::{LocalStore, Store};
+use tollgate::telemetry::Telemetry;
+
+const ROUTES: usize = 10_000;
+/// Each with a rate and a burst for each plan.
+const LIMITS: usize = 100;
+const PLANS: usize = 500;
+
+fn text(version: usize) -> String {
+    let mut text = String::from(
+        "listeners: [{ address: \"127.0.0.1:1\" }]\nupstreams: { o: { nodes: [\"127.0.0.1:2\"] } }\nplans:\n",
+    );
+    (0..PLANS).for_each(|plan| writeln!(text, "- p{plan}").unwrap());
+    text.push_str("customers: { identify: [{ header: x-api-key }], directory: { file: c.csv }, anonymous: { plan: p0 } }\nlimits:\n");
+    for limit in 0..LIMITS {
+        writeln!(text, "  l{limit}:\n    key: customer\n    algorithm: gcra\n    plans:").unwrap();
+        for plan in 0..PLANS {
+            writeln!(text, "      p{plan}: {{rate: {}/s, burst: {}}}", plan + 1, plan + limit + version + 1).unwrap();
+        }
+    }
+    text.push_str("routes:\n");
+    for route in 0..ROUTES {
+        let (path, limit) = (route % 100, route % LIMITS);
+        writeln!(text, "- {{name: r{route}, match: {{path: /a{path}/b{route}/*}}, upstream: o, limits: [l{limit}]}}")
+            .unwrap();
+    }
+    text
+}
+
+#[expect(clippy::disallowed_methods, reason = "a figure of real time")]
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let began = Instant::now();
+    let done = work();
+    (done, began.elapsed())
+}
+
+#[test]
+#[ignore = "its figures mean something in a release build on an idle machine only"]
+#[expect(clippy::print_stderr, reason = "figures for whoever runs it")]
+fn ten_thousand_routes_and_a_hundred_thousand_parameters_reload_in_half_a_second() {
+    let (store, telemetry) = (Store::Local(LocalStore::new()), Telemetry::new().unwrap());
+    let mut before: Option<Live> = None;
+    let mut fastest = Duration::MAX;
+    for version in 0..5 {
+        let text = text(version);
+        let (loaded, reading) = timed(|| config::load(&text, "large.yaml", &|_| None).unwrap());
+        let rules = Rules { ruleset: loaded.ruleset, directory: Arc::default(), hash: String::new() };
+        let (live, building) = timed(|| Live::new(rules, before.as_ref(), &store, &telemetry));
+        let (_, dropping) = timed(|| drop(before.replace(live)));
+        eprintln!(
+            "{:.1} MB: reading {reading:?}, building {building:?}, dropping the one before {dropping:?}",
+            text.len() as f64 / 1e6
+        );
+        fastest = fastest.min(reading + building);
+    }
+    eprintln!("{ROUTES} routes, {} parameters: {fastest:?}", 2 * LIMITS * PLANS);
+    assert!(fastest < Duration::from_millis(500), "{fastest:?}");
+}
