@@ -14,7 +14,7 @@ esac
 need cmake cmake # zlib-ng, which pingora builds
 need cc gcc      # zlib-ng, zstd, mimalloc
 need c++ g++
-need redis-server redis-server # limits that several gateways share, in tests
+need redis-server redis-server # tests of what is kept in Redis
 [ -n "$missing" ] || exit 0
 
 command -v apt-get >/dev/null 2>&1 || {

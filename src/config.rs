@@ -4,14 +4,18 @@
 //! instead of stopping at it, and nothing is built unless everything is right. No I/O: the text and the environment
 //! are handed in.
 
-use crate::ruleset::limit::Limit;
-use crate::ruleset::{AccessLog, ClientAddress, Dialects, Matcher, RequestHead, Ruleset};
+use crate::ruleset::limit::{Limit, OverLimit};
+use crate::ruleset::{Access, AccessLog, Bypass, ClientAddress, Dialects, Matcher, RequestHead, Ruleset};
 
+mod access;
+mod candidate;
 mod cost;
 mod customers;
+mod denied;
 mod document;
 mod environment;
 mod findings;
+mod identify;
 mod key;
 mod later;
 mod limits;
@@ -34,6 +38,7 @@ mod words;
 
 pub use customers::{DirectorySource, RedisHash};
 pub use document::MAX_BYTES;
+pub use identify::JwksFile;
 pub use overrides::Overrides;
 pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
 pub use server::Server;
@@ -41,12 +46,13 @@ pub use spec::{LimitSpec, PlanSpec};
 pub use store::{NamedFile, RedisServer, Secret};
 pub use suggest::nearest;
 
+use customers::Customers;
 use findings::Findings;
 use limits::{Checked, Setting};
 use names::Names;
 use read::{Context, Field, Section};
 
-const SECTIONS: [&str; 13] = [
+const SECTIONS: [&str; 16] = [
     "listeners",
     "admin",
     "client_address",
@@ -56,6 +62,9 @@ const SECTIONS: [&str; 13] = [
     "plans",
     "limits",
     "routes",
+    "access",
+    "bypass",
+    "cors",
     "usage",
     "headers",
     "access_log",
@@ -73,6 +82,8 @@ pub struct Loaded {
     pub directory: Option<DirectorySource>,
     /// What reads the rows of that directory.
     pub overrides: Overrides,
+    /// The file of the keys that tokens are verified with, if there are tokens.
+    pub jwks: Option<JwksFile>,
     /// What is suspicious about it.
     pub warnings: Vec<Warning>,
 }
@@ -106,33 +117,46 @@ pub fn load_limits(text: &str, file: &str, environment: &dyn Fn(&str) -> Option<
     Ok(Limits { warnings, ..limits })
 }
 
-/// What reads the rows of a directory and the file that holds them, whatever is wrong elsewhere in the configuration: to
-/// look into that file all the same. `None` if there is none, or if these cannot be read either.
-pub fn load_directory(
+/// The files about customers that a configuration names.
+#[derive(Clone, Debug)]
+pub struct CustomerFiles {
+    /// The names of the plans.
+    pub plans: Vec<String>,
+    /// What reads the rows of the directory.
+    pub overrides: Overrides,
+    /// The file that names the customers, if one does.
+    pub directory: Option<NamedFile>,
+    /// The file of the keys that tokens are verified with, if there are tokens.
+    pub jwks: Option<JwksFile>,
+}
+
+/// The files about customers that a configuration names, whatever is wrong elsewhere in it: to look into them all the
+/// same. `None` if there are none, or if what names them cannot be read either.
+pub fn load_customer_files(
     text: &str,
     file: &str,
     environment: &dyn Fn(&str) -> Option<String>,
-) -> Option<(Overrides, NamedFile)> {
+) -> Option<CustomerFiles> {
     let findings = Findings::new(file);
     let root = document::parse(text, &findings)?;
     let context = Context { findings: &findings, environment };
     let top = Field::root(&context, &root).mapping_if()?;
     // a misspelt `plans` is no reason to blame the customers
     top.get("plans")?;
-    let setting = Setting::Gateway { planless: customers::outline(&top).planless, customers: true };
+    let outline = customers::outline(&top);
+    let setting = Setting::Gateway { planless: outline.planless, customers: true, tokens: outline.tokens };
     let plans = limits::read_plans(&top, setting);
-    let DirectorySource::File(file) = customers::read(&top, &plans, store::read(&top).as_ref())??.directory else {
-        return None;
-    };
+    let Customers { directory, jwks, .. } = customers::read(&top, &plans, store::read(&top).as_ref())??;
     if findings.has_errors() {
         return None;
     }
-    let (_, limits) = limits::read(&top, &plans, setting);
+    let (_, limits) = limits::read(&top, &plans, None, setting);
     let overrides = match findings.has_errors() {
         true => Overrides::of_plans(&plans),
         false => Overrides::new(&plans, &limits),
     };
-    Some((overrides, file))
+    let directory = directory.as_ref().and_then(DirectorySource::file).cloned();
+    Some(CustomerFiles { plans: plans.all().map(str::to_owned).collect(), overrides, directory, jwks })
 }
 
 /// Whether the text is a configuration of limits (and plans) only, good for `check` and `simulate`. False for a text
@@ -160,7 +184,7 @@ fn with_sections<T>(
 fn limits_alone(top: &Section<'_>) -> Option<Limits> {
     top.required("limits", "limits by their names")?;
     let plans = limits::read_plans(top, Setting::Alone);
-    let (_, limits) = limits::read(top, &plans, Setting::Alone);
+    let (_, limits) = limits::read(top, &plans, None, Setting::Alone);
     let limits: Option<Vec<LimitSpec>> = limits.into_iter().map(|limit| limit.map(|limit| limit.spec)).collect();
     Some(Limits { plans: plans.all().map(str::to_owned).collect(), limits: limits?, warnings: Vec::new() })
 }
@@ -170,12 +194,15 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let client_address = top.get_or("client_address", ClientAddress::default(), server::client_address);
     let (upstream_names, upstreams) = upstreams::read(top);
     let outline = customers::outline(top);
-    let setting = Setting::Gateway { planless: outline.planless, customers: outline.customers };
+    let setting = Setting::Gateway { planless: outline.planless, customers: outline.customers, tokens: outline.tokens };
     let plans = limits::read_plans(top, setting);
     let store = store::read(top);
     let customers = customers::read(top, &plans, store.as_ref());
-    let (limit_names, limits) = limits::read(top, &plans, setting);
-    let routes = routes::read(top, &upstream_names, &limit_names);
+    let (limit_names, limits) = limits::read(top, &plans, Some(&upstream_names), setting);
+    let access = top.get_or("access", Access::default(), access::access);
+    let bypass = top.get_or("bypass", Bypass::default(), |field| access::bypass(field, &Bypass::default()));
+    let mut routes = routes::read(top, &upstream_names, &limit_names, &bypass.unwrap_or_default());
+    let cors = top.get_with("cors", access::cors);
     let usage = top.get_with("usage", |field| server::usage(field, outline.customers));
     let dialects = top.get_or("headers", Dialects::default(), server::dialects);
     let access_log = top.get_or("access_log", AccessLog::default(), server::access_log);
@@ -189,26 +216,43 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         field.warn("no request has a plan: the file names no `customers`", None);
     }
     let overrides = Overrides::new(&plans, &limits);
-    let (rules, directory) = customers?.map(|customers| (customers.rules, customers.directory)).unzip();
+    let (rules, directory, jwks) = match customers? {
+        Some(Customers { rules, directory, jwks }) => (Some(rules), directory, jwks),
+        None => (None, None, None),
+    };
     if let Some(field) = top.get("store").filter(|_| !matches!(directory, Some(DirectorySource::Redis(_)))) {
         field.warn("nothing is kept there: no `customers.directory` names a Redis hash", None);
     }
+    let limits = candidate::join(limits.into_iter().collect::<Option<Vec<Checked>>>()?, &mut routes)?;
     let ruleset = Ruleset {
         matcher: Matcher::new(routes),
-        limits: limits
-            .into_iter()
-            .map(|limit| limit.and_then(|Checked { limit, .. }| limit))
-            .collect::<Option<Vec<Limit>>>()?,
+        marks: marks(&limits),
+        limits,
         plans: plans.all().map(str::to_owned).collect(),
         upstreams: upstreams.into_iter().collect::<Option<Vec<_>>>()?,
         client_address: client_address?,
         customers: rules,
+        access: access?,
+        cors: cors?,
         usage: usage?,
         dialects: dialects?,
         access_log: access_log?,
         request_head: request_head?,
     };
-    Some(Loaded { ruleset, server: server?, directory, overrides, warnings: Vec::new() })
+    Some(Loaded { ruleset, server: server?, directory, overrides, jwks, warnings: Vec::new() })
+}
+
+/// The headers that limits mark requests with, each once.
+fn marks(limits: &[Limit]) -> Vec<http::HeaderName> {
+    let mut marks: Vec<http::HeaderName> = Vec::new();
+    for limit in limits {
+        if let OverLimit::Mark(header) = &limit.over_limit
+            && !marks.contains(header)
+        {
+            marks.push(header.clone());
+        }
+    }
+    marks
 }
 
 /// Only said of files without errors: in others the use may be what is wrong.

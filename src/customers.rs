@@ -7,8 +7,10 @@ use crate::ruleset::limit::OwnTerms;
 use crate::units::Nanos;
 
 pub mod directory;
+pub mod jwt;
 
 pub use directory::{Directory, Unavailable};
+pub use jwt::{TokenFault, Tokens};
 
 /// Somebody who is known by a credential, or by several.
 #[derive(Clone, Debug, PartialEq)]

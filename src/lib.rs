@@ -13,4 +13,5 @@ pub mod runtime;
 pub mod simulation;
 pub mod store;
 pub mod telemetry;
+pub mod template;
 pub mod units;

@@ -8,9 +8,13 @@ use ipnet::IpNet;
 
 use crate::units::Nanos;
 
+pub mod access;
 pub mod changes;
 pub mod charges;
+pub mod cors;
 pub mod cost;
+pub mod credential;
+pub mod denied;
 pub mod host;
 pub mod key;
 pub mod limit;
@@ -20,7 +24,10 @@ pub mod path;
 pub mod upstream;
 pub mod verdict;
 
-pub use limit::{Limit, LimitId, PlanId};
+pub use access::{Access, Bypass, Callers};
+pub use cors::{Cors, Origins};
+pub use credential::{CredentialSource, JwtRules};
+pub use limit::{Limit, LimitId, PlanId, Share};
 pub use matcher::{Matcher, Route, RouteId};
 pub use upstream::{Upstream, UpstreamId};
 
@@ -39,14 +46,31 @@ pub struct Ruleset {
     pub client_address: ClientAddress,
     /// Who is calling; absent where the configuration names no customers.
     pub customers: Option<CustomerRules>,
+    /// Who is let in, whatever the route.
+    pub access: Access,
+    /// Which sites may read tollgate's own answers; none where the configuration does not say.
+    pub cors: Option<Cors>,
     /// The path at which customers see where they stand; absent where they do not.
     pub usage: Option<String>,
     /// The response headers that tell where a client stands.
     pub dialects: Dialects,
+    /// The request headers in which upstreams are told of limits that mark: what clients write there is taken away.
+    pub marks: Vec<http::HeaderName>,
     /// What is written about each request.
     pub access_log: AccessLog,
     /// How large a request's head may be.
     pub request_head: RequestHead,
+}
+
+impl Ruleset {
+    /// The upstreams that requests of `route` may go to.
+    pub fn reachable(&self, route: &Route) -> impl Iterator<Item = UpstreamId> {
+        let diverted = route.limits.iter().filter_map(|id| match self.limits[id.0].over_limit {
+            limit::OverLimit::Divert(upstream) => Some(upstream),
+            _ => None,
+        });
+        std::iter::once(route.upstream).chain(diverted)
+    }
 }
 
 /// How the client's address is found.
@@ -82,13 +106,14 @@ pub struct CustomerRules {
     pub unknown: UnknownCredential,
 }
 
-/// Where a credential is read from.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum CredentialSource {
-    /// The value of this header.
-    Header(http::HeaderName),
-    /// The token of `Authorization: Bearer`.
-    Bearer,
+impl CustomerRules {
+    /// What tokens are held to, if there are any.
+    pub fn jwt(&self) -> Option<&JwtRules> {
+        self.identify.iter().find_map(|source| match source {
+            CredentialSource::Jwt(rules) => Some(&**rules),
+            _ => None,
+        })
+    }
 }
 
 /// What becomes of a credential that is not in the directory.
@@ -107,11 +132,34 @@ pub struct Dialects {
     pub ietf: bool,
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`, and how the last is counted.
     pub x_ratelimit: Option<Reset>,
+    /// By how much `Retry-After` is spread, so that clients do not all come back at once.
+    pub retry_after_jitter: Option<Jitter>,
+}
+
+/// The most that is added to a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Jitter {
+    /// This share of it.
+    Share(Share),
+    /// This much.
+    Time(Nanos),
+}
+
+impl Jitter {
+    /// `time` with a part of the most added: `roll` of 2^32.
+    pub fn spread(self, time: Nanos, roll: u32) -> Nanos {
+        let most = match self {
+            Self::Share(share) => share.of(time.get()),
+            Self::Time(most) => most.get(),
+        };
+        let added = u128::from(most).saturating_mul(u128::from(roll)) >> u32::BITS;
+        time.saturating_add(Nanos::new(u64::try_from(added).unwrap_or(u64::MAX)))
+    }
 }
 
 impl Default for Dialects {
     fn default() -> Self {
-        Self { ietf: true, x_ratelimit: Some(Reset::Delta) }
+        Self { ietf: true, x_ratelimit: Some(Reset::Delta), retry_after_jitter: None }
     }
 }
 
@@ -160,5 +208,23 @@ impl Default for RequestHead {
             max_headers: 128,
             timeout: Nanos::from_secs(10),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_spread_from_what_they_are_to_the_most() {
+        let hour = Nanos::from_secs(3600);
+        let most = [(Jitter::Share(Share(100_000)), 360), (Jitter::Time(Nanos::from_secs(5)), 5)];
+        for (jitter, most) in most {
+            assert_eq!(jitter.spread(hour, 0), hour);
+            let latest = jitter.spread(hour, u32::MAX);
+            assert!(latest < Nanos::from_secs(3600 + most) && latest > Nanos::from_secs(3599 + most), "{latest}");
+            assert_eq!(jitter.spread(hour, 1 << 31), hour.saturating_add(Nanos::new(most * 500_000_000)));
+        }
+        assert_eq!(Jitter::Time(Nanos::MAX).spread(Nanos::MAX, u32::MAX), Nanos::MAX);
     }
 }

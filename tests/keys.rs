@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tollgate::ruleset::key::{Caller, Facts, Key, KeyHasher, KeyPart, Resolved};
+use tollgate::ruleset::limit::Share;
 use tollgate::units::LimitKey;
 
 /// What a key is made of in this test; compared as a whole, it says whether two requests are the same to a limit.
@@ -41,7 +42,7 @@ const USER: HeaderName = HeaderName::from_static("x-user");
 fn key(hasher: &KeyHasher, parts: &Key, headers: &mut HeaderMap, tuple: &Tuple) -> LimitKey {
     headers.insert(USER, HeaderValue::from_str(&tuple.header).unwrap());
     let client = Some(tuple.client);
-    let facts = Facts { method: "GET", host: &tuple.host, path: "/", query: None, headers, client };
+    let facts = Facts { method: "GET", host: &tuple.host, path: "/", query: None, headers, client, address: client };
     let resolved = Resolved {
         route: "all",
         path_pattern: "/**",
@@ -49,6 +50,7 @@ fn key(hasher: &KeyHasher, parts: &Key, headers: &mut HeaderMap, tuple: &Tuple) 
         plan: None,
         upstream_node: None,
         own: None,
+        claims: None,
     };
     hasher.key("limit", parts, &facts, &resolved).unwrap()
 }
@@ -74,7 +76,8 @@ fn a_million_tuples_have_as_many_keys_as_there_are_different_ones() {
 fn the_name_of_the_limit_and_the_order_of_the_parts_count() {
     let hasher = KeyHasher::new(&[3; 16]);
     let headers = HeaderMap::new();
-    let facts = Facts { method: "a", host: "b", path: "/", query: None, headers: &headers, client: None };
+    let facts =
+        Facts { method: "a", host: "b", path: "/", query: None, headers: &headers, client: None, address: None };
     let resolved = Resolved {
         route: "b",
         path_pattern: "a",
@@ -82,6 +85,7 @@ fn the_name_of_the_limit_and_the_order_of_the_parts_count() {
         plan: None,
         upstream_node: Some("a"),
         own: None,
+        claims: None,
     };
     let of =
         |limit: &str, parts: &[KeyPart]| hasher.key(limit, &Key { parts: parts.to_vec() }, &facts, &resolved).unwrap();
@@ -95,4 +99,40 @@ fn the_name_of_the_limit_and_the_order_of_the_parts_count() {
         of("xa", &[KeyPart::Host]),
     ];
     assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len());
+}
+
+#[test]
+fn what_nodes_and_versions_have_to_agree_on_never_changes() {
+    let parts = Key { parts: vec![KeyPart::Customer, KeyPart::ClientAddress, KeyPart::Header(USER)] };
+    let mut headers = HeaderMap::new();
+    let tuple = Tuple {
+        customer: Some("acme".to_owned()),
+        client: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        host: "h".to_owned(),
+        header: "a|b".to_owned(),
+    };
+    let stable = key(&KeyHasher::stable(), &parts, &mut headers, &tuple);
+    assert_eq!(stable, LimitKey(183_123_317_176_293_697_726_016_253_721_429_734_147));
+    assert_ne!(stable, key(&KeyHasher::new(&[3; 16]), &parts, &mut headers, &tuple));
+}
+
+#[test]
+fn a_share_covers_as_many_keys_as_it_says_and_a_larger_one_covers_them_too() {
+    let (parts, mut headers) = (Key { parts: vec![KeyPart::Host] }, HeaderMap::new());
+    let covered = |share: Share, keys: &[LimitKey]| keys.iter().filter(|key| share.covers(**key)).count();
+    let keys: Vec<LimitKey> = (0..100_000)
+        .map(|number: u32| {
+            let client = IpAddr::V4(Ipv4Addr::LOCALHOST);
+            let tuple = Tuple { customer: None, client, host: number.to_string(), header: String::new() };
+            key(&KeyHasher::stable(), &parts, &mut headers, &tuple)
+        })
+        .collect();
+    for millionths in [0, 1_000, 125_000, 500_000, 999_000, 1_000_000] {
+        let expected = 100_000 * i64::from(millionths) / 1_000_000;
+        let found = i64::try_from(covered(Share(millionths), &keys)).unwrap();
+        // five deviations of the widest
+        assert!((found - expected).abs() < 800, "{millionths}: {found}");
+    }
+    assert_eq!((covered(Share(0), &keys), covered(Share::WHOLE, &keys)), (0, keys.len()));
+    assert!(keys.iter().filter(|key| Share(1_000).covers(**key)).all(|key| Share(1_001).covers(*key)));
 }

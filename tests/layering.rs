@@ -23,9 +23,10 @@ const LAYERS: &[Layer] = &[
     Layer { module: "clock", may_use: &["units"], never: &["tokio::"] },
     Layer { module: "files", may_use: &[], never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"] },
     Layer { module: "algorithm", may_use: &["units"], never: PURE },
+    Layer { module: "template", may_use: &[], never: PURE },
     Layer {
         module: "ruleset",
-        may_use: &["units", "algorithm"],
+        may_use: &["units", "algorithm", "template"],
         never: &[
             "std::time",
             "tokio::",
@@ -40,7 +41,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "config",
-        may_use: &["units", "algorithm", "ruleset"],
+        may_use: &["units", "algorithm", "template", "ruleset"],
         never: &["pingora::", "tokio::", "std::fs", "std::env", "async fn"],
     },
     Layer {
@@ -57,7 +58,7 @@ const LAYERS: &[Layer] = &[
     Layer { module: "telemetry", may_use: &["units", "algorithm", "ruleset"], never: &["pingora::", "std::time"] },
     Layer {
         module: "proxy",
-        may_use: &["units", "algorithm", "clock", "ruleset", "customers", "store", "telemetry"],
+        may_use: &["units", "algorithm", "clock", "template", "ruleset", "customers", "store", "telemetry"],
         never: &["saphyr", "std::fs"],
     },
     Layer {

@@ -56,7 +56,7 @@ fn ten_thousand_routes_and_a_hundred_thousand_parameters_reload_in_half_a_second
     for version in 0..5 {
         let text = text(version);
         let (loaded, reading) = timed(|| config::load(&text, "large.yaml", &|_| None).unwrap());
-        let rules = Rules { ruleset: loaded.ruleset, directory: Arc::default(), hash: String::new() };
+        let rules = Rules { ruleset: loaded.ruleset, directory: Arc::default(), tokens: None, hash: String::new() };
         let (live, building) = timed(|| Live::new(rules, before.as_ref(), &store, &telemetry));
         let (_, dropping) = timed(|| drop(before.replace(live)));
         eprintln!(

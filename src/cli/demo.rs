@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use clap::Args;
 
@@ -38,8 +39,8 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
         node.address = args.upstream.to_string();
     }
     let directory = source::directory::load(CUSTOMERS, "config/customers.csv", &loaded.overrides)?;
-    let directory = Directory::File(directory).into();
-    let parts = parts(Source { loaded, directory, text: CONFIG.to_owned() });
+    let directory = Directory::File(Arc::new(directory)).into();
+    let parts = parts(Source { loaded, directory, tokens: None, text: CONFIG.to_owned() });
     let setup = Setup { parts, origin: None, sample: Some(args.upstream) };
     let prepared = runtime::prepare(setup).map_err(RunError::Demo)?;
     introduce(args, out)?;

@@ -55,11 +55,11 @@ pub fn execute(args: &RunArgs) -> Result<(), RunError> {
 }
 
 /// What a configuration and what it names say to a gateway.
-pub(super) fn parts(Source { loaded, directory, text }: Source) -> Parts {
+pub(super) fn parts(Source { loaded, directory, tokens, text }: Source) -> Parts {
     Parts {
         listeners: loaded.server.listeners,
         admin: loaded.server.admin,
-        rules: Rules { ruleset: loaded.ruleset, directory, hash: hash(&text) },
+        rules: Rules { ruleset: loaded.ruleset, directory, tokens, hash: hash(&text) },
         warnings: loaded.warnings.iter().map(ToString::to_string).collect(),
     }
 }

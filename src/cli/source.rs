@@ -4,11 +4,14 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::config::{self, Limits, Loaded, Mark, Place, Problem, Problems, Server};
-use crate::customers::Directory;
+use crate::config::{
+    self, DirectorySource, Limits, Loaded, Mark, NamedFile, Overrides, Place, Problem, Problems, Server,
+};
+use crate::customers::{Directory, Tokens};
 use crate::files::{self, Seen, Unreadable};
 
 pub mod directory;
+mod tokens;
 
 /// A configuration with everything it names.
 #[derive(Debug)]
@@ -17,6 +20,8 @@ pub struct Source {
     pub loaded: Loaded,
     /// Its customers; nobody if it names no directory.
     pub directory: Arc<Directory>,
+    /// Whose tokens are good; absent where there are none.
+    pub tokens: Option<Tokens>,
     /// The configuration's text.
     pub text: String,
 }
@@ -29,7 +34,7 @@ pub struct Kept {
     directory: Option<directory::Kept>,
 }
 
-/// Reads a configuration and the directory that it names, which lies relative to the configuration.
+/// Reads a configuration and the files that it names, which lie relative to the configuration.
 pub fn open(path: &Path) -> Result<Source, Problems> {
     open_again(path, &mut Kept::default(), &mut Vec::new())
 }
@@ -37,31 +42,57 @@ pub fn open(path: &Path) -> Result<Source, Problems> {
 /// The same, with what was `kept` as far as nothing about it changed. `seen` gets every file that was looked at.
 pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<Source, Problems> {
     let text = read_config_seen(path, seen)?;
-    let loaded = config::load(&text, &name(path), &environment)
-        .map_err(|problems| with_directory(problems, path, &text, seen))?;
+    let loaded =
+        config::load(&text, &name(path), &environment).map_err(|problems| with_files(problems, path, &text, seen))?;
     let with_warnings = |problems| Problems { warnings: loaded.warnings.clone(), ..problems };
     if let Some(server) = &kept.server {
         refuse_addresses(&name(path), server, &loaded.server).map_err(with_warnings)?;
     }
+    // before the directory, of which rows come into force as they are read
+    let tokens = loaded.jwks.as_ref().map(|jwks| tokens::open(path, jwks, &loaded.ruleset.plans, seen)).transpose();
+    let tokens = tokens.map_err(|problems| {
+        let named = loaded.directory.as_ref().and_then(DirectorySource::file);
+        with_warnings(with_directory(problems, path, named, &loaded.overrides, seen))
+    })?;
     let directory = match &loaded.directory {
         None => Arc::default(),
         Some(named) => {
             directory::open(path, named, &loaded.overrides, &mut kept.directory, seen).map_err(with_warnings)?
         }
     };
-    Ok(Source { loaded, directory, text })
+    Ok(Source { loaded, directory, tokens, text })
 }
 
-/// Adds what is wrong with the directory that a refused configuration names.
-fn with_directory(mut problems: Problems, path: &Path, text: &str, seen: &mut Vec<Seen>) -> Problems {
+/// Adds what is wrong with the files that a refused configuration names.
+fn with_files(problems: Problems, path: &Path, text: &str, seen: &mut Vec<Seen>) -> Problems {
     let file = name(path);
-    let opened = config::load_directory(text, &file, &environment)
-        .map(|(overrides, named)| directory::open_file(path, &named, &overrides, seen));
-    if let Some(Err(others)) = opened {
-        problems.errors.extend(others.errors);
-        problems.errors.sort_by_key(|problem| (*problem.place.file != *file, problem.place.mark));
-        problems.more = problems.more.saturating_add(others.more);
+    let Some(named) = config::load_customer_files(text, &file, &environment) else { return problems };
+    let problems = match named.jwks.map(|jwks| tokens::open(path, &jwks, &named.plans, seen)) {
+        Some(Err(others)) => together(problems, others, &file),
+        Some(Ok(_)) | None => problems,
+    };
+    with_directory(problems, path, named.directory.as_ref(), &named.overrides, seen)
+}
+
+/// Adds what is wrong with the file of customers, nothing of which comes into force.
+fn with_directory(
+    problems: Problems,
+    path: &Path,
+    named: Option<&NamedFile>,
+    overrides: &Overrides,
+    seen: &mut Vec<Seen>,
+) -> Problems {
+    match named.map(|named| directory::open_file(path, named, overrides, seen)) {
+        Some(Err(others)) => together(problems, others, &name(path)),
+        Some(Ok(_)) | None => problems,
     }
+}
+
+/// Those of the configuration `file` first.
+fn together(mut problems: Problems, others: Problems, file: &str) -> Problems {
+    problems.errors.extend(others.errors);
+    problems.errors.sort_by_key(|problem| (*problem.place.file != *file, problem.place.mark));
+    problems.more = problems.more.saturating_add(others.more);
     problems
 }
 

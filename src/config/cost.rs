@@ -157,6 +157,15 @@ fn parse_statuses(text: &str) -> Result<(u16, u16), Misfit> {
     }
 }
 
+/// The most that a request is known to take when it comes.
+pub(super) fn largest(cost: &CostRule, charge: &ChargeRule) -> Cost {
+    let taken = match (&charge.when, charge.reserve) {
+        (When::Response { .. }, Some(reserve)) => vec![reserve],
+        _ => cost.written(),
+    };
+    taken.into_iter().max().unwrap_or(0)
+}
+
 /// Refuses what a limit cannot do: charges for slots, which come back by themselves, and costs that never fit.
 pub(super) fn check(
     section: &Section<'_>,
@@ -169,11 +178,7 @@ pub(super) fn check(
             Problem::error(field.key_place(), "says something only of tokens: slots come back when a request ends");
         return field.fail(problem.hint("leave it out, or count requests under a limit of their own"));
     }
-    let taken = match (&charge.when, charge.reserve) {
-        (When::Response { .. }, Some(reserve)) => vec![reserve],
-        _ => cost.written(),
-    };
-    let largest = taken.into_iter().max().unwrap_or(0);
+    let largest = largest(cost, charge);
     let fits = |rule: &Rule| rule.largest_cost().filter(|most| largest > *most);
     let Some((index, most)) = terms.rules.iter().enumerate().find_map(|(index, rule)| Some((index, fits(rule)?)))
     else {

@@ -1,12 +1,12 @@
 //! `customers:`.
 
-use crate::config::later;
+use crate::config::identify::{self, Identify, JwksFile};
 use crate::config::names::Names;
 use crate::config::problem::Problem;
-use crate::config::read::{Field, Section, each_once};
+use crate::config::read::{Field, Section};
 use crate::config::scalar::Misfit;
 use crate::config::store::{NamedFile, RedisServer, named_file};
-use crate::ruleset::{CredentialSource, CustomerRules, PlanId, UnknownCredential};
+use crate::ruleset::{CustomerRules, PlanId, UnknownCredential};
 use crate::units::Nanos;
 
 const DIRECTORY: &str = "`{file: customers.csv}` or `{redis: \"tollgate:customers\"}`";
@@ -18,6 +18,16 @@ pub enum DirectorySource {
     File(NamedFile),
     /// In a hash of a Redis server.
     Redis(RedisHash),
+}
+
+impl DirectorySource {
+    /// The file, if it is one.
+    pub fn file(&self) -> Option<&NamedFile> {
+        match self {
+            Self::File(file) => Some(file),
+            Self::Redis(_) => None,
+        }
+    }
 }
 
 /// A hash of a Redis server, and how its answers are remembered.
@@ -52,13 +62,17 @@ impl RedisHash {
 /// What `customers:` says.
 pub(super) struct Customers {
     pub(super) rules: CustomerRules,
-    pub(super) directory: DirectorySource,
+    /// Absent where all credentials say themselves whose they are.
+    pub(super) directory: Option<DirectorySource>,
+    /// Absent where no tokens are.
+    pub(super) jwks: Option<JwksFile>,
 }
 
-/// Whether `customers:` is there, and whether callers without a credential have a plan.
+/// Whether `customers:` is there, whether callers without a credential have a plan, and whether callers may have tokens.
 pub(super) struct Outline {
     pub(super) customers: bool,
     pub(super) planless: bool,
+    pub(super) tokens: bool,
 }
 
 /// Looks ahead, for the limits.
@@ -68,7 +82,9 @@ pub(super) fn outline(top: &Section<'_>) -> Outline {
         // what is no mapping is refused anyway, and would raise false alarms about limits
         None => true,
     });
-    Outline { customers: anonymous.is_some(), planless: anonymous != Some(true) }
+    let identify = top.get("customers").and_then(|field| field.mapping_if()?.get("identify"));
+    let tokens = identify.is_some_and(|field| identify::has_tokens(&field));
+    Outline { customers: anonymous.is_some(), planless: anonymous != Some(true), tokens }
 }
 
 /// Reads `customers:`; the inner `None` if it is absent.
@@ -91,38 +107,19 @@ pub(super) fn read(top: &Section<'_>, plans: &Names, store: Option<&Option<Redis
 
 fn customers(field: &Field<'_>, plans: &Names, store: Option<&RedisServer>) -> Option<Customers> {
     let section = field.section(&["identify", "directory", "anonymous", "unknown"], &[])?;
-    let identify = section
-        .required("identify", "where credentials are, like `[{header: x-api-key}, {bearer: true}]`")
-        .and_then(|field| identify(&field));
-    let directory = section.required("directory", DIRECTORY).and_then(|field| directory(&field, store));
+    let identify = section.required("identify", "where credentials are, like `[{header: x-api-key}, {bearer: true}]`");
+    let directory = match identify.as_ref().is_none_or(identify::needs_directory) {
+        true => section.required("directory", DIRECTORY).and_then(|field| directory(&field, store)).map(Some),
+        false => section.get_with("directory", |field| directory(field, store)),
+    };
+    let sources = identify.and_then(|field| identify::read(&field, plans));
     let anonymous = section.get_with("anonymous", |field| anonymous(field, plans));
     let unknown = section.get_or("unknown", UnknownCredential::Deny, |field| {
         field.choice(&[("deny", UnknownCredential::Deny), ("anonymous", UnknownCredential::Anonymous)], &[])
     });
-    let rules = CustomerRules { identify: identify?, anonymous: anonymous?, unknown: unknown? };
-    Some(Customers { rules, directory: directory? })
-}
-
-fn identify(field: &Field<'_>) -> Option<Vec<CredentialSource>> {
-    const EXPECTED: &str = "a list of `{header: NAME}` and `{bearer: true}`";
-    each_once(&field.nonempty_list(EXPECTED)?, source, CredentialSource::clone)
-}
-
-fn source(field: &Field<'_>) -> Option<CredentialSource> {
-    const EXPECTED: &str = "either `{header: NAME}` or `{bearer: true}`";
-    // somebody may take this for the place where credentials are listed
-    let field = field.clone().secret();
-    let section = field.mapping(EXPECTED)?;
-    section.refuse_others(&["header", "bearer"], later::IDENTIFY);
-    match (section.get("header"), section.get("bearer")) {
-        (Some(header), None) => header.header_name().map(CredentialSource::Header),
-        (None, Some(bearer)) => match bearer.flag()? {
-            true => Some(CredentialSource::Bearer),
-            false => bearer.fail(Problem::error(bearer.place(), "must be `true`").hint("leave it out otherwise")),
-        },
-        (None, None) if !section.is_empty() => None,
-        _ => field.fail(Problem::error(field.place(), "does not name one place").expected(EXPECTED)),
-    }
+    let Identify { sources, jwks } = sources?;
+    let rules = CustomerRules { identify: sources, anonymous: anonymous?, unknown: unknown? };
+    Some(Customers { rules, directory: directory?, jwks })
 }
 
 fn directory(field: &Field<'_>, store: Option<&RedisServer>) -> Option<DirectorySource> {

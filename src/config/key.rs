@@ -1,13 +1,12 @@
 //! What a limit counts by, and what nodes are chosen by: parts of a key.
 
-use crate::config::later;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, each_once};
 use crate::config::scalar::Misfit;
 use crate::ruleset::key::{Key, KeyPart};
 
 pub(super) const EXPECTED: &str = "`all`, `customer`, `plan`, `client_address`, `host`, `route`, `path`, `method`, `upstream_node`, `{header: NAME}`, `{query: NAME}`, \
-     `{cookie: NAME}`, or a list of these";
+     `{cookie: NAME}`, `{jwt_claim: NAME}`, or a list of these";
 
 const WORDS: [(&str, KeyPart); 8] = [
     ("customer", KeyPart::Customer),
@@ -37,11 +36,12 @@ pub(super) fn part(field: &Field<'_>) -> Option<KeyPart> {
         return word(field);
     }
     let section = field.mapping(EXPECTED)?;
-    section.refuse_others(&["header", "query", "cookie"], later::KEY_MAPPING);
+    section.refuse_others(&["header", "query", "cookie", "jwt_claim"], &[]);
     let mut parts = section.fields().filter_map(|(kind, name)| match kind {
         "header" => Some(name.header_name().map(KeyPart::Header)),
         "query" => Some(name.parsed("the name of a query parameter", named).map(KeyPart::Query)),
         "cookie" => Some(name.parsed("the name of a cookie", cookie_name).map(KeyPart::Cookie)),
+        "jwt_claim" => Some(name.parsed("the name of a claim, like `sub`", named).map(KeyPart::JwtClaim)),
         _ => None,
     });
     match (parts.next(), parts.next()) {
@@ -58,7 +58,9 @@ fn word(field: &Field<'_>) -> Option<KeyPart> {
     }
     let problem = match &*word.text {
         "all" => field.error("means one bucket for everybody, so it cannot be a part of a longer key"),
-        name @ ("header" | "query" | "cookie") => field.error("needs a name").hint(format!("write `{{{name}: NAME}}`")),
+        name @ ("header" | "query" | "cookie" | "jwt_claim") => {
+            field.error("needs a name").hint(format!("write `{{{name}: NAME}}`"))
+        }
         text => {
             let known = WORDS.iter().map(|(known, _)| *known).chain(["all"]);
             field.error("is not a part of a key").hint(field.findings().suggest(text, known))
@@ -67,14 +69,14 @@ fn word(field: &Field<'_>) -> Option<KeyPart> {
     field.fail(problem.expected(EXPECTED))
 }
 
-fn named(text: &str) -> Result<String, Misfit> {
+pub(super) fn named(text: &str) -> Result<String, Misfit> {
     match text.is_empty() {
         true => Err(Misfit { message: "is empty".to_owned(), hint: None }),
         false => Ok(text.to_owned()),
     }
 }
 
-fn cookie_name(text: &str) -> Result<String, Misfit> {
+pub(super) fn cookie_name(text: &str) -> Result<String, Misfit> {
     // the names of cookies and of header fields are made of the same characters (RFC 6265, section 4.1.1)
     match http::HeaderName::from_bytes(text.as_bytes()) {
         Ok(_) => Ok(text.to_owned()),

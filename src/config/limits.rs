@@ -1,20 +1,35 @@
 //! `limits:` and `plans:`.
 
 use crate::algorithm::{AlgorithmName, Arguments, MAX_WAIT, Rule};
+use crate::config::candidate::{self, Candidate};
 use crate::config::names::Names;
 use crate::config::parameters::Parameters;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::spec::{LimitSpec, PlanSpec};
 use crate::config::terms::{AllTerms, Asks, LimitTerms, NamedPlan};
-use crate::config::{cost, key, later, over_limit, words};
+use crate::config::{cost, key, later, over_limit, scalar, words};
 use crate::ruleset::cost::{ChargeRule, CostRule};
 use crate::ruleset::key::{Key, KeyPart};
-use crate::ruleset::limit::{Denied, Limit, MissingKey, OnChange, OverLimit, Share};
+use crate::ruleset::limit::{Limit, MissingKey, OnChange, OverLimit, Share};
+use crate::units::Cost;
 
 /// What a limit takes besides the parameters of its algorithm.
-const SETTINGS: [&str; 10] =
-    ["algorithm", "key", "mode", "plans", "cost", "charge", "missing_key", "over_limit", "max_keys", "on_change"];
+const SETTINGS: [&str; 13] = [
+    "algorithm",
+    "key",
+    "mode",
+    "plans",
+    "cost",
+    "charge",
+    "missing_key",
+    "over_limit",
+    "max_keys",
+    "on_change",
+    "shadow",
+    "enabled_percent",
+    "candidate",
+];
 
 /// The most plans: each limit has terms for each.
 const MOST_PLANS: usize = 1_000;
@@ -29,6 +44,10 @@ const LARGE_STATE: u64 = 1 << 20;
 pub(super) struct Checked {
     pub(super) spec: LimitSpec,
     pub(super) limit: Option<Limit>,
+    /// What is tried out beside it.
+    pub(super) candidate: Option<Candidate>,
+    /// The most that a request is known to take when it comes.
+    pub(super) largest_cost: Cost,
 }
 
 /// What the rest of the file asks of limits.
@@ -42,6 +61,8 @@ pub(super) enum Setting {
         planless: bool,
         /// Whether there are customers.
         customers: bool,
+        /// Whether any of them have tokens.
+        tokens: bool,
     },
 }
 
@@ -93,7 +114,12 @@ fn define_plans_of_limits(top: &Section<'_>, names: &mut Names) {
 }
 
 /// Reads `limits:`; the names, and at their positions the limits that could be read.
-pub(super) fn read(top: &Section<'_>, plans: &Names, setting: Setting) -> (Names, Vec<Option<Checked>>) {
+pub(super) fn read(
+    top: &Section<'_>,
+    plans: &Names,
+    upstreams: Option<&Names>,
+    setting: Setting,
+) -> (Names, Vec<Option<Checked>>) {
     let Some(field) = top.get("limits") else {
         return (Names::none("a limit", true), Vec::new());
     };
@@ -109,7 +135,7 @@ pub(super) fn read(top: &Section<'_>, plans: &Names, setting: Setting) -> (Names
             return (Names::none("a limit", false), Vec::new());
         }
         if names.define(name, &field, field.key_place()).is_some() {
-            limits.push(Reader { name, field: &field, plans, setting }.read());
+            limits.push(Reader { name, field: &field, plans, upstreams, setting }.read());
         }
     }
     (names, limits)
@@ -120,6 +146,7 @@ struct Reader<'r, 'a> {
     name: &'r str,
     field: &'r Field<'a>,
     plans: &'r Names,
+    upstreams: Option<&'r Names>,
     setting: Setting,
 }
 
@@ -152,25 +179,36 @@ impl<'a> Reader<'_, 'a> {
             (Some(_), true) | (None, false) => {}
         }
         self.warn_of_large_states(&terms.rules);
+        let setting = (self.plans, self.setting);
+        let candidate =
+            section.get_with("candidate", |field| candidate::read(field, algorithm, others.max_wait.as_ref(), setting));
+        let largest_cost = others.cost.as_ref().map_or(0, |(cost, charge)| cost::largest(cost, charge));
         let limit = others.limit(self.name, algorithm, terms);
-        Some(Checked { spec, limit })
+        Some(Checked { spec, limit, candidate: candidate?, largest_cost })
     }
 
     fn algorithm(&self, section: &Section<'a>) -> Option<AlgorithmName> {
-        let words: Vec<(&'static str, AlgorithmName)> =
-            AlgorithmName::ALL.iter().map(|name| (name.as_str(), *name)).collect();
-        let expected = words::alternatives(words.iter().map(|(word, _)| *word));
-        section.required("algorithm", &expected)?.choice(&words, &[])
+        let expected = words::alternatives(AlgorithmName::ALL.iter().map(|name| name.as_str()));
+        section.required("algorithm", &expected)?.algorithm()
     }
 
     fn read_others(&self, section: &Section<'a>) -> Others<'a> {
-        let over_limit = section.get("over_limit").map(|field| over_limit::read(&field));
+        let over_limit = section.get("over_limit").map(|field| over_limit::read(&field, self.upstreams));
         let (over_limit, max_wait) = match over_limit {
             Some(read) => (read.over_limit, read.max_wait),
-            None => (Some(OverLimit::Deny(Denied::default())), None),
+            None => (Some(OverLimit::default()), None),
         };
+        let key = self.key(section);
         Others {
-            key: self.key(section),
+            enabled: section.get_or("enabled_percent", Share::WHOLE, |field| {
+                let share = field.parsed("a share of the keys in percent, like `12.5`", scalar::percent)?;
+                if key.as_ref().is_some_and(|key| key.parts.is_empty()) && share != Share::WHOLE {
+                    field.warn("is of one bucket for all: every request is under the limit, or none is", None);
+                }
+                Some(share)
+            }),
+            shadow: section.get_or("shadow", false, Field::flag),
+            key,
             cost: cost::read(section),
             mode: section.get_or("mode", (), |field| field.choice(&[("sticky", ())], later::MODE)),
             missing_key: section.get_or("missing_key", MissingKey::default(), |field| {
@@ -197,11 +235,18 @@ impl<'a> Reader<'_, 'a> {
             };
         };
         let key = key::read(&field)?;
-        if self.setting == (Setting::Gateway { planless: true, customers: false }) {
+        if let Setting::Gateway { customers, tokens, .. } = self.setting {
             for part in &key.parts {
                 match part {
-                    KeyPart::Customer => field.warn("counts by address: the file names no `customers`", None),
-                    KeyPart::Plan => field.warn("no request has a plan: the file names no `customers`", None),
+                    KeyPart::Customer if !customers => {
+                        field.warn("counts by address: the file names no `customers`", None);
+                    }
+                    KeyPart::Plan if !customers => {
+                        field.warn("no request has a plan: the file names no `customers`", None);
+                    }
+                    KeyPart::JwtClaim(_) if !tokens => {
+                        field.warn("no request has a token: `customers.identify` has no `jwt`", None);
+                    }
                     _ => {}
                 }
             }
@@ -225,8 +270,8 @@ impl<'a> Reader<'_, 'a> {
             Some((plan.name.to_owned(), terms))
         };
         let (max_wait, max_waiting) = match over_limit {
-            OverLimit::Deny(_) => (None, None),
             OverLimit::Delay { max_wait, max_waiting, .. } => (Some(*max_wait), *max_waiting),
+            OverLimit::Deny(_) | OverLimit::Divert(_) | OverLimit::Mark(_) => (None, None),
         };
         LimitSpec {
             name: self.name.to_owned(),
@@ -275,6 +320,8 @@ impl<'a> Reader<'_, 'a> {
 /// What stands in a limit whatever its algorithm; `None` is what could not be read.
 struct Others<'a> {
     key: Option<Key>,
+    shadow: Option<bool>,
+    enabled: Option<Share>,
     cost: Option<(CostRule, ChargeRule)>,
     mode: Option<()>,
     missing_key: Option<MissingKey>,
@@ -301,8 +348,8 @@ impl Others<'_> {
             on_change: self.on_change?,
             cost,
             charge,
-            shadow: false,
-            enabled: Share::WHOLE,
+            shadow: self.shadow?,
+            enabled: self.enabled?,
             candidate_of: None,
         })
     }

@@ -1,11 +1,30 @@
 //! What becomes of a request over a limit.
 
-use crate::config::later;
-use crate::config::read::Field;
-use crate::ruleset::limit::{Denied, OverLimit};
+use http::{HeaderName, header};
+
+use crate::config::denied;
+use crate::config::names::Names;
+use crate::config::problem::Problem;
+use crate::config::read::{Field, Section};
+use crate::ruleset::denied::Denied;
+use crate::ruleset::limit::OverLimit;
+use crate::ruleset::upstream::UpstreamId;
 use crate::units::Nanos;
 
-const EXPECTED: &str = "`deny`, `{deny: {status, body, headers}}` or `{delay: {max_wait, max_waiting}}`";
+const EXPECTED: &str = "`deny`, `{deny: {status, body, headers}}`, `{delay: {max_wait, max_waiting}}`, \
+     `{divert: UPSTREAM}` or `{mark: HEADER}`";
+
+/// Header fields of requests that tollgate or an upstream takes for something else.
+const TAKEN: [HeaderName; 8] = [
+    header::AUTHORIZATION,
+    header::CONTENT_TYPE,
+    header::COOKIE,
+    header::EXPECT,
+    header::FORWARDED,
+    header::HOST,
+    header::VIA,
+    HeaderName::from_static("x-real-ip"),
+];
 
 /// `over_limit`, and the field of its longest wait.
 pub(super) struct OverLimitField<'a> {
@@ -15,35 +34,44 @@ pub(super) struct OverLimitField<'a> {
     pub(super) max_wait: Option<Field<'a>>,
 }
 
-/// Reads `over_limit`.
-pub(super) fn read<'a>(field: &Field<'a>) -> OverLimitField<'a> {
+/// Reads `over_limit`. Without `upstreams` nothing is known of them.
+pub(super) fn read<'a>(field: &Field<'a>, upstreams: Option<&Names>) -> OverLimitField<'a> {
+    let without_wait = |over_limit| OverLimitField { over_limit, max_wait: None };
     if field.is_word() {
-        let over_limit = field.choice_or(&[("deny", ())], &[], EXPECTED).map(|()| OverLimit::Deny(Denied::default()));
-        return OverLimitField { over_limit, max_wait: None };
+        return without_wait(field.choice_or(&[("deny", ())], &[], EXPECTED).map(|()| OverLimit::default()));
     }
-    let broken = OverLimitField { over_limit: None, max_wait: None };
     let Some(section) = field.mapping(EXPECTED) else {
-        return broken;
+        return without_wait(None);
     };
-    section.refuse_others(&["deny", "delay"], later::OVER_LIMIT);
-    let denied = section.get_or("deny", Denied::default(), read_denied);
+    section.refuse_others(&["deny", "delay", "divert", "mark"], &[]);
+    if let Some(divert) = section.get("divert") {
+        return without_wait(alone(&divert, &section).and_then(|()| read_divert(&divert, upstreams)));
+    }
+    if let Some(mark) = section.get("mark") {
+        return without_wait(alone(&mark, &section).and_then(|()| read_mark(&mark)));
+    }
+    let denied = section.get_or("deny", Denied::default(), denied::read);
     let Some(delay) = section.get("delay") else {
-        if !section.has("deny") && section.is_empty() {
+        if section.is_empty() {
             field.findings().add(field.error("is empty").expected(EXPECTED));
         }
-        return OverLimitField { over_limit: denied.map(OverLimit::Deny), max_wait: None };
+        return without_wait(denied.map(OverLimit::Deny));
     };
-    let Some(delay_section) = delay.section(&["max_wait", "max_waiting"], &[]) else {
-        return broken;
+    read_delay(&delay, denied)
+}
+
+fn read_delay<'a>(delay: &Field<'a>, denied: Option<Denied>) -> OverLimitField<'a> {
+    let Some(section) = delay.section(&["max_wait", "max_waiting"], &[]) else {
+        return OverLimitField { over_limit: None, max_wait: None };
     };
-    let max_wait = delay_section.get("max_wait");
+    let max_wait = section.get("max_wait");
     if max_wait.is_none() {
         delay.warn(
             "has no `max_wait`, so nothing ever waits",
             "write the longest wait, like `max_wait: 250ms`".to_owned(),
         );
     }
-    let max_waiting = delay_section.get_with("max_waiting", |field| field.whole(1..=u64::MAX));
+    let max_waiting = section.get_with("max_waiting", |field| field.whole(1..=u64::MAX));
     let longest = max_wait.as_ref().map_or(Some(Nanos::ZERO), Field::duration);
     let over_limit = longest.zip(max_waiting).zip(denied).map(|((max_wait, max_waiting), denied)| OverLimit::Delay {
         max_wait,
@@ -53,10 +81,31 @@ pub(super) fn read<'a>(field: &Field<'a>) -> OverLimitField<'a> {
     OverLimitField { over_limit, max_wait }
 }
 
-fn read_denied(field: &Field<'_>) -> Option<Denied> {
-    let section = field.section(&["status", "body", "headers"], &[])?;
-    let status = section.get_with("status", |field| field.whole(400..=599));
-    let body = section.get_with("body", |field| Some(field.word("the text of the answer")?.text.into_owned()));
-    let headers = section.get_or("headers", Vec::new(), Field::headers_to_set);
-    Some(Denied { status: status?.and_then(|status| u16::try_from(status).ok()), body: body?, headers: headers? })
+/// What passes is neither denied nor delayed.
+fn alone(field: &Field<'_>, section: &Section<'_>) -> Option<()> {
+    match section.fields().count() {
+        1 => Some(()),
+        _ => {
+            let problem = Problem::error(field.key_place(), "lets requests pass, so nothing else can stand beside it");
+            field.fail(problem.expected(EXPECTED).hint("requests can be under several limits"))
+        }
+    }
+}
+
+fn read_divert(field: &Field<'_>, upstreams: Option<&Names>) -> Option<OverLimit> {
+    match upstreams {
+        Some(upstreams) => upstreams.resolve(field).map(|position| OverLimit::Divert(UpstreamId(position))),
+        // limits alone: nobody is diverted
+        None => field.word("the name of an upstream").map(|_| OverLimit::default()),
+    }
+}
+
+fn read_mark(field: &Field<'_>) -> Option<OverLimit> {
+    let name = field.header_name_to_set()?;
+    match TAKEN.contains(&name) || name.as_str().starts_with("x-forwarded-") {
+        true => field.fail(
+            field.error("says something else to upstreams already").expected("a name of its own, like `x-over-limit`"),
+        ),
+        false => Some(OverLimit::Mark(name)),
+    }
 }

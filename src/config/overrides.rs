@@ -17,13 +17,14 @@ use crate::config::terms::Asks;
 use crate::config::{document, environment, suggest, words};
 use crate::ruleset::limit::{LimitId, OwnTerm, OwnTerms, PlanId};
 use crate::ruleset::own::{Misread, OwnTermsReader};
+use crate::units::Cost;
 
 /// The plans and limits of a configuration, as a directory's rows refer to them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Overrides {
     plans: Vec<String>,
-    /// `None` where they cannot be told because the configuration is wrong: then nothing is said of overrides.
-    limits: Option<Vec<LimitSpec>>,
+    /// With the most that a request is known to take; `None` where they cannot be told because the configuration is wrong: then nothing is said of overrides.
+    limits: Option<Vec<(LimitSpec, Cost)>>,
 }
 
 const OVERRIDES: &str = "limits by their names, each with its parameters or `unlimited`";
@@ -31,7 +32,8 @@ const OVERRIDES: &str = "limits by their names, each with its parameters or `unl
 impl Overrides {
     /// For these plans, and these limits at their positions.
     pub(super) fn new(plans: &Names, limits: &[Option<Checked>]) -> Self {
-        let limits = limits.iter().map(|limit| limit.as_ref().map(|limit| limit.spec.clone())).collect();
+        let limits =
+            limits.iter().map(|limit| limit.as_ref().map(|limit| (limit.spec.clone(), limit.largest_cost))).collect();
         Self { plans: plans.all().map(str::to_owned).collect(), limits }
     }
 
@@ -47,7 +49,13 @@ impl Overrides {
     }
 
     /// What `field` makes of `limit` for a customer on `plan`.
-    fn term(&self, limit: &LimitSpec, plan: PlanId, zone: Option<&TimeZone>, field: &Field<'_>) -> Option<OwnTerm> {
+    fn term(
+        &self,
+        (limit, largest_cost): &(LimitSpec, Cost),
+        plan: PlanId,
+        zone: Option<&TimeZone>,
+        field: &Field<'_>,
+    ) -> Option<OwnTerm> {
         let own = match Asks::read(field, limit.algorithm) {
             Asks::Unlimited => return Some(OwnTerm::Unlimited),
             Asks::Parameters(own) => own,
@@ -56,6 +64,10 @@ impl Overrides {
         let base = self.inherited(limit, plan);
         let overlay = Overlay { algorithm: limit.algorithm, base: &base, plan: Some((&limit.name, &own)) };
         let rule = overlay.build(field)?;
+        if let Some(most) = rule.largest_cost().filter(|most| most < largest_cost) {
+            let message = format!("admits at most {most} at once, and a request takes up to {largest_cost}");
+            return field.fail(Problem::error(field.key_place(), message).hint("raise it"));
+        }
         Some(OwnTerm::Rule(Arc::new(in_zone(limit, &overlay, zone).unwrap_or(rule))))
     }
 
@@ -110,7 +122,7 @@ impl OwnTermsReader for Overrides {
                 }
             });
         }
-        for (limit, place) in limits.iter().zip(&mut own) {
+        for ((limit, _), place) in limits.iter().zip(&mut own) {
             *place = place.take().or_else(|| self.zoned(limit, plan, zone));
         }
         let own = own.into_iter().enumerate().filter_map(|(position, term)| Some((LimitId(position), term?)));
@@ -126,9 +138,9 @@ impl Overrides {
     fn read(
         &self,
         text: &str,
-        limits: &[LimitSpec],
+        limits: &[(LimitSpec, Cost)],
         findings: &Findings,
-        mut take: impl FnMut(usize, &LimitSpec, &Field<'_>),
+        mut take: impl FnMut(usize, &(LimitSpec, Cost), &Field<'_>),
     ) {
         let Some(root) = document::parse(text, findings) else { return };
         let context = Context { findings, environment: &|_| None };
@@ -139,7 +151,7 @@ impl Overrides {
         }
         let Some(section) = root.mapping(OVERRIDES) else { return };
         for (name, field) in section.fields() {
-            match limits.iter().enumerate().find(|(_, limit)| limit.name == name) {
+            match limits.iter().enumerate().find(|(_, (limit, _))| limit.name == name) {
                 Some((position, limit)) => take(position, limit, &field),
                 None => {
                     let mut place = field.key_place();
@@ -147,7 +159,7 @@ impl Overrides {
                         // somebody may have put a credential into the wrong column
                         "*".clone_into(&mut place.path);
                     }
-                    let near = findings.suggest(name, limits.iter().map(|limit| limit.name.as_str()));
+                    let near = findings.suggest(name, limits.iter().map(|(limit, _)| limit.name.as_str()));
                     findings.add(
                         Problem::error(place, "is not the name of a limit")
                             .expected("one of the `limits` of the configuration")

@@ -119,13 +119,17 @@ impl<'a> Field<'a> {
 
     /// The single value, environment variables put in; `expected` says what it should be.
     pub(super) fn word(&self, expected: &str) -> Option<Word<'a>> {
+        self.word_with(expected, |value| value)
+    }
+
+    fn word_with(&self, expected: &str, quote: impl Fn(String) -> String) -> Option<Word<'a>> {
         let Content::Scalar { text, plain } = &self.node.content else {
             return self.wrong_shape(expected);
         };
         if self.is_nothing() {
             return self.wrong_shape(expected);
         }
-        match environment::expand(text, self.context.environment) {
+        match environment::expand(text, &|name| (self.context.environment)(name).map(&quote)) {
             Ok(text) => Some(Word { text, plain: *plain }),
             Err(misfit) => self.fail(Problem::error(self.place(), misfit.message).expected(expected).hint(misfit.hint)),
         }
@@ -133,7 +137,17 @@ impl<'a> Field<'a> {
 
     /// The single value as `parse` reads it.
     pub(super) fn parsed<T>(&self, expected: &str, parse: impl FnOnce(&str) -> Result<T, Misfit>) -> Option<T> {
-        let word = self.word(expected)?;
+        self.parsed_with(expected, |value| value, parse)
+    }
+
+    /// [`Field::parsed`] where what environment variables hold would mean something if it were not quoted first.
+    pub(super) fn parsed_with<T>(
+        &self,
+        expected: &str,
+        quote: impl Fn(String) -> String,
+        parse: impl FnOnce(&str) -> Result<T, Misfit>,
+    ) -> Option<T> {
+        let word = self.word_with(expected, quote)?;
         match parse(&word.text) {
             Ok(value) => Some(value),
             Err(misfit) => {
@@ -167,8 +181,13 @@ impl<'a> Field<'a> {
 
     /// The items of a list.
     pub(super) fn list(&self, expected: &str) -> Option<Vec<Self>> {
+        self.items_if().or_else(|| self.wrong_shape(expected))
+    }
+
+    /// The items of a list, if it is one.
+    pub(super) fn items_if(&self) -> Option<Vec<Self>> {
         let Content::Sequence(items) = &self.node.content else {
-            return self.wrong_shape(expected);
+            return None;
         };
         let field = |(position, node): (usize, &'a Rc<Node>)| {
             let path = document::item(&self.path, position);

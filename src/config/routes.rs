@@ -4,24 +4,37 @@ use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher;
 
-use crate::config::later;
 use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, each_once};
 use crate::config::scalar::Misfit;
+use crate::config::{access, denied, later};
+use crate::ruleset::access::{Access, Bypass};
+use crate::ruleset::denied::Denied;
 use crate::ruleset::host::HostPattern;
 use crate::ruleset::limit::LimitId;
 use crate::ruleset::matcher::{HeaderEdits, HeaderMatch, Rewrite, Route};
 use crate::ruleset::path::PathPattern;
 use crate::ruleset::upstream::UpstreamId;
 
-const KEYS: [&str; 7] = ["name", "match", "upstream", "limits", "rewrite", "request_headers", "response_headers"];
+const KEYS: [&str; 10] = [
+    "name",
+    "match",
+    "upstream",
+    "limits",
+    "denied",
+    "access",
+    "bypass",
+    "rewrite",
+    "request_headers",
+    "response_headers",
+];
 
 /// The pattern of a route that names no path.
 const EVERY_PATH: &str = "/**";
 
-/// Reads `routes:`; those that could be read.
-pub(super) fn read(top: &Section<'_>, upstreams: &Names, limits: &Names) -> Vec<Route> {
+/// Reads `routes:`; those that could be read. `bypass` holds for every route.
+pub(super) fn read(top: &Section<'_>, upstreams: &Names, limits: &Names, bypass: &Bypass) -> Vec<Route> {
     const EXPECTED: &str = "a list of routes";
     let mut names = Names::none("a route", true);
     let mut routes = Vec::new();
@@ -32,7 +45,7 @@ pub(super) fn read(top: &Section<'_>, upstreams: &Names, limits: &Names) -> Vec<
             continue;
         };
         let name = name(&section, &mut names);
-        let route = route(&section, upstreams, limits);
+        let route = route(&section, upstreams, limits, bypass);
         if let (Some(name), Some(route)) = (name, route) {
             let route = Route { name, ..route };
             unreachable.look_at(&route, &item);
@@ -50,10 +63,13 @@ fn name(section: &Section<'_>, names: &mut Names) -> Option<String> {
 }
 
 /// Everything but the name.
-fn route(section: &Section<'_>, upstreams: &Names, limits: &Names) -> Option<Route> {
+fn route(section: &Section<'_>, upstreams: &Names, limits: &Names, bypass: &Bypass) -> Option<Route> {
     let matched = section.get_or("match", Match::default(), read_match);
     let upstream = section.required("upstream", "the name of an upstream").and_then(|field| upstreams.resolve(&field));
     let limits = section.get_or("limits", Vec::new(), |field| read_limits(field, limits));
+    let denied = section.get_or("denied", Denied::default(), denied::read);
+    let access = section.get_or("access", Access::default(), access::access);
+    let bypass = section.get_or("bypass", bypass.clone(), |field| access::bypass(field, bypass));
     let rewrite = section.get_with("rewrite", read_rewrite);
     let request_headers = section.get_or("request_headers", HeaderEdits::default(), Field::header_edits);
     let response_headers = section.get_or("response_headers", HeaderEdits::default(), Field::header_edits);
@@ -67,6 +83,9 @@ fn route(section: &Section<'_>, upstreams: &Names, limits: &Names) -> Option<Rou
         headers,
         upstream: UpstreamId(upstream?),
         limits: limits?,
+        denied: denied?,
+        access: access?,
+        bypass: bypass?,
         rewrite: rewrite?,
         request_headers: request_headers?,
         response_headers: response_headers?,
@@ -102,13 +121,8 @@ fn read_match(field: &Field<'_>) -> Option<Match> {
         let host = |item: &Field<'_>| item.parsed(HOST, |text| HostPattern::parse(text).map_err(misfit));
         each_once(&field.nonempty_list("a list of host names")?, host, HostPattern::clone)
     });
-    let path = section.get_or("path", (default.path, default.path_pattern), |field| {
-        field.parsed("a path, like `/v1/orders/*` or `/v1/**`", |text| {
-            PathPattern::parse(text).map(|path| (path, text.to_owned())).map_err(misfit)
-        })
-    });
+    let path = section.get_or("path", (default.path, default.path_pattern), path);
     let methods = section.get_or("methods", Vec::new(), |field| {
-        let method = |item: &Field<'_>| item.parsed("a method, like `GET`", parse_method);
         each_once(&field.nonempty_list("a list of methods")?, method, String::clone)
     });
     let headers = section.get_or("headers", Vec::new(), |field| {
@@ -122,6 +136,18 @@ fn read_match(field: &Field<'_>) -> Option<Match> {
 
 fn misfit(message: String) -> Misfit {
     Misfit { message, hint: None }
+}
+
+/// A pattern for paths, and as it is written.
+pub(super) fn path(field: &Field<'_>) -> Option<(PathPattern, String)> {
+    field.parsed("a path, like `/v1/orders/*` or `/v1/**`", |text| {
+        PathPattern::parse(text).map(|path| (path, text.to_owned())).map_err(misfit)
+    })
+}
+
+/// A method in capitals.
+pub(super) fn method(field: &Field<'_>) -> Option<String> {
+    field.parsed("a method, like `GET`", parse_method)
 }
 
 /// Methods are told apart by case, so one in lower case would match nothing that browsers send.

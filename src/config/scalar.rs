@@ -4,6 +4,7 @@
 
 use std::num::IntErrorKind;
 
+use crate::ruleset::{Jitter, Share};
 use crate::units::{Nanos, Rate};
 
 /// Why a word is not what it should be.
@@ -184,6 +185,45 @@ pub fn one_in(text: &str) -> Result<u32, Misfit> {
         Ok(n) if denominator.is_multiple_of(numerator) => Ok(n),
         Ok(n) => Err(Misfit::new("is not one in a whole number").hint(format!("the nearest is `one_in: {n}`"))),
         Err(_) => Err(Misfit::new(format!("is less than one in {}", u32::MAX))),
+    }
+}
+
+/// A share in percent, 0 to 100 with up to four decimals: `12.5`.
+pub fn percent(text: &str) -> Result<Share, Misfit> {
+    let (numerator, denominator) = match text.strip_suffix('%') {
+        Some(number) if decimal_parts(number).is_ok() => {
+            return Err(Misfit::new("has a unit that the name says already").hint(format!("write `{number}`")));
+        }
+        _ => decimal_parts(text).map_err(|_| Misfit::new("is not a number"))?,
+    };
+    share(numerator, denominator)
+}
+
+/// The most that is added to a time: a share of it like `10%`, or so much like `5s`.
+pub fn jitter(text: &str) -> Result<Jitter, Misfit> {
+    let jitter = match text.strip_suffix('%') {
+        Some(number) => {
+            let (numerator, denominator) = decimal_parts(number).map_err(|_| Misfit::new("is not a number"))?;
+            Jitter::Share(share(numerator, denominator)?)
+        }
+        None => Jitter::Time(duration(text)?),
+    };
+    match jitter {
+        Jitter::Share(Share(0)) | Jitter::Time(Nanos::ZERO) => Err(Misfit::new("is nothing").hint("leave it out")),
+        jitter => Ok(jitter),
+    }
+}
+
+/// So many percent: at most 100, in steps of a millionth.
+fn share(numerator: u64, denominator: u64) -> Result<Share, Misfit> {
+    let millionths = u128::from(numerator).saturating_mul(u128::from(Share::WHOLE.0 / 100));
+    let (whole, rest) = (millionths / u128::from(denominator), millionths % u128::from(denominator));
+    if rest != 0 {
+        return Err(Misfit::new("has more than four decimals"));
+    }
+    match u32::try_from(whole).map(Share) {
+        Ok(share) if share <= Share::WHOLE => Ok(share),
+        _ => Err(Misfit::new("is more than 100")),
     }
 }
 

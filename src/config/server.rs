@@ -104,14 +104,17 @@ fn collide(a: SocketAddr, b: SocketAddr) -> bool {
 pub(super) fn client_address(field: &Field<'_>) -> Option<ClientAddress> {
     let section = field.section(&["trusted_proxies", "ipv6_prefix"], &[])?;
     let default = ClientAddress::default();
-    let trusted_proxies = section.get_or("trusted_proxies", default.trusted_proxies, trusted_proxies);
+    let trusted_proxies = section.get_or("trusted_proxies", default.trusted_proxies, |field| {
+        networks(field, "trusts everybody, so that any client can choose its own address")
+    });
     let ipv6_prefix = section.get_or("ipv6_prefix", default.ipv6_prefix, |field| {
         field.whole(48..=128).and_then(|bits| u8::try_from(bits).ok())
     });
     Some(ClientAddress { trusted_proxies: trusted_proxies?, ipv6_prefix: ipv6_prefix? })
 }
 
-fn trusted_proxies(field: &Field<'_>) -> Option<Vec<IpNet>> {
+/// A list of addresses and networks; `of_all` warns of one that holds every address.
+pub(super) fn networks(field: &Field<'_>, of_all: &str) -> Option<Vec<IpNet>> {
     const EXPECTED: &str = "an address or a network, like `10.0.0.0/8`";
     let items = field.list("a list of addresses and networks")?;
     every(items.iter().map(|item| {
@@ -122,7 +125,7 @@ fn trusted_proxies(field: &Field<'_>) -> Option<Vec<IpNet>> {
                 .map_err(|_| Misfit { message: "is neither an address nor a network".to_owned(), hint: None })
         })?;
         if network.prefix_len() == 0 {
-            item.warn("trusts everybody, so that any client can choose its own address", None);
+            item.warn(of_all, None);
         } else if network.addr() != network.network() {
             item.warn(format!("has address bits beyond its length: it is the network {}", network.trunc()), None);
         }
@@ -155,13 +158,16 @@ pub(super) fn usage(field: &Field<'_>, customers: bool) -> Option<String> {
 
 /// Reads `headers:`.
 pub(super) fn dialects(field: &Field<'_>) -> Option<Dialects> {
-    let section = field.section(&["ietf", "x_ratelimit"], &[])?;
+    let section = field.section(&["ietf", "x_ratelimit", "retry_after_jitter"], &[])?;
     let default = Dialects::default();
     let ietf = section.get_or("ietf", default.ietf, Field::flag);
     let x_ratelimit = section.get_or("x_ratelimit", default.x_ratelimit, |field| {
         field.choice(&[("off", None), ("delta", Some(Reset::Delta)), ("epoch", Some(Reset::Epoch))], &[])
     });
-    Some(Dialects { ietf: ietf?, x_ratelimit: x_ratelimit? })
+    let retry_after_jitter = section.get_with("retry_after_jitter", |field| {
+        field.parsed("the most that is added to retry times, like `10%` or `5s`", scalar::jitter)
+    });
+    Some(Dialects { ietf: ietf?, x_ratelimit: x_ratelimit?, retry_after_jitter: retry_after_jitter? })
 }
 
 /// Reads `access_log:`.

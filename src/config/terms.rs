@@ -1,5 +1,9 @@
 //! What a limit asks of each plan: parameters overlaid, built into rules.
 
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+
 use crate::algorithm::{AlgorithmName, Rule};
 use crate::config::limits::Setting;
 use crate::config::names::Names;
@@ -90,12 +94,18 @@ impl<'a> LimitTerms<'_, 'a> {
     /// Builds the rules. Every plan is looked at, whatever is wrong with another.
     pub(super) fn compile(&self, named: &[NamedPlan<'a>]) -> Option<AllTerms> {
         let mut rules: Vec<Rule> = Vec::new();
+        // Positions of rules by their hash: there may be as many rules as plans.
+        let mut known: HashMap<u64, Vec<usize>> = HashMap::new();
+        let hasher = RandomState::new();
         let mut terms_of = |rule: Rule| {
-            let known = rules.iter().position(|known| *known == rule).unwrap_or_else(|| {
+            let alike = known.entry(hasher.hash_one(&rule)).or_default();
+            let same = alike.iter().copied().find(|position| rules.get(*position) == Some(&rule));
+            Terms::Rule(same.unwrap_or_else(|| {
+                let position = rules.len();
+                alike.push(position);
                 rules.push(rule);
-                rules.len().saturating_sub(1)
-            });
-            Terms::Rule(known)
+                position
+            }))
         };
         let mut plans: Vec<Option<Terms>> = vec![None; self.plans.len()];
         let mut whole = true;

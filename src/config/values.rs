@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 use http::{HeaderName, HeaderValue};
 
+use crate::algorithm::AlgorithmName;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, every};
 use crate::config::scalar::{self, Misfit};
@@ -87,6 +88,12 @@ impl<'a> Field<'a> {
         self.parsed("`true` or `false`", scalar::flag)
     }
 
+    /// The name of an algorithm.
+    pub(super) fn algorithm(&self) -> Option<AlgorithmName> {
+        let words: Vec<(&str, AlgorithmName)> = AlgorithmName::ALL.iter().map(|name| (name.as_str(), *name)).collect();
+        self.choice(&words, &[])
+    }
+
     /// The name of a header field, in lower case.
     pub(super) fn header_name(&self) -> Option<HeaderName> {
         self.parsed("the name of a header field, like `x-api-key`", parse_header_name)
@@ -114,15 +121,28 @@ impl<'a> Field<'a> {
         }))
     }
 
+    /// The name of a header field that may be set.
+    pub(super) fn header_name_to_set(&self) -> Option<HeaderName> {
+        match self.header_name()? {
+            name if FRAMING.contains(&name) => self.fail(framing_problem(self)),
+            name => Some(name),
+        }
+    }
+
     /// Header fields to set, whose values are never shown.
     pub(super) fn headers_to_set(&self) -> Option<Vec<(HeaderName, HeaderValue)>> {
-        self.by_header("header fields and their values", |name, field| {
-            if FRAMING.contains(name) {
-                return field.fail(framing_problem(field));
-            }
+        self.headers_with(|field| {
             field.clone().secret().parsed("the value of a header field", |text| {
                 HeaderValue::from_str(text).map_err(|_| misfit("holds characters that no header field may hold"))
             })
+        })
+    }
+
+    /// Header fields to set, with what `read` makes of their values.
+    pub(super) fn headers_with<T>(&self, read: impl Fn(&Self) -> Option<T>) -> Option<Vec<(HeaderName, T)>> {
+        self.by_header("header fields and their values", |name, field| match FRAMING.contains(name) {
+            true => field.fail(framing_problem(field)),
+            false => read(field),
         })
     }
 
@@ -136,10 +156,7 @@ impl<'a> Field<'a> {
 
     fn headers_to_remove(&self) -> Option<Vec<HeaderName>> {
         let items = self.list("a list of names of header fields")?;
-        every(items.iter().map(|item| match item.header_name()? {
-            name if FRAMING.contains(&name) => item.fail(framing_problem(item)),
-            name => Some(name),
-        }))
+        every(items.iter().map(Field::header_name_to_set))
     }
 
     /// The path of a request or of a part of it: begins with `/`, holds no query.

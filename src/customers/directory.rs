@@ -18,6 +18,7 @@ mod row;
 mod yaml;
 
 pub use self::redis::{CallResult, Hash, Observer, RedisDirectory};
+pub(super) use fault::MAX_NAME;
 pub use fault::{Fault, Faults};
 pub use file::{Changes, FileDirectory, Format};
 
@@ -28,7 +29,7 @@ pub enum Directory {
     #[default]
     Nobody,
     /// They stand in a file, which was read.
-    File(FileDirectory),
+    File(Arc<FileDirectory>),
     /// They stand in a Redis hash, which is asked.
     Redis(RedisDirectory),
 }

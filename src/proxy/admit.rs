@@ -3,18 +3,19 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::HeaderMap;
+use pingora::http::RequestHeader;
 use pingora::proxy::Session;
 
-use crate::algorithm::{Decision, Denial};
+use crate::algorithm::{Charge, Charged, Decision, Denial, Manner};
 use crate::proxy::context::{Admission, Context};
 use crate::proxy::facts::{self, Refused, Target};
-use crate::proxy::identify;
+use crate::proxy::identify::{self, Identity};
 use crate::proxy::own_usage;
 use crate::proxy::queue::Place;
 use crate::proxy::respond::{self, Answer};
 use crate::proxy::tally::Tally;
 use crate::proxy::upstream::deadline;
+use crate::ruleset::Ruleset;
 use crate::ruleset::key::{Caller, Facts, KeyPart, Resolved};
 use crate::ruleset::upstream::Balance;
 use crate::ruleset::verdict::{Outcome, Standing, Verdict};
@@ -27,24 +28,35 @@ pub async fn admit(session: &Session, context: &mut Context) -> Result<(), Answe
     let head = session.req_header();
     context.method = head.method.as_str().to_owned();
     context.is_grpc = respond::is_grpc(&head.headers);
+    context.cors = respond::cors::Reader::of(ruleset, &head.headers);
     let found = read_target(session, context);
     let asks_usage = found.as_ref().is_ok_and(|(target, _)| own_usage::is_asked_for(context, &target.path));
     let routed = found.as_ref().ok().filter(|_| !asks_usage);
-    let route_id = routed
-        .and_then(|(target, client)| ruleset.matcher.find(&facts_of(&context.method, target, &head.headers, *client)));
+    let route_id = routed.and_then(|(target, address)| {
+        ruleset.matcher.find(&facts_of(ruleset, head, &context.method, target, *address))
+    });
     context.set_route(route_id);
-    let (target, client) = found?;
-    let facts = facts_of(&context.method, &target, &head.headers, client);
+    let (target, address) = found?;
+    let facts = facts_of(ruleset, head, &context.method, &target, address);
     if asks_usage {
         return Err(own_usage::answer(context, &facts).await);
     }
     let route = context.matched().ok_or(Answer::NoRoute)?;
 
-    let customer = match &ruleset.customers {
-        Some(rules) => identify::identify(rules, &facts, &live.directory, &context.gateway.clock).await?,
-        None => None,
+    let access = [&ruleset.access, &route.access];
+    if access.iter().any(|access| access.denies_address(address)) {
+        return Err(Answer::AccessDenied);
+    }
+    let is_preflight = route.bypass.covers_preflight(&context.method, &head.headers);
+    let identity = match &ruleset.customers {
+        Some(rules) if !is_preflight => identify::identify(rules, &facts, &live, &context.gateway.clock).await?,
+        _ => Identity::Anonymous,
     };
-    let customer = customer.as_deref();
+    let customer = identity.customer().map(|customer| &**customer);
+    let name = customer.map(|customer| &*customer.name);
+    if !is_preflight && access.iter().any(|access| access.denies(address, name)) {
+        return Err(Answer::AccessDenied);
+    }
     let anonymous_plan = ruleset.customers.as_ref().and_then(|rules| rules.anonymous);
     let plan = customer.map(|customer| customer.plan).or(anonymous_plan);
     let mut resolved = Resolved {
@@ -54,31 +66,39 @@ pub async fn admit(session: &Session, context: &mut Context) -> Result<(), Answe
         caller: customer.map_or(Caller::Anonymous, |customer| Caller::Customer(&customer.name)),
         plan: plan.and_then(|plan| Some((plan, ruleset.plans.get(plan.0)?.as_str()))),
         own: customer.and_then(|customer| customer.own.as_deref()),
+        claims: identity.claims(),
     };
     let hasher = &context.gateway.hasher;
-    let balance_hash = match &ruleset.upstreams[route.upstream.0].balance {
-        Balance::ConsistentHash(part) => hasher.part(part, &facts, &resolved),
+    let balance_hashes = ruleset.reachable(route).filter_map(|upstream| match &ruleset.upstreams[upstream.0].balance {
+        Balance::ConsistentHash(part) => Some((upstream, hasher.part(part, &facts, &resolved)?)),
         _ => None,
-    };
+    });
+    let balance_hashes: Vec<_> = balance_hashes.collect();
     let pool = &live.pools[route.upstream.0];
+    let balance_hash = balance_hashes.iter().find(|(upstream, _)| *upstream == route.upstream).map(|(_, hash)| *hash);
     let chosen = match ruleset.counts_by_node(route) {
         true => Some(pool.choose(&[], balance_hash, context.gateway.clock.now()).ok_or(Answer::NoNode)?),
         false => None,
     };
     resolved.upstream_node = chosen.as_ref().and_then(|chosen| pool.name(chosen));
-    let charges = ruleset.charges(route, &facts, &resolved, hasher).map_err(|missing| match missing.part {
-        KeyPart::Customer => Answer::CredentialMissing,
-        part => Answer::KeyMissing(part.describe()),
-    })?;
+    let bypassed = route.bypass.covers(&facts, name);
+    let charges = match bypassed {
+        true => Vec::new(),
+        false => ruleset.charges(route, &facts, &resolved, hasher).map_err(|missing| match missing.part {
+            KeyPart::Customer => Answer::CredentialMissing,
+            part => Answer::KeyMissing(part.describe()),
+        })?,
+    };
 
     context.tally = Tally::new(ruleset, &charges, &facts);
-    context.balance_hash = balance_hash;
+    context.balance_hashes = balance_hashes;
     context.chosen = chosen;
     context.customer = customer.map(|customer| Arc::clone(&customer.name));
     context.plan = plan;
-    context.client = client;
+    context.client = facts.client;
     context.target = Some(target);
     context.charges = charges;
+    context.bypassed = bypassed;
     charge(context).await
 }
 
@@ -91,9 +111,9 @@ fn read_target(session: &Session, context: &Context) -> Result<(Target, Option<I
     }
     facts::check_framing(&session.as_downstream().to_h1_raw(), &head.headers)?;
     let target = Target::new(head.method.as_str(), raw_target, &head.headers)?;
-    let client =
+    let address =
         peer(session).and_then(|peer| facts::client_address(peer, &head.headers, &context.live.ruleset.client_address));
-    Ok((target, client))
+    Ok((target, address))
 }
 
 /// The other end of the connection.
@@ -101,23 +121,48 @@ pub fn peer(session: &Session) -> Option<IpAddr> {
     session.client_addr().and_then(|address| address.as_inet()).map(std::net::SocketAddr::ip)
 }
 
-fn facts_of<'a>(method: &'a str, target: &'a Target, headers: &'a HeaderMap, client: Option<IpAddr>) -> Facts<'a> {
-    Facts { method, host: &target.host, path: &target.path, query: target.query.as_deref(), headers, client }
+fn facts_of<'a>(
+    ruleset: &Ruleset,
+    head: &'a RequestHeader,
+    method: &'a str,
+    target: &'a Target,
+    address: Option<IpAddr>,
+) -> Facts<'a> {
+    Facts {
+        method,
+        host: &target.host,
+        path: &target.path,
+        query: target.query.as_deref(),
+        headers: &head.headers,
+        client: address.map(|address| facts::network(address, ruleset.client_address.ipv6_prefix)),
+        address,
+    }
 }
 
 /// Charges the request under all its limits, counts what came of it, and waits if that is what came of it.
 async fn charge(context: &mut Context) -> Result<(), Answer> {
+    let Some(route) = context.route else { return Ok(()) };
+    let live = Arc::clone(&context.live);
+    if context.bypassed {
+        live.meters.observe_bypass(&live.ruleset, route, context.plan);
+    }
     if context.charges.is_empty() {
         return Ok(());
     }
-    let Some(route) = context.route else { return Ok(()) };
-    let live = Arc::clone(&context.live);
     let now = context.gateway.clock.now();
     let charged = context.gateway.store.charge(&live.binding, &mut context.charges, now).await;
     context.charged_at = now;
     let took = context.gateway.clock.now().saturating_sub(now);
     context.verdict = Verdict::new(&live.ruleset, &context.charges, &charged);
     let places = take_places(context, now);
+    if let Some(candidate) = context.verdict.candidate_to_charge(&live.ruleset) {
+        charge_candidate(context, candidate, now).await;
+    }
+    context.diverted = context.verdict.diverting(&live.ruleset).map(|(_, upstream)| upstream);
+    if context.diverted.is_some() {
+        // a node of the route's own upstream
+        context.chosen = None;
+    }
     live.meters.observe_verdict(&live.ruleset, route, context.plan, &context.charges, &context.verdict, took);
     match context.verdict.outcome {
         Outcome::Deny(_) => Err(Answer::Limited),
@@ -140,7 +185,7 @@ async fn charge(context: &mut Context) -> Result<(), Answer> {
 /// and what it was charged is taken back.
 fn take_places(context: &mut Context, now: Nanos) -> Vec<Place> {
     let waits = |standing: &Standing| match standing.decision {
-        Decision::Admit { wait } if wait > Nanos::ZERO => Some(now.saturating_add(wait)),
+        Decision::Admit { wait } if standing.binds && wait > Nanos::ZERO => Some(now.saturating_add(wait)),
         _ => None,
     };
     let mut places = Vec::new();
@@ -159,6 +204,23 @@ fn take_places(context: &mut Context, now: Nanos) -> Vec<Place> {
         }
     }
     places
+}
+
+/// Charges the candidate at `position` for a request that it would have let pass, so that it goes on as if it were in
+/// force. One that counts denied requests has it already; one that counts what runs is left as it is, because nobody
+/// knows how long the request would have run.
+async fn charge_candidate(context: &mut Context, position: usize, now: Nanos) {
+    let charge = &context.charges[position];
+    let holds = context.live.ruleset.limits[charge.limit].rule(&charge.rule).holds();
+    if holds || charge.manner.counts_denied {
+        return;
+    }
+    let mut alone = [Charge { manner: Manner { binds: true, ..charge.manner }, ..charge.clone() }];
+    let charged = context.gateway.store.charge(&context.live.binding, &mut alone, now).await;
+    if let [Charged { decision, headroom }] = *charged {
+        let standing = &mut context.verdict.standings[position];
+        (standing.decision, standing.headroom) = (decision, headroom);
+    }
 }
 
 /// Holds the request back. A client that goes away ends this (see `connection`), and its charge is taken back.

@@ -9,12 +9,14 @@ use crate::proxy::Gateway;
 use crate::proxy::connection::Connection;
 use crate::proxy::facts::Target;
 use crate::proxy::live::Live;
+use crate::proxy::respond::cors::Reader;
 use crate::proxy::respond::{Answer, raw_answer_with};
 use crate::proxy::tally::{self, Tally};
 use crate::proxy::upstream::Chosen;
 use crate::ruleset::AccessLog;
-use crate::ruleset::limit::PlanId;
+use crate::ruleset::limit::{LimitId, PlanId};
 use crate::ruleset::matcher::{Route, RouteId};
+use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::verdict::{Outcome, Standing, Verdict};
 use crate::telemetry::logging::ACCESS;
 use crate::telemetry::meters::InFlight;
@@ -46,6 +48,10 @@ pub struct Context {
     pub customer: Option<Arc<str>>,
     /// The caller's plan.
     pub plan: Option<PlanId>,
+    /// Which site's scripts want to read the answer, if they may.
+    pub cors: Reader,
+    /// Whether it is exempt from charges.
+    pub bypassed: bool,
     /// Whether the client speaks gRPC.
     pub is_grpc: bool,
     /// When it was charged.
@@ -58,8 +64,10 @@ pub struct Context {
     pub admission: Admission,
     /// What it turns out to cost, where that shows later.
     pub tally: Option<Box<Tally>>,
-    /// What `consistent_hash` goes by.
-    pub balance_hash: Option<LimitKey>,
+    /// The upstream that a limit diverts it to.
+    pub diverted: Option<UpstreamId>,
+    /// What `consistent_hash` goes by, for the upstreams that it may go to and that balance so.
+    pub balance_hashes: Vec<(UpstreamId, LimitKey)>,
     /// The node it is at.
     pub chosen: Option<Chosen>,
     /// The nodes whose connections failed.
@@ -104,13 +112,16 @@ impl Context {
             route: None,
             customer: None,
             plan: None,
+            cors: Reader::default(),
+            bypassed: false,
             is_grpc: false,
             charged_at: Nanos::ZERO,
             charges: Vec::new(),
             verdict: Verdict::UNLIMITED,
             admission: Admission::None,
             tally: None,
-            balance_hash: None,
+            diverted: None,
+            balance_hashes: Vec::new(),
             chosen: None,
             tried: Vec::new(),
             chosen_at: Nanos::ZERO,
@@ -124,6 +135,11 @@ impl Context {
     /// The route that was found.
     pub fn matched(&self) -> Option<&Route> {
         self.route.map(|route| self.live.ruleset.matcher.route(route))
+    }
+
+    /// The upstream that the request goes to.
+    pub fn upstream(&self) -> Option<UpstreamId> {
+        self.diverted.or_else(|| self.matched().map(|route| route.upstream))
     }
 
     /// The request takes `route`, or none.
@@ -144,7 +160,8 @@ impl Context {
         self.charged_at.saturating_add(standing.headroom.until_full)
     }
 
-    /// The charges that took something when the request was admitted.
+    /// The charges that took something when the request was admitted. Limits that let pass what is over them took
+    /// nothing for it.
     fn taken(&self) -> impl Iterator<Item = (&Charge, &Standing)> {
         let took = |(charge, standing): &(&Charge, &Standing)| charge.manner.takes && standing.decision.is_admitted();
         self.charges.iter().zip(&self.verdict.standings).filter(took)
@@ -195,12 +212,21 @@ impl Context {
         }
         let ruleset = &self.live.ruleset;
         let target = self.target.as_ref();
-        let limit = self.verdict.tightest.map(|position| self.verdict.standings[position].limit);
-        let (decision, wait) = match (self.verdict.outcome, self.verdict.tightest) {
-            (_, None) => ("unlimited", Nanos::ZERO),
-            (Outcome::Admit { wait }, _) => (if wait > Nanos::ZERO { "delayed" } else { "admitted" }, wait),
-            (Outcome::Deny(_), _) => ("denied", Nanos::ZERO),
+        let name = |limit: LimitId| ruleset.limits[limit.0].name.as_str();
+        let tightest = self.verdict.tightest.map(|position| name(self.verdict.standings[position].limit));
+        let mark = self.verdict.marks(ruleset).map(|(_, limit)| limit).next();
+        let divert = self.verdict.diverting(ruleset).map(|(limit, _)| limit);
+        let (decision, limit, wait) = match self.verdict.outcome {
+            Outcome::Deny(_) => ("denied", tightest, Nanos::ZERO),
+            Outcome::Admit { wait } if divert.is_some() => ("diverted", divert, wait),
+            Outcome::Admit { wait } if mark.is_some() => ("marked", mark, wait),
+            Outcome::Admit { .. } if self.bypassed => ("bypassed", None, Nanos::ZERO),
+            Outcome::Admit { .. } if tightest.is_none() => ("unlimited", None, Nanos::ZERO),
+            Outcome::Admit { wait: Nanos::ZERO } => ("admitted", tightest, Nanos::ZERO),
+            Outcome::Admit { wait } => ("delayed", tightest, wait),
         };
+        let shadows = self.verdict.passed_over().filter(|limit| ruleset.limits[limit.0].shadow);
+        let shadow_denied: Vec<&str> = shadows.map(name).collect();
         tracing::info!(
             target: ACCESS,
             method = self.method,
@@ -213,7 +239,8 @@ impl Context {
             customer = self.customer.as_deref(),
             plan = self.plan.and_then(|plan| ruleset.plans.get(plan.0)).map(String::as_str),
             decision,
-            limit = limit.map(|limit| ruleset.limits[limit.0].name.as_str()),
+            limit,
+            shadow_denied = (!shadow_denied.is_empty()).then(|| shadow_denied.join(",")),
             wait_seconds = wait.as_secs_f64(),
             upstream = self.chosen.as_ref().map(|chosen| tracing::field::display(chosen.address)),
             answered = self.answered,
@@ -259,7 +286,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
     fn gateway() -> Gateway {
         let ruleset = crate::config::load(CONFIG, "", &|_| None).unwrap().ruleset;
         let store = Arc::new(Store::Local(LocalStore::new()));
-        let rules = Rules { ruleset, directory: Arc::default(), hash: String::new() };
+        let rules = Rules { ruleset, directory: Arc::default(), tokens: None, hash: String::new() };
         let live = Live::new(rules, None, &store, &Telemetry::new().unwrap());
         Gateway::new(Shared {
             live: ArcSwap::from_pointee(live),

@@ -146,7 +146,7 @@ fn canonical_host(raw: &str) -> Result<(String, String), Refused> {
     Ok((name, authority))
 }
 
-/// The address that a request is counted by.
+/// The client's own address.
 ///
 /// `X-Forwarded-For` is walked from right to left as long as the hops are trusted; `None` where a trusted proxy wrote
 /// something that is no address, so that such requests share one bucket.
@@ -163,10 +163,11 @@ pub fn client_address(peer: IpAddr, headers: &HeaderMap, rules: &ClientAddress) 
             }
         }
     }
-    Some(network(client, rules.ipv6_prefix))
+    Some(client)
 }
 
-fn network(address: IpAddr, ipv6_prefix: u8) -> IpAddr {
+/// The address that a client is counted by: an IPv6 client is its network.
+pub fn network(address: IpAddr, ipv6_prefix: u8) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
         IpAddr::V6(v6) => IpAddr::V6(Ipv6Net::new(v6, ipv6_prefix).map_or(v6, |net| -> Ipv6Addr { net.network() })),
@@ -263,7 +264,10 @@ mod tests {
 
     #[test]
     fn an_ipv6_client_is_its_network_and_a_mapped_one_is_ipv4() {
-        let client = |peer: &str| client_address(peer.parse().unwrap(), &HeaderMap::new(), &ClientAddress::default());
+        let client = |peer: &str| {
+            let address = client_address(peer.parse().unwrap(), &HeaderMap::new(), &ClientAddress::default());
+            address.map(|address| network(address, ClientAddress::default().ipv6_prefix))
+        };
         assert_eq!(client("2001:db8:1:2::1"), client("2001:DB8:1:2:ffff::2"));
         assert_ne!(client("2001:db8:1:2::1"), client("2001:db8:1:3::1"));
         assert_eq!(client("::ffff:1.2.3.4"), client("1.2.3.4"));

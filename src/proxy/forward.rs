@@ -34,6 +34,7 @@ pub fn request(request: &mut RequestHeader, context: &Context, peer: Option<IpAd
     request.set_raw_path(target_line.as_bytes())?;
     request.insert_header(header::HOST, target.authority.as_str())?;
     forwarded(request, context, peer, &target.authority)?;
+    mark(request, context)?;
     if context.tally.as_ref().is_some_and(|tally| tally.reads_body(&context.live.ruleset)) {
         // what is compressed cannot be read as it passes
         drop(request.remove_header(&header::ACCEPT_ENCODING));
@@ -76,6 +77,27 @@ fn forwarded(
     Ok(())
 }
 
+/// Tells the upstream which limits the request is over that let it pass with a mark. Nobody else can say so.
+fn mark(request: &mut RequestHeader, context: &Context) -> pingora::Result<()> {
+    let ruleset = &context.live.ruleset;
+    if ruleset.marks.is_empty() {
+        return Ok(());
+    }
+    let claims = |name: &&HeaderName| {
+        ruleset.marks.iter().any(|mark| mark.as_str() == name.as_str().replace('_', "-") || mark == *name)
+    };
+    let claims: Vec<HeaderName> = request.headers.keys().filter(claims).cloned().collect();
+    claims.iter().for_each(|name| drop(request.remove_header(name)));
+    for header in &ruleset.marks {
+        let limits: Vec<&str> =
+            context.verdict.marks(ruleset).filter(|(of, _)| *of == header).map(|(_, limit)| limit).collect();
+        if !limits.is_empty() {
+            request.insert_header(header.clone(), limits.join(", "))?;
+        }
+    }
+    Ok(())
+}
+
 /// Whether a field says something of earlier hops, also in a spelling that servers of the CGI kind take for the same.
 fn claims_a_hop(name: &HeaderName) -> bool {
     let name = name.as_str().replace('_', "-");
@@ -90,7 +112,11 @@ pub fn response(response: &mut ResponseHeader, context: &Context) -> pingora::Re
     for name in HOP_BY_HOP {
         drop(response.remove_header(name));
     }
-    for (name, value) in respond::limit_fields(context, &response.headers) {
+    let fields = respond::limit_fields(context, &response.headers);
+    if let Some(exposed) = respond::cors::exposed_with(&response.headers, &fields, context) {
+        response.append_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed)?;
+    }
+    for (name, value) in fields {
         response.insert_header(name, value)?;
     }
     response.append_header(header::VIA, VIA)?;

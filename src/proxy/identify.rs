@@ -1,53 +1,165 @@
 //! Who is calling: from the credential that a request carries to a customer.
+//!
+//! Sources are looked at in their order, and the first that is there is the credential. A bearer token, or a header, that
+//! several sources read goes by what it looks like: what is written like a JSON Web Token is one, whatever the order;
+//! anything else is left to the other source.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use http::{HeaderMap, header};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::clock::Clock;
-use crate::customers::{Customer, Directory, Unavailable};
+use crate::customers::jwt::{Token, looks_like_token};
+use crate::customers::{Customer, Directory, TokenFault, Unavailable};
+use crate::proxy::live::Live;
 use crate::proxy::respond::Answer;
-use crate::ruleset::key::Facts;
+use crate::ruleset::key::{Claims, Facts, cookies, query_values};
 use crate::ruleset::{CredentialSource, CustomerRules, UnknownCredential};
+use crate::units::Nanos;
 
-/// The customer whose credential a request carries; `None` for a caller without one.
+/// Who is calling.
+#[derive(Clone, Debug)]
+pub enum Identity {
+    /// Somebody without a credential.
+    Anonymous,
+    /// Somebody whom the directory knows.
+    Listed(Arc<Customer>),
+    /// Somebody with a token.
+    Vouched(Arc<Token>),
+}
+
+impl Identity {
+    /// The customer.
+    pub fn customer(&self) -> Option<&Arc<Customer>> {
+        match self {
+            Self::Anonymous => None,
+            Self::Listed(customer) => Some(customer),
+            Self::Vouched(token) => Some(&token.customer),
+        }
+    }
+
+    /// What the token says.
+    pub fn claims(&self) -> Option<&dyn Claims> {
+        match self {
+            Self::Anonymous | Self::Listed(_) => None,
+            Self::Vouched(token) => Some(&token.claims),
+        }
+    }
+}
+
+/// Whose credential a request carries.
 pub async fn identify(
     rules: &CustomerRules,
     facts: &Facts<'_>,
-    directory: &Directory,
+    live: &Live,
     clock: &Arc<dyn Clock>,
-) -> Result<Option<Arc<Customer>>, Answer> {
-    let credential = rules.identify.iter().find_map(|source| credential(source, facts));
-    let customer = match credential {
-        Some(credential) => directory.find(credential, clock).await.map_err(|Unavailable| Answer::DirectoryAway)?,
-        None => None,
+) -> Result<Identity, Answer> {
+    let found = match credential(rules, facts)? {
+        None => return anonymous(rules),
+        Some(Credential::Key(key)) => listed(&live.directory, &key, clock).await,
+        Some(Credential::Token(token)) => vouched(live, &token, clock.now()),
     };
-    match (credential, customer, rules.unknown, rules.anonymous) {
-        (_, Some(customer), _, _) => admissible(customer, clock).map(Some),
-        (Some(_), None, UnknownCredential::Deny, _) => Err(Answer::CredentialUnknown),
-        (_, None, _, Some(_)) => Ok(None),
-        (_, None, _, None) => Err(Answer::CredentialMissing),
+    match found {
+        // a credential that is nobody's; one that was somebody's and is over stays refused
+        Err(Answer::CredentialUnknown | Answer::TokenRefused(TokenFault::Unverified))
+            if rules.unknown == UnknownCredential::Anonymous =>
+        {
+            anonymous(rules)
+        }
+        found => found,
     }
 }
 
-/// Refuses a customer whose credential has expired, or who is suspended.
-fn admissible(customer: Arc<Customer>, clock: &Arc<dyn Clock>) -> Result<Arc<Customer>, Answer> {
+fn anonymous(rules: &CustomerRules) -> Result<Identity, Answer> {
+    rules.anonymous.map(|_| Identity::Anonymous).ok_or(Answer::CredentialMissing)
+}
+
+async fn listed(directory: &Directory, key: &[u8], clock: &Arc<dyn Clock>) -> Result<Identity, Answer> {
+    let found = directory.find(key, clock).await.map_err(|Unavailable| Answer::DirectoryAway)?;
+    let customer = found.ok_or(Answer::CredentialUnknown)?;
     match customer.valid_until {
         Some(end) if end <= clock.now() => Err(Answer::CredentialExpired),
         _ if customer.suspended => Err(Answer::Suspended),
-        _ => Ok(customer),
+        _ => Ok(Identity::Listed(customer)),
     }
 }
 
-fn credential<'f>(source: &CredentialSource, facts: &Facts<'f>) -> Option<&'f [u8]> {
+fn vouched(live: &Live, token: &[u8], now: Nanos) -> Result<Identity, Answer> {
+    let tokens = live.tokens.as_ref().ok_or(Answer::CredentialUnknown)?;
+    tokens.verify(token, now).map(Identity::Vouched).map_err(Answer::TokenRefused)
+}
+
+enum Credential<'f> {
+    /// The directory knows whose it is.
+    Key(Cow<'f, [u8]>),
+    /// It says itself whose it is.
+    Token(Cow<'f, [u8]>),
+}
+
+/// The first credential that is there.
+fn credential<'f>(rules: &CustomerRules, facts: &Facts<'f>) -> Result<Option<Credential<'f>>, Answer> {
+    let jwt = rules.jwt();
+    let shared = jwt.is_some_and(|jwt| rules.identify.iter().any(|source| jwt.shares_place_with(source)));
+    for source in &rules.identify {
+        let Some(value) = value(source, facts)? else { continue };
+        return Ok(Some(match source {
+            CredentialSource::Jwt(_) if shared && !looks_like_token(&value) => continue,
+            CredentialSource::Jwt(_) => Credential::Token(value),
+            other if jwt.is_some_and(|jwt| jwt.shares_place_with(other)) && looks_like_token(&value) => {
+                Credential::Token(value)
+            }
+            _ => Credential::Key(value),
+        }));
+    }
+    Ok(None)
+}
+
+/// What stands in one place. What stands there twice is refused: the upstream might take the other one.
+fn value<'f>(source: &CredentialSource, facts: &Facts<'f>) -> Result<Option<Cow<'f, [u8]>>, Answer> {
     match source {
-        CredentialSource::Header(name) => facts.headers.get(name).map(http::HeaderValue::as_bytes),
-        CredentialSource::Bearer => bearer(facts.headers),
+        CredentialSource::Header(name) => header(facts.headers, name),
+        CredentialSource::Query(name) => only(query_values(facts.query, name).map(Cow::Owned)),
+        CredentialSource::Cookie(name) => only(cookies(facts.headers, name).map(Cow::Borrowed)),
+        CredentialSource::Bearer => authorization(facts.headers, b"bearer "),
+        CredentialSource::Basic => {
+            Ok(authorization(facts.headers, b"basic ")?.map(|encoded| Cow::Owned(basic(&encoded))))
+        }
+        CredentialSource::Jwt(rules) => match &rules.header {
+            Some(name) => header(facts.headers, name),
+            None => authorization(facts.headers, b"bearer "),
+        },
     }
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
-    let value = headers.get(header::AUTHORIZATION)?.as_bytes();
-    let (scheme, token) = value.split_at_checked("bearer ".len())?;
-    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+fn only<T>(mut values: impl Iterator<Item = T>) -> Result<Option<T>, Answer> {
+    match (values.next(), values.next()) {
+        (_, Some(_)) => Err(Answer::CredentialRepeated),
+        (first, None) => Ok(first),
+    }
+}
+
+fn header<'f>(headers: &'f HeaderMap, name: &HeaderName) -> Result<Option<Cow<'f, [u8]>>, Answer> {
+    only(headers.get_all(name).iter().map(HeaderValue::as_bytes).map(Cow::Borrowed))
+}
+
+/// What comes after the scheme (in lower case, with its space), if it is that one.
+fn authorization<'f>(headers: &'f HeaderMap, scheme: &[u8]) -> Result<Option<Cow<'f, [u8]>>, Answer> {
+    let value = only(headers.get_all(header::AUTHORIZATION).iter().map(HeaderValue::as_bytes))?;
+    Ok(value.and_then(|value| {
+        let (named, rest) = value.split_at_checked(scheme.len())?;
+        named.eq_ignore_ascii_case(scheme).then(|| Cow::Borrowed(rest.trim_ascii()))
+    }))
+}
+
+/// `user:password`, or the user alone where there is no password: so a key can be sent as the name of a user. Nobody's
+/// credential (empty) if it cannot be decoded.
+fn basic(encoded: &[u8]) -> Vec<u8> {
+    let mut decoded = STANDARD.decode(encoded).unwrap_or_default();
+    if decoded.iter().position(|byte| *byte == b':') == decoded.len().checked_sub(1) {
+        decoded.pop();
+    }
+    decoded
 }

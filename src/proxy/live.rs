@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::customers::Directory;
+use crate::customers::{Directory, Tokens};
 use crate::proxy::queue::Queue;
 use crate::proxy::upstream::Pool;
 use crate::ruleset::Ruleset;
@@ -20,6 +20,8 @@ pub struct Live {
     pub ruleset: Ruleset,
     /// Who the customers are.
     pub directory: Arc<Directory>,
+    /// Whose tokens are good; absent where there are none.
+    pub tokens: Option<Tokens>,
     /// The limits as the store knows them.
     pub binding: Binding,
     /// What requests count on.
@@ -39,6 +41,8 @@ pub struct Rules {
     pub ruleset: Ruleset,
     /// Who the customers are.
     pub directory: Arc<Directory>,
+    /// Whose tokens are good; absent where there are none.
+    pub tokens: Option<Tokens>,
     /// Identifies the configuration's text.
     pub hash: String,
 }
@@ -47,7 +51,7 @@ impl Live {
     /// Puts rules together with the store and the metrics, in place of those `before`: pools that did not change stay,
     /// what is known of nodes and who waits is kept, and states stay where they are.
     pub fn new(rules: Rules, before: Option<&Self>, store: &Store, telemetry: &Telemetry) -> Self {
-        let Rules { ruleset, directory, hash } = rules;
+        let Rules { ruleset, directory, tokens, hash } = rules;
         let changes = before.map(|before| changes::of_limits(&before.ruleset, &ruleset)).unwrap_or_default();
         let specs: Vec<LimitSpec<'_>> = ruleset
             .limits
@@ -84,6 +88,6 @@ impl Live {
             .limits
             .iter()
             .map(|limit| Queue::new(&limit.over_limit, queues_before.get(limit.name.as_str()).copied()));
-        Self { pools: pools.collect(), queues: queues.collect(), ruleset, directory, binding, meters, hash }
+        Self { pools: pools.collect(), queues: queues.collect(), ruleset, directory, tokens, binding, meters, hash }
     }
 }

@@ -59,8 +59,14 @@ async fn report(context: &Context, facts: &Facts<'_>) -> Result<String, Answer> 
     let (live, gateway) = (&context.live, &context.gateway);
     let ruleset = &live.ruleset;
     let rules = ruleset.customers.as_ref().ok_or(Answer::NoRoute)?;
-    let found = identify::identify(rules, facts, &live.directory, &gateway.clock).await?;
-    let customer = found.ok_or(Answer::CredentialMissing)?;
+    if ruleset.access.denies_address(facts.address) {
+        return Err(Answer::AccessDenied);
+    }
+    let identity = identify::identify(rules, facts, live, &gateway.clock).await?;
+    let customer = identity.customer().ok_or(Answer::CredentialMissing)?;
+    if ruleset.access.denies(facts.address, Some(&customer.name)) {
+        return Err(Answer::AccessDenied);
+    }
     let plan = ruleset.plans.get(customer.plan.0).map(String::as_str);
     let resolved = Resolved {
         route: "",
@@ -69,6 +75,7 @@ async fn report(context: &Context, facts: &Facts<'_>) -> Result<String, Answer> 
         caller: Caller::Customer(&customer.name),
         plan: plan.map(|name| (customer.plan, name)),
         own: customer.own.as_deref(),
+        claims: identity.claims(),
     };
     let now = gateway.clock.now();
     let mut limits = Vec::new();

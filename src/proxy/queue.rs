@@ -36,8 +36,8 @@ impl Queue {
     /// The queue of a limit. Who waits in the one `before` it keeps its place.
     pub fn new(over_limit: &OverLimit, before: Option<&Self>) -> Self {
         let max_waiting = match over_limit {
-            OverLimit::Deny(_) => None,
             OverLimit::Delay { max_waiting, .. } => *max_waiting,
+            OverLimit::Deny(_) | OverLimit::Divert(_) | OverLimit::Mark(_) => None,
         };
         Self { max_waiting, waiting: before.map(|before| Arc::clone(&before.waiting)).unwrap_or_default() }
     }
@@ -66,7 +66,7 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ruleset::limit::Denied;
+    use crate::ruleset::denied::Denied;
 
     fn queue(max_waiting: Option<u64>, before: Option<&Queue>) -> Queue {
         Queue::new(&OverLimit::Delay { max_wait: Nanos::SECOND, max_waiting, denied: Denied::default() }, before)

@@ -8,12 +8,18 @@ use pingora::{Error, ErrorSource, ErrorType};
 use serde::Serialize;
 
 use crate::algorithm::Denial;
+use crate::customers::TokenFault;
 use crate::proxy::context::Context;
-use crate::ruleset::limit::Denied;
 use crate::ruleset::verdict::Outcome;
 use crate::units::Nanos;
 
+mod accept;
+mod challenge;
+pub mod cors;
+mod denial;
 mod fields;
+
+use denial::Wording;
 
 const PROBLEM_JSON: &str = "application/problem+json";
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -49,6 +55,12 @@ pub enum Answer {
     KeyMissing(String),
     /// The credential is nobody's.
     CredentialUnknown,
+    /// The credential is there more than once.
+    CredentialRepeated,
+    /// The token is not good.
+    TokenRefused(TokenFault),
+    /// The caller is kept out.
+    AccessDenied,
     /// The credential was good once.
     CredentialExpired,
     /// The customer is suspended.
@@ -74,9 +86,9 @@ impl Answer {
     pub const fn status(&self) -> u16 {
         match self {
             Self::Usage(_) => 200,
-            Self::Malformed(_) | Self::KeyMissing(_) => 400,
-            Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired => 401,
-            Self::Suspended => 403,
+            Self::Malformed(_) | Self::KeyMissing(_) | Self::CredentialRepeated => 400,
+            Self::Suspended | Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 403,
+            Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired | Self::TokenRefused(_) => 401,
             Self::NoRoute => 404,
             Self::MethodNotAllowed => 405,
             Self::HeadTimeout | Self::BodyTimeout => 408,
@@ -103,6 +115,9 @@ impl Answer {
             Self::CredentialMissing => "credential_missing",
             Self::KeyMissing(_) => "key_missing",
             Self::CredentialUnknown => "credential_unknown",
+            Self::CredentialRepeated => "credential_repeated",
+            Self::TokenRefused(_) => "token_refused",
+            Self::AccessDenied => "access_denied",
             Self::CredentialExpired => "credential_expired",
             Self::Suspended => "suspended",
             Self::DirectoryAway => "directory_away",
@@ -147,6 +162,9 @@ impl Answer {
             Self::CredentialMissing => "A credential is needed here.".to_owned(),
             Self::KeyMissing(part) => format!("The request lacks its {part}."),
             Self::CredentialUnknown => "The credential is not known.".to_owned(),
+            Self::CredentialRepeated => "The request carries its credential more than once.".to_owned(),
+            Self::TokenRefused(fault) => challenge::sentence(*fault),
+            Self::AccessDenied => "This caller is not let in here.".to_owned(),
             Self::CredentialExpired => "The credential has expired; a new one is needed.".to_owned(),
             Self::Suspended => "The customer is suspended; retrying does not help.".to_owned(),
             Self::DirectoryAway => "Whose the credential is cannot be told at the moment.".to_owned(),
@@ -171,8 +189,8 @@ impl Answer {
     const fn grpc_status(&self) -> u16 {
         match self {
             Self::Limited => 8,
-            Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired => 16,
-            Self::Suspended => 7,
+            Self::Suspended | Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 7,
+            Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired | Self::TokenRefused(_) => 16,
             Self::NoRoute | Self::MethodNotAllowed => 12,
             Self::NoNode | Self::DirectoryAway | Self::UpstreamFailed => 14,
             Self::UpstreamTimeout => 4,
@@ -201,7 +219,7 @@ pub fn answer_to(error: &Error) -> Option<Answer> {
 /// Sends `answer` to the client. The connection stays usable where that is safe.
 pub async fn send(session: &mut Session, context: &mut Context, answer: &Answer) -> pingora::Result<()> {
     let is_head = session.req_header().method == http::Method::HEAD;
-    let Response { status, fields, body } = response(answer, Some(context));
+    let Response { status, fields, body } = response(answer, Some(context), &session.req_header().headers);
     if let Some(connection) = &context.connection {
         connection.set_deadline(Some(context.gateway.clock.now().saturating_add(ANSWER_TIME)));
     }
@@ -244,12 +262,12 @@ pub fn limit_fields(context: &Context, theirs: &HeaderMap) -> Vec<(HeaderName, H
 
 /// `answer` in bytes, for a connection on which no request is known; closes it.
 pub fn raw_answer(answer: &Answer) -> Vec<u8> {
-    serialize(response(answer, None))
+    serialize(response(answer, None, &HeaderMap::new()))
 }
 
 /// `answer` in bytes, for the request of `context`; closes the connection.
 pub fn raw_answer_with(answer: &Answer, context: &Context) -> Vec<u8> {
-    serialize(response(answer, Some(context)))
+    serialize(response(answer, Some(context), &HeaderMap::new()))
 }
 
 struct Response {
@@ -273,7 +291,17 @@ fn serialize(response: Response) -> Vec<u8> {
     bytes
 }
 
-fn response(answer: &Answer, context: Option<&Context>) -> Response {
+/// `request` is the head of the request, as far as it is known.
+fn response(answer: &Answer, context: Option<&Context>, request: &HeaderMap) -> Response {
+    let mut response = own_site_response(answer, context, request);
+    if let Some(context) = context {
+        cors::add_to_answer(&mut response.fields, context);
+    }
+    response
+}
+
+/// The response as scripts of the site itself may read it.
+fn own_site_response(answer: &Answer, context: Option<&Context>, request: &HeaderMap) -> Response {
     match (answer, context) {
         (Answer::Usage(report), _) => {
             let fields = vec![
@@ -283,25 +311,31 @@ fn response(answer: &Answer, context: Option<&Context>) -> Response {
             Response { status: StatusCode::OK, fields, body: report.clone().into_bytes() }
         }
         (_, Some(context)) if context.is_grpc => grpc_response(answer, context),
-        (_, context) => http_response(answer, context),
+        (_, context) => http_response(answer, context, request),
     }
 }
 
-fn http_response(answer: &Answer, context: Option<&Context>) -> Response {
-    let denied = context.filter(|_| *answer == Answer::Limited).and_then(denied_of);
-    let status = denied.and_then(|denied| denied.status).unwrap_or(answer.status());
+fn http_response(answer: &Answer, context: Option<&Context>, request: &HeaderMap) -> Response {
+    let wording = wording(answer, context);
+    let status = wording.as_ref().and_then(|wording| wording.set.status).unwrap_or(answer.status());
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut fields = common_fields(answer, context);
-    let own = denied.map_or(&[][..], |denied| &denied.headers);
-    let (content_type, body) = match denied.and_then(|denied| denied.body.as_ref()) {
-        Some(body) => ("text/plain; charset=utf-8", body.clone().into_bytes()),
+    let own = wording.as_ref().map(|wording| wording.fields(status)).unwrap_or_default();
+    let (content_type, body) = match wording.as_ref().and_then(|wording| wording.body(status, request)) {
+        Some(worded) => (worded.content_type, worded.text.into_bytes()),
         None => (PROBLEM_JSON, problem(answer, status, context)),
     };
     if !own.iter().any(|(name, _)| *name == header::CONTENT_TYPE) {
         fields.push((header::CONTENT_TYPE, HeaderValue::from_static(content_type)));
     }
-    fields.extend_from_slice(own);
+    fields.extend(wording.filter(Wording::varies).map(|_| denial::VARY));
+    fields.extend(own);
     Response { status, fields, body }
+}
+
+/// What a limit or a route sets of `answer`.
+fn wording<'a>(answer: &Answer, context: Option<&'a Context>) -> Option<Wording<'a>> {
+    context.filter(|_| *answer == Answer::Limited).and_then(Wording::of)
 }
 
 /// A trailers-only response (gRPC over HTTP): everything in the head.
@@ -311,7 +345,9 @@ fn grpc_response(answer: &Answer, context: &Context) -> Response {
     let mut fields = common_fields(answer, Some(context));
     let message = format!("{}: {}", answer.title(), answer.detail(Some(context)));
     fields.push((header::CONTENT_TYPE, HeaderValue::from_static("application/grpc")));
-    fields.push((HeaderName::from_static("grpc-status"), HeaderValue::from(answer.grpc_status())));
+    let set = wording(answer, Some(context)).and_then(|wording| wording.set.grpc_status);
+    let status = set.unwrap_or(answer.grpc_status());
+    fields.push((HeaderName::from_static("grpc-status"), HeaderValue::from(status)));
     if let Ok(message) = HeaderValue::try_from(utf8_percent_encode(&message, ENCODED).to_string()) {
         fields.push((HeaderName::from_static("grpc-message"), message));
     }
@@ -323,31 +359,27 @@ fn common_fields(answer: &Answer, context: Option<&Context>) -> Vec<(HeaderName,
     if let Some(context) = context {
         fields.extend(limit_fields(context, &HeaderMap::new()));
         if let (Answer::Limited, Outcome::Deny(denial)) = (answer, context.verdict.outcome) {
-            fields.extend(retry_after(denial).map(|seconds| (header::RETRY_AFTER, HeaderValue::from(seconds))));
+            let time = retry_after(denial).map(|time| match context.live.ruleset.dialects.retry_after_jitter {
+                Some(jitter) => jitter.spread(time, rand::random()),
+                None => time,
+            });
+            fields.extend(time.map(|time| (header::RETRY_AFTER, HeaderValue::from(time.secs_ceil()))));
         }
     }
     if *answer == Answer::DirectoryAway {
         fields.push((header::RETRY_AFTER, HeaderValue::from(1)));
     }
-    if matches!(answer, Answer::CredentialMissing | Answer::CredentialUnknown | Answer::CredentialExpired) {
-        fields.push((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
-    }
+    fields.extend(challenge::challenges(answer, context));
     fields
 }
 
-/// Whole seconds, never 0; a second where nobody knows, nothing where no wait helps.
-fn retry_after(denial: Denial) -> Option<u64> {
+/// Never 0; a second where nobody knows, nothing where no wait helps.
+fn retry_after(denial: Denial) -> Option<Nanos> {
     match denial {
-        Denial::Later { retry_after } => Some(retry_after.secs_ceil().max(1)),
-        Denial::Busy => Some(1),
+        Denial::Later { retry_after } => Some(retry_after.max(Nanos::new(1))),
+        Denial::Busy => Some(Nanos::SECOND),
         Denial::Never { .. } => None,
     }
-}
-
-/// What the limit that is reported says about its answer.
-fn denied_of(context: &Context) -> Option<&Denied> {
-    let standing = context.verdict.standings.get(context.verdict.tightest?)?;
-    Some(context.live.ruleset.limits[standing.limit.0].over_limit.denied())
 }
 
 /// An `application/problem+json` body (RFC 9457).

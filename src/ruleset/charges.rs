@@ -5,8 +5,9 @@ use std::sync::Arc;
 use crate::algorithm::{Charge, Manner, RuleRef};
 use crate::ruleset::Ruleset;
 use crate::ruleset::key::{Facts, KeyHasher, KeyPart, Resolved};
-use crate::ruleset::limit::{MissingKey, OwnTerm, Terms};
+use crate::ruleset::limit::{Limit, MissingKey, OwnTerm, Share, Terms};
 use crate::ruleset::matcher::Route;
+use crate::units::LimitKey;
 
 /// A request lacks a part of a limit's key, and the limit does not let such requests through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,14 +29,16 @@ pub struct Bucket<'r> {
 
 impl Ruleset {
     /// The buckets that requests like this one are charged to, whatever route they take; `resolved` says who is calling.
-    /// A limit by something that this request does not have is left out.
+    /// Limits by something that
+    /// this request does not have are left out, and those that nobody is told of.
     pub fn buckets<'r>(&'r self, facts: &Facts<'_>, resolved: &Resolved<'_>, hasher: &KeyHasher) -> Vec<Bucket<'r>> {
         const ASKS: Manner = Manner { binds: false, takes: false, counts_denied: false };
         let mut buckets: Vec<Bucket<'r>> = Vec::new();
         for route in self.matcher.routes() {
             let here = Resolved { route: &route.name, path_pattern: &route.path_pattern, ..*resolved };
             for charge in self.charges(route, facts, &here, hasher).unwrap_or_default() {
-                if self.limits[charge.limit].key.counts_by_node() {
+                let limit = &self.limits[charge.limit];
+                if limit.key.counts_by_node() || !limit.is_visible() {
                     continue;
                 }
                 match buckets
@@ -68,22 +71,43 @@ impl Ruleset {
         for id in &route.limits {
             let limit = &self.limits[id.0];
             let plan = resolved.plan.map(|(plan, _)| plan);
-            let rule = match (resolved.own.and_then(|own| own.of(*id)), limit.terms(plan)) {
+            // a candidate is tried in place of what the plan has, so not on customers who have terms of their own
+            let tried_for = limit.candidate_of.unwrap_or(*id);
+            let rule = match (resolved.own.and_then(|own| own.of(tried_for)), limit.terms(plan)) {
+                (Some(_), _) if limit.candidate_of.is_some() => continue,
                 (Some(OwnTerm::Rule(rule)), _) => RuleRef::Own(Arc::clone(rule)),
                 (None, Terms::Rule(rule)) => RuleRef::Listed(rule),
                 (Some(OwnTerm::Unlimited), _) | (None, Terms::Unlimited) => continue,
             };
-            let key = match hasher.key(&limit.name, &limit.key, facts, resolved) {
-                Ok(key) => key,
-                Err(part) => match limit.missing_key {
-                    MissingKey::Skip => continue,
-                    MissingKey::Share => hasher.shared_key(&limit.name, part),
-                    MissingKey::Deny => return Err(MissingPart { limit: &limit.name, part }),
-                },
-            };
+            let Some(key) = key_of(limit, &limit.name, facts, resolved, hasher)? else { continue };
+            if limit.enabled < Share::WHOLE {
+                let name = &self.limits[tried_for.0].name;
+                let stable = key_of(limit, name, facts, resolved, &KeyHasher::stable())?;
+                if !stable.is_some_and(|stable| limit.enabled.covers(stable)) {
+                    continue;
+                }
+            }
             let (cost, manner) = limit.asks(facts);
             charges.push(Charge { limit: id.0, rule, key, cost, manner });
         }
         Ok(charges)
+    }
+}
+
+/// The key of a request under `limit`, made with `name`; `None` if the limit does not apply to it.
+fn key_of<'r>(
+    limit: &'r Limit,
+    name: &str,
+    facts: &Facts<'_>,
+    resolved: &Resolved<'_>,
+    hasher: &KeyHasher,
+) -> Result<Option<LimitKey>, MissingPart<'r>> {
+    match hasher.key(name, &limit.key, facts, resolved) {
+        Ok(key) => Ok(Some(key)),
+        Err(part) => match limit.missing_key {
+            MissingKey::Skip => Ok(None),
+            MissingKey::Share => Ok(Some(hasher.shared_key(name, part))),
+            MissingKey::Deny => Err(MissingPart { limit: &limit.name, part }),
+        },
     }
 }

@@ -257,7 +257,7 @@ impl Limit {
             (When::Response { .. }, Some(reserve)) => (reserve, true),
             _ => (self.cost.on_request(facts).unwrap_or(1), true),
         };
-        (cost, Manner { takes, counts_denied: self.charge.denied, ..Manner::USUAL })
+        (cost, Manner { binds: self.binds(), takes, counts_denied: self.charge.denied })
     }
 
     /// Whether what a request is charged when it comes may have to be set right; `known` is what its head tells.
@@ -324,7 +324,15 @@ mod tests {
             for line in lines {
                 headers.append("x-cost", line.parse().unwrap());
             }
-            let facts = Facts { method: "GET", host: "", path: "/", query: None, headers: &headers, client: None };
+            let facts = Facts {
+                method: "GET",
+                host: "",
+                path: "/",
+                query: None,
+                headers: &headers,
+                client: None,
+                address: None,
+            };
             let name = HeaderName::from_static("x-cost");
             CostRule::Header { name, max: 100, missing: 3 }.on_request(&facts)
         };

@@ -1,5 +1,7 @@
 //! What a limit counts by: the parts of a key, read from a request and hashed injectively.
 
+use std::borrow::Cow;
+use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
@@ -48,6 +50,8 @@ pub enum KeyPart {
     Query(String),
     /// The value of this cookie; the first if there are several.
     Cookie(String),
+    /// This claim of the caller's token, or a way through nested ones: text, a whole number, `true` or `false`.
+    JwtClaim(String),
 }
 
 impl Key {
@@ -74,6 +78,7 @@ impl KeyPart {
             Self::Header(name) => format!("header {name}"),
             Self::Query(name) => format!("query {name}"),
             Self::Cookie(name) => format!("cookie {name}"),
+            Self::JwtClaim(name) => format!("token claim {name}"),
         }
     }
 }
@@ -91,8 +96,10 @@ pub struct Facts<'a> {
     pub query: Option<&'a str>,
     /// The header fields.
     pub headers: &'a http::HeaderMap,
-    /// The client's address; `None` where a trusted proxy said nothing usable.
+    /// The address that the client is counted by; `None` where a trusted proxy said nothing usable.
     pub client: Option<IpAddr>,
+    /// The client's own address, of which `client` may be the network.
+    pub address: Option<IpAddr>,
 }
 
 /// What became known of a request on the way: which route it takes and who is calling.
@@ -110,6 +117,14 @@ pub struct Resolved<'a> {
     pub upstream_node: Option<&'a str>,
     /// What the caller has in place of what its plan has.
     pub own: Option<&'a OwnTerms>,
+    /// What the caller's token says, if it has one.
+    pub claims: Option<&'a dyn Claims>,
+}
+
+/// The claims of a verified token.
+pub trait Claims: fmt::Debug + Sync {
+    /// The claim of this name, or at the end of this way through nested claims; `None` if it is nothing to count by.
+    fn text(&self, name: &str) -> Option<Cow<'_, str>>;
 }
 
 /// Who is calling.
@@ -125,9 +140,9 @@ pub enum Caller<'a> {
 #[derive(Clone, Copy)]
 pub struct KeyHasher(SipHasher13);
 
-impl std::fmt::Debug for KeyHasher {
+impl fmt::Debug for KeyHasher {
     /// The seed is a secret.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("KeyHasher")
     }
 }
@@ -136,6 +151,12 @@ impl KeyHasher {
     /// A hasher with this seed.
     pub fn new(seed: &[u8; 16]) -> Self {
         Self(SipHasher13::new_with_key(seed))
+    }
+
+    /// The same hashes in every process, for what nodes and restarts have to agree on. Nothing that matters may hang on
+    /// it: everybody can find keys for it.
+    pub fn stable() -> Self {
+        Self::new(&[0; 16])
     }
 
     /// The key of a request under the limit `limit`, or the part that it lacks.
@@ -217,7 +238,11 @@ fn write_part(hash: &mut SipHasher13, part: &KeyPart, facts: &Facts<'_>, resolve
         KeyPart::UpstreamNode => resolved.upstream_node.map(str::as_bytes),
         KeyPart::Header(name) => return write_header(hash, facts.headers, name),
         KeyPart::Query(name) => return write_query(hash, facts.query, name),
-        KeyPart::Cookie(name) => cookie(facts.headers, name),
+        KeyPart::Cookie(name) => cookies(facts.headers, name).next(),
+        KeyPart::JwtClaim(name) => {
+            let claim = resolved.claims.and_then(|claims| claims.text(name));
+            return claim.map(|claim| write(hash, TAG_VALUE, claim.as_bytes())).is_some();
+        }
     };
     value.map(|value| write(hash, TAG_VALUE, value)).is_some()
 }
@@ -236,18 +261,23 @@ fn write_header(hash: &mut SipHasher13, headers: &http::HeaderMap, name: &http::
 }
 
 fn write_query(hash: &mut SipHasher13, query: Option<&str>, wanted: &str) -> bool {
-    let decode = |text: &str| -> Vec<u8> { percent_encoding::percent_decode_str(&text.replace('+', " ")).collect() };
-    let value = query.unwrap_or_default().split('&').find_map(|pair| {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (!pair.is_empty() && decode(name) == wanted.as_bytes()).then(|| decode(value))
-    });
+    let value = query_values(query, wanted).next();
     value.map(|value| write(hash, TAG_VALUE, &value)).is_some()
 }
 
-/// The value of the first cookie of this name (RFC 6265).
-fn cookie<'a>(headers: &'a http::HeaderMap, wanted: &str) -> Option<&'a [u8]> {
+/// The values of the query parameter `wanted`, percent-decoded (`+` is a space), in the order of the query.
+pub fn query_values(query: Option<&str>, wanted: &str) -> impl Iterator<Item = Vec<u8>> {
+    let decode = |text: &str| -> Vec<u8> { percent_encoding::percent_decode_str(&text.replace('+', " ")).collect() };
+    query.unwrap_or_default().split('&').filter_map(move |pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (!pair.is_empty() && decode(name) == wanted.as_bytes()).then(|| decode(value))
+    })
+}
+
+/// The values of the cookies of this name (RFC 6265), in the order of the request.
+pub fn cookies<'a>(headers: &'a http::HeaderMap, wanted: &str) -> impl Iterator<Item = &'a [u8]> {
     let lines = headers.get_all(http::header::COOKIE).iter();
-    lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';')).find_map(|pair| {
+    lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';')).filter_map(move |pair| {
         let pair = pair.trim_ascii();
         let equals = pair.iter().position(|byte| *byte == b'=')?;
         let (name, value) = pair.split_at(equals);

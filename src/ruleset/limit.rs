@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use crate::algorithm::{AlgorithmName, Rule, RuleRef};
 use crate::ruleset::cost::{ChargeRule, CostRule};
+use crate::ruleset::denied::Denied;
 use crate::ruleset::key::Key;
-use crate::units::Nanos;
+use crate::ruleset::upstream::UpstreamId;
+use crate::units::{LimitKey, Nanos};
 
 /// Index into [`super::Ruleset::limits`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -57,6 +59,17 @@ pub struct Share(pub u32);
 impl Share {
     /// All.
     pub const WHOLE: Self = Self(1_000_000);
+
+    /// Whether a key belongs to this share of all; `stable` is a hash of it that is the same everywhere.
+    pub fn covers(self, stable: LimitKey) -> bool {
+        stable.0 % u128::from(Self::WHOLE.0) < u128::from(self.0)
+    }
+
+    /// This share of `amount`, rounded down.
+    pub fn of(self, amount: u64) -> u64 {
+        let share = u128::from(amount).saturating_mul(u128::from(self.0)) / u128::from(Self::WHOLE.0);
+        u64::try_from(share).unwrap_or(u64::MAX)
+    }
 }
 
 /// What a customer has of its own, in place of what its plan has.
@@ -89,6 +102,17 @@ impl Limit {
             RuleRef::Listed(position) => &self.rules[*position],
             RuleRef::Own(rule) => rule,
         }
+    }
+
+    /// Whether a denial by this limit denies the request. Those that do not watch, mark or divert.
+    pub const fn binds(&self) -> bool {
+        let acts = matches!(self.over_limit, OverLimit::Deny(_) | OverLimit::Delay { .. });
+        acts && !self.shadow && self.candidate_of.is_none()
+    }
+
+    /// Whether clients are told of this limit.
+    pub const fn is_visible(&self) -> bool {
+        !self.shadow && self.candidate_of.is_none()
     }
 
     /// What holds for `plan`.
@@ -146,24 +170,24 @@ pub enum OverLimit {
         /// The answer to those that are denied.
         denied: Denied,
     },
+    /// It goes to this upstream instead of the route's.
+    Divert(UpstreamId),
+    /// It passes, and its upstream is told by this header.
+    Mark(http::HeaderName),
 }
 
 impl OverLimit {
-    /// The answer to a request that is denied.
-    pub const fn denied(&self) -> &Denied {
+    /// The answer to a request that is denied; `None` where none is.
+    pub const fn denied(&self) -> Option<&Denied> {
         match self {
-            Self::Deny(denied) | Self::Delay { denied, .. } => denied,
+            Self::Deny(denied) | Self::Delay { denied, .. } => Some(denied),
+            Self::Divert(_) | Self::Mark(_) => None,
         }
     }
 }
 
-/// The answer to a denied request, where it differs from the usual 429.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Denied {
-    /// The status, 400 to 599.
-    pub status: Option<u16>,
-    /// The body in place of problem+json, sent as plain text unless `headers` say otherwise.
-    pub body: Option<String>,
-    /// Header fields added to the answer.
-    pub headers: Vec<(http::HeaderName, http::HeaderValue)>,
+impl Default for OverLimit {
+    fn default() -> Self {
+        Self::Deny(Denied::default())
+    }
 }

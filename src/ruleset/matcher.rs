@@ -7,6 +7,8 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
+use crate::ruleset::access::{Access, Bypass};
+use crate::ruleset::denied::Denied;
 use crate::ruleset::host::HostPattern;
 use crate::ruleset::key::Facts;
 use crate::ruleset::limit::LimitId;
@@ -34,8 +36,14 @@ pub struct Route {
     pub headers: Vec<HeaderMatch>,
     /// Where the requests go.
     pub upstream: UpstreamId,
-    /// The limits that they are under, in the order of the configuration.
+    /// The limits that they are under, in the order of the configuration; then the candidates tried beside them.
     pub limits: Vec<LimitId>,
+    /// The answer to requests over a limit, as far as the limit has none of its own.
+    pub denied: Denied,
+    /// Who is let in, besides what holds for every route.
+    pub access: Access,
+    /// Which of the requests are never charged, what holds for every route included.
+    pub bypass: Bypass,
     /// How the path is changed on the way.
     pub rewrite: Option<Rewrite>,
     /// Changes to the request's header fields, after those that tollgate makes itself.

@@ -2,7 +2,8 @@
 
 use crate::algorithm::{Charge, Charged, Decision, Denial, Headroom, Policy};
 use crate::ruleset::Ruleset;
-use crate::ruleset::limit::LimitId;
+use crate::ruleset::limit::{Limit, LimitId, OverLimit};
+use crate::ruleset::upstream::UpstreamId;
 use crate::units::Nanos;
 
 /// What becomes of a request under all its limits.
@@ -25,7 +26,7 @@ pub enum Outcome {
         /// Zero for at once.
         wait: Nanos,
     },
-    /// At least one limit denies, and nothing was charged.
+    /// At least one limit that binds denies, and nothing was charged.
     Deny(Denial),
 }
 
@@ -34,6 +35,10 @@ pub enum Outcome {
 pub struct Standing {
     /// Which limit.
     pub limit: LimitId,
+    /// Whether its word counts; otherwise it watches, marks or diverts.
+    pub binds: bool,
+    /// Whether clients are told of it.
+    pub visible: bool,
     /// What that limit said of the request.
     pub decision: Decision,
     /// What the limit promises.
@@ -63,22 +68,30 @@ impl Verdict {
         let standings: Vec<Standing> = charges
             .iter()
             .zip(charged)
-            .map(|(charge, charged)| Standing {
-                limit: LimitId(charge.limit),
-                decision: charged.decision,
-                policy: ruleset.limits[charge.limit].rule(&charge.rule).policy(),
-                headroom: charged.headroom,
+            .map(|(charge, charged)| {
+                let limit = &ruleset.limits[charge.limit];
+                Standing {
+                    limit: LimitId(charge.limit),
+                    binds: charge.manner.binds,
+                    visible: limit.is_visible(),
+                    decision: charged.decision,
+                    policy: limit.rule(&charge.rule).policy(),
+                    headroom: charged.headroom,
+                }
             })
             .collect();
-        let denials = standings.iter().enumerate().filter_map(|(position, standing)| match standing.decision {
+        let binding = standings.iter().enumerate().filter(|(_, standing)| standing.binds);
+        let denials = binding.filter_map(|(position, standing)| match standing.decision {
             Decision::Deny(denial) => Some((position, denial)),
             Decision::Admit { .. } => None,
         });
         match denials.max_by_key(|(_, denial)| severity(*denial)) {
             Some((position, denial)) => Self { outcome: Outcome::Deny(denial), standings, tightest: Some(position) },
             None => {
-                let wait = standings.iter().map(|standing| wait(standing.decision)).max().unwrap_or_default();
-                let tightest = (0..standings.len()).min_by_key(|position| {
+                let binding = standings.iter().filter(|standing| standing.binds);
+                let wait = binding.map(|standing| wait(standing.decision)).max().unwrap_or_default();
+                let visible = (0..standings.len()).filter(|position| standings[*position].visible);
+                let tightest = visible.min_by_key(|position| {
                     let headroom = standings[*position].headroom;
                     (headroom.remaining.unwrap_or(u64::MAX), std::cmp::Reverse(headroom.until_more))
                 });
@@ -98,7 +111,61 @@ impl Verdict {
 
     /// The limits that denied the request.
     pub fn violated(&self) -> impl Iterator<Item = LimitId> {
-        self.standings.iter().filter(|standing| !standing.decision.is_admitted()).map(|standing| standing.limit)
+        self.over(true)
+    }
+
+    /// The limits that the request is over and that let it pass: they watch, mark or divert. None on a denial.
+    pub fn passed_over(&self) -> impl Iterator<Item = LimitId> {
+        let admitted = matches!(self.outcome, Outcome::Admit { .. });
+        self.over(false).filter(move |_| admitted)
+    }
+
+    fn over(&self, binds: bool) -> impl Iterator<Item = LimitId> {
+        let over = self.standings.iter().filter(move |standing| standing.binds == binds);
+        over.filter(|standing| !standing.decision.is_admitted()).map(|standing| standing.limit)
+    }
+
+    /// The first limit that diverts the request, and the upstream that it goes to instead of its route's.
+    pub fn diverting<'r>(&self, ruleset: &'r Ruleset) -> Option<(&'r str, UpstreamId)> {
+        self.acting(ruleset).find_map(|limit| match limit.over_limit {
+            OverLimit::Divert(upstream) => Some((limit.name.as_str(), upstream)),
+            _ => None,
+        })
+    }
+
+    /// The limits that the request is marked with, each with its header.
+    pub fn marks<'r>(&self, ruleset: &'r Ruleset) -> impl Iterator<Item = (&'r http::HeaderName, &'r str)> {
+        self.acting(ruleset).filter_map(|limit| match &limit.over_limit {
+            OverLimit::Mark(header) => Some((header, limit.name.as_str())),
+            _ => None,
+        })
+    }
+
+    /// The limits that the request is over and that do something else than deny it.
+    fn acting<'r>(&self, ruleset: &'r Ruleset) -> impl Iterator<Item = &'r Limit> {
+        self.passed_over().map(|id| &ruleset.limits[id.0]).filter(|limit| limit.is_visible())
+    }
+
+    /// What a limit and its candidate say of the request, where that can be compared: by position of the candidate's
+    /// standing. Where another limit denies the request it would be denied under either.
+    pub fn compared(&self, ruleset: &Ruleset) -> impl Iterator<Item = (usize, Decision)> {
+        let candidates = self.standings.iter().enumerate().filter_map(|(position, standing)| {
+            let live = ruleset.limits[standing.limit.0].candidate_of?;
+            self.violated().all(|violated| violated == live).then_some((position, live))
+        });
+        candidates.filter_map(|(position, live)| {
+            let live = self.standings.iter().find(|standing| standing.limit == live)?;
+            Some((position, live.decision))
+        })
+    }
+
+    /// The position of the candidate that has to be charged although the request was denied: the limit beside which it
+    /// is tried is the only one that denies, and the candidate would admit. Were it in force, the request would pass.
+    pub fn candidate_to_charge(&self, ruleset: &Ruleset) -> Option<usize> {
+        let Outcome::Deny(_) = self.outcome else { return None };
+        self.compared(ruleset)
+            .map(|(position, _)| position)
+            .find(|position| self.standings[*position].decision.is_admitted())
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::{JoinError, spawn_blocking};
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::sleep;
 
 mod watch;
 
@@ -114,7 +114,7 @@ impl Reloader {
         let mut watch = Watch::new();
         watch.follow(&self.files);
         let mut unsettled: Option<Vec<Stamp>> = None;
-        let mut next_look = after(LOOK);
+        let mut next_look = Box::pin(sleep(LOOK));
         loop {
             let (trigger, answers) = tokio::select! {
                 asked = self.asked.recv() => match asked {
@@ -126,16 +126,16 @@ impl Reloader {
                     let (seen, changed) = self.look(unsettled.is_none()).await;
                     if changed && unsettled.as_ref() != Some(&seen) {
                         unsettled = Some(seen);
-                        next_look = after(QUIET);
+                        next_look.set(sleep(QUIET));
                     }
                     continue;
                 }
-                () = sleep_until(next_look) => {
+                () = &mut next_look => {
                     self.tidy().await;
                     let (seen, changed) = self.look(unsettled.is_none()).await;
                     let quiet = unsettled.as_ref() == Some(&seen);
                     unsettled = changed.then_some(seen);
-                    next_look = after(if changed { QUIET } else { LOOK });
+                    next_look.set(sleep(if changed { QUIET } else { LOOK }));
                     if !quiet || !changed {
                         continue;
                     }
@@ -152,7 +152,7 @@ impl Reloader {
             }
             watch.follow(&self.files);
             unsettled = None;
-            next_look = after(LOOK);
+            next_look.set(sleep(LOOK));
         }
     }
 
@@ -327,8 +327,4 @@ fn notes(before: &Ruleset, after: &Ruleset) -> Vec<String> {
 
 fn prints(files: &[Seen]) -> Vec<(PathBuf, Print)> {
     files.iter().map(|file| (file.path.clone(), file.print.clone())).collect()
-}
-
-fn after(duration: Duration) -> Instant {
-    Instant::now() + duration
 }

@@ -7,7 +7,7 @@ use prometheus::{Histogram, IntCounter, IntGauge};
 
 use crate::algorithm::{Charge, Decision, Denial};
 use crate::ruleset::Ruleset;
-use crate::ruleset::limit::{Limit, LimitId, PlanId, Terms};
+use crate::ruleset::limit::{Limit, LimitId, OverLimit, PlanId, Terms};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::verdict::{Outcome, Standing, Verdict};
@@ -29,16 +29,28 @@ const MOST_PREPARED: usize = 10_000;
 #[derive(Debug)]
 pub struct Meters {
     telemetry: Telemetry,
-    limit_names: Vec<String>,
+    labels: Vec<Label>,
     plan_names: Vec<String>,
     routes: Vec<RouteMeters>,
     no_route: RouteMeters,
     upstreams: Vec<Histogram>,
     /// By limit and plan.
     limits: Grid<LimitMeters>,
+    /// By candidate and plan.
+    candidates: Grid<Comparison>,
     /// By limit; only those whose responses tell costs.
     costs_invalid: Vec<Option<IntCounter>>,
     decision: Histogram,
+}
+
+/// What the series of a limit are labelled with.
+#[derive(Debug)]
+struct Label {
+    limit: String,
+    /// What becomes of a request over the limit.
+    over: &'static str,
+    /// The limit that this one is tried out beside; a candidate makes nothing of requests.
+    candidate_of: Option<LimitId>,
 }
 
 /// Values for things that come each with every plan, made when they are first asked for.
@@ -70,14 +82,21 @@ pub struct RouteMeters {
 struct Outcomes {
     admitted: IntCounter,
     delayed: IntCounter,
-    denied: IntCounter,
+    /// What is over the limit: denied, or what is done instead.
+    over: IntCounter,
+    /// What is exempt from it.
+    bypassed: IntCounter,
 }
+
+/// What a limit and its candidate made of the same requests: by the limit's word, then by the candidate's.
+#[derive(Debug)]
+struct Comparison([[IntCounter; 3]; 3]);
 
 /// What is counted for one limit and plan, over all routes.
 #[derive(Debug)]
 struct LimitMeters {
     tokens_admitted: IntCounter,
-    tokens_denied: IntCounter,
+    tokens_over: IntCounter,
     tokens_refunded: IntCounter,
     tokens_debited: IntCounter,
     near: IntCounter,
@@ -95,11 +114,11 @@ impl Meters {
         let routes = ruleset.matcher.routes().iter();
         let costs_invalid = ruleset.limits.iter().map(|limit| {
             let counter = || telemetry.limit_cost_invalid.with_label_values(&[&limit.name]);
-            limit.cost.is_in_response().then(counter)
+            (limit.cost.is_in_response() && limit.candidate_of.is_none()).then(counter)
         });
         let meters = Self {
             telemetry: telemetry.clone(),
-            limit_names: ruleset.limits.iter().map(|limit| limit.name.clone()).collect(),
+            labels: ruleset.limits.iter().map(Label::new).collect(),
             plan_names: ruleset.plans.clone(),
             routes: routes
                 .map(|route| RouteMeters::new(telemetry, &route.name, Grid::new(route.limits.len(), plans)))
@@ -111,6 +130,7 @@ impl Meters {
                 .map(|upstream| telemetry.http_upstream_duration.with_label_values(&[&upstream.name]))
                 .collect(),
             limits: Grid::new(ruleset.limits.len(), plans),
+            candidates: Grid::new(ruleset.limits.len(), plans),
             costs_invalid: costs_invalid.collect(),
             decision: telemetry.decision_duration.with_label_values(&[SOURCE_LOCAL]),
         };
@@ -126,9 +146,9 @@ impl Meters {
         for (route, meters) in ruleset.matcher.routes().iter().zip(&self.routes) {
             meters.prepare_durations();
             for (place, limit) in route.limits.iter().enumerate() {
-                let limit = &ruleset.limits[limit.0];
+                let (limit, label) = (&ruleset.limits[limit.0], &self.labels[limit.0]);
                 for plan in each_plan(ruleset).filter(|plan| applies(limit, *plan)) {
-                    meters.outcomes(&limit.name, self.plan_name(plan), place, plan);
+                    meters.outcomes(label, self.plan_name(plan), place, plan);
                 }
             }
         }
@@ -136,6 +156,7 @@ impl Meters {
         for (id, limit) in ruleset.limits.iter().enumerate() {
             for plan in each_plan(ruleset).filter(|plan| applies(limit, *plan)) {
                 self.limit(LimitId(id), plan);
+                self.comparison(LimitId(id), plan);
             }
         }
     }
@@ -163,17 +184,36 @@ impl Meters {
         took: Nanos,
     ) {
         self.decision.observe(took.as_secs_f64());
+        for (position, live) in verdict.compared(ruleset) {
+            let standing = &verdict.standings[position];
+            if let Some(Comparison(counters)) = self.comparison(standing.limit, plan) {
+                counters[word_of(live)][word_of(standing.decision)].inc();
+            }
+        }
         for (position, (standing, charge)) in verdict.standings.iter().zip(charges).enumerate() {
             let reported = verdict.tightest == Some(position);
             let place = ruleset.matcher.route(route).limits.iter().position(|id| *id == standing.limit);
-            let name = &ruleset.limits[standing.limit.0].name;
+            let label = &self.labels[standing.limit.0];
             let outcomes =
-                place.and_then(|place| self.route(Some(route)).outcomes(name, self.plan_name(plan), place, plan));
+                place.and_then(|place| self.route(Some(route)).outcomes(label, self.plan_name(plan), place, plan));
             if let Some(outcomes) = outcomes {
                 outcomes.count(verdict.outcome, standing.decision, reported);
             }
             if let Some(limit) = self.limit(standing.limit, plan) {
                 limit.count(verdict.outcome, standing, charge, reported);
+            }
+        }
+    }
+
+    /// Counts a request that is exempt from the limits of its route.
+    pub fn observe_bypass(&self, ruleset: &Ruleset, route: RouteId, plan: Option<PlanId>) {
+        for (place, id) in ruleset.matcher.route(route).limits.iter().enumerate() {
+            if !applies(&ruleset.limits[id.0], plan) {
+                continue;
+            }
+            let label = &self.labels[id.0];
+            if let Some(outcomes) = self.route(Some(route)).outcomes(label, self.plan_name(plan), place, plan) {
+                outcomes.bypassed.inc();
             }
         }
     }
@@ -204,8 +244,13 @@ impl Meters {
     }
 
     fn limit(&self, limit: LimitId, plan: Option<PlanId>) -> Option<&LimitMeters> {
-        let name = self.limit_names.get(limit.0)?;
-        self.limits.get(limit.0, plan, || LimitMeters::new(&self.telemetry, name, self.plan_name(plan)))
+        let label = self.labels.get(limit.0).filter(|label| label.candidate_of.is_none())?;
+        self.limits.get(limit.0, plan, || LimitMeters::new(&self.telemetry, label, self.plan_name(plan)))
+    }
+
+    fn comparison(&self, candidate: LimitId, plan: Option<PlanId>) -> Option<&Comparison> {
+        let live = &self.labels.get(self.labels.get(candidate.0)?.candidate_of?.0)?.limit;
+        self.candidates.get(candidate.0, plan, || Comparison::new(&self.telemetry, live, self.plan_name(plan)))
     }
 
     fn plan_name(&self, plan: Option<PlanId>) -> &str {
@@ -221,6 +266,36 @@ fn each_plan(ruleset: &Ruleset) -> impl Iterator<Item = Option<PlanId>> {
 /// Only what can happen is exported.
 fn applies(limit: &Limit, plan: Option<PlanId>) -> bool {
     matches!(limit.terms(plan), Terms::Rule(_))
+}
+
+/// What becomes of a request over this limit.
+const fn over(limit: &Limit) -> &'static str {
+    match limit.over_limit {
+        _ if limit.shadow => "shadow_denied",
+        OverLimit::Deny(_) | OverLimit::Delay { .. } => "denied",
+        OverLimit::Divert(_) => "diverted",
+        OverLimit::Mark(_) => "marked",
+    }
+}
+
+/// What a limit says of a request, as labels.
+const WORDS: [&str; 3] = ["admitted", "delayed", "denied"];
+
+/// The position of a decision in [`WORDS`].
+const fn word_of(decision: Decision) -> usize {
+    match decision {
+        Decision::Admit { wait: Nanos::ZERO } => 0,
+        Decision::Admit { .. } => 1,
+        Decision::Deny(_) => 2,
+    }
+}
+
+// === impl Label ===
+
+impl Label {
+    fn new(limit: &Limit) -> Self {
+        Self { limit: limit.name.clone(), over: over(limit), candidate_of: limit.candidate_of }
+    }
 }
 
 // === impl Grid ===
@@ -297,7 +372,10 @@ impl RouteMeters {
     }
 
     /// For the limit at `place`, and `plan`; both also by their names.
-    fn outcomes(&self, limit: &str, plan_name: &str, place: usize, plan: Option<PlanId>) -> Option<&Outcomes> {
+    fn outcomes(&self, limit: &Label, plan_name: &str, place: usize, plan: Option<PlanId>) -> Option<&Outcomes> {
+        if limit.candidate_of.is_some() {
+            return None;
+        }
         self.outcomes.get(place, plan, || Outcomes::new(&self.telemetry, &self.name, limit, plan_name))
     }
 }
@@ -315,43 +393,65 @@ impl Drop for InFlight {
 // === impl Outcomes ===
 
 impl Outcomes {
-    fn new(telemetry: &Telemetry, route: &str, limit: &str, plan: &str) -> Self {
-        let outcome = |outcome| telemetry.limit_requests.with_label_values(&[route, limit, plan, outcome]);
-        Self { admitted: outcome("admitted"), delayed: outcome("delayed"), denied: outcome("denied") }
+    fn new(telemetry: &Telemetry, route: &str, limit: &Label, plan: &str) -> Self {
+        let outcome = |outcome| telemetry.limit_requests.with_label_values(&[route, &limit.limit, plan, outcome]);
+        Self {
+            admitted: outcome("admitted"),
+            delayed: outcome("delayed"),
+            over: outcome(limit.over),
+            bypassed: outcome("bypassed"),
+        }
     }
 
     fn count(&self, outcome: Outcome, decision: Decision, reported: bool) {
         match (outcome, decision) {
             (Outcome::Admit { .. }, Decision::Admit { wait: Nanos::ZERO }) => self.admitted.inc(),
-            (Outcome::Admit { .. }, _) => self.delayed.inc(),
-            (Outcome::Deny(_), _) if reported => self.denied.inc(),
+            (Outcome::Admit { .. }, Decision::Admit { .. }) => self.delayed.inc(),
+            (Outcome::Admit { .. }, Decision::Deny(_)) => self.over.inc(),
+            (Outcome::Deny(_), _) if reported => self.over.inc(),
             (Outcome::Deny(_), _) => {}
         }
+    }
+}
+
+// === impl Comparison ===
+
+impl Comparison {
+    fn new(telemetry: &Telemetry, limit: &str, plan: &str) -> Self {
+        let counter =
+            |live, candidate| telemetry.limit_candidate_requests.with_label_values(&[limit, plan, live, candidate]);
+        Self(WORDS.map(|live| WORDS.map(|candidate| counter(live, candidate))))
     }
 }
 
 // === impl LimitMeters ===
 
 impl LimitMeters {
-    fn new(telemetry: &Telemetry, limit: &str, plan: &str) -> Self {
+    fn new(telemetry: &Telemetry, limit: &Label, plan: &str) -> Self {
+        let name = limit.limit.as_str();
         Self {
-            tokens_admitted: telemetry.limit_tokens.with_label_values(&[limit, plan, "admitted"]),
-            tokens_denied: telemetry.limit_tokens.with_label_values(&[limit, plan, "denied"]),
-            tokens_refunded: telemetry.limit_tokens.with_label_values(&[limit, plan, "refunded"]),
-            tokens_debited: telemetry.limit_tokens.with_label_values(&[limit, plan, "debited"]),
-            near: telemetry.limit_near.with_label_values(&[limit, plan]),
-            utilization: telemetry.limit_utilization.with_label_values(&[limit, plan]),
-            wait: telemetry.limit_wait.with_label_values(&[limit]),
-            retry_after: telemetry.limit_retry_after.with_label_values(&[limit]),
+            tokens_admitted: telemetry.limit_tokens.with_label_values(&[name, plan, "admitted"]),
+            tokens_over: telemetry.limit_tokens.with_label_values(&[name, plan, limit.over]),
+            tokens_refunded: telemetry.limit_tokens.with_label_values(&[name, plan, "refunded"]),
+            tokens_debited: telemetry.limit_tokens.with_label_values(&[name, plan, "debited"]),
+            near: telemetry.limit_near.with_label_values(&[name, plan]),
+            utilization: telemetry.limit_utilization.with_label_values(&[name, plan]),
+            wait: telemetry.limit_wait.with_label_values(&[name]),
+            retry_after: telemetry.limit_retry_after.with_label_values(&[name]),
         }
     }
 
     fn count(&self, outcome: Outcome, standing: &Standing, charge: &Charge, reported: bool) {
-        if charge.manner.counts_denied && matches!(outcome, Outcome::Deny(_)) {
+        let passed = matches!(outcome, Outcome::Admit { .. }) && standing.decision.is_admitted();
+        if charge.manner.counts_denied && !passed {
             self.tokens_debited.inc_by(charge.cost);
         }
         match (outcome, standing.decision) {
-            (Outcome::Admit { .. }, decision) => {
+            (Outcome::Admit { .. }, Decision::Deny(_)) => {
+                self.tokens_over.inc_by(charge.cost);
+                self.utilization.observe(standing.utilization());
+            }
+            (Outcome::Admit { .. }, Decision::Admit { wait }) => {
                 if charge.manner.takes {
                     self.tokens_admitted.inc_by(charge.cost);
                 }
@@ -360,14 +460,12 @@ impl LimitMeters {
                 if utilization >= NEAR {
                     self.near.inc();
                 }
-                if let Decision::Admit { wait } = decision
-                    && wait > Nanos::ZERO
-                {
+                if wait > Nanos::ZERO {
                     self.wait.observe(wait.as_secs_f64());
                 }
             }
             (Outcome::Deny(denial), _) if reported => {
-                self.tokens_denied.inc_by(charge.cost);
+                self.tokens_over.inc_by(charge.cost);
                 if let Denial::Later { retry_after } = denial {
                     self.retry_after.observe(retry_after.as_secs_f64());
                 }

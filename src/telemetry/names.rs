@@ -29,7 +29,9 @@ catalogue! {
     HTTP_REQUESTS_IN_FLIGHT: "tollgate_http_requests_in_flight" ["route"]
         "Requests that are being handled."
     LIMIT_REQUESTS: "tollgate_limit_requests_total" ["route", "limit", "plan", "outcome"]
-        "Requests by what a limit made of them; on a denial only the limit that is reported counts."
+        "Requests by what a limit made of them; on a denial only the limit that is reported counts. bypassed: exempt from it. shadow_denied: a shadow limit would have denied it, and let it pass."
+    LIMIT_CANDIDATE_REQUESTS: "tollgate_limit_candidate_requests_total" ["limit", "plan", "live", "candidate"]
+        "Requests by what a limit said of them and what its candidate, which never acts, would have said; without those that another limit denied."
     LIMIT_TOKENS: "tollgate_limit_tokens_total" ["limit", "plan", "outcome"]
         "Tokens asked for, by what the limit made of the request: admitted, denied; and what was set right afterwards: refunded (taken too much), debited (taken too little, or by denied requests that count)."
     LIMIT_COST_INVALID: "tollgate_limit_cost_invalid_total" ["limit"]

@@ -1,6 +1,6 @@
 //! Who is calling, and what that means for the limits.
 
-use crate::support::gateway::limited;
+use crate::support::gateway::{ALL_GUARDED, limited};
 use crate::support::{Gateway, Origin};
 
 const CUSTOMERS: &str = "credential,customer,plan\n\
@@ -149,4 +149,38 @@ fn requests_without_their_key_can_pass_uncounted() {
         assert_eq!((response.status, response.field("ratelimit")), (200, None));
     }
     assert_eq!(gateway.get("/", &[("x-key", "a")]).number("x-ratelimit-remaining"), Some(1));
+}
+
+#[test]
+fn who_is_suspended_or_late_is_refused_and_told_why() {
+    let origin = Origin::start();
+    let config = format!(
+        "{}customers: {{ identify: [{{ header: x-api-key }}], directory: {{ file: customers.csv }} }}
+plans: [free]
+limits: {{ guard: {{ key: customer, algorithm: gcra, rate: 1/h, burst: 1 }} }}
+{ALL_GUARDED}",
+        origin.upstream()
+    );
+    let hash = "2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683";
+    let customers = format!(
+        "credential,customer,plan,overrides,time_zone,valid_until,suspended\n\
+         late,acme,free,,,2020-02-29,\n\
+         both,globex,free,,,2020-02-29,true\n\
+         out,umbrella,free,,,,true\n\
+         sha256:{hash},initech,free,{{guard: unlimited}},,2100-01-01T00:00:00Z,false\n"
+    );
+    let gateway = Gateway::start_with(&config, &[("customers.csv", &customers)], &[]);
+    let ask = |key| gateway.get("/", &[("x-api-key", key)]);
+    for (key, status, words) in [("late", 401, "expired"), ("both", 401, "expired"), ("out", 403, "suspended")] {
+        let response = ask(key);
+        assert_eq!(response.status, status, "{key}");
+        assert_eq!(response.field("content-type"), Some("application/problem+json"));
+        assert!(response.json()["detail"].as_str().unwrap().contains(words), "{response:?}");
+        assert_eq!(response.field("www-authenticate").is_some(), status == 401);
+    }
+    assert_eq!(origin.count(), 0);
+    for _ in 0..3 {
+        assert_eq!(ask("key").status, 200, "known by its hash, and without a limit");
+    }
+    assert_eq!(ask(&format!("sha256:{hash}")).status, 401, "the hash of a credential is none");
 }

@@ -7,23 +7,30 @@
 
 mod support;
 
+mod access;
+mod answers;
 mod balance;
 mod bodies;
 mod bursts;
 mod concurrency;
 mod connections;
+mod cors;
 mod costs;
+mod credentials;
 mod customers;
 mod denials;
 mod edges;
 mod forwarding;
 mod operators;
+mod passing;
 mod process;
+mod redis_customers;
 mod refusals;
 mod reload;
 mod reload_files;
 mod reload_load;
 mod routing;
+mod tokens;
 mod upstreams;
 mod usage;
 mod waiting;

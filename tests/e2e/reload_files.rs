@@ -138,7 +138,7 @@ fn a_file_that_may_not_be_read_is_told() {
     let origin = Origin::start();
     let gateway = Gateway::start(&burst(&origin, 10));
     let path = gateway.folder.path().join("tollgate.yaml");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o0)).unwrap();
     // Who runs the tests may be somebody whom no permission stops.
     if fs::read(&path).is_err() {
         wait_until("the refusal", || last_errors(&gateway).contains("Permission denied"));

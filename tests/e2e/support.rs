@@ -11,6 +11,8 @@ pub mod gateway;
 pub mod metrics;
 pub mod origin;
 pub mod process;
+pub mod redis;
+pub mod tokens;
 pub mod wire;
 
 pub use client::{Client, Response};

@@ -13,11 +13,13 @@ fn with_usage(origin: &Origin, usage: &str) -> Gateway {
 plans: [free, pro]
 {usage}
 limits:
-  per-customer: {{ key: customer, algorithm: gcra, rate: 1/h, burst: 3, plans: {{ pro: unlimited }} }}
+  per-customer: {{ key: customer, algorithm: gcra, rate: 1/h, burst: 3, plans: {{ pro: unlimited }},
+    candidate: {{ rate: 1/h, burst: 1 }} }}
+  watched: {{ key: customer, algorithm: gcra, rate: 1/h, burst: 1, shadow: true }}
   per-route: {{ key: [route, customer], algorithm: fixed_window, limit: 5, window: 1d }}
   per-tenant: {{ key: {{ header: x-tenant }}, missing_key: skip, algorithm: gcra, rate: 1/h, burst: 9 }}
 routes:
-  - {{ name: all, upstream: origin, limits: [per-customer, per-route, per-tenant] }}
+  - {{ name: all, upstream: origin, limits: [watched, per-customer, per-route, per-tenant] }}
   - {{ name: reports, match: {{ path: /reports/** }}, upstream: origin, limits: [per-customer, per-route] }}
 ",
         origin.upstream()

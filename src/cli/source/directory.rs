@@ -71,7 +71,7 @@ pub(super) fn open(
                 return Ok(Arc::clone(directory));
             }
             let rows = load(&decode(bytes, &file)?, &name(&file), overrides)?;
-            (Origin::File { path: file, print }, Directory::File(rows))
+            (Origin::File { path: file, print }, Directory::File(Arc::new(rows)))
         }
         DirectorySource::Redis(hash) => {
             let (server, password) = connection(path, &hash.server, seen)?;
@@ -103,7 +103,12 @@ pub(super) fn open_file(
 }
 
 /// What `file` holds, which is `named` by the configuration.
-fn bytes(named: &NamedFile, file: &Path, most: usize, seen: &mut Vec<Seen>) -> Result<(Vec<u8>, Print), Problems> {
+pub(super) fn bytes(
+    named: &NamedFile,
+    file: &Path,
+    most: usize,
+    seen: &mut Vec<Seen>,
+) -> Result<(Vec<u8>, Print), Problems> {
     let (bytes, looked) = files::read(file, most);
     let print = looked.print.clone();
     seen.push(looked);
@@ -119,7 +124,7 @@ pub fn load(text: &str, file: &str, overrides: &Overrides) -> Result<FileDirecto
         .map_err(|faults| explain_all(file, faults))
 }
 
-fn beside(path: &Path, named: &NamedFile) -> PathBuf {
+pub(super) fn beside(path: &Path, named: &NamedFile) -> PathBuf {
     path.parent().unwrap_or(Path::new("")).join(&named.path)
 }
 
@@ -175,25 +180,19 @@ fn explain_all(file: &str, Faults { faults, more }: Faults) -> Problems {
 }
 
 fn explain(file: &str, line: u64, fault: Fault) -> Problem {
-    let at = |message: String| problem(file, usize::try_from(line).ok(), message);
-    let says = at(fault.to_string());
+    let says = problem(file, usize::try_from(line).ok(), fault.to_string());
     match fault {
         Fault::Empty | Fault::MissingColumn(_) | Fault::UnknownColumn(_) => says.expected(
             "a first line `credential,customer,plan` and perhaps `overrides,time_zone,valid_until,suspended`, in any \
              order",
         ),
-        Fault::Plan(misread) => with(at(format!("the plan {}", misread.message)), misread),
-        Fault::TimeZone(misread) => with(at(format!("the time zone {}", misread.message)), misread),
-        Fault::Overrides(mut misread) => {
-            let path = std::mem::take(&mut misread.path);
-            let mut problem = at(misread.message.clone());
-            problem.place.path = if path.is_empty() { "overrides".to_owned() } else { format!("overrides.{path}") };
-            with(problem, misread)
-        }
+        Fault::Plan(misread) => in_field(says, "plan", misread),
+        Fault::TimeZone(misread) => in_field(says, "time_zone", misread),
+        Fault::Overrides(misread) => in_field(says, "overrides", misread),
+        Fault::FieldCount { .. } => says.hint("a field that holds a comma has to be in quotes"),
         Fault::LineBreak => says.hint("is a quote missing?"),
         Fault::Disagrees { what, .. } => says.expected(format!("the same {what} on all lines of a customer")),
         Fault::RepeatedColumn(_)
-        | Fault::FieldCount { .. }
         | Fault::EmptyField(_)
         | Fault::NotText(_)
         | Fault::BadName
@@ -206,7 +205,9 @@ fn explain(file: &str, line: u64, fault: Fault) -> Problem {
     }
 }
 
-/// What the configuration found wrong, beside `problem`.
-fn with(problem: Problem, misread: Misread) -> Problem {
-    Problem { found: misread.found, expected: misread.expected, hint: misread.hint, ..problem }
+/// What the configuration found wrong in a field, where `problem` is.
+fn in_field(mut problem: Problem, field: &str, misread: Misread) -> Problem {
+    let Misread { path, message, found, expected, hint } = misread;
+    problem.place.path = if path.is_empty() { field.to_owned() } else { format!("{field}.{path}") };
+    Problem { message, found, expected, hint, ..problem }
 }

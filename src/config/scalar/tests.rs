@@ -135,6 +135,23 @@ fn a_share_is_one_in_a_whole_number() {
     }
 }
 
+#[test]
+fn shares_are_exact() {
+    let shares =
+        [("0", 0), ("100", 1_000_000), ("12.5", 125_000), ("0.0001", 1), ("99.9999", 999_999), ("1.50", 15_000)];
+    for (text, millionths) in shares {
+        assert_eq!(percent(text), Ok(Share(millionths)), "{text}");
+    }
+    for bad in ["100.0001", "0.00001", "-1", "", "x", "5 %", "12.5%"] {
+        assert!(percent(bad).is_err(), "{bad}");
+    }
+    assert_eq!(jitter("10%"), Ok(Jitter::Share(Share(100_000))));
+    assert_eq!(jitter("1.5s"), Ok(Jitter::Time(Nanos::new(1_500_000_000))));
+    for bad in ["0%", "0s", "10", "%", "101%", "ten%"] {
+        assert!(jitter(bad).is_err(), "{bad}");
+    }
+}
+
 proptest! {
     #[test]
     fn rates_survive_being_shown(tokens in 1..=Rate::MAX_TOKENS, period in 1_u64..) {
@@ -165,5 +182,6 @@ proptest! {
     fn no_text_makes_a_parser_panic(text in "\\PC*|[0-9./a-zA-Zµ +_-]{0,24}|[0-9]{0,30}(\\.[0-9]{0,30})?(/[0-9]*)?[a-zA-Z]{0,3}") {
         drop((rate(&text), duration(&text), size(&text), whole(&text)));
         drop((decimal(&text), one_in(&text), flag(&text), time_zone(&text)));
+        drop((percent(&text), jitter(&text)));
     }
 }

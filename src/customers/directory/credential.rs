@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(field, "sha256:2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683");
         assert!(Written::read(field.as_bytes()) == Some(Written::hashed(b"key")));
         assert!(Written::read(field.to_ascii_uppercase().as_bytes()) == Some(Written::hashed(b"key")));
-        for bad in ["sha256:", "sha256:00", &format!("{field}0"), &field.replace('2', "g")] {
+        for bad in ["sha256:", "sha256:00", &format!("{field}0"), &field.replace("70e", "g0e")] {
             assert!(Written::read(bad.as_bytes()).is_none(), "{bad}");
         }
         assert!(Written::read(b"sha256") == Some(Written::Plain(b"sha256")));

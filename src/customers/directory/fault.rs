@@ -6,7 +6,7 @@ use crate::ruleset::own::Misread;
 const MOST_FAULTS: usize = 1_000;
 
 /// The longest name of a customer, in bytes.
-pub(super) const MAX_NAME: usize = 256;
+pub(in crate::customers) const MAX_NAME: usize = 256;
 
 /// One thing that is wrong with a directory. Never holds a credential.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,10 +48,10 @@ pub enum Fault {
     #[error("the credential begins with `sha256:` and goes on with something else than 64 hexadecimal digits")]
     BadHash,
     /// There is no such plan.
-    #[error("the plan {0}")]
+    #[error("plan: {0}")]
     Plan(Misread),
     /// There is no such time zone.
-    #[error("the time zone {0}")]
+    #[error("time_zone: {0}")]
     TimeZone(Misread),
     /// The overrides are not understood.
     #[error("overrides: {0}")]

@@ -135,7 +135,7 @@ impl FileDirectory {
             let new: Vec<Box<Known>> =
                 std::iter::from_fn(|| changed.next_if(|known| shard_of(known.hash) == number)).collect();
             if !gone.is_empty() || !new.is_empty() {
-                change(&mut shard.write(), &gone, new, &mut changes);
+                change(&mut shard.write(), &gone, new.into_iter(), &mut changes);
             }
         }
         self.credentials.store(read.seen.len(), Ordering::Relaxed);
@@ -150,7 +150,12 @@ fn missing(shard: &HashTable<Box<Known>>, seen: &[Seen]) -> Vec<KeyedHash> {
     shard.iter().map(|known| known.hash).filter(is_gone).collect()
 }
 
-fn change(shard: &mut HashTable<Box<Known>>, gone: &[KeyedHash], new: Vec<Box<Known>>, changes: &mut Changes) {
+fn change(
+    shard: &mut HashTable<Box<Known>>,
+    gone: &[KeyedHash],
+    new: impl ExactSizeIterator<Item = Box<Known>>,
+    changes: &mut Changes,
+) {
     for hash in gone {
         if let Ok(entry) = shard.find_entry(hash[1], |known| known.hash == *hash) {
             drop(entry.remove());
@@ -173,7 +178,6 @@ fn change(shard: &mut HashTable<Box<Known>>, gone: &[KeyedHash], new: Vec<Box<Kn
 }
 
 /// By the upper bits of one half of the hash; the other half is the hash within the shard.
-#[expect(clippy::cast_possible_truncation, reason = "the value is below SHARDS")]
 const fn shard_of(hash: KeyedHash) -> usize {
     (hash[0] >> (u64::BITS - SHARD_BITS)) as usize
 }

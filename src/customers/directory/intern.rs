@@ -1,15 +1,17 @@
 //! What many customers have in common is kept once: the same overrides, the same rules.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
+use hashbrown::HashTable;
 use jiff::tz::TimeZone;
 
 use super::fault::Fault;
 use super::row::{Row, text};
 use crate::algorithm::Rule;
 use crate::ruleset::PlanId;
-use crate::ruleset::limit::{LimitId, OwnTerm, OwnTerms};
+use crate::ruleset::limit::{OwnTerm, OwnTerms};
 use crate::ruleset::own::OwnTermsReader;
 
 /// What holds for a customer, whatever its credential.
@@ -27,15 +29,15 @@ pub(super) struct Interner {
     reader: Arc<dyn OwnTermsReader>,
     /// By plan, time zone and text of the overrides.
     own: HashMap<(PlanId, Box<str>, Box<str>), Arc<OwnTerms>>,
-    /// Candidates for equality, by what they look like.
-    rules: HashMap<(LimitId, String), Vec<Arc<Rule>>>,
+    rules: HashTable<Arc<Rule>>,
+    hasher: RandomState,
     /// How many sets of own terms were in use when it was last looked.
     used: usize,
 }
 
 impl Interner {
     pub(super) fn new(reader: Arc<dyn OwnTermsReader>) -> Self {
-        Self { reader, own: HashMap::new(), rules: HashMap::new(), used: 0 }
+        Self { reader, own: HashMap::new(), rules: HashTable::new(), hasher: RandomState::new(), used: 0 }
     }
 
     /// The terms of a row, or everything that is wrong with them.
@@ -82,9 +84,9 @@ impl Interner {
         let overrides = Some(overrides).filter(|text| !text.is_empty());
         let read = self.reader.terms(plan, zone.map(|(_, zone)| zone), overrides);
         let OwnTerms(mut own) = read.map_err(|faults| faults.into_iter().map(Fault::Overrides).collect::<Vec<_>>())?;
-        for (limit, term) in &mut own {
+        for (_, term) in &mut own {
             if let OwnTerm::Rule(rule) = term {
-                *rule = self.rule(*limit, rule);
+                *rule = self.rule(rule);
             }
         }
         let own = Arc::new(OwnTerms(own));
@@ -92,13 +94,10 @@ impl Interner {
         Ok(Some(own).filter(|own| !own.0.is_empty()))
     }
 
-    fn rule(&mut self, limit: LimitId, rule: &Arc<Rule>) -> Arc<Rule> {
-        let alike = self.rules.entry((limit, format!("{rule:?}"))).or_default();
-        if let Some(known) = alike.iter().find(|known| *known == rule) {
-            return Arc::clone(known);
-        }
-        alike.push(Arc::clone(rule));
-        Arc::clone(rule)
+    fn rule(&mut self, rule: &Arc<Rule>) -> Arc<Rule> {
+        let Self { rules, hasher, .. } = self;
+        let hash = |rule: &Arc<Rule>| hasher.hash_one(rule);
+        Arc::clone(rules.entry(hash(rule), |known| known == rule, hash).or_insert_with(|| Arc::clone(rule)).get())
     }
 
     /// Forgets what no customer has any more, if there may be much of it.
@@ -113,10 +112,7 @@ impl Interner {
     /// Forgets what no customer has any more.
     pub(super) fn forget_unused(&mut self) {
         self.own.retain(|_, own| Arc::strong_count(own) > 1);
-        self.rules.retain(|_, alike| {
-            alike.retain(|rule| Arc::strong_count(rule) > 1);
-            !alike.is_empty()
-        });
+        self.rules.retain(|rule| Arc::strong_count(rule) > 1);
         self.used = self.own.len();
     }
 }

@@ -17,6 +17,7 @@ pub(super) struct Read {
     /// Every row, sorted by hash.
     pub(super) seen: Vec<Seen>,
     /// The rows that are new or say something new, sorted by hash.
+    #[expect(clippy::vec_box, reason = "they go on to tables of pointers")]
     pub(super) changed: Vec<Box<Known>>,
     /// Whether any credential is written as its SHA-256.
     pub(super) has_hashed: bool,
@@ -47,6 +48,7 @@ pub(super) struct Reading<'d> {
     key: Vec<u8>,
     seen: Vec<Seen>,
     named: Vec<Named>,
+    #[expect(clippy::vec_box, reason = "they go on to tables of pointers")]
     changed: Vec<Box<Known>>,
     /// The last customer's name: several credentials of one often stand together.
     last: Option<Arc<str>>,

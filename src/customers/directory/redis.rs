@@ -143,7 +143,7 @@ impl RedisDirectory {
         drop(self.0.observer.set(observer));
     }
 
-    /// Whose credential this is; `None` if it is nobody's. Waits for Redis for [`PATIENCE`] at most.
+    /// Whose credential this is; `None` if it is nobody's. Waits for Redis for a tenth of a second at most.
     pub async fn find(&self, credential: &[u8], clock: &Arc<dyn Clock>) -> Answer {
         let shared = &self.0;
         let now = clock.now();

@@ -17,6 +17,9 @@ const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
+/// The names of all fields that tell a client where it stands.
+pub(super) const NAMES: [HeaderName; 5] = [POLICY, RATELIMIT, LIMIT, REMAINING, RESET];
+
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const LARGEST: u64 = 999_999_999_999_999;
 
@@ -31,7 +34,7 @@ pub(super) fn limit_fields(
     let Some(tightest) = verdict.tightest.and_then(|position| verdict.standings.get(position)) else {
         return Vec::new();
     };
-    let Dialects { ietf, x_ratelimit } = ruleset.dialects;
+    let Dialects { ietf, x_ratelimit, .. } = ruleset.dialects;
     let remaining = remaining(tightest);
     let mut fields = Vec::with_capacity(5);
     if ietf && their_ratelimit(theirs).is_none_or(|r| r >= remaining) {
@@ -57,7 +60,7 @@ type Entry<'a> = (&'a str, [(&'static str, Option<u64>); 2]);
 
 fn list<'a>(verdict: &Verdict, entry: impl Fn(&Standing) -> Entry<'a>) -> Option<HeaderValue> {
     let mut list = ListSerializer::new();
-    for standing in &verdict.standings {
+    for standing in verdict.standings.iter().filter(|standing| standing.visible) {
         let (name, parameters) = entry(standing);
         let mut item = list.bare_item(StringRef::from_str(name).ok()?);
         for (key, value) in parameters {
@@ -72,7 +75,7 @@ fn list<'a>(verdict: &Verdict, entry: impl Fn(&Standing) -> Entry<'a>) -> Option
 
 /// `"per-customer";q=20;w=2`
 fn policy_entry<'a>(ruleset: &'a Ruleset, standing: &Standing) -> Entry<'a> {
-    let window = standing.policy.window.map(|window| window.secs_ceil().max(1));
+    let window = window(standing);
     (&ruleset.limits[standing.limit.0].name, [("q", Some(standing.policy.quota)), ("w", window)])
 }
 
@@ -86,8 +89,13 @@ fn standing_entry<'a>(ruleset: &'a Ruleset, standing: &Standing) -> Entry<'a> {
     (&ruleset.limits[standing.limit.0].name, [("r", Some(remaining(standing))), ("t", t)])
 }
 
+/// The time in which a spent quota is whole again, in seconds, at least 1.
+pub(super) fn window(standing: &Standing) -> Option<u64> {
+    standing.policy.window.map(|window| window.secs_ceil().max(1))
+}
+
 /// What is left; where any cost would pass (the next caller pays), the whole quota.
-fn remaining(standing: &Standing) -> u64 {
+pub(super) fn remaining(standing: &Standing) -> u64 {
     standing.headroom.remaining.unwrap_or(standing.policy.quota)
 }
 

@@ -21,16 +21,16 @@ pub fn set_first_byte(context: &Context) {
 
 /// The client may take this long between two parts of a body, in either direction.
 pub fn set_idle(session: &mut Session, context: &Context) {
-    let Some(route) = context.matched() else { return };
-    let idle = context.live.ruleset.upstreams[route.upstream.0].timeouts.idle.to_duration();
+    let Some(upstream) = context.upstream() else { return };
+    let idle = context.live.ruleset.upstreams[upstream.0].timeouts.idle.to_duration();
     session.as_downstream_mut().set_read_timeout(Some(idle));
     session.as_downstream_mut().set_write_timeout(Some(idle));
 }
 
 /// Sets the earlier of the total deadline and that of the current phase.
 pub(super) fn set(context: &Context, phase: impl Fn(&Timeouts) -> Option<Nanos>) {
-    let (Some(connection), Some(route)) = (&context.connection, context.matched()) else { return };
-    let timeouts = &context.live.ruleset.upstreams[route.upstream.0].timeouts;
+    let (Some(connection), Some(upstream)) = (&context.connection, context.upstream()) else { return };
+    let timeouts = &context.live.ruleset.upstreams[upstream.0].timeouts;
     let total = timeouts.total.map(|total| context.started.saturating_add(total));
     connection.set_deadline([total, phase(timeouts)].into_iter().flatten().min());
 }

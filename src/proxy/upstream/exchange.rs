@@ -14,8 +14,7 @@ use crate::proxy::respond;
 const KEPT: std::time::Duration = std::time::Duration::from_secs(30);
 
 fn pool(context: &Context) -> Option<&Pool> {
-    let route = context.matched()?;
-    Some(&context.live.pools[route.upstream.0])
+    Some(&context.live.pools[context.upstream()?.0])
 }
 
 /// Where the request goes next: to the node that was chosen when it was charged, or to one that was not tried yet.
@@ -23,9 +22,11 @@ pub fn peer(context: &mut Context) -> Result<Box<HttpPeer>> {
     let now = context.gateway.clock.now();
     let charged = context.chosen.take().filter(|chosen| !context.tried.contains(&chosen.node));
     let pool = pool(context).ok_or_else(no_node)?;
+    let hash = context.balance_hashes.iter().find(|(upstream, _)| Some(*upstream) == context.upstream());
+    let hash = hash.map(|(_, hash)| *hash);
     let chosen = charged
-        .or_else(|| pool.choose(&context.tried, context.balance_hash, now))
-        .or_else(|| pool.choose(&[], context.balance_hash, now))
+        .or_else(|| pool.choose(&context.tried, hash, now))
+        .or_else(|| pool.choose(&[], hash, now))
         .ok_or_else(no_node)?;
     let timeouts = pool.upstream.timeouts;
     let mut peer = HttpPeer::new(chosen.address, false, String::new());
@@ -89,8 +90,8 @@ pub fn answered(context: &mut Context) {
     let now = context.gateway.clock.now();
     context.upstream_answered = true;
     deadline::set_total(context);
-    if let Some(route) = context.matched() {
-        context.live.meters.observe_upstream(route.upstream, now.saturating_sub(context.chosen_at));
+    if let Some(upstream) = context.upstream() {
+        context.live.meters.observe_upstream(upstream, now.saturating_sub(context.chosen_at));
     }
 }
 

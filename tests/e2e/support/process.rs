@@ -88,6 +88,14 @@ impl Process {
         self.stderr.text()
     }
 
+    /// The first line of the access log that holds `text`.
+    pub fn wait_for_access(&self, text: &str) -> serde_json::Value {
+        let line = wait_for(&format!("{text} in the access log"), || {
+            self.stdout().lines().find(|line| line.contains(text)).map(str::to_owned)
+        });
+        serde_json::from_str(&line).unwrap()
+    }
+
     /// How it ended, if it has.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.try_wait().unwrap();

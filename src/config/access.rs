@@ -1,0 +1,156 @@
+//! `access:` and `bypass:`, for every route and for one; `cors:`.
+
+use std::collections::BTreeSet;
+
+use ipnet::IpNet;
+
+use crate::config::key::named;
+use crate::config::problem::Problem;
+use crate::config::read::{Field, Section, each_once};
+use crate::config::routes::{method, path};
+use crate::config::scalar::Misfit;
+use crate::config::server::networks;
+use crate::ruleset::{Access, Bypass, Callers, Cors, Origins};
+
+/// Reads `access:` of the file or of a route.
+pub(super) fn access(field: &Field<'_>) -> Option<Access> {
+    let section = field.section(&["allow", "deny"], &[])?;
+    if section.is_empty() {
+        return field.fail(field.error("is empty").expected("`allow`, `deny` or both"));
+    }
+    let allow = section.get_with("allow", listed);
+    let deny = section.get_or("deny", Callers::default(), listed);
+    Some(Access { allow: allow?, deny: deny? })
+}
+
+/// Callers on a list that is there: an empty one would say the opposite of what it looks like, or nothing.
+fn listed(field: &Field<'_>) -> Option<Callers> {
+    let section = field.section(&["addresses", "customers"], &[])?;
+    if section.is_empty() {
+        return field.fail(field.error("is empty").expected("`addresses`, `customers` or both"));
+    }
+    callers(&section)
+}
+
+fn callers(section: &Section<'_>) -> Option<Callers> {
+    let addresses = section.get_or("addresses", Vec::new(), addresses);
+    let customers = section.get_or("customers", Vec::new(), |field| {
+        let items = field.nonempty_list("a list of names of customers")?;
+        each_once(&items, |item| item.parsed("the name of a customer", named), String::clone)
+    });
+    Some(Callers { addresses: addresses?, customers: customers?.into_iter().collect() })
+}
+
+fn addresses(field: &Field<'_>) -> Option<Vec<IpNet>> {
+    field.nonempty_list("a list of addresses and networks")?;
+    networks(field, "holds every address")
+}
+
+/// Reads `bypass:` of the file or, on top of that, of a route: lists grow, and the route's word about preflights counts.
+pub(super) fn bypass(field: &Field<'_>, common: &Bypass) -> Option<Bypass> {
+    let section = field.section(&["addresses", "customers", "methods", "paths", "preflights"], &[])?;
+    if section.is_empty() {
+        return field
+            .fail(field.error("is empty").expected("`addresses`, `customers`, `methods`, `paths` or `preflights`"));
+    }
+    let callers = callers(&section);
+    let methods = section.get_or("methods", Vec::new(), |field| {
+        each_once(&field.nonempty_list("a list of methods")?, method, String::clone)
+    });
+    let paths = section.get_or("paths", Vec::new(), |field| {
+        each_once(&field.nonempty_list("a list of paths")?, path, |(_, written)| written.clone())
+    });
+    let preflights = section.get_or("preflights", common.preflights, Field::flag);
+    let Callers { addresses, customers } = callers?;
+    Some(Bypass {
+        callers: Callers {
+            addresses: [common.callers.addresses.as_slice(), &addresses].concat(),
+            customers: common.callers.customers.union(&customers).cloned().collect(),
+        },
+        methods: [common.methods.as_slice(), &methods?].concat(),
+        paths: common.paths.iter().cloned().chain(paths?.into_iter().map(|(path, _)| path)).collect(),
+        preflights: preflights?,
+    })
+}
+
+const ORIGIN: &str = "a site as browsers write it, like `https://app.example.com` or `https://*.example.com`";
+
+/// Reads `cors:`.
+pub(super) fn cors(field: &Field<'_>) -> Option<Cors> {
+    const EXPECTED: &str = "`\"*\"` for every site, or a list of sites";
+    let section = field.section(&["origins", "credentials"], &[])?;
+    let credentials = section.get_or("credentials", false, Field::flag);
+    let origins = section.required("origins", EXPECTED).and_then(|field| match field.is_list() {
+        true => sites(&field),
+        false => field.choice_or(&[("*", ())], &[], EXPECTED).map(|()| Origins::Any),
+    });
+    let (credentials, origins) = (credentials?, origins?);
+    if credentials && origins == Origins::Any {
+        let problem = Problem::error(field.place(), "lets every site read what is meant for one user");
+        return field.fail(problem.expected("the sites by name where `credentials` is true"));
+    }
+    Some(Cors { origins, credentials })
+}
+
+/// One site: the whole of it, or what comes before and after its star.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Site {
+    Exact(String),
+    Below(String, String),
+}
+
+fn sites(field: &Field<'_>) -> Option<Origins> {
+    let items = field.nonempty_list("a list of sites")?;
+    let sites = each_once(&items, |item| item.parsed(ORIGIN, site), Site::clone)?;
+    let (mut exact, mut below) = (BTreeSet::new(), Vec::new());
+    for site in sites {
+        match site {
+            Site::Exact(site) => drop(exact.insert(site)),
+            Site::Below(before, after) => below.push((before, after)),
+        }
+    }
+    Some(Origins::These { exact, below })
+}
+
+fn site(text: &str) -> Result<Site, Misfit> {
+    let misfit = |message: &str, hint: Option<String>| Misfit { message: message.to_owned(), hint };
+    let lower = text.to_ascii_lowercase();
+    let Some((scheme, host)) = lower.split_once("://") else {
+        let named = text.contains('.').then(|| format!("did you mean `https://{text}`?"));
+        return Err(misfit("has no scheme", named));
+    };
+    if host.trim_end_matches('/').contains('/') {
+        return Err(misfit("has a path, which is no part of a site", None));
+    }
+    if host.ends_with('/') {
+        return Err(misfit("ends with a slash", Some(format!("did you mean `{}`?", text.trim_end_matches('/')))));
+    }
+    let usual = match scheme {
+        "https" => ":443",
+        "http" => ":80",
+        _ => "",
+    };
+    if !usual.is_empty() && host.ends_with(usual) {
+        return Err(misfit("names the port that browsers leave out", Some(format!("leave `{usual}` out"))));
+    }
+    let (star, name) = match host.strip_prefix("*.") {
+        Some(domain) => (true, domain),
+        None => (false, host),
+    };
+    let (name, port) = match name.rsplit_once(':') {
+        Some((name, port)) if !port.contains(']') => (name, Some(port)),
+        _ => (name, None),
+    };
+    let bracketed = name.starts_with('[') && name.ends_with(']');
+    let fine = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c) || (bracketed && "[]:".contains(c));
+    let name_fine = !name.is_empty() && name.chars().all(fine) && !name.starts_with('.') && !name.ends_with('.');
+    let scheme_fine = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+    if !name_fine || !scheme_fine || port.is_some_and(|port| port.parse::<u16>().is_err()) {
+        return Err(misfit("is not a site", None));
+    }
+    match star {
+        true => Ok(Site::Below(format!("{scheme}://"), host.trim_start_matches('*').to_owned())),
+        false => Ok(Site::Exact(lower)),
+    }
+}

@@ -1,0 +1,72 @@
+//! `candidate` of a limit: parameters that are tried out beside the limit's own.
+
+use crate::algorithm::AlgorithmName;
+use crate::config::limits::{Checked, Setting};
+use crate::config::names::Names;
+use crate::config::parameters::Parameters;
+use crate::config::read::Field;
+use crate::config::terms::{AllTerms, LimitTerms};
+use crate::ruleset::limit::{Limit, LimitId, OverLimit};
+use crate::ruleset::matcher::Route;
+
+/// Parameters that are tried out.
+pub(super) struct Candidate {
+    algorithm: AlgorithmName,
+    terms: AllTerms,
+}
+
+/// Reads the candidate of a limit with the algorithm `live` and perhaps a longest wait, which are the candidate's too
+/// unless it has its own. Nothing else is taken over: a candidate is a whole set of parameters.
+pub(super) fn read<'a>(
+    field: &Field<'a>,
+    live: AlgorithmName,
+    max_wait: Option<&Field<'a>>,
+    (plans, setting): (&Names, Setting),
+) -> Option<Candidate> {
+    let section = field.mapping("the parameters to try out")?;
+    let algorithm = section.get_or("algorithm", live, Field::algorithm)?;
+    let parameters = algorithm.parameters().iter().map(|parameter| parameter.name);
+    let known: Vec<&str> = ["algorithm", "plans", "max_wait"].into_iter().chain(parameters).collect();
+    section.refuse_others(&known, &[]);
+    let mut base = Parameters::read(&section, algorithm);
+    if let Some(max_wait) = section.get("max_wait").or_else(|| max_wait.cloned()) {
+        base.take_max_wait(max_wait);
+    }
+    let limit = LimitTerms { limit: field, algorithm, base: &base, plans, setting };
+    let terms = limit.compile(&limit.named(&section)?)?;
+    Some(Candidate { algorithm, terms })
+}
+
+/// The limits, then their candidates as limits of their own that nobody is told of. They stand at the end of every
+/// route that is under their limit.
+pub(super) fn join(checked: Vec<Checked>, routes: &mut [Route]) -> Option<Vec<Limit>> {
+    let (mut limits, mut candidates) = (Vec::with_capacity(checked.len()), Vec::new());
+    for (position, Checked { limit, candidate, .. }) in checked.into_iter().enumerate() {
+        let limit = limit?;
+        candidates.extend(candidate.map(|candidate| beside(&limit, LimitId(position), candidate)));
+        limits.push(limit);
+    }
+    for candidate in candidates {
+        let id = LimitId(limits.len());
+        let live = candidate.candidate_of;
+        let under = routes.iter_mut().filter(|route| route.limits.iter().any(|limit| Some(*limit) == live));
+        under.for_each(|route| route.limits.push(id));
+        limits.push(candidate);
+    }
+    Some(limits)
+}
+
+/// No limit of the configuration can be called like this: names hold no spaces.
+fn beside(live: &Limit, id: LimitId, Candidate { algorithm, terms }: Candidate) -> Limit {
+    Limit {
+        name: format!("{} candidate", live.name),
+        algorithm,
+        rules: terms.rules,
+        plans: terms.plans,
+        without_plan: terms.without_plan,
+        over_limit: OverLimit::default(),
+        shadow: false,
+        candidate_of: Some(id),
+        ..live.clone()
+    }
+}

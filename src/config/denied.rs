@@ -1,0 +1,99 @@
+//! The answer to a request over a limit: `over_limit.deny` of a limit, `denied` of a route.
+
+use http::{HeaderName, header};
+
+use crate::config::problem::Problem;
+use crate::config::read::{Field, Section, every};
+use crate::config::scalar::Misfit;
+use crate::config::{suggest, words};
+use crate::ruleset::denied::{Body, ContentType, Denied};
+use crate::template::{Particulars, Template, TextKind, Unfit};
+
+const KINDS: [(&str, ContentType, TextKind); 3] = [
+    ("text", ContentType::Text, TextKind::Plain),
+    ("json", ContentType::Json, TextKind::Json),
+    ("html", ContentType::Html, TextKind::Html),
+];
+
+/// Reads what is set of an answer.
+pub(super) fn read(field: &Field<'_>) -> Option<Denied> {
+    let section = field.section(&["status", "grpc_status", "body", "headers"], &[])?;
+    let status = section.get_with("status", |field| field.whole(400..=599));
+    let grpc_status = section.get_with("grpc_status", |field| field.whole(1..=16));
+    let headers = section.get_or("headers", Vec::new(), headers);
+    let body = section.get_with("body", |field| body(field, &section));
+    let small = |number: Option<u64>| number.and_then(|number| u16::try_from(number).ok());
+    Some(Denied { status: small(status?), grpc_status: small(grpc_status?), body: body?, headers: headers? })
+}
+
+fn headers(field: &Field<'_>) -> Option<Vec<(HeaderName, Template)>> {
+    field.headers_with(|field| template(&field.clone().secret(), TextKind::Field))
+}
+
+fn body(field: &Field<'_>, answer: &Section<'_>) -> Option<Body> {
+    let content_type = answer.get("headers").and_then(|headers| content_type(&headers));
+    let Some(section) = field.mapping_if() else {
+        let kind = content_type.map_or(Some(TextKind::Plain), |field| text_kind(&field))?;
+        return template(field, kind).map(Body::Text);
+    };
+    section.refuse_others(&KINDS.map(|(name, ..)| name), &[]);
+    if let Some(content_type) = content_type {
+        let problem = Problem::error(content_type.key_place(), "cannot be set beside bodies of several types");
+        return field.fail(problem.expected("one `body`, or no `content-type`"));
+    }
+    let bodies = every(section.fields().filter_map(|(name, field)| {
+        let (_, content_type, kind) = KINDS.into_iter().find(|(known, ..)| *known == name)?;
+        Some(template(&field, kind).map(|template| (content_type, template)))
+    }))?;
+    match bodies.is_empty() {
+        true if section.is_empty() => field.fail(field.error("is empty").expected("`text`, `json` and `html`")),
+        true => None,
+        false => Some(Body::Negotiated(bodies)),
+    }
+}
+
+/// The field that sets the type of the body.
+fn content_type<'a>(headers: &Field<'a>) -> Option<Field<'a>> {
+    let section = headers.mapping_if()?;
+    let (_, field) = section.fields().find(|(name, _)| name.eq_ignore_ascii_case(header::CONTENT_TYPE.as_str()))?;
+    Some(field)
+}
+
+/// What a body has to be that is sent with this type.
+fn text_kind(content_type: &Field<'_>) -> Option<TextKind> {
+    let word = content_type.word("the type of the body")?;
+    let essence = word.text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    Some(match essence.as_str() {
+        json if json.ends_with("/json") || json.ends_with("+json") => TextKind::Json,
+        html if html.ends_with("/html") || html.ends_with("xml") => TextKind::Html,
+        _ => TextKind::Plain,
+    })
+}
+
+fn template(field: &Field<'_>, kind: TextKind) -> Option<Template> {
+    let names = words::all_of(Particulars::NAMES);
+    let expected = format!("text in quotes, in which `{{{{ NAME }}}}` stands for a value; there are {names}");
+    let quote = |value: String| Template::literal(&value);
+    field.parsed_with(&expected, quote, |text| Template::compile(text.to_owned(), kind).map_err(misfit))
+}
+
+fn misfit(unfit: Unfit) -> Misfit {
+    let (message, hint) = match unfit {
+        Unfit::Syntax(reason) => ("is not written as templates are", reason),
+        Unfit::Unknown(name) => {
+            let near = suggest::nearest(&name, Particulars::NAMES);
+            let hint = near.map(words::did_you_mean).unwrap_or_else(|| format!("`{name}` is not known"));
+            ("uses a name that stands for nothing", hint)
+        }
+        Unfit::Fails(reason) => (
+            "fails for some denials",
+            format!("{reason}; `plan`, `customer`, `window` and `retry_after` may be missing"),
+        ),
+        Unfit::NotJson(reason) => (
+            "does not make JSON of every denial",
+            format!("{reason}; text needs quotes, `\"{{{{ limit }}}}\"`, and numbers need none"),
+        ),
+        Unfit::NotAField => ("holds characters that no header field may hold", "write it in one line".to_owned()),
+    };
+    Misfit { message: message.to_owned(), hint: Some(hint) }
+}

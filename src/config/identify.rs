@@ -1,0 +1,178 @@
+//! `customers.identify`: where credentials are.
+
+use std::sync::Arc;
+
+use jsonwebtoken::Algorithm;
+
+use crate::config::key::{cookie_name, named};
+use crate::config::names::Names;
+use crate::config::problem::Problem;
+use crate::config::read::{Field, each_once};
+use crate::config::store::{NamedFile, named_file};
+use crate::ruleset::{CredentialSource, JwtRules, PlanId};
+use crate::units::Nanos;
+
+const EXPECTED: &str =
+    "`{header: NAME}`, `{query: NAME}`, `{cookie: NAME}`, `{bearer: true}`, `{basic: true}` or `{jwt: {...}}`";
+
+const KINDS: [&str; 6] = ["header", "query", "cookie", "bearer", "basic", "jwt"];
+
+const JWT_KEYS: [&str; 10] =
+    ["jwks_file", "claim", "plan_claim", "plan", "algorithms", "issuer", "audience", "leeway", "require_exp", "header"];
+
+/// Who a token is about, unless another claim says so (RFC 7519, section 4.1.2).
+const DEFAULT_CLAIM: &str = "sub";
+
+/// How far the clock of an issuer may be off, unless told otherwise.
+const DEFAULT_LEEWAY: Nanos = Nanos::from_secs(30);
+const MOST_LEEWAY: Nanos = Nanos::from_secs(600);
+
+const ALGORITHMS: [(&str, Algorithm); 12] = [
+    ("HS256", Algorithm::HS256),
+    ("HS384", Algorithm::HS384),
+    ("HS512", Algorithm::HS512),
+    ("RS256", Algorithm::RS256),
+    ("RS384", Algorithm::RS384),
+    ("RS512", Algorithm::RS512),
+    ("PS256", Algorithm::PS256),
+    ("PS384", Algorithm::PS384),
+    ("PS512", Algorithm::PS512),
+    ("ES256", Algorithm::ES256),
+    ("ES384", Algorithm::ES384),
+    ("EdDSA", Algorithm::EdDSA),
+];
+
+/// The file of the keys that tokens are verified with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JwksFile {
+    /// The file.
+    pub file: NamedFile,
+    /// What the tokens are held to.
+    pub rules: Arc<JwtRules>,
+}
+
+/// What `identify` says.
+pub(super) struct Identify {
+    pub(super) sources: Vec<CredentialSource>,
+    pub(super) jwks: Option<JwksFile>,
+}
+
+/// Whether any of the credentials is a token.
+pub(super) fn has_tokens(field: &Field<'_>) -> bool {
+    field.items_if().iter().flatten().any(|item| item.mapping_if().is_some_and(|source| source.has("jwt")))
+}
+
+/// Whether any of the credentials has to be looked up, as all but tokens have to be.
+pub(super) fn needs_directory(field: &Field<'_>) -> bool {
+    let is_token = |item: &Field<'_>| item.mapping_if().is_some_and(|source| source.has("jwt"));
+    field.items_if().is_none_or(|items| !items.iter().all(is_token))
+}
+
+/// Reads `identify`.
+pub(super) fn read(field: &Field<'_>, plans: &Names) -> Option<Identify> {
+    let items = field.nonempty_list(&format!("a list of {EXPECTED}"))?;
+    let read = each_once(&items, |item| source(item, plans), |(source, _)| told_apart(source))?;
+    let (sources, jwks): (Vec<_>, Vec<_>) = read.into_iter().unzip();
+    Some(Identify { sources, jwks: jwks.into_iter().flatten().next() })
+}
+
+/// What makes two sources the same one.
+fn told_apart(source: &CredentialSource) -> (&'static str, String) {
+    match source {
+        CredentialSource::Header(name) => ("header", name.to_string()),
+        CredentialSource::Query(name) => ("query", name.clone()),
+        CredentialSource::Cookie(name) => ("cookie", name.clone()),
+        CredentialSource::Bearer => ("bearer", String::new()),
+        CredentialSource::Basic => ("basic", String::new()),
+        CredentialSource::Jwt(_) => ("jwt", String::new()),
+    }
+}
+
+type Source = (CredentialSource, Option<JwksFile>);
+
+fn source(field: &Field<'_>, plans: &Names) -> Option<Source> {
+    // somebody may take this for the place where credentials are listed
+    let secret = field.clone().secret();
+    let section = secret.mapping(EXPECTED)?;
+    section.refuse_others(&KINDS, &[]);
+    let mut known = section.fields().filter(|(kind, _)| KINDS.contains(kind));
+    match (known.next(), known.next()) {
+        (Some((kind, value)), None) => one_source(kind, &value, field, plans),
+        (None, _) if !section.is_empty() => None,
+        _ => field.fail(Problem::error(field.place(), "does not name one place").expected(EXPECTED)),
+    }
+}
+
+fn one_source(kind: &str, value: &Field<'_>, item: &Field<'_>, plans: &Names) -> Option<Source> {
+    let source = match kind {
+        "header" => CredentialSource::Header(value.header_name()?),
+        "query" => CredentialSource::Query(value.parsed("the name of a query parameter", named)?),
+        "cookie" => CredentialSource::Cookie(value.parsed("the name of a cookie", cookie_name)?),
+        "bearer" => only_true(value, CredentialSource::Bearer)?,
+        "basic" => only_true(value, CredentialSource::Basic)?,
+        // what stands here are settings, which may be shown
+        _ => return item.mapping_if()?.get("jwt").and_then(|field| jwt(&field, plans)),
+    };
+    Some((source, None))
+}
+
+fn only_true(field: &Field<'_>, source: CredentialSource) -> Option<CredentialSource> {
+    match field.flag()? {
+        true => Some(source),
+        false => field.fail(Problem::error(field.place(), "must be `true`").hint("leave it out otherwise")),
+    }
+}
+
+fn jwt(field: &Field<'_>, plans: &Names) -> Option<Source> {
+    const FILE: &str = "the name of a file with a JSON Web Key Set, like `jwks.json`";
+    const CLAIM: &str = "the name of a claim, like `sub`, or a way through nested ones, like `user.id`";
+    let section = field.section(&JWT_KEYS, &[])?;
+    let file = section.required("jwks_file", FILE).and_then(|field| named_file(&field, FILE));
+    let claim = section.get_or("claim", DEFAULT_CLAIM.to_owned(), |field| field.parsed(CLAIM, named));
+    let plan_claim = section.get_with("plan_claim", |field| field.parsed(CLAIM, named));
+    let plan = section.get_with("plan", |field| plans.resolve(field).map(PlanId));
+    if !["plan", "plan_claim"].iter().any(|key| section.has(key) || section.is_misspelt(key)) {
+        let problem = Problem::error(field.key_place(), "does not say which plan callers with a token are on");
+        return field.fail(problem.expected("`plan_claim`, the claim that names it, or `plan`, or both"));
+    }
+    let algorithms = section.get_or("algorithms", Vec::new(), |field| {
+        let items = field.nonempty_list("a list of algorithms, like `[RS256]`")?;
+        each_once(&items, |item| item.choice(&ALGORITHMS, &[]), Clone::clone)
+    });
+    let issuers = section.get_or("issuer", Vec::new(), |field| one_or_more(field, "the `iss` of tokens"));
+    let audiences = section.get_or("audience", Vec::new(), |field| one_or_more(field, "the `aud` of tokens"));
+    let leeway = section.get_or("leeway", DEFAULT_LEEWAY, |field| match field.duration()? {
+        leeway if leeway <= MOST_LEEWAY => Some(leeway),
+        _ => field.fail(field.error(format!("is longer than {MOST_LEEWAY}"))),
+    });
+    let require_exp = section.get_or("require_exp", true, Field::flag);
+    let header = section.get_with("header", token_header);
+    let rules = Arc::new(JwtRules {
+        header: header?,
+        claim: claim?,
+        plan_claim: plan_claim?,
+        plan: plan?,
+        algorithms: algorithms?,
+        issuers: issuers?,
+        audiences: audiences?,
+        leeway: leeway?,
+        require_exp: require_exp?,
+    });
+    Some((CredentialSource::Jwt(Arc::clone(&rules)), Some(JwksFile { file: file?, rules })))
+}
+
+fn token_header(field: &Field<'_>) -> Option<http::HeaderName> {
+    let name = field.header_name()?;
+    match name == http::header::AUTHORIZATION {
+        true => field.fail(field.error("holds more than the token").hint("leave it out for `Authorization: Bearer`")),
+        false => Some(name),
+    }
+}
+
+fn one_or_more(field: &Field<'_>, what: &str) -> Option<Vec<String>> {
+    let one = |field: &Field<'_>| field.parsed(what, named);
+    match field.is_list() {
+        true => each_once(&field.nonempty_list(what)?, one, String::clone),
+        false => Some(vec![one(field)?]),
+    }
+}

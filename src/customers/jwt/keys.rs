@@ -1,0 +1,170 @@
+//! The keys that tokens are verified with: a JSON Web Key Set (RFC 7517).
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jsonwebtoken::{Algorithm, DecodingKey};
+use serde_json::{Map, Value};
+
+/// The shortest and the longest RSA modulus, in bits: shorter ones are no protection, longer ones only cost time.
+const RSA_BITS: std::ops::RangeInclusive<usize> = 2_048..=4_096;
+
+/// The most keys: a token that does not name its key is tried with all that fit.
+const MOST_KEYS: usize = 100;
+
+const RSA: [Algorithm; 6] =
+    [Algorithm::RS256, Algorithm::RS384, Algorithm::RS512, Algorithm::PS256, Algorithm::PS384, Algorithm::PS512];
+/// Each with the shortest secret that is good for it, in bytes (RFC 7518, section 3.2).
+const HMAC: [(Algorithm, usize); 3] = [(Algorithm::HS256, 32), (Algorithm::HS384, 48), (Algorithm::HS512, 64)];
+
+/// The keys of a set that are good for verifying tokens.
+#[derive(Debug)]
+pub struct Keys(pub(super) Vec<Key>);
+
+/// One key.
+#[derive(Debug)]
+pub(super) struct Key {
+    pub(super) id: Option<String>,
+    /// What it is good for; at least one.
+    pub(super) algorithms: Vec<Algorithm>,
+    pub(super) key: DecodingKey,
+}
+
+/// What is wrong with a set of keys. Shows no key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct KeyFault {
+    /// The line and the column, where the text cannot be read.
+    pub position: Option<(usize, usize)>,
+    /// The way to the value, where it can (`keys[0].n`).
+    pub path: String,
+    /// What is wrong, to be read after the path.
+    pub message: String,
+}
+
+impl KeyFault {
+    fn at(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { position: None, path: path.into(), message: message.into() }
+    }
+}
+
+impl Keys {
+    /// Reads a set of keys. Keys of kinds that are not known here, and keys that are for something else than
+    /// signatures, are passed over, as sets of issuers hold such.
+    pub fn parse(text: &str) -> Result<Self, Vec<KeyFault>> {
+        let set: Value = serde_json::from_str(text.strip_prefix('\u{feff}').unwrap_or(text)).map_err(|error| {
+            // the library's own words may quote what stands there
+            let position = Some((error.line().max(1), error.column().max(1)));
+            vec![KeyFault { position, path: String::new(), message: "cannot be read as JSON from here on".to_owned() }]
+        })?;
+        let Some(entries) = set.get("keys").and_then(Value::as_array) else {
+            return Err(vec![KeyFault::at("keys", "is missing, or is no list")]);
+        };
+        if entries.len() > MOST_KEYS {
+            return Err(vec![KeyFault::at("keys", format!("holds more than {MOST_KEYS} keys"))]);
+        }
+        let (mut keys, mut faults) = (Vec::new(), Vec::new());
+        for (position, entry) in entries.iter().enumerate() {
+            match read(entry, &format!("keys[{position}]")) {
+                Ok(key) => keys.extend(key),
+                Err(fault) => faults.push(fault),
+            }
+        }
+        if keys.is_empty() && faults.is_empty() {
+            faults.push(KeyFault::at("keys", "holds no key that tokens could be verified with"));
+        }
+        match faults.is_empty() {
+            true => Ok(Self(keys)),
+            false => Err(faults),
+        }
+    }
+}
+
+/// One key; `None` if it is of no use here.
+fn read(entry: &Value, path: &str) -> Result<Option<Key>, KeyFault> {
+    let Some(entry) = entry.as_object() else {
+        return Err(KeyFault::at(path, "is no key"));
+    };
+    let for_signatures = entry.get("use").is_none_or(|of| of == "sig")
+        && entry.get("key_ops").and_then(Value::as_array).is_none_or(|ops| ops.iter().any(|op| op == "verify"));
+    if !for_signatures {
+        return Ok(None);
+    }
+    let kind = entry.get("kty").and_then(Value::as_str);
+    let (algorithms, key) = match (kind, entry.get("crv").and_then(Value::as_str)) {
+        (None, _) => return Err(KeyFault::at(format!("{path}.kty"), "is missing, or is no text")),
+        (Some("RSA"), _) => (RSA.to_vec(), rsa(entry, path)?),
+        (Some("EC"), Some("P-256")) => (vec![Algorithm::ES256], elliptic(entry, path, 32)?),
+        (Some("EC"), Some("P-384")) => (vec![Algorithm::ES384], elliptic(entry, path, 48)?),
+        (Some("OKP"), Some("Ed25519")) => (vec![Algorithm::EdDSA], edwards(entry, path)?),
+        (Some("oct"), _) => secret(entry, path)?,
+        _ => return Ok(None),
+    };
+    let algorithms = match entry.get("alg").map(|name| name.as_str().and_then(|name| name.parse().ok())) {
+        None => algorithms,
+        Some(Some(only)) if algorithms.contains(&only) => vec![only],
+        Some(Some(_)) => {
+            return Err(KeyFault::at(format!("{path}.alg"), "is an algorithm that the key is not good for"));
+        }
+        // an algorithm that is not known here
+        Some(None) => return Ok(None),
+    };
+    let id = entry.get("kid").and_then(Value::as_str).map(str::to_owned);
+    Ok(Some(Key { id, algorithms, key }))
+}
+
+fn rsa(entry: &Map<String, Value>, path: &str) -> Result<DecodingKey, KeyFault> {
+    let (modulus, exponent) = (bytes(entry, path, "n")?, bytes(entry, path, "e")?);
+    let bits = bits(&modulus);
+    if !RSA_BITS.contains(&bits) {
+        let message = format!("has {bits} bits; RSA keys need {} to {}", RSA_BITS.start(), RSA_BITS.end());
+        return Err(KeyFault::at(format!("{path}.n"), message));
+    }
+    let odd = exponent.last().is_some_and(|last| last % 2 == 1);
+    if !odd || !(2..=33).contains(&self::bits(&exponent)) {
+        return Err(KeyFault::at(format!("{path}.e"), "is no exponent of an RSA key"));
+    }
+    Ok(DecodingKey::from_rsa_raw_components(&modulus, &exponent))
+}
+
+fn elliptic(entry: &Map<String, Value>, path: &str, length: usize) -> Result<DecodingKey, KeyFault> {
+    let (x, y) = (bytes_of(entry, path, "x", length)?, bytes_of(entry, path, "y", length)?);
+    /// What comes before the coordinates of a point that is written out (SEC 1, section 2.3.3).
+    const UNCOMPRESSED: &[u8] = &[4];
+    Ok(DecodingKey::from_ec_der(&[UNCOMPRESSED, &x, &y].concat()))
+}
+
+fn edwards(entry: &Map<String, Value>, path: &str) -> Result<DecodingKey, KeyFault> {
+    Ok(DecodingKey::from_ed_der(&bytes_of(entry, path, "x", 32)?))
+}
+
+fn secret(entry: &Map<String, Value>, path: &str) -> Result<(Vec<Algorithm>, DecodingKey), KeyFault> {
+    let secret = bytes(entry, path, "k")?;
+    let good = HMAC.into_iter().filter(|(_, least)| secret.len() >= *least).map(|(algorithm, _)| algorithm).collect();
+    let algorithms: Vec<Algorithm> = good;
+    match algorithms.is_empty() {
+        true => Err(KeyFault::at(format!("{path}.k"), "is shorter than 32 bytes, which is too short for a secret")),
+        false => Ok((algorithms, DecodingKey::from_secret(&secret))),
+    }
+}
+
+fn bytes_of(entry: &Map<String, Value>, path: &str, name: &str, length: usize) -> Result<Vec<u8>, KeyFault> {
+    let bytes = bytes(entry, path, name)?;
+    match bytes.len() == length {
+        true => Ok(bytes),
+        false => Err(KeyFault::at(format!("{path}.{name}"), format!("is not {length} bytes long"))),
+    }
+}
+
+fn bytes(entry: &Map<String, Value>, path: &str, name: &str) -> Result<Vec<u8>, KeyFault> {
+    let fault = |message: &str| KeyFault::at(format!("{path}.{name}"), message);
+    let text = entry.get(name).and_then(Value::as_str).ok_or_else(|| fault("is missing, or is no text"))?;
+    URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).map_err(|_| fault("is not in base64url"))
+}
+
+/// Of a number, the highest byte first.
+fn bits(bytes: &[u8]) -> usize {
+    let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
+    let rest = bytes.get(zeros..).unwrap_or_default();
+    let leading = rest.first().map_or(0, |byte| byte.leading_zeros() as usize);
+    rest.len().saturating_mul(8).saturating_sub(leading)
+}

@@ -1,0 +1,61 @@
+//! Tokens that were found genuine a while ago. Bounded: a token takes the place of another one.
+
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use siphasher::sip128::SipHasher13;
+
+use super::Token;
+
+/// How many tokens are remembered; a power of two.
+const PLACES: usize = 4_096;
+
+/// Tokens by their keyed hashes, so that no dump of the memory shows one. Each hash has one place.
+pub(super) struct Known {
+    hasher: SipHasher13,
+    places: Box<[Place]>,
+}
+
+/// Room for one token.
+type Place = Mutex<Option<(Hash, Arc<Token>)>>;
+
+/// 128 bits.
+pub(super) type Hash = (u64, u64);
+
+impl Known {
+    pub(super) fn new(seed: &[u8; 16]) -> Self {
+        Self { hasher: SipHasher13::new_with_key(seed), places: (0..PLACES).map(|_| Mutex::default()).collect() }
+    }
+
+    pub(super) fn hash(&self, token: &[u8]) -> Hash {
+        let hash = self.hasher.hash(token);
+        (hash.h1, hash.h2)
+    }
+
+    /// The token with this hash, if it is remembered.
+    pub(super) fn get(&self, hash: Hash) -> Option<Arc<Token>> {
+        match &*self.place(hash)?.lock() {
+            Some((known, token)) if *known == hash => Some(Arc::clone(token)),
+            _ => None,
+        }
+    }
+
+    /// Remembers a token.
+    pub(super) fn put(&self, hash: Hash, token: &Arc<Token>) {
+        if let Some(place) = self.place(hash) {
+            *place.lock() = Some((hash, Arc::clone(token)));
+        }
+    }
+
+    fn place(&self, (hash, _): Hash) -> Option<&Place> {
+        self.places.get(usize::try_from(hash % PLACES as u64).ok()?)
+    }
+}
+
+impl fmt::Debug for Known {
+    /// The seed is a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Known")
+    }
+}

@@ -1,0 +1,61 @@
+//! What browsers need before a script of another site may read an answer (the CORS protocol of the Fetch standard).
+//!
+//! Preflights are the upstream's to answer; here only answers that tollgate itself gives, and the names of its header
+//! fields on answers that the upstream lets other sites read.
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use crate::proxy::context::Context;
+use crate::proxy::respond::fields;
+use crate::ruleset::{Origins, Ruleset};
+
+const ANY: HeaderValue = HeaderValue::from_static("*");
+
+/// The site whose script asks, if its scripts may read answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reader(Option<HeaderValue>);
+
+impl Reader {
+    /// The site that a request is from.
+    pub fn of(ruleset: &Ruleset, headers: &HeaderMap) -> Self {
+        let mut origins = headers.get_all(header::ORIGIN).iter();
+        let (Some(cors), Some(origin), None) = (&ruleset.cors, origins.next(), origins.next()) else {
+            return Self(None);
+        };
+        Self(origin.to_str().is_ok_and(|origin| cors.admits(origin)).then(|| origin.clone()))
+    }
+}
+
+/// Lets the site that asks read an answer of tollgate's own, unless the configuration gave the answer such fields.
+pub(super) fn add_to_answer(fields: &mut Vec<(HeaderName, HeaderValue)>, context: &Context) {
+    let Some(cors) = &context.live.ruleset.cors else { return };
+    if fields.iter().any(|(name, _)| *name == header::ACCESS_CONTROL_ALLOW_ORIGIN) {
+        return;
+    }
+    if cors.origins != Origins::Any {
+        fields.push((header::VARY, HeaderValue::from_static("Origin")));
+    }
+    let Some(origin) = &context.cors.0 else { return };
+    let named = if cors.origins == Origins::Any { ANY } else { origin.clone() };
+    let exposed = exposed(fields);
+    fields.push((header::ACCESS_CONTROL_ALLOW_ORIGIN, named));
+    if cors.credentials {
+        fields.push((header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true")));
+    }
+    fields.extend(exposed.map(|value| (header::ACCESS_CONTROL_EXPOSE_HEADERS, value)));
+}
+
+/// What is added to the fields that scripts may read of an upstream's response, when `added` goes with it: nothing
+/// unless the upstream lets other sites read it.
+pub fn exposed_with(theirs: &HeaderMap, added: &[(HeaderName, HeaderValue)], context: &Context) -> Option<HeaderValue> {
+    let shared = context.live.ruleset.cors.is_some() && theirs.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN);
+    shared.then(|| exposed(added)).flatten()
+}
+
+/// Those of `fields` that tell a client where it stands and that scripts could not read otherwise.
+fn exposed(fields: &[(HeaderName, HeaderValue)]) -> Option<HeaderValue> {
+    let told = |name: &HeaderName| *name == header::RETRY_AFTER || fields::NAMES.contains(name);
+    let names: Vec<&str> =
+        fields.iter().map(|(name, _)| name).filter(|name| told(name)).map(HeaderName::as_str).collect();
+    (!names.is_empty()).then(|| HeaderValue::try_from(names.join(", ")).ok()).flatten()
+}

@@ -1,0 +1,145 @@
+//! Who is let in at all, and who is never charged.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use http::{HeaderMap, HeaderName, header};
+use ipnet::IpNet;
+
+use crate::ruleset::key::Facts;
+use crate::ruleset::path::PathPattern;
+
+const ORIGIN: HeaderName = header::ORIGIN;
+const PREFLIGHT_METHOD: HeaderName = header::ACCESS_CONTROL_REQUEST_METHOD;
+
+/// Some callers, by where they are or who they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Callers {
+    /// In one of these networks.
+    pub addresses: Vec<IpNet>,
+    /// One of these customers, by name.
+    pub customers: BTreeSet<String>,
+}
+
+impl Callers {
+    fn hold_address(&self, address: Option<IpAddr>) -> bool {
+        address.is_some_and(|address| self.addresses.iter().any(|network| network.contains(&address)))
+    }
+
+    fn hold_customer(&self, customer: Option<&str>) -> bool {
+        customer.is_some_and(|customer| self.customers.contains(customer))
+    }
+}
+
+/// Whose requests are let in. Who is on both lists is not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Nobody but these; everybody if absent.
+    pub allow: Option<Callers>,
+    /// These never.
+    pub deny: Callers,
+}
+
+impl Access {
+    /// Whether a request from `address` is kept out whoever is calling. Where the address is not known
+    /// (`None`: a trusted proxy said nothing usable), nobody can say that it is not a denied one.
+    pub fn denies_address(&self, address: Option<IpAddr>) -> bool {
+        let denied = match address {
+            Some(_) => self.deny.hold_address(address),
+            None => !self.deny.addresses.is_empty(),
+        };
+        let customers_matter = self.allow.as_ref().is_none_or(|allow| !allow.customers.is_empty());
+        denied || (!customers_matter && !self.allows(address, None))
+    }
+
+    /// Whether a request of `customer` (`None`: somebody without a credential) from `address` is kept out.
+    pub fn denies(&self, address: Option<IpAddr>, customer: Option<&str>) -> bool {
+        self.denies_address(address) || self.deny.hold_customer(customer) || !self.allows(address, customer)
+    }
+
+    fn allows(&self, address: Option<IpAddr>, customer: Option<&str>) -> bool {
+        self.allow.as_ref().is_none_or(|allow| allow.hold_address(address) || allow.hold_customer(customer))
+    }
+}
+
+/// Requests that are never charged: those of these callers, with these methods, or at these paths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bypass {
+    /// Whoever is one of these.
+    pub callers: Callers,
+    /// As sent.
+    pub methods: Vec<String>,
+    /// Canonical paths that match one of these.
+    pub paths: Vec<PathPattern>,
+    /// Whether what a browser asks before a request of another site is exempt: it needs no credential either, as
+    /// browsers send none with it.
+    pub preflights: bool,
+}
+
+impl Default for Bypass {
+    fn default() -> Self {
+        Self { callers: Callers::default(), methods: Vec::new(), paths: Vec::new(), preflights: true }
+    }
+}
+
+impl Bypass {
+    /// Whether a request of `customer` is exempt.
+    pub fn covers(&self, facts: &Facts<'_>, customer: Option<&str>) -> bool {
+        self.callers.hold_address(facts.address)
+            || self.callers.hold_customer(customer)
+            || self.methods.iter().any(|method| method == facts.method)
+            || self.paths.iter().any(|path| path.matches(facts.path))
+            || self.covers_preflight(facts.method, facts.headers)
+    }
+
+    /// Whether a request is exempt because it is a CORS preflight.
+    pub fn covers_preflight(&self, method: &str, headers: &HeaderMap) -> bool {
+        self.preflights && method == "OPTIONS" && headers.contains_key(ORIGIN) && headers.contains_key(PREFLIGHT_METHOD)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn callers(addresses: &[&str], customers: &[&str]) -> Callers {
+        Callers {
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+            customers: customers.iter().map(|customer| (*customer).to_owned()).collect(),
+        }
+    }
+
+    fn address(text: &str) -> Option<IpAddr> {
+        Some(text.parse().unwrap())
+    }
+
+    #[test]
+    fn who_is_denied_is_kept_out_even_if_allowed() {
+        let access = Access { allow: Some(callers(&["10.0.0.0/8"], &["acme"])), deny: callers(&["10.1.0.0/16"], &[]) };
+        assert!(!access.denies(address("10.2.0.1"), None));
+        assert!(access.denies(address("10.1.0.1"), None));
+        assert!(access.denies(address("10.1.0.1"), Some("acme")));
+        assert!(access.denies(address("192.0.2.1"), None));
+        assert!(!access.denies(address("192.0.2.1"), Some("acme")));
+        assert!(!access.denies_address(address("192.0.2.1")), "it may turn out to be acme");
+    }
+
+    #[test]
+    fn lists_of_addresses_decide_before_anybody_is_known() {
+        let access = Access { allow: Some(callers(&["10.0.0.0/8"], &[])), deny: Callers::default() };
+        assert!(access.denies_address(address("192.0.2.1")));
+        assert!(!access.denies_address(address("10.0.0.1")));
+        assert!(!Access::default().denies(None, None));
+    }
+
+    #[test]
+    fn an_address_that_nobody_knows_is_not_let_past_a_list_of_addresses() {
+        let denied = Access { allow: None, deny: callers(&["192.0.2.0/24"], &[]) };
+        assert!(denied.denies_address(None));
+        let allowed = Access { allow: Some(callers(&["0.0.0.0/0"], &[])), deny: Callers::default() };
+        assert!(allowed.denies_address(None));
+        let customers = Access { allow: None, deny: callers(&[], &["acme"]) };
+        assert!(!customers.denies(None, Some("globex")));
+        assert!(customers.denies(None, Some("acme")));
+    }
+}

@@ -1,0 +1,79 @@
+//! Which sites may read what tollgate itself answers.
+
+use std::collections::BTreeSet;
+
+/// Whose scripts may read tollgate's own answers, in a browser.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cors {
+    /// The sites.
+    pub origins: Origins,
+    /// Whether they may, of requests that carried cookies or other credentials of the browser's.
+    pub credentials: bool,
+}
+
+/// Sites, by the `Origin` that browsers send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origins {
+    /// Every site.
+    Any,
+    /// These, in lower case.
+    These {
+        /// `https://app.example.com`
+        exact: BTreeSet<String>,
+        /// `https://*.example.com`, as what comes before the star and what comes after it.
+        below: Vec<(String, String)>,
+    },
+}
+
+impl Cors {
+    /// Whether scripts of the site `origin` may read the answers.
+    pub fn admits(&self, origin: &str) -> bool {
+        match &self.origins {
+            Origins::Any => true,
+            Origins::These { exact, below } => {
+                exact.contains(origin) || below.iter().any(|below| is_below(below, origin))
+            }
+        }
+    }
+}
+
+/// The star stands for one or more whole labels of a host name.
+fn is_below((before, after): &(String, String), origin: &str) -> bool {
+    let labels = origin.strip_prefix(before.as_str()).and_then(|rest| rest.strip_suffix(after.as_str()));
+    labels.is_some_and(|labels| {
+        let fine = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_');
+        labels.split('.').all(|label| !label.is_empty() && label.bytes().all(fine))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_sites_listed_are_admitted() {
+        let cors = Cors {
+            origins: Origins::These {
+                exact: ["https://app.example.com".to_owned()].into(),
+                below: vec![("https://".to_owned(), ".example.org".to_owned())],
+            },
+            credentials: false,
+        };
+        for fine in ["https://app.example.com", "https://a.example.org", "https://a.b.example.org"] {
+            assert!(cors.admits(fine), "{fine}");
+        }
+        for bad in [
+            "null",
+            "http://app.example.com",
+            "https://app.example.com:8443",
+            "https://app.example.com.evil.test",
+            "https://example.org",
+            "https://.example.org",
+            "https://evil.test/.example.org",
+            "https://evil.test#.example.org",
+            "https://badexample.org",
+        ] {
+            assert!(!cors.admits(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Where a credential may be, and that it goes nowhere but upstream.
+
+use crate::support::{Gateway, Origin, Response};
+
+const CUSTOMERS: &str = "credential,customer,plan\n\
+    key-1,acme,free\n\
+    \"key 2&=\",globex,pro\n\
+    ana:secret,ana,free\n\
+    ana,nobody,free\n";
+
+/// Callers are told apart by what is left: plan `free` has 10, `pro` 20.
+fn gateway(origin: &Origin, identify: &str) -> Gateway {
+    let config = format!(
+        "{}customers:
+  identify: {identify}
+  directory: {{ file: customers.csv }}
+plans: [free, pro]
+limits:
+  per-customer:
+    key: customer
+    algorithm: gcra
+    rate: 1/h
+    burst: 10
+    plans: {{ pro: {{ burst: 20 }} }}
+routes: [{{ name: all, upstream: origin, limits: [per-customer] }}]
+access_log: full
+",
+        origin.upstream()
+    );
+    Gateway::start_with(&config, &[("customers.csv", CUSTOMERS)], &[])
+}
+
+/// The status, and what is left.
+fn told(response: &Response) -> (u16, Option<u64>) {
+    (response.status, response.number("x-ratelimit-remaining"))
+}
+
+#[test]
+fn a_key_may_be_in_the_query() {
+    let origin = Origin::start();
+    let gateway = gateway(&origin, "[{ query: api_key }]");
+    assert_eq!(told(&gateway.get("/a?x=1&api_key=key-1&y", &[])), (200, Some(9)));
+    assert_eq!(told(&gateway.get("/a?api%5fkey=key%202%26%3D", &[])), (200, Some(19)));
+    assert_eq!(told(&gateway.get("/a?api_key=key+2%26=", &[])), (200, Some(18)));
+    assert_eq!(origin.seen()[1].target(), "/a?api%5fkey=key%202%26%3D", "nothing is taken out");
+    for target in ["/", "/a?api_key", "/a?api_key=", "/a?API_KEY=key-1", "/a?api_key=nobodys"] {
+        assert_eq!(gateway.get(target, &[]).status, 401, "{target}");
+    }
+    let twice = gateway.get("/a?api_key=key-1&api_key=key-1", &[]);
+    assert_eq!(twice.status, 400);
+    assert_eq!(twice.json()["detail"], "The request carries its credential more than once.");
+    assert_eq!(origin.count(), 3);
+}
+
+#[test]
+fn a_key_may_be_in_a_cookie() {
+    let origin = Origin::start();
+    let gateway = gateway(&origin, "[{ cookie: session }]");
+    assert_eq!(told(&gateway.get("/", &[("cookie", "a=b; session=key-1; c=d")])), (200, Some(9)));
+    assert_eq!(told(&gateway.get("/", &[("cookie", "a=b"), ("cookie", "session=key-1")])), (200, Some(8)));
+    assert_eq!(gateway.get("/", &[("cookie", "sessions=key-1")]).status, 401);
+    assert_eq!(gateway.get("/", &[("cookie", "session=nobodys")]).status, 401);
+    let twice = [("cookie", "session=key-1"), ("cookie", "session=other")];
+    assert_eq!(gateway.get("/", &twice).status, 400);
+}
+
+#[test]
+fn a_key_may_be_a_user_with_its_password() {
+    let origin = Origin::start();
+    let gateway = gateway(&origin, "[{ basic: true }]");
+    // ana:secret
+    assert_eq!(told(&gateway.get("/", &[("authorization", "Basic YW5hOnNlY3JldA==")])), (200, Some(9)));
+    assert_eq!(told(&gateway.get("/", &[("authorization", "bASIC  YW5hOnNlY3JldA==")])), (200, Some(8)));
+    // key-1: as the name of a user, as `curl -u key-1:` sends it
+    assert_eq!(told(&gateway.get("/", &[("authorization", "Basic a2V5LTE6")])), (200, Some(9)));
+    // ana:wrong, ana:secret2, :, :secret, secret, not base64, nothing
+    for wrong in ["YW5hOndyb25n", "YW5hOnNlY3JldDI=", "Og==", "OnNlY3JldA==", "c2VjcmV0", "%%%", "YW5hOnNlY3JldA"] {
+        let response = gateway.get("/", &[("authorization", &format!("Basic {wrong}"))]);
+        assert_eq!(response.status, 401, "{wrong}");
+        assert_eq!(response.field("www-authenticate"), Some("Basic realm=\"api\", charset=\"UTF-8\""));
+        assert!(!response.text().contains("secret"));
+    }
+    assert_eq!(gateway.get("/", &[("authorization", "Bearer ana:secret")]).status, 401);
+    assert_eq!(origin.count(), 3);
+}
+
+#[test]
+fn the_first_source_that_is_there_counts_and_no_other() {
+    let origin = Origin::start();
+    let gateway = gateway(&origin, "[{ header: x-api-key }, { query: key }, { bearer: true }, { basic: true }]");
+    let all = [("x-api-key", "key-1"), ("authorization", "Basic YW5hOnNlY3JldA==")];
+    assert_eq!(told(&gateway.get("/?key=key+2%26%3D", &all)), (200, Some(9)), "acme");
+    assert_eq!(told(&gateway.get("/?key=key+2%26%3D", &all[1..])), (200, Some(19)), "globex");
+    assert_eq!(told(&gateway.get("/", &all[1..])), (200, Some(9)), "ana");
+    let wrong_first = [("x-api-key", "nobodys"), ("authorization", "Basic YW5hOnNlY3JldA==")];
+    assert_eq!(gateway.get("/", &wrong_first).status, 401, "a right one behind a wrong one does not help");
+    let challenges = gateway.get("/", &[]);
+    assert_eq!(challenges.head.all("www-authenticate"), ["Bearer", "Basic realm=\"api\", charset=\"UTF-8\""]);
+}
+
+#[test]
+fn a_credential_that_is_there_twice_is_refused() {
+    let origin = Origin::start();
+    let gateway = gateway(&origin, "[{ header: x-api-key }, { bearer: true }]");
+    let header_twice = [("x-api-key", "key-1"), ("X-API-Key", "nobodys")];
+    assert_eq!(gateway.get("/", &header_twice).status, 400);
+    let bearer_twice = [("authorization", "Bearer key-1"), ("authorization", "Basic x")];
+    assert_eq!(gateway.get("/", &bearer_twice).status, 400);
+    assert_eq!(origin.count(), 0);
+    let other_twice = [("x-api-key", "key-1"), ("authorization", "a"), ("authorization", "b")];
+    assert_eq!(gateway.get("/", &other_twice).status, 200, "what is not looked at may be there twice");
+}
+
+#[test]
+fn no_credential_shows_in_answers_logs_or_metrics() {
+    let origin = Origin::start();
+    let gateway = gateway(
+        &origin,
+        "[{ header: x-api-key }, { query: api_key }, { cookie: session }, { bearer: true }, { basic: true }]",
+    );
+    // canary-basic:canary-password
+    let basic = "Basic Y2FuYXJ5LWJhc2ljOmNhbmFyeS1wYXNzd29yZA==";
+    let mut said = String::new();
+    for (target, fields) in [
+        ("/", [("x-api-key", "canary-header")].as_slice()),
+        ("/?api_key=canary-query", &[]),
+        ("/", &[("cookie", "session=canary-cookie")]),
+        ("/", &[("authorization", "Bearer canary-bearer")]),
+        ("/", &[("authorization", basic)]),
+        ("/", &[("x-api-key", "canary-header"), ("x-api-key", "canary-header")]),
+    ] {
+        let response = gateway.get(target, fields);
+        assert!([400, 401].contains(&response.status), "{response:?}");
+        said += &format!("{:?}{}", response.head, response.text());
+    }
+    gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "all"), ("code", "400")], 1.0);
+    gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "all"), ("code", "401")], 5.0);
+    for page in ["/metrics", "/status"] {
+        said += &gateway.admin_get(page).text();
+    }
+    said += &gateway.process.stderr();
+    said += &gateway.process.stdout();
+    assert!(said.contains("credential_unknown"), "the log is looked at: {said}");
+    assert!(!said.contains("canary") && !said.contains("Y2FuYXJ5"), "{said}");
+}
