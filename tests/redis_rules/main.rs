@@ -3,6 +3,7 @@
 //! `SEED=` sets the first case, `CASES=` how many there are of each kind.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
+#![allow(clippy::disallowed_methods, reason = "waits for a real server with a deadline")]
 
 #[path = "../algorithms/limit.rs"]
 #[allow(dead_code, reason = "made for more tests than these")]

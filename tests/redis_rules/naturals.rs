@@ -1,7 +1,5 @@
 //! The whole numbers of the script against those of Rust.
 
-use std::fmt::Write as _;
-
 use crate::random::Random;
 use crate::server::Server;
 
@@ -37,19 +35,21 @@ fn some(random: &mut Random) -> u128 {
 }
 
 fn expected(a: u128, b: u128) -> String {
-    let mut text = format!("{a} {} {} ", a + b, a.saturating_sub(b));
-    let _ = match a.checked_mul(b) {
-        Some(product) => write!(text, "{product} "),
-        None => write!(text, "? "),
-    };
-    let _ = match b {
-        0 => write!(text, "- - "),
-        b => write!(text, "{} {} ", a / b, a % b),
+    let product = a.checked_mul(b).map_or("?".to_owned(), |product| product.to_string());
+    let (quotient, rest) = match b {
+        0 => ("-".to_owned(), "-".to_owned()),
+        b => ((a / b).to_string(), (a % b).to_string()),
     };
     let double = a as f64;
     let divisor = tollgate::units::greatest_common_divisor(a, b);
-    let _ = write!(text, "{} {} {} {double:.0} {double:.0} {divisor}", a < b, a == b, a.min(u64::MAX.into()));
-    text
+    format!(
+        "{a} {} {} {product} {quotient} {rest} {} {} {} {double:.0} {double:.0} {divisor}",
+        a + b,
+        a.saturating_sub(b),
+        a < b,
+        a == b,
+        a.min(u64::MAX.into()),
+    )
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! One call of a walk, and whether it brought about what it should.
 
-use std::fmt::Write as _;
-
 use tollgate::algorithm::{AllCharged, Headroom, Manner, Rule};
 use tollgate::store::redis::{Beside, Bucket, Call, Clock, Encoded, Shared, encode};
 use tollgate::units::{LimitKey, Nanos};
@@ -103,8 +101,7 @@ impl Step {
     pub(crate) fn describe(&self) -> String {
         let mut text = format!("{:?} at {}:", self.call, self.now);
         for asked in &self.asked {
-            let _ = write!(
-                text,
+            let one = format!(
                 " {} {} [{}] cost {} {:?} {:?};",
                 asked.name,
                 asked.shared.rule().words(),
@@ -113,6 +110,7 @@ impl Step {
                 asked.manner,
                 asked.full_at
             );
+            text.push_str(&one);
         }
         text
     }
