@@ -293,7 +293,7 @@ const STEPS: usize = 60;
 
 /// Walks under limits of these algorithms together.
 fn walk(redis: &mut Scripted, algorithms: &[AlgorithmName], seed: u64) -> u64 {
-    let domain = if seed % 4 == 0 { Domain::Extreme } else { Domain::Ordinary };
+    let domain = if seed.is_multiple_of(4) { Domain::Extreme } else { Domain::Ordinary };
     let Some(mut walk) = Walk::new(algorithms, domain, seed) else { return 0 };
     let steps: Vec<Step> = (0..STEPS).map(|_| walk.step()).collect();
     let calls: Vec<Encoded> = steps.iter().map(Step::encode).collect();
