@@ -39,11 +39,11 @@ pub struct Exponential {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
     /// Tokens per period.
-    rate: f64,
+    pub rate: f64,
     /// When.
-    last: Nanos,
+    pub last: Nanos,
     /// What each token of that request's cost has added to the rate; zero once some of it was taken back.
-    share: f64,
+    pub share: f64,
 }
 
 /// How near to the limit, as a part of it, a measured rate hangs on rounding. Its own error is below 10⁻¹³.
@@ -68,6 +68,11 @@ impl Hash for Exponential {
 }
 
 impl Exponential {
+    /// Tokens per period.
+    pub const fn limit(&self) -> f64 {
+        self.limit
+    }
+
     /// The largest whole cost within the limit.
     const fn whole_limit(&self) -> Cost {
         self.limit as u64
