@@ -4,6 +4,8 @@
 //! instead of stopping at it, and nothing is built unless everything is right. No I/O: the text and the environment
 //! are handed in.
 
+use std::sync::Arc;
+
 use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::{Access, AccessLog, Bypass, ClientAddress, Dialects, Matcher, RequestHead, Ruleset};
 
@@ -185,7 +187,7 @@ fn limits_alone(top: &Section<'_>) -> Option<Limits> {
     top.required("limits", "limits by their names")?;
     let plans = limits::read_plans(top, Setting::Alone);
     let (_, limits) = limits::read(top, &plans, None, Setting::Alone);
-    let limits: Option<Vec<LimitSpec>> = limits.into_iter().map(|limit| limit.map(|limit| limit.spec)).collect();
+    let limits: Option<Vec<LimitSpec>> = limits.into_iter().map(|limit| limit.map(|limit| Arc::unwrap_or_clone(limit.spec))).collect();
     Some(Limits { plans: plans.all().map(str::to_owned).collect(), limits: limits?, warnings: Vec::new() })
 }
 

@@ -3,21 +3,16 @@
 //! Only regular files are read, and none that is too large: a directory, a pipe or a disk full of zeros is an error at
 //! once. What a file held is known by a hash ([`Print`]); its [`Stamp`] tells cheaply that it may hold something else.
 
-use std::collections::BTreeSet;
-use std::ffi::OsString;
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, Metadata, OpenOptions};
 use std::hash::Hasher;
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-/// A file up to this many bytes is read again at every look: some file systems keep times in whole seconds.
-const SMALL: u64 = 1 << 20;
-
-/// The most symbolic links on the way to a file.
-const MOST_LINKS: usize = 40;
+/// How much of a file is read at a time, in bytes.
+const CHUNK: usize = 64 << 10;
 
 /// Why a file is not read, to be said after its name.
 #[derive(Debug, thiserror::Error)]
@@ -75,37 +70,50 @@ pub struct Seen {
 
 /// Reads a file whole, `most` bytes at most.
 pub fn read(path: &Path, most: usize) -> (Result<Vec<u8>, Unreadable>, Seen) {
-    let mut stamp = Stamp::Missing;
-    let bytes = read_stamped(path, most, &mut stamp);
-    let print = match &bytes {
-        Ok(bytes) => Print::Bytes(hash(bytes)),
-        Err(reason) => Print::Unreadable(reason.to_string()),
-    };
-    (bytes, Seen { path: path.to_owned(), most, stamp, print })
+    let mut bytes = Vec::new();
+    let (outcome, seen) = look_through(path, most, |part| bytes.extend_from_slice(part));
+    (outcome.map(|()| bytes), seen)
 }
 
-fn read_stamped(path: &Path, most: usize, stamp: &mut Stamp) -> Result<Vec<u8>, Unreadable> {
+/// Reads a file part by part, `most` bytes at most, of which no more is kept than `take` keeps.
+fn look_through(path: &Path, most: usize, mut take: impl FnMut(&[u8])) -> (Result<(), Unreadable>, Seen) {
+    let (mut stamp, mut hasher) = (Stamp::Missing, SipHasher13::new());
+    let outcome = parts(path, most, &mut stamp, |part| {
+        hasher.write(part);
+        take(part);
+    });
+    let print = match &outcome {
+        Ok(()) => Print::Bytes(hasher.finish128().as_u128()),
+        Err(reason) => Print::Unreadable(reason.to_string()),
+    };
+    (outcome, Seen { path: path.to_owned(), most, stamp, print })
+}
+
+fn parts(path: &Path, most: usize, stamp: &mut Stamp, mut take: impl FnMut(&[u8])) -> Result<(), Unreadable> {
     // Opened without waiting: a pipe would wait for a writer, and is found out below.
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     *stamp = Stamp::of(path);
-    let file = opened?;
+    let mut file = opened?;
     let metadata = file.metadata()?;
     *stamp = Stamp::from(&metadata);
     if let Some(kind) = other_than_file(&metadata) {
         return Err(Unreadable::NoFile(kind));
     }
-    let mut bytes = Vec::new();
-    // One byte more than may be is enough to tell that it is too much.
-    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
-    read_to_end(&file, limit, &mut bytes)?;
-    match bytes.len() > most {
-        true => Err(Unreadable::TooLarge(most)),
-        false => Ok(bytes),
+    let mut chunk = vec![0; CHUNK];
+    let mut total: usize = 0;
+    loop {
+        let length = match file.read(&mut chunk) {
+            Ok(0) => return Ok(()),
+            Ok(length) => length,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error.into()),
+        };
+        total = total.saturating_add(length);
+        if total > most {
+            return Err(Unreadable::TooLarge(most));
+        }
+        take(chunk.get(..length).unwrap_or_default());
     }
-}
-
-fn read_to_end(file: &File, limit: u64, bytes: &mut Vec<u8>) -> io::Result<usize> {
-    file.take(limit).read_to_end(bytes)
 }
 
 /// A hash of `bytes`, the same everywhere.
@@ -134,10 +142,6 @@ impl Stamp {
     pub fn of(path: &Path) -> Self {
         fs::metadata(path).map_or(Self::Missing, |metadata| Self::from(&metadata))
     }
-
-    fn is_small(self) -> bool {
-        matches!(self, Self::There { size, .. } if size <= SMALL)
-    }
 }
 
 impl From<&Metadata> for Stamp {
@@ -154,55 +158,17 @@ impl From<&Metadata> for Stamp {
 // === impl Seen ===
 
 impl Seen {
-    /// Whether the file may have changed, going by its stamp, and by its contents where that costs little.
-    pub fn may_differ(&self) -> bool {
-        let stamp = Stamp::of(&self.path);
-        stamp != self.stamp || (stamp.is_small() && read(&self.path, self.most).1.print != self.print)
-    }
-
     /// The same file as it is now.
+    #[must_use]
     pub fn again(&self) -> Self {
-        read(&self.path, self.most).1
+        look_through(&self.path, self.most, |_| ()).1
     }
 
-    /// Every directory in which something may happen that makes `path` another file: its own, and those of all links on
-    /// the way.
-    pub fn directories(&self) -> BTreeSet<PathBuf> {
-        let mut found = BTreeSet::new();
-        let mut rest: Vec<OsString> = components(&self.path);
-        let mut at = if self.path.is_absolute() { PathBuf::from("/") } else { PathBuf::new() };
-        let mut links = 0;
-        while let Some(component) = rest.pop() {
-            let next = at.join(&component);
-            match fs::read_link(&next) {
-                Ok(target) if links < MOST_LINKS => {
-                    links += 1;
-                    found.insert(or_here(&at));
-                    if target.is_absolute() {
-                        at = PathBuf::from("/");
-                    }
-                    rest.extend(components(&target));
-                }
-                _ if rest.is_empty() => {
-                    found.insert(or_here(&at));
-                }
-                _ => at = next,
-            }
-        }
-        found
+    /// The same file with the stamp that it has now: it is not read.
+    #[must_use]
+    pub fn stamped(&self) -> Self {
+        Self { stamp: Stamp::of(&self.path), ..self.clone() }
     }
-}
-
-/// The names on the way, the last one first.
-fn components(path: &Path) -> Vec<OsString> {
-    let names = path.components().filter(|component| !matches!(component, Component::RootDir | Component::CurDir));
-    let mut names: Vec<OsString> = names.map(|component| component.as_os_str().to_owned()).collect();
-    names.reverse();
-    names
-}
-
-fn or_here(directory: &Path) -> PathBuf {
-    if directory.as_os_str().is_empty() { PathBuf::from(".") } else { directory.to_owned() }
 }
 
 #[cfg(test)]

@@ -257,10 +257,15 @@ impl Arguments {
         matches!(self.find(name), Some(Value::CustomersTimeZone))
     }
 
+    /// Whether any value depends on the customer's own time zone.
+    pub fn has_customers_zone(&self) -> bool {
+        self.0.iter().any(|(_, value)| matches!(value, Value::CustomersTimeZone))
+    }
+
     /// These values for a customer in `zone`; `None` if no value depends on it.
     pub fn in_zone(&self, zone: &jiff::tz::TimeZone) -> Option<Self> {
         let depends = |value: &Value| matches!(value, Value::CustomersTimeZone);
-        self.0.iter().any(|(_, value)| depends(value)).then(|| {
+        self.has_customers_zone().then(|| {
             let of_customer = |(name, value): &(&'static str, Value)| match depends(value) {
                 true => (*name, Value::TimeZone(zone.clone())),
                 false => (*name, value.clone()),

@@ -109,7 +109,7 @@ pub(super) fn parse(text: &str, findings: &Findings) -> Option<Rc<Node>> {
 
 /// Counts what the parser reads before its next event; false when that is too much, which ends the text for it.
 fn is_near(c: char, ahead: &Cell<usize>) -> bool {
-    if ",:-?*&![]{}".contains(c) {
+    if matches!(c, ',' | ':' | '-' | '?' | '*' | '&' | '!' | '[' | ']' | '{' | '}') {
         ahead.set(ahead.get().saturating_add(1));
     }
     ahead.get() <= MAX_AHEAD

@@ -1,5 +1,7 @@
 //! `limits:` and `plans:`.
 
+use std::sync::Arc;
+
 use crate::algorithm::{AlgorithmName, Arguments, MAX_WAIT, Rule};
 use crate::config::candidate::{self, Candidate};
 use crate::config::names::Names;
@@ -42,7 +44,7 @@ const LARGE_STATE: u64 = 1 << 20;
 
 /// A limit that was read: as written, and as requests meet it (where all of it could be understood).
 pub(super) struct Checked {
-    pub(super) spec: LimitSpec,
+    pub(super) spec: Arc<LimitSpec>,
     pub(super) limit: Option<Limit>,
     /// What is tried out beside it.
     pub(super) candidate: Option<Candidate>,
@@ -182,7 +184,7 @@ impl<'a> Reader<'_, 'a> {
             section.get_with("candidate", |field| candidate::read(field, algorithm, others.max_wait.as_ref(), setting));
         let largest_cost = others.cost.as_ref().map_or(0, |(cost, charge)| cost::largest(cost, charge));
         let limit = others.limit(self.name, algorithm, terms);
-        Some(Checked { spec, limit, candidate: candidate?, largest_cost })
+        Some(Checked { spec: Arc::new(spec), limit, candidate: candidate?, largest_cost })
     }
 
     fn algorithm(&self, section: &Section<'a>) -> Option<AlgorithmName> {
@@ -294,8 +296,7 @@ impl<'a> Reader<'_, 'a> {
     fn warn_of_queues(&self, spec: &LimitSpec) {
         let delays = |arguments: &Arguments| arguments.has("delay_after");
         let queues = spec.algorithm.as_str() == "leaky_queue"
-            || delays(&spec.base)
-            || spec.plans.iter().any(|(_, plan)| matches!(plan, PlanSpec::Arguments(own) if delays(own)));
+            || spec.all_arguments().any(delays);
         if queues {
             self.field.findings().add(
                 Problem::warning(self.field.key_place(), "has no `max_wait`: what would have to wait is denied")

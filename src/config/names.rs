@@ -61,15 +61,15 @@ impl Names {
     /// The position of the name that is `field`'s value, which counts as used from here on.
     pub(super) fn resolve(&self, field: &Field<'_>) -> Option<usize> {
         let word = field.word(&format!("the name of {}", self.what))?;
-        self.find(&word.text, field, Problem::error(field.place(), "").found(field.describe()))
+        self.find(&word.text, field, || Problem::error(field.place(), "").found(field.describe()))
     }
 
     /// The position of `name`, which is the name of `field`.
     pub(super) fn resolve_key(&self, name: &str, field: &Field<'_>) -> Option<usize> {
-        self.find(name, field, Problem::error(field.key_place(), ""))
+        self.find(name, field, || Problem::error(field.key_place(), ""))
     }
 
-    fn find(&self, name: &str, field: &Field<'_>, problem: Problem) -> Option<usize> {
+    fn find(&self, name: &str, field: &Field<'_>, problem: impl FnOnce() -> Problem) -> Option<usize> {
         if let Some(position) = self.positions.get(name) {
             if let Some(used) = self.used.borrow_mut().get_mut(*position) {
                 *used = true;
@@ -86,7 +86,7 @@ impl Names {
         };
         let message = format!("is not the name of {}", self.what);
         let hint = field.findings().suggest(name, self.all());
-        field.fail(Problem { message, ..problem }.expected(expected).hint(hint))
+        field.fail(Problem { message, ..problem() }.expected(expected).hint(hint))
     }
 
     /// The names that nothing referred to, and where they stand.

@@ -1,10 +1,11 @@
 //! What a directory says about a customer, read with the words of this configuration.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 
-use crate::algorithm::Rule;
+use crate::algorithm::{Arguments, Rule};
 use crate::config::findings::Findings;
 use crate::config::limits::Checked;
 use crate::config::names::Names;
@@ -19,12 +20,34 @@ use crate::ruleset::limit::{LimitId, OwnTerm, OwnTerms, PlanId};
 use crate::ruleset::own::{Misread, OwnTermsReader};
 use crate::units::Cost;
 
-/// The plans and limits of a configuration, as a directory's rows refer to them.
+/// The plans and limits of a configuration, as a directory's rows refer to them. Cheap to clone.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Overrides {
+pub struct Overrides(Arc<Words>);
+
+#[derive(Debug, PartialEq)]
+struct Words {
     plans: Vec<String>,
-    /// With the most that a request is known to take; `None` where they cannot be told because the configuration is wrong: then nothing is said of overrides.
-    limits: Option<Vec<(LimitSpec, Cost)>>,
+    /// The positions of plans by their names: a directory may have a million rows.
+    plan_ids: HashMap<String, PlanId>,
+    /// `None` where they cannot be told because the configuration is wrong: then nothing is said of overrides.
+    limits: Option<KnownLimits>,
+}
+
+#[derive(Debug, PartialEq)]
+struct KnownLimits {
+    /// At the limits' positions.
+    limits: Vec<KnownLimit>,
+    /// The positions of limits by their names.
+    positions: HashMap<String, usize>,
+}
+
+#[derive(Debug, PartialEq)]
+struct KnownLimit {
+    spec: Arc<LimitSpec>,
+    /// The most that a request is known to take.
+    largest_cost: Cost,
+    /// Whether some of its plans count by the customer's own time zone.
+    zoned: bool,
 }
 
 const OVERRIDES: &str = "limits by their names, each with its parameters or `unlimited`";
@@ -32,26 +55,39 @@ const OVERRIDES: &str = "limits by their names, each with its parameters or `unl
 impl Overrides {
     /// For these plans, and these limits at their positions.
     pub(super) fn new(plans: &Names, limits: &[Option<Checked>]) -> Self {
-        let limits =
-            limits.iter().map(|limit| limit.as_ref().map(|limit| (limit.spec.clone(), limit.largest_cost))).collect();
-        Self { plans: plans.all().map(str::to_owned).collect(), limits }
+        let known = |limit: &Option<Checked>| {
+            let Checked { spec, largest_cost, .. } = limit.as_ref()?;
+            let zoned = spec.all_arguments().any(Arguments::has_customers_zone);
+            Some(KnownLimit { spec: Arc::clone(spec), largest_cost: *largest_cost, zoned })
+        };
+        let limits: Option<Vec<KnownLimit>> = limits.iter().map(known).collect();
+        let limits = limits.map(|limits| {
+            let positions = limits.iter().enumerate().map(|(position, limit)| (limit.spec.name.clone(), position));
+            KnownLimits { positions: positions.collect(), limits }
+        });
+        Self::with(plans, limits)
     }
 
     /// For these plans, with limits of which nothing is known.
     pub(super) fn of_plans(plans: &Names) -> Self {
-        Self { plans: plans.all().map(str::to_owned).collect(), limits: None }
+        Self::with(plans, None)
+    }
+
+    fn with(plans: &Names, limits: Option<KnownLimits>) -> Self {
+        let plan_ids = plans.all().enumerate().map(|(position, name)| (name.to_owned(), PlanId(position)));
+        Self(Arc::new(Words { plan_ids: plan_ids.collect(), plans: plans.all().map(str::to_owned).collect(), limits }))
     }
 
     /// The arguments that `limit` has for `plan`; its own where the plan is unlimited.
     fn inherited(&self, limit: &LimitSpec, plan: PlanId) -> Parameters<'static> {
-        let name = self.plans.get(plan.0).map(String::as_str);
+        let name = self.0.plans.get(plan.0).map(String::as_str);
         Parameters::known(limit.arguments(name).unwrap_or(&limit.base).clone())
     }
 
     /// What `field` makes of `limit` for a customer on `plan`.
     fn term(
         &self,
-        (limit, largest_cost): &(LimitSpec, Cost),
+        KnownLimit { spec: limit, largest_cost, .. }: &KnownLimit,
         plan: PlanId,
         zone: Option<&TimeZone>,
         field: &Field<'_>,
@@ -72,9 +108,10 @@ impl Overrides {
     }
 
     /// What `limit` asks of a customer on `plan` who has a time zone and no overrides, where that makes a difference.
-    fn zoned(&self, limit: &LimitSpec, plan: PlanId, zone: Option<&TimeZone>) -> Option<OwnTerm> {
+    fn zoned(&self, limit: &KnownLimit, plan: PlanId, zone: Option<&TimeZone>) -> Option<OwnTerm> {
+        let limit = zone.and(limit.zoned.then_some(&limit.spec))?;
         // a plan that is not under the limit has no windows either
-        limit.arguments(self.plans.get(plan.0).map(String::as_str))?;
+        limit.arguments(self.0.plans.get(plan.0).map(String::as_str))?;
         let base = self.inherited(limit, plan);
         let overlay = Overlay { algorithm: limit.algorithm, base: &base, plan: None };
         in_zone(limit, &overlay, zone).map(|rule| OwnTerm::Rule(Arc::new(rule)))
@@ -88,9 +125,8 @@ fn in_zone(limit: &LimitSpec, overlay: &Overlay<'_, '_>, zone: Option<&TimeZone>
 
 impl OwnTermsReader for Overrides {
     fn plan(&self, name: &str) -> Result<PlanId, Misread> {
-        let position = self.plans.iter().position(|plan| plan == name);
-        position.map(PlanId).ok_or_else(|| {
-            let near = suggest::nearest(name, self.plans.iter().map(String::as_str));
+        self.0.plan_ids.get(name).copied().ok_or_else(|| {
+            let near = suggest::nearest(name, self.0.plans.iter().map(String::as_str));
             Misread {
                 path: String::new(),
                 message: "is not the name of a plan".to_owned(),
@@ -112,17 +148,20 @@ impl OwnTermsReader for Overrides {
     }
 
     fn terms(&self, plan: PlanId, zone: Option<&TimeZone>, overrides: Option<&str>) -> Result<OwnTerms, Vec<Misread>> {
-        let Some(limits) = &self.limits else { return Ok(OwnTerms::default()) };
+        let Some(known) = &self.0.limits else { return Ok(OwnTerms::default()) };
+        if zone.is_none() && overrides.is_none() {
+            return Ok(OwnTerms::default());
+        }
         let findings = Findings::new("");
-        let mut own: Vec<Option<OwnTerm>> = vec![None; limits.len()];
+        let mut own: Vec<Option<OwnTerm>> = vec![None; known.limits.len()];
         if let Some(text) = overrides {
-            self.read(text, limits, &findings, |position, limit, field| {
+            known.read(text, &findings, |position, limit, field| {
                 if let Some(place) = own.get_mut(position) {
                     *place = self.term(limit, plan, zone, field);
                 }
             });
         }
-        for ((limit, _), place) in limits.iter().zip(&mut own) {
+        for (limit, place) in known.limits.iter().zip(&mut own) {
             *place = place.take().or_else(|| self.zoned(limit, plan, zone));
         }
         let own = own.into_iter().enumerate().filter_map(|(position, term)| Some((LimitId(position), term?)));
@@ -133,14 +172,13 @@ impl OwnTermsReader for Overrides {
     }
 }
 
-impl Overrides {
+impl KnownLimits {
     /// Hands each limit that `text` names to `take`, with its position and what stands there.
     fn read(
         &self,
         text: &str,
-        limits: &[(LimitSpec, Cost)],
         findings: &Findings,
-        mut take: impl FnMut(usize, &(LimitSpec, Cost), &Field<'_>),
+        mut take: impl FnMut(usize, &KnownLimit, &Field<'_>),
     ) {
         let Some(root) = document::parse(text, findings) else { return };
         let context = Context { findings, environment: &|_| None };
@@ -151,7 +189,8 @@ impl Overrides {
         }
         let Some(section) = root.mapping(OVERRIDES) else { return };
         for (name, field) in section.fields() {
-            match limits.iter().enumerate().find(|(_, (limit, _))| limit.name == name) {
+            let position = self.positions.get(name).copied();
+            match position.and_then(|position| Some((position, self.limits.get(position)?))) {
                 Some((position, limit)) => take(position, limit, &field),
                 None => {
                     let mut place = field.key_place();
@@ -159,7 +198,7 @@ impl Overrides {
                         // somebody may have put a credential into the wrong column
                         "*".clone_into(&mut place.path);
                     }
-                    let near = findings.suggest(name, limits.iter().map(|(limit, _)| limit.name.as_str()));
+                    let near = findings.suggest(name, self.limits.iter().map(|limit| limit.spec.name.as_str()));
                     findings.add(
                         Problem::error(place, "is not the name of a limit")
                             .expected("one of the `limits` of the configuration")

@@ -28,8 +28,37 @@ pub(super) struct Field<'a> {
     node: &'a Node,
     /// Where its name stands; the value itself where it has none.
     key_mark: Mark,
-    path: String,
+    path: Path<'a>,
     secret: bool,
+}
+
+/// The way to a value, which is written out for findings only.
+#[derive(Clone, Default)]
+struct Path<'a>(Option<Rc<Step<'a>>>);
+
+struct Step<'a> {
+    above: Path<'a>,
+    below: Below<'a>,
+}
+
+/// What is one step below.
+enum Below<'a> {
+    Key(&'a str),
+    Item(usize),
+}
+
+impl<'a> Path<'a> {
+    fn to(&self, below: Below<'a>) -> Self {
+        Self(Some(Rc::new(Step { above: self.clone(), below })))
+    }
+
+    fn written(&self) -> String {
+        match self.0.as_deref() {
+            None => String::new(),
+            Some(Step { above, below: Below::Key(key) }) => document::join(&above.written(), key),
+            Some(Step { above, below: Below::Item(position) }) => document::item(&above.written(), *position),
+        }
+    }
 }
 
 /// A single value.
@@ -42,7 +71,7 @@ pub(super) struct Word<'a> {
 impl<'a> Field<'a> {
     /// The whole document.
     pub(super) fn root(context: &'a Context<'a>, node: &'a Node) -> Self {
-        Self { context, node, key_mark: node.mark, path: String::new(), secret: false }
+        Self { context, node, key_mark: node.mark, path: Path::default(), secret: false }
     }
 
     /// The same field, whose value must never be shown.
@@ -58,12 +87,12 @@ impl<'a> Field<'a> {
 
     /// Where the value stands.
     pub(super) fn place(&self) -> Place {
-        self.findings().place(self.node.mark, &self.path)
+        self.findings().place(self.node.mark, &self.path.written())
     }
 
     /// Where its name stands.
     pub(super) fn key_place(&self) -> Place {
-        self.findings().place(self.key_mark, &self.path)
+        self.findings().place(self.key_mark, &self.path.written())
     }
 
     /// An error about the value, which says what was found.
@@ -190,7 +219,7 @@ impl<'a> Field<'a> {
             return None;
         };
         let field = |(position, node): (usize, &'a Rc<Node>)| {
-            let path = document::item(&self.path, position);
+            let path = self.path.to(Below::Item(position));
             Self { context: self.context, node, key_mark: node.mark, path, secret: self.secret }
         };
         Some(items.iter().enumerate().map(field).collect())
@@ -220,7 +249,8 @@ impl<'a> Field<'a> {
 
     /// A mapping of these names; `later` are names that a later version will know. Unknown names are errors.
     pub(super) fn section(&self, keys: &[&str], later: &[&str]) -> Option<Section<'a>> {
-        let section = self.mapping(&format!("a mapping of {}", words::all_of(keys.iter().copied())))?;
+        let expected = || format!("a mapping of {}", words::all_of(keys.iter().copied()));
+        let section = self.mapping_if().or_else(|| self.wrong_shape(&expected()))?;
         section.refuse_others(keys, later);
         Some(section)
     }
@@ -269,7 +299,7 @@ impl<'a> Section<'a> {
             context: self.field.context,
             node: &entry.value,
             key_mark: entry.key_mark,
-            path: document::join(&self.field.path, &entry.key),
+            path: self.field.path.to(Below::Key(&entry.key)),
             secret: self.field.secret,
         }
     }
@@ -325,7 +355,6 @@ impl<'a> Section<'a> {
 
     /// Refuses all names but `keys`; those of `later` as not there yet.
     pub(super) fn refuse_others(&self, keys: &[&str], later: &[&str]) {
-        let absent: Vec<&str> = keys.iter().copied().filter(|key| !self.has(key)).collect();
         let findings = self.field.findings();
         for entry in self.entries.iter().filter(|entry| !keys.contains(&entry.key.as_str())) {
             if findings.only_counts() {
@@ -334,13 +363,13 @@ impl<'a> Section<'a> {
             let (key, mut field) = (entry.key.as_str(), self.entry(entry));
             if words::may_be_secret(key) {
                 // somebody may have written credentials as names
-                field.path = document::join(&self.field.path, "*");
+                field.path = self.field.path.to(Below::Key("*"));
             }
             if later.contains(&key) {
                 findings.add(Problem::error(field.key_place(), words::NOT_YET));
                 continue;
             }
-            let near = findings.near_miss(key, absent.iter().copied());
+            let near = findings.near_miss(key, keys.iter().copied().filter(|key| !self.has(key)));
             self.misspelt.borrow_mut().extend(near.map(str::to_owned));
             findings.add(
                 Problem::error(field.key_place(), "is unknown here")

@@ -40,6 +40,15 @@ impl LimitSpec {
         }
     }
 
+    /// The limit's own parameters and those of all plans that it names.
+    pub fn all_arguments(&self) -> impl Iterator<Item = &Arguments> {
+        let plans = self.plans.iter().filter_map(|(_, plan)| match plan {
+            PlanSpec::Unlimited => None,
+            PlanSpec::Arguments(arguments) => Some(arguments),
+        });
+        std::iter::once(&self.base).chain(plans)
+    }
+
     /// The rule for `plan`; `None` if it is unlimited.
     ///
     /// Errors: the limit does not name the plan, and its own parameters are incomplete.

@@ -46,14 +46,16 @@ pub(super) enum Asks<'a> {
 impl<'a> Asks<'a> {
     /// Reads `unlimited` or a mapping of parameters of `algorithm`.
     pub(super) fn read(field: &Field<'a>, algorithm: AlgorithmName) -> Self {
-        let expected = format!("`unlimited`, or a mapping: {}", takes(algorithm));
-        let known: Vec<&str> = algorithm.parameters().iter().map(|parameter| parameter.name).collect();
-        let asks = match field.is_word() {
-            true => field.choice_or(&[("unlimited", ())], &[], &expected).map(|()| Self::Unlimited),
-            false => field.mapping(&expected).map(|section| {
+        let asks = match field.mapping_if() {
+            Some(section) => {
+                let known: Vec<&str> = algorithm.parameters().iter().map(|parameter| parameter.name).collect();
                 section.refuse_others(&known, &[]);
-                Self::Parameters(Parameters::read(&section, algorithm))
-            }),
+                Some(Self::Parameters(Parameters::read(&section, algorithm)))
+            }
+            None => {
+                let expected = format!("`unlimited`, or a mapping: {}", takes(algorithm));
+                field.choice_or(&[("unlimited", ())], &[], &expected).map(|()| Self::Unlimited)
+            }
         };
         asks.unwrap_or(Self::Broken)
     }

@@ -1,8 +1,8 @@
 //! Reloading: who asks for it, what is read, and the one swap that puts it in force.
 //!
-//! Files are looked at again and again, and what they held decides whether anything changed; what the system tells of
-//! them only makes that happen sooner. A file that is being written is read once it has been left alone for a moment.
-//! Everything is read and built beside the requests; what is wrong anywhere changes nothing.
+//! Files are looked at again and again, and what they held decides whether anything changed. A file that is being written
+//! is read once it has been left alone for a moment. Everything is read and built beside the requests; what is wrong
+//! anywhere changes nothing.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc::Receiver;
-use tokio::task::{JoinError, spawn_blocking};
+use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 mod watch;
@@ -19,7 +19,7 @@ mod watch;
 use watch::{Pools, Watch};
 
 use crate::admin::reloads::{Asked, Attempt, Outcome, Reloads, Trigger};
-use crate::files::{Print, Seen, Stamp};
+use crate::files::{Print, Seen};
 use crate::proxy::Gateway;
 use crate::proxy::live::Live;
 pub use crate::proxy::live::Rules;
@@ -29,12 +29,8 @@ use crate::ruleset::changes::{self, LimitChange};
 use crate::telemetry::Telemetry;
 use crate::units::Nanos;
 
-/// How often files are looked at, whatever the system tells of them.
-const LOOK: Duration = Duration::from_secs(1);
-/// How long files have to be left alone before they are read.
-const QUIET: Duration = Duration::from_millis(100);
-/// The least time between two looks for the sake of what the system tells.
-const PAUSE: Duration = Duration::from_millis(20);
+/// How often what was in force before is asked whether a request still holds it.
+const TIDY: Duration = Duration::from_secs(1);
 /// How long new upstream nodes may take to get an address before the swap.
 const RESOLVE: Nanos = Nanos::from_secs(1);
 
@@ -111,32 +107,25 @@ impl Reloader {
     pub(super) async fn run(mut self) {
         let mut pools = Pools::default();
         pools.follow(&self.gateway);
-        let mut watch = Watch::new();
-        watch.follow(&self.files);
-        let mut unsettled: Option<Vec<Stamp>> = None;
-        let mut next_look = Box::pin(sleep(LOOK));
+        let mut watch = Watch::default();
+        let mut next_look = Box::pin(sleep(watch.pause()));
+        let mut next_tidy = Box::pin(sleep(TIDY));
         loop {
             let (trigger, answers) = tokio::select! {
                 asked = self.asked.recv() => match asked {
                     Some(asked) => self.all_asked(asked),
                     None => return,
                 },
-                () = watch.told() => {
-                    sleep(PAUSE).await;
-                    let (seen, changed) = self.look(unsettled.is_none()).await;
-                    if changed && unsettled.as_ref() != Some(&seen) {
-                        unsettled = Some(seen);
-                        next_look.set(sleep(QUIET));
-                    }
+                () = &mut next_tidy => {
+                    self.tidy().await;
+                    next_tidy.set(sleep(TIDY));
                     continue;
                 }
                 () = &mut next_look => {
-                    self.tidy().await;
-                    let (seen, changed) = self.look(unsettled.is_none()).await;
-                    let quiet = unsettled.as_ref() == Some(&seen);
-                    unsettled = changed.then_some(seen);
-                    next_look.set(sleep(if changed { QUIET } else { LOOK }));
-                    if !quiet || !changed {
+                    let seen = self.look(watch.is_close()).await;
+                    let is_quiet = watch.saw(seen, &self.files);
+                    next_look.set(sleep(watch.pause()));
+                    if !is_quiet {
                         continue;
                     }
                     (Trigger::File, Vec::new())
@@ -150,9 +139,8 @@ impl Reloader {
                 }
                 pools.follow(&self.gateway);
             }
-            watch.follow(&self.files);
-            unsettled = None;
-            next_look.set(sleep(LOOK));
+            watch.restart();
+            next_look.set(sleep(watch.pause()));
         }
     }
 
@@ -165,25 +153,17 @@ impl Reloader {
         (first.trigger, answers)
     }
 
-    /// The stamps of all files, and whether a file may have changed. `closely`: also where its stamp is the same.
-    async fn look(&self, closely: bool) -> (Vec<Stamp>, bool) {
+    /// The files as they are now. `closely`: read, not only looked at from outside.
+    async fn look(&self, closely: bool) -> Vec<Seen> {
         let files = self.files.clone();
-        let look = move || {
-            let stamps: Vec<Stamp> = files.iter().map(|file| Stamp::of(&file.path)).collect();
-            let differs = |(file, stamp): (&Seen, &Stamp)| file.stamp != *stamp || (closely && file.may_differ());
-            let changed = files.iter().zip(&stamps).any(differs);
-            (stamps, changed)
-        };
+        let look = move || files.iter().map(if closely { Seen::again } else { Seen::stamped }).collect();
         // Nothing in there panics; if it did, nothing would have changed.
-        spawn_blocking(look).await.unwrap_or_default()
+        spawn_blocking(look).await.unwrap_or_else(|_| self.files.clone())
     }
 
-    /// Reads the files that may have changed; whether any holds something else.
+    /// Reads the files; whether any holds something else.
     async fn has_other_contents(&mut self) -> bool {
-        let files = self.files.clone();
-        let read =
-            move || files.iter().map(|file| if file.may_differ() { file.again() } else { file.clone() }).collect();
-        let Ok(files): Result<Vec<Seen>, JoinError> = spawn_blocking(read).await else { return false };
+        let files = self.look(true).await;
         let differs = prints(&files) != prints(&self.files);
         self.files = files;
         differs

@@ -178,6 +178,42 @@ limits:
 }
 
 #[test]
+fn changed_parameters_beside_a_broken_directory_change_nothing() {
+    let origin = Origin::start();
+    let config = |burst: u32| {
+        format!(
+            "{}customers: {{ identify: [{{ header: x-api-key }}], directory: {{ file: customers.csv }}, anonymous: {{ plan: free }} }}
+plans: [free]
+limits:
+  guard: {{ algorithm: gcra, rate: 1/d, burst: {burst}, key: customer }}
+{ALL_GUARDED}",
+            origin.upstream()
+        )
+    };
+    let customers = |burst: &str| {
+        format!("credential,customer,plan,overrides\nk,acme,free,{{guard: {{burst: {burst}}}}}\nl,globex,free,\n")
+    };
+    let gateway = Gateway::start_with(&config(2), &[("customers.csv", &customers("7"))], &[]);
+    let has_burst = |key: &str, burst: u32| {
+        let answer = gateway.get("/", &[("x-api-key", key)]);
+        answer.field("ratelimit-policy").unwrap().contains(&format!("q={burst};"))
+    };
+    assert!(has_burst("k", 7) && has_burst("l", 2));
+
+    gateway.folder.write("customers.csv", &customers("lots"));
+    gateway.rewrite(&config(3));
+    let answer = gateway.reload();
+    assert_eq!(answer.status, 422);
+    let errors = answer.json()["errors"].to_string();
+    assert!(errors.contains("customers.csv:2") && errors.contains("guard.burst"), "{errors}");
+    assert!(has_burst("k", 7) && has_burst("l", 2));
+
+    gateway.folder.write("customers.csv", &customers("8"));
+    gateway.wait_for_metric("tollgate_config_last_reload_successful", &[], 1.0);
+    assert!(has_burst("k", 8) && has_burst("l", 3), "both come into force together");
+}
+
+#[test]
 fn a_route_that_is_gone_is_not_found_while_its_request_ends_as_it_began() {
     let (command, commands) = channel::<&'static [u8]>();
     let commands = Mutex::new(commands);

@@ -20,14 +20,43 @@ struct Frame {
 enum FrameKind {
     Sequence(Vec<Rc<Node>>),
     Mapping {
-        entries: Vec<Entry>,
-        /// The marks of the keys seen.
-        seen: HashMap<String, Mark>,
+        entries: Entries,
         /// The key whose value comes next.
         key: Option<Key>,
         /// What `<<` takes in.
         merged: Vec<Rc<Node>>,
     },
+}
+
+/// The entries of a mapping so far.
+#[derive(Default)]
+struct Entries {
+    list: Vec<Entry>,
+    /// Where each name stands, once there are many.
+    marks: HashMap<String, Mark>,
+}
+
+/// Up to this many names are compared one by one: most mappings are small.
+const FEW: usize = 16;
+
+impl Entries {
+    fn mark_of(&self, name: &str) -> Option<Mark> {
+        match self.marks.is_empty() {
+            true => self.list.iter().find(|entry| entry.key == name).map(|entry| entry.key_mark),
+            false => self.marks.get(name).copied(),
+        }
+    }
+
+    fn push(&mut self, entry: Entry) {
+        self.list.push(entry);
+        let unmarked = match (self.list.len(), self.marks.is_empty()) {
+            (0..=FEW, _) => return,
+            (length, true) => length,
+            (_, false) => 1,
+        };
+        let last = self.list.iter().rev().take(unmarked);
+        self.marks.extend(last.map(|entry| (entry.key.clone(), entry.key_mark)));
+    }
 }
 
 struct Key {
@@ -139,8 +168,7 @@ impl<'f> Builder<'f> {
             }
             Event::MappingStart(anchor, tag) => {
                 self.refuse_tag(tag.is_some(), mark)?;
-                let kind =
-                    FrameKind::Mapping { entries: Vec::new(), seen: HashMap::new(), key: None, merged: Vec::new() };
+                let kind = FrameKind::Mapping { entries: Entries::default(), key: None, merged: Vec::new() };
                 self.open(mark, anchor, kind)
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(),
@@ -200,31 +228,28 @@ impl<'f> Builder<'f> {
         if text.is_empty() {
             return self.refuse(self.problem(mark, "a name is missing before `:`"));
         }
-        let path = self.path();
         let size = Size { nodes: 0, text: text.len() };
         self.count(size, mark)?;
-        let Some(Frame { kind: FrameKind::Mapping { seen, key, .. }, size: frame_size, .. }) = self.stack.last_mut()
-        else {
+        let Some(Frame { kind: FrameKind::Mapping { entries, .. }, .. }) = self.stack.last() else {
             return Some(());
         };
-        frame_size.add(size);
-        let role = match seen.get(&text) {
+        let role = match entries.mark_of(&text) {
             _ if plain && text == "<<" => Role::Merge,
             Some(_) if self.findings.only_counts() => Role::Repeated,
             Some(first) => {
                 self.findings.add(
-                    Problem::error(self.findings.place(mark, &join(&path, &text)), "is given twice")
+                    Problem::error(self.findings.place(mark, &join(&self.path(), &text)), "is given twice")
                         .found(format!("the first on line {}, column {}", first.line, first.column))
                         .expected("each name once"),
                 );
                 Role::Repeated
             }
-            None => {
-                seen.insert(text.clone(), mark);
-                Role::Entry
-            }
+            None => Role::Entry,
         };
-        *key = Some(Key { text, mark, role });
+        if let Some(Frame { kind: FrameKind::Mapping { key, .. }, size: frame_size, .. }) = self.stack.last_mut() {
+            frame_size.add(size);
+            *key = Some(Key { text, mark, role });
+        }
         Some(())
     }
 
@@ -262,18 +287,18 @@ impl<'f> Builder<'f> {
         };
         let content = match kind {
             FrameKind::Sequence(items) => Content::Sequence(items),
-            FrameKind::Mapping { mut entries, mut seen, merged, .. } => {
+            FrameKind::Mapping { mut entries, merged, .. } => {
                 // a name that stands in the mapping itself wins, then the first mapping merged in
                 for mapping in &merged {
                     if let Content::Mapping(more) = &mapping.content {
                         for entry in more {
-                            if seen.insert(entry.key.clone(), entry.key_mark).is_none() {
+                            if entries.mark_of(&entry.key).is_none() {
                                 entries.push(entry.clone());
                             }
                         }
                     }
                 }
-                Content::Mapping(entries)
+                Content::Mapping(entries.list)
             }
         };
         self.finished(Rc::new(Node { mark, content }), size, anchor)

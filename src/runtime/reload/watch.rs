@@ -1,67 +1,75 @@
-//! What is watched between reloads: directories for changes, and the nodes of upstreams.
+//! What is watched between reloads: files, looked at again and again, and the nodes of upstreams.
 
-use std::collections::{BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use notify::event::{AccessKind, AccessMode};
-use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
-use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use crate::files::Seen;
 use crate::proxy::Gateway;
 use crate::proxy::upstream::{Pool, health};
 
-/// Directories in which something may happen to files.
+/// How often files are looked at.
+const LOOK: Duration = Duration::from_millis(250);
+/// How long files have to be left alone before they are read.
+const QUIET: Duration = Duration::from_millis(100);
+/// Every how many looks files are read too for the sake of systems whose stamps are wrong: every ten seconds.
+const SLOW: u64 = 40;
+/// The same, once a second, for so many looks after files were read: some systems keep times in steps of up to two
+/// seconds, and what is written within the same step has the same stamp.
+const FRESH: (u64, u64) = (4, 12);
+
+/// When files are looked at, how closely, and when what is seen of them counts.
+#[derive(Debug, Default)]
 pub(super) struct Watch {
-    watcher: Option<RecommendedWatcher>,
-    directories: BTreeSet<PathBuf>,
-    told: Arc<Notify>,
+    /// Looks since the files were read.
+    looks: u64,
+    /// What a look saw that was not known, until files are left alone.
+    unsettled: Option<Unsettled>,
+}
+
+#[derive(Debug)]
+struct Unsettled {
+    seen: Vec<Seen>,
+    /// Whether it took a close look to see it.
+    close: bool,
 }
 
 impl Watch {
-    /// Watches nothing yet.
-    pub(super) fn new() -> Self {
-        let told = Arc::new(Notify::new());
-        let tell = Arc::clone(&told);
-        let watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
-            if event.is_ok_and(|event| is_change(event.kind)) {
-                tell.notify_one();
-            }
-        });
-        let watcher = watcher
-            .inspect_err(|error| tracing::warn!(%error, "cannot watch files; they are looked at every second"))
-            .ok();
-        Self { watcher, directories: BTreeSet::new(), told }
+    /// How long to wait for the next look.
+    pub(super) const fn pause(&self) -> Duration {
+        if self.unsettled.is_some() { QUIET } else { LOOK }
     }
 
-    /// Watches the directories of `files`, and no others. A directory that was replaced by another is watched anew.
-    pub(super) fn follow(&mut self, files: &[Seen]) {
-        let Some(watcher) = &mut self.watcher else { return };
-        for gone in &self.directories {
-            // Fails where the directory is gone, and its watch with it.
-            drop(watcher.unwatch(gone));
+    /// Whether files are read at the next look, instead of looking at their stamps only.
+    pub(super) fn is_close(&self) -> bool {
+        let next = self.looks.saturating_add(1);
+        let (every, fresh) = FRESH;
+        match &self.unsettled {
+            Some(unsettled) => unsettled.close,
+            None => next.is_multiple_of(if next <= fresh { every } else { SLOW }),
         }
-        self.directories = files.iter().flat_map(Seen::directories).collect();
-        self.directories.retain(|directory| {
-            let watched = watcher.watch(directory, RecursiveMode::NonRecursive);
-            if let Err(error) = &watched {
-                tracing::debug!(%error, directory = %directory.display(), "cannot watch a directory");
-            }
-            watched.is_ok()
-        });
     }
 
-    /// Returns when something happened in one of the directories, once for whatever happened.
-    pub(super) async fn told(&self) {
-        self.told.notified().await;
+    /// Takes what a look saw of the files, of which `known` was known before. True if they may hold something else and
+    /// have been left alone since the last look.
+    pub(super) fn saw(&mut self, seen: Vec<Seen>, known: &[Seen]) -> bool {
+        let close = self.is_close();
+        self.looks = self.looks.saturating_add(1);
+        if seen == known {
+            self.unsettled = None;
+            return false;
+        }
+        let is_quiet = self.unsettled.as_ref().is_some_and(|before| before.seen == seen);
+        self.unsettled = Some(Unsettled { seen, close });
+        is_quiet
     }
-}
 
-/// Whether something may be different now; that files are read tells nothing.
-fn is_change(kind: EventKind) -> bool {
-    !matches!(kind, EventKind::Access(access) if access != AccessKind::Close(AccessMode::Write))
+    /// Begins anew: the files were read.
+    pub(super) fn restart(&mut self) {
+        *self = Self::default();
+    }
 }
 
 /// The background work for the pools in force.
@@ -100,3 +108,6 @@ impl Pools {
             .collect();
     }
 }
+
+#[cfg(test)]
+mod tests;
