@@ -168,7 +168,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(5_000))]
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
 
         #[test]
         fn records_are_those_of_csv_and_can_be_gone_back_to(text in "[ab,\"\r\n \t\u{feff}é]{0,40}") {
