@@ -116,7 +116,7 @@ routes:
     assert_eq!(gateway.get("/", &[FREE]).status, 400, "what reaches the upstream names its tenant");
     let all = vec!["all".to_owned()];
     let per_customer = ("per-customer".to_owned(), all.clone(), 3);
-    assert_eq!(remaining(&report(&gateway, &[FREE])), [per_customer.clone()]);
+    assert_eq!(remaining(&report(&gateway, &[FREE])), std::slice::from_ref(&per_customer));
     let both = [("per-tenant".to_owned(), all, 9), per_customer];
     assert_eq!(remaining(&report(&gateway, &[FREE, ("x-tenant", "t")])), both);
 }
