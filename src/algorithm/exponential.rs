@@ -235,7 +235,7 @@ impl Algorithm for Exponential {
         (rate > 0.0).then_some(Measured { rate, share: 0.0, ..state })
     }
 
-    /// Measured like an admitted request, up to [`MOST_OWED`] tokens per period: a debt is made good within 44 periods.
+    /// Measured like an admitted request, up to a bounded number of tokens per period: a debt is made good within 44 periods.
     fn debit(&self, state: Option<Measured>, cost: Cost, now: Nanos) -> Option<Measured> {
         if cost == 0 {
             return state;

@@ -18,7 +18,7 @@ fn python() -> &'static str {
         let tried = Command::new(python).args(["-c", "import urllib3"]).output();
         tried.is_ok_and(|output| output.status.success())
     };
-    let found = ["python3", "/usr/bin/python3"].into_iter().find(|python| has_library(&python));
+    let found = ["python3", "/usr/bin/python3"].into_iter().find(|python| has_library(python));
     found.expect("a python3 with urllib3; `make needs` installs it")
 }
 
