@@ -187,7 +187,8 @@ fn limits_alone(top: &Section<'_>) -> Option<Limits> {
     top.required("limits", "limits by their names")?;
     let plans = limits::read_plans(top, Setting::Alone);
     let (_, limits) = limits::read(top, &plans, None, Setting::Alone);
-    let limits: Option<Vec<LimitSpec>> = limits.into_iter().map(|limit| limit.map(|limit| Arc::unwrap_or_clone(limit.spec))).collect();
+    let limits: Option<Vec<LimitSpec>> =
+        limits.into_iter().map(|limit| limit.map(|limit| Arc::unwrap_or_clone(limit.spec))).collect();
     Some(Limits { plans: plans.all().map(str::to_owned).collect(), limits: limits?, warnings: Vec::new() })
 }
 

@@ -295,8 +295,7 @@ impl<'a> Reader<'_, 'a> {
     /// algorithms that reserve do well without.
     fn warn_of_queues(&self, spec: &LimitSpec) {
         let delays = |arguments: &Arguments| arguments.has("delay_after");
-        let queues = spec.algorithm.as_str() == "leaky_queue"
-            || spec.all_arguments().any(delays);
+        let queues = spec.algorithm.as_str() == "leaky_queue" || spec.all_arguments().any(delays);
         if queues {
             self.field.findings().add(
                 Problem::warning(self.field.key_place(), "has no `max_wait`: what would have to wait is denied")

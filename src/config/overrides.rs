@@ -174,12 +174,7 @@ impl OwnTermsReader for Overrides {
 
 impl KnownLimits {
     /// Hands each limit that `text` names to `take`, with its position and what stands there.
-    fn read(
-        &self,
-        text: &str,
-        findings: &Findings,
-        mut take: impl FnMut(usize, &KnownLimit, &Field<'_>),
-    ) {
+    fn read(&self, text: &str, findings: &Findings, mut take: impl FnMut(usize, &KnownLimit, &Field<'_>)) {
         let Some(root) = document::parse(text, findings) else { return };
         let context = Context { findings, environment: &|_| None };
         let root = Field::root(&context, &root);
