@@ -15,6 +15,11 @@ need cmake cmake # zlib-ng, which pingora builds
 need cc gcc      # zlib-ng, zstd, mimalloc
 need c++ g++
 need redis-server redis-server # tests of what is kept in Redis
+imports() { # imports PYTHON MODULE
+    "$1" -c "import $2" >/dev/null 2>&1
+}
+# a client library for tests of what clients are told
+imports python3 urllib3 || imports /usr/bin/python3 urllib3 || missing="$missing python3 python3-urllib3"
 [ -n "$missing" ] || exit 0
 
 command -v apt-get >/dev/null 2>&1 || {

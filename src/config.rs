@@ -146,7 +146,7 @@ pub fn load_customer_files(
     // a misspelt `plans` is no reason to blame the customers
     top.get("plans")?;
     let outline = customers::outline(&top);
-    let setting = Setting::Gateway { planless: outline.planless, customers: true, tokens: outline.tokens };
+    let setting = Setting::Gateway { customers: true, tokens: outline.tokens };
     let plans = limits::read_plans(&top, setting);
     let Customers { directory, jwks, .. } = customers::read(&top, &plans, store::read(&top).as_ref())??;
     if findings.has_errors() {
@@ -197,7 +197,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let client_address = top.get_or("client_address", ClientAddress::default(), server::client_address);
     let (upstream_names, upstreams) = upstreams::read(top);
     let outline = customers::outline(top);
-    let setting = Setting::Gateway { planless: outline.planless, customers: outline.customers, tokens: outline.tokens };
+    let setting = Setting::Gateway { customers: outline.customers, tokens: outline.tokens };
     let plans = limits::read_plans(top, setting);
     let store = store::read(top);
     let customers = customers::read(top, &plans, store.as_ref());

@@ -4,6 +4,7 @@
 //! read off [`Store::usage`].
 
 pub mod local;
+pub mod redis;
 
 pub use local::{Binding, LocalStore};
 

@@ -18,7 +18,7 @@ fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
 
 #[test]
 fn every_sample_configuration_passes_the_check() {
-    for file in files("config", "yaml") {
+    for file in files("config", "yaml").into_iter().chain(files("config/cookbook", "yaml")) {
         let checked = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("check").arg(&file).output().unwrap();
         assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
     }
@@ -198,4 +198,12 @@ fn the_table_of_memory_has_the_size_of_every_state() {
     let mut known: Vec<String> = AlgorithmName::ALL.iter().map(|name| name.as_str().to_owned()).collect();
     known.sort();
     assert_eq!(listed, known);
+}
+
+#[test]
+fn the_readme_names_every_sample_of_the_cookbook() {
+    let readme = fs::read_to_string("README.md").unwrap();
+    for file in files("config/cookbook", "yaml") {
+        assert!(readme.contains(&format!("({})", file.display())), "{}", file.display());
+    }
 }

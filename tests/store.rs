@@ -236,7 +236,7 @@ fn tables_of_limits_that_are_gone_go_when_they_are_empty_or_too_many() {
     let mut most = 0;
     for round in 0..1000 {
         let binding = store.bind(&[spec(&format!("l{round}"), &rules, 10), spec("kept", &rules, 10)]);
-        assert_eq!(one(&store, &binding, 1, START), true);
+        assert!(one(&store, &binding, 1, START));
         assert_eq!(admitted(&store.charge(&binding, &mut [charge(1, 1)], START)), round < 2, "round {round}");
         most = most.max(store.tables());
     }

@@ -25,11 +25,11 @@ pub struct Cycle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cycling {
     /// When the cycle began that was the current one at the last admitted request.
-    start: Nanos,
+    pub start: Nanos,
     /// The permits taken then, those reserved from later cycles included.
-    used: u64,
+    pub used: u64,
     /// Those of them that were taken before that cycle began.
-    lent: u64,
+    pub lent: u64,
 }
 
 impl Cycle {
@@ -53,8 +53,13 @@ impl Cycle {
         Ok(Self { limit, period, max_wait, reach })
     }
 
+    /// The longest wait that is admitted.
+    pub const fn max_wait(&self) -> Nanos {
+        self.max_wait
+    }
+
     /// The most that can ever be taken at once.
-    const fn most(&self) -> Cost {
+    pub const fn most(&self) -> Cost {
         self.reach.saturating_mul(self.limit)
     }
 

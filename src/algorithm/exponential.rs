@@ -39,11 +39,11 @@ pub struct Exponential {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
     /// Tokens per period.
-    rate: f64,
+    pub rate: f64,
     /// When.
-    last: Nanos,
+    pub last: Nanos,
     /// What each token of that request's cost has added to the rate; zero once some of it was taken back.
-    share: f64,
+    pub share: f64,
 }
 
 /// How near to the limit, as a part of it, a measured rate hangs on rounding. Its own error is below 10⁻¹³.
@@ -68,6 +68,11 @@ impl Hash for Exponential {
 }
 
 impl Exponential {
+    /// Tokens per period.
+    pub const fn limit(&self) -> f64 {
+        self.limit
+    }
+
     /// The largest whole cost within the limit.
     const fn whole_limit(&self) -> Cost {
         self.limit as u64
@@ -230,7 +235,7 @@ impl Algorithm for Exponential {
         (rate > 0.0).then_some(Measured { rate, share: 0.0, ..state })
     }
 
-    /// Measured like an admitted request, up to [`MOST_OWED`] tokens per period: a debt is made good within 44 periods.
+    /// Measured like an admitted request, up to a bounded number of tokens per period: a debt is made good within 44 periods.
     fn debit(&self, state: Option<Measured>, cost: Cost, now: Nanos) -> Option<Measured> {
         if cost == 0 {
             return state;

@@ -66,6 +66,16 @@ enum Standing {
 }
 
 impl QuotaLinear {
+    /// The units of one nanosecond.
+    pub const fn tick(&self) -> u128 {
+        self.tick
+    }
+
+    /// The units in which one token comes.
+    pub const fn token(&self) -> u128 {
+        self.token
+    }
+
     fn fine(&self, time: Nanos) -> u128 {
         u128::from(time.get()).saturating_mul(self.tick)
     }

@@ -79,6 +79,11 @@ impl Schedule {
         self.burst
     }
 
+    /// How far a TAT may lie ahead for a request to be admitted, in units of 1 ns / numerator of the rate.
+    pub const fn tolerance(&self) -> u128 {
+        self.tolerance
+    }
+
     /// How many tokens' worth of requests can be waiting at once.
     pub fn queue(&self) -> u64 {
         self.whole_tokens(self.tolerance.saturating_sub(self.immediate))

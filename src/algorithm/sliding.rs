@@ -75,6 +75,11 @@ impl Sliding {
         self.window
     }
 
+    /// The length of a slot as a ratio of nanoseconds, in lowest terms.
+    pub const fn slot(&self) -> (u64, u64) {
+        (self.grain.length, self.grain.per)
+    }
+
     /// How far apart two requests are at least.
     pub const fn min_gap(&self) -> Nanos {
         self.min_gap

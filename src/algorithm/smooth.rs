@@ -113,8 +113,9 @@ pub struct Smooth<S> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reserved {
     /// The microsecond from which on nothing is reserved.
-    next: u64,
-    stored: f64,
+    pub next: u64,
+    /// The permits stored.
+    pub stored: f64,
 }
 
 /// The rate: a price in whole microseconds is nothing at a higher one.
@@ -134,6 +135,32 @@ fn nanos(micros: u64) -> Nanos {
 }
 
 impl<S: Shape> Smooth<S> {
+    /// Permits per time.
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// Microseconds per permit.
+    pub const fn stable(&self) -> f64 {
+        self.stable
+    }
+
+    /// The longest wait, in whole microseconds.
+    pub const fn max_wait(&self) -> u64 {
+        self.max_wait
+    }
+
+    /// What becomes of time that nobody used.
+    pub const fn shape(&self) -> &S {
+        &self.shape
+    }
+
+    /// How many microseconds ahead a debt may reserve.
+    pub fn furthest(&self) -> u64 {
+        let window = micros(self.policy().window.unwrap_or_default()).saturating_mul(2);
+        self.max_wait.saturating_add(window).saturating_add(micros(LONGEST_DEBT))
+    }
+
     /// With `cost` reserved.
     fn charged(&self, Reserved { next, stored }: Reserved, cost: Cost) -> Reserved {
         let cost = cost as f64;
@@ -220,9 +247,7 @@ impl<S: Shape> Algorithm for Smooth<S> {
         let us = micros(now);
         let synced = self.synced(state, us);
         let charged = self.charged(synced, cost);
-        let window = micros(self.policy().window.unwrap_or_default()).saturating_mul(2);
-        let ahead = self.max_wait.saturating_add(window).saturating_add(micros(LONGEST_DEBT));
-        let last = synced.next.max(us.saturating_add(ahead));
+        let last = synced.next.max(us.saturating_add(self.furthest()));
         Some(Reserved { next: charged.next.min(last), ..charged })
     }
 

@@ -116,7 +116,10 @@ fn site(text: &str) -> Result<Site, Misfit> {
     let misfit = |message: &str, hint: Option<String>| Misfit { message: message.to_owned(), hint };
     let lower = text.to_ascii_lowercase();
     let Some((scheme, host)) = lower.split_once("://") else {
-        let named = text.contains('.').then(|| format!("did you mean `https://{text}`?"));
+        let named = match text {
+            "*" => Some("every site is `origins: \"*\"`, without a list".to_owned()),
+            _ => text.contains('.').then(|| format!("did you mean `https://{text}`?")),
+        };
         return Err(misfit("has no scheme", named));
     };
     if host.trim_end_matches('/').contains('/') {

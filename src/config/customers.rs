@@ -68,23 +68,18 @@ pub(super) struct Customers {
     pub(super) jwks: Option<JwksFile>,
 }
 
-/// Whether `customers:` is there, whether callers without a credential have a plan, and whether callers may have tokens.
+/// Whether `customers:` is there, and whether callers may have tokens.
 pub(super) struct Outline {
     pub(super) customers: bool,
-    pub(super) planless: bool,
     pub(super) tokens: bool,
 }
 
 /// Looks ahead, for the limits.
 pub(super) fn outline(top: &Section<'_>) -> Outline {
-    let anonymous = top.get("customers").map(|field| match field.mapping_if() {
-        Some(section) => section.has("anonymous"),
-        // what is no mapping is refused anyway, and would raise false alarms about limits
-        None => true,
-    });
+    let customers = top.has("customers");
     let identify = top.get("customers").and_then(|field| field.mapping_if()?.get("identify"));
     let tokens = identify.is_some_and(|field| identify::has_tokens(&field));
-    Outline { customers: anonymous.is_some(), planless: anonymous != Some(true), tokens }
+    Outline { customers, tokens }
 }
 
 /// Reads `customers:`; the inner `None` if it is absent.

@@ -59,9 +59,7 @@ pub(super) enum Setting {
     Alone,
     /// The limits of a gateway.
     Gateway {
-        /// Whether a request may have no plan.
-        planless: bool,
-        /// Whether there are customers.
+        /// Whether there are customers. Then every request has a plan: callers without one are refused.
         customers: bool,
         /// Whether any of them have tokens.
         tokens: bool,
@@ -71,7 +69,7 @@ pub(super) enum Setting {
 impl Setting {
     /// Whether a request may have no plan.
     pub(super) const fn has_planless_requests(self) -> bool {
-        matches!(self, Self::Alone | Self::Gateway { planless: true, .. })
+        matches!(self, Self::Alone | Self::Gateway { customers: false, .. })
     }
 }
 

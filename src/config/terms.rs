@@ -146,7 +146,7 @@ impl<'a> LimitTerms<'_, 'a> {
         match self.setting {
             Setting::Alone if named.is_empty() => Need::Always,
             Setting::Alone => Need::Perhaps,
-            Setting::Gateway { planless: false, .. } if unnamed.is_empty() => Need::Never,
+            Setting::Gateway { customers: true, .. } if unnamed.is_empty() => Need::Never,
             Setting::Gateway { .. } => Need::Always,
         }
     }
@@ -158,7 +158,7 @@ impl<'a> LimitTerms<'_, 'a> {
             [] => (
                 "requests without a plan".to_owned(),
                 "under the limit itself",
-                "or say under `customers.anonymous` which plan callers without a credential have".to_owned(),
+                "or name `customers`, so that callers have plans".to_owned(),
             ),
             [plan, others @ ..] => {
                 let plans = if others.is_empty() { "the plan" } else { "the plans" };

@@ -154,7 +154,10 @@ async fn charge(context: &mut Context) -> Result<(), Answer> {
     context.charged_at = now;
     let took = context.gateway.clock.now().saturating_sub(now);
     context.verdict = Verdict::new(&live.ruleset, &context.charges, &charged);
-    let places = take_places(context, now);
+    let places = match context.verdict.outcome {
+        Outcome::Admit { .. } => take_places(context, now),
+        Outcome::Deny(_) => Vec::new(),
+    };
     if let Some(candidate) = context.verdict.candidate_to_charge(&live.ruleset) {
         charge_candidate(context, candidate, now).await;
     }
@@ -181,7 +184,7 @@ async fn charge(context: &mut Context) -> Result<(), Answer> {
     }
 }
 
-/// Takes a place in the queue of every limit that makes the request wait. Where a queue is full the request is denied,
+/// Takes a place in the queue of every limit that makes an admitted request wait. Where a queue is full the request is denied,
 /// and what it was charged is taken back.
 fn take_places(context: &mut Context, now: Nanos) -> Vec<Place> {
     let waits = |standing: &Standing| match standing.decision {

@@ -83,9 +83,9 @@ fn mark(request: &mut RequestHeader, context: &Context) -> pingora::Result<()> {
     if ruleset.marks.is_empty() {
         return Ok(());
     }
-    let claims = |name: &&HeaderName| {
-        ruleset.marks.iter().any(|mark| mark.as_str() == name.as_str().replace('_', "-") || mark == *name)
-    };
+    // in any spelling that servers of the CGI kind take for the same
+    let spelled = |name: &HeaderName| name.as_str().replace('_', "-");
+    let claims = |name: &&HeaderName| ruleset.marks.iter().any(|mark| spelled(mark) == spelled(name));
     let claims: Vec<HeaderName> = request.headers.keys().filter(claims).cloned().collect();
     claims.iter().for_each(|name| drop(request.remove_header(name)));
     for header in &ruleset.marks {

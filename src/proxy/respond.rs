@@ -159,7 +159,7 @@ impl Answer {
             Self::TargetTooLong => "The request target is too long.".to_owned(),
             Self::MethodNotAllowed => "This method is not served here.".to_owned(),
             Self::NoRoute => "Nothing is served at this host and path.".to_owned(),
-            Self::CredentialMissing => "A credential is needed here.".to_owned(),
+            Self::CredentialMissing => challenge::request_for_credential(context),
             Self::KeyMissing(part) => format!("The request lacks its {part}."),
             Self::CredentialUnknown => "The credential is not known.".to_owned(),
             Self::CredentialRepeated => "The request carries its credential more than once.".to_owned(),
@@ -167,7 +167,7 @@ impl Answer {
             Self::AccessDenied => "This caller is not let in here.".to_owned(),
             Self::CredentialExpired => "The credential has expired; a new one is needed.".to_owned(),
             Self::Suspended => "The customer is suspended; retrying does not help.".to_owned(),
-            Self::DirectoryAway => "Whose the credential is cannot be told at the moment.".to_owned(),
+            Self::DirectoryAway => "Credentials cannot be looked up at the moment; retry in a second.".to_owned(),
             Self::Limited => match context.map(|context| context.verdict.outcome) {
                 Some(Outcome::Deny(Denial::Later { retry_after })) => {
                     format!("Retry in {}.", seconds_in_words(retry_after))

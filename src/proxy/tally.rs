@@ -52,7 +52,7 @@ impl Tally {
             let known = limit.cost.on_request(facts);
             let limit_id = LimitId(charge.limit);
             let noted = Noted { position, limit: limit_id, known, told: Told::Nothing, reader: None };
-            limit.settles_later(known).then_some(noted)
+            limit.settles_later(limit.rule(&charge.rule), known).then_some(noted)
         };
         let costs: Vec<Noted> = charges.iter().enumerate().filter_map(noted).collect();
         (!costs.is_empty()).then(|| Box::new(Self { costs, ..Self::default() }))
@@ -63,9 +63,10 @@ impl Tally {
         self.costs.iter().any(|noted| matches!(ruleset.limits[noted.limit.0].cost, CostRule::ResponseField { .. }))
     }
 
-    /// The request is on its way to the upstream.
+    /// The request is on its way to the upstream, perhaps once more: its body follows from the beginning.
     pub fn reached_upstream(&mut self) {
         self.reached = true;
+        self.request_bytes = 0;
     }
 
     /// A part of the request's body.

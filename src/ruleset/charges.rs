@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::algorithm::{Charge, Manner, RuleRef};
 use crate::ruleset::Ruleset;
 use crate::ruleset::key::{Facts, KeyHasher, KeyPart, Resolved};
-use crate::ruleset::limit::{Limit, MissingKey, OwnTerm, Share, Terms};
+use crate::ruleset::limit::{Limit, LimitId, MissingKey, OwnTerm, Share, Terms};
 use crate::ruleset::matcher::Route;
 use crate::units::LimitKey;
 
@@ -29,14 +29,14 @@ pub struct Bucket<'r> {
 
 impl Ruleset {
     /// The buckets that requests like this one are charged to, whatever route they take; `resolved` says who is calling.
-    /// Limits by something that
-    /// this request does not have are left out, and those that nobody is told of.
+    /// Limits by something that this request does not have are left out, and those that nobody is told of.
     pub fn buckets<'r>(&'r self, facts: &Facts<'_>, resolved: &Resolved<'_>, hasher: &KeyHasher) -> Vec<Bucket<'r>> {
         const ASKS: Manner = Manner { binds: false, takes: false, counts_denied: false };
         let mut buckets: Vec<Bucket<'r>> = Vec::new();
         for route in self.matcher.routes() {
             let here = Resolved { route: &route.name, path_pattern: &route.path_pattern, ..*resolved };
-            for charge in self.charges(route, facts, &here, hasher).unwrap_or_default() {
+            let charges = route.limits.iter().filter_map(|id| self.charge(*id, facts, &here, hasher).ok().flatten());
+            for charge in charges {
                 let limit = &self.limits[charge.limit];
                 if limit.key.counts_by_node() || !limit.is_visible() {
                     continue;
@@ -69,28 +69,39 @@ impl Ruleset {
     ) -> Result<Vec<Charge>, MissingPart<'r>> {
         let mut charges = Vec::with_capacity(route.limits.len());
         for id in &route.limits {
-            let limit = &self.limits[id.0];
-            let plan = resolved.plan.map(|(plan, _)| plan);
-            // a candidate is tried in place of what the plan has, so not on customers who have terms of their own
-            let tried_for = limit.candidate_of.unwrap_or(*id);
-            let rule = match (resolved.own.and_then(|own| own.of(tried_for)), limit.terms(plan)) {
-                (Some(_), _) if limit.candidate_of.is_some() => continue,
-                (Some(OwnTerm::Rule(rule)), _) => RuleRef::Own(Arc::clone(rule)),
-                (None, Terms::Rule(rule)) => RuleRef::Listed(rule),
-                (Some(OwnTerm::Unlimited), _) | (None, Terms::Unlimited) => continue,
-            };
-            let Some(key) = key_of(limit, &limit.name, facts, resolved, hasher)? else { continue };
-            if limit.enabled < Share::WHOLE {
-                let name = &self.limits[tried_for.0].name;
-                let stable = key_of(limit, name, facts, resolved, &KeyHasher::stable())?;
-                if !stable.is_some_and(|stable| limit.enabled.covers(stable)) {
-                    continue;
-                }
-            }
-            let (cost, manner) = limit.asks(facts);
-            charges.push(Charge { limit: id.0, rule, key, cost, manner });
+            charges.extend(self.charge(*id, facts, resolved, hasher)?);
         }
         Ok(charges)
+    }
+
+    /// The charge of a request under one limit; `None` if that does not apply to it.
+    fn charge(
+        &self,
+        id: LimitId,
+        facts: &Facts<'_>,
+        resolved: &Resolved<'_>,
+        hasher: &KeyHasher,
+    ) -> Result<Option<Charge>, MissingPart<'_>> {
+        let limit = &self.limits[id.0];
+        let plan = resolved.plan.map(|(plan, _)| plan);
+        // a candidate is tried in place of what the plan has, so not on customers who have terms of their own
+        let tried_for = limit.candidate_of.unwrap_or(id);
+        let rule = match (resolved.own.and_then(|own| own.of(tried_for)), limit.terms(plan)) {
+            (Some(_), _) if limit.candidate_of.is_some() => return Ok(None),
+            (Some(OwnTerm::Rule(rule)), _) => RuleRef::Own(Arc::clone(rule)),
+            (None, Terms::Rule(rule)) => RuleRef::Listed(rule),
+            (Some(OwnTerm::Unlimited), _) | (None, Terms::Unlimited) => return Ok(None),
+        };
+        let Some(key) = key_of(limit, &limit.name, facts, resolved, hasher)? else { return Ok(None) };
+        if limit.enabled < Share::WHOLE {
+            let name = &self.limits[tried_for.0].name;
+            let stable = key_of(limit, name, facts, resolved, &KeyHasher::stable())?;
+            if !stable.is_some_and(|stable| limit.enabled.covers(stable)) {
+                return Ok(None);
+            }
+        }
+        let (cost, manner) = limit.asks(limit.rule(&rule), facts);
+        Ok(Some(Charge { limit: id.0, rule, key, cost, manner }))
     }
 }
 

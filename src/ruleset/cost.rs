@@ -5,7 +5,7 @@
 
 use http::{HeaderMap, HeaderName, header};
 
-use crate::algorithm::Manner;
+use crate::algorithm::{Manner, Rule};
 use crate::ruleset::key::Facts;
 use crate::ruleset::limit::Limit;
 use crate::units::Cost;
@@ -249,20 +249,23 @@ impl ChargeRule {
 // === impl Limit ===
 
 impl Limit {
-    /// What a request is charged when it comes, and how.
-    pub fn asks(&self, facts: &Facts<'_>) -> (Cost, Manner) {
+    /// What a request is charged under `rule` when it comes, and how. Slots are taken then and come back by themselves,
+    /// whatever is said of tokens.
+    pub fn asks(&self, rule: &Rule, facts: &Facts<'_>) -> (Cost, Manner) {
         let (cost, takes) = match (&self.charge.when, self.charge.reserve) {
+            _ if rule.holds() => (self.cost.on_request(facts).unwrap_or(1), true),
             // one that owes is denied all the same
             (When::Response { .. }, Some(0)) => (1, false),
             (When::Response { .. }, Some(reserve)) => (reserve, true),
             _ => (self.cost.on_request(facts).unwrap_or(1), true),
         };
-        (cost, Manner { binds: self.binds(), takes, counts_denied: self.charge.denied })
+        (cost, Manner { binds: self.binds(), takes, counts_denied: self.charge.denied && !rule.holds() })
     }
 
-    /// Whether what a request is charged when it comes may have to be set right; `known` is what its head tells.
-    pub fn settles_later(&self, known: Option<Cost>) -> bool {
-        known.is_none() || self.charge.when != When::Request
+    /// Whether what a request is charged under `rule` when it comes may have to be set right; `known` is what its head
+    /// tells.
+    pub fn settles_later(&self, rule: &Rule, known: Option<Cost>) -> bool {
+        !rule.holds() && (known.is_none() || self.charge.when != When::Request)
     }
 
     /// What a request cost, of which its head told `known` and its response `told`.

@@ -205,10 +205,16 @@ impl Meters {
         }
     }
 
-    /// Counts a request that is exempt from the limits of its route.
+    /// Counts a request that is exempt from the limits of its route. Nobody knows the plan of a preflight: it counts for
+    /// every limit that applies to any.
     pub fn observe_bypass(&self, ruleset: &Ruleset, route: RouteId, plan: Option<PlanId>) {
         for (place, id) in ruleset.matcher.route(route).limits.iter().enumerate() {
-            if !applies(&ruleset.limits[id.0], plan) {
+            let limit = &ruleset.limits[id.0];
+            let exempt = match plan {
+                Some(_) => applies(limit, plan),
+                None => each_plan(ruleset).any(|plan| applies(limit, plan)),
+            };
+            if !exempt {
                 continue;
             }
             let label = &self.labels[id.0];

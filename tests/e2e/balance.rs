@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::support::gateway::ALL;
 use crate::support::origin::upstream;
-use crate::support::{Gateway, Origin, together, wait_until};
+use crate::support::{Gateway, Origin, Refusing, together, wait_until};
 
 fn gateway(origins: &[&Origin], more: &str) -> Gateway {
     let nodes: Vec<String> = origins.iter().map(|origin| origin.node()).collect();
@@ -132,11 +132,11 @@ fn a_limit_by_upstream_node_holds_at_each_node_alone() {
 #[test]
 fn a_node_that_was_chosen_for_a_limit_and_cannot_be_reached_is_replaced() {
     let origin = Origin::start();
-    let gone = Origin::start().node();
+    let gone = Refusing::new();
     let limit = "{ key: upstream_node, algorithm: gcra, rate: 1/h, burst: 100 }";
     let routes = "routes: [{ name: all, upstream: origin, limits: [guard] }]\n";
     let more = "retries: { attempts: 1, on: [connect_error] }";
-    let config = format!("{}limits: {{ guard: {limit} }}\n{routes}", upstream(&[gone, origin.node()], more));
+    let config = format!("{}limits: {{ guard: {limit} }}\n{routes}", upstream(&[gone.node(), origin.node()], more));
     let gateway = Gateway::start(&config);
     assert!((0..10).all(|_| gateway.get("/", &[]).status == 200));
     assert_eq!(origin.count(), 10);

@@ -99,6 +99,42 @@ routes: [{{ name: all, upstream: origin, limits: [wide, narrow] }}]
 }
 
 #[test]
+fn limits_of_several_algorithms_are_charged_together_or_not_at_all() {
+    let origin = Origin::start();
+    let config = format!(
+        "{}limits:
+  bucket: {{ algorithm: token_bucket, rate: 1/d, burst: 6, key: all }}
+  log: {{ algorithm: sliding_log, limit: 3, window: 1d, key: {{ header: x-user }} }}
+  quota: {{ algorithm: quota_reset, limit: 2, window: 1d, key: [{{ header: x-user }}, {{ header: x-item }}] }}
+routes: [{{ name: all, upstream: origin, limits: [bucket, log, quota] }}]
+",
+        origin.upstream()
+    );
+    let gateway = Gateway::start(&config);
+    let mut client = gateway.client();
+    let mut ask = |user: &str, item: &str| {
+        let response = client.exchange("GET", "/", &[("x-user", user), ("x-item", item)]);
+        let field = response.field("ratelimit").unwrap();
+        let left = ["bucket", "log", "quota"].map(|limit| {
+            let told = field.split(", ").find(|entry| entry.starts_with(&format!("\"{limit}\";r="))).unwrap();
+            told.split([';', '=']).nth(2).unwrap().parse::<u64>().unwrap()
+        });
+        (response.status, left)
+    };
+    assert_eq!(ask("a", "one"), (200, [5, 2, 1]));
+    assert_eq!(ask("a", "one"), (200, [4, 1, 0]));
+    assert_eq!(ask("a", "one"), (429, [4, 1, 0]), "the quota denies");
+    assert_eq!(ask("a", "two"), (200, [3, 0, 1]));
+    assert_eq!(ask("a", "two"), (429, [3, 0, 1]), "the log denies");
+    assert_eq!(ask("b", "one"), (200, [2, 2, 1]));
+    assert_eq!(ask("b", "two"), (200, [1, 1, 1]));
+    assert_eq!(ask("c", "one"), (200, [0, 2, 1]));
+    assert_eq!(ask("c", "one"), (429, [0, 2, 1]), "the bucket denies");
+    assert_eq!(ask("d", "one"), (429, [0, 3, 2]), "and takes nothing of a key that is new");
+    assert_eq!(origin.count(), 6);
+}
+
+#[test]
 fn routes_that_name_one_limit_share_its_state() {
     let origin = Origin::start();
     let config = format!(

@@ -112,6 +112,18 @@ fn a_credential_that_is_there_twice_is_refused() {
 }
 
 #[test]
+fn a_key_in_a_field_that_upstreams_take_for_the_same_is_that_key() {
+    let origin = Origin::start();
+    let gateway = gateway(&origin, "[{ header: x-api-key }]");
+    assert_eq!(told(&gateway.get("/", &[("X_Api_Key", "key-1")])), (200, Some(9)));
+    assert_eq!(gateway.get("/", &[("x_api-key", "nobodys")]).status, 401);
+    // charged to one customer, it might be served to the other
+    let both = [("x-api-key", "key-1"), ("x_api_key", "key 2&=")];
+    assert_eq!(gateway.get("/", &both).status, 400);
+    assert_eq!(origin.count(), 1);
+}
+
+#[test]
 fn no_credential_shows_in_answers_logs_or_metrics() {
     let origin = Origin::start();
     let gateway = gateway(

@@ -101,7 +101,10 @@ fn a_credential_that_nobody_has_can_count_as_none() {
 fn without_anonymous_callers_a_credential_is_needed() {
     let origin = Origin::start();
     let gateway = with_plans(&origin, "");
-    assert_eq!(gateway.get("/", &[]).status, 401);
+    let refused = gateway.get("/", &[]);
+    assert_eq!(refused.status, 401);
+    let detail = "A credential is needed: in the header x-api-key or as a bearer token.";
+    assert_eq!(refused.json()["detail"], detail, "the client is told where to put it");
     assert_eq!(gateway.get("/", &[("x-api-key", "free-key")]).status, 200);
     assert_eq!(origin.count(), 1);
     for code in ["401", "200"] {

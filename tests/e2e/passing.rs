@@ -75,19 +75,24 @@ fn marks_are_seen_by_the_upstream_and_cannot_be_forged() {
     let limits = [
         ("one", format!("{ONE}, {mark}")),
         ("two", format!("{TWO}, {mark}")),
-        ("other", format!("{ONE}, over_limit: {{ mark: x-other }}")),
+        ("other", format!("{ONE}, over_limit: {{ mark: x_other }}")),
     ];
     let limits: Vec<(&str, &str)> = limits.iter().map(|(name, limit)| (*name, limit.as_str())).collect();
     let gateway = under(&origin, &limits);
-    let forged: &[(&str, &str)] =
-        &[("x-over", "forged"), ("X_Over", "forged"), ("x-over", "again"), ("x-other", "forged")];
+    let forged: &[(&str, &str)] = &[
+        ("x-over", "forged"),
+        ("X_Over", "forged"),
+        ("x-over", "again"),
+        ("x-other", "forged"),
+        ("x_other", "forged"),
+    ];
     for _ in 0..3 {
         let response = gateway.get("/", forged);
         assert_eq!((response.status, response.field("x-over")), (200, None));
     }
     let fields = |seen: Seen| {
-        assert!(seen.head.all("x_over").is_empty(), "{seen:?}");
-        ["x-over", "x-other"].map(|name| seen.head.all(name).join("|"))
+        assert!(seen.head.all("x_over").is_empty() && seen.head.all("x-other").is_empty(), "{seen:?}");
+        ["x-over", "x_other"].map(|name| seen.head.all(name).join("|"))
     };
     let seen: Vec<[String; 2]> = origin.seen().into_iter().map(fields).collect();
     assert_eq!(seen, [["", ""], ["one", "other"], ["one, two", "other"]]);
@@ -270,4 +275,44 @@ fn a_request_that_does_not_pass_after_all_is_charged_to_nothing_but_a_candidate(
     compared(&gateway, "queue", &counts);
     drop(waiting);
     assert_eq!(origin.count(), 1);
+}
+
+#[test]
+fn a_candidate_that_counts_what_runs_gives_its_slots_back_once_whatever_its_limit_is_charged() {
+    let origin = Origin::start();
+    let limit = format!(
+        "{MANY}, charge: {{ when: response, if_status: [401] }}, candidate: {{ algorithm: concurrency, limit: 2 }}"
+    );
+    let gateway = under(&origin, &[("guard", &limit)]);
+    let stall = |count| {
+        let mut client = gateway.client();
+        client.ask("GET", "/stall", &[]);
+        origin.wait_for_count(count);
+        client
+    };
+    let first = stall(1);
+    assert_eq!(gateway.get("/", &[]).status, 200);
+    let refunded = [("limit", "guard"), ("plan", "none"), ("outcome", "refunded")];
+    gateway.wait_for_metric("tollgate_limit_tokens_total", &refunded, 1.0);
+    let second = stall(3);
+    assert_eq!(gateway.get("/", &[]).status, 200);
+    // the one that ended gave back its own slot, and not that of the first too
+    compared(&gateway, "guard", &[("admitted", "admitted", 3), ("admitted", "denied", 1)]);
+    drop((first, second));
+}
+
+#[test]
+fn a_candidate_that_counts_what_runs_keeps_no_slot_of_what_finds_a_queue_full() {
+    let origin = Origin::start();
+    let queue = "key: all, algorithm: gcra, rate: 1/h, burst: 100, delay_after: 0, charge: { denied: true },
+        over_limit: { delay: { max_wait: 9d, max_waiting: 1 } }, candidate: { algorithm: concurrency, limit: 3 }";
+    let gateway = under(&origin, &[("queue", queue)]);
+    assert_eq!(gateway.get("/", &[]).status, 200);
+    gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
+    let mut waiting = gateway.client();
+    waiting.ask("GET", "/", &[]);
+    requests(&gateway, "queue", "delayed", 1);
+    assert_eq!(statuses(&gateway, 3), [429; 3]);
+    let counts = [("admitted", "admitted", 1), ("delayed", "admitted", 1), ("denied", "admitted", 3)];
+    compared(&gateway, "queue", &counts);
 }

@@ -106,7 +106,7 @@ fn an_answer_stays_good_while_redis_is_dead_and_strangers_are_told_to_come_back(
     let response = ask(&gateway, "key-2");
     assert_eq!((response.status, response.number("retry-after")), (503, Some(1)));
     assert_eq!(response.field("content-type"), Some("application/problem+json"));
-    assert!(response.json()["detail"].as_str().unwrap().contains("cannot be told"), "{response:?}");
+    assert!(response.json()["detail"].as_str().unwrap().contains("cannot be looked up"), "{response:?}");
     assert_eq!(response.field("www-authenticate"), None);
 
     let redis = Redis::start_on(port, None);

@@ -4,7 +4,7 @@ use jsonwebtoken::Algorithm;
 use serde_json::{Value, json};
 
 use crate::support::tokens::{Issuer, key_set, seconds_from_now, unsigned};
-use crate::support::{Gateway, Origin, Response};
+use crate::support::{Gateway, Origin, Response, wait_until};
 
 /// Callers under a limit whose plans differ in size: `free` 10, `pro` 20.
 fn gateway(origin: &Origin, identify: &str, more: &str, issuers: &[Issuer]) -> Gateway {
@@ -300,4 +300,24 @@ routes:
     let statuses = [role(json!({ "role": "x" })), role(json!({ "role": "x" })), role(json!({ "role": "y" }))];
     assert_eq!(statuses, [200, 429, 200]);
     assert_eq!([role(json!({})), role(json!({ "role": ["x"] }))], [200, 200], "not counted");
+}
+
+#[test]
+fn keys_come_and_go_while_the_gateway_runs_and_bad_ones_change_nothing() {
+    let origin = Origin::start();
+    let identify = "[{ jwt: { jwks_file: keys.jwks, plan: free } }, { header: x-api-key }]";
+    let gateway = gateway(&origin, identify, "", &[Issuer::p256()]);
+    let (old, new) = (Issuer::p256().token("acme"), Issuer::ed25519().token("acme"));
+    assert_eq!([bearer(&gateway, &old).status, bearer(&gateway, &new).status], [200, 401]);
+    gateway.folder.write("keys.jwks", &key_set(&[Issuer::ed25519()]));
+    wait_until("the new key to be in force", || bearer(&gateway, &new).status == 200);
+    refused(&bearer(&gateway, &old), UNVERIFIED);
+
+    gateway.folder.write("keys.jwks", "{ \"keys\": [{ \"kty\": \"oct\", \"k\": \"canary\" }] }");
+    gateway.folder.write("customers.csv", "credential,customer,plan\nnew-key,new,pro\n");
+    let response = gateway.reload();
+    assert_ne!(response.status, 200);
+    assert!(response.text().contains("keys[0].k") && !response.text().contains("canary"), "{response:?}");
+    assert_eq!(bearer(&gateway, &new).status, 200, "the keys in force stay");
+    assert_eq!(gateway.get("/", &[("x-api-key", "new-key")]).status, 401, "nor do new customers come into force");
 }

@@ -310,6 +310,24 @@ fn a_request_that_is_sent_again_is_charged_once() {
 }
 
 #[test]
+fn a_body_that_is_sent_again_is_paid_once() {
+    let origin = forgetful();
+    let limit = "{ algorithm: token_bucket, rate: 1/30d, burst: 100, key: all, cost: { request_bytes: 1KiB } }";
+    let gateway = Gateway::start(&crate::support::gateway::limited(&origin, limit));
+    let mut client = gateway.client();
+    assert_eq!(client.get("/first").number("x-ratelimit-remaining"), Some(99));
+    client.send("PUT /second HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n");
+    for part in [&[b'x'; 10 << 10][..], b""] {
+        client.send(chunk(part));
+    }
+    assert_eq!(client.receive().text(), "again\n");
+    assert_eq!(origin.count(), 3);
+    gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
+    let debited = [("limit", "guard"), ("plan", "none"), ("outcome", "debited")];
+    assert_eq!(gateway.metrics().value("tollgate_limit_tokens_total", &debited), Some(9.0));
+}
+
+#[test]
 fn connections_that_the_upstream_closes_after_each_answer_cost_no_request() {
     let origin = Origin::start();
     let gateway = Gateway::start(&proxied(&origin, ""));

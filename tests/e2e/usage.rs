@@ -4,24 +4,29 @@ use crate::support::{Gateway, Origin};
 
 const CUSTOMERS: &str = "credential,customer,plan\nfree-key,acme,free\npro-key,globex,pro\n";
 
+const LIMITS: &str = "limits:
+  per-customer: { key: customer, algorithm: gcra, rate: 1/h, burst: 3, plans: { pro: unlimited },
+    candidate: { rate: 1/h, burst: 1 } }
+  watched: { key: customer, algorithm: gcra, rate: 1/h, burst: 1, shadow: true }
+  per-route: { key: [route, customer], algorithm: fixed_window, limit: 5, window: 1d }
+  per-tenant: { key: { header: x-tenant }, missing_key: skip, algorithm: gcra, rate: 1/h, burst: 9 }
+routes:
+  - { name: all, upstream: origin, limits: [watched, per-customer, per-route, per-tenant] }
+  - { name: reports, match: { path: /reports/** }, upstream: origin, limits: [per-customer, per-route] }
+";
+
 fn with_usage(origin: &Origin, usage: &str) -> Gateway {
+    with_usage_config(origin, &format!("{usage}\n{LIMITS}"))
+}
+
+fn with_usage_config(origin: &Origin, more: &str) -> Gateway {
     let config = format!(
         "{}customers:
   identify: [{{ header: x-api-key }}]
   directory: {{ file: customers.csv }}
   anonymous: {{ plan: free }}
 plans: [free, pro]
-{usage}
-limits:
-  per-customer: {{ key: customer, algorithm: gcra, rate: 1/h, burst: 3, plans: {{ pro: unlimited }},
-    candidate: {{ rate: 1/h, burst: 1 }} }}
-  watched: {{ key: customer, algorithm: gcra, rate: 1/h, burst: 1, shadow: true }}
-  per-route: {{ key: [route, customer], algorithm: fixed_window, limit: 5, window: 1d }}
-  per-tenant: {{ key: {{ header: x-tenant }}, missing_key: skip, algorithm: gcra, rate: 1/h, burst: 9 }}
-routes:
-  - {{ name: all, upstream: origin, limits: [watched, per-customer, per-route, per-tenant] }}
-  - {{ name: reports, match: {{ path: /reports/** }}, upstream: origin, limits: [per-customer, per-route] }}
-",
+{more}",
         origin.upstream()
     );
     Gateway::start_with(&config, &[("customers.csv", CUSTOMERS)], &[])
@@ -93,4 +98,25 @@ fn without_the_setting_there_is_no_such_page() {
     let gateway = with_usage(&origin, "");
     assert_eq!(gateway.get("/.tollgate/usage", &[FREE]).status, 200);
     assert_eq!(origin.count(), 1, "the upstream answered");
+}
+
+#[test]
+fn a_limit_by_something_that_the_request_lacks_hides_no_other() {
+    let origin = Origin::start();
+    let gateway = with_usage_config(
+        &origin,
+        "usage: {}
+limits:
+  per-tenant: { key: { header: x-tenant }, missing_key: deny, algorithm: gcra, rate: 1/h, burst: 9 }
+  per-customer: { key: customer, algorithm: gcra, rate: 1/h, burst: 3 }
+routes:
+  - { name: all, upstream: origin, limits: [per-tenant, per-customer] }
+",
+    );
+    assert_eq!(gateway.get("/", &[FREE]).status, 400, "what reaches the upstream names its tenant");
+    let all = vec!["all".to_owned()];
+    let per_customer = ("per-customer".to_owned(), all.clone(), 3);
+    assert_eq!(remaining(&report(&gateway, &[FREE])), std::slice::from_ref(&per_customer));
+    let both = [("per-tenant".to_owned(), all, 9), per_customer];
+    assert_eq!(remaining(&report(&gateway, &[FREE, ("x-tenant", "t")])), both);
 }

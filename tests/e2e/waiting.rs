@@ -163,6 +163,36 @@ fn a_client_that_obeys_the_retry_time_of_a_full_queue_finds_its_place() {
 }
 
 #[test]
+fn what_another_limit_denies_finds_no_queue_full_and_gets_nothing_back() {
+    let origin = Origin::start();
+    let config = format!(
+        "{}limits:
+  pace: {{ algorithm: gcra, rate: 1/h, burst: 1000, delay_after: 0, key: all,
+           over_limit: {{ delay: {{ max_wait: 1d, max_waiting: 1 }} }} }}
+  quota: {{ algorithm: sliding_log, limit: 1, window: 1d, key: {{ header: x-user }} }}
+routes: [{{ name: all, upstream: origin, limits: [pace, quota] }}]
+",
+        origin.upstream()
+    );
+    let gateway = Gateway::start(&config);
+    assert_eq!(gateway.get("/", &[("x-user", "a")]).status, 200);
+    let mut waits = gateway.client();
+    waits.ask("GET", "/", &[("x-user", "b")]);
+    let labels = [("route", "all"), ("limit", "pace"), ("plan", "none"), ("outcome", "delayed")];
+    gateway.wait_for_metric("tollgate_limit_requests_total", &labels, 1.0);
+    for _ in 0..3 {
+        let denied = gateway.get("/", &[("x-user", "a")]);
+        assert_eq!(denied.json()["violated-policies"], serde_json::json!(["quota"]), "{denied:?}");
+        assert!(denied.number("retry-after").unwrap() > 7_200, "{denied:?}");
+        let pace = denied.field("ratelimit").unwrap().strip_prefix("\"pace\";r=0;t=").unwrap();
+        let (seconds, _) = pace.split_once(',').unwrap();
+        assert!(seconds.parse::<u64>().unwrap() > 3_600, "two are charged, and stay charged: {denied:?}");
+    }
+    drop(waits);
+    gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
+}
+
+#[test]
 fn more_than_may_wait_are_denied() {
     let origin = Origin::start();
     let gateway = paced(&origin, "100s", "1h", ", max_waiting: 3");

@@ -200,7 +200,6 @@ fn explain(file: &str, line: u64, fault: Fault) -> Problem {
         | Fault::BadValidUntil
         | Fault::BadSuspended
         | Fault::RepeatedCredential(_)
-        | Fault::Malformed
         | Fault::MalformedYaml => says,
     }
 }

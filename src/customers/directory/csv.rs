@@ -1,77 +1,33 @@
 //! A directory as CSV.
 
-use csv::{ByteRecord, ReaderBuilder, Trim};
-
 use super::fault::{Fault, Faults};
 use super::reading::Reading;
 use super::row::Row;
+
+mod records;
+
+use records::{Place, Record, Records};
 
 /// The columns, in any order in the file; the first ones have to be there.
 const COLUMNS: [&str; 7] = ["credential", "customer", "plan", "overrides", "time_zone", "valid_until", "suspended"];
 const REQUIRED: usize = 3;
 
-/// Reads `text` into `reading`.
+/// Reads `text` into `reading`: once to find what changed, then that.
 pub(super) fn read(text: &str, reading: &mut Reading<'_>) {
-    let mut reader =
-        ReaderBuilder::new().flexible(true).has_headers(false).trim(Trim::All).from_reader(text.as_bytes());
-    let mut record = ByteRecord::new();
-    let mut columns = None;
-    let mut lines = Lines { text: text.as_bytes(), at: 0, line: 1 };
-    loop {
-        let start = reader.position().byte();
-        let more = reader.read_byte_record(&mut record);
-        let line = lines.line_of_record(start);
-        match more {
-            Ok(true) => {}
-            Ok(false) => break,
-            Err(_) => {
-                reading.faults.add(line, Fault::Malformed);
-                break;
-            }
+    let mut records = Records::of(text);
+    let Some(header) = records.next() else { return reading.faults.add(1, Fault::Empty) };
+    let Some(columns) = Columns::find(&header, &mut reading.faults) else { return };
+    while let Some(record) = records.next() {
+        let Place { at, line } = record.place;
+        reading.glance(at, line, columns.row(&record).ok().as_ref());
+    }
+    for (at, line) in reading.worth_reading() {
+        records.go_to(Place { at, line });
+        let Some(record) = records.next() else { break };
+        match columns.row(&record) {
+            Ok(row) => reading.row(line, &row),
+            Err(fault) => reading.faults.add(line, fault),
         }
-        match &columns {
-            Some(columns) => row(reading, line, &record, columns),
-            None => match Columns::find(line, &record, &mut reading.faults) {
-                Some(found) => columns = Some(found),
-                None => break,
-            },
-        }
-    }
-    if columns.is_none() && reading.faults.is_empty() {
-        reading.faults.add(1, Fault::Empty);
-    }
-}
-
-fn row(reading: &mut Reading<'_>, line: u64, record: &ByteRecord, columns: &Columns) {
-    if record.as_slice().contains(&b'\n') {
-        return reading.faults.add(line, Fault::LineBreak);
-    }
-    if record.len() != columns.count {
-        return reading.faults.add(line, Fault::FieldCount { found: record.len(), expected: columns.count });
-    }
-    let field = |position: Option<usize>| position.and_then(|position| record.get(position)).unwrap_or_default();
-    let [credential, customer, plan, overrides, time_zone, valid_until, suspended] = columns.positions.map(field);
-    reading.row(line, &Row { credential, customer, plan, overrides, time_zone, valid_until, suspended });
-}
-
-/// Counts lines; the reader's own count is off after blank lines and where lines end in `\r\n`.
-struct Lines<'t> {
-    text: &'t [u8],
-    at: usize,
-    line: u64,
-}
-
-impl Lines<'_> {
-    /// The line of the record that the reader found from this byte on, blank lines skipped. Bytes only grow.
-    fn line_of_record(&mut self, start: u64) -> u64 {
-        let start = usize::try_from(start).unwrap_or(usize::MAX);
-        while let Some(byte) = self.text.get(self.at)
-            && (self.at < start || matches!(byte, b'\r' | b'\n'))
-        {
-            self.line = self.line.saturating_add(u64::from(*byte == b'\n'));
-            self.at = self.at.saturating_add(1);
-        }
-        self.line
     }
 }
 
@@ -82,7 +38,8 @@ struct Columns {
 }
 
 impl Columns {
-    fn find(line: u64, header: &ByteRecord, faults: &mut Faults) -> Option<Self> {
+    fn find(header: &Record<'_>, faults: &mut Faults) -> Option<Self> {
+        let line = header.place.line;
         let mut positions = [None; COLUMNS.len()];
         for (position, name) in header.iter().enumerate() {
             match COLUMNS.iter().zip(&mut positions).find(|(known, _)| known.as_bytes() == name) {
@@ -95,5 +52,18 @@ impl Columns {
             faults.add(line, Fault::MissingColumn(name));
         }
         faults.is_empty().then_some(Self { positions, count: header.len() })
+    }
+
+    /// The row that a record is.
+    fn row<'r>(&self, record: &Record<'r>) -> Result<Row<'r>, Fault> {
+        if record.has_line_break() {
+            return Err(Fault::LineBreak);
+        }
+        if record.len() != self.count {
+            return Err(Fault::FieldCount { found: record.len(), expected: self.count });
+        }
+        let field = |position: Option<usize>| position.and_then(|position| record.field(position)).unwrap_or_default();
+        let [credential, customer, plan, overrides, time_zone, valid_until, suspended] = self.positions.map(field);
+        Ok(Row { credential, customer, plan, overrides, time_zone, valid_until, suspended })
     }
 }

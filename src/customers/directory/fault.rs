@@ -73,9 +73,6 @@ pub enum Fault {
         /// Where.
         line: u64,
     },
-    /// The text is no CSV.
-    #[error("the line cannot be read as CSV")]
-    Malformed,
     /// The text is no list of customers in YAML.
     #[error("what stands here is no list of `{{credential: ..., customer: ..., plan: ...}}` in YAML")]
     MalformedYaml,

@@ -1,21 +1,20 @@
 //! A directory that was read from a file, and follows it row by row.
 //!
-//! Every credential has one entry: its hash and its customer in one allocation, found through a table that holds
-//! pointers only, since tables are half empty at times. The tables are many and locked one by one, so that requests
-//! hardly notice an update: it is read and compared beforehand, and takes each lock only for the rows that changed there.
+//! Every credential has one entry, and the entries lie sorted by hash in many short lists: as hashes are spread evenly,
+//! an entry is near the place that its hash says, and nothing is kept empty. The lists are locked one by one, so that
+//! requests hardly notice an update: it is read and compared beforehand, and takes each lock only for the rows that
+//! changed there.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
 use parking_lot::{Mutex, RwLock};
 
 use super::credential::{Hashes, KeyedHash, Written};
 use super::fault::Faults;
 use super::intern::Interner;
-use super::reading::{Read, Reading, Seen};
+use super::reading::{Read, Reading};
 use super::{csv, yaml};
 use crate::customers::Customer;
 use crate::ruleset::own::OwnTermsReader;
@@ -34,7 +33,8 @@ pub enum Format {
 pub struct FileDirectory {
     format: Format,
     hashes: Hashes,
-    shards: Box<[RwLock<HashTable<Box<Known>>>]>,
+    /// Each sorted by hash.
+    shards: Box<[RwLock<Vec<Known>>]>,
     credentials: AtomicUsize,
     /// Whether a credential may be known by its SHA-256 only.
     has_hashed: AtomicBool,
@@ -43,9 +43,12 @@ pub struct FileDirectory {
 }
 
 /// A credential and whose it is.
+#[derive(Clone)]
 pub(super) struct Known {
     pub(super) hash: KeyedHash,
-    pub(super) customer: Customer,
+    /// The hash of the row.
+    pub(super) print: u64,
+    pub(super) customer: Arc<Customer>,
 }
 
 /// What an update changed, in credentials.
@@ -59,9 +62,9 @@ pub struct Changes {
     pub removed: usize,
 }
 
-/// So many that the rows that change in one are few, and a lock is held for microseconds.
+/// So many that of a million rows only some hundreds are in one, and a lock is held for microseconds.
 const SHARDS: usize = 1 << SHARD_BITS;
-const SHARD_BITS: u32 = 8;
+const SHARD_BITS: u32 = 12;
 
 impl FileDirectory {
     /// Reads a directory. A customer may have several credentials, each in a row of its own.
@@ -99,7 +102,7 @@ impl FileDirectory {
 
     /// Whose credential this is.
     pub fn find(&self, credential: &[u8]) -> Option<Arc<Customer>> {
-        let find = |credential| self.look(self.hashes.credential(credential), |customer| Arc::new(customer.clone()));
+        let find = |credential| self.known(self.hashes.credential(credential)).map(|known| known.customer);
         let known = find(Written::Plain(credential));
         match self.has_hashed.load(Ordering::Relaxed) {
             true => known.or_else(|| find(Written::hashed(credential))),
@@ -116,70 +119,77 @@ impl FileDirectory {
         &self.hashes
     }
 
-    /// What `look` makes of the customer whose credential has this hash.
-    pub(super) fn look<T>(&self, hash: KeyedHash, look: impl FnOnce(&Customer) -> T) -> Option<T> {
+    /// What is known of the credential with this hash.
+    pub(super) fn known(&self, hash: KeyedHash) -> Option<Known> {
         let shard = self.shards.get(shard_of(hash))?.read();
-        shard.find(hash[1], |known| known.hash == hash).map(|known| look(&known.customer))
+        let (before, after) = shard.split_at_checked(place_of(hash, shard.len()))?;
+        let after = after.iter().take_while(|known| known.hash <= hash);
+        let before = before.iter().rev().take_while(|known| known.hash >= hash);
+        after.chain(before).find(|known| known.hash == hash).cloned()
+    }
+
+    /// Shows all that is known, sorted by hash.
+    pub(super) fn each(&self, mut show: impl FnMut(&Known)) {
+        self.shards.iter().for_each(|shard| shard.read().iter().for_each(&mut show));
     }
 
     fn apply(&self, read: Read) -> Changes {
         // before the first of them can be found
         self.has_hashed.fetch_or(read.has_hashed, Ordering::Relaxed);
         let mut changes = Changes::default();
-        let mut seen = read.seen.as_slice();
         let mut changed = read.changed.into_iter().peekable();
+        let mut gone = read.gone.into_iter().peekable();
         for (number, shard) in self.shards.iter().enumerate() {
-            let (here, rest) = seen.split_at(seen.partition_point(|row| shard_of(row.hash) == number));
-            seen = rest;
-            let gone = missing(&shard.read(), here);
-            let new: Vec<Box<Known>> =
-                std::iter::from_fn(|| changed.next_if(|known| shard_of(known.hash) == number)).collect();
-            if !gone.is_empty() || !new.is_empty() {
-                change(&mut shard.write(), &gone, new.into_iter(), &mut changes);
+            let is_here = |hash| shard_of(hash) == number;
+            let changed: Vec<Known> = std::iter::from_fn(|| changed.next_if(|known| is_here(known.hash))).collect();
+            let gone: Vec<KeyedHash> = std::iter::from_fn(|| gone.next_if(|hash| is_here(*hash))).collect();
+            if !changed.is_empty() || !gone.is_empty() {
+                change(shard, changed, &gone, &mut changes);
             }
         }
-        self.credentials.store(read.seen.len(), Ordering::Relaxed);
+        self.credentials.store(read.credentials, Ordering::Relaxed);
         self.has_hashed.store(read.has_hashed, Ordering::Relaxed);
         changes
     }
 }
 
-/// The hashes of `shard` that are not in `seen`, which is sorted.
-fn missing(shard: &HashTable<Box<Known>>, seen: &[Seen]) -> Vec<KeyedHash> {
-    let is_gone = |hash: &KeyedHash| seen.binary_search_by_key(hash, |row| row.hash).is_err();
-    shard.iter().map(|known| known.hash).filter(is_gone).collect()
-}
-
-fn change(
-    shard: &mut HashTable<Box<Known>>,
-    gone: &[KeyedHash],
-    new: impl ExactSizeIterator<Item = Box<Known>>,
-    changes: &mut Changes,
-) {
-    for hash in gone {
-        if let Ok(entry) = shard.find_entry(hash[1], |known| known.hash == *hash) {
-            drop(entry.remove());
-            changes.removed = changes.removed.saturating_add(1);
+/// Makes a change to a shard; what is left over is dropped when its lock is free again.
+fn change(shard: &RwLock<Vec<Known>>, changed: Vec<Known>, gone: &[KeyedHash], changes: &mut Changes) {
+    let mut left_over = Vec::with_capacity(changed.len().saturating_add(gone.len()));
+    let mut added = Vec::with_capacity(changed.len());
+    let mut shard = shard.write();
+    for known in changed {
+        let position = shard.binary_search_by_key(&known.hash, |known| known.hash);
+        match position.ok().and_then(|position| shard.get_mut(position)) {
+            Some(before) => {
+                let is_other = !Arc::ptr_eq(&before.customer, &known.customer);
+                changes.changed = changes.changed.saturating_add(usize::from(is_other));
+                left_over.push(std::mem::replace(before, known));
+            }
+            None => added.push(known),
         }
     }
-    shard.reserve(new.len(), |known| known.hash[1]);
-    for known in new {
-        match shard.entry(known.hash[1], |other| other.hash == known.hash, |other| other.hash[1]) {
-            Entry::Occupied(mut entry) => {
-                *entry.get_mut() = known;
-                changes.changed = changes.changed.saturating_add(1);
-            }
-            Entry::Vacant(entry) => {
-                entry.insert(known);
-                changes.added = changes.added.saturating_add(1);
-            }
-        }
+    changes.added = changes.added.saturating_add(added.len());
+    changes.removed = changes.removed.saturating_add(gone.len());
+    if !gone.is_empty() {
+        left_over.extend(shard.extract_if(.., |known| gone.binary_search(&known.hash).is_ok()));
     }
+    if !added.is_empty() {
+        shard.reserve_exact(added.len());
+        shard.append(&mut added);
+        shard.sort_unstable_by_key(|known| known.hash);
+    }
+    drop(shard);
 }
 
-/// By the upper bits of one half of the hash; the other half is the hash within the shard.
+/// By the upper bits of the hash, so that sorted hashes are sorted by shard.
 const fn shard_of(hash: KeyedHash) -> usize {
     (hash[0] >> (u64::BITS - SHARD_BITS)) as usize
+}
+
+/// About where a hash is among the `count` of its shard, by the bits that follow.
+const fn place_of([hash, _]: KeyedHash, count: usize) -> usize {
+    (((hash << SHARD_BITS) as u128).saturating_mul(count as u128) >> u64::BITS) as usize
 }
 
 impl fmt::Debug for FileDirectory {

@@ -1,6 +1,6 @@
 //! A directory's text while it is read: checked row by row, and compared with what is known already.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::credential::{KeyedHash, Written};
@@ -12,22 +12,27 @@ use crate::customers::Customer;
 use crate::ruleset::limit::OwnTerms;
 use crate::units::Nanos;
 
-/// A text that was read. Rows that say what is known already leave no more than their hash.
+/// What a text changes.
 pub(super) struct Read {
-    /// Every row, sorted by hash.
-    pub(super) seen: Vec<Seen>,
     /// The rows that are new or say something new, sorted by hash.
-    #[expect(clippy::vec_box, reason = "they go on to tables of pointers")]
-    pub(super) changed: Vec<Box<Known>>,
+    pub(super) changed: Vec<Known>,
+    /// The hashes of those that are gone, sorted.
+    pub(super) gone: Vec<KeyedHash>,
+    /// How many rows there are.
+    pub(super) credentials: usize,
     /// Whether any credential is written as its SHA-256.
     pub(super) has_hashed: bool,
 }
 
-/// A credential that was read.
+/// A row that was glanced at.
 #[derive(Clone, Copy)]
-pub(super) struct Seen {
-    pub(super) hash: KeyedHash,
+struct Glanced {
+    hash: KeyedHash,
+    print: u64,
+    /// A few bits of the customer's hash: all rows of a customer have the same.
+    name: u32,
     line: u32,
+    at: usize,
 }
 
 /// A customer that was read.
@@ -39,77 +44,136 @@ struct Named {
 }
 
 /// A text while it is read.
+///
+/// Every row is glanced at first. What differs from what is known is read then, in the order of the lines, together with
+/// all else that the text says of the same customers; the rest agreed when it was read.
 pub(super) struct Reading<'d> {
     directory: &'d FileDirectory,
     interner: &'d mut Interner,
+    glanced: Vec<Glanced>,
+    /// Where the rows are that are read whatever is known, and their lines.
+    unclear: Vec<(usize, u64)>,
+    /// The names in rows that are read.
+    names: HashSet<u32>,
+    /// The lines of rows with a credential that was there before, and the lines where that was.
+    repeated: Vec<(u32, u32)>,
     /// The different terms so far, and their positions by what stands in the row; `None` of what is wrong.
     terms: Vec<Terms>,
     positions: HashMap<Box<[u8]>, Option<u32>>,
     key: Vec<u8>,
-    seen: Vec<Seen>,
     named: Vec<Named>,
-    #[expect(clippy::vec_box, reason = "they go on to tables of pointers")]
-    changed: Vec<Box<Known>>,
     /// The last customer's name: several credentials of one often stand together.
     last: Option<Arc<str>>,
-    has_hashed: bool,
     pub(super) faults: Faults,
+    read: Read,
 }
 
 impl<'d> Reading<'d> {
     pub(super) fn new(directory: &'d FileDirectory, interner: &'d mut Interner) -> Self {
-        let expected = directory.credentials();
         Self {
             directory,
             interner,
+            glanced: Vec::with_capacity(directory.credentials()),
+            unclear: Vec::new(),
+            names: HashSet::new(),
+            repeated: Vec::new(),
             terms: Vec::new(),
             positions: HashMap::new(),
             key: Vec::new(),
-            seen: Vec::with_capacity(expected),
-            named: Vec::with_capacity(expected),
-            changed: Vec::new(),
+            named: Vec::new(),
             last: None,
-            has_hashed: false,
             faults: Faults::default(),
+            read: Read { changed: Vec::new(), gone: Vec::new(), credentials: 0, has_hashed: false },
         }
+    }
+
+    /// Looks at the row that begins on `line` without understanding it; `at` tells where it is, and grows. There is no
+    /// `row` where something is wrong with it.
+    pub(super) fn glance(&mut self, at: usize, line: u64, row: Option<&Row<'_>>) {
+        let Some(row) = row else { return self.unclear.push((at, line)) };
+        let name = bits(self.directory.hashes().name(row.customer));
+        match credential(row) {
+            Ok(credential) => {
+                self.read.has_hashed |= matches!(credential, Written::Hashed(_));
+                let hash = self.directory.hashes().credential(credential);
+                let print = self.print(row);
+                self.glanced.push(Glanced { hash, print, name, line: bounded(line), at });
+            }
+            Err(_) => {
+                self.unclear.push((at, line));
+                self.names.insert(name);
+            }
+        }
+    }
+
+    /// Where the rows are that have to be read, and their lines, in their order.
+    pub(super) fn worth_reading(&mut self) -> Vec<(usize, u64)> {
+        let mut glanced = std::mem::take(&mut self.glanced);
+        glanced.sort_unstable_by_key(|row| (row.hash, row.at));
+        for run in glanced.chunk_by(|a, b| a.hash == b.hash) {
+            if let [first, again @ ..] = run {
+                self.repeated.extend(again.iter().map(|row| (row.line, first.line)));
+            }
+        }
+        let mut names = std::mem::take(&mut self.names);
+        let mut rows = glanced.iter().peekable();
+        self.directory.each(|known| {
+            while let Some(row) = rows.next_if(|row| row.hash < known.hash) {
+                names.insert(row.name);
+            }
+            let mut is_gone = true;
+            while let Some(row) = rows.next_if(|row| row.hash == known.hash) {
+                is_gone = false;
+                if row.print != known.print {
+                    names.insert(row.name);
+                }
+            }
+            if is_gone {
+                self.read.gone.push(known.hash);
+            }
+        });
+        names.extend(rows.map(|row| row.name));
+        self.read.credentials = glanced.len();
+        let mut places = std::mem::take(&mut self.unclear);
+        let differing = glanced.iter().filter(|row| names.contains(&row.name));
+        places.extend(differing.map(|row| (row.at, u64::from(row.line))));
+        places.sort_unstable();
+        self.named.reserve_exact(places.len());
+        self.read.changed.reserve_exact(places.len());
+        places
     }
 
     /// Takes the row that begins on `line`.
     pub(super) fn row(&mut self, line: u64, row: &Row<'_>) {
-        let at = u32::try_from(line).unwrap_or(u32::MAX);
-        let hash = self.credential(line, row.credential);
-        self.seen.extend(hash.map(|hash| Seen { hash, line: at }));
+        let hash = credential(row).map(|credential| self.directory.hashes().credential(credential));
+        let hash = hash.map_err(|fault| self.faults.add(line, fault)).ok();
         let terms = self.terms(line, row);
         let name = row.name().map_err(|fault| self.faults.add(line, fault)).ok();
         let (Some(position), Some(name)) = (terms, name) else { return };
-        self.named.push(Named { name: self.directory.hashes().name(name.as_bytes()), terms: position, line: at });
+        let named = self.directory.hashes().name(name.as_bytes());
+        self.named.push(Named { name: named, terms: position, line: bounded(line) });
         let Some(terms) = get(&self.terms, position) else { return };
         match (row.valid_until(terms.zone.as_ref()), hash) {
             (Ok(valid_until), Some(hash)) => {
-                let is = |customer: &Customer| is_known(customer, name, terms, valid_until);
-                if self.directory.look(hash, is) != Some(true) {
-                    let (plan, own, suspended) = (terms.plan, terms.own.clone(), terms.suspended);
-                    let name = self.name(name);
-                    let customer = Customer { name, plan, own, valid_until, suspended };
-                    self.changed.push(Box::new(Known { hash, customer }));
-                }
+                let known = self.directory.known(hash).filter(|known| says(&known.customer, name, terms, valid_until));
+                let customer = match known {
+                    Some(known) => known.customer,
+                    None => {
+                        let (plan, own, suspended) = (terms.plan, terms.own.clone(), terms.suspended);
+                        Arc::new(Customer { name: self.name(name), plan, own, valid_until, suspended })
+                    }
+                };
+                let print = self.print(row);
+                self.read.changed.push(Known { hash, print, customer });
             }
             (Ok(_), None) => {}
             (Err(fault), _) => self.faults.add(line, fault),
         }
     }
 
-    fn credential(&mut self, line: u64, credential: &[u8]) -> Option<KeyedHash> {
-        let fault = match Written::read(credential) {
-            _ if credential.is_empty() => Fault::EmptyField("credential"),
-            Some(written) => {
-                self.has_hashed |= matches!(written, Written::Hashed(_));
-                return Some(self.directory.hashes().credential(written));
-            }
-            None => Fault::BadHash,
-        };
-        self.faults.add(line, fault);
-        None
+    fn print(&mut self, row: &Row<'_>) -> u64 {
+        row.join(&mut self.key);
+        self.directory.hashes().row(&self.key)
     }
 
     /// The position of the row's terms, which most rows share with others.
@@ -146,13 +210,9 @@ impl<'d> Reading<'d> {
 
     /// What was read, or everything that is wrong with it.
     pub(super) fn finish(mut self) -> Result<Read, Faults> {
-        self.seen.sort_unstable_by_key(|row| (row.hash, row.line));
-        for run in self.seen.chunk_by(|a, b| a.hash == b.hash) {
-            if let [first, again @ ..] = run {
-                again.iter().for_each(|row| {
-                    self.faults.add(row.line.into(), Fault::RepeatedCredential(first.line.into()));
-                });
-            }
+        self.repeated.sort_unstable();
+        for (line, first) in self.repeated {
+            self.faults.add(line.into(), Fault::RepeatedCredential(first.into()));
         }
         self.named.sort_unstable_by_key(|row| (row.name, row.line));
         for run in self.named.chunk_by(|a, b| a.name == b.name) {
@@ -169,17 +229,34 @@ impl<'d> Reading<'d> {
             self.faults.sort();
             return Err(self.faults);
         }
-        self.changed.sort_unstable_by_key(|known| known.hash);
-        Ok(Read { seen: self.seen, changed: self.changed, has_hashed: self.has_hashed })
+        self.read.changed.sort_unstable_by_key(|known| known.hash);
+        Ok(self.read)
     }
+}
+
+/// The credential of a row, or what is wrong with it.
+fn credential<'t>(row: &Row<'t>) -> Result<Written<'t>, Fault> {
+    match row.credential {
+        b"" => Err(Fault::EmptyField("credential")),
+        credential => Written::read(credential).ok_or(Fault::BadHash),
+    }
+}
+
+/// Enough of a hash to tell most customers apart.
+const fn bits([hash, _]: KeyedHash) -> u32 {
+    hash as u32
+}
+
+fn bounded(line: u64) -> u32 {
+    u32::try_from(line).unwrap_or(u32::MAX)
 }
 
 fn get(terms: &[Terms], position: u32) -> Option<&Terms> {
     terms.get(usize::try_from(position).ok()?)
 }
 
-/// Whether a row says what is known. Own terms that are the same are one.
-fn is_known(customer: &Customer, name: &str, terms: &Terms, valid_until: Option<Nanos>) -> bool {
+/// Whether this is known of a customer already. Own terms that are the same are one.
+fn says(customer: &Customer, name: &str, terms: &Terms, valid_until: Option<Nanos>) -> bool {
     let address = |own: &Option<Arc<OwnTerms>>| own.as_ref().map(Arc::as_ptr);
     *customer.name == *name
         && customer.plan == terms.plan

@@ -23,6 +23,34 @@ pub(super) fn challenges(answer: &Answer, context: Option<&Context>) -> Vec<(Hea
     values.into_iter().map(|value| (header::WWW_AUTHENTICATE, value)).collect()
 }
 
+/// Says that a credential is needed, and where it belongs.
+pub(super) fn request_for_credential(context: Option<&Context>) -> String {
+    let mut places: Vec<String> = Vec::new();
+    for place in context.map_or(&[][..], sources).iter().map(place) {
+        if !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    match places.is_empty() {
+        true => "A credential is needed here.".to_owned(),
+        false => format!("A credential is needed: {}.", places.join(" or ")),
+    }
+}
+
+fn place(source: &CredentialSource) -> String {
+    match source {
+        CredentialSource::Header(name) => format!("in the header {name}"),
+        CredentialSource::Query(name) => format!("in the query parameter {name}"),
+        CredentialSource::Cookie(name) => format!("in the cookie {name}"),
+        CredentialSource::Basic => "by HTTP basic authentication".to_owned(),
+        CredentialSource::Bearer => "as a bearer token".to_owned(),
+        CredentialSource::Jwt(rules) => match &rules.header {
+            Some(name) => format!("in the header {name}"),
+            None => "as a bearer token".to_owned(),
+        },
+    }
+}
+
 /// The fault as a sentence.
 pub(super) fn sentence(fault: TokenFault) -> String {
     let words = fault.to_string();
@@ -36,7 +64,7 @@ fn token_challenge(fault: TokenFault) -> Option<HeaderValue> {
 
 /// `Bearer` stands for keys in fields of their own too, which have no scheme.
 fn schemes(context: &Context) -> Vec<HeaderValue> {
-    let sources = context.live.ruleset.customers.as_ref().map_or(&[][..], |rules| &rules.identify);
+    let sources = sources(context);
     let basic = sources.contains(&CredentialSource::Basic);
     let others = sources.iter().any(|source| *source != CredentialSource::Basic);
     match (basic, others) {
@@ -44,4 +72,8 @@ fn schemes(context: &Context) -> Vec<HeaderValue> {
         (true, false) => vec![BASIC],
         (false, _) => vec![BEARER],
     }
+}
+
+fn sources(context: &Context) -> &[CredentialSource] {
+    context.live.ruleset.customers.as_ref().map_or(&[][..], |rules| &rules.identify)
 }

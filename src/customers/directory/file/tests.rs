@@ -141,6 +141,27 @@ fn an_update_that_is_wrong_anywhere_changes_nothing() {
 }
 
 #[test]
+fn what_did_not_change_is_held_against_what_did() {
+    let directory = rows("k1,a,pro,,,,\nk2,a,pro,,,,\nk3,b,free,,,,\n");
+    let refused = |rows: &str| directory.update(&format!("{HEADER}{rows}")).unwrap_err().faults;
+    let disagrees = |line, other| (other, Fault::Disagrees { what: "plan", line });
+    assert_eq!(refused("k1,a,pro,,,,\nk2,a,free,,,,\nk3,b,free,,,,\n"), [disagrees(2, 3)]);
+    assert_eq!(refused("k4,b,pro,,,,\nk3,b,free,,,,\n"), [disagrees(2, 3)]);
+    assert_eq!(refused("k1,a,pro,,,,\nsha256:0,a,free,,,,\n"), [(3, Fault::BadHash), disagrees(2, 3)]);
+    assert_eq!(refused("k3,b,free,,,,\nk1,a,pro,,,,\nk3,b,free,,,,\n"), [(4, Fault::RepeatedCredential(2))]);
+    assert_eq!(directory.credentials(), 3);
+}
+
+#[test]
+fn a_row_that_says_the_same_in_other_words_did_not_change() {
+    let directory = rows("k1,a,pro,,,,\nk2,b,free,,,,\n");
+    let before = directory.find(b"k1").unwrap();
+    let text = "suspended,plan,customer,credential\nfalse,pro,a,\"k1\"\n,free,b, k2\n";
+    assert_eq!(directory.update(text).unwrap(), Changes::default());
+    assert!(Arc::ptr_eq(&before, &directory.find(b"k1").unwrap()));
+}
+
+#[test]
 fn what_no_customer_has_any_more_is_forgotten() {
     let directory = rows("k1,a,pro,gcra,,,\n");
     let own = Arc::downgrade(directory.find(b"k1").unwrap().own.as_ref().unwrap());

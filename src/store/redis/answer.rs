@@ -1,0 +1,242 @@
+//! What the script answers, and what that means.
+
+use smallvec::SmallVec;
+
+use crate::algorithm::{AllCharged, Charged, Decision, Headroom, State};
+use crate::store::redis::codec::Bucket;
+use crate::store::redis::states;
+use crate::units::{Cost, Nanos};
+
+/// One field of a reply.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Field<'a> {
+    /// An integer.
+    Integer(i64),
+    /// A string.
+    Text(&'a [u8]),
+    /// Anything else.
+    Other,
+}
+
+/// A reply that the script does not give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadReply {
+    /// Not the number of fields.
+    #[error("the reply has {found} fields, and {expected} belong there")]
+    Length {
+        /// How many belong there.
+        expected: usize,
+        /// How many there are.
+        found: usize,
+    },
+    /// A field that is not of the right kind, or too long, or not in the form it should have.
+    #[error("field {position} of the reply is not {expected}")]
+    Field {
+        /// Which one, from 0.
+        position: usize,
+        /// What belongs there.
+        expected: &'static str,
+    },
+}
+
+/// The longest text that the script answers with.
+const LONGEST_TEXT: usize = 256;
+/// Flags of a bucket.
+const ADMITS: i64 = 1;
+const HEALED: i64 = 2;
+
+/// What the script answered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// When it was, on the clock of the call.
+    pub now: Nanos,
+    /// How many times all buckets were charged.
+    pub granted: u64,
+    /// How many buckets held what made no sense: it was set right where it said something, and forgotten where not.
+    pub healed: usize,
+    found: SmallVec<[Found; 2]>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Found {
+    admits: bool,
+    kept: Kept,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Kept {
+    /// A state: before a charge, after another change.
+    State(Option<State>),
+    /// What is said of a log, which stays where it is: as it is after the call.
+    Log { retry_after: Option<Nanos>, headroom: Headroom },
+}
+
+impl Answer {
+    /// Reads the reply to a call for `buckets`.
+    pub fn parse(reply: &[Field<'_>], buckets: &[Bucket<'_>]) -> Result<Self, BadReply> {
+        let expected = buckets.len().saturating_mul(2).saturating_add(2);
+        if reply.len() != expected {
+            return Err(BadReply::Length { expected, found: reply.len() });
+        }
+        let now = Nanos::new(number(reply, 0, "a time")?);
+        let granted = number(reply, 1, "a number of charges")?;
+        let mut answer = Self { now, granted, healed: 0, found: SmallVec::new() };
+        for (bucket, position) in buckets.iter().zip((2..).step_by(2)) {
+            let Some(Field::Integer(flags @ 0..=3)) = reply.get(position) else {
+                return Err(BadReply::Field { position, expected: "a bucket's flags" });
+            };
+            let position = position + 1;
+            let text = text(reply, position, "a bucket's state")?;
+            let wrong = BadReply::Field { position, expected: "a bucket's state" };
+            answer.healed += usize::from(flags & HEALED != 0);
+            answer.found.push(Found { admits: flags & ADMITS != 0, kept: kept(bucket, text).ok_or(wrong)? });
+        }
+        Ok(answer)
+    }
+
+    /// What came of a [`Call::Charge`](super::Call::Charge) of `buckets`.
+    pub fn charged(&self, buckets: &[Bucket<'_>]) -> AllCharged {
+        let passes = self.granted > 0;
+        let all = buckets.iter().zip(&self.found);
+        all.map(|(bucket, found)| match &found.kept {
+            Kept::Log { retry_after, headroom } => told(bucket, found.admits, *retry_after, *headroom),
+            Kept::State(before) => {
+                let (charged, _) = self.charge(bucket, before.clone(), found.admits, passes, buckets.len() == 1);
+                charged
+            }
+        })
+        .collect()
+    }
+
+    /// What came of each of the requests of a [`Call::Partial`](super::Call::Partial) of `buckets`, as if they had come one after the other:
+    /// first those that were granted, then as many denied ones as are asked for.
+    pub fn each<'a>(&'a self, buckets: &'a [Bucket<'a>]) -> impl Iterator<Item = AllCharged> + 'a {
+        let mut states: SmallVec<[Option<State>; 2]> = self.found.iter().map(Found::state).collect();
+        let mut position = 0_u64;
+        std::iter::from_fn(move || {
+            let passes = position < self.granted;
+            position = position.saturating_add(1);
+            let all = buckets.iter().zip(&self.found).zip(&mut states);
+            let charged = all.map(|((bucket, found), state)| match &found.kept {
+                Kept::Log { retry_after, headroom } => {
+                    let admits = found.admits || (passes && bucket.manner.binds);
+                    told(bucket, admits, *retry_after, *headroom)
+                }
+                Kept::State(_) => {
+                    let admits = bucket.rule.rule().decide(state.clone(), bucket.cost, self.now).0.is_admitted();
+                    let admits = admits || (passes && bucket.manner.binds);
+                    let (charged, after) = self.charge(bucket, state.take(), admits, passes, false);
+                    *state = after;
+                    charged
+                }
+            });
+            Some(charged.collect())
+        })
+    }
+
+    /// Where the keys of `buckets` stand after a debit, a refund or the end of a request.
+    pub fn headrooms(&self, buckets: &[Bucket<'_>]) -> SmallVec<[Headroom; 2]> {
+        let all = buckets.iter().zip(&self.found);
+        all.map(|(bucket, found)| match &found.kept {
+            Kept::Log { headroom, .. } => *headroom,
+            Kept::State(after) => bucket.rule.rule().headroom(after.as_ref(), self.now),
+        })
+        .collect()
+    }
+
+    /// What to remember of a bucket, to be said as [`Beside::Hint`](super::Beside::Hint) to a Redis that may have forgotten it: the state after
+    /// a charge, under the parameters of `bucket`. `None` where a rule has no use for it, and of a fresh key.
+    pub fn hint(&self, position: usize, bucket: &Bucket<'_>) -> Option<String> {
+        let before = self.found.get(position).and_then(Found::state);
+        let rule = bucket.rule.rule();
+        let (charged, after) = rule.decide(before.clone(), bucket.cost, self.now);
+        let passes = self.granted > 0 && charged.is_admitted() && bucket.manner.takes;
+        let kept = if passes { after } else { before };
+        states::tat(rule, &kept?)
+    }
+
+    /// What the script did with a bucket's state, done again. Where the two decide otherwise, which only rules in doubles
+    /// can, what was done counts.
+    fn charge(
+        &self,
+        bucket: &Bucket<'_>,
+        before: Option<State>,
+        admits: bool,
+        passes: bool,
+        alone: bool,
+    ) -> (Charged, Option<State>) {
+        let (rule, cost, manner) = (bucket.rule.rule(), bucket.cost, bucket.manner);
+        let (decision, decided) = rule.decide(before.clone(), cost, self.now);
+        let decision = match (admits, decision) {
+            (true, Decision::Deny(_)) => Decision::ADMIT,
+            (false, Decision::Admit { .. }) => Decision::later(Nanos::new(1)),
+            (_, decision) => decision,
+        };
+        let denial_kept = !admits && (rule.denials_count() || (alone && !manner.counts_denied));
+        let after = match manner.takes {
+            true if (passes && admits) || denial_kept => decided,
+            true if manner.counts_denied => rule.debit(before, cost, self.now),
+            _ => before,
+        };
+        (Charged { decision, headroom: rule.headroom(after.as_ref(), self.now) }, after)
+    }
+}
+
+impl Found {
+    fn state(&self) -> Option<State> {
+        match &self.kept {
+            Kept::State(state) => state.clone(),
+            Kept::Log { .. } => None,
+        }
+    }
+}
+
+fn told(bucket: &Bucket<'_>, admits: bool, retry_after: Option<Nanos>, headroom: Headroom) -> Charged {
+    let largest = bucket.rule.rule().largest_cost().unwrap_or(Cost::MAX);
+    let decision = match (admits, retry_after) {
+        (true, _) => Decision::ADMIT,
+        (false, _) if bucket.cost > largest => Decision::never(largest),
+        (false, retry_after) => Decision::later(retry_after.unwrap_or_default().max(Nanos::new(1))),
+    };
+    Charged { decision, headroom }
+}
+
+fn kept(bucket: &Bucket<'_>, text: &str) -> Option<Kept> {
+    let rule = bucket.rule.rule();
+    if !bucket.rule.parameters().starts_with('l') {
+        let state = match text {
+            "" => None,
+            text => Some(states::parse(rule, text)?),
+        };
+        return Some(Kept::State(state));
+    }
+    let mut words = text.split(' ');
+    let retry_after = match words.next()? {
+        "-" => None,
+        retry_after => Some(Nanos::new(retry_after.parse().ok()?)),
+    };
+    let mut number = || words.next()?.parse().ok();
+    let headroom = Headroom {
+        remaining: Some(number()?),
+        until_more: Nanos::new(number()?),
+        until_full: Nanos::new(number()?),
+        measured_rate: None,
+    };
+    words.next().is_none().then_some(Kept::Log { retry_after, headroom })
+}
+
+fn text<'a>(reply: &[Field<'a>], position: usize, expected: &'static str) -> Result<&'a str, BadReply> {
+    match reply.get(position) {
+        Some(Field::Text(bytes)) if bytes.len() <= LONGEST_TEXT => {
+            str::from_utf8(bytes).map_err(|_| BadReply::Field { position, expected })
+        }
+        _ => Err(BadReply::Field { position, expected }),
+    }
+}
+
+fn number(reply: &[Field<'_>], position: usize, expected: &'static str) -> Result<u64, BadReply> {
+    text(reply, position, expected)?.parse().map_err(|_| BadReply::Field { position, expected })
+}
+
+#[cfg(test)]
+mod tests;

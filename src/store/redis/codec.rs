@@ -1,0 +1,219 @@
+//! What is said to the script: from buckets to KEYS and ARGV.
+
+use crate::algorithm::{LONGEST_DEBT, Manner};
+use crate::store::redis::parameters::Shared;
+use crate::units::{Cost, LimitKey, Nanos};
+
+/// One limit's part in a call: `cost` tokens of the bucket `key`.
+#[derive(Clone, Debug)]
+pub struct Bucket<'a> {
+    /// The limit's name.
+    pub limit: &'a str,
+    /// The parameters that apply.
+    pub rule: &'a Shared,
+    /// Which bucket.
+    pub key: LimitKey,
+    /// How many tokens.
+    pub cost: Cost,
+    /// What the limit does with the request.
+    pub manner: Manner,
+    /// What else has to be said.
+    pub beside: Beside<'a>,
+}
+
+/// What has to be said of a bucket beside its cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside<'a> {
+    /// Nothing.
+    Nothing,
+    /// For a charge or debit: the newest state that this node remembers of the bucket (see [`crate::store::redis::Answer::hint`]).
+    Hint(&'a str),
+    /// For a refund: when the key was going to be whole again as seen right after the charge, on Redis's clock.
+    FullAt(Nanos),
+    /// Of `concurrency`: the slot's name, which no other request of any node has. A partial charge takes slots that are
+    /// called `name/1`, `name/2` and so on.
+    Slot(&'a str),
+}
+
+/// What is to be done with the buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Charge all, or none if any that binds denies.
+    Charge,
+    /// Charge all the same number of times, as often as all that bind admit, at most this often.
+    Partial(u64),
+    /// Charge all, whatever the limits say.
+    Debit,
+    /// Take charges back.
+    Refund,
+    /// A request has ended: give back its slots.
+    Complete,
+    /// A request goes on: keep its slots for another lifetime.
+    Renew,
+}
+
+/// Whose time a call goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// Redis's. `near` is this node's time, from which the ends of calendar units around are found; it may be a day off.
+    Redis {
+        /// This node's time.
+        near: Nanos,
+    },
+    /// This time, for tests.
+    Given(Nanos),
+}
+
+/// The buckets' names and everything else the script takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Encoded {
+    /// KEYS
+    pub keys: Vec<String>,
+    /// ARGV
+    pub arguments: Vec<String>,
+}
+
+/// A call that makes no sense, for which the caller is to blame.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Denials leave a trace, so how many there are matters.
+    #[error("limit `{limit}` counts denied requests, so its requests cannot be charged together")]
+    CountsDenied {
+        /// The limit's name.
+        limit: String,
+    },
+    /// Each takes time of a server that does nothing else meanwhile.
+    #[error("{want} requests are more than can be charged together under limit `{limit}`; at most {MOST_AT_ONCE} are")]
+    TooMany {
+        /// The limit's name.
+        limit: String,
+        /// How many were wanted.
+        want: u64,
+    },
+    /// A slot without a name could not be given back.
+    #[error("a slot of limit `{limit}` needs a name of its own, of 1 to {LONGEST_SLOT} characters")]
+    NoSlot {
+        /// The limit's name.
+        limit: String,
+    },
+    /// A refund without a time could pay out what time has made good.
+    #[error("a refund of limit `{limit}` needs the time at which its key was going to be whole")]
+    NoFullAt {
+        /// The limit's name.
+        limit: String,
+    },
+}
+
+/// The most charges in a partial one of a rule that decides them one by one.
+pub const MOST_AT_ONCE: u64 = 1_000;
+/// The longest name of a slot in bytes.
+pub const LONGEST_SLOT: usize = 64;
+
+/// The name of a bucket's key: `prefix:{tag}:limit:algorithm:key`. Buckets of one `tag` lie in one slot of a cluster. The
+/// parameters are no part of it, so a changed limit finds its keys again.
+pub fn key_name(prefix: &str, tag: LimitKey, bucket: &Bucket<'_>) -> String {
+    let algorithm = bucket.rule.rule().name().as_str();
+    format!("{prefix}:{{{:032x}}}:{}:{algorithm}:{:032x}", tag.0, bucket.limit, bucket.key.0)
+}
+
+/// A call for these buckets, no two of which may have the same limit and key.
+pub fn encode(
+    call: Call,
+    clock: Clock,
+    prefix: &str,
+    tag: LimitKey,
+    buckets: &[Bucket<'_>],
+) -> Result<Encoded, Refused> {
+    let (name, want) = match call {
+        Call::Charge => ("charge", 1),
+        Call::Partial(want) => ("partial", want),
+        Call::Debit => ("debit", 1),
+        Call::Refund => ("refund", 1),
+        Call::Complete => ("complete", 1),
+        Call::Renew => ("renew", 1),
+    };
+    let (time, near) = match clock {
+        Clock::Redis { near } => (String::new(), near),
+        Clock::Given(now) => (padded(now), now),
+    };
+    let mut encoded = Encoded {
+        keys: Vec::with_capacity(buckets.len()),
+        arguments: Vec::with_capacity(buckets.len().saturating_mul(4).saturating_add(3)),
+    };
+    encoded.arguments.extend([name.to_owned(), time, want.to_string()]);
+    for bucket in buckets {
+        check(call, bucket)?;
+        encoded.keys.push(key_name(prefix, tag, bucket));
+        encoded.arguments.extend([
+            bucket.rule.parameters().to_owned(),
+            manner(bucket.manner).to_owned(),
+            bucket.cost.to_string(),
+            beside(call, near, bucket),
+        ]);
+    }
+    Ok(encoded)
+}
+
+fn check(call: Call, bucket: &Bucket<'_>) -> Result<(), Refused> {
+    let rule = bucket.rule.rule();
+    let limit = || bucket.limit.to_owned();
+    if let Call::Partial(want) = call {
+        if rule.denials_count() {
+            return Err(Refused::CountsDenied { limit: limit() });
+        }
+        if want > MOST_AT_ONCE && one_by_one(bucket.rule) {
+            return Err(Refused::TooMany { limit: limit(), want });
+        }
+    }
+    let slot_is_needed = rule.holds() && call != Call::Debit && bucket.manner.takes;
+    let named = |name: &str| (1..=LONGEST_SLOT).contains(&name.len());
+    if slot_is_needed && !matches!(bucket.beside, Beside::Slot(name) if named(name)) {
+        return Err(Refused::NoSlot { limit: limit() });
+    }
+    if call == Call::Refund && !rule.holds() && !matches!(bucket.beside, Beside::FullAt(_)) {
+        return Err(Refused::NoFullAt { limit: limit() });
+    }
+    Ok(())
+}
+
+/// Whether many charges are not the same as one of their sum, or one slot each.
+fn one_by_one(rule: &Shared) -> bool {
+    rule.rule().holds() || rule.parameters().starts_with(['m', 'x'])
+}
+
+const fn manner(manner: Manner) -> &'static str {
+    match (manner.binds, manner.takes, manner.counts_denied) {
+        (true, true, false) => "bt",
+        (true, true, true) => "btd",
+        (true, false, _) => "b",
+        (false, true, false) => "t",
+        (false, true, true) => "td",
+        (false, false, _) => "",
+    }
+}
+
+fn beside(call: Call, near: Nanos, bucket: &Bucket<'_>) -> String {
+    match bucket.beside {
+        Beside::FullAt(full_at) => padded(full_at),
+        Beside::Slot(name) => name.to_owned(),
+        Beside::Hint(hint) if call != Call::Refund && bucket.rule.calendar().is_none() => hint.to_owned(),
+        Beside::Hint(_) | Beside::Nothing => ends_around(near, bucket.rule),
+    }
+}
+
+/// The ends of the calendar units around a time, for one that may be a day off, or a unit ahead.
+fn ends_around(near: Nanos, rule: &Shared) -> String {
+    let Some(calendar) = rule.calendar() else { return String::new() };
+    let mut ends = calendar.end(near.saturating_sub(LONGEST_DEBT));
+    let mut text = ends.get().to_string();
+    for _ in 0..3 {
+        ends = calendar.end(ends);
+        text.push_str(&format!(" {}", ends.get()));
+    }
+    text
+}
+
+/// The script cuts the seconds off by position.
+fn padded(time: Nanos) -> String {
+    format!("{:010}", time.get())
+}

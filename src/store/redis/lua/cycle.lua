@@ -1,0 +1,123 @@
+-- Mirrors src/algorithm/cycle.rs. Parameters: limit period max_wait most. State: start, used, lent.
+
+if family == 'y' then
+    local limit, period, max_wait, most = match(parameters, '^y ([1-9]%d*) ([1-9]%d*) (%d+) ([1-9]%d*)$')
+    if not limit then
+        return nil
+    end
+    limit, period, max_wait, most = natural(limit), natural(period), natural(max_wait), natural(most)
+    local now = now()
+    -- A fresh key's cycles begin later: worth remembering, not worth remembering for long.
+    local rule = { limit = limit, period = period, divisible = true, lingers = DAY }
+
+    -- The state with the current cycle as its own.
+    function rule.at(state)
+        local cycles, rest = divide(minus(now, state.start), period)
+        if cycles == 0 then
+            return state
+        end
+        local used = minus(state.used, word(times(cycles, limit)))
+        return { start = minus(now, rest), used = used, lent = used }
+    end
+
+    local function or_fresh(state)
+        return state or { start = now, used = 0, lent = 0 }
+    end
+
+    local function cycle_of(used)
+        return minus(word(divide_up(used, limit)), 1)
+    end
+
+    local function wait_until(state, count)
+        return count == 0 and 0 or word(minus(add(times(count, period), state.start), now))
+    end
+
+    local function most_owed()
+        return word(add(most, word(times(add(divide(LONGEST_DEBT, period), 1), limit))))
+    end
+
+    function rule.read(text)
+        local start, used, lent = match(text, '^(%d+) (%d+) (%d+)$')
+        if not start then
+            return nil, true
+        end
+        local state = { start = natural(start), used = natural(used), lent = natural(lent) }
+        local healed = false
+        if less(add(now, STEP_BACK), state.start) then
+            state.start, healed = now, true
+        end
+        if less(most, state.used) and less(most_owed(), state.used) then
+            state.used, healed = most_owed(), true
+        end
+        if less(most, state.lent) and less(most_owed(), state.lent) then
+            state.lent, healed = most_owed(), true
+        end
+        return state, healed
+    end
+
+    function rule.write(state)
+        return digits(state.start) .. ' ' .. digits(state.used) .. ' ' .. digits(state.lent)
+    end
+
+    -- A denied first request starts the cycles too.
+    function rule.decide(state, cost)
+        if cost == 0 then
+            return true, state
+        end
+        local kept = or_fresh(state)
+        if less(most, cost) then
+            return false, kept
+        end
+        local current = rule.at(kept)
+        local used = add(current.used, cost)
+        if not equal(used, word(used)) or less(max_wait, wait_until(current, cycle_of(used))) then
+            return false, kept
+        end
+        return true, { start = current.start, used = used, lent = current.lent }
+    end
+
+    if op == 'refund' then
+        function rule.refund(state, cost, full_at)
+            local current = rule.at(state)
+            local left = word(divide_up(minus(natural(full_at), current.start), period))
+            local unforgiven = 0
+            if left ~= 0 then
+                local whole_cost = less(divide_up(current.lent, limit), left)
+                unforgiven = whole_cost and cost or word(add(word(times(minus(left, 1), limit)), 1))
+            end
+            local used = minus(current.used, least(cost, unforgiven))
+            return { start = current.start, used = used, lent = current.lent }
+        end
+    end
+
+    function rule.debit(state, cost)
+        if cost == 0 then
+            return state
+        end
+        local current = rule.at(or_fresh(state))
+        local used = least(word(add(current.used, cost)), greatest(most_owed(), current.used))
+        return { start = current.start, used = used, lent = current.lent }
+    end
+
+    function rule.idle(state)
+        return minus(add(state.start, times(divide_up(state.used, limit), period)), now)
+    end
+
+    function rule.carry(old, state)
+        if equal(limit, old.limit) and equal(period, old.period) then
+            return state
+        end
+        local current = old.at(state)
+        local passed = divide(times(minus(now, current.start), period), old.period)
+        local function scaled(permits)
+            return word(scale_ceil(permits, limit, old.limit))
+        end
+        return {
+            start = minus(greatest(now, current.start), word(passed)),
+            used = scaled(current.used),
+            lent = scaled(current.lent),
+        }
+    end
+
+    return rule
+end

@@ -1,0 +1,227 @@
+    return nil
+end
+
+-- Charges all buckets of one request, or none.
+--
+-- KEYS: a bucket each. ARGV: what to do; the time in nanoseconds, empty for that of Redis; how many times to charge; and
+-- for each bucket its parameters, the limit's manner, the cost, and one more argument that depends on what is done.
+-- The reply: the time, how many times was charged, and for each bucket a number (1: this bucket admits; 2: what was kept
+-- made no sense) and its state as it was before a charge, after any other change.
+
+local function has(bucket, manner)
+    return string.find(bucket.manner, manner, 1, true)
+end
+
+-- The state that is kept at the bucket's key, under its parameters.
+local function load(bucket)
+    local rule, key = bucket.rule, bucket.key
+    if rule.load then
+        return rule.load()
+    end
+    local kept = redis.pcall('GET', key)
+    if not kept then
+        return nil
+    end
+    bucket.exists = true
+    if type(kept) == 'table' or #kept > 512 then
+        return nil, true
+    end
+    local parameters, text = match(kept, '^([^;]*);(.*)$')
+    if parameters == bucket.parameters then
+        local state, healed = rule.read(text)
+        bucket.text = state and not healed and text or nil
+        return state, healed
+    end
+    local old = parameters and substring(parameters, 1, 1) == substring(bucket.parameters, 1, 1)
+        and made(parameters, bucket.argument, key)
+    if not old then
+        return nil, true
+    end
+    local state, healed = old.read(text)
+    bucket.carried = true
+    return state and rule.carry(old, state), healed
+end
+
+local function put(bucket, state)
+    local rule, key = bucket.rule, bucket.key
+    if rule.store then
+        if state ~= bucket.state then
+            rule.store(state, bucket.healed)
+        end
+    elseif state == bucket.state and not bucket.carried and not bucket.healed then
+        return
+    elseif state == nil then
+        if bucket.exists then
+            redis.call('DEL', key)
+        end
+    else
+        local idle = add(rule.idle(state), rule.lingers or 0)
+        redis.call('SET', key, bucket.parameters .. ';' .. rule.write(state), 'PX', lifetime(idle))
+    end
+end
+
+local function text(bucket, state)
+    if state == nil then
+        return ''
+    end
+    if state == bucket.state and bucket.text then
+        return bucket.text
+    end
+    return bucket.rule.write and bucket.rule.write(state) or digits(state)
+end
+
+-- How many times the cost fits, at most so many times; and the state after them. Where nothing is taken, as often as
+-- wanted if it fits once.
+local function charged(bucket, count)
+    local rule, state, cost = bucket.rule, bucket.state, bucket.cost
+    if not has(bucket, 't') then
+        return rule.decide(state, cost) and count or 0, state
+    end
+    if rule.fits then
+        local fits = rule.fits(state, cost, count)
+        if fits ~= 0 then
+            local _, after = rule.decide(state, times(cost, fits))
+            return fits, after
+        end
+        return 0, state
+    end
+    if rule.divisible then
+        local low, high = 0, count
+        while less(low, high) do
+            local middle = divide_up(add(low, high), 2)
+            if rule.decide(state, times(cost, middle)) then
+                low = middle
+            else
+                high = minus(middle, 1)
+            end
+        end
+        local _, after = rule.decide(state, times(cost, low))
+        return low, after
+    end
+    local fits = 0
+    while less(fits, count) do
+        local admitted, after = rule.decide(state, cost)
+        if not admitted then
+            break
+        end
+        fits, state = fits + 1, after
+    end
+    return fits, state
+end
+
+local buckets = {}
+for i, key in ipairs(KEYS) do
+    local at = 4 * i
+    local argument = ARGV[at + 3]
+    local bucket = {
+        key = key,
+        parameters = ARGV[at],
+        manner = ARGV[at + 1],
+        cost = natural(ARGV[at + 2]),
+        argument = argument,
+    }
+    bucket.rule = made(bucket.parameters, argument, key)
+    if not bucket.rule then
+        return redis.error_reply('ERR tollgate: parameters of bucket ' .. i .. ' are not known here')
+    end
+    bucket.state, bucket.healed = load(bucket)
+    if argument ~= '' and bucket.rule.join and op ~= 'refund' then
+        local hint = bucket.rule.read(argument)
+        if hint and less(bucket.state or 0, hint) then
+            bucket.state, bucket.text = bucket.rule.join(bucket.state, hint), nil
+        end
+    end
+    buckets[i] = bucket
+end
+
+local reply = { clock, '0' }
+
+local function answer(bucket, admitted, told)
+    reply[#reply + 1] = (admitted and 1 or 0) + (bucket.healed and 2 or 0)
+    reply[#reply + 1] = told
+end
+
+if op == 'charge' then
+    local passes = true
+    for _, bucket in ipairs(buckets) do
+        bucket.admits, bucket.after = bucket.rule.decide(bucket.state, bucket.cost)
+        passes = passes and (bucket.admits or not has(bucket, 'b'))
+    end
+    for _, bucket in ipairs(buckets) do
+        local rule, before = bucket.rule, bucket.state
+        local takes = has(bucket, 't')
+        -- a rule's denial leaves its trace only where there is no other limit, unless it says that denials count
+        local denial_kept = not bucket.admits and (rule.denials_count or #buckets == 1 and not has(bucket, 'd'))
+        local told = not rule.report and text(bucket, before)
+        if takes and rule.take then
+            if passes and bucket.admits and bucket.cost ~= 0 then
+                rule.take(before, bucket.cost, nil, bucket.healed)
+            end
+        elseif takes and (passes and bucket.admits or denial_kept) then
+            put(bucket, bucket.after)
+        elseif takes and has(bucket, 'd') then
+            put(bucket, rule.debit(before, bucket.cost))
+        elseif not rule.store and (bucket.carried or bucket.healed) then
+            put(bucket, before)
+        end
+        answer(bucket, bucket.admits, told or rule.report(bucket.admits, bucket.cost))
+    end
+    reply[2] = passes and '1' or '0'
+elseif op == 'partial' then
+    local want = natural(ARGV[3])
+    local granted = want
+    for _, bucket in ipairs(buckets) do
+        bucket.fits, bucket.after = charged(bucket, want)
+        if has(bucket, 'b') then
+            granted = least(granted, bucket.fits)
+        end
+    end
+    for _, bucket in ipairs(buckets) do
+        local rule, before = bucket.rule, bucket.state
+        local count, after = bucket.fits, bucket.after
+        if less(granted, count) then
+            count, after = charged(bucket, granted)
+        end
+        local told = not rule.report and text(bucket, before)
+        if has(bucket, 't') then
+            if rule.take then
+                if count ~= 0 and bucket.cost ~= 0 then
+                    rule.take(before, bucket.cost, count, bucket.healed)
+                end
+            else
+                if has(bucket, 'd') and less(granted, want) then
+                    after = rule.debit(after, times(bucket.cost, minus(want, granted)))
+                end
+                put(bucket, after)
+            end
+        elseif not rule.store and (bucket.carried or bucket.healed) then
+            put(bucket, before)
+        end
+        local admits = equal(bucket.fits, want)
+        answer(bucket, admits, told or rule.report(admits, bucket.cost))
+    end
+    reply[2] = digits(granted)
+elseif op == 'debit' or op == 'refund' or op == 'complete' or op == 'renew' then
+    for _, bucket in ipairs(buckets) do
+        local rule, before, cost, after = bucket.rule, bucket.state, bucket.cost, bucket.state
+        if op == 'debit' and rule.debit then
+            after = rule.debit(before, cost)
+        elseif op == 'renew' and rule.renew then
+            after = rule.renew(before, cost, bucket.healed)
+        elseif op ~= 'debit' and op ~= 'renew' and rule.release then
+            after = rule.release(before, cost)
+        elseif op == 'refund' then
+            after = before ~= nil and rule.refund(before, cost, bucket.argument) or nil
+            -- a state that time has made good is not kept either
+            bucket.carried = bucket.carried or before == nil
+        end
+        if not rule.take then
+            put(bucket, after)
+        end
+        answer(bucket, false, rule.report and rule.report(true, 0) or text(bucket, after))
+    end
+else
+    return redis.error_reply('ERR tollgate: nothing of that name is done here')
+end
+
+return reply

@@ -1,0 +1,278 @@
+-- Mirrors src/algorithm/sliding.rs and its log: sliding_log, sliding_counters.
+--
+-- Parameters: limit window length per count_denied min_gap, of which length/per is the slot. Kept as a sorted set in
+-- which all scores are 0, so members lie in the order of their bytes and no digit of a time can get lost: a charge is
+-- its time in 19 digits, a colon and its cost; no two have the same time. Last comes a tilde and the sum of the costs.
+-- A log says the same under all parameters, so it carries none.
+
+if family == 'l' then
+    local limit, window, length, per, count_denied, min_gap = match(parameters, '^l ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) ([01]) (%d+)$')
+    if not limit then
+        return nil
+    end
+    limit, window, length, per = natural(limit), natural(window), natural(length), natural(per)
+    count_denied, min_gap = count_denied == '1', natural(min_gap)
+    local now = now()
+    local rule = { denials_count = count_denied }
+
+    -- Log::MOST, and how many charges are read at once.
+    local MOST, FEW = natural('4611686018427387904'), 64
+
+    local function member(at, cost)
+        local text = digits(at)
+        return string.rep('0', 19 - #text) .. text .. ':' .. digits(cost)
+    end
+
+    local function split(text)
+        local at, cost = match(text or '', '^(%d+):(%d+)$')
+        if at and #at == 19 then
+            return natural(at), natural(cost)
+        end
+    end
+
+    -- Grain::beginning
+    local function beginning()
+        if per == 1 then
+            local _, into = divide(now, length)
+            return minus(now, into)
+        end
+        return divide_up(times(divide(times(now, per), length), length), per)
+    end
+
+    -- A log: its sum; the time of its newest charge; of those that have left the window, how many and their sum.
+    function rule.load()
+        local ends = redis.pcall('ZRANGE', key, -2, -1)
+        if ends.err then
+            return nil, true
+        end
+        if #ends == 0 then
+            return nil
+        end
+        local total = match(ends[2] or '', '^~(%d+)$')
+        local newest = split(ends[1])
+        if not total or not newest or less(add(now, STEP_BACK), newest) then
+            return nil, true
+        end
+        local log = { total = word(natural(total)), newest = newest, forget = 0, gone = 0 }
+        if not less(now, window) then
+            local first_kept = '(' .. substring(member(add(minus(now, window), 1), 0), 1, 19)
+            for _, charge in ipairs(redis.call('ZRANGEBYLEX', key, '-', first_kept)) do
+                local at, cost = split(charge)
+                if not at then
+                    return nil, true
+                end
+                log.forget, log.gone = log.forget + 1, add(log.gone, cost)
+            end
+        end
+        return log
+    end
+
+    local function counting(log)
+        return minus(log.total, log.gone)
+    end
+
+    local function gap_over(log)
+        return min_gap ~= 0 and log.total ~= 0 and add(log.newest, min_gap) or 0
+    end
+
+    -- The time until a cost, at most the limit, is admitted.
+    local function wait(log, cost)
+        local excess = minus(add(counting(log), cost), limit)
+        local admitted_at, rank = gap_over(log), log.forget
+        while excess ~= 0 do
+            local charges = redis.call('ZRANGE', key, rank, rank + FEW - 1)
+            for _, charge in ipairs(charges) do
+                local at, its_cost = split(charge)
+                if not at or excess == 0 then
+                    break
+                end
+                excess = minus(excess, its_cost)
+                admitted_at = greatest(admitted_at, add(at, window))
+            end
+            if #charges < FEW then
+                break
+            end
+            rank = rank + FEW
+        end
+        return word(minus(admitted_at, now))
+    end
+
+    -- What is to be done to the sorted set: how many of its first charges go, which members go, and which come.
+    local function change(log, total)
+        return { forget = log and log.forget or 0, gone = {}, come = {}, before = log and log.total, total = total }
+    end
+
+    -- Log::push of what fits.
+    local function push(log, cost)
+        local at, after = beginning(), change(log, cost)
+        if not log then
+            after.come[1] = member(at, cost)
+            return after
+        end
+        after.total = add(counting(log), cost)
+        local last = redis.call('ZRANGE', key, -2, -2)[1]
+        local newest, its_cost = split(last)
+        if not less(newest, at) then
+            local sum = least(add(its_cost, cost), MOST)
+            after.total = add(minus(counting(log), its_cost), sum)
+            after.gone[1] = last
+            after.come[1] = member(newest, sum)
+        else
+            after.come[1] = member(at, cost)
+        end
+        return after
+    end
+
+    -- Sliding::log_beyond: Log::push of what may not fit, and Log::fold.
+    local function beyond(log, cost)
+        cost = least(cost, limit)
+        local charges = {}
+        for _, charge in ipairs(log and redis.call('ZRANGE', key, log.forget, -2) or {}) do
+            local at, its_cost = split(charge)
+            if at then
+                charges[#charges + 1] = { at = at, cost = its_cost, was = charge }
+            end
+        end
+        local total, last, at = log and counting(log) or 0, charges[#charges], beginning()
+        local function grow(charge, by)
+            local sum = least(add(charge.cost, by), MOST)
+            total = add(minus(total, charge.cost), sum)
+            charge.cost = sum
+        end
+        if not last or less(last.at, at) then
+            last = { at = at, cost = 0 }
+            charges[#charges + 1] = last
+        end
+        grow(last, cost)
+        local first = 1
+        while first < #charges and not less(minus(total, charges[first].cost), limit) do
+            total = minus(total, charges[first].cost)
+            grow(charges[first + 1], charges[first].cost)
+            first = first + 1
+        end
+        local after = change(log, total)
+        -- its own retry time counts from here on
+        local excess = minus(add(total, cost), limit)
+        after.admitted_at = min_gap ~= 0 and add(last.at, min_gap) or 0
+        for i = first, #charges do
+            if excess ~= 0 then
+                excess = minus(excess, charges[i].cost)
+                after.admitted_at = greatest(after.admitted_at, add(charges[i].at, window))
+            end
+        end
+        for i, charge in ipairs(charges) do
+            local text = member(charge.at, charge.cost)
+            if charge.was and (i < first or charge.was ~= text) then
+                after.gone[#after.gone + 1] = charge.was
+            end
+            if i >= first and charge.was ~= text then
+                after.come[#after.come + 1] = text
+            end
+        end
+        return after
+    end
+
+    function rule.decide(log, cost)
+        if cost == 0 then
+            return true, log
+        end
+        if rule.fits(log, cost, 1) == 1 then
+            return true, push(log, cost)
+        end
+        local fits = not less(limit, cost)
+        if not count_denied then
+            rule.retry = fits and digits(wait(log, cost)) or '-'
+            return false, log
+        end
+        local after = beyond(log, cost)
+        rule.retry = fits and digits(word(minus(after.admitted_at, now))) or '-'
+        return false, after
+    end
+
+    function rule.fits(log, cost, want)
+        if cost == 0 then
+            return want
+        end
+        if min_gap ~= 0 then
+            want = least(want, 1)
+        end
+        if not log then
+            return least(want, (divide(limit, cost)))
+        end
+        if less(now, gap_over(log)) then
+            return 0
+        end
+        return least(want, (divide(minus(limit, counting(log)), cost)))
+    end
+
+    -- Log::take_back
+    if op == 'refund' then
+        function rule.refund(log, cost, full_at)
+            local ends = natural(full_at)
+            local time = substring(member(minus(ends, window), 0), 1, 19)
+            local found = redis.call('ZRANGEBYLEX', key, '[' .. time .. ':', '(' .. time .. ';')[1]
+            if equal(ends, word(add(ends, 1))) then
+                -- the last time there is stands for all that are later
+                found = redis.call('ZRANGE', key, -2, -2)[1]
+            end
+            local at, its_cost = split(found)
+            if not at or not equal(word(add(at, window)), ends) then
+                return log
+            end
+            local left = minus(its_cost, cost)
+            local after = change({ forget = 0, total = log.total }, add(minus(log.total, its_cost), left))
+            after.gone[1] = found
+            after.come[1] = left ~= 0 and member(at, left) or nil
+            return after
+        end
+    end
+
+    function rule.debit(log, cost)
+        if cost == 0 then
+            return log
+        end
+        return beyond(log, cost)
+    end
+
+    -- Carries out a change. The order leaves the set never empty, and with its lifetime set as long as it is there.
+    function rule.store(after, healed)
+        if healed then
+            redis.call('DEL', key)
+        end
+        if after.total == 0 then
+            redis.call('DEL', key)
+            return
+        end
+        redis.call('ZADD', key, 0, '~' .. digits(after.total))
+        if after.before and not equal(after.before, after.total) then
+            redis.call('ZREM', key, '~' .. digits(after.before))
+        end
+        if after.forget > 0 then
+            redis.call('ZREMRANGEBYRANK', key, 0, after.forget - 1)
+        end
+        for _, charge in ipairs(after.gone) do
+            redis.call('ZREM', key, charge)
+        end
+        for _, charge in ipairs(after.come) do
+            redis.call('ZADD', key, 0, charge)
+        end
+        local newest = split(redis.call('ZRANGE', key, -2, -2)[1])
+        redis.call('PEXPIRE', key, lifetime(minus(add(newest, window), now)))
+    end
+
+    -- The wait of what was denied, if it can pass some day, and where the key stands: remaining, until_more, until_full.
+    -- Of a partial charge it is the wait of the next one.
+    function rule.report(admitted, cost)
+        local log = rule.load() or { total = 0, newest = 0, forget = 0, gone = 0 }
+        local remaining = less(now, gap_over(log)) and 0 or minus(limit, counting(log))
+        local until_full = log.total ~= 0 and word(minus(add(log.newest, window), now)) or 0
+        local until_more = until_full ~= 0 and wait(log, least(add(remaining, 1), limit)) or 0
+        local retry = not admitted and rule.retry or '-'
+        if not admitted and not rule.retry and not less(limit, cost) then
+            retry = digits(wait(log, cost))
+        end
+        return retry .. ' ' .. digits(remaining) .. ' ' .. digits(until_more) .. ' ' .. digits(until_full)
+    end
+
+    return rule
+end

@@ -1,0 +1,169 @@
+//! Every sample of the cookbook does what its first lines say.
+
+use std::fs;
+use std::path::Path;
+
+use crate::support::{Exchange, Gateway, Origin, together};
+
+/// The sample `name` with these upstreams in place of those on ports 9000, 9001, ...
+fn sample(name: &str, origins: &[&Origin]) -> Gateway {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/cookbook");
+    let read = |file: String| fs::read_to_string(folder.join(&file)).ok().map(|text| (file, text));
+    let (_, text) = read(format!("{name}.yaml")).expect("the sample is there");
+    // The gateway of a test listens on ports of its own.
+    let own_ports = |line: &&str| !line.starts_with("listeners:") && !line.starts_with("admin:");
+    let mut text: String = text.lines().filter(own_ports).flat_map(|line| [line, "\n"]).collect();
+    for (number, origin) in origins.iter().enumerate() {
+        let fixed = format!("\"127.0.0.1:{}\"", 9000 + number);
+        assert!(text.contains(&fixed), "{name}: {fixed}");
+        text = text.replace(&fixed, &origin.node());
+    }
+    let csv = read(format!("{name}.csv"));
+    let files: Vec<(&str, &str)> = csv.iter().map(|(file, text)| (file.as_str(), text.as_str())).collect();
+    Gateway::start_with(&text, &files, &[])
+}
+
+fn statuses(gateway: &Gateway, count: usize, target: &str, fields: &[(&str, &str)]) -> Vec<u16> {
+    let mut client = gateway.client();
+    (0..count).map(|_| client.exchange("GET", target, fields).status).collect()
+}
+
+fn admitted(statuses: &[u16]) -> usize {
+    statuses.iter().filter(|status| **status == 200).count()
+}
+
+#[test]
+fn saas_tiers() {
+    let origin = Origin::start();
+    let gateway = sample("saas-tiers", &[&origin]);
+    let free = statuses(&gateway, 40, "/v1/things", &[("x-api-key", "free-key")]);
+    assert!((20..40).contains(&admitted(&free)), "20 at once, then ten a second: {free:?}");
+    assert_eq!(admitted(&statuses(&gateway, 100, "/v1/things", &[("x-api-key", "pro-key")])), 100);
+    let contract = gateway.get("/v1/things", &[("authorization", "Bearer contract-key")]);
+    assert_eq!(contract.number("x-ratelimit-limit"), Some(3000), "what the contract says: {contract:?}");
+
+    let origin_of_browser = ("origin", "https://app.example.com");
+    let mut client = gateway.client();
+    let denied = loop {
+        let response = client.exchange("GET", "/v1/things", &[("x-api-key", "trial-key"), origin_of_browser]);
+        if response.status == 429 {
+            break response;
+        }
+    };
+    assert_eq!(denied.field("access-control-allow-origin"), Some("https://app.example.com"));
+    let usage = gateway.get("/.tollgate/usage", &[("x-api-key", "trial-key")]).json();
+    assert_eq!((usage["customer"].as_str(), usage["plan"].as_str()), (Some("hooli"), Some("free")));
+    let day = usage["limits"].as_array().unwrap().iter().find(|line| line["limit"] == "per-day").unwrap();
+    assert_eq!(day["quota"], 50, "an override wins over the plan: {day}");
+}
+
+/// Says that every password but one is wrong.
+fn accounts(exchange: &mut Exchange<'_>) -> std::io::Result<()> {
+    let right = exchange.body()? == b"right";
+    exchange.reply(if right { "200 OK" } else { "401 Unauthorized" }, "", b"")
+}
+
+#[test]
+fn login_protection() {
+    let origin = Origin::with(accounts);
+    let gateway = sample("login-protection", &[&origin]);
+    let login = |user: &str, password: &str| gateway.client().post("/login", &[("x-user", user)], password.as_bytes());
+    assert!((0..20).all(|_| login("ada", "right").status == 200), "who knows the password is never limited");
+    let guesses = together(25, |guess| login("ada", &format!("guess-{guess}")).status);
+    assert_eq!(guesses.iter().filter(|status| **status == 401).count(), 5, "{guesses:?}");
+    assert_eq!(origin.count(), 25);
+    let locked = login("ada", "right");
+    assert_eq!(locked.status, 429);
+    assert!((800..=900).contains(&locked.number("retry-after").unwrap()), "{locked:?}");
+    assert_eq!(login("grace", "right").status, 200, "others are not locked out");
+}
+
+/// A model whose answers cost what the request's `x-tokens` says, as JSON or as events.
+fn model(exchange: &mut Exchange<'_>) -> std::io::Result<()> {
+    exchange.body()?;
+    let tokens = exchange.head.field("x-tokens").unwrap_or("0").to_owned();
+    let usage = format!("{{\"id\":\"x\",\"usage\":{{\"prompt_tokens\":1,\"total_tokens\":{tokens}}}}}");
+    match exchange.path() {
+        "/v1/chat/stream" => {
+            let events = format!("data: {{\"delta\":\"hi\"}}\n\ndata: {usage}\n\ndata: [DONE]\n\n");
+            exchange.reply("200 OK", "content-type: text/event-stream\r\n", events.as_bytes())
+        }
+        _ => exchange.reply("200 OK", "content-type: application/json\r\n", usage.as_bytes()),
+    }
+}
+
+#[test]
+fn llm_token_budget() {
+    let origin = Origin::with(model);
+    let gateway = sample("llm-token-budget", &[&origin]);
+    let ask = |path: &str, tokens: &str| {
+        gateway.client().exchange("GET", path, &[("authorization", "Bearer hobby-key"), ("x-tokens", tokens)])
+    };
+    assert_eq!(ask("/v1/chat/completions", "10").status, 200);
+    assert_eq!(ask("/v1/chat/stream", "6000").status, 200);
+    let labels = [("limit", "tokens"), ("plan", "hobby"), ("outcome", "debited")];
+    gateway.wait_for_metric("tollgate_limit_tokens_total", &labels, 5000.0);
+    let third = ask("/v1/chat/stream", "60000");
+    assert_eq!(third.status, 200, "{third:?}");
+    assert!(third.field("ratelimit").is_some());
+    gateway.wait_for_metric("tollgate_limit_tokens_total", &labels, 64_000.0);
+    let denied = ask("/v1/chat/completions", "10");
+    assert_eq!(denied.status, 429, "in debt: {denied:?}");
+    let wait = denied.number("retry-after").unwrap();
+    assert!((500..=580).contains(&wait), "56010 tokens and the next 1000 at 100 a second: {wait}");
+}
+
+#[test]
+fn partner_monthly_quota() {
+    let origin = Origin::start();
+    let gateway = sample("partner-monthly-quota", &[&origin]);
+    let reset = |key| {
+        let response = gateway.get("/", &[("x-partner-key", key), ("accept", "application/json")]);
+        assert_eq!(response.status, 200, "{response:?}");
+        response.number("x-ratelimit-reset").unwrap()
+    };
+    let (tokyo, berlin) = (reset("tokyo-key"), reset("berlin-key"));
+    // Tokyo is seven or eight hours ahead; around the turn of a month the two are in different ones.
+    let ahead = berlin.abs_diff(tokyo);
+    assert!(ahead.abs_diff(8 * 3600) <= 3602 || ahead > 27 * 86_400, "{tokyo} {berlin}");
+    let trial = [("x-partner-key", "trial-key"), ("accept", "application/json")];
+    assert_eq!(statuses(&gateway, 4, "/", &trial), [200, 200, 200, 429]);
+    let denied = gateway.get("/", &trial);
+    assert_eq!(denied.field("content-type"), Some("application/json"));
+    let body = denied.json();
+    assert_eq!(body["quota"], 3);
+    assert_eq!(body["retry_after_seconds"].as_u64(), denied.number("retry-after"));
+    let text = gateway.get("/", &[("x-partner-key", "trial-key"), ("accept", "text/plain")]).text();
+    assert!(text.starts_with("Your 3 requests of this month are spent"), "{text}");
+}
+
+#[test]
+fn cold_backend() {
+    let origin = Origin::start();
+    let gateway = sample("cold-backend", &[&origin]);
+    let answers = together(64, |_| statuses(&gateway, 3, "/", &[]));
+    let answers = answers.concat();
+    let passed = admitted(&answers);
+    assert!(passed < 192 && answers.iter().all(|status| matches!(status, 200 | 429)), "{answers:?}");
+    // cold, it is one every 6 ms at first, where warm ones are 2 ms apart
+    let seen = origin.seen();
+    let took = seen.last().unwrap().at.duration_since(seen[0].at);
+    assert!(took.as_millis() >= u128::try_from(seen.len() - 1).unwrap() * 4, "{took:?} for {}", seen.len());
+    gateway.wait_for_metric("tollgate_limit_wait_seconds_count", &[("limit", "warm-up")], (passed - 1) as f64);
+}
+
+#[test]
+fn quarantine() {
+    let (shop, pen) = (Origin::start(), Origin::start());
+    let gateway = sample("quarantine", &[&shop, &pen]);
+    let answers = together(8, |_| statuses(&gateway, 60, "/", &[("x-suspicious", "forged")])).concat();
+    assert_eq!(admitted(&answers), 480, "nobody is told");
+    let marked = shop.seen().iter().filter(|seen| seen.head.field("x-suspicious") == Some("suspicious")).count();
+    let forged = shop.seen().iter().filter(|seen| seen.head.field("x-suspicious") == Some("forged")).count();
+    assert_eq!(forged, 0);
+    assert!(marked > 0 && shop.count() - marked >= 20, "{marked} of {}", shop.count());
+    assert!(pen.count() > 0 && shop.count() >= 100, "{} {}", shop.count(), pen.count());
+    assert_eq!(shop.count() + pen.count(), 480);
+    let labels = [("route", "shop"), ("limit", "stricter"), ("plan", "none"), ("outcome", "shadow_denied")];
+    assert!(gateway.metrics().value("tollgate_limit_requests_total", &labels).unwrap() > 0.0, "the trial counts");
+}

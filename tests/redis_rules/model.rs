@@ -1,0 +1,125 @@
+//! What the script should do, by the rules in Rust and in the plainest way.
+
+use std::collections::HashMap;
+
+use tollgate::algorithm::{AllCharged, Charged, Completion, Headroom, Manner, Rule, State};
+use tollgate::units::{Cost, Nanos};
+
+/// What is kept under each key, and the parameters it was written under.
+#[derive(Default)]
+pub(crate) struct Model {
+    states: HashMap<String, (Rule, State)>,
+}
+
+/// One limit's part in a request.
+#[derive(Clone)]
+pub(crate) struct Part {
+    pub(crate) key: String,
+    pub(crate) rule: Rule,
+    pub(crate) cost: Cost,
+    pub(crate) manner: Manner,
+}
+
+impl Model {
+    /// The state under the parameters of now, as which it is kept from now on.
+    fn state(&mut self, part: &Part, now: Nanos) -> Option<State> {
+        let (old, state) = self.states.remove(&part.key)?;
+        let state = if old == part.rule { Some(state) } else { part.rule.carry(&old, state, now) };
+        self.put(part, state.clone());
+        state
+    }
+
+    fn put(&mut self, part: &Part, state: Option<State>) {
+        match state {
+            Some(state) => drop(self.states.insert(part.key.clone(), (part.rule.clone(), state))),
+            None => drop(self.states.remove(&part.key)),
+        }
+    }
+
+    /// Charges all or none; whether all, and what came of it.
+    pub(crate) fn charge(&mut self, parts: &[Part], now: Nanos) -> (bool, AllCharged) {
+        let before: Vec<_> = parts.iter().map(|part| self.state(part, now)).collect();
+        let decided: Vec<_> =
+            parts.iter().zip(&before).map(|(part, state)| part.rule.decide(state.clone(), part.cost, now)).collect();
+        let passes =
+            parts.iter().zip(&decided).all(|(part, (decision, _))| decision.is_admitted() || !part.manner.binds);
+        let mut all = AllCharged::new();
+        for ((part, before), (decision, after)) in parts.iter().zip(before).zip(decided) {
+            let manner = part.manner;
+            let denied = !decision.is_admitted();
+            let kept = denied && (part.rule.denials_count() || (parts.len() == 1 && !manner.counts_denied));
+            if manner.takes && ((passes && !denied) || kept) {
+                self.put(part, after);
+            } else if manner.takes && manner.counts_denied {
+                self.put(part, part.rule.debit(before, part.cost, now));
+            }
+            let headroom = self.headroom(part, now);
+            all.push(Charged { decision, headroom });
+        }
+        (passes, all)
+    }
+
+    /// Charges at most `want` times, as often as all that bind admit; how often, and what came of each of these and of the
+    /// next one.
+    pub(crate) fn partial(&mut self, parts: &[Part], want: u64, now: Nanos) -> (u64, Vec<AllCharged>) {
+        let mut each = Vec::new();
+        for granted in 0..want {
+            let (passes, charged) = self.charge_without_traces(parts, now);
+            each.push(charged);
+            if !passes {
+                for part in parts.iter().filter(|part| part.manner.takes && part.manner.counts_denied) {
+                    let state = self.state(part, now);
+                    let cost = part.cost.saturating_mul(want - granted);
+                    self.put(part, part.rule.debit(state, cost, now));
+                }
+                return (granted, each);
+            }
+        }
+        (want, each)
+    }
+
+    fn charge_without_traces(&mut self, parts: &[Part], now: Nanos) -> (bool, AllCharged) {
+        let before: Vec<_> = parts.iter().map(|part| self.state(part, now)).collect();
+        let (passes, charged) = self.charge(parts, now);
+        if !passes {
+            for (part, state) in parts.iter().zip(before) {
+                self.put(part, state);
+            }
+        }
+        (passes, charged)
+    }
+
+    pub(crate) fn debit(&mut self, part: &Part, now: Nanos) -> Headroom {
+        let state = self.state(part, now);
+        self.put(part, part.rule.debit(state, part.cost, now));
+        self.headroom(part, now)
+    }
+
+    pub(crate) fn refund(&mut self, part: &Part, full_at: Nanos, now: Nanos) -> Headroom {
+        if let Some(state) = self.state(part, now) {
+            self.put(part, part.rule.refund(state, part.cost, full_at, now));
+        }
+        self.headroom(part, now)
+    }
+
+    pub(crate) fn complete(&mut self, part: &Part, now: Nanos) -> Headroom {
+        if let Some(state) = self.state(part, now) {
+            let end = Completion { latency: Nanos::ZERO, measured: false };
+            self.put(part, part.rule.complete(state, part.cost, end, now));
+        }
+        self.headroom(part, now)
+    }
+
+    /// Whether a part's decision hangs on less than `apart`, more or less.
+    pub(crate) fn is_on_the_edge(&self, part: &Part, now: Nanos, apart: Nanos) -> bool {
+        let Some((old, state)) = self.states.get(&part.key) else { return false };
+        let state = if *old == part.rule { Some(state.clone()) } else { part.rule.carry(old, state.clone(), now) };
+        let admits = |now| part.rule.decide(state.clone(), part.cost, now).0.is_admitted();
+        admits(now.saturating_sub(apart)) != admits(now.saturating_add(apart))
+    }
+
+    pub(crate) fn headroom(&mut self, part: &Part, now: Nanos) -> Headroom {
+        let state = self.state(part, now);
+        part.rule.headroom(state.as_ref(), now)
+    }
+}
