@@ -3,7 +3,7 @@
 //! A reading method that returns `None` has added a finding already, so callers just go on: one error per cause.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashSet;
 use std::hash::Hash;
 use std::rc::Rc;
@@ -356,6 +356,8 @@ impl<'a> Section<'a> {
     /// Refuses all names but `keys`; those of `later` as not there yet.
     pub(super) fn refuse_others(&self, keys: &[&str], later: &[&str]) {
         let findings = self.field.findings();
+        // looked up once, and only where a name is unknown: there may be many of both
+        let absent = OnceCell::new();
         for entry in self.entries.iter().filter(|entry| !keys.contains(&entry.key.as_str())) {
             if findings.only_counts() {
                 continue;
@@ -369,7 +371,8 @@ impl<'a> Section<'a> {
                 findings.add(Problem::error(field.key_place(), words::NOT_YET));
                 continue;
             }
-            let near = findings.near_miss(key, keys.iter().copied().filter(|key| !self.has(key)));
+            let absent: &Vec<&str> = absent.get_or_init(|| keys.iter().copied().filter(|key| !self.has(key)).collect());
+            let near = findings.near_miss(key, absent.iter().copied());
             self.misspelt.borrow_mut().extend(near.map(str::to_owned));
             findings.add(
                 Problem::error(field.key_place(), "is unknown here")
