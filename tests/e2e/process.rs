@@ -1,14 +1,12 @@
 //! The life of the process: start, failures to start, signals, end.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Mutex;
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use crate::support::gateway::{is_ready, proxied};
 use crate::support::process::Process;
-use crate::support::wire::{Framing, chunk};
-use crate::support::{Client, Folder, Gateway, Origin, PATIENCE, free_port, now, together, wait_until};
+use crate::support::wire::Framing;
+use crate::support::{Client, Folder, Gateway, Origin, free_port, now, together, wait_until};
 
 const SIGHUP: u32 = 1;
 const SIGTERM: u32 = 15;
@@ -205,18 +203,7 @@ fn an_idle_gateway_ends_promptly_when_told_to() {
 
 #[test]
 fn requests_in_flight_finish_before_the_end() {
-    let (command, commands) = channel::<&'static [u8]>();
-    let commands = Mutex::new(commands);
-    let origin = Origin::with(move |exchange| {
-        exchange.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")?;
-        while let Ok(bytes) = commands.lock().unwrap().recv_timeout(PATIENCE) {
-            exchange.send(chunk(bytes))?;
-            if bytes.is_empty() {
-                break;
-            }
-        }
-        Ok(())
-    });
+    let (command, origin) = Origin::on_command();
     let mut gateway = Gateway::start(&proxied(&origin, ""));
     wait_until("the handler", || gateway.process.catches(SIGTERM));
     let mut client = gateway.client();

@@ -1,13 +1,10 @@
 //! Another configuration comes into force while requests run: how that is asked for, what stays, what is told.
 
-use std::sync::Mutex;
-use std::sync::mpsc::channel;
-
 use serde_json::json;
 
 use crate::support::gateway::{ALL_GUARDED, limited};
-use crate::support::wire::{Framing, chunk};
-use crate::support::{Gateway, Origin, PATIENCE, wait_for, wait_until};
+use crate::support::wire::Framing;
+use crate::support::{Gateway, Origin, wait_for, wait_until};
 
 const SIGHUP: u32 = 1;
 
@@ -215,18 +212,7 @@ limits:
 
 #[test]
 fn a_route_that_is_gone_is_not_found_while_its_request_ends_as_it_began() {
-    let (command, commands) = channel::<&'static [u8]>();
-    let commands = Mutex::new(commands);
-    let origin = Origin::with(move |exchange| {
-        exchange.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")?;
-        while let Ok(bytes) = commands.lock().unwrap().recv_timeout(PATIENCE) {
-            exchange.send(chunk(bytes))?;
-            if bytes.is_empty() {
-                break;
-            }
-        }
-        Ok(())
-    });
+    let (command, origin) = Origin::on_command();
     let route = |name: &str| {
         format!(
             "{}limits: {{ guard: {{ algorithm: concurrency, limit: 1, key: all }} }}

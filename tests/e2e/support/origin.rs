@@ -3,11 +3,12 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::wire::{Framing, Head, Wire, chunk};
-use super::{now, pattern, wait_until};
+use super::{PATIENCE, now, pattern, wait_until};
 
 /// A running upstream; ends when dropped.
 pub struct Origin {
@@ -76,6 +77,23 @@ impl Origin {
         let accepting = Arc::clone(&shared);
         std::thread::spawn(move || accept(&listener, &accepting));
         Self { address, shared }
+    }
+
+    /// Answers with a chunk for each command, the last of which is empty.
+    pub fn on_command() -> (Sender<&'static [u8]>, Self) {
+        let (command, commands) = channel::<&'static [u8]>();
+        let commands = Mutex::new(commands);
+        let origin = Self::with(move |exchange| {
+            exchange.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")?;
+            while let Ok(bytes) = commands.lock().unwrap().recv_timeout(PATIENCE) {
+                exchange.send(chunk(bytes))?;
+                if bytes.is_empty() {
+                    break;
+                }
+            }
+            Ok(())
+        });
+        (command, origin)
     }
 
     /// Everything that came, in order; health checks apart.
