@@ -5,6 +5,7 @@
 
 pub mod local;
 pub mod redis;
+pub mod shared;
 
 pub use local::{Binding, LocalStore};
 
