@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use crate::store::redis::{Encoded, Field};
-use crate::units::Nanos;
+use crate::units::{LimitKey, Nanos};
 
 /// A script and its SHA-1, by which Redis knows it once it was run.
 #[derive(Clone, Debug)]
@@ -93,6 +93,11 @@ impl Link {
             open: (0..threads.max(1)).map(|_| Mutex::default()).collect(),
             generation: AtomicU64::new(0),
         })
+    }
+
+    /// The slot in which the keys of a tag lie.
+    pub fn slot(&self, _tag: LimitKey) -> u16 {
+        0
     }
 
     /// Raised with each connection, and whenever a server turns out not to know a script any more: what it kept may be
