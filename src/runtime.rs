@@ -75,7 +75,7 @@ pub struct Prepared {
 /// Does everything that can fail.
 pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let Setup { parts, origin, sample } = setup;
-    let Parts { listeners: clients, admin: operators, rules, warnings } = parts;
+    let Parts { listeners: clients, admin: operators, rules, store: _, warnings } = parts;
     let fails = |address| move |error| StartError::Bind { address, error };
     for address in clients.iter().chain([&operators]).chain(&sample) {
         listen::probe(*address).map_err(fails(*address))?;

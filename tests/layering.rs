@@ -22,6 +22,12 @@ const LAYERS: &[Layer] = &[
     Layer { module: "units", may_use: &[], never: PURE },
     Layer { module: "clock", may_use: &["units"], never: &["tokio::"] },
     Layer { module: "files", may_use: &[], never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"] },
+    // what customers and limits take from Redis comes the same way
+    Layer {
+        module: "dial",
+        may_use: &["units"],
+        never: &["pingora::", "prometheus::", "std::time", "std::fs", "tracing::"],
+    },
     Layer { module: "algorithm", may_use: &["units"], never: PURE },
     Layer { module: "template", may_use: &[], never: PURE },
     Layer {
@@ -46,7 +52,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "customers",
-        may_use: &["units", "clock", "algorithm", "ruleset"],
+        may_use: &["units", "clock", "algorithm", "ruleset", "dial"],
         never: &["pingora::", "prometheus::"],
     },
     Layer {
@@ -54,7 +60,11 @@ const LAYERS: &[Layer] = &[
         may_use: &["units", "algorithm"],
         never: &["pingora::", "tokio::", "async fn", "std::time"],
     },
-    Layer { module: "store", may_use: &["units", "algorithm"], never: &["pingora::", "prometheus::", "std::time"] },
+    Layer {
+        module: "store",
+        may_use: &["units", "algorithm", "dial"],
+        never: &["pingora::", "prometheus::", "std::time"],
+    },
     Layer { module: "telemetry", may_use: &["units", "algorithm", "ruleset"], never: &["pingora::", "std::time"] },
     Layer {
         module: "proxy",
@@ -81,6 +91,7 @@ const LAYERS: &[Layer] = &[
             "ruleset",
             "config",
             "customers",
+            "dial",
             "simulation",
             "telemetry",
             "runtime",
