@@ -6,7 +6,7 @@
 //! A user of Redis who may do no more than tollgate needs, for keys that begin with `tollgate:`:
 //!
 //! ```text
-//! ACL SETUSER tollgate on >PASSWORD ~tollgate:* resetchannels -@all +client|setinfo +select +hget
+//! ACL SETUSER tollgate on >PASSWORD ~tollgate:* resetchannels -@all +select +hget
 //! ```
 //!
 //! Beside it `+role` behind Sentinel, whose own users need `+sentinel|get-master-addr-by-name`; `+cluster|slots +asking`
@@ -153,7 +153,7 @@ impl fmt::Debug for Servers {
 }
 
 fn login(username: Option<&str>, password: Option<&str>) -> RedisConnectionInfo {
-    let mut login = RedisConnectionInfo::default().set_lib_name("tollgate", env!("CARGO_PKG_VERSION"));
+    let mut login = RedisConnectionInfo::default().set_skip_set_lib_name();
     if let Some(username) = username {
         login = login.set_username(username);
     }

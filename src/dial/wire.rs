@@ -87,10 +87,6 @@ impl Wire {
     pub(super) fn is_open(&self) -> bool {
         !self.driver.0.is_finished()
     }
-
-    pub(super) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.driver, &other.driver)
-    }
 }
 
 pub(super) fn failed(detail: String) -> RedisError {
