@@ -6,7 +6,10 @@
 pub mod local;
 pub mod redis;
 
+pub use local::snapshot::{Head, Written};
 pub use local::{Binding, LocalStore};
+
+use std::io::{self, Write};
 
 use crate::algorithm::{AlgorithmName, AllCharged, Charge, Completion, Rule};
 use crate::units::Nanos;
@@ -100,6 +103,20 @@ impl Store {
     pub fn sweep(&self, part: usize, parts: usize, now: Nanos) {
         match self {
             Self::Local(store) => store.sweep(part, parts, now),
+        }
+    }
+
+    /// Writes what outlives the process: see [`local::snapshot`].
+    pub fn write_snapshot(&self, head: &Head, out: &mut dyn Write) -> io::Result<Written> {
+        match self {
+            Self::Local(store) => store.write_snapshot(head, out),
+        }
+    }
+
+    /// Whether the states that there are for a limit are from a process that knew it with other parameters.
+    pub fn was_bound_otherwise(&self, spec: &LimitSpec<'_>) -> bool {
+        match self {
+            Self::Local(store) => store.was_bound_otherwise(spec),
         }
     }
 

@@ -31,7 +31,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm::{Algorithm, Arguments, Completion, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit, Value};
+use crate::algorithm::{
+    Algorithm, Arguments, Completion, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit, Value,
+};
 use crate::units::{Cost, Nanos};
 
 /// The parameters.

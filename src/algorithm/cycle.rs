@@ -10,7 +10,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, LONGEST_DEBT, MAX_WAIT, Parameter, Policy, Unfit, Value};
+use crate::algorithm::{
+    Algorithm, Arguments, Decision, Headroom, Idle, Kind, LONGEST_DEBT, MAX_WAIT, Parameter, Policy, Unfit, Value,
+};
 use crate::units::{Cost, Nanos, scale_ceil};
 
 /// The parameters, and what follows from them.

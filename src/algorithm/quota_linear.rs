@@ -16,7 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::algorithm::counter::carried_end;
 use crate::algorithm::schedule::{HORIZON, recoverable};
-use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, LONGEST_DEBT, Parameter, Policy, Unfit, Value};
+use crate::algorithm::{
+    Algorithm, Arguments, Decision, Headroom, Idle, Kind, LONGEST_DEBT, Parameter, Policy, Unfit, Value,
+};
 use crate::units::{Cost, Nanos, Packed, greatest_common_divisor, scale_ceil};
 
 /// The parameters, and what follows from them.

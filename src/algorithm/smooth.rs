@@ -29,7 +29,9 @@ use std::hash::{Hash, Hasher};
 
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, LONGEST_DEBT, MAX_WAIT, Parameter, Policy, Unfit, Value};
+use crate::algorithm::{
+    Algorithm, Arguments, Decision, Headroom, Idle, Kind, LONGEST_DEBT, MAX_WAIT, Parameter, Policy, Unfit, Value,
+};
 use crate::units::{Cost, Nanos, Rate};
 
 mod bursty;

@@ -14,7 +14,7 @@ use std::task::{Context as TaskContext, Poll, Waker, ready};
 use async_trait::async_trait;
 use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
-use pingora::apps::{HttpServerApp, ServerApp};
+use pingora::apps::ServerApp;
 use pingora::protocols::raw_connect::ProxyDigest;
 use pingora::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream, TimingDigest,
@@ -27,6 +27,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::proxy::Gateway;
 use crate::proxy::respond::{Answer, raw_answer};
+use crate::proxy::traffic::Stage;
 use crate::units::Nanos;
 
 /// How long a connection may stay silent between two requests.
@@ -62,6 +63,8 @@ struct State {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
+    /// Nothing has come yet.
+    New,
     /// Nothing of a next request has come.
     Idle,
     /// A request's head is coming in.
@@ -86,7 +89,8 @@ impl Connection {
     fn new(gateway: Gateway) -> Self {
         let head = gateway.live.load().ruleset.request_head.timeout;
         let deadline = Some(gateway.clock.now().saturating_add(head));
-        let state = State { phase: Phase::Idle, deadline, answering: false, farewell: None, expired: false };
+        gateway.traffic.enter(Stage::Fresh);
+        let state = State { phase: Phase::New, deadline, answering: false, farewell: None, expired: false };
         Self { gateway, state: Mutex::new(state) }
     }
 
@@ -98,14 +102,24 @@ impl Connection {
     /// A request's head is complete.
     pub fn request_began(&self) {
         let mut state = self.state.lock();
-        (state.phase, state.deadline, state.answering) = (Phase::Busy, None, false);
+        self.enter(&mut state, Phase::Busy);
+        (state.deadline, state.answering) = (None, false);
     }
 
     /// The request is over; the next may come.
     pub fn request_ended(&self) {
         let idle = self.gateway.clock.now().saturating_add(IDLE);
         let mut state = self.state.lock();
-        (state.phase, state.deadline, state.answering) = (Phase::Idle, Some(idle), false);
+        self.enter(&mut state, Phase::Idle);
+        (state.deadline, state.answering) = (Some(idle), false);
+    }
+
+    fn enter(&self, state: &mut State, phase: Phase) {
+        let before = std::mem::replace(&mut state.phase, phase);
+        if before.stage() != phase.stage() {
+            phase.stage().into_iter().for_each(|stage| self.gateway.traffic.enter(stage));
+            before.stage().into_iter().for_each(|stage| self.gateway.traffic.leave_stage(stage));
+        }
     }
 
     /// The current request has to be over by `deadline`.
@@ -115,7 +129,8 @@ impl Connection {
 
     /// The current request is held back, or not any more.
     pub fn set_waiting(&self, waiting: bool) {
-        self.state.lock().phase = if waiting { Phase::Waiting } else { Phase::Busy };
+        let phase = if waiting { Phase::Waiting } else { Phase::Busy };
+        self.enter(&mut self.state.lock(), phase);
     }
 
     /// Whether the deadline has passed, and if so whether an answer can still be sent.
@@ -132,9 +147,10 @@ impl Connection {
     /// Bytes came from the client.
     fn received(&self) {
         let mut state = self.state.lock();
-        if state.phase == Phase::Idle {
+        if matches!(state.phase, Phase::New | Phase::Idle) {
             let head = self.gateway.live.load().ruleset.request_head.timeout;
-            (state.phase, state.deadline) = (Phase::Head, Some(self.gateway.clock.now().saturating_add(head)));
+            self.enter(&mut state, Phase::Head);
+            state.deadline = Some(self.gateway.clock.now().saturating_add(head));
         }
     }
 
@@ -149,7 +165,7 @@ impl Connection {
             bytes.get(9..12).and_then(|digits| str::from_utf8(digits).ok()).and_then(|digits| digits.parse().ok());
         // After an interim response the answer is still to come.
         state.answering = code.is_none_or(|code| code >= 200);
-        let unasked = matches!(state.phase, Phase::Idle | Phase::Head);
+        let unasked = matches!(state.phase, Phase::New | Phase::Idle | Phase::Head);
         drop(state);
         if let (true, Some(code)) = (unasked, code) {
             self.gateway.live.load().meters.route(None).count(code);
@@ -163,6 +179,23 @@ impl Connection {
         if state.phase == Phase::Head {
             state.farewell = Some(raw_answer(&Answer::HeadTimeout));
             self.gateway.live.load().meters.route(None).count(Answer::HeadTimeout.status());
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.enter(&mut self.state.lock(), Phase::Idle);
+    }
+}
+
+impl Phase {
+    /// What the connection is counted as; requests that are handled count for themselves.
+    const fn stage(self) -> Option<Stage> {
+        match self {
+            Self::New => Some(Stage::Fresh),
+            Self::Head => Some(Stage::Head),
+            Self::Idle | Self::Busy | Self::Waiting => None,
         }
     }
 }
@@ -211,10 +244,6 @@ impl ServerApp for Edge {
         }
         None
     }
-
-    async fn cleanup(&self) {
-        self.proxy.http_cleanup().await;
-    }
 }
 
 async fn connection_says(stream: &mut WatchedStream, bytes: &[u8]) {
@@ -227,10 +256,11 @@ async fn connection_says(stream: &mut WatchedStream, bytes: &[u8]) {
     }
 }
 
-/// Runs `serve` until it ends, the connection's deadline passes, or the client of a request that waits is gone. When
-/// this returns, `serve` has been dropped.
+/// Runs `serve` until it ends, the connection's deadline passes, the client of a request that waits is gone, or the
+/// connection is to be closed and waits for a further request. When this returns, `serve` has been dropped.
 async fn drive<F: Future>(serve: F, connection: &Connection, shared: &Mutex<Shared>) -> End {
-    let clock = &connection.gateway.clock;
+    let (clock, traffic) = (&connection.gateway.clock, &connection.gateway.traffic);
+    let mut leave = traffic.watch();
     let mut serve = pin!(serve);
     let mut timer = pin!(sleep(Nanos::ZERO.to_duration()));
     // The timer may ring early, never late: a deadline that moves away is noticed when it rings.
@@ -245,6 +275,10 @@ async fn drive<F: Future>(serve: F, connection: &Connection, shared: &Mutex<Shar
         };
         if phase == Phase::Waiting && shared.lock().client_is_gone(task) {
             return Poll::Ready(End::ClientGone);
+        }
+        leave.set(task);
+        if phase == Phase::Idle && traffic.is_leaving() {
+            return Poll::Ready(End::Finished);
         }
         let Some(deadline) = deadline else { return Poll::Pending };
         loop {

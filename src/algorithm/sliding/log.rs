@@ -142,7 +142,9 @@ impl Log {
         let words: usize = self.iter().map(|(_, cost)| words_for(cost)).fold(0, usize::saturating_add);
         let times: Vec<u64> = self.iter().map(|(at, _)| at).collect();
         let ascending = times.is_sorted_by(|earlier, later| earlier < later);
-        ascending && words == self.words.len() && self.iter().all(|(at, cost)| at < COST && (1..=Self::MOST).contains(&cost))
+        ascending
+            && words == self.words.len()
+            && self.iter().all(|(at, cost)| at < COST && (1..=Self::MOST).contains(&cost))
     }
 
     /// Whether there is no charge.

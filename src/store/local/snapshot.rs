@@ -31,7 +31,7 @@ mod tests;
 use parameters::Parameters;
 
 /// What a snapshot begins with.
-const MARK: &[u8; 15] = b"tollgate-state\n";
+pub const MARK: &[u8; 15] = b"tollgate-state\n";
 /// Counted up whenever the parts, the states of an algorithm or the hashing of keys are written in another way.
 const VERSION: u8 = 1;
 /// Cells are put together up to this many bytes.
