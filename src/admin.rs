@@ -136,6 +136,7 @@ impl Admin {
         });
         serde_json::json!({
             "version": env!("CARGO_PKG_VERSION"),
+            "process": std::process::id(),
             "uptime_seconds": self.gateway.clock.now().saturating_sub(self.started).as_secs_f64(),
             "stopping": self.readiness.is_stopping(),
             "config_hash": live.hash,
