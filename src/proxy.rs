@@ -99,7 +99,11 @@ impl ProxyHttp for Gateway {
     }
 
     async fn request_filter(&self, session: &mut Session, context: &mut Context) -> Result<bool> {
-        match admit::admit(session, context).await {
+        let admitted = admit::admit(session, context).await;
+        if let Some(connection) = &context.connection {
+            connection.decided();
+        }
+        match admitted {
             Ok(()) => {
                 upstream::deadline::set_total(context);
                 upstream::deadline::set_idle(session, context);

@@ -37,7 +37,8 @@ use crate::proxy::connection::Edge;
 use crate::proxy::live::Live;
 use crate::proxy::{Gateway, Shared};
 use crate::ruleset::key::KeyHasher;
-use crate::store::Store;
+use crate::store::shared::Observer;
+use crate::store::{SharedStore, Store};
 use crate::telemetry::Telemetry;
 
 /// What a gateway is made of.
@@ -108,7 +109,7 @@ struct Sockets {
 /// returns.
 pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let Setup { parts, origin, sample } = setup;
-    let Parts { listeners: clients, admin: operators, rules, state, warnings } = parts;
+    let Parts { listeners: clients, admin: operators, rules, store, state, warnings } = parts;
     let (mut predecessor, inherited) = match Predecessor::meet().map_err(StartError::predecessor)? {
         Some((predecessor, sockets)) => (Some(predecessor), Inherited::new(sockets)),
         None => (None, Inherited::from_systemd()),
@@ -123,15 +124,24 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         None => Recovered::from_file(state.as_ref()),
     };
     recovered.tell(&telemetry);
-    let Recovered { store, seed, clock, recovery } = recovered;
-    let (clock, store): (Arc<dyn Clock>, _) = (Arc::new(clock), Arc::new(Store::Local(store)));
+    let Recovered { store: local, seed, clock, recovery } = recovered;
+    let clock: Arc<dyn Clock> = Arc::new(clock);
+    let secret = store.as_ref().and_then(|settings| settings.key_secret.clone());
+    // the proxies ask, and what goes on beside them
+    let asking = sockets.clients.len().saturating_add(1);
+    let shared = store.map(|settings| {
+        let telemetry = telemetry.clone();
+        let told: Observer = Box::new(move |op, result, took| telemetry.store_called(op, result.as_str(), took));
+        SharedStore::new(settings, asking, Arc::clone(&clock), told)
+    });
+    let store = Arc::new(Store::new(local, shared));
     let live = Live::new(rules, None, &store, &telemetry);
     telemetry.reload_applied(&live.hash, clock.now());
     let gateway = Gateway::new(Shared {
         live: ArcSwap::from_pointee(live),
         store,
         clock,
-        hasher: KeyHasher::new(&seed),
+        hasher: KeyHasher::new(&seed).with_secret(secret.as_ref().map_or(&[], |secret| secret.seed())),
         traffic: Arc::default(),
     });
     let snapshots = Arc::new(Snapshots::new(recovery));
@@ -166,14 +176,14 @@ impl Prepared {
             Arc::clone(&keeper),
             origin,
         );
-        let upkeep = upkeep::Upkeep::new(gateway, reloader, Arc::clone(&keeper));
+        let upkeep = upkeep::Upkeep::new(gateway.clone(), reloader, Arc::clone(&keeper));
         server.add_service(background_service("upkeep", upkeep));
         if let Some(listeners) = sample {
             let app = HttpServer::new_app(sample::Sample);
             server.add_service(Listening::new("sample upstream".to_owned(), listeners, app, Arc::clone(&doors)));
         }
         let upgrader = Upgrader { doors: Arc::clone(&doors), keeper: Arc::clone(&keeper), telemetry };
-        shutdown::run_until_idle(server, Reach { readiness, reloads, doors, upgrader });
+        shutdown::run_until_idle(server, &gateway, Reach { readiness, reloads, doors, upgrader });
         keeper.write();
         tracing::info!("stopped");
     }

@@ -69,6 +69,8 @@ enum Phase {
     Idle,
     /// A request's head is coming in.
     Head,
+    /// A request is here, and not decided on yet.
+    Undecided,
     /// A request is being handled.
     Busy,
     /// A request is held back; whether its client still waits is watched.
@@ -102,8 +104,13 @@ impl Connection {
     /// A request's head is complete.
     pub fn request_began(&self) {
         let mut state = self.state.lock();
-        self.enter(&mut state, Phase::Busy);
+        self.enter(&mut state, Phase::Undecided);
         (state.deadline, state.answering) = (None, false);
+    }
+
+    /// The current request is charged, or will not be.
+    pub fn decided(&self) {
+        self.enter(&mut self.state.lock(), Phase::Busy);
     }
 
     /// The request is over; the next may come.
@@ -194,7 +201,7 @@ impl Phase {
     const fn stage(self) -> Option<Stage> {
         match self {
             Self::New => Some(Stage::Fresh),
-            Self::Head => Some(Stage::Head),
+            Self::Head | Self::Undecided => Some(Stage::Undecided),
             Self::Idle | Self::Busy | Self::Waiting => None,
         }
     }

@@ -62,6 +62,7 @@ impl Live {
                 let spec = LimitSpec {
                     name: &limit.name,
                     algorithm: limit.algorithm,
+                    mode: limit.mode,
                     key: limit.key.kind(),
                     afresh: false,
                     rules: &limit.rules,

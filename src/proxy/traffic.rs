@@ -24,8 +24,8 @@ pub struct Traffic {
 pub(super) enum Stage {
     /// A connection on which nothing has come yet.
     Fresh,
-    /// A request whose head is coming in.
-    Head,
+    /// A request whose head is coming in, or that is not decided on yet.
+    Undecided,
     /// A request that is being handled.
     Request,
 }
@@ -50,12 +50,13 @@ impl Traffic {
     /// Whether no request is here or coming in.
     pub fn is_idle(&self) -> bool {
         // In the order in which a request passes through them.
-        [Stage::Head, Stage::Request].into_iter().all(|stage| self.is_empty(stage))
+        [Stage::Undecided, Stage::Request].into_iter().all(|stage| self.is_empty(stage))
     }
 
-    /// Whether a request is to be expected soon: on a connection that is new, or of which a part is here.
+    /// Whether something is soon to be decided: about the first request of a new connection, or one of which a part is
+    /// here.
     pub fn awaits_requests(&self) -> bool {
-        [Stage::Fresh, Stage::Head].into_iter().any(|stage| !self.is_empty(stage))
+        [Stage::Fresh, Stage::Undecided].into_iter().any(|stage| !self.is_empty(stage))
     }
 
     /// From here on a connection is closed once its request is answered, and at once if it waits for a further one.
@@ -85,10 +86,10 @@ impl Traffic {
     }
 
     const fn count(&self, stage: Stage) -> &AtomicUsize {
-        let [fresh, head, request] = &self.counts;
+        let [fresh, undecided, request] = &self.counts;
         match stage {
             Stage::Fresh => fresh,
-            Stage::Head => head,
+            Stage::Undecided => undecided,
             Stage::Request => request,
         }
     }

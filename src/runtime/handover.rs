@@ -40,6 +40,9 @@ pub(super) enum UpgradeError {
     /// The program cannot be started.
     #[error("cannot start {program:?}: {error}")]
     Start { program: OsString, error: io::Error },
+    /// The system would end the new process with this one.
+    #[error("this process is the first of its container: with it the new one would end; start another container")]
+    First,
     /// The new process is gone.
     #[error("the new process ended before it served; what it logged says why")]
     Ended,
@@ -63,6 +66,9 @@ pub(super) struct Successor {
 impl Successor {
     /// Starts the program that this process was started as, with the same arguments, and gives it `sockets`.
     pub(super) fn start(sockets: &[TcpListener]) -> Result<Self, UpgradeError> {
+        if std::process::id() == 1 {
+            return Err(UpgradeError::First);
+        }
         let mut arguments = std::env::args_os();
         let program = arguments.next().unwrap_or_else(|| "tollgate".into());
         let (ours, theirs) = UnixStream::pair()?;

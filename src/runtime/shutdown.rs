@@ -13,6 +13,8 @@ use super::doors::Doors;
 use super::upgrade::Upgrader;
 use crate::admin::Readiness;
 use crate::admin::reloads::Reloads;
+use crate::proxy::Gateway;
+use crate::store::SharedStore;
 use crate::units::Nanos;
 
 /// How long requests in flight may take to finish.
@@ -30,7 +32,7 @@ pub(super) struct Reach {
 
 /// Runs `server` until a signal ends it. SIGTERM and SIGINT finish what is in flight, a second one does not wait; SIGUSR2
 /// does the same once another process has taken over.
-pub(super) fn run_until_idle(server: Server, reach: Reach) {
+pub(super) fn run_until_idle(server: Server, gateway: &Gateway, reach: Reach) {
     let (finished, has_finished) = channel::<()>();
     let hurry = Arc::new(AtomicBool::new(false));
     let doors = Arc::clone(&reach.doors);
@@ -41,7 +43,8 @@ pub(super) fn run_until_idle(server: Server, reach: Reach) {
     });
     // pingora sleeps through the whole grace period, idle or not; returning from here ends the process before.
     while has_finished.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-        let idle = doors.is_closed() && doors.traffic().is_idle();
+        let settled = gateway.store.shared().is_none_or(SharedStore::is_settled);
+        let idle = doors.is_closed() && gateway.traffic.is_idle() && settled;
         if idle || hurry.load(Ordering::Relaxed) {
             break;
         }

@@ -218,14 +218,18 @@ impl Keeper {
         self.gateway.store.write_snapshot(&Head { seed: self.seed, at }, out)
     }
 
-    /// Gives the state away: this process writes no snapshot any more, unless it takes that back.
+    /// The state is about to be another process's: this one writes no snapshot any more, unless it takes that back.
+    /// Returns when none is being written.
+    pub(super) fn give_up(&self) {
+        *self.handed_over.lock() = true;
+    }
+
+    /// Gives the state away.
     pub(super) fn hand_over(&self, out: &mut dyn Write) -> io::Result<Written> {
-        let mut handed_over = self.handed_over.lock();
-        *handed_over = true;
         self.write_snapshot(self.gateway.clock.now(), out)
     }
 
-    /// Takes [`Keeper::hand_over`] back.
+    /// Takes [`Keeper::give_up`] back.
     pub(super) fn take_back(&self) {
         *self.handed_over.lock() = false;
     }

@@ -38,17 +38,24 @@ impl Upgrader {
             Ok(successor)
         })
         .await?;
-        let process = successor.id();
-        // From here on connections wait in the system's queue, and requests that this process did not expect do not come:
-        // what is handed over is all that was charged, up to what happens to requests in flight.
-        self.doors.hold().await;
-        let keeper = Arc::clone(&self.keeper);
-        let outcome = blocking(move || successor.give(|stream| keeper.hand_over(stream))).await;
+        let outcome = self.give_to(successor).await;
         if outcome.is_err() {
             self.keeper.take_back();
             self.doors.open();
         }
-        outcome.map(|written| (process, written))
+        outcome
+    }
+
+    async fn give_to(&self, successor: Successor) -> Result<(u32, Written), UpgradeError> {
+        let process = successor.id();
+        let keeper = Arc::clone(&self.keeper);
+        blocking(move || Ok(keeper.give_up())).await?;
+        // From here on connections wait in the system's queue, and requests that this process did not expect do not come:
+        // what is handed over is all that was charged, up to what happens to requests in flight.
+        self.doors.hold().await;
+        let keeper = Arc::clone(&self.keeper);
+        let written = blocking(move || successor.give(|stream| keeper.hand_over(stream))).await?;
+        Ok((process, written))
     }
 }
 

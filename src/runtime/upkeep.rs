@@ -1,5 +1,5 @@
 //! What goes on beside requests: forgetting keys that are as good as new, keeping the others, reloading, watching
-//! upstream nodes.
+//! upstream nodes, being in touch with Redis.
 
 use std::sync::Arc;
 
@@ -32,6 +32,12 @@ impl Upkeep {
         Self { gateway, reloader: Mutex::new(Some(reloader)), keeper }
     }
 
+    async fn keep_in_touch(gateway: Gateway) {
+        if let Some(shared) = gateway.store.shared() {
+            shared.run().await;
+        }
+    }
+
     async fn sweep(gateway: Gateway) {
         let mut ticks = interval(SWEEP_TICK.to_duration());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -48,6 +54,7 @@ impl BackgroundService for Upkeep {
         let mut tasks = JoinSet::new();
         tasks.spawn(Self::sweep(self.gateway.clone()));
         tasks.spawn(Arc::clone(&self.keeper).run());
+        tasks.spawn(Self::keep_in_touch(self.gateway.clone()));
         let reloader = self.reloader.lock().take();
         if let Some(reloader) = reloader {
             tasks.spawn(reloader.run());

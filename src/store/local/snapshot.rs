@@ -21,6 +21,7 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use super::table::{Cells, read_cell};
 use super::{BoundRule, LimitTable, LocalStore, shard_of};
 use crate::algorithm::{AlgorithmName, Rule};
+use crate::charge::Mode;
 use crate::store::LimitSpec;
 use crate::units::Nanos;
 
@@ -256,7 +257,15 @@ impl LocalStore {
         let algorithm = AlgorithmName::ALL.iter().copied().find(|name| name.as_str() == identity.algorithm);
         let known = algorithm.filter(|algorithm| !algorithm.holds()).map(|algorithm| {
             let Identity { name, key, max_keys, .. } = identity;
-            let spec = LimitSpec { name, algorithm, key: *key, afresh: false, rules: &[], max_keys: *max_keys };
+            let spec = LimitSpec {
+                name,
+                algorithm,
+                mode: Mode::default(),
+                key: *key,
+                afresh: false,
+                rules: &[],
+                max_keys: *max_keys,
+            };
             KnownLimit { table: self.table(&spec), rules: Vec::new() }
         });
         Limit { known, bound: identity.bound.clone() }

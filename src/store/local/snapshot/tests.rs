@@ -2,8 +2,9 @@ use jiff::tz::TimeZoneDatabase;
 use proptest::prelude::*;
 
 use super::*;
-use crate::algorithm::{Arguments, Charge, Kind, MAX_WAIT, Manner, RuleRef, Value};
-use crate::store::Binding;
+use crate::algorithm::{Arguments, Kind, MAX_WAIT, Value};
+use crate::charge::{Charge, Manner, RuleRef};
+use crate::store::local::Binding;
 use crate::units::{LimitKey, Rate};
 
 const START: Nanos = Nanos::from_secs(1_700_000_000);
@@ -45,12 +46,13 @@ fn gcra(per_hour: u64, burst: u64) -> Rule {
 
 fn spec(rules: &[Rule]) -> LimitSpec<'_> {
     let algorithm = rules[0].name();
-    LimitSpec { name: algorithm.as_str(), algorithm, key: 9, afresh: false, rules, max_keys: 100_000 }
+    let mode = Mode::default();
+    LimitSpec { name: algorithm.as_str(), algorithm, mode, key: 9, afresh: false, rules, max_keys: 100_000 }
 }
 
 fn charge(limit: usize, key: u64) -> Charge {
     let key = LimitKey((u128::from(key) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
-    Charge { limit, rule: RuleRef::Listed(0), key, cost: 1, manner: Manner::USUAL }
+    Charge::new(limit, RuleRef::Listed(0), key, 1, Manner::USUAL)
 }
 
 fn written(store: &LocalStore) -> Vec<u8> {
