@@ -254,3 +254,6 @@ fn write_to(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<Writte
 
 /// How much is written at a time, in bytes.
 const BUFFER: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests;
