@@ -158,7 +158,8 @@ impl Prepared {
         let Sockets { clients, admin, sample, all } = sockets;
         let mut server = Server::new_with_opt_and_conf(None, configuration());
         server.bootstrap();
-        let services = clients.len() + 1 + usize::from(sample.is_some());
+        // And the one who listens for signals.
+        let services = clients.len() + 2 + usize::from(sample.is_some());
         let readiness = Arc::new(Readiness::new(services));
         let shared = (Arc::clone(&gateway.traffic), Arc::clone(&gateway.clock));
         let doors = Doors::new(Arc::clone(&readiness), announcement, shared, all);

@@ -12,12 +12,17 @@ use tokio::sync::futures::Notified;
 /// What every connection and request of a gateway is counted in.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    counts: [AtomicUsize; 3],
+    counts: [Count; 3],
     leaving: AtomicBool,
     /// How often connections were told to close.
     departures: AtomicUsize,
     departure: Notify,
 }
+
+/// On a cache line of its own: all cores write it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Count(AtomicUsize);
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,11 +92,12 @@ impl Traffic {
 
     const fn count(&self, stage: Stage) -> &AtomicUsize {
         let [fresh, undecided, request] = &self.counts;
-        match stage {
+        let Count(count) = match stage {
             Stage::Fresh => fresh,
             Stage::Undecided => undecided,
             Stage::Request => request,
-        }
+        };
+        count
     }
 }
 

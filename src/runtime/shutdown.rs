@@ -67,6 +67,8 @@ impl ShutdownSignalWatch for Signals {
         let [mut terminate, mut interrupt, mut hangup, mut upgrade] =
             [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::user_defined2()]
                 .map(listen);
+        // Before, a signal would end the process as it is.
+        doors.opened();
         let mut ends = async || {
             tokio::select! {
                 () = next(&mut terminate) => {}

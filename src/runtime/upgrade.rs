@@ -49,7 +49,11 @@ impl Upgrader {
     async fn give_to(&self, successor: Successor) -> Result<(u32, Written), UpgradeError> {
         let process = successor.id();
         let keeper = Arc::clone(&self.keeper);
-        blocking(move || Ok(keeper.give_up())).await?;
+        blocking(move || {
+            keeper.give_up();
+            Ok(())
+        })
+        .await?;
         // From here on connections wait in the system's queue, and requests that this process did not expect do not come:
         // what is handed over is all that was charged, up to what happens to requests in flight.
         self.doors.hold().await;

@@ -199,7 +199,7 @@ fn twenty_upgrades_fail_no_request_and_what_is_spent_stays_spent() {
 
 #[test]
 fn a_quota_that_is_being_spent_is_handed_over_to_the_last_token() {
-    const QUOTA: usize = 1000;
+    const QUOTA: usize = 400;
     const CLIENTS: usize = 4;
     let origin = Origin::start();
     let config = config(&origin).replace("limit: 5", &format!("limit: {QUOTA}"));
