@@ -33,6 +33,8 @@ mod reload_load;
 mod restarts;
 mod retrying;
 mod routing;
+mod shared;
+mod shared_faults;
 mod state;
 mod tokens;
 mod upstreams;
