@@ -8,6 +8,7 @@ use crate::proxy::queue::Queue;
 use crate::proxy::upstream::Pool;
 use crate::ruleset::Ruleset;
 use crate::ruleset::changes::{self, LimitChange};
+use crate::ruleset::limit::OnChange;
 use crate::store::{Binding, LimitSpec, Store};
 use crate::telemetry::Telemetry;
 use crate::telemetry::meters::Meters;
@@ -57,14 +58,22 @@ impl Live {
             .limits
             .iter()
             .enumerate()
-            .map(|(position, limit)| LimitSpec {
-                name: &limit.name,
-                algorithm: limit.algorithm,
-                mode: limit.mode,
-                key: limit.key.kind(),
-                afresh: changes.get(position) == Some(&LimitChange::Reset),
-                rules: &limit.rules,
-                max_keys: limit.max_keys,
+            .map(|(position, limit)| {
+                let spec = LimitSpec {
+                    name: &limit.name,
+                    algorithm: limit.algorithm,
+                    mode: limit.mode,
+                    key: limit.key.kind(),
+                    afresh: false,
+                    rules: &limit.rules,
+                    max_keys: limit.max_keys,
+                };
+                let afresh = match before {
+                    Some(_) => changes.get(position) == Some(&LimitChange::Reset),
+                    // The process that the states are from knew another configuration.
+                    None => limit.on_change == OnChange::Reset && store.was_bound_otherwise(&spec),
+                };
+                LimitSpec { afresh, ..spec }
             })
             .collect();
         let binding = store.bind(&specs);
