@@ -78,6 +78,13 @@ impl Wire {
         command.query_async(&mut self.connection.clone()).await
     }
 
+    /// The same of a key that is on its way to this server from another one.
+    pub(super) async fn ask_ahead(&self, command: &Cmd) -> RedisResult<Value> {
+        let mut both = redis::pipe();
+        both.cmd("ASKING").ignore().add_command(command.clone());
+        both.query_async::<(Value,)>(&mut self.connection.clone()).await.map(|(answer,)| answer)
+    }
+
     /// Closes it: those that wait for answers get none.
     pub(super) fn cut(&self) {
         self.driver.0.abort();

@@ -98,7 +98,8 @@ async fn an_answer_beyond_measure_ends_the_connection_before_it_is_read() {
 
 #[tokio::test]
 async fn an_answer_of_another_shape_is_an_error() {
-    for answer in [b"+OK\r\n".as_slice(), b":1\r\n", b"$3\r\nabc\r\n", b"$-1\r\n", b"*-1\r\n", b"-ERR no\r\n", b"-\r\n"] {
+    for answer in [b"+OK\r\n".as_slice(), b":1\r\n", b"$3\r\nabc\r\n", b"$-1\r\n", b"*-1\r\n", b"-ERR no\r\n", b"-\r\n"]
+    {
         let (port, _) = answer_with(answer, false);
         let answered = Caller::to(port).count("a").await;
         assert!(answered.is_err(), "{answered:?}");

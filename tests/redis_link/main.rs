@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
 #![allow(clippy::disallowed_methods, reason = "waits for real servers with a deadline")]
 
+mod cluster;
 mod hostile;
 mod login;
 mod outage;
+mod sentinel;
 mod server;
 mod tls;
 
