@@ -1,6 +1,7 @@
 //! Cluster: which server holds which slots. Learnt from any of them, and anew whenever one turns out not to.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwapOption;
 use crc16::{State, XMODEM};
@@ -19,6 +20,8 @@ use crate::units::Nanos;
 pub(super) struct Cluster {
     topology: ArcSwapOption<Topology>,
     learning: Mutex<Option<Learning>>,
+    /// Whether a server did not do what was expected of it.
+    is_doubted: AtomicBool,
 }
 
 /// Who holds which slots: first and last slot, in order.
@@ -44,21 +47,31 @@ pub fn slot_of(key: &str) -> u16 {
 // === impl Cluster ===
 
 impl Cluster {
-    /// Who holds what, as far as is known; otherwise it is learnt first.
+    /// Who holds what, as far as is known; where that is in doubt it is learnt anew beside, and where nothing is known first.
     pub(super) async fn topology(&self, servers: &Servers, seeds: &[Address]) -> RedisResult<Arc<Topology>> {
-        if let Some(topology) = self.topology.load_full() {
-            return Ok(topology);
+        let known = self.topology.load_full();
+        if let Some(known) = known {
+            if self.is_doubted.load(Ordering::Relaxed) {
+                drop(self.learn(servers, seeds));
+            }
+            return Ok(known);
         }
         let learnt = self.learn(servers, seeds).land().await;
         learnt.unwrap_or_else(|| Err(failed("given up".to_owned())))
     }
 
-    /// Learns it anew, beside whoever asks, unless that was done just now.
-    pub(super) fn learn(&self, servers: &Servers, seeds: &[Address]) -> Learning {
+    /// A server did not do what was expected of it.
+    pub(super) fn doubt(&self) {
+        self.is_doubted.store(true, Ordering::Relaxed);
+    }
+
+    /// Begins to learn, unless that is done now or was just done.
+    fn learn(&self, servers: &Servers, seeds: &[Address]) -> Learning {
         let mut learning = self.learning.lock();
         if let Some(learning) = learning.as_ref().filter(|learning| !learning.is_over()) {
             return learning.clone();
         }
+        self.is_doubted.store(false, Ordering::Relaxed);
         let known = self.topology.load_full().unwrap_or_default();
         let begun = Flight::begin_with_rest(learn(servers.clone(), asked(seeds, &known)), PAUSE);
         *learning = Some(begun.clone());

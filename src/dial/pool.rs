@@ -62,6 +62,7 @@ impl Pool {
 
     /// Forgets all connections: the next calls open others, and those that wait for answers get none.
     pub fn give_up(&self) {
+        self.servers.0.cluster.doubt();
         for (_, opening) in self.open.lock().drain() {
             end(&opening);
         }
@@ -70,10 +71,9 @@ impl Pool {
     /// Follows the key from server to server.
     async fn run_in_cluster(&self, seeds: &[Address], slot: u16, command: &Cmd) -> RedisResult<Value> {
         let cluster = &self.servers.0.cluster;
-        let learn = || drop(cluster.learn(&self.servers, seeds));
         let topology = cluster.topology(&self.servers, seeds).await?;
         let Some(mut address) = topology.holder(slot).cloned() else {
-            learn();
+            cluster.doubt();
             return Err(failed(format!("no server holds slot {slot}")));
         };
         let mut put = Put::Plainly;
@@ -81,26 +81,16 @@ impl Pool {
         loop {
             let asked = self.ask(&Goal::Node(address.clone()), put, command).await;
             let Err(error) = &asked else { return asked };
-            let elsewhere = cluster::redirected(error, &address);
             put = match error.kind() {
-                ErrorKind::Server(ServerErrorKind::Moved) => Put::Plainly,
                 ErrorKind::Server(ServerErrorKind::Ask) => Put::Ahead,
-                ErrorKind::Server(ServerErrorKind::ClusterDown) => {
-                    learn();
-                    return asked;
+                ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::ClusterDown) => {
+                    cluster.doubt();
+                    Put::Plainly
                 }
-                _ => {
-                    if is_over(error) {
-                        learn();
-                    }
-                    return asked;
-                }
+                _ => return asked,
             };
-            if put == Put::Plainly {
-                learn();
-            }
             redirected = redirected.saturating_add(1);
-            match elsewhere {
+            match cluster::redirected(error, &address) {
                 Some(elsewhere) if redirected <= MOST_REDIRECTED => address = elsewhere,
                 _ => return asked,
             }
@@ -130,8 +120,10 @@ impl Pool {
     /// The connection that is there, or else another; those who come while one is opened wait for it.
     fn opening(&self, goal: &Goal) -> Opening {
         let mut open = self.open.lock();
-        if let Some(opening) = open.get(goal).filter(|opening| is_good(opening)) {
-            return opening.clone();
+        match open.get(goal) {
+            Some(opening) if is_good(opening) => return opening.clone(),
+            Some(_) => self.servers.0.cluster.doubt(),
+            None => {}
         }
         if open.len() >= MOST_CONNECTIONS {
             open.drain().for_each(|(_, opening)| end(&opening));
@@ -143,6 +135,7 @@ impl Pool {
 
     /// Gives `opening` up, unless another one took its place.
     fn forget(&self, goal: &Goal, opening: &Opening) {
+        self.servers.0.cluster.doubt();
         let mut open = self.open.lock();
         if open.get(goal).is_some_and(|there| there.is(opening)) {
             open.remove(goal);

@@ -2,20 +2,23 @@
 
 use std::error::Error;
 use std::io;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisConnectionInfo, RedisError, RedisResult, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::guard::Guard;
+use super::guard::{Guard, Progress};
 use super::tls::TlsClient;
 use super::{Address, CONNECT_TIME};
+use crate::units::Nanos;
 
 /// An open connection that many calls share; closed when the last clone is gone, or when it is cut.
 #[derive(Clone)]
@@ -24,12 +27,47 @@ pub(super) struct Wire {
     driver: Arc<Driver>,
 }
 
-/// The task that writes and reads.
-struct Driver(AbortHandle);
+/// What writes and reads.
+struct Driver {
+    task: AbortHandle,
+    progress: Arc<Progress>,
+    /// Whether somebody waits to see whether anything is answered.
+    is_watched: AtomicBool,
+}
+
+/// A call on its way. Dropped before its answer came, it makes somebody watch whether any comes.
+struct Call<'a> {
+    driver: &'a Arc<Driver>,
+    is_answered: bool,
+}
+
+/// How long a connection on which somebody has lost patience may go without any answer.
+const LONGEST_SILENCE: Nanos = Nanos::new(500_000_000);
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        if let (false, Ok(runtime)) = (self.is_answered, Handle::try_current())
+            && !self.driver.is_watched.swap(true, Ordering::Relaxed)
+        {
+            runtime.spawn(watch(Arc::downgrade(self.driver), Arc::clone(&self.driver.progress)));
+        }
+    }
+}
+
+/// Cuts a connection that hangs.
+async fn watch(driver: Weak<Driver>, progress: Arc<Progress>) {
+    let before = progress.waits_behind();
+    sleep(LONGEST_SILENCE.to_duration()).await;
+    let Some(driver) = driver.upgrade() else { return };
+    driver.is_watched.store(false, Ordering::Relaxed);
+    if before.is_some() && before == progress.waits_behind() {
+        driver.task.abort();
     }
 }
 
@@ -67,32 +105,42 @@ impl Wire {
     ) -> RedisResult<Self> {
         // whoever calls has a deadline of its own
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        let made = MultiplexedConnection::new_with_config(login, Guard::new(stream), config);
-        let (connection, driver) = made.await?;
-        let driver = Arc::new(Driver(tokio::spawn(driver).abort_handle()));
-        Ok(Self { connection, driver })
+        let progress = Arc::new(Progress::default());
+        let guard = Guard::new(stream, Arc::clone(&progress));
+        let (connection, driver) = MultiplexedConnection::new_with_config(login, guard, config).await?;
+        let task = tokio::spawn(driver).abort_handle();
+        Ok(Self { connection, driver: Arc::new(Driver { task, progress, is_watched: AtomicBool::new(false) }) })
     }
 
-    /// What the server answers. May take for ever; dropping the future does not undo what is sent.
+    /// What the server answers. May take for ever; dropping the future does not undo what is sent, and if nothing is
+    /// answered to anybody for a while after that, the connection is cut.
     pub(super) async fn ask(&self, command: &Cmd) -> RedisResult<Value> {
-        command.query_async(&mut self.connection.clone()).await
+        self.answered(command.query_async(&mut self.connection.clone())).await
     }
 
     /// The same of a key that is on its way to this server from another one.
     pub(super) async fn ask_ahead(&self, command: &Cmd) -> RedisResult<Value> {
         let mut both = redis::pipe();
         both.cmd("ASKING").ignore().add_command(command.clone());
-        both.query_async::<(Value,)>(&mut self.connection.clone()).await.map(|(answer,)| answer)
+        let (answer,) = self.answered(both.query_async(&mut self.connection.clone())).await?;
+        Ok(answer)
+    }
+
+    async fn answered<T>(&self, asked: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+        let mut call = Call { driver: &self.driver, is_answered: false };
+        let answer = asked.await;
+        call.is_answered = true;
+        answer
     }
 
     /// Closes it: those that wait for answers get none.
     pub(super) fn cut(&self) {
-        self.driver.0.abort();
+        self.driver.task.abort();
     }
 
     /// Whether it was not closed yet, as far as is known here.
     pub(super) fn is_open(&self) -> bool {
-        !self.driver.0.is_finished()
+        !self.driver.task.is_finished()
     }
 }
 

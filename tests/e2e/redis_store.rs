@@ -40,7 +40,7 @@ fn signed(authority: &CertifiedIssuer<'_, KeyPair>, name: &str) -> (String, Stri
     (params.signed_by(&key, authority).unwrap().pem(), key.serialize_pem())
 }
 
-fn authority() -> CertifiedIssuer<'static, KeyPair> {
+fn new_authority() -> CertifiedIssuer<'static, KeyPair> {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, "an authority");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -50,7 +50,7 @@ fn authority() -> CertifiedIssuer<'static, KeyPair> {
 #[test]
 fn redis_is_spoken_to_over_tls_and_shown_a_certificate_that_may_be_replaced() {
     let (origin, folder) = (Origin::start(), Folder::new());
-    let [authority, stranger] = [(); 2].map(|()| authority());
+    let (authority, stranger) = (new_authority(), new_authority());
     let (certificate, key) = signed(&authority, "127.0.0.1");
     for (name, text) in [("ca", &authority.pem()), ("cert", &certificate), ("key", &key)] {
         folder.write(name, text);

@@ -142,7 +142,7 @@ async fn a_server_that_hangs_or_ends_holds_up_its_own_keys_only() {
 }
 
 #[tokio::test]
-async fn a_replica_that_takes_over_is_found() {
+async fn a_replica_that_takes_over_from_a_server_that_hangs_is_found() {
     let cluster = Cluster::start();
     let caller = cluster.caller();
     let key = key_at(&cluster, 2, "key");
@@ -153,6 +153,7 @@ async fn a_replica_that_takes_over_is_found() {
     wait_until("the replica to follow", || replica.try_say(&["CLUSTER", "REPLICATE", &primary]).is_ok());
     wait_until("the replica to have all", || replica.say(&["INFO", "replication"]).contains("master_link_status:up"));
     let before = caller.link.generation();
+    cluster.0[2].signal("STOP");
     wait_until("the failover to begin", || replica.try_say(&["CLUSTER", "FAILOVER", "TAKEOVER"]).is_ok());
     wait_until("the replica to take over", || replica.say(&["ROLE"]).contains("master"));
     assert_eq!(caller.count_again(&key).await, 2);

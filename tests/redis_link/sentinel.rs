@@ -40,6 +40,16 @@ fn servers(master: &str, sentinels: &[u16]) -> Servers {
 
 #[tokio::test]
 async fn a_failover_is_followed() {
+    failover("KILL").await;
+}
+
+/// Its connections stay open, and nothing comes on them any more.
+#[tokio::test]
+async fn a_failover_from_a_primary_that_hangs_is_followed() {
+    failover("STOP").await;
+}
+
+async fn failover(signal: &str) {
     let folder = Folder::new();
     let primary = Server::start_with(&SERVERS).with_password("open-sesame");
     let of = ["--replicaof", "127.0.0.1", &primary.port.to_string()];
@@ -54,7 +64,7 @@ async fn a_failover_is_followed() {
     assert_eq!(primary.say(&["GET", "a"]), "1");
     wait_until("the replica to have it", || replica.say(&["GET", "a"]) == "1");
     let before = caller.link.generation();
-    primary.signal("KILL");
+    primary.signal(signal);
     assert_eq!(caller.count_again("a").await, 2);
     assert_eq!(replica.say(&["GET", "a"]), "2");
     assert!(caller.link.generation() > before);

@@ -62,7 +62,8 @@ impl Server {
     pub(crate) fn start_on(port: u16, options: &[&str]) -> Self {
         let number = port.to_string();
         let listen = ["--port", &number, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
-        Self::spawn(port, &[&listen, options].concat())
+        let at_once = ["--repl-diskless-sync-delay", "0"];
+        Self::spawn(port, &[listen.as_slice(), &at_once, options].concat())
     }
 
     /// One that listens with TLS only.
