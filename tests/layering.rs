@@ -29,10 +29,11 @@ const LAYERS: &[Layer] = &[
         never: &["pingora::", "prometheus::", "std::time", "std::fs", "tracing::"],
     },
     Layer { module: "algorithm", may_use: &["units"], never: PURE },
+    Layer { module: "charge", may_use: &["units", "algorithm"], never: PURE },
     Layer { module: "template", may_use: &[], never: PURE },
     Layer {
         module: "ruleset",
-        may_use: &["units", "algorithm", "template"],
+        may_use: &["units", "algorithm", "charge", "template"],
         never: &[
             "std::time",
             "tokio::",
@@ -47,7 +48,8 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "config",
-        may_use: &["units", "algorithm", "template", "ruleset"],
+        // of the store: which rules can be kept there
+        may_use: &["units", "algorithm", "charge", "template", "ruleset", "store"],
         never: &["pingora::", "tokio::", "std::fs", "std::env", "async fn"],
     },
     Layer {
@@ -62,13 +64,17 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "store",
-        may_use: &["units", "algorithm", "dial"],
+        may_use: &["units", "algorithm", "charge", "clock", "dial"],
         never: &["pingora::", "prometheus::", "std::time"],
     },
-    Layer { module: "telemetry", may_use: &["units", "algorithm", "ruleset"], never: &["pingora::", "std::time"] },
+    Layer {
+        module: "telemetry",
+        may_use: &["units", "algorithm", "charge", "ruleset"],
+        never: &["pingora::", "std::time"],
+    },
     Layer {
         module: "proxy",
-        may_use: &["units", "algorithm", "clock", "template", "ruleset", "customers", "store", "telemetry"],
+        may_use: &["units", "algorithm", "charge", "clock", "template", "ruleset", "customers", "store", "telemetry"],
         never: &["saphyr", "std::fs"],
     },
     Layer {

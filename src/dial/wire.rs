@@ -2,14 +2,12 @@
 
 use std::error::Error;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisConnectionInfo, RedisError, RedisResult, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
@@ -27,47 +25,28 @@ pub(super) struct Wire {
     driver: Arc<Driver>,
 }
 
-/// What writes and reads.
-struct Driver {
-    task: AbortHandle,
-    progress: Arc<Progress>,
-    /// Whether somebody waits to see whether anything is answered.
-    is_watched: AtomicBool,
-}
+/// The task that writes and reads.
+struct Driver(AbortHandle);
 
-/// A call on its way. Dropped before its answer came, it makes somebody watch whether any comes.
-struct Call<'a> {
-    driver: &'a Arc<Driver>,
-    is_answered: bool,
-}
-
-/// How long a connection on which somebody has lost patience may go without any answer.
-const LONGEST_SILENCE: Nanos = Nanos::new(500_000_000);
+/// A connection on which commands wait and nothing was answered between two looks is cut.
+const LOOK: Nanos = Nanos::new(500_000_000);
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.task.abort();
+        self.0.abort();
     }
 }
 
-impl Drop for Call<'_> {
-    fn drop(&mut self) {
-        if let (false, Ok(runtime)) = (self.is_answered, Handle::try_current())
-            && !self.driver.is_watched.swap(true, Ordering::Relaxed)
-        {
-            runtime.spawn(watch(Arc::downgrade(self.driver), Arc::clone(&self.driver.progress)));
+/// Ends when nothing is answered any more.
+async fn silence(progress: Arc<Progress>) {
+    let mut before = None;
+    loop {
+        sleep(LOOK.to_duration()).await;
+        let now = progress.waits_behind();
+        if now.is_some() && now == before {
+            return;
         }
-    }
-}
-
-/// Cuts a connection that hangs.
-async fn watch(driver: Weak<Driver>, progress: Arc<Progress>) {
-    let before = progress.waits_behind();
-    sleep(LONGEST_SILENCE.to_duration()).await;
-    let Some(driver) = driver.upgrade() else { return };
-    driver.is_watched.store(false, Ordering::Relaxed);
-    if before.is_some() && before == progress.waits_behind() {
-        driver.task.abort();
+        before = now;
     }
 }
 
@@ -108,39 +87,36 @@ impl Wire {
         let progress = Arc::new(Progress::default());
         let guard = Guard::new(stream, Arc::clone(&progress));
         let (connection, driver) = MultiplexedConnection::new_with_config(login, guard, config).await?;
-        let task = tokio::spawn(driver).abort_handle();
-        Ok(Self { connection, driver: Arc::new(Driver { task, progress, is_watched: AtomicBool::new(false) }) })
+        let driving = async move {
+            tokio::select! {
+                () = driver => {}
+                () = silence(progress) => {}
+            }
+        };
+        Ok(Self { connection, driver: Arc::new(Driver(tokio::spawn(driving).abort_handle())) })
     }
 
-    /// What the server answers. May take for ever; dropping the future does not undo what is sent, and if nothing is
-    /// answered to anybody for a while after that, the connection is cut.
+    /// What the server answers. Dropping the future does not undo what is sent.
     pub(super) async fn ask(&self, command: &Cmd) -> RedisResult<Value> {
-        self.answered(command.query_async(&mut self.connection.clone())).await
+        command.query_async(&mut self.connection.clone()).await
     }
 
     /// The same of a key that is on its way to this server from another one.
     pub(super) async fn ask_ahead(&self, command: &Cmd) -> RedisResult<Value> {
         let mut both = redis::pipe();
         both.cmd("ASKING").ignore().add_command(command.clone());
-        let (answer,) = self.answered(both.query_async(&mut self.connection.clone())).await?;
+        let (answer,) = both.query_async(&mut self.connection.clone()).await?;
         Ok(answer)
-    }
-
-    async fn answered<T>(&self, asked: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-        let mut call = Call { driver: &self.driver, is_answered: false };
-        let answer = asked.await;
-        call.is_answered = true;
-        answer
     }
 
     /// Closes it: those that wait for answers get none.
     pub(super) fn cut(&self) {
-        self.driver.task.abort();
+        self.driver.0.abort();
     }
 
     /// Whether it was not closed yet, as far as is known here.
     pub(super) fn is_open(&self) -> bool {
-        !self.driver.task.is_finished()
+        !self.driver.0.is_finished()
     }
 }
 

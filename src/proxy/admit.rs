@@ -6,7 +6,8 @@ use std::sync::Arc;
 use pingora::http::RequestHeader;
 use pingora::proxy::Session;
 
-use crate::algorithm::{Charge, Charged, Decision, Denial, Manner};
+use crate::algorithm::{Decision, Denial};
+use crate::charge::{Charge, Charged, Manner};
 use crate::proxy::context::{Admission, Context};
 use crate::proxy::facts::{self, Refused, Target};
 use crate::proxy::identify::{self, Identity};
@@ -150,10 +151,18 @@ async fn charge(context: &mut Context) -> Result<(), Answer> {
         return Ok(());
     }
     let now = context.gateway.clock.now();
-    let charged = context.gateway.store.charge(&live.binding, &mut context.charges, now).await;
+    let receipt = context.gateway.store.charge(&live.binding, &mut context.charges, now).await;
     context.charged_at = now;
     let took = context.gateway.clock.now().saturating_sub(now);
-    context.verdict = Verdict::new(&live.ruleset, &context.charges, &charged);
+    context.verdict = Verdict::new(&live.ruleset, &context.charges, &receipt.charged);
+    live.meters.observe_decision(receipt.source, took);
+    if let Some(position) = receipt.refused {
+        let limit = context.verdict.standings.get(position).map(|standing| standing.limit);
+        if let Some(limit) = limit {
+            live.meters.observe_refusal(&live.ruleset, route, context.plan, limit);
+        }
+        return Err(Answer::StoreAway);
+    }
     let places = match context.verdict.outcome {
         Outcome::Admit { .. } => take_places(context, now),
         Outcome::Deny(_) => Vec::new(),
@@ -166,7 +175,7 @@ async fn charge(context: &mut Context) -> Result<(), Answer> {
         // a node of the route's own upstream
         context.chosen = None;
     }
-    live.meters.observe_verdict(&live.ruleset, route, context.plan, &context.charges, &context.verdict, took);
+    live.meters.observe_verdict(&live.ruleset, route, context.plan, &context.charges, &context.verdict);
     match context.verdict.outcome {
         Outcome::Deny(_) => Err(Answer::Limited),
         Outcome::Admit { wait: Nanos::ZERO } => {
@@ -219,8 +228,8 @@ async fn charge_candidate(context: &mut Context, position: usize, now: Nanos) {
         return;
     }
     let mut alone = [Charge { manner: Manner { binds: true, ..charge.manner }, ..charge.clone() }];
-    let charged = context.gateway.store.charge(&context.live.binding, &mut alone, now).await;
-    if let [Charged { decision, headroom }] = *charged {
+    let receipt = context.gateway.store.charge(&context.live.binding, &mut alone, now).await;
+    if let [Charged { decision, headroom }] = *receipt.charged {
         let standing = &mut context.verdict.standings[position];
         (standing.decision, standing.headroom) = (decision, headroom);
     }

@@ -60,6 +60,7 @@ impl Live {
             .map(|(position, limit)| LimitSpec {
                 name: &limit.name,
                 algorithm: limit.algorithm,
+                mode: limit.mode,
                 key: limit.key.kind(),
                 afresh: changes.get(position) == Some(&LimitChange::Reset),
                 rules: &limit.rules,

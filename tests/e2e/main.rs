@@ -33,6 +33,7 @@ mod reload_files;
 mod reload_load;
 mod retrying;
 mod routing;
+mod shared;
 mod tokens;
 mod upstreams;
 mod usage;

@@ -54,18 +54,13 @@ async fn those_who_wait_for_a_server_that_hangs_are_told_when_it_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_connection_on_which_nothing_comes_is_cut_when_somebody_has_lost_patience() {
+async fn a_connection_on_which_nothing_comes_any_more_is_cut() {
     let server = Server::start();
     let caller = Caller::to(server.port);
     assert_eq!(caller.count("a").await, Ok(1));
     server.signal("STOP");
-    let impatient = async {
-        tokio::task::yield_now().await;
-        let lost = tokio::time::timeout(Duration::from_millis(10), caller.count("b")).await;
-        assert!(lost.is_err(), "{lost:?}");
-    };
-    let (patient, ()) = tokio::join!(caller.count("a"), impatient);
-    assert!(matches!(patient, Err(CallError::Unreachable(_))), "{patient:?}");
+    let (a, b) = tokio::join!(caller.count("a"), caller.count("b"));
+    assert!(matches!((&a, &b), (Err(CallError::Unreachable(_)), Err(CallError::Unreachable(_)))), "{a:?} {b:?}");
     server.signal("CONT");
     assert!(caller.count_again("c").await >= 1);
 }
@@ -77,7 +72,7 @@ async fn a_connection_on_which_something_comes_stays() {
     assert_eq!(caller.count("a").await, Ok(1));
     let before = caller.link.generation();
     let busy = async {
-        for number in 2..=30 {
+        for number in 2..=60 {
             drop(tokio::time::timeout(Duration::ZERO, caller.count("b")).await);
             tokio::time::sleep(Duration::from_millis(25)).await;
             assert_eq!(caller.count("a").await, Ok(number));
