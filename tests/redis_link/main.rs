@@ -7,6 +7,8 @@ mod cluster;
 mod hostile;
 mod login;
 mod outage;
+#[path = "../e2e/support/ports.rs"]
+mod ports;
 mod sentinel;
 mod server;
 mod tls;

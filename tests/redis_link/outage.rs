@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::Caller;
-use crate::server::{Server, free_port};
+use crate::ports::free_port;
+use crate::server::Server;
 use tollgate::store::shared::link::CallError;
 
 #[tokio::test]

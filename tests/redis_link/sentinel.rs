@@ -6,7 +6,8 @@ use tollgate::dial::{Address, Credentials, Layout, Servers};
 use tollgate::store::shared::link::CallError;
 
 use crate::Caller;
-use crate::server::{Folder, Server, free_port, wait_until};
+use crate::ports::free_port;
+use crate::server::{Folder, Server, wait_until};
 
 const SERVERS: [&str; 4] = ["--requirepass", "open-sesame", "--masterauth", "open-sesame"];
 

@@ -1,13 +1,14 @@
 //! Servers of the test's own.
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use crate::PATIENCE;
+use crate::ports::free_port;
 
 /// A folder that goes with the test.
 pub(crate) struct Folder(PathBuf);
@@ -129,11 +130,6 @@ impl Drop for Server {
         drop(self.child.kill());
         drop(self.child.wait());
     }
-}
-
-/// A port that nobody listens on, and that no other test of this process was given.
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Looks again and again until `probe` holds.
