@@ -26,6 +26,7 @@ mod operators;
 mod passing;
 mod process;
 mod redis_customers;
+mod redis_store;
 mod refusals;
 mod reload;
 mod reload_files;
