@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::customers::{Directory, Tokens};
 use crate::proxy::queue::Queue;
 use crate::proxy::upstream::Pool;
-use crate::ruleset::Ruleset;
 use crate::ruleset::changes::{self, LimitChange};
+use crate::ruleset::{Limit, Ruleset};
 use crate::store::{Binding, LimitSpec, Store};
 use crate::telemetry::Telemetry;
 use crate::telemetry::meters::Meters;
@@ -53,19 +53,7 @@ impl Live {
     pub fn new(rules: Rules, before: Option<&Self>, store: &Store, telemetry: &Telemetry) -> Self {
         let Rules { ruleset, directory, tokens, hash } = rules;
         let changes = before.map(|before| changes::of_limits(&before.ruleset, &ruleset)).unwrap_or_default();
-        let specs: Vec<LimitSpec<'_>> = ruleset
-            .limits
-            .iter()
-            .enumerate()
-            .map(|(position, limit)| LimitSpec {
-                name: &limit.name,
-                algorithm: limit.algorithm,
-                key: limit.key.kind(),
-                afresh: changes.get(position) == Some(&LimitChange::Reset),
-                rules: &limit.rules,
-                max_keys: limit.max_keys,
-            })
-            .collect();
+        let specs = limit_specs(&ruleset, &changes);
         let binding = store.bind(&specs);
         if let Directory::Redis(asked) = &*directory {
             let telemetry = telemetry.clone();
@@ -90,4 +78,17 @@ impl Live {
             .map(|limit| Queue::new(&limit.over_limit, queues_before.get(limit.name.as_str()).copied()));
         Self { pools: pools.collect(), queues: queues.collect(), ruleset, directory, tokens, binding, meters, hash }
     }
+}
+
+/// The limits of a ruleset as a store has to know them; `changes` tells which of them start afresh.
+pub fn limit_specs<'r>(ruleset: &'r Ruleset, changes: &[LimitChange]) -> Vec<LimitSpec<'r>> {
+    let spec = |(position, limit): (usize, &'r Limit)| LimitSpec {
+        name: &limit.name,
+        algorithm: limit.algorithm,
+        key: limit.key.kind(),
+        afresh: changes.get(position) == Some(&LimitChange::Reset),
+        rules: &limit.rules,
+        max_keys: limit.max_keys,
+    };
+    ruleset.limits.iter().enumerate().map(spec).collect()
 }
