@@ -8,6 +8,7 @@ pub mod config;
 pub mod customers;
 pub mod files;
 pub mod proxy;
+pub mod replay;
 pub mod ruleset;
 pub mod runtime;
 pub mod simulation;

@@ -62,6 +62,11 @@ const LAYERS: &[Layer] = &[
         never: &["saphyr", "std::fs"],
     },
     Layer {
+        module: "replay",
+        may_use: &["units", "algorithm", "ruleset", "customers", "store", "proxy", "simulation"],
+        never: &["pingora::", "tokio::", "async fn", "std::time", "saphyr", "tracing::"],
+    },
+    Layer {
         module: "admin",
         may_use: &["units", "algorithm", "clock", "ruleset", "customers", "store", "telemetry", "proxy"],
         never: &["saphyr"],
@@ -82,6 +87,7 @@ const LAYERS: &[Layer] = &[
             "config",
             "customers",
             "simulation",
+            "replay",
             "telemetry",
             "runtime",
         ],

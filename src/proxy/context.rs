@@ -160,11 +160,9 @@ impl Context {
         self.charged_at.saturating_add(standing.headroom.until_full)
     }
 
-    /// The charges that took something when the request was admitted. Limits that let pass what is over them took
-    /// nothing for it.
+    /// The charges that took something when the request was admitted.
     fn taken(&self) -> impl Iterator<Item = (&Charge, &Standing)> {
-        let took = |(charge, standing): &(&Charge, &Standing)| charge.manner.takes && standing.decision.is_admitted();
-        self.charges.iter().zip(&self.verdict.standings).filter(took)
+        self.verdict.taken(&self.charges)
     }
 
     fn release(&self, now: Nanos) {

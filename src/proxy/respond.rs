@@ -81,6 +81,25 @@ pub enum Answer {
     Usage(String),
 }
 
+/// The causes of answers that are given before any limit is asked, but for those that the routes and keys of a
+/// configuration decide.
+pub const BEFORE_LIMITS: [&str; 14] = [
+    Answer::Malformed("").cause(),
+    Answer::HeadTimeout.cause(),
+    Answer::TargetTooLong.cause(),
+    Answer::HeadTooLarge("").cause(),
+    Answer::MethodNotAllowed.cause(),
+    Answer::CredentialMissing.cause(),
+    Answer::CredentialUnknown.cause(),
+    Answer::CredentialRepeated.cause(),
+    Answer::CredentialExpired.cause(),
+    Answer::TokenRefused(TokenFault::Unverified).cause(),
+    Answer::Suspended.cause(),
+    Answer::AccessDenied.cause(),
+    Answer::DirectoryAway.cause(),
+    "usage",
+];
+
 impl Answer {
     /// The status, unless a limit sets another.
     pub const fn status(&self) -> u16 {
