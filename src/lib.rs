@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod algorithm;
+pub mod charge;
 pub mod cli;
 pub mod clock;
 pub mod config;

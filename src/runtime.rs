@@ -25,7 +25,7 @@ use crate::proxy::connection::Edge;
 use crate::proxy::live::Live;
 use crate::proxy::{Gateway, Shared};
 use crate::ruleset::key::KeyHasher;
-use crate::store::{LocalStore, Store};
+use crate::store::Store;
 use crate::telemetry::Telemetry;
 
 /// What a gateway is made of.
@@ -92,7 +92,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let sample = sample.map(|address| listen::exclusive(address).map_err(fails(address))).transpose()?;
     let telemetry = Telemetry::new()?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let store = Arc::new(Store::Local(LocalStore::new()));
+    let store = Arc::new(Store::new(None));
     let live = Live::new(rules, None, &store, &telemetry);
     telemetry.reload_applied(&live.hash, clock.now());
     let gateway = Gateway::new(Shared {

@@ -23,10 +23,11 @@ const LAYERS: &[Layer] = &[
     Layer { module: "clock", may_use: &["units"], never: &["tokio::"] },
     Layer { module: "files", may_use: &[], never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"] },
     Layer { module: "algorithm", may_use: &["units"], never: PURE },
+    Layer { module: "charge", may_use: &["units", "algorithm"], never: PURE },
     Layer { module: "template", may_use: &[], never: PURE },
     Layer {
         module: "ruleset",
-        may_use: &["units", "algorithm", "template"],
+        may_use: &["units", "algorithm", "charge", "template"],
         never: &[
             "std::time",
             "tokio::",
@@ -41,7 +42,8 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "config",
-        may_use: &["units", "algorithm", "template", "ruleset"],
+        // of the store: which rules can be kept there
+        may_use: &["units", "algorithm", "charge", "template", "ruleset", "store"],
         never: &["pingora::", "tokio::", "std::fs", "std::env", "async fn"],
     },
     Layer {
@@ -54,16 +56,24 @@ const LAYERS: &[Layer] = &[
         may_use: &["units", "algorithm"],
         never: &["pingora::", "tokio::", "async fn", "std::time"],
     },
-    Layer { module: "store", may_use: &["units", "algorithm"], never: &["pingora::", "prometheus::", "std::time"] },
-    Layer { module: "telemetry", may_use: &["units", "algorithm", "ruleset"], never: &["pingora::", "std::time"] },
+    Layer {
+        module: "store",
+        may_use: &["units", "algorithm", "charge", "clock"],
+        never: &["pingora::", "prometheus::", "std::time"],
+    },
+    Layer {
+        module: "telemetry",
+        may_use: &["units", "algorithm", "charge", "ruleset"],
+        never: &["pingora::", "std::time"],
+    },
     Layer {
         module: "proxy",
-        may_use: &["units", "algorithm", "clock", "template", "ruleset", "customers", "store", "telemetry"],
+        may_use: &["units", "algorithm", "charge", "clock", "template", "ruleset", "customers", "store", "telemetry"],
         never: &["saphyr", "std::fs"],
     },
     Layer {
         module: "replay",
-        may_use: &["units", "algorithm", "ruleset", "customers", "store", "proxy", "simulation"],
+        may_use: &["units", "algorithm", "charge", "ruleset", "customers", "store", "proxy", "simulation"],
         never: &["pingora::", "tokio::", "async fn", "std::time", "saphyr", "tracing::"],
     },
     Layer {

@@ -19,6 +19,8 @@ pub struct Wanted {
     pub referer: Option<usize>,
     /// The position of `user-agent`.
     pub user_agent: Option<usize>,
+    /// Those of requests that limits and routes ask about, and not only to find out who is calling.
+    pub by_rules: Vec<HeaderName>,
 }
 
 /// Something that a line can tell.
@@ -223,9 +225,10 @@ impl Wanted {
     /// What these rules ask about.
     pub fn of<'r>(rulesets: impl IntoIterator<Item = &'r Ruleset>) -> Self {
         let mut wanted = Self::default();
-        for ruleset in rulesets {
-            wanted.add(ruleset);
-        }
+        let rulesets: Vec<&Ruleset> = rulesets.into_iter().collect();
+        rulesets.iter().for_each(|ruleset| wanted.add_rules(ruleset));
+        wanted.by_rules.clone_from(&wanted.headers);
+        rulesets.iter().for_each(|ruleset| wanted.add_callers(ruleset));
         let position = |name| wanted.headers.iter().position(|known| known == name);
         (wanted.referer, wanted.user_agent) = (position(header::REFERER), position(header::USER_AGENT));
         wanted
@@ -236,7 +239,7 @@ impl Wanted {
         self.referer.is_some() || self.user_agent.is_some()
     }
 
-    fn add(&mut self, ruleset: &Ruleset) {
+    fn add_rules(&mut self, ruleset: &Ruleset) {
         for limit in &ruleset.limits {
             for part in &limit.key.parts {
                 match part {
@@ -257,6 +260,9 @@ impl Wanted {
         for route in ruleset.matcher.routes() {
             route.headers.iter().for_each(|condition| self.want(&condition.name));
         }
+    }
+
+    fn add_callers(&mut self, ruleset: &Ruleset) {
         for source in ruleset.customers.iter().flat_map(|rules| &rules.identify) {
             match source {
                 CredentialSource::Header(name) => self.want(name),

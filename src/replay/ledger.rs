@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 use http::HeaderName;
 
 use super::record::Record;
-use crate::algorithm::{Charge, Completion, Denial};
+use crate::algorithm::{Completion, Denial};
+use crate::charge::Charge;
 use crate::proxy::live::limit_specs;
 use crate::proxy::queue::{self, Place, Queue};
 use crate::proxy::tally::Corrections;
@@ -14,7 +15,8 @@ use crate::ruleset::Ruleset;
 use crate::ruleset::cost::{CostRule, End, Exchange, RealCost, Told, tokens};
 use crate::ruleset::key::Facts;
 use crate::ruleset::verdict::{Outcome, Verdict};
-use crate::store::{Binding, LocalStore};
+use crate::store::LocalStore;
+use crate::store::local::Binding;
 use crate::units::Nanos;
 
 /// How often expired keys are forgotten, in requests, and in how many parts.

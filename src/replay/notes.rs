@@ -5,6 +5,7 @@ use std::io::Write;
 use super::fields::Wanted;
 use super::play::{Player, Side};
 use super::reading::Disorder;
+use crate::charge::Mode;
 use crate::customers::Directory;
 use crate::ruleset::limit::MissingKey;
 use crate::units::Nanos;
@@ -28,7 +29,7 @@ pub(super) fn of<W: Write>(player: &Player<W>, disorder: Disorder, wanted: &Want
     }
     let readable = player.lines.all.saturating_sub(player.lines.unreadable);
     for (name, told) in wanted.headers.iter().zip(&player.lines.told) {
-        if *told == 0 && readable > 0 {
+        if *told == 0 && readable > 0 && wanted.by_rules.contains(name) {
             notes.push(format!(
                 "no line tells the header {name}, which the rules ask for (--field header.{name}=PATH says where it is)"
             ));
@@ -81,6 +82,9 @@ fn of_side(side: &Side) -> Vec<String> {
             untold.costs,
             requests(untold.costs),
         ));
+    }
+    for limit in ruleset.limits.iter().filter(|limit| limit.mode != Mode::Sticky) {
+        notes.push(format!("limit `{}` is shared by nodes: it is decided here as if in one place", limit.name));
     }
     for (limit, part, count) in way.missing() {
         let limit = &ruleset.limits[limit.0];

@@ -14,7 +14,7 @@ use super::fields::Wanted;
 use super::ledger::Ledger;
 use super::record::Record;
 use super::rules::{Callers, Rules, Untold, Who, is_preflight, set_headers};
-use crate::algorithm::Charge;
+use crate::charge::Charge;
 use crate::proxy::facts;
 use crate::proxy::identify::Identity;
 use crate::proxy::respond::{Answer, BEFORE_LIMITS};

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::algorithm::{Charge, Manner, RuleRef};
+use crate::charge::{Charge, Manner, Mode, RuleRef};
 use crate::ruleset::Ruleset;
-use crate::ruleset::key::{Caller, Claims, Facts, KeyHasher, KeyPart, Resolved};
+use crate::ruleset::key::{Caller, Claims, Facts, KeyHasher, KeyPart, Resolved, SharedKey};
 use crate::ruleset::limit::{Limit, LimitId, MissingKey, OwnTerm, OwnTerms, PlanId, Share, Terms};
 use crate::ruleset::matcher::Route;
 use crate::units::LimitKey;
@@ -135,7 +135,11 @@ impl Ruleset {
             (None, Terms::Rule(rule)) => RuleRef::Listed(rule),
             (Some(OwnTerm::Unlimited), _) | (None, Terms::Unlimited) => return Ok(None),
         };
-        let Some(key) = key_of(limit, &limit.name, facts, resolved, hasher)? else { return Ok(None) };
+        let key = match limit.mode {
+            Mode::Sticky => key_of(limit, &limit.name, facts, resolved, hasher)?.map(|key| SharedKey { key, tag: key }),
+            Mode::Shared(_) => key_of_all_nodes(limit, facts, resolved, hasher)?,
+        };
+        let Some(SharedKey { key, tag }) = key else { return Ok(None) };
         if limit.enabled < Share::WHOLE {
             let name = &self.limits[tried_for.0].name;
             let stable = key_of(limit, name, facts, resolved, &KeyHasher::stable())?;
@@ -144,7 +148,7 @@ impl Ruleset {
             }
         }
         let (cost, manner) = limit.asks(limit.rule(&rule), facts);
-        Ok(Some(Charge { limit: id.0, rule, key, cost, manner }))
+        Ok(Some(Charge { tag, ..Charge::new(id.0, rule, key, cost, manner) }))
     }
 }
 
@@ -156,12 +160,30 @@ fn key_of<'r>(
     resolved: &Resolved<'_>,
     hasher: &KeyHasher,
 ) -> Result<Option<LimitKey>, MissingPart<'r>> {
-    match hasher.key(name, &limit.key, facts, resolved) {
-        Ok(key) => Ok(Some(key)),
-        Err(part) => match limit.missing_key {
-            MissingKey::Skip => Ok(None),
-            MissingKey::Share => Ok(Some(hasher.shared_key(name, part))),
-            MissingKey::Deny => Err(MissingPart { limit: &limit.name, part }),
-        },
-    }
+    let key = hasher.key(name, &limit.key, facts, resolved);
+    or_without(limit, key, |part| hasher.shared_key(name, part))
+}
+
+/// The same for a limit that nodes share.
+fn key_of_all_nodes<'r>(
+    limit: &'r Limit,
+    facts: &Facts<'_>,
+    resolved: &Resolved<'_>,
+    hasher: &KeyHasher,
+) -> Result<Option<SharedKey>, MissingPart<'r>> {
+    let key = hasher.key_of_all_nodes(&limit.name, &limit.key, facts, resolved);
+    or_without(limit, key, |part| hasher.shared_key_of_all_nodes(&limit.name, part))
+}
+
+/// The key, or what `limit` puts in its place where a part is missing.
+fn or_without<'r, T>(
+    limit: &'r Limit,
+    key: Result<T, &'r KeyPart>,
+    without: impl FnOnce(&KeyPart) -> T,
+) -> Result<Option<T>, MissingPart<'r>> {
+    key.map(Some).or_else(|part| match limit.missing_key {
+        MissingKey::Skip => Ok(None),
+        MissingKey::Share => Ok(Some(without(part))),
+        MissingKey::Deny => Err(MissingPart { limit: &limit.name, part }),
+    })
 }
