@@ -83,14 +83,14 @@ pub enum Answer {
     Usage(String),
 }
 
-/// The causes of answers that are given before any limit is asked, but for those that the routes and keys of a
-/// configuration decide.
-pub const BEFORE_LIMITS: [&str; 14] = [
+/// The causes of answers that are given before any limit is asked: their lines in the access log hold no path.
+pub const BEFORE_LIMITS: [&str; 17] = [
     Answer::Malformed("").cause(),
     Answer::HeadTimeout.cause(),
     Answer::TargetTooLong.cause(),
     Answer::HeadTooLarge("").cause(),
     Answer::MethodNotAllowed.cause(),
+    Answer::NoRoute.cause(),
     Answer::CredentialMissing.cause(),
     Answer::CredentialUnknown.cause(),
     Answer::CredentialRepeated.cause(),
@@ -98,7 +98,9 @@ pub const BEFORE_LIMITS: [&str; 14] = [
     Answer::TokenRefused(TokenFault::Unverified).cause(),
     Answer::Suspended.cause(),
     Answer::AccessDenied.cause(),
+    "key_missing",
     Answer::DirectoryAway.cause(),
+    Answer::NoNode.cause(),
     "usage",
 ];
 

@@ -133,7 +133,7 @@ impl Who<'_> {
 pub(super) fn set_headers(headers: &mut HeaderMap, record: &Record<'_>, names: &[HeaderName]) {
     headers.clear();
     for (position, value) in &record.headers {
-        if let (Some(name), Ok(value)) = (names.get(*position), HeaderValue::from_str(value)) {
+        if let (Some(name), Ok(value)) = (names.get(*position), HeaderValue::from_bytes(value.as_bytes())) {
             headers.append(name, value);
         }
     }

@@ -128,6 +128,9 @@ impl Way {
         set_headers(headers, record, names);
         let mut id = None;
         let refused = 'refused: {
+            if let Some(cause) = refused_before(record) {
+                break 'refused cause;
+            }
             let facts = match facts_of(ruleset, record, headers, host.of(record, &rules.default_host), untold) {
                 Ok(facts) => facts,
                 Err(answer) => break 'refused answer.cause(),
@@ -138,9 +141,6 @@ impl Way {
             let facts = facts.borrowed(headers);
             id = ruleset.matcher.find(&facts);
             let Some(route) = id.map(|id| ruleset.matcher.route(id)) else { break 'refused Answer::NoRoute.cause() };
-            if let Some(cause) = refused_before(record) {
-                break 'refused cause;
-            }
             let is_preflight = is_preflight(route, record, &facts);
             if ruleset.keeps_out_address(route, facts.address) {
                 break 'refused Answer::AccessDenied.cause();
@@ -190,9 +190,9 @@ impl Way {
 
 const USAGE: &str = "usage";
 
-/// What the gateway that wrote the log refused before it asked any limit, for reasons that its line does not show again.
+/// Why the gateway that wrote the line refused the request before it asked any limit: its line tells nothing else of it.
 fn refused_before(record: &Record<'_>) -> Option<&'static str> {
-    let answered = record.answered.as_deref()?;
+    let answered = record.answered.as_deref().filter(|_| record.target.is_none())?;
     BEFORE_LIMITS.into_iter().find(|cause| *cause == answered)
 }
 

@@ -30,6 +30,7 @@ mod refusals;
 mod reload;
 mod reload_files;
 mod reload_load;
+mod replayed;
 mod retrying;
 mod routing;
 mod tokens;
