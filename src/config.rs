@@ -47,7 +47,7 @@ pub use overrides::Overrides;
 pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
 pub use server::Server;
 pub use spec::{LimitSpec, PlanSpec};
-pub use store::{NamedFile, RedisServer, Secret};
+pub use store::{NamedFile, RedisServers, RedisStore, RedisTls, Secret};
 pub use suggest::nearest;
 
 use customers::Customers;
@@ -82,6 +82,8 @@ pub struct Loaded {
     pub ruleset: Ruleset,
     /// Where tollgate listens.
     pub server: Server,
+    /// Where what is shared is kept, if that is said.
+    pub store: Option<RedisStore>,
     /// Where it is written who the customers are, if there are any.
     pub directory: Option<DirectorySource>,
     /// What reads the rows of that directory.
@@ -249,7 +251,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         access_log: access_log?,
         request_head: request_head?,
     };
-    Some(Loaded { ruleset, server: server?, directory, overrides, jwks, warnings: Vec::new() })
+    Some(Loaded { ruleset, server: server?, store: store?, directory, overrides, jwks, warnings: Vec::new() })
 }
 
 /// The headers that limits mark requests with, each once.

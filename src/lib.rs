@@ -7,6 +7,7 @@ pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod customers;
+pub mod dial;
 pub mod files;
 pub mod proxy;
 pub mod replay;

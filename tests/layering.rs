@@ -22,6 +22,12 @@ const LAYERS: &[Layer] = &[
     Layer { module: "units", may_use: &[], never: PURE },
     Layer { module: "clock", may_use: &["units"], never: &["tokio::"] },
     Layer { module: "files", may_use: &[], never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"] },
+    // what customers and limits take from Redis comes the same way
+    Layer {
+        module: "dial",
+        may_use: &["units"],
+        never: &["pingora::", "prometheus::", "std::time", "std::fs", "tracing::"],
+    },
     Layer { module: "algorithm", may_use: &["units"], never: PURE },
     Layer { module: "charge", may_use: &["units", "algorithm"], never: PURE },
     Layer { module: "template", may_use: &[], never: PURE },
@@ -48,7 +54,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "customers",
-        may_use: &["units", "clock", "algorithm", "ruleset"],
+        may_use: &["units", "clock", "algorithm", "ruleset", "dial"],
         never: &["pingora::", "prometheus::"],
     },
     Layer {
@@ -58,7 +64,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "store",
-        may_use: &["units", "algorithm", "charge", "clock"],
+        may_use: &["units", "algorithm", "charge", "clock", "dial"],
         never: &["pingora::", "prometheus::", "std::time"],
     },
     Layer {
@@ -96,6 +102,7 @@ const LAYERS: &[Layer] = &[
             "ruleset",
             "config",
             "customers",
+            "dial",
             "simulation",
             "replay",
             "telemetry",

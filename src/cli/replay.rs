@@ -264,7 +264,7 @@ fn play<W: Write>(reading: &mut Reading, player: &mut Player<W>, progress: &Prog
     let played = reading.run(|line| {
         player.play(line)?;
         let lines = player.lines.all;
-        if lines % SHOW_EVERY == 0 {
+        if lines.is_multiple_of(SHOW_EVERY) {
             bar.set_position(progress.read());
             bar.set_message(format!("({lines} lines)"));
         }

@@ -9,9 +9,13 @@ use crate::config::{
 };
 use crate::customers::{Directory, Tokens};
 use crate::files::{self, Seen, Unreadable};
+use crate::runtime::reload::StoreSettings;
 
 pub mod directory;
+mod store;
 mod tokens;
+
+use store::Wanted;
 
 /// A configuration with everything it names.
 #[derive(Debug)]
@@ -22,6 +26,8 @@ pub struct Source {
     pub directory: Arc<Directory>,
     /// Whose tokens are good; absent where there are none.
     pub tokens: Option<Tokens>,
+    /// Where what is shared is kept, if that is said.
+    pub store: Option<StoreSettings>,
     /// The configuration's text.
     pub text: String,
 }
@@ -31,6 +37,7 @@ pub struct Source {
 pub struct Kept {
     /// The addresses in force, which cannot change.
     pub server: Option<Server>,
+    store: Option<store::Kept>,
     directory: Option<directory::Kept>,
 }
 
@@ -48,19 +55,30 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
     if let Some(server) = &kept.server {
         refuse_addresses(&name(path), server, &loaded.server).map_err(with_warnings)?;
     }
+    let store = loaded.store.as_ref().map(|says| Wanted::read(path, says, seen)).transpose();
+    let store = store.map_err(with_warnings)?;
+    if kept.server.is_some() {
+        store::refuse_others(&name(path), kept.store.as_ref(), store.as_ref()).map_err(with_warnings)?;
+    }
     // before the directory, of which rows come into force as they are read
     let tokens = loaded.jwks.as_ref().map(|jwks| tokens::open(path, jwks, &loaded.ruleset.plans, seen)).transpose();
     let tokens = tokens.map_err(|problems| {
         let named = loaded.directory.as_ref().and_then(DirectorySource::file);
         with_warnings(with_directory(problems, path, named, &loaded.overrides, seen))
     })?;
+    let store = store.map(|wanted| wanted.settle(kept.store.as_ref()));
+    let servers = store.as_ref().map(|(store, _)| &store.settings.servers);
     let directory = match &loaded.directory {
         None => Arc::default(),
-        Some(named) => {
-            directory::open(path, named, &loaded.overrides, &mut kept.directory, seen).map_err(with_warnings)?
-        }
+        Some(named) => directory::open(path, named, servers, &loaded.overrides, &mut kept.directory, seen)
+            .map_err(with_warnings)?,
     };
-    Ok(Source { loaded, directory, tokens, text })
+    kept.store = store.map(|(store, credentials)| {
+        store.settings.servers.renew(credentials);
+        store
+    });
+    let store = kept.store.as_ref().map(|kept| kept.settings.clone());
+    Ok(Source { loaded, directory, tokens, store, text })
 }
 
 /// Adds what is wrong with the files that a refused configuration names.

@@ -4,5 +4,4 @@
 
 pub(super) const TOP: &[&str] = &["cluster", "state"];
 pub(super) const LISTENER: &[&str] = &["tls"];
-pub(super) const STORE: &[&str] = &["tls"];
 pub(super) const ROUTE: &[&str] = &["sticky_by"];

@@ -44,9 +44,8 @@ pub fn page<W: io::Write>(played: &Played, player: &Player<W>) -> Result<String,
 
 fn of_report(page: &mut String, report: &Report) {
     let count = |(word, count): (&&str, &u64)| vec![(*word).to_owned(), count.to_string()];
-    let words = report.decisions.iter().map(|(word, count)| (word, count));
     let mut rows: Vec<Vec<String>> = vec![vec!["requests".to_owned(), report.all.offered.to_string()]];
-    rows.extend(words.map(count));
+    rows.extend(report.decisions.iter().map(count));
     let refused = report.refused.iter();
     rows.extend(refused.map(|(cause, count)| vec![format!("refused: {cause}"), count.to_string()]));
     table(page, &["", "requests"], &rows);

@@ -126,7 +126,7 @@ fn open_file(path: &Path) -> Result<(File, Option<u64>), SourceError> {
     if about.is_dir() {
         return Err(SourceError::Directory(path.to_owned()));
     }
-    Ok((File::open(path).map_err(failed)?, about.is_file().then(|| about.len())))
+    Ok((File::open(path).map_err(failed)?, about.is_file().then_some(about.len())))
 }
 
 impl Log {

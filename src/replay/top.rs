@@ -99,7 +99,7 @@ impl Top {
 
     /// How many keys there are; `None` where some were forgotten.
     pub fn keys(&self) -> Option<usize> {
-        (self.floor == 0).then(|| self.entries.len())
+        (self.floor == 0).then_some(self.entries.len())
     }
 }
 

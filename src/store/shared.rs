@@ -25,11 +25,13 @@ mod limit;
 mod line;
 pub mod link;
 mod memory;
+mod settings;
 mod upkeep;
 
 pub use breaker::State as BreakerState;
 pub use calls::CallResult;
 pub use limit::{SharedLimit, refuse};
+pub use settings::{KeySecret, Settings};
 
 use breaker::Breaker;
 use calls::{Counts, Down};
@@ -40,21 +42,6 @@ use limit::{Part, slot_name, slot_of};
 use line::Lines;
 use link::{Link, Script};
 use memory::Memory;
-
-/// Where what is shared is kept, and how it is asked for.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The server or servers.
-    pub servers: link::Servers,
-    /// What the names of all keys begin with.
-    pub prefix: String,
-    /// How long a request waits for Redis.
-    pub timeout: Nanos,
-    /// How often what was counted here and what was counted elsewhere are put together, where that is eventual.
-    pub sync_every: Nanos,
-    /// How many gateways there are, as far as the configuration says.
-    pub nodes: Option<u64>,
-}
 
 /// Is told of every call: what was asked, what came of it, and how long it took.
 pub type Observer = Box<dyn Fn(&'static str, CallResult, Nanos) + Send + Sync>;
@@ -111,15 +98,10 @@ pub(super) enum Asked {
 }
 
 impl SharedStore {
-    /// Connects when it is first asked. `threads` is how many threads ask. Errors: an address that makes no sense.
-    pub fn new(
-        settings: Settings,
-        threads: usize,
-        clock: Arc<dyn Clock>,
-        observer: Observer,
-    ) -> Result<Self, ::redis::RedisError> {
-        let link = Link::new(settings.servers.clone(), threads)?;
-        Ok(Self(Arc::new(Node {
+    /// Connects when it is first asked. `threads` is how many threads ask.
+    pub fn new(settings: Settings, threads: usize, clock: Arc<dyn Clock>, observer: Observer) -> Self {
+        let link = Link::new(settings.servers.clone(), threads);
+        Self(Arc::new(Node {
             id: rand::random(),
             nodes: AtomicU64::new(settings.nodes.unwrap_or(1)),
             settings,
@@ -136,7 +118,7 @@ impl SharedStore {
             slots: upkeep::Slots::default(),
             pending: AtomicU64::new(0),
             counts: Counts::default(),
-        })))
+        }))
     }
 
     /// How things stand.

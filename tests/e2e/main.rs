@@ -33,6 +33,7 @@ mod reload_load;
 mod replayed;
 mod retrying;
 mod routing;
+mod shared;
 mod tokens;
 mod upstreams;
 mod usage;

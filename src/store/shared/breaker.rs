@@ -32,6 +32,17 @@ pub enum State {
     },
 }
 
+impl State {
+    /// A word for metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Open { .. } => "open",
+            Self::HalfOpen { .. } => "half_open",
+        }
+    }
+}
+
 /// So many failures in a row open it.
 const IN_A_ROW: u32 = 5;
 /// So many calls in a second open it when half of them fail.
