@@ -9,9 +9,11 @@ use pingora::protocols::http::ServerSession;
 
 mod readiness;
 pub mod reloads;
+pub mod snapshots;
 
 pub use readiness::Readiness;
 use reloads::Reloads;
+use snapshots::Snapshots;
 
 use crate::proxy::Gateway;
 use crate::store::SharedStore;
@@ -26,6 +28,7 @@ pub struct Admin {
     started: Nanos,
     readiness: Arc<Readiness>,
     reloads: Arc<Reloads>,
+    snapshots: Arc<Snapshots>,
 }
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -35,9 +38,14 @@ const JSON: &str = "application/json";
 
 impl Admin {
     /// For `gateway`, ready when `readiness` says so.
-    pub fn new(gateway: Gateway, telemetry: Telemetry, readiness: Arc<Readiness>, reloads: Arc<Reloads>) -> Self {
+    pub fn new(
+        gateway: Gateway,
+        telemetry: Telemetry,
+        readiness: Arc<Readiness>,
+        (reloads, snapshots): (Arc<Reloads>, Arc<Snapshots>),
+    ) -> Self {
         let started = gateway.clock.now();
-        Self { gateway, telemetry, started, readiness, reloads }
+        Self { gateway, telemetry, started, readiness, reloads, snapshots }
     }
 
     async fn answer(&self, method: &Method, path: &str) -> (StatusCode, &'static str, String) {
@@ -103,9 +111,15 @@ impl Admin {
             });
         }
         if let Some(shared) = self.gateway.store.shared() {
-            let Report { breaker, nodes, healed, overshoot } = shared.report();
-            let breaker = breaker.as_str();
-            self.telemetry.set_store_usage(&StoreUsage { breaker, nodes, healed, overshoot });
+            let Report { breaker, nodes, healed, overshoot, leases } = shared.report();
+            self.telemetry.set_store_usage(&StoreUsage {
+                breaker: breaker.as_str(),
+                nodes,
+                healed,
+                overshoot,
+                leased: [("taken", leases.taken), ("spent", leases.spent), ("lapsed", leases.lapsed)],
+                held: leases.held,
+            });
         }
         for pool in &live.pools {
             self.telemetry.set_upstream_health(&pool.upstream.name, pool.healthy());
@@ -135,10 +149,12 @@ impl Admin {
         });
         serde_json::json!({
             "version": env!("CARGO_PKG_VERSION"),
+            "process": std::process::id(),
             "uptime_seconds": self.gateway.clock.now().saturating_sub(self.started).as_secs_f64(),
             "stopping": self.readiness.is_stopping(),
             "config_hash": live.hash,
             "reload": self.reloads.status(),
+            "state": self.snapshots.status(),
             "routes": ruleset.matcher.routes().iter().map(|route| route.name.as_str()).collect::<Vec<_>>(),
             "plans": ruleset.plans,
             "limits": limits.collect::<Vec<_>>(),
@@ -151,12 +167,13 @@ impl Admin {
     fn store(&self) -> serde_json::Value {
         let store = &self.gateway.store;
         match store.shared().map(SharedStore::report) {
-            Some(Report { breaker, nodes, healed, overshoot }) => serde_json::json!({
+            Some(Report { breaker, nodes, healed, overshoot, leases }) => serde_json::json!({
                 "tables": store.tables(),
                 "breaker": breaker.as_str(),
                 "nodes": nodes,
                 "healed": healed,
                 "overshoot_tokens": overshoot,
+                "leased_tokens": leases.held,
             }),
             None => serde_json::json!({ "tables": store.tables() }),
         }

@@ -48,12 +48,19 @@ pub struct Telemetry {
     states_healed: IntCounter,
     overshoot: IntCounterVec,
     cluster_members: IntGauge,
+    lease_tokens: IntCounterVec,
+    lease_outstanding: IntGauge,
     upstream_healthy: IntGaugeVec,
     /// Reloads that came into force or were refused.
     reloads: IntCounterVec,
     last_reload_successful: IntGauge,
     last_reload_success: Gauge,
     config_info: IntGaugeVec,
+    state_restores: IntCounterVec,
+    state_snapshots: IntCounterVec,
+    /// When the last one was begun, how long it took, and its size.
+    state_last: [Gauge; 3],
+    upgrades: IntCounterVec,
     /// Held while one hash of [`Self::config_info`] takes the place of another: a scrape sees exactly one.
     exchange: Arc<Mutex<()>>,
 }
@@ -82,6 +89,10 @@ pub struct StoreUsage {
     pub healed: u64,
     /// Tokens admitted so far in outages that were not there afterwards.
     pub overshoot: u64,
+    /// Tokens taken ahead so far, by what became of them.
+    pub leased: [(&'static str, u64); 3],
+    /// Tokens of them that are held.
+    pub held: u64,
 }
 
 impl Telemetry {
@@ -112,6 +123,8 @@ impl Telemetry {
             breaker_state: gauge(&registry, &names::STORE_BREAKER_STATE)?,
             states_healed: registered(&registry, IntCounter::with_opts(opts(&names::STORE_STATES_HEALED))?)?,
             overshoot: counter(&registry, &names::LIMIT_OVERSHOOT)?,
+            lease_tokens: counter(&registry, &names::LEASE_TOKENS)?,
+            lease_outstanding: registered(&registry, IntGauge::with_opts(opts(&names::LEASE_OUTSTANDING))?)?,
             cluster_members: registered(&registry, IntGauge::with_opts(opts(&names::CLUSTER_MEMBERS))?)?,
             upstream_healthy: gauge(&registry, &names::UPSTREAM_NODES_HEALTHY)?,
             reloads: counter(&registry, &names::CONFIG_RELOADS)?,
@@ -124,11 +137,23 @@ impl Telemetry {
                 Gauge::with_opts(opts(&names::CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP))?,
             )?,
             config_info: gauge(&registry, &names::CONFIG_INFO)?,
+            state_restores: counter(&registry, &names::STATE_RESTORES)?,
+            state_snapshots: counter(&registry, &names::STATE_SNAPSHOTS)?,
+            state_last: [
+                registered(&registry, Gauge::with_opts(opts(&names::STATE_LAST_SNAPSHOT_TIMESTAMP))?)?,
+                registered(&registry, Gauge::with_opts(opts(&names::STATE_SNAPSHOT_DURATION))?)?,
+                registered(&registry, Gauge::with_opts(opts(&names::STATE_SNAPSHOT_SIZE))?)?,
+            ],
+            upgrades: counter(&registry, &names::UPGRADES)?,
             exchange: Arc::default(),
             registry,
         };
         for result in ["success", "unchanged", "failure"] {
             telemetry.reloads.with_label_values(&[result]);
+        }
+        for counter in [&telemetry.state_snapshots, &telemetry.upgrades] {
+            counter.with_label_values(&["success"]);
+            counter.with_label_values(&["failure"]);
         }
         let build = gauge(&telemetry.registry, &names::BUILD_INFO)?;
         build
@@ -171,6 +196,31 @@ impl Telemetry {
     pub fn reload_refused(&self) {
         self.reloads.with_label_values(&["failure"]).inc();
         self.last_reload_successful.set(0);
+    }
+
+    /// What the process began with.
+    pub fn state_recovered(&self, result: &str) {
+        self.state_restores.with_label_values(&[result]).inc();
+    }
+
+    /// A snapshot was written, begun `at` that time.
+    #[expect(clippy::cast_precision_loss, reason = "a report")]
+    pub fn state_written(&self, at: Nanos, took: Nanos, bytes: u64) {
+        self.state_snapshots.with_label_values(&["success"]).inc();
+        let [last, duration, size] = &self.state_last;
+        last.set(at.as_secs_f64());
+        duration.set(took.as_secs_f64());
+        size.set(bytes as f64);
+    }
+
+    /// A snapshot could not be written.
+    pub fn state_not_written(&self) {
+        self.state_snapshots.with_label_values(&["failure"]).inc();
+    }
+
+    /// The attempt to hand over to a new process has ended.
+    pub fn upgraded(&self, success: bool) {
+        self.upgrades.with_label_values(&[if success { "success" } else { "failure" }]).inc();
     }
 
     /// Drops the series of routes, limits, plans and upstreams that are in none of `rulesets`.
@@ -221,6 +271,11 @@ impl Telemetry {
         self.states_healed.inc_by(usage.healed.saturating_sub(self.states_healed.get()));
         let overshoot = self.overshoot.with_label_values(&["outage"]);
         overshoot.inc_by(usage.overshoot.saturating_sub(overshoot.get()));
+        for (event, total) in usage.leased {
+            let counter = self.lease_tokens.with_label_values(&[event]);
+            counter.inc_by(total.saturating_sub(counter.get()));
+        }
+        self.lease_outstanding.set(i64::try_from(usage.held).unwrap_or(i64::MAX));
         self.cluster_members.set(i64::try_from(usage.nodes).unwrap_or(i64::MAX));
     }
 

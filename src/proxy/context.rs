@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::algorithm::Completion;
 use crate::charge::Charge;
@@ -13,6 +12,7 @@ use crate::proxy::live::Live;
 use crate::proxy::respond::cors::Reader;
 use crate::proxy::respond::{Answer, raw_answer_with};
 use crate::proxy::tally::{self, Tally};
+use crate::proxy::traffic::Stage;
 use crate::proxy::upstream::Chosen;
 use crate::ruleset::AccessLog;
 use crate::ruleset::limit::{LimitId, PlanId};
@@ -101,7 +101,7 @@ pub enum Admission {
 impl Context {
     /// A request that begins now.
     pub fn new(gateway: &Gateway) -> Self {
-        gateway.active.fetch_add(1, Ordering::Relaxed);
+        gateway.traffic.enter(Stage::Request);
         Self {
             connection: Connection::current(),
             live: gateway.live.load_full(),
@@ -249,7 +249,7 @@ impl Drop for Context {
         if let Some(connection) = &self.connection {
             connection.request_ended();
         }
-        self.gateway.active.fetch_sub(1, Ordering::Relaxed);
+        self.gateway.traffic.leave_stage(Stage::Request);
     }
 }
 
@@ -282,7 +282,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             store,
             clock: Arc::new(SystemClock::new()),
             hasher: KeyHasher::new(&[0; 16]),
-            active: Arc::default(),
+            traffic: Arc::default(),
         })
     }
 
@@ -314,7 +314,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             filter.join().unwrap_err()
         });
         assert_eq!(panicking.downcast_ref(), Some(&"a filter panics"));
-        assert_eq!(gateway.active.load(Ordering::Relaxed), 0);
+        assert!(gateway.traffic.is_idle());
         assert!(charged(&gateway).1, "the slot is free");
     }
 }

@@ -253,6 +253,7 @@ pub async fn send(session: &mut Session, context: &mut Context, answer: &Answer)
         Answer::Malformed(_) => session.set_keepalive(None),
         _ => keep_connection(session),
     }
+    context.gateway.close_if_leaving(session);
     context.answered = Some(answer.cause());
     context.status = Some(status.as_u16());
     let mut head = ResponseHeader::build(status, Some(fields.len() + 2))?;

@@ -78,7 +78,7 @@ impl Ledger {
     pub(super) fn new(ruleset: &Ruleset, hold: Nanos, told_names: Vec<HeaderName>) -> Self {
         let store = LocalStore::new();
         Self {
-            binding: store.bind(&limit_specs(ruleset, &[])),
+            binding: store.bind(&limit_specs(ruleset)),
             store,
             queues: ruleset.limits.iter().map(|limit| Queue::new(&limit.over_limit, None)).collect(),
             endings: BinaryHeap::new(),
