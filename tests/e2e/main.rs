@@ -31,6 +31,7 @@ mod refusals;
 mod reload;
 mod reload_files;
 mod reload_load;
+mod replayed;
 mod restarts;
 mod retrying;
 mod routing;
