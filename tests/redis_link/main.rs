@@ -8,7 +8,7 @@ mod hostile;
 mod login;
 mod outage;
 #[path = "../e2e/support/ports.rs"]
-mod ports;
+pub mod ports;
 mod sentinel;
 mod server;
 mod tls;
