@@ -8,6 +8,7 @@ mod hostile;
 mod login;
 mod outage;
 #[path = "../e2e/support/ports.rs"]
+#[allow(unreachable_pub, reason = "made for more tests than these")]
 mod ports;
 mod sentinel;
 mod server;
