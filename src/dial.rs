@@ -1,7 +1,8 @@
 //! The way to Redis: which servers hold the data, what they are shown, and connections on which nothing gets out of step.
 //!
-//! Written for Redis 7 and tested with 7.0: one server, Sentinel, Cluster, each with TLS, users and passwords. Valkey speaks
-//! the same protocol and was not run.
+//! Written for Redis 7 and tested with 7.0: one server with TLS, users and passwords; Sentinel with passwords; Cluster.
+//! TLS is spoken to sentinels and to members of a cluster the same way, and not tested there: their certificates have to
+//! name the addresses that they tell each other. Valkey speaks the same protocol and was not run.
 //!
 //! A user of Redis who may do no more than tollgate needs, for keys that begin with `tollgate:`:
 //!
@@ -16,9 +17,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::units::Nanos;
 use arc_swap::ArcSwap;
 use redis::{RedisConnectionInfo, Value};
+
+use crate::units::Nanos;
 
 mod cluster;
 mod flight;

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
 
 use parking_lot::Mutex;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
@@ -14,7 +13,7 @@ use super::{Address, CallError, Layout, Servers, cluster, sentinel};
 /// Connections that are opened when they are needed, shared by all who call, and given up when they fail.
 pub struct Pool {
     servers: Servers,
-    open: Arc<Mutex<HashMap<Goal, Opening>>>,
+    open: Mutex<HashMap<Goal, Opening>>,
 }
 
 /// What a connection leads to.
@@ -46,11 +45,11 @@ const MOST_CONNECTIONS: usize = 1_024;
 impl Pool {
     /// Connects when it is first asked.
     pub fn new(servers: Servers) -> Self {
-        Self { servers, open: Arc::default() }
+        Self { servers, open: Mutex::default() }
     }
 
-    /// What is answered to `command` by whoever holds `key`. May take for ever; dropping the future does not undo what is
-    /// sent.
+    /// What is answered to `command` by whoever holds `key`. A server that says nothing to
+    /// anybody for a second is given up; dropping the future does not undo what is sent.
     pub async fn run(&self, key: &str, command: &Cmd) -> RedisResult<Value> {
         match &self.servers.0.layout {
             Layout::Cluster { seeds } => self.run_in_cluster(seeds, cluster::slot_of(key), command).await,

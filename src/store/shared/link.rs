@@ -78,8 +78,8 @@ impl Link {
         if self.servers.is_cluster() { slot_of(&hash_tag(tag)) } else { 0 }
     }
 
-    /// Runs `script`, whose answer is a list. All keys lie in one slot. May take for ever; dropping the future does not
-    /// undo what is sent.
+    /// Runs `script`, whose answer is a list. All keys lie in one slot. Dropping the future does not undo what is
+    /// sent. A server that says nothing to anybody for a second is given up.
     pub async fn call(&self, script: &Script, encoded: &Encoded) -> Result<Reply, CallError> {
         let pool = self.own();
         let key = encoded.keys.first().map(String::as_str).unwrap_or_default();
