@@ -6,20 +6,20 @@ use std::sync::Arc;
 use pingora::http::RequestHeader;
 use pingora::proxy::Session;
 
-use crate::algorithm::{Decision, Denial};
-use crate::charge::{Charge, Charged, Manner};
+use crate::algorithm::Denial;
+use crate::charge::Charge;
 use crate::proxy::context::{Admission, Context};
 use crate::proxy::facts::{self, Refused, Target};
 use crate::proxy::identify::{self, Identity};
 use crate::proxy::own_usage;
-use crate::proxy::queue::Place;
+use crate::proxy::queue::{self, Place};
 use crate::proxy::respond::{self, Answer};
 use crate::proxy::tally::Tally;
 use crate::proxy::upstream::deadline;
 use crate::ruleset::Ruleset;
-use crate::ruleset::key::{Caller, Facts, KeyPart, Resolved};
+use crate::ruleset::key::{Facts, KeyPart};
 use crate::ruleset::upstream::Balance;
-use crate::ruleset::verdict::{Outcome, Standing, Verdict};
+use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::units::Nanos;
 
 /// Decides whether a request may pass, and makes it wait if it has to. `Err` is what it is answered instead.
@@ -44,8 +44,7 @@ pub async fn admit(session: &Session, context: &mut Context) -> Result<(), Answe
     }
     let route = context.matched().ok_or(Answer::NoRoute)?;
 
-    let access = [&ruleset.access, &route.access];
-    if access.iter().any(|access| access.denies_address(address)) {
+    if ruleset.keeps_out_address(route, address) {
         return Err(Answer::AccessDenied);
     }
     let is_preflight = route.bypass.covers_preflight(&context.method, &head.headers);
@@ -55,20 +54,11 @@ pub async fn admit(session: &Session, context: &mut Context) -> Result<(), Answe
     };
     let customer = identity.customer().map(|customer| &**customer);
     let name = customer.map(|customer| &*customer.name);
-    if !is_preflight && access.iter().any(|access| access.denies(address, name)) {
+    if !is_preflight && ruleset.keeps_out(route, address, name) {
         return Err(Answer::AccessDenied);
     }
-    let anonymous_plan = ruleset.customers.as_ref().and_then(|rules| rules.anonymous);
-    let plan = customer.map(|customer| customer.plan).or(anonymous_plan);
-    let mut resolved = Resolved {
-        route: &route.name,
-        path_pattern: &route.path_pattern,
-        upstream_node: None,
-        caller: customer.map_or(Caller::Anonymous, |customer| Caller::Customer(&customer.name)),
-        plan: plan.and_then(|plan| Some((plan, ruleset.plans.get(plan.0)?.as_str()))),
-        own: customer.and_then(|customer| customer.own.as_deref()),
-        claims: identity.claims(),
-    };
+    let mut resolved = ruleset.resolve(route, customer.map(|customer| customer.known()), identity.claims());
+    let plan = resolved.plan.map(|(plan, _)| plan);
     let hasher = &context.gateway.hasher;
     let balance_hashes = ruleset.reachable(route).filter_map(|upstream| match &ruleset.upstreams[upstream.0].balance {
         Balance::ConsistentHash(part) => Some((upstream, hasher.part(part, &facts, &resolved)?)),
@@ -167,10 +157,10 @@ async fn charge(context: &mut Context) -> Result<(), Answer> {
         Outcome::Admit { .. } => take_places(context, now),
         Outcome::Deny(_) => Vec::new(),
     };
-    if let Some(candidate) = context.verdict.candidate_to_charge(&live.ruleset) {
-        charge_candidate(context, candidate, now).await;
+    if let Some((position, alone)) = context.verdict.candidate_to_charge(&live.ruleset, &context.charges) {
+        charge_candidate(context, position, alone, now).await;
     }
-    context.diverted = context.verdict.diverting(&live.ruleset).map(|(_, upstream)| upstream);
+    context.diverted = context.verdict.diverting(&live.ruleset);
     if context.diverted.is_some() {
         // a node of the route's own upstream
         context.chosen = None;
@@ -196,42 +186,22 @@ async fn charge(context: &mut Context) -> Result<(), Answer> {
 /// Takes a place in the queue of every limit that makes an admitted request wait. Where a queue is full the request is denied,
 /// and what it was charged is taken back.
 fn take_places(context: &mut Context, now: Nanos) -> Vec<Place> {
-    let waits = |standing: &Standing| match standing.decision {
-        Decision::Admit { wait } if standing.binds && wait > Nanos::ZERO => Some(now.saturating_add(wait)),
-        _ => None,
-    };
-    let mut places = Vec::new();
-    for position in 0..context.verdict.standings.len() {
-        let standing = context.verdict.standings[position];
-        let Some(turn) = waits(&standing) else { continue };
-        match context.live.queues[standing.limit.0].enter(turn) {
-            Ok(place) => places.push(place),
-            Err(free) => {
-                // what counts although it is denied stays taken
-                context.refund(now, |charge| charge.manner.counts_denied);
-                let retry_after = free.min(turn).saturating_sub(now).max(Nanos::new(1));
-                context.verdict.deny(position, Denial::Later { retry_after });
-                return Vec::new();
-            }
+    match queue::enter_all(&context.live.queues, &context.verdict, now) {
+        Ok(places) => places,
+        Err(full) => {
+            // what counts although it is denied stays taken
+            context.refund(now, |charge| charge.manner.counts_denied);
+            context.verdict.deny(full.position, Denial::Later { retry_after: full.retry_after });
+            Vec::new()
         }
     }
-    places
 }
 
-/// Charges the candidate at `position` for a request that it would have let pass, so that it goes on as if it were in
-/// force. One that counts denied requests has it already; one that counts what runs is left as it is, because nobody
-/// knows how long the request would have run.
-async fn charge_candidate(context: &mut Context, position: usize, now: Nanos) {
-    let charge = &context.charges[position];
-    let holds = context.live.ruleset.limits[charge.limit].rule(&charge.rule).holds();
-    if holds || charge.manner.counts_denied {
-        return;
-    }
-    let mut alone = [Charge { manner: Manner { binds: true, ..charge.manner }, ..charge.clone() }];
-    let receipt = context.gateway.store.charge(&context.live.binding, &mut alone, now).await;
-    if let [Charged { decision, headroom }] = *receipt.charged {
-        let standing = &mut context.verdict.standings[position];
-        (standing.decision, standing.headroom) = (decision, headroom);
+/// Charges the candidate at `position` of the standings, so that it goes on as if it were in force.
+async fn charge_candidate(context: &mut Context, position: usize, alone: Charge, now: Nanos) {
+    let receipt = context.gateway.store.charge(&context.live.binding, &mut [alone], now).await;
+    if let [charged] = *receipt.charged {
+        context.verdict.replace(position, charged);
     }
 }
 

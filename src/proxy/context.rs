@@ -18,7 +18,7 @@ use crate::ruleset::AccessLog;
 use crate::ruleset::limit::{LimitId, PlanId};
 use crate::ruleset::matcher::{Route, RouteId};
 use crate::ruleset::upstream::UpstreamId;
-use crate::ruleset::verdict::{Outcome, Standing, Verdict};
+use crate::ruleset::verdict::{Standing, Verdict};
 use crate::telemetry::logging::ACCESS;
 use crate::telemetry::meters::InFlight;
 use crate::units::{LimitKey, Nanos};
@@ -161,11 +161,9 @@ impl Context {
         self.charged_at.saturating_add(standing.headroom.until_full)
     }
 
-    /// The charges that took something when the request was admitted. Limits that let pass what is over them took
-    /// nothing for it.
+    /// The charges that took something when the request was admitted.
     fn taken(&self) -> impl Iterator<Item = (&Charge, &Standing)> {
-        let took = |(charge, standing): &(&Charge, &Standing)| charge.manner.takes && standing.decision.is_admitted();
-        self.charges.iter().zip(&self.verdict.standings).filter(took)
+        self.verdict.taken(&self.charges)
     }
 
     fn release(&self, now: Nanos) {
@@ -214,18 +212,8 @@ impl Context {
         let ruleset = &self.live.ruleset;
         let target = self.target.as_ref();
         let name = |limit: LimitId| ruleset.limits[limit.0].name.as_str();
-        let tightest = self.verdict.tightest.map(|position| name(self.verdict.standings[position].limit));
-        let mark = self.verdict.marks(ruleset).map(|(_, limit)| limit).next();
-        let divert = self.verdict.diverting(ruleset).map(|(limit, _)| limit);
-        let (decision, limit, wait) = match self.verdict.outcome {
-            Outcome::Deny(_) => ("denied", tightest, Nanos::ZERO),
-            Outcome::Admit { wait } if divert.is_some() => ("diverted", divert, wait),
-            Outcome::Admit { wait } if mark.is_some() => ("marked", mark, wait),
-            Outcome::Admit { .. } if self.bypassed => ("bypassed", None, Nanos::ZERO),
-            Outcome::Admit { .. } if tightest.is_none() => ("unlimited", None, Nanos::ZERO),
-            Outcome::Admit { wait: Nanos::ZERO } => ("admitted", tightest, Nanos::ZERO),
-            Outcome::Admit { wait } => ("delayed", tightest, wait),
-        };
+        let (decision, limit, wait) = self.verdict.summary(ruleset, self.bypassed);
+        let limit = limit.map(name);
         let shadows = self.verdict.passed_over().filter(|limit| ruleset.limits[limit.0].shadow);
         let shadow_denied: Vec<&str> = shadows.map(name).collect();
         tracing::info!(

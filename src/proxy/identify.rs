@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::clock::Clock;
 use crate::customers::jwt::{Token, looks_like_token};
-use crate::customers::{Customer, Directory, TokenFault, Unavailable};
+use crate::customers::{Customer, Directory, TokenFault, Tokens, Unavailable};
 use crate::proxy::live::Live;
 use crate::proxy::respond::Answer;
 use crate::ruleset::key::{Claims, Facts, cookies, query_values};
@@ -59,9 +59,37 @@ pub async fn identify(
 ) -> Result<Identity, Answer> {
     let found = match credential(rules, facts)? {
         None => return anonymous(rules),
-        Some(Credential::Key(key)) => listed(&live.directory, &key, clock).await,
-        Some(Credential::Token(token)) => vouched(live, &token, clock.now()),
+        Some(Credential::Key(key)) => {
+            let found = live.directory.find(&key, clock).await.map_err(|Unavailable| Answer::DirectoryAway);
+            found.and_then(|customer| listed(customer, clock.now()))
+        }
+        Some(Credential::Token(token)) => vouched(live.tokens.as_ref(), &token, clock.now()),
     };
+    accept(rules, found)
+}
+
+/// The same of a request that was recorded, whose time was `now`: nobody outside is asked.
+pub fn identify_recorded(
+    rules: &CustomerRules,
+    facts: &Facts<'_>,
+    directory: &Directory,
+    tokens: Option<&Tokens>,
+    now: Nanos,
+) -> Result<Identity, Answer> {
+    let found = match credential(rules, facts)? {
+        None => return anonymous(rules),
+        Some(Credential::Key(key)) => match directory {
+            Directory::Nobody => listed(None, now),
+            Directory::File(file) => listed(file.find(&key), now),
+            Directory::Redis(_) => Err(Answer::DirectoryAway),
+        },
+        Some(Credential::Token(token)) => vouched(tokens, &token, now),
+    };
+    accept(rules, found)
+}
+
+/// What the rules make of what was found out about a credential.
+pub fn accept(rules: &CustomerRules, found: Result<Identity, Answer>) -> Result<Identity, Answer> {
     match found {
         // a credential that is nobody's; one that was somebody's and is over stays refused
         Err(Answer::CredentialUnknown | Answer::TokenRefused(TokenFault::Unverified))
@@ -77,18 +105,18 @@ fn anonymous(rules: &CustomerRules) -> Result<Identity, Answer> {
     rules.anonymous.map(|_| Identity::Anonymous).ok_or(Answer::CredentialMissing)
 }
 
-async fn listed(directory: &Directory, key: &[u8], clock: &Arc<dyn Clock>) -> Result<Identity, Answer> {
-    let found = directory.find(key, clock).await.map_err(|Unavailable| Answer::DirectoryAway)?;
-    let customer = found.ok_or(Answer::CredentialUnknown)?;
+/// The customer that the directory has for a credential, if it has one.
+fn listed(customer: Option<Arc<Customer>>, now: Nanos) -> Result<Identity, Answer> {
+    let customer = customer.ok_or(Answer::CredentialUnknown)?;
     match customer.valid_until {
-        Some(end) if end <= clock.now() => Err(Answer::CredentialExpired),
+        Some(end) if end <= now => Err(Answer::CredentialExpired),
         _ if customer.suspended => Err(Answer::Suspended),
         _ => Ok(Identity::Listed(customer)),
     }
 }
 
-fn vouched(live: &Live, token: &[u8], now: Nanos) -> Result<Identity, Answer> {
-    let tokens = live.tokens.as_ref().ok_or(Answer::CredentialUnknown)?;
+fn vouched(tokens: Option<&Tokens>, token: &[u8], now: Nanos) -> Result<Identity, Answer> {
+    let tokens = tokens.ok_or(Answer::CredentialUnknown)?;
     tokens.verify(token, now).map(Identity::Vouched).map_err(Answer::TokenRefused)
 }
 

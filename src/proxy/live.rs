@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::customers::{Directory, Tokens};
 use crate::proxy::queue::Queue;
 use crate::proxy::upstream::Pool;
-use crate::ruleset::Ruleset;
 use crate::ruleset::changes::{self, LimitChange};
 use crate::ruleset::limit::OnChange;
+use crate::ruleset::{Limit, Ruleset};
 use crate::store::{Binding, LimitSpec, Store};
 use crate::telemetry::Telemetry;
 use crate::telemetry::meters::Meters;
@@ -54,28 +54,14 @@ impl Live {
     pub fn new(rules: Rules, before: Option<&Self>, store: &Store, telemetry: &Telemetry) -> Self {
         let Rules { ruleset, directory, tokens, hash } = rules;
         let changes = before.map(|before| changes::of_limits(&before.ruleset, &ruleset)).unwrap_or_default();
-        let specs: Vec<LimitSpec<'_>> = ruleset
-            .limits
-            .iter()
-            .enumerate()
-            .map(|(position, limit)| {
-                let spec = LimitSpec {
-                    name: &limit.name,
-                    algorithm: limit.algorithm,
-                    mode: limit.mode,
-                    key: limit.key.kind(),
-                    afresh: false,
-                    rules: &limit.rules,
-                    max_keys: limit.max_keys,
-                };
-                let afresh = match before {
-                    Some(_) => changes.get(position) == Some(&LimitChange::Reset),
-                    // The process that the states are from knew another configuration.
-                    None => limit.on_change == OnChange::Reset && store.was_bound_otherwise(&spec),
-                };
-                LimitSpec { afresh, ..spec }
-            })
-            .collect();
+        let mut specs = limit_specs(&ruleset);
+        for (position, (spec, limit)) in specs.iter_mut().zip(&ruleset.limits).enumerate() {
+            spec.afresh = match before {
+                Some(_) => changes.get(position) == Some(&LimitChange::Reset),
+                // The process that the states are from knew another configuration.
+                None => limit.on_change == OnChange::Reset && store.was_bound_otherwise(spec),
+            };
+        }
         let binding = store.bind(&specs);
         if let Directory::Redis(asked) = &*directory {
             let telemetry = telemetry.clone();
@@ -100,4 +86,20 @@ impl Live {
             .map(|limit| Queue::new(&limit.over_limit, queues_before.get(limit.name.as_str()).copied()));
         Self { pools: pools.collect(), queues: queues.collect(), ruleset, directory, tokens, binding, meters, hash }
     }
+}
+
+/// The limits of a ruleset as a store has to know them, none of which starts afresh.
+pub fn limit_specs(ruleset: &Ruleset) -> Vec<LimitSpec<'_>> {
+    fn spec(limit: &Limit) -> LimitSpec<'_> {
+        LimitSpec {
+            name: &limit.name,
+            algorithm: limit.algorithm,
+            mode: limit.mode,
+            key: limit.key.kind(),
+            afresh: false,
+            rules: &limit.rules,
+            max_keys: limit.max_keys,
+        }
+    }
+    ruleset.limits.iter().map(spec).collect()
 }
