@@ -151,7 +151,7 @@ impl Lineage {
     /// What was logged since this was asked last.
     fn logged(&mut self) -> String {
         let all = self.gateway.process.stderr();
-        let new = all[self.seen.len()..].to_owned();
+        let new = all.strip_prefix(&self.seen).unwrap_or(&all).to_owned();
         self.seen = all;
         new
     }
