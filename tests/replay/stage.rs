@@ -98,7 +98,7 @@ impl Stage {
             store,
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
             hasher: KeyHasher::new(&[7; 16]),
-            active: Arc::default(),
+            traffic: Arc::default(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Self { gateway, clock, listener, running: BTreeMap::new(), count: 0, log, _logging: logging }
