@@ -8,12 +8,8 @@ mod hostile;
 mod login;
 mod outage;
 #[path = "../e2e/support/ports.rs"]
-<<<<<<< HEAD
-pub mod ports;
-=======
 #[allow(unreachable_pub, reason = "made for more tests than these")]
 mod ports;
->>>>>>> link
 mod sentinel;
 mod server;
 mod tls;
