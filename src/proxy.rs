@@ -14,6 +14,7 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 
 pub mod admit;
+pub mod caller;
 pub mod connection;
 pub mod context;
 pub mod facts;

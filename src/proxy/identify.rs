@@ -13,12 +13,21 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::clock::Clock;
 use crate::customers::jwt::{Token, looks_like_token};
-use crate::customers::{Customer, Directory, TokenFault, Unavailable};
-use crate::proxy::live::Live;
+use crate::customers::{Customer, Directory, TokenFault, Tokens, Unavailable};
 use crate::proxy::respond::Answer;
 use crate::ruleset::key::{Claims, Facts, cookies, query_values};
 use crate::ruleset::{CredentialSource, CustomerRules, UnknownCredential};
-use crate::units::Nanos;
+
+/// What callers are known by.
+#[derive(Clone, Copy)]
+pub struct Register<'a> {
+    /// Whose keys there are.
+    pub directory: &'a Directory,
+    /// Whose tokens are good; absent where there are none.
+    pub tokens: Option<&'a Tokens>,
+    /// The time, by which credentials expire.
+    pub clock: &'a Arc<dyn Clock>,
+}
 
 /// Who is calling.
 #[derive(Clone, Debug)]
@@ -51,16 +60,11 @@ impl Identity {
 }
 
 /// Whose credential a request carries.
-pub async fn identify(
-    rules: &CustomerRules,
-    facts: &Facts<'_>,
-    live: &Live,
-    clock: &Arc<dyn Clock>,
-) -> Result<Identity, Answer> {
+pub async fn identify(rules: &CustomerRules, facts: &Facts<'_>, register: Register<'_>) -> Result<Identity, Answer> {
     let found = match credential(rules, facts)? {
         None => return anonymous(rules),
-        Some(Credential::Key(key)) => listed(&live.directory, &key, clock).await,
-        Some(Credential::Token(token)) => vouched(live, &token, clock.now()),
+        Some(Credential::Key(key)) => listed(&key, register).await,
+        Some(Credential::Token(token)) => vouched(&token, register),
     };
     match found {
         // a credential that is nobody's; one that was somebody's and is over stays refused
@@ -77,7 +81,7 @@ fn anonymous(rules: &CustomerRules) -> Result<Identity, Answer> {
     rules.anonymous.map(|_| Identity::Anonymous).ok_or(Answer::CredentialMissing)
 }
 
-async fn listed(directory: &Directory, key: &[u8], clock: &Arc<dyn Clock>) -> Result<Identity, Answer> {
+async fn listed(key: &[u8], Register { directory, clock, .. }: Register<'_>) -> Result<Identity, Answer> {
     let found = directory.find(key, clock).await.map_err(|Unavailable| Answer::DirectoryAway)?;
     let customer = found.ok_or(Answer::CredentialUnknown)?;
     match customer.valid_until {
@@ -87,9 +91,9 @@ async fn listed(directory: &Directory, key: &[u8], clock: &Arc<dyn Clock>) -> Re
     }
 }
 
-fn vouched(live: &Live, token: &[u8], now: Nanos) -> Result<Identity, Answer> {
-    let tokens = live.tokens.as_ref().ok_or(Answer::CredentialUnknown)?;
-    tokens.verify(token, now).map(Identity::Vouched).map_err(Answer::TokenRefused)
+fn vouched(token: &[u8], Register { tokens, clock, .. }: Register<'_>) -> Result<Identity, Answer> {
+    let tokens = tokens.ok_or(Answer::CredentialUnknown)?;
+    tokens.verify(token, clock.now()).map(Identity::Vouched).map_err(Answer::TokenRefused)
 }
 
 enum Credential<'f> {
