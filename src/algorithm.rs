@@ -494,6 +494,8 @@ pub struct Manner {
 impl Manner {
     /// Denies what is over the limit, and takes tokens from what is not.
     pub const USUAL: Self = Self { binds: true, takes: true, counts_denied: false };
+    /// Asks what would become of a request, and changes nothing.
+    pub const ASKS: Self = Self { binds: false, takes: false, counts_denied: false };
 }
 
 /// What came of a batch of charges, in its order. Most requests are under few limits.

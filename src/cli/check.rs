@@ -5,14 +5,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::algorithm::{AlgorithmName, Rule};
 use crate::cli::source;
 use crate::config::{self, LimitSpec, Limits, Problems, Warning};
-use crate::ruleset::denied::{Body, Denied};
-use crate::ruleset::limit::{Limit, LimitId, OverLimit, PlanId, Share, Terms};
+use crate::ruleset::limit::Limit;
 use crate::ruleset::matcher::Route;
-use crate::ruleset::{Jitter, Ruleset, key::Key};
-use crate::units::Nanos;
+use crate::ruleset::words;
+use crate::ruleset::{Jitter, Ruleset};
 
 /// What `tollgate check` takes.
 #[derive(Args, Clone, Debug)]
@@ -81,13 +79,6 @@ struct Part {
     lines: Vec<(String, String)>,
 }
 
-/// Everybody, where a limit does not tell plans apart.
-const EVERYBODY: &str = "every request";
-/// Those that no plan is known of.
-const PLANLESS: &str = "without a plan";
-const UNLIMITED: &str = "unlimited";
-const OVER_THE_LIMIT: &str = "over the limit";
-
 impl Report {
     fn of_ruleset(file: &Path, ruleset: &Ruleset, warnings: Vec<Warning>) -> Self {
         let limits: Vec<&Limit> = ruleset.limits.iter().filter(|limit| limit.candidate_of.is_none()).collect();
@@ -136,134 +127,31 @@ impl Report {
 
 impl Part {
     fn of_limit(limit: &Limit, ruleset: &Ruleset) -> Self {
-        let mut lines = merged(terms(limit, &ruleset.plans));
-        let costs = [("cost", limit.cost.words()), ("charged", limit.charge.words())];
-        lines.extend(over_the_limit(limit, ruleset).map(|words| (OVER_THE_LIMIT.to_owned(), words)));
-        lines.extend(costs.into_iter().filter_map(|(what, words)| Some((what.to_owned(), words?))));
-        if limit.enabled < Share::WHOLE {
-            lines.push((
-                "applies to".to_owned(),
-                format!("{} of the keys, always the same ones", percent(limit.enabled)),
-            ));
-        }
-        if limit.shadow {
-            lines.push(("shadow".to_owned(), "counts and reports what it would do, and never does it".to_owned()));
-        }
-        let position = ruleset.limits.iter().position(|other| std::ptr::eq(other, limit)).map(LimitId);
-        let candidates =
-            ruleset.limits.iter().filter(|other| other.candidate_of.is_some() && other.candidate_of == position);
-        for candidate in candidates {
-            let algorithm = candidate.algorithm.as_str();
-            let words = merged(terms(candidate, &ruleset.plans));
-            lines.extend(words.into_iter().map(|(who, words)| (format!("candidate ({algorithm}), {who}"), words)));
-        }
-        Self { heading: heading(&limit.name, limit.algorithm, Some(&limit.key)), lines }
+        Self { heading: words::heading(&limit.name, limit.algorithm, Some(&limit.key)), lines: ruleset.words(limit) }
     }
 
     /// A route that sets answers.
     fn of_route(route: &Route) -> Option<Self> {
-        let words = format!("denied with {}, unless the limit sets its own", answer(&route.denied)?);
-        Some(Self { heading: format!("route {}", route.name), lines: vec![(OVER_THE_LIMIT.to_owned(), words)] })
+        let denied = format!("denied with {}, unless the limit sets its own", route.denied.words()?);
+        Some(Self { heading: format!("route {}", route.name), lines: vec![words::over_the_limit(denied)] })
     }
 
     fn of_jitter(jitter: Jitter) -> Self {
-        let most = match jitter {
-            Jitter::Share(share) => percent(share),
-            Jitter::Time(time) => time.to_string(),
-        };
-        let words = format!("up to {most} later than a retry would be admitted, never earlier");
-        Self { heading: "headers".to_owned(), lines: vec![("Retry-After".to_owned(), words)] }
+        Self { heading: "headers".to_owned(), lines: vec![("Retry-After".to_owned(), jitter.words())] }
     }
 
     fn of_spec(spec: &LimitSpec, plans: &[String]) -> Self {
-        let words = |plan: Option<&str>| match spec.rule(plan) {
+        let asks = |plan: Option<&str>| match spec.rule(plan) {
             Ok(Some(rule)) => Some(rule.words()),
-            Ok(None) => Some(UNLIMITED.to_owned()),
+            Ok(None) => Some(words::UNLIMITED.to_owned()),
             // the limit does not name the plan, and sets nothing for those it does not name
             Err(_) => None,
         };
-        let planless = if plans.is_empty() { EVERYBODY } else { PLANLESS };
-        let named = plans.iter().filter_map(|plan| Some((plan.clone(), words(Some(plan))?)));
-        let rest = words(None).map(|words| (planless.to_owned(), words));
-        let mut lines = merged(named.chain(rest).collect());
-        let wait = spec.max_wait.and_then(|max_wait| waits(max_wait, spec.max_waiting));
-        lines.extend(wait.map(|words| (OVER_THE_LIMIT.to_owned(), words)));
-        Self { heading: heading(&spec.name, spec.algorithm, None), lines }
+        let named = plans.iter().filter_map(|plan| Some((plan.clone(), asks(Some(plan))?)));
+        let rest = asks(None).map(|asks| (words::planless(plans).to_owned(), asks));
+        let mut lines = words::merged(named.chain(rest).collect());
+        let wait = spec.max_wait.and_then(|max_wait| words::waits(max_wait, spec.max_waiting));
+        lines.extend(wait.map(words::over_the_limit));
+        Self { heading: words::heading(&spec.name, spec.algorithm, None), lines }
     }
-}
-
-fn heading(name: &str, algorithm: AlgorithmName, key: Option<&Key>) -> String {
-    let by = key.map(|key| match key.parts.as_slice() {
-        [] => ", one bucket for all".to_owned(),
-        parts => {
-            let parts: Vec<String> = parts.iter().map(|part| part.describe()).collect();
-            format!(", by {}", parts.join(" and "))
-        }
-    });
-    format!("limit {name} ({}{})", algorithm.as_str(), by.unwrap_or_default())
-}
-
-/// What holds for each plan, and for requests without one.
-fn terms(limit: &Limit, plans: &[String]) -> Vec<(String, String)> {
-    let words = |terms: Terms| match terms {
-        Terms::Unlimited => UNLIMITED.to_owned(),
-        Terms::Rule(index) => limit.rules.get(index).map(Rule::words).unwrap_or_default(),
-    };
-    let planless = if plans.is_empty() { EVERYBODY } else { PLANLESS };
-    let named = plans.iter().enumerate().map(|(index, plan)| (plan.clone(), words(limit.terms(Some(PlanId(index))))));
-    named.chain(limit.without_plan.map(|terms| (planless.to_owned(), words(terms)))).collect()
-}
-
-/// One line where the same holds for all.
-fn merged(mut lines: Vec<(String, String)>) -> Vec<(String, String)> {
-    if lines.len() > 1 && lines.iter().all(|(_, words)| Some(words) == lines.first().map(|(_, words)| words)) {
-        lines.truncate(1);
-        lines.iter_mut().for_each(|(who, _)| EVERYBODY.clone_into(who));
-    }
-    lines
-}
-
-/// What becomes of requests over the limit, where that is not the usual denial.
-fn over_the_limit(limit: &Limit, ruleset: &Ruleset) -> Option<String> {
-    match &limit.over_limit {
-        OverLimit::Deny(denied) => answer(denied).map(|answer| format!("denied with {answer}")),
-        OverLimit::Delay { max_wait, max_waiting, denied } => {
-            let after = answer(denied).map(|answer| format!("denied with {answer}"));
-            match (waits(*max_wait, *max_waiting), after) {
-                (Some(wait), Some(denied)) => Some(format!("{wait}; else {denied}")),
-                (wait, denied) => wait.or(denied),
-            }
-        }
-        OverLimit::Divert(upstream) => {
-            let upstream = ruleset.upstreams.get(upstream.0).map_or("", |upstream| &upstream.name);
-            Some(format!("passes, to the upstream {upstream}"))
-        }
-        OverLimit::Mark(header) => Some(format!("passes, and the upstream is told in {header}")),
-    }
-}
-
-fn waits(max_wait: Nanos, max_waiting: Option<u64>) -> Option<String> {
-    let most = max_waiting.map(|most| format!(", at most {most} at a time")).unwrap_or_default();
-    (max_wait > Nanos::ZERO).then(|| format!("wait up to {max_wait}{most}"))
-}
-
-fn percent(share: Share) -> String {
-    format!("{} %", f64::from(share.0) / 10_000.0)
-}
-
-/// What is set of an answer.
-fn answer(denied: &Denied) -> Option<String> {
-    let status = denied.status.map(|status| format!("status {status}"));
-    let grpc_status = denied.grpc_status.map(|status| format!("grpc-status {status}"));
-    let body = denied.body.as_ref().map(|body| match body {
-        Body::Text(_) => "a body of its own".to_owned(),
-        Body::Negotiated(bodies) => {
-            let names: Vec<&str> = bodies.iter().map(|(content_type, _)| content_type.as_str()).collect();
-            format!("a body of its own as {}", names.join(" or "))
-        }
-    });
-    let headers: Vec<&str> = denied.headers.iter().map(|(name, _)| name.as_str()).collect();
-    let headers = (!headers.is_empty()).then(|| format!("headers of its own ({})", headers.join(", ")));
-    let parts: Vec<String> = [status, grpc_status, body, headers].into_iter().flatten().collect();
-    (!parts.is_empty()).then(|| parts.join(", "))
 }

@@ -18,6 +18,23 @@ pub struct MissingPart<'r> {
     pub part: &'r KeyPart,
 }
 
+/// Why a limit of its route charges a request nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Uncharged<'r> {
+    /// It asks nothing of the plan.
+    Unlimited,
+    /// It asks nothing of this customer.
+    OwnUnlimited,
+    /// It is tried out on what plans have, and the customer has terms of its own.
+    NotTried,
+    /// The request lacks this part of its key, and such requests are let through.
+    Skipped(&'r KeyPart),
+    /// The key is not among the share of all that it applies to.
+    NotEnabled,
+    /// The request lacks a part of its key, and is refused.
+    Refused(MissingPart<'r>),
+}
+
 /// One bucket of a caller, and where it is drawn from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bucket<'r> {
@@ -31,11 +48,10 @@ impl Ruleset {
     /// The buckets that requests like this one are charged to, whatever route they take; `resolved` says who is calling.
     /// Limits by something that this request does not have are left out, and those that nobody is told of.
     pub fn buckets<'r>(&'r self, facts: &Facts<'_>, resolved: &Resolved<'_>, hasher: &KeyHasher) -> Vec<Bucket<'r>> {
-        const ASKS: Manner = Manner { binds: false, takes: false, counts_denied: false };
         let mut buckets: Vec<Bucket<'r>> = Vec::new();
         for route in self.matcher.routes() {
             let here = Resolved { route: &route.name, path_pattern: &route.path_pattern, ..*resolved };
-            let charges = route.limits.iter().filter_map(|id| self.charge(*id, facts, &here, hasher).ok().flatten());
+            let charges = route.limits.iter().filter_map(|id| self.charge(*id, facts, &here, hasher).ok());
             for charge in charges {
                 let limit = &self.limits[charge.limit];
                 if limit.key.counts_by_node() || !limit.is_visible() {
@@ -46,8 +62,10 @@ impl Ruleset {
                     .find(|known| (known.charge.limit, known.charge.key) == (charge.limit, charge.key))
                 {
                     Some(known) => known.routes.push(&route.name),
-                    None => buckets
-                        .push(Bucket { charge: Charge { cost: 0, manner: ASKS, ..charge }, routes: vec![&route.name] }),
+                    None => buckets.push(Bucket {
+                        charge: Charge { cost: 0, manner: Manner::ASKS, ..charge },
+                        routes: vec![&route.name],
+                    }),
                 }
             }
         }
@@ -69,56 +87,58 @@ impl Ruleset {
     ) -> Result<Vec<Charge>, MissingPart<'r>> {
         let mut charges = Vec::with_capacity(route.limits.len());
         for id in &route.limits {
-            charges.extend(self.charge(*id, facts, resolved, hasher)?);
+            match self.charge(*id, facts, resolved, hasher) {
+                Ok(charge) => charges.push(charge),
+                Err(Uncharged::Refused(missing)) => return Err(missing),
+                Err(_) => {}
+            }
         }
         Ok(charges)
     }
 
-    /// The charge of a request under one limit; `None` if that does not apply to it.
-    fn charge(
+    /// The charge of a request under one limit, or why there is none.
+    pub fn charge(
         &self,
         id: LimitId,
         facts: &Facts<'_>,
         resolved: &Resolved<'_>,
         hasher: &KeyHasher,
-    ) -> Result<Option<Charge>, MissingPart<'_>> {
+    ) -> Result<Charge, Uncharged<'_>> {
         let limit = &self.limits[id.0];
         let plan = resolved.plan.map(|(plan, _)| plan);
         // a candidate is tried in place of what the plan has, so not on customers who have terms of their own
         let tried_for = limit.candidate_of.unwrap_or(id);
         let rule = match (resolved.own.and_then(|own| own.of(tried_for)), limit.terms(plan)) {
-            (Some(_), _) if limit.candidate_of.is_some() => return Ok(None),
+            (Some(_), _) if limit.candidate_of.is_some() => return Err(Uncharged::NotTried),
             (Some(OwnTerm::Rule(rule)), _) => RuleRef::Own(Arc::clone(rule)),
             (None, Terms::Rule(rule)) => RuleRef::Listed(rule),
-            (Some(OwnTerm::Unlimited), _) | (None, Terms::Unlimited) => return Ok(None),
+            (Some(OwnTerm::Unlimited), _) => return Err(Uncharged::OwnUnlimited),
+            (None, Terms::Unlimited) => return Err(Uncharged::Unlimited),
         };
-        let Some(key) = key_of(limit, &limit.name, facts, resolved, hasher)? else { return Ok(None) };
+        let key = key_of(limit, &limit.name, facts, resolved, hasher)?;
         if limit.enabled < Share::WHOLE {
             let name = &self.limits[tried_for.0].name;
             let stable = key_of(limit, name, facts, resolved, &KeyHasher::stable())?;
-            if !stable.is_some_and(|stable| limit.enabled.covers(stable)) {
-                return Ok(None);
+            if !limit.enabled.covers(stable) {
+                return Err(Uncharged::NotEnabled);
             }
         }
         let (cost, manner) = limit.asks(limit.rule(&rule), facts);
-        Ok(Some(Charge { limit: id.0, rule, key, cost, manner }))
+        Ok(Charge { limit: id.0, rule, key, cost, manner })
     }
 }
 
-/// The key of a request under `limit`, made with `name`; `None` if the limit does not apply to it.
+/// The key of a request under `limit`, made with `name`.
 fn key_of<'r>(
     limit: &'r Limit,
     name: &str,
     facts: &Facts<'_>,
     resolved: &Resolved<'_>,
     hasher: &KeyHasher,
-) -> Result<Option<LimitKey>, MissingPart<'r>> {
-    match hasher.key(name, &limit.key, facts, resolved) {
-        Ok(key) => Ok(Some(key)),
-        Err(part) => match limit.missing_key {
-            MissingKey::Skip => Ok(None),
-            MissingKey::Share => Ok(Some(hasher.shared_key(name, part))),
-            MissingKey::Deny => Err(MissingPart { limit: &limit.name, part }),
-        },
-    }
+) -> Result<LimitKey, Uncharged<'r>> {
+    hasher.key(name, &limit.key, facts, resolved).or_else(|part| match limit.missing_key {
+        MissingKey::Skip => Err(Uncharged::Skipped(part)),
+        MissingKey::Share => Ok(hasher.shared_key(name, part)),
+        MissingKey::Deny => Err(Uncharged::Refused(MissingPart { limit: &limit.name, part })),
+    })
 }
