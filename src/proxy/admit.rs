@@ -77,7 +77,7 @@ fn meet(context: &mut Context, live: &Live, route: RouteId, facts: &Facts<'_>, c
     context.plan = caller.plan;
     context.client = facts.client;
     context.charges = charges;
-    context.bypassed = caller.bypassed;
+    context.bypassed = caller.exempt.is_some();
     Ok(())
 }
 

@@ -5,6 +5,7 @@ use crate::algorithm::Charge;
 use crate::proxy::identify::{self, Identity, Register};
 use crate::proxy::respond::Answer;
 use crate::ruleset::Ruleset;
+use crate::ruleset::access::{Access, Exemption};
 use crate::ruleset::key::{self, Facts, KeyHasher, KeyPart, Resolved};
 use crate::ruleset::limit::PlanId;
 use crate::ruleset::matcher::Route;
@@ -16,36 +17,86 @@ pub struct Caller {
     pub identity: Identity,
     /// The plan.
     pub plan: Option<PlanId>,
-    /// Whether the request is never charged.
-    pub bypassed: bool,
+    /// Why the request is never charged; `None` if it is.
+    pub exempt: Option<Exemption>,
+}
+
+/// Whose list keeps a request out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeptOut {
+    /// The one for all routes.
+    Everywhere,
+    /// The route's.
+    Here,
+}
+
+impl KeptOut {
+    fn of(ruleset: &Ruleset, route: &Route, denies: impl Fn(&Access) -> bool) -> Result<(), Self> {
+        match () {
+            () if denies(&ruleset.access) => Err(Self::Everywhere),
+            () if denies(&route.access) => Err(Self::Here),
+            () => Ok(()),
+        }
+    }
+
+    /// By where it comes from, whoever is calling.
+    pub fn by_address(ruleset: &Ruleset, route: &Route, facts: &Facts<'_>) -> Result<(), Self> {
+        Self::of(ruleset, route, |access| access.denies_address(facts.address))
+    }
+
+    /// By who is calling. Preflights are of nobody.
+    pub fn by_caller(ruleset: &Ruleset, route: &Route, facts: &Facts<'_>, caller: &Caller) -> Result<(), Self> {
+        match route.bypass.covers_preflight(facts.method, facts.headers) {
+            true => Ok(()),
+            false => Self::of(ruleset, route, |access| access.denies(facts.address, caller.customer())),
+        }
+    }
+}
+
+impl From<KeptOut> for Answer {
+    fn from(_: KeptOut) -> Self {
+        Self::AccessDenied
+    }
 }
 
 impl Caller {
-    /// The caller of a request that takes `route`. `Err` is what it is answered instead: it is kept out, or its
-    /// credential is not good.
+    /// The caller of a request that takes `route` and is let in. `Err` is what it is answered instead: it is kept out,
+    /// or its credential is not good.
     pub async fn find(
         ruleset: &Ruleset,
         route: &Route,
         facts: &Facts<'_>,
         register: Register<'_>,
     ) -> Result<Self, Answer> {
-        let access = [&ruleset.access, &route.access];
-        if access.iter().any(|access| access.denies_address(facts.address)) {
-            return Err(Answer::AccessDenied);
-        }
-        let is_preflight = route.bypass.covers_preflight(facts.method, facts.headers);
+        KeptOut::by_address(ruleset, route, facts)?;
+        let caller = Self::identify(ruleset, route, facts, register).await?;
+        KeptOut::by_caller(ruleset, route, facts, &caller)?;
+        Ok(caller)
+    }
+
+    /// The caller of a request that takes `route`, whether it is let in or not. `Err`: its credential is not good.
+    pub async fn identify(
+        ruleset: &Ruleset,
+        route: &Route,
+        facts: &Facts<'_>,
+        register: Register<'_>,
+    ) -> Result<Self, Answer> {
         let identity = match &ruleset.customers {
-            Some(rules) if !is_preflight => identify::identify(rules, facts, register).await?,
+            Some(rules) if !route.bypass.covers_preflight(facts.method, facts.headers) => {
+                identify::identify(rules, facts, register).await?
+            }
             _ => Identity::Anonymous,
         };
-        let customer = identity.customer().map(|customer| &*customer.name);
-        if !is_preflight && access.iter().any(|access| access.denies(facts.address, customer)) {
-            return Err(Answer::AccessDenied);
-        }
+        let customer = identity.customer();
         let anonymous_plan = ruleset.customers.as_ref().and_then(|rules| rules.anonymous);
-        let plan = identity.customer().map(|customer| customer.plan).or(anonymous_plan);
-        let bypassed = route.bypass.covers(facts, customer);
-        Ok(Self { identity, plan, bypassed })
+        let plan = customer.map(|customer| customer.plan).or(anonymous_plan);
+        let exempt = route.bypass.covers(facts, customer.map(|customer| &*customer.name));
+        Ok(Self { identity, plan, exempt })
+    }
+
+    /// The customer's name.
+    pub fn customer(&self) -> Option<&str> {
+        self.identity.customer().map(|customer| &*customer.name)
     }
 
     /// What is known of the caller's request on `route`, as long as no node is chosen.
@@ -71,7 +122,7 @@ impl Caller {
         resolved: &Resolved<'_>,
         hasher: &KeyHasher,
     ) -> Result<Vec<Charge>, Answer> {
-        if self.bypassed {
+        if self.exempt.is_some() {
             return Ok(Vec::new());
         }
         ruleset.charges(route, facts, resolved, hasher).map_err(|missing| Answer::of_missing(missing.part))

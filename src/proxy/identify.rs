@@ -63,8 +63,8 @@ impl Identity {
 pub async fn identify(rules: &CustomerRules, facts: &Facts<'_>, register: Register<'_>) -> Result<Identity, Answer> {
     let found = match credential(rules, facts)? {
         None => return anonymous(rules),
-        Some(Credential::Key(key)) => listed(&key, register).await,
-        Some(Credential::Token(token)) => vouched(&token, register),
+        Some((_, Credential::Key(key))) => listed(&key, register).await,
+        Some((_, Credential::Token(token))) => vouched(&token, register),
     };
     match found {
         // a credential that is nobody's; one that was somebody's and is over stays refused
@@ -96,27 +96,32 @@ fn vouched(token: &[u8], Register { tokens, clock, .. }: Register<'_>) -> Result
     tokens.verify(token, clock.now()).map(Identity::Vouched).map_err(Answer::TokenRefused)
 }
 
-enum Credential<'f> {
+/// What a request carries. No `Debug`: it is a secret.
+pub(super) enum Credential<'f> {
     /// The directory knows whose it is.
     Key(Cow<'f, [u8]>),
     /// It says itself whose it is.
     Token(Cow<'f, [u8]>),
 }
 
-/// The first credential that is there.
-fn credential<'f>(rules: &CustomerRules, facts: &Facts<'f>) -> Result<Option<Credential<'f>>, Answer> {
+/// The first credential that is there, and where it is.
+pub(super) fn credential<'r, 'f>(
+    rules: &'r CustomerRules,
+    facts: &Facts<'f>,
+) -> Result<Option<(&'r CredentialSource, Credential<'f>)>, Answer> {
     let jwt = rules.jwt();
     let shared = jwt.is_some_and(|jwt| rules.identify.iter().any(|source| jwt.shares_place_with(source)));
     for source in &rules.identify {
         let Some(value) = value(source, facts)? else { continue };
-        return Ok(Some(match source {
+        let credential = match source {
             CredentialSource::Jwt(_) if shared && !looks_like_token(&value) => continue,
             CredentialSource::Jwt(_) => Credential::Token(value),
             other if jwt.is_some_and(|jwt| jwt.shares_place_with(other)) && looks_like_token(&value) => {
                 Credential::Token(value)
             }
             _ => Credential::Key(value),
-        }));
+        };
+        return Ok(Some((source, credential)));
     }
     Ok(None)
 }
