@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::ruleset::PlanId;
+use crate::ruleset::charges::Known;
 use crate::ruleset::limit::OwnTerms;
 use crate::units::Nanos;
 
@@ -25,4 +26,11 @@ pub struct Customer {
     pub valid_until: Option<Nanos>,
     /// Whether the customer is kept out for now.
     pub suspended: bool,
+}
+
+impl Customer {
+    /// What limits go by.
+    pub fn known(&self) -> Known<'_> {
+        Known { name: &self.name, plan: self.plan, own: self.own.as_deref() }
+    }
 }

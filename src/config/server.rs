@@ -146,7 +146,7 @@ pub(super) fn usage(field: &Field<'_>, customers: bool) -> Option<String> {
             let canonical =
                 path::canonical(text).map_err(|message| Misfit { message: message.to_owned(), hint: None })?;
             match canonical == text && text.len() > 1 {
-                true => Ok(canonical),
+                true => Ok(canonical.into_owned()),
                 false => Err(Misfit {
                     message: "is not a path as requests are matched".to_owned(),
                     hint: (canonical.len() > 1).then(|| format!("did you mean `{canonical}`?")),

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use pingora::proxy::Session;
 
-use crate::algorithm::{Charge, Charged, Decision, Denial, Manner};
+use crate::algorithm::{Charge, Denial};
 use crate::proxy::caller::Caller;
 use crate::proxy::context::{Admission, Context};
 use crate::proxy::facts::{self, Head, Refused, Target};
 use crate::proxy::live::Live;
 use crate::proxy::own_usage;
-use crate::proxy::queue::Place;
+use crate::proxy::queue::{self, Place};
 use crate::proxy::respond::{self, Answer};
 use crate::proxy::tally::Tally;
 use crate::proxy::upstream::deadline;
@@ -19,7 +19,7 @@ use crate::ruleset::Ruleset;
 use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::upstream::Balance;
-use crate::ruleset::verdict::{Outcome, Standing, Verdict};
+use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::units::Nanos;
 
 /// Decides whether a request may pass, and makes it wait if it has to. `Err` is what it is answered instead.
@@ -74,10 +74,10 @@ fn meet(context: &mut Context, live: &Live, route: RouteId, facts: &Facts<'_>, c
     context.balance_hashes = balance_hashes;
     context.chosen = chosen;
     context.customer = caller.identity.customer().map(|customer| Arc::clone(&customer.name));
-    context.plan = caller.plan;
+    context.plan = resolved.plan.map(|(plan, _)| plan);
     context.client = facts.client;
     context.charges = charges;
-    context.bypassed = caller.exempt.is_some();
+    context.bypassed = caller.bypassed;
     Ok(())
 }
 
@@ -114,10 +114,10 @@ async fn charge(context: &mut Context) -> Result<(), Answer> {
         Outcome::Admit { .. } => take_places(context, now),
         Outcome::Deny(_) => Vec::new(),
     };
-    if let Some(candidate) = context.verdict.candidate_to_charge(&live.ruleset) {
-        charge_candidate(context, candidate, now).await;
+    if let Some((position, alone)) = context.verdict.candidate_to_charge(&live.ruleset, &context.charges) {
+        charge_candidate(context, position, alone, now).await;
     }
-    context.diverted = context.verdict.diverting(&live.ruleset).map(|(_, upstream)| upstream);
+    context.diverted = context.verdict.diverting(&live.ruleset);
     if context.diverted.is_some() {
         // a node of the route's own upstream
         context.chosen = None;
@@ -143,42 +143,22 @@ async fn charge(context: &mut Context) -> Result<(), Answer> {
 /// Takes a place in the queue of every limit that makes an admitted request wait. Where a queue is full the request is denied,
 /// and what it was charged is taken back.
 fn take_places(context: &mut Context, now: Nanos) -> Vec<Place> {
-    let waits = |standing: &Standing| match standing.decision {
-        Decision::Admit { wait } if standing.binds && wait > Nanos::ZERO => Some(now.saturating_add(wait)),
-        _ => None,
-    };
-    let mut places = Vec::new();
-    for position in 0..context.verdict.standings.len() {
-        let standing = context.verdict.standings[position];
-        let Some(turn) = waits(&standing) else { continue };
-        match context.live.queues[standing.limit.0].enter(turn) {
-            Ok(place) => places.push(place),
-            Err(free) => {
-                // what counts although it is denied stays taken
-                context.refund(now, |charge| charge.manner.counts_denied);
-                let retry_after = free.min(turn).saturating_sub(now).max(Nanos::new(1));
-                context.verdict.deny(position, Denial::Later { retry_after });
-                return Vec::new();
-            }
+    match queue::enter_all(&context.live.queues, &context.verdict, now) {
+        Ok(places) => places,
+        Err(full) => {
+            // what counts although it is denied stays taken
+            context.refund(now, |charge| charge.manner.counts_denied);
+            context.verdict.deny(full.position, Denial::Later { retry_after: full.retry_after });
+            Vec::new()
         }
     }
-    places
 }
 
-/// Charges the candidate at `position` for a request that it would have let pass, so that it goes on as if it were in
-/// force. One that counts denied requests has it already; one that counts what runs is left as it is, because nobody
-/// knows how long the request would have run.
-async fn charge_candidate(context: &mut Context, position: usize, now: Nanos) {
-    let charge = &context.charges[position];
-    let holds = context.live.ruleset.limits[charge.limit].rule(&charge.rule).holds();
-    if holds || charge.manner.counts_denied {
-        return;
-    }
-    let mut alone = [Charge { manner: Manner { binds: true, ..charge.manner }, ..charge.clone() }];
-    let charged = context.gateway.store.charge(&context.live.binding, &mut alone, now).await;
-    if let [Charged { decision, headroom }] = *charged {
-        let standing = &mut context.verdict.standings[position];
-        (standing.decision, standing.headroom) = (decision, headroom);
+/// Charges the candidate at `position` of the standings, so that it goes on as if it were in force.
+async fn charge_candidate(context: &mut Context, position: usize, alone: Charge, now: Nanos) {
+    let charged = context.gateway.store.charge(&context.live.binding, &mut [alone], now).await;
+    if let [charged] = *charged {
+        context.verdict.replace(position, charged);
     }
 }
 

@@ -17,7 +17,7 @@ use crate::ruleset::AccessLog;
 use crate::ruleset::limit::{LimitId, PlanId};
 use crate::ruleset::matcher::{Route, RouteId};
 use crate::ruleset::upstream::UpstreamId;
-use crate::ruleset::verdict::{Outcome, Standing, Verdict};
+use crate::ruleset::verdict::{Standing, Verdict};
 use crate::telemetry::logging::ACCESS;
 use crate::telemetry::meters::InFlight;
 use crate::units::{LimitKey, Nanos};
@@ -213,18 +213,8 @@ impl Context {
         let ruleset = &self.live.ruleset;
         let target = self.target.as_ref();
         let name = |limit: LimitId| ruleset.limits[limit.0].name.as_str();
-        let tightest = self.verdict.tightest.map(|position| name(self.verdict.standings[position].limit));
-        let mark = self.verdict.marks(ruleset).map(|(_, limit)| limit).next();
-        let divert = self.verdict.diverting(ruleset).map(|(limit, _)| limit);
-        let (decision, limit, wait) = match self.verdict.outcome {
-            Outcome::Deny(_) => ("denied", tightest, Nanos::ZERO),
-            Outcome::Admit { wait } if divert.is_some() => ("diverted", divert, wait),
-            Outcome::Admit { wait } if mark.is_some() => ("marked", mark, wait),
-            Outcome::Admit { .. } if self.bypassed => ("bypassed", None, Nanos::ZERO),
-            Outcome::Admit { .. } if tightest.is_none() => ("unlimited", None, Nanos::ZERO),
-            Outcome::Admit { wait: Nanos::ZERO } => ("admitted", tightest, Nanos::ZERO),
-            Outcome::Admit { wait } => ("delayed", tightest, wait),
-        };
+        let (decision, limit, wait) = self.verdict.summary(ruleset, self.bypassed);
+        let limit = limit.map(name);
         let shadows = self.verdict.passed_over().filter(|limit| ruleset.limits[limit.0].shadow);
         let shadow_denied: Vec<&str> = shadows.map(name).collect();
         tracing::info!(

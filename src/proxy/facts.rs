@@ -3,6 +3,7 @@
 //! What is matched is what is forwarded: the target is made canonical once, and a request that cannot be made so is
 //! refused. Nothing here reads a body or waits.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr};
 
 use http::{HeaderMap, HeaderName};
@@ -132,28 +133,37 @@ impl Target {
         let host = host.to_str().map_err(|_| Refused::Malformed("the host header is no host name"))?;
         let (host, authority) = canonical_host(host)?;
 
-        let raw = printable(raw_target)?;
-        let rest = match raw.strip_prefix("http://").or_else(|| raw.strip_prefix("https://")) {
-            Some(absolute) => {
-                let end = absolute.find(['/', '?']).unwrap_or(absolute.len());
-                let (named, rest) = absolute.split_at(end);
-                if canonical_host(named)?.0 != host {
-                    return Err(Refused::Malformed("the host header names another host than the request target"));
-                }
-                rest
-            }
-            None if raw == "*" && method == "OPTIONS" => {
-                return Ok(Self { host, authority, path: raw.to_owned(), query: None });
-            }
-            None if raw.starts_with('/') => raw,
-            None => return Err(Refused::Malformed("the request target must begin with a slash")),
-        };
-        let (raw_path, query) = match rest.split_once('?') {
-            Some((raw_path, query)) => (raw_path, Some(query.to_owned())),
-            None => (rest, None),
-        };
-        Ok(Self { host, authority, path: path::canonical(raw_path).map_err(Refused::Malformed)?, query })
+        let (path, query) = path_and_query(method, raw_target, &host)?;
+        let (path, query) = (path.into_owned(), query.map(str::to_owned));
+        Ok(Self { host, authority, path, query })
     }
+}
+
+/// The canonical path and the query of a request target sent to the canonical `host`.
+pub fn path_and_query<'t>(
+    method: &str,
+    raw_target: &'t [u8],
+    host: &str,
+) -> Result<(Cow<'t, str>, Option<&'t str>), Refused> {
+    let raw = printable(raw_target)?;
+    let rest = match raw.strip_prefix("http://").or_else(|| raw.strip_prefix("https://")) {
+        Some(absolute) => {
+            let end = absolute.find(['/', '?']).unwrap_or(absolute.len());
+            let (named, rest) = absolute.split_at(end);
+            if canonical_host(named)?.0 != host {
+                return Err(Refused::Malformed("the host header names another host than the request target"));
+            }
+            rest
+        }
+        None if raw == "*" && method == "OPTIONS" => return Ok((Cow::Borrowed(raw), None)),
+        None if raw.starts_with('/') => raw,
+        None => return Err(Refused::Malformed("the request target must begin with a slash")),
+    };
+    let (raw_path, query) = match rest.split_once('?') {
+        Some((raw_path, query)) => (raw_path, Some(query)),
+        None => (rest, None),
+    };
+    Ok((path::canonical(raw_path).map_err(Refused::Malformed)?, query))
 }
 
 fn printable(raw: &[u8]) -> Result<&str, Refused> {
@@ -165,7 +175,7 @@ fn printable(raw: &[u8]) -> Result<&str, Refused> {
 }
 
 /// The host alone, and with its port unless that is the default one.
-fn canonical_host(raw: &str) -> Result<(String, String), Refused> {
+pub fn canonical_host(raw: &str) -> Result<(String, String), Refused> {
     const BAD: Refused = Refused::Malformed("the host header is no host name");
     let authority: http::uri::Authority = raw.parse().map_err(|_| BAD)?;
     if raw.contains('@') || authority.host().is_empty() {

@@ -8,8 +8,8 @@ use crate::customers::{Directory, Tokens};
 use crate::proxy::identify::Register;
 use crate::proxy::queue::Queue;
 use crate::proxy::upstream::Pool;
-use crate::ruleset::Ruleset;
 use crate::ruleset::changes::{self, LimitChange};
+use crate::ruleset::{Limit, Ruleset};
 use crate::store::{Binding, LimitSpec, Store};
 use crate::telemetry::Telemetry;
 use crate::telemetry::meters::Meters;
@@ -55,19 +55,7 @@ impl Live {
     pub fn new(rules: Rules, before: Option<&Self>, store: &Store, telemetry: &Telemetry) -> Self {
         let Rules { ruleset, directory, tokens, hash } = rules;
         let changes = before.map(|before| changes::of_limits(&before.ruleset, &ruleset)).unwrap_or_default();
-        let specs: Vec<LimitSpec<'_>> = ruleset
-            .limits
-            .iter()
-            .enumerate()
-            .map(|(position, limit)| LimitSpec {
-                name: &limit.name,
-                algorithm: limit.algorithm,
-                key: limit.key.kind(),
-                afresh: changes.get(position) == Some(&LimitChange::Reset),
-                rules: &limit.rules,
-                max_keys: limit.max_keys,
-            })
-            .collect();
+        let specs = limit_specs(&ruleset, &changes);
         let binding = store.bind(&specs);
         if let Directory::Redis(asked) = &*directory {
             let telemetry = telemetry.clone();
@@ -96,4 +84,17 @@ impl Live {
     pub fn register<'a>(&'a self, clock: &'a Arc<dyn Clock>) -> Register<'a> {
         Register { directory: &self.directory, tokens: self.tokens.as_ref(), clock }
     }
+}
+
+/// The limits of a ruleset as a store has to know them; `changes` tells which of them start afresh.
+pub fn limit_specs<'r>(ruleset: &'r Ruleset, changes: &[LimitChange]) -> Vec<LimitSpec<'r>> {
+    let spec = |(position, limit): (usize, &'r Limit)| LimitSpec {
+        name: &limit.name,
+        algorithm: limit.algorithm,
+        key: limit.key.kind(),
+        afresh: changes.get(position) == Some(&LimitChange::Reset),
+        rules: &limit.rules,
+        max_keys: limit.max_keys,
+    };
+    ruleset.limits.iter().enumerate().map(spec).collect()
 }

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::algorithm::Decision;
 use crate::ruleset::limit::OverLimit;
+use crate::ruleset::verdict::Verdict;
 use crate::units::Nanos;
 
 /// The waiting requests of one limit, over all its keys.
@@ -30,6 +32,34 @@ struct Waiting {
 pub struct Place {
     waiting: Arc<Mutex<Waiting>>,
     turn: (Nanos, u64),
+}
+
+/// A request finds no place in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FullQueue {
+    /// The position of the limit's standing.
+    pub position: usize,
+    /// When to come again; at least 1 ns.
+    pub retry_after: Nanos,
+}
+
+/// Takes a place in the queue of every limit that makes an admitted request wait; in none where one is full.
+pub fn enter_all(queues: &[Queue], verdict: &Verdict, now: Nanos) -> Result<Vec<Place>, FullQueue> {
+    let mut places = Vec::new();
+    for (position, standing) in verdict.standings.iter().enumerate() {
+        let turn = match standing.decision {
+            Decision::Admit { wait } if standing.binds && wait > Nanos::ZERO => now.saturating_add(wait),
+            _ => continue,
+        };
+        match queues[standing.limit.0].enter(turn) {
+            Ok(place) => places.push(place),
+            Err(free) => {
+                let retry_after = free.min(turn).saturating_sub(now).max(Nanos::new(1));
+                return Err(FullQueue { position, retry_after });
+            }
+        }
+    }
+    Ok(places)
 }
 
 impl Queue {

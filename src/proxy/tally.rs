@@ -9,6 +9,7 @@ use crate::ruleset::Ruleset;
 use crate::ruleset::cost::{CostRule, End, Exchange, RealCost, Told, tokens};
 use crate::ruleset::key::Facts;
 use crate::ruleset::limit::{Limit, LimitId};
+use crate::ruleset::verdict::Standing;
 use crate::units::{Cost, Nanos};
 
 /// The notes on one request some of whose charges are to be set right.
@@ -147,37 +148,53 @@ impl Noted {
     }
 }
 
+/// What is still to be taken of charges, and what is to be given back.
+#[derive(Debug, Default)]
+pub struct Corrections {
+    /// What is owed.
+    pub owed: Vec<Charge>,
+    /// What goes back, each with the time at which its key was going to be whole again.
+    pub back: Vec<(Charge, Nanos)>,
+}
+
+impl Corrections {
+    /// Sets a charge, made at `charged_at`, against what the request really cost. The charges of limits that let it
+    /// pass although it was over them took nothing, and owe nothing.
+    pub fn add(&mut self, charge: &Charge, standing: &Standing, charged_at: Nanos, real: RealCost) {
+        let taken = if charge.manner.takes { charge.cost } else { 0 };
+        let RealCost::Known(real) = real else { return };
+        if !standing.decision.is_admitted() {
+            return;
+        }
+        let differing = |cost| Charge { cost, ..charge.clone() };
+        if real > taken {
+            self.owed.push(differing(real.saturating_sub(taken)));
+        } else if real < taken {
+            let full_at = charged_at.saturating_add(standing.headroom.until_full);
+            self.back.push((differing(taken.saturating_sub(real)), full_at));
+        }
+    }
+}
+
 /// Sets the charges of a request right that passed and has ended.
 pub fn settle(context: &Context, now: Nanos) {
     let Some(tally) = &context.tally else { return };
     let live = &context.live;
     let exchange = tally.exchange(context.answered.and(context.status));
-    let (mut owed, mut back) = (Vec::new(), Vec::new());
+    let mut corrections = Corrections::default();
     for noted in &tally.costs {
         let (Some(charge), Some(standing)) =
             (context.charges.get(noted.position), context.verdict.standings.get(noted.position))
         else {
             continue;
         };
-        if !standing.decision.is_admitted() {
-            continue;
+        let real = noted.real_cost(&live.ruleset.limits[noted.limit.0], &exchange);
+        if real == RealCost::Unreadable && standing.decision.is_admitted() {
+            live.meters.cost_invalid(noted.limit);
         }
-        let taken = if charge.manner.takes { charge.cost } else { 0 };
-        let real = match noted.real_cost(&live.ruleset.limits[noted.limit.0], &exchange) {
-            RealCost::Known(real) => real,
-            RealCost::AsTaken => taken,
-            RealCost::Unreadable => {
-                live.meters.cost_invalid(noted.limit);
-                taken
-            }
-        };
-        let differing = |cost| Charge { cost, ..charge.clone() };
-        if real > taken {
-            owed.push(differing(real.saturating_sub(taken)));
-        } else if real < taken {
-            back.push((differing(taken.saturating_sub(real)), context.full_at(standing)));
-        }
+        corrections.add(charge, standing, context.charged_at, real);
     }
+    let Corrections { owed, back } = corrections;
     let store = &context.gateway.store;
     if !owed.is_empty() {
         store.debit(&live.binding, &owed, now);

@@ -103,8 +103,13 @@ pub enum Exemption {
 }
 
 impl Bypass {
+    /// Whether a request of `customer` is exempt.
+    pub fn covers(&self, facts: &Facts<'_>, customer: Option<&str>) -> bool {
+        self.exemption(facts, customer).is_some()
+    }
+
     /// Why a request of `customer` is exempt; `None` if it is not.
-    pub fn covers(&self, facts: &Facts<'_>, customer: Option<&str>) -> Option<Exemption> {
+    pub fn exemption(&self, facts: &Facts<'_>, customer: Option<&str>) -> Option<Exemption> {
         match () {
             () if self.callers.hold_address(facts.address) => Some(Exemption::Address),
             () if self.callers.hold_customer(customer) => Some(Exemption::Customer),

@@ -1,11 +1,12 @@
 //! From a request's facts to what it is charged.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::algorithm::{Charge, Manner, RuleRef};
 use crate::ruleset::Ruleset;
-use crate::ruleset::key::{Facts, KeyHasher, KeyPart, Resolved};
-use crate::ruleset::limit::{Limit, LimitId, MissingKey, OwnTerm, Share, Terms};
+use crate::ruleset::key::{Caller, Claims, Facts, KeyHasher, KeyPart, Resolved};
+use crate::ruleset::limit::{Limit, LimitId, MissingKey, OwnTerm, OwnTerms, PlanId, Share, Terms};
 use crate::ruleset::matcher::Route;
 use crate::units::LimitKey;
 
@@ -35,6 +36,17 @@ pub enum Uncharged<'r> {
     Refused(MissingPart<'r>),
 }
 
+/// Somebody whose credential is known.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// The customer's name: what limits count by.
+    pub name: &'a str,
+    /// The plan.
+    pub plan: PlanId,
+    /// What the customer has in place of what the plan has.
+    pub own: Option<&'a OwnTerms>,
+}
+
 /// One bucket of a caller, and where it is drawn from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bucket<'r> {
@@ -45,6 +57,37 @@ pub struct Bucket<'r> {
 }
 
 impl Ruleset {
+    /// Whether a request from `address` is kept out of `route` whoever is calling.
+    pub fn keeps_out_address(&self, route: &Route, address: Option<IpAddr>) -> bool {
+        [&self.access, &route.access].iter().any(|access| access.denies_address(address))
+    }
+
+    /// Whether a request of `customer` (`None`: somebody without a credential) from `address` is kept out of `route`.
+    pub fn keeps_out(&self, route: &Route, address: Option<IpAddr>, customer: Option<&str>) -> bool {
+        [&self.access, &route.access].iter().any(|access| access.denies(address, customer))
+    }
+
+    /// What limits go by of a request that takes `route`. `known` says who is calling; `None` is somebody without a
+    /// credential, who has the plan of such callers. The node that it goes to is not known here.
+    pub fn resolve<'a>(
+        &'a self,
+        route: &'a Route,
+        known: Option<Known<'a>>,
+        claims: Option<&'a dyn Claims>,
+    ) -> Resolved<'a> {
+        let anonymous_plan = self.customers.as_ref().and_then(|rules| rules.anonymous);
+        let plan = known.map(|known| known.plan).or(anonymous_plan);
+        Resolved {
+            route: &route.name,
+            path_pattern: &route.path_pattern,
+            upstream_node: None,
+            caller: known.map_or(Caller::Anonymous, |known| Caller::Customer(known.name)),
+            plan: plan.and_then(|plan| Some((plan, self.plans.get(plan.0)?.as_str()))),
+            own: known.and_then(|known| known.own),
+            claims,
+        }
+    }
+
     /// The buckets that requests like this one are charged to, whatever route they take; `resolved` says who is calling.
     /// Limits by something that this request does not have are left out, and those that nobody is told of.
     pub fn buckets<'r>(&'r self, facts: &Facts<'_>, resolved: &Resolved<'_>, hasher: &KeyHasher) -> Vec<Bucket<'r>> {

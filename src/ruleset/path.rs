@@ -1,5 +1,6 @@
 //! Path patterns: `/v1/orders/*/lines`, `/v1/orders/**`.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 
@@ -127,7 +128,10 @@ fn spelt_as_requested(segment: &str) -> Result<String, String> {
 ///
 /// Errors, in words: it leads above the root, or it holds an encoding that is malformed or would read as a separator or
 /// a control character.
-pub fn canonical(raw: &str) -> Result<String, &'static str> {
+pub fn canonical(raw: &str) -> Result<Cow<'_, str>, &'static str> {
+    if is_plainly_canonical(raw) {
+        return Ok(Cow::Borrowed(raw));
+    }
     let decoded = decode(raw)?;
     let mut segments: Vec<&str> = Vec::new();
     let mut pieces = decoded.split('/').skip(1).peekable();
@@ -153,7 +157,25 @@ pub fn canonical(raw: &str) -> Result<String, &'static str> {
     if directory || segments.is_empty() {
         path.push('/');
     }
-    Ok(path)
+    Ok(Cow::Owned(path))
+}
+
+/// Whether a path needs no second look, as most do not: of letters, digits and some signs that mean nothing, and no
+/// segment but the last is empty or begins with a dot.
+fn is_plainly_canonical(raw: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~');
+    let mut before = 0;
+    for byte in raw.bytes() {
+        let fits = match byte {
+            b'/' | b'.' => before != b'/',
+            byte => is_plain(byte),
+        };
+        if !fits || (before == 0 && byte != b'/') {
+            return false;
+        }
+        before = byte;
+    }
+    before != 0
 }
 
 /// Characters that need no encoding within a segment become themselves (RFC 3986, sections 3.3 and 6.2.2; `;`, `+` and
@@ -252,6 +274,17 @@ mod tests {
         }
         assert_eq!(canonical("/a%22b").as_deref(), canonical("/a\"b").as_deref());
         assert_eq!(canonical("/a;b%3Bc").as_deref(), Ok("/a;b%3Bc"));
+    }
+
+    #[test]
+    fn a_path_that_needs_no_second_look_is_the_one_that_it_would_become() {
+        for raw in ["/", "/a", "/a/", "/a.b/c-d_e~f/0", "/a/b.", "/a..b"] {
+            assert!(is_plainly_canonical(raw), "{raw}");
+            assert_eq!(canonical(&format!("/x/..{raw}")).as_deref(), Ok(raw), "{raw}");
+        }
+        for raw in ["", "a", "//", "/a//b", "/./a", "/a/..", "/.a", "/a%41", "/a b", "*"] {
+            assert!(!is_plainly_canonical(raw), "{raw}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! From the decisions of all limits of a request to one verdict, and the numbers that clients are told.
 
-use crate::algorithm::{Charge, Charged, Decision, Denial, Headroom, Policy};
+use crate::algorithm::{Charge, Charged, Decision, Denial, Headroom, Manner, Policy};
 use crate::ruleset::Ruleset;
 use crate::ruleset::limit::{Limit, LimitId, OverLimit};
 use crate::ruleset::upstream::UpstreamId;
@@ -126,9 +126,9 @@ impl Verdict {
     }
 
     /// The first limit that diverts the request, and the upstream that it goes to instead of its route's.
-    pub fn diverting<'r>(&self, ruleset: &'r Ruleset) -> Option<(&'r str, UpstreamId)> {
+    pub fn diverting<'r>(&self, ruleset: &'r Ruleset) -> Option<UpstreamId> {
         self.acting(ruleset).find_map(|limit| match limit.over_limit {
-            OverLimit::Divert(upstream) => Some((limit.name.as_str(), upstream)),
+            OverLimit::Divert(upstream) => Some(upstream),
             _ => None,
         })
     }
@@ -159,13 +159,45 @@ impl Verdict {
         })
     }
 
-    /// The position of the candidate that has to be charged although the request was denied: the limit beside which it
-    /// is tried is the only one that denies, and the candidate would admit. Were it in force, the request would pass.
-    pub fn candidate_to_charge(&self, ruleset: &Ruleset) -> Option<usize> {
+    /// The candidate that has to be charged although the request was denied, by position, and its charge: the limit
+    /// beside which it is tried is the only one that denies, and the candidate would admit. Were it in force, the
+    /// request would pass. One that counts denied requests has been charged already; one that counts what runs is left
+    /// as it is, because nobody knows how long the request would have run.
+    pub fn candidate_to_charge(&self, ruleset: &Ruleset, charges: &[Charge]) -> Option<(usize, Charge)> {
         let Outcome::Deny(_) = self.outcome else { return None };
-        self.compared(ruleset)
-            .map(|(position, _)| position)
-            .find(|position| self.standings[*position].decision.is_admitted())
+        let mut admitting = self.compared(ruleset).map(|(position, _)| position);
+        let position = admitting.find(|position| self.standings[*position].decision.is_admitted())?;
+        let charge = charges.get(position)?;
+        let holds = ruleset.limits[charge.limit].rule(&charge.rule).holds();
+        let alone = Charge { manner: Manner { binds: true, ..charge.manner }, ..charge.clone() };
+        (!holds && !charge.manner.counts_denied).then_some((position, alone))
+    }
+
+    /// What came of a charge that was made by itself, in place of what was said of the limit at `position` before.
+    pub fn replace(&mut self, position: usize, charged: Charged) {
+        if let Some(standing) = self.standings.get_mut(position) {
+            (standing.decision, standing.headroom) = (charged.decision, charged.headroom);
+        }
+    }
+
+    /// What becomes of the request in a word, the limit that is named for it, and how long it waits.
+    pub fn summary(&self, ruleset: &Ruleset, bypassed: bool) -> (&'static str, Option<LimitId>, Nanos) {
+        let tightest = self.tightest.and_then(|position| self.standings.get(position)).map(|standing| standing.limit);
+        let acting = |wanted: fn(&OverLimit) -> bool| {
+            let mut acting = self.passed_over().filter(|id| ruleset.limits[id.0].is_visible());
+            acting.find(|id| wanted(&ruleset.limits[id.0].over_limit))
+        };
+        let Outcome::Admit { wait } = self.outcome else { return ("denied", tightest, Nanos::ZERO) };
+        let divert = acting(|over_limit| matches!(over_limit, OverLimit::Divert(_)));
+        let mark = acting(|over_limit| matches!(over_limit, OverLimit::Mark(_)));
+        match (divert, mark) {
+            (Some(_), _) => ("diverted", divert, wait),
+            (None, Some(_)) => ("marked", mark, wait),
+            (None, None) if bypassed => ("bypassed", None, Nanos::ZERO),
+            (None, None) if tightest.is_none() => ("unlimited", None, Nanos::ZERO),
+            (None, None) if wait == Nanos::ZERO => ("admitted", tightest, Nanos::ZERO),
+            (None, None) => ("delayed", tightest, wait),
+        }
     }
 }
 
