@@ -9,24 +9,33 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 pub mod check;
 pub mod demo;
+pub mod explain;
 pub mod run;
 pub mod simulate;
 pub mod source;
 
 /// A rate-limiting gateway.
-#[derive(Debug, Parser)]
+#[derive(Parser)]
 #[command(name = "tollgate", version, about, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 enum Command {
     /// Run the gateway
     Run(run::RunArgs),
     /// Say what is wrong with a configuration, or what its limits are in plain words
     Check(check::CheckArgs),
+    /// Say what a request would meet, and why: its route, caller, limits, keys and costs
+    ///
+    /// No request is sent and nothing is charged. The configuration and the files that it names are read, and the
+    /// request goes the way that it would go in the gateway. Credentials are shown by their beginning only.
+    ///
+    /// Where the keys of a running gateway stand is told by its admin port: POST /explain takes the same request as
+    /// JSON, like {"method": "GET", "url": "http://HOST/PATH", "headers": {"x-api-key": "KEY"}, "client": "192.0.2.1"}.
+    Explain(explain::ExplainArgs),
     /// Run a gateway with sample plans in front of a sample upstream, and say what to try
     Demo(demo::DemoArgs),
     /// Run limits on a virtual clock, and say what they would have decided
@@ -43,6 +52,7 @@ pub fn main() -> ExitCode {
     let done: Result<(), Box<dyn Error>> = match cli.command {
         Command::Run(args) => run::execute(&args).map_err(Into::into),
         Command::Check(args) => check::execute(&args, &mut out).map_err(Into::into),
+        Command::Explain(args) => explain::execute(&args, &mut out).map_err(Into::into),
         Command::Demo(args) => demo::execute(&args, &mut out).map_err(Into::into),
         Command::Simulate(args) => simulate::execute(&args, std::io::stdin().lock(), &mut out).map_err(Into::into),
     };

@@ -17,6 +17,7 @@ pub mod admit;
 pub mod caller;
 pub mod connection;
 pub mod context;
+pub mod explain;
 pub mod facts;
 pub mod field;
 pub mod forward;

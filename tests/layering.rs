@@ -83,6 +83,8 @@ const LAYERS: &[Layer] = &[
             "customers",
             "simulation",
             "telemetry",
+            // what is explained is asked of those who decide
+            "proxy",
             "runtime",
         ],
         never: &["pingora::", "saphyr"],

@@ -77,16 +77,9 @@ impl Caller {
         if self.bypassed {
             return Ok(Vec::new());
         }
-        ruleset.charges(route, facts, resolved, hasher).map_err(|missing| Answer::of_missing(missing.part))
-    }
-}
-
-impl Answer {
-    /// What a request is answered that lacks `part` of a key.
-    pub fn of_missing(part: &KeyPart) -> Self {
-        match part {
-            KeyPart::Customer => Self::CredentialMissing,
-            part => Self::KeyMissing(part.describe()),
-        }
+        ruleset.charges(route, facts, resolved, hasher).map_err(|missing| match missing.part {
+            KeyPart::Customer => Answer::CredentialMissing,
+            part => Answer::KeyMissing(part.describe()),
+        })
     }
 }

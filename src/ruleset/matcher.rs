@@ -6,6 +6,7 @@
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::fmt;
 
 use crate::ruleset::access::{Access, Bypass};
 use crate::ruleset::denied::Denied;
@@ -169,9 +170,10 @@ impl Matcher {
     /// Why a request cannot take the route `id`; `None` if it can.
     pub fn mismatch(&self, id: RouteId, facts: &Facts<'_>) -> Option<Mismatch<'_>> {
         let route = self.route(id);
+        let beside = beside_host(route, facts);
         match route.hosts.is_empty() || route.hosts.iter().any(|host| host.matches(facts.host)) {
-            true => beside_host(route, facts),
-            false => Some(Mismatch::Host(&route.hosts)),
+            true => beside,
+            false => Some(Mismatch::Host { hosts: &route.hosts, otherwise: beside.is_none() }),
         }
     }
 }
@@ -195,13 +197,36 @@ impl Candidates {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch<'r> {
     /// It asks for another host than these.
-    Host(&'r [HostPattern]),
+    Host {
+        /// The hosts of the route.
+        hosts: &'r [HostPattern],
+        /// Whether it has everything else.
+        otherwise: bool,
+    },
     /// It asks for another path.
     Path(&'r str),
     /// It has another method than these.
     Method(&'r [String]),
     /// It lacks this header field, or the field has another value.
     Header(&'r HeaderMatch),
+}
+
+impl fmt::Display for Mismatch<'_> {
+    /// `the method is not GET or POST`; shows no value of a header field.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host { hosts, .. } => {
+                let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+                write!(f, "the host is not {}", hosts.join(" or "))
+            }
+            Self::Path(pattern) => write!(f, "the path is not {pattern}"),
+            Self::Method(methods) => write!(f, "the method is not {}", methods.join(" or ")),
+            Self::Header(HeaderMatch { name, value: None }) => write!(f, "the header {name} is not there"),
+            Self::Header(HeaderMatch { name, value: Some(_) }) => {
+                write!(f, "the header {name} does not have the value that is asked for")
+            }
+        }
+    }
 }
 
 /// The first thing but the host, which the index has looked at, that a request lacks.

@@ -21,6 +21,7 @@ mod credentials;
 mod customers;
 mod denials;
 mod edges;
+mod explain;
 mod forwarding;
 mod operators;
 mod passing;
