@@ -96,8 +96,19 @@ fn together(mut problems: Problems, others: Problems, file: &str) -> Problems {
     problems
 }
 
-/// Refuses other addresses than those in force.
-fn refuse_addresses(file: &str, in_force: &Server, wanted: &Server) -> Result<(), Problems> {
+/// An address, or several, that cannot change while a gateway runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangedAddress {
+    /// Where it stands.
+    pub path: &'static str,
+    /// What there was.
+    pub before: String,
+    /// What is wanted.
+    pub after: String,
+}
+
+/// What keeps a gateway that runs with `in_force` from taking up a configuration with `wanted`.
+pub fn changed_addresses(in_force: &Server, wanted: &Server) -> Vec<ChangedAddress> {
     let listed = |addresses: &[SocketAddr]| {
         let mut addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         addresses.sort_unstable();
@@ -107,13 +118,20 @@ fn refuse_addresses(file: &str, in_force: &Server, wanted: &Server) -> Result<()
         ("listeners", listed(&in_force.listeners), listed(&wanted.listeners)),
         ("admin.address", in_force.admin.to_string(), wanted.admin.to_string()),
     ];
-    let changed = pairs.into_iter().filter(|(_, in_force, wanted)| in_force != wanted);
+    let changed = pairs.into_iter().filter(|(_, before, after)| before != after);
+    changed.map(|(path, before, after)| ChangedAddress { path, before, after }).collect()
+}
+
+/// Refuses other addresses than those in force.
+fn refuse_addresses(file: &str, in_force: &Server, wanted: &Server) -> Result<(), Problems> {
+    let changed = changed_addresses(in_force, wanted);
     let errors: Vec<Problem> = changed
-        .map(|(path, in_force, wanted)| {
+        .into_iter()
+        .map(|ChangedAddress { path, before, after }| {
             let place = Place { file: file.into(), mark: None, path: path.to_owned() };
             Problem::error(place, "cannot change while tollgate runs")
-                .found(wanted)
-                .expected(format!("{in_force}, as at the start"))
+                .found(after)
+                .expected(format!("{before}, as at the start"))
                 .hint("restart tollgate for other addresses; nothing of this file is in force before")
         })
         .collect();
