@@ -33,6 +33,7 @@ mod server;
 mod spec;
 mod store;
 mod suggest;
+mod suspicious;
 mod terms;
 mod upstreams;
 mod values;
