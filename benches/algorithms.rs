@@ -9,10 +9,12 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion};
 use hashbrown::HashTable;
 use parking_lot::Mutex;
-use tollgate::algorithm::{Charge, Manner, Rule, RuleRef};
+use tollgate::algorithm::Rule;
+use tollgate::charge::{Charge, Manner, Mode, RuleRef};
 use tollgate::clock::{Clock, SystemClock};
 use tollgate::config::{self, LimitSpec as Configured};
-use tollgate::store::{Binding, LimitSpec, LocalStore};
+use tollgate::store::local::Binding;
+use tollgate::store::{LimitSpec, LocalStore};
 use tollgate::units::LimitKey;
 
 mod shared;
@@ -35,6 +37,7 @@ impl InStore {
         let spec = LimitSpec {
             name: &limit.name,
             algorithm: limit.algorithm,
+            mode: Mode::Sticky,
             key: 0,
             afresh: false,
             rules: &rules,
@@ -47,8 +50,7 @@ impl InStore {
 
 impl Subject for InStore {
     fn decide(&self, key: u64) -> bool {
-        let charge =
-            Charge { limit: 0, rule: RuleRef::Listed(0), key: shared::limit_key(key), cost: 1, manner: Manner::USUAL };
+        let charge = Charge::new(0, RuleRef::Listed(0), shared::limit_key(key), 1, Manner::USUAL);
         self.store.charge(&self.binding, &mut [charge], self.clock.now())[0].decision.is_admitted()
     }
 }

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use tollgate::algorithm::{AlgorithmName, Arguments, Charge, Manner, RuleRef, Value};
+use tollgate::algorithm::{AlgorithmName, Arguments, Value};
+use tollgate::charge::{Charge, Manner, Mode, RuleRef};
 use tollgate::clock::{Clock, SystemClock};
-use tollgate::store::{Binding, LimitSpec, LocalStore};
+use tollgate::store::local::Binding;
+use tollgate::store::{LimitSpec, LocalStore};
 use tollgate::units::{Nanos, Rate};
 
 mod shared;
@@ -40,6 +42,7 @@ impl Tollgate {
         let spec = LimitSpec {
             name: "bench",
             algorithm: AlgorithmName::Gcra,
+            mode: Mode::Sticky,
             key: 0,
             afresh: false,
             rules: &rules,
@@ -52,8 +55,7 @@ impl Tollgate {
 
 impl Subject for Tollgate {
     fn decide(&self, key: u64) -> bool {
-        let charge =
-            Charge { limit: 0, rule: RuleRef::Listed(0), key: shared::limit_key(key), cost: 1, manner: Manner::USUAL };
+        let charge = Charge::new(0, RuleRef::Listed(0), shared::limit_key(key), 1, Manner::USUAL);
         self.store.charge(&self.binding, &mut [charge], self.clock.now())[0].decision.is_admitted()
     }
 }

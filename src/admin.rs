@@ -15,7 +15,9 @@ pub use readiness::Readiness;
 use reloads::Reloads;
 
 use crate::proxy::Gateway;
-use crate::telemetry::{TableUsage, Telemetry};
+use crate::store::SharedStore;
+use crate::store::shared::Report;
+use crate::telemetry::{StoreUsage, TableUsage, Telemetry};
 use crate::units::Nanos;
 
 /// Answers on the admin listener.
@@ -112,6 +114,11 @@ impl Admin {
                 ],
             });
         }
+        if let Some(shared) = self.gateway.store.shared() {
+            let Report { breaker, nodes, healed, overshoot } = shared.report();
+            let breaker = breaker.as_str();
+            self.telemetry.set_store_usage(&StoreUsage { breaker, nodes, healed, overshoot });
+        }
         for pool in &live.pools {
             self.telemetry.set_upstream_health(&pool.upstream.name, pool.healthy());
         }
@@ -149,8 +156,22 @@ impl Admin {
             "limits": limits.collect::<Vec<_>>(),
             "upstreams": upstreams.collect::<Vec<_>>(),
             "credentials": live.directory.credentials(),
-            "store": { "tables": self.gateway.store.tables() },
+            "store": self.store(),
         })
+    }
+
+    fn store(&self) -> serde_json::Value {
+        let store = &self.gateway.store;
+        match store.shared().map(SharedStore::report) {
+            Some(Report { breaker, nodes, healed, overshoot }) => serde_json::json!({
+                "tables": store.tables(),
+                "breaker": breaker.as_str(),
+                "nodes": nodes,
+                "healed": healed,
+                "overshoot_tokens": overshoot,
+            }),
+            None => serde_json::json!({ "tables": store.tables() }),
+        }
     }
 }
 

@@ -9,9 +9,8 @@
 #![deny(clippy::arithmetic_side_effects, clippy::float_arithmetic, clippy::as_conversions)]
 
 use std::fmt::Debug;
-use std::sync::Arc;
 
-use crate::units::{Cost, LimitKey, Nanos};
+use crate::units::{Cost, Nanos};
 
 pub mod arguments;
 pub mod calendar;
@@ -452,60 +451,3 @@ macro_rules! define_rule {
     };
 }
 for_each_algorithm!(define_rule);
-
-// === what passes between ruleset and store ===
-
-/// One limit's part in a request: `cost` tokens from the bucket `key`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Charge {
-    /// The limit's position in the ruleset.
-    pub limit: usize,
-    /// The parameters that apply.
-    pub rule: RuleRef,
-    /// Which bucket.
-    pub key: LimitKey,
-    /// How many tokens.
-    pub cost: Cost,
-    /// What the limit does with the request.
-    pub manner: Manner,
-}
-
-/// The parameters that a charge goes by.
-#[derive(Clone, Debug, PartialEq)]
-pub enum RuleRef {
-    /// Those at this position among the limit's, which are the same for all customers of a plan.
-    Listed(usize),
-    /// Those of one customer.
-    Own(Arc<Rule>),
-}
-
-/// What a limit does with a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Manner {
-    /// Whether a denial by this limit denies the request. Off for limits that watch, mark or divert: those are charged
-    /// when the request is admitted by the others and they would admit it too.
-    pub binds: bool,
-    /// Whether an admitted request takes its tokens; otherwise the limit is only asked whether it would admit it.
-    pub takes: bool,
-    /// Whether a denied request takes its tokens too, below what there is.
-    pub counts_denied: bool,
-}
-
-impl Manner {
-    /// Denies what is over the limit, and takes tokens from what is not.
-    pub const USUAL: Self = Self { binds: true, takes: true, counts_denied: false };
-    /// Asks what would become of a request, and changes nothing.
-    pub const ASKS: Self = Self { binds: false, takes: false, counts_denied: false };
-}
-
-/// What came of a batch of charges, in its order. Most requests are under few limits.
-pub type AllCharged = smallvec::SmallVec<[Charged; 2]>;
-
-/// What came of a charge.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Charged {
-    /// What this limit says of the request. If any limit of the request denies, none has been charged.
-    pub decision: Decision,
-    /// Where the key stands afterwards.
-    pub headroom: Headroom,
-}

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use crate::charge::Mode;
 use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::{Access, AccessLog, Bypass, ClientAddress, Dialects, Matcher, RequestHead, Ruleset};
 
@@ -30,6 +31,7 @@ mod read;
 mod routes;
 pub mod scalar;
 mod server;
+mod sharing;
 mod spec;
 mod store;
 mod suggest;
@@ -46,7 +48,7 @@ pub use overrides::Overrides;
 pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
 pub use server::Server;
 pub use spec::{LimitSpec, PlanSpec};
-pub use store::{NamedFile, RedisServer, Secret};
+pub use store::{NamedFile, RedisServers, RedisStore, RedisTls, Secret};
 pub use suggest::nearest;
 
 use customers::Customers;
@@ -81,6 +83,8 @@ pub struct Loaded {
     pub ruleset: Ruleset,
     /// Where tollgate listens.
     pub server: Server,
+    /// Where what is shared is kept, if that is said.
+    pub store: Option<RedisStore>,
     /// Where it is written who the customers are, if there are any.
     pub directory: Option<DirectorySource>,
     /// What reads the rows of that directory.
@@ -147,7 +151,7 @@ pub fn load_customer_files(
     // a misspelt `plans` is no reason to blame the customers
     top.get("plans")?;
     let outline = customers::outline(&top);
-    let setting = Setting::Gateway { customers: true, tokens: outline.tokens };
+    let setting = Setting::Gateway { customers: true, tokens: outline.tokens, store: true };
     let plans = limits::read_plans(&top, setting);
     let Customers { directory, jwks, .. } = customers::read(&top, &plans, store::read(&top).as_ref())??;
     if findings.has_errors() {
@@ -198,7 +202,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let client_address = top.get_or("client_address", ClientAddress::default(), server::client_address);
     let (upstream_names, upstreams) = upstreams::read(top);
     let outline = customers::outline(top);
-    let setting = Setting::Gateway { customers: outline.customers, tokens: outline.tokens };
+    let setting = Setting::Gateway { customers: outline.customers, tokens: outline.tokens, store: top.has("store") };
     let plans = limits::read_plans(top, setting);
     let store = store::read(top);
     let customers = customers::read(top, &plans, store.as_ref());
@@ -224,10 +228,15 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         Some(Customers { rules, directory, jwks }) => (Some(rules), directory, jwks),
         None => (None, None, None),
     };
-    if let Some(field) = top.get("store").filter(|_| !matches!(directory, Some(DirectorySource::Redis(_)))) {
-        field.warn("nothing is kept there: no `customers.directory` names a Redis hash", None);
-    }
     let limits = candidate::join(limits.into_iter().collect::<Option<Vec<Checked>>>()?, &mut routes)?;
+    let uses_store =
+        limits.iter().any(|limit| limit.mode != Mode::Sticky) || matches!(directory, Some(DirectorySource::Redis(_)));
+    if let Some(field) = top.get("store").filter(|_| !uses_store) {
+        field.warn(
+            "nothing is kept there: no limit is `mode: shared`, and no `customers.directory` names a Redis hash",
+            None,
+        );
+    }
     let ruleset = Ruleset {
         matcher: Matcher::new(routes),
         marks: marks(&limits),
@@ -243,7 +252,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         access_log: access_log?,
         request_head: request_head?,
     };
-    Some(Loaded { ruleset, server: server?, directory, overrides, jwks, warnings: Vec::new() })
+    Some(Loaded { ruleset, server: server?, store: store?, directory, overrides, jwks, warnings: Vec::new() })
 }
 
 /// The headers that limits mark requests with, each once.

@@ -2,10 +2,12 @@
 
 pub mod admin;
 pub mod algorithm;
+pub mod charge;
 pub mod cli;
 pub mod clock;
 pub mod config;
 pub mod customers;
+pub mod dial;
 pub mod files;
 pub mod proxy;
 pub mod ruleset;

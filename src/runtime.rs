@@ -25,7 +25,8 @@ use crate::proxy::connection::Edge;
 use crate::proxy::live::Live;
 use crate::proxy::{Gateway, Shared};
 use crate::ruleset::key::KeyHasher;
-use crate::store::{LocalStore, Store};
+use crate::store::shared::Observer;
+use crate::store::{SharedStore, Store};
 use crate::telemetry::Telemetry;
 
 /// What a gateway is made of.
@@ -75,7 +76,7 @@ pub struct Prepared {
 /// Does everything that can fail.
 pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let Setup { parts, origin, sample } = setup;
-    let Parts { listeners: clients, admin: operators, rules, warnings } = parts;
+    let Parts { listeners: clients, admin: operators, rules, store, warnings } = parts;
     let fails = |address| move |error| StartError::Bind { address, error };
     for address in clients.iter().chain([&operators]).chain(&sample) {
         listen::probe(*address).map_err(fails(*address))?;
@@ -92,14 +93,21 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let sample = sample.map(|address| listen::exclusive(address).map_err(fails(address))).transpose()?;
     let telemetry = Telemetry::new()?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let store = Arc::new(Store::Local(LocalStore::new()));
+    let secret = store.as_ref().and_then(|settings| settings.key_secret.clone());
+    // the proxies ask, and what goes on beside them
+    let shared = store.map(|settings| {
+        let telemetry = telemetry.clone();
+        let told: Observer = Box::new(move |op, result, took| telemetry.store_called(op, result.as_str(), took));
+        SharedStore::new(settings, cores.saturating_add(1), Arc::clone(&clock), told)
+    });
+    let store = Arc::new(Store::new(shared));
     let live = Live::new(rules, None, &store, &telemetry);
     telemetry.reload_applied(&live.hash, clock.now());
     let gateway = Gateway::new(Shared {
         live: ArcSwap::from_pointee(live),
         store,
         clock,
-        hasher: KeyHasher::new(&rand::random()),
+        hasher: KeyHasher::new(&rand::random()).with_secret(secret.as_ref().map_or(&[], |secret| secret.seed())),
         active: Arc::default(),
     });
     let announcement = Announcement { clients, operators };

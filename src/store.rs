@@ -5,11 +5,19 @@
 
 pub mod local;
 pub mod redis;
+pub mod shared;
 
-pub use local::{Binding, LocalStore};
+mod together;
 
-use crate::algorithm::{AlgorithmName, AllCharged, Charge, Completion, Rule};
+pub use local::LocalStore;
+pub use shared::{SharedLimit, SharedStore};
+
+use smallvec::SmallVec;
+
+use crate::algorithm::{AlgorithmName, Completion, Rule};
+use crate::charge::{AllCharged, Charge, Mode, Source, Taken};
 use crate::units::Nanos;
+use together::Together;
 
 /// A limit as a store has to know it. Its states belong to `name`, `algorithm` and `key`: a limit that comes back with
 /// other rules finds them again.
@@ -19,6 +27,8 @@ pub struct LimitSpec<'a> {
     pub name: &'a str,
     /// Its algorithm.
     pub algorithm: AlgorithmName,
+    /// Whose its states are.
+    pub mode: Mode,
     /// What its keys are made of: keys of another kind mean somebody else.
     pub key: u64,
     /// Whether states that it left are forgotten.
@@ -46,74 +56,151 @@ pub struct Usage {
     pub overflowed: u64,
 }
 
-/// The stores there are.
+/// The limits of one ruleset, as the store knows them.
 #[derive(Debug)]
-pub enum Store {
-    /// In this process's memory.
-    Local(LocalStore),
+pub struct Binding {
+    /// All limits; of those that nodes share, what is kept while Redis is away.
+    local: local::Binding,
+    /// Those that nodes share, at their positions.
+    shared: Vec<Option<SharedLimit>>,
+}
+
+/// What came of a batch of charges.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Receipt {
+    /// For each charge.
+    pub charged: AllCharged,
+    /// Where it was decided.
+    pub source: Source,
+    /// The position of a charge whose limit lets nothing pass while Redis is away, if that is why nothing was charged.
+    pub refused: Option<usize>,
+}
+
+/// Where states are kept: in this process's memory, and in Redis those that nodes share.
+#[derive(Debug, Default)]
+pub struct Store {
+    local: LocalStore,
+    shared: Option<SharedStore>,
 }
 
 impl Store {
+    /// An empty store. Without a place that nodes share, every limit is this node's own.
+    pub fn new(shared: Option<SharedStore>) -> Self {
+        Self { local: LocalStore::new(), shared }
+    }
+
+    /// What is kept in Redis, if anything is.
+    pub const fn shared(&self) -> Option<&SharedStore> {
+        self.shared.as_ref()
+    }
+
     /// Makes `limits` known; charges refer to them by their position. States of limits that were known before stay.
     ///
     /// States of limits that no binding knows any more are kept until they are as good as new, in case the limit comes
     /// back; those of a bounded number of limits.
     pub fn bind(&self, limits: &[LimitSpec<'_>]) -> Binding {
-        match self {
-            Self::Local(store) => store.bind(limits),
-        }
+        let shared = |spec| self.shared.as_ref().and_then(|_| SharedStore::limit(spec));
+        Binding { local: self.local.bind(limits), shared: limits.iter().map(shared).collect() }
     }
 
-    /// Charges every entry of `batch` or none: none if any limit that binds denies. See [`crate::algorithm::Manner`] for
-    /// those that go by other rules. Answers in the order of `batch`, in which no limit may appear twice, and leaves in it
-    /// the keys that were charged: a new key for which there is no room is charged to a common bucket, and has to be
+    /// Charges every entry of `batch` or none: none if any limit that binds denies. See [`crate::charge::Manner`] for
+    /// those that go by other rules. Answers in the order of `batch`, in which no limit may appear twice, and notes in it
+    /// where each was charged: a new key for which there is no room is charged to a common bucket, and has to be
     /// given back there.
-    pub async fn charge(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> AllCharged {
-        match self {
-            Self::Local(store) => store.charge(binding, batch, now),
+    ///
+    /// A future that is dropped before it is ready has charged nothing, or gives it back.
+    pub async fn charge(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Receipt {
+        match &self.shared {
+            Some(shared) if batch.iter().any(|charge| binding.is_shared(charge)) => {
+                Together { store: self, shared, binding, now }.charge(batch).await
+            }
+            _ => {
+                let charged = self.local.charge(&binding.local, batch, now);
+                Receipt { charged, source: Source::Local, refused: None }
+            }
         }
     }
 
     /// Takes back charges, as far as the algorithms allow. Beside each stands when its key was going to be whole again,
     /// as [`crate::algorithm::Headroom::until_full`] told right after the charge.
     pub fn refund(&self, binding: &Binding, batch: &[(Charge, Nanos)], now: Nanos) {
-        match self {
-            Self::Local(store) => store.refund(binding, batch, now),
+        let mut local: SmallVec<[(Charge, Nanos); 4]> = SmallVec::new();
+        for (charge, full_at) in batch {
+            match self.place(binding, charge) {
+                Place::Local(charge) => local.push((charge, *full_at)),
+                Place::Shared(shared, limit) => shared.refund(limit, charge, *full_at),
+                Place::Nowhere => {}
+            }
         }
+        self.local.refund(&binding.local, &local, now);
     }
 
     /// Charges whatever the limits say, each by itself: of a request that was admitted before its cost was known.
     pub fn debit(&self, binding: &Binding, batch: &[Charge], now: Nanos) {
-        match self {
-            Self::Local(store) => store.debit(binding, batch, now),
+        let mut local: SmallVec<[Charge; 4]> = SmallVec::new();
+        for charge in batch {
+            match self.place(binding, charge) {
+                Place::Local(in_memory) => local.push(Charge { cost: charge.cost, ..in_memory }),
+                Place::Shared(shared, limit) => shared.debit(limit, charge),
+                Place::Nowhere => {}
+            }
         }
+        self.local.debit(&binding.local, &local, now);
     }
 
     /// A request whose batch was charged has ended: gives back what limits hold while a request runs.
     pub fn complete(&self, binding: &Binding, batch: &[Charge], end: Completion, now: Nanos) {
-        match self {
-            Self::Local(store) => store.complete(binding, batch, end, now),
+        let mut local: SmallVec<[Charge; 4]> = SmallVec::new();
+        for charge in batch {
+            match self.place(binding, charge) {
+                Place::Local(charge) => local.push(charge),
+                Place::Shared(shared, limit) => shared.complete(limit, charge),
+                Place::Nowhere => {}
+            }
+        }
+        self.local.complete(&binding.local, &local, end, now);
+    }
+
+    /// Where a charge was taken.
+    fn place<'a>(&'a self, binding: &'a Binding, charge: &Charge) -> Place<'a> {
+        match (charge.taken, &self.shared, binding.shared(charge)) {
+            (Taken::Nowhere, _, _) => Place::Nowhere,
+            (Taken::Fallback { key, cost }, _, _) => Place::Local(Charge { key, cost, ..charge.clone() }),
+            (_, Some(shared), Some(limit)) => Place::Shared(shared, limit),
+            _ => Place::Local(charge.clone()),
         }
     }
 
     /// Forgets keys that are as good as new, in the `part`-th of `parts` equal parts of the store.
     pub fn sweep(&self, part: usize, parts: usize, now: Nanos) {
-        match self {
-            Self::Local(store) => store.sweep(part, parts, now),
-        }
+        self.local.sweep(part, parts, now);
     }
 
     /// How full the tables of `binding` are, in the order of its limits.
     pub fn usage(&self, binding: &Binding) -> Vec<Usage> {
-        match self {
-            Self::Local(store) => store.usage(binding),
-        }
+        self.local.usage(&binding.local)
     }
 
     /// How many tables there are, those included that are kept for limits that may come back.
     pub fn tables(&self) -> usize {
-        match self {
-            Self::Local(store) => store.tables(),
-        }
+        self.local.tables()
+    }
+}
+
+/// See [`Store::place`].
+enum Place<'a> {
+    Local(Charge),
+    Shared(&'a SharedStore, &'a SharedLimit),
+    Nowhere,
+}
+
+impl Binding {
+    /// The shared side of a charge's limit, where it has one.
+    fn shared(&self, charge: &Charge) -> Option<&SharedLimit> {
+        self.shared.get(charge.limit)?.as_ref()
+    }
+
+    fn is_shared(&self, charge: &Charge) -> bool {
+        self.shared(charge).is_some()
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use prometheus::core::Collector;
 use prometheus::{
-    Gauge, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Gauge, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 use names::Name;
@@ -44,6 +44,10 @@ pub struct Telemetry {
     limit_keys_evicted: IntCounterVec,
     store_requests: IntCounterVec,
     store_duration: HistogramVec,
+    breaker_state: IntGaugeVec,
+    states_healed: IntCounter,
+    overshoot: IntCounterVec,
+    cluster_members: IntGauge,
     upstream_healthy: IntGaugeVec,
     /// Reloads that came into force or were refused.
     reloads: IntCounterVec,
@@ -65,6 +69,19 @@ pub struct TableUsage<'a> {
     pub max_keys: u64,
     /// Keys forgotten so far, by reason.
     pub evicted: [(&'static str, u64); 3],
+}
+
+/// How what nodes share stands, as shown at a scrape.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreUsage {
+    /// What the breaker is.
+    pub breaker: &'static str,
+    /// The nodes there are.
+    pub nodes: u64,
+    /// States that were set right so far.
+    pub healed: u64,
+    /// Tokens admitted so far in outages that were not there afterwards.
+    pub overshoot: u64,
 }
 
 impl Telemetry {
@@ -92,6 +109,10 @@ impl Telemetry {
             limit_keys_evicted: counter(&registry, &names::LIMIT_KEYS_EVICTED)?,
             store_requests: counter(&registry, &names::STORE_REQUESTS)?,
             store_duration: histogram(&registry, &names::STORE_REQUEST_DURATION, names::STORE_SECONDS)?,
+            breaker_state: gauge(&registry, &names::STORE_BREAKER_STATE)?,
+            states_healed: registered(&registry, IntCounter::with_opts(opts(&names::STORE_STATES_HEALED))?)?,
+            overshoot: counter(&registry, &names::LIMIT_OVERSHOOT)?,
+            cluster_members: registered(&registry, IntGauge::with_opts(opts(&names::CLUSTER_MEMBERS))?)?,
             upstream_healthy: gauge(&registry, &names::UPSTREAM_NODES_HEALTHY)?,
             reloads: counter(&registry, &names::CONFIG_RELOADS)?,
             last_reload_successful: registered(
@@ -190,6 +211,17 @@ impl Telemetry {
     pub fn store_called(&self, op: &str, result: &str, took: Nanos) {
         self.store_requests.with_label_values(&[op, result]).inc();
         self.store_duration.with_label_values(&[op]).observe(took.as_secs_f64());
+    }
+
+    /// How what nodes share stands, to be called before [`Telemetry::render`].
+    pub fn set_store_usage(&self, usage: &StoreUsage) {
+        for state in ["closed", "open", "half_open"] {
+            self.breaker_state.with_label_values(&[state]).set(i64::from(usage.breaker == state));
+        }
+        self.states_healed.inc_by(usage.healed.saturating_sub(self.states_healed.get()));
+        let overshoot = self.overshoot.with_label_values(&["outage"]);
+        overshoot.inc_by(usage.overshoot.saturating_sub(overshoot.get()));
+        self.cluster_members.set(i64::try_from(usage.nodes).unwrap_or(i64::MAX));
     }
 
     /// How many nodes of an upstream are healthy, to be called before [`Telemetry::render`].

@@ -5,13 +5,14 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
-use tollgate::algorithm::{Charge, RuleRef};
+use tollgate::charge::{Charge, Mode, RuleRef};
 use tollgate::config::{self, Loaded};
 use tollgate::customers::Customer;
 use tollgate::customers::directory::{FileDirectory, Format};
 use tollgate::ruleset::key::{Caller, Facts, KeyHasher, Resolved};
 use tollgate::ruleset::limit::{LimitId, OwnTerm};
-use tollgate::store::{Binding, LimitSpec, LocalStore};
+use tollgate::store::local::Binding;
+use tollgate::store::{LimitSpec, LocalStore};
 use tollgate::units::Nanos;
 
 const CONFIG: &str = r#"
@@ -136,6 +137,7 @@ impl Desk {
             .map(|limit| LimitSpec {
                 name: &limit.name,
                 algorithm: limit.algorithm,
+                mode: Mode::Sticky,
                 key: limit.key.kind(),
                 afresh: false,
                 rules: &limit.rules,

@@ -22,11 +22,18 @@ const LAYERS: &[Layer] = &[
     Layer { module: "units", may_use: &[], never: PURE },
     Layer { module: "clock", may_use: &["units"], never: &["tokio::"] },
     Layer { module: "files", may_use: &[], never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"] },
+    // what customers and limits take from Redis comes the same way
+    Layer {
+        module: "dial",
+        may_use: &["units"],
+        never: &["pingora::", "prometheus::", "std::time", "std::fs", "tracing::"],
+    },
     Layer { module: "algorithm", may_use: &["units"], never: PURE },
+    Layer { module: "charge", may_use: &["units", "algorithm"], never: PURE },
     Layer { module: "template", may_use: &[], never: PURE },
     Layer {
         module: "ruleset",
-        may_use: &["units", "algorithm", "template"],
+        may_use: &["units", "algorithm", "charge", "template"],
         never: &[
             "std::time",
             "tokio::",
@@ -41,12 +48,13 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "config",
-        may_use: &["units", "algorithm", "template", "ruleset"],
+        // of the store: which rules can be kept there
+        may_use: &["units", "algorithm", "charge", "template", "ruleset", "store"],
         never: &["pingora::", "tokio::", "std::fs", "std::env", "async fn"],
     },
     Layer {
         module: "customers",
-        may_use: &["units", "clock", "algorithm", "ruleset"],
+        may_use: &["units", "clock", "algorithm", "ruleset", "dial"],
         never: &["pingora::", "prometheus::"],
     },
     Layer {
@@ -54,11 +62,19 @@ const LAYERS: &[Layer] = &[
         may_use: &["units", "algorithm"],
         never: &["pingora::", "tokio::", "async fn", "std::time"],
     },
-    Layer { module: "store", may_use: &["units", "algorithm"], never: &["pingora::", "prometheus::", "std::time"] },
-    Layer { module: "telemetry", may_use: &["units", "algorithm", "ruleset"], never: &["pingora::", "std::time"] },
+    Layer {
+        module: "store",
+        may_use: &["units", "algorithm", "charge", "clock", "dial"],
+        never: &["pingora::", "prometheus::", "std::time"],
+    },
+    Layer {
+        module: "telemetry",
+        may_use: &["units", "algorithm", "charge", "ruleset"],
+        never: &["pingora::", "std::time"],
+    },
     Layer {
         module: "proxy",
-        may_use: &["units", "algorithm", "clock", "template", "ruleset", "customers", "store", "telemetry"],
+        may_use: &["units", "algorithm", "charge", "clock", "template", "ruleset", "customers", "store", "telemetry"],
         never: &["saphyr", "std::fs"],
     },
     Layer {
@@ -81,6 +97,7 @@ const LAYERS: &[Layer] = &[
             "ruleset",
             "config",
             "customers",
+            "dial",
             "simulation",
             "telemetry",
             // what is explained is asked of those who decide

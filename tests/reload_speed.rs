@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tollgate::config;
 use tollgate::proxy::live::{Live, Rules};
-use tollgate::store::{LocalStore, Store};
+use tollgate::store::Store;
 use tollgate::telemetry::Telemetry;
 
 const ROUTES: usize = 10_000;
@@ -50,7 +50,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 #[ignore = "its figures mean something in a release build on an idle machine only"]
 #[expect(clippy::print_stderr, reason = "figures for whoever runs it")]
 fn ten_thousand_routes_and_a_hundred_thousand_parameters_reload_in_half_a_second() {
-    let (store, telemetry) = (Store::Local(LocalStore::new()), Telemetry::new().unwrap());
+    let (store, telemetry) = (Store::default(), Telemetry::new().unwrap());
     let mut before: Option<Live> = None;
     let mut fastest = Duration::MAX;
     for version in 0..5 {

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate::algorithm::{
-    AlgorithmName, Arguments, Charge, Charged, Completion, Decision, Manner, Rule, RuleRef, Value,
-};
-use tollgate::store::{Binding, LimitSpec, LocalStore};
+use tollgate::algorithm::{AlgorithmName, Arguments, Completion, Decision, Rule, Value};
+use tollgate::charge::{Charge, Charged, Manner, Mode, RuleRef};
+use tollgate::store::local::Binding;
+use tollgate::store::{LimitSpec, LocalStore};
 use tollgate::units::{LimitKey, Nanos, Rate};
 
 const START: Nanos = Nanos::from_secs(1_000_000);
@@ -21,11 +21,11 @@ fn gcra(per_second: u64, burst: u64) -> Rule {
 }
 
 fn spec<'a>(name: &'a str, rules: &'a [Rule], max_keys: u64) -> LimitSpec<'a> {
-    LimitSpec { name, algorithm: AlgorithmName::Gcra, key: 0, afresh: false, rules, max_keys }
+    LimitSpec { name, algorithm: AlgorithmName::Gcra, mode: Mode::Sticky, key: 0, afresh: false, rules, max_keys }
 }
 
 fn charge(limit: usize, key: u128) -> Charge {
-    Charge { limit, rule: RuleRef::Listed(0), key: spread(key), cost: 1, manner: Manner::USUAL }
+    Charge::new(limit, RuleRef::Listed(0), spread(key), 1, Manner::USUAL)
 }
 
 /// Keys are hashes: spread small numbers over all 128 bits.

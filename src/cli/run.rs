@@ -55,11 +55,12 @@ pub fn execute(args: &RunArgs) -> Result<(), RunError> {
 }
 
 /// What a configuration and what it names say to a gateway.
-pub(super) fn parts(Source { loaded, directory, tokens, text }: Source) -> Parts {
+pub(super) fn parts(Source { loaded, directory, tokens, store, text }: Source) -> Parts {
     Parts {
         listeners: loaded.server.listeners,
         admin: loaded.server.admin,
         rules: Rules { ruleset: loaded.ruleset, directory, tokens, hash: hash(&text) },
+        store,
         warnings: loaded.warnings.iter().map(ToString::to_string).collect(),
     }
 }

@@ -1,10 +1,12 @@
 //! `candidate` of a limit: parameters that are tried out beside the limit's own.
 
 use crate::algorithm::AlgorithmName;
+use crate::charge::Mode;
 use crate::config::limits::{Checked, Setting};
 use crate::config::names::Names;
 use crate::config::parameters::Parameters;
 use crate::config::read::Field;
+use crate::config::sharing;
 use crate::config::terms::{AllTerms, LimitTerms};
 use crate::ruleset::limit::{Limit, LimitId, OverLimit};
 use crate::ruleset::matcher::Route;
@@ -19,7 +21,7 @@ pub(super) struct Candidate {
 /// unless it has its own. Nothing else is taken over: a candidate is a whole set of parameters.
 pub(super) fn read<'a>(
     field: &Field<'a>,
-    live: AlgorithmName,
+    (live, mode): (AlgorithmName, Mode),
     max_wait: Option<&Field<'a>>,
     (plans, setting): (&Names, Setting),
 ) -> Option<Candidate> {
@@ -34,6 +36,7 @@ pub(super) fn read<'a>(
     }
     let limit = LimitTerms { limit: field, algorithm, base: &base, plans, setting };
     let terms = limit.compile(&limit.named(&section)?)?;
+    sharing::check(field, mode, &terms.rules)?;
     Some(Candidate { algorithm, terms })
 }
 

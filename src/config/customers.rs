@@ -5,7 +5,7 @@ use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::scalar::Misfit;
-use crate::config::store::{NamedFile, RedisServer, named_file};
+use crate::config::store::{NamedFile, RedisStore, named_file};
 use crate::ruleset::{CustomerRules, PlanId, UnknownCredential};
 use crate::units::Nanos;
 
@@ -30,11 +30,9 @@ impl DirectorySource {
     }
 }
 
-/// A hash of a Redis server, and how its answers are remembered.
+/// A hash in the store, and how its answers are remembered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisHash {
-    /// The server.
-    pub server: RedisServer,
     /// The key of the hash.
     pub key: String,
     /// How long an answer is good for.
@@ -46,11 +44,6 @@ pub struct RedisHash {
 }
 
 impl RedisHash {
-    /// The same, wherever the password's file is named.
-    pub fn without_file(&self) -> Self {
-        Self { server: RedisServer { password_file: None, ..self.server.clone() }, ..self.clone() }
-    }
-
     /// How long an answer is good for where the configuration says nothing.
     pub const DEFAULT_TTL: Nanos = Nanos::from_secs(60);
     /// The same of an answer that nobody has the credential.
@@ -85,7 +78,7 @@ pub(super) fn outline(top: &Section<'_>) -> Outline {
 /// Reads `customers:`; the inner `None` if it is absent.
 ///
 /// `store` is what `store:` says, read before.
-pub(super) fn read(top: &Section<'_>, plans: &Names, store: Option<&Option<RedisServer>>) -> Option<Option<Customers>> {
+pub(super) fn read(top: &Section<'_>, plans: &Names, store: Option<&Option<RedisStore>>) -> Option<Option<Customers>> {
     top.get_with("customers", |field| {
         if let Some(redis) =
             field.mapping_if().and_then(|customers| customers.get("directory")?.mapping_if()?.get("redis"))
@@ -96,16 +89,16 @@ pub(super) fn read(top: &Section<'_>, plans: &Names, store: Option<&Option<Redis
                     .expected("`store: {redis: \"redis://127.0.0.1:6379/0\"}` at the top of the file"),
             );
         }
-        customers(field, plans, store.and_then(Option::as_ref))
+        customers(field, plans)
     })
 }
 
-fn customers(field: &Field<'_>, plans: &Names, store: Option<&RedisServer>) -> Option<Customers> {
+fn customers(field: &Field<'_>, plans: &Names) -> Option<Customers> {
     let section = field.section(&["identify", "directory", "anonymous", "unknown"], &[])?;
     let identify = section.required("identify", "where credentials are, like `[{header: x-api-key}, {bearer: true}]`");
     let directory = match identify.as_ref().is_none_or(identify::needs_directory) {
-        true => section.required("directory", DIRECTORY).and_then(|field| directory(&field, store)).map(Some),
-        false => section.get_with("directory", |field| directory(field, store)),
+        true => section.required("directory", DIRECTORY).and_then(|field| directory(&field)).map(Some),
+        false => section.get_with("directory", directory),
     };
     let sources = identify.and_then(|field| identify::read(&field, plans));
     let anonymous = section.get_with("anonymous", |field| anonymous(field, plans));
@@ -117,7 +110,7 @@ fn customers(field: &Field<'_>, plans: &Names, store: Option<&RedisServer>) -> O
     Some(Customers { rules, directory: directory?, jwks })
 }
 
-fn directory(field: &Field<'_>, store: Option<&RedisServer>) -> Option<DirectorySource> {
+fn directory(field: &Field<'_>) -> Option<DirectorySource> {
     const OPTIONS: [&str; 3] = ["ttl", "negative_ttl", "max_cached"];
     let section = field.section(&["file", "redis", "ttl", "negative_ttl", "max_cached"], &[])?;
     match (section.get("file"), section.get("redis")) {
@@ -127,13 +120,13 @@ fn directory(field: &Field<'_>, store: Option<&RedisServer>) -> Option<Directory
             }
             named_file(&file, "the name of a CSV or YAML file").map(DirectorySource::File)
         }
-        (None, Some(hash)) => redis(&hash, &section, store).map(DirectorySource::Redis),
+        (None, Some(hash)) => redis(&hash, &section).map(DirectorySource::Redis),
         (None, None) if ["file", "redis"].iter().any(|key| section.is_misspelt(key)) => None,
         _ => field.fail(Problem::error(field.place(), "does not name one directory").expected(DIRECTORY)),
     }
 }
 
-fn redis(hash: &Field<'_>, section: &Section<'_>, store: Option<&RedisServer>) -> Option<RedisHash> {
+fn redis(hash: &Field<'_>, section: &Section<'_>) -> Option<RedisHash> {
     let key = hash.parsed("the key of a Redis hash", |text| match text.is_empty() {
         true => Err(Misfit { message: "is empty".to_owned(), hint: None }),
         false => Ok(text.to_owned()),
@@ -143,13 +136,7 @@ fn redis(hash: &Field<'_>, section: &Section<'_>, store: Option<&RedisServer>) -
     let max_cached = section.get_or("max_cached", RedisHash::DEFAULT_MAX_CACHED, |field| {
         field.whole(1..=100_000_000).and_then(|number| usize::try_from(number).ok())
     });
-    Some(RedisHash {
-        server: store?.clone(),
-        key: key?,
-        ttl: ttl?,
-        negative_ttl: negative_ttl?,
-        max_cached: max_cached?,
-    })
+    Some(RedisHash { key: key?, ttl: ttl?, negative_ttl: negative_ttl?, max_cached: max_cached? })
 }
 
 fn anonymous(field: &Field<'_>, plans: &Names) -> Option<PlanId> {

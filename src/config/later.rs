@@ -4,7 +4,4 @@
 
 pub(super) const TOP: &[&str] = &["cluster", "state"];
 pub(super) const LISTENER: &[&str] = &["tls"];
-pub(super) const STORE: &[&str] = &["tls"];
-pub(super) const LIMIT: &[&str] = &["consistency", "strict", "on_store_down"];
-pub(super) const MODE: &[&str] = &["shared"];
 pub(super) const ROUTE: &[&str] = &["sticky_by"];

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::algorithm::{AlgorithmName, Arguments, MAX_WAIT, Rule};
+use crate::charge::Mode;
 use crate::config::candidate::{self, Candidate};
 use crate::config::names::Names;
 use crate::config::parameters::Parameters;
@@ -10,17 +11,20 @@ use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::spec::{LimitSpec, PlanSpec};
 use crate::config::terms::{AllTerms, Asks, LimitTerms, NamedPlan};
-use crate::config::{cost, key, later, over_limit, scalar, suspicious, words};
+use crate::config::{cost, key, over_limit, scalar, sharing, suspicious, words};
 use crate::ruleset::cost::{ChargeRule, CostRule};
 use crate::ruleset::key::{Key, KeyPart};
 use crate::ruleset::limit::{Limit, MissingKey, OnChange, OverLimit, Share};
 use crate::units::Cost;
 
 /// What a limit takes besides the parameters of its algorithm.
-const SETTINGS: [&str; 13] = [
+const SETTINGS: [&str; 16] = [
     "algorithm",
     "key",
     "mode",
+    "consistency",
+    "strict",
+    "on_store_down",
     "plans",
     "cost",
     "charge",
@@ -63,6 +67,8 @@ pub(super) enum Setting {
         customers: bool,
         /// Whether any of them have tokens.
         tokens: bool,
+        /// Whether there is a place for what nodes share.
+        store: bool,
     },
 }
 
@@ -160,21 +166,23 @@ impl<'a> Reader<'_, 'a> {
         };
         let known: Vec<&str> =
             SETTINGS.into_iter().chain(algorithm.parameters().iter().map(|parameter| parameter.name)).collect();
-        section.refuse_others(&known, later::LIMIT);
+        section.refuse_others(&known, &[]);
         let mut base = Parameters::read(&section, algorithm);
         let others = self.read_others(&section);
         if let Some(max_wait) = others.max_wait.clone() {
             base.take_max_wait(max_wait);
         }
+        let mode = others.mode?;
         let limit = LimitTerms { limit: self.field, algorithm, base: &base, plans: self.plans, setting: self.setting };
         let named = limit.named(&section)?;
         let terms = limit.compile(&named)?;
+        sharing::check(self.field, mode, &terms.rules)?;
         if let Some((cost, charge)) = &others.cost {
             cost::check(&section, (cost, charge), &terms, &self.plans.all().collect::<Vec<_>>())?;
             suspicious::of_told_costs(&section, (cost, charge), &terms);
         }
         suspicious::of_nobody(&section, &terms, others.enabled);
-        let spec = self.spec(algorithm, &base, &named, others.over_limit.as_ref()?);
+        let spec = self.spec((algorithm, mode), &base, &named, others.over_limit.as_ref()?);
         match (spec.max_wait, terms.rules.iter().any(Rule::reserves)) {
             (Some(_), false) => self.warn_of_idle_delay(),
             (None, true) => self.warn_of_queues(&spec),
@@ -182,8 +190,9 @@ impl<'a> Reader<'_, 'a> {
         }
         self.warn_of_large_states(&terms.rules);
         let setting = (self.plans, self.setting);
+        let live = (algorithm, mode);
         let candidate =
-            section.get_with("candidate", |field| candidate::read(field, algorithm, others.max_wait.as_ref(), setting));
+            section.get_with("candidate", |field| candidate::read(field, live, others.max_wait.as_ref(), setting));
         let largest_cost = others.cost.as_ref().map_or(0, |(cost, charge)| cost::largest(cost, charge));
         let limit = others.limit(self.name, algorithm, terms);
         Some(Checked { spec: Arc::new(spec), limit, candidate: candidate?, largest_cost })
@@ -212,7 +221,7 @@ impl<'a> Reader<'_, 'a> {
             shadow: section.get_or("shadow", false, Field::flag),
             key,
             cost: cost::read(section),
-            mode: section.get_or("mode", (), |field| field.choice(&[("sticky", ())], later::MODE)),
+            mode: sharing::read(section, self.setting),
             missing_key: section.get_or("missing_key", MissingKey::default(), |field| {
                 let words = [("deny", MissingKey::Deny), ("share", MissingKey::Share), ("skip", MissingKey::Skip)];
                 field.choice(&words, &[])
@@ -258,7 +267,7 @@ impl<'a> Reader<'_, 'a> {
 
     fn spec(
         &self,
-        algorithm: AlgorithmName,
+        (algorithm, mode): (AlgorithmName, Mode),
         base: &Parameters<'a>,
         plans: &[NamedPlan<'a>],
         over_limit: &OverLimit,
@@ -278,6 +287,7 @@ impl<'a> Reader<'_, 'a> {
         LimitSpec {
             name: self.name.to_owned(),
             algorithm,
+            mode,
             base: base.arguments.clone(),
             plans: plans.iter().filter_map(plan_spec).collect(),
             max_wait: max_wait.filter(|_| base.arguments.has(MAX_WAIT)),
@@ -323,7 +333,7 @@ struct Others<'a> {
     shadow: Option<bool>,
     enabled: Option<Share>,
     cost: Option<(CostRule, ChargeRule)>,
-    mode: Option<()>,
+    mode: Option<Mode>,
     missing_key: Option<MissingKey>,
     over_limit: Option<OverLimit>,
     max_wait: Option<Field<'a>>,
@@ -333,12 +343,12 @@ struct Others<'a> {
 
 impl Others<'_> {
     fn limit(self, name: &str, algorithm: AlgorithmName, terms: AllTerms) -> Option<Limit> {
-        let () = self.mode?;
         let (cost, charge) = self.cost?;
         Some(Limit {
             name: name.to_owned(),
             algorithm,
             key: self.key?,
+            mode: self.mode?,
             rules: terms.rules,
             plans: terms.plans,
             without_plan: terms.without_plan,

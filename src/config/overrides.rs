@@ -13,6 +13,7 @@ use crate::config::parameters::{Overlay, Parameters};
 use crate::config::problem::Problem;
 use crate::config::read::{Context, Field};
 use crate::config::scalar::{self, Misfit};
+use crate::config::sharing;
 use crate::config::spec::LimitSpec;
 use crate::config::terms::Asks;
 use crate::config::{document, environment, suggest, words};
@@ -100,6 +101,7 @@ impl Overrides {
         let base = self.inherited(limit, plan);
         let overlay = Overlay { algorithm: limit.algorithm, base: &base, plan: Some((&limit.name, &own)) };
         let rule = overlay.build(field)?;
+        sharing::check(field, limit.mode, [&rule])?;
         if let Some(most) = rule.largest_cost().filter(|most| most < largest_cost) {
             let message = format!("admits at most {most} at once, and a request takes up to {largest_cost}");
             return field.fail(Problem::error(field.key_place(), message).hint("raise it"));

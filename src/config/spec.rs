@@ -1,6 +1,7 @@
 //! Limits as the configuration gives them: names and arguments, not yet rules.
 
 use crate::algorithm::{AlgorithmName, Arguments, Rule, Unfit};
+use crate::charge::Mode;
 use crate::units::Nanos;
 
 /// A limit as the configuration gives it: what a simulation starts from.
@@ -10,6 +11,8 @@ pub struct LimitSpec {
     pub name: String,
     /// The algorithm of every plan.
     pub algorithm: AlgorithmName,
+    /// Whose its states are.
+    pub mode: Mode,
     /// The limit's own parameters; may be incomplete where plans set the rest.
     pub base: Arguments,
     /// The plans that the limit names, in its order.

@@ -1,14 +1,15 @@
-//! `store:`: the Redis server.
+//! `store:`: where what is shared is kept.
 
-use std::fmt;
-
-use percent_encoding::percent_decode_str;
-
-use crate::config::later;
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section};
-use crate::config::scalar::Misfit;
-use crate::config::values::host_and_port;
+use crate::config::scalar::{self, Misfit};
+use crate::units::Nanos;
+
+mod address;
+
+pub use address::Secret;
+
+use address::{A_SERVER, Scheme, Server};
 
 /// A file that the configuration names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,58 +20,131 @@ pub struct NamedFile {
     pub place: Place,
 }
 
-/// Where a Redis server is, and what opens it.
+/// What `store:` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RedisServer {
-    /// A name or an address, IPv6 without brackets.
-    pub host: String,
-    /// The port.
-    pub port: u16,
-    /// The number of the database.
-    pub database: u32,
+pub struct RedisStore {
+    /// Which servers.
+    pub servers: RedisServers,
     /// The user, where it is not the default one.
     pub username: Option<String>,
-    /// The password, if the configuration holds it.
+    /// The password, where it is written beside the servers.
     pub password: Option<Secret>,
     /// The file that holds the password, if one does.
     pub password_file: Option<NamedFile>,
+    /// What TLS takes, if it is spoken.
+    pub tls: Option<RedisTls>,
+    /// What the names of all keys begin with.
+    pub prefix: String,
+    /// How long a decision waits for Redis.
+    pub timeout: Nanos,
+    /// How often nodes tell each other what they counted by themselves.
+    pub sync_every: Nanos,
+    /// How many gateways there are, if that is said.
+    pub nodes: Option<u64>,
+    /// The file of the secret that is in the names of keys.
+    pub key_file: Option<NamedFile>,
+    /// Where it is written.
+    pub place: Place,
 }
 
-/// A text that is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// The text, for the one who needs it.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
+/// Which servers hold what is shared. Hosts and ports are checked; IPv6 stands in brackets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RedisServers {
+    /// One.
+    Standalone {
+        /// Where it is.
+        server: String,
+        /// The number of the database.
+        database: u32,
+    },
 }
 
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret")
-    }
+/// What TLS takes: files in PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RedisTls {
+    /// Whose certificates are believed; those that the system believes, if absent.
+    pub ca: Option<NamedFile>,
+    /// The certificate to show, and its key.
+    pub identity: Option<(NamedFile, NamedFile)>,
 }
 
-const DEFAULT_PORT: u16 = 6379;
-const A_SERVER: &str = "an address like `redis://127.0.0.1:6379/0`";
+impl RedisStore {
+    /// What names of keys begin with where the configuration says nothing.
+    pub const DEFAULT_PREFIX: &str = "tollgate";
+    /// How long a decision waits where it says nothing.
+    pub const DEFAULT_TIMEOUT: Nanos = Nanos::new(10_000_000);
+    /// How often nodes tell each other where it says nothing.
+    pub const DEFAULT_SYNC_EVERY: Nanos = Nanos::new(100_000_000);
+}
+
+const KEYS: [&str; 9] =
+    ["redis", "username", "password_file", "tls", "prefix", "timeout", "sync_every", "nodes", "key_file"];
+const A_FILE: &str = "the name of a file";
+const A_PEM_FILE: &str = "the name of a file in PEM";
+const LONGEST_PREFIX: usize = 64;
 
 /// Reads `store:`; the inner `None` if it is absent.
-pub(super) fn read(top: &Section<'_>) -> Option<Option<RedisServer>> {
+pub(super) fn read(top: &Section<'_>) -> Option<Option<RedisStore>> {
     top.get_with("store", store)
 }
 
-fn store(field: &Field<'_>) -> Option<RedisServer> {
-    let section = field.section(&["redis", "password_file"], later::STORE)?;
-    let server = section.required("redis", A_SERVER).and_then(|field| field.secret().parsed(A_SERVER, server));
-    let password_file = section.get_with("password_file", |field| named_file(field, "the name of a file"));
-    let (server, password_file) = (server?, password_file?);
-    if let (Some(_), Some(file)) = (&server.password, &password_file) {
+/// Who holds the data, and what stands beside their addresses.
+struct Named {
+    servers: RedisServers,
+    username: Option<String>,
+    password: Option<Secret>,
+    /// Whether TLS is spoken, where that is said.
+    tls: Option<bool>,
+}
+
+fn store(field: &Field<'_>) -> Option<RedisStore> {
+    let section = field.section(&KEYS, &[])?;
+    let named = section.required("redis", A_SERVER).and_then(|field| standalone(&field));
+    let username = section.get_with("username", |field| username(field));
+    let password_file = section.get_with("password_file", |field| named_file(field, A_FILE));
+    let tls_field = section.get("tls");
+    let tls = section.get_with("tls", tls);
+    let prefix = section.get_or("prefix", RedisStore::DEFAULT_PREFIX.to_owned(), prefix);
+    let timeout = section.get_or("timeout", RedisStore::DEFAULT_TIMEOUT, |field| {
+        duration_within(field, Nanos::new(1_000_000), Nanos::SECOND, "a length of time from 1ms to 1s, like `10ms`")
+    });
+    let sync_every = section.get_or("sync_every", RedisStore::DEFAULT_SYNC_EVERY, |field| {
+        let expected = "a length of time from 10ms to 10s, like `100ms`";
+        duration_within(field, Nanos::new(10_000_000), Nanos::from_secs(10), expected)
+    });
+    let nodes = section.get_with("nodes", |field| field.whole(1..=10_000));
+    let key_file = section.get_with("key_file", |field| named_file(field, A_FILE));
+    let (named, username, password_file, tls) = (named?, username?, password_file?, tls?);
+    if let (Some(_), Some(file)) = (&named.password, &password_file) {
         let problem = Problem::error(file.place.clone(), "gives a second password");
         return field.fail(problem.expected("one password, in the address or in a file"));
     }
-    Some(RedisServer { password_file, ..server })
+    if let (Some(_), Some(field)) = (&named.username, section.get("username")) {
+        let problem = Problem::error(field.place(), "gives a second user");
+        return field.fail(problem.expected("one user, in the address or here"));
+    }
+    if let (Some(false), Some(field)) = (named.tls, tls_field) {
+        let problem = Problem::error(field.key_place(), "goes with an address that begins with `rediss://`");
+        return field.fail(problem.hint("`redis://` does not speak TLS"));
+    }
+    let username = named.username.or(username);
+    if let (Some(_), None, None) = (&username, &named.password, &password_file) {
+        let problem = Problem::error(field.key_place(), "names a user without a password");
+        return field.fail(problem.expected("`password_file`, or a password in the address"));
+    }
+    Some(RedisStore {
+        servers: named.servers,
+        username,
+        password: named.password,
+        password_file,
+        tls: if named.tls == Some(true) { Some(tls.unwrap_or_default()) } else { tls },
+        prefix: prefix?,
+        timeout: timeout?,
+        sync_every: sync_every?,
+        nodes: nodes?,
+        key_file: key_file?,
+        place: field.key_place(),
+    })
 }
 
 /// The name of a file; `expected` says of which.
@@ -82,66 +156,59 @@ pub(super) fn named_file(field: &Field<'_>, expected: &str) -> Option<NamedFile>
     }
 }
 
-/// `redis://[user[:password]@]host[:port][/database]`
-fn server(text: &str) -> Result<RedisServer, Misfit> {
-    if text.starts_with("rediss://") {
-        return Err(misfit("asks for TLS, which this version does not speak to Redis"));
-    }
-    let rest = text.strip_prefix("redis://").ok_or_else(|| misfit("does not begin with `redis://`"))?;
-    if rest.contains(['?', '#']) {
-        return Err(misfit("has options behind the database, which are not supported"));
-    }
-    let (user, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
-    let (username, password) = match user.map(|user| user.split_once(':').unwrap_or((user, ""))) {
-        Some((username, password)) => (decoded(username)?, decoded(password)?.map(Secret)),
-        None => (None, None),
-    };
-    let (at, database) = rest.split_once('/').unwrap_or((rest, ""));
-    let database = match database {
-        "" => 0,
-        number => number.parse().map_err(|_| misfit("has no number of a database behind its last `/`"))?,
-    };
-    let checked = host_and_port(at).or_else(|_| host_and_port(&format!("{at}:{DEFAULT_PORT}")))?;
-    let (host, port) = checked.rsplit_once(':').unwrap_or((&checked, ""));
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host).to_owned();
-    let port = port.parse().unwrap_or(DEFAULT_PORT);
-    Ok(RedisServer { host, port, database, username, password, password_file: None })
+fn standalone(field: &Field<'_>) -> Option<Named> {
+    let Server { scheme, at, database, username, password } =
+        field.clone().secret().parsed(A_SERVER, address::server)?;
+    let servers = RedisServers::Standalone { server: at, database: database.unwrap_or(0) };
+    Some(Named { servers, username, password, tls: Some(scheme == Scheme::Tls) })
 }
 
-/// The text of a part of an address; `None` if it is empty.
-fn decoded(part: &str) -> Result<Option<String>, Misfit> {
-    let text = percent_decode_str(part).decode_utf8().map_err(|_| misfit("has a user or password not in UTF-8"))?;
-    Ok(Some(text.into_owned()).filter(|text| !text.is_empty()))
+fn username(field: &Field<'_>) -> Option<String> {
+    field.parsed("the name of a user of Redis", |text| match text.is_empty() {
+        true => Err(misfit("is empty")),
+        false => Ok(text.to_owned()),
+    })
+}
+
+fn tls(field: &Field<'_>) -> Option<RedisTls> {
+    let section = field.section(&["ca", "cert", "key"], &[])?;
+    let file = |key| section.get_with(key, |field| named_file(field, A_PEM_FILE));
+    let (ca, cert, key) = (file("ca"), file("cert"), file("key"));
+    let identity = match (cert?, key?) {
+        (Some(cert), Some(key)) => Some((cert, key)),
+        (None, None) => None,
+        (Some(alone), None) => return incomplete(field, alone, "key"),
+        (None, Some(alone)) => return incomplete(field, alone, "cert"),
+    };
+    Some(RedisTls { ca: ca?, identity })
+}
+
+fn incomplete<T>(field: &Field<'_>, alone: NamedFile, other: &str) -> Option<T> {
+    let problem = Problem::error(alone.place, format!("needs `{other}` beside it"));
+    field.fail(problem.expected("`cert` and `key`, or neither"))
+}
+
+/// Plain characters only: braces choose the slot of a cluster, and the rest of a key's name is told apart by colons.
+fn prefix(field: &Field<'_>) -> Option<String> {
+    field.parsed("letters, digits, `-`, `_`, `.` and `:`, 1 to 64 of them", |text| {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+        match text.len() {
+            0 => Err(misfit("is empty")),
+            1..=LONGEST_PREFIX if text.bytes().all(fits) => Ok(text.to_owned()),
+            1..=LONGEST_PREFIX => Err(misfit("has other characters")),
+            _ => Err(misfit("is too long")),
+        }
+    })
+}
+
+fn duration_within(field: &Field<'_>, least: Nanos, most: Nanos, expected: &str) -> Option<Nanos> {
+    field.parsed(expected, |text| match scalar::duration(text)? {
+        duration if duration < least => Err(misfit("is too short")),
+        duration if duration > most => Err(misfit("is too long")),
+        duration => Ok(duration),
+    })
 }
 
 fn misfit(message: &str) -> Misfit {
     Misfit { message: message.to_owned(), hint: None }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_of_servers_have_many_parts() {
-        let full = server("redis://tollgate:p%40ss@redis.internal:7000/3").unwrap();
-        assert_eq!((full.host.as_str(), full.port, full.database), ("redis.internal", 7000, 3));
-        assert_eq!(full.username.as_deref(), Some("tollgate"));
-        assert_eq!(full.password.as_ref().map(Secret::expose), Some("p@ss"));
-        assert!(!format!("{full:?}").contains("p@ss"));
-        let short = server("redis://[::1]").unwrap();
-        assert_eq!((short.host.as_str(), short.port, short.database), ("::1", 6379, 0));
-        assert_eq!((short.username, short.password), (None, None));
-        let password_only = server("redis://:p@127.0.0.1").unwrap();
-        assert_eq!((password_only.username, password_only.password.is_some()), (None, true));
-    }
-
-    #[test]
-    fn what_is_no_server_is_refused() {
-        for text in
-            ["", "redis://", "redis:6379", "http://a", "rediss://a", "redis://a:0", "redis://a/x", "redis://a/1?b"]
-        {
-            assert!(server(text).is_err(), "{text}");
-        }
-    }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use pingora::proxy::Session;
 
-use crate::algorithm::{Charge, Denial};
+use crate::algorithm::Denial;
+use crate::charge::Charge;
 use crate::proxy::caller::Caller;
 use crate::proxy::context::{Admission, Context};
 use crate::proxy::facts::{self, Head, Refused, Target};
@@ -106,10 +107,18 @@ async fn charge(context: &mut Context) -> Result<(), Answer> {
         return Ok(());
     }
     let now = context.gateway.clock.now();
-    let charged = context.gateway.store.charge(&live.binding, &mut context.charges, now).await;
+    let receipt = context.gateway.store.charge(&live.binding, &mut context.charges, now).await;
     context.charged_at = now;
     let took = context.gateway.clock.now().saturating_sub(now);
-    context.verdict = Verdict::new(&live.ruleset, &context.charges, &charged);
+    context.verdict = Verdict::new(&live.ruleset, &context.charges, &receipt.charged);
+    live.meters.observe_decision(receipt.source, took);
+    if let Some(position) = receipt.refused {
+        let limit = context.verdict.standings.get(position).map(|standing| standing.limit);
+        if let Some(limit) = limit {
+            live.meters.observe_refusal(&live.ruleset, route, context.plan, limit);
+        }
+        return Err(Answer::StoreAway);
+    }
     let places = match context.verdict.outcome {
         Outcome::Admit { .. } => take_places(context, now),
         Outcome::Deny(_) => Vec::new(),
@@ -122,7 +131,7 @@ async fn charge(context: &mut Context) -> Result<(), Answer> {
         // a node of the route's own upstream
         context.chosen = None;
     }
-    live.meters.observe_verdict(&live.ruleset, route, context.plan, &context.charges, &context.verdict, took);
+    live.meters.observe_verdict(&live.ruleset, route, context.plan, &context.charges, &context.verdict);
     match context.verdict.outcome {
         Outcome::Deny(_) => Err(Answer::Limited),
         Outcome::Admit { wait: Nanos::ZERO } => {
@@ -156,8 +165,8 @@ fn take_places(context: &mut Context, now: Nanos) -> Vec<Place> {
 
 /// Charges the candidate at `position` of the standings, so that it goes on as if it were in force.
 async fn charge_candidate(context: &mut Context, position: usize, alone: Charge, now: Nanos) {
-    let charged = context.gateway.store.charge(&context.live.binding, &mut [alone], now).await;
-    if let [charged] = *charged {
+    let receipt = context.gateway.store.charge(&context.live.binding, &mut [alone], now).await;
+    if let [charged] = *receipt.charged {
         context.verdict.replace(position, charged);
     }
 }

@@ -1,7 +1,7 @@
 //! Who takes a route, and on which terms: everything about a request between its route and its charges that needs no
 //! node, no store and no connection. What a request meets and what is explained of it go through here.
 
-use crate::algorithm::Charge;
+use crate::charge::Charge;
 use crate::proxy::identify::{self, Identity, Register};
 use crate::proxy::respond::Answer;
 use crate::ruleset::Ruleset;

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::algorithm::{Charge, Completion};
+use crate::algorithm::Completion;
+use crate::charge::Charge;
 use crate::proxy::Gateway;
 use crate::proxy::connection::Connection;
 use crate::proxy::facts::Target;
@@ -259,12 +260,12 @@ mod tests {
     use arc_swap::ArcSwap;
 
     use super::*;
-    use crate::algorithm::{Manner, RuleRef};
+    use crate::charge::{Manner, RuleRef};
     use crate::clock::SystemClock;
     use crate::proxy::Shared;
     use crate::proxy::live::Rules;
     use crate::ruleset::key::KeyHasher;
-    use crate::store::{LocalStore, Store};
+    use crate::store::Store;
     use crate::telemetry::Telemetry;
 
     const CONFIG: &str = "listeners: [{ address: \"127.0.0.1:1\" }]
@@ -275,7 +276,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
 
     fn gateway() -> Gateway {
         let ruleset = crate::config::load(CONFIG, "", &|_| None).unwrap().ruleset;
-        let store = Arc::new(Store::Local(LocalStore::new()));
+        let store = Arc::new(Store::default());
         let rules = Rules { ruleset, directory: Arc::default(), tokens: None, hash: String::new() };
         let live = Live::new(rules, None, &store, &Telemetry::new().unwrap());
         Gateway::new(Shared {
@@ -291,11 +292,11 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
     fn charged(gateway: &Gateway) -> (Context, bool) {
         let mut context = Context::new(gateway);
         context.set_route(Some(RouteId(0)));
-        context.charges =
-            vec![Charge { limit: 0, rule: RuleRef::Listed(0), key: LimitKey(1), cost: 1, manner: Manner::USUAL }];
+        context.charges = vec![Charge::new(0, RuleRef::Listed(0), LimitKey(1), 1, Manner::USUAL)];
         let now = gateway.clock.now();
-        let Store::Local(store) = &*gateway.store;
-        let charged = store.charge(&context.live.binding, &mut context.charges, now);
+        let charging = gateway.store.charge(&context.live.binding, &mut context.charges, now);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let charged = runtime.block_on(charging).charged;
         context.verdict = Verdict::new(&context.live.ruleset, &context.charges, &charged);
         let passed = charged[0].decision.is_admitted();
         context.admission = if passed { Admission::Passed { at: now } } else { Admission::None };

@@ -152,7 +152,7 @@ impl AnswerAccount {
 struct Met {
     explanation: Explanation,
     /// What it would be charged, each with the position of its limit in the explanation.
-    charges: Vec<(usize, crate::algorithm::Charge)>,
+    charges: Vec<(usize, crate::charge::Charge)>,
 }
 
 impl Met {

@@ -91,6 +91,7 @@ pub fn limit_specs<'r>(ruleset: &'r Ruleset, changes: &[LimitChange]) -> Vec<Lim
     let spec = |(position, limit): (usize, &'r Limit)| LimitSpec {
         name: &limit.name,
         algorithm: limit.algorithm,
+        mode: limit.mode,
         key: limit.key.kind(),
         afresh: changes.get(position) == Some(&LimitChange::Reset),
         rules: &limit.rules,

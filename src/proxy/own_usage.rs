@@ -90,8 +90,8 @@ async fn line<'a>(context: &'a Context, bucket: Bucket<'a>, now: Nanos) -> Optio
     let Bucket { charge, routes } = bucket;
     let limit = context.live.ruleset.limits.get(charge.limit)?;
     let rule = limit.rule(&charge.rule).clone();
-    let charged = context.gateway.store.charge(&context.live.binding, &mut [charge], now).await;
-    let headroom = charged.first()?.headroom;
+    let receipt = context.gateway.store.charge(&context.live.binding, &mut [charge], now).await;
+    let headroom = receipt.charged.first()?.headroom;
     let policy = rule.policy();
     Some(Line {
         limit: &limit.name,

@@ -67,6 +67,8 @@ pub enum Answer {
     Suspended,
     /// Nobody can tell whose the credential is.
     DirectoryAway,
+    /// A limit that nodes share cannot be known, and lets nothing pass then.
+    StoreAway,
     /// A limit denies.
     Limited,
     /// No node of the upstream is healthy.
@@ -97,7 +99,7 @@ impl Answer {
             Self::HeadTooLarge(_) => 431,
             Self::Internal => 500,
             Self::UpstreamFailed => 502,
-            Self::NoNode | Self::DirectoryAway => 503,
+            Self::NoNode | Self::DirectoryAway | Self::StoreAway => 503,
             Self::UpstreamTimeout => 504,
         }
     }
@@ -121,6 +123,7 @@ impl Answer {
             Self::CredentialExpired => "credential_expired",
             Self::Suspended => "suspended",
             Self::DirectoryAway => "directory_away",
+            Self::StoreAway => "store_away",
             Self::Limited => "limited",
             Self::NoNode => "no_healthy_node",
             Self::UpstreamFailed => "upstream_failed",
@@ -134,7 +137,7 @@ impl Answer {
     const fn problem_type(&self) -> &'static str {
         match self {
             Self::Limited => QUOTA_EXCEEDED,
-            Self::NoNode | Self::DirectoryAway => REDUCED_CAPACITY,
+            Self::NoNode | Self::DirectoryAway | Self::StoreAway => REDUCED_CAPACITY,
             _ => "about:blank",
         }
     }
@@ -142,7 +145,7 @@ impl Answer {
     fn title(&self) -> &'static str {
         match self {
             Self::Limited => "Request quota exceeded",
-            Self::NoNode | Self::DirectoryAway => "Temporarily reduced capacity",
+            Self::NoNode | Self::DirectoryAway | Self::StoreAway => "Temporarily reduced capacity",
             other => StatusCode::from_u16(other.status())
                 .ok()
                 .and_then(|status| status.canonical_reason())
@@ -168,6 +171,7 @@ impl Answer {
             Self::CredentialExpired => "The credential has expired; a new one is needed.".to_owned(),
             Self::Suspended => "The customer is suspended; retrying does not help.".to_owned(),
             Self::DirectoryAway => "Credentials cannot be looked up at the moment; retry in a second.".to_owned(),
+            Self::StoreAway => "A limit cannot be checked at the moment; retry in a second.".to_owned(),
             Self::Limited => match context.map(|context| context.verdict.outcome) {
                 Some(Outcome::Deny(Denial::Later { retry_after })) => {
                     format!("Retry in {}.", seconds_in_words(retry_after))
@@ -192,7 +196,7 @@ impl Answer {
             Self::Suspended | Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 7,
             Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired | Self::TokenRefused(_) => 16,
             Self::NoRoute | Self::MethodNotAllowed => 12,
-            Self::NoNode | Self::DirectoryAway | Self::UpstreamFailed => 14,
+            Self::NoNode | Self::DirectoryAway | Self::StoreAway | Self::UpstreamFailed => 14,
             Self::UpstreamTimeout => 4,
             Self::Internal => 13,
             _ => 3,
@@ -366,7 +370,7 @@ fn common_fields(answer: &Answer, context: Option<&Context>) -> Vec<(HeaderName,
             fields.extend(time.map(|time| (header::RETRY_AFTER, HeaderValue::from(time.secs_ceil()))));
         }
     }
-    if *answer == Answer::DirectoryAway {
+    if matches!(answer, Answer::DirectoryAway | Answer::StoreAway) {
         fields.push((header::RETRY_AFTER, HeaderValue::from(1)));
     }
     fields.extend(challenge::challenges(answer, context));

@@ -2,7 +2,7 @@
 
 use pingora::http::ResponseHeader;
 
-use crate::algorithm::Charge;
+use crate::charge::Charge;
 use crate::proxy::context::Context;
 use crate::proxy::field::FieldReader;
 use crate::ruleset::Ruleset;

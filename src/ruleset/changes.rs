@@ -21,6 +21,8 @@ pub enum LimitChange {
     Carried,
     /// They are forgotten: the parameters changed, and the limit is to start afresh then.
     Reset,
+    /// They are not met any more: nodes come to share the limit, or do not any more.
+    OtherMode,
     /// They are not met any more: the limit counts by something else.
     OtherKey,
     /// They are not met any more: states of one algorithm say nothing to another.
@@ -35,6 +37,7 @@ impl LimitChange {
             Self::Untouched => None,
             Self::Carried => Some("has other parameters: what is used stays used"),
             Self::Reset => Some("has other parameters and says `on_change: reset`: it starts afresh"),
+            Self::OtherMode => Some("is kept in another place, where nothing is known yet: it starts afresh"),
             Self::OtherKey => Some("counts by another key, for which nothing is known yet: it starts afresh"),
             Self::OtherAlgorithm => Some("has another algorithm, which cannot use what was kept: it starts afresh"),
         }
@@ -72,6 +75,7 @@ fn of_limit(before: &Limit, after: &Limit, plans: &[(PlanId, PlanId)]) -> LimitC
     match () {
         () if before.algorithm != after.algorithm => LimitChange::OtherAlgorithm,
         () if before.key != after.key => LimitChange::OtherKey,
+        () if before.mode.is_shared() != after.mode.is_shared() => LimitChange::OtherMode,
         () if pairs.into_iter().all(same) => LimitChange::Untouched,
         () => match after.on_change {
             OnChange::Carry => LimitChange::Carried,

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::algorithm::{Charge, Manner, RuleRef};
+use crate::charge::{Charge, Manner, Mode, RuleRef};
 use crate::ruleset::Ruleset;
-use crate::ruleset::key::{Caller, Claims, Facts, KeyHasher, KeyPart, Resolved};
+use crate::ruleset::key::{Caller, Claims, Facts, KeyHasher, KeyPart, Resolved, SharedKey};
 use crate::ruleset::limit::{Limit, LimitId, MissingKey, OwnTerm, OwnTerms, PlanId, Share, Terms};
 use crate::ruleset::matcher::Route;
 use crate::units::LimitKey;
@@ -158,7 +158,10 @@ impl Ruleset {
             (Some(OwnTerm::Unlimited), _) => return Err(Uncharged::OwnUnlimited),
             (None, Terms::Unlimited) => return Err(Uncharged::Unlimited),
         };
-        let key = key_of(limit, &limit.name, facts, resolved, hasher)?;
+        let SharedKey { key, tag } = match limit.mode {
+            Mode::Sticky => key_of(limit, &limit.name, facts, resolved, hasher).map(|key| SharedKey { key, tag: key }),
+            Mode::Shared(_) => key_of_all_nodes(limit, facts, resolved, hasher),
+        }?;
         if limit.enabled < Share::WHOLE {
             let name = &self.limits[tried_for.0].name;
             let stable = key_of(limit, name, facts, resolved, &KeyHasher::stable())?;
@@ -167,7 +170,7 @@ impl Ruleset {
             }
         }
         let (cost, manner) = limit.asks(limit.rule(&rule), facts);
-        Ok(Charge { limit: id.0, rule, key, cost, manner })
+        Ok(Charge { tag, ..Charge::new(id.0, rule, key, cost, manner) })
     }
 }
 
@@ -179,9 +182,30 @@ fn key_of<'r>(
     resolved: &Resolved<'_>,
     hasher: &KeyHasher,
 ) -> Result<LimitKey, Uncharged<'r>> {
-    hasher.key(name, &limit.key, facts, resolved).or_else(|part| match limit.missing_key {
+    let key = hasher.key(name, &limit.key, facts, resolved);
+    or_without(limit, key, |part| hasher.shared_key(name, part))
+}
+
+/// The same for a limit that nodes share.
+fn key_of_all_nodes<'r>(
+    limit: &'r Limit,
+    facts: &Facts<'_>,
+    resolved: &Resolved<'_>,
+    hasher: &KeyHasher,
+) -> Result<SharedKey, Uncharged<'r>> {
+    let key = hasher.key_of_all_nodes(&limit.name, &limit.key, facts, resolved);
+    or_without(limit, key, |part| hasher.shared_key_of_all_nodes(&limit.name, part))
+}
+
+/// The key, or what `limit` puts in its place where a part is missing.
+fn or_without<'r, T>(
+    limit: &'r Limit,
+    key: Result<T, &'r KeyPart>,
+    without: impl FnOnce(&KeyPart) -> T,
+) -> Result<T, Uncharged<'r>> {
+    key.or_else(|part| match limit.missing_key {
         MissingKey::Skip => Err(Uncharged::Skipped(part)),
-        MissingKey::Share => Ok(hasher.shared_key(name, part)),
+        MissingKey::Share => Ok(without(part)),
         MissingKey::Deny => Err(Uncharged::Refused(MissingPart { limit: &limit.name, part })),
     })
 }

@@ -5,7 +5,8 @@
 
 use http::{HeaderMap, HeaderName, header};
 
-use crate::algorithm::{Manner, Rule};
+use crate::algorithm::Rule;
+use crate::charge::Manner;
 use crate::ruleset::key::Facts;
 use crate::ruleset::limit::Limit;
 use crate::units::Cost;

@@ -5,6 +5,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
+use sha2::{Digest, Sha256};
 use siphasher::sip::SipHasher13 as SipHasher13Short;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
@@ -136,9 +137,24 @@ pub enum Caller<'a> {
     Anonymous,
 }
 
-/// Makes [`LimitKey`]s: a keyed hash, so that nobody outside can aim at a bucket.
-#[derive(Clone, Copy)]
-pub struct KeyHasher(SipHasher13);
+/// Makes [`LimitKey`]s, which tell nothing about what they are made of and at which nobody outside can aim.
+///
+/// Keys of this node alone are a fast hash under a seed that nobody knows. Keys that nodes share must be the same for
+/// all of them, so they are a cryptographic hash (SHA-256, cut to 128 bits), under a secret where the nodes have one.
+#[derive(Clone)]
+pub struct KeyHasher {
+    own: SipHasher13,
+    shared: Sha256,
+}
+
+/// The name of a bucket that nodes share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedKey {
+    /// The bucket.
+    pub key: LimitKey,
+    /// The same for all buckets of a customer; otherwise the bucket's own.
+    pub tag: LimitKey,
+}
 
 impl fmt::Debug for KeyHasher {
     /// The seed is a secret.
@@ -148,9 +164,15 @@ impl fmt::Debug for KeyHasher {
 }
 
 impl KeyHasher {
-    /// A hasher with this seed.
+    /// A hasher with this seed for keys of this node, and without a secret for those that nodes share.
     pub fn new(seed: &[u8; 16]) -> Self {
-        Self(SipHasher13::new_with_key(seed))
+        Self { own: SipHasher13::new_with_key(seed), shared: Sha256::new() }
+    }
+
+    /// With this secret for keys that nodes share.
+    pub fn with_secret(mut self, secret: &[u8]) -> Self {
+        write(&mut self.shared, TAG_SECRET, secret);
+        self
     }
 
     /// The same hashes in every process, for what nodes and restarts have to agree on. Nothing that matters may hang on
@@ -169,59 +191,115 @@ impl KeyHasher {
         facts: &Facts<'_>,
         resolved: &Resolved<'_>,
     ) -> Result<LimitKey, &'k KeyPart> {
-        let mut hash = self.start(limit);
-        for part in &key.parts {
-            if !write_part(&mut hash, part, facts, resolved) {
-                return Err(part);
-            }
-        }
-        Ok(finish(&hash))
+        hash_key(self.own, limit, key, facts, resolved)
     }
 
     /// The bucket that requests share which lack `part` of the key of `limit`.
     pub fn shared_key(&self, limit: &str, part: &KeyPart) -> LimitKey {
-        let mut hash = self.start(limit);
-        write(&mut hash, TAG_MISSING, part.describe().as_bytes());
-        finish(&hash)
+        hash_missing(self.own, limit, part)
+    }
+
+    /// The same as [`KeyHasher::key`] for a limit that nodes share.
+    pub fn key_of_all_nodes<'k>(
+        &self,
+        limit: &str,
+        key: &'k Key,
+        facts: &Facts<'_>,
+        resolved: &Resolved<'_>,
+    ) -> Result<SharedKey, &'k KeyPart> {
+        let hashed = hash_key(self.shared.clone(), limit, key, facts, resolved)?;
+        let customer = key.parts.iter().find(|part| **part == KeyPart::Customer);
+        let tag = customer.map(|customer| {
+            let mut hash = self.shared.clone();
+            write_part(&mut hash, customer, facts, resolved);
+            hash.end()
+        });
+        Ok(SharedKey { key: hashed, tag: tag.unwrap_or(hashed) })
+    }
+
+    /// The same as [`KeyHasher::shared_key`] for a limit that nodes share.
+    pub fn shared_key_of_all_nodes(&self, limit: &str, part: &KeyPart) -> SharedKey {
+        let key = hash_missing(self.shared.clone(), limit, part);
+        SharedKey { key, tag: key }
     }
 
     /// A hash of one part, for balancing; `None` if the request lacks it.
     pub fn part(&self, part: &KeyPart, facts: &Facts<'_>, resolved: &Resolved<'_>) -> Option<LimitKey> {
-        let mut hash = self.0;
-        write_part(&mut hash, part, facts, resolved).then(|| finish(&hash))
+        let mut hash = self.own;
+        write_part(&mut hash, part, facts, resolved).then(|| hash.end())
     }
+}
 
-    fn start(&self, limit: &str) -> SipHasher13 {
-        let mut hash = self.0;
-        write(&mut hash, TAG_LIMIT, limit.as_bytes());
-        hash
+fn hash_key<'k>(
+    mut hash: impl Mixer,
+    limit: &str,
+    key: &'k Key,
+    facts: &Facts<'_>,
+    resolved: &Resolved<'_>,
+) -> Result<LimitKey, &'k KeyPart> {
+    write(&mut hash, TAG_LIMIT, limit.as_bytes());
+    for part in &key.parts {
+        if !write_part(&mut hash, part, facts, resolved) {
+            return Err(part);
+        }
     }
+    Ok(hash.end())
+}
+
+fn hash_missing(mut hash: impl Mixer, limit: &str, part: &KeyPart) -> LimitKey {
+    write(&mut hash, TAG_LIMIT, limit.as_bytes());
+    write(&mut hash, TAG_MISSING, part.describe().as_bytes());
+    hash.end()
 }
 
 const TAG_LIMIT: u8 = 0;
 const TAG_VALUE: u8 = 1;
 const TAG_MISSING: u8 = 2;
 const TAG_ADDRESS: u8 = 3;
+const TAG_SECRET: u8 = 4;
 
-fn write(hash: &mut SipHasher13, tag: u8, bytes: &[u8]) {
-    hash.write_u8(tag);
-    hash.write_u64(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
-    hash.write(bytes);
+/// A hash on its way.
+trait Mixer {
+    fn mix(&mut self, bytes: &[u8]);
+    fn end(self) -> LimitKey;
 }
 
-fn write_address(hash: &mut SipHasher13, address: IpAddr) {
+impl Mixer for SipHasher13 {
+    fn mix(&mut self, bytes: &[u8]) {
+        self.write(bytes);
+    }
+
+    fn end(self) -> LimitKey {
+        LimitKey(self.finish128().as_u128())
+    }
+}
+
+impl Mixer for Sha256 {
+    fn mix(&mut self, bytes: &[u8]) {
+        self.update(bytes);
+    }
+
+    fn end(self) -> LimitKey {
+        let hash = self.finalize();
+        LimitKey(hash.iter().take(16).fold(0, |key, byte| key << 8 | u128::from(*byte)))
+    }
+}
+
+fn write(hash: &mut impl Mixer, tag: u8, bytes: &[u8]) {
+    hash.mix(&[tag]);
+    hash.mix(&u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_le_bytes());
+    hash.mix(bytes);
+}
+
+fn write_address(hash: &mut impl Mixer, address: IpAddr) {
     match address {
         IpAddr::V4(address) => write(hash, TAG_ADDRESS, &address.octets()),
         IpAddr::V6(address) => write(hash, TAG_ADDRESS, &address.octets()),
     }
 }
 
-fn finish(hash: &SipHasher13) -> LimitKey {
-    LimitKey(hash.finish128().as_u128())
-}
-
 /// Adds one part; false if the request lacks it.
-fn write_part(hash: &mut SipHasher13, part: &KeyPart, facts: &Facts<'_>, resolved: &Resolved<'_>) -> bool {
+fn write_part(hash: &mut impl Mixer, part: &KeyPart, facts: &Facts<'_>, resolved: &Resolved<'_>) -> bool {
     match value(part, facts, resolved) {
         Some(Value::Address(address)) => write_address(hash, address),
         Some(Value::Bytes(bytes)) => write(hash, TAG_VALUE, &bytes),

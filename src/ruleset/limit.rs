@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::algorithm::{AlgorithmName, Rule, RuleRef};
+use crate::algorithm::{AlgorithmName, Rule};
+use crate::charge::{Mode, RuleRef};
 use crate::ruleset::cost::{ChargeRule, CostRule};
 use crate::ruleset::denied::Denied;
 use crate::ruleset::key::Key;
@@ -26,6 +27,8 @@ pub struct Limit {
     pub algorithm: AlgorithmName,
     /// What is counted by.
     pub key: Key,
+    /// Whose its states are.
+    pub mode: Mode,
     /// The different parameters that [`Limit::terms`] point to, without repeats.
     pub rules: Vec<Rule>,
     /// What holds for each plan, indexed by [`PlanId`].

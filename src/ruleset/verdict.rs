@@ -1,6 +1,7 @@
 //! From the decisions of all limits of a request to one verdict, and the numbers that clients are told.
 
-use crate::algorithm::{Charge, Charged, Decision, Denial, Headroom, Manner, Policy};
+use crate::algorithm::{Decision, Denial, Headroom, Policy};
+use crate::charge::{Charge, Charged, Manner};
 use crate::ruleset::Ruleset;
 use crate::ruleset::limit::{Limit, LimitId, OverLimit};
 use crate::ruleset::upstream::UpstreamId;

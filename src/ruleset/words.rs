@@ -1,6 +1,7 @@
 //! What limits say, in plain words: for those who write configurations, and for those who look at what is in force.
 
 use crate::algorithm::{AlgorithmName, Rule};
+use crate::charge::{Consistency, Mode, OnStoreDown, Sharing};
 use crate::ruleset::denied::{Body, Denied};
 use crate::ruleset::key::Key;
 use crate::ruleset::limit::{Limit, LimitId, OverLimit, PlanId, Share, Terms};
@@ -43,7 +44,8 @@ impl Ruleset {
             .then(|| line("applies to", format!("{} of the keys, always the same ones", percent(limit.enabled))));
         let shadow =
             limit.shadow.then(|| line("shadow", "counts and reports what it would do, and never does it".to_owned()));
-        [over, cost, charged, share, shadow].into_iter().flatten().collect()
+        let shared = sharing(limit.mode).map(|words| line("shared", words));
+        [over, cost, charged, share, shadow, shared].into_iter().flatten().collect()
     }
 
     /// What becomes of requests over `limit`, where that is not the usual denial.
@@ -114,6 +116,24 @@ pub fn merged(mut lines: Vec<Line>) -> Vec<Line> {
         lines.iter_mut().for_each(|(who, _)| EVERYBODY.clone_into(who));
     }
     lines
+}
+
+/// How nodes share a limit; `None` if they do not.
+fn sharing(mode: Mode) -> Option<String> {
+    let Mode::Shared(Sharing { consistency, on_store_down }) = mode else { return None };
+    let how = match consistency {
+        Consistency::Exact => "by all nodes, every request is decided in Redis",
+        Consistency::Leased { strict: false } => "by all nodes, which take tokens ahead",
+        Consistency::Leased { strict: true } => "by all nodes, which take tokens ahead that are held back",
+        Consistency::Eventual => "by all nodes, which decide by themselves and tell each other",
+    };
+    let down = match on_store_down {
+        OnStoreDown::Share => "each node enforces its share",
+        OnStoreDown::Local => "each node enforces the whole limit",
+        OnStoreDown::Allow => "everything passes",
+        OnStoreDown::Deny => "nothing passes",
+    };
+    Some(format!("{how}; while Redis is away, {down}"))
 }
 
 /// How long requests wait; `None` if they do not.

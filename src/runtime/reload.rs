@@ -26,6 +26,7 @@ pub use crate::proxy::live::Rules;
 use crate::proxy::upstream::health;
 use crate::ruleset::Ruleset;
 use crate::ruleset::changes;
+pub use crate::store::shared::{KeySecret, Settings as StoreSettings};
 use crate::telemetry::Telemetry;
 use crate::units::Nanos;
 
@@ -43,6 +44,8 @@ pub struct Parts {
     pub admin: SocketAddr,
     /// What holds for requests.
     pub rules: Rules,
+    /// Where what is shared is kept, if anything is. Cannot change.
+    pub store: Option<StoreSettings>,
     /// What is suspicious about it.
     pub warnings: Vec<String>,
 }

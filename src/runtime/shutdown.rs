@@ -12,6 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::admin::Readiness;
 use crate::admin::reloads::Reloads;
 use crate::proxy::Gateway;
+use crate::store::SharedStore;
 use crate::units::Nanos;
 
 /// How long requests in flight may take to finish.
@@ -31,7 +32,8 @@ pub(super) fn run_until_idle(server: Server, gateway: &Gateway, readiness: Arc<R
     // pingora sleeps through the whole grace period, idle or not; returning from here ends the process before.
     let mut idle_before = false;
     while has_finished.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-        let idle = readiness.is_stopping() && gateway.active.load(Ordering::Relaxed) == 0;
+        let settled = gateway.store.shared().is_none_or(SharedStore::is_settled);
+        let idle = readiness.is_stopping() && gateway.active.load(Ordering::Relaxed) == 0 && settled;
         if (idle && idle_before) || hurry.load(Ordering::Relaxed) {
             break;
         }

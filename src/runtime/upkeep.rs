@@ -1,4 +1,5 @@
-//! What goes on beside requests: forgetting keys that are as good as new, reloading, watching upstream nodes.
+//! What goes on beside requests: forgetting keys that are as good as new, reloading, watching upstream nodes, being in touch with
+//! Redis.
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -27,6 +28,12 @@ impl Upkeep {
         Self { gateway, reloader: Mutex::new(Some(reloader)) }
     }
 
+    async fn keep_in_touch(gateway: Gateway) {
+        if let Some(shared) = gateway.store.shared() {
+            shared.run().await;
+        }
+    }
+
     async fn sweep(gateway: Gateway) {
         let mut ticks = interval(SWEEP_TICK.to_duration());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -42,6 +49,7 @@ impl BackgroundService for Upkeep {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         let mut tasks = JoinSet::new();
         tasks.spawn(Self::sweep(self.gateway.clone()));
+        tasks.spawn(Self::keep_in_touch(self.gateway.clone()));
         let reloader = self.reloader.lock().take();
         if let Some(reloader) = reloader {
             tasks.spawn(reloader.run());

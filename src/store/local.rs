@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use smallvec::SmallVec;
 
-use crate::algorithm::{AlgorithmName, AllCharged, Charge, Charged, Completion, Rule, RuleRef, State};
+use crate::algorithm::{AlgorithmName, Completion, Rule, State};
+use crate::charge::{AllCharged, Charge, Charged, RuleRef};
 use crate::store::{LimitSpec, Usage};
 use crate::units::{LimitKey, Nanos};
 
@@ -172,6 +173,20 @@ impl LocalStore {
         charged
     }
 
+    /// The same for a request that is denied by something else: charges nothing but what counts although it is denied.
+    pub fn charge_denied(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> AllCharged {
+        let mut charged = AllCharged::new();
+        if self.charge_all(binding, batch, true, now, &mut charged).is_err() {
+            // what a new key has used is not remembered where there is no room for it
+            for charge in batch.iter() {
+                let rule = binding.rule(charge);
+                let decision = rule.decide(None, charge.cost, now).0;
+                charged.push(Charged { decision, headroom: rule.headroom(None, now) });
+            }
+        }
+        charged
+    }
+
     /// `charged` is left alone where a table is full.
     fn try_charge(
         &self,
@@ -184,7 +199,7 @@ impl LocalStore {
             [only] if only.manner.takes && !only.manner.counts_denied => {
                 self.charge_one(binding, only, now, charged).map_err(|full| (0, full))
             }
-            several => self.charge_all(binding, several, now, charged),
+            several => self.charge_all(binding, several, false, now, charged),
         }
     }
 
@@ -216,11 +231,13 @@ impl LocalStore {
         shard.cells[table.position].charge(table, rule, charge, now, charged)
     }
 
-    /// Decides first, and writes only when no limit that binds denies; a limit that remembers denials remembers its own.
+    /// Decides first, and writes only when the request is not `denied` and no limit that binds denies; a limit that
+    /// remembers denials remembers its own.
     fn charge_all(
         &self,
         binding: &Binding,
         batch: &[Charge],
+        denied: bool,
         now: Nanos,
         charged: &mut AllCharged,
     ) -> Result<(), (usize, Full)> {
@@ -234,7 +251,8 @@ impl LocalStore {
             decided.push(bound.rule.decide(before, charge.cost, now));
         }
         let mut decisions = batch.iter().zip(&decided);
-        let admitted = decisions.all(|(charge, (decision, _))| decision.is_admitted() || !charge.manner.binds);
+        let admitted =
+            !denied && decisions.all(|(charge, (decision, _))| decision.is_admitted() || !charge.manner.binds);
         for ((charge, &(table, bound)), (decision, after)) in batch.iter().zip(&bound).zip(decided) {
             let cells = locked.cells(charge.key, table.position);
             let passes = admitted && decision.is_admitted();
@@ -380,6 +398,14 @@ const fn shard_of(key: LimitKey) -> usize {
 // === impl Binding ===
 
 impl Binding {
+    /// The parameters of a charge.
+    pub(super) fn rule<'a>(&'a self, charge: &'a Charge) -> &'a Rule {
+        match &charge.rule {
+            RuleRef::Listed(position) => &self.limits[charge.limit].rules[*position].1,
+            RuleRef::Own(rule) => rule,
+        }
+    }
+
     /// Must not be called while a shard is locked: parameters of a customer's own may have to be made known.
     fn find<'a>(&'a self, charge: &'a Charge) -> (&'a LimitTable, BoundRule<'a>) {
         let limit = &self.limits[charge.limit];

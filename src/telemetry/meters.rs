@@ -5,14 +5,15 @@ use std::sync::OnceLock;
 use parking_lot::RwLock;
 use prometheus::{Histogram, IntCounter, IntGauge};
 
-use crate::algorithm::{Charge, Decision, Denial};
+use crate::algorithm::{Decision, Denial};
+use crate::charge::{Charge, Source, Taken};
 use crate::ruleset::Ruleset;
 use crate::ruleset::limit::{Limit, LimitId, OverLimit, PlanId, Terms};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::verdict::{Outcome, Standing, Verdict};
 use crate::telemetry::Telemetry;
-use crate::telemetry::names::{NO_PLAN, NO_ROUTE, SOURCE_LOCAL};
+use crate::telemetry::names::{NO_PLAN, NO_ROUTE};
 use crate::units::Nanos;
 
 /// The share of a quota from which a key counts as near its limit.
@@ -40,7 +41,8 @@ pub struct Meters {
     candidates: Grid<Comparison>,
     /// By limit; only those whose responses tell costs.
     costs_invalid: Vec<Option<IntCounter>>,
-    decision: Histogram,
+    /// By the position of their source.
+    decisions: [Histogram; Source::ALL.len()],
 }
 
 /// What the series of a limit are labelled with.
@@ -86,6 +88,8 @@ struct Outcomes {
     over: IntCounter,
     /// What is exempt from it.
     bypassed: IntCounter,
+    error_admitted: IntCounter,
+    error_denied: IntCounter,
 }
 
 /// What a limit and its candidate made of the same requests: by the limit's word, then by the candidate's.
@@ -132,7 +136,7 @@ impl Meters {
             limits: Grid::new(ruleset.limits.len(), plans),
             candidates: Grid::new(ruleset.limits.len(), plans),
             costs_invalid: costs_invalid.collect(),
-            decision: telemetry.decision_duration.with_label_values(&[SOURCE_LOCAL]),
+            decisions: Source::ALL.map(|source| telemetry.decision_duration.with_label_values(&[source.as_str()])),
         };
         let pairs: usize = ruleset.matcher.routes().iter().map(|route| route.limits.len().saturating_add(1)).sum();
         if pairs.saturating_mul(plans) <= MOST_PREPARED && meters.limits.len() <= MOST_PREPARED {
@@ -173,6 +177,24 @@ impl Meters {
         }
     }
 
+    /// The charges of a request were decided at `source`.
+    pub fn observe_decision(&self, source: Source, took: Nanos) {
+        for (known, histogram) in Source::ALL.iter().zip(&self.decisions) {
+            if *known == source {
+                histogram.observe(took.as_secs_f64());
+            }
+        }
+    }
+
+    /// A request was refused because the limit at `position` of its route cannot be known.
+    pub fn observe_refusal(&self, ruleset: &Ruleset, route: RouteId, plan: Option<PlanId>, limit: LimitId) {
+        let place = ruleset.matcher.route(route).limits.iter().position(|id| *id == limit);
+        let (Some(place), Some(label)) = (place, self.labels.get(limit.0)) else { return };
+        if let Some(outcomes) = self.route(Some(route)).outcomes(label, self.plan_name(plan), place, plan) {
+            outcomes.error_denied.inc();
+        }
+    }
+
     /// Counts what became of a request under the limits of its route.
     pub fn observe_verdict(
         &self,
@@ -181,9 +203,7 @@ impl Meters {
         plan: Option<PlanId>,
         charges: &[Charge],
         verdict: &Verdict,
-        took: Nanos,
     ) {
-        self.decision.observe(took.as_secs_f64());
         for (position, live) in verdict.compared(ruleset) {
             let standing = &verdict.standings[position];
             if let Some(Comparison(counters)) = self.comparison(standing.limit, plan) {
@@ -197,7 +217,7 @@ impl Meters {
             let outcomes =
                 place.and_then(|place| self.route(Some(route)).outcomes(label, self.plan_name(plan), place, plan));
             if let Some(outcomes) = outcomes {
-                outcomes.count(verdict.outcome, standing.decision, reported);
+                outcomes.count(verdict.outcome, standing.decision, charge, reported);
             }
             if let Some(limit) = self.limit(standing.limit, plan) {
                 limit.count(verdict.outcome, standing, charge, reported);
@@ -406,11 +426,14 @@ impl Outcomes {
             delayed: outcome("delayed"),
             over: outcome(limit.over),
             bypassed: outcome("bypassed"),
+            error_admitted: outcome("error_admitted"),
+            error_denied: outcome("error_denied"),
         }
     }
 
-    fn count(&self, outcome: Outcome, decision: Decision, reported: bool) {
+    fn count(&self, outcome: Outcome, decision: Decision, charge: &Charge, reported: bool) {
         match (outcome, decision) {
+            (Outcome::Admit { .. }, _) if charge.taken == Taken::Nowhere => self.error_admitted.inc(),
             (Outcome::Admit { .. }, Decision::Admit { wait: Nanos::ZERO }) => self.admitted.inc(),
             (Outcome::Admit { .. }, Decision::Admit { .. }) => self.delayed.inc(),
             (Outcome::Admit { .. }, Decision::Deny(_)) => self.over.inc(),

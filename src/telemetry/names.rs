@@ -29,7 +29,7 @@ catalogue! {
     HTTP_REQUESTS_IN_FLIGHT: "tollgate_http_requests_in_flight" ["route"]
         "Requests that are being handled."
     LIMIT_REQUESTS: "tollgate_limit_requests_total" ["route", "limit", "plan", "outcome"]
-        "Requests by what a limit made of them; on a denial only the limit that is reported counts. bypassed: exempt from it. shadow_denied: a shadow limit would have denied it, and let it pass."
+        "Requests by what a limit made of them; on a denial only the limit that is reported counts. bypassed: exempt from it. error_admitted, error_denied: what it would say could not be known. shadow_denied: a shadow limit would have denied it, and let it pass."
     LIMIT_CANDIDATE_REQUESTS: "tollgate_limit_candidate_requests_total" ["limit", "plan", "live", "candidate"]
         "Requests by what a limit said of them and what its candidate, which never acts, would have said; without those that another limit denied."
     LIMIT_TOKENS: "tollgate_limit_tokens_total" ["limit", "plan", "outcome"]
@@ -45,7 +45,7 @@ catalogue! {
     LIMIT_RETRY_AFTER: "tollgate_limit_retry_after_seconds" ["limit"]
         "Retry times that denied requests were told."
     LIMIT_DECISION_DURATION: "tollgate_limit_decision_duration_seconds" ["source"]
-        "Time to charge all limits of a request, by where that was decided."
+        "Time to charge all limits of a request, by where that was decided: local, lease (tokens taken ahead), store (Redis), denial_cache (a denial that Redis told before), fallback (Redis did not answer)."
     LIMIT_KEYS: "tollgate_limit_keys" ["limit"]
         "Keys that a limit remembers."
     LIMIT_KEYS_MAX: "tollgate_limit_keys_max" ["limit"]
@@ -53,9 +53,17 @@ catalogue! {
     LIMIT_KEYS_EVICTED: "tollgate_limit_keys_evicted_total" ["limit", "reason"]
         "Keys forgotten: expired (as good as new), full (to make room), overflow (a new key counted in the common bucket)."
     STORE_REQUESTS: "tollgate_store_requests_total" ["op", "result"]
-        "Calls to Redis, by what was asked (customer) and what came of it (found, missing, invalid, error, timeout)."
+        "Calls to Redis, by what was asked (customer, charge, debit, refund, complete, renew, heartbeat) and what came of it (ok, or of a customer found or missing; invalid, error, refused, timeout)."
     STORE_REQUEST_DURATION: "tollgate_store_request_duration_seconds" ["op"]
         "Time that calls to Redis took."
+    STORE_BREAKER_STATE: "tollgate_store_breaker_state" ["state"]
+        "1 for what the breaker is: closed (Redis is asked), open (it is left alone), half_open (it answers probes again)."
+    STORE_STATES_HEALED: "tollgate_store_states_healed_total" []
+        "States in Redis that made no sense and were set right or forgotten."
+    LIMIT_OVERSHOOT: "tollgate_limit_overshoot_tokens_total" ["cause"]
+        "Tokens admitted beyond a limit, found afterwards, by cause: outage (admitted without Redis, and not there when it came back)."
+    CLUSTER_MEMBERS: "tollgate_cluster_members" []
+        "Gateways that share limits, as this one sees them."
     UPSTREAM_NODES_HEALTHY: "tollgate_upstream_nodes_healthy" ["upstream"]
         "Nodes of an upstream that requests are sent to."
     CONFIG_RELOADS: "tollgate_config_reloads_total" ["result"]
@@ -82,8 +90,6 @@ pub const WAIT_SECONDS: &[f64] = &[0.001, 0.01, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0,
 /// Bounds for shares.
 pub const RATIO: &[f64] = &[0.1, 0.25, 0.5, 0.75, 0.8, 0.9, 0.95, 1.0];
 
-/// Where a decision was made: in this process's memory.
-pub const SOURCE_LOCAL: &str = "local";
 /// What is asked of a store: whose a credential is.
 pub const OP_CUSTOMER: &str = "customer";
 /// The route of requests that matched none.

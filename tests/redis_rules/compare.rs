@@ -1,6 +1,7 @@
 //! When two answers are the same.
 
-use tollgate::algorithm::{AllCharged, Charged, Decision, Denial, Headroom, Rule};
+use tollgate::algorithm::{Decision, Denial, Headroom, Rule};
+use tollgate::charge::{AllCharged, Charged};
 use tollgate::units::Nanos;
 
 /// How far two times may be apart.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use tollgate::algorithm::Manner;
+use tollgate::charge::Manner;
 use tollgate::store::redis::{Beside, Bucket, Call, Shared};
 use tollgate::store::redis::{Clock, Encoded, encode};
 use tollgate::units::{LimitKey, Nanos};
@@ -67,13 +67,14 @@ fn what_a_call_costs() {
                     limit: name,
                     rule: &rule,
                     key: LimitKey(u128::from(number % 500)),
+                    tag: LimitKey(1),
                     cost: 1,
                     manner: Manner::USUAL,
                     beside: if rule.rule().holds() { Beside::Slot(&slot) } else { Beside::Nothing },
                 })
                 .collect();
             let near = Nanos::from_secs(1_767_225_600);
-            encode(Call::Charge, Clock::Redis { near }, "t", LimitKey(1), &buckets).unwrap()
+            encode(Call::Charge, Clock::Redis { near }, "t", &buckets).unwrap()
         };
         let calls: Vec<Encoded> = (0..CALLS).map(call).collect();
         measure(&mut redis, &format!("{limit} x{count}"), |redis| drop(redis.call_all(&calls)));

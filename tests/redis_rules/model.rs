@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use tollgate::algorithm::{AllCharged, Charged, Completion, Headroom, Manner, Rule, State};
+use tollgate::algorithm::{Completion, Headroom, Rule, State};
+use tollgate::charge::{AllCharged, Charged, Manner};
 use tollgate::units::{Cost, Nanos};
 
 /// What is kept under each key, and the parameters it was written under.

@@ -1,6 +1,7 @@
 //! Keys that hold what no script has written: each heals, and none fails a request.
 
-use tollgate::algorithm::{AlgorithmName, Manner};
+use tollgate::algorithm::AlgorithmName;
+use tollgate::charge::Manner;
 use tollgate::store::redis::{Answer, Beside, Bucket, Call, Shared};
 use tollgate::store::redis::{Clock, encode, key_name};
 use tollgate::units::{LimitKey, Nanos};
@@ -81,9 +82,10 @@ fn nonsense(parameters: &str) -> Vec<Vec<Vec<String>>> {
 fn charge(redis: &mut Scripted, rule: &Shared, at: u64, slot: u64) -> Answer {
     let slot = format!("s{slot}");
     let beside = if rule.rule().holds() { Beside::Slot(&slot) } else { Beside::Nothing };
-    let bucket = Bucket { limit: "l", rule, key: LimitKey(1), cost: 1, manner: Manner::USUAL, beside };
+    let bucket =
+        Bucket { limit: "l", rule, key: LimitKey(1), tag: LimitKey(1), cost: 1, manner: Manner::USUAL, beside };
     let buckets = [bucket];
-    let reply = redis.call(&encode(Call::Charge, Clock::Given(Nanos::new(at)), "t", LimitKey(0), &buckets).unwrap());
+    let reply = redis.call(&encode(Call::Charge, Clock::Given(Nanos::new(at)), "t", &buckets).unwrap());
     let answer = read(&reply, &buckets).unwrap();
     answer.charged(&buckets);
     answer
@@ -99,11 +101,12 @@ fn nonsense_at_a_key_is_counted_and_heals() {
             limit: "l",
             rule: &rule,
             key: LimitKey(1),
+            tag: LimitKey(1),
             cost: 1,
             manner: Manner::USUAL,
             beside: Beside::Nothing,
         };
-        let key = key_name("t", LimitKey(0), &bucket);
+        let key = key_name("t", &bucket);
         let mut healed = 0;
         for poison in nonsense(rule.parameters()) {
             redis::cmd("DEL").arg(&key).exec(&mut redis.connection).unwrap();
@@ -142,11 +145,12 @@ fn what_is_near_a_state_never_fails_a_request() {
             limit: "l",
             rule: &rule,
             key: LimitKey(1),
+            tag: LimitKey(1),
             cost: 1,
             manner: Manner::USUAL,
             beside: Beside::Nothing,
         };
-        let key = key_name("t", LimitKey(0), &bucket);
+        let key = key_name("t", &bucket);
         charge(&mut redis, &rule, START, 0);
         let kept: Vec<u8> = redis::cmd("GET").arg(&key).query(&mut redis.connection).unwrap();
         for slot in 0..300 {

@@ -1,7 +1,8 @@
 //! Slots that lapse, lost scripts, hints, and what a key looks like.
 
-use tollgate::algorithm::{Decision, Manner};
-use tollgate::store::redis::{Answer, Beside, Bucket, Call, Shared};
+use tollgate::algorithm::Decision;
+use tollgate::charge::Manner;
+use tollgate::store::redis::{Answer, Beside, Bucket, Call, Shared, hint};
 use tollgate::store::redis::{Clock, encode, key_name};
 use tollgate::units::{LimitKey, Nanos};
 
@@ -16,12 +17,12 @@ fn shared(limit: &str) -> Shared {
 }
 
 fn bucket<'a>(rule: &'a Shared, cost: u64, beside: Beside<'a>) -> Bucket<'a> {
-    Bucket { limit: "l", rule, key: LimitKey(1), cost, manner: Manner::USUAL, beside }
+    Bucket { limit: "l", rule, key: LimitKey(1), tag: LimitKey(1), cost, manner: Manner::USUAL, beside }
 }
 
 fn call(redis: &mut Scripted, call: Call, at: Nanos, bucket: &Bucket<'_>) -> Answer {
     let buckets = std::slice::from_ref(bucket);
-    let reply = redis.call(&encode(call, Clock::Given(at), "t", LimitKey(0), buckets).unwrap());
+    let reply = redis.call(&encode(call, Clock::Given(at), "t", buckets).unwrap());
     read(&reply, buckets).unwrap()
 }
 
@@ -81,13 +82,14 @@ fn what_a_node_remembers_stands_in_for_what_redis_has_forgotten() {
     let rule = shared("gcra rate=7/13s burst=3");
     let fresh = bucket(&rule, 3, Beside::Nothing);
     let answer = call(&mut redis, Call::Charge, START, &fresh);
-    let hint = answer.hint(0, &fresh).unwrap();
+    let (_, states) = answer.charged(std::slice::from_ref(&fresh));
+    let hint = hint(fresh.rule.rule(), states[0].as_ref().unwrap()).unwrap();
     redis::cmd("FLUSHALL").exec(&mut redis.connection).unwrap();
     let one = |beside| bucket(&rule, 1, beside);
     let at = |seconds: u64| after(seconds);
     let denied = call(&mut redis, Call::Charge, at(1), &one(Beside::Hint(&hint)));
     let retry_after = Nanos::new(13_000_000_000_u64.div_ceil(7) - 1_000_000_000);
-    assert_eq!(denied.charged(&[one(Beside::Nothing)])[0].decision, Decision::later(retry_after));
+    assert_eq!(denied.charged(&[one(Beside::Nothing)]).0[0].decision, Decision::later(retry_after));
     // an older hint, a malformed one and none change nothing
     assert_eq!(call(&mut redis, Call::Charge, at(2), &one(Beside::Hint(&hint))).granted, 1);
     for beside in [Beside::Hint(&hint), Beside::Hint("nan"), Beside::Nothing] {
@@ -120,12 +122,12 @@ fn a_denial_writes_nothing_and_no_key_stays_for_good() {
     ] {
         let rule = shared(limit);
         let bucket = bucket(&rule, 2, argument);
-        let key = key_name("t", LimitKey(0), &bucket);
+        let key = key_name("t", &bucket);
         // Redis's own clock
         let mut charge = |bucket: &Bucket<'_>| {
             let buckets = std::slice::from_ref(bucket);
             let clock = Clock::Redis { near: START };
-            let reply = redis.call(&encode(Call::Charge, clock, "t", LimitKey(0), buckets).unwrap());
+            let reply = redis.call(&encode(Call::Charge, clock, "t", buckets).unwrap());
             let granted = read(&reply, buckets).unwrap().granted;
             let dump: Vec<u8> = redis::cmd("DUMP").arg(&key).query(&mut redis.connection).unwrap();
             let left: i64 = redis::cmd("PTTL").arg(&key).query(&mut redis.connection).unwrap();

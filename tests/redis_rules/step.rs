@@ -1,6 +1,7 @@
 //! One call of a walk, and whether it brought about what it should.
 
-use tollgate::algorithm::{AllCharged, Headroom, Manner, Rule};
+use tollgate::algorithm::{Headroom, Rule};
+use tollgate::charge::{AllCharged, Manner};
 use tollgate::store::redis::{Beside, Bucket, Call, Clock, Encoded, Shared, encode};
 use tollgate::units::{LimitKey, Nanos};
 
@@ -41,6 +42,7 @@ impl Step {
                 limit: &asked.name,
                 rule: &asked.shared,
                 key: LimitKey(7),
+                tag: LimitKey(1),
                 cost: asked.cost,
                 manner: asked.manner,
                 beside: match asked.full_at {
@@ -54,7 +56,7 @@ impl Step {
 
     pub(crate) fn encode(&self) -> Encoded {
         let clock = Clock::Given(Nanos::new(self.now));
-        encode(self.call, clock, "t", LimitKey(1), &self.buckets()).unwrap()
+        encode(self.call, clock, "t", &self.buckets()).unwrap()
     }
 
     /// Err with what is different.
@@ -67,7 +69,7 @@ impl Step {
         let rules: Vec<&Rule> = self.asked.iter().map(|asked| asked.shared.rule()).collect();
         match &self.expected {
             Expected::Charged(passes, expected) => {
-                compare::charged(&rules, expected, &answer.charged(&buckets))?;
+                compare::charged(&rules, expected, &answer.charged(&buckets).0)?;
                 if *passes == (answer.granted == 1) { Ok(()) } else { Err(format!("granted {}", answer.granted)) }
             }
             Expected::Each(granted, each) => {

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde_json::Value as Json;
-use tollgate::algorithm::{Decision, Denial, MAX_WAIT, Manner};
+use tollgate::algorithm::{Decision, Denial, MAX_WAIT};
+use tollgate::charge::Manner;
 use tollgate::store::redis::{Beside, Bucket, Call, Shared};
 use tollgate::store::redis::{Clock, Encoded, encode};
 use tollgate::units::{LimitKey, Nanos};
@@ -49,6 +50,7 @@ impl Row {
             limit: &self.key,
             rule: &self.shared,
             key: LimitKey(0),
+            tag: LimitKey(1),
             cost: self.cost,
             manner: Manner::USUAL,
             beside: if self.shared.rule().holds() { Beside::Slot(&self.line) } else { Beside::Nothing },
@@ -90,17 +92,15 @@ fn recorded_traces_are_decided_the_same() {
     let (mut seen, mut different) = (0_u64, Vec::new());
     for case in cases["cases"].as_array().unwrap() {
         let Some(rows) = rows(case) else { continue };
-        let calls: Vec<Encoded> = rows
-            .iter()
-            .map(|row| encode(Call::Charge, Clock::Given(row.at), "t", LimitKey(0), &[row.bucket()]).unwrap())
-            .collect();
+        let calls: Vec<Encoded> =
+            rows.iter().map(|row| encode(Call::Charge, Clock::Given(row.at), "t", &[row.bucket()]).unwrap()).collect();
         let mut model = Model::default();
         for (row, reply) in rows.iter().zip(redis.call_all(&calls)) {
             seen += 1;
             let rule = row.shared.rule().clone();
             let part = Part { key: row.key.clone(), rule, cost: row.cost, manner: Manner::USUAL };
             let (_, expected) = model.charge(&[part], row.at);
-            let found = read(&reply, &[row.bucket()]).unwrap().charged(&[row.bucket()]);
+            let found = read(&reply, &[row.bucket()]).unwrap().charged(&[row.bucket()]).0;
             let same = compare::charged(&[row.shared.rule()], &expected, &found);
             let recorded = match found[0].decision {
                 Decision::Admit { .. } => row.allowed,

@@ -1,6 +1,7 @@
 //! Random requests, refunds, debts and changes of limits, first in the model, then in Redis, many in one round trip.
 
-use tollgate::algorithm::{AlgorithmName, Decision, Denial, Headroom, Manner};
+use tollgate::algorithm::{AlgorithmName, Decision, Denial, Headroom};
+use tollgate::charge::Manner;
 use tollgate::store::redis::{Call, Encoded, Shared};
 use tollgate::units::Nanos;
 

@@ -5,8 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Part;
-use crate::cli::source::{self, ChangedAddress, Source};
-use crate::config::DirectorySource;
+use crate::cli::source::{self, Fixed, Source};
 use crate::customers::{Customer, Directory};
 use crate::ruleset::Ruleset;
 use crate::ruleset::changes::{Account, Change};
@@ -28,15 +27,15 @@ pub(super) struct Comparison {
 impl Comparison {
     /// What changes when `after` takes the place of `before`, the file at `path`.
     pub(super) fn new(path: &Path, before: &Source, after: &Source) -> Self {
-        let addresses = source::changed_addresses(&before.loaded.server, &after.loaded.server);
+        let fixed = source::fixed(before, after);
         let Account { changes, untouched_limits } = Account::of(&before.loaded.ruleset, &after.loaded.ruleset);
         let customers = customers(before, after);
-        let needs_restart = !addresses.is_empty();
+        let needs_restart = !fixed.is_empty();
         let untouched = match untouched_limits {
             1 => "1 limit untouched".to_owned(),
             count => format!("{count} limits untouched"),
         };
-        let parts = addresses.into_iter().map(of_address).chain(changes.into_iter().map(of_change)).chain(customers);
+        let parts = fixed.into_iter().map(of_fixed).chain(changes.into_iter().map(of_change)).chain(customers);
         let parts: Vec<Part> = parts.collect();
         let changed = match parts.len() {
             0 => "nothing changes".to_owned(),
@@ -47,10 +46,10 @@ impl Comparison {
     }
 }
 
-fn of_address(ChangedAddress { path, before, after }: ChangedAddress) -> Part {
+fn of_fixed(Fixed { path, before, after, what }: Fixed) -> Part {
     Part {
         heading: format!("{path}: needs a restart; a gateway that runs refuses the whole file"),
-        lines: vec![("address".to_owned(), format!("{before} -> {after}"))],
+        lines: vec![(what.to_owned(), format!("{before} -> {after}"))],
     }
 }
 
@@ -66,12 +65,8 @@ fn customers(before: &Source, after: &Source) -> Option<Part> {
         (Directory::File(old), Directory::File(new)) => (old, new),
         (Directory::Nobody, Directory::Nobody) => return None,
         (Directory::Redis(_), Directory::Redis(_)) => {
-            let hash = |source: &Source| match &source.loaded.directory {
-                Some(DirectorySource::Redis(hash)) => Some(hash.without_file()),
-                _ => None,
-            };
-            let same = hash(before) == hash(after);
-            let words = "another server or hash is asked; whose keys there are is not known here";
+            let same = before.loaded.directory == after.loaded.directory;
+            let words = "another hash is asked, or in another way; whose credentials there are is not known here";
             return (!same).then(|| Part { heading: heading(words), lines: Vec::new() });
         }
         _ => {

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{decode, name, problem, refuse};
-use crate::config::{DirectorySource, NamedFile, Overrides, Problem, Problems, RedisHash, RedisServer};
+use crate::config::{DirectorySource, NamedFile, Overrides, Problem, Problems, RedisHash};
 use crate::customers::Directory;
 use crate::customers::directory::{Fault, Faults, FileDirectory, Format, Hash, RedisDirectory};
+use crate::dial::Servers;
 use crate::files::{self, Print, Seen};
 use crate::ruleset::own::Misread;
 
@@ -18,9 +19,6 @@ const fn max_bytes(format: Format) -> usize {
         Format::Yaml => 1 << 20,
     }
 }
-
-/// The longest password that is read from a file.
-const MAX_PASSWORD: usize = 4 << 10;
 
 /// A directory, and what it was made of.
 #[derive(Debug)]
@@ -36,19 +34,17 @@ enum Origin {
         path: PathBuf,
         print: Print,
     },
-    Redis {
-        /// Without the password's file.
-        hash: RedisHash,
-        /// What that held.
-        password: Option<Print>,
-    },
+    /// The store cannot change.
+    Redis(RedisHash),
 }
 
-/// Opens the directory that the configuration at `path` names; `overrides` reads its rows. The one that was `kept` goes
+/// Opens the directory that the configuration at `path` names, where `servers` keep what is
+/// shared; `overrides` reads its rows. The one that was `kept` goes
 /// on if it is made of the same, and takes up what changed if that are only its rows.
 pub(super) fn open(
     path: &Path,
     source: &DirectorySource,
+    servers: Option<&Servers>,
     overrides: &Overrides,
     kept: &mut Option<Kept>,
     seen: &mut Vec<Seen>,
@@ -74,15 +70,15 @@ pub(super) fn open(
             (Origin::File { path: file, print }, Directory::File(Arc::new(rows)))
         }
         DirectorySource::Redis(hash) => {
-            let (server, password) = connection(path, &hash.server, seen)?;
-            let from = Origin::Redis { hash: hash.without_file(), password };
+            let from = Origin::Redis(hash.clone());
             if let Some(Kept { from: before, overrides: same, directory }) = kept
                 && *before == from
                 && same == overrides
             {
                 return Ok(Arc::clone(directory));
             }
-            (from, Directory::Redis(open_redis(path, hash, server, overrides)?))
+            let servers = servers.ok_or_else(|| refuse(problem(&name(path), None, "names no store")))?;
+            (from, Directory::Redis(open_redis(hash, servers, overrides)))
         }
     };
     let directory = Arc::new(directory);
@@ -136,42 +132,10 @@ fn format(file: &str) -> Format {
     }
 }
 
-fn open_redis(
-    path: &Path,
-    hash: &RedisHash,
-    server: redis::ConnectionInfo,
-    overrides: &Overrides,
-) -> Result<RedisDirectory, Problems> {
-    let RedisHash { key, ttl, negative_ttl, max_cached, .. } = hash.clone();
-    let hash = Hash { server, key, ttl, negative_ttl, max_cached };
+fn open_redis(hash: &RedisHash, servers: &Servers, overrides: &Overrides) -> RedisDirectory {
+    let RedisHash { key, ttl, negative_ttl, max_cached } = hash.clone();
+    let hash = Hash { servers: servers.clone(), key, ttl, negative_ttl, max_cached };
     RedisDirectory::new(hash, &rand::random(), Arc::new(overrides.clone()))
-        .map_err(|error| refuse(problem(&name(path), None, format!("cannot use `store.redis`: {error}"))))
-}
-
-/// What opens a connection to `server`, its password read from where the configuration at `path` says.
-fn connection(
-    path: &Path,
-    server: &RedisServer,
-    seen: &mut Vec<Seen>,
-) -> Result<(redis::ConnectionInfo, Option<Print>), Problems> {
-    let address = redis::ConnectionAddr::Tcp(server.host.clone(), server.port);
-    let mut login = redis::RedisConnectionInfo::default().set_db(server.database.into());
-    let mut print = None;
-    if let Some(username) = &server.username {
-        login = login.set_username(username);
-    }
-    if let Some(password) = &server.password {
-        login = login.set_password(password.expose());
-    }
-    if let Some(named) = &server.password_file {
-        let file = beside(path, named);
-        let (bytes, read) = bytes(named, &file, MAX_PASSWORD, seen)?;
-        print = Some(read);
-        login = login.set_password(decode(bytes, &file)?.trim_end_matches(['\r', '\n']));
-    }
-    let made = redis::IntoConnectionInfo::into_connection_info(address);
-    let made = made.map_err(|error| refuse(problem(&name(path), None, format!("cannot use `store.redis`: {error}"))));
-    Ok((made?.set_redis_settings(login), print))
 }
 
 fn explain_all(file: &str, Faults { faults, more }: Faults) -> Problems {

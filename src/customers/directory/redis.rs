@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
+use redis::{FromRedisValue, RedisError};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -19,19 +20,17 @@ use super::credential::{Hashes, KeyedHash, Written, field_of};
 use super::intern::Interner;
 use crate::clock::Clock;
 use crate::customers::Customer;
+use crate::dial::{Pool, Servers};
 use crate::ruleset::own::OwnTermsReader;
 use crate::units::Nanos;
 
-mod connection;
 mod value;
-
-use connection::Connection;
 
 /// A Redis hash, and how its answers are remembered.
 #[derive(Clone, Debug)]
 pub struct Hash {
-    /// The server, and what opens it.
-    pub server: redis::ConnectionInfo,
+    /// Who has it.
+    pub servers: Servers,
     /// The key of the hash.
     pub key: String,
     /// How long an answer is good for.
@@ -77,7 +76,7 @@ pub type Observer = Box<dyn Fn(CallResult, Nanos) + Send + Sync>;
 pub struct RedisDirectory(Arc<Shared>);
 
 struct Shared {
-    connection: Connection,
+    pool: Pool,
     key: String,
     ttl: Nanos,
     negative_ttl: Nanos,
@@ -121,10 +120,10 @@ const MOST_FLIGHTS: usize = 10_000;
 
 impl RedisDirectory {
     /// Connects when it is first asked. `seed` keys the hashes of credentials, `reader` understands plans, time zones
-    /// and overrides. Errors: the server's address makes no sense.
-    pub fn new(hash: Hash, seed: &[u8; 16], reader: Arc<dyn OwnTermsReader>) -> Result<Self, redis::RedisError> {
-        Ok(Self(Arc::new(Shared {
-            connection: Connection::new(hash.server)?,
+    /// and overrides.
+    pub fn new(hash: Hash, seed: &[u8; 16], reader: Arc<dyn OwnTermsReader>) -> Self {
+        Self(Arc::new(Shared {
+            pool: Pool::new(hash.servers),
             key: hash.key,
             ttl: hash.ttl,
             negative_ttl: hash.negative_ttl,
@@ -135,7 +134,7 @@ impl RedisDirectory {
             observer: OnceLock::new(),
             rest_until: AtomicU64::new(0),
             is_away: AtomicBool::new(false),
-        })))
+        }))
     }
 
     /// Tells `observer` of every call from here on; the first observer stays.
@@ -212,7 +211,7 @@ impl Shared {
     /// Asks Redis and remembers the answer.
     async fn ask(&self, hash: KeyedHash, field: &str, clock: &dyn Clock) -> Answer {
         let began = clock.now();
-        let asked = timeout(CALL_TIME.to_duration(), self.connection.get(&self.key, field)).await;
+        let asked = timeout(CALL_TIME.to_duration(), self.get(field)).await;
         let now = clock.now();
         let (result, answer) = match asked {
             Ok(Ok(None)) => (CallResult::Missing, Ok(None)),
@@ -228,7 +227,7 @@ impl Shared {
                 (CallResult::Failed, Err(Unavailable))
             }
             Err(_) => {
-                self.connection.give_up().await;
+                self.pool.give_up();
                 self.went_away("no answer in time", now);
                 (CallResult::TimedOut, Err(Unavailable))
             }
@@ -241,6 +240,12 @@ impl Shared {
         }
         self.remember(hash, result, answer.clone(), now);
         answer
+    }
+
+    /// The value of `field`. May take for ever.
+    async fn get(&self, field: &str) -> Result<Option<Vec<u8>>, RedisError> {
+        let value = self.pool.run(redis::cmd("HGET").arg(&self.key).arg(field)).await?;
+        Ok(Option::from_redis_value(value)?)
     }
 
     fn remember(&self, hash: KeyedHash, result: CallResult, answer: Answer, now: Nanos) {

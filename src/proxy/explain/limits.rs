@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use super::{Explanation, Met, masked};
-use crate::algorithm::{Charge, Charged, Decision, Denial, Manner, RuleRef};
+use crate::algorithm::{Decision, Denial};
+use crate::charge::{Charge, Charged, Manner, RuleRef, Source};
 use crate::proxy::Gateway;
 use crate::proxy::live::Live;
 use crate::proxy::respond::Answer;
@@ -78,6 +79,8 @@ pub struct Now {
     pub retry_after_seconds: Option<f64>,
     /// The limit that the client is told about where there is room for one.
     pub tightest: Option<String>,
+    /// Where that is known from: `local`, `denial_cache`, `lease`, `store` (Redis) or `fallback`.
+    pub decided: &'static str,
     /// The upstream that a limit diverts it to.
     pub diverted_to: Option<String>,
 }
@@ -196,13 +199,16 @@ impl Met {
         let now = gateway.clock.now();
         let asks = |(_, charge): &(usize, Charge)| Charge { manner: Manner::ASKS, ..charge.clone() };
         let mut batch: Vec<Charge> = charges.iter().map(asks).collect();
-        let charged = gateway.store.charge(&live.binding, &mut batch, now).await;
-        for ((position, _), charged) in charges.iter().zip(&charged) {
+        let receipt = gateway.store.charge(&live.binding, &mut batch, now).await;
+        for ((position, _), charged) in charges.iter().zip(&receipt.charged) {
             explanation.limits[*position].standing = Some(Standing::of(charged));
         }
+        if receipt.refused.is_some() {
+            return *explanation.answered(&Answer::StoreAway);
+        }
         let charges: Vec<Charge> = charges.into_iter().map(|(_, charge)| charge).collect();
-        let verdict = Verdict::new(&live.ruleset, &charges, &charged);
-        explanation.now = Some(Now::of(&live.ruleset, &verdict, explanation.bypassed.is_some()));
+        let verdict = Verdict::new(&live.ruleset, &charges, &receipt.charged);
+        explanation.now = Some(Now::of(&live.ruleset, &verdict, explanation.bypassed.is_some(), receipt.source));
         explanation
     }
 }
@@ -222,7 +228,7 @@ impl Standing {
 }
 
 impl Now {
-    fn of(ruleset: &Ruleset, verdict: &Verdict, bypassed: bool) -> Self {
+    fn of(ruleset: &Ruleset, verdict: &Verdict, bypassed: bool, source: Source) -> Self {
         let decision = match verdict.outcome {
             Outcome::Admit { wait } => Decision::Admit { wait },
             Outcome::Deny(denial) => Decision::Deny(denial),
@@ -239,6 +245,7 @@ impl Now {
             wait_seconds,
             retry_after_seconds,
             tightest: verdict.tightest.map(name),
+            decided: source.as_str(),
             diverted_to: diverted.map(|upstream| ruleset.upstreams[upstream.0].name.clone()),
         }
     }

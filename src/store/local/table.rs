@@ -6,9 +6,8 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
 use super::{BoundRule, LimitTable, OVERFLOW_KEY};
-use crate::algorithm::{
-    self, Algorithm, AlgorithmName, AllCharged, Charge, Charged, Headroom, Idle, Rule, State, Typed,
-};
+use crate::algorithm::{self, Algorithm, AlgorithmName, Headroom, Idle, Rule, State, Typed};
+use crate::charge::{AllCharged, Charge, Charged};
 use crate::units::{LimitKey, Nanos};
 
 /// A new key has no place left in its limit's table.

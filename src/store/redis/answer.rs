@@ -2,7 +2,8 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{AllCharged, Charged, Decision, Headroom, State};
+use crate::algorithm::{Decision, Headroom, Rule, State};
+use crate::charge::{AllCharged, Charged};
 use crate::store::redis::codec::Bucket;
 use crate::store::redis::states;
 use crate::units::{Cost, Nanos};
@@ -44,6 +45,17 @@ const LONGEST_TEXT: usize = 256;
 /// Flags of a bucket.
 const ADMITS: i64 = 1;
 const HEALED: i64 = 2;
+
+/// The states of a call's buckets, in its order; `None` for fresh keys and for logs.
+pub type States = SmallVec<[Option<State>; 2]>;
+
+/// See [`Answer::each`].
+pub struct Each<'a> {
+    answer: &'a Answer,
+    buckets: &'a [Bucket<'a>],
+    states: States,
+    position: u64,
+}
 
 /// What the script answered.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,44 +106,21 @@ impl Answer {
         Ok(answer)
     }
 
-    /// What came of a [`Call::Charge`](super::Call::Charge) of `buckets`.
-    pub fn charged(&self, buckets: &[Bucket<'_>]) -> AllCharged {
+    /// What came of a [`Call::Charge`](super::Call::Charge) of `buckets`, and their states after it.
+    pub fn charged(&self, buckets: &[Bucket<'_>]) -> (AllCharged, States) {
         let passes = self.granted > 0;
         let all = buckets.iter().zip(&self.found);
         all.map(|(bucket, found)| match &found.kept {
-            Kept::Log { retry_after, headroom } => told(bucket, found.admits, *retry_after, *headroom),
-            Kept::State(before) => {
-                let (charged, _) = self.charge(bucket, before.clone(), found.admits, passes, buckets.len() == 1);
-                charged
-            }
+            Kept::Log { retry_after, headroom } => (told(bucket, found.admits, *retry_after, *headroom), None),
+            Kept::State(before) => self.charge(bucket, before.clone(), found.admits, passes, buckets.len() == 1),
         })
-        .collect()
+        .unzip()
     }
 
     /// What came of each of the requests of a [`Call::Partial`](super::Call::Partial) of `buckets`, as if they had come one after the other:
     /// first those that were granted, then as many denied ones as are asked for.
-    pub fn each<'a>(&'a self, buckets: &'a [Bucket<'a>]) -> impl Iterator<Item = AllCharged> + 'a {
-        let mut states: SmallVec<[Option<State>; 2]> = self.found.iter().map(Found::state).collect();
-        let mut position = 0_u64;
-        std::iter::from_fn(move || {
-            let passes = position < self.granted;
-            position = position.saturating_add(1);
-            let all = buckets.iter().zip(&self.found).zip(&mut states);
-            let charged = all.map(|((bucket, found), state)| match &found.kept {
-                Kept::Log { retry_after, headroom } => {
-                    let admits = found.admits || (passes && bucket.manner.binds);
-                    told(bucket, admits, *retry_after, *headroom)
-                }
-                Kept::State(_) => {
-                    let admits = bucket.rule.rule().decide(state.clone(), bucket.cost, self.now).0.is_admitted();
-                    let admits = admits || (passes && bucket.manner.binds);
-                    let (charged, after) = self.charge(bucket, state.take(), admits, passes, false);
-                    *state = after;
-                    charged
-                }
-            });
-            Some(charged.collect())
-        })
+    pub fn each<'a>(&'a self, buckets: &'a [Bucket<'a>]) -> Each<'a> {
+        Each { answer: self, buckets, states: self.found.iter().map(Found::state).collect(), position: 0 }
     }
 
     /// Where the keys of `buckets` stand after a debit, a refund or the end of a request.
@@ -144,15 +133,10 @@ impl Answer {
         .collect()
     }
 
-    /// What to remember of a bucket, to be said as [`Beside::Hint`](super::Beside::Hint) to a Redis that may have forgotten it: the state after
-    /// a charge, under the parameters of `bucket`. `None` where a rule has no use for it, and of a fresh key.
-    pub fn hint(&self, position: usize, bucket: &Bucket<'_>) -> Option<String> {
-        let before = self.found.get(position).and_then(Found::state);
-        let rule = bucket.rule.rule();
-        let (charged, after) = rule.decide(before.clone(), bucket.cost, self.now);
-        let passes = self.granted > 0 && charged.is_admitted() && bucket.manner.takes;
-        let kept = if passes { after } else { before };
-        states::tat(rule, &kept?)
+    /// The states after a debit, a refund or the end of a request; `None` for fresh keys and for logs, which stay where
+    /// they are.
+    pub fn states(&self) -> States {
+        self.found.iter().map(Found::state).collect()
     }
 
     /// What the script did with a bucket's state, done again. Where the two decide otherwise, which only rules in doubles
@@ -180,6 +164,44 @@ impl Answer {
         };
         (Charged { decision, headroom: rule.headroom(after.as_ref(), self.now) }, after)
     }
+}
+
+impl Iterator for Each<'_> {
+    type Item = AllCharged;
+
+    fn next(&mut self) -> Option<AllCharged> {
+        let answer = self.answer;
+        let passes = self.position < answer.granted;
+        self.position = self.position.saturating_add(1);
+        let all = self.buckets.iter().zip(&answer.found).zip(&mut self.states);
+        let charged = all.map(|((bucket, found), state)| match &found.kept {
+            Kept::Log { retry_after, headroom } => {
+                let admits = found.admits || (passes && bucket.manner.binds);
+                told(bucket, admits, *retry_after, *headroom)
+            }
+            Kept::State(_) => {
+                let admits = bucket.rule.rule().decide(state.clone(), bucket.cost, answer.now).0.is_admitted();
+                let admits = admits || (passes && bucket.manner.binds);
+                let (charged, after) = answer.charge(bucket, state.take(), admits, passes, false);
+                *state = after;
+                charged
+            }
+        });
+        Some(charged.collect())
+    }
+}
+
+impl Each<'_> {
+    /// The states of the buckets after the requests that were asked for.
+    pub fn into_states(self) -> States {
+        self.states
+    }
+}
+
+/// A TAT, to be said as [`Beside::Hint`](super::Beside::Hint) to a Redis that may have forgotten it. `None` for states of other rules, which
+/// have no use for it.
+pub fn hint(rule: &Rule, state: &State) -> Option<String> {
+    states::tat(rule, state)
 }
 
 impl Found {

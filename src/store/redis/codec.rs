@@ -1,6 +1,7 @@
 //! What is said to the script: from buckets to KEYS and ARGV.
 
-use crate::algorithm::{LONGEST_DEBT, Manner};
+use crate::algorithm::LONGEST_DEBT;
+use crate::charge::Manner;
 use crate::store::redis::parameters::Shared;
 use crate::units::{Cost, LimitKey, Nanos};
 
@@ -13,6 +14,8 @@ pub struct Bucket<'a> {
     pub rule: &'a Shared,
     /// Which bucket.
     pub key: LimitKey,
+    /// What it has in common with the buckets that lie in the same slot of a cluster.
+    pub tag: LimitKey,
     /// How many tokens.
     pub cost: Cost,
     /// What the limit does with the request.
@@ -111,19 +114,13 @@ pub const LONGEST_SLOT: usize = 64;
 
 /// The name of a bucket's key: `prefix:{tag}:limit:algorithm:key`. Buckets of one `tag` lie in one slot of a cluster. The
 /// parameters are no part of it, so a changed limit finds its keys again.
-pub fn key_name(prefix: &str, tag: LimitKey, bucket: &Bucket<'_>) -> String {
+pub fn key_name(prefix: &str, bucket: &Bucket<'_>) -> String {
     let algorithm = bucket.rule.rule().name().as_str();
-    format!("{prefix}:{{{:032x}}}:{}:{algorithm}:{:032x}", tag.0, bucket.limit, bucket.key.0)
+    format!("{prefix}:{{{:032x}}}:{}:{algorithm}:{:032x}", bucket.tag.0, bucket.limit, bucket.key.0)
 }
 
-/// A call for these buckets, no two of which may have the same limit and key.
-pub fn encode(
-    call: Call,
-    clock: Clock,
-    prefix: &str,
-    tag: LimitKey,
-    buckets: &[Bucket<'_>],
-) -> Result<Encoded, Refused> {
+/// A call for these buckets, no two of which may have the same limit and key. In a cluster they lie in one slot.
+pub fn encode(call: Call, clock: Clock, prefix: &str, buckets: &[Bucket<'_>]) -> Result<Encoded, Refused> {
     let (name, want) = match call {
         Call::Charge => ("charge", 1),
         Call::Partial(want) => ("partial", want),
@@ -143,7 +140,7 @@ pub fn encode(
     encoded.arguments.extend([name.to_owned(), time, want.to_string()]);
     for bucket in buckets {
         check(call, bucket)?;
-        encoded.keys.push(key_name(prefix, tag, bucket));
+        encoded.keys.push(key_name(prefix, bucket));
         encoded.arguments.extend([
             bucket.rule.parameters().to_owned(),
             manner(bucket.manner).to_owned(),

@@ -88,6 +88,21 @@ impl Shared {
         &self.parameters
     }
 
+    /// Whether it makes no difference in what portions tokens are taken, and nobody waits for them.
+    pub fn adds_up(&self) -> bool {
+        let adds = match &self.rule {
+            Rule::SlidingLog(log) => log.core().min_gap() == Nanos::ZERO,
+            Rule::SlidingCounters(_) => true,
+            _ => self.parameters.starts_with(['s', 'c', 'w']),
+        };
+        adds && !self.rule.reserves() && !self.rule.denials_count()
+    }
+
+    /// Whether it keeps a log, which stays in Redis.
+    pub fn is_log(&self) -> bool {
+        self.parameters.starts_with('l')
+    }
+
     /// The calendar whose units are counted in.
     pub(super) fn calendar(&self) -> Option<&Calendar> {
         match &self.rule {

@@ -1,5 +1,6 @@
 use super::*;
-use crate::algorithm::{AlgorithmName, Arguments, Manner, Value};
+use crate::algorithm::{AlgorithmName, Arguments, Value};
+use crate::charge::Manner;
 use crate::store::redis::{Beside, Call, Clock, Refused, Shared, encode};
 use crate::units::{LimitKey, Rate};
 
@@ -22,7 +23,15 @@ fn log() -> Shared {
 }
 
 fn bucket(rule: &Shared) -> Bucket<'_> {
-    Bucket { limit: "l", rule, key: LimitKey(1), cost: 1, manner: Manner::USUAL, beside: Beside::Nothing }
+    Bucket {
+        limit: "l",
+        rule,
+        key: LimitKey(1),
+        tag: LimitKey(1),
+        cost: 1,
+        manner: Manner::USUAL,
+        beside: Beside::Nothing,
+    }
 }
 
 fn text(text: &str) -> Field<'_> {
@@ -36,10 +45,10 @@ fn a_denial_is_worked_out_from_the_state_that_was_found() {
     // full again 200 ms after the time of the call
     let reply = [text("5000000000"), text("0"), Field::Integer(0), text("5 200000000 0")];
     let answer = Answer::parse(&reply, &buckets).unwrap();
-    let charged = answer.charged(&buckets);
+    let (charged, states) = answer.charged(&buckets);
     assert_eq!(charged[0].decision, Decision::later(Nanos::new(100_000_000)));
     assert_eq!(charged[0].headroom.until_full, Nanos::new(200_000_000));
-    assert_eq!(answer.hint(0, &buckets[0]).as_deref(), Some("5 200000000 0"));
+    assert_eq!(hint(buckets[0].rule.rule(), states[0].as_ref().unwrap()).as_deref(), Some("5 200000000 0"));
 }
 
 #[test]
@@ -79,7 +88,6 @@ fn a_state_at_the_edge_of_what_can_be_counted_is_none_that_panics() {
             answer.charged(&buckets);
             answer.headrooms(&buckets);
             answer.each(&buckets).take(3).for_each(drop);
-            answer.hint(0, &buckets[0]);
         }
     }
 }
@@ -88,7 +96,7 @@ fn a_state_at_the_edge_of_what_can_be_counted_is_none_that_panics() {
 fn calls_that_make_no_sense_are_refused() {
     let slots = shared(AlgorithmName::Concurrency, &[("limit", Value::Whole(2))]);
     let gcra = gcra();
-    let refused = |call, bucket: Bucket<'_>| encode(call, Clock::Given(Nanos::ZERO), "t", LimitKey(0), &[bucket]).err();
+    let refused = |call, bucket: Bucket<'_>| encode(call, Clock::Given(Nanos::ZERO), "t", &[bucket]).err();
     assert!(matches!(refused(Call::Charge, bucket(&slots)), Some(Refused::NoSlot { .. })));
     let long = "x".repeat(1000);
     let named = Bucket { beside: Beside::Slot(&long), ..bucket(&slots) };

@@ -1,0 +1,183 @@
+//! What passes between ruleset and store: what a request is charged, and what came of it.
+
+use std::sync::Arc;
+
+use crate::algorithm::{Decision, Headroom, Rule};
+use crate::units::{Cost, LimitKey};
+
+/// One limit's part in a request: `cost` tokens from the bucket `key`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Charge {
+    /// The limit's position in the ruleset.
+    pub limit: usize,
+    /// The parameters that apply.
+    pub rule: RuleRef,
+    /// Which bucket.
+    pub key: LimitKey,
+    /// What buckets have in common that are kept together, where states are spread over several servers.
+    pub tag: LimitKey,
+    /// How many tokens.
+    pub cost: Cost,
+    /// What the limit does with the request.
+    pub manner: Manner,
+    /// Where it was taken. The store's own note, for when the charge is changed.
+    pub taken: Taken,
+}
+
+impl Charge {
+    /// A charge that is taken nowhere yet, of a bucket that is kept wherever it falls.
+    pub const fn new(limit: usize, rule: RuleRef, key: LimitKey, cost: Cost, manner: Manner) -> Self {
+        Self { limit, rule, key, tag: key, cost, manner, taken: Taken::AsUsual }
+    }
+}
+
+/// Where a charge was taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Taken {
+    /// Where the limit's states are kept.
+    #[default]
+    AsUsual,
+    /// There too, as the slot of this number.
+    Slot(u64),
+    /// From tokens that this node had taken ahead.
+    Lease,
+    /// From a bucket of this node's own, because what is shared could not be asked.
+    Fallback {
+        /// Which bucket.
+        key: LimitKey,
+        /// How many tokens, of which every node has only a share.
+        cost: Cost,
+    },
+    /// Nowhere: it passed because what is shared could not be asked.
+    Nowhere,
+}
+
+/// The parameters that a charge goes by.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RuleRef {
+    /// Those at this position among the limit's, which are the same for all customers of a plan.
+    Listed(usize),
+    /// Those of one customer.
+    Own(Arc<Rule>),
+}
+
+/// What a limit does with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Manner {
+    /// Whether a denial by this limit denies the request. Off for limits that watch, mark or divert: those are charged
+    /// when the request is admitted by the others and they would admit it too.
+    pub binds: bool,
+    /// Whether an admitted request takes its tokens; otherwise the limit is only asked whether it would admit it.
+    pub takes: bool,
+    /// Whether a denied request takes its tokens too, below what there is.
+    pub counts_denied: bool,
+}
+
+impl Manner {
+    /// Denies what is over the limit, and takes tokens from what is not.
+    pub const USUAL: Self = Self { binds: true, takes: true, counts_denied: false };
+    /// Asks what would become of a request, and changes nothing.
+    pub const ASKS: Self = Self { binds: false, takes: false, counts_denied: false };
+}
+
+/// What came of a batch of charges, in its order. Most requests are under few limits.
+pub type AllCharged = smallvec::SmallVec<[Charged; 2]>;
+
+/// What came of a charge.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Charged {
+    /// What this limit says of the request. If any limit of the request denies, none has been charged.
+    pub decision: Decision,
+    /// Where the key stands afterwards.
+    pub headroom: Headroom,
+}
+
+// === how a limit's states are shared ===
+
+/// Whose a limit's states are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// This node's.
+    #[default]
+    Sticky,
+    /// All nodes'.
+    Shared(Sharing),
+}
+
+impl Mode {
+    /// Whether nodes share the states.
+    pub const fn is_shared(self) -> bool {
+        matches!(self, Self::Shared(_))
+    }
+}
+
+/// How nodes share states.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Sharing {
+    /// How exactly.
+    pub consistency: Consistency,
+    /// What becomes of requests while what is shared cannot be asked.
+    pub on_store_down: OnStoreDown,
+}
+
+/// How exactly a shared limit is kept. A(w) is what all nodes together admit in a time w, B what they may at once, r the rate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Consistency {
+    /// Every request is decided by what is shared: A(w) is at most B + r w.
+    #[default]
+    Exact,
+    /// Nodes take tokens ahead and spend them in memory: A(w) is at most that and the tokens that nodes hold. `strict`
+    /// holds as many back.
+    Leased {
+        /// Whether B is lowered by what nodes may hold.
+        strict: bool,
+    },
+    /// Nodes decide by themselves and tell each other afterwards: A(w) is at most that and what the other nodes admit
+    /// before they tell.
+    Eventual,
+}
+
+/// What becomes of requests while what is shared cannot be asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnStoreDown {
+    /// Every node enforces its share of the limit.
+    #[default]
+    Share,
+    /// Every node enforces the limit by itself.
+    Local,
+    /// They pass.
+    Allow,
+    /// They are refused: not because of the limit, but because it cannot be known.
+    Deny,
+}
+
+/// Where a batch was decided: of several places the furthest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// In memory.
+    Local,
+    /// In memory, by a denial that Redis told before.
+    DenialCache,
+    /// In memory, from tokens that were taken ahead.
+    Lease,
+    /// In Redis.
+    Store,
+    /// In memory, because Redis did not answer.
+    Fallback,
+}
+
+impl Source {
+    /// All.
+    pub const ALL: [Self; 5] = [Self::Local, Self::DenialCache, Self::Lease, Self::Store, Self::Fallback];
+
+    /// A word for metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::DenialCache => "denial_cache",
+            Self::Lease => "lease",
+            Self::Store => "store",
+            Self::Fallback => "fallback",
+        }
+    }
+}

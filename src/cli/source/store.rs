@@ -1,0 +1,196 @@
+//! Where what is shared is kept, from where the configuration says.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::directory::{beside, bytes};
+use super::{Fixed, decode, name, refuse};
+use crate::config::{NamedFile, Place, Problem, Problems, RedisServers, RedisStore, RedisTls};
+use crate::dial::tls::{self, Identity, TlsClient, TlsFault};
+use crate::dial::{Address, Credentials, Layout, Servers};
+use crate::files::Seen;
+use crate::runtime::reload::{KeySecret, StoreSettings};
+
+/// The longest password or secret that is read from a file.
+const MAX_SECRET: usize = 4 << 10;
+/// The largest file of certificates that is read.
+const MAX_PEM: usize = 1 << 20;
+/// The shortest secret of keys, in bytes.
+const LEAST_KEY_SECRET: usize = 16;
+
+/// The store in force, which cannot change.
+#[derive(Debug)]
+pub(super) struct Kept {
+    /// As the configuration says it.
+    says: RedisStore,
+    /// What a gateway takes.
+    pub(super) settings: StoreSettings,
+}
+
+/// What `store:` says, and what stands in the files that it names.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    says: RedisStore,
+    credentials: Credentials,
+    key_secret: Option<KeySecret>,
+}
+
+impl Wanted {
+    /// Reads the files that `says` names, which lie relative to the configuration at `path`.
+    pub(super) fn read(path: &Path, says: &RedisStore, seen: &mut Vec<Seen>) -> Result<Self, Problems> {
+        let mut problems = Problems { errors: Vec::new(), warnings: Vec::new(), more: 0 };
+        let mut collect = |refused: Problems| problems.errors.extend(refused.errors);
+        let password = says.password_file.as_ref().map(|named| secret(path, named, seen)).transpose();
+        let password = password.map_err(&mut collect).ok().flatten();
+        let tls = says.tls.as_ref().map(|tls| client(path, tls, &says.place, seen)).transpose();
+        let tls = tls.map_err(&mut collect).ok().flatten();
+        let key_secret = says.key_file.as_ref().map(|named| key_secret(path, named, seen)).transpose();
+        let key_secret = key_secret.map_err(&mut collect).ok().flatten();
+        if !problems.errors.is_empty() {
+            return Err(problems);
+        }
+        let password = password.or_else(|| says.password.as_ref().map(|password| password.expose().to_owned()));
+        let credentials = Credentials { password: password.map(Arc::from), tls };
+        Ok(Self { says: says.clone(), credentials, key_secret })
+    }
+
+    /// What cannot change.
+    pub(super) fn says(&self) -> Says<'_> {
+        (&self.says, self.key_secret.as_ref())
+    }
+
+    /// The store that was `kept`, or a new one, and what its servers are shown once that is in force.
+    pub(super) fn settle(self, kept: Option<&Kept>) -> (Kept, Credentials) {
+        let Self { says, credentials, key_secret } = self;
+        let settings = match kept {
+            Some(kept) => kept.settings.clone(),
+            None => StoreSettings {
+                servers: Servers::new(layout(&says.servers), says.username.clone()),
+                prefix: says.prefix.clone(),
+                timeout: says.timeout,
+                sync_every: says.sync_every,
+                nodes: says.nodes,
+                key_secret,
+            },
+        };
+        (Kept { says, settings }, credentials)
+    }
+}
+
+impl Kept {
+    /// What cannot change.
+    pub(super) fn says(&self) -> Says<'_> {
+        (&self.says, self.settings.key_secret.as_ref())
+    }
+}
+
+/// What `store:` says, and the secret of keys.
+type Says<'a> = (&'a RedisStore, Option<&'a KeySecret>);
+
+/// What is another in `wanted` than in the store in force, and cannot be. Passwords and certificates may be others.
+pub(super) fn changed(in_force: Option<Says<'_>>, wanted: Option<Says<'_>>) -> Vec<Fixed> {
+    let pairs = listed(in_force).into_iter().zip(listed(wanted));
+    let changed = pairs.filter(|(before, after)| before.compared != after.compared);
+    let fixed = changed.map(|(before, after)| Fixed {
+        path: after.path,
+        before: before.shown,
+        after: after.shown,
+        what: "another store",
+    });
+    fixed.collect()
+}
+
+/// One of the things that cannot change.
+struct Listed {
+    path: &'static str,
+    compared: String,
+    /// The same, where it is no secret.
+    shown: String,
+}
+
+/// All that cannot change, in an order of its own.
+fn listed(store: Option<Says<'_>>) -> Vec<Listed> {
+    let plain = |path, text: String| Listed { path, compared: text.clone(), shown: text };
+    let hidden = |path, compared, shown: &str| Listed { path, compared, shown: shown.to_owned() };
+    let Some((says, secret)) = store else { return vec![plain("store", "no store".to_owned())] };
+    let scheme = if says.tls.is_some() { "rediss" } else { "redis" };
+    let servers = match &says.servers {
+        RedisServers::Standalone { server, database } => format!("{scheme}://{server}/{database}"),
+    };
+    let user = says.username.as_ref();
+    let key = secret.map(|secret| format!("{:?}", secret.seed()));
+    vec![
+        plain("store", servers),
+        hidden("store.username", user.cloned().unwrap_or_default(), user.map_or("the default user", |_| "a user")),
+        plain("store.prefix", says.prefix.clone()),
+        plain("store.timeout", says.timeout.to_string()),
+        plain("store.sync_every", says.sync_every.to_string()),
+        plain("store.nodes", says.nodes.map_or_else(|| "no number".to_owned(), |nodes| nodes.to_string())),
+        hidden("store.key_file", key.clone().unwrap_or_default(), key.map_or("no secret", |_| "a secret")),
+    ]
+}
+
+fn layout(servers: &RedisServers) -> Layout {
+    match servers {
+        RedisServers::Standalone { server, database } => {
+            Layout::Standalone { server: address(server), database: *database }
+        }
+    }
+}
+
+/// `at` is checked: a host and a port.
+fn address(at: &str) -> Address {
+    let (host, port) = at.rsplit_once(':').unwrap_or((at, ""));
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    Address { host: host.to_owned(), port: port.parse().unwrap_or_default() }
+}
+
+/// The text of a file, without the ends of its last lines.
+fn secret(path: &Path, named: &NamedFile, seen: &mut Vec<Seen>) -> Result<String, Problems> {
+    let file = beside(path, named);
+    let (bytes, _) = bytes(named, &file, MAX_SECRET, seen)?;
+    Ok(decode(bytes, &file)?.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+fn key_secret(path: &Path, named: &NamedFile, seen: &mut Vec<Seen>) -> Result<KeySecret, Problems> {
+    let text = secret(path, named, seen)?;
+    if text.len() < LEAST_KEY_SECRET {
+        let problem = Problem::error(named.place.clone(), "names a file that holds too short a secret");
+        let found = format!("{} bytes in {}", text.len(), name(&beside(path, named)));
+        return Err(refuse(
+            problem
+                .found(found)
+                .expected(format!("at least {LEAST_KEY_SECRET} bytes, the same on all nodes"))
+                .hint("`openssl rand -hex 32` makes one"),
+        ));
+    }
+    Ok(KeySecret::of(text.as_bytes()))
+}
+
+fn client(path: &Path, tls: &RedisTls, place: &Place, seen: &mut Vec<Seen>) -> Result<Arc<TlsClient>, Problems> {
+    let mut read = |named: &NamedFile| bytes(named, &beside(path, named), MAX_PEM, seen).map(|(bytes, _)| bytes);
+    let authorities = tls.ca.as_ref().map(&mut read).transpose()?;
+    let identity = match &tls.identity {
+        Some((certificates, key)) => Some((read(certificates)?, read(key)?)),
+        None => None,
+    };
+    let identity = identity.as_ref().map(|(certificates, key)| Identity { certificates, key });
+    tls::client(authorities.as_deref(), identity).map_err(|fault| {
+        let files = tls.identity.as_ref();
+        let named = match fault {
+            TlsFault::Authority => tls.ca.as_ref(),
+            TlsFault::Certificate => files.map(|(certificates, _)| certificates),
+            TlsFault::Key | TlsFault::OtherKey => files.map(|(_, key)| key),
+            TlsFault::NoSystemRoots | TlsFault::Unusable => None,
+        };
+        let problem = match named {
+            Some(named) => Problem::error(named.place.clone(), format!("names a file that {fault}"))
+                .found(name(&beside(path, named))),
+            None => Problem::error(Place { path: "store.tls".to_owned(), ..place.clone() }, fault.to_string()),
+        };
+        refuse(match fault {
+            TlsFault::NoSystemRoots => problem.hint("name them: `tls: {ca: ca.pem}`"),
+            _ => problem,
+        })
+    })
+}

@@ -1,0 +1,63 @@
+//! `mode` of a limit, and what goes with it.
+
+use crate::algorithm::Rule;
+use crate::charge::{Consistency, Mode, OnStoreDown, Sharing};
+use crate::config::limits::Setting;
+use crate::config::problem::Problem;
+use crate::config::read::{Field, Section};
+use crate::store::shared::refuse;
+
+/// What only limits that nodes share have.
+const OF_SHARED: [&str; 3] = ["consistency", "strict", "on_store_down"];
+
+/// Reads `mode`, `consistency`, `strict` and `on_store_down`.
+pub(super) fn read(section: &Section<'_>, setting: Setting) -> Option<Mode> {
+    let shared = section.get_or("mode", false, |field| field.choice(&[("sticky", false), ("shared", true)], &[]));
+    let leased = Consistency::Leased { strict: false };
+    let words = [("exact", Consistency::Exact), ("leased", leased), ("eventual", Consistency::Eventual)];
+    let consistency = section.get_or("consistency", Consistency::default(), |field| field.choice(&words, &[]));
+    let strict = section.get_or("strict", false, Field::flag);
+    let words = [
+        ("share", OnStoreDown::Share),
+        ("local", OnStoreDown::Local),
+        ("allow", OnStoreDown::Allow),
+        ("deny", OnStoreDown::Deny),
+    ];
+    let on_store_down = section.get_or("on_store_down", OnStoreDown::default(), |field| field.choice(&words, &[]));
+    if !shared? {
+        return match OF_SHARED.iter().find_map(|key| section.get(key)) {
+            Some(field) => {
+                let problem =
+                    Problem::error(field.key_place(), "says how nodes share a limit, and this one is not shared");
+                field.fail(problem.hint("write `mode: shared`, or leave it out"))
+            }
+            None => Some(Mode::Sticky),
+        };
+    }
+    if let (Setting::Gateway { store: false, .. }, Some(field)) = (setting, section.get("mode")) {
+        let problem = Problem::error(field.place(), "needs a place that nodes share, and the file names no `store`");
+        return field.fail(problem.hint("write `store: {redis: \"redis://127.0.0.1:6379/0\"}`"));
+    }
+    let consistency = match (consistency?, strict?) {
+        (Consistency::Leased { .. }, strict) => Consistency::Leased { strict },
+        (other, false) => other,
+        (_, true) => {
+            let field = section.get("strict")?;
+            let problem = Problem::error(field.place(), "is for limits whose tokens nodes take ahead");
+            return field.fail(problem.hint("write `consistency: leased`, or leave it out"));
+        }
+    };
+    Some(Mode::Shared(Sharing { consistency, on_store_down: on_store_down? }))
+}
+
+/// Refuses rules that cannot be shared like this, at `field`.
+pub(super) fn check<'r>(field: &Field<'_>, mode: Mode, rules: impl IntoIterator<Item = &'r Rule>) -> Option<()> {
+    let Mode::Shared(sharing) = mode else { return Some(()) };
+    for rule in rules {
+        if let Err(unshared) = refuse(rule, sharing) {
+            let message = format!("cannot be shared like this: {unshared}");
+            return field.fail(Problem::error(field.key_place(), message));
+        }
+    }
+    Some(())
+}

@@ -1,0 +1,101 @@
+//! `redis://[user[:password]@]host[:port][/database]`
+
+use std::fmt;
+
+use percent_encoding::percent_decode_str;
+
+use super::misfit;
+use crate::config::scalar::Misfit;
+use crate::config::values::host_and_port;
+
+/// A text that is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// The text, for the one who needs it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// What an address says.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) scheme: Scheme,
+    /// Host and port.
+    pub(super) at: String,
+    pub(super) database: Option<u32>,
+    pub(super) username: Option<String>,
+    pub(super) password: Option<Secret>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scheme {
+    Plain,
+    Tls,
+}
+
+pub(super) const A_SERVER: &str = "an address like `redis://127.0.0.1:6379/0`, or `rediss://...` for TLS";
+const DEFAULT_PORT: u16 = 6379;
+
+pub(super) fn server(text: &str) -> Result<Server, Misfit> {
+    let (scheme, rest) = match (text.strip_prefix("redis://"), text.strip_prefix("rediss://")) {
+        (Some(rest), _) => (Scheme::Plain, rest),
+        (None, Some(rest)) => (Scheme::Tls, rest),
+        (None, None) => return Err(misfit("does not begin with `redis://` or `rediss://`")),
+    };
+    if rest.contains(['?', '#']) {
+        return Err(misfit("has options behind the database, which are not supported"));
+    }
+    let (user, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
+    let (username, password) = match user.map(|user| user.split_once(':').unwrap_or((user, ""))) {
+        Some((username, password)) => (decoded(username)?, decoded(password)?.map(Secret)),
+        None => (None, None),
+    };
+    let (at, database) = rest.split_once('/').unwrap_or((rest, ""));
+    let database = match database {
+        "" => None,
+        number => Some(number.parse().map_err(|_| misfit("has no number of a database behind its last `/`"))?),
+    };
+    let at = host_and_port(at).or_else(|_| host_and_port(&format!("{at}:{DEFAULT_PORT}")))?;
+    Ok(Server { scheme, at, database, username, password })
+}
+
+/// The text of a part of an address; `None` if it is empty.
+fn decoded(part: &str) -> Result<Option<String>, Misfit> {
+    let text = percent_decode_str(part).decode_utf8().map_err(|_| misfit("has a user or password not in UTF-8"))?;
+    Ok(Some(text.into_owned()).filter(|text| !text.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_servers_have_many_parts() {
+        let full = server("rediss://tollgate:p%40ss@redis.internal:7000/3").unwrap();
+        assert_eq!((full.scheme, full.at.as_str(), full.database), (Scheme::Tls, "redis.internal:7000", Some(3)));
+        assert_eq!(full.username.as_deref(), Some("tollgate"));
+        assert_eq!(full.password.as_ref().map(Secret::expose), Some("p@ss"));
+        assert!(!format!("{full:?}").contains("p@ss"));
+        let short = server("redis://[::1]").unwrap();
+        assert_eq!((short.scheme, short.at.as_str(), short.database), (Scheme::Plain, "[::1]:6379", None));
+        assert_eq!((short.username, short.password), (None, None));
+        let password_only = server("redis://:p@127.0.0.1").unwrap();
+        assert_eq!((password_only.username, password_only.password.is_some()), (None, true));
+    }
+
+    #[test]
+    fn what_is_no_server_is_refused() {
+        for text in ["", "redis://", "redis:6379", "http://a", "redis://a:0", "redis://a/x", "redis://a/1?b"] {
+            assert!(server(text).is_err(), "{text}");
+        }
+    }
+}

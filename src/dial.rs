@@ -1,0 +1,164 @@
+//! The way to Redis: which servers hold the data, what they are shown, and connections on which nothing gets out of step.
+//!
+//! Written for Redis 7 and tested with 7.0: one server, Sentinel, Cluster, each with TLS, users and passwords. Valkey speaks
+//! the same protocol and was not run.
+//!
+//! A user of Redis who may do no more than tollgate needs, for keys that begin with `tollgate:`:
+//!
+//! ```text
+//! ACL SETUSER tollgate on >PASSWORD ~tollgate:* resetchannels -@all +select +hget
+//! ```
+//!
+//! Beside it `+role` behind Sentinel, whose own users need `+sentinel|get-master-addr-by-name`; `+cluster|slots +asking`
+//! in a cluster; and what scripts do ([`crate::store::shared::link`]).
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::units::Nanos;
+use arc_swap::ArcSwap;
+use redis::RedisConnectionInfo;
+
+mod flight;
+mod guard;
+mod pool;
+pub mod tls;
+mod wire;
+
+pub use pool::Pool;
+
+use tls::TlsClient;
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Address {
+    /// A name or an address, IPv6 without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+/// Which servers hold the data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// One.
+    Standalone {
+        /// Where it is.
+        server: Address,
+        /// The number of the database.
+        database: u32,
+    },
+}
+
+/// What servers are shown. May change while they are used: each connection takes what holds when it is opened.
+#[derive(Clone, Default)]
+pub struct Credentials {
+    /// The password of the servers that hold the data.
+    pub password: Option<Arc<str>>,
+    /// What TLS takes, if it is spoken.
+    pub tls: Option<Arc<TlsClient>>,
+}
+
+/// The servers that hold what is shared, and how they are reached. All clones are one.
+#[derive(Clone)]
+pub struct Servers(Arc<Inner>);
+
+struct Inner {
+    layout: Layout,
+    username: Option<String>,
+    credentials: ArcSwap<Credentials>,
+    generation: AtomicU64,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// There is no connection, or it broke off.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The server will not do it now: it is read-only, loading, out of memory, or wants another password.
+    #[error("{0}")]
+    Refused(String),
+    /// What came is no answer of Redis.
+    #[error("{0}")]
+    Nonsense(String),
+}
+
+/// How long a connection may take, until its server has said who it is.
+const CONNECT_TIME: Nanos = Nanos::new(250_000_000);
+
+// === impl Address ===
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]:{}", self.host, self.port),
+            false => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+// === impl Credentials ===
+
+impl fmt::Debug for Credentials {
+    /// They are secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credentials")
+    }
+}
+
+// === impl Servers ===
+
+impl Servers {
+    /// The servers of `layout`, where tollgate is `username`, the default user if that is absent. They are shown nothing
+    /// until [`Servers::renew`] says what.
+    pub fn new(layout: Layout, username: Option<String>) -> Self {
+        let (credentials, generation) = (ArcSwap::default(), AtomicU64::new(0));
+        Self(Arc::new(Inner { layout, username, credentials, generation }))
+    }
+
+    /// One server without a password.
+    pub fn at(host: &str, port: u16) -> Self {
+        let server = Address { host: host.to_owned(), port };
+        Self::new(Layout::Standalone { server, database: 0 }, None)
+    }
+
+    /// What the next connections show. Those that are open stay.
+    pub fn renew(&self, credentials: Credentials) {
+        self.0.credentials.store(Arc::new(credentials));
+    }
+
+    /// Raised whenever what the servers kept may be gone or older than it was: with each connection, with each script that
+    /// a server does not know, and when another server takes over.
+    pub fn generation(&self) -> u64 {
+        self.0.generation.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn raise_generation(&self) {
+        self.0.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What to say first to a server that holds data.
+    fn login(&self, credentials: &Credentials) -> RedisConnectionInfo {
+        let Layout::Standalone { database, .. } = &self.0.layout;
+        login(self.0.username.as_deref(), credentials.password.as_deref()).set_db((*database).into())
+    }
+}
+
+impl fmt::Debug for Servers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Servers").field(&self.0.layout).finish()
+    }
+}
+
+fn login(username: Option<&str>, password: Option<&str>) -> RedisConnectionInfo {
+    let mut login = RedisConnectionInfo::default().set_skip_set_lib_name();
+    if let Some(username) = username {
+        login = login.set_username(username);
+    }
+    if let Some(password) = password {
+        login = login.set_password(password);
+    }
+    login
+}

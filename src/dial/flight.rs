@@ -1,0 +1,50 @@
+//! Work that several wait for, and that goes on when they do not wait any more.
+
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+/// Work on its way, and what came of it.
+pub(super) struct Flight<T> {
+    landed: watch::Receiver<Option<T>>,
+    task: AbortHandle,
+}
+
+impl<T: Clone + Send + Sync + 'static> Flight<T> {
+    /// Begins `work`, on the runtime of whoever asks first.
+    pub(super) fn begin(work: impl Future<Output = T> + Send + 'static) -> Self {
+        let (land, landed) = watch::channel(None);
+        let task = tokio::spawn(async move {
+            land.send_replace(Some(work.await));
+        });
+        Self { landed, task: task.abort_handle() }
+    }
+
+    /// What came of it; `None` if it was called off.
+    pub(super) async fn land(mut self) -> Option<T> {
+        self.landed.wait_for(Option::is_some).await.ok().and_then(|landed| landed.clone())
+    }
+
+    /// What has come of it so far.
+    pub(super) fn landed(&self) -> Option<T> {
+        self.landed.borrow().clone()
+    }
+
+    /// Whether nothing will come of it any more that has not come yet.
+    pub(super) fn is_over(&self) -> bool {
+        self.task.is_finished()
+    }
+
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.landed.same_channel(&other.landed)
+    }
+
+    pub(super) fn call_off(&self) {
+        self.task.abort();
+    }
+}
+
+impl<T> Clone for Flight<T> {
+    fn clone(&self) -> Self {
+        Self { landed: self.landed.clone(), task: self.task.clone() }
+    }
+}

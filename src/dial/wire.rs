@@ -1,0 +1,99 @@
+//! One connection to one server.
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisConnectionInfo, RedisError, RedisResult, Value};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::AbortHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use super::guard::Guard;
+use super::tls::TlsClient;
+use super::{Address, CONNECT_TIME};
+
+/// An open connection that many calls share; closed when the last clone is gone, or when it is cut.
+#[derive(Clone)]
+pub(super) struct Wire {
+    connection: MultiplexedConnection,
+    driver: Arc<Driver>,
+}
+
+/// The task that writes and reads.
+struct Driver(AbortHandle);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Wire {
+    /// Connects to `address`, over TLS if there is any, and logs in. Ends within [`CONNECT_TIME`].
+    pub(super) async fn open(
+        address: &Address,
+        tls: Option<Arc<TlsClient>>,
+        login: &RedisConnectionInfo,
+    ) -> RedisResult<Self> {
+        let opening = timeout(CONNECT_TIME.to_duration(), Self::open_slowly(address, tls, login)).await;
+        let opened = opening.unwrap_or_else(|_| Err(failed("it takes too long to connect".to_owned())));
+        opened.map_err(|error| match io_error(&error) {
+            Some(error) => io::Error::new(error.kind(), format!("{address}: {error}")).into(),
+            None => error,
+        })
+    }
+
+    async fn open_slowly(
+        address: &Address,
+        tls: Option<Arc<TlsClient>>,
+        login: &RedisConnectionInfo,
+    ) -> RedisResult<Self> {
+        let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
+        stream.set_nodelay(true)?;
+        let Some(tls) = tls else { return Self::log_in(stream, login).await };
+        let name = ServerName::try_from(address.host.clone());
+        let name = name.map_err(|_| failed("no certificate can be made out to this name".to_owned()))?;
+        Self::log_in(TlsConnector::from(tls).connect(name, stream).await?, login).await
+    }
+
+    async fn log_in(
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        login: &RedisConnectionInfo,
+    ) -> RedisResult<Self> {
+        // whoever calls has a deadline of its own
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let made = MultiplexedConnection::new_with_config(login, Guard::new(stream), config);
+        let (connection, driver) = made.await?;
+        let driver = Arc::new(Driver(tokio::spawn(driver).abort_handle()));
+        Ok(Self { connection, driver })
+    }
+
+    /// What the server answers. May take for ever; dropping the future does not undo what is sent.
+    pub(super) async fn ask(&self, command: &Cmd) -> RedisResult<Value> {
+        command.query_async(&mut self.connection.clone()).await
+    }
+
+    /// Closes it: those that wait for answers get none.
+    pub(super) fn cut(&self) {
+        self.driver.0.abort();
+    }
+
+    /// Whether it was not closed yet, as far as is known here.
+    pub(super) fn is_open(&self) -> bool {
+        !self.driver.0.is_finished()
+    }
+}
+
+pub(super) fn failed(detail: String) -> RedisError {
+    RedisError::from((ErrorKind::Io, "no connection", detail))
+}
+
+/// What the system says, if that is what went wrong.
+pub(super) fn io_error(error: &RedisError) -> Option<&io::Error> {
+    error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?.downcast_ref()
+}

@@ -1,0 +1,188 @@
+//! Calls to Redis: what is said, how long it may take, and what is learned from the answer.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use smallvec::SmallVec;
+use tokio::time::timeout;
+
+use crate::charge::AllCharged;
+use crate::store::redis::{Answer, Beside, Bucket, Call, Clock, States, encode, hint};
+use crate::store::shared::Node;
+use crate::store::shared::limit::{Part, slot_name};
+use crate::store::shared::link::CallError;
+use crate::units::Nanos;
+
+/// What came of a call, for metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallResult {
+    /// An answer.
+    Ok,
+    /// No connection, or it broke off.
+    Failed,
+    /// Redis said that it would not.
+    Refused,
+    /// What came was no answer to it.
+    Nonsense,
+    /// Nothing came in time.
+    TimedOut,
+}
+
+impl CallResult {
+    /// All.
+    pub const ALL: [Self; 5] = [Self::Ok, Self::Failed, Self::Refused, Self::Nonsense, Self::TimedOut];
+
+    /// A word for metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Failed => "error",
+            Self::Refused => "refused",
+            Self::Nonsense => "invalid",
+            Self::TimedOut => "timeout",
+        }
+    }
+}
+
+/// What Redis was not able to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Down;
+
+/// What came of a call that charges.
+pub(super) struct Outcome {
+    /// For each request that was charged together, first those that were granted.
+    pub(super) each: Vec<AllCharged>,
+    /// How many were granted.
+    pub(super) granted: u64,
+    /// When it was, on Redis's clock.
+    pub(super) at: Nanos,
+}
+
+/// A call that is answered after this much is of use to nobody: the connection is given up.
+const CALL_TIME: Nanos = Nanos::SECOND;
+/// Calls whose failures are told of once in this time.
+const QUIET: Nanos = Nanos::from_secs(10);
+
+impl Node {
+    /// Charges `parts` for one request, as the slot of this number where a slot is needed.
+    pub(super) async fn call_charge(&self, parts: &[Part], slot: u64) -> Result<Outcome, Down> {
+        let slot = slot_name(self.id, slot);
+        let hints = self.hints(parts);
+        let buckets = buckets(parts, &slot, &hints);
+        let answer = self.call("charge", Call::Charge, &buckets).await?;
+        let (charged, states) = answer.charged(&buckets);
+        self.learn(parts, &states, Some(&charged), answer.now);
+        Ok(Outcome { each: vec![charged], granted: answer.granted, at: answer.now })
+    }
+
+    /// Charges `parts` for up to `want` requests alike.
+    pub(super) async fn call_partial(&self, parts: &[Part], want: u64, answers: usize) -> Result<Outcome, Down> {
+        let hints = self.hints(parts);
+        let buckets = buckets(parts, "", &hints);
+        let answer = self.call("charge", Call::Partial(want), &buckets).await?;
+        let mut all = answer.each(&buckets);
+        let each: Vec<AllCharged> = all.by_ref().take(answers).collect();
+        let states = all.into_states();
+        self.learn(parts, &states, each.last(), answer.now);
+        Ok(Outcome { each, granted: answer.granted, at: answer.now })
+    }
+
+    /// Changes what is kept of `parts`, each with what has to be said beside.
+    pub(super) async fn call_change(
+        &self,
+        (op, call): (&'static str, Call),
+        parts: &[(Part, Beside<'_>)],
+    ) -> Result<(States, Nanos), Down> {
+        let buckets: Vec<Bucket<'_>> = parts.iter().map(|(part, beside)| part.bucket(*beside)).collect();
+        let answer = self.call(op, call, &buckets).await?;
+        let states = answer.states();
+        for ((part, _), state) in parts.iter().zip(&states) {
+            self.memory.remember(part, state.clone(), None, answer.now);
+        }
+        Ok((states, answer.now))
+    }
+
+    async fn call(&self, op: &'static str, call: Call, buckets: &[Bucket<'_>]) -> Result<Answer, Down> {
+        let sent = self.clock.now();
+        let near = self.ahead.theirs(sent);
+        let encoded = encode(call, Clock::Redis { near }, &self.settings.prefix, buckets);
+        let encoded = encoded.map_err(|refused| self.complain(CallResult::Refused, &refused))?;
+        let replied = timeout(CALL_TIME.to_duration(), self.link.call(&self.script, &encoded)).await;
+        let received = self.clock.now();
+        let told = |result| (self.observer)(op, result, received.saturating_sub(sent));
+        let answer = match replied {
+            Ok(Ok(reply)) => Answer::parse(&reply.fields(), buckets).map_err(|bad| {
+                told(CallResult::Nonsense);
+                self.complain(CallResult::Nonsense, &bad)
+            })?,
+            Ok(Err(error)) => {
+                let result = match error {
+                    CallError::Unreachable(_) => CallResult::Failed,
+                    CallError::Refused(_) => CallResult::Refused,
+                    CallError::Nonsense(_) => CallResult::Nonsense,
+                };
+                told(result);
+                return Err(self.complain(result, &error));
+            }
+            Err(_) => {
+                told(CallResult::TimedOut);
+                self.link.give_up().await;
+                return Err(self.complain(CallResult::TimedOut, &"no answer in time"));
+            }
+        };
+        told(CallResult::Ok);
+        self.ahead.learn(sent, received, answer.now);
+        if answer.healed > 0 {
+            self.counts.healed.fetch_add(u64::try_from(answer.healed).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+        Ok(answer)
+    }
+
+    fn learn(&self, parts: &[Part], states: &States, charged: Option<&AllCharged>, at: Nanos) {
+        for (position, (part, state)) in parts.iter().zip(states).enumerate() {
+            let charged = charged.and_then(|charged| charged.get(position));
+            self.memory.remember(part, state.clone(), charged, at);
+        }
+    }
+
+    /// What this node remembers of keys that Redis may have forgotten.
+    fn hints(&self, parts: &[Part]) -> SmallVec<[Option<String>; 2]> {
+        parts.iter().map(|part| hint(part.rule(), &self.memory.state(part)?)).collect()
+    }
+
+    /// Tells of a failure, unless that was told a moment ago.
+    fn complain(&self, result: CallResult, error: &dyn std::fmt::Display) -> Down {
+        let now = self.clock.now();
+        let quiet_until = &self.counts.quiet_until;
+        let until = quiet_until.load(Ordering::Relaxed);
+        let until_now = now.saturating_add(QUIET).get();
+        if now.get() >= until
+            && quiet_until.compare_exchange(until, until_now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            tracing::warn!(%error, result = result.as_str(), "a call to Redis failed");
+        }
+        Down
+    }
+}
+
+/// What calls have to do with each other.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    /// States that made no sense and were set right.
+    pub(super) healed: AtomicU64,
+    /// Tokens that were admitted without Redis and were not there when it came back.
+    pub(super) overshoot: AtomicU64,
+    /// Until when failures are not told of.
+    quiet_until: AtomicU64,
+}
+
+fn buckets<'a>(parts: &'a [Part], slot: &'a str, hints: &'a [Option<String>]) -> SmallVec<[Bucket<'a>; 2]> {
+    let all = parts.iter().zip(hints);
+    all.map(|(part, hint)| {
+        part.bucket(match hint {
+            _ if part.rule().holds() => Beside::Slot(slot),
+            Some(hint) => Beside::Hint(hint),
+            None => Beside::Nothing,
+        })
+    })
+    .collect()
+}

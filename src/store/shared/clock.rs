@@ -1,0 +1,43 @@
+//! What time it is at Redis, as far as this node knows.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use crate::units::Nanos;
+
+/// How far Redis's clock is ahead of this node's, in nanoseconds; behind if negative. Right to half the time of a call.
+#[derive(Debug, Default)]
+pub(super) struct Ahead(AtomicI64);
+
+impl Ahead {
+    /// Redis said `theirs`, at some time between `sent` and `received`.
+    pub(super) fn learn(&self, sent: Nanos, received: Nanos, theirs: Nanos) {
+        let ours = sent.saturating_add(Nanos::new(received.saturating_sub(sent).get() / 2));
+        let ahead = i128::from(theirs.get()).saturating_sub(i128::from(ours.get()));
+        let bounded = ahead.clamp(i64::MIN.into(), i64::MAX.into());
+        self.0.store(i64::try_from(bounded).unwrap_or_default(), Ordering::Relaxed);
+    }
+
+    /// The time at Redis when it is `ours` here.
+    pub(super) fn theirs(&self, ours: Nanos) -> Nanos {
+        let ahead = self.0.load(Ordering::Relaxed);
+        let by = Nanos::new(ahead.unsigned_abs());
+        if ahead < 0 { ours.saturating_sub(by) } else { ours.saturating_add(by) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_elsewhere_is_ahead_or_behind() {
+        let ahead = Ahead::default();
+        let at = Nanos::from_secs;
+        assert_eq!(ahead.theirs(at(5)), at(5));
+        ahead.learn(at(10), at(12), at(41));
+        assert_eq!(ahead.theirs(at(20)), at(50));
+        ahead.learn(at(50), at(50), at(20));
+        assert_eq!(ahead.theirs(at(60)), at(30));
+        assert_eq!(ahead.theirs(at(10)), Nanos::ZERO);
+    }
+}

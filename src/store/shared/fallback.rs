@@ -1,0 +1,198 @@
+//! What is done without Redis: each node enforces its share of a limit in memory, and hands in what it admitted when Redis
+//! is back.
+//!
+//! A share of 1/N is the whole limit with every cost taken N times, which is exact for every algorithm. It starts from
+//! what was known to be used, so that an outage is no new burst.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::algorithm::{Decision, State};
+use crate::charge::{AllCharged, Charge, Charged, OnStoreDown, Taken};
+use crate::store::local::{self, LocalStore};
+use crate::store::shared::limit::Part;
+use crate::units::{Cost, LimitKey, Nanos};
+
+/// What this node did by itself.
+#[derive(Default)]
+pub(super) struct Fallback {
+    /// What was admitted of each key while Redis was away.
+    owed: Mutex<HashMap<LimitKey, Owed>>,
+    /// Which outage this is: buckets of an earlier one are not met again.
+    outage: AtomicU64,
+}
+
+/// What a node admitted of one key.
+struct Owed {
+    part: Part,
+    /// The key as if nobody else had been there, on Redis's clock: time makes good what is long ago.
+    state: Option<State>,
+    /// All of it.
+    sum: Cost,
+}
+
+/// A request's part that is decided without Redis.
+pub(super) struct Stranded<'a> {
+    pub(super) charge: &'a mut Charge,
+    pub(super) part: &'a Part,
+    pub(super) on_down: OnStoreDown,
+    /// The tokens that were used when Redis was last heard of.
+    pub(super) used: Cost,
+}
+
+/// The tables of this node.
+#[derive(Clone, Copy)]
+pub(in crate::store) struct Tables<'a> {
+    pub(in crate::store) store: &'a LocalStore,
+    pub(in crate::store) binding: &'a local::Binding,
+}
+
+/// The most keys whose admissions are kept for later: about 30 MB.
+const MOST_OWED: usize = 100_000;
+
+impl Fallback {
+    /// Redis is away from here on.
+    pub(super) fn begin(&self) {
+        self.outage.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Decides `stranded` by themselves, all or none, with this node as one of `nodes`; in their order. Times are `now`
+    /// here and `theirs` at Redis. The position of a limit that wants nothing admitted without Redis is an error.
+    pub(super) fn charge(
+        &self,
+        tables: Tables<'_>,
+        stranded: &mut [Stranded<'_>],
+        nodes: u64,
+        (now, theirs): (Nanos, Nanos),
+    ) -> Result<AllCharged, usize> {
+        if let Some(refused) = stranded.iter().position(|one| one.on_down == OnStoreDown::Deny && one.part.manner.binds)
+        {
+            return Err(refused);
+        }
+        let enforced = |one: &Stranded<'_>| matches!(one.on_down, OnStoreDown::Share | OnStoreDown::Local);
+        let mut batch: Vec<Charge> = Vec::with_capacity(stranded.len());
+        for one in stranded.iter().filter(|one| enforced(one)) {
+            let charge = self.scaled(one, nodes);
+            if self.is_first(one.part) {
+                let used = [Charge { cost: one.used, ..charge.clone() }];
+                tables.store.debit(tables.binding, &used, now);
+            }
+            batch.push(charge);
+        }
+        let charged = tables.store.charge(tables.binding, &mut batch, now);
+        let mut decided = batch.into_iter().zip(charged);
+        let mut all = AllCharged::new();
+        for one in stranded.iter_mut() {
+            let rule = one.part.rule();
+            let Some((charge, mut charged)) = enforced(one).then(|| decided.next()).flatten() else {
+                one.charge.taken = Taken::Nowhere;
+                all.push(Charged { decision: Decision::ADMIT, headroom: rule.headroom(None, now) });
+                continue;
+            };
+            let nodes = share(one.on_down, nodes);
+            charged.headroom.remaining = charged.headroom.remaining.map(|left| left / nodes);
+            one.charge.taken = Taken::Fallback { key: charge.key, cost: charge.cost };
+            all.push(charged);
+        }
+        let passes =
+            stranded.iter().zip(&all).all(|(one, charged)| !one.part.manner.binds || charged.decision.is_admitted());
+        for (one, charged) in stranded.iter().zip(&all) {
+            if passes && one.part.manner.takes && charged.decision.is_admitted() {
+                self.owe(one.part, one.charge.cost, theirs);
+                self.take_rest(tables, one, nodes, now);
+            }
+        }
+        Ok(all)
+    }
+
+    /// The charge of this node's own bucket. A share of less than a token is rounded up to one.
+    fn scaled(&self, one: &Stranded<'_>, nodes: u64) -> Charge {
+        let wanted = one.charge.cost.saturating_mul(share(one.on_down, nodes));
+        let most = one.part.rule().largest_cost().unwrap_or(Cost::MAX).max(one.charge.cost);
+        Charge { key: self.key(one.charge.key), cost: wanted.min(most), ..one.charge.clone() }
+    }
+
+    /// What does not fit into the bucket at once is owed to it, so that the rate is right even where the burst is not.
+    fn take_rest(&self, tables: Tables<'_>, one: &Stranded<'_>, nodes: u64, now: Nanos) {
+        let Taken::Fallback { key, cost } = one.charge.taken else { return };
+        let wanted = one.charge.cost.saturating_mul(share(one.on_down, nodes));
+        if wanted > cost {
+            let rest = Charge { key, cost: wanted.saturating_sub(cost), ..one.charge.clone() };
+            tables.store.debit(tables.binding, &[rest], now);
+        }
+    }
+
+    fn key(&self, key: LimitKey) -> LimitKey {
+        /// An odd number that spreads over the lower half, by which keys are told apart within a shard.
+        const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+        let outage = self.outage.load(Ordering::Relaxed).wrapping_mul(SPREAD);
+        LimitKey(key.0 ^ u128::from(outage))
+    }
+
+    /// Whether nothing was asked of the key in this outage.
+    fn is_first(&self, part: &Part) -> bool {
+        let mut owed = self.owed.lock();
+        if owed.contains_key(&part.key) || owed.len() >= MOST_OWED {
+            return false;
+        }
+        owed.insert(part.key, Owed { part: part.clone(), state: None, sum: 0 });
+        true
+    }
+
+    /// Notes that `cost` was admitted.
+    pub(super) fn owe(&self, part: &Part, cost: Cost, theirs: Nanos) {
+        if let Some(owed) = self.owed.lock().get_mut(&part.key) {
+            owed.add(cost, theirs);
+        }
+    }
+
+    /// What is to be handed in of `key`.
+    pub(super) fn settle(&self, key: LimitKey, theirs: Nanos) -> Option<Part> {
+        self.owed.lock().remove(&key).and_then(|owed| owed.due(theirs))
+    }
+
+    /// What is to be handed in of some keys, at most `most`; none once nothing is owed.
+    pub(super) fn settle_some(&self, most: usize, theirs: Nanos) -> Vec<Part> {
+        let mut owed = self.owed.lock();
+        let keys: Vec<LimitKey> = owed.keys().take(most).copied().collect();
+        keys.iter().filter_map(|key| owed.remove(key)?.due(theirs)).collect()
+    }
+
+    /// What could not be handed in is owed again.
+    pub(super) fn owe_again(&self, part: Part, theirs: Nanos) {
+        let mut owed = self.owed.lock();
+        let fresh = || Owed { part: part.clone(), state: None, sum: 0 };
+        owed.entry(part.key).or_insert_with(fresh).add(part.cost, theirs);
+    }
+
+    /// Whether anything is to be handed in.
+    pub(super) fn owes(&self) -> bool {
+        !self.owed.lock().is_empty()
+    }
+}
+
+impl Owed {
+    fn add(&mut self, cost: Cost, theirs: Nanos) {
+        self.sum = self.sum.saturating_add(cost);
+        self.state = self.part.rule().debit(self.state.take(), cost, theirs);
+    }
+
+    /// What is left of it at `theirs`: never more than a whole bucket, and nothing that time has made good.
+    fn due(self, theirs: Nanos) -> Option<Part> {
+        let rule = self.part.rule();
+        let quota = rule.policy().quota;
+        let remaining = rule.headroom(self.state.as_ref(), theirs).remaining;
+        let due = remaining.map_or(self.sum.min(quota), |remaining| quota.saturating_sub(remaining));
+        (due > 0 && !rule.holds()).then_some(Part { cost: due, ..self.part })
+    }
+}
+
+/// By how much costs are multiplied.
+const fn share(on_down: OnStoreDown, nodes: u64) -> u64 {
+    match on_down {
+        OnStoreDown::Share if nodes > 1 => nodes,
+        _ => 1,
+    }
+}

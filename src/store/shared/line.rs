@@ -1,0 +1,144 @@
+//! Requests that ask the same at the same time: while one call is on its way, those that come wait in line, and the next
+//! call asks for all of them.
+//!
+//! A call goes on when nobody waits for it any more; what it took for a request that has gone is given back.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use crate::charge::{AllCharged, Manner};
+use crate::store::shared::Node;
+use crate::store::shared::calls::{Down, Outcome};
+use crate::store::shared::limit::Part;
+use crate::units::{Cost, LimitKey};
+
+/// What requests have in common that may be charged in one call.
+type Alike = SmallVec<[(LimitKey, Cost, Manner, u64); 2]>;
+
+/// What a request hears.
+pub(super) type Heard = Result<AllCharged, Down>;
+
+/// The lines of requests that wait, each behind a call.
+#[derive(Default)]
+pub(super) struct Lines(Mutex<HashMap<Alike, Vec<oneshot::Sender<Heard>>>>);
+
+/// The longest line: who comes then is not decided by Redis.
+const LONGEST: usize = 1_000;
+
+impl Node {
+    /// Asks Redis to charge `parts` for one request, together with others that ask the same.
+    pub(super) fn ask_together(self: &Arc<Self>, parts: Vec<Part>) -> oneshot::Receiver<Heard> {
+        let (sender, receiver) = oneshot::channel();
+        let alike: Alike = parts.iter().map(alike).collect();
+        let mut lines = self.lines.0.lock();
+        match lines.get_mut(&alike) {
+            Some(line) if line.len() < LONGEST => line.push(sender),
+            // the sender is dropped, which is heard
+            Some(_) => {}
+            None => {
+                lines.insert(alike.clone(), Vec::new());
+                drop(lines);
+                let line = Line { node: Arc::clone(self), alike, is_gone: false };
+                tokio::spawn(async move { line.serve(&parts, vec![sender]).await });
+            }
+        }
+        receiver
+    }
+
+    /// Asks Redis to charge `parts` for one request by itself, as the slot of this number where it takes one.
+    pub(super) fn ask_alone(self: &Arc<Self>, parts: Vec<Part>, slot: u64) -> oneshot::Receiver<Heard> {
+        let (sender, receiver) = oneshot::channel();
+        let node = Arc::clone(self);
+        tokio::spawn(async move {
+            node.settle(&parts).await;
+            let outcome = node.call_charge(&parts, slot).await;
+            let heard = outcome.map(|outcome| (outcome.each.first().cloned().unwrap_or_default(), outcome));
+            match heard {
+                Ok((charged, outcome)) => {
+                    if sender.send(Ok(charged.clone())).is_err() && outcome.granted > 0 {
+                        node.release(slot, parts.iter().filter(|part| part.rule().holds()));
+                        node.give_back_unheard(&parts, &outcome, &[charged]);
+                    }
+                }
+                Err(down) => drop(sender.send(Err(down))),
+            }
+        });
+        receiver
+    }
+
+    /// Gives back what was taken for requests that do not wait any more.
+    fn give_back_unheard(self: &Arc<Self>, parts: &[Part], outcome: &Outcome, unheard: &[AllCharged]) {
+        for charged in unheard {
+            let taken = charged
+                .iter()
+                .zip(parts)
+                .filter(|(charged, part)| part.manner.takes && charged.decision.is_admitted() && !part.rule().holds());
+            let back =
+                taken.map(|(charged, part)| (part.clone(), outcome.at.saturating_add(charged.headroom.until_full)));
+            self.refund_later(back.collect());
+        }
+    }
+}
+
+/// A line being served. Nobody may wait in it for nothing: it is gone when this is dropped.
+struct Line {
+    node: Arc<Node>,
+    alike: Alike,
+    is_gone: bool,
+}
+
+impl Line {
+    async fn serve(mut self, parts: &[Part], mut waiting: Vec<oneshot::Sender<Heard>>) {
+        self.node.settle(parts).await;
+        while !waiting.is_empty() {
+            let outcome = match waiting.len() {
+                1 => self.node.call_charge(parts, 0).await,
+                several => {
+                    let want = u64::try_from(several).unwrap_or(u64::MAX);
+                    self.node.call_partial(parts, want, several).await
+                }
+            };
+            match outcome {
+                Ok(outcome) => {
+                    let mut unheard = Vec::new();
+                    for (position, (sender, charged)) in waiting.drain(..).zip(&outcome.each).enumerate() {
+                        let granted = u64::try_from(position).is_ok_and(|position| position < outcome.granted);
+                        if sender.send(Ok(charged.clone())).is_err() && granted {
+                            unheard.push(charged.clone());
+                        }
+                    }
+                    self.node.give_back_unheard(parts, &outcome, &unheard);
+                }
+                Err(down) => waiting.drain(..).for_each(|sender| drop(sender.send(Err(down)))),
+            }
+            let mut lines = self.node.lines.0.lock();
+            match lines.get_mut(&self.alike).map(std::mem::take) {
+                Some(line) => waiting = line,
+                None => return,
+            }
+            if waiting.is_empty() {
+                lines.remove(&self.alike);
+                self.is_gone = true;
+            }
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if !self.is_gone {
+            self.node.lines.0.lock().remove(&self.alike);
+        }
+    }
+}
+
+fn alike(part: &Part) -> (LimitKey, Cost, Manner, u64) {
+    let mut parameters = DefaultHasher::new();
+    parameters.write(part.form.parameters().as_bytes());
+    (part.key, part.cost, part.manner, parameters.finish())
+}

@@ -1,0 +1,128 @@
+//! Scripts that are run on the servers that hold what is shared, each thread with connections of its own.
+//!
+//! What a user of Redis has to be allowed for it, beside what [`crate::dial`] says: `+evalsha +eval +time`, and the
+//! commands of the scripts: `+get +set +del +pexpire +pttl +zadd +zrange +zrangebylex +zrangebyscore +zrem
+//! +zremrangebyrank`.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
+use smallvec::SmallVec;
+
+pub use crate::dial::{CallError, Servers};
+
+use crate::dial::Pool;
+use crate::store::redis::{Encoded, Field};
+use crate::units::LimitKey;
+
+/// A script and its SHA-1, by which Redis knows it once it was run.
+#[derive(Clone, Debug)]
+pub struct Script {
+    text: &'static str,
+    sha1: String,
+}
+
+/// What a script answered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reply(Vec<Value>);
+
+/// Connections to Redis: some for each thread that asks, so that no thread waits for another's. What several requests of a
+/// thread ask at once goes out together.
+pub struct Link {
+    servers: Servers,
+    pools: Box<[Pool]>,
+}
+
+// === impl Script ===
+
+impl Script {
+    /// The script `text`.
+    pub fn new(text: &'static str) -> Self {
+        Self { text, sha1: redis::Script::new(text).get_hash().to_owned() }
+    }
+}
+
+// === impl Reply ===
+
+impl Reply {
+    /// The fields of the answer.
+    pub fn fields(&self) -> SmallVec<[Field<'_>; 6]> {
+        let fields = self.0.iter().map(|field| match field {
+            Value::Int(number) => Field::Integer(*number),
+            Value::BulkString(bytes) => Field::Text(bytes),
+            _ => Field::Other,
+        });
+        fields.collect()
+    }
+}
+
+// === impl Link ===
+
+impl Link {
+    /// Connects when it is first asked. `threads` is how many threads ask.
+    pub fn new(servers: Servers, threads: usize) -> Self {
+        let pools = (0..threads.max(1)).map(|_| Pool::new(servers.clone())).collect();
+        Self { servers, pools }
+    }
+
+    /// The slot in which the keys of a tag lie.
+    pub fn slot(&self, _tag: LimitKey) -> u16 {
+        0
+    }
+
+    /// Raised whenever what the servers kept may be gone or older than it was: with each connection, with each script that
+    /// a server does not know, and when another server takes over.
+    pub fn generation(&self) -> u64 {
+        self.servers.generation()
+    }
+
+    /// Runs `script`, whose answer is a list. All keys lie in one slot. May take for ever; dropping the future does not
+    /// undo what is sent.
+    pub async fn call(&self, script: &Script, encoded: &Encoded) -> Result<Reply, CallError> {
+        let pool = self.own();
+        let asked = pool.run(&command("EVALSHA", &script.sha1, encoded)).await;
+        let asked = match asked {
+            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
+                self.servers.raise_generation();
+                pool.run(&command("EVAL", script.text, encoded)).await
+            }
+            asked => asked,
+        };
+        match asked {
+            Ok(Value::Array(fields)) => Ok(Reply(fields)),
+            Ok(_) => Err(CallError::Nonsense("the answer is no list".to_owned())),
+            Err(error) => Err(CallError::from(&error)),
+        }
+    }
+
+    /// Forgets all connections: the next calls open others, and those that wait for answers get none.
+    pub async fn give_up(&self) {
+        for pool in &self.pools {
+            pool.give_up();
+        }
+    }
+
+    fn own(&self) -> &Pool {
+        &self.pools[thread_number() % self.pools.len()]
+    }
+}
+
+fn command(name: &str, script: &str, encoded: &Encoded) -> Cmd {
+    let mut command = redis::cmd(name);
+    command.arg(script).arg(encoded.keys.len()).arg(&encoded.keys).arg(&encoded.arguments);
+    command
+}
+
+/// A small number of this thread's own.
+fn thread_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: Cell<Option<usize>> = const { Cell::new(None) };
+    }
+    NUMBER.with(|number| {
+        let own = number.get().unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed));
+        number.set(Some(own));
+        own
+    })
+}

@@ -1,0 +1,132 @@
+//! What this node remembers of what Redis said: enough to repeat a denial without asking, to say where a key stands, and
+//! to go on from there when Redis is gone or has forgotten.
+//!
+//! Bounded: what is remembered of a key may be dropped at any time, which costs a call.
+
+use std::sync::Arc;
+
+use quick_cache::sync::Cache;
+
+use crate::algorithm::{Decision, Denial, Headroom, State};
+use crate::charge::Charged;
+use crate::store::redis::Shared;
+use crate::store::shared::limit::Part;
+use crate::units::{Cost, LimitKey, Nanos};
+
+/// How many keys are remembered: about 30 MB.
+const MOST_KEYS: usize = 200_000;
+
+/// The last states seen. All times are on Redis's clock.
+pub(super) struct Memory(Cache<LimitKey, Known>);
+
+#[derive(Clone)]
+struct Known {
+    /// The parameters under which it was seen: under others it says nothing.
+    form: Arc<Shared>,
+    seen: Seen,
+}
+
+#[derive(Clone)]
+enum Seen {
+    State(Option<State>),
+    /// Of a log, which stays in Redis.
+    Log {
+        /// When it was seen.
+        at: Nanos,
+        headroom: Headroom,
+        /// What was denied, and when it would be admitted.
+        denied: Option<(Cost, Nanos)>,
+    },
+}
+
+impl Memory {
+    pub(super) fn new() -> Self {
+        Self(Cache::new(MOST_KEYS))
+    }
+
+    /// The key of `part` was in `state` after a call at `at`, whose request heard `charged`.
+    pub(super) fn remember(&self, part: &Part, state: Option<State>, charged: Option<&Charged>, at: Nanos) {
+        let seen = match charged {
+            Some(charged) if part.form.is_log() => Seen::Log {
+                at,
+                headroom: charged.headroom,
+                denied: match charged.decision {
+                    Decision::Deny(Denial::Later { retry_after }) => Some((part.cost, at.saturating_add(retry_after))),
+                    Decision::Deny(_) | Decision::Admit { .. } => None,
+                },
+            },
+            _ if part.form.is_log() => return self.forget(part.key),
+            _ => Seen::State(state),
+        };
+        self.0.insert(part.key, Known { form: Arc::clone(&part.form), seen });
+    }
+
+    /// Nothing is known of `key` any more.
+    pub(super) fn forget(&self, key: LimitKey) {
+        self.0.remove(&key);
+    }
+
+    /// The denial of `part` at `now`, if it is certain without asking.
+    pub(super) fn denial(&self, part: &Part, now: Nanos) -> Option<Charged> {
+        if !part.denial_holds() {
+            return None;
+        }
+        if let Some(largest) = part.rule().largest_cost().filter(|largest| part.cost > *largest) {
+            // whatever is kept
+            return Some(Charged { decision: Decision::never(largest), ..self.standing(part, now) });
+        }
+        let charged = self.known(part)?.told(part, now);
+        (!charged.decision.is_admitted()).then_some(charged)
+    }
+
+    /// Where the key of `part` stands as far as is known, for reports.
+    pub(super) fn standing(&self, part: &Part, now: Nanos) -> Charged {
+        let fresh = Known { form: Arc::clone(&part.form), seen: Seen::State(None) };
+        self.known(part).unwrap_or(fresh).told(part, now)
+    }
+
+    /// The last state of the key of `part`; `None` where it is fresh or not known.
+    pub(super) fn state(&self, part: &Part) -> Option<State> {
+        match self.known(part)?.seen {
+            Seen::State(state) => state,
+            Seen::Log { .. } => None,
+        }
+    }
+
+    /// How many tokens of the key of `part` were used at `now`, as far as is known.
+    pub(super) fn used(&self, part: &Part, now: Nanos) -> Cost {
+        let quota = part.rule().policy().quota;
+        let headroom = self.standing(part, now).headroom;
+        headroom.remaining.map_or(0, |remaining| quota.saturating_sub(remaining))
+    }
+
+    fn known(&self, part: &Part) -> Option<Known> {
+        self.0.get(&part.key).filter(|known| known.form.parameters() == part.form.parameters())
+    }
+}
+
+impl Known {
+    fn told(&self, part: &Part, now: Nanos) -> Charged {
+        let rule = part.rule();
+        match &self.seen {
+            Seen::State(state) => Charged {
+                decision: rule.decide(state.clone(), part.cost, now).0,
+                headroom: rule.headroom(state.as_ref(), now),
+            },
+            Seen::Log { at, headroom, denied } => {
+                let denial = denied.filter(|(cost, until)| part.cost >= *cost && now < *until);
+                let since = now.saturating_sub(*at);
+                let headroom = match since < headroom.until_full {
+                    true => Headroom {
+                        until_more: headroom.until_more.saturating_sub(since),
+                        until_full: headroom.until_full.saturating_sub(since),
+                        ..*headroom
+                    },
+                    false => rule.headroom(None, now),
+                };
+                let decision = denial.map_or(Decision::ADMIT, |(_, until)| Decision::later(until.saturating_sub(now)));
+                Charged { decision, headroom }
+            }
+        }
+    }
+}

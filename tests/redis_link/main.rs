@@ -1,0 +1,62 @@
+//! The way to Redis, on real servers and on some that are none: what is asked is answered, or there is an error.
+
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
+#![allow(clippy::disallowed_methods, reason = "waits for real servers with a deadline")]
+
+mod hostile;
+mod login;
+mod outage;
+mod server;
+mod tls;
+
+use std::time::Duration;
+
+use tollgate::store::redis::{Encoded, Field};
+use tollgate::store::shared::link::{CallError, Link, Script, Servers};
+
+/// How long a test waits for what has to happen, on a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Adds to a number, and says it beside what it was told.
+const COUNT: &str = "return {ARGV[1], redis.call('INCR', KEYS[1])}";
+
+/// A link of one thread with a script.
+struct Caller {
+    link: Link,
+    script: Script,
+}
+
+impl Caller {
+    fn of(servers: Servers) -> Self {
+        Self { link: Link::new(servers, 1), script: Script::new(COUNT) }
+    }
+
+    fn to(port: u16) -> Self {
+        Self::of(Servers::at("127.0.0.1", port))
+    }
+
+    /// Counts at `key`; the number after it. Fails where the answer is somebody else's.
+    async fn count(&self, key: &str) -> Result<i64, CallError> {
+        let word = format!("{key} {:x}", rand::random::<u64>());
+        let encoded = Encoded { keys: vec![key.to_owned()], arguments: vec![word.clone()] };
+        let called = tokio::time::timeout(PATIENCE, self.link.call(&self.script, &encoded)).await;
+        let reply = called.expect("a call ends")?;
+        match reply.fields().as_slice() {
+            [Field::Text(text), Field::Integer(number)] if *text == word.as_bytes() => Ok(*number),
+            other => panic!("asked for {word}, told {other:?}"),
+        }
+    }
+
+    /// Counts until it is answered.
+    async fn count_again(&self, key: &str) -> i64 {
+        let again = async {
+            loop {
+                match self.count(key).await {
+                    Ok(number) => return number,
+                    Err(_) => tokio::time::sleep(Duration::from_millis(3)).await,
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, again).await.expect("an answer at last")
+    }
+}
