@@ -109,6 +109,14 @@ impl Mode {
     pub const fn is_shared(self) -> bool {
         matches!(self, Self::Shared(_))
     }
+
+    /// What becomes of requests while what is shared cannot be asked, if anything is.
+    pub const fn on_store_down(self) -> Option<OnStoreDown> {
+        match self {
+            Self::Sticky => None,
+            Self::Shared(sharing) => Some(sharing.on_store_down),
+        }
+    }
 }
 
 /// How nodes share states.

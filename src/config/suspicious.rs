@@ -10,7 +10,7 @@ use crate::ruleset::limit::Share;
 /// Warns of a limit that asks nothing of anybody.
 pub(super) fn of_nobody(section: &Section<'_>, terms: &AllTerms, enabled: Option<Share>) {
     let field = &section.field;
-    if terms.rules.is_empty() {
+    if terms.rules.is_empty() && !terms.plans.is_empty() {
         field.findings().add(Problem::warning(field.key_place(), "limits nobody: every plan is unlimited"));
     }
     if let (Some(enabled), Some(Share(0))) = (section.get("enabled_percent"), enabled) {

@@ -5,7 +5,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::support::{Client, Gateway, Origin, Response};
+use crate::support::gateway::limited;
+use crate::support::redis::Redis;
+use crate::support::{Client, Gateway, Origin, Response, wait_for, wait_until};
 
 const SECRET: &str = "canary-4c1d9b7e-of-a-customer";
 
@@ -193,6 +195,32 @@ fn asking_takes_nothing_and_shows_where_a_key_stands() {
         &[("route", "v1"), ("limit", "guard"), ("plan", "free"), ("outcome", "denied")],
     );
     assert!(requests.is_none_or(|count| count == 0.0), "questions are not counted as requests");
+}
+
+#[test]
+fn a_limit_that_nodes_share_is_asked_where_it_is_kept() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let config = format!(
+        "store: {{ redis: \"{}\", timeout: 1s }}\n{}",
+        redis.url(),
+        limited(&origin, "{ algorithm: gcra, rate: 1/d, burst: 3, key: method, mode: shared, on_store_down: deny }")
+    );
+    let gateway = Gateway::start(&config);
+    let asked: Asked<'_> = ("GET", "/", &[]);
+    wait_until("Redis to be reached", || explained(&gateway, asked)["now"]["decided"] == "store");
+    for _ in 0..5 {
+        assert_eq!(explained(&gateway, asked)["limits"][0]["standing"]["remaining"], 3, "asking takes nothing");
+    }
+    assert_eq!(redis.say(&["DBSIZE"]), ":0", "nothing is written");
+    // a call that takes too long is answered 503, and is given back when it is over
+    let explanation = wait_for("the limit to be spent", || {
+        let status = gateway.get("/", &[]).status;
+        Some(explained(&gateway, asked)).filter(|now| status == 429 && now["now"]["outcome"] == "denied")
+    });
+    drop(redis);
+    let other: Asked<'_> = ("POST", "/", &[]);
+    wait_until("Redis to be missed", || explained(&gateway, other)["answer"]["status"] == 503);
+    assert_eq!(without_state(explanation), explained_alone(&gateway, asked));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{Explanation, Met, masked};
 use crate::algorithm::{Decision, Denial};
-use crate::charge::{Charge, Charged, Manner, RuleRef, Source};
+use crate::charge::{Charge, Charged, Manner, OnStoreDown, RuleRef, Source};
 use crate::proxy::Gateway;
 use crate::proxy::live::Live;
 use crate::proxy::respond::Answer;
@@ -203,7 +203,12 @@ impl Met {
         for ((position, _), charged) in charges.iter().zip(&receipt.charged) {
             explanation.limits[*position].standing = Some(Standing::of(charged));
         }
-        if receipt.refused.is_some() {
+        let is_refused = |(_, charge): &(usize, Charge)| {
+            let down = live.ruleset.limits[charge.limit].mode.on_store_down();
+            charge.manner.binds && down == Some(OnStoreDown::Deny)
+        };
+        // a limit that is only asked refuses nothing
+        if receipt.source == Source::Fallback && charges.iter().any(is_refused) {
             return *explanation.answered(&Answer::StoreAway);
         }
         let charges: Vec<Charge> = charges.into_iter().map(|(_, charge)| charge).collect();
