@@ -16,6 +16,8 @@ pub mod sample;
 mod shutdown;
 mod upkeep;
 
+pub use self::shutdown::GRACE;
+
 use self::listen::{Announcement, Doors, Listening};
 use self::reload::{Origin, Parts, Reloader};
 use crate::admin::reloads::Reloads;
@@ -154,7 +156,7 @@ fn configuration() -> ServerConf {
         threads: 1,
         upstream_keepalive_pool_size: KEPT_CONNECTIONS,
         max_retries: MAX_TRIES,
-        grace_period_seconds: Some(shutdown::GRACE.secs_ceil()),
+        grace_period_seconds: Some(GRACE.secs_ceil()),
         graceful_shutdown_timeout_seconds: Some(1),
         ..ServerConf::default()
     }

@@ -20,6 +20,7 @@ mod costs;
 mod credentials;
 mod customers;
 mod denials;
+mod deploy;
 mod edges;
 mod explain;
 mod forwarding;
