@@ -26,7 +26,17 @@ struct Cli {
 enum Command {
     /// Run the gateway
     Run(run::RunArgs),
-    /// Say what is wrong with a configuration, or what its limits are in plain words
+    /// Say what is wrong with a configuration, what its limits are in plain words, or what it changes
+    ///
+    /// Every error and every warning is told at once, each with its place, what is there, what should be there and a
+    /// suggestion. Of a file without errors, every limit is told in plain words: what each plan gets, at once and
+    /// later, and what becomes of the rest.
+    ///
+    /// With --against, what changes is told instead, and what that does to customers in flight: whether what they have
+    /// used stays used, which limits start afresh, and what a gateway that runs would refuse until it is restarted. A
+    /// reload goes by the same rules.
+    ///
+    /// Exit status 0: no errors, perhaps warnings; 1: errors.
     Check(check::CheckArgs),
     /// Say what a request would meet, and why: its route, caller, limits, keys and costs
     ///

@@ -127,7 +127,7 @@ impl Verdict {
     }
 
     /// The first limit that diverts the request, and the upstream that it goes to instead of its route's.
-    pub fn diverting<'r>(&self, ruleset: &'r Ruleset) -> Option<UpstreamId> {
+    pub fn diverting(&self, ruleset: &Ruleset) -> Option<UpstreamId> {
         self.acting(ruleset).find_map(|limit| match limit.over_limit {
             OverLimit::Divert(upstream) => Some(upstream),
             _ => None,

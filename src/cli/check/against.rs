@@ -89,13 +89,12 @@ fn customers(before: &Source, after: &Source) -> Option<Part> {
         (was != now).then(|| format!("{name}: {was} -> {now}"))
     });
     lines.extend(some(moved).map(|moved| ("other plan, what is used stays used".to_owned(), moved)));
-    let own = both().filter_map(|(name, was, now)| {
-        (own_terms(old_rules, was) != own_terms(new_rules, now)).then(|| name.to_string())
-    });
+    let own = both().filter(|(_, was, now)| own_terms(old_rules, was) != own_terms(new_rules, now));
+    let own = own.map(|(name, ..)| name.to_string());
     lines.extend(some(own).map(|names| ("other parameters of their own, what is used stays used".to_owned(), names)));
-    let access = both().filter_map(|(name, was, now)| {
-        ((was.suspended, was.valid_until) != (now.suspended, now.valid_until)).then(|| name.to_string())
-    });
+    let standing = |customer: &Customer| (customer.suspended, customer.valid_until);
+    let access = both().filter(|(_, was, now)| standing(was) != standing(now));
+    let access = access.map(|(name, ..)| name.to_string());
     lines.extend(some(access).map(|names| ("suspended or valid otherwise".to_owned(), names)));
     let credentials = (old.credentials(), new.credentials());
     if credentials.0 != credentials.1 {
