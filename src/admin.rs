@@ -115,9 +115,15 @@ impl Admin {
             });
         }
         if let Some(shared) = self.gateway.store.shared() {
-            let Report { breaker, nodes, healed, overshoot } = shared.report();
-            let breaker = breaker.as_str();
-            self.telemetry.set_store_usage(&StoreUsage { breaker, nodes, healed, overshoot });
+            let Report { breaker, nodes, healed, overshoot, leases } = shared.report();
+            self.telemetry.set_store_usage(&StoreUsage {
+                breaker: breaker.as_str(),
+                nodes,
+                healed,
+                overshoot,
+                leased: [("taken", leases.taken), ("spent", leases.spent), ("lapsed", leases.lapsed)],
+                held: leases.held,
+            });
         }
         for pool in &live.pools {
             self.telemetry.set_upstream_health(&pool.upstream.name, pool.healthy());
@@ -163,12 +169,13 @@ impl Admin {
     fn store(&self) -> serde_json::Value {
         let store = &self.gateway.store;
         match store.shared().map(SharedStore::report) {
-            Some(Report { breaker, nodes, healed, overshoot }) => serde_json::json!({
+            Some(Report { breaker, nodes, healed, overshoot, leases }) => serde_json::json!({
                 "tables": store.tables(),
                 "breaker": breaker.as_str(),
                 "nodes": nodes,
                 "healed": healed,
                 "overshoot_tokens": overshoot,
+                "leased_tokens": leases.held,
             }),
             None => serde_json::json!({ "tables": store.tables() }),
         }

@@ -10,6 +10,9 @@
 
 use std::fmt::Debug;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use crate::units::{Cost, Nanos};
 
 pub mod arguments;
@@ -176,8 +179,9 @@ pub trait Algorithm: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// Whether a request holds its tokens until it ends (see [`Algorithm::complete`]).
     const HOLDS: bool = false;
 
-    /// The state of one key. Its size is the memory that a key costs (plus 20 bytes of key and parameter number).
-    type State: Clone + PartialEq + Debug + Send + 'static;
+    /// The state of one key. Its size is the memory that a key costs (plus 20 bytes of key and parameter number). Its
+    /// serialized form is written to disk: another one needs another version of the snapshots.
+    type State: Clone + PartialEq + Debug + Send + Serialize + DeserializeOwned + 'static;
 
     /// The parameters, checked. Every rule that a user can break ends in an [`Unfit`] that says what to write.
     fn build(arguments: &Arguments) -> Result<Self, Unfit> {
@@ -188,6 +192,9 @@ pub trait Algorithm: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// The second half of [`Algorithm::build`], which alone calls it: each value is within the bounds that
     /// [`Algorithm::PARAMETERS`] declares, and what is left to check is how they go together.
     fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit>;
+
+    /// Arguments of which [`Algorithm::build`] makes these parameters again.
+    fn arguments(&self) -> Arguments;
 
     /// Decides one request and charges it if it is admitted.
     fn decide(&self, state: Option<Self::State>, cost: Cost, now: Nanos) -> (Decision, Option<Self::State>);
@@ -293,6 +300,13 @@ macro_rules! define_rule {
                 }
             }
 
+            /// [`Algorithm::HOLDS`]
+            pub const fn holds(self) -> bool {
+                match self {
+                    $(Self::$Variant => <$module::$Variant as Algorithm>::HOLDS,)*
+                }
+            }
+
             /// What can be set.
             pub const fn parameters(self) -> &'static [Parameter] {
                 match self {
@@ -328,11 +342,16 @@ macro_rules! define_rule {
                 }
             }
 
+            /// [`Algorithm::arguments`]
+            pub fn arguments(&self) -> Arguments {
+                match self {
+                    $(Self::$Variant(rule) => rule.arguments(),)*
+                }
+            }
+
             /// [`Algorithm::HOLDS`]
             pub const fn holds(&self) -> bool {
-                match self {
-                    $(Self::$Variant(_) => <$module::$Variant as Algorithm>::HOLDS,)*
-                }
+                self.name().holds()
             }
 
             /// [`Algorithm::reserves`]

@@ -99,7 +99,7 @@ impl Store {
     /// States of limits that no binding knows any more are kept until they are as good as new, in case the limit comes
     /// back; those of a bounded number of limits.
     pub fn bind(&self, limits: &[LimitSpec<'_>]) -> Binding {
-        let shared = |spec| self.shared.as_ref().and_then(|_| SharedStore::limit(spec));
+        let shared = |spec| self.shared.as_ref().and_then(|shared| shared.limit(spec));
         Binding { local: self.local.bind(limits), shared: limits.iter().map(shared).collect() }
     }
 

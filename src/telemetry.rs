@@ -48,6 +48,8 @@ pub struct Telemetry {
     states_healed: IntCounter,
     overshoot: IntCounterVec,
     cluster_members: IntGauge,
+    lease_tokens: IntCounterVec,
+    lease_outstanding: IntGauge,
     upstream_healthy: IntGaugeVec,
     /// Reloads that came into force or were refused.
     reloads: IntCounterVec,
@@ -82,6 +84,10 @@ pub struct StoreUsage {
     pub healed: u64,
     /// Tokens admitted so far in outages that were not there afterwards.
     pub overshoot: u64,
+    /// Tokens taken ahead so far, by what became of them.
+    pub leased: [(&'static str, u64); 3],
+    /// Tokens of them that are held.
+    pub held: u64,
 }
 
 impl Telemetry {
@@ -112,6 +118,8 @@ impl Telemetry {
             breaker_state: gauge(&registry, &names::STORE_BREAKER_STATE)?,
             states_healed: registered(&registry, IntCounter::with_opts(opts(&names::STORE_STATES_HEALED))?)?,
             overshoot: counter(&registry, &names::LIMIT_OVERSHOOT)?,
+            lease_tokens: counter(&registry, &names::LEASE_TOKENS)?,
+            lease_outstanding: registered(&registry, IntGauge::with_opts(opts(&names::LEASE_OUTSTANDING))?)?,
             cluster_members: registered(&registry, IntGauge::with_opts(opts(&names::CLUSTER_MEMBERS))?)?,
             upstream_healthy: gauge(&registry, &names::UPSTREAM_NODES_HEALTHY)?,
             reloads: counter(&registry, &names::CONFIG_RELOADS)?,
@@ -221,6 +229,11 @@ impl Telemetry {
         self.states_healed.inc_by(usage.healed.saturating_sub(self.states_healed.get()));
         let overshoot = self.overshoot.with_label_values(&["outage"]);
         overshoot.inc_by(usage.overshoot.saturating_sub(overshoot.get()));
+        for (event, total) in usage.leased {
+            let counter = self.lease_tokens.with_label_values(&[event]);
+            counter.inc_by(total.saturating_sub(counter.get()));
+        }
+        self.lease_outstanding.set(i64::try_from(usage.held).unwrap_or(i64::MAX));
         self.cluster_members.set(i64::try_from(usage.nodes).unwrap_or(i64::MAX));
     }
 

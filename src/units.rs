@@ -6,10 +6,12 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 /// Nanoseconds: a point in time (since the clock's epoch, the Unix epoch in production) or a length of time.
 ///
 /// Range: 584 years. Arithmetic saturates.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Nanos(u64);
 
 /// The units of time, the largest first.
@@ -220,7 +222,7 @@ pub struct LimitKey(pub u128);
 /// A number of up to 96 bits in 12 bytes: a point in time in units of 1 ns / numerator of a rate.
 ///
 /// Exists so that a cell of a table (key, state, parameter number) takes 32 bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct FineTime([u32; 3]);
 
 impl FineTime {
@@ -257,6 +259,18 @@ impl<T: Copy> Packed<T> {
     /// The value.
     pub const fn get(self) -> T {
         self.0
+    }
+}
+
+impl<T: Copy + Serialize> Serialize for Packed<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.get().serialize(serializer)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Packed<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        T::deserialize(deserializer).map(Self)
     }
 }
 

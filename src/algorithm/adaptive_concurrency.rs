@@ -29,7 +29,11 @@
     reason = "a controller in doubles; conversions to integers truncate and saturate"
 )]
 
-use crate::algorithm::{Algorithm, Arguments, Completion, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit};
+use serde::{Deserialize, Serialize};
+
+use crate::algorithm::{
+    Algorithm, Arguments, Completion, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit, Value,
+};
 use crate::units::{Cost, Nanos};
 
 /// The parameters.
@@ -41,7 +45,7 @@ pub struct AdaptiveConcurrency {
 }
 
 /// What is in flight, and what was learned.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[repr(Rust, packed(4))]
 pub struct Learned {
     limit: f64,
@@ -148,6 +152,15 @@ impl Algorithm for AdaptiveConcurrency {
         }
         let in_flight = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         Ok(Self { min: in_flight(min), max: in_flight(max), target })
+    }
+
+    fn arguments(&self) -> Arguments {
+        let mut arguments: Arguments =
+            [("min", Value::Whole(self.min.into())), ("max", Value::Whole(self.max.into()))].into();
+        if let Some(target) = self.target {
+            arguments.set("target", Value::Duration(target));
+        }
+        arguments
     }
 
     fn decide(&self, state: Option<Learned>, cost: Cost, _now: Nanos) -> (Decision, Option<Learned>) {

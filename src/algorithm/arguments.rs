@@ -149,6 +149,12 @@ pub const MAX_WAIT: &str = "max_wait";
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Arguments(Vec<(&'static str, Value)>);
 
+impl<const N: usize> From<[(&'static str, Value); N]> for Arguments {
+    fn from(values: [(&'static str, Value); N]) -> Self {
+        Self(values.into())
+    }
+}
+
 impl Arguments {
     /// Sets `name`, replacing an earlier value.
     pub fn set(&mut self, name: &'static str, value: Value) {
@@ -164,6 +170,11 @@ impl Arguments {
             all.set(name, value.clone());
         }
         all
+    }
+
+    /// Names and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &Value)> {
+        self.0.iter().map(|(name, value)| (*name, value))
     }
 
     /// Whether `name` is set.

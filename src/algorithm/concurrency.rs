@@ -5,7 +5,7 @@
 //!
 //! State: 8 bytes; none while nothing is in flight.
 
-use crate::algorithm::{Algorithm, Arguments, Completion, Decision, Headroom, Idle, Parameter, Policy, Unfit};
+use crate::algorithm::{Algorithm, Arguments, Completion, Decision, Headroom, Idle, Parameter, Policy, Unfit, Value};
 use crate::units::{Cost, Nanos};
 
 /// The parameters.
@@ -29,6 +29,10 @@ impl Algorithm for Concurrency {
 
     fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
         Ok(Self { limit: arguments.required_whole("limit")? })
+    }
+
+    fn arguments(&self) -> Arguments {
+        [("limit", Value::Whole(self.limit))].into()
     }
 
     fn decide(&self, state: Option<u64>, cost: Cost, _now: Nanos) -> (Decision, Option<u64>) {

@@ -6,6 +6,8 @@
 //!
 //! State: 16 bytes.
 
+use serde::{Deserialize, Serialize};
+
 use crate::algorithm::calendar::Calendar;
 use crate::algorithm::shared::Core;
 use crate::algorithm::{Decision, Headroom, Idle, Policy};
@@ -32,7 +34,7 @@ pub enum Window {
 }
 
 /// The window last charged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spent {
     /// Its end; [`Nanos::MAX`] if it is further away than can be said.
     pub ends: Nanos,
@@ -156,7 +158,7 @@ impl Window {
     }
 
     /// How long a window is; of calendar units, the longest that is usual.
-    fn usual_length(&self) -> Nanos {
+    pub fn usual_length(&self) -> Nanos {
         match self {
             Self::FromFirst(length) | Self::FromEpoch(length) => *length,
             Self::Calendar(calendar) => calendar.unit.usual_length(),

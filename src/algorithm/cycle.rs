@@ -8,7 +8,11 @@
 //! The state is the start of the current cycle and limit − p. A first request that is denied starts the cycles
 //! too: its retry time counts from there. Exact: whole nanoseconds and tokens throughout. State: 24 bytes.
 
-use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, LONGEST_DEBT, Parameter, Policy, Unfit};
+use serde::{Deserialize, Serialize};
+
+use crate::algorithm::{
+    Algorithm, Arguments, Decision, Headroom, Idle, Kind, LONGEST_DEBT, MAX_WAIT, Parameter, Policy, Unfit, Value,
+};
 use crate::units::{Cost, Nanos, scale_ceil};
 
 /// The parameters, and what follows from them.
@@ -22,7 +26,7 @@ pub struct Cycle {
 }
 
 /// Where a key stands in its cycles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cycling {
     /// When the cycle began that was the current one at the last admitted request.
     pub start: Nanos,
@@ -136,6 +140,15 @@ impl Algorithm for Cycle {
     fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
         let limit = arguments.required_whole("limit")?;
         Self::new(limit, arguments.duration("period")?, arguments.max_wait())
+    }
+
+    fn arguments(&self) -> Arguments {
+        [
+            ("limit", Value::Whole(self.limit)),
+            ("period", Value::Duration(self.period)),
+            (MAX_WAIT, Value::Duration(self.max_wait)),
+        ]
+        .into()
     }
 
     fn reserves(&self) -> bool {

@@ -21,9 +21,11 @@
     reason = "defined in doubles; conversions to integers truncate and saturate"
 )]
 
+use serde::{Deserialize, Serialize};
+
 use std::hash::{Hash, Hasher};
 
-use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit};
+use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit, Value};
 use crate::units::{Cost, Nanos};
 
 /// The parameters.
@@ -36,7 +38,7 @@ pub struct Exponential {
 }
 
 /// What was measured at the last request that counts.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Tokens per period.
     pub rate: f64,
@@ -200,6 +202,11 @@ impl Algorithm for Exponential {
         let limit = arguments.decimal("limit").ok_or_else(|| Unfit::missing("limit"))?;
         let strict = arguments.choice("policy") == Some(STRICT);
         Ok(Self { limit, period: arguments.duration("period")?, strict })
+    }
+
+    fn arguments(&self) -> Arguments {
+        let policy = Value::Choice(if self.strict { STRICT } else { LEAKY });
+        [("limit", Value::Decimal(self.limit)), ("period", Value::Duration(self.period)), ("policy", policy)].into()
     }
 
     fn decide(&self, state: Option<Measured>, cost: Cost, now: Nanos) -> (Decision, Option<Measured>) {

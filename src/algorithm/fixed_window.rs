@@ -9,7 +9,7 @@
 use crate::algorithm::calendar::{Calendar, Unit};
 use crate::algorithm::counter::{Counter, Window};
 use crate::algorithm::shared::Named;
-use crate::algorithm::{Arguments, Kind, Parameter, Unfit};
+use crate::algorithm::{Arguments, Kind, Parameter, Unfit, Value};
 
 /// The parameters.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -65,6 +65,20 @@ impl Named for FixedWindow {
     fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
         let limit = arguments.required_whole("limit")?;
         Ok(Self(Counter { limit, window: Self::window(arguments)? }))
+    }
+
+    fn arguments(&self) -> Arguments {
+        let mut arguments: Arguments = [("limit", Value::Whole(self.0.limit))].into();
+        match &self.0.window {
+            Window::FromFirst(length) | Window::FromEpoch(length) => arguments.set("window", Value::Duration(*length)),
+            Window::Calendar(Calendar { unit, zone, of_customer }) => {
+                let zone = if *of_customer { Value::CustomersTimeZone } else { Value::TimeZone(zone.clone()) };
+                arguments.set("window", Value::Choice(unit.as_str()));
+                arguments.set("align", Value::Choice(CALENDAR));
+                arguments.set("timezone", zone);
+            }
+        }
+        arguments
     }
 
     fn core(&self) -> &Counter {

@@ -8,7 +8,7 @@
 
 use crate::algorithm::schedule::{Delay, Schedule};
 use crate::algorithm::shared::Named;
-use crate::algorithm::{Arguments, Kind, Parameter, Unfit};
+use crate::algorithm::{Arguments, Kind, MAX_WAIT, Parameter, Unfit, Value};
 use crate::units::{Nanos, Rate};
 
 /// The parameters.
@@ -48,6 +48,16 @@ impl Named for Gcra {
     fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
         let burst = arguments.required_whole("burst")?;
         Self::new(arguments.rate("rate")?, burst, arguments.whole("delay_after"), arguments.max_wait())
+    }
+
+    fn arguments(&self) -> Arguments {
+        let mut arguments: Arguments =
+            [("rate", Value::Rate(self.rate())), ("burst", Value::Whole(self.schedule.burst()))].into();
+        if let Some(after) = self.delay_after {
+            arguments.set("delay_after", Value::Whole(after));
+            arguments.set(MAX_WAIT, Value::Duration(self.schedule.max_wait()));
+        }
+        arguments
     }
 
     fn core(&self) -> &Schedule {

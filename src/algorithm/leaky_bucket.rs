@@ -6,7 +6,7 @@
 
 use crate::algorithm::schedule::Schedule;
 use crate::algorithm::shared::Named;
-use crate::algorithm::{Arguments, Kind, Parameter, Unfit};
+use crate::algorithm::{Arguments, Kind, Parameter, Unfit, Value};
 
 /// The parameters.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -21,6 +21,10 @@ impl Named for LeakyBucket {
     fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
         let capacity = arguments.required_whole("capacity")?;
         Schedule::new(arguments.rate("rate")?, capacity, None).map(Self).map_err(|error| error.unfit("capacity"))
+    }
+
+    fn arguments(&self) -> Arguments {
+        [("rate", Value::Rate(self.0.rate())), ("capacity", Value::Whole(self.0.burst()))].into()
     }
 
     fn core(&self) -> &Schedule {

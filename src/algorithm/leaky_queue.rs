@@ -7,7 +7,7 @@
 
 use crate::algorithm::schedule::{Delay, Schedule, TooLarge};
 use crate::algorithm::shared::Named;
-use crate::algorithm::{Arguments, Kind, Parameter, Unfit};
+use crate::algorithm::{Arguments, Kind, MAX_WAIT, Parameter, Unfit, Value};
 
 /// The parameters.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -27,6 +27,12 @@ impl Named for LeakyQueue {
         let burst = capacity.checked_add(1).ok_or_else(|| unfit(u64::MAX))?;
         let delay = Delay { after: 0, max_wait: arguments.max_wait() };
         Schedule::new(rate, burst, Some(delay)).map(Self).map_err(|error| unfit(error.most))
+    }
+
+    fn arguments(&self) -> Arguments {
+        let capacity = Value::Whole(self.0.burst().saturating_sub(1));
+        let max_wait = Value::Duration(self.0.max_wait());
+        [("rate", Value::Rate(self.0.rate())), ("capacity", capacity), (MAX_WAIT, max_wait)].into()
     }
 
     fn core(&self) -> &Schedule {

@@ -12,9 +12,13 @@
 //!
 //! State: 20 bytes.
 
+use serde::{Deserialize, Serialize};
+
 use crate::algorithm::counter::carried_end;
 use crate::algorithm::schedule::{HORIZON, recoverable};
-use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, LONGEST_DEBT, Parameter, Policy, Unfit};
+use crate::algorithm::{
+    Algorithm, Arguments, Decision, Headroom, Idle, Kind, LONGEST_DEBT, Parameter, Policy, Unfit, Value,
+};
 use crate::units::{Cost, Nanos, Packed, greatest_common_divisor, scale_ceil};
 
 /// The parameters, and what follows from them.
@@ -29,7 +33,7 @@ pub struct QuotaLinear {
 }
 
 /// Where a key stands.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Quota {
     /// In a window that started at `start`, with `left` of the quota.
     Bursty {
@@ -158,6 +162,10 @@ impl Algorithm for QuotaLinear {
             return Err(Unfit::new("limit", problem));
         }
         Ok(Self { limit, window, tick, token })
+    }
+
+    fn arguments(&self) -> Arguments {
+        [("limit", Value::Whole(self.limit)), ("window", Value::Duration(self.window))].into()
     }
 
     fn decide(&self, state: Option<Quota>, cost: Cost, now: Nanos) -> (Decision, Option<Quota>) {

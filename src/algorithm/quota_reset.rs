@@ -5,7 +5,7 @@
 
 use crate::algorithm::counter::{Counter, Window};
 use crate::algorithm::shared::Named;
-use crate::algorithm::{Arguments, Kind, Parameter, Unfit};
+use crate::algorithm::{Arguments, Kind, Parameter, Unfit, Value};
 
 /// The parameters.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -22,6 +22,11 @@ impl Named for QuotaReset {
         let limit = arguments.required_whole("limit")?;
         let window = Window::FromFirst(arguments.duration("window")?);
         Ok(Self(Counter { limit, window }))
+    }
+
+    fn arguments(&self) -> Arguments {
+        let length = self.0.window.usual_length();
+        [("limit", Value::Whole(self.0.limit)), ("window", Value::Duration(length))].into()
     }
 
     fn core(&self) -> &Counter {

@@ -84,6 +84,11 @@ impl Schedule {
         self.tolerance
     }
 
+    /// The longest wait that makes a difference.
+    pub fn max_wait(&self) -> Nanos {
+        self.nanos_ceil(self.tolerance.saturating_sub(self.immediate))
+    }
+
     /// How many tokens' worth of requests can be waiting at once.
     pub fn queue(&self) -> u64 {
         self.whole_tokens(self.tolerance.saturating_sub(self.immediate))

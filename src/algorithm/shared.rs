@@ -2,13 +2,16 @@
 
 use std::fmt::Debug;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Parameter, Policy, Unfit, bytes_of};
 use crate::units::{Cost, Nanos};
 
 /// The arithmetic of several algorithms. Each function is that of [`Algorithm`], and keeps its laws.
 #[expect(missing_docs, reason = "documented at Algorithm")]
 pub trait Core {
-    type State: Clone + PartialEq + Debug + Send + 'static;
+    type State: Clone + PartialEq + Debug + Send + Serialize + DeserializeOwned + 'static;
 
     fn reserves(&self) -> bool {
         false
@@ -42,6 +45,9 @@ pub trait Named: Clone + PartialEq + Debug + Send + Sync + 'static {
     /// [`Algorithm::from_arguments`]
     fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit>;
 
+    /// [`Algorithm::arguments`]
+    fn arguments(&self) -> Arguments;
+
     /// What decides.
     fn core(&self) -> &Self::Core;
 
@@ -57,6 +63,10 @@ impl<N: Named> Algorithm for N {
 
     fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
         <Self as Named>::from_arguments(arguments)
+    }
+
+    fn arguments(&self) -> Arguments {
+        Named::arguments(self)
     }
 
     fn reserves(&self) -> bool {

@@ -7,7 +7,7 @@
 
 use crate::algorithm::shared::Named;
 use crate::algorithm::sliding::Sliding;
-use crate::algorithm::{Arguments, Kind, Parameter, Unfit};
+use crate::algorithm::{Arguments, Kind, Parameter, Unfit, Value};
 
 /// The parameters.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -36,6 +36,15 @@ impl Named for SlidingCounters {
         let window = arguments.duration("window")?;
         let slots = arguments.whole("slots").unwrap_or(Self::DEFAULT_SLOTS);
         Ok(Self { sliding: Sliding::new(limit, window).in_slots(slots), slots })
+    }
+
+    fn arguments(&self) -> Arguments {
+        [
+            ("limit", Value::Whole(self.sliding.limit())),
+            ("window", Value::Duration(self.sliding.window())),
+            ("slots", Value::Whole(self.slots)),
+        ]
+        .into()
     }
 
     fn core(&self) -> &Sliding {

@@ -9,7 +9,7 @@
 
 use crate::algorithm::shared::{Core, Named};
 use crate::algorithm::sliding::Sliding;
-use crate::algorithm::{Arguments, Kind, Parameter, Unfit};
+use crate::algorithm::{Arguments, Kind, Parameter, Unfit, Value};
 use crate::units::Nanos;
 
 /// The parameters.
@@ -38,6 +38,16 @@ impl Named for SlidingLog {
         }
         let sliding = Sliding::new(limit, window);
         Ok(Self(sliding.counting_denied(arguments.flag("count_denied")).with_gap(min_gap)))
+    }
+
+    fn arguments(&self) -> Arguments {
+        [
+            ("limit", Value::Whole(self.0.limit())),
+            ("window", Value::Duration(self.0.window())),
+            ("min_gap", Value::Duration(self.0.min_gap())),
+            ("count_denied", Value::Flag(self.0.denials_count())),
+        ]
+        .into()
     }
 
     fn core(&self) -> &Sliding {

@@ -7,7 +7,9 @@
 //!
 //! State: 24 bytes.
 
-use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit};
+use serde::{Deserialize, Serialize};
+
+use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit, Value};
 use crate::units::{Cost, Nanos};
 
 /// The parameters.
@@ -18,7 +20,7 @@ pub struct SlidingWindow {
 }
 
 /// What was admitted in a window and in the one before it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// The window's number.
     pub window: u64,
@@ -92,6 +94,10 @@ impl Algorithm for SlidingWindow {
     fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
         let limit = arguments.required_whole("limit")?;
         Ok(Self { limit, window: arguments.duration("window")? })
+    }
+
+    fn arguments(&self) -> Arguments {
+        [("limit", Value::Whole(self.limit)), ("window", Value::Duration(self.window))].into()
     }
 
     fn decide(&self, state: Option<Counts>, cost: Cost, now: Nanos) -> (Decision, Option<Counts>) {

@@ -27,7 +27,11 @@
 use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
 
-use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, LONGEST_DEBT, Parameter, Policy, Unfit};
+use serde::{Deserialize, Serialize};
+
+use crate::algorithm::{
+    Algorithm, Arguments, Decision, Headroom, Idle, Kind, LONGEST_DEBT, MAX_WAIT, Parameter, Policy, Unfit, Value,
+};
 use crate::units::{Cost, Nanos, Rate};
 
 mod bursty;
@@ -50,6 +54,9 @@ pub trait Shape: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
 
     /// The shape, checked, for a limit of `rate`.
     fn build(arguments: &Arguments, rate: Rate) -> Result<Self, Unfit>;
+
+    /// What [`Shape::build`] made it of, without the rate.
+    fn arguments(&self) -> Arguments;
 
     /// The most permits that are stored.
     fn most(&self) -> f64;
@@ -110,7 +117,7 @@ pub struct Smooth<S> {
 }
 
 /// What is reserved and what is stored.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reserved {
     /// The microsecond from which on nothing is reserved.
     pub next: u64,
@@ -199,6 +206,13 @@ impl<S: Shape> Algorithm for Smooth<S> {
         let rate = arguments.rate("rate")?;
         let stable = stable(rate);
         Ok(Self { rate, stable, max_wait: micros(arguments.max_wait()), shape: S::build(arguments, rate)? })
+    }
+
+    fn arguments(&self) -> Arguments {
+        let mut arguments = self.shape.arguments();
+        arguments.set("rate", Value::Rate(self.rate));
+        arguments.set(MAX_WAIT, Value::Duration(nanos(self.max_wait)));
+        arguments
     }
 
     fn reserves(&self) -> bool {

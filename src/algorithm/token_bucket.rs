@@ -6,7 +6,7 @@
 
 use crate::algorithm::schedule::Schedule;
 use crate::algorithm::shared::Named;
-use crate::algorithm::{Arguments, Kind, Parameter, Unfit};
+use crate::algorithm::{Arguments, Kind, Parameter, Unfit, Value};
 
 /// The parameters.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -21,6 +21,10 @@ impl Named for TokenBucket {
     fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
         let burst = arguments.required_whole("burst")?;
         Schedule::new(arguments.rate("rate")?, burst, None).map(Self).map_err(|error| error.unfit("burst"))
+    }
+
+    fn arguments(&self) -> Arguments {
+        [("rate", Value::Rate(self.0.rate())), ("burst", Value::Whole(self.0.burst()))].into()
     }
 
     fn core(&self) -> &Schedule {

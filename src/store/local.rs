@@ -17,6 +17,7 @@ use crate::store::{LimitSpec, Usage};
 use crate::units::{LimitKey, Nanos};
 
 mod rules;
+pub mod snapshot;
 mod table;
 mod tables;
 
@@ -47,6 +48,8 @@ struct LimitTable {
     abandoned: AtomicBool,
     /// Every set of parameters ever charged under; a cell knows its own by number. Only grows.
     rules: RwLock<Rules>,
+    /// The numbers of those that the last binding had.
+    bound: Mutex<Vec<u32>>,
     max_keys: AtomicU64,
     keys: AtomicU64,
     forgotten: Arc<Forgotten>,
@@ -111,7 +114,8 @@ impl LocalStore {
     fn bind_limit(&self, spec: &LimitSpec<'_>) -> BoundLimit {
         let table = self.table(spec);
         table.max_keys.store(spec.max_keys, Ordering::Relaxed);
-        let rules = spec.rules.iter().map(|rule| (table.number(rule), rule.clone())).collect();
+        let rules: Vec<(u32, Rule)> = spec.rules.iter().map(|rule| (table.number(rule), rule.clone())).collect();
+        *table.bound.lock() = rules.iter().map(|(number, _)| *number).collect();
         BoundLimit { table, rules }
     }
 
@@ -132,6 +136,7 @@ impl LocalStore {
             key: spec.key,
             abandoned: AtomicBool::new(false),
             rules: RwLock::default(),
+            bound: Mutex::default(),
             max_keys: AtomicU64::new(spec.max_keys),
             keys: AtomicU64::new(0),
             forgotten: tables.forgotten(spec.name),

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::charge::{AllCharged, Charge, Charged, Taken};
+use crate::charge::{AllCharged, Charge, Charged, OnStoreDown, Source, Taken};
 use crate::clock::Clock;
 use crate::store::LimitSpec;
 use crate::store::redis::{Beside, Call, SCRIPT};
@@ -20,26 +21,32 @@ use crate::units::{LimitKey, Nanos};
 mod breaker;
 mod calls;
 mod clock;
+mod counted;
 mod fallback;
+mod lease;
 mod limit;
 mod line;
 pub mod link;
 mod memory;
+mod pace;
 mod settings;
 mod upkeep;
 
 pub use breaker::State as BreakerState;
 pub use calls::CallResult;
+pub use lease::LeaseReport;
 pub use limit::{SharedLimit, refuse};
 pub use settings::{KeySecret, Settings};
 
 use breaker::Breaker;
 use calls::{Counts, Down};
 use clock::Ahead;
+use counted::Counted;
 pub(super) use fallback::Tables;
 use fallback::{Fallback, Stranded};
-use limit::{Part, slot_name, slot_of};
-use line::Lines;
+use lease::{Leased, Leases};
+use limit::{Part, slot_name};
+use line::{Heard, Lines};
 use link::{Link, Script};
 use memory::Memory;
 
@@ -61,6 +68,10 @@ struct Node {
     ahead: Ahead,
     memory: Memory,
     lines: Lines,
+    leases: Leases,
+    counted: Counted,
+    /// How long a call takes in the mean, in nanoseconds.
+    call_time: AtomicU64,
     breaker: Mutex<Breaker>,
     /// Whether the breaker leaves Redis alone.
     is_away: AtomicBool,
@@ -85,12 +96,14 @@ pub struct Report {
     pub healed: u64,
     /// Tokens that this node admitted while Redis was away and that were not there when it came back.
     pub overshoot: u64,
+    /// What became of tokens that were taken ahead.
+    pub leases: LeaseReport,
 }
 
 /// What came of a part that was asked for.
 pub(super) enum Asked {
-    /// Redis decided.
-    Charged(AllCharged),
+    /// Redis decided, or what it granted before.
+    Charged(AllCharged, Source),
     /// Redis could not be asked, and this node decided.
     Alone(AllCharged),
     /// Redis could not be asked, and the limit of this position wants nothing admitted then.
@@ -112,6 +125,9 @@ impl SharedStore {
             ahead: Ahead::default(),
             memory: Memory::new(),
             lines: Lines::default(),
+            leases: Leases::new(),
+            counted: Counted::default(),
+            call_time: AtomicU64::new(0),
             breaker: Mutex::default(),
             is_away: AtomicBool::new(false),
             fallback: Fallback::default(),
@@ -129,6 +145,7 @@ impl SharedStore {
             nodes: node.nodes.load(Ordering::Relaxed),
             healed: node.counts.healed.load(Ordering::Relaxed),
             overshoot: node.counts.overshoot.load(Ordering::Relaxed),
+            leases: node.leases.report(),
         }
     }
 
@@ -139,17 +156,19 @@ impl SharedStore {
 
     /// Keeps in touch with Redis and the other nodes, for as long as it is polled.
     pub async fn run(&self) {
-        self.0.keep_in_touch().await;
+        tokio::join!(self.0.keep_in_touch(), self.0.keep_counting());
     }
 
-    pub(super) fn limit(spec: &LimitSpec<'_>) -> Option<SharedLimit> {
-        SharedLimit::new(spec)
+    pub(super) fn limit(&self, spec: &LimitSpec<'_>) -> Option<SharedLimit> {
+        SharedLimit::new(spec, self.0.settings.nodes.unwrap_or(1))
     }
 
     /// The denial of a charge, if it is certain without asking.
     pub(super) fn denial(&self, limit: &SharedLimit, charge: &Charge, now: Nanos) -> Option<Charged> {
         let part = limit.part(charge)?;
-        self.0.memory.denial(&part, self.0.ahead.theirs(now))
+        let node = &self.0;
+        let has_own = limit.is_eventual() || (limit.is_leased() && node.leases.balance(part.key, now) >= part.cost);
+        if has_own { None } else { node.memory.denial(&part, node.ahead.theirs(now)) }
     }
 
     /// Where the key of a charge stands, as far as is known.
@@ -168,8 +187,13 @@ impl SharedStore {
     ) -> Asked {
         let node = &self.0;
         let parts: Vec<Part> = limits.iter().zip(&*batch).filter_map(|(limit, charge)| limit.part(charge)).collect();
-        if let Ok(charged) = node.ask(&parts, batch, now).await {
-            return Asked::Charged(charged);
+        let asked = match (limits, &*parts, &mut *batch) {
+            ([limit], [part], [charge]) if limit.is_leased() => node.charge_leased(part, charge, now).await,
+            ([limit], [part], [charge]) if limit.is_eventual() => node.charge_counted(limit, part, charge, now).await,
+            _ => node.ask(&parts, batch, now).await.map(|charged| (charged, Source::Store)),
+        };
+        if let Ok((charged, source)) = asked {
+            return Asked::Charged(charged, source);
         }
         let theirs = node.ahead.theirs(now);
         let mut stranded: Vec<Stranded<'_>> = limits
@@ -198,9 +222,13 @@ impl SharedStore {
     /// Takes back what a charge took in Redis; `full_at` as in [`super::Store::refund`].
     pub(super) fn refund(&self, limit: &SharedLimit, charge: &Charge, full_at: Nanos) {
         let Some(part) = limit.part(charge) else { return };
-        match slot_of(charge) {
-            Some(slot) => self.0.release(slot, [&part]),
-            None => self.0.refund_later(vec![(part, self.0.ahead.theirs(full_at))]),
+        let node = &self.0;
+        let (now, full_at) = (node.clock.now(), node.ahead.theirs(full_at));
+        match charge.taken {
+            Taken::Slot(slot) => node.release(slot, [&part]),
+            Taken::Lease => node.leases.give_back(part.key, part.cost, now),
+            _ if limit.is_eventual() && node.counted.refund(&part, full_at, node.ahead.theirs(now)) => {}
+            _ => node.refund_later(vec![(part, full_at)]),
         }
     }
 
@@ -208,8 +236,15 @@ impl SharedStore {
     pub(super) fn debit(&self, limit: &SharedLimit, charge: &Charge) {
         let Some(part) = limit.part(charge) else { return };
         let node = Arc::clone(&self.0);
+        let now = node.clock.now();
+        let theirs = node.ahead.theirs(now);
+        if limit.is_eventual() && node.counted.debit(&part, theirs) {
+            return;
+        }
+        if charge.taken == Taken::Lease && node.leases.take_more(part.key, part.cost, now) {
+            return;
+        }
         if node.is_away() {
-            let theirs = node.ahead.theirs(node.clock.now());
             node.fallback.owe(&part, charge.cost, theirs);
             return;
         }
@@ -221,7 +256,7 @@ impl SharedStore {
 
     /// Gives back the slot that a charge took.
     pub(super) fn complete(&self, limit: &SharedLimit, charge: &Charge) {
-        if let (Some(part), Some(slot)) = (limit.part(charge), slot_of(charge)) {
+        if let (Some(part), Taken::Slot(slot)) = (limit.part(charge), charge.taken) {
             self.0.release(slot, [&part]);
         }
     }
@@ -249,12 +284,7 @@ impl Node {
             true => self.ask_together(parts.to_vec()),
             false => self.ask_alone(parts.to_vec(), slot.unwrap_or_default()),
         };
-        let heard = timeout(self.settings.timeout.to_duration(), heard).await;
-        let Ok(Ok(Ok(charged))) = heard else {
-            self.failed(now);
-            return Err(Down);
-        };
-        self.breaker.lock().succeeded(now);
+        let charged = self.hear(heard, now).await?;
         if let Some(slot) = slot {
             for ((part, charge), charged) in parts.iter().zip(batch).zip(&charged) {
                 if part.rule().holds() && part.manner.takes && charged.decision.is_admitted() {
@@ -264,6 +294,62 @@ impl Node {
             }
         }
         Ok(charged)
+    }
+
+    /// Takes what one request costs from what this node holds, which may have to be asked for first.
+    async fn charge_leased(
+        self: &Arc<Self>,
+        part: &Part,
+        charge: &mut Charge,
+        now: Nanos,
+    ) -> Result<(AllCharged, Source), Down> {
+        let (charged, source) = match self.lease(part, now) {
+            Leased::Now(charged) => (AllCharged::from_iter([charged]), Source::Lease),
+            Leased::Soon(heard) => (self.hear(heard, now).await?, Source::Store),
+            Leased::Crowded => {
+                let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), now).await?;
+                return Ok((charged, Source::Store));
+            }
+        };
+        charge.taken = Taken::Lease;
+        Ok((charged, source))
+    }
+
+    /// Decides on what this node counts by itself; a key that is new to it is asked for.
+    async fn charge_counted(
+        self: &Arc<Self>,
+        limit: &SharedLimit,
+        part: &Part,
+        charge: &mut Charge,
+        now: Nanos,
+    ) -> Result<(AllCharged, Source), Down> {
+        let times = match limit.sharing.on_store_down {
+            OnStoreDown::Share | OnStoreDown::Local if !self.is_away() => 1,
+            OnStoreDown::Share => self.nodes.load(Ordering::Relaxed).max(1),
+            OnStoreDown::Local => 1,
+            OnStoreDown::Allow | OnStoreDown::Deny if self.is_away() => return Err(Down),
+            OnStoreDown::Allow | OnStoreDown::Deny => 1,
+        };
+        if let Some(charged) = self.counted.decide(part, times, self.ahead.theirs(now)) {
+            return Ok((AllCharged::from_iter([charged]), Source::Local));
+        }
+        let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), now).await?;
+        self.counted.begin(part, self.memory.state(part));
+        Ok((charged, Source::Store))
+    }
+
+    /// What is heard of a call, if it is in time.
+    async fn hear(self: &Arc<Self>, heard: oneshot::Receiver<Heard>, now: Nanos) -> Result<AllCharged, Down> {
+        match timeout(self.settings.timeout.to_duration(), heard).await {
+            Ok(Ok(Ok(charged))) => {
+                self.breaker.lock().succeeded(now);
+                Ok(charged)
+            }
+            _ => {
+                self.failed(now);
+                Err(Down)
+            }
+        }
     }
 
     /// A request did not hear from Redis in time.

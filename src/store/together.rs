@@ -82,20 +82,21 @@ impl<'a> Together<'a> {
         }
     }
 
-    /// What is asked of Redis in one call each: what lies together.
+    /// What is asked of Redis in one call each: what this node holds or counts by itself, one by one, then what lies
+    /// together.
     fn groups(&self, batch: &[Charge], told: &Told) -> SmallVec<[Positions; 2]> {
-        let mut groups: SmallVec<[(u16, Positions); 2]> = SmallVec::new();
+        let mut alone: SmallVec<[Positions; 2]> = SmallVec::new();
+        let mut by_slot: SmallVec<[(u16, Positions); 2]> = SmallVec::new();
         for (position, charge) in batch.iter().enumerate() {
-            if told[position].is_some() || self.limit(charge).is_none() {
-                continue;
-            }
+            let Some(limit) = self.limit(charge).filter(|_| told[position].is_none()) else { continue };
             let slot = self.shared.slot(charge.tag);
-            match groups.iter_mut().find(|(known, _)| *known == slot) {
+            match by_slot.iter_mut().find(|(known, _)| *known == slot) {
+                _ if limit.is_by_itself() => alone.push(SmallVec::from_slice(&[position])),
                 Some((_, positions)) => positions.push(position),
-                None => groups.push((slot, SmallVec::from_slice(&[position]))),
+                None => by_slot.push((slot, SmallVec::from_slice(&[position]))),
             }
         }
-        groups.into_iter().map(|(_, positions)| positions).collect()
+        alone.into_iter().chain(by_slot.into_iter().map(|(_, positions)| positions)).collect()
     }
 
     /// Charges what lies together in Redis. The position of a limit that lets nothing pass without Redis is an error.
@@ -104,7 +105,7 @@ impl<'a> Together<'a> {
         let limits: SmallVec<[&SharedLimit; 4]> = some.iter().filter_map(|charge| self.limit(charge)).collect();
         let tables = Tables { store: &self.store.local, binding: &self.binding.local };
         let (charged, source) = match self.shared.charge(tables, &limits, &mut some, self.now).await {
-            Asked::Charged(charged) => (charged, Source::Store),
+            Asked::Charged(charged, source) => (charged, source),
             Asked::Alone(charged) => (charged, Source::Fallback),
             Asked::Refused(refused) => return Err(group.get(refused).copied().unwrap_or_default()),
         };

@@ -53,7 +53,7 @@ catalogue! {
     LIMIT_KEYS_EVICTED: "tollgate_limit_keys_evicted_total" ["limit", "reason"]
         "Keys forgotten: expired (as good as new), full (to make room), overflow (a new key counted in the common bucket)."
     STORE_REQUESTS: "tollgate_store_requests_total" ["op", "result"]
-        "Calls to Redis, by what was asked (customer, charge, debit, refund, complete, renew, heartbeat) and what came of it (ok, or of a customer found or missing; invalid, error, refused, timeout)."
+        "Calls to Redis, by what was asked (customer, charge, debit, sync, refund, complete, renew, heartbeat) and what came of it (ok, or of a customer found or missing; invalid, error, refused, timeout)."
     STORE_REQUEST_DURATION: "tollgate_store_request_duration_seconds" ["op"]
         "Time that calls to Redis took."
     STORE_BREAKER_STATE: "tollgate_store_breaker_state" ["state"]
@@ -62,6 +62,10 @@ catalogue! {
         "States in Redis that made no sense and were set right or forgotten."
     LIMIT_OVERSHOOT: "tollgate_limit_overshoot_tokens_total" ["cause"]
         "Tokens admitted beyond a limit, found afterwards, by cause: outage (admitted without Redis, and not there when it came back)."
+    LEASE_TOKENS: "tollgate_lease_tokens_total" ["event"]
+        "Tokens that this gateway took ahead from limits that are shared, by what became of them: taken, spent (by requests), lapsed (not spent in time)."
+    LEASE_OUTSTANDING: "tollgate_lease_outstanding_tokens" []
+        "Tokens that this gateway has taken ahead and may still spend."
     CLUSTER_MEMBERS: "tollgate_cluster_members" []
         "Gateways that share limits, as this one sees them."
     UPSTREAM_NODES_HEALTHY: "tollgate_upstream_nodes_healthy" ["upstream"]

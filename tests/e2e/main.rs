@@ -34,6 +34,8 @@ mod reload_files;
 mod reload_load;
 mod retrying;
 mod routing;
+mod shared;
+mod shared_faults;
 mod tokens;
 mod upstreams;
 mod usage;

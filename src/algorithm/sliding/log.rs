@@ -3,6 +3,9 @@
 use std::collections::{VecDeque, vec_deque};
 use std::iter::Peekable;
 
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 /// Charges with their times, at most one for each time, and their sum.
 ///
 /// Packed: a word of 64 bits with the time, and, unless the cost is 1, another one with the cost, told apart by its
@@ -134,9 +137,39 @@ impl Log {
         }
     }
 
+    /// Whether times come one after the other, each with its cost.
+    fn is_sound(&self) -> bool {
+        let words: usize = self.iter().map(|(_, cost)| words_for(cost)).fold(0, usize::saturating_add);
+        let times: Vec<u64> = self.iter().map(|(at, _)| at).collect();
+        let ascending = times.is_sorted_by(|earlier, later| earlier < later);
+        ascending
+            && words == self.words.len()
+            && self.iter().all(|(at, cost)| at < COST && (1..=Self::MOST).contains(&cost))
+    }
+
     /// Whether there is no charge.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
+    }
+}
+
+// === how a log is written down: as its words ===
+
+impl Serialize for Log {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.words.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Log {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let words = VecDeque::deserialize(deserializer)?;
+        let mut read = Self { words, total: 0 };
+        read.total = read.iter().fold(0, |total: u64, (_, cost)| total.saturating_add(cost));
+        match read.is_sound() {
+            true => Ok(read),
+            false => Err(D::Error::custom("a log of charges that no limit wrote")),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! one takes at the rate, and cost nothing. A fresh key has none.
 
 use crate::algorithm::smooth::{RATE, Refund, Shape, Undo, stable};
-use crate::algorithm::{Arguments, Idle, Kind, Parameter, Policy, Unfit};
+use crate::algorithm::{Arguments, Idle, Kind, Parameter, Policy, Unfit, Value};
 use crate::units::{Nanos, Rate};
 
 /// Up to `max_burst` of unused time is stored.
@@ -24,6 +24,10 @@ impl Shape for Bursty {
         let max_burst = arguments.duration_or("max_burst", MAX_BURST)?;
         let seconds = max_burst.get() as f64 / 1e9;
         Ok(Self { max_burst, most: seconds * rate.per_second(), stable: stable(rate) })
+    }
+
+    fn arguments(&self) -> Arguments {
+        [("max_burst", Value::Duration(self.max_burst))].into()
     }
 
     fn most(&self) -> f64 {

@@ -6,7 +6,7 @@
 //! the area under the line, the parts above and below the threshold truncated apart. A fresh key is cold: stored = max.
 
 use crate::algorithm::smooth::{RATE, Refund, Shape, Undo, micros, stable};
-use crate::algorithm::{Arguments, Idle, Kind, Parameter, Policy, Unfit};
+use crate::algorithm::{Arguments, Idle, Kind, Parameter, Policy, Unfit, Value};
 use crate::units::{Nanos, Rate};
 
 /// The full rate is reached after `warm_up` of use, from a rate of rate/`cold_factor`.
@@ -64,6 +64,10 @@ impl Shape for WarmingUp {
         let most = threshold + 2.0 * time / (stable + cold);
         let slope = (cold - stable) / (most - threshold);
         Ok(Self { warm_up, cold_factor, stable, threshold, most, slope, cool: time / most })
+    }
+
+    fn arguments(&self) -> Arguments {
+        [("warm_up", Value::Duration(self.warm_up)), ("cold_factor", Value::Decimal(self.cold_factor))].into()
     }
 
     fn most(&self) -> f64 {

@@ -21,6 +21,11 @@ impl Rules {
         self.all.get(usize::try_from(number).ok()?)
     }
 
+    /// The sets with this number and larger ones.
+    pub(super) fn from(&self, number: usize) -> impl Iterator<Item = &Rule> {
+        self.all.iter().skip(number)
+    }
+
     /// The number of `rule`, if it is known.
     pub(super) fn find(&self, rule: &Rule) -> Option<u32> {
         self.numbers.find(self.hasher.hash_one(rule), |number| self.get(*number) == Some(rule)).copied()

@@ -1,5 +1,6 @@
 //! One shard's part of one limit's table: cells of exactly the algorithm's state.
 
+use std::io;
 use std::sync::atomic::Ordering;
 
 use hashbrown::HashTable;
@@ -15,14 +16,14 @@ use crate::units::{LimitKey, Nanos};
 pub(super) struct Full;
 
 /// A key's state, and the number of the parameters it was written under. For `gcra` 32 bytes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Cell<A: Algorithm> {
     key: [u64; 2],
     rule: u32,
     state: A::State,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Table<A: Algorithm> {
     cells: HashTable<Cell<A>>,
 }
@@ -98,6 +99,17 @@ impl<A: Typed> Table<A> {
         }
     }
 
+    /// Puts each cell behind `bytes`, and calls `then` after it.
+    fn write(&self, bytes: &mut Vec<u8>, mut then: impl FnMut(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
+        for Cell { key: [low, high], rule, state } in &self.cells {
+            bytes.extend_from_slice(&low.to_le_bytes());
+            bytes.extend_from_slice(&high.to_le_bytes());
+            *bytes = postcard::to_extend(&(rule, state), std::mem::take(bytes)).map_err(io::Error::other)?;
+            then(bytes)?;
+        }
+        Ok(())
+    }
+
     /// Ok if `key` is known or may become known.
     fn has_room(&self, table: &LimitTable, key: LimitKey) -> Result<(), Full> {
         let words = words(key);
@@ -161,7 +173,7 @@ fn count(table: &LimitTable, was_there: bool, is_there: bool) {
 macro_rules! define_cells {
     ($($Variant:ident $module:ident,)*) => {
         /// A table of any algorithm. The rules it is used with are of the algorithm it was made for.
-        #[derive(Debug)]
+        #[derive(Clone, Debug)]
         pub(super) enum Cells {
             $($Variant(Table<algorithm::$module::$Variant>),)*
         }
@@ -212,10 +224,29 @@ macro_rules! define_cells {
                 }
             }
 
+            /// Puts each cell behind `bytes`, and calls `then` after it.
+            pub(super) fn write(&self, bytes: &mut Vec<u8>, then: impl FnMut(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
+                match self {
+                    $(Self::$Variant(cells) => cells.write(bytes, then),)*
+                }
+            }
+
             pub(super) fn sweep(&mut self, table: &LimitTable, now: Nanos) {
                 match self {
                     $(Self::$Variant(cells) => cells.sweep(table, now, table.is_full()),)*
                 }
+            }
+        }
+
+        /// A cell as [`Cells::write`] wrote it, and the bytes behind it; `None` if these are not such bytes.
+        pub(super) fn read_cell(algorithm: AlgorithmName, bytes: &[u8]) -> Option<((LimitKey, u32, State), &[u8])> {
+            let (key, bytes) = bytes.split_first_chunk()?;
+            let key = LimitKey(u128::from_le_bytes(*key));
+            match algorithm {
+                $(AlgorithmName::$Variant => {
+                    let ((rule, state), rest) = postcard::take_from_bytes(bytes).ok()?;
+                    Some(((key, rule, State::$Variant(state)), rest))
+                })*
             }
         }
     };

@@ -103,6 +103,11 @@ impl Shared {
         self.parameters.starts_with('l')
     }
 
+    /// Whether it counts in windows, so that what is taken in one is of no use in the next.
+    pub fn is_window(&self) -> bool {
+        self.parameters.starts_with('c')
+    }
+
     /// The calendar whose units are counted in.
     pub(super) fn calendar(&self) -> Option<&Calendar> {
         match &self.rule {

@@ -131,10 +131,18 @@ impl Node {
         };
         told(CallResult::Ok);
         self.ahead.learn(sent, received, answer.now);
+        self.took(received.saturating_sub(sent));
         if answer.healed > 0 {
             self.counts.healed.fetch_add(u64::try_from(answer.healed).unwrap_or(u64::MAX), Ordering::Relaxed);
         }
         Ok(answer)
+    }
+
+    /// A call took `time`: the mean of the last ones.
+    fn took(&self, time: Nanos) {
+        let mean = self.call_time.load(Ordering::Relaxed);
+        let next = mean.saturating_sub(mean / 8).saturating_add(time.get() / 8);
+        self.call_time.store(next, Ordering::Relaxed);
     }
 
     fn learn(&self, parts: &[Part], states: &States, charged: Option<&AllCharged>, at: Nanos) {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::algorithm::Rule;
-use crate::charge::{Charge, Consistency, Manner, Mode, RuleRef, Sharing, Taken};
+use crate::algorithm::{Rule, Value};
+use crate::charge::{Charge, Consistency, Manner, Mode, RuleRef, Sharing};
 use crate::store::LimitSpec;
 use crate::store::redis::{Beside, Bucket, Shared, Unshared};
 use crate::units::{Cost, LimitKey, Nanos};
@@ -16,7 +16,16 @@ pub(super) const SLOT_LIFETIME: Nanos = Nanos::from_secs(15);
 pub struct SharedLimit {
     pub(super) name: Arc<str>,
     pub(super) sharing: Sharing,
-    forms: Vec<Arc<Shared>>,
+    /// How many nodes the configuration says there are.
+    nodes: u64,
+    forms: Vec<Form>,
+}
+
+/// Parameters as they are enforced in Redis.
+#[derive(Clone, Debug)]
+struct Form {
+    shared: Arc<Shared>,
+    most_ahead: Cost,
 }
 
 /// One limit's part in a call, as something that outlives the request.
@@ -28,6 +37,8 @@ pub(super) struct Part {
     pub(super) tag: LimitKey,
     pub(super) cost: Cost,
     pub(super) manner: Manner,
+    /// How many tokens may be taken ahead.
+    pub(super) most_ahead: Cost,
 }
 
 /// Why a rule cannot be shared in this way.
@@ -47,26 +58,60 @@ pub fn refuse(rule: &Rule, sharing: Sharing) -> Result<(), Unshared> {
 }
 
 impl SharedLimit {
-    /// The shared side of a limit; `None` where it is sticky.
-    pub(super) fn new(spec: &LimitSpec<'_>) -> Option<Self> {
+    /// The shared side of a limit; `None` where it is sticky. There are so many `nodes`, as far as the configuration says.
+    pub(super) fn new(spec: &LimitSpec<'_>, nodes: u64) -> Option<Self> {
         let Mode::Shared(sharing) = spec.mode else { return None };
-        let forms = spec.rules.iter().map(form).collect::<Result<_, _>>().ok()?;
-        Some(Self { name: spec.name.into(), sharing, forms })
+        let forms = spec.rules.iter().map(|rule| form(rule, sharing, nodes)).collect::<Result<_, _>>().ok()?;
+        Some(Self { name: spec.name.into(), sharing, nodes, forms })
     }
 
     /// `charge` as a part of a call; `None` for parameters of which there is no shared form.
     pub(super) fn part(&self, charge: &Charge) -> Option<Part> {
-        let form = match &charge.rule {
-            RuleRef::Listed(position) => Arc::clone(self.forms.get(*position)?),
-            RuleRef::Own(rule) => form(rule).ok()?,
+        let Form { shared, most_ahead } = match &charge.rule {
+            RuleRef::Listed(position) => self.forms.get(*position)?.clone(),
+            RuleRef::Own(rule) => form(rule, self.sharing, self.nodes).ok()?,
         };
         let Charge { key, tag, cost, manner, .. } = *charge;
-        Some(Part { limit: Arc::clone(&self.name), form, key, tag, cost, manner })
+        Some(Part { limit: Arc::clone(&self.name), form: shared, key, tag, cost, manner, most_ahead })
+    }
+
+    /// Whether nodes decide without asking, as a rule.
+    pub(in crate::store) fn is_by_itself(&self) -> bool {
+        self.sharing.consistency != Consistency::Exact
+    }
+
+    pub(super) fn is_leased(&self) -> bool {
+        matches!(self.sharing.consistency, Consistency::Leased { .. })
+    }
+
+    pub(super) fn is_eventual(&self) -> bool {
+        self.sharing.consistency == Consistency::Eventual
     }
 }
 
-fn form(rule: &Rule) -> Result<Arc<Shared>, Unshared> {
-    Shared::new(rule.clone(), SLOT_LIFETIME).map(Arc::new)
+fn form(rule: &Rule, sharing: Sharing, nodes: u64) -> Result<Form, Unshared> {
+    let whole = || rule.clone();
+    let (rule, most_ahead) = match sharing.consistency {
+        Consistency::Leased { strict: true } => lowered(rule, nodes).unwrap_or_else(|| (whole(), 0)),
+        Consistency::Leased { strict: false } => (whole(), Cost::MAX),
+        Consistency::Exact | Consistency::Eventual => (whole(), 0),
+    };
+    Ok(Form { shared: Arc::new(Shared::new(rule, SLOT_LIFETIME)?), most_ahead })
+}
+
+/// The rule with as much less at once as `nodes` may hold together, an eighth, and how much each may hold. `None` where
+/// that is nothing: then nothing is taken ahead.
+fn lowered(rule: &Rule, nodes: u64) -> Option<(Rule, Cost)> {
+    const SHARE: u64 = 8;
+    let mut arguments = rule.arguments();
+    let (name, most) = arguments.iter().find_map(|(name, value)| match value {
+        Value::Whole(most) if ["burst", "capacity", "limit"].contains(&name) => Some((name, *most)),
+        _ => None,
+    })?;
+    let each = most.checked_div(nodes.saturating_mul(SHARE))?;
+    arguments.set(name, Value::Whole(most.saturating_sub(each.saturating_mul(nodes))));
+    let lower = rule.name().build(&arguments).ok()?;
+    (each > 0).then_some((lower, each))
 }
 
 impl Part {
@@ -95,12 +140,4 @@ impl Part {
 /// The name of a slot that no other request of any node has.
 pub(super) fn slot_name(node: u64, number: u64) -> String {
     format!("{node:016x}-{number:x}")
-}
-
-/// The number of the slot that a charge took.
-pub(super) const fn slot_of(charge: &Charge) -> Option<u64> {
-    match charge.taken {
-        Taken::Slot(number) => Some(number),
-        _ => None,
-    }
 }

@@ -76,6 +76,7 @@ impl Node {
             } else if !good {
                 self.failed(self.clock.now());
             }
+            self.leases.sweep(self.clock.now());
             if !self.is_away() {
                 self.hand_in().await;
                 let now = self.clock.now();

@@ -59,6 +59,16 @@ impl Redis {
         Some(line.trim_end().to_owned())
     }
 
+    /// The names of the keys that fit `pattern`.
+    pub fn keys(&self, pattern: &str) -> Vec<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.write_all(&encoded(&["KEYS", pattern])).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text.lines().filter(|line| !line.starts_with(['*', '$'])).map(str::to_owned).collect()
+    }
+
     /// How many commands of this name it has been sent.
     pub fn calls(&self, command: &str) -> u64 {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();

@@ -1,0 +1,77 @@
+//! Parameters as a snapshot has them: the arguments that they can be built from again, by name.
+
+use jiff::tz::TimeZone;
+use serde::{Deserialize, Serialize};
+
+use crate::algorithm::{AlgorithmName, Arguments, Kind, MAX_WAIT, Rule, Value};
+use crate::units::{Nanos, Rate};
+
+/// The arguments of one rule.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Parameters(Vec<(String, Written)>);
+
+/// A [`Value`].
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+enum Written {
+    Rate { tokens: u64, period: Nanos },
+    Duration(Nanos),
+    Whole(u64),
+    Decimal(f64),
+    Flag(bool),
+    Choice(String),
+    TimeZone(String),
+    CustomersTimeZone,
+}
+
+impl Parameters {
+    pub(super) fn of(rule: &Rule) -> Self {
+        Self(rule.arguments().iter().map(|(name, value)| (name.to_owned(), Written::of(value))).collect())
+    }
+
+    /// The rule; `None` if this program does not understand the arguments.
+    pub(super) fn rule(&self, algorithm: AlgorithmName) -> Option<Rule> {
+        let mut arguments = Arguments::default();
+        for (name, written) in &self.0 {
+            let (name, words) = match algorithm.parameters().iter().find(|parameter| parameter.name == name) {
+                Some(parameter) => match parameter.kind {
+                    Kind::Choice(words) | Kind::DurationOr(words) => (parameter.name, words),
+                    _ => (parameter.name, &[][..]),
+                },
+                None if name == MAX_WAIT => (MAX_WAIT, &[][..]),
+                None => return None,
+            };
+            arguments.set(name, written.value(words)?);
+        }
+        algorithm.build(&arguments).ok()
+    }
+}
+
+impl Written {
+    fn of(value: &Value) -> Self {
+        match value {
+            Value::Rate(rate) => Self::Rate { tokens: rate.tokens(), period: rate.period() },
+            Value::Duration(duration) => Self::Duration(*duration),
+            Value::Whole(number) => Self::Whole(*number),
+            Value::Decimal(number) => Self::Decimal(*number),
+            Value::Flag(flag) => Self::Flag(*flag),
+            Value::Choice(word) => Self::Choice((*word).to_owned()),
+            // The configuration knows zones by their names only.
+            Value::TimeZone(zone) => Self::TimeZone(zone.iana_name().unwrap_or_default().to_owned()),
+            Value::CustomersTimeZone => Self::CustomersTimeZone,
+        }
+    }
+
+    /// The value; choices are among `words`.
+    fn value(&self, words: &[&'static str]) -> Option<Value> {
+        Some(match self {
+            Self::Rate { tokens, period } => Value::Rate(Rate::new(*tokens, *period)?),
+            Self::Duration(duration) => Value::Duration(*duration),
+            Self::Whole(number) => Value::Whole(*number),
+            Self::Decimal(number) => Value::Decimal(*number),
+            Self::Flag(flag) => Value::Flag(*flag),
+            Self::Choice(word) => Value::Choice(words.iter().find(|known| *known == word)?),
+            Self::TimeZone(name) => Value::TimeZone(TimeZone::get(name).ok()?),
+            Self::CustomersTimeZone => Value::CustomersTimeZone,
+        })
+    }
+}

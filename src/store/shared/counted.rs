@@ -1,0 +1,175 @@
+//! Keys that every node counts by itself, telling the others afterwards.
+//!
+//! A node decides on the last total that Redis told it and on what it has admitted since. It tells Redis what it admitted,
+//! and takes the total from the answer, every [`Settings::sync_every`](super::Settings::sync_every). What could not be
+//! told is kept and told later, so totals are right again after a partition. A key that is new to a node is asked for
+//! first.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::time::sleep;
+
+use crate::algorithm::State;
+use crate::charge::{Charged, Manner};
+use crate::store::redis::{Beside, Call};
+use crate::store::shared::Node;
+use crate::store::shared::limit::Part;
+use crate::units::{Cost, LimitKey, Nanos};
+
+/// The keys that a node counts.
+#[derive(Default)]
+pub(super) struct Counted(Mutex<HashMap<LimitKey, Count>>);
+
+/// One key. Times are Redis's.
+struct Count {
+    /// A request for one token.
+    part: Part,
+    /// The last total, and what was admitted here since.
+    state: Option<State>,
+    /// What was admitted here and is not told yet.
+    untold: Cost,
+    /// Whether it was asked for since it was last told.
+    is_used: bool,
+}
+
+/// The most keys; what is beyond is asked for one by one.
+const MOST_KEYS: usize = 100_000;
+/// So many keys are told in one call.
+const TOLD_AT_ONCE: usize = 50;
+
+impl Counted {
+    /// Decides `part`, each of whose tokens counts `times`-fold here; `None` if the key is new.
+    pub(super) fn decide(&self, part: &Part, times: u64, theirs: Nanos) -> Option<Charged> {
+        let mut counted = self.0.lock();
+        let count = counted.get_mut(&part.key)?;
+        count.follow(part, theirs);
+        count.is_used = true;
+        let rule = part.rule();
+        let most = rule.largest_cost().unwrap_or(Cost::MAX).max(part.cost);
+        let cost = part.cost.saturating_mul(times).min(most);
+        let (decision, after) = rule.decide(count.state.clone(), cost, theirs);
+        if part.manner.takes && decision.is_admitted() {
+            count.state = after;
+            count.untold = count.untold.saturating_add(part.cost);
+        } else if part.manner.takes && part.manner.counts_denied {
+            count.owe(part.cost, theirs);
+        }
+        Some(Charged { decision, headroom: rule.headroom(count.state.as_ref(), theirs) })
+    }
+
+    /// The key of `part` is in `state` now.
+    pub(super) fn begin(&self, part: &Part, state: Option<State>) {
+        let mut counted = self.0.lock();
+        if counted.len() < MOST_KEYS {
+            let fresh = || Count { part: part.for_one(), state, untold: 0, is_used: true };
+            counted.entry(part.key).or_insert_with(fresh);
+        }
+    }
+
+    /// Takes back what was admitted; `full_at` is when the key was going to be whole. What was told already is told again.
+    pub(super) fn refund(&self, part: &Part, full_at: Nanos, theirs: Nanos) -> bool {
+        let mut counted = self.0.lock();
+        let Some(count) = counted.get_mut(&part.key).filter(|count| count.untold >= part.cost) else { return false };
+        count.follow(part, theirs);
+        count.untold = count.untold.saturating_sub(part.cost);
+        count.state = count.state.take().and_then(|state| part.rule().refund(state, part.cost, full_at, theirs));
+        true
+    }
+
+    /// Counts what turned out to be owed; false if the key is not counted here.
+    pub(super) fn debit(&self, part: &Part, theirs: Nanos) -> bool {
+        let mut counted = self.0.lock();
+        let Some(count) = counted.get_mut(&part.key) else { return false };
+        count.follow(part, theirs);
+        count.owe(part.cost, theirs);
+        true
+    }
+
+    /// What is to be told: for each key its untold tokens. Keys that nobody uses are forgotten.
+    fn take_untold(&self) -> Vec<Part> {
+        let mut told = Vec::new();
+        self.0.lock().retain(|_, count| {
+            if count.untold == 0 && !count.is_used {
+                return false;
+            }
+            told.push(Part { cost: std::mem::take(&mut count.untold), ..count.part.clone() });
+            count.is_used = false;
+            true
+        });
+        told
+    }
+
+    /// The total of the key of `part`, after what it says was told.
+    fn learn(&self, part: &Part, total: Option<State>, at: Nanos) {
+        if let Some(count) = self.0.lock().get_mut(&part.key) {
+            let untold = count.untold;
+            count.state = match untold {
+                0 => total,
+                untold => count.part.rule().debit(total, untold, at),
+            };
+        }
+    }
+
+    /// What `part` says could not be told.
+    fn keep(&self, part: &Part) {
+        if let Some(count) = self.0.lock().get_mut(&part.key) {
+            count.untold = count.untold.saturating_add(part.cost);
+            count.is_used = true;
+        }
+    }
+}
+
+impl Count {
+    /// Goes by the parameters of `part`.
+    fn follow(&mut self, part: &Part, theirs: Nanos) {
+        if self.part.form.parameters() != part.form.parameters() {
+            let state = self.state.take();
+            self.state = state.and_then(|state| part.rule().carry(self.part.rule(), state, theirs));
+            self.part = part.for_one();
+        }
+    }
+
+    fn owe(&mut self, cost: Cost, theirs: Nanos) {
+        self.state = self.part.rule().debit(self.state.take(), cost, theirs);
+        self.untold = self.untold.saturating_add(cost);
+    }
+}
+
+impl Node {
+    /// Tells and asks, for as long as it is polled.
+    pub(super) async fn keep_counting(self: &Arc<Self>) {
+        loop {
+            sleep(self.settings.sync_every.to_duration()).await;
+            if !self.is_away() {
+                self.tell_all().await;
+            }
+        }
+    }
+
+    async fn tell_all(&self) {
+        let mut by_slot: HashMap<u16, Vec<Part>> = HashMap::new();
+        for part in self.counted.take_untold() {
+            by_slot.entry(self.link.slot(part.tag)).or_default().push(part);
+        }
+        for some in by_slot.values().flat_map(|parts| parts.chunks(TOLD_AT_ONCE)) {
+            let parts: Vec<_> = some.iter().map(|part| (part.clone(), Beside::Nothing)).collect();
+            match self.call_change(("sync", Call::Debit), &parts).await {
+                Ok((states, at)) => {
+                    for (part, state) in some.iter().zip(states) {
+                        self.counted.learn(part, state, at);
+                    }
+                }
+                Err(_) => some.iter().for_each(|part| self.counted.keep(part)),
+            }
+        }
+    }
+}
+
+impl Part {
+    /// A request for one token of the same key.
+    pub(super) fn for_one(&self) -> Self {
+        Self { cost: 1, manner: Manner::USUAL, ..self.clone() }
+    }
+}

@@ -1,0 +1,50 @@
+//! How fast the tokens of a key are asked for.
+
+use crate::units::{Cost, Nanos};
+
+/// A mean in tokens per second that forgets with a time constant of [`MEMORY`]. An estimate: it decides how much is taken
+/// ahead, never whether a request passes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Pace {
+    per_second: f64,
+    at: Nanos,
+}
+
+/// What is longer ago than this counts for little.
+const MEMORY: Nanos = Nanos::new(200_000_000);
+
+impl Pace {
+    /// `cost` more tokens are asked for at `now`.
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    pub(super) fn add(&mut self, cost: Cost, now: Nanos) {
+        self.per_second = self.at(now) + cost as f64 / MEMORY.as_secs_f64();
+        self.at = self.at.max(now);
+    }
+
+    /// How many tokens are asked for in `time` at the pace of `now`, rounded up.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates, and is never negative")]
+    pub(super) fn within(&self, time: Nanos, now: Nanos) -> Cost {
+        (self.at(now) * time.as_secs_f64()).ceil() as u64
+    }
+
+    fn at(&self, now: Nanos) -> f64 {
+        let since = now.saturating_sub(self.at).as_secs_f64();
+        self.per_second * (-since / MEMORY.as_secs_f64()).exp()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_steady_pace_is_found_and_forgotten() {
+        let mut pace = Pace::default();
+        let ms = |ms: u64| Nanos::new(ms * 1_000_000);
+        (0..2000).for_each(|at| pace.add(1, ms(at)));
+        let found = pace.within(Nanos::SECOND, ms(2000));
+        assert!((990..=1010).contains(&found), "{found}");
+        assert_eq!(pace.within(Nanos::SECOND, ms(9000)), 1, "rounded up from next to nothing");
+        assert_eq!(Pace::default().within(Nanos::SECOND, ms(1)), 0);
+    }
+}

@@ -1,0 +1,169 @@
+//! Limits that several gateways share through Redis: what all of them together let through, and what it costs Redis.
+
+use std::time::Duration;
+
+use crate::support::redis::Redis;
+use crate::support::{Gateway, Origin, now, together, wait_until};
+
+/// What a gateway needs to share `limits` through `redis`. The time that it waits for Redis is long, so that a slow machine
+/// is not taken for an outage.
+fn config(origin: &Origin, redis: &Redis, limits: &str, names: &str) -> String {
+    format!(
+        "{}store: {{ redis: \"{}\", timeout: 1s }}
+limits: {limits}
+routes: [{{ name: all, upstream: origin, limits: [{names}] }}]
+",
+        origin.upstream(),
+        redis.url(),
+    )
+}
+
+/// `count` gateways that share `limit`.
+fn fleet(count: usize, origin: &Origin, redis: &Redis, limit: &str) -> Vec<Gateway> {
+    (0..count).map(|_| Gateway::start(&config(origin, redis, &format!("{{ guard: {limit} }}"), "guard"))).collect()
+}
+
+const RATE: f64 = 100.0;
+const BURST: f64 = 60.0;
+const TIME: Duration = Duration::from_secs(3);
+
+/// How many requests three gateways that share a limit of [`RATE`] and [`BURST`] let through when they are asked for
+/// [`TIME`] for as much as they can answer, and how long that took in seconds.
+fn admitted_together(sharing: &str) -> (f64, f64) {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let limit = format!("{{ algorithm: gcra, rate: {RATE}/s, burst: {BURST}, key: all, mode: shared{sharing} }}");
+    let gateways = fleet(3, &origin, &redis, &limit);
+    // all know how many they are
+    for gateway in &gateways {
+        gateway.wait_for_metric("tollgate_cluster_members", &[], 3.0);
+    }
+    let began = now();
+    let statuses = together(6, |client| {
+        let mut client = gateways[client % 3].client();
+        let mut statuses = Vec::new();
+        while now() - began < TIME {
+            statuses.push(client.get("/").status);
+        }
+        statuses
+    });
+    let took = (now() - began).as_secs_f64();
+    let admitted = origin.count();
+    let counted: usize = statuses.iter().flatten().filter(|status| **status == 200).count();
+    assert_eq!(admitted, counted);
+    assert!(statuses.iter().flatten().all(|status| matches!(status, 200 | 429)), "{statuses:?}");
+    let admitted = f64::from(u32::try_from(admitted).unwrap());
+    (admitted, took)
+}
+
+#[test]
+fn what_three_gateways_admit_together_is_what_the_limit_says() {
+    let (admitted, took) = admitted_together("");
+    assert!(admitted <= BURST + RATE * took, "{admitted} in {took} s");
+    assert!(admitted >= 0.99 * (BURST + RATE * TIME.as_secs_f64()) - 1.0, "{admitted} in {took} s");
+}
+
+#[test]
+fn tokens_taken_ahead_are_never_more_than_the_limit_says_in_the_long_run() {
+    let (admitted, took) = admitted_together(", consistency: leased");
+    assert!(admitted <= BURST + RATE * took, "{admitted} in {took} s");
+    assert!(admitted >= 0.97 * (BURST + RATE * TIME.as_secs_f64()), "{admitted} in {took} s");
+}
+
+#[test]
+fn what_is_counted_apart_is_at_most_what_the_others_admit_before_they_tell() {
+    let (admitted, took) = admitted_together(", consistency: eventual");
+    // a cold burst: every node has the whole of it before the others tell
+    assert!(admitted <= 3.0 * BURST + RATE * took, "{admitted} in {took} s");
+    assert!(admitted >= 0.97 * (BURST + RATE * TIME.as_secs_f64()), "{admitted} in {took} s");
+}
+
+#[test]
+fn a_request_is_charged_by_limits_here_and_there_or_by_none() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let limits = "{ here: { algorithm: gcra, rate: 1/h, burst: 3, key: { header: x-here } },
+  there: { algorithm: gcra, rate: 1/h, burst: 2, key: { header: x-there }, mode: shared } }";
+    let gateway = Gateway::start(&config(&origin, &redis, limits, "here, there"));
+    let status = |here: &str, there: &str| gateway.get("/", &[("x-here", here), ("x-there", there)]).status;
+    assert_eq!([status("a", "a"), status("a", "a"), status("a", "a")], [200, 200, 429]);
+    // the one that `there` denied took nothing here
+    assert_eq!([status("a", "b"), status("a", "b")], [200, 429]);
+    // and the one that `here` denied took nothing there
+    assert_eq!([status("b", "b"), status("b", "b")], [200, 429]);
+}
+
+#[test]
+fn a_key_that_is_denied_costs_redis_nothing() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let gateways = fleet(1, &origin, &redis, "{ algorithm: gcra, rate: 1/h, burst: 1, key: all, mode: shared }");
+    let gateway = &gateways[0];
+    let mut client = gateway.client();
+    assert_eq!(client.get("/").status, 200);
+    let before = calls(&redis, gateway);
+    for _ in 0..1000 {
+        assert_eq!(client.get("/").status, 429);
+    }
+    let spent = calls(&redis, gateway) - before;
+    assert!(spent <= 5, "{spent} calls");
+}
+
+/// How many calls for requests Redis has seen of its only gateway.
+fn calls(redis: &Redis, gateway: &Gateway) -> u64 {
+    let seen = redis.calls("evalsha");
+    let beats = gateway.metrics().value("tollgate_store_requests_total", &[("op", "heartbeat"), ("result", "ok")]);
+    // one may be on its way
+    seen.saturating_sub(whole(beats.unwrap_or_default()))
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count")]
+fn whole(count: f64) -> u64 {
+    count as u64
+}
+
+#[test]
+fn requests_that_ask_the_same_at_once_share_calls() {
+    const EACH: usize = 40;
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let limit = "{ algorithm: gcra, rate: 1000000/s, burst: 1000000, key: all, mode: shared }";
+    let gateways = fleet(1, &origin, &redis, limit);
+    assert_eq!(gateways[0].get("/", &[]).status, 200);
+    let before = redis.calls("evalsha");
+    let statuses = together(64, |_| {
+        let mut client = gateways[0].client();
+        (0..EACH).filter(|_| client.get("/").status == 200).count()
+    });
+    assert_eq!(statuses.iter().sum::<usize>(), 64 * EACH);
+    let per_thousand = (redis.calls("evalsha") - before) * 1000 / (64 * EACH as u64);
+    assert!(per_thousand <= 200, "{per_thousand} calls for 1000 requests");
+}
+
+#[test]
+fn tokens_taken_ahead_cost_few_calls() {
+    const REQUESTS: u64 = 3000;
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let limit = "{ algorithm: gcra, rate: 1000000/s, burst: 1000000, key: all, mode: shared, consistency: leased }";
+    let gateways = fleet(1, &origin, &redis, limit);
+    let mut client = gateways[0].client();
+    let before = calls(&redis, &gateways[0]);
+    for _ in 0..REQUESTS {
+        assert_eq!(client.get("/").status, 200);
+    }
+    let per_thousand = (calls(&redis, &gateways[0]) - before) * 1000 / REQUESTS;
+    assert!(per_thousand <= 50, "{per_thousand} calls for 1000 requests");
+    gateways[0].wait_for_metric("tollgate_lease_tokens_total", &[("event", "spent")], 3000.0);
+}
+
+#[test]
+fn slots_are_shared_and_come_back() {
+    let (command, origin) = Origin::on_command();
+    let redis = Redis::start();
+    let gateways = fleet(2, &origin, &redis, "{ algorithm: concurrency, limit: 1, key: all, mode: shared }");
+    let mut first = gateways[0].client();
+    first.ask("GET", "/", &[]);
+    origin.wait_for_count(1);
+    assert_eq!(gateways[1].get("/", &[]).status, 429);
+    command.send(b"done").unwrap();
+    command.send(b"").unwrap();
+    assert_eq!(first.next().unwrap().status, 200);
+    command.send(b"").unwrap();
+    wait_until("the slot to come back", || gateways[1].get("/", &[]).status == 200);
+}

@@ -1,0 +1,183 @@
+//! What becomes of limits that gateways share when Redis fails: nobody gets an error for it, and what passes stays within
+//! the bounds that are promised.
+
+use std::time::Duration;
+
+use crate::support::redis::Redis;
+use crate::support::{Gateway, Origin, free_port, now, wait_until};
+
+/// A gateway with a limit that is shared through the Redis on `port`; `more` goes with the limit.
+fn gateway(origin: &Origin, port: u16, limit: &str) -> Gateway {
+    gateway_with(origin, port, limit, "timeout: 1s")
+}
+
+fn gateway_with(origin: &Origin, port: u16, limit: &str, store: &str) -> Gateway {
+    Gateway::start(&format!(
+        "{}store: {{ redis: \"redis://127.0.0.1:{port}\", {store} }}
+limits: {{ guard: {{ key: {{ header: x-key }}, mode: shared, {limit} }} }}
+routes: [{{ name: all, upstream: origin, limits: [guard] }}]
+",
+        origin.upstream(),
+    ))
+}
+
+const ONCE_IN_LONG: &str = "algorithm: gcra, rate: 1/h, burst: 6";
+
+fn status(gateway: &Gateway, key: &str) -> u16 {
+    gateway.get("/", &[("x-key", key)]).status
+}
+
+/// How many of `count` requests pass; none of the others fails.
+#[track_caller]
+fn passed(gateway: &Gateway, key: &str, count: usize) -> usize {
+    let statuses: Vec<u16> = (0..count).map(|_| status(gateway, key)).collect();
+    assert!(statuses.iter().all(|status| matches!(status, 200 | 429)), "{statuses:?}");
+    statuses.iter().filter(|status| **status == 200).count()
+}
+
+fn wait_for_breaker(gateway: &Gateway, state: &str) {
+    gateway.wait_for_metric("tollgate_store_breaker_state", &[("state", state)], 1.0);
+}
+
+#[test]
+fn without_redis_each_of_two_gateways_enforces_half_of_what_is_left() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let gateways = [(); 2].map(|()| gateway(&origin, redis.port, ONCE_IN_LONG));
+    for gateway in &gateways {
+        gateway.wait_for_metric("tollgate_cluster_members", &[], 2.0);
+        assert_eq!(passed(gateway, "spent", 1), 1);
+    }
+    redis.signal("KILL");
+    for gateway in &gateways {
+        // a key that nobody knew: half of 6
+        assert_eq!(passed(gateway, "new", 10), 3);
+        // 4 were left when both had used 1 and the second knew of it: the first knew of 5
+    }
+    let left: Vec<usize> = gateways.iter().map(|gateway| passed(gateway, "spent", 10)).collect();
+    assert_eq!(left, [2, 2]);
+    wait_for_breaker(&gateways[0], "open");
+    let fallback = [("source", "fallback")];
+    let decided = gateways[0].metrics().value("tollgate_limit_decision_duration_seconds_count", &fallback);
+    assert!(decided >= Some(20.0), "{decided:?}");
+}
+
+#[test]
+fn what_was_admitted_without_redis_is_handed_in_when_it_is_back() {
+    let (origin, port) = (Origin::start(), free_port());
+    let redis = Redis::start_on(port, None);
+    let gateway = gateway(&origin, port, "algorithm: gcra, rate: 1/h, burst: 6, on_store_down: local");
+    assert_eq!(passed(&gateway, "a", 1), 1);
+    drop(redis);
+    assert_eq!(passed(&gateway, "a", 3), 3);
+    wait_for_breaker(&gateway, "open");
+    let redis = Redis::start_on(port, None);
+    wait_for_breaker(&gateway, "closed");
+    // it came back empty: the one from before is known by the hint, the three are handed in
+    assert_eq!(passed(&gateway, "a", 10), 2);
+    drop(redis);
+}
+
+#[test]
+fn a_limit_says_what_becomes_of_requests_without_redis() {
+    let origin = Origin::start();
+    let port = free_port();
+    let strict = gateway(&origin, port, "algorithm: gcra, rate: 1/h, burst: 2, on_store_down: deny");
+    let denied = strict.get("/", &[("x-key", "a")]);
+    assert_eq!(denied.status, 503, "{denied:?}");
+    assert!(denied.number("retry-after").is_some(), "{denied:?}");
+    assert_eq!(denied.json()["type"], "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity");
+    let refused = [("limit", "guard"), ("outcome", "error_denied")];
+    strict.wait_for_metric("tollgate_limit_requests_total", &refused, 1.0);
+    assert_eq!(origin.count(), 0);
+
+    let open = gateway(&origin, port, "algorithm: gcra, rate: 1/h, burst: 2, on_store_down: allow");
+    assert_eq!(passed(&open, "a", 5), 5);
+    let passed_over = [("limit", "guard"), ("outcome", "error_admitted")];
+    open.wait_for_metric("tollgate_limit_requests_total", &passed_over, 5.0);
+
+    let local = gateway(&origin, port, "algorithm: gcra, rate: 1/h, burst: 2, on_store_down: local");
+    assert_eq!(passed(&local, "a", 5), 2);
+}
+
+#[test]
+fn a_redis_that_hangs_costs_a_few_requests_their_patience_and_nobody_an_error() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let gateway = gateway_with(&origin, redis.port, "algorithm: gcra, rate: 1/h, burst: 100", "timeout: 50ms");
+    assert_eq!(passed(&gateway, "a", 1), 1);
+    redis.signal("STOP");
+    let began = now();
+    assert_eq!(passed(&gateway, "a", 50), 50);
+    wait_for_breaker(&gateway, "open");
+    // at most five waited for the answer, and nobody waits any more
+    assert!(now() - began < Duration::from_millis(50) * 40, "{:?}", now() - began);
+    redis.signal("CONT");
+    wait_for_breaker(&gateway, "closed");
+    assert_eq!(passed(&gateway, "a", 60), 49);
+}
+
+#[test]
+fn a_redis_that_forgets_does_not_refill_what_is_known_to_be_spent() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let gateway = gateway(&origin, redis.port, ONCE_IN_LONG);
+    assert_eq!(passed(&gateway, "a", 4), 4);
+    assert_eq!(redis.say(&["FLUSHALL"]), "+OK");
+    assert_eq!(redis.say(&["SCRIPT", "FLUSH"]), "+OK");
+    assert_eq!(passed(&gateway, "a", 10), 2);
+    assert_eq!(status(&gateway, "b"), 200);
+}
+
+#[test]
+fn windows_are_not_refilled_either() {
+    for limit in [
+        "algorithm: fixed_window, limit: 6, window: 1d",
+        "algorithm: quota_reset, limit: 6, window: 1d",
+        "algorithm: sliding_window, limit: 6, window: 1d",
+    ] {
+        let (origin, redis) = (Origin::start(), Redis::start());
+        let gateway = gateway(&origin, redis.port, limit);
+        assert_eq!(passed(&gateway, "a", 4), 4, "{limit}");
+        assert_eq!(redis.say(&["FLUSHALL"]), "+OK");
+        let more = passed(&gateway, "a", 10);
+        assert!(more <= 3, "{limit}: {more}");
+    }
+}
+
+#[test]
+fn a_redis_that_refuses_writes_is_one_that_is_away() {
+    for refusal in [&["CONFIG", "SET", "maxmemory", "1"][..], &["REPLICAOF", "127.0.0.1", "1"]] {
+        let (origin, redis) = (Origin::start(), Redis::start());
+        let gateway = gateway(&origin, redis.port, ONCE_IN_LONG);
+        assert_eq!(passed(&gateway, "a", 1), 1);
+        assert_eq!(redis.say(refusal), "+OK");
+        assert_eq!(passed(&gateway, "a", 20), 5, "{refusal:?}");
+        wait_for_breaker(&gateway, "open");
+    }
+}
+
+#[test]
+fn what_makes_no_sense_in_redis_is_set_right() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let gateway = gateway(&origin, redis.port, ONCE_IN_LONG);
+    assert_eq!(passed(&gateway, "a", 1), 1);
+    let key = redis.keys("tollgate:*guard*").pop().unwrap();
+    for poison in [&["SET", key.as_str(), "nan"][..], &["SET", key.as_str(), "9e99 9e99 9e99"]] {
+        assert_eq!(redis.say(poison), "+OK");
+        assert!(matches!(status(&gateway, "a"), 200 | 429));
+    }
+    redis.say(&["DEL", &key]);
+    redis.say(&["RPUSH", &key, "1"]);
+    assert!(matches!(status(&gateway, "a"), 200 | 429));
+    wait_until("the states to be counted", || {
+        gateway.metrics().value("tollgate_store_states_healed_total", &[]).is_some_and(|healed| healed >= 2.0)
+    });
+}
+
+#[test]
+fn connections_that_are_cut_are_opened_again() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let gateway = gateway(&origin, redis.port, "algorithm: gcra, rate: 1/h, burst: 1000");
+    for _ in 0..20 {
+        assert_eq!(passed(&gateway, "a", 5), 5);
+        redis.say(&["CLIENT", "KILL", "TYPE", "normal"]);
+    }
+}
