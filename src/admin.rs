@@ -10,9 +10,11 @@ use pingora::protocols::http::ServerSession;
 mod explain;
 mod readiness;
 pub mod reloads;
+pub mod snapshots;
 
 pub use readiness::Readiness;
 use reloads::Reloads;
+use snapshots::Snapshots;
 
 use crate::proxy::Gateway;
 use crate::store::SharedStore;
@@ -27,6 +29,7 @@ pub struct Admin {
     started: Nanos,
     readiness: Arc<Readiness>,
     reloads: Arc<Reloads>,
+    snapshots: Arc<Snapshots>,
 }
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -39,9 +42,14 @@ type Answer = (StatusCode, &'static str, String);
 
 impl Admin {
     /// For `gateway`, ready when `readiness` says so.
-    pub fn new(gateway: Gateway, telemetry: Telemetry, readiness: Arc<Readiness>, reloads: Arc<Reloads>) -> Self {
+    pub fn new(
+        gateway: Gateway,
+        telemetry: Telemetry,
+        readiness: Arc<Readiness>,
+        (reloads, snapshots): (Arc<Reloads>, Arc<Snapshots>),
+    ) -> Self {
         let started = gateway.clock.now();
-        Self { gateway, telemetry, started, readiness, reloads }
+        Self { gateway, telemetry, started, readiness, reloads, snapshots }
     }
 
     async fn answer(&self, session: &mut ServerSession) -> Answer {
@@ -153,10 +161,12 @@ impl Admin {
         });
         serde_json::json!({
             "version": env!("CARGO_PKG_VERSION"),
+            "process": std::process::id(),
             "uptime_seconds": self.gateway.clock.now().saturating_sub(self.started).as_secs_f64(),
             "stopping": self.readiness.is_stopping(),
             "config_hash": live.hash,
             "reload": self.reloads.status(),
+            "state": self.snapshots.status(),
             "routes": ruleset.matcher.routes().iter().map(|route| route.name.as_str()).collect::<Vec<_>>(),
             "plans": ruleset.plans,
             "limits": limits.collect::<Vec<_>>(),

@@ -10,6 +10,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 pub mod check;
 pub mod demo;
 pub mod explain;
+pub mod replay;
 pub mod run;
 pub mod simulate;
 pub mod source;
@@ -50,30 +51,38 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Run limits on a virtual clock, and say what they would have decided
     Simulate(simulate::SimulateArgs),
+    /// Play access logs through a configuration's limits, and say who would have been limited
+    Replay(replay::ReplayArgs),
 }
 
 /// Runs the command that the process was started with. Exit status 0: done; 1: it failed, and standard error says why;
-/// 2: the command line is wrong.
+/// 2: the command line is wrong; 3: `replay` found more denied than it was to bear.
 pub fn main() -> ExitCode {
     let cli = parse();
     // Not locked: the access log is written there too, by another thread.
     let mut out = std::io::stdout();
     let mut err = std::io::stderr();
-    let done: Result<(), Box<dyn Error>> = match cli.command {
-        Command::Run(args) => run::execute(&args).map_err(Into::into),
-        Command::Check(args) => check::execute(&args, &mut out).map_err(Into::into),
-        Command::Explain(args) => explain::execute(&args, &mut out).map_err(Into::into),
-        Command::Demo(args) => demo::execute(&args, &mut out).map_err(Into::into),
-        Command::Simulate(args) => simulate::execute(&args, std::io::stdin().lock(), &mut out).map_err(Into::into),
+    let done: Result<ExitCode, Box<dyn Error>> = match cli.command {
+        Command::Run(args) => success(run::execute(&args)),
+        Command::Check(args) => success(check::execute(&args, &mut out)),
+        Command::Explain(args) => success(explain::execute(&args, &mut out)),
+        Command::Demo(args) => success(demo::execute(&args, &mut out)),
+        Command::Simulate(args) => success(simulate::execute(&args, std::io::stdin().lock(), &mut out)),
+        Command::Replay(args) => replay::execute(&args, std::io::stdin(), &mut out, &mut err).map_err(Into::into),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(failure) => {
             // Where standard error is closed there is nobody to tell.
             drop(writeln!(err, "{failure}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// A command that is done is a success.
+fn success<E: Error + 'static>(done: Result<(), E>) -> Result<ExitCode, Box<dyn Error>> {
+    Ok(done.map(|()| ExitCode::SUCCESS)?)
 }
 
 /// The command line, or the end of the process with what is wrong with it.

@@ -27,6 +27,13 @@ impl SystemClock {
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self { started: Instant::now(), epoch: epoch.into() }
     }
+
+    /// The same, but it is not before `earliest`: it goes on from there where the wall clock has gone back.
+    #[must_use]
+    pub fn not_before(self, earliest: Nanos) -> Self {
+        let behind = earliest.saturating_sub(self.now());
+        Self { epoch: self.epoch.saturating_add(behind), ..self }
+    }
 }
 
 impl Default for SystemClock {

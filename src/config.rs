@@ -33,6 +33,7 @@ pub mod scalar;
 mod server;
 mod sharing;
 mod spec;
+mod state;
 mod store;
 mod suggest;
 mod suspicious;
@@ -48,6 +49,7 @@ pub use overrides::Overrides;
 pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
 pub use server::Server;
 pub use spec::{LimitSpec, PlanSpec};
+pub use state::StateFile;
 pub use store::{NamedFile, RedisServers, RedisStore, RedisTls, Secret};
 pub use suggest::nearest;
 
@@ -57,11 +59,12 @@ use limits::{Checked, Setting};
 use names::Names;
 use read::{Context, Field, Section};
 
-const SECTIONS: [&str; 16] = [
+const SECTIONS: [&str; 17] = [
     "listeners",
     "admin",
     "client_address",
     "store",
+    "state",
     "upstreams",
     "customers",
     "plans",
@@ -91,6 +94,8 @@ pub struct Loaded {
     pub overrides: Overrides,
     /// The file of the keys that tokens are verified with, if there are tokens.
     pub jwks: Option<JwksFile>,
+    /// Where states are kept over restarts, if anywhere.
+    pub state: Option<StateFile>,
     /// What is suspicious about it.
     pub warnings: Vec<Warning>,
 }
@@ -205,6 +210,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let setting = Setting::Gateway { customers: outline.customers, tokens: outline.tokens, store: top.has("store") };
     let plans = limits::read_plans(top, setting);
     let store = store::read(top);
+    let state = state::read(top);
     let customers = customers::read(top, &plans, store.as_ref());
     let (limit_names, limits) = limits::read(top, &plans, Some(&upstream_names), setting);
     let access = top.get_or("access", Access::default(), access::access);
@@ -252,7 +258,16 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         access_log: access_log?,
         request_head: request_head?,
     };
-    Some(Loaded { ruleset, server: server?, store: store?, directory, overrides, jwks, warnings: Vec::new() })
+    Some(Loaded {
+        ruleset,
+        server: server?,
+        store: store?,
+        directory,
+        overrides,
+        jwks,
+        state: state?,
+        warnings: Vec::new(),
+    })
 }
 
 /// The headers that limits mark requests with, each once.

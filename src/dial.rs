@@ -1,7 +1,8 @@
 //! The way to Redis: which servers hold the data, what they are shown, and connections on which nothing gets out of step.
 //!
-//! Written for Redis 7 and tested with 7.0: one server, Sentinel, Cluster, each with TLS, users and passwords. Valkey speaks
-//! the same protocol and was not run.
+//! Written for Redis 7 and tested with 7.0: one server with TLS, users and passwords; Sentinel with passwords; Cluster.
+//! TLS is spoken to sentinels and to members of a cluster the same way, and not tested there: their certificates have to
+//! name the addresses that they tell each other. Valkey speaks the same protocol and was not run.
 //!
 //! A user of Redis who may do no more than tollgate needs, for keys that begin with `tollgate:`:
 //!
@@ -16,18 +17,23 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::units::Nanos;
 use arc_swap::ArcSwap;
-use redis::RedisConnectionInfo;
+use redis::{RedisConnectionInfo, Value};
 
+use crate::units::Nanos;
+
+mod cluster;
 mod flight;
 mod guard;
 mod pool;
+mod sentinel;
 pub mod tls;
 mod wire;
 
+pub use cluster::slot_of;
 pub use pool::Pool;
 
+use cluster::Cluster;
 use tls::TlsClient;
 
 /// Where a server listens.
@@ -49,6 +55,20 @@ pub enum Layout {
         /// The number of the database.
         database: u32,
     },
+    /// One that takes writes, and others that take its place when it ends.
+    Sentinel {
+        /// What the sentinels call them.
+        master: String,
+        /// Who knows which of them takes writes.
+        sentinels: Vec<Address>,
+        /// Who tollgate is for the sentinels; the default user, if absent.
+        username: Option<String>,
+    },
+    /// Several, each with its share of the keys.
+    Cluster {
+        /// Some of them, which know the others.
+        seeds: Vec<Address>,
+    },
 }
 
 /// What servers are shown. May change while they are used: each connection takes what holds when it is opened.
@@ -56,6 +76,8 @@ pub enum Layout {
 pub struct Credentials {
     /// The password of the servers that hold the data.
     pub password: Option<Arc<str>>,
+    /// The password of the sentinels.
+    pub sentinel_password: Option<Arc<str>>,
     /// What TLS takes, if it is spoken.
     pub tls: Option<Arc<TlsClient>>,
 }
@@ -69,6 +91,8 @@ struct Inner {
     username: Option<String>,
     credentials: ArcSwap<Credentials>,
     generation: AtomicU64,
+    /// Of no use for other layouts.
+    cluster: Cluster,
 }
 
 /// Why there is no answer.
@@ -115,7 +139,7 @@ impl Servers {
     /// until [`Servers::renew`] says what.
     pub fn new(layout: Layout, username: Option<String>) -> Self {
         let (credentials, generation) = (ArcSwap::default(), AtomicU64::new(0));
-        Self(Arc::new(Inner { layout, username, credentials, generation }))
+        Self(Arc::new(Inner { layout, username, credentials, generation, cluster: Cluster::default() }))
     }
 
     /// One server without a password.
@@ -135,14 +159,22 @@ impl Servers {
         self.0.generation.load(Ordering::Relaxed)
     }
 
+    /// Whether keys lie in slots, of which each server has its share.
+    pub fn is_cluster(&self) -> bool {
+        matches!(self.0.layout, Layout::Cluster { .. })
+    }
+
     pub(crate) fn raise_generation(&self) {
         self.0.generation.fetch_add(1, Ordering::Relaxed);
     }
 
     /// What to say first to a server that holds data.
     fn login(&self, credentials: &Credentials) -> RedisConnectionInfo {
-        let Layout::Standalone { database, .. } = &self.0.layout;
-        login(self.0.username.as_deref(), credentials.password.as_deref()).set_db((*database).into())
+        let database = match self.0.layout {
+            Layout::Standalone { database, .. } => database,
+            Layout::Sentinel { .. } | Layout::Cluster { .. } => 0,
+        };
+        login(self.0.username.as_deref(), credentials.password.as_deref()).set_db(database.into())
     }
 }
 
@@ -161,4 +193,13 @@ fn login(username: Option<&str>, password: Option<&str>) -> RedisConnectionInfo 
         login = login.set_password(password);
     }
     login
+}
+
+/// The text in an answer.
+fn word(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
 }

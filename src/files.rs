@@ -1,9 +1,9 @@
-//! Files that are read whole, and what tells whether they changed.
+//! Files that are read or written whole, and what tells whether they changed.
 //!
 //! Only regular files are read, and none that is too large: a directory, a pipe or a disk full of zeros is an error at
 //! once. What a file held is known by a hash ([`Print`]); its [`Stamp`] tells cheaply that it may hold something else.
 
-use std::fs::{self, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::hash::Hasher;
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -90,15 +90,10 @@ fn look_through(path: &Path, most: usize, mut take: impl FnMut(&[u8])) -> (Resul
 }
 
 fn parts(path: &Path, most: usize, stamp: &mut Stamp, mut take: impl FnMut(&[u8])) -> Result<(), Unreadable> {
-    // Opened without waiting: a pipe would wait for a writer, and is found out below.
-    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let opened = open(path);
     *stamp = Stamp::of(path);
     let mut file = opened?;
-    let metadata = file.metadata()?;
-    *stamp = Stamp::from(&metadata);
-    if let Some(kind) = other_than_file(&metadata) {
-        return Err(Unreadable::NoFile(kind));
-    }
+    *stamp = Stamp::from(&file.metadata()?);
     let mut chunk = vec![0; CHUNK];
     let mut total: usize = 0;
     loop {
@@ -114,6 +109,39 @@ fn parts(path: &Path, most: usize, stamp: &mut Stamp, mut take: impl FnMut(&[u8]
         }
         take(chunk.get(..length).unwrap_or_default());
     }
+}
+
+/// Opens a regular file to be read.
+pub fn open(path: &Path) -> Result<File, Unreadable> {
+    // Without waiting: a pipe would wait for a writer, and is found out below.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    match other_than_file(&file.metadata()?) {
+        Some(kind) => Err(Unreadable::NoFile(kind)),
+        None => Ok(file),
+    }
+}
+
+/// Puts what `write` writes at `path`, whole or not at all, whatever happens meanwhile, so that it is there after a
+/// crash of the machine, too. Only its owner may read it. It is written to `<path>.new` first.
+pub fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    let mut next = path.as_os_str().to_owned();
+    next.push(".new");
+    let next = Path::new(&next);
+    // What a process left that was killed, whoever may read it and wherever it leads.
+    match fs::remove_file(next) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let put = || {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(next)?;
+        let written = write(&mut file)?;
+        file.sync_all()?;
+        fs::rename(next, path)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(folder)?.sync_all()?;
+        Ok(written)
+    };
+    put().inspect_err(|_| drop(fs::remove_file(next)))
 }
 
 /// A hash of `bytes`, the same everywhere.

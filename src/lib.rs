@@ -10,6 +10,7 @@ pub mod customers;
 pub mod dial;
 pub mod files;
 pub mod proxy;
+pub mod replay;
 pub mod ruleset;
 pub mod runtime;
 pub mod simulation;

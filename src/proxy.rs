@@ -1,7 +1,6 @@
 //! The glue to pingora: each filter hands over to the file that knows.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -27,10 +26,12 @@ pub mod own_usage;
 pub mod queue;
 pub mod respond;
 pub mod tally;
+pub mod traffic;
 pub mod upstream;
 
 use context::Context;
 use live::Live;
+use traffic::Traffic;
 
 use crate::clock::Clock;
 use crate::ruleset::key::KeyHasher;
@@ -50,14 +51,21 @@ pub struct Shared {
     pub clock: Arc<dyn Clock>,
     /// Makes keys.
     pub hasher: KeyHasher,
-    /// The requests being handled.
-    pub active: Arc<AtomicU64>,
+    /// Which requests are here, and whether connections stay open.
+    pub traffic: Arc<Traffic>,
 }
 
 impl Gateway {
     /// A gateway with `shared`.
     pub fn new(shared: Shared) -> Self {
         Self(Arc::new(shared))
+    }
+
+    /// Lets a response say that its connection ends with it, where connections are to be closed.
+    pub fn close_if_leaving(&self, session: &mut Session) {
+        if self.traffic.is_leaving() {
+            session.set_keepalive(None);
+        }
     }
 }
 
@@ -88,11 +96,16 @@ impl ProxyHttp for Gateway {
         if session.get_keepalive().is_some() {
             session.set_keepalive(Some(KEEPALIVE));
         }
+        self.close_if_leaving(session);
         Ok(())
     }
 
     async fn request_filter(&self, session: &mut Session, context: &mut Context) -> Result<bool> {
-        match admit::admit(session, context).await {
+        let admitted = admit::admit(session, context).await;
+        if let Some(connection) = &context.connection {
+            connection.decided();
+        }
+        match admitted {
             Ok(()) => {
                 upstream::deadline::set_total(context);
                 upstream::deadline::set_idle(session, context);
@@ -189,6 +202,7 @@ impl ProxyHttp for Gateway {
         context.status = Some(response.status.as_u16());
         forward::response(response, context)?;
         forward::frame_for_client(session, response);
+        self.close_if_leaving(session);
         Ok(())
     }
 

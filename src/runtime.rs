@@ -10,19 +10,31 @@ use pingora::server::Server;
 use pingora::server::configuration::ServerConf;
 use pingora::services::background::background_service;
 
+mod doors;
+mod handover;
+mod inherit;
 mod listen;
 pub mod reload;
 pub mod sample;
 mod shutdown;
+pub mod state;
+mod upgrade;
 mod upkeep;
 
 pub use self::shutdown::GRACE;
 
-use self::listen::{Announcement, Doors, Listening};
+use self::doors::{Announcement, Doors};
+use self::handover::Predecessor;
+use self::inherit::Inherited;
+use self::listen::Listening;
 use self::reload::{Origin, Parts, Reloader};
+use self::shutdown::Reach;
+use self::state::{Keeper, Recovered};
+use self::upgrade::Upgrader;
 use crate::admin::reloads::Reloads;
+use crate::admin::snapshots::Snapshots;
 use crate::admin::{Admin, Readiness};
-use crate::clock::{Clock, SystemClock};
+use crate::clock::Clock;
 use crate::proxy::connection::Edge;
 use crate::proxy::live::Live;
 use crate::proxy::{Gateway, Shared};
@@ -55,6 +67,15 @@ pub enum StartError {
     /// The metrics cannot be registered.
     #[error("cannot register the metrics: {0}")]
     Metrics(#[from] prometheus::Error),
+    /// The process that is to hand over does not.
+    #[error("cannot take over from the process that started this one: {0}")]
+    Predecessor(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl StartError {
+    fn predecessor(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Predecessor(error.into())
+    }
 }
 
 /// Requests are tried once, then again as often as an upstream's `retries` say, which is at most this often.
@@ -64,80 +85,146 @@ const KEPT_CONNECTIONS: usize = 512;
 
 /// A gateway that can start. Its sockets are open: connections are not refused any more, but wait until it runs.
 pub struct Prepared {
-    /// For each core, a socket for each address.
-    listeners: Vec<Vec<TcpListener>>,
-    admin: TcpListener,
-    sample: Option<TcpListener>,
+    sockets: Sockets,
+    /// The process that waits for this one to serve.
+    predecessor: Option<Predecessor>,
     announcement: Announcement,
     origin: Option<Origin>,
     warnings: Vec<String>,
     gateway: Gateway,
     telemetry: Telemetry,
+    snapshots: Arc<Snapshots>,
+    keeper: Arc<Keeper>,
 }
 
-/// Does everything that can fail.
+/// Where connections come in.
+struct Sockets {
+    /// For each core, a socket for each address.
+    clients: Vec<Vec<TcpListener>>,
+    admin: Vec<TcpListener>,
+    sample: Option<Vec<TcpListener>>,
+    /// The same ones, each once.
+    all: Vec<TcpListener>,
+}
+
+/// Does everything that can fail. Where another process hands over to this one, it has stopped accepting when this
+/// returns.
 pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let Setup { parts, origin, sample } = setup;
-    let Parts { listeners: clients, admin: operators, rules, store, warnings } = parts;
-    let fails = |address| move |error| StartError::Bind { address, error };
-    for address in clients.iter().chain([&operators]).chain(&sample) {
-        listen::probe(*address).map_err(fails(*address))?;
-    }
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut listeners: Vec<Vec<TcpListener>> = (0..cores).map(|_| Vec::new()).collect();
-    for address in &clients {
-        let sockets = listen::shared(*address, cores).map_err(fails(*address))?;
-        for (listeners, socket) in listeners.iter_mut().zip(sockets) {
-            listeners.push(socket);
-        }
-    }
-    let admin = listen::exclusive(operators).map_err(fails(operators))?;
-    let sample = sample.map(|address| listen::exclusive(address).map_err(fails(address))).transpose()?;
+    let Parts { listeners: clients, admin: operators, rules, store, state, warnings } = parts;
+    let (mut predecessor, inherited) = match Predecessor::meet().map_err(StartError::predecessor)? {
+        Some((predecessor, sockets)) => (Some(predecessor), Inherited::new(sockets)),
+        None => (None, Inherited::from_systemd()),
+    };
+    let sockets = Sockets::open(&clients, operators, sample, inherited)?;
     let telemetry = Telemetry::new()?;
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let recovered = match &mut predecessor {
+        Some(predecessor) => {
+            let state = predecessor.ask_for_state().map_err(StartError::predecessor)?;
+            Recovered::from_predecessor(state).map_err(StartError::predecessor)?
+        }
+        None => Recovered::from_file(state.as_ref()),
+    };
+    recovered.tell(&telemetry);
+    let Recovered { store: local, seed, clock, recovery } = recovered;
+    let clock: Arc<dyn Clock> = Arc::new(clock);
     let secret = store.as_ref().and_then(|settings| settings.key_secret.clone());
     // the proxies ask, and what goes on beside them
+    let asking = sockets.clients.len().saturating_add(1);
     let shared = store.map(|settings| {
         let telemetry = telemetry.clone();
         let told: Observer = Box::new(move |op, result, took| telemetry.store_called(op, result.as_str(), took));
-        SharedStore::new(settings, cores.saturating_add(1), Arc::clone(&clock), told)
+        SharedStore::new(settings, asking, Arc::clone(&clock), told)
     });
-    let store = Arc::new(Store::new(shared));
+    let store = Arc::new(Store::new(local, shared));
     let live = Live::new(rules, None, &store, &telemetry);
     telemetry.reload_applied(&live.hash, clock.now());
     let gateway = Gateway::new(Shared {
         live: ArcSwap::from_pointee(live),
         store,
         clock,
-        hasher: KeyHasher::new(&rand::random()).with_secret(secret.as_ref().map_or(&[], |secret| secret.seed())),
-        active: Arc::default(),
+        hasher: KeyHasher::new(&seed).with_secret(secret.as_ref().map_or(&[], |secret| secret.seed())),
+        traffic: Arc::default(),
     });
+    let snapshots = Arc::new(Snapshots::new(recovery));
+    let keeper = Keeper::new(gateway.clone(), telemetry.clone(), Arc::clone(&snapshots), seed, state);
     let announcement = Announcement { clients, operators };
-    Ok(Prepared { listeners, admin, sample, announcement, origin, warnings, gateway, telemetry })
+    let keeper = Arc::new(keeper);
+    Ok(Prepared { sockets, predecessor, announcement, origin, warnings, gateway, telemetry, snapshots, keeper })
 }
 
 impl Prepared {
     /// Runs the gateway until it is told to stop. Returns when the requests in flight are finished.
     pub fn run(self) {
-        let Self { listeners, admin, sample, announcement, origin, warnings, gateway, telemetry } = self;
+        let Self { sockets, predecessor, announcement, origin, warnings, gateway, telemetry, snapshots, keeper } = self;
+        let Sockets { clients, admin, sample, all } = sockets;
         let mut server = Server::new_with_opt_and_conf(None, configuration());
         server.bootstrap();
-        let services = listeners.len() + 1 + usize::from(sample.is_some());
+        // And the one who listens for signals.
+        let services = clients.len() + 2 + usize::from(sample.is_some());
         let readiness = Arc::new(Readiness::new(services));
-        let doors = Arc::new(Doors::new(Arc::clone(&readiness), announcement, Arc::clone(&gateway.clock)));
-        add_proxies(&mut server, listeners, &gateway, &doors);
+        let shared = (Arc::clone(&gateway.traffic), Arc::clone(&gateway.clock));
+        let doors = Doors::new(Arc::clone(&readiness), announcement, shared, all);
+        let doors = Arc::new(doors.when_open(move || predecessor.into_iter().for_each(Predecessor::release)));
+        add_proxies(&mut server, clients, &gateway, &doors);
         let (reloads, asked) = Reloads::new(gateway.clock.now(), warnings);
         let reloads = Arc::new(reloads);
-        let app = Admin::new(gateway.clone(), telemetry.clone(), Arc::clone(&readiness), Arc::clone(&reloads));
-        let app = HttpServer::new_app(app);
-        server.add_service(Listening::new("admin".to_owned(), vec![admin], app, Arc::clone(&doors)));
-        let reloader = Reloader::new(gateway.clone(), telemetry, (Arc::clone(&reloads), asked), origin);
-        server.add_service(background_service("upkeep", upkeep::Upkeep::new(gateway.clone(), reloader)));
-        if let Some(listener) = sample {
+        let told = (Arc::clone(&reloads), snapshots);
+        let app = HttpServer::new_app(Admin::new(gateway.clone(), telemetry.clone(), Arc::clone(&readiness), told));
+        server.add_service(Listening::new("admin".to_owned(), admin, app, Arc::clone(&doors)));
+        let reloader = Reloader::new(
+            gateway.clone(),
+            telemetry.clone(),
+            (Arc::clone(&reloads), asked),
+            Arc::clone(&keeper),
+            origin,
+        );
+        let upkeep = upkeep::Upkeep::new(gateway.clone(), reloader, Arc::clone(&keeper));
+        server.add_service(background_service("upkeep", upkeep));
+        if let Some(listeners) = sample {
             let app = HttpServer::new_app(sample::Sample);
-            server.add_service(Listening::new("sample upstream".to_owned(), vec![listener], app, doors));
+            server.add_service(Listening::new("sample upstream".to_owned(), listeners, app, Arc::clone(&doors)));
         }
-        shutdown::run_until_idle(server, &gateway, readiness, reloads);
+        let upgrader = Upgrader { doors: Arc::clone(&doors), keeper: Arc::clone(&keeper), telemetry };
+        shutdown::run_until_idle(server, &gateway, Reach { readiness, reloads, doors, upgrader });
+        keeper.write();
+        tracing::info!("stopped");
+    }
+}
+
+impl Sockets {
+    /// Those that are open already, and new ones on the other addresses.
+    fn open(
+        clients: &[SocketAddr],
+        operators: SocketAddr,
+        sample: Option<SocketAddr>,
+        mut inherited: Inherited,
+    ) -> Result<Self, StartError> {
+        let fails = |address| move |error| StartError::Bind { address, error };
+        for address in clients.iter().chain([&operators]).chain(&sample).filter(|address| !inherited.has(**address)) {
+            listen::probe(*address).map_err(fails(*address))?;
+        }
+        let mut all = Vec::new();
+        let mut open = |address: SocketAddr, services: usize| {
+            let open = match inherited.take(address) {
+                none if none.is_empty() => listen::open(address, services).map_err(fails(address))?,
+                some => some,
+            };
+            let spread = listen::spread(&open, services).map_err(fails(address))?;
+            all.extend(open);
+            Ok::<_, StartError>(spread)
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut proxies: Vec<Vec<TcpListener>> = (0..cores).map(|_| Vec::new()).collect();
+        for address in clients {
+            for (proxy, sockets) in proxies.iter_mut().zip(open(*address, cores)?) {
+                proxy.extend(sockets);
+            }
+        }
+        let admin = open(operators, 1)?.into_iter().flatten().collect();
+        let sample = sample.map(|address| open(address, 1)).transpose()?;
+        let sample = sample.map(|sockets| sockets.into_iter().flatten().collect());
+        Ok(Self { clients: proxies, admin, sample, all })
     }
 }
 

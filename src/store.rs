@@ -10,7 +10,10 @@ pub mod shared;
 mod together;
 
 pub use local::LocalStore;
+pub use local::snapshot::{Head, Written};
 pub use shared::{SharedLimit, SharedStore};
+
+use std::io::{self, Write};
 
 use smallvec::SmallVec;
 
@@ -84,9 +87,9 @@ pub struct Store {
 }
 
 impl Store {
-    /// An empty store. Without a place that nodes share, every limit is this node's own.
-    pub fn new(shared: Option<SharedStore>) -> Self {
-        Self { local: LocalStore::new(), shared }
+    /// A store with these states. Without a place that nodes share, every limit is this node's own.
+    pub const fn new(local: LocalStore, shared: Option<SharedStore>) -> Self {
+        Self { local, shared }
     }
 
     /// What is kept in Redis, if anything is.
@@ -174,6 +177,16 @@ impl Store {
     /// Forgets keys that are as good as new, in the `part`-th of `parts` equal parts of the store.
     pub fn sweep(&self, part: usize, parts: usize, now: Nanos) {
         self.local.sweep(part, parts, now);
+    }
+
+    /// Writes what outlives the process: see [`local::snapshot`].
+    pub fn write_snapshot(&self, head: &Head, out: &mut dyn Write) -> io::Result<Written> {
+        self.local.write_snapshot(head, out)
+    }
+
+    /// Whether the states that there are for a limit are from a process that knew it with other parameters.
+    pub fn was_bound_otherwise(&self, spec: &LimitSpec<'_>) -> bool {
+        self.local.was_bound_otherwise(spec)
     }
 
     /// How full the tables of `binding` are, in the order of its limits.

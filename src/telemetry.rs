@@ -56,6 +56,11 @@ pub struct Telemetry {
     last_reload_successful: IntGauge,
     last_reload_success: Gauge,
     config_info: IntGaugeVec,
+    state_restores: IntCounterVec,
+    state_snapshots: IntCounterVec,
+    /// When the last one was begun, how long it took, and its size.
+    state_last: [Gauge; 3],
+    upgrades: IntCounterVec,
     /// Held while one hash of [`Self::config_info`] takes the place of another: a scrape sees exactly one.
     exchange: Arc<Mutex<()>>,
 }
@@ -132,11 +137,23 @@ impl Telemetry {
                 Gauge::with_opts(opts(&names::CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP))?,
             )?,
             config_info: gauge(&registry, &names::CONFIG_INFO)?,
+            state_restores: counter(&registry, &names::STATE_RESTORES)?,
+            state_snapshots: counter(&registry, &names::STATE_SNAPSHOTS)?,
+            state_last: [
+                registered(&registry, Gauge::with_opts(opts(&names::STATE_LAST_SNAPSHOT_TIMESTAMP))?)?,
+                registered(&registry, Gauge::with_opts(opts(&names::STATE_SNAPSHOT_DURATION))?)?,
+                registered(&registry, Gauge::with_opts(opts(&names::STATE_SNAPSHOT_SIZE))?)?,
+            ],
+            upgrades: counter(&registry, &names::UPGRADES)?,
             exchange: Arc::default(),
             registry,
         };
         for result in ["success", "unchanged", "failure"] {
             telemetry.reloads.with_label_values(&[result]);
+        }
+        for counter in [&telemetry.state_snapshots, &telemetry.upgrades] {
+            counter.with_label_values(&["success"]);
+            counter.with_label_values(&["failure"]);
         }
         let build = gauge(&telemetry.registry, &names::BUILD_INFO)?;
         build
@@ -179,6 +196,31 @@ impl Telemetry {
     pub fn reload_refused(&self) {
         self.reloads.with_label_values(&["failure"]).inc();
         self.last_reload_successful.set(0);
+    }
+
+    /// What the process began with.
+    pub fn state_recovered(&self, result: &str) {
+        self.state_restores.with_label_values(&[result]).inc();
+    }
+
+    /// A snapshot was written, begun `at` that time.
+    #[expect(clippy::cast_precision_loss, reason = "a report")]
+    pub fn state_written(&self, at: Nanos, took: Nanos, bytes: u64) {
+        self.state_snapshots.with_label_values(&["success"]).inc();
+        let [last, duration, size] = &self.state_last;
+        last.set(at.as_secs_f64());
+        duration.set(took.as_secs_f64());
+        size.set(bytes as f64);
+    }
+
+    /// A snapshot could not be written.
+    pub fn state_not_written(&self) {
+        self.state_snapshots.with_label_values(&["failure"]).inc();
+    }
+
+    /// The attempt to hand over to a new process has ended.
+    pub fn upgraded(&self, success: bool) {
+        self.upgrades.with_label_values(&[if success { "success" } else { "failure" }]).inc();
     }
 
     /// Drops the series of routes, limits, plans and upstreams that are in none of `rulesets`.

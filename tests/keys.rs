@@ -114,6 +114,7 @@ fn what_nodes_and_versions_have_to_agree_on_never_changes() {
     let stable = key(&KeyHasher::stable(), &parts, &mut headers, &tuple);
     assert_eq!(stable, LimitKey(183_123_317_176_293_697_726_016_253_721_429_734_147));
     assert_ne!(stable, key(&KeyHasher::new(&[3; 16]), &parts, &mut headers, &tuple));
+    assert_eq!(parts.kind(), 15_841_845_490_791_582_189);
 }
 
 #[test]

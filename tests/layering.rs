@@ -78,6 +78,11 @@ const LAYERS: &[Layer] = &[
         never: &["saphyr", "std::fs"],
     },
     Layer {
+        module: "replay",
+        may_use: &["units", "algorithm", "charge", "ruleset", "customers", "store", "proxy", "simulation"],
+        never: &["pingora::", "tokio::", "async fn", "std::time", "saphyr", "tracing::"],
+    },
+    Layer {
         module: "admin",
         may_use: &["units", "algorithm", "clock", "ruleset", "customers", "store", "telemetry", "proxy"],
         never: &["saphyr"],
@@ -99,6 +104,7 @@ const LAYERS: &[Layer] = &[
             "customers",
             "dial",
             "simulation",
+            "replay",
             "telemetry",
             // what is explained is asked of those who decide
             "proxy",

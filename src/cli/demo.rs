@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use clap::Args;
@@ -40,7 +41,8 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
     }
     let directory = source::directory::load(CUSTOMERS, "config/customers.csv", &loaded.overrides)?;
     let directory = Directory::File(Arc::new(directory)).into();
-    let parts = parts(Source { loaded, directory, tokens: None, store: None, text: CONFIG.to_owned() });
+    let source = Source { loaded, directory, tokens: None, store: None, text: CONFIG.to_owned() };
+    let parts = parts(source, Path::new("config/tollgate.yaml"));
     let setup = Setup { parts, origin: None, sample: Some(args.upstream) };
     let prepared = runtime::prepare(setup).map_err(RunError::Demo)?;
     introduce(args, out)?;

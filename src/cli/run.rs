@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use crate::cli::source::directory::beside;
 use crate::cli::source::{self, Kept, Source};
 use crate::config::Problems;
 use crate::files::{self, Seen};
 use crate::runtime::reload::{Loader, Origin, Parts, Reading, Rules};
+use crate::runtime::state::StateFile;
 use crate::runtime::{self, Setup, StartError};
 use crate::telemetry::logging;
 
@@ -43,7 +45,7 @@ pub enum RunError {
 pub fn execute(args: &RunArgs) -> Result<(), RunError> {
     let mut loader = FileLoader::new(&args.config);
     let (files, source) = loader.read();
-    let parts = parts(source?);
+    let parts = parts(source?, &args.config);
     let guard = logging::start()?;
     for warning in &parts.warnings {
         tracing::warn!("{warning}");
@@ -55,10 +57,11 @@ pub fn execute(args: &RunArgs) -> Result<(), RunError> {
 }
 
 /// What a configuration and what it names say to a gateway.
-pub(super) fn parts(Source { loaded, directory, tokens, store, text }: Source) -> Parts {
+pub(super) fn parts(Source { loaded, directory, tokens, store, text }: Source, config: &Path) -> Parts {
     Parts {
         listeners: loaded.server.listeners,
         admin: loaded.server.admin,
+        state: loaded.state.map(|state| StateFile { path: beside(config, &state.file), every: state.every }),
         rules: Rules { ruleset: loaded.ruleset, directory, tokens, hash: hash(&text) },
         store,
         warnings: loaded.warnings.iter().map(ToString::to_string).collect(),
@@ -89,7 +92,7 @@ impl FileLoader {
 impl Loader for FileLoader {
     fn load(&mut self) -> Reading {
         let (files, source) = self.read();
-        let outcome = source.map(parts).map_err(|problems| {
+        let outcome = source.map(|source| parts(source, &self.config)).map_err(|problems| {
             let more = (problems.more > 0).then(|| format!("and {} more", problems.more));
             problems.errors.iter().map(ToString::to_string).chain(more).collect()
         });

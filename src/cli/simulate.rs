@@ -20,7 +20,7 @@ use crate::units::{Nanos, Rate};
 
 mod subjects;
 mod traffic;
-mod values;
+pub(super) mod values;
 
 use subjects::SubjectError;
 pub use traffic::{Spread, TrafficArgs};

@@ -1,7 +1,7 @@
 //! `store:`: where what is shared is kept.
 
 use crate::config::problem::{Place, Problem};
-use crate::config::read::{Field, Section};
+use crate::config::read::{Field, Section, each_once, every};
 use crate::config::scalar::{self, Misfit};
 use crate::units::Nanos;
 
@@ -57,6 +57,19 @@ pub enum RedisServers {
         /// The number of the database.
         database: u32,
     },
+    /// One that takes writes and others that stand in for it, as sentinels see it.
+    Sentinel {
+        /// What the sentinels call them.
+        master: String,
+        /// Where the sentinels are.
+        nodes: Vec<String>,
+        /// Who tollgate is for the sentinels, where that is not the default user.
+        username: Option<String>,
+        /// The file of the sentinels' password, if they have one.
+        password_file: Option<NamedFile>,
+    },
+    /// Several, each with its share of the keys. Some of them.
+    Cluster(Vec<String>),
 }
 
 /// What TLS takes: files in PEM.
@@ -77,11 +90,29 @@ impl RedisStore {
     pub const DEFAULT_SYNC_EVERY: Nanos = Nanos::new(100_000_000);
 }
 
-const KEYS: [&str; 9] =
-    ["redis", "username", "password_file", "tls", "prefix", "timeout", "sync_every", "nodes", "key_file"];
+const KEYS: [&str; 11] = [
+    "redis",
+    "sentinel",
+    "cluster",
+    "username",
+    "password_file",
+    "tls",
+    "prefix",
+    "timeout",
+    "sync_every",
+    "nodes",
+    "key_file",
+];
+const SERVERS: &str = "one of `redis`, `sentinel` and `cluster`";
 const A_FILE: &str = "the name of a file";
+const A_MASTER: &str = "what the sentinels call the servers, like `mymaster`";
+const A_SENTINEL: &str = "a host and a port, like `10.0.0.1:26379`";
+const A_LIST_OF_SENTINELS: &str = "a list, like `[\"10.0.0.1:26379\", \"10.0.0.2:26379\"]`";
+const A_LIST_OF_SERVERS: &str = "a list, like `[\"redis://10.0.0.1:6379\", \"redis://10.0.0.2:6379\"]`";
 const A_PEM_FILE: &str = "the name of a file in PEM";
 const LONGEST_PREFIX: usize = 64;
+/// The most sentinels or servers of a cluster that are named.
+const MOST_NAMED: usize = 64;
 
 /// Reads `store:`; the inner `None` if it is absent.
 pub(super) fn read(top: &Section<'_>) -> Option<Option<RedisStore>> {
@@ -99,8 +130,8 @@ struct Named {
 
 fn store(field: &Field<'_>) -> Option<RedisStore> {
     let section = field.section(&KEYS, &[])?;
-    let named = section.required("redis", A_SERVER).and_then(|field| standalone(&field));
-    let username = section.get_with("username", |field| username(field));
+    let named = named(&section);
+    let username = section.get_with("username", username);
     let password_file = section.get_with("password_file", |field| named_file(field, A_FILE));
     let tls_field = section.get("tls");
     let tls = section.get_with("tls", tls);
@@ -130,7 +161,7 @@ fn store(field: &Field<'_>) -> Option<RedisStore> {
     let username = named.username.or(username);
     if let (Some(_), None, None) = (&username, &named.password, &password_file) {
         let problem = Problem::error(field.key_place(), "names a user without a password");
-        return field.fail(problem.expected("`password_file`, or a password in the address"));
+        return field.fail(problem.expected("`password_file` beside it, or a password in the address"));
     }
     Some(RedisStore {
         servers: named.servers,
@@ -147,6 +178,19 @@ fn store(field: &Field<'_>) -> Option<RedisStore> {
     })
 }
 
+fn named(section: &Section<'_>) -> Option<Named> {
+    match (section.get("redis"), section.get("sentinel"), section.get("cluster")) {
+        (Some(field), None, None) => standalone(&field),
+        (None, Some(field), None) => sentinel(&field),
+        (None, None, Some(field)) => cluster(&field),
+        (None, None, None) if ["redis", "sentinel", "cluster"].iter().any(|key| section.is_misspelt(key)) => None,
+        (None, None, None) => {
+            section.field.fail(Problem::error(section.field.key_place(), "names no server").expected(SERVERS))
+        }
+        _ => section.field.fail(Problem::error(section.field.key_place(), "names servers twice").expected(SERVERS)),
+    }
+}
+
 /// The name of a file; `expected` says of which.
 pub(super) fn named_file(field: &Field<'_>, expected: &str) -> Option<NamedFile> {
     let word = field.word(expected)?;
@@ -161,6 +205,60 @@ fn standalone(field: &Field<'_>) -> Option<Named> {
         field.clone().secret().parsed(A_SERVER, address::server)?;
     let servers = RedisServers::Standalone { server: at, database: database.unwrap_or(0) };
     Some(Named { servers, username, password, tls: Some(scheme == Scheme::Tls) })
+}
+
+fn sentinel(field: &Field<'_>) -> Option<Named> {
+    let section = field.section(&["master", "nodes", "username", "password_file"], &[])?;
+    let master = section.required("master", A_MASTER).and_then(|field| {
+        field.parsed(A_MASTER, |text| match text.len() {
+            0 => Err(misfit("is empty")),
+            _ if text.contains(|each: char| each.is_whitespace() || each.is_control()) => Err(misfit("has blanks")),
+            _ => Ok(text.to_owned()),
+        })
+    });
+    let nodes = section.required("nodes", A_LIST_OF_SENTINELS).and_then(|field| {
+        let items = few(&field, A_LIST_OF_SENTINELS)?;
+        each_once(&items, |item| item.parsed(A_SENTINEL, address::sentinel), String::clone)
+    });
+    let username = section.get_with("username", username);
+    let password_file = section.get_with("password_file", |field| named_file(field, A_FILE));
+    let (username, password_file) = (username?, password_file?);
+    if let (Some(_), None) = (&username, &password_file) {
+        let problem = Problem::error(field.key_place(), "names a user without a password");
+        return field.fail(problem.expected("`password_file` beside it"));
+    }
+    let servers = RedisServers::Sentinel { master: master?, nodes: nodes?, username, password_file };
+    Some(Named { servers, username: None, password: None, tls: None })
+}
+
+fn cluster(field: &Field<'_>) -> Option<Named> {
+    let items: Vec<_> = few(field, A_LIST_OF_SERVERS)?.into_iter().map(Field::secret).collect();
+    let servers = each_once(&items, |item| item.parsed(A_SERVER, address::server), |server| server.at.clone())?;
+    let mut first = None;
+    let nodes = every(items.iter().zip(servers).map(|(item, server)| {
+        let Server { scheme, at, database, username, password } = server;
+        if database.is_some_and(|database| database > 0) {
+            return item.fail(item.error("names a database, and a cluster has one only"));
+        }
+        let beside = (scheme, username, password);
+        if *first.get_or_insert_with(|| beside.clone()) != beside {
+            let problem = item.error("has another scheme, user or password than the first address");
+            return item.fail(problem.expected("the same for all servers of a cluster"));
+        }
+        Some(at)
+    }))?;
+    let (scheme, username, password) = first?;
+    let servers = RedisServers::Cluster(nodes);
+    Some(Named { servers, username, password, tls: Some(scheme == Scheme::Tls) })
+}
+
+/// The items of a list that is not too long.
+fn few<'a>(field: &Field<'a>, expected: &str) -> Option<Vec<Field<'a>>> {
+    let items = field.nonempty_list(expected)?;
+    if items.len() > MOST_NAMED {
+        return field.fail(Problem::error(field.key_place(), format!("has more than {MOST_NAMED} addresses")));
+    }
+    Some(items)
 }
 
 fn username(field: &Field<'_>) -> Option<String> {

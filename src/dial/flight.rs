@@ -2,6 +2,9 @@
 
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tokio::time::sleep;
+
+use crate::units::Nanos;
 
 /// Work on its way, and what came of it.
 pub(super) struct Flight<T> {
@@ -12,9 +15,15 @@ pub(super) struct Flight<T> {
 impl<T: Clone + Send + Sync + 'static> Flight<T> {
     /// Begins `work`, on the runtime of whoever asks first.
     pub(super) fn begin(work: impl Future<Output = T> + Send + 'static) -> Self {
+        Self::begin_with_rest(work, Nanos::ZERO)
+    }
+
+    /// The same, and it is not over for another `rest` when something came of it.
+    pub(super) fn begin_with_rest(work: impl Future<Output = T> + Send + 'static, rest: Nanos) -> Self {
         let (land, landed) = watch::channel(None);
         let task = tokio::spawn(async move {
             land.send_replace(Some(work.await));
+            sleep(rest.to_duration()).await;
         });
         Self { landed, task: task.abort_handle() }
     }

@@ -6,6 +6,8 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use smallvec::SmallVec;
@@ -16,8 +18,16 @@ pub(super) struct Guard<S> {
     stream: S,
     asked: Scanner,
     answered: Scanner,
-    /// Commands that have no answer yet.
-    open: u64,
+    progress: Arc<Progress>,
+}
+
+/// How far a stream has come.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// Commands that were written.
+    asked: AtomicU64,
+    /// Those that were answered.
+    answered: AtomicU64,
 }
 
 /// Follows values of the Redis protocol, version 2, through their bytes.
@@ -88,8 +98,18 @@ const DEEPEST: usize = 8;
 // === impl Guard ===
 
 impl<S> Guard<S> {
-    pub(super) fn new(stream: S) -> Self {
-        Self { stream, asked: Scanner::new(COMMAND), answered: Scanner::new(ANSWER), open: 0 }
+    pub(super) fn new(stream: S, progress: Arc<Progress>) -> Self {
+        Self { stream, asked: Scanner::new(COMMAND), answered: Scanner::new(ANSWER), progress }
+    }
+}
+
+// === impl Progress ===
+
+impl Progress {
+    /// How many commands were answered, if there are others that were not.
+    pub(super) fn waits_behind(&self) -> Option<u64> {
+        let answered = self.answered.load(Ordering::Relaxed);
+        (answered < self.asked.load(Ordering::Relaxed)).then_some(answered)
     }
 }
 
@@ -99,9 +119,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guard<S> {
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
         let read = buffer.filled().get(before..).unwrap_or_default();
         let answers = self.answered.follow(read).map_err(nonsense)?;
-        let open = self.open.checked_sub(answers).ok_or_else(|| nonsense("an answer that nobody asked for"))?;
-        self.open = open;
-        Poll::Ready(Ok(()))
+        let answered = self.progress.answered.fetch_add(answers, Ordering::Relaxed).saturating_add(answers);
+        match answered <= self.progress.asked.load(Ordering::Relaxed) {
+            true => Poll::Ready(Ok(())),
+            false => Poll::Ready(Err(nonsense("an answer that nobody asked for"))),
+        }
     }
 }
 
@@ -109,7 +131,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guard<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
         let commands = self.asked.follow(bytes.get(..written).unwrap_or_default()).map_err(nonsense)?;
-        self.open = self.open.saturating_add(commands);
+        self.progress.asked.fetch_add(commands, Ordering::Relaxed);
         Poll::Ready(Ok(written))
     }
 
@@ -301,7 +323,8 @@ mod tests {
         assert_eq!(count(small, &[&b"$9\r\n123456789\r\n".repeat(100)]), Ok(100));
         assert!(count(small, &[&[b"*9\r\n".as_slice(), &b"$9\r\n123456789\r\n".repeat(9)].concat()]).is_err());
         assert!(
-            count(small, &[b"*6\r\n*5\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n*5\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n"]).is_err()
+            count(small, &[b"*6\r\n*5\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n*5\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n"])
+                .is_err()
         );
     }
 }

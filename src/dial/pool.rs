@@ -2,19 +2,18 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
 
 use parking_lot::Mutex;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 
 use super::flight::Flight;
 use super::wire::{Wire, failed, io_error};
-use super::{CallError, Layout, Servers};
+use super::{Address, CallError, Layout, Servers, cluster, sentinel};
 
 /// Connections that are opened when they are needed, shared by all who call, and given up when they fail.
 pub struct Pool {
     servers: Servers,
-    open: Arc<Mutex<HashMap<Goal, Opening>>>,
+    open: Mutex<HashMap<Goal, Opening>>,
 }
 
 /// What a connection leads to.
@@ -22,31 +21,82 @@ pub struct Pool {
 enum Goal {
     /// Whoever holds the data.
     Primary,
+    /// One of those who do.
+    Node(Address),
+}
+
+/// How a command is put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Put {
+    Plainly,
+    /// To a server that is about to take over the key.
+    Ahead,
 }
 
 type Opening = Flight<RedisResult<Wire>>;
+
+/// How often a call goes on to another server that is said to hold its key.
+const MOST_REDIRECTED: usize = 4;
+/// The most connections. More servers than a cluster has are named only by one that talks nonsense.
+const MOST_CONNECTIONS: usize = 1_024;
 
 // === impl Pool ===
 
 impl Pool {
     /// Connects when it is first asked.
     pub fn new(servers: Servers) -> Self {
-        Self { servers, open: Arc::default() }
+        Self { servers, open: Mutex::default() }
     }
 
-    /// What a server answers to `command`. May take for ever; dropping the future does not undo what is sent.
-    pub async fn run(&self, command: &Cmd) -> RedisResult<Value> {
-        self.ask(&Goal::Primary, command).await
+    /// What is answered to `command` by whoever holds `key`. A server that says nothing to
+    /// anybody for a second is given up; dropping the future does not undo what is sent.
+    pub async fn run(&self, key: &str, command: &Cmd) -> RedisResult<Value> {
+        match &self.servers.0.layout {
+            Layout::Cluster { seeds } => self.run_in_cluster(seeds, cluster::slot_of(key), command).await,
+            Layout::Standalone { .. } | Layout::Sentinel { .. } => {
+                self.ask(&Goal::Primary, Put::Plainly, command).await
+            }
+        }
     }
 
     /// Forgets all connections: the next calls open others, and those that wait for answers get none.
     pub fn give_up(&self) {
+        self.servers.0.cluster.doubt();
         for (_, opening) in self.open.lock().drain() {
             end(&opening);
         }
     }
 
-    async fn ask(&self, goal: &Goal, command: &Cmd) -> RedisResult<Value> {
+    /// Follows the key from server to server.
+    async fn run_in_cluster(&self, seeds: &[Address], slot: u16, command: &Cmd) -> RedisResult<Value> {
+        let cluster = &self.servers.0.cluster;
+        let topology = cluster.topology(&self.servers, seeds).await?;
+        let Some(mut address) = topology.holder(slot).cloned() else {
+            cluster.doubt();
+            return Err(failed(format!("no server holds slot {slot}")));
+        };
+        let mut put = Put::Plainly;
+        let mut redirected: usize = 0;
+        loop {
+            let asked = self.ask(&Goal::Node(address.clone()), put, command).await;
+            let Err(error) = &asked else { return asked };
+            put = match error.kind() {
+                ErrorKind::Server(ServerErrorKind::Ask) => Put::Ahead,
+                ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::ClusterDown) => {
+                    cluster.doubt();
+                    Put::Plainly
+                }
+                _ => return asked,
+            };
+            redirected = redirected.saturating_add(1);
+            match cluster::redirected(error, &address) {
+                Some(elsewhere) if redirected <= MOST_REDIRECTED => address = elsewhere,
+                _ => return asked,
+            }
+        }
+    }
+
+    async fn ask(&self, goal: &Goal, put: Put, command: &Cmd) -> RedisResult<Value> {
         let opening = self.opening(goal);
         let landed = opening.clone().land().await;
         let wire = match landed.unwrap_or_else(|| Err(failed("given up".to_owned()))) {
@@ -56,7 +106,10 @@ impl Pool {
                 return Err(error);
             }
         };
-        let asked = wire.ask(command).await;
+        let asked = match put {
+            Put::Plainly => wire.ask(command).await,
+            Put::Ahead => wire.ask_ahead(command).await,
+        };
         if asked.as_ref().is_err_and(is_over) {
             self.forget(goal, &opening);
         }
@@ -66,8 +119,13 @@ impl Pool {
     /// The connection that is there, or else another; those who come while one is opened wait for it.
     fn opening(&self, goal: &Goal) -> Opening {
         let mut open = self.open.lock();
-        if let Some(opening) = open.get(goal).filter(|opening| is_good(opening)) {
-            return opening.clone();
+        match open.get(goal) {
+            Some(opening) if is_good(opening) => return opening.clone(),
+            Some(_) => self.servers.0.cluster.doubt(),
+            None => {}
+        }
+        if open.len() >= MOST_CONNECTIONS {
+            open.drain().for_each(|(_, opening)| end(&opening));
         }
         let opening = Flight::begin(connect(self.servers.clone(), goal.clone()));
         open.insert(goal.clone(), opening.clone());
@@ -76,6 +134,7 @@ impl Pool {
 
     /// Gives `opening` up, unless another one took its place.
     fn forget(&self, goal: &Goal, opening: &Opening) {
+        self.servers.0.cluster.doubt();
         let mut open = self.open.lock();
         if open.get(goal).is_some_and(|there| there.is(opening)) {
             open.remove(goal);
@@ -109,8 +168,16 @@ fn is_good(opening: &Opening) -> bool {
 async fn connect(servers: Servers, goal: Goal) -> RedisResult<Wire> {
     let credentials = servers.0.credentials.load_full();
     let login = servers.login(&credentials);
-    let (Goal::Primary, Layout::Standalone { server, .. }) = (goal, &servers.0.layout);
-    let wire = Wire::open(server, credentials.tls.clone(), &login).await?;
+    let tls = credentials.tls.clone();
+    let wire = match (&goal, &servers.0.layout) {
+        (Goal::Node(server), _) | (Goal::Primary, Layout::Standalone { server, .. }) => {
+            Wire::open(server, tls, &login).await?
+        }
+        (Goal::Primary, Layout::Sentinel { master, sentinels, username }) => {
+            sentinel::primary(master, sentinels, username.as_deref(), &credentials, &login).await?
+        }
+        (Goal::Primary, Layout::Cluster { .. }) => return Err(failed("a cluster has no one primary".to_owned())),
+    };
     servers.raise_generation();
     Ok(wire)
 }

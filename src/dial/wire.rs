@@ -9,13 +9,14 @@ use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisConnectionInfo, RedisErr
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::guard::Guard;
+use super::guard::{Guard, Progress};
 use super::tls::TlsClient;
 use super::{Address, CONNECT_TIME};
+use crate::units::Nanos;
 
 /// An open connection that many calls share; closed when the last clone is gone, or when it is cut.
 #[derive(Clone)]
@@ -27,9 +28,25 @@ pub(super) struct Wire {
 /// The task that writes and reads.
 struct Driver(AbortHandle);
 
+/// A connection on which commands wait and nothing was answered between two looks is cut.
+const LOOK: Nanos = Nanos::new(500_000_000);
+
 impl Drop for Driver {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+/// Ends when nothing is answered any more.
+async fn silence(progress: Arc<Progress>) {
+    let mut before = None;
+    loop {
+        sleep(LOOK.to_duration()).await;
+        let now = progress.waits_behind();
+        if now.is_some() && now == before {
+            return;
+        }
+        before = now;
     }
 }
 
@@ -67,15 +84,29 @@ impl Wire {
     ) -> RedisResult<Self> {
         // whoever calls has a deadline of its own
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        let made = MultiplexedConnection::new_with_config(login, Guard::new(stream), config);
-        let (connection, driver) = made.await?;
-        let driver = Arc::new(Driver(tokio::spawn(driver).abort_handle()));
-        Ok(Self { connection, driver })
+        let progress = Arc::new(Progress::default());
+        let guard = Guard::new(stream, Arc::clone(&progress));
+        let (connection, driver) = MultiplexedConnection::new_with_config(login, guard, config).await?;
+        let driving = async move {
+            tokio::select! {
+                () = driver => {}
+                () = silence(progress) => {}
+            }
+        };
+        Ok(Self { connection, driver: Arc::new(Driver(tokio::spawn(driving).abort_handle())) })
     }
 
-    /// What the server answers. May take for ever; dropping the future does not undo what is sent.
+    /// What the server answers. Dropping the future does not undo what is sent.
     pub(super) async fn ask(&self, command: &Cmd) -> RedisResult<Value> {
         command.query_async(&mut self.connection.clone()).await
+    }
+
+    /// The same of a key that is on its way to this server from another one.
+    pub(super) async fn ask_ahead(&self, command: &Cmd) -> RedisResult<Value> {
+        let mut both = redis::pipe();
+        both.cmd("ASKING").ignore().add_command(command.clone());
+        let (answer,) = both.query_async(&mut self.connection.clone()).await?;
+        Ok(answer)
     }
 
     /// Closes it: those that wait for answers get none.

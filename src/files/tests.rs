@@ -1,7 +1,5 @@
 use std::os::unix::net::UnixListener;
 
-use std::fs::File;
-
 use super::*;
 
 /// A directory of its own for each test; removed with it.

@@ -6,38 +6,32 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::io;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context as TaskContext, Poll, Waker, ready};
+use std::task::{Poll, ready};
 
 use async_trait::async_trait;
-use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
-use pingora::apps::{HttpServerApp, ServerApp};
-use pingora::protocols::raw_connect::ProxyDigest;
-use pingora::protocols::{
-    GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream, TimingDigest,
-    UniqueID, UniqueIDType,
-};
+use pingora::apps::ServerApp;
+use pingora::protocols::{Shutdown, Stream};
 use pingora::proxy::HttpProxy;
 use pingora::server::ShutdownWatch;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufWriter, ReadBuf};
+use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
+
+mod stream;
+
+use stream::{Shared, WatchedStream};
 
 use crate::proxy::Gateway;
 use crate::proxy::respond::{Answer, raw_answer};
+use crate::proxy::traffic::Stage;
 use crate::units::Nanos;
 
 /// How long a connection may stay silent between two requests.
 pub const IDLE: Nanos = Nanos::from_secs(60);
-/// How long, and for how many bytes, a closing connection is still read so that the client can read its answer.
+/// How long a closing connection is still read so that the client can read its answer.
 const LINGER: Nanos = Nanos::from_secs(2);
-const LINGER_BYTES: usize = 64 << 20;
-/// How much is read ahead of a client that waits in a queue.
-const AHEAD: usize = 64 << 10;
-/// How much is written together: what fits into one packet.
-const PACKET: usize = 1460;
 
 tokio::task_local! {
     static CURRENT: Arc<Connection>;
@@ -62,10 +56,14 @@ struct State {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
+    /// Nothing has come yet.
+    New,
     /// Nothing of a next request has come.
     Idle,
     /// A request's head is coming in.
     Head,
+    /// A request is here, and not decided on yet.
+    Undecided,
     /// A request is being handled.
     Busy,
     /// A request is held back; whether its client still waits is watched.
@@ -86,7 +84,8 @@ impl Connection {
     fn new(gateway: Gateway) -> Self {
         let head = gateway.live.load().ruleset.request_head.timeout;
         let deadline = Some(gateway.clock.now().saturating_add(head));
-        let state = State { phase: Phase::Idle, deadline, answering: false, farewell: None, expired: false };
+        gateway.traffic.enter(Stage::Fresh);
+        let state = State { phase: Phase::New, deadline, answering: false, farewell: None, expired: false };
         Self { gateway, state: Mutex::new(state) }
     }
 
@@ -98,14 +97,29 @@ impl Connection {
     /// A request's head is complete.
     pub fn request_began(&self) {
         let mut state = self.state.lock();
-        (state.phase, state.deadline, state.answering) = (Phase::Busy, None, false);
+        self.enter(&mut state, Phase::Undecided);
+        (state.deadline, state.answering) = (None, false);
+    }
+
+    /// The current request is charged, or will not be.
+    pub fn decided(&self) {
+        self.enter(&mut self.state.lock(), Phase::Busy);
     }
 
     /// The request is over; the next may come.
     pub fn request_ended(&self) {
         let idle = self.gateway.clock.now().saturating_add(IDLE);
         let mut state = self.state.lock();
-        (state.phase, state.deadline, state.answering) = (Phase::Idle, Some(idle), false);
+        self.enter(&mut state, Phase::Idle);
+        (state.deadline, state.answering) = (Some(idle), false);
+    }
+
+    fn enter(&self, state: &mut State, phase: Phase) {
+        let before = std::mem::replace(&mut state.phase, phase);
+        if before.stage() != phase.stage() {
+            phase.stage().into_iter().for_each(|stage| self.gateway.traffic.enter(stage));
+            before.stage().into_iter().for_each(|stage| self.gateway.traffic.leave_stage(stage));
+        }
     }
 
     /// The current request has to be over by `deadline`.
@@ -115,7 +129,8 @@ impl Connection {
 
     /// The current request is held back, or not any more.
     pub fn set_waiting(&self, waiting: bool) {
-        self.state.lock().phase = if waiting { Phase::Waiting } else { Phase::Busy };
+        let phase = if waiting { Phase::Waiting } else { Phase::Busy };
+        self.enter(&mut self.state.lock(), phase);
     }
 
     /// Whether the deadline has passed, and if so whether an answer can still be sent.
@@ -132,9 +147,10 @@ impl Connection {
     /// Bytes came from the client.
     fn received(&self) {
         let mut state = self.state.lock();
-        if state.phase == Phase::Idle {
+        if matches!(state.phase, Phase::New | Phase::Idle) {
             let head = self.gateway.live.load().ruleset.request_head.timeout;
-            (state.phase, state.deadline) = (Phase::Head, Some(self.gateway.clock.now().saturating_add(head)));
+            self.enter(&mut state, Phase::Head);
+            state.deadline = Some(self.gateway.clock.now().saturating_add(head));
         }
     }
 
@@ -149,7 +165,7 @@ impl Connection {
             bytes.get(9..12).and_then(|digits| str::from_utf8(digits).ok()).and_then(|digits| digits.parse().ok());
         // After an interim response the answer is still to come.
         state.answering = code.is_none_or(|code| code >= 200);
-        let unasked = matches!(state.phase, Phase::Idle | Phase::Head);
+        let unasked = matches!(state.phase, Phase::New | Phase::Idle | Phase::Head);
         drop(state);
         if let (true, Some(code)) = (unasked, code) {
             self.gateway.live.load().meters.route(None).count(code);
@@ -163,6 +179,23 @@ impl Connection {
         if state.phase == Phase::Head {
             state.farewell = Some(raw_answer(&Answer::HeadTimeout));
             self.gateway.live.load().meters.route(None).count(Answer::HeadTimeout.status());
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.enter(&mut self.state.lock(), Phase::Idle);
+    }
+}
+
+impl Phase {
+    /// What the connection is counted as; requests that are handled count for themselves.
+    const fn stage(self) -> Option<Stage> {
+        match self {
+            Self::New => Some(Stage::Fresh),
+            Self::Head | Self::Undecided => Some(Stage::Undecided),
+            Self::Idle | Self::Busy | Self::Waiting => None,
         }
     }
 }
@@ -211,10 +244,6 @@ impl ServerApp for Edge {
         }
         None
     }
-
-    async fn cleanup(&self) {
-        self.proxy.http_cleanup().await;
-    }
 }
 
 async fn connection_says(stream: &mut WatchedStream, bytes: &[u8]) {
@@ -227,10 +256,11 @@ async fn connection_says(stream: &mut WatchedStream, bytes: &[u8]) {
     }
 }
 
-/// Runs `serve` until it ends, the connection's deadline passes, or the client of a request that waits is gone. When
-/// this returns, `serve` has been dropped.
+/// Runs `serve` until it ends, the connection's deadline passes, the client of a request that waits is gone, or the
+/// connection is to be closed and waits for a further request. When this returns, `serve` has been dropped.
 async fn drive<F: Future>(serve: F, connection: &Connection, shared: &Mutex<Shared>) -> End {
-    let clock = &connection.gateway.clock;
+    let (clock, traffic) = (&connection.gateway.clock, &connection.gateway.traffic);
+    let mut leave = traffic.watch();
     let mut serve = pin!(serve);
     let mut timer = pin!(sleep(Nanos::ZERO.to_duration()));
     // The timer may ring early, never late: a deadline that moves away is noticed when it rings.
@@ -245,6 +275,10 @@ async fn drive<F: Future>(serve: F, connection: &Connection, shared: &Mutex<Shar
         };
         if phase == Phase::Waiting && shared.lock().client_is_gone(task) {
             return Poll::Ready(End::ClientGone);
+        }
+        leave.set(task);
+        if phase == Phase::Idle && traffic.is_leaving() {
+            return Poll::Ready(End::Finished);
         }
         let Some(deadline) = deadline else { return Poll::Pending };
         loop {
@@ -263,158 +297,3 @@ async fn drive<F: Future>(serve: F, connection: &Connection, shared: &Mutex<Shar
     });
     end.await
 }
-
-// === the stream that pingora sees ===
-
-/// The client's stream, and what was read of it ahead of time.
-struct Shared {
-    /// A head and a small body become one packet: pingora writes them one after the other, and then flushes.
-    stream: BufWriter<Stream>,
-    ahead: BytesMut,
-}
-
-impl Shared {
-    fn new(stream: Stream) -> Self {
-        Self { stream: BufWriter::with_capacity(PACKET, stream), ahead: BytesMut::new() }
-    }
-
-    /// Reads ahead to see whether the client is still there.
-    fn client_is_gone(&mut self, task: &mut TaskContext<'_>) -> bool {
-        while self.ahead.len() < AHEAD {
-            let mut chunk = [0; 4096];
-            let mut buffer = ReadBuf::new(&mut chunk);
-            match Pin::new(&mut self.stream).poll_read(task, &mut buffer) {
-                Poll::Pending => return false,
-                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => self.ahead.extend_from_slice(buffer.filled()),
-                Poll::Ready(_) => return true,
-            }
-        }
-        false
-    }
-}
-
-impl Drop for Shared {
-    /// The start of an answer that breaks off goes out as far as the system takes it without waiting.
-    fn drop(&mut self) {
-        drop(Pin::new(&mut self.stream).poll_flush(&mut TaskContext::from_waker(Waker::noop())));
-    }
-}
-
-/// Tells the connection what passes.
-struct WatchedStream {
-    shared: Arc<Mutex<Shared>>,
-    connection: Arc<Connection>,
-}
-
-impl fmt::Debug for WatchedStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("WatchedStream")
-    }
-}
-
-impl AsyncRead for WatchedStream {
-    fn poll_read(self: Pin<&mut Self>, task: &mut TaskContext<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let mut shared = self.shared.lock();
-        if shared.ahead.is_empty() {
-            ready!(Pin::new(&mut shared.stream).poll_read(task, buffer))?;
-        } else {
-            let length = shared.ahead.len().min(buffer.remaining());
-            buffer.put_slice(&shared.ahead[..length]);
-            shared.ahead.advance(length);
-        }
-        drop(shared);
-        if buffer.filled().len() > before {
-            self.connection.received();
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for WatchedStream {
-    fn poll_write(self: Pin<&mut Self>, task: &mut TaskContext<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.connection.sending(bytes);
-        Pin::new(&mut self.shared.lock().stream).poll_write(task, bytes)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        task: &mut TaskContext<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.connection.sending(slices.first().map_or(&[], |slice| slice));
-        Pin::new(&mut self.shared.lock().stream).poll_write_vectored(task, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.shared.lock().stream.is_write_vectored()
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.shared.lock().stream).poll_flush(task)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.shared.lock().stream).poll_shutdown(task)
-    }
-}
-
-#[async_trait]
-impl Shutdown for WatchedStream {
-    /// Closes this side, then reads on for a moment: closing a socket with unread bytes would make the client's system
-    /// throw away the answer that it has not read yet.
-    async fn shutdown(&mut self) {
-        if AsyncWriteExt::shutdown(self).await.is_err() {
-            return;
-        }
-        let connection = Arc::clone(&self.connection);
-        connection.set_deadline(None);
-        let drain = async {
-            let (mut chunk, mut drained) = ([0; 4096], 0);
-            while drained < LINGER_BYTES {
-                match self.read(&mut chunk).await {
-                    Ok(length) if length > 0 => drained += length,
-                    _ => return,
-                }
-            }
-        };
-        // However it ends, the connection is closed next.
-        drop(timeout(LINGER.to_duration(), drain).await);
-    }
-}
-
-impl UniqueID for WatchedStream {
-    fn id(&self) -> UniqueIDType {
-        self.shared.lock().stream.get_ref().id()
-    }
-}
-
-impl Ssl for WatchedStream {
-    fn get_ssl_digest(&self) -> Option<Arc<pingora::protocols::tls::SslDigest>> {
-        self.shared.lock().stream.get_ref().get_ssl_digest()
-    }
-
-    fn selected_alpn_proto(&self) -> Option<pingora::protocols::ALPN> {
-        self.shared.lock().stream.get_ref().selected_alpn_proto()
-    }
-}
-
-impl GetTimingDigest for WatchedStream {
-    fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        self.shared.lock().stream.get_ref().get_timing_digest()
-    }
-}
-
-impl GetProxyDigest for WatchedStream {
-    fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        self.shared.lock().stream.get_ref().get_proxy_digest()
-    }
-}
-
-impl GetSocketDigest for WatchedStream {
-    fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        self.shared.lock().stream.get_ref().get_socket_digest()
-    }
-}
-
-impl Peek for WatchedStream {}

@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::algorithm::Completion;
 use crate::charge::Charge;
@@ -13,6 +12,7 @@ use crate::proxy::live::Live;
 use crate::proxy::respond::cors::Reader;
 use crate::proxy::respond::{Answer, raw_answer_with};
 use crate::proxy::tally::{self, Tally};
+use crate::proxy::traffic::Stage;
 use crate::proxy::upstream::Chosen;
 use crate::ruleset::AccessLog;
 use crate::ruleset::limit::{LimitId, PlanId};
@@ -101,7 +101,7 @@ pub enum Admission {
 impl Context {
     /// A request that begins now.
     pub fn new(gateway: &Gateway) -> Self {
-        gateway.active.fetch_add(1, Ordering::Relaxed);
+        gateway.traffic.enter(Stage::Request);
         Self {
             connection: Connection::current(),
             live: gateway.live.load_full(),
@@ -161,11 +161,9 @@ impl Context {
         self.charged_at.saturating_add(standing.headroom.until_full)
     }
 
-    /// The charges that took something when the request was admitted. Limits that let pass what is over them took
-    /// nothing for it.
+    /// The charges that took something when the request was admitted.
     fn taken(&self) -> impl Iterator<Item = (&Charge, &Standing)> {
-        let took = |(charge, standing): &(&Charge, &Standing)| charge.manner.takes && standing.decision.is_admitted();
-        self.charges.iter().zip(&self.verdict.standings).filter(took)
+        self.verdict.taken(&self.charges)
     }
 
     fn release(&self, now: Nanos) {
@@ -251,7 +249,7 @@ impl Drop for Context {
         if let Some(connection) = &self.connection {
             connection.request_ended();
         }
-        self.gateway.active.fetch_sub(1, Ordering::Relaxed);
+        self.gateway.traffic.leave_stage(Stage::Request);
     }
 }
 
@@ -284,7 +282,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             store,
             clock: Arc::new(SystemClock::new()),
             hasher: KeyHasher::new(&[0; 16]),
-            active: Arc::default(),
+            traffic: Arc::default(),
         })
     }
 
@@ -316,7 +314,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             filter.join().unwrap_err()
         });
         assert_eq!(panicking.downcast_ref(), Some(&"a filter panics"));
-        assert_eq!(gateway.active.load(Ordering::Relaxed), 0);
+        assert!(gateway.traffic.is_idle());
         assert!(charged(&gateway).1, "the slot is free");
     }
 }

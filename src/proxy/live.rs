@@ -9,6 +9,7 @@ use crate::proxy::identify::Register;
 use crate::proxy::queue::Queue;
 use crate::proxy::upstream::Pool;
 use crate::ruleset::changes::{self, LimitChange};
+use crate::ruleset::limit::OnChange;
 use crate::ruleset::{Limit, Ruleset};
 use crate::store::{Binding, LimitSpec, Store};
 use crate::telemetry::Telemetry;
@@ -55,7 +56,14 @@ impl Live {
     pub fn new(rules: Rules, before: Option<&Self>, store: &Store, telemetry: &Telemetry) -> Self {
         let Rules { ruleset, directory, tokens, hash } = rules;
         let changes = before.map(|before| changes::of_limits(&before.ruleset, &ruleset)).unwrap_or_default();
-        let specs = limit_specs(&ruleset, &changes);
+        let mut specs = limit_specs(&ruleset);
+        for (position, (spec, limit)) in specs.iter_mut().zip(&ruleset.limits).enumerate() {
+            spec.afresh = match before {
+                Some(_) => changes.get(position) == Some(&LimitChange::Reset),
+                // The process that the states are from knew another configuration.
+                None => limit.on_change == OnChange::Reset && store.was_bound_otherwise(spec),
+            };
+        }
         let binding = store.bind(&specs);
         if let Directory::Redis(asked) = &*directory {
             let telemetry = telemetry.clone();
@@ -86,16 +94,18 @@ impl Live {
     }
 }
 
-/// The limits of a ruleset as a store has to know them; `changes` tells which of them start afresh.
-pub fn limit_specs<'r>(ruleset: &'r Ruleset, changes: &[LimitChange]) -> Vec<LimitSpec<'r>> {
-    let spec = |(position, limit): (usize, &'r Limit)| LimitSpec {
-        name: &limit.name,
-        algorithm: limit.algorithm,
-        mode: limit.mode,
-        key: limit.key.kind(),
-        afresh: changes.get(position) == Some(&LimitChange::Reset),
-        rules: &limit.rules,
-        max_keys: limit.max_keys,
-    };
-    ruleset.limits.iter().enumerate().map(spec).collect()
+/// The limits of a ruleset as a store has to know them, none of which starts afresh.
+pub fn limit_specs(ruleset: &Ruleset) -> Vec<LimitSpec<'_>> {
+    fn spec(limit: &Limit) -> LimitSpec<'_> {
+        LimitSpec {
+            name: &limit.name,
+            algorithm: limit.algorithm,
+            mode: limit.mode,
+            key: limit.key.kind(),
+            afresh: false,
+            rules: &limit.rules,
+            max_keys: limit.max_keys,
+        }
+    }
+    ruleset.limits.iter().map(spec).collect()
 }

@@ -83,6 +83,27 @@ pub enum Answer {
     Usage(String),
 }
 
+/// The causes of answers that are given before any limit is asked: their lines in the access log hold no path.
+pub const BEFORE_LIMITS: [&str; 17] = [
+    Answer::Malformed("").cause(),
+    Answer::HeadTimeout.cause(),
+    Answer::TargetTooLong.cause(),
+    Answer::HeadTooLarge("").cause(),
+    Answer::MethodNotAllowed.cause(),
+    Answer::NoRoute.cause(),
+    Answer::CredentialMissing.cause(),
+    Answer::CredentialUnknown.cause(),
+    Answer::CredentialRepeated.cause(),
+    Answer::CredentialExpired.cause(),
+    Answer::TokenRefused(TokenFault::Unverified).cause(),
+    Answer::Suspended.cause(),
+    Answer::AccessDenied.cause(),
+    "key_missing",
+    Answer::DirectoryAway.cause(),
+    Answer::NoNode.cause(),
+    "usage",
+];
+
 impl Answer {
     /// The status, unless a limit sets another.
     pub const fn status(&self) -> u16 {
@@ -232,6 +253,7 @@ pub async fn send(session: &mut Session, context: &mut Context, answer: &Answer)
         Answer::Malformed(_) => session.set_keepalive(None),
         _ => keep_connection(session),
     }
+    context.gateway.close_if_leaving(session);
     context.answered = Some(answer.cause());
     context.status = Some(status.as_u16());
     let mut head = ResponseHeader::build(status, Some(fields.len() + 2))?;

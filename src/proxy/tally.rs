@@ -158,6 +158,11 @@ pub struct Corrections {
 }
 
 impl Corrections {
+    /// Whether everything stays as it was taken.
+    pub fn is_empty(&self) -> bool {
+        self.owed.is_empty() && self.back.is_empty()
+    }
+
     /// Sets a charge, made at `charged_at`, against what the request really cost. The charges of limits that let it
     /// pass although it was over them took nothing, and owe nothing.
     pub fn add(&mut self, charge: &Charge, standing: &Standing, charged_at: Nanos, real: RealCost) {

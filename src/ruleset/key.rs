@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::hash::{Hash, Hasher};
+use std::hash::Hasher;
 use std::net::IpAddr;
 
 use sha2::{Digest, Sha256};
@@ -56,10 +56,14 @@ pub enum KeyPart {
 }
 
 impl Key {
-    /// Tells what keys are made of: equal for equal keys.
+    /// Tells what keys are made of: equal for equal keys, in every process and version.
     pub fn kind(&self) -> u64 {
         let mut hash = SipHasher13Short::new();
-        self.hash(&mut hash);
+        for part in &self.parts {
+            let part = part.describe();
+            hash.write_u64(u64::try_from(part.len()).unwrap_or(u64::MAX));
+            hash.write(part.as_bytes());
+        }
         hash.finish()
     }
 }

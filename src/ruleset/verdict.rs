@@ -110,6 +110,13 @@ impl Verdict {
         }
     }
 
+    /// The `charges` that took something when the request was admitted. Limits that let pass what is over them took
+    /// nothing for it.
+    pub fn taken<'a>(&'a self, charges: &'a [Charge]) -> impl Iterator<Item = (&'a Charge, &'a Standing)> {
+        let took = |(charge, standing): &(&Charge, &Standing)| charge.manner.takes && standing.decision.is_admitted();
+        charges.iter().zip(&self.standings).filter(took)
+    }
+
     /// The limits that denied the request.
     pub fn violated(&self) -> impl Iterator<Item = LimitId> {
         self.over(true)

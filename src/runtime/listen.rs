@@ -4,13 +4,14 @@
 //! that cannot be listened on is an error of the start, and from then on the system queues connections: a client that
 //! comes while the gateway starts waits for a moment, and is never refused.
 
+use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
+use std::pin::pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use parking_lot::Mutex;
 use pingora::apps::ServerApp;
 use pingora::protocols::l4::stream::Stream as TcpIo;
 use pingora::protocols::{GetSocketDigest, SocketDigest, Stream};
@@ -20,40 +21,32 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::admin::Readiness;
-use crate::clock::Clock;
+use super::doors::{Door, Doors};
+use crate::proxy::traffic::Arriving;
 use crate::units::Nanos;
 
 /// How many connections the system may queue for a socket; it takes fewer where its own limit is lower.
 const BACKLOG: i32 = 65_535;
 /// How long accepting pauses when the process has no descriptor left, or the system no memory.
 const PAUSE: Nanos = Nanos::new(10_000_000);
-/// A condition that lasts is told of once in this time.
-const QUIET: Nanos = Nanos::SECOND;
 
 // === the sockets ===
 
-/// Sees that nobody listens on `address`. A socket of [`shared`] would not: it joins those of other processes of the
+/// Sees that nobody listens on `address`. One of several of [`open`] would not: it joins those of other processes of the
 /// same user. Takes no connection.
 pub(super) fn probe(address: SocketAddr) -> io::Result<()> {
     let socket = unbound(address)?;
     socket.bind(&address.into())
 }
 
-/// The only socket on `address`.
-pub(super) fn exclusive(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = unbound(address)?;
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
-}
-
-/// `count` sockets on `address`, among which the system spreads connections.
-pub(super) fn shared(mut address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
+/// `count` sockets on `address`, among which the system spreads connections; one is the only one there.
+pub(super) fn open(mut address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
     let mut listeners = Vec::with_capacity(count);
     for _ in 0..count {
         let socket = unbound(address)?;
-        socket.set_reuse_port(true)?;
+        if count > 1 {
+            socket.set_reuse_port(true)?;
+        }
         socket.bind(&address.into())?;
         socket.listen(BACKLOG)?;
         let listener = TcpListener::from(socket);
@@ -64,56 +57,24 @@ pub(super) fn shared(mut address: SocketAddr, count: usize) -> io::Result<Vec<Tc
     Ok(listeners)
 }
 
+/// `sockets` on one address for `count` services: each service gets one at least, and each socket a service. What
+/// several have is the same socket.
+pub(super) fn spread(sockets: &[TcpListener], count: usize) -> io::Result<Vec<Vec<TcpListener>>> {
+    let mut services: Vec<Vec<TcpListener>> = (0..count).map(|_| Vec::new()).collect();
+    for (position, socket) in sockets.iter().cycle().take(sockets.len().max(count)).enumerate() {
+        if let Some(sockets) = services.get_mut(position % count.max(1)) {
+            sockets.push(socket.try_clone()?);
+        }
+    }
+    Ok(services)
+}
+
 fn unbound(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // Connections of an earlier process that linger do not keep the address.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     Ok(socket)
-}
-
-// === Doors ===
-
-/// What is logged once every service accepts.
-#[derive(Debug)]
-pub(super) struct Announcement {
-    pub(super) clients: Vec<SocketAddr>,
-    pub(super) operators: SocketAddr,
-}
-
-/// What the services of a process have in common.
-pub(super) struct Doors {
-    readiness: Arc<Readiness>,
-    announcement: Announcement,
-    clock: Arc<dyn Clock>,
-    quiet_until: Mutex<Nanos>,
-}
-
-impl Doors {
-    pub(super) fn new(readiness: Arc<Readiness>, announcement: Announcement, clock: Arc<dyn Clock>) -> Self {
-        Self { readiness, announcement, clock, quiet_until: Mutex::new(Nanos::ZERO) }
-    }
-
-    /// A service accepts.
-    fn opened(&self) {
-        if self.readiness.accepts() {
-            for address in &self.announcement.clients {
-                tracing::info!(%address, "listening for clients");
-            }
-            tracing::info!(address = %self.announcement.operators, "listening for operators");
-        }
-    }
-
-    /// Whether to tell that connections wait, which is not told again a moment later.
-    fn may_complain(&self) -> bool {
-        let now = self.clock.now();
-        let mut quiet_until = self.quiet_until.lock();
-        let may = now >= *quiet_until;
-        if may {
-            *quiet_until = now.saturating_add(QUIET);
-        }
-        may
-    }
 }
 
 // === Listening ===
@@ -148,7 +109,6 @@ impl<A: ServerApp + Send + Sync + 'static> Service for Listening<A> {
             }
             Err(error) => tracing::error!(%error, service = self.name, "cannot accept connections, and is never ready"),
         }
-        self.app.cleanup().await;
     }
 
     fn name(&self) -> &str {
@@ -160,39 +120,42 @@ impl<A: ServerApp + Send + Sync + 'static> Service for Listening<A> {
     }
 }
 
-/// Accepts until the shutdown.
+/// Accepts until the door is shut.
 async fn accept<A: ServerApp + Send + Sync + 'static>(
     listener: tokio::net::TcpListener,
     app: Arc<A>,
     doors: Arc<Doors>,
     shutdown: ShutdownWatch,
 ) {
-    let mut stop = shutdown.clone();
+    let mut door = doors.watch();
     loop {
-        let accepted = tokio::select! {
-            () = told(&mut stop) => return,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                tokio::spawn(serve(Arc::clone(&app), adopt(stream, peer), shutdown.clone()));
-            }
-            Err(error) if is_over(&error) => {}
-            Err(error) => {
-                if doors.may_complain() {
-                    tracing::error!(%error, "cannot accept connections; they wait");
+        let accepting = doors.accept();
+        while *door.borrow_and_update() == Door::Open {
+            let accepted = tokio::select! {
+                _ = door.changed() => continue,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, peer)) => {
+                    let arriving = doors.traffic().arrive();
+                    tokio::spawn(serve(Arc::clone(&app), adopt(stream, peer), shutdown.clone(), arriving));
                 }
-                // The error would come again at once. Descriptors become free anywhere: nothing says when.
-                sleep(PAUSE.to_duration()).await;
+                Err(error) if is_over(&error) => {}
+                Err(error) => {
+                    if doors.may_complain() {
+                        tracing::error!(%error, "cannot accept connections; they wait");
+                    }
+                    // The error would come again at once. Descriptors become free anywhere: nothing says when.
+                    sleep(PAUSE.to_duration()).await;
+                }
             }
         }
+        drop(accepting);
+        match door.wait_for(|door| *door != Door::Held).await.as_deref() {
+            Ok(Door::Open) => {}
+            Ok(Door::Held | Door::Shut) | Err(_) => return,
+        }
     }
-}
-
-/// Returns when the process is to stop.
-async fn told(stop: &mut ShutdownWatch) {
-    // Without a sender the server is gone.
-    drop(stop.wait_for(|stop| *stop).await);
 }
 
 /// Whether an error is that of one connection, which ended before it was accepted.
@@ -212,11 +175,21 @@ fn adopt(stream: tokio::net::TcpStream, peer: SocketAddr) -> Stream {
     Box::new(stream)
 }
 
-async fn serve<A: ServerApp + Send + Sync>(app: Arc<A>, stream: Stream, shutdown: ShutdownWatch) {
-    let mut next = Some(stream);
-    while let Some(stream) = next {
-        next = app.process_new(stream, &shutdown).await;
-    }
+async fn serve<A: ServerApp + Send + Sync>(app: Arc<A>, stream: Stream, shutdown: ShutdownWatch, arriving: Arriving) {
+    let mut serving = pin!(async {
+        let mut next = Some(stream);
+        while let Some(stream) = next {
+            next = app.process_new(stream, &shutdown).await;
+        }
+    });
+    let mut arriving = Some(arriving);
+    poll_fn(|task| {
+        let polled = serving.as_mut().poll(task);
+        // By now the application has counted it, if it does.
+        drop(arriving.take());
+        polled
+    })
+    .await;
 }
 
 #[cfg(test)]
@@ -229,7 +202,9 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::clock::ManualClock;
+    use crate::admin::Readiness;
+    use crate::clock::{Clock, ManualClock};
+    use crate::runtime::doors::Announcement;
 
     /// Port 0: the system chooses.
     const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
@@ -253,17 +228,17 @@ mod tests {
     fn doors(services: usize) -> (Arc<Doors>, Arc<Readiness>, Arc<ManualClock>) {
         let (readiness, clock) = (Arc::new(Readiness::new(services)), Arc::new(ManualClock::new(Nanos::SECOND)));
         let announcement = Announcement { clients: Vec::new(), operators: ANY };
-        let doors = Doors::new(Arc::clone(&readiness), announcement, Arc::clone(&clock) as Arc<dyn Clock>);
-        (Arc::new(doors), readiness, clock)
+        let shared = (Arc::default(), Arc::clone(&clock) as Arc<dyn Clock>);
+        (Arc::new(Doors::new(Arc::clone(&readiness), announcement, shared, Vec::new())), readiness, clock)
     }
 
     #[test]
     fn an_address_in_use_is_an_error() {
         let in_use = |result: io::Result<()>| result.is_err_and(|error| error.kind() == ErrorKind::AddrInUse);
-        for holders in [vec![exclusive(ANY).unwrap()], shared(ANY, 2).unwrap()] {
+        for holders in [open(ANY, 1).unwrap(), open(ANY, 2).unwrap()] {
             let address = holders[0].local_addr().unwrap();
             assert!(in_use(probe(address)));
-            assert!(in_use(exclusive(address).map(drop)));
+            assert!(in_use(open(address, 1).map(drop)));
             drop(holders);
             probe(address).unwrap();
         }
@@ -271,7 +246,7 @@ mod tests {
 
     #[test]
     fn shared_sockets_are_on_one_port_and_each_gets_connections() {
-        let listeners = shared(ANY, 2).unwrap();
+        let listeners = open(ANY, 2).unwrap();
         let addresses: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
         assert_eq!(addresses[0], addresses[1]);
         let clients: Vec<TcpStream> = (0..128).map(|_| TcpStream::connect(addresses[0]).unwrap()).collect();
@@ -283,10 +258,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_from_before_the_start_is_served() {
-        let listener = exclusive(ANY).unwrap();
+        let listener = open(ANY, 1).unwrap().remove(0);
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (doors, readiness, _) = doors(2);
-        let (stop, shutdown) = watch::channel(false);
+        let (_stop, shutdown) = watch::channel(false);
         let mut service = Listening::new("echo".to_owned(), vec![listener], Echo, Arc::clone(&doors));
         let served = tokio::spawn(async move { service.start_service(None, shutdown, 1).await });
         let said = tokio::task::spawn_blocking(move || {
@@ -301,8 +276,43 @@ mod tests {
         assert!(readiness.is_starting(), "one service of two");
         doors.opened();
         assert!(!readiness.is_starting());
-        stop.send(true).unwrap();
+        doors.shut().await;
         served.await.unwrap();
+        assert!(doors.is_closed());
+    }
+
+    #[tokio::test]
+    async fn connections_wait_while_the_door_is_held() {
+        let listener = open(ANY, 1).unwrap().remove(0);
+        let address = listener.local_addr().unwrap();
+        let (doors, _, _) = doors(1);
+        let (_stop, shutdown) = watch::channel(false);
+        let mut service = Listening::new("echo".to_owned(), vec![listener], Echo, Arc::clone(&doors));
+        let served = tokio::spawn(async move { service.start_service(None, shutdown, 1).await });
+        doors.hold().await;
+        let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
+        let mut said = [0; 9];
+        tokio::task::yield_now().await;
+        assert_eq!(client.try_read(&mut said).unwrap_err().kind(), ErrorKind::WouldBlock);
+        assert!(doors.traffic().is_leaving());
+        doors.open();
+        client.read_exact(&mut said).await.unwrap();
+        assert_eq!(&said, b"127.0.0.1");
+        assert!(!doors.traffic().is_leaving());
+        drop(client);
+        doors.shut().await;
+        served.await.unwrap();
+    }
+
+    #[test]
+    fn each_service_gets_a_socket_and_each_socket_a_service() {
+        let counts = |sockets, services| -> Vec<usize> {
+            let sockets = open(ANY, sockets).unwrap();
+            spread(&sockets, services).unwrap().iter().map(Vec::len).collect()
+        };
+        assert_eq!(counts(1, 3), [1, 1, 1]);
+        assert_eq!(counts(3, 2), [2, 1]);
+        assert_eq!(counts(2, 3), [1, 1, 1]);
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod watch;
 
 use watch::{Pools, Watch};
 
+use super::state::{Keeper, StateFile};
 use crate::admin::reloads::{Asked, Attempt, Outcome, Reloads, Trigger};
 use crate::files::{Print, Seen};
 use crate::proxy::Gateway;
@@ -44,6 +45,8 @@ pub struct Parts {
     pub admin: SocketAddr,
     /// What holds for requests.
     pub rules: Rules,
+    /// Where states are kept over restarts, if anywhere.
+    pub state: Option<StateFile>,
     /// Where what is shared is kept, if anything is. Cannot change.
     pub store: Option<StoreSettings>,
     /// What is suspicious about it.
@@ -79,6 +82,7 @@ pub(super) struct Reloader {
     telemetry: Telemetry,
     reloads: Arc<Reloads>,
     asked: Receiver<Asked>,
+    keeper: Arc<Keeper>,
     /// `None` for a gateway whose configuration is no file.
     loader: Option<Arc<Mutex<Box<dyn Loader>>>>,
     /// What is watched, as it was when it was last read.
@@ -96,6 +100,7 @@ impl Reloader {
         gateway: Gateway,
         telemetry: Telemetry,
         (reloads, asked): (Arc<Reloads>, Receiver<Asked>),
+        keeper: Arc<Keeper>,
         origin: Option<Origin>,
     ) -> Self {
         let (loader, files) = match origin {
@@ -103,7 +108,7 @@ impl Reloader {
             None => (None, Vec::new()),
         };
         let (in_force, retired) = (prints(&files), Vec::new());
-        Self { gateway, telemetry, reloads, asked, loader, files, in_force, retired, has_old_series: false }
+        Self { gateway, telemetry, reloads, asked, keeper, loader, files, in_force, retired, has_old_series: false }
     }
 
     /// Works until dropped.
@@ -212,7 +217,7 @@ impl Reloader {
     }
 
     async fn apply(&mut self, parts: Parts) -> Outcome {
-        let Parts { rules, warnings, .. } = parts;
+        let Parts { rules, warnings, state, .. } = parts;
         let (gateway, telemetry) = (self.gateway.clone(), self.telemetry.clone());
         let build = move || Live::new(rules, Some(&gateway.live.load()), &gateway.store, &telemetry);
         let live = match spawn_blocking(build).await {
@@ -223,6 +228,7 @@ impl Reloader {
             health::resolve_new(Arc::clone(pool), RESOLVE).await;
         }
         let before = self.gateway.live.swap(Arc::clone(&live));
+        self.keeper.follow(state);
         let notes = changes::notes(&before.ruleset, &live.ruleset);
         self.in_force = prints(&self.files);
         self.retired.push(before);

@@ -9,6 +9,8 @@ use async_trait::async_trait;
 use pingora::server::{RunArgs, Server, ShutdownSignal, ShutdownSignalWatch};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::doors::Doors;
+use super::upgrade::Upgrader;
 use crate::admin::Readiness;
 use crate::admin::reloads::Reloads;
 use crate::proxy::Gateway;
@@ -20,52 +22,71 @@ pub const GRACE: Nanos = Nanos::from_secs(60);
 /// How often it is looked whether they have.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Runs `server` until a signal ends it. SIGTERM and SIGINT finish what is in flight, a second one does not wait.
-pub(super) fn run_until_idle(server: Server, gateway: &Gateway, readiness: Arc<Readiness>, reloads: Arc<Reloads>) {
+/// What signals reach.
+pub(super) struct Reach {
+    pub(super) readiness: Arc<Readiness>,
+    pub(super) reloads: Arc<Reloads>,
+    pub(super) doors: Arc<Doors>,
+    pub(super) upgrader: Upgrader,
+}
+
+/// Runs `server` until a signal ends it. SIGTERM and SIGINT finish what is in flight, a second one does not wait; SIGUSR2
+/// does the same once another process has taken over.
+pub(super) fn run_until_idle(server: Server, gateway: &Gateway, reach: Reach) {
     let (finished, has_finished) = channel::<()>();
     let hurry = Arc::new(AtomicBool::new(false));
-    let watch = Signals { readiness: Arc::clone(&readiness), hurry: Arc::clone(&hurry), reloads };
+    let doors = Arc::clone(&reach.doors);
+    let watch = Signals { reach, hurry: Arc::clone(&hurry) };
     let serving = std::thread::spawn(move || {
         server.run(RunArgs { shutdown_signal: Box::new(watch) });
         drop(finished);
     });
     // pingora sleeps through the whole grace period, idle or not; returning from here ends the process before.
-    let mut idle_before = false;
     while has_finished.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
         let settled = gateway.store.shared().is_none_or(SharedStore::is_settled);
-        let idle = readiness.is_stopping() && gateway.active.load(Ordering::Relaxed) == 0 && settled;
-        if (idle && idle_before) || hurry.load(Ordering::Relaxed) {
+        let idle = doors.is_closed() && gateway.traffic.is_idle() && settled;
+        if idle || hurry.load(Ordering::Relaxed) {
             break;
         }
-        idle_before = idle;
     }
     if serving.is_finished() && serving.join().is_err() {
         tracing::error!("the server ended with a panic");
     }
-    tracing::info!("stopped");
 }
 
-/// Which signals end the server, and which makes it reload.
+/// Which signals end the server, and which make it do something else.
 struct Signals {
-    readiness: Arc<Readiness>,
+    reach: Reach,
     hurry: Arc<AtomicBool>,
-    reloads: Arc<Reloads>,
 }
 
 #[async_trait]
 impl ShutdownSignalWatch for Signals {
     async fn recv(&self) -> ShutdownSignal {
-        let (mut terminate, mut interrupt, mut hangup) =
-            (listen(SignalKind::terminate()), listen(SignalKind::interrupt()), listen(SignalKind::hangup()));
+        let Reach { readiness, reloads, doors, upgrader } = &self.reach;
+        let [mut terminate, mut interrupt, mut hangup, mut upgrade] =
+            [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::user_defined2()]
+                .map(listen);
+        // Before, a signal would end the process as it is.
+        doors.opened();
+        let mut ends = async || {
+            tokio::select! {
+                () = next(&mut terminate) => {}
+                () = next(&mut interrupt) => {}
+            }
+        };
         loop {
             tokio::select! {
-                () = next(&mut terminate) => break,
-                () = next(&mut interrupt) => break,
-                () = next(&mut hangup) => self.reloads.signal(),
+                () = ends() => break,
+                () = next(&mut hangup) => reloads.signal(),
+                () = next(&mut upgrade) => tokio::select! {
+                    () = ends() => break,
+                    taken_over = upgrader.attempt() => if taken_over { break },
+                },
             }
         }
         tracing::info!("stopping: finishing the requests in flight; a second signal does not wait for them");
-        self.readiness.stop();
+        readiness.stop();
         let hurry = Arc::clone(&self.hurry);
         tokio::spawn(async move {
             tokio::select! {
@@ -74,6 +95,7 @@ impl ShutdownSignalWatch for Signals {
             }
             hurry.store(true, Ordering::Relaxed);
         });
+        doors.shut().await;
         ShutdownSignal::GracefulTerminate
     }
 }

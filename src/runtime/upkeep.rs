@@ -1,5 +1,7 @@
-//! What goes on beside requests: forgetting keys that are as good as new, reloading, watching upstream nodes, being in touch with
-//! Redis.
+//! What goes on beside requests: forgetting keys that are as good as new, keeping the others, reloading, watching
+//! upstream nodes, being in touch with Redis.
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -9,6 +11,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::reload::Reloader;
+use super::state::Keeper;
 use crate::proxy::Gateway;
 use crate::units::Nanos;
 
@@ -21,11 +24,12 @@ pub(super) struct Upkeep {
     gateway: Gateway,
     /// Taken when the work begins.
     reloader: Mutex<Option<Reloader>>,
+    keeper: Arc<Keeper>,
 }
 
 impl Upkeep {
-    pub(super) fn new(gateway: Gateway, reloader: Reloader) -> Self {
-        Self { gateway, reloader: Mutex::new(Some(reloader)) }
+    pub(super) fn new(gateway: Gateway, reloader: Reloader, keeper: Arc<Keeper>) -> Self {
+        Self { gateway, reloader: Mutex::new(Some(reloader)), keeper }
     }
 
     async fn keep_in_touch(gateway: Gateway) {
@@ -49,6 +53,7 @@ impl BackgroundService for Upkeep {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         let mut tasks = JoinSet::new();
         tasks.spawn(Self::sweep(self.gateway.clone()));
+        tasks.spawn(Arc::clone(&self.keeper).run());
         tasks.spawn(Self::keep_in_touch(self.gateway.clone()));
         let reloader = self.reloader.lock().take();
         if let Some(reloader) = reloader {

@@ -68,7 +68,7 @@ impl Series {
     /// One request and what became of it, in the run's order.
     pub fn add(&mut self, arrival: &Arrival, outcome: &Outcome<'_>) {
         for pass in outcome.passes {
-            self.put(pass.at, Bin { passed: pass.cost, ..Bin::default() });
+            self.note(pass.at, Bin { passed: pass.cost, ..Bin::default() });
         }
         let (wait, denied) = match outcome.decision {
             Decision::Admit { wait } => (Some(wait), 0),
@@ -80,17 +80,17 @@ impl Series {
         };
         self.level = self.level.or(level.map(|(kind, _)| kind));
         let level = level.map(|(_, level)| Level { low: level, high: level, last: level });
-        self.put(arrival.at, Bin { offered: arrival.cost, passed: 0, denied, wait, latency: outcome.latency, level });
+        self.note(arrival.at, Bin { offered: arrival.cost, passed: 0, denied, wait, latency: outcome.latency, level });
     }
 
     /// The end: `passes` were the last to pass, and the traffic lasted `until` then, whether or not anything came.
     pub fn finish(&mut self, passes: &[Pass], until: Option<Nanos>) {
         for pass in passes {
-            self.put(pass.at, Bin { passed: pass.cost, ..Bin::default() });
+            self.note(pass.at, Bin { passed: pass.cost, ..Bin::default() });
         }
         if let Some(last) = until.filter(|until| *until > Nanos::ZERO) {
             self.start.get_or_insert(Nanos::ZERO);
-            self.put(last.saturating_sub(Nanos::new(1)), Bin::default());
+            self.note(last.saturating_sub(Nanos::new(1)), Bin::default());
         }
     }
 
@@ -119,7 +119,8 @@ impl Series {
         self.level
     }
 
-    fn put(&mut self, at: Nanos, part: Bin) {
+    /// Adds what happened at a time, whatever the order.
+    pub fn note(&mut self, at: Nanos, part: Bin) {
         let start = *self.start.get_or_insert(Nanos::new(at.get() - at.get() % Nanos::SECOND.get()));
         let since = at.saturating_sub(start).get();
         while since / self.width >= MOST_COLLECTED as u64 {
@@ -179,14 +180,14 @@ mod tests {
     fn bins_widen_so_that_their_number_stays_bounded_and_nothing_is_lost() {
         let mut series = Series::default();
         for second in 0..10_000 {
-            series.put(Nanos::from_secs(second), Bin { offered: 1, ..Bin::default() });
+            series.note(Nanos::from_secs(second), Bin { offered: 1, ..Bin::default() });
         }
         let (width, bins) = series.bins(100);
         assert_eq!((width, bins.len()), (Nanos::from_secs(100), 100));
         assert!(bins.iter().all(|bin| bin.offered == 100));
         let (width, bins) = series.bins(60);
         assert_eq!((width, bins.len()), (Nanos::from_secs(200), 50));
-        series.put(Nanos::MAX, Bin { offered: 1, ..Bin::default() });
+        series.note(Nanos::MAX, Bin { offered: 1, ..Bin::default() });
         assert_eq!(series.bins(10).1.iter().map(|bin| bin.offered).sum::<u64>(), 10_001);
     }
 

@@ -356,7 +356,6 @@ impl Node {
     fn failed(self: &Arc<Self>, now: Nanos) {
         if self.breaker.lock().failed(now) {
             self.is_away.store(true, Ordering::Relaxed);
-            self.fallback.begin();
             tracing::warn!("Redis does not answer; limits that nodes share are enforced as their `on_store_down` says");
             let node = Arc::clone(self);
             // answers that are still to come are of use to nobody

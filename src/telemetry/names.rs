@@ -78,6 +78,18 @@ catalogue! {
         "When a configuration last came into force."
     CONFIG_INFO: "tollgate_config_info" ["hash"]
         "The configuration in force, by a hash of its text."
+    STATE_RESTORES: "tollgate_state_restores_total" ["result"]
+        "What the process began with: restored (from the state file), handed_over (by the process before, in an upgrade), absent (no file yet), refused (a file that cannot be used: every key started afresh), nothing (no file is configured)."
+    STATE_SNAPSHOTS: "tollgate_state_snapshots_total" ["result"]
+        "Snapshots of the state, by result."
+    STATE_LAST_SNAPSHOT_TIMESTAMP: "tollgate_state_last_snapshot_timestamp_seconds" []
+        "When the last snapshot that was written was begun: what a crash takes back to."
+    STATE_SNAPSHOT_DURATION: "tollgate_state_snapshot_duration_seconds" []
+        "Time that the last snapshot took."
+    STATE_SNAPSHOT_SIZE: "tollgate_state_snapshot_size_bytes" []
+        "Size of the last snapshot."
+    UPGRADES: "tollgate_upgrades_total" ["result"]
+        "Attempts to hand over to a new process, by result; this process goes on after a failure."
     BUILD_INFO: "tollgate_build_info" ["version", "revision"]
         "The program that runs."
 }

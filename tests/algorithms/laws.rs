@@ -7,6 +7,7 @@ mod debit;
 mod headroom;
 mod idle;
 mod probes;
+mod rebuilt;
 mod refund;
 mod retry;
 
@@ -146,6 +147,13 @@ fn what_is_debited_is_charged_as_if_admitted_and_made_good_in_time() {
     everywhere(Plan::ordinary(6), (debit::WHAT, debit::watch));
     let plan = Plan { domain: Domain::Extreme, ..Plan::ordinary(3) };
     everywhere(plan, (debit::WHAT, debit::watch));
+}
+
+#[test]
+fn a_limit_can_be_built_again_from_its_arguments() {
+    for domain in [Domain::Ordinary, Domain::Extreme] {
+        everywhere(Plan { domain, ..Plan::ordinary(2) }, (rebuilt::WHAT, rebuilt::watch));
+    }
 }
 
 #[test]

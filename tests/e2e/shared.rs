@@ -50,7 +50,8 @@ fn admitted_together(sharing: &str) -> (f64, f64) {
     let admitted = origin.count();
     let counted: usize = statuses.iter().flatten().filter(|status| **status == 200).count();
     assert_eq!(admitted, counted);
-    assert!(statuses.iter().flatten().all(|status| matches!(status, 200 | 429)), "{statuses:?}");
+    let others: Vec<&u16> = statuses.iter().flatten().filter(|status| !matches!(status, 200 | 429)).collect();
+    assert!(others.is_empty(), "{others:?}");
     let admitted = f64::from(u32::try_from(admitted).unwrap());
     (admitted, took)
 }
@@ -144,11 +145,14 @@ fn tokens_taken_ahead_cost_few_calls() {
     let gateways = fleet(1, &origin, &redis, limit);
     let mut client = gateways[0].client();
     let before = calls(&redis, &gateways[0]);
+    let began = now();
     for _ in 0..REQUESTS {
         assert_eq!(client.get("/").status, 200);
     }
-    let per_thousand = (calls(&redis, &gateways[0]) - before) * 1000 / REQUESTS;
-    assert!(per_thousand <= 50, "{per_thousand} calls for 1000 requests");
+    let spent = calls(&redis, &gateways[0]) - before;
+    // on a machine on which this is no hot key: two calls in the time for which tokens are taken ahead
+    let in_time = 20 * (now() - began).as_secs();
+    assert!(spent <= (REQUESTS / 20).max(in_time), "{spent} calls for {REQUESTS} requests");
     gateways[0].wait_for_metric("tollgate_lease_tokens_total", &[("event", "spent")], 3000.0);
 }
 

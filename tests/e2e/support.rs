@@ -1,15 +1,14 @@
 //! What the tests are made with: the gateway as a process, an upstream, a client that sees bytes.
 
-use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 pub mod client;
 pub mod gateway;
 pub mod metrics;
 pub mod origin;
+mod ports;
 pub mod process;
 pub mod redis;
 pub mod tokens;
@@ -18,6 +17,7 @@ pub mod wire;
 pub use client::{Client, Response};
 pub use gateway::Gateway;
 pub use origin::{Exchange, Origin, Refusing, Silent};
+pub use ports::free_port;
 
 /// How long a test waits for what has to happen, on a machine that does much else.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -59,26 +59,6 @@ pub fn together<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<
         let threads: Vec<_> = (0..count).map(run).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
-}
-
-/// A port that nothing listens on. Outside the range that the system gives to outgoing connections, and another one for
-/// each call and process: as long as the process lives, it holds the port at an address that is used for nothing else.
-pub fn free_port() -> u16 {
-    const FIRST: u16 = 10_000;
-    const COUNT: u16 = 22_000;
-    const MARK: [u8; 4] = [127, 255, 0, 1];
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    static HELD: Mutex<Vec<TcpListener>> = Mutex::new(Vec::new());
-    let start = u16::try_from(std::process::id().wrapping_mul(97) % u32::from(COUNT)).unwrap();
-    loop {
-        let offset = (u32::from(start) + u32::from(NEXT.fetch_add(1, Ordering::Relaxed))) % u32::from(COUNT);
-        let port = FIRST + u16::try_from(offset).unwrap();
-        let Ok(held) = TcpListener::bind(SocketAddr::from((MARK, port))) else { continue };
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            HELD.lock().unwrap().push(held);
-            return port;
-        }
-    }
 }
 
 /// A directory for the files of one gateway; removed with them.

@@ -3,9 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
 #![allow(clippy::disallowed_methods, reason = "waits for real servers with a deadline")]
 
+mod cluster;
 mod hostile;
 mod login;
 mod outage;
+#[path = "../e2e/support/ports.rs"]
+pub mod ports;
+mod sentinel;
 mod server;
 mod tls;
 
@@ -47,13 +51,15 @@ impl Caller {
         }
     }
 
-    /// Counts until it is answered.
+    /// Counts until it is answered, with little patience each time.
     async fn count_again(&self, key: &str) -> i64 {
         let again = async {
             loop {
-                match self.count(key).await {
-                    Ok(number) => return number,
-                    Err(_) => tokio::time::sleep(Duration::from_millis(3)).await,
+                let counting = tokio::time::timeout(Duration::from_millis(100), self.count(key));
+                match counting.await {
+                    Ok(Ok(number)) => return number,
+                    Ok(Err(_)) => tokio::time::sleep(Duration::from_millis(3)).await,
+                    Err(_) => {}
                 }
             }
         };

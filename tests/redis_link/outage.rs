@@ -1,7 +1,10 @@
 //! Servers that forget, hang, end and come back.
 
+use std::time::Duration;
+
 use crate::Caller;
-use crate::server::{Server, free_port};
+use crate::ports::free_port;
+use crate::server::Server;
 use tollgate::store::shared::link::CallError;
 
 #[tokio::test]
@@ -49,6 +52,35 @@ async fn those_who_wait_for_a_server_that_hangs_are_told_when_it_is_given_up() {
     assert!(a.is_err() && b.is_err() && c.is_err(), "{a:?} {b:?} {c:?}");
     server.signal("CONT");
     assert!(caller.count_again("d").await >= 1);
+}
+
+#[tokio::test]
+async fn a_connection_on_which_nothing_comes_any_more_is_cut() {
+    let server = Server::start();
+    let caller = Caller::to(server.port);
+    assert_eq!(caller.count("a").await, Ok(1));
+    server.signal("STOP");
+    let (a, b) = tokio::join!(caller.count("a"), caller.count("b"));
+    assert!(matches!((&a, &b), (Err(CallError::Unreachable(_)), Err(CallError::Unreachable(_)))), "{a:?} {b:?}");
+    server.signal("CONT");
+    assert!(caller.count_again("c").await >= 1);
+}
+
+#[tokio::test]
+async fn a_connection_on_which_something_comes_stays() {
+    let server = Server::start();
+    let caller = Caller::to(server.port);
+    assert_eq!(caller.count("a").await, Ok(1));
+    let before = caller.link.generation();
+    let busy = async {
+        for number in 2..=60 {
+            drop(tokio::time::timeout(Duration::ZERO, caller.count("b")).await);
+            tokio::time::sleep(Duration::from_millis(25)).await;
+            assert_eq!(caller.count("a").await, Ok(number));
+        }
+    };
+    busy.await;
+    assert_eq!(caller.link.generation(), before);
 }
 
 #[tokio::test]

@@ -1,13 +1,14 @@
 //! Servers of the test's own.
 
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use crate::PATIENCE;
+use crate::ports::free_port;
 
 /// A folder that goes with the test.
 pub(crate) struct Folder(PathBuf);
@@ -43,6 +44,9 @@ impl Drop for Folder {
 pub(crate) struct Server {
     child: Child,
     pub(crate) port: u16,
+    /// Where members of a cluster talk to each other.
+    pub(crate) bus_port: u16,
+    password: Option<&'static str>,
     _folder: Folder,
 }
 
@@ -59,7 +63,8 @@ impl Server {
     pub(crate) fn start_on(port: u16, options: &[&str]) -> Self {
         let number = port.to_string();
         let listen = ["--port", &number, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"];
-        Self::spawn(port, &[&listen, options].concat())
+        let at_once = ["--repl-diskless-sync-delay", "0"];
+        Self::spawn(port, &[listen.as_slice(), &at_once, options].concat())
     }
 
     /// One that listens with TLS only.
@@ -77,7 +82,7 @@ impl Server {
         command.args(arguments).arg("--dir").arg(folder.path());
         let spawned = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let child = spawned.expect("redis-server starts (scripts/install-needs.sh installs it)");
-        let mut server = Self { child, port, _folder: folder };
+        let mut server = Self { child, port, bus_port: 0, password: None, _folder: folder };
         wait_until("the server to listen", || {
             assert!(server.child.try_wait().unwrap().is_none(), "redis-server ended: {arguments:?}");
             TcpStream::connect(("127.0.0.1", port)).is_ok()
@@ -85,7 +90,13 @@ impl Server {
         server
     }
 
-    /// Sends a command without logging in; the answer's first line.
+    /// The same, to be spoken to with this password.
+    pub(crate) fn with_password(mut self, password: &'static str) -> Self {
+        self.password = Some(password);
+        self
+    }
+
+    /// Sends a command; what is answered, lists as they are written for programmers.
     pub(crate) fn say(&self, words: &[&str]) -> String {
         let said = self.try_say(words);
         said.unwrap_or_else(|error| panic!("{words:?}: {error}"))
@@ -94,6 +105,9 @@ impl Server {
     pub(crate) fn try_say(&self, words: &[&str]) -> Result<String, redis::RedisError> {
         let client = redis::Client::open(("127.0.0.1", self.port))?;
         let mut connection = client.get_connection_with_timeout(PATIENCE)?;
+        if let Some(password) = self.password {
+            redis::cmd("AUTH").arg(password).exec(&mut connection)?;
+        }
         let mut command = redis::cmd(words[0]);
         let value: redis::Value = command.arg(&words[1..]).query(&mut connection)?;
         Ok(match value {
@@ -116,11 +130,6 @@ impl Drop for Server {
         drop(self.child.kill());
         drop(self.child.wait());
     }
-}
-
-/// A port that nobody listens on, and that no other test of this process was given.
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Looks again and again until `probe` holds.

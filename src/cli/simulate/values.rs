@@ -12,7 +12,7 @@ pub(super) fn rate(text: &str) -> Result<Rate, String> {
     scalar::rate(text).map_err(in_words)
 }
 
-pub(super) fn duration(text: &str) -> Result<Nanos, String> {
+pub(in crate::cli) fn duration(text: &str) -> Result<Nanos, String> {
     scalar::duration(text).map_err(in_words)
 }
 

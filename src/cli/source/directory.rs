@@ -120,7 +120,7 @@ pub fn load(text: &str, file: &str, overrides: &Overrides) -> Result<FileDirecto
         .map_err(|faults| explain_all(file, faults))
 }
 
-pub(super) fn beside(path: &Path, named: &NamedFile) -> PathBuf {
+pub(in crate::cli) fn beside(path: &Path, named: &NamedFile) -> PathBuf {
     path.parent().unwrap_or(Path::new("")).join(&named.path)
 }
 

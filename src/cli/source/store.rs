@@ -42,6 +42,11 @@ impl Wanted {
         let mut collect = |refused: Problems| problems.errors.extend(refused.errors);
         let password = says.password_file.as_ref().map(|named| secret(path, named, seen)).transpose();
         let password = password.map_err(&mut collect).ok().flatten();
+        let sentinel_password = match &says.servers {
+            RedisServers::Sentinel { password_file: Some(named), .. } => secret(path, named, seen).map(Some),
+            RedisServers::Sentinel { .. } | RedisServers::Standalone { .. } | RedisServers::Cluster(_) => Ok(None),
+        };
+        let sentinel_password = sentinel_password.map_err(&mut collect).ok().flatten();
         let tls = says.tls.as_ref().map(|tls| client(path, tls, &says.place, seen)).transpose();
         let tls = tls.map_err(&mut collect).ok().flatten();
         let key_secret = says.key_file.as_ref().map(|named| key_secret(path, named, seen)).transpose();
@@ -50,7 +55,8 @@ impl Wanted {
             return Err(problems);
         }
         let password = password.or_else(|| says.password.as_ref().map(|password| password.expose().to_owned()));
-        let credentials = Credentials { password: password.map(Arc::from), tls };
+        let credentials =
+            Credentials { password: password.map(Arc::from), sentinel_password: sentinel_password.map(Arc::from), tls };
         Ok(Self { says: says.clone(), credentials, key_secret })
     }
 
@@ -116,12 +122,20 @@ fn listed(store: Option<Says<'_>>) -> Vec<Listed> {
     let scheme = if says.tls.is_some() { "rediss" } else { "redis" };
     let servers = match &says.servers {
         RedisServers::Standalone { server, database } => format!("{scheme}://{server}/{database}"),
+        RedisServers::Sentinel { master, nodes, .. } => {
+            let tls = if says.tls.is_some() { " with TLS" } else { "" };
+            format!("`{master}` of the sentinels {}{tls}", nodes.join(", "))
+        }
+        RedisServers::Cluster(nodes) => format!("the cluster of {scheme}://{}", nodes.join(", ")),
     };
-    let user = says.username.as_ref();
+    let users = match &says.servers {
+        RedisServers::Sentinel { username, .. } => (&says.username, username.as_ref()),
+        RedisServers::Standalone { .. } | RedisServers::Cluster(_) => (&says.username, None),
+    };
     let key = secret.map(|secret| format!("{:?}", secret.seed()));
     vec![
         plain("store", servers),
-        hidden("store.username", user.cloned().unwrap_or_default(), user.map_or("the default user", |_| "a user")),
+        hidden("store.username", format!("{users:?}"), if users.0.is_some() { "a user" } else { "the default user" }),
         plain("store.prefix", says.prefix.clone()),
         plain("store.timeout", says.timeout.to_string()),
         plain("store.sync_every", says.sync_every.to_string()),
@@ -135,6 +149,12 @@ fn layout(servers: &RedisServers) -> Layout {
         RedisServers::Standalone { server, database } => {
             Layout::Standalone { server: address(server), database: *database }
         }
+        RedisServers::Sentinel { master, nodes, username, .. } => Layout::Sentinel {
+            master: master.clone(),
+            sentinels: nodes.iter().map(|node| address(node)).collect(),
+            username: username.clone(),
+        },
+        RedisServers::Cluster(nodes) => Layout::Cluster { seeds: nodes.iter().map(|node| address(node)).collect() },
     }
 }
 

@@ -44,6 +44,7 @@ pub(super) enum Scheme {
 
 pub(super) const A_SERVER: &str = "an address like `redis://127.0.0.1:6379/0`, or `rediss://...` for TLS";
 const DEFAULT_PORT: u16 = 6379;
+const DEFAULT_SENTINEL_PORT: u16 = 26379;
 
 pub(super) fn server(text: &str) -> Result<Server, Misfit> {
     let (scheme, rest) = match (text.strip_prefix("redis://"), text.strip_prefix("rediss://")) {
@@ -64,8 +65,17 @@ pub(super) fn server(text: &str) -> Result<Server, Misfit> {
         "" => None,
         number => Some(number.parse().map_err(|_| misfit("has no number of a database behind its last `/`"))?),
     };
-    let at = host_and_port(at).or_else(|_| host_and_port(&format!("{at}:{DEFAULT_PORT}")))?;
+    let at = with_port(at, DEFAULT_PORT)?;
     Ok(Server { scheme, at, database, username, password })
+}
+
+pub(super) fn sentinel(text: &str) -> Result<String, Misfit> {
+    with_port(text, DEFAULT_SENTINEL_PORT)
+}
+
+/// A host and a port, which may be left out.
+fn with_port(text: &str, port: u16) -> Result<String, Misfit> {
+    host_and_port(text).or_else(|misfit| host_and_port(&format!("{text}:{port}")).map_err(|_| misfit))
 }
 
 /// The text of a part of an address; `None` if it is empty.

@@ -6,6 +6,7 @@
 //! changed there.
 
 use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -109,6 +110,19 @@ impl FileDirectory {
             true => known.or_else(|| find(Written::hashed(credential))),
             false => known,
         }
+    }
+
+    /// Every customer by name. Where credentials of one differ in what they say, one of those counts that are not
+    /// suspended.
+    pub fn by_name(&self) -> HashMap<Arc<str>, Arc<Customer>> {
+        let mut by_name: HashMap<Arc<str>, Arc<Customer>> = HashMap::new();
+        self.each(|known| {
+            let entry = by_name.entry(Arc::clone(&known.customer.name)).or_insert_with(|| Arc::clone(&known.customer));
+            if entry.suspended {
+                *entry = Arc::clone(&known.customer);
+            }
+        });
+        by_name
     }
 
     /// How many credentials there are.

@@ -244,7 +244,7 @@ impl Shared {
 
     /// The value of `field`. May take for ever.
     async fn get(&self, field: &str) -> Result<Option<Vec<u8>>, RedisError> {
-        let value = self.pool.run(redis::cmd("HGET").arg(&self.key).arg(field)).await?;
+        let value = self.pool.run(&self.key, redis::cmd("HGET").arg(&self.key).arg(field)).await?;
         Ok(Option::from_redis_value(value)?)
     }
 

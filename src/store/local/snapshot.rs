@@ -32,7 +32,7 @@ mod tests;
 use parameters::Parameters;
 
 /// What a snapshot begins with.
-const MARK: &[u8; 15] = b"tollgate-state\n";
+pub const MARK: &[u8; 15] = b"tollgate-state\n";
 /// Counted up whenever the parts, the states of an algorithm or the hashing of keys are written in another way.
 const VERSION: u8 = 1;
 /// Cells are put together up to this many bytes.
@@ -260,7 +260,7 @@ impl LocalStore {
             let spec = LimitSpec {
                 name,
                 algorithm,
-                mode: Mode::Sticky,
+                mode: Mode::default(),
                 key: *key,
                 afresh: false,
                 rules: &[],

@@ -1,5 +1,6 @@
 //! Calls to Redis: what is said, how long it may take, and what is learned from the answer.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
@@ -64,21 +65,28 @@ const QUIET: Nanos = Nanos::from_secs(10);
 
 impl Node {
     /// Charges `parts` for one request, as the slot of this number where a slot is needed.
-    pub(super) async fn call_charge(&self, parts: &[Part], slot: u64) -> Result<Outcome, Down> {
+    pub(super) async fn call_charge(self: &Arc<Self>, parts: &[Part], slot: u64) -> Result<Outcome, Down> {
         let slot = slot_name(self.id, slot);
         let hints = self.hints(parts);
         let buckets = buckets(parts, &slot, &hints);
         let answer = self.call("charge", Call::Charge, &buckets).await?;
+        self.remind(parts, &answer);
         let (charged, states) = answer.charged(&buckets);
         self.learn(parts, &states, Some(&charged), answer.now);
         Ok(Outcome { each: vec![charged], granted: answer.granted, at: answer.now })
     }
 
     /// Charges `parts` for up to `want` requests alike.
-    pub(super) async fn call_partial(&self, parts: &[Part], want: u64, answers: usize) -> Result<Outcome, Down> {
+    pub(super) async fn call_partial(
+        self: &Arc<Self>,
+        parts: &[Part],
+        want: u64,
+        answers: usize,
+    ) -> Result<Outcome, Down> {
         let hints = self.hints(parts);
         let buckets = buckets(parts, "", &hints);
         let answer = self.call("charge", Call::Partial(want), &buckets).await?;
+        self.remind(parts, &answer);
         let mut all = answer.each(&buckets);
         let each: Vec<AllCharged> = all.by_ref().take(answers).collect();
         let states = all.into_states();
@@ -149,6 +157,24 @@ impl Node {
         for (position, (part, state)) in parts.iter().zip(states).enumerate() {
             let charged = charged.and_then(|charged| charged.get(position));
             self.memory.remember(part, state.clone(), charged, at);
+        }
+    }
+
+    /// Charges Redis again with what it has forgotten: keys of which it found nothing, and this node knows that they are
+    /// in use. Where a hint says it beforehand, it has not forgotten.
+    fn remind(self: &Arc<Self>, parts: &[Part], answer: &Answer) {
+        for (part, found) in parts.iter().zip(answer.states()) {
+            let used = match found {
+                None if part.manner.takes && !part.form.is_log() => self.memory.used(part, answer.now),
+                _ => 0,
+            };
+            if used > 0 && !part.rule().holds() {
+                let (node, used) = (Arc::clone(self), Part { cost: used, ..part.clone() });
+                self.later(async move {
+                    // what is lost here was lost before
+                    drop(node.call_change(("debit", Call::Debit), &[(used, Beside::Nothing)]).await);
+                });
+            }
         }
     }
 

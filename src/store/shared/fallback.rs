@@ -20,13 +20,15 @@ use crate::units::{Cost, LimitKey, Nanos};
 pub(super) struct Fallback {
     /// What was admitted of each key while Redis was away.
     owed: Mutex<HashMap<LimitKey, Owed>>,
-    /// Which outage this is: buckets of an earlier one are not met again.
-    outage: AtomicU64,
+    /// Counts the keys that began to be owed.
+    rounds: AtomicU64,
 }
 
 /// What a node admitted of one key.
 struct Owed {
     part: Part,
+    /// Tells its bucket from those that were handed in before.
+    round: u64,
     /// The key as if nobody else had been there, on Redis's clock: time makes good what is long ago.
     state: Option<State>,
     /// All of it.
@@ -53,11 +55,6 @@ pub(in crate::store) struct Tables<'a> {
 const MOST_OWED: usize = 100_000;
 
 impl Fallback {
-    /// Redis is away from here on.
-    pub(super) fn begin(&self) {
-        self.outage.fetch_add(1, Ordering::Relaxed);
-    }
-
     /// Decides `stranded` by themselves, all or none, with this node as one of `nodes`; in their order. Times are `now`
     /// here and `theirs` at Redis. The position of a limit that wants nothing admitted without Redis is an error.
     pub(super) fn charge(
@@ -74,8 +71,9 @@ impl Fallback {
         let enforced = |one: &Stranded<'_>| matches!(one.on_down, OnStoreDown::Share | OnStoreDown::Local);
         let mut batch: Vec<Charge> = Vec::with_capacity(stranded.len());
         for one in stranded.iter().filter(|one| enforced(one)) {
-            let charge = self.scaled(one, nodes);
-            if self.is_first(one.part) {
+            let (round, is_first) = self.round(one.part);
+            let charge = scaled(one, nodes, round);
+            if is_first {
                 let used = [Charge { cost: one.used, ..charge.clone() }];
                 tables.store.debit(tables.binding, &used, now);
             }
@@ -107,13 +105,6 @@ impl Fallback {
         Ok(all)
     }
 
-    /// The charge of this node's own bucket. A share of less than a token is rounded up to one.
-    fn scaled(&self, one: &Stranded<'_>, nodes: u64) -> Charge {
-        let wanted = one.charge.cost.saturating_mul(share(one.on_down, nodes));
-        let most = one.part.rule().largest_cost().unwrap_or(Cost::MAX).max(one.charge.cost);
-        Charge { key: self.key(one.charge.key), cost: wanted.min(most), ..one.charge.clone() }
-    }
-
     /// What does not fit into the bucket at once is owed to it, so that the rate is right even where the burst is not.
     fn take_rest(&self, tables: Tables<'_>, one: &Stranded<'_>, nodes: u64, now: Nanos) {
         let Taken::Fallback { key, cost } = one.charge.taken else { return };
@@ -124,21 +115,18 @@ impl Fallback {
         }
     }
 
-    fn key(&self, key: LimitKey) -> LimitKey {
-        /// An odd number that spreads over the lower half, by which keys are told apart within a shard.
-        const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let outage = self.outage.load(Ordering::Relaxed).wrapping_mul(SPREAD);
-        LimitKey(key.0 ^ u128::from(outage))
-    }
-
-    /// Whether nothing was asked of the key in this outage.
-    fn is_first(&self, part: &Part) -> bool {
+    /// Which bucket the key of `part` has here, and whether it is a new one. Keys beyond the bound share their rounds.
+    fn round(&self, part: &Part) -> (u64, bool) {
         let mut owed = self.owed.lock();
-        if owed.contains_key(&part.key) || owed.len() >= MOST_OWED {
-            return false;
+        if let Some(known) = owed.get(&part.key) {
+            return (known.round, false);
         }
-        owed.insert(part.key, Owed { part: part.clone(), state: None, sum: 0 });
-        true
+        if owed.len() >= MOST_OWED {
+            return (0, false);
+        }
+        let round = self.rounds.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        owed.insert(part.key, Owed::new(part, round));
+        (round, true)
     }
 
     /// Notes that `cost` was admitted.
@@ -149,22 +137,32 @@ impl Fallback {
     }
 
     /// What is to be handed in of `key`.
-    pub(super) fn settle(&self, key: LimitKey, theirs: Nanos) -> Option<Part> {
-        self.owed.lock().remove(&key).and_then(|owed| owed.due(theirs))
+    pub(super) fn due(&self, key: LimitKey, theirs: Nanos) -> Option<Due> {
+        let mut owed = self.owed.lock();
+        match owed.get(&key)?.due(theirs) {
+            None => {
+                owed.remove(&key);
+                None
+            }
+            due => due,
+        }
     }
 
-    /// What is to be handed in of some keys, at most `most`; none once nothing is owed.
-    pub(super) fn settle_some(&self, most: usize, theirs: Nanos) -> Vec<Part> {
-        let mut owed = self.owed.lock();
-        let keys: Vec<LimitKey> = owed.keys().take(most).copied().collect();
-        keys.iter().filter_map(|key| owed.remove(key)?.due(theirs)).collect()
+    /// Some of the keys of which something is to be handed in.
+    pub(super) fn some_keys(&self, most: usize) -> Vec<LimitKey> {
+        self.owed.lock().keys().take(most).copied().collect()
     }
 
-    /// What could not be handed in is owed again.
-    pub(super) fn owe_again(&self, part: Part, theirs: Nanos) {
+    /// `due` was handed in; what was admitted since is still owed.
+    pub(super) fn handed_in(&self, due: &Due, theirs: Nanos) {
         let mut owed = self.owed.lock();
-        let fresh = || Owed { part: part.clone(), state: None, sum: 0 };
-        owed.entry(part.key).or_insert_with(fresh).add(part.cost, theirs);
+        let Some(known) = owed.remove(&due.part.key) else { return };
+        let since = known.sum.saturating_sub(due.sum);
+        if since > 0 {
+            let mut rest = Owed::new(&known.part, known.round);
+            rest.add(since, theirs);
+            owed.insert(due.part.key, rest);
+        }
     }
 
     /// Whether anything is to be handed in.
@@ -173,20 +171,43 @@ impl Fallback {
     }
 }
 
+/// What is to be handed in of one key.
+pub(super) struct Due {
+    /// So many tokens.
+    pub(super) part: Part,
+    /// All that was admitted, much of which time has made good.
+    sum: Cost,
+}
+
 impl Owed {
+    fn new(part: &Part, round: u64) -> Self {
+        Self { part: part.clone(), round, state: None, sum: 0 }
+    }
+
     fn add(&mut self, cost: Cost, theirs: Nanos) {
         self.sum = self.sum.saturating_add(cost);
         self.state = self.part.rule().debit(self.state.take(), cost, theirs);
     }
 
     /// What is left of it at `theirs`: never more than a whole bucket, and nothing that time has made good.
-    fn due(self, theirs: Nanos) -> Option<Part> {
+    fn due(&self, theirs: Nanos) -> Option<Due> {
         let rule = self.part.rule();
         let quota = rule.policy().quota;
         let remaining = rule.headroom(self.state.as_ref(), theirs).remaining;
-        let due = remaining.map_or(self.sum.min(quota), |remaining| quota.saturating_sub(remaining));
-        (due > 0 && !rule.holds()).then_some(Part { cost: due, ..self.part })
+        let cost = remaining.map_or(self.sum.min(quota), |remaining| quota.saturating_sub(remaining));
+        let part = Part { cost, ..self.part.clone() };
+        (cost > 0 && !rule.holds()).then_some(Due { part, sum: self.sum })
     }
+}
+
+/// The charge of this node's own bucket. A share of less than a token is rounded up to one.
+fn scaled(one: &Stranded<'_>, nodes: u64, round: u64) -> Charge {
+    /// An odd number that spreads over the lower half, by which keys are told apart within a shard.
+    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let wanted = one.charge.cost.saturating_mul(share(one.on_down, nodes));
+    let most = one.part.rule().largest_cost().unwrap_or(Cost::MAX).max(one.charge.cost);
+    let key = LimitKey(one.charge.key.0 ^ u128::from(round.wrapping_mul(SPREAD)));
+    Charge { key, cost: wanted.min(most), ..one.charge.clone() }
 }
 
 /// By how much costs are multiplied.

@@ -12,7 +12,8 @@ use smallvec::SmallVec;
 
 pub use crate::dial::{CallError, Servers};
 
-use crate::dial::Pool;
+use crate::dial::{Pool, slot_of};
+use crate::store::redis::codec::hash_tag;
 use crate::store::redis::{Encoded, Field};
 use crate::units::LimitKey;
 
@@ -66,26 +67,27 @@ impl Link {
         Self { servers, pools }
     }
 
-    /// The slot in which the keys of a tag lie.
-    pub fn slot(&self, _tag: LimitKey) -> u16 {
-        0
-    }
-
     /// Raised whenever what the servers kept may be gone or older than it was: with each connection, with each script that
     /// a server does not know, and when another server takes over.
     pub fn generation(&self) -> u64 {
         self.servers.generation()
     }
 
-    /// Runs `script`, whose answer is a list. All keys lie in one slot. May take for ever; dropping the future does not
-    /// undo what is sent.
+    /// Where the buckets of `tag` lie: those of one slot can go in one call. 0 for all where there is no cluster.
+    pub fn slot(&self, tag: LimitKey) -> u16 {
+        if self.servers.is_cluster() { slot_of(&hash_tag(tag)) } else { 0 }
+    }
+
+    /// Runs `script`, whose answer is a list. All keys lie in one slot. Dropping the future does not undo what is
+    /// sent. A server that says nothing to anybody for a second is given up.
     pub async fn call(&self, script: &Script, encoded: &Encoded) -> Result<Reply, CallError> {
         let pool = self.own();
-        let asked = pool.run(&command("EVALSHA", &script.sha1, encoded)).await;
+        let key = encoded.keys.first().map(String::as_str).unwrap_or_default();
+        let asked = pool.run(key, &command("EVALSHA", &script.sha1, encoded)).await;
         let asked = match asked {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 self.servers.raise_generation();
-                pool.run(&command("EVAL", script.text, encoded)).await
+                pool.run(key, &command("EVAL", script.text, encoded)).await
             }
             asked => asked,
         };

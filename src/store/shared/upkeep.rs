@@ -14,7 +14,7 @@ use crate::store::shared::Node;
 use crate::store::shared::calls::CallResult;
 use crate::store::shared::limit::{Part, SLOT_LIFETIME, slot_name};
 use crate::store::shared::link::Script;
-use crate::units::Nanos;
+use crate::units::{LimitKey, Nanos};
 
 /// The slots of `concurrency` that requests of this node hold, so that they can be kept.
 #[derive(Default)]
@@ -125,45 +125,45 @@ impl Node {
     /// Charges Redis with what this node admitted while it was away.
     async fn hand_in(self: &Arc<Self>) {
         while self.fallback.owes() && !self.is_away() {
-            let theirs = self.ahead.theirs(self.clock.now());
-            let some = self.fallback.settle_some(HANDED_AT_ONCE, theirs);
-            let calls = some.into_iter().map(|part| {
+            let calls = self.fallback.some_keys(HANDED_AT_ONCE).into_iter().map(|key| {
                 let node = Arc::clone(self);
-                tokio::spawn(async move { node.hand_in_one(part).await })
+                tokio::spawn(async move { node.hand_in_one(key).await })
             });
+            let mut all_in = true;
             for call in calls.collect::<Vec<_>>() {
-                // a call that panicked has handed nothing in
-                drop(call.await);
+                all_in &= call.await.unwrap_or(false);
+            }
+            if !all_in {
+                return;
             }
         }
     }
 
-    /// Charges Redis with what was admitted of one key, down to a debt; what was not there is counted.
-    pub(super) async fn hand_in_one(&self, part: Part) {
+    /// Charges Redis with what was admitted of one key, down to a debt; what was not there is counted. Whether nothing
+    /// is owed any more.
+    async fn hand_in_one(self: &Arc<Self>, key: LimitKey) -> bool {
+        let Some(due) = self.fallback.due(key, self.ahead.theirs(self.clock.now())) else { return true };
+        let part = due.part.clone();
         let asks =
             Part { cost: 0, manner: Manner { binds: false, takes: false, counts_denied: false }, ..part.clone() };
         let owes = Part { manner: Manner { binds: false, takes: true, counts_denied: true }, ..part };
         let before = self.call_charge(std::slice::from_ref(&asks), 0).await;
-        let charged = self.call_charge(std::slice::from_ref(&owes), 0).await;
-        let theirs = self.ahead.theirs(self.clock.now());
-        if charged.is_err() {
-            return self.fallback.owe_again(owes, theirs);
+        if self.call_charge(std::slice::from_ref(&owes), 0).await.is_err() {
+            return false;
         }
+        self.fallback.handed_in(&due, self.ahead.theirs(self.clock.now()));
         let remaining = before.ok().and_then(|before| before.each.first()?.first()?.headroom.remaining);
         if let Some(missing) = remaining.and_then(|remaining| owes.cost.checked_sub(remaining)) {
             self.counts.overshoot.fetch_add(missing, Ordering::Relaxed);
         }
+        true
     }
 
     /// Hands in what was admitted of the keys of `parts`, before they are charged again.
-    pub(super) async fn settle(&self, parts: &[Part]) {
-        if !self.fallback.owes() {
-            return;
-        }
-        for part in parts {
-            let theirs = self.ahead.theirs(self.clock.now());
-            if let Some(due) = self.fallback.settle(part.key, theirs) {
-                self.hand_in_one(due).await;
+    pub(super) async fn settle(self: &Arc<Self>, parts: &[Part]) {
+        if self.fallback.owes() {
+            for part in parts {
+                self.hand_in_one(part.key).await;
             }
         }
     }

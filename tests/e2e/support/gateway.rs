@@ -52,6 +52,31 @@ impl Gateway {
         if started { Ok(Self { process, address, admin, folder }) } else { Err(()) }
     }
 
+    /// Ends the process with this signal, and starts another one on the same files.
+    pub fn restart(&mut self, signal: &str) {
+        self.end(signal);
+        self.start_again();
+    }
+
+    /// Ends the process with this signal.
+    pub fn end(&mut self, signal: &str) {
+        self.process.signal(signal);
+        self.process.wait();
+    }
+
+    /// Starts another process on the same files.
+    pub fn start_again(&mut self) {
+        self.process = Process::tollgate(&["run", "--config", "tollgate.yaml"], self.folder.path(), &[]);
+        self.wait_until_ready();
+    }
+
+    fn wait_until_ready(&mut self) {
+        wait_for("the gateway to be ready", || {
+            assert_eq!(self.process.ended(), None, "{}", self.process.stderr());
+            is_ready(self.admin).then_some(())
+        });
+    }
+
     /// A configuration that lacks only its addresses, with them.
     pub fn whole(&self, config: &str) -> String {
         on(self.address, self.admin, config)

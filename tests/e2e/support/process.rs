@@ -1,6 +1,8 @@
 //! The program as a process: what it writes is kept, and it never outlives the test.
 
 use std::io::Read;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -65,12 +67,23 @@ impl Process {
         Self::start(Command::new("sh").args(["-c", &limited, PROGRAM]).args(arguments), folder, &[])
     }
 
+    /// Starts tollgate as systemd does that keeps the socket.
+    pub fn tollgate_on(socket: TcpListener, arguments: &[&str], folder: &Path) -> Self {
+        let activate = "exec 3<&0 </dev/null; export LISTEN_PID=$$ LISTEN_FDS=1; exec \"$0\" \"$@\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", activate, PROGRAM]).args(arguments).stdin(Stdio::from(OwnedFd::from(socket)));
+        Self::start_from(&mut command, folder, &[])
+    }
+
     fn start(command: &mut Command, folder: &Path, environment: &[(&str, &str)]) -> Self {
+        Self::start_from(command.stdin(Stdio::null()), folder, environment)
+    }
+
+    fn start_from(command: &mut Command, folder: &Path, environment: &[(&str, &str)]) -> Self {
         let mut child = command
             .current_dir(folder)
             .env_remove("RUST_LOG")
             .envs(environment.iter().copied())
-            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -106,6 +119,15 @@ impl Process {
         status
     }
 
+    /// Whether it has ended; what those wrote that it started may still come.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for its end.
     pub fn wait(&mut self) -> ExitStatus {
         wait_for("the end of the process", || self.ended())
@@ -113,8 +135,7 @@ impl Process {
 
     /// Sends a signal by its name.
     pub fn signal(&self, name: &str) {
-        let kill = format!("kill -{name} {}", self.child.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        signal(self.child.id(), name);
     }
 
     /// The processor time it has used.
@@ -133,6 +154,12 @@ impl Process {
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
         caught.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).unwrap() >> (signal - 1) & 1 == 1)
     }
+}
+
+/// Sends a signal by its name to a process that a test started.
+pub fn signal(process: u32, name: &str) {
+    let kill = format!("kill -{name} {process}");
+    assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
 }
 
 impl Drop for Process {

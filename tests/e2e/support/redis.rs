@@ -24,10 +24,26 @@ impl Redis {
     }
 
     pub fn start_on(port: u16, password: Option<&str>) -> Self {
+        Self::start_on_with(port, password, &[])
+    }
+
+    /// Starts with more options.
+    pub fn start_with(options: &[[&str; 2]]) -> Self {
+        Self::start_on_with(free_port(), None, options.as_flattened())
+    }
+
+    /// The same server, whose password is another now.
+    pub fn with_password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    fn start_on_with(port: u16, password: Option<&str>, options: &[&str]) -> Self {
         let number = port.to_string();
         let mut command = Command::new("redis-server");
         command.args(["--port", &number, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
         command.args(password.iter().flat_map(|password| ["--requirepass", password]));
+        command.args(options);
         let spawned = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let child = spawned.unwrap_or_else(|error| panic!("redis-server: {error}; `make needs` installs it"));
         let redis = Self { child, port, password: password.map(str::to_owned) };

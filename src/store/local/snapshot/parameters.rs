@@ -1,6 +1,6 @@
 //! Parameters as a snapshot has them: the arguments that they can be built from again, by name.
 
-use jiff::tz::TimeZone;
+use jiff::tz::TimeZoneDatabase;
 use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{AlgorithmName, Arguments, Kind, MAX_WAIT, Rule, Value};
@@ -70,7 +70,7 @@ impl Written {
             Self::Decimal(number) => Value::Decimal(*number),
             Self::Flag(flag) => Value::Flag(*flag),
             Self::Choice(word) => Value::Choice(words.iter().find(|known| *known == word)?),
-            Self::TimeZone(name) => Value::TimeZone(TimeZone::get(name).ok()?),
+            Self::TimeZone(name) => Value::TimeZone(TimeZoneDatabase::bundled().get(name).ok()?),
             Self::CustomersTimeZone => Value::CustomersTimeZone,
         })
     }

@@ -1,0 +1,345 @@
+//! `tollgate replay`: access logs through the limits of a configuration.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::cli::simulate::values::duration;
+use crate::cli::source::{self, Source};
+use crate::config::{Problems, nearest};
+use crate::replay::decisions::Decisions;
+use crate::replay::fields::{Mapping, Wanted};
+use crate::replay::play::{PlayError, Player, Side};
+use crate::replay::reading::{Options, Reading};
+use crate::replay::report::Played;
+use crate::replay::rules::Rules;
+use crate::replay::source::{Progress, SourceError};
+use crate::replay::way::Way;
+use crate::replay::{html, render};
+use crate::ruleset::key::KeyHasher;
+use crate::ruleset::limit::PlanId;
+use crate::simulation::plot::PlotError;
+use crate::units::Nanos;
+
+/// What `tollgate replay` takes.
+#[derive(Args, Clone, Debug)]
+#[command(after_long_help = MANUAL)]
+pub struct ReplayArgs {
+    /// The configuration whose limits are tried
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Another configuration (the one in force, say), to compare with request by request
+    #[arg(long, value_name = "OTHER")]
+    pub against: Option<PathBuf>,
+    /// Access logs in common or combined log format or as JSON lines, gzip or not; `-` is standard input
+    #[arg(value_name = "ACCESS_LOG", required = true)]
+    pub logs: Vec<PathBuf>,
+    /// The plan of callers whose plan neither the directory nor the log tells
+    #[arg(long, value_name = "NAME")]
+    pub plan: Option<String>,
+    /// The host of requests whose lines tell none
+    #[arg(long, value_name = "HOST", default_value = "")]
+    pub host: String,
+    /// Where JSON lines tell something that is not found by itself, as in customer=request.user.id or
+    /// header.x-api-key=req.key; may be given several times
+    #[arg(long = "field", value_name = "NAME=PATH")]
+    pub fields: Vec<Mapping>,
+    /// What the times of lines are that also tell how long a request took
+    #[arg(long, value_enum, default_value_t = Times::End)]
+    pub times: Times,
+    /// How long a line is held back at most until those of requests that began before it have come
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
+    pub reorder: Nanos,
+    /// How long requests take whose lines do not tell, for limits on requests in flight
+    #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = duration)]
+    pub hold: Nanos,
+    /// What is printed
+    #[arg(long, value_enum, default_value_t = Format::Table)]
+    pub format: Format,
+    /// How many of those that are denied most often are named for each limit
+    #[arg(long, value_name = "NUMBER", default_value_t = 10)]
+    pub top: usize,
+    /// Where to write what becomes of every line, as CSV
+    #[arg(long, value_name = "FILE")]
+    pub decisions: Option<PathBuf>,
+    /// Where to write the report as a page with pictures
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// End with exit status 3 if more than this share of the requests is denied; with --against, if more than this
+    /// share is denied by FILE and not by OTHER
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub fail_if_denied: Option<Percent>,
+}
+
+const MANUAL: &str = "\
+What is replayed:
+  Every line is a request that goes through the gateway's own code on the time of the log: it takes
+  a route, its caller is a customer or not, its keys are charged, limits admit it, make it wait or
+  deny it. Upstreams are not asked. Where a line tells how long the request took and what came of
+  it, limits on what runs and costs that show in the response go by that.
+
+What a line tells:
+  common, combined   address, user, time, method, path, status and bytes; combined also referer and
+                     user agent
+  JSON               what tollgate, nginx, Caddy and Traefik call time, client, method, path, host,
+                     status, bytes, request_bytes, duration, wait, customer, plan and upstream; header
+                     fields that the rules ask for under request.headers, headers or http_NAME.
+                     --field NAME=PATH says where else: one of these names, `request` (a request
+                     line), header.NAME or response_header.NAME, and the way through nested objects
+  The user of a line is a customer by name. The directory says its plan, or else the line, or else
+  --plan. Where a line names nobody, a credential in it is looked up as the gateway does.
+
+Order:
+  Several logs are merged by time. A line that tells how long its request took was written at its
+  end (see --times); such lines are put in the order in which requests began. A request that is
+  still out of order comes at the time of the one before it, and is counted.
+
+Exit status:
+  0  done      1  it failed: standard error says why      2  the command line is wrong
+  3  more was denied than --fail-if-denied allows
+
+Examples:
+  tollgate replay --config new.yaml access.log
+  tollgate replay --config new.yaml --against tollgate.yaml --html diff.html access.log*
+  tollgate replay --config new.yaml --fail-if-denied 1% --format json - < access.log";
+
+/// What the times of lines are.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Times {
+    /// When the request ended and the line was written
+    End,
+    /// When the request began
+    Start,
+}
+
+/// What is printed.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// For people
+    Table,
+    /// For programs, all there is to say
+    Json,
+    /// A row for each limit and plan, and for each route
+    Csv,
+}
+
+/// A share, 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Percent(f64);
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// A configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] Problems),
+    /// A log cannot be read.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The logs are not played to their end.
+    #[error(transparent)]
+    Play(#[from] PlayError),
+    /// There is no such plan.
+    #[error("--plan: {} has no plan `{name}`{hint}", config.display())]
+    Plan {
+        /// The configuration.
+        config: PathBuf,
+        /// The name.
+        name: String,
+        /// One that it may have meant.
+        hint: String,
+    },
+    /// A log would be overwritten.
+    #[error("{flag}: {} is one of the logs and would be overwritten", path.display())]
+    Overwrites {
+        /// The flag.
+        flag: &'static str,
+        /// The file.
+        path: PathBuf,
+    },
+    /// There is no line.
+    #[error("no line in {0}")]
+    Empty(String),
+    /// No line can be used.
+    #[error("none of {lines} lines can be used; the first: {first}")]
+    NothingReadable {
+        /// How many there are.
+        lines: u64,
+        /// What is wrong with the first.
+        first: String,
+    },
+    /// A file cannot be written.
+    #[error("cannot write {}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Standard output is closed.
+    #[error("cannot write the report: {0}")]
+    Output(io::Error),
+    /// The report cannot be written as JSON.
+    #[error("cannot write the report: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A picture cannot be drawn.
+    #[error(transparent)]
+    Plot(#[from] PlotError),
+}
+
+/// The exit status where too much was denied.
+const TOO_MUCH_DENIED: u8 = 3;
+
+/// How often progress is shown, in lines.
+const SHOW_EVERY: u64 = 1 << 14;
+
+/// Runs the command: a log named `-` comes from `input`, the report goes to `output`.
+pub fn execute(
+    args: &ReplayArgs,
+    input: impl Read + 'static,
+    output: impl Write,
+    errors: impl Write,
+) -> Result<ExitCode, ReplayError> {
+    refuse_to_overwrite(args)?;
+    let rules = open_rules(args, &args.config)?;
+    let against =
+        args.against.as_deref().map(|path| Ok::<_, ReplayError>((path, open_rules(args, path)?))).transpose()?;
+    let rulesets = std::iter::once(&rules).chain(against.as_ref().map(|(_, rules)| rules));
+    let wanted = Wanted::of(rulesets.map(|rules| &rules.ruleset));
+    let (logs, progress) = crate::replay::source::open(&args.logs, input)?;
+    let mut reading = Reading::new(
+        logs,
+        Options {
+            mappings: args.fields.clone(),
+            wanted: wanted.clone(),
+            times_are_starts: args.times == Times::Start,
+            reorder: args.reorder,
+        },
+    );
+    let page = args.html.as_deref().map(|path| Ok::<_, ReplayError>((path, create(path)?))).transpose()?;
+    let decisions = args.decisions.as_deref().map(|path| {
+        let failed = |source| ReplayError::Write { path: path.to_owned(), source };
+        Decisions::new(create(path)?, reading.names(), against.is_some()).map_err(failed)
+    });
+    let side = |path: &Path, rules| {
+        let way = Way::new(rules, &wanted, args.hold, KeyHasher::new(&rand::random()));
+        Side::new(path.display().to_string(), way, page.is_some())
+    };
+    let against = against.map(|(path, rules)| side(path, rules));
+    let mut player = Player::new(side(&args.config, rules), against, decisions.transpose()?, &wanted);
+
+    play(&mut reading, &mut player, &progress)?;
+    let played = Played::new(&player, reading.names(), reading.disorder(), &wanted, args.top);
+    if let (Some(decisions), Some(path)) = (player.decisions.take(), &args.decisions) {
+        decisions.finish().map_err(|source| ReplayError::Write { path: path.clone(), source })?;
+    }
+    refuse_nothing(&played)?;
+    if let Some((path, mut file)) = page {
+        let page = html::page(&played, &player)?;
+        let written = file.write_all(page.as_bytes()).and_then(|()| file.flush());
+        written.map_err(|source| ReplayError::Write { path: path.to_owned(), source })?;
+    }
+    print(&played, args.format, output, errors)?;
+    Ok(match args.fail_if_denied {
+        Some(Percent(most)) if played.denied_share() > most => ExitCode::from(TOO_MUCH_DENIED),
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+fn play<W: Write>(reading: &mut Reading, player: &mut Player<W>, progress: &Progress) -> Result<(), PlayError> {
+    // draws only where standard error is a terminal
+    let bar = match progress.total() {
+        Some(total) => ProgressBar::new(total),
+        None => ProgressBar::new_spinner(),
+    };
+    let style =
+        ProgressStyle::with_template("{bar:30} {percent} % of {total_bytes}, {bytes_per_sec}, {eta} left {msg}");
+    if let (Ok(style), Some(_)) = (style, progress.total()) {
+        bar.set_style(style);
+    }
+    let played = reading.run(|line| {
+        player.play(line)?;
+        let lines = player.lines.all;
+        if lines.is_multiple_of(SHOW_EVERY) {
+            bar.set_position(progress.read());
+            bar.set_message(format!("({lines} lines)"));
+        }
+        Ok(())
+    });
+    bar.finish_and_clear();
+    played
+}
+
+fn open_rules(args: &ReplayArgs, path: &Path) -> Result<Rules, ReplayError> {
+    let Source { loaded, directory, tokens, .. } = source::open(path)?;
+    let plan = |name: &String| {
+        let position = loaded.ruleset.plans.iter().position(|plan| plan == name);
+        position.map(PlanId).ok_or_else(|| ReplayError::Plan {
+            config: path.to_owned(),
+            name: name.clone(),
+            hint: nearest(name, loaded.ruleset.plans.iter().map(String::as_str))
+                .map(|near| format!("; did you mean `{near}`?"))
+                .unwrap_or_default(),
+        })
+    };
+    let default_plan = args.plan.as_ref().map(plan).transpose()?;
+    Ok(Rules { ruleset: loaded.ruleset, directory, tokens, default_plan, default_host: args.host.clone() })
+}
+
+fn refuse_to_overwrite(args: &ReplayArgs) -> Result<(), ReplayError> {
+    let logs: Vec<PathBuf> = args.logs.iter().filter_map(|log| fs::canonicalize(log).ok()).collect();
+    for (flag, path) in [("--decisions", &args.decisions), ("--html", &args.html)] {
+        if let Some(path) = path
+            && fs::canonicalize(path).is_ok_and(|path| logs.contains(&path))
+        {
+            return Err(ReplayError::Overwrites { flag, path: path.clone() });
+        }
+    }
+    Ok(())
+}
+
+fn create(path: &Path) -> Result<BufWriter<File>, ReplayError> {
+    let file = File::create(path).map_err(|source| ReplayError::Write { path: path.to_owned(), source })?;
+    Ok(BufWriter::new(file))
+}
+
+fn refuse_nothing(played: &Played) -> Result<(), ReplayError> {
+    match played.unreadable_first.first() {
+        None if played.lines == 0 => Err(ReplayError::Empty(played.logs.join(", "))),
+        Some(first) if played.unreadable == played.lines => {
+            Err(ReplayError::NothingReadable { lines: played.lines, first: first.clone() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// An output that nobody reads to its end is no error.
+fn print(played: &Played, format: Format, mut output: impl Write, mut errors: impl Write) -> Result<(), ReplayError> {
+    let printed = match format {
+        Format::Table => output.write_all(render::table(played).as_bytes()),
+        Format::Json => writeln!(output, "{}", render::json(played)?),
+        Format::Csv => {
+            // the rows have no place for it
+            if let Some(first) = played.unreadable_first.first() {
+                let warning =
+                    format!("{} of {} lines cannot be used; the first: {first}", played.unreadable, played.lines);
+                drop(writeln!(errors, "{warning}"));
+            }
+            render::csv(played, &mut output)
+        }
+    };
+    match printed.and_then(|()| output.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        printed => printed.map_err(ReplayError::Output),
+    }
+}
+
+fn percent(text: &str) -> Result<Percent, String> {
+    let number = text.strip_suffix('%').and_then(|number| number.trim_end().parse::<f64>().ok());
+    let share = number.filter(|number| (0.0..=100.0).contains(number)).map(|number| Percent(number / 100.0));
+    share.ok_or_else(|| "expected a share from 0% to 100%, like 0.5%".to_owned())
+}

@@ -1,0 +1,84 @@
+//! Sentinel: who of several servers takes writes now. Asked for each connection, so that a failover is followed.
+
+use redis::{Cmd, ErrorKind, RedisConnectionInfo, RedisError, RedisResult, Value};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::wire::{Wire, failed};
+use super::{Address, CONNECT_TIME, Credentials, login, word};
+
+/// How one of several ways to the primary went on.
+enum Step {
+    /// A sentinel named it.
+    Named(RedisResult<Address>),
+    /// It is open.
+    Open(RedisResult<Wire>),
+}
+
+/// A connection to the primary of `master`. All `sentinels` are asked at once; the first whose word leads to a server that
+/// takes writes is believed.
+pub(super) async fn primary(
+    master: &str,
+    sentinels: &[Address],
+    username: Option<&str>,
+    credentials: &Credentials,
+    data: &RedisConnectionInfo,
+) -> RedisResult<Wire> {
+    let mut steps = JoinSet::new();
+    let mut question = redis::cmd("SENTINEL");
+    question.arg("get-master-addr-by-name").arg(master);
+    for sentinel in sentinels {
+        let login = login(username, credentials.sentinel_password.as_deref());
+        let (sentinel, tls, question) = (sentinel.clone(), credentials.tls.clone(), question.clone());
+        steps.spawn(async move {
+            let asked = async { Wire::open(&sentinel, tls, &login).await?.ask(&question).await };
+            Step::Named(within(asked).await.and_then(|answer| address(answer, &sentinel)))
+        });
+    }
+    let mut tried: Vec<Address> = Vec::new();
+    let mut last = failed("no sentinel answers".to_owned());
+    while let Some(step) = steps.join_next().await {
+        match step {
+            Ok(Step::Named(Ok(address))) if !tried.contains(&address) => {
+                tried.push(address.clone());
+                let (tls, login) = (credentials.tls.clone(), data.clone());
+                steps.spawn(async move {
+                    let wire = Wire::open(&address, tls, &login).await;
+                    Step::Open(match wire {
+                        Ok(wire) => within(takes_writes(&wire)).await.map(|()| wire),
+                        Err(error) => Err(error),
+                    })
+                });
+            }
+            Ok(Step::Named(Ok(_))) => {}
+            Ok(Step::Open(Ok(wire))) => return Ok(wire),
+            Ok(Step::Named(Err(error)) | Step::Open(Err(error))) => last = error,
+            Err(error) => last = failed(error.to_string()),
+        }
+    }
+    Err(last)
+}
+
+async fn takes_writes(wire: &Wire) -> RedisResult<()> {
+    let mut question = Cmd::new();
+    match wire.ask(question.arg("ROLE")).await? {
+        Value::Array(role) if role.first().and_then(word) == Some("master") => Ok(()),
+        _ => Err(failed("the server that the sentinels name is not the primary".to_owned())),
+    }
+}
+
+async fn within<T>(work: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+    let late = |_| Err(failed("it takes too long to answer".to_owned()));
+    timeout(CONNECT_TIME.to_duration(), work).await.unwrap_or_else(late)
+}
+
+/// The address in the answer of `sentinel`.
+fn address(answer: Value, sentinel: &Address) -> RedisResult<Address> {
+    let nobody = |what: &'static str| Err(RedisError::from((ErrorKind::Client, what, sentinel.to_string())));
+    let Value::Array(parts) = answer else { return nobody("a sentinel knows no master of this name") };
+    let [host, port] = parts.as_slice() else { return nobody("a sentinel answers with no address") };
+    match (word(host), word(port).and_then(|port| port.parse().ok())) {
+        (Some(host), Some(port)) if !host.is_empty() => Ok(Address { host: host.to_owned(), port }),
+        _ => nobody("a sentinel answers with no address"),
+    }
+}

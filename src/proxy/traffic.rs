@@ -1,0 +1,133 @@
+//! What goes on at the doors: which requests are here, which are about to come, and whether connections stay open for
+//! more of them.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::Context as TaskContext;
+
+use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
+
+/// What every connection and request of a gateway is counted in.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    counts: [Count; 3],
+    leaving: AtomicBool,
+    /// How often connections were told to close.
+    departures: AtomicUsize,
+    departure: Notify,
+}
+
+/// On a cache line of its own: all cores write it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Count(AtomicUsize);
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// A connection on which nothing has come yet.
+    Fresh,
+    /// A request whose head is coming in, or that is not decided on yet.
+    Undecided,
+    /// A request that is being handled.
+    Request,
+}
+
+impl Traffic {
+    /// Counts one more. What goes from one stage to the next is counted there before it is not counted here any more.
+    pub(super) fn enter(&self, stage: Stage) {
+        self.count(stage).fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Counts one less.
+    pub(super) fn leave_stage(&self, stage: Stage) {
+        self.count(stage).fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// A connection was accepted: it counts as fresh until the value is dropped, by when it has to count for itself.
+    pub fn arrive(self: &Arc<Self>) -> Arriving {
+        self.enter(Stage::Fresh);
+        Arriving(Arc::clone(self))
+    }
+
+    /// Whether no request is here or coming in.
+    pub fn is_idle(&self) -> bool {
+        // In the order in which a request passes through them.
+        [Stage::Undecided, Stage::Request].into_iter().all(|stage| self.is_empty(stage))
+    }
+
+    /// Whether something is soon to be decided: about the first request of a new connection, or one of which a part is
+    /// here.
+    pub fn awaits_requests(&self) -> bool {
+        [Stage::Fresh, Stage::Undecided].into_iter().any(|stage| !self.is_empty(stage))
+    }
+
+    /// From here on a connection is closed once its request is answered, and at once if it waits for a further one.
+    pub fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
+        self.departures.fetch_add(1, Ordering::AcqRel);
+        self.departure.notify_waiters();
+    }
+
+    /// From here on connections stay open again.
+    pub fn stay(&self) {
+        self.leaving.store(false, Ordering::Release);
+    }
+
+    /// Whether connections are to be closed.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    /// Lets the running task look again once connections are to be closed.
+    pub(super) const fn watch(&self) -> Watch<'_> {
+        Watch { traffic: self, entered: None }
+    }
+
+    fn is_empty(&self, stage: Stage) -> bool {
+        self.count(stage).load(Ordering::Acquire) == 0
+    }
+
+    const fn count(&self, stage: Stage) -> &AtomicUsize {
+        let [fresh, undecided, request] = &self.counts;
+        let Count(count) = match stage {
+            Stage::Fresh => fresh,
+            Stage::Undecided => undecided,
+            Stage::Request => request,
+        };
+        count
+    }
+}
+
+/// See [`Traffic::arrive`].
+#[derive(Debug)]
+pub struct Arriving(Arc<Traffic>);
+
+impl Drop for Arriving {
+    fn drop(&mut self) {
+        self.0.leave_stage(Stage::Fresh);
+    }
+}
+
+/// See [`Traffic::watch`].
+pub(super) struct Watch<'a> {
+    traffic: &'a Traffic,
+    /// Of which departure the task will hear.
+    entered: Option<(usize, Pin<Box<Notified<'a>>>)>,
+}
+
+impl Watch<'_> {
+    /// To be called before [`Traffic::is_leaving`] is asked. Enters the task once for each departure: a connection lives
+    /// in one task, and entering takes a lock that all have in common.
+    pub(super) fn set(&mut self, task: &mut TaskContext<'_>) {
+        let next = self.traffic.departures.load(Ordering::Acquire);
+        if self.entered.as_ref().is_none_or(|(entered, _)| *entered != next) {
+            let mut departure = Box::pin(self.traffic.departure.notified());
+            // Only to enter the task: whether connections are to be closed is asked next.
+            let _entered = departure.as_mut().poll(task);
+            self.entered = Some((next, departure));
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Common and combined log format: `host ident user [time] "request" status bytes "referer" "user agent"`.
+
+use std::borrow::Cow;
+
+use memchr::{memchr, memchr2};
+
+use super::fields::Wanted;
+use super::record::{Record, Unreadable};
+use super::stamp;
+use crate::units::Nanos;
+
+/// Reads lines; remembers the last time, as many lines have the same.
+#[derive(Debug, Default)]
+pub(super) struct CommonReader {
+    text: Vec<u8>,
+    time: Nanos,
+}
+
+impl CommonReader {
+    /// What a line tells. A request that is none (`-`, or what a scanner sent) has no target.
+    pub(super) fn read<'l>(&mut self, line: &'l [u8], wanted: &Wanted) -> Result<Record<'l>, Unreadable> {
+        let (caller, rest) = split(line, b'[').ok_or(Unreadable::Format)?;
+        let (time, rest) = split(rest, b']').ok_or(Unreadable::Format)?;
+        let (client, rest_of_caller) = split(caller, b' ').ok_or(Unreadable::Format)?;
+        let (_ident, user) = split(rest_of_caller, b' ').ok_or(Unreadable::Format)?;
+        let rest = rest.strip_prefix(b" \"").ok_or(Unreadable::Format)?;
+        let (request, rest) = quoted(rest).ok_or(Unreadable::Format)?;
+        let mut record = Record {
+            logged: self.time(time).ok_or(Unreadable::Time)?,
+            client: Some(text(client)),
+            customer: told(user.trim_ascii()).map(unescaped_text),
+            ..Record::default()
+        };
+        if let Some((method, target)) = request_line(request) {
+            record.method = Some(text(method));
+            record.target = Some(unescaped(target));
+        }
+        let mut words = rest.trim_ascii_start().splitn(3, |byte| *byte == b' ');
+        record.status = words.next().and_then(number).and_then(|status| u16::try_from(status).ok());
+        record.response_bytes = words.next().and_then(number);
+        if let (Some(rest), true) = (words.next(), wanted.tells_browser()) {
+            let rest = rest.strip_prefix(b"\"").and_then(quoted);
+            let agent = rest.and_then(|(_, rest)| quoted(rest.strip_prefix(b" \"")?));
+            let values = [(wanted.referer, rest), (wanted.user_agent, agent)];
+            let told = values.into_iter().filter_map(|(place, value)| Some((place?, told(value?.0)?)));
+            record.headers.extend(told.map(|(place, value)| (place, unescaped_text(value))));
+        }
+        Ok(record)
+    }
+
+    fn time(&mut self, text: &[u8]) -> Option<Nanos> {
+        if self.text != text {
+            self.time = stamp::common(text)?;
+            self.text.clear();
+            self.text.extend_from_slice(text);
+        }
+        Some(self.time)
+    }
+}
+
+/// `GET /path HTTP/1.1`.
+pub(super) fn request_line(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (method, rest) = split(text, b' ')?;
+    let at = rest.iter().rposition(|byte| *byte == b' ')?;
+    let (target, version) = rest.split_at_checked(at)?;
+    (version.starts_with(b" HTTP/") && !method.is_empty() && !target.is_empty()).then_some((method, target))
+}
+
+/// What is before and behind the first `sign`.
+fn split(text: &[u8], sign: u8) -> Option<(&[u8], &[u8])> {
+    let (before, rest) = text.split_at_checked(memchr(sign, text)?)?;
+    Some((before, rest.get(1..)?))
+}
+
+/// What is within quotes that are open already, and what comes after them. A backslash hides the byte behind it.
+fn quoted(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut from = 0;
+    loop {
+        let at = from + memchr2(b'"', b'\\', text.get(from..)?)?;
+        match text.get(at)? {
+            b'"' => return Some((text.get(..at)?, text.get(at + 1..)?)),
+            _ => from = at + 2,
+        }
+    }
+}
+
+/// A dash stands for nothing.
+fn told(text: &[u8]) -> Option<&[u8]> {
+    (!matches!(text, b"-" | b"")).then_some(text)
+}
+
+fn number(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}
+
+fn text(bytes: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
+}
+
+fn unescaped_text(bytes: &[u8]) -> Cow<'_, str> {
+    match unescaped(bytes) {
+        Cow::Borrowed(bytes) => text(bytes),
+        Cow::Owned(bytes) => Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()),
+    }
+}
+
+/// What was escaped by the server that wrote the log: `\xHH`, or a backslash before the byte itself.
+fn unescaped(bytes: &[u8]) -> Cow<'_, [u8]> {
+    if memchr(b'\\', bytes).is_none() {
+        return Cow::Borrowed(bytes);
+    }
+    let mut plain = Vec::with_capacity(bytes.len());
+    let mut rest = bytes;
+    while let [first, behind @ ..] = rest {
+        rest = match (first, behind) {
+            (b'\\', [b'x', high, low, rest @ ..]) if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
+                let digit = |byte: &u8| char::from(*byte).to_digit(16).unwrap_or_default();
+                plain.extend(u8::try_from(digit(high) * 16 + digit(low)));
+                rest
+            }
+            (b'\\', [hidden, rest @ ..]) => {
+                plain.push(*hidden);
+                rest
+            }
+            (byte, rest) => {
+                plain.push(*byte);
+                rest
+            }
+        };
+    }
+    Cow::Owned(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Record<'_>, Unreadable> {
+        let wanted = Wanted { referer: Some(0), user_agent: Some(1), ..Wanted::default() };
+        CommonReader::default().read(line.as_bytes(), &wanted)
+    }
+
+    const COMBINED: &str =
+        r#"192.0.2.7 - ann [10/Oct/2000:13:55:36 -0700] "GET /a?b=c HTTP/1.1" 200 2326 "http://x/" "Agent \"7\"""#;
+
+    #[test]
+    fn a_combined_line_tells_all_that_it_holds() {
+        let record = read(COMBINED).unwrap();
+        assert_eq!(record.logged, Nanos::from_secs(971_211_336));
+        assert_eq!((record.client.as_deref(), record.customer.as_deref()), (Some("192.0.2.7"), Some("ann")));
+        assert_eq!((record.method.as_deref(), record.target.as_deref()), (Some("GET"), Some(&b"/a?b=c"[..])));
+        assert_eq!((record.status, record.response_bytes), (Some(200), Some(2326)));
+        assert_eq!(record.headers, [(0, "http://x/".into()), (1, "Agent \"7\"".into())]);
+        let (common, _) = COMBINED.split_once(" \"http").unwrap();
+        assert_eq!(read(common).unwrap(), Record { headers: Vec::new(), ..record });
+    }
+
+    #[test]
+    fn what_a_line_does_not_tell_is_left_open() {
+        let record = read(r#"::1 - - [10/Oct/2000:13:55:36 -0700] "-" 408 - "-" "-""#).unwrap();
+        assert_eq!((record.customer, record.method, record.target), (None, None, None));
+        assert_eq!((record.status, record.response_bytes), (Some(408), None));
+        assert!(record.headers.is_empty());
+        for garbage in [r"\x16\x03\x01", "GET", "GET /x", " / HTTP/1.1", "\\\""] {
+            let line = COMBINED.replace("GET /a?b=c HTTP/1.1", garbage);
+            assert_eq!(read(&line).unwrap().target, None, "{garbage}");
+        }
+    }
+
+    #[test]
+    fn escapes_are_undone() {
+        let line = COMBINED.replace("/a?b=c", r#"/\x22a\"\\"#).replace("ann", "a\\x20b");
+        let record = read(&line).unwrap();
+        assert_eq!(record.target.as_deref(), Some(&b"/\"a\"\\"[..]));
+        assert_eq!(record.customer.as_deref(), Some("a b"));
+    }
+
+    #[test]
+    fn what_is_no_such_line_is_told() {
+        assert_eq!(read("error: no space left"), Err(Unreadable::Format));
+        assert_eq!(read(&COMBINED.replace("Oct", "Okt")), Err(Unreadable::Time));
+        for cut in 0..60 {
+            assert!(read(COMBINED.get(..cut).unwrap()).is_err());
+        }
+        assert_eq!(read(COMBINED.get(..40).unwrap()), Err(Unreadable::Format));
+    }
+}

@@ -1,0 +1,85 @@
+//! What became of every line, as CSV.
+
+use std::io::{self, Write};
+
+use super::play::Brief;
+use super::reading::Spot;
+use super::when;
+use crate::ruleset::Ruleset;
+use crate::units::Nanos;
+
+/// Writes a header line, then a row for each line of the logs in the order in which their requests came. Times are RFC
+/// 3339 in UTC; what does not apply is empty.
+pub struct Decisions<W: Write> {
+    to: csv::Writer<W>,
+    names: Vec<String>,
+    compares: bool,
+}
+
+const COLUMNS: [&str; 11] =
+    ["log", "line", "time", "route", "plan", "caller", "decision", "cause", "limit", "wait_ns", "retry_after_ns"];
+
+/// What is added where two sets of rules are compared.
+const AGAINST: [&str; 3] = ["against_decision", "against_cause", "against_limit"];
+
+/// What is said of a line that cannot be used.
+const UNREADABLE: &str = "unreadable";
+
+impl<W: Write> Decisions<W> {
+    /// Writes the header line; `names` are those of the logs, and `compares` tells whether there are two sets of rules.
+    pub fn new(to: W, names: Vec<String>, compares: bool) -> io::Result<Self> {
+        let mut to = csv::Writer::from_writer(to);
+        to.write_record(COLUMNS.iter().chain(AGAINST.iter().filter(|_| compares)))?;
+        Ok(Self { to, names, compares })
+    }
+
+    /// A line that cannot be used.
+    pub fn unreadable(&mut self, spot: Spot) -> io::Result<()> {
+        let line = spot.line.to_string();
+        let name = self.names.get(spot.log).map_or("", String::as_str);
+        let rest = if self.compares { 4 + AGAINST.len() } else { 4 };
+        let row = [name, &line, "", "", "", "", UNREADABLE].into_iter().chain(std::iter::repeat_n("", rest));
+        Ok(self.to.write_record(row)?)
+    }
+
+    /// A request that came `at`.
+    pub fn write(
+        &mut self,
+        spot: Spot,
+        at: Nanos,
+        ruleset: &Ruleset,
+        brief: &Brief,
+        against: Option<(&Ruleset, &Brief)>,
+    ) -> io::Result<()> {
+        let line = spot.line.to_string();
+        let time = when::utc(at);
+        let wait = if brief.denied || brief.cause.is_some() { String::new() } else { brief.wait.get().to_string() };
+        let retry_after = brief.retry_after.map(|time| time.get().to_string()).unwrap_or_default();
+        let route = brief.route.map_or("", |route| &ruleset.matcher.route(route).name);
+        let plan = brief.plan.and_then(|plan| ruleset.plans.get(plan)).map_or("", String::as_str);
+        let row = [
+            self.names.get(spot.log).map_or("", String::as_str),
+            &line,
+            &time,
+            route,
+            plan,
+            brief.caller.as_deref().unwrap_or_default(),
+            brief.word,
+            brief.cause.unwrap_or_default(),
+            limit(ruleset, brief),
+            &wait,
+            &retry_after,
+        ];
+        let against = against.map(|(rules, brief)| [brief.word, brief.cause.unwrap_or_default(), limit(rules, brief)]);
+        Ok(self.to.write_record(row.into_iter().chain(against.into_iter().flatten()))?)
+    }
+
+    /// Writes what is not written yet.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+fn limit<'r>(ruleset: &'r Ruleset, brief: &Brief) -> &'r str {
+    brief.limit.map_or("", |limit| &ruleset.limits[limit.0].name)
+}

@@ -1,0 +1,312 @@
+//! Which field of a JSON line tells what.
+
+use std::str::FromStr;
+
+use http::{HeaderName, header};
+
+use crate::ruleset::cost::CostRule;
+use crate::ruleset::key::KeyPart;
+use crate::ruleset::{CredentialSource, Ruleset};
+
+/// The header fields that rules ask about: only these are taken from a log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Of requests.
+    pub headers: Vec<HeaderName>,
+    /// Of responses.
+    pub response_headers: Vec<HeaderName>,
+    /// The position of `referer` among those of requests.
+    pub referer: Option<usize>,
+    /// The position of `user-agent`.
+    pub user_agent: Option<usize>,
+    /// Those of requests that limits and routes ask about, and not only to find out who is calling.
+    pub by_rules: Vec<HeaderName>,
+}
+
+/// Something that a line can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slot {
+    Time,
+    Took,
+    Waited,
+    Client,
+    Method,
+    Target,
+    RequestLine,
+    Host,
+    Status,
+    RequestBytes,
+    ResponseBytes,
+    Customer,
+    Plan,
+    Node,
+    Answered,
+    Decision,
+    Header(usize),
+    ResponseHeader(usize),
+}
+
+/// How many there are without a header's name.
+pub(super) const SLOTS: usize = 16;
+
+impl Slot {
+    /// Its position among those without a header's name.
+    pub(super) const fn number(self) -> Option<usize> {
+        Some(match self {
+            Self::Time => 0,
+            Self::Took => 1,
+            Self::Waited => 2,
+            Self::Client => 3,
+            Self::Method => 4,
+            Self::Target => 5,
+            Self::RequestLine => 6,
+            Self::Host => 7,
+            Self::Status => 8,
+            Self::RequestBytes => 9,
+            Self::ResponseBytes => 10,
+            Self::Customer => 11,
+            Self::Plan => 12,
+            Self::Node => 13,
+            Self::Answered => 14,
+            Self::Decision => 15,
+            Self::Header(_) | Self::ResponseHeader(_) => return None,
+        })
+    }
+}
+
+/// Where it is looked for: first as tollgate itself writes it, then as nginx, Caddy and Traefik do, or are often told to.
+const USUAL: [(Slot, &[&str]); SLOTS] = [
+    (
+        Slot::Time,
+        &["timestamp", "time", "ts", "@timestamp", "time_iso8601", "msec", "StartUTC", "datetime", "time_local"],
+    ),
+    (Slot::Took, &["duration_seconds", "request_time", "duration"]),
+    (Slot::Waited, &["wait_seconds"]),
+    (
+        Slot::Client,
+        &["client", "client_ip", "request.client_ip", "request.remote_ip", "remote_addr", "remote_ip", "ClientHost"],
+    ),
+    (Slot::Method, &["method", "request.method", "request_method", "RequestMethod"]),
+    (Slot::Target, &["path", "request.uri", "request_uri", "uri", "RequestPath"]),
+    (Slot::RequestLine, &["request"]),
+    (Slot::Host, &["host", "request.host", "http_host", "RequestHost", "server_name"]),
+    (Slot::Status, &["status", "DownstreamStatus", "status_code"]),
+    (Slot::RequestBytes, &["request_bytes", "bytes_read", "content_length", "RequestContentSize"]),
+    (Slot::ResponseBytes, &["bytes", "body_bytes_sent", "size", "bytes_sent", "DownstreamContentSize"]),
+    (Slot::Customer, &["customer", "user", "user_id", "remote_user", "ClientUsername"]),
+    (Slot::Plan, &["plan"]),
+    (Slot::Node, &["upstream", "upstream_addr", "ServiceAddr"]),
+    (Slot::Answered, &["answered"]),
+    (Slot::Decision, &["decision"]),
+];
+
+/// `NAME=PATH`: where a log tells something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    what: What,
+    path: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum What {
+    Slot(Slot),
+    Header(HeaderName),
+    ResponseHeader(HeaderName),
+}
+
+/// The names that can be mapped.
+pub const NAMES: &str = "time, client, method, path, request, host, status, bytes, request_bytes, duration, wait, \
+                         customer, plan, upstream, header.NAME or response_header.NAME";
+
+impl FromStr for Mapping {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, path) = text.split_once('=').ok_or("expected NAME=PATH, like customer=request.user.id")?;
+        let header =
+            |name: &str| HeaderName::from_str(name).map_err(|_| format!("`{name}` is not the name of a header field"));
+        let what = match name {
+            "time" => What::Slot(Slot::Time),
+            "client" => What::Slot(Slot::Client),
+            "method" => What::Slot(Slot::Method),
+            "path" => What::Slot(Slot::Target),
+            "request" => What::Slot(Slot::RequestLine),
+            "host" => What::Slot(Slot::Host),
+            "status" => What::Slot(Slot::Status),
+            "bytes" => What::Slot(Slot::ResponseBytes),
+            "request_bytes" => What::Slot(Slot::RequestBytes),
+            "duration" => What::Slot(Slot::Took),
+            "wait" => What::Slot(Slot::Waited),
+            "customer" => What::Slot(Slot::Customer),
+            "plan" => What::Slot(Slot::Plan),
+            "upstream" => What::Slot(Slot::Node),
+            name => match (name.strip_prefix("header."), name.strip_prefix("response_header.")) {
+                (Some(name), _) => What::Header(header(name)?),
+                (_, Some(name)) => What::ResponseHeader(header(name)?),
+                (None, None) => return Err(format!("found `{name}`, expected {NAMES}")),
+            },
+        };
+        if path.is_empty() || path.split('.').any(str::is_empty) {
+            return Err("expected the names on the way to the field, with dots between them".to_owned());
+        }
+        Ok(Self { what, path: path.to_owned() })
+    }
+}
+
+/// A place in a JSON object: what it tells, and the places below it.
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    /// Each with its rank: where several places tell the same, the lowest rank counts.
+    pub(super) slots: Vec<(u8, Slot)>,
+    /// By the length of their names.
+    below: Vec<Vec<(String, Self)>>,
+}
+
+impl Place {
+    /// The places of all that is looked for.
+    pub(super) fn root(mappings: &[Mapping], wanted: &Wanted) -> Self {
+        let mut root = Self::default();
+        for (slot, paths) in USUAL {
+            for (rank, path) in (1..).zip(paths) {
+                root.add(path, rank, slot);
+            }
+        }
+        for (position, name) in wanted.headers.iter().enumerate() {
+            let underscored = format!("http_{}", name.as_str().replace('-', "_"));
+            root.add(&underscored, 1, Slot::Header(position));
+            for above in ["request.headers", "headers"] {
+                root.add(&format!("{above}.{name}"), 1, Slot::Header(position));
+            }
+        }
+        for (position, name) in wanted.response_headers.iter().enumerate() {
+            root.add(&format!("resp_headers.{name}"), 1, Slot::ResponseHeader(position));
+        }
+        for mapping in mappings {
+            let position = |names: &[HeaderName], name| names.iter().position(|wanted| wanted == name);
+            let slot = match &mapping.what {
+                What::Slot(slot) => Some(*slot),
+                What::Header(name) => position(&wanted.headers, name).map(Slot::Header),
+                What::ResponseHeader(name) => position(&wanted.response_headers, name).map(Slot::ResponseHeader),
+            };
+            if let Some(slot) = slot {
+                root.add(&mapping.path, 0, slot);
+            }
+        }
+        root
+    }
+
+    fn add(&mut self, path: &str, rank: u8, slot: Slot) {
+        let mut place = self;
+        for name in path.split('.') {
+            if place.below.len() <= name.len() {
+                place.below.resize_with(name.len() + 1, Vec::new);
+            }
+            let same_length = &mut place.below[name.len()];
+            let at = same_length.iter().position(|(known, _)| known.eq_ignore_ascii_case(name));
+            let at = at.unwrap_or_else(|| {
+                same_length.push((name.to_owned(), Self::default()));
+                same_length.len() - 1
+            });
+            place = &mut same_length[at].1;
+        }
+        place.slots.push((rank, slot));
+    }
+
+    /// The place below this one that is called `name`, in whatever case.
+    pub(super) fn below(&self, name: &str) -> Option<&Self> {
+        let same_length = self.below.get(name.len())?;
+        same_length.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, place)| place)
+    }
+}
+
+// === impl Wanted ===
+
+impl Wanted {
+    /// What these rules ask about.
+    pub fn of<'r>(rulesets: impl IntoIterator<Item = &'r Ruleset>) -> Self {
+        let mut wanted = Self::default();
+        let rulesets: Vec<&Ruleset> = rulesets.into_iter().collect();
+        rulesets.iter().for_each(|ruleset| wanted.add_rules(ruleset));
+        wanted.by_rules.clone_from(&wanted.headers);
+        rulesets.iter().for_each(|ruleset| wanted.add_callers(ruleset));
+        let position = |name| wanted.headers.iter().position(|known| known == name);
+        (wanted.referer, wanted.user_agent) = (position(header::REFERER), position(header::USER_AGENT));
+        wanted
+    }
+
+    /// Whether rules ask about what combined logs tell and common ones do not.
+    pub(super) const fn tells_browser(&self) -> bool {
+        self.referer.is_some() || self.user_agent.is_some()
+    }
+
+    fn add_rules(&mut self, ruleset: &Ruleset) {
+        for limit in &ruleset.limits {
+            for part in &limit.key.parts {
+                match part {
+                    KeyPart::Header(name) => self.want(name),
+                    KeyPart::Cookie(_) => self.want(&header::COOKIE),
+                    _ => {}
+                }
+            }
+            match &limit.cost {
+                CostRule::Header { name, .. } => self.want(name),
+                CostRule::RequestBytes(_) => self.want(&header::CONTENT_LENGTH),
+                CostRule::ResponseHeader { name, .. } if !self.response_headers.contains(name) => {
+                    self.response_headers.push(name.clone());
+                }
+                _ => {}
+            }
+        }
+        for route in ruleset.matcher.routes() {
+            route.headers.iter().for_each(|condition| self.want(&condition.name));
+        }
+    }
+
+    fn add_callers(&mut self, ruleset: &Ruleset) {
+        for source in ruleset.customers.iter().flat_map(|rules| &rules.identify) {
+            match source {
+                CredentialSource::Header(name) => self.want(name),
+                CredentialSource::Cookie(_) => self.want(&header::COOKIE),
+                CredentialSource::Bearer | CredentialSource::Basic => self.want(&header::AUTHORIZATION),
+                CredentialSource::Jwt(rules) => self.want(rules.header.as_ref().unwrap_or(&header::AUTHORIZATION)),
+                CredentialSource::Query(_) => {}
+            }
+        }
+        if !ruleset.client_address.trusted_proxies.is_empty() {
+            self.want(&HeaderName::from_static("x-forwarded-for"));
+        }
+    }
+
+    fn want(&mut self, name: &HeaderName) {
+        if !self.headers.contains(name) {
+            self.headers.push(name.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_slot_has_its_number_and_usual_places() {
+        let numbers: Vec<usize> = USUAL.iter().filter_map(|(slot, _)| slot.number()).collect();
+        assert_eq!(numbers, (0..SLOTS).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_mapping_names_something_and_the_way_to_it() {
+        let mapping: Mapping = "header.X-Api-Key=req.key".parse().unwrap();
+        assert_eq!(mapping, Mapping { what: What::Header("x-api-key".parse().unwrap()), path: "req.key".to_owned() });
+        for (bad, says) in [
+            ("customer", "NAME=PATH"),
+            ("custmer=a", "expected time, client"),
+            ("header.=a", "not the name"),
+            ("customer=", "names on the way"),
+            ("customer=a..b", "names on the way"),
+        ] {
+            let error = bad.parse::<Mapping>().unwrap_err();
+            assert!(error.contains(says), "{bad}: {error}");
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! What requests have taken on the time of a log, and what happens when they end.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use http::HeaderName;
+
+use super::record::Record;
+use crate::algorithm::{Completion, Denial};
+use crate::charge::Charge;
+use crate::proxy::live::limit_specs;
+use crate::proxy::queue::{self, Place, Queue};
+use crate::proxy::tally::Corrections;
+use crate::ruleset::Ruleset;
+use crate::ruleset::cost::{CostRule, End, Exchange, RealCost, Told, tokens};
+use crate::ruleset::key::Facts;
+use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::store::LocalStore;
+use crate::store::local::Binding;
+use crate::units::Nanos;
+
+/// How often expired keys are forgotten, in requests, and in how many parts.
+const SWEEP_EVERY: u64 = 1 << 14;
+const SWEEP_PARTS: usize = 64;
+
+/// The states of all keys, and the requests that wait or run.
+pub(super) struct Ledger {
+    store: LocalStore,
+    binding: Binding,
+    queues: Vec<Queue>,
+    endings: BinaryHeap<Reverse<Ending>>,
+    hold: Nanos,
+    /// The names of the response header fields in records.
+    told_names: Vec<HeaderName>,
+    count: u64,
+    swept: usize,
+    /// How many requests pass whose real cost only the response told.
+    pub(super) untold_costs: u64,
+}
+
+/// What happens at a later time because of a request.
+struct Ending {
+    at: Nanos,
+    order: u64,
+    /// Places in queues become free.
+    _places: Vec<Place>,
+    /// What ran has ended.
+    held: Vec<Charge>,
+    completion: Completion,
+    /// Its real cost is known.
+    corrections: Corrections,
+}
+
+impl PartialEq for Ending {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Ending {}
+
+impl PartialOrd for Ending {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Ending {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+// === impl Ledger ===
+
+impl Ledger {
+    /// All keys fresh; `hold` is how long requests take whose lines do not tell.
+    pub(super) fn new(ruleset: &Ruleset, hold: Nanos, told_names: Vec<HeaderName>) -> Self {
+        let store = LocalStore::new();
+        Self {
+            binding: store.bind(&limit_specs(ruleset)),
+            store,
+            queues: ruleset.limits.iter().map(|limit| Queue::new(&limit.over_limit, None)).collect(),
+            endings: BinaryHeap::new(),
+            hold,
+            told_names,
+            count: 0,
+            swept: 0,
+            untold_costs: 0,
+        }
+    }
+
+    /// Charges of new keys for which a limit had no room, by the limit's name.
+    pub(super) fn overflowed(&self) -> BTreeMap<String, u64> {
+        let usage = self.store.usage(&self.binding).into_iter().filter(|usage| usage.overflowed > 0);
+        usage.map(|usage| (usage.name, usage.overflowed)).collect()
+    }
+
+    /// The time is `now`: what ends until then has ended.
+    pub(super) fn go_to(&mut self, now: Nanos) {
+        while self.endings.peek().is_some_and(|Reverse(first)| first.at <= now) {
+            let Some(Reverse(ending)) = self.endings.pop() else { break };
+            self.store.complete(&self.binding, &ending.held, ending.completion, ending.at);
+            self.store.debit(&self.binding, &ending.corrections.owed, ending.at);
+            self.store.refund(&self.binding, &ending.corrections.back, ending.at);
+        }
+        self.count = self.count.wrapping_add(1);
+        if self.count.is_multiple_of(SWEEP_EVERY) {
+            self.store.sweep(self.swept % SWEEP_PARTS, SWEEP_PARTS, now);
+            self.swept = self.swept.wrapping_add(1);
+        }
+    }
+
+    /// Charges a request that comes now under all its limits.
+    pub(super) fn charge(
+        &mut self,
+        ruleset: &Ruleset,
+        record: &Record<'_>,
+        facts: &Facts<'_>,
+        charges: &mut [Charge],
+        now: Nanos,
+    ) -> Verdict {
+        if charges.is_empty() {
+            return Verdict::UNLIMITED;
+        }
+        let charged = self.store.charge(&self.binding, charges, now);
+        let mut verdict = Verdict::new(ruleset, charges, &charged);
+        let mut places = Vec::new();
+        if let Outcome::Admit { .. } = verdict.outcome {
+            match queue::enter_all(&self.queues, &verdict, now) {
+                Ok(taken) => places = taken,
+                Err(full) => {
+                    let taken = verdict.taken(charges).filter(|(charge, _)| !charge.manner.counts_denied);
+                    let full_at = |until: Nanos| now.saturating_add(until);
+                    let back: Vec<_> =
+                        taken.map(|(charge, at)| (charge.clone(), full_at(at.headroom.until_full))).collect();
+                    self.store.refund(&self.binding, &back, now);
+                    verdict.deny(full.position, Denial::Later { retry_after: full.retry_after });
+                }
+            }
+        }
+        if let Some((position, alone)) = verdict.candidate_to_charge(ruleset, charges)
+            && let [charged] = *self.store.charge(&self.binding, &mut [alone], now)
+        {
+            verdict.replace(position, charged);
+        }
+        if let Outcome::Admit { wait } = verdict.outcome {
+            let passes = now.saturating_add(wait);
+            if !places.is_empty() {
+                self.later(passes, places, Vec::new(), Corrections::default(), UNMEASURED);
+            }
+            self.run(ruleset, record, facts, charges, &verdict, now, passes);
+        }
+        verdict
+    }
+
+    /// A request that came `now` passes, and ends when its line says.
+    #[expect(clippy::too_many_arguments, reason = "all that is known of the request")]
+    fn run(
+        &mut self,
+        ruleset: &Ruleset,
+        record: &Record<'_>,
+        facts: &Facts<'_>,
+        charges: &[Charge],
+        verdict: &Verdict,
+        now: Nanos,
+        passes: Nanos,
+    ) {
+        let (mut held, mut corrections) = (Vec::new(), Corrections::default());
+        for (charge, standing) in charges.iter().zip(&verdict.standings) {
+            let limit = &ruleset.limits[charge.limit];
+            let rule = limit.rule(&charge.rule);
+            if rule.holds() && charge.manner.takes && standing.decision.is_admitted() {
+                held.push(charge.clone());
+                continue;
+            }
+            let known = limit.cost.on_request(facts);
+            if !limit.settles_later(rule, known) {
+                continue;
+            }
+            let real = limit.real_cost(known, &exchange(record, facts), told(&limit.cost, record, &self.told_names));
+            let only_response = matches!(limit.cost, CostRule::ResponseHeader { .. } | CostRule::ResponseField { .. });
+            self.untold_costs += u64::from(only_response && real == RealCost::Unreadable);
+            corrections.add(charge, standing, now, real);
+        }
+        if !held.is_empty() || !corrections.is_empty() {
+            let latency = record.took.map_or(self.hold, |took| took.saturating_sub(record.waited));
+            let measured = record.answered.is_none() && record.status.is_some_and(|status| status < 500);
+            let completion = Completion { latency, measured };
+            self.later(passes.saturating_add(latency), Vec::new(), held, corrections, completion);
+        }
+    }
+
+    fn later(
+        &mut self,
+        at: Nanos,
+        places: Vec<Place>,
+        held: Vec<Charge>,
+        corrections: Corrections,
+        completion: Completion,
+    ) {
+        self.endings.push(Reverse(Ending { at, order: self.count, _places: places, held, completion, corrections }));
+    }
+}
+
+const UNMEASURED: Completion = Completion { latency: Nanos::ZERO, measured: false };
+
+/// The status that is logged where the client went away.
+const CLIENT_GONE: u16 = 499;
+
+/// How a request went, as far as its line tells. What a gateway answered itself says nothing about the upstream, unless
+/// that failed.
+fn exchange(record: &Record<'_>, facts: &Facts<'_>) -> Exchange {
+    let end = match (record.status, record.answered.as_deref()) {
+        (_, Some("upstream_failed" | "upstream_timeout" | "no_healthy_node")) => End::Unanswered,
+        (None | Some(CLIENT_GONE), _) | (_, Some(_)) => End::Abandoned,
+        (Some(status), None) => {
+            End::Answered { status, has_body: facts.method != "HEAD" && !matches!(status, 204 | 304), whole: true }
+        }
+    };
+    let (request_bytes, response_bytes) = (record.request_bytes, record.response_bytes);
+    Exchange {
+        end,
+        request_bytes: request_bytes.unwrap_or_default(),
+        response_bytes: response_bytes.unwrap_or_default(),
+    }
+}
+
+/// What the response said of its cost, where the line has that header field.
+fn told(cost: &CostRule, record: &Record<'_>, names: &[HeaderName]) -> Told {
+    let CostRule::ResponseHeader { name, .. } = cost else { return Told::Nothing };
+    let of_name = |(position, _): &&(usize, _)| names.get(*position) == Some(name);
+    let mut values = record.response_headers.iter().filter(of_name);
+    match (values.next(), values.next()) {
+        (None, _) => Told::Nothing,
+        (Some((_, value)), None) => tokens(value.trim()).map_or(Told::Wrong, Told::Cost),
+        (Some(_), Some(_)) => Told::Wrong,
+    }
+}

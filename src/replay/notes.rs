@@ -1,0 +1,116 @@
+//! What to know about the numbers: above all, what the log did not tell.
+
+use std::io::Write;
+
+use super::fields::Wanted;
+use super::play::{Player, Side};
+use super::reading::Disorder;
+use crate::charge::Mode;
+use crate::customers::Directory;
+use crate::ruleset::limit::MissingKey;
+use crate::units::Nanos;
+
+/// A time by which lines are out of order that logs of one server are not.
+const FAR: Nanos = Nanos::from_secs(60);
+
+/// Each in a sentence.
+pub(super) fn of<W: Write>(player: &Player<W>, disorder: Disorder, wanted: &Wanted) -> Vec<String> {
+    let mut notes = Vec::new();
+    if disorder.late > 0 {
+        let hint = match disorder.by > FAR {
+            true => "; is a clock wrong, or are these logs of several servers in one file?",
+            false => "",
+        };
+        let Disorder { late, by } = disorder;
+        notes.push(format!(
+            "{late} {} out of order, by {by} at most: each came at the time of the one before it{hint}",
+            requests(late)
+        ));
+    }
+    let readable = player.lines.all.saturating_sub(player.lines.unreadable);
+    for (name, told) in wanted.headers.iter().zip(&player.lines.told) {
+        if *told == 0 && readable > 0 && wanted.by_rules.contains(name) {
+            notes.push(format!(
+                "no line tells the header {name}, which the rules ask for (--field header.{name}=PATH says where it is)"
+            ));
+        }
+    }
+    let sides = std::iter::once(&player.side).chain(player.against.as_ref().map(|(side, _)| side));
+    let several = player.against.is_some();
+    for side in sides {
+        let place = if several { format!("{}: ", side.name) } else { String::new() };
+        notes.extend(of_side(side).into_iter().map(|note| format!("{place}{note}")));
+    }
+    notes
+}
+
+fn of_side(side: &Side) -> Vec<String> {
+    let mut notes = Vec::new();
+    let (way, ruleset) = (&side.way, &side.way.rules().ruleset);
+    let untold = way.untold();
+    if untold.callers > 0 {
+        let become_what = match ruleset.customers.as_ref().and_then(|rules| rules.anonymous) {
+            Some(_) => "count as anonymous callers, told apart by address",
+            None => "are refused",
+        };
+        notes.push(format!(
+            "{} {} of no customer and show no credential: they {become_what} (--plan gives them a plan, --field \
+             customer=PATH says where the name is)",
+            untold.callers,
+            if untold.callers == 1 { "request tells" } else { "requests tell" },
+        ));
+    }
+    if untold.customers > 0 {
+        notes.push(format!(
+            "{} {} of customers whom the directory does not hold, and nothing tells their plan: they are treated as \
+             unknown (--plan gives them a plan)",
+            untold.customers,
+            requests(untold.customers),
+        ));
+    }
+    if matches!(*way.rules().directory, Directory::Redis(_)) {
+        notes.push(
+            "customers stand in Redis, which is not asked: plans are those of the lines, or of --plan".to_owned(),
+        );
+    }
+    if untold.addresses > 0 {
+        notes.push(format!("{} {} tell no address", untold.addresses, requests(untold.addresses)));
+    }
+    if untold.costs > 0 {
+        notes.push(format!(
+            "{} {} whose cost only the response told: what was reserved stays taken",
+            untold.costs,
+            requests(untold.costs),
+        ));
+    }
+    for limit in ruleset.limits.iter().filter(|limit| limit.mode != Mode::Sticky) {
+        notes.push(format!("limit `{}` is shared by nodes: it is decided here as if in one place", limit.name));
+    }
+    for (limit, part, count) in way.missing() {
+        let limit = &ruleset.limits[limit.0];
+        let what = match limit.missing_key {
+            MissingKey::Deny => "they are refused",
+            MissingKey::Share => "they share one bucket",
+            MissingKey::Skip => "it does not apply to them",
+        };
+        let (name, part, verb) = (&limit.name, part.describe(), if count == 1 { "lacks" } else { "lack" });
+        notes.push(format!("limit `{name}`: {count} {} {verb} its key's {part}: {what}", requests(count)));
+    }
+    for (name, count) in way.overflowed() {
+        notes.push(format!(
+            "limit `{name}`: more keys than its `max_keys`: {count} charges of new keys went to a common bucket"
+        ));
+    }
+    if let Some(count) = side.tally.refused.get("no_route") {
+        let hint = match ruleset.matcher.routes().iter().any(|route| !route.hosts.is_empty()) {
+            true => "; where the log tells no hosts, --host does",
+            false => "",
+        };
+        notes.push(format!("{count} {} take no route{hint}", requests(*count)));
+    }
+    notes
+}
+
+const fn requests(count: u64) -> &'static str {
+    if count == 1 { "request" } else { "requests" }
+}

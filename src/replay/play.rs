@@ -1,0 +1,187 @@
+//! Plays lines through one or two sets of rules, and counts what becomes of them.
+
+use std::io::{self, Write};
+
+use super::compare::Comparison;
+use super::decisions::Decisions;
+use super::fields::Wanted;
+use super::reading::{Line, Spot};
+use super::record::{Record, Unreadable};
+use super::source::SourceError;
+use super::tally::{Tally, is_denied};
+use super::way::{Decided, Way};
+use super::who;
+use crate::algorithm::Denial;
+use crate::ruleset::Ruleset;
+use crate::ruleset::limit::LimitId;
+use crate::ruleset::matcher::RouteId;
+use crate::ruleset::verdict::Outcome;
+use crate::units::Nanos;
+
+/// How many unreadable lines are shown.
+pub const SHOWN: usize = 5;
+
+/// The status that says that there were too many requests.
+const TOO_MANY: u16 = 429;
+
+/// Why a log is not played to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum PlayError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The decisions cannot be written.
+    #[error("cannot write the decisions: {0}")]
+    Decisions(#[from] io::Error),
+}
+
+/// What becomes of a request, in short.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Brief {
+    /// In the access log's words, or `refused`.
+    pub word: &'static str,
+    /// Why it was refused.
+    pub cause: Option<&'static str>,
+    /// The limit that is named for it.
+    pub limit: Option<LimitId>,
+    /// Whether a limit denies it.
+    pub denied: bool,
+    /// How long it waits.
+    pub wait: Nanos,
+    /// When it may come again.
+    pub retry_after: Option<Nanos>,
+    /// Its route.
+    pub route: Option<RouteId>,
+    /// Who is calling; only where somebody asks.
+    pub caller: Option<String>,
+    /// The caller's plan, by position.
+    pub plan: Option<usize>,
+}
+
+/// One set of rules and what was counted under it.
+pub struct Side {
+    /// What messages call it.
+    pub name: String,
+    /// The rules.
+    pub way: Way,
+    /// The counts.
+    pub tally: Tally,
+}
+
+/// What was found out about the lines, whatever the rules.
+#[derive(Clone, Debug, Default)]
+pub struct Lines {
+    /// All that were looked at.
+    pub all: u64,
+    /// Those that cannot be used.
+    pub unreadable: u64,
+    /// The first of those.
+    pub shown: Vec<(Spot, Unreadable)>,
+    /// The time of the first request and of the last.
+    pub times: Option<(Nanos, Nanos)>,
+    /// Those that were answered with 429.
+    pub too_many: u64,
+    /// How many lines tell each header field that rules ask about.
+    pub told: Vec<u64>,
+}
+
+/// Everything that lines are played through.
+pub struct Player<W: Write> {
+    /// The rules that are tried.
+    pub side: Side,
+    /// Other rules, and how the two differ.
+    pub against: Option<(Side, Comparison)>,
+    /// Where every decision is written.
+    pub decisions: Option<Decisions<W>>,
+    /// What was found out about the lines.
+    pub lines: Lines,
+}
+
+impl Side {
+    /// Rules that no line was played through yet.
+    pub fn new(name: String, way: Way, pictures: bool) -> Self {
+        let tally = Tally::new(&way.rules().ruleset, pictures);
+        Self { name, way, tally }
+    }
+
+    fn play(&mut self, at: Nanos, record: &Record<'_>, wants_caller: bool) -> Brief {
+        let Self { way, tally, .. } = self;
+        way.decide(at, record, |decided, ruleset| {
+            let brief = Brief::of(decided, ruleset, wants_caller);
+            tally.add(ruleset, decided, brief.word);
+            brief
+        })
+    }
+}
+
+impl Brief {
+    fn of(decided: &Decided<'_>, ruleset: &Ruleset, wants_caller: bool) -> Self {
+        let (word, limit, wait) = match decided.refused {
+            Some(_) => ("refused", None, Nanos::ZERO),
+            None => decided.verdict.summary(ruleset, decided.bypassed),
+        };
+        let retry_after = match decided.verdict.outcome {
+            Outcome::Deny(Denial::Later { retry_after }) => Some(retry_after),
+            _ => None,
+        };
+        let caller = decided.known.filter(|_| wants_caller).map(|(facts, resolved)| who::caller(facts, resolved));
+        Self {
+            word,
+            cause: decided.refused,
+            limit,
+            denied: is_denied(decided.verdict),
+            wait,
+            retry_after,
+            route: decided.route,
+            caller,
+            plan: decided.plan.map(|plan| plan.0),
+        }
+    }
+}
+
+impl<W: Write> Player<W> {
+    /// Everything fresh.
+    pub fn new(side: Side, against: Option<Side>, decisions: Option<Decisions<W>>, wanted: &Wanted) -> Self {
+        let lines = Lines { told: vec![0; wanted.headers.len()], ..Lines::default() };
+        Self { side, against: against.map(|side| (side, Comparison::default())), decisions, lines }
+    }
+
+    /// Plays one line.
+    pub fn play(&mut self, line: Line<'_>) -> Result<(), PlayError> {
+        self.lines.all += 1;
+        let (spot, at, record) = match line {
+            Line::Request { spot, at, record } => (spot, at, record),
+            Line::Unreadable { spot, why } => {
+                self.lines.unreadable += 1;
+                if let Some(decisions) = &mut self.decisions {
+                    decisions.unreadable(spot)?;
+                }
+                if self.lines.shown.len() < SHOWN {
+                    self.lines.shown.push((spot, why));
+                }
+                return Ok(());
+            }
+        };
+        let first = self.lines.times.map_or(at, |(first, _)| first);
+        self.lines.times = Some((first, at));
+        self.lines.too_many += u64::from(record.status == Some(TOO_MANY));
+        for (position, _) in &record.headers {
+            if let Some(told) = self.lines.told.get_mut(*position) {
+                *told += 1;
+            }
+        }
+        let wants_caller = self.decisions.is_some() || self.against.is_some();
+        let brief = self.side.play(at, record, wants_caller);
+        let other = self.against.as_mut().map(|(side, comparison)| {
+            let other = side.play(at, record, wants_caller);
+            comparison.add(spot, at, &brief, &other);
+            other
+        });
+        if let Some(decisions) = &mut self.decisions {
+            let ruleset = &self.side.way.rules().ruleset;
+            let against = self.against.as_ref().map(|(side, _)| &side.way.rules().ruleset).zip(other.as_ref());
+            decisions.write(spot, at, ruleset, &brief, against)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,359 @@
+//! Lines of several logs in the order in which their requests came.
+//!
+//! Logs are merged by the times of their lines. A line is written when its request ends: where it tells how long that
+//! took, the request began so much earlier, and lines are held back until no other can have begun before them. A request
+//! that began before one that was shown already comes at the time of that one.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::common::CommonReader;
+use super::fields::{Mapping, Place, Wanted};
+use super::json;
+use super::record::{Record, Unreadable};
+use super::source::{Log, SourceError};
+use crate::units::Nanos;
+
+/// The most lines that are held back, whatever their times.
+const MOST_HELD: usize = 1 << 18;
+
+/// How lines are read and put in order.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where JSON lines tell what.
+    pub mappings: Vec<Mapping>,
+    /// The header fields that matter.
+    pub wanted: Wanted,
+    /// Whether the times of lines are those at which requests began.
+    pub times_are_starts: bool,
+    /// The longest time for which a line is held back.
+    pub reorder: Nanos,
+}
+
+/// Where a line stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spot {
+    /// The position of the log.
+    pub log: usize,
+    /// The line's number, from 1.
+    pub line: u64,
+}
+
+/// A line.
+#[derive(Debug)]
+pub enum Line<'l> {
+    /// Of a request.
+    Request {
+        /// Where.
+        spot: Spot,
+        /// When the request came; never before the one before it.
+        at: Nanos,
+        /// What it tells.
+        record: &'l Record<'l>,
+    },
+    /// That cannot be used.
+    Unreadable {
+        /// Where.
+        spot: Spot,
+        /// Why.
+        why: Unreadable,
+    },
+}
+
+/// What there is to say of the lines that were read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disorder {
+    /// How many came at the time of the one before, because their own time was earlier.
+    pub late: u64,
+    /// By how much at most.
+    pub by: Nanos,
+}
+
+/// Several logs.
+pub struct Reading {
+    logs: Vec<Log>,
+    reader: Reader,
+    order: Order,
+}
+
+/// Understands lines.
+struct Reader {
+    common: CommonReader,
+    root: Place,
+    wanted: Wanted,
+}
+
+/// Puts requests in order.
+struct Order {
+    times_are_starts: bool,
+    reorder: Nanos,
+    held: BinaryHeap<Reverse<Held>>,
+    count: u64,
+    /// The latest time of a line, and the time of the last request that was shown.
+    logged: Nanos,
+    shown: Nanos,
+    disorder: Disorder,
+}
+
+/// A line that is held back.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Held {
+    began: Nanos,
+    order: u64,
+    log: usize,
+    line: u64,
+    text: Box<[u8]>,
+}
+
+// === impl Reading ===
+
+impl Reading {
+    /// Before the first line.
+    pub fn new(logs: Vec<Log>, options: Options) -> Self {
+        let root = Place::root(&options.mappings, &options.wanted);
+        Self {
+            logs,
+            reader: Reader { common: CommonReader::default(), root, wanted: options.wanted },
+            order: Order {
+                times_are_starts: options.times_are_starts,
+                reorder: options.reorder,
+                held: BinaryHeap::new(),
+                count: 0,
+                logged: Nanos::ZERO,
+                shown: Nanos::ZERO,
+                disorder: Disorder::default(),
+            },
+        }
+    }
+
+    /// The names of the logs.
+    pub fn names(&self) -> Vec<String> {
+        self.logs.iter().map(|log| log.name().to_owned()).collect()
+    }
+
+    /// How far the lines were out of order.
+    pub const fn disorder(&self) -> Disorder {
+        self.order.disorder
+    }
+
+    /// Shows every line to `each`, until that fails.
+    pub fn run<E: From<SourceError>>(&mut self, mut each: impl FnMut(Line<'_>) -> Result<(), E>) -> Result<(), E> {
+        let mut heads = vec![Some(Nanos::ZERO); self.logs.len()];
+        if heads.len() > 1 {
+            for (log, head) in heads.iter_mut().enumerate() {
+                *head = self.read(log, Until::Found, &mut each)?;
+            }
+        }
+        let next = |heads: &[Option<Nanos>], but: Option<usize>| {
+            let waiting = heads.iter().enumerate().filter(|(log, _)| Some(*log) != but);
+            waiting.filter_map(|(log, head)| Some(((*head)?, log))).min()
+        };
+        while let Some((_, log)) = next(&heads, None) {
+            let until = next(&heads, Some(log)).map_or(Until::End, |(time, _)| Until::After(time));
+            heads[log] = self.read(log, until, &mut each)?;
+        }
+        while let Some(Reverse(held)) = self.order.held.pop() {
+            self.order.show_held(&mut self.reader, &held, &mut each)?;
+        }
+        Ok(())
+    }
+
+    /// Reads a log up to a line that is not to be read yet, and gives the time of that.
+    fn read<E: From<SourceError>>(
+        &mut self,
+        log: usize,
+        until: Until,
+        each: &mut impl FnMut(Line<'_>) -> Result<(), E>,
+    ) -> Result<Option<Nanos>, E> {
+        let Some(source) = self.logs.get_mut(log) else { return Ok(None) };
+        while source.advance()? {
+            let lines = source.lines();
+            let spot = Spot { log, line: lines.number() };
+            match self.reader.read(lines.line(), lines.is_cut()) {
+                Err(why) => each(Line::Unreadable { spot, why })?,
+                Ok(record) if until.is_before(record.logged) => {
+                    let time = record.logged;
+                    drop(record);
+                    source.retreat();
+                    return Ok(Some(time));
+                }
+                Ok(record) => self.order.put(spot, &record, lines.line(), each)?,
+            }
+            self.order.show_ripe(&mut self.reader, each)?;
+        }
+        Ok(None)
+    }
+}
+
+/// How far a log is read.
+#[derive(Clone, Copy)]
+enum Until {
+    /// To the first line that can be used.
+    Found,
+    /// To the first line after this time.
+    After(Nanos),
+    /// To its end.
+    End,
+}
+
+impl Until {
+    fn is_before(self, time: Nanos) -> bool {
+        match self {
+            Self::Found => true,
+            Self::After(last) => time > last,
+            Self::End => false,
+        }
+    }
+}
+
+// === impl Reader ===
+
+impl Reader {
+    fn read<'l>(&mut self, line: &'l [u8], is_cut: bool) -> Result<Record<'l>, Unreadable> {
+        match line.trim_ascii_start() {
+            _ if is_cut => Err(Unreadable::TooLong),
+            object @ [b'{', ..] => json::read(object, &self.root),
+            line => self.common.read(line, &self.wanted),
+        }
+    }
+}
+
+// === impl Order ===
+
+impl Order {
+    fn began(&self, record: &Record<'_>) -> Nanos {
+        match record.took {
+            Some(took) if !self.times_are_starts => record.logged.saturating_sub(took),
+            _ => record.logged,
+        }
+    }
+
+    /// Shows a request, or holds it back.
+    fn put<E>(
+        &mut self,
+        spot: Spot,
+        record: &Record<'_>,
+        text: &[u8],
+        each: &mut impl FnMut(Line<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let began = self.began(record);
+        if self.held.is_empty() && (record.took.is_none() || self.times_are_starts) {
+            return self.show(spot, began, record, each);
+        }
+        self.logged = self.logged.max(record.logged);
+        self.count += 1;
+        let held = Held { began, order: self.count, log: spot.log, line: spot.line, text: text.into() };
+        self.held.push(Reverse(held));
+        Ok(())
+    }
+
+    /// Shows what no line to come can have begun before.
+    fn show_ripe<E>(&mut self, reader: &mut Reader, each: &mut impl FnMut(Line<'_>) -> Result<(), E>) -> Result<(), E> {
+        let (logged, reorder) = (self.logged, self.reorder);
+        let is_ripe = |first: &Held| first.began.saturating_add(reorder) <= logged;
+        while self.held.peek().is_some_and(|Reverse(first)| is_ripe(first)) || self.held.len() > MOST_HELD {
+            let Some(Reverse(held)) = self.held.pop() else { break };
+            self.show_held(reader, &held, each)?;
+        }
+        Ok(())
+    }
+
+    fn show_held<E>(
+        &mut self,
+        reader: &mut Reader,
+        held: &Held,
+        each: &mut impl FnMut(Line<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let spot = Spot { log: held.log, line: held.line };
+        match reader.read(&held.text, false) {
+            Ok(record) => self.show(spot, held.began, &record, each),
+            Err(why) => each(Line::Unreadable { spot, why }),
+        }
+    }
+
+    fn show<E>(
+        &mut self,
+        spot: Spot,
+        began: Nanos,
+        record: &Record<'_>,
+        each: &mut impl FnMut(Line<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if began < self.shown {
+            self.disorder.late += 1;
+            self.disorder.by = self.disorder.by.max(self.shown.saturating_sub(began));
+        }
+        self.shown = self.shown.max(began);
+        each(Line::Request { spot, at: self.shown, record })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::replay::source;
+
+    fn read(texts: &[&str], reorder: u64) -> (Vec<(u64, usize, u64)>, Disorder, usize) {
+        let folder = std::env::temp_dir().join(format!("tollgate-reading-{}-{}", std::process::id(), texts.len()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let paths: Vec<PathBuf> = (0..texts.len()).map(|log| folder.join(format!("{log}-{reorder}"))).collect();
+        for (path, text) in paths.iter().zip(texts) {
+            std::fs::write(path, text).unwrap();
+        }
+        let (logs, _) = source::open(&paths, std::io::empty()).unwrap();
+        let options = Options {
+            mappings: Vec::new(),
+            wanted: Wanted::default(),
+            times_are_starts: false,
+            reorder: Nanos::from_secs(reorder),
+        };
+        let mut reading = Reading::new(logs, options);
+        let (mut shown, mut unreadable) = (Vec::new(), 0);
+        reading
+            .run(|line| {
+                match line {
+                    Line::Request { spot, at, .. } => shown.push((at.get() / 1_000_000_000, spot.log, spot.line)),
+                    Line::Unreadable { .. } => unreadable += 1,
+                }
+                Ok::<_, SourceError>(())
+            })
+            .unwrap();
+        std::fs::remove_dir_all(folder).unwrap();
+        (shown, reading.disorder(), unreadable)
+    }
+
+    fn lines(lines: &[(u64, u64)]) -> String {
+        let line = |(time, took): &(u64, u64)| match took {
+            0 => format!("{{\"time\":{time}}}\n"),
+            took => format!("{{\"time\":{time},\"duration\":{took}}}\n"),
+        };
+        lines.iter().map(line).collect()
+    }
+
+    #[test]
+    fn logs_are_merged_by_time_whatever_order_they_are_named_in() {
+        let (later, earlier) = (lines(&[(7, 0), (9, 0)]), format!("what\n{}x\n", lines(&[(1, 0), (8, 0), (10, 0)])));
+        let (shown, disorder, unreadable) = read(&[&later, &earlier, ""], 60);
+        assert_eq!(shown, [(1, 1, 2), (7, 0, 1), (8, 1, 3), (9, 0, 2), (10, 1, 4)]);
+        assert_eq!((disorder, unreadable), (Disorder::default(), 2));
+    }
+
+    #[test]
+    fn a_request_that_is_out_of_order_comes_at_the_latest_time_seen() {
+        let (shown, disorder, _) = read(&[&lines(&[(5, 0), (3, 0), (4, 0), (6, 0)])], 60);
+        assert_eq!(shown, [(5, 0, 1), (5, 0, 2), (5, 0, 3), (6, 0, 4)]);
+        assert_eq!(disorder, Disorder { late: 2, by: Nanos::from_secs(2) });
+    }
+
+    #[test]
+    fn requests_come_when_they_began_and_not_when_they_ended() {
+        let ended = lines(&[(10, 1), (20, 19), (21, 0), (100, 5), (120, 0), (200, 150)]);
+        let (shown, disorder, _) = read(&[&ended], 60);
+        assert_eq!(shown, [(1, 0, 2), (9, 0, 1), (21, 0, 3), (50, 0, 6), (95, 0, 4), (120, 0, 5)]);
+        assert_eq!(disorder, Disorder::default());
+        let (shown, disorder, _) = read(&[&ended], 15);
+        assert_eq!(shown, [(1, 0, 2), (9, 0, 1), (21, 0, 3), (95, 0, 4), (95, 0, 6), (120, 0, 5)]);
+        assert_eq!(disorder, Disorder { late: 1, by: Nanos::from_secs(45) });
+    }
+}

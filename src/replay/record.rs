@@ -1,0 +1,64 @@
+//! What a line of a log tells of a request.
+
+use std::borrow::Cow;
+
+use crate::units::Nanos;
+
+/// What one line tells. What it does not tell is `None`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Record<'l> {
+    /// The time of the line.
+    pub logged: Nanos,
+    /// How long the request took.
+    pub took: Option<Nanos>,
+    /// How long it was made to wait within that.
+    pub waited: Nanos,
+    /// The client's address.
+    pub client: Option<Cow<'l, str>>,
+    /// The method.
+    pub method: Option<Cow<'l, str>>,
+    /// The request target: a path, perhaps with a query.
+    pub target: Option<Cow<'l, [u8]>>,
+    /// The host asked for.
+    pub host: Option<Cow<'l, str>>,
+    /// The status of the answer.
+    pub status: Option<u16>,
+    /// The length of the request's body.
+    pub request_bytes: Option<u64>,
+    /// The length of the response's body.
+    pub response_bytes: Option<u64>,
+    /// Who was calling, by name.
+    pub customer: Option<Cow<'l, str>>,
+    /// The caller's plan, by name.
+    pub plan: Option<Cow<'l, str>>,
+    /// The upstream node.
+    pub node: Option<Cow<'l, str>>,
+    /// Why the gateway that wrote the line answered itself, in its own word.
+    pub answered: Option<Cow<'l, str>>,
+    /// What the gateway that wrote the line decided, in its own word.
+    pub decision: Option<Cow<'l, str>>,
+    /// Values of request header fields, by their position in [`Wanted::headers`](super::fields::Wanted).
+    pub headers: Vec<(usize, Cow<'l, str>)>,
+    /// The same of response header fields.
+    pub response_headers: Vec<(usize, Cow<'l, str>)>,
+}
+
+/// Why a line cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unreadable {
+    /// It is of no format that is read.
+    #[error("is neither common or combined log format nor JSON")]
+    Format,
+    /// It is no JSON object.
+    #[error("is no JSON object: {0}")]
+    Json(String),
+    /// Something that every request has is not there.
+    #[error("tells no {0}")]
+    Missing(&'static str),
+    /// Its time cannot be read, or is before 1970 or after 2553.
+    #[error("has no time that can be read")]
+    Time,
+    /// It is too long.
+    #[error("is longer than {} bytes", super::lines::MAX_LINE)]
+    TooLong,
+}

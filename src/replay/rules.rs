@@ -1,0 +1,150 @@
+//! The rules that a log is played through, and who the callers of its lines are.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use crate::customers::{Customer, Directory, Tokens};
+use crate::proxy::identify::{self, Identity};
+use crate::proxy::respond::Answer;
+use crate::replay::record::Record;
+use crate::ruleset::charges::Known;
+use crate::ruleset::key::{Claims, Facts};
+use crate::ruleset::limit::PlanId;
+use crate::ruleset::matcher::Route;
+use crate::ruleset::{CustomerRules, Ruleset};
+use crate::units::Nanos;
+
+/// A configuration as far as it says what becomes of requests.
+#[derive(Debug)]
+pub struct Rules {
+    /// The compiled configuration.
+    pub ruleset: Ruleset,
+    /// Who the customers are.
+    pub directory: Arc<Directory>,
+    /// Whose tokens are good.
+    pub tokens: Option<Tokens>,
+    /// The plan of callers whose plan nobody tells.
+    pub default_plan: Option<PlanId>,
+    /// The host of requests whose lines tell none.
+    pub default_host: String,
+}
+
+/// What a log does not tell although rules ask for it, in lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Untold {
+    /// Names of customers that the directory does not hold, where nothing tells the plan either.
+    pub customers: u64,
+    /// No name and no credential, although the rules tell customers apart.
+    pub callers: u64,
+    /// No address that can be read.
+    pub addresses: u64,
+    /// Requests that pass, whose real cost only the response told.
+    pub costs: u64,
+}
+
+/// Who is calling.
+pub(super) enum Who<'r> {
+    /// As the gateway found out.
+    Identity(Identity),
+    /// Somebody by name, whose plan the line or the command line tells.
+    Named(&'r str, PlanId),
+    /// Nobody by name, with a plan that the command line tells.
+    Planned(PlanId),
+}
+
+/// Finds out who the callers are.
+#[derive(Debug)]
+pub(super) struct Callers {
+    by_name: HashMap<Arc<str>, Arc<Customer>>,
+    plans: HashMap<String, PlanId>,
+}
+
+impl Callers {
+    pub(super) fn new(rules: &Rules) -> Self {
+        let by_name = match &*rules.directory {
+            Directory::File(file) => file.by_name(),
+            Directory::Nobody | Directory::Redis(_) => HashMap::new(),
+        };
+        let plans = rules.ruleset.plans.iter().enumerate();
+        Self { by_name, plans: plans.map(|(plan, name)| (name.clone(), PlanId(plan))).collect() }
+    }
+
+    /// Who made a request: the name in the line, or else a credential in it.
+    pub(super) fn find<'r>(
+        &self,
+        rules: &Rules,
+        asked: &CustomerRules,
+        record: &'r Record<'_>,
+        facts: &Facts<'_>,
+        at: Nanos,
+        untold: &mut Untold,
+    ) -> Result<Who<'r>, Answer> {
+        let Some(name) = record.customer.as_deref() else {
+            let found = identify::identify_recorded(asked, facts, &rules.directory, rules.tokens.as_ref(), at)
+                .map(Who::Identity);
+            return match (found, rules.default_plan) {
+                (Ok(Who::Identity(Identity::Anonymous)) | Err(Answer::CredentialMissing), Some(plan)) => {
+                    Ok(Who::Planned(plan))
+                }
+                (found, _) => {
+                    let nobody =
+                        matches!(found, Ok(Who::Identity(Identity::Anonymous)) | Err(Answer::CredentialMissing));
+                    // where the line says nothing of a caller whose plan it tells, there was no credential
+                    untold.callers += u64::from(nobody && record.decision.is_none());
+                    found
+                }
+            };
+        };
+        if let Some(customer) = self.by_name.get(name) {
+            return Ok(Who::Identity(Identity::Listed(Arc::clone(customer))));
+        }
+        let told = record.plan.as_deref().and_then(|plan| self.plans.get(plan)).copied();
+        match told.or(rules.default_plan) {
+            Some(plan) => Ok(Who::Named(name, plan)),
+            None => {
+                untold.customers += 1;
+                identify::accept(asked, Err(Answer::CredentialUnknown)).map(Who::Identity)
+            }
+        }
+    }
+}
+
+impl Who<'_> {
+    pub(super) fn known(&self) -> Option<Known<'_>> {
+        match self {
+            Self::Identity(identity) => identity.customer().map(|customer| customer.known()),
+            Self::Named(name, plan) => Some(Known { name, plan: *plan, own: None }),
+            Self::Planned(_) => None,
+        }
+    }
+
+    pub(super) fn claims(&self) -> Option<&dyn Claims> {
+        match self {
+            Self::Identity(identity) => identity.claims(),
+            Self::Named(..) | Self::Planned(_) => None,
+        }
+    }
+}
+
+/// Sets `headers` to what a line tells of them. A line that says that an `OPTIONS` request was not charged tells of a
+/// preflight, if `route` exempts those.
+pub(super) fn set_headers(headers: &mut HeaderMap, record: &Record<'_>, names: &[HeaderName]) {
+    headers.clear();
+    for (position, value) in &record.headers {
+        if let (Some(name), Ok(value)) = (names.get(*position), HeaderValue::from_bytes(value.as_bytes())) {
+            headers.append(name, value);
+        }
+    }
+    if let Some(length) = record.request_bytes.filter(|_| names.contains(&header::CONTENT_LENGTH)) {
+        headers.entry(header::CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
+    }
+}
+
+/// Whether a request was a preflight: as its header fields tell, or the gateway that exempted it.
+pub(super) fn is_preflight(route: &Route, record: &Record<'_>, facts: &Facts<'_>) -> bool {
+    let was_exempt = record.decision.as_deref() == Some("bypassed") && record.customer.is_none();
+    route.bypass.covers_preflight(facts.method, facts.headers)
+        || (route.bypass.preflights && facts.method == "OPTIONS" && was_exempt)
+}

@@ -1,0 +1,170 @@
+//! Where lines come from: files, perhaps packed, and standard input.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::lines::Lines;
+
+/// One log.
+pub struct Log {
+    name: String,
+    lines: Lines<Box<dyn Read>>,
+}
+
+/// Why a log cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// It cannot be opened.
+    #[error("cannot open the log {}: {source}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is a directory.
+    #[error("{} is a directory: name the logs in it", .0.display())]
+    Directory(PathBuf),
+    /// It is packed by a program whose format is not read.
+    #[error("{name} is packed with {program}: unpack it, as in `{program} -dc {name} | tollgate replay ... -`")]
+    Packed {
+        /// The log.
+        name: String,
+        /// The program.
+        program: &'static str,
+    },
+    /// It is packed, and its end is missing.
+    #[error("{name} is cut short: its gzip data ends in the middle, after line {line}")]
+    CutShort {
+        /// The log.
+        name: String,
+        /// The last line that is whole.
+        line: u64,
+    },
+    /// It cannot be read to its end.
+    #[error("cannot read {name} after line {line}: {source}")]
+    Read {
+        /// The log.
+        name: String,
+        /// The last line that was read.
+        line: u64,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// How much is to be read, and how much was.
+#[derive(Clone, Debug, Default)]
+pub struct Progress {
+    read: Arc<AtomicU64>,
+    total: Option<u64>,
+}
+
+impl Progress {
+    /// Bytes read so far, as they lie in the files.
+    pub fn read(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of all logs; `None` where nobody knows.
+    pub const fn total(&self) -> Option<u64> {
+        self.total
+    }
+}
+
+struct Counted<R> {
+    from: R,
+    read: Arc<AtomicU64>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let read = self.from.read(room)?;
+        self.read.fetch_add(u64::try_from(read).unwrap_or(u64::MAX), Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+/// The first bytes of what other programs pack.
+const OTHERS: [(&[u8], &str); 4] =
+    [(b"\x28\xb5\x2f\xfd", "zstd"), (b"\xfd7zXZ\x00", "xz"), (b"BZh", "bzip2"), (b"\x04\x22\x4d\x18", "lz4")];
+
+const BUFFER: usize = 128 << 10;
+
+/// Opens logs in the order in which they are named; `-` is `input`.
+pub fn open(paths: &[PathBuf], input: impl Read + 'static) -> Result<(Vec<Log>, Progress), SourceError> {
+    let mut progress = Progress { total: Some(0), ..Progress::default() };
+    let mut input = Some(input);
+    let mut logs = Vec::with_capacity(paths.len());
+    for path in paths {
+        let read = Arc::clone(&progress.read);
+        let (name, from): (String, Box<dyn Read>) = match input.take_if(|_| path.as_os_str() == "-") {
+            Some(input) => {
+                progress.total = None;
+                ("standard input".to_owned(), Box::new(Counted { from: input, read }))
+            }
+            None => {
+                let (file, length) = open_file(path)?;
+                progress.total = progress.total.zip(length).map(|(total, length)| total.saturating_add(length));
+                (path.display().to_string(), Box::new(Counted { from: file, read }))
+            }
+        };
+        logs.push(Log::open(name, from)?);
+    }
+    Ok((logs, progress))
+}
+
+/// The length is that of a regular file.
+fn open_file(path: &Path) -> Result<(File, Option<u64>), SourceError> {
+    let failed = |source| SourceError::Open { path: path.to_owned(), source };
+    let about = fs::metadata(path).map_err(failed)?;
+    if about.is_dir() {
+        return Err(SourceError::Directory(path.to_owned()));
+    }
+    Ok((File::open(path).map_err(failed)?, about.is_file().then_some(about.len())))
+}
+
+impl Log {
+    fn open(name: String, from: Box<dyn Read>) -> Result<Self, SourceError> {
+        let mut from = BufReader::with_capacity(BUFFER, from);
+        let failed = |source, name: &str| SourceError::Read { name: name.to_owned(), line: 0, source };
+        let start = from.fill_buf().map_err(|error| failed(error, &name))?;
+        if let Some((_, program)) = OTHERS.iter().find(|(magic, _)| start.starts_with(magic)) {
+            return Err(SourceError::Packed { name, program });
+        }
+        let is_gzip = start.starts_with(&[0x1f, 0x8b]);
+        let from: Box<dyn Read> = if is_gzip { Box::new(MultiGzDecoder::new(from)) } else { Box::new(from) };
+        Ok(Self { name, lines: Lines::new(from) })
+    }
+
+    /// What messages call it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Goes to the next line; `false` at the end.
+    pub fn advance(&mut self) -> Result<bool, SourceError> {
+        self.lines.advance().map_err(|source| {
+            let (name, line) = (self.name.clone(), self.lines.number());
+            match source.kind() {
+                ErrorKind::UnexpectedEof => SourceError::CutShort { name, line },
+                _ => SourceError::Read { name, line, source },
+            }
+        })
+    }
+
+    /// See [`Lines`].
+    pub fn lines(&self) -> &Lines<Box<dyn Read>> {
+        &self.lines
+    }
+
+    /// The same line comes once more.
+    pub fn retreat(&mut self) {
+        self.lines.retreat();
+    }
+}

@@ -1,0 +1,220 @@
+//! What became of the requests of a log under one set of rules, counted.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::top::Top;
+use super::way::Decided;
+use super::{when, who};
+use crate::algorithm::Decision;
+use crate::ruleset::Ruleset;
+use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::simulation::series::{Bin, Series};
+use crate::units::Nanos;
+
+const MINUTE: u64 = 60 * Nanos::SECOND.get();
+
+/// Requests, and how many of them were too many.
+#[derive(Clone, Debug, Default)]
+pub struct Count {
+    /// How many came.
+    pub offered: u64,
+    /// How many were denied, or would be if the limit were in force.
+    pub denied: u64,
+    /// When the first was denied.
+    pub first: Option<Nanos>,
+    /// When the last was.
+    pub last: Option<Nanos>,
+    minute: (u64, u64),
+    worst: (u64, u64),
+}
+
+/// The minute with the most denials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Minute {
+    /// When it begins.
+    #[serde(serialize_with = "when::serialize")]
+    pub begins: Nanos,
+    /// How many were denied in it.
+    pub denied: u64,
+}
+
+/// What became of requests, by the access log's words.
+pub type Fates = BTreeMap<&'static str, u64>;
+
+/// What was counted under one limit.
+#[derive(Clone, Debug, Default)]
+pub struct LimitTally {
+    /// By plan; those without a plan first.
+    pub plans: Vec<Count>,
+    /// How many of the requests that it let pass had to wait.
+    pub delayed: u64,
+    /// Who was denied.
+    pub top: Top,
+    /// Over time, where a picture is wanted.
+    pub series: Option<Series>,
+}
+
+/// What was counted under one set of rules.
+#[derive(Clone, Debug)]
+pub struct Tally {
+    /// Those that were not refused.
+    pub all: Count,
+    /// By the words of the access log.
+    pub fates: Fates,
+    /// Refused before any limit, by cause.
+    pub refused: Fates,
+    /// By route.
+    pub routes: Vec<Count>,
+    /// By limit.
+    pub limits: Vec<LimitTally>,
+    /// The time of the first request, which pictures begin with.
+    began: Option<Nanos>,
+}
+
+// === impl Count ===
+
+impl Count {
+    pub(super) fn add(&mut self, at: Nanos, denied: bool) {
+        self.offered += 1;
+        if denied {
+            self.deny(at);
+        }
+    }
+
+    fn deny(&mut self, at: Nanos) {
+        self.denied += 1;
+        self.first.get_or_insert(at);
+        self.last = Some(at);
+        let minute = at.get() / MINUTE;
+        self.minute = if self.minute.0 == minute { (minute, self.minute.1 + 1) } else { (minute, 1) };
+        if self.minute.1 > self.worst.1 {
+            self.worst = self.minute;
+        }
+    }
+
+    /// The first minute with the most denials, if there is a denial.
+    pub fn worst(&self) -> Option<Minute> {
+        let (minute, denied) = self.worst;
+        (denied > 0).then(|| Minute { begins: Nanos::new(minute.saturating_mul(MINUTE)), denied })
+    }
+
+    /// Adds what was counted elsewhere; the worst minute is the worse of both.
+    pub fn merge(&mut self, other: &Self) {
+        self.offered += other.offered;
+        self.denied += other.denied;
+        self.first = [self.first, other.first].into_iter().flatten().min();
+        self.last = self.last.max(other.last);
+        if other.worst.1 > self.worst.1 {
+            self.worst = other.worst;
+        }
+    }
+}
+
+// === impl Tally ===
+
+impl Tally {
+    /// Nothing yet; `pictures` says whether it is to be seen over time.
+    pub fn new(ruleset: &Ruleset, pictures: bool) -> Self {
+        let limit = |_| LimitTally {
+            plans: vec![Count::default(); ruleset.plans.len() + 1],
+            series: pictures.then(Series::default),
+            ..LimitTally::default()
+        };
+        Self {
+            all: Count::default(),
+            fates: Fates::new(),
+            refused: Fates::new(),
+            routes: vec![Count::default(); ruleset.matcher.routes().len()],
+            limits: ruleset.limits.iter().map(limit).collect(),
+            began: None,
+        }
+    }
+
+    /// The time that is 0 in pictures: the minute of the first request.
+    pub fn begins(&self) -> Nanos {
+        let began = self.began.unwrap_or_default().get();
+        Nanos::new(began - began % MINUTE)
+    }
+
+    /// One request and what became of it, in the order of time.
+    pub fn add(&mut self, ruleset: &Ruleset, decided: &Decided<'_>, word: &'static str) {
+        if self.began.is_none() {
+            self.began = Some(decided.at);
+            let series = self.limits.iter_mut().filter_map(|limit| limit.series.as_mut());
+            series.for_each(|series| series.note(Nanos::ZERO, Bin::default()));
+        }
+        if let Some(cause) = decided.refused {
+            *self.refused.entry(cause).or_default() += 1;
+            return;
+        }
+        *self.fates.entry(word).or_default() += 1;
+        let denied = is_denied(decided.verdict);
+        self.all.add(decided.at, denied);
+        if let Some(route) = decided.route.and_then(|route| self.routes.get_mut(route.0)) {
+            route.add(decided.at, denied);
+        }
+        for position in 0..decided.charges.len() {
+            self.add_charge(ruleset, decided, position);
+        }
+    }
+
+    fn add_charge(&mut self, ruleset: &Ruleset, decided: &Decided<'_>, position: usize) {
+        let (Some(charge), Some(standing)) = (decided.charges.get(position), decided.verdict.standings.get(position))
+        else {
+            return;
+        };
+        let limit = &ruleset.limits[charge.limit];
+        // what a candidate would have done shows only where no other limit denies
+        let is_told =
+            limit.candidate_of.is_none() || decided.verdict.compared(ruleset).any(|(compared, _)| compared == position);
+        let begins = self.begins();
+        let Some(tally) = self.limits.get_mut(charge.limit).filter(|_| is_told) else { return };
+        let over = !standing.decision.is_admitted();
+        let denied = over && (standing.binds || limit.candidate_of.is_some() || !is_denied(decided.verdict));
+        let plan = decided.plan.map_or(0, |plan| plan.0 + 1);
+        if let Some(count) = tally.plans.get_mut(plan) {
+            count.add(decided.at, denied);
+        }
+        let waits = matches!(standing.decision, Decision::Admit { wait } if wait > Nanos::ZERO);
+        tally.delayed += u64::from(waits && !is_denied(decided.verdict));
+        if let (true, Some((facts, resolved))) = (denied, decided.known) {
+            tally.top.add(charge.key, decided.at, || who::describe(ruleset, &limit.key, facts, resolved));
+        }
+        if let Some(series) = &mut tally.series {
+            let cost = charge.cost;
+            let passed = if over { 0 } else { cost };
+            let bin = Bin { offered: cost, passed, denied: if denied { cost } else { 0 }, ..Bin::default() };
+            series.note(decided.at.saturating_sub(begins), bin);
+        }
+    }
+}
+
+/// Whether the request may not pass.
+pub fn is_denied(verdict: &Verdict) -> bool {
+    matches!(verdict.outcome, Outcome::Deny(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_minute_is_the_first_with_the_most_denials() {
+        let mut count = Count::default();
+        assert_eq!(count.worst(), None);
+        for (second, denied) in [(0, true), (59, true), (60, true), (61, false), (119, true), (600, true)] {
+            count.add(Nanos::from_secs(second), denied);
+        }
+        assert_eq!(count.worst(), Some(Minute { begins: Nanos::ZERO, denied: 2 }));
+        assert_eq!((count.offered, count.denied, count.last), (6, 5, Some(Nanos::from_secs(600))));
+        let mut other = Count::default();
+        for second in [700, 701, 702] {
+            other.add(Nanos::from_secs(second), true);
+        }
+        count.merge(&other);
+        assert_eq!(count.worst(), Some(Minute { begins: Nanos::from_secs(660), denied: 3 }));
+        assert_eq!((count.first, count.last), (Some(Nanos::ZERO), Some(Nanos::from_secs(702))));
+    }
+}

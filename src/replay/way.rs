@@ -1,0 +1,267 @@
+//! The way of a request through the gateway's own rules, on the time of the log.
+//!
+//! Everything that decides is the gateway's: canonical targets, matching, callers, keys, costs, the store, the verdict,
+//! queues and what is set right when a request has ended. What is here puts the pieces in the order of `proxy/admit.rs`,
+//! with nothing to wait for.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use http::{HeaderMap, HeaderName};
+
+use super::fields::Wanted;
+use super::ledger::Ledger;
+use super::record::Record;
+use super::rules::{Callers, Rules, Untold, Who, is_preflight, set_headers};
+use crate::charge::Charge;
+use crate::proxy::facts;
+use crate::proxy::identify::Identity;
+use crate::proxy::respond::{Answer, BEFORE_LIMITS};
+use crate::ruleset::Ruleset;
+use crate::ruleset::key::{Facts, KeyHasher, KeyPart, Resolved};
+use crate::ruleset::limit::{LimitId, PlanId};
+use crate::ruleset::matcher::RouteId;
+use crate::ruleset::verdict::Verdict;
+use crate::units::Nanos;
+
+/// What became of a request.
+#[derive(Debug)]
+pub struct Decided<'d> {
+    /// When it came.
+    pub at: Nanos,
+    /// The route it takes.
+    pub route: Option<RouteId>,
+    /// The caller's plan.
+    pub plan: Option<PlanId>,
+    /// Why it was refused before any limit was asked.
+    pub refused: Option<&'static str>,
+    /// Whether it is exempt from charges.
+    pub bypassed: bool,
+    /// What it was charged.
+    pub charges: &'d [Charge],
+    /// What its limits say.
+    pub verdict: &'d Verdict,
+    /// What keys are made of; absent where it was refused.
+    pub known: Option<(&'d Facts<'d>, &'d Resolved<'d>)>,
+}
+
+/// The rules, and what requests have taken under them.
+pub struct Way {
+    rules: Rules,
+    callers: Callers,
+    names: Vec<HeaderName>,
+    hasher: KeyHasher,
+    ledger: Ledger,
+    headers: HeaderMap,
+    host: Host,
+    untold: Untold,
+    missing: Vec<Missing>,
+}
+
+/// How many requests lacked a part of a limit's key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Missing {
+    limit: LimitId,
+    part: KeyPart,
+    count: u64,
+}
+
+/// The last host and what became of it: most lines of a log have the same.
+#[derive(Debug, Default)]
+struct Host {
+    raw: String,
+    canonical: Option<String>,
+}
+
+// === impl Way ===
+
+impl Way {
+    /// All keys fresh. `wanted` names the header fields of records, `hold` is how long requests take whose lines do not
+    /// tell, `hasher` makes keys.
+    pub fn new(rules: Rules, wanted: &Wanted, hold: Nanos, hasher: KeyHasher) -> Self {
+        let doubtful =
+            |part: &&KeyPart| !matches!(part, KeyPart::Host | KeyPart::Route | KeyPart::Path | KeyPart::Method);
+        let missing = rules.ruleset.limits.iter().enumerate().flat_map(|(limit, of)| {
+            let parts = of.key.parts.iter().filter(doubtful);
+            parts.map(move |part| Missing { limit: LimitId(limit), part: part.clone(), count: 0 })
+        });
+        Self {
+            callers: Callers::new(&rules),
+            names: wanted.headers.clone(),
+            hasher,
+            ledger: Ledger::new(&rules.ruleset, hold, wanted.response_headers.clone()),
+            headers: HeaderMap::new(),
+            host: Host::default(),
+            untold: Untold::default(),
+            missing: missing.collect(),
+            rules,
+        }
+    }
+
+    /// The rules.
+    pub const fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// What the log did not tell.
+    pub const fn untold(&self) -> Untold {
+        Untold { costs: self.ledger.untold_costs, ..self.untold }
+    }
+
+    /// In how many requests a part of a limit's key was not told.
+    pub fn missing(&self) -> impl Iterator<Item = (LimitId, &KeyPart, u64)> {
+        let missing = self.missing.iter().filter(|missing| missing.count > 0);
+        missing.map(|missing| (missing.limit, &missing.part, missing.count))
+    }
+
+    /// Charges of new keys for which a limit had no room, by the limit's name.
+    pub fn overflowed(&self) -> BTreeMap<String, u64> {
+        self.ledger.overflowed()
+    }
+
+    /// Decides a request that came `at`, never before the one before it, and shows what became of it.
+    pub fn decide<T>(&mut self, at: Nanos, record: &Record<'_>, seen: impl FnOnce(&Decided<'_>, &Ruleset) -> T) -> T {
+        let Self { rules, callers, names, hasher, ledger, headers, host, untold, missing } = self;
+        let ruleset = &rules.ruleset;
+        ledger.go_to(at);
+        set_headers(headers, record, names);
+        let mut id = None;
+        let refused = 'refused: {
+            if let Some(cause) = refused_before(record) {
+                break 'refused cause;
+            }
+            let facts = match facts_of(ruleset, record, headers, host.of(record, &rules.default_host), untold) {
+                Ok(facts) => facts,
+                Err(answer) => break 'refused answer.cause(),
+            };
+            if ruleset.usage.as_deref() == Some(&*facts.path) {
+                break 'refused USAGE;
+            }
+            let facts = facts.borrowed(headers);
+            id = ruleset.matcher.find(&facts);
+            let Some(route) = id.map(|id| ruleset.matcher.route(id)) else { break 'refused Answer::NoRoute.cause() };
+            let is_preflight = is_preflight(route, record, &facts);
+            if ruleset.keeps_out_address(route, facts.address) {
+                break 'refused Answer::AccessDenied.cause();
+            }
+            let who = match &ruleset.customers {
+                Some(asked) if !is_preflight => callers.find(rules, asked, record, &facts, at, untold),
+                _ => Ok(Who::Identity(Identity::Anonymous)),
+            };
+            let who = match who {
+                Ok(who) => who,
+                Err(answer) => break 'refused answer.cause(),
+            };
+            let name = who.known().map(|known| known.name);
+            if !is_preflight && ruleset.keeps_out(route, facts.address, name) {
+                break 'refused Answer::AccessDenied.cause();
+            }
+            let mut resolved = ruleset.resolve(route, who.known(), who.claims());
+            resolved.upstream_node = record.node.as_deref();
+            if let Who::Planned(plan) = who {
+                resolved.plan = ruleset.plans.get(plan.0).map(|name| (plan, name.as_str()));
+            }
+            for missing in missing.iter_mut().filter(|missing| route.limits.contains(&missing.limit)) {
+                missing.count += u64::from(hasher.part(&missing.part, &facts, &resolved).is_none());
+            }
+            let bypassed = is_preflight || route.bypass.covers(&facts, name);
+            let charges = match bypassed {
+                true => Ok(Vec::new()),
+                false => ruleset.charges(route, &facts, &resolved, hasher),
+            };
+            let mut charges = match charges {
+                Ok(charges) => charges,
+                Err(missing) if *missing.part == KeyPart::Customer => break 'refused Answer::CredentialMissing.cause(),
+                Err(missing) => break 'refused Answer::KeyMissing(missing.part.describe()).cause(),
+            };
+            let verdict = ledger.charge(ruleset, record, &facts, &mut charges, at);
+            let plan = resolved.plan.map(|(plan, _)| plan);
+            let (charges, known) = (charges.as_slice(), Some((&facts, &resolved)));
+            let decided = Decided { at, route: id, plan, refused: None, bypassed, charges, verdict: &verdict, known };
+            return seen(&decided, ruleset);
+        };
+        let (refused, verdict) = (Some(refused), &Verdict::UNLIMITED);
+        let decided =
+            Decided { at, route: id, plan: None, refused, bypassed: false, charges: &[], verdict, known: None };
+        seen(&decided, ruleset)
+    }
+}
+
+const USAGE: &str = "usage";
+
+/// Why the gateway that wrote the line refused the request before it asked any limit: its line tells nothing else of it.
+fn refused_before(record: &Record<'_>) -> Option<&'static str> {
+    let answered = record.answered.as_deref().filter(|_| record.target.is_none())?;
+    BEFORE_LIMITS.into_iter().find(|cause| *cause == answered)
+}
+
+/// What is canonical of a request; the header fields are elsewhere.
+struct Target<'r> {
+    method: &'r str,
+    host: &'r str,
+    path: Cow<'r, str>,
+    query: Option<&'r str>,
+    address: Option<IpAddr>,
+    client: Option<IpAddr>,
+}
+
+impl Target<'_> {
+    fn borrowed<'a>(&'a self, headers: &'a HeaderMap) -> Facts<'a> {
+        Facts {
+            method: self.method,
+            host: self.host,
+            path: &self.path,
+            query: self.query,
+            headers,
+            client: self.client,
+            address: self.address,
+        }
+    }
+}
+
+fn facts_of<'r>(
+    ruleset: &Ruleset,
+    record: &'r Record<'_>,
+    headers: &HeaderMap,
+    host: Option<&'r str>,
+    untold: &mut Untold,
+) -> Result<Target<'r>, Answer> {
+    const NO_REQUEST: Answer = Answer::Malformed("the line holds no request");
+    let host = host.ok_or(Answer::Malformed("the host is no host name"))?;
+    let method = record.method.as_deref().ok_or(NO_REQUEST)?;
+    let raw = record.target.as_deref().ok_or(NO_REQUEST)?;
+    if raw.len() > ruleset.request_head.max_target {
+        return Err(Answer::TargetTooLong);
+    }
+    if method == http::Method::TRACE.as_str() {
+        return Err(Answer::MethodNotAllowed);
+    }
+    let (path, query) = facts::path_and_query(method, raw, host)?;
+    let peer = record.client.as_deref().and_then(address);
+    untold.addresses += u64::from(peer.is_none());
+    let address = peer.and_then(|peer| facts::client_address(peer, headers, &ruleset.client_address));
+    let client = address.map(|address| facts::network(address, ruleset.client_address.ipv6_prefix));
+    Ok(Target { method, host, path, query, address, client })
+}
+
+/// An address, perhaps with a port.
+fn address(text: &str) -> Option<IpAddr> {
+    let alone = text.parse().ok();
+    alone.or_else(|| text.parse::<SocketAddr>().ok().map(|address| address.ip()))
+}
+
+impl Host {
+    /// The canonical host of a request; `None` if it is no host name.
+    fn of(&mut self, record: &Record<'_>, default: &str) -> Option<&str> {
+        let raw = record.host.as_deref().unwrap_or(default);
+        if raw.is_empty() {
+            return Some("");
+        }
+        if self.canonical.is_none() || self.raw != raw {
+            raw.clone_into(&mut self.raw);
+            self.canonical = facts::canonical_host(raw).ok().map(|(host, _)| host);
+        }
+        self.canonical.as_deref()
+    }
+}

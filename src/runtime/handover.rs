@@ -1,0 +1,194 @@
+//! How a process hands over to a new one, which may be of another version: sockets first, then the state, and in between
+//! each waits for the other's word.
+//!
+//! The old process starts the new one with a Unix socket for its standard input and sends the listening sockets through
+//! it. The new one reads its configuration, and says [`READY`] once nothing is missing but the state. Then the old one
+//! stops accepting, while the system queues connections, and writes the state. The new one accepts, and says [`SERVING`].
+//! Until then the old one can take everything back: whatever becomes of the new one, it goes on as before.
+
+use std::ffi::OsString;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+};
+
+/// Tells a process that its standard input is the socket to the one before.
+const VARIABLE: &str = "TOLLGATE_HANDOVER";
+/// What systemd tells about its sockets, which are sent otherwise.
+const OF_SYSTEMD: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
+/// What the old process begins with; another number for another way of handing over.
+const GREETING: [u8; 10] = *b"tollgate/1";
+/// The new process lacks only the state.
+const READY: u8 = b'R';
+/// The new process accepts.
+const SERVING: u8 = b'S';
+/// Goes with each socket.
+const SOCKET: u8 = b's';
+/// How long each waits for the other.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Why handing over has failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum UpgradeError {
+    /// The program cannot be started.
+    #[error("cannot start {program:?}: {error}")]
+    Start { program: OsString, error: io::Error },
+    /// The system would end the new process with this one.
+    #[error("this process is the first of its container: with it the new one would end; start another container")]
+    First,
+    /// The new process is gone.
+    #[error("the new process ended before it served; what it logged says why")]
+    Ended,
+    /// The new process does not get on.
+    #[error("the new process was not {0} after {PATIENCE:?}")]
+    Late(&'static str),
+    /// The system does not let them talk.
+    #[error("cannot hand over to the new process: {0}")]
+    Failed(#[from] io::Error),
+}
+
+// === the old process ===
+
+/// A process that is to take over. It ends where this is dropped before it serves.
+pub(super) struct Successor {
+    stream: UnixStream,
+    child: Child,
+    serves: bool,
+}
+
+impl Successor {
+    /// Starts the program that this process was started as, with the same arguments, and gives it `sockets`.
+    pub(super) fn start(sockets: &[TcpListener]) -> Result<Self, UpgradeError> {
+        if std::process::id() == 1 {
+            return Err(UpgradeError::First);
+        }
+        let mut arguments = std::env::args_os();
+        let program = arguments.next().unwrap_or_else(|| "tollgate".into());
+        let (ours, theirs) = UnixStream::pair()?;
+        let mut command = Command::new(&program);
+        command.args(arguments).env(VARIABLE, "1").stdin(Stdio::from(OwnedFd::from(theirs)));
+        for name in OF_SYSTEMD {
+            command.env_remove(name);
+        }
+        let child = command.spawn().map_err(|error| UpgradeError::Start { program, error })?;
+        // Otherwise its end of the socket stays open here.
+        drop(command);
+        let mut successor = Self { stream: ours, child, serves: false };
+        successor.stream.set_read_timeout(Some(PATIENCE))?;
+        successor.stream.set_write_timeout(Some(PATIENCE))?;
+        successor.send(sockets)?;
+        Ok(successor)
+    }
+
+    /// Which process it is.
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn send(&mut self, sockets: &[TcpListener]) -> io::Result<()> {
+        self.stream.write_all(&GREETING)?;
+        self.stream.write_all(&u32::try_from(sockets.len()).unwrap_or(u32::MAX).to_le_bytes())?;
+        for socket in sockets {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let descriptors = [socket.as_fd()];
+            control.push(SendAncillaryMessage::ScmRights(&descriptors));
+            rustix::net::sendmsg(&self.stream, &[IoSlice::new(&[SOCKET])], &mut control, SendFlags::NOSIGNAL)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until it lacks only the state.
+    pub(super) fn wait_until_ready(&mut self) -> Result<(), UpgradeError> {
+        self.wait_for(READY, "ready")
+    }
+
+    /// Lets `write` give it the state, and waits until it serves.
+    pub(super) fn give<T>(mut self, write: impl FnOnce(&mut UnixStream) -> io::Result<T>) -> Result<T, UpgradeError> {
+        let written = write(&mut self.stream)?;
+        self.wait_for(SERVING, "serving")?;
+        self.serves = true;
+        Ok(written)
+    }
+
+    fn wait_for(&mut self, word: u8, name: &'static str) -> Result<(), UpgradeError> {
+        let mut said = [0];
+        match self.stream.read_exact(&mut said) {
+            Ok(()) if said == [word] => Ok(()),
+            Ok(()) => Err(io::Error::from(ErrorKind::InvalidData).into()),
+            Err(error) => Err(match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => UpgradeError::Late(name),
+                ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => UpgradeError::Ended,
+                _ => error.into(),
+            }),
+        }
+    }
+}
+
+impl Drop for Successor {
+    fn drop(&mut self) {
+        if !self.serves {
+            // It may have ended by itself.
+            drop(self.child.kill());
+            drop(self.child.wait());
+        }
+    }
+}
+
+// === the new process ===
+
+/// The process that hands over to this one.
+pub(super) struct Predecessor {
+    stream: UnixStream,
+}
+
+impl Predecessor {
+    /// The process that started this one in order to hand over, if one did, and its sockets.
+    pub(super) fn meet() -> io::Result<Option<(Self, Vec<TcpListener>)>> {
+        if std::env::var_os(VARIABLE).is_none() {
+            return Ok(None);
+        }
+        let mut stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let (mut greeting, mut count) = ([0; GREETING.len()], [0; 4]);
+        stream.read_exact(&mut greeting)?;
+        if greeting != GREETING {
+            return Err(io::Error::other("it speaks another language; restart instead"));
+        }
+        stream.read_exact(&mut count)?;
+        let sockets = (0..u32::from_le_bytes(count)).map(|_| socket(&stream)).collect::<io::Result<_>>()?;
+        Ok(Some((Self { stream }, sockets)))
+    }
+
+    /// Nothing is missing but the state, which is to be read here.
+    pub(super) fn ask_for_state(&mut self) -> io::Result<&mut impl Read> {
+        self.stream.write_all(&[READY])?;
+        Ok(&mut self.stream)
+    }
+
+    /// This process accepts.
+    pub(super) fn release(mut self) {
+        if let Err(error) = self.stream.write_all(&[SERVING]) {
+            tracing::warn!(%error, "the process that handed over is gone already");
+        }
+    }
+}
+
+fn socket(stream: &UnixStream) -> io::Result<TcpListener> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    rustix::net::recvmsg(stream, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut descriptors = control.drain().flat_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
+        _ => Vec::new(),
+    });
+    descriptors.next().map(TcpListener::from).ok_or_else(|| ErrorKind::UnexpectedEof.into())
+}

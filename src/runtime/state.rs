@@ -1,0 +1,259 @@
+//! The state that outlives the process: what a process begins with, and the snapshots that it leaves.
+//!
+//! A snapshot that cannot be used keeps no gateway from starting: it is put aside (`<file>.refused`), told of loudly, and
+//! everybody starts afresh. A file that is no snapshot is left alone, and never written over.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+use crate::admin::snapshots::{Recovery, Snapshot, Snapshots};
+use crate::clock::{Clock, SystemClock};
+use crate::files::{self, Unreadable};
+use crate::proxy::Gateway;
+use crate::store::local::snapshot::{self, Refused, Restored};
+use crate::store::{Head, LocalStore, Written};
+use crate::telemetry::Telemetry;
+use crate::units::Nanos;
+
+/// Where the state is kept while the process does not run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateFile {
+    /// The file.
+    pub path: PathBuf,
+    /// How often it is written.
+    pub every: Nanos,
+}
+
+/// How far the wall clock may have gone back since a snapshot was written. Up to here the process's clock goes on from
+/// the snapshot; a snapshot from further ahead is refused, since its states could deny for as long.
+const LARGEST_STEP_BACK: Nanos = Nanos::from_secs(60);
+
+// === what a process begins with ===
+
+/// What a process begins with.
+pub(super) struct Recovered {
+    pub(super) store: LocalStore,
+    /// What keys are hashed with.
+    pub(super) seed: [u8; 16],
+    pub(super) clock: SystemClock,
+    pub(super) recovery: Recovery,
+}
+
+impl Recovered {
+    /// Without anything from before.
+    fn fresh(recovery: Recovery) -> Self {
+        Self { store: LocalStore::new(), seed: rand::random(), clock: SystemClock::new(), recovery }
+    }
+
+    fn from(restored: Restored, handed_over: bool) -> Self {
+        let Restored { store, head, keys, unknown } = restored;
+        let clock = SystemClock::new().not_before(head.at);
+        let recovery = Recovery::Restored { handed_over, keys, unknown, at: head.at };
+        Self { store, seed: head.seed, clock, recovery }
+    }
+
+    /// What a process left that hands over now. Its clock is gone on with, whatever the wall clock says.
+    pub(super) fn from_predecessor(state: impl Read) -> Result<Self, Refused> {
+        LocalStore::read_snapshot(BufReader::new(state), Nanos::MAX).map(|restored| Self::from(restored, true))
+    }
+
+    /// What a process left that has ended, or nothing.
+    pub(super) fn from_file(file: Option<&StateFile>) -> Self {
+        let Some(StateFile { path, .. }) = file else { return Self::fresh(Recovery::Nothing) };
+        match read(path) {
+            Ok(Some(restored)) => Self::from(restored, false),
+            Ok(None) => Self::fresh(Recovery::Absent),
+            Err(refused) => {
+                let reason = format!("the state in {} {refused}", path.display());
+                if !matches!(refused, Refused::Foreign | Refused::Unreadable(_)) {
+                    put_aside(path);
+                }
+                Self::fresh(Recovery::Refused { reason })
+            }
+        }
+    }
+
+    /// Log lines and metrics.
+    pub(super) fn tell(&self, telemetry: &Telemetry) {
+        telemetry.state_recovered(self.recovery.as_str());
+        match &self.recovery {
+            Recovery::Nothing => {}
+            Recovery::Absent => tracing::info!("no state is kept yet: every key starts afresh"),
+            Recovery::Restored { keys, unknown, at, .. } => {
+                let age = self.clock.now().saturating_sub(*at).as_secs_f64();
+                tracing::info!(keys, age_seconds = age, from = self.recovery.as_str(), "state restored");
+                if *unknown > 0 {
+                    tracing::warn!(keys = unknown, "state of limits that this version does not understand is left out");
+                }
+            }
+            Recovery::Refused { reason } => tracing::error!("{reason}; every key starts afresh"),
+        }
+    }
+}
+
+/// The snapshot in a file; `None` if there is no file.
+fn read(path: &Path) -> Result<Option<Restored>, Refused> {
+    let file = match files::open(path) {
+        Ok(file) => file,
+        Err(Unreadable::Failed(error)) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(Unreadable::Failed(error)) => return Err(Refused::Unreadable(error)),
+        Err(other) => return Err(Refused::Unreadable(io::Error::other(other))),
+    };
+    let latest = SystemClock::new().now().saturating_add(LARGEST_STEP_BACK);
+    let mut file = BufReader::new(file);
+    let restored = LocalStore::read_snapshot(&mut file, latest)?;
+    match file.read(&mut [0]) {
+        Ok(0) => Ok(Some(restored)),
+        Ok(_) => Err(Refused::Damaged("it goes on behind its end")),
+        Err(error) => Err(Refused::Unreadable(error)),
+    }
+}
+
+fn put_aside(path: &Path) {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(".refused");
+    match fs::rename(path, &aside) {
+        Ok(()) => tracing::warn!(file = %Path::new(&aside).display(), "the state that cannot be used is kept here"),
+        Err(error) => tracing::error!(%error, file = %path.display(), "cannot put aside the state that cannot be used"),
+    }
+}
+
+// === what a process leaves ===
+
+/// Writes snapshots.
+pub(super) struct Keeper {
+    gateway: Gateway,
+    telemetry: Telemetry,
+    snapshots: Arc<Snapshots>,
+    seed: [u8; 16],
+    file: watch::Sender<Option<StateFile>>,
+    /// Whether another process has the state now. Locked while a snapshot is written.
+    handed_over: Mutex<bool>,
+}
+
+impl Keeper {
+    pub(super) fn new(
+        gateway: Gateway,
+        telemetry: Telemetry,
+        snapshots: Arc<Snapshots>,
+        seed: [u8; 16],
+        file: Option<StateFile>,
+    ) -> Self {
+        let keeper = Self {
+            gateway,
+            telemetry,
+            snapshots,
+            seed,
+            file: watch::Sender::new(None),
+            handed_over: Mutex::new(false),
+        };
+        keeper.follow(file);
+        keeper
+    }
+
+    /// Snapshots go to `file` from here on.
+    pub(super) fn follow(&self, file: Option<StateFile>) {
+        self.snapshots.follow(file.as_ref().map(|file| file.path.display().to_string()));
+        self.file.send_if_modified(|before| {
+            let differs = *before != file;
+            *before = file;
+            differs
+        });
+    }
+
+    /// Writes a snapshot at once, and again and again, until dropped.
+    pub(super) async fn run(self: Arc<Self>) {
+        let mut file = self.file.subscribe();
+        loop {
+            let every = file.borrow_and_update().as_ref().map(|file| file.every);
+            match every {
+                Some(every) => {
+                    let keeper = Arc::clone(&self);
+                    if let Err(error) = spawn_blocking(move || keeper.write()).await {
+                        tracing::error!(%error, "writing the state failed");
+                    }
+                    tokio::select! {
+                        () = sleep(every.to_duration()) => {}
+                        _ = file.changed() => {}
+                    }
+                }
+                // The sender is in this value.
+                None => drop(file.changed().await),
+            }
+        }
+    }
+
+    /// Writes a snapshot now, if there is a file for it and the state is still this process's.
+    pub(super) fn write(&self) {
+        let Some(StateFile { path, .. }) = self.file.borrow().clone() else { return };
+        let handed_over = self.handed_over.lock();
+        if *handed_over {
+            return;
+        }
+        let at = self.gateway.clock.now();
+        let written = write_to(&path, |file| self.write_snapshot(at, file));
+        let took = self.gateway.clock.now().saturating_sub(at);
+        match written {
+            Ok(Written { keys, bytes }) => {
+                self.telemetry.state_written(at, took, bytes);
+                self.snapshots.written(Snapshot { at, took, keys, bytes });
+            }
+            Err(error) => {
+                let error = format!("cannot write the state to {}: {error}", path.display());
+                tracing::error!("{error}; after a restart everybody is where the last snapshot had them");
+                self.telemetry.state_not_written();
+                self.snapshots.failed(error);
+            }
+        }
+    }
+
+    fn write_snapshot(&self, at: Nanos, out: &mut dyn Write) -> io::Result<Written> {
+        self.gateway.store.write_snapshot(&Head { seed: self.seed, at }, out)
+    }
+
+    /// The state is about to be another process's: this one writes no snapshot any more, unless it takes that back.
+    /// Returns when none is being written.
+    pub(super) fn give_up(&self) {
+        *self.handed_over.lock() = true;
+    }
+
+    /// Gives the state away.
+    pub(super) fn hand_over(&self, out: &mut dyn Write) -> io::Result<Written> {
+        self.write_snapshot(self.gateway.clock.now(), out)
+    }
+
+    /// Takes [`Keeper::give_up`] back.
+    pub(super) fn take_back(&self) {
+        *self.handed_over.lock() = false;
+    }
+}
+
+/// Writes the file anew, whole or not at all. What is there is written over only if it is a snapshot, or empty.
+fn write_to(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<Written>) -> io::Result<Written> {
+    if let Ok(file) = File::open(path) {
+        let mut begin = Vec::new();
+        file.take(snapshot::MARK.len() as u64).read_to_end(&mut begin)?;
+        if !begin.is_empty() && begin != snapshot::MARK {
+            return Err(io::Error::other("the file is no snapshot of tollgate's, and is not written over"));
+        }
+    }
+    files::replace(path, |file| {
+        let mut out = BufWriter::with_capacity(BUFFER, file);
+        let written = write(&mut out)?;
+        out.flush()?;
+        Ok(written)
+    })
+}
+
+/// How much is written at a time, in bytes.
+const BUFFER: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+use super::*;
+
+/// A directory of its own for each test; removed with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("tollgate-state-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    /// A file with a snapshot of an empty store, written this far ahead of the clock.
+    fn snapshot(&self, ahead: Nanos) -> StateFile {
+        let path = self.0.join("state");
+        let head = Head { seed: [3; 16], at: SystemClock::new().now().saturating_add(ahead) };
+        write_to(&path, |out| LocalStore::new().write_snapshot(&head, out)).unwrap();
+        StateFile { path, every: Nanos::SECOND }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+fn written_at(recovered: &Recovered) -> Option<Nanos> {
+    match recovered.recovery {
+        Recovery::Restored { at, .. } => Some(at),
+        _ => None,
+    }
+}
+
+#[test]
+fn the_seed_comes_with_the_state() {
+    let scratch = Scratch::new("seed");
+    let file = scratch.snapshot(Nanos::ZERO);
+    let recovered = Recovered::from_file(Some(&file));
+    assert_eq!(recovered.seed, [3; 16]);
+    assert!(written_at(&recovered).is_some());
+}
+
+#[test]
+fn a_clock_that_went_back_a_little_goes_on_from_the_snapshot() {
+    let scratch = Scratch::new("back");
+    let file = scratch.snapshot(Nanos::from_secs(50));
+    let recovered = Recovered::from_file(Some(&file));
+    let at = written_at(&recovered).unwrap();
+    assert!(at > SystemClock::new().now());
+    assert!(recovered.clock.now() >= at);
+}
+
+#[test]
+fn a_clock_that_went_back_far_is_believed_and_the_snapshot_is_not() {
+    let scratch = Scratch::new("future");
+    let file = scratch.snapshot(Nanos::from_secs(3600));
+    let recovered = Recovered::from_file(Some(&file));
+    let Recovery::Refused { reason } = &recovered.recovery else { panic!("{:?}", recovered.recovery) };
+    assert!(reason.contains("is from the future: it was written"), "{reason}");
+    assert_ne!(recovered.seed, [3; 16]);
+    assert!(!file.path.exists() && file.path.with_extension("refused").exists());
+}
+
+#[test]
+fn in_a_handover_the_clock_goes_on_whatever_the_wall_clock_says() {
+    let scratch = Scratch::new("handover");
+    let file = scratch.snapshot(Nanos::from_secs(3600));
+    let recovered = Recovered::from_predecessor(File::open(&file.path).unwrap()).unwrap();
+    assert!(recovered.clock.now() >= written_at(&recovered).unwrap());
+}
+
+#[test]
+fn the_clock_is_the_wall_clock_where_that_is_ahead() {
+    let clock = SystemClock::new().not_before(Nanos::SECOND);
+    assert!(clock.now() > Nanos::from_secs(1_700_000_000));
+}
+
+#[test]
+fn what_cannot_be_written_leaves_what_was_there() {
+    let scratch = Scratch::new("whole");
+    let file = scratch.snapshot(Nanos::ZERO);
+    let before = fs::read(&file.path).unwrap();
+    let failed = write_to(&file.path, |out| {
+        out.write_all(b"half a snapshot")?;
+        Err(io::Error::other("the disk is full"))
+    });
+    assert_eq!(failed.unwrap_err().to_string(), "the disk is full");
+    assert_eq!(fs::read(&file.path).unwrap(), before);
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
+}

@@ -1,0 +1,84 @@
+//! The access log of a gateway that served real requests, replayed: the same requests are denied.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use crate::support::{Client, Gateway, Origin, together, wait_for};
+
+/// Windows so long that the time between a request and its line does not matter.
+const RULES: &str = "access_log: full
+customers:
+  identify: [{ header: x-api-key }]
+  directory: { file: customers.csv }
+  anonymous: { plan: few }
+plans: [few, many]
+limits:
+  daily: { key: customer, algorithm: quota_reset, window: 1d, plans: { few: { limit: 9 }, many: { limit: 25 } } }
+  posts: { key: [customer, route], algorithm: gcra, rate: 1/d, burst: 12, cost: { by_method: { POST: 3 } } }
+  failures:
+    key: customer
+    algorithm: sliding_log
+    limit: 4
+    window: 1d
+    charge: { when: response, if_status: [404] }
+routes:
+  - { name: orders, match: { path: /orders/** }, upstream: origin, limits: [daily, posts] }
+  - { name: all, upstream: origin, limits: [daily, failures] }
+";
+
+const CUSTOMERS: &str = "credential,customer,plan\nk-ann,ann,many\nk-bob,bob,many\nk-eve,eve,few\n";
+const KEYS: [Option<&str>; 5] = [Some("k-ann"), Some("k-bob"), Some("k-eve"), None, Some("nobodys")];
+const EACH: usize = 60;
+
+#[test]
+fn the_access_log_of_a_gateway_replayed_denies_what_the_gateway_denied() {
+    let origin = Origin::with(|exchange| match exchange.head.word(1).contains("missing") {
+        true => exchange.reply("404 Not Found", "", b"no"),
+        false => exchange.reply("200 OK", "", b"yes"),
+    });
+    let config = format!("{}{RULES}", origin.upstream());
+    let gateway = Gateway::start_with(&config, &[("customers.csv", CUSTOMERS)], &[]);
+    // a connection for each customer, so that the requests of each have an order
+    let statuses = together(KEYS.len(), |caller| {
+        let mut client = Client::connect(gateway.address);
+        let fields: Vec<_> = KEYS[caller].iter().map(|key| ("x-api-key", *key)).collect();
+        let mut ask = |number: usize| {
+            let place = ["orders", "missing", "other", "orders/x"][number * number % 7 % 4];
+            let target = format!("/{place}/{caller}-{number}");
+            match number % 3 {
+                0 => client.post(&target, &fields, b"").status,
+                _ => client.exchange("GET", &target, &fields).status,
+            }
+        };
+        (0..EACH).map(&mut ask).collect::<Vec<u16>>()
+    });
+    let lines = wait_for("all lines of the access log", || {
+        let text = gateway.process.stdout();
+        (text.lines().count() == KEYS.len() * EACH).then_some(text)
+    });
+    gateway.folder.write("access.log", &lines);
+    let replayed = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .current_dir(gateway.folder.path())
+        .args(["replay", "--config", "tollgate.yaml", "--decisions", "decisions.csv", "access.log"])
+        .output()
+        .unwrap();
+    assert!(replayed.status.success(), "{}", String::from_utf8_lossy(&replayed.stderr));
+
+    let log: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut rows = csv::Reader::from_path(gateway.folder.path().join("decisions.csv")).unwrap();
+    let rows: Vec<BTreeMap<String, String>> = rows.deserialize().map(|row| row.unwrap()).collect();
+    assert_eq!(rows.len(), log.len());
+    let mut denied = 0;
+    for row in rows {
+        let line = &log[row["line"].parse::<usize>().unwrap() - 1];
+        let was_denied = line["answered"] == "limited";
+        denied += usize::from(was_denied);
+        assert_eq!(row["decision"] == "denied", was_denied, "{line}\n{row:?}");
+        if was_denied {
+            assert_eq!(line["limit"], row["limit"], "{line}");
+        }
+    }
+    let answered: usize = statuses.iter().flatten().filter(|status| **status == 429).count();
+    assert_eq!(denied, answered);
+    assert!(denied > 100 && statuses.iter().take(4).all(|of_one| of_one.contains(&200)), "{statuses:?}");
+}

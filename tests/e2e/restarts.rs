@@ -1,0 +1,276 @@
+//! A process takes the place of another while clients do not pause: no request fails, and what was spent stays spent.
+//!
+//! Some clients open a connection for each request. Others keep theirs, and ask once more on a new one where it ends
+//! before any part of an answer has come: that is what HTTP asks of clients (RFC 9112, section 9.3.1), since a connection
+//! may always be closed while a request is on its way.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::support::client::request;
+use crate::support::gateway::{ALL_GUARDED, is_ready};
+use crate::support::process::{Process, signal};
+use crate::support::{Client, Folder, Gateway, Origin, free_port, now, wait_for, wait_until};
+
+fn config(origin: &Origin) -> String {
+    format!(
+        "{}limits:
+  guard: {{ algorithm: gcra, rate: 1000000/s, burst: 1000000, key: client_address }}
+  few: {{ algorithm: quota_reset, limit: 5, window: 1d, key: {{ header: x-key }}, missing_key: skip }}
+{}state: {{ file: tollgate.state, every: 1s }}\n",
+        origin.upstream(),
+        ALL_GUARDED.replace("[guard]", "[guard, few]"),
+    )
+}
+
+/// The requests that were answered with 200 while `work` was done, on new and on kept connections. All others fail.
+fn under_load(address: SocketAddr, work: impl FnOnce()) -> [usize; 2] {
+    let over = AtomicBool::new(false);
+    let (new, kept) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for _ in 0..2 {
+            threads.push(scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let answer = Client::connect(address).exchange("GET", "/", &[("connection", "close")]);
+                    assert_eq!((answer.status, answer.whole), (200, true), "{}", answer.text());
+                    new.fetch_add(1, Ordering::Relaxed);
+                }
+            }));
+            threads.push(scope.spawn(|| {
+                let mut client = Client::connect(address);
+                let mut is_new = true;
+                while !over.load(Ordering::Relaxed) {
+                    let answer = client.wire.send(request("GET", "/", &[])).ok().and_then(|()| client.next());
+                    match answer {
+                        Some(answer) => {
+                            assert_eq!((answer.status, answer.whole), (200, true), "{}", answer.text());
+                            kept.fetch_add(1, Ordering::Relaxed);
+                            is_new = answer.field("connection") == Some("close");
+                        }
+                        None => {
+                            assert!(!is_new, "a new connection ended without an answer");
+                            is_new = true;
+                        }
+                    }
+                    if is_new {
+                        client = Client::connect(address);
+                    }
+                }
+            }));
+        }
+        work();
+        over.store(true, Ordering::Relaxed);
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    });
+    [new.into_inner(), kept.into_inner()]
+}
+
+fn spend(address: SocketAddr) {
+    let mut client = Client::connect(address);
+    wait_until("the key to be spent", || client.exchange("GET", "/", &[("x-key", "spent")]).status == 429);
+}
+
+#[track_caller]
+fn is_spent(address: SocketAddr) {
+    let answer = Client::connect(address).exchange("GET", "/", &[("x-key", "spent"), ("connection", "close")]);
+    assert_eq!(answer.status, 429, "{}", answer.text());
+}
+
+/// Shown by `--nocapture`.
+#[expect(clippy::print_stderr, reason = "figures for whoever runs the tests")]
+fn say(text: &str) {
+    eprintln!("{text}");
+}
+
+/// As under systemd: whoever starts the processes keeps the socket, and connections wait in it.
+#[test]
+fn fifty_restarts_fail_no_request_where_the_socket_is_kept() {
+    const COUNT: usize = 50;
+    let origin = Origin::start();
+    let folder = Folder::new();
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, admin) = (socket.local_addr().unwrap(), SocketAddr::from(([127, 0, 0, 1], free_port())));
+    let text = config(&origin);
+    folder.write(
+        "t.yaml",
+        &format!("listeners: [{{ address: \"{address}\" }}]\nadmin: {{ address: \"{admin}\" }}\n{text}"),
+    );
+    let start = || Process::tollgate_on(socket.try_clone().unwrap(), &["run", "--config", "t.yaml"], folder.path());
+    let mut process = start();
+    spend(address);
+    let began = now();
+    let [new, kept] = under_load(address, || {
+        for round in 0..COUNT {
+            wait_until("readiness", || is_ready(admin));
+            process.signal("TERM");
+            assert_eq!(process.wait().code(), Some(0), "round {round}: {}", process.stderr());
+            process = start();
+            is_spent(address);
+        }
+    });
+    say(&format!("{COUNT} restarts in {:?}: {new} requests on new connections, {kept} on kept ones", now() - began));
+    assert!(new > COUNT && kept > COUNT, "{new} {kept}");
+    assert!(!process.stderr().contains("no address of the configuration"), "{}", process.stderr());
+}
+
+/// A gateway that hands over to others, of which the last one ends with this.
+struct Lineage {
+    gateway: Gateway,
+    /// The process that serves.
+    current: u32,
+    seen: String,
+}
+
+impl Lineage {
+    fn start(config: &str) -> Self {
+        let gateway = Gateway::start(config);
+        let current = gateway.process.id();
+        Self { gateway, current, seen: String::new() }
+    }
+
+    fn serving(&self) -> Option<u32> {
+        let mut client = Client { wire: crate::support::wire::Wire::new(TcpStream::connect(self.gateway.admin).ok()?) };
+        client.wire.send(request("GET", "/status", &[("connection", "close")])).ok()?;
+        client.next()?.json()["process"].as_u64()?.try_into().ok()
+    }
+
+    /// Has another process take over, and waits until the one before has ended.
+    fn upgrade(&mut self) {
+        let before = self.current;
+        signal(before, "USR2");
+        self.current = wait_for("another process", || self.serving().filter(|serving| *serving != before));
+        wait_until("the end of the one before", || match before == self.gateway.process.id() {
+            true => self.gateway.process.has_ended(),
+            false => has_ended(before),
+        });
+    }
+
+    /// What was logged since this was asked last.
+    fn logged(&mut self) -> String {
+        let all = self.gateway.process.stderr();
+        let new = all.strip_prefix(&self.seen).unwrap_or(&all).to_owned();
+        self.seen = all;
+        new
+    }
+}
+
+impl Drop for Lineage {
+    fn drop(&mut self) {
+        if self.current != self.gateway.process.id() && !has_ended(self.current) {
+            signal(self.current, "KILL");
+        }
+    }
+}
+
+/// Whether a process has ended. Nobody may have asked how.
+fn has_ended(process: u32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{process}/stat")) else { return true };
+    status.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'))
+}
+
+#[test]
+fn twenty_upgrades_fail_no_request_and_what_is_spent_stays_spent() {
+    const COUNT: usize = 20;
+    let origin = Origin::start();
+    let mut lineage = Lineage::start(&config(&origin));
+    let address = lineage.gateway.address;
+    spend(address);
+    let began = now();
+    let [new, kept] = under_load(address, || {
+        for _ in 0..COUNT {
+            lineage.upgrade();
+            is_spent(address);
+        }
+    });
+    say(&format!("{COUNT} upgrades in {:?}: {new} requests on new connections, {kept} on kept ones", now() - began));
+    assert!(new > COUNT && kept > COUNT, "{new} {kept}");
+    let recovery = lineage.gateway.admin_get("/status").json()["state"]["recovery"]["result"].clone();
+    assert_eq!(recovery, "handed_over");
+    // The last one writes the file.
+    signal(lineage.current, "TERM");
+    wait_until("its end", || has_ended(lineage.current));
+    lineage.gateway.start_again();
+    lineage.current = lineage.gateway.process.id();
+    is_spent(address);
+}
+
+#[test]
+fn a_quota_that_is_being_spent_is_handed_over_to_the_last_token() {
+    const QUOTA: usize = 400;
+    const CLIENTS: usize = 4;
+    let origin = Origin::start();
+    let config = config(&origin).replace("limit: 5", &format!("limit: {QUOTA}"));
+    let mut lineage = Lineage::start(&config);
+    let address = lineage.gateway.address;
+    let admitted = AtomicUsize::new(0);
+    let mut upgrades = 0;
+    std::thread::scope(|scope| {
+        let client = || {
+            while Client::connect(address).exchange("GET", "/", &[("x-key", "spent")]).status == 200 {
+                admitted.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
+        while clients.iter().any(|client| !client.is_finished()) {
+            lineage.upgrade();
+            upgrades += 1;
+        }
+    });
+    let admitted = admitted.into_inner();
+    say(&format!("{admitted} of {QUOTA} admitted over {upgrades} upgrades"));
+    // On a machine that is held up, a connection that was accepted just before may ask only after the state was handed
+    // over: its request is charged where nobody sees it any more.
+    assert!((QUOTA..=QUOTA + CLIENTS * upgrades).contains(&admitted), "{admitted} over {upgrades} upgrades");
+    is_spent(address);
+}
+
+#[test]
+fn a_request_in_flight_is_finished_by_the_process_that_began_it() {
+    let (command, origin) = Origin::on_command();
+    let mut lineage = Lineage::start(&format!("{}{ALL}", origin.upstream(), ALL = crate::support::gateway::ALL));
+    let mut client = lineage.gateway.client();
+    client.ask("GET", "/", &[]);
+    command.send(b"before").unwrap();
+    let head = client.wire.head().unwrap().unwrap();
+    let mut framing = crate::support::wire::Framing::of_response(&head, false);
+    assert_eq!(client.wire.part(&mut framing).unwrap().unwrap(), b"before");
+    let before = lineage.current;
+    signal(before, "USR2");
+    lineage.current = wait_for("another process", || lineage.serving().filter(|serving| *serving != before));
+    assert!(!lineage.gateway.process.has_ended(), "a request is in flight");
+    command.send(b"after").unwrap();
+    assert_eq!(client.wire.part(&mut framing).unwrap().unwrap(), b"after");
+    command.send(b"").unwrap();
+    assert_eq!(client.wire.part(&mut framing).unwrap(), None, "the stream came to its end");
+    wait_until("the end of the one before", || lineage.gateway.process.has_ended());
+}
+
+#[test]
+fn a_process_that_cannot_start_takes_nothing_over() {
+    let origin = Origin::start();
+    let mut lineage = Lineage::start(&config(&origin));
+    let (address, folder) = (lineage.gateway.address, lineage.gateway.folder.path().to_owned());
+    spend(address);
+    let failures = |lineage: &Lineage| {
+        lineage.gateway.metrics().value("tollgate_upgrades_total", &[("result", "failure")]).unwrap()
+    };
+    let good = lineage.gateway.whole(&config(&origin));
+    // Only the next process reads it: nothing of this one comes into force.
+    std::fs::write(folder.join("tollgate.yaml"), "limits: [nonsense\n").unwrap();
+    let mut kept = lineage.gateway.client();
+    for count in 1..=2 {
+        signal(lineage.current, "USR2");
+        wait_until("the failure", || failures(&lineage) >= f64::from(count));
+    }
+    assert_eq!(kept.exchange("GET", "/", &[]).status, 200);
+    is_spent(address);
+    let said = lineage.logged();
+    assert!(said.contains("no process has taken over; this one goes on"), "{said}");
+    assert!(said.contains("\ntollgate.yaml:2:1: is not valid YAML"), "the new process says what is wrong: {said}");
+    std::fs::write(folder.join("tollgate.yaml"), good).unwrap();
+    lineage.upgrade();
+    is_spent(address);
+}

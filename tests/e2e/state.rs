@@ -1,0 +1,284 @@
+//! What limits have counted is there after a restart, and a state that cannot be used keeps nobody from starting.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+
+use crate::support::gateway::{ALL_GUARDED, limited};
+use crate::support::{Gateway, Origin, wait_until};
+
+/// Three tokens a day for each user.
+const DAILY: &str = "{ algorithm: quota_reset, limit: 3, window: 1d, key: { header: x-user } }";
+const STATE: &str = "state: { file: tollgate.state, every: 100ms }\n";
+
+fn config(origin: &Origin, limit: &str) -> String {
+    limited(origin, limit) + STATE
+}
+
+fn ask(gateway: &Gateway, user: &str) -> u16 {
+    gateway.get("/", &[("x-user", user)]).status
+}
+
+fn file(gateway: &Gateway) -> PathBuf {
+    gateway.folder.path().join("tollgate.state")
+}
+
+/// The snapshots that were written, or could not be.
+fn snapshots(gateway: &Gateway, result: &str) -> f64 {
+    gateway.metrics().value("tollgate_state_snapshots_total", &[("result", result)]).unwrap()
+}
+
+/// Waits until a snapshot was written that was begun after now.
+fn wait_for_snapshot(gateway: &Gateway) {
+    // The next one may have been begun already.
+    let before = snapshots(gateway, "success");
+    wait_until("two snapshots", || snapshots(gateway, "success") >= before + 2.0);
+}
+
+fn began_with(gateway: &Gateway) -> String {
+    gateway.admin_get("/status").json()["state"]["recovery"]["result"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn what_was_spent_is_spent_after_a_restart_and_other_keys_have_what_they_had() {
+    let origin = Origin::start();
+    let mut gateway = Gateway::start(&config(&origin, DAILY));
+    assert_eq!(began_with(&gateway), "absent");
+    assert_eq!([0; 4].map(|_| ask(&gateway, "ann")), [200, 200, 200, 429]);
+    assert_eq!(ask(&gateway, "ben"), 200);
+    for _ in 0..3 {
+        gateway.restart("TERM");
+        assert_eq!(began_with(&gateway), "restored");
+        assert_eq!(ask(&gateway, "ann"), 429);
+    }
+    assert_eq!([0; 3].map(|_| ask(&gateway, "ben")), [200, 200, 429]);
+    assert_eq!(ask(&gateway, "eve"), 200);
+    assert_eq!(gateway.metrics().value("tollgate_state_restores_total", &[("result", "restored")]), Some(1.0));
+}
+
+#[test]
+fn a_crash_takes_back_to_the_last_snapshot() {
+    let origin = Origin::start();
+    let mut gateway = Gateway::start(&config(&origin, DAILY));
+    assert_eq!([0; 4].map(|_| ask(&gateway, "ann")), [200, 200, 200, 429]);
+    wait_for_snapshot(&gateway);
+    gateway.restart("KILL");
+    assert_eq!(began_with(&gateway), "restored");
+    assert_eq!(ask(&gateway, "ann"), 429);
+}
+
+#[test]
+fn the_file_is_for_its_owner_only_and_nothing_lies_beside_it() {
+    let origin = Origin::start();
+    let mut gateway = Gateway::start(&config(&origin, DAILY));
+    wait_for_snapshot(&gateway);
+    gateway.end("TERM");
+    assert_eq!(fs::metadata(file(&gateway)).unwrap().permissions().mode() & 0o777, 0o600);
+    let mut names: Vec<_> =
+        fs::read_dir(gateway.folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["tollgate.state", "tollgate.yaml"]);
+}
+
+#[test]
+fn what_a_process_left_that_was_killed_while_it_wrote_is_in_nobodys_way() {
+    let origin = Origin::start();
+    let mut gateway = Gateway::start(&config(&origin, DAILY));
+    assert_eq!([0; 4].map(|_| ask(&gateway, "ann")), [200, 200, 200, 429]);
+    gateway.end("TERM");
+    gateway.folder.write("tollgate.state.new", "half a snap");
+    gateway.start_again();
+    assert_eq!(ask(&gateway, "ann"), 429);
+    wait_for_snapshot(&gateway);
+    assert!(!gateway.folder.path().join("tollgate.state.new").exists() || snapshots(&gateway, "failure") == 0.0);
+}
+
+#[test]
+fn other_parameters_take_over_what_was_used() {
+    let origin = Origin::start();
+    let mut gateway = Gateway::start(&config(&origin, DAILY));
+    assert_eq!([0; 4].map(|_| ask(&gateway, "ann")), [200, 200, 200, 429]);
+    gateway.end("TERM");
+    gateway.rewrite(&config(&origin, &DAILY.replace("limit: 3", "limit: 4")));
+    gateway.start_again();
+    assert_eq!([0; 2].map(|_| ask(&gateway, "ann")), [200, 429]);
+    // Another key means somebody else.
+    gateway.end("TERM");
+    gateway.rewrite(&config(&origin, &DAILY.replace("x-user", "x-other")));
+    gateway.start_again();
+    let other = || gateway.get("/", &[("x-other", "ann")]).status;
+    assert_eq!([0; 4].map(|_| other()), [200, 200, 200, 429]);
+}
+
+#[test]
+fn on_change_reset_starts_afresh_with_other_parameters_only() {
+    let origin = Origin::start();
+    let reset = DAILY.replace("limit: 3", "limit: 3, on_change: reset");
+    let mut gateway = Gateway::start(&config(&origin, &reset));
+    assert_eq!([0; 4].map(|_| ask(&gateway, "ann")), [200, 200, 200, 429]);
+    gateway.restart("TERM");
+    assert_eq!(ask(&gateway, "ann"), 429);
+    gateway.end("TERM");
+    gateway.rewrite(&config(&origin, &reset.replace("limit: 3", "limit: 4")));
+    gateway.start_again();
+    assert_eq!([0; 5].map(|_| ask(&gateway, "ann")), [200, 200, 200, 200, 429]);
+}
+
+#[test]
+fn a_limit_that_was_away_is_remembered() {
+    let origin = Origin::start();
+    let mut gateway = Gateway::start(&config(&origin, DAILY));
+    assert_eq!([0; 4].map(|_| ask(&gateway, "ann")), [200, 200, 200, 429]);
+    gateway.end("TERM");
+    gateway.rewrite(&config(&origin, DAILY).replace("guard", "other"));
+    gateway.start_again();
+    assert_eq!(ask(&gateway, "ann"), 200);
+    gateway.end("TERM");
+    gateway.rewrite(&config(&origin, DAILY));
+    gateway.start_again();
+    assert_eq!(ask(&gateway, "ann"), 429);
+}
+
+#[test]
+fn requests_that_end_with_their_process_hold_no_slot_of_the_next() {
+    let origin = Origin::start();
+    let mut gateway = Gateway::start(&config(&origin, "{ algorithm: concurrency, limit: 1, key: { header: x-user } }"));
+    let mut client = gateway.client();
+    client.ask("GET", "/stall", &[("x-user", "ann")]);
+    origin.wait_for_count(1);
+    assert_eq!(ask(&gateway, "ann"), 429);
+    wait_for_snapshot(&gateway);
+    gateway.restart("KILL");
+    assert_eq!(ask(&gateway, "ann"), 200);
+}
+
+/// Starts with what `spoil` makes of a state in which `ann` has spent everything.
+#[track_caller]
+fn refuses(spoil: impl FnOnce(&PathBuf), why: &str) -> Gateway {
+    let origin = Origin::start();
+    let mut gateway = Gateway::start(&config(&origin, DAILY));
+    assert_eq!([0; 4].map(|_| ask(&gateway, "ann")), [200, 200, 200, 429]);
+    gateway.end("TERM");
+    spoil(&file(&gateway));
+    gateway.start_again();
+    assert_eq!(began_with(&gateway), "refused");
+    assert_eq!(gateway.metrics().value("tollgate_state_restores_total", &[("result", "refused")]), Some(1.0));
+    let said = gateway.process.stderr();
+    let line = said.lines().find(|line| line.contains("\"ERROR\"")).unwrap_or_else(|| panic!("{said}"));
+    assert!(line.contains(why) && line.contains("tollgate.state") && line.contains("starts afresh"), "{line}");
+    assert_eq!(ask(&gateway, "ann"), 200);
+    drop(origin);
+    gateway
+}
+
+/// Changes the bytes of a file.
+fn edit(path: &PathBuf, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(path).unwrap();
+    change(&mut bytes);
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn a_state_cut_short_is_put_aside_and_everybody_starts_afresh() {
+    let gateway = refuses(|path| edit(path, |bytes| bytes.truncate(bytes.len() - 1)), "is cut short");
+    assert!(gateway.folder.path().join("tollgate.state.refused").exists());
+    wait_for_snapshot(&gateway);
+    assert_eq!(snapshots(&gateway, "failure"), 0.0);
+}
+
+#[test]
+fn an_empty_state_is_refused() {
+    refuses(|path| edit(path, Vec::clear), "is cut short");
+}
+
+#[test]
+fn a_state_of_another_version_is_refused() {
+    refuses(|path| edit(path, |bytes| bytes[15] = 200), "is of version 200, and this program reads version 1");
+}
+
+#[test]
+fn a_state_with_a_flipped_byte_is_refused() {
+    refuses(
+        |path| {
+            edit(path, |bytes| {
+                let last = bytes.len() - 20;
+                bytes[last] ^= 1;
+            })
+        },
+        "is damaged",
+    );
+}
+
+#[test]
+fn a_state_that_goes_on_behind_its_end_is_refused() {
+    refuses(|path| edit(path, |bytes| bytes.push(0)), "is damaged: it goes on behind its end");
+}
+
+#[test]
+fn a_file_that_is_something_else_is_left_alone() {
+    let gateway = refuses(|path| fs::write(path, "listeners: []\n# precious\n").unwrap(), "is no snapshot");
+    wait_until("a failure", || snapshots(&gateway, "failure") >= 2.0);
+    assert_eq!(fs::read_to_string(file(&gateway)).unwrap(), "listeners: []\n# precious\n");
+    assert_eq!(snapshots(&gateway, "success"), 0.0);
+    let error = gateway.admin_get("/status").json()["state"]["last_error"].to_string();
+    assert!(error.contains("is no snapshot of tollgate's, and is not written over"), "{error}");
+}
+
+#[test]
+fn a_directory_in_the_place_of_the_state_is_told_of_and_stops_nobody() {
+    let gateway = refuses(
+        |path| {
+            fs::remove_file(path).unwrap();
+            fs::create_dir(path).unwrap();
+        },
+        "it is a directory",
+    );
+    wait_until("a failure", || snapshots(&gateway, "failure") >= 1.0);
+}
+
+#[test]
+fn a_folder_that_is_missing_is_told_of_until_it_is_there() {
+    let origin = Origin::start();
+    let mut gateway = Gateway::start(&(limited(&origin, DAILY) + "state: { file: gone/s, every: 100ms }\n"));
+    wait_until("failures", || snapshots(&gateway, "failure") >= 2.0);
+    assert!(gateway.process.stderr().contains("cannot write the state to gone/s: No such file"));
+    assert_eq!([0; 4].map(|_| ask(&gateway, "ann")), [200, 200, 200, 429]);
+    fs::create_dir(gateway.folder.path().join("gone")).unwrap();
+    wait_for_snapshot(&gateway);
+    assert!(gateway.admin_get("/status").json()["state"]["last_error"].is_null());
+    gateway.restart("KILL");
+    assert_eq!(ask(&gateway, "ann"), 429);
+}
+
+#[test]
+fn a_reload_changes_where_the_state_is_kept() {
+    let origin = Origin::start();
+    let mut gateway = Gateway::start(&(limited(&origin, DAILY)));
+    assert_eq!([0; 4].map(|_| ask(&gateway, "ann")), [200, 200, 200, 429]);
+    assert_eq!(began_with(&gateway), "nothing");
+    gateway.rewrite(&config(&origin, DAILY));
+    assert_eq!(gateway.reload().status, 200);
+    wait_for_snapshot(&gateway);
+    let written = gateway.admin_get("/status").json()["state"]["last_snapshot"].clone();
+    assert_eq!(written["keys"], 1);
+    assert_eq!(written["bytes"], fs::metadata(file(&gateway)).unwrap().size());
+    gateway.restart("KILL");
+    assert_eq!(ask(&gateway, "ann"), 429);
+}
+
+#[test]
+fn several_limits_are_remembered_each_for_itself() {
+    let origin = Origin::start();
+    let limits = format!(
+        "limits:
+  guard: {{ algorithm: gcra, rate: 1/d, burst: 2, key: {{ header: x-user }} }}
+  log: {{ algorithm: sliding_log, limit: 3, window: 1d, key: client_address }}
+{}",
+        ALL_GUARDED.replace("[guard]", "[guard, log]")
+    );
+    let mut gateway = Gateway::start(&format!("{}{limits}{STATE}", origin.upstream()));
+    assert_eq!([0; 3].map(|_| ask(&gateway, "ann")), [200, 200, 429]);
+    gateway.restart("TERM");
+    assert_eq!(ask(&gateway, "ann"), 429);
+    assert_eq!([0; 2].map(|_| ask(&gateway, "ben")), [200, 429]);
+}

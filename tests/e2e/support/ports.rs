@@ -1,0 +1,25 @@
+//! Ports for servers of a test's own.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// A port that nothing listens on. Outside the range that the system gives to outgoing connections, and another one for
+/// each call and process: as long as the process lives, it holds the port at an address that is used for nothing else.
+pub fn free_port() -> u16 {
+    const FIRST: u16 = 10_000;
+    const COUNT: u16 = 22_000;
+    const MARK: [u8; 4] = [127, 255, 0, 1];
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    static HELD: Mutex<Vec<TcpListener>> = Mutex::new(Vec::new());
+    let start = u16::try_from(std::process::id().wrapping_mul(97) % u32::from(COUNT)).unwrap();
+    loop {
+        let offset = (u32::from(start) + u32::from(NEXT.fetch_add(1, Ordering::Relaxed))) % u32::from(COUNT);
+        let port = FIRST + u16::try_from(offset).unwrap();
+        let Ok(held) = TcpListener::bind(SocketAddr::from((MARK, port))) else { continue };
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            HELD.lock().unwrap().push(held);
+            return port;
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! What the command prints, and what it says of logs and flags that are wrong.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::support::Folder;
+
+const CONFIG: &str = "listeners: [{ address: \"127.0.0.1:1\" }]
+upstreams: { origin: { nodes: [\"127.0.0.1:2\"] } }
+limits: { guard: { key: client_address, algorithm: quota_reset, limit: 2, window: 1h } }
+routes:
+  - { name: all, upstream: origin, limits: [guard] }
+  - { name: free, upstream: origin, match: { path: /free } }
+";
+
+fn folder() -> Folder {
+    let folder = Folder::new();
+    folder.write("tollgate.yaml", CONFIG);
+    folder
+}
+
+/// A line of a request from 192.0.2.`from` in that second.
+fn line(second: u32, from: u8, path: &str) -> String {
+    format!(
+        "192.0.2.{from} - - [10/Oct/2000:13:{:02}:{:02} +0000] \"GET {path} HTTP/1.1\" 200 1\n",
+        second / 60,
+        second % 60
+    )
+}
+
+/// Four of 192.0.2.1, one of 192.0.2.2.
+fn log() -> String {
+    let lines = [(0, 1, "/"), (1, 1, "/"), (61, 1, "/a"), (62, 1, "/b"), (70, 2, "/"), (80, 1, "/free")];
+    lines.map(|(second, from, path)| line(second, from, path)).concat()
+}
+
+fn gzip(text: &str) -> Vec<u8> {
+    let mut packed = GzEncoder::new(Vec::new(), Compression::default());
+    packed.write_all(text.as_bytes()).unwrap();
+    packed.finish().unwrap()
+}
+
+const REPLAY: [&str; 2] = ["--config", "tollgate.yaml"];
+
+fn report(folder: &Folder, arguments: &[&str]) -> serde_json::Value {
+    let printed = folder.replayed(&[&REPLAY, &["--format", "json"], arguments].concat());
+    serde_json::from_str(&printed).unwrap()
+}
+
+#[test]
+fn the_report_says_who_is_denied_how_often_and_when() {
+    let folder = folder();
+    folder.write("access.log", log());
+    let table = folder.replayed(&[&REPLAY[..], &["access.log"]].concat());
+    assert_eq!(table, include_str!("../fixtures/replay/table.txt"));
+    let report = report(&folder, &["access.log"]);
+    let rules = &report["rules"];
+    assert_eq!((&rules["offered"], &rules["denied"], &rules["share"]), (&6.into(), &2.into(), &(1.0 / 3.0).into()));
+    let plan = &rules["limits"][0]["plans"][0];
+    assert_eq!((&plan["offered"], &plan["denied"], &plan["share"]), (&5.into(), &2.into(), &0.4.into()));
+    assert_eq!(
+        (&plan["first_denied"], &plan["last_denied"]),
+        (&"2000-10-10T13:01:01Z".into(), &"2000-10-10T13:01:02Z".into())
+    );
+    assert_eq!(plan["worst_minute"], serde_json::json!({ "begins": "2000-10-10T13:01:00Z", "denied": 2 }));
+    assert_eq!(rules["limits"][0]["top"][0]["who"], "192.0.2.1");
+    let csv = folder.replayed(&[&REPLAY[..], &["--format", "csv", "access.log"]].concat());
+    let rows: Vec<&str> = csv.lines().collect();
+    assert_eq!(
+        rows[1],
+        "tollgate.yaml,,guard,,deny,5,2,0.4,2000-10-10T13:01:01Z,2000-10-10T13:01:02Z,2000-10-10T13:01:00Z,2"
+    );
+    assert!(
+        rows[2].starts_with("tollgate.yaml,all,,,,5,2,") && rows[3].starts_with("tollgate.yaml,free,,,,1,0,0,,"),
+        "{csv}"
+    );
+}
+
+#[test]
+fn logs_may_be_packed_several_and_on_standard_input() {
+    let folder = folder();
+    let (head, tail): (Vec<String>, Vec<String>) = {
+        let lines: Vec<String> = log().lines().map(|line| format!("{line}\n")).collect();
+        let (head, tail) = lines.split_at(3);
+        (head.to_vec(), tail.to_vec())
+    };
+    folder.write("access.log", tail.concat());
+    // not by its name
+    folder.write("access.log.1", gzip(&head.concat()));
+    let expected = report(&folder, &["access.log", "access.log.1"]);
+    assert_eq!(
+        (&expected["lines"], &expected["rules"]["denied"], &expected["out_of_order"]),
+        (&6.into(), &2.into(), &0.into())
+    );
+    let mut child = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .current_dir(folder.path())
+        .args(["replay", "--config", "tollgate.yaml", "--format", "json", "access.log", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // two members, one after the other, are one stream
+    let packed = [gzip(&head[..1].concat()), gzip(&head[1..].concat())].concat();
+    child.stdin.take().unwrap().write_all(&packed).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found["rules"], expected["rules"]);
+}
+
+#[test]
+fn lines_that_cannot_be_used_are_counted_and_the_first_are_shown() {
+    let folder = folder();
+    let garbage: String = (0..9).map(|number| format!("what is {number}?\n")).collect();
+    folder.write("access.log", format!("{{\"time\":\n{}{garbage}{}", log(), line(5, 1, "/")));
+    let report = report(&folder, &["access.log"]);
+    assert_eq!(
+        (&report["lines"], &report["unreadable"], &report["rules"]["offered"]),
+        (&17.into(), &10.into(), &7.into())
+    );
+    let first: Vec<&str> =
+        report["unreadable_first"].as_array().unwrap().iter().map(|line| line.as_str().unwrap()).collect();
+    assert_eq!(first.len(), 5);
+    assert!(first[0].starts_with("access.log:1: is no JSON object: "), "{first:?}");
+    assert_eq!(first[1], "access.log:8: is neither common or combined log format nor JSON");
+    // the last one is of a time that has passed
+    assert_eq!(report["out_of_order"], 1);
+    let note = "1 request out of order, by 75s at most: each came at the time of the one before it; is a clock wrong, or are \
+                these logs of several servers in one file?";
+    assert!(report["notes"].as_array().unwrap().contains(&note.into()), "{}", report["notes"]);
+}
+
+#[test]
+fn two_configurations_are_compared_request_by_request() {
+    let folder = folder();
+    folder.write("access.log", log());
+    folder.write("old.yaml", CONFIG.replace("limit: 2", "limit: 3").replace("client_address", "all"));
+    let flags = ["--against", "old.yaml", "--decisions", "decisions.csv", "--html", "page.html", "access.log"];
+    let found = report(&folder, &flags);
+    let difference = &found["comparison"];
+    let counts = ["neither", "both", "only_first", "only_second"].map(|name| difference[name].as_u64().unwrap());
+    assert_eq!(counts, [3, 1, 1, 1]);
+    assert_eq!(difference["denied_only_here"]["examples"][0], "access.log:3 at 2000-10-10T13:01:01Z: denied by guard");
+    assert_eq!(difference["denied_only_there"]["top"][0]["who"], "192.0.2.2");
+    let rows = folder.rows("decisions.csv");
+    let decided: Vec<[&str; 3]> =
+        rows.iter().map(|row| ["line", "decision", "against_decision"].map(|name| row[name].as_str())).collect();
+    assert_eq!(
+        decided,
+        [
+            ["1", "admitted", "admitted"],
+            ["2", "admitted", "admitted"],
+            ["3", "denied", "admitted"],
+            ["4", "denied", "denied"],
+            ["5", "admitted", "denied"],
+            ["6", "unlimited", "unlimited"]
+        ]
+    );
+    assert!(rows[2]["retry_after_ns"] == "3539000000000" && rows[0]["wait_ns"] == "0", "{rows:?}");
+    let page = folder.read("page.html");
+    assert!(page.contains("<svg") && page.contains("192.0.2.2") && page.ends_with("</html>\n"));
+    // nothing is fetched: the one address in it is the name of a namespace
+    assert_eq!(page.replace("xmlns=\"http://www.w3.org/2000/svg\"", "").matches("http").count(), 0, "{page}");
+}
+
+#[test]
+fn the_exit_status_tells_whether_too_much_was_denied() {
+    let folder = folder();
+    folder.write("access.log", log());
+    folder.write("old.yaml", CONFIG.replace("limit: 2", "limit: 3"));
+    for (flags, status) in [
+        (&["--fail-if-denied", "33.3%"][..], 3),
+        (&["--fail-if-denied", "33.4%"], 0),
+        (&["--fail-if-denied", "16%", "--against", "old.yaml"], 3),
+        (&["--fail-if-denied", "17%", "--against", "old.yaml"], 0),
+        (&["--fail-if-denied", "17"], 2),
+        (&["--fail-if-denied", "101%"], 2),
+    ] {
+        let output = folder.replay(&[&REPLAY, flags, &["access.log"]].concat());
+        assert_eq!(output.status.code(), Some(status), "{flags:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn what_is_wrong_with_logs_and_flags_is_said() {
+    let folder = folder();
+    folder.write("empty.log", "\n\n");
+    folder.write("garbage.log", "one\ntwo\n");
+    folder.write("access.log", log());
+    let packed = gzip(&log().repeat(100));
+    folder.write("cut.log", &packed[..packed.len() - 20]);
+    folder.write("other.log", b"\x28\xb5\x2f\xfdxxxxxxxx");
+    std::fs::create_dir(folder.path().join("logs")).unwrap();
+    for (flags, status, says) in [
+        (&["missing.log"][..], 1, "cannot open the log missing.log: No such file"),
+        (&["logs"], 1, "logs is a directory: name the logs in it"),
+        (&["empty.log"], 1, "no line in empty.log"),
+        (&["garbage.log"], 1, "none of 2 lines can be used; the first: garbage.log:1: is neither common"),
+        (&["cut.log"], 1, "cut.log is cut short: its gzip data ends in the middle, after line "),
+        (
+            &["other.log"],
+            1,
+            "other.log is packed with zstd: unpack it, as in `zstd -dc other.log | tollgate replay ... -`",
+        ),
+        (&["access.log", "--plan", "free"], 1, "--plan: tollgate.yaml has no plan `free`"),
+        (&["access.log", "--decisions", "./access.log"], 1, "--decisions: ./access.log is one of the logs"),
+        (&["access.log", "--html", "no/page.html"], 1, "cannot write no/page.html: No such file"),
+        (&["access.log", "--against", "none.yaml"], 1, "none.yaml"),
+        (&["access.log", "--field", "custmer=x"], 2, "found `custmer`, expected time, client,"),
+        (&[], 2, "ACCESS_LOG"),
+    ] {
+        let output = folder.replay(&[&REPLAY, flags].concat());
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(status) && error.contains(says), "{flags:?}: {error}");
+    }
+    assert_eq!(folder.read("access.log"), log(), "a log is never written to");
+}
+
+#[test]
+fn what_a_log_does_not_tell_is_said() {
+    let folder = Folder::new();
+    folder.write(
+        "tollgate.yaml",
+        "listeners: [{ address: \"127.0.0.1:1\" }]
+upstreams: { origin: { nodes: [\"127.0.0.1:2\"] } }
+customers: { identify: [{ header: x-api-key }], directory: { file: customers.csv }, anonymous: { plan: few } }
+plans: [few, many]
+limits:
+  calls: { key: customer, algorithm: gcra, burst: 9, plans: { few: { rate: 1/s }, many: { rate: 9/s } } }
+  users: { key: { header: x-user }, algorithm: gcra, rate: 1/h, burst: 1 }
+routes: [{ name: all, upstream: origin, limits: [calls, users] }]
+",
+    );
+    folder.write("customers.csv", "credential,customer,plan\nsecret-1,acme,many\n");
+    let object =
+        |rest: &str| format!("{{\"time\":\"2000-10-10T13:00:00Z\",\"method\":\"GET\",\"path\":\"/\",{rest}}}\n");
+    folder.write(
+        "access.log",
+        [
+            object("\"client\":\"192.0.2.1\""),
+            object("\"client\":\"192.0.2.1\",\"customer\":\"acme\""),
+            object("\"client\":\"192.0.2.1\",\"customer\":\"umbrella\""),
+            object("\"client\":\"192.0.2.1\",\"req\":{\"key\":\"secret-1\"}"),
+        ]
+        .concat(),
+    );
+    let decided = |flags: &[&str]| {
+        let report = report(&folder, &[flags, &["--decisions", "d.csv", "access.log"]].concat());
+        let rows = folder.rows("d.csv");
+        let rows: Vec<String> =
+            rows.iter().map(|row| format!("{} {} {}", row["caller"], row["plan"], row["decision"])).collect();
+        (
+            rows,
+            report["notes"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|note| note.as_str().unwrap().to_owned())
+                .collect::<Vec<_>>(),
+        )
+    };
+    let (rows, notes) = decided(&[]);
+    let expected = ["192.0.2.1 few admitted", "acme many denied", "  refused", "192.0.2.1 few denied"];
+    assert_eq!(rows, expected);
+    for says in [
+        "no line tells the header x-user, which the rules ask for",
+        "2 requests tell of no customer and show no credential: they count as anonymous callers",
+        "1 request of customers whom the directory does not hold",
+        "limit `users`: 3 requests lack its key's header x-user: they share one bucket",
+    ] {
+        assert!(notes.iter().any(|note| note.contains(says)), "{says}: {notes:#?}");
+    }
+    let (rows, notes) =
+        decided(&["--plan", "few", "--field", "header.x-api-key=req.key", "--field", "header.x-user=client"]);
+    assert_eq!(rows[1..], ["acme many denied", "umbrella few denied", "acme many denied"]);
+    assert_eq!(notes, [""; 0]);
+}
+
+#[test]
+fn credentials_never_show() {
+    let folder = Folder::new();
+    let config =
+        CONFIG.replace("key: client_address", "key: [{ header: x-api-key }, { cookie: sid }, { header: x-user }]");
+    folder.write("tollgate.yaml", config);
+    let object = "{\"time\":971182800,\"method\":\"GET\",\"path\":\"/\",\"request\":{\"headers\":{\"X-Api-Key\":[\"s3cret-a\"],\
+                  \"Cookie\":[\"sid=s3cret-b\"],\"X-User\":[\"an\\u009bn\"]}}}\n";
+    folder.write("access.log", object.repeat(4));
+    let flags = ["--decisions", "d.csv", "--html", "page.html", "access.log"];
+    let table = folder.replayed(&[&REPLAY, &flags[..]].concat());
+    assert!(
+        table.contains("header x-api-key #")
+            && table.contains("cookie sid #")
+            && table.contains("header x-user an\\u{9b}n"),
+        "{table}"
+    );
+    for text in [table, folder.read("d.csv"), folder.read("page.html")] {
+        assert!(!text.contains("s3cret") && !text.contains('\u{9b}'), "{text}");
+    }
+}

@@ -1,0 +1,11 @@
+//! `tollgate replay`: it decides as the gateway does, and says what is wrong with logs and flags.
+
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
+#![allow(missing_docs, reason = "what helpers do is said where it is not plain")]
+#![allow(unreachable_pub, reason = "nothing reaches into a program of tests")]
+
+mod command;
+mod played;
+mod speed;
+mod stage;
+mod support;

@@ -1,0 +1,173 @@
+//! The gateway's own way from a connection to a verdict and an access log, on a clock that goes where it is told.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use arc_swap::ArcSwap;
+use pingora::http::ResponseHeader;
+use pingora::protocols::l4::stream::Stream;
+use pingora::protocols::{GetSocketDigest, SocketDigest};
+use pingora::proxy::Session;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpSocket};
+use tollgate::cli::source::{self, Source};
+use tollgate::clock::{Clock, ManualClock};
+use tollgate::proxy::context::Context;
+use tollgate::proxy::live::{Live, Rules};
+use tollgate::proxy::{Gateway, Shared, admit};
+use tollgate::ruleset::key::KeyHasher;
+use tollgate::ruleset::verdict::Outcome;
+use tollgate::store::Store;
+use tollgate::telemetry::Telemetry;
+use tollgate::units::Nanos;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime;
+
+/// A gateway without sockets of its own.
+pub struct Stage {
+    gateway: Gateway,
+    clock: Arc<ManualClock>,
+    listener: TcpListener,
+    /// Requests that the upstream works on, by the time at which they end.
+    running: BTreeMap<(Nanos, Reverse<u64>), Context>,
+    count: u64,
+    log: Arc<Mutex<Vec<u8>>>,
+    _logging: tracing::subscriber::DefaultGuard,
+}
+
+/// A request, and what the upstream makes of it.
+pub struct Asked<'a> {
+    pub at: Nanos,
+    /// From 127.0.0.`from`.
+    pub from: u8,
+    pub method: &'a str,
+    pub target: &'a str,
+    pub fields: &'a [(&'a str, &'a str)],
+    pub status: u16,
+    pub took: Nanos,
+}
+
+struct ClockTimer(Arc<ManualClock>);
+
+impl FormatTime for ClockTimer {
+    fn format_time(&self, to: &mut Writer<'_>) -> std::fmt::Result {
+        write!(to, "{}", jiff::Timestamp::from_nanosecond(self.0.now().get().into()).unwrap())
+    }
+}
+
+#[derive(Clone)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Stage {
+    /// A gateway with the configuration at `path`.
+    pub async fn new(path: &Path) -> Self {
+        let clock = Arc::new(ManualClock::new(Nanos::ZERO));
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let kept = Kept(Arc::clone(&log));
+        // as the gateway writes it, but for the time
+        let subscriber = tracing_subscriber::fmt()
+            .json()
+            .flatten_event(true)
+            .with_level(false)
+            .with_target(false)
+            .with_timer(ClockTimer(Arc::clone(&clock)))
+            .with_writer(move || kept.clone());
+        let logging = tracing::subscriber::set_default(subscriber.finish());
+        let Source { loaded, directory, tokens, .. } = source::open(path).unwrap_or_else(|error| panic!("{error}"));
+        let rules = Rules { ruleset: loaded.ruleset, directory, tokens, hash: String::new() };
+        let store = Arc::new(Store::default());
+        let live = Live::new(rules, None, &store, &Telemetry::new().unwrap());
+        let gateway = Gateway::new(Shared {
+            live: ArcSwap::from_pointee(live),
+            store,
+            clock: Arc::clone(&clock) as Arc<dyn Clock>,
+            hasher: KeyHasher::new(&[7; 16]),
+            traffic: Arc::default(),
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self { gateway, clock, listener, running: BTreeMap::new(), count: 0, log, _logging: logging }
+    }
+
+    /// A request; returns whether a limit denies it. Times never go back.
+    pub async fn ask(&mut self, asked: &Asked<'_>) -> bool {
+        self.end_until(asked.at);
+        self.clock.set(asked.at);
+        let session = self.session(asked).await;
+        let mut context = Context::new(&self.gateway);
+        let admitted = admit::admit(&session, &mut context).await;
+        let denied = matches!(context.verdict.outcome, Outcome::Deny(_));
+        match admitted {
+            Err(answer) => {
+                context.answered = Some(answer.cause());
+                context.status = Some(answer.status());
+            }
+            Ok(()) => {
+                let wait = match context.verdict.outcome {
+                    Outcome::Admit { wait } => wait,
+                    Outcome::Deny(_) => panic!("admitted and denied"),
+                };
+                context.status = Some(asked.status);
+                context.upstream_answered = true;
+                let live = Arc::clone(&context.live);
+                if let Some(tally) = &mut context.tally {
+                    let head = ResponseHeader::build(asked.status, None).unwrap();
+                    tally.reached_upstream();
+                    tally.response_head(&live.ruleset, asked.method, &head);
+                    tally.response_body(&live.ruleset, b"", true);
+                }
+                self.count += 1;
+                let end = asked.at.saturating_add(wait).saturating_add(asked.took);
+                self.running.insert((end, Reverse(self.count)), context);
+            }
+        }
+        denied
+    }
+
+    /// Ends what still runs; the access log.
+    pub fn finish(mut self) -> String {
+        self.end_until(Nanos::MAX);
+        String::from_utf8(self.log.lock().unwrap().clone()).unwrap()
+    }
+
+    fn end_until(&mut self, now: Nanos) {
+        while let Some(first) = self.running.first_entry().filter(|first| first.key().0 <= now) {
+            let ((end, _), context) = first.remove_entry();
+            self.clock.set(end);
+            drop(context);
+        }
+    }
+
+    async fn session(&self, asked: &Asked<'_>) -> Session {
+        let client = TcpSocket::new_v4().unwrap();
+        client.bind(SocketAddr::from(([127, 0, 0, asked.from], 0))).unwrap();
+        let address = self.listener.local_addr().unwrap();
+        let (client, accepted) = tokio::join!(client.connect(address), self.listener.accept());
+        let fields: String = asked.fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let head = format!("{} {} HTTP/1.1\r\n{fields}\r\n", asked.method, asked.target);
+        let mut client = client.unwrap();
+        client.write_all(head.as_bytes()).await.unwrap();
+        let (accepted, _) = accepted.unwrap();
+        let digest = SocketDigest::from_raw_fd(accepted.as_raw_fd());
+        let mut stream = Stream::from(accepted);
+        stream.set_socket_digest(digest);
+        let mut session = Session::new_h1(Box::new(stream));
+        assert!(session.read_request().await.unwrap());
+        session
+    }
+}
