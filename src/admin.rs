@@ -7,6 +7,7 @@ use http::{HeaderValue, Method, Response, StatusCode, header};
 use pingora::apps::http_app::ServeHttp;
 use pingora::protocols::http::ServerSession;
 
+mod explain;
 mod readiness;
 pub mod reloads;
 pub mod snapshots;
@@ -36,6 +37,9 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 const JSON: &str = "application/json";
 
+/// A status, what the body is, and the body.
+type Answer = (StatusCode, &'static str, String);
+
 impl Admin {
     /// For `gateway`, ready when `readiness` says so.
     pub fn new(
@@ -48,13 +52,21 @@ impl Admin {
         Self { gateway, telemetry, started, readiness, reloads, snapshots }
     }
 
-    async fn answer(&self, method: &Method, path: &str) -> (StatusCode, &'static str, String) {
-        if path == "/-/reload" {
-            return match *method {
-                Method::POST => self.reload().await,
-                _ => (StatusCode::METHOD_NOT_ALLOWED, TEXT, "only POST is served here\n".to_owned()),
-            };
+    async fn answer(&self, session: &mut ServerSession) -> Answer {
+        let head = session.req_header();
+        let (method, path) = (head.method.clone(), head.uri.path().to_owned());
+        match (path.as_str(), &method) {
+            ("/-/reload", &Method::POST) => self.reload().await,
+            ("/explain", &Method::POST) => explain::answer(&self.gateway, session).await,
+            ("/-/reload" | "/explain", _) => {
+                (StatusCode::METHOD_NOT_ALLOWED, TEXT, "only POST is served here\n".to_owned())
+            }
+            (path, method) => self.shown(method, path),
         }
+    }
+
+    /// What can be looked at.
+    fn shown(&self, method: &Method, path: &str) -> Answer {
         if !matches!(*method, Method::GET | Method::HEAD) {
             return (StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET is served here\n".to_owned());
         }
@@ -72,13 +84,13 @@ impl Admin {
             _ => (
                 StatusCode::NOT_FOUND,
                 TEXT,
-                "here are /metrics, /healthz, /readyz, /status and /-/reload\n".to_owned(),
+                "here are /metrics, /healthz, /readyz, /status, /explain and /-/reload\n".to_owned(),
             ),
         }
     }
 
     /// Reads the configuration anew, and tells what came of it.
-    async fn reload(&self) -> (StatusCode, &'static str, String) {
+    async fn reload(&self) -> Answer {
         let Some(attempt) = self.reloads.request().await else {
             return (StatusCode::SERVICE_UNAVAILABLE, TEXT, "stopping\n".to_owned());
         };
@@ -96,7 +108,7 @@ impl Admin {
         (status, JSON, format!("{report:#}\n"))
     }
 
-    fn metrics(&self) -> (StatusCode, &'static str, String) {
+    fn metrics(&self) -> Answer {
         let live = self.gateway.live.load();
         for usage in self.gateway.store.usage(&live.binding) {
             self.telemetry.set_table_usage(&TableUsage {
@@ -183,10 +195,9 @@ impl Admin {
 #[async_trait]
 impl ServeHttp for Admin {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
-        let head = session.req_header();
-        let (method, path) = (head.method.clone(), head.uri.path().to_owned());
-        let (status, content_type, body) = self.answer(&method, &path).await;
-        let body = if method == Method::HEAD { String::new() } else { body };
+        let is_head = session.req_header().method == Method::HEAD;
+        let (status, content_type, body) = self.answer(session).await;
+        let body = if is_head { String::new() } else { body };
         let mut response = Response::new(body.into_bytes());
         *response.status_mut() = status;
         let length = HeaderValue::from(response.body().len());

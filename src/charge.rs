@@ -76,6 +76,8 @@ pub struct Manner {
 impl Manner {
     /// Denies what is over the limit, and takes tokens from what is not.
     pub const USUAL: Self = Self { binds: true, takes: true, counts_denied: false };
+    /// Asks what would become of a request, and changes nothing.
+    pub const ASKS: Self = Self { binds: false, takes: false, counts_denied: false };
 }
 
 /// What came of a batch of charges, in its order. Most requests are under few limits.
@@ -100,6 +102,21 @@ pub enum Mode {
     Sticky,
     /// All nodes'.
     Shared(Sharing),
+}
+
+impl Mode {
+    /// Whether nodes share the states.
+    pub const fn is_shared(self) -> bool {
+        matches!(self, Self::Shared(_))
+    }
+
+    /// What becomes of requests while what is shared cannot be asked, if anything is.
+    pub const fn on_store_down(self) -> Option<OnStoreDown> {
+        match self {
+            Self::Sticky => None,
+            Self::Shared(sharing) => Some(sharing.on_store_down),
+        }
+    }
 }
 
 /// How nodes share states.

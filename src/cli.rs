@@ -9,25 +9,44 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 pub mod check;
 pub mod demo;
+pub mod explain;
 pub mod replay;
 pub mod run;
 pub mod simulate;
 pub mod source;
 
 /// A rate-limiting gateway.
-#[derive(Debug, Parser)]
+#[derive(Parser)]
 #[command(name = "tollgate", version, about, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 enum Command {
     /// Run the gateway
     Run(run::RunArgs),
-    /// Say what is wrong with a configuration, or what its limits are in plain words
+    /// Say what is wrong with a configuration, what its limits are in plain words, or what it changes
+    ///
+    /// Every error and every warning is told at once, each with its place, what is there, what should be there and a
+    /// suggestion. Of a file without errors, every limit is told in plain words: what each plan gets, at once and
+    /// later, and what becomes of the rest.
+    ///
+    /// With --against, what changes is told instead, and what that does to customers in flight: whether what they have
+    /// used stays used, which limits start afresh, and what a gateway that runs would refuse until it is restarted. A
+    /// reload goes by the same rules.
+    ///
+    /// Exit status 0: no errors, perhaps warnings; 1: errors.
     Check(check::CheckArgs),
+    /// Say what a request would meet, and why: its route, caller, limits, keys and costs
+    ///
+    /// No request is sent and nothing is charged. The configuration and the files that it names are read, and the
+    /// request goes the way that it would go in the gateway. Credentials are shown by their beginning only.
+    ///
+    /// Where the keys of a running gateway stand is told by its admin port: POST /explain takes the same request as
+    /// JSON, like {"method": "GET", "url": "http://HOST/PATH", "headers": {"x-api-key": "KEY"}, "client": "192.0.2.1"}.
+    Explain(explain::ExplainArgs),
     /// Run a gateway with sample plans in front of a sample upstream, and say what to try
     Demo(demo::DemoArgs),
     /// Run limits on a virtual clock, and say what they would have decided
@@ -46,6 +65,7 @@ pub fn main() -> ExitCode {
     let done: Result<ExitCode, Box<dyn Error>> = match cli.command {
         Command::Run(args) => success(run::execute(&args)),
         Command::Check(args) => success(check::execute(&args, &mut out)),
+        Command::Explain(args) => success(explain::execute(&args, &mut out)),
         Command::Demo(args) => success(demo::execute(&args, &mut out)),
         Command::Simulate(args) => success(simulate::execute(&args, std::io::stdin().lock(), &mut out)),
         Command::Replay(args) => replay::execute(&args, std::io::stdin(), &mut out, &mut err).map_err(Into::into),

@@ -36,6 +36,7 @@ mod spec;
 mod state;
 mod store;
 mod suggest;
+mod suspicious;
 mod terms;
 mod upstreams;
 mod values;

@@ -13,8 +13,10 @@ use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, Result};
 
 pub mod admit;
+pub mod caller;
 pub mod connection;
 pub mod context;
+pub mod explain;
 pub mod facts;
 pub mod field;
 pub mod forward;

@@ -23,6 +23,7 @@ pub mod own;
 pub mod path;
 pub mod upstream;
 pub mod verdict;
+pub mod words;
 
 pub use access::{Access, Bypass, Callers};
 pub use cors::{Cors, Origins};

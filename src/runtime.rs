@@ -21,6 +21,8 @@ pub mod state;
 mod upgrade;
 mod upkeep;
 
+pub use self::shutdown::GRACE;
+
 use self::doors::{Announcement, Doors};
 use self::handover::Predecessor;
 use self::inherit::Inherited;
@@ -241,7 +243,7 @@ fn configuration() -> ServerConf {
         threads: 1,
         upstream_keepalive_pool_size: KEPT_CONNECTIONS,
         max_retries: MAX_TRIES,
-        grace_period_seconds: Some(shutdown::GRACE.secs_ceil()),
+        grace_period_seconds: Some(GRACE.secs_ceil()),
         graceful_shutdown_timeout_seconds: Some(1),
         ..ServerConf::default()
     }

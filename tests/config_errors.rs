@@ -8,13 +8,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use tollgate::cli::check::{CheckArgs, execute};
+use tollgate::cli::check::{CheckArgs, Format, execute};
 use tollgate::config::Mark;
 
 /// What `check` prints, and whether the file is fine.
 fn check(file: &Path) -> (String, bool) {
+    check_as(file, None, Format::Text)
+}
+
+fn check_as(file: &Path, against: Option<&str>, format: Format) -> (String, bool) {
     let mut out = Vec::new();
-    let done = execute(&CheckArgs { file: file.to_owned() }, &mut out);
+    let args = CheckArgs { file: file.to_owned(), against: against.map(PathBuf::from), format };
+    let done = execute(&args, &mut out);
     (String::from_utf8(out).unwrap(), done.is_ok())
 }
 
@@ -48,6 +53,50 @@ fn good_files_are_explained() {
 #[test]
 fn bad_files_say_everything_that_is_wrong() {
     compare("bad", false);
+}
+
+const NEW: &str = "tests/fixtures/against/new.yaml";
+const OLD: &str = "tests/fixtures/against/old.yaml";
+
+#[test]
+fn every_change_is_told_with_what_it_does_to_customers_in_flight() {
+    let (output, fine) = check_as(Path::new(NEW), Some(OLD), Format::Text);
+    assert!(fine && !output.contains("canary"), "{output}");
+    let golden = format!("{NEW}.txt");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(golden, output).unwrap();
+    } else {
+        assert_eq!(output, fs::read_to_string(golden).unwrap());
+    }
+    let (same, _) = check_as(Path::new(OLD), Some(OLD), Format::Text);
+    assert!(same.ends_with("nothing changes; 9 limits untouched\n"), "{same}");
+}
+
+#[test]
+fn what_is_compared_to_a_bad_file_or_to_limits_alone_is_refused() {
+    let (output, fine) = check_as(Path::new(NEW), Some("tests/fixtures/bad/jitter.yaml"), Format::Text);
+    assert!(!fine && output.starts_with("tests/fixtures/bad/jitter.yaml:3"), "{output}");
+    assert!(!check_as(Path::new(NEW), Some("tests/fixtures/good/limits_only.yaml"), Format::Text).1);
+}
+
+#[test]
+fn programs_are_told_the_same_as_people() {
+    let json = |file: &str, against| {
+        let (output, fine) = check_as(Path::new(file), against, Format::Json);
+        (serde_json::from_str::<serde_json::Value>(&output).unwrap(), fine)
+    };
+    let (report, fine) = json(NEW, Some(OLD));
+    assert!(fine && report["needs_restart"] == true && report["result"] == "fine", "{report:#}");
+    let headings: Vec<&str> =
+        report["changes"].as_array().unwrap().iter().map(|change| change["heading"].as_str().unwrap()).collect();
+    let (text, _) = check_as(Path::new(NEW), Some(OLD), Format::Text);
+    assert_eq!(headings, text.split("\n\n").skip(1).map(|part| part.lines().next().unwrap()).collect::<Vec<_>>());
+    let (report, _) = json(OLD, None);
+    assert_eq!((&report["counts"]["limits"], report["parts"].as_array().unwrap().len()), (&9.into(), 9));
+    let (report, fine) = json("tests/fixtures/bad/jitter.yaml", None);
+    assert!(!fine);
+    assert_eq!((&report["result"], &report["error_count"]), (&"refused".into(), &1.into()));
+    assert_eq!((&report["errors"][0]["line"], &report["errors"][0]["column"]), (&3.into(), &32.into()));
 }
 
 #[test]

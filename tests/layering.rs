@@ -106,6 +106,8 @@ const LAYERS: &[Layer] = &[
             "simulation",
             "replay",
             "telemetry",
+            // what is explained is asked of those who decide
+            "proxy",
             "runtime",
         ],
         never: &["pingora::", "saphyr"],

@@ -120,11 +120,7 @@ fn sessions(page: &str) -> Vec<(String, String)> {
 
 #[test]
 fn the_readme_shows_what_the_check_prints() {
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("readme");
-    fs::create_dir_all(folder.join("config")).unwrap();
-    for file in ["config/tollgate.yaml", "config/customers.csv"] {
-        fs::copy(file, folder.join(file)).unwrap();
-    }
+    let folder = folder_with_the_sample("readme");
     let mut checked = 0;
     for (command, shown) in sessions("README.md") {
         match command.split_whitespace().collect::<Vec<_>>()[..] {
@@ -143,6 +139,35 @@ fn the_readme_shows_what_the_check_prints() {
         }
     }
     assert_eq!(checked, 2);
+}
+
+/// Where the sample configuration is in `config`, as pages have it.
+fn folder_with_the_sample(name: &str) -> PathBuf {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::create_dir_all(folder.join("config")).unwrap();
+    for file in ["config/tollgate.yaml", "config/customers.csv"] {
+        fs::copy(file, folder.join(file)).unwrap();
+    }
+    folder
+}
+
+#[test]
+fn the_page_about_changes_shows_what_its_commands_print() {
+    const PAGE: &str = "docs/changes.md";
+    let folder = folder_with_the_sample("changes");
+    let bin = PathBuf::from(env!("CARGO_BIN_EXE_tollgate"));
+    let path = format!("{}:{}", bin.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let update = std::env::var_os("UPDATE_GOLDEN").is_some();
+    let mut page = fs::read_to_string(PAGE).unwrap();
+    for (command, shown) in sessions(PAGE) {
+        let run = Command::new("sh").args(["-c", &command]).current_dir(&folder).env("PATH", &path).output().unwrap();
+        let printed = String::from_utf8([run.stdout, run.stderr].concat()).unwrap();
+        assert!(update || printed == shown, "{command} prints:\n{printed}");
+        page = page.replace(&format!("$ {command}\n{shown}"), &format!("$ {command}\n{printed}"));
+    }
+    if update {
+        fs::write(PAGE, page).unwrap();
+    }
 }
 
 #[test]

@@ -53,12 +53,13 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
         config::load(&text, &name(path), &environment).map_err(|problems| with_files(problems, path, &text, seen))?;
     let with_warnings = |problems| Problems { warnings: loaded.warnings.clone(), ..problems };
     if let Some(server) = &kept.server {
-        refuse_addresses(&name(path), server, &loaded.server).map_err(with_warnings)?;
+        refuse_fixed(&name(path), changed_addresses(server, &loaded.server)).map_err(with_warnings)?;
     }
     let store = loaded.store.as_ref().map(|says| Wanted::read(path, says, seen)).transpose();
     let store = store.map_err(with_warnings)?;
     if kept.server.is_some() {
-        store::refuse_others(&name(path), kept.store.as_ref(), store.as_ref()).map_err(with_warnings)?;
+        let changed = store::changed(kept.store.as_ref().map(store::Kept::says), store.as_ref().map(Wanted::says));
+        refuse_fixed(&name(path), changed).map_err(with_warnings)?;
     }
     // before the directory, of which rows come into force as they are read
     let tokens = loaded.jwks.as_ref().map(|jwks| tokens::open(path, jwks, &loaded.ruleset.plans, seen)).transpose();
@@ -114,8 +115,35 @@ fn together(mut problems: Problems, others: Problems, file: &str) -> Problems {
     problems
 }
 
-/// Refuses other addresses than those in force.
-fn refuse_addresses(file: &str, in_force: &Server, wanted: &Server) -> Result<(), Problems> {
+/// Something that cannot change while a gateway runs, and is to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fixed {
+    /// Where it stands.
+    pub path: &'static str,
+    /// What there was; of a secret, whether there was one.
+    pub before: String,
+    /// What is wanted.
+    pub after: String,
+    /// What a restart is for.
+    pub what: &'static str,
+}
+
+/// What keeps a gateway that runs with `before` from taking up `after`.
+pub fn fixed(before: &Source, after: &Source) -> Vec<Fixed> {
+    let store = |source: &Source| {
+        let secret = source.store.as_ref().and_then(|settings| settings.key_secret.clone());
+        source.loaded.store.clone().map(|says| (says, secret))
+    };
+    let (old, new) = (store(before), store(after));
+    let mut fixed = changed_addresses(&before.loaded.server, &after.loaded.server);
+    fixed.extend(store::changed(
+        old.as_ref().map(|(says, secret)| (says, secret.as_ref())),
+        new.as_ref().map(|(says, secret)| (says, secret.as_ref())),
+    ));
+    fixed
+}
+
+fn changed_addresses(in_force: &Server, wanted: &Server) -> Vec<Fixed> {
     let listed = |addresses: &[SocketAddr]| {
         let mut addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         addresses.sort_unstable();
@@ -125,14 +153,20 @@ fn refuse_addresses(file: &str, in_force: &Server, wanted: &Server) -> Result<()
         ("listeners", listed(&in_force.listeners), listed(&wanted.listeners)),
         ("admin.address", in_force.admin.to_string(), wanted.admin.to_string()),
     ];
-    let changed = pairs.into_iter().filter(|(_, in_force, wanted)| in_force != wanted);
-    let errors: Vec<Problem> = changed
-        .map(|(path, in_force, wanted)| {
+    let changed = pairs.into_iter().filter(|(_, before, after)| before != after);
+    changed.map(|(path, before, after)| Fixed { path, before, after, what: "other addresses" }).collect()
+}
+
+/// Refuses the configuration `file` for what cannot change, if it is to.
+fn refuse_fixed(file: &str, fixed: Vec<Fixed>) -> Result<(), Problems> {
+    let errors: Vec<Problem> = fixed
+        .into_iter()
+        .map(|Fixed { path, before, after, what }| {
             let place = Place { file: file.into(), mark: None, path: path.to_owned() };
             Problem::error(place, "cannot change while tollgate runs")
-                .found(wanted)
-                .expected(format!("{in_force}, as at the start"))
-                .hint("restart tollgate for other addresses; nothing of this file is in force before")
+                .found(after)
+                .expected(format!("{before}, as at the start"))
+                .hint(format!("restart tollgate for {what}; nothing of this file is in force before"))
         })
         .collect();
     if errors.is_empty() { Ok(()) } else { Err(Problems { errors, warnings: Vec::new(), more: 0 }) }

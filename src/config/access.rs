@@ -10,6 +10,7 @@ use crate::config::read::{Field, Section, each_once};
 use crate::config::routes::{method, path};
 use crate::config::scalar::Misfit;
 use crate::config::server::networks;
+use crate::ruleset::path::PathPattern;
 use crate::ruleset::{Access, Bypass, Callers, Cors, Origins};
 
 /// Reads `access:` of the file or of a route.
@@ -58,7 +59,14 @@ pub(super) fn bypass(field: &Field<'_>, common: &Bypass) -> Option<Bypass> {
         each_once(&field.nonempty_list("a list of methods")?, method, String::clone)
     });
     let paths = section.get_or("paths", Vec::new(), |field| {
-        each_once(&field.nonempty_list("a list of paths")?, path, |(_, written)| written.clone())
+        let exempt = |item: &Field<'_>| {
+            let (path, written) = path(item)?;
+            if path == PathPattern::everything() {
+                item.warn("matches every path, so that nothing is ever charged", None);
+            }
+            Some((path, written))
+        };
+        each_once(&field.nonempty_list("a list of paths")?, exempt, |(_, written)| written.clone())
     });
     let preflights = section.get_or("preflights", common.preflights, Field::flag);
     let Callers { addresses, customers } = callers?;

@@ -11,7 +11,7 @@ use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::spec::{LimitSpec, PlanSpec};
 use crate::config::terms::{AllTerms, Asks, LimitTerms, NamedPlan};
-use crate::config::{cost, key, over_limit, scalar, sharing, words};
+use crate::config::{cost, key, over_limit, scalar, sharing, suspicious, words};
 use crate::ruleset::cost::{ChargeRule, CostRule};
 use crate::ruleset::key::{Key, KeyPart};
 use crate::ruleset::limit::{Limit, MissingKey, OnChange, OverLimit, Share};
@@ -179,7 +179,9 @@ impl<'a> Reader<'_, 'a> {
         sharing::check(self.field, mode, &terms.rules)?;
         if let Some((cost, charge)) = &others.cost {
             cost::check(&section, (cost, charge), &terms, &self.plans.all().collect::<Vec<_>>())?;
+            suspicious::of_told_costs(&section, (cost, charge), &terms);
         }
+        suspicious::of_nobody(&section, &terms, others.enabled);
         let spec = self.spec((algorithm, mode), &base, &named, others.over_limit.as_ref()?);
         match (spec.max_wait, terms.rules.iter().any(Rule::reserves)) {
             (Some(_), false) => self.warn_of_idle_delay(),

@@ -323,7 +323,8 @@ mod tests {
         assert_eq!(count(small, &[&b"$9\r\n123456789\r\n".repeat(100)]), Ok(100));
         assert!(count(small, &[&[b"*9\r\n".as_slice(), &b"$9\r\n123456789\r\n".repeat(9)].concat()]).is_err());
         assert!(
-            count(small, &[b"*6\r\n*5\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n*5\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n"]).is_err()
+            count(small, &[b"*6\r\n*5\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n*5\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n:1\r\n"])
+                .is_err()
         );
     }
 }

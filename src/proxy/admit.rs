@@ -3,21 +3,22 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use pingora::http::RequestHeader;
 use pingora::proxy::Session;
 
 use crate::algorithm::Denial;
 use crate::charge::Charge;
+use crate::proxy::caller::Caller;
 use crate::proxy::context::{Admission, Context};
-use crate::proxy::facts::{self, Refused, Target};
-use crate::proxy::identify::{self, Identity};
+use crate::proxy::facts::{self, Head, Refused, Target};
+use crate::proxy::live::Live;
 use crate::proxy::own_usage;
 use crate::proxy::queue::{self, Place};
 use crate::proxy::respond::{self, Answer};
 use crate::proxy::tally::Tally;
 use crate::proxy::upstream::deadline;
 use crate::ruleset::Ruleset;
-use crate::ruleset::key::{Facts, KeyPart};
+use crate::ruleset::key::Facts;
+use crate::ruleset::matcher::RouteId;
 use crate::ruleset::upstream::Balance;
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::units::Nanos;
@@ -26,42 +27,38 @@ use crate::units::Nanos;
 pub async fn admit(session: &Session, context: &mut Context) -> Result<(), Answer> {
     let live = Arc::clone(&context.live);
     let ruleset = &live.ruleset;
-    let head = session.req_header();
-    context.method = head.method.as_str().to_owned();
-    context.is_grpc = respond::is_grpc(&head.headers);
-    context.cors = respond::cors::Reader::of(ruleset, &head.headers);
-    let found = read_target(session, context);
-    let asks_usage = found.as_ref().is_ok_and(|(target, _)| own_usage::is_asked_for(context, &target.path));
+    let request = session.req_header();
+    let method = request.method.as_str();
+    context.method = method.to_owned();
+    context.is_grpc = respond::is_grpc(&request.headers);
+    context.cors = respond::cors::Reader::of(ruleset, &request.headers);
+    let head = Head { method, raw_target: request.raw_path(), headers: &request.headers, peer: peer(session) };
+    let found = read_target(session, &head, ruleset);
+    let address = head.address(&ruleset.client_address);
+    let asks_usage = found.as_ref().is_ok_and(|target| own_usage::is_asked_for(context, &target.path));
     let routed = found.as_ref().ok().filter(|_| !asks_usage);
-    let route_id = routed.and_then(|(target, address)| {
-        ruleset.matcher.find(&facts_of(ruleset, head, &context.method, target, *address))
-    });
-    context.set_route(route_id);
-    let (target, address) = found?;
-    let facts = facts_of(ruleset, head, &context.method, &target, address);
+    let rules = &ruleset.client_address;
+    context.set_route(routed.and_then(|target| ruleset.matcher.find(&head.facts(rules, target, address))));
+    let target = found?;
+    let facts = head.facts(rules, &target, address);
     if asks_usage {
         return Err(own_usage::answer(context, &facts).await);
     }
-    let route = context.matched().ok_or(Answer::NoRoute)?;
+    let route = context.route.ok_or(Answer::NoRoute)?;
+    let caller = Caller::find(ruleset, ruleset.matcher.route(route), &facts, live.register(&context.gateway.clock));
+    meet(context, &live, route, &facts, &caller.await?)?;
+    context.target = Some(target);
+    charge(context).await
+}
 
-    if ruleset.keeps_out_address(route, address) {
-        return Err(Answer::AccessDenied);
-    }
-    let is_preflight = route.bypass.covers_preflight(&context.method, &head.headers);
-    let identity = match &ruleset.customers {
-        Some(rules) if !is_preflight => identify::identify(rules, &facts, &live, &context.gateway.clock).await?,
-        _ => Identity::Anonymous,
-    };
-    let customer = identity.customer().map(|customer| &**customer);
-    let name = customer.map(|customer| &*customer.name);
-    if !is_preflight && ruleset.keeps_out(route, address, name) {
-        return Err(Answer::AccessDenied);
-    }
-    let mut resolved = ruleset.resolve(route, customer.map(|customer| customer.known()), identity.claims());
-    let plan = resolved.plan.map(|(plan, _)| plan);
+/// Finds out what a request of `caller` is charged, which may depend on the node that it goes to.
+fn meet(context: &mut Context, live: &Live, route: RouteId, facts: &Facts<'_>, caller: &Caller) -> Result<(), Answer> {
+    let ruleset = &live.ruleset;
+    let route = ruleset.matcher.route(route);
     let hasher = &context.gateway.hasher;
+    let mut resolved = caller.resolved(ruleset, route);
     let balance_hashes = ruleset.reachable(route).filter_map(|upstream| match &ruleset.upstreams[upstream.0].balance {
-        Balance::ConsistentHash(part) => Some((upstream, hasher.part(part, &facts, &resolved)?)),
+        Balance::ConsistentHash(part) => Some((upstream, hasher.part(part, facts, &resolved)?)),
         _ => None,
     });
     let balance_hashes: Vec<_> = balance_hashes.collect();
@@ -72,62 +69,31 @@ pub async fn admit(session: &Session, context: &mut Context) -> Result<(), Answe
         false => None,
     };
     resolved.upstream_node = chosen.as_ref().and_then(|chosen| pool.name(chosen));
-    let bypassed = route.bypass.covers(&facts, name);
-    let charges = match bypassed {
-        true => Vec::new(),
-        false => ruleset.charges(route, &facts, &resolved, hasher).map_err(|missing| match missing.part {
-            KeyPart::Customer => Answer::CredentialMissing,
-            part => Answer::KeyMissing(part.describe()),
-        })?,
-    };
+    let charges = caller.charges(ruleset, route, facts, &resolved, hasher)?;
 
-    context.tally = Tally::new(ruleset, &charges, &facts);
+    context.tally = Tally::new(ruleset, &charges, facts);
     context.balance_hashes = balance_hashes;
     context.chosen = chosen;
-    context.customer = customer.map(|customer| Arc::clone(&customer.name));
-    context.plan = plan;
+    context.customer = caller.identity.customer().map(|customer| Arc::clone(&customer.name));
+    context.plan = resolved.plan.map(|(plan, _)| plan);
     context.client = facts.client;
-    context.target = Some(target);
     context.charges = charges;
-    context.bypassed = bypassed;
-    charge(context).await
+    context.bypassed = caller.bypassed;
+    Ok(())
 }
 
-fn read_target(session: &Session, context: &Context) -> Result<(Target, Option<IpAddr>), Answer> {
-    let head = session.req_header();
-    let raw_target = head.raw_path();
-    facts::check_size(raw_target, &head.headers, &context.live.ruleset.request_head)?;
-    if head.method == http::Method::TRACE {
+fn read_target(session: &Session, head: &Head<'_>, ruleset: &Ruleset) -> Result<Target, Answer> {
+    facts::check_size(head.raw_target, head.headers, &ruleset.request_head)?;
+    if head.method == "TRACE" {
         return Err(Answer::MethodNotAllowed);
     }
-    facts::check_framing(&session.as_downstream().to_h1_raw(), &head.headers)?;
-    let target = Target::new(head.method.as_str(), raw_target, &head.headers)?;
-    let address =
-        peer(session).and_then(|peer| facts::client_address(peer, &head.headers, &context.live.ruleset.client_address));
-    Ok((target, address))
+    facts::check_framing(&session.as_downstream().to_h1_raw(), head.headers)?;
+    Ok(head.target()?)
 }
 
 /// The other end of the connection.
 pub fn peer(session: &Session) -> Option<IpAddr> {
     session.client_addr().and_then(|address| address.as_inet()).map(std::net::SocketAddr::ip)
-}
-
-fn facts_of<'a>(
-    ruleset: &Ruleset,
-    head: &'a RequestHeader,
-    method: &'a str,
-    target: &'a Target,
-    address: Option<IpAddr>,
-) -> Facts<'a> {
-    Facts {
-        method,
-        host: &target.host,
-        path: &target.path,
-        query: target.query.as_deref(),
-        headers: &head.headers,
-        client: address.map(|address| facts::network(address, ruleset.client_address.ipv6_prefix)),
-        address,
-    }
 }
 
 /// Charges the request under all its limits, counts what came of it, and waits if that is what came of it.

@@ -9,7 +9,21 @@ use std::net::{IpAddr, Ipv6Addr};
 use http::{HeaderMap, HeaderName};
 use ipnet::Ipv6Net;
 
+use crate::ruleset::key::Facts;
 use crate::ruleset::{ClientAddress, RequestHead, path};
+
+/// A request's head as it came, and where from.
+#[derive(Clone, Copy)]
+pub struct Head<'a> {
+    /// The method, as sent.
+    pub method: &'a str,
+    /// The request target, as sent.
+    pub raw_target: &'a [u8],
+    /// The header fields.
+    pub headers: &'a HeaderMap,
+    /// The other end of the connection.
+    pub peer: Option<IpAddr>,
+}
 
 /// The canonical target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +50,31 @@ pub enum Refused {
     /// There are too many header bytes or lines.
     #[error("{0}")]
     HeadTooLarge(&'static str),
+}
+
+impl<'a> Head<'a> {
+    /// Its target, canonical.
+    pub fn target(&self) -> Result<Target, Refused> {
+        Target::new(self.method, self.raw_target, self.headers)
+    }
+
+    /// The client's own address; see [`client_address`].
+    pub fn address(&self, rules: &ClientAddress) -> Option<IpAddr> {
+        self.peer.and_then(|peer| client_address(peer, self.headers, rules))
+    }
+
+    /// What is matched and counted of a request with this head, its canonical `target` and its client's `address`.
+    pub fn facts(&self, rules: &ClientAddress, target: &'a Target, address: Option<IpAddr>) -> Facts<'a> {
+        Facts {
+            method: self.method,
+            host: &target.host,
+            path: &target.path,
+            query: target.query.as_deref(),
+            headers: self.headers,
+            client: address.map(|address| network(address, rules.ipv6_prefix)),
+            address,
+        }
+    }
 }
 
 /// Checks a head's size.

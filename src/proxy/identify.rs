@@ -14,11 +14,21 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use crate::clock::Clock;
 use crate::customers::jwt::{Token, looks_like_token};
 use crate::customers::{Customer, Directory, TokenFault, Tokens, Unavailable};
-use crate::proxy::live::Live;
 use crate::proxy::respond::Answer;
 use crate::ruleset::key::{Claims, Facts, cookies, query_values};
 use crate::ruleset::{CredentialSource, CustomerRules, UnknownCredential};
 use crate::units::Nanos;
+
+/// What callers are known by.
+#[derive(Clone, Copy)]
+pub struct Register<'a> {
+    /// Whose keys there are.
+    pub directory: &'a Directory,
+    /// Whose tokens are good; absent where there are none.
+    pub tokens: Option<&'a Tokens>,
+    /// The time, by which credentials expire.
+    pub clock: &'a Arc<dyn Clock>,
+}
 
 /// Who is calling.
 #[derive(Clone, Debug)]
@@ -54,16 +64,15 @@ impl Identity {
 pub async fn identify(
     rules: &CustomerRules,
     facts: &Facts<'_>,
-    live: &Live,
-    clock: &Arc<dyn Clock>,
+    Register { directory, tokens, clock }: Register<'_>,
 ) -> Result<Identity, Answer> {
     let found = match credential(rules, facts)? {
         None => return anonymous(rules),
-        Some(Credential::Key(key)) => {
-            let found = live.directory.find(&key, clock).await.map_err(|Unavailable| Answer::DirectoryAway);
+        Some((_, Credential::Key(key))) => {
+            let found = directory.find(&key, clock).await.map_err(|Unavailable| Answer::DirectoryAway);
             found.and_then(|customer| listed(customer, clock.now()))
         }
-        Some(Credential::Token(token)) => vouched(live.tokens.as_ref(), &token, clock.now()),
+        Some((_, Credential::Token(token))) => vouched(tokens, &token, clock.now()),
     };
     accept(rules, found)
 }
@@ -78,12 +87,12 @@ pub fn identify_recorded(
 ) -> Result<Identity, Answer> {
     let found = match credential(rules, facts)? {
         None => return anonymous(rules),
-        Some(Credential::Key(key)) => match directory {
+        Some((_, Credential::Key(key))) => match directory {
             Directory::Nobody => listed(None, now),
             Directory::File(file) => listed(file.find(&key), now),
             Directory::Redis(_) => Err(Answer::DirectoryAway),
         },
-        Some(Credential::Token(token)) => vouched(tokens, &token, now),
+        Some((_, Credential::Token(token))) => vouched(tokens, &token, now),
     };
     accept(rules, found)
 }
@@ -120,27 +129,32 @@ fn vouched(tokens: Option<&Tokens>, token: &[u8], now: Nanos) -> Result<Identity
     tokens.verify(token, now).map(Identity::Vouched).map_err(Answer::TokenRefused)
 }
 
-enum Credential<'f> {
+/// What a request carries. No `Debug`: it is a secret.
+pub(super) enum Credential<'f> {
     /// The directory knows whose it is.
     Key(Cow<'f, [u8]>),
     /// It says itself whose it is.
     Token(Cow<'f, [u8]>),
 }
 
-/// The first credential that is there.
-fn credential<'f>(rules: &CustomerRules, facts: &Facts<'f>) -> Result<Option<Credential<'f>>, Answer> {
+/// The first credential that is there, and where it is.
+pub(super) fn credential<'r, 'f>(
+    rules: &'r CustomerRules,
+    facts: &Facts<'f>,
+) -> Result<Option<(&'r CredentialSource, Credential<'f>)>, Answer> {
     let jwt = rules.jwt();
     let shared = jwt.is_some_and(|jwt| rules.identify.iter().any(|source| jwt.shares_place_with(source)));
     for source in &rules.identify {
         let Some(value) = value(source, facts)? else { continue };
-        return Ok(Some(match source {
+        let credential = match source {
             CredentialSource::Jwt(_) if shared && !looks_like_token(&value) => continue,
             CredentialSource::Jwt(_) => Credential::Token(value),
             other if jwt.is_some_and(|jwt| jwt.shares_place_with(other)) && looks_like_token(&value) => {
                 Credential::Token(value)
             }
             _ => Credential::Key(value),
-        }));
+        };
+        return Ok(Some((source, credential)));
     }
     Ok(None)
 }

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::clock::Clock;
 use crate::customers::{Directory, Tokens};
+use crate::proxy::identify::Register;
 use crate::proxy::queue::Queue;
 use crate::proxy::upstream::Pool;
 use crate::ruleset::changes::{self, LimitChange};
@@ -85,6 +87,10 @@ impl Live {
             .iter()
             .map(|limit| Queue::new(&limit.over_limit, queues_before.get(limit.name.as_str()).copied()));
         Self { pools: pools.collect(), queues: queues.collect(), ruleset, directory, tokens, binding, meters, hash }
+    }
+    /// What callers are known by, at the time that `clock` tells.
+    pub fn register<'a>(&'a self, clock: &'a Arc<dyn Clock>) -> Register<'a> {
+        Register { directory: &self.directory, tokens: self.tokens.as_ref(), clock }
     }
 }
 

@@ -62,7 +62,7 @@ async fn report(context: &Context, facts: &Facts<'_>) -> Result<String, Answer> 
     if ruleset.access.denies_address(facts.address) {
         return Err(Answer::AccessDenied);
     }
-    let identity = identify::identify(rules, facts, live, &gateway.clock).await?;
+    let identity = identify::identify(rules, facts, live.register(&gateway.clock)).await?;
     let customer = identity.customer().ok_or(Answer::CredentialMissing)?;
     if ruleset.access.denies(facts.address, Some(&customer.name)) {
         return Err(Answer::AccessDenied);

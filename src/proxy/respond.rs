@@ -175,7 +175,7 @@ impl Answer {
     }
 
     /// What happened and what to do, for the developer at the other end.
-    fn detail(&self, context: Option<&Context>) -> String {
+    pub(super) fn detail(&self, context: Option<&Context>) -> String {
         match self {
             Self::Malformed(problem) | Self::HeadTooLarge(problem) => format!("{problem}."),
             Self::HeadTimeout => "The request's head did not arrive in time.".to_owned(),

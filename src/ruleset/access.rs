@@ -82,14 +82,42 @@ impl Default for Bypass {
     }
 }
 
+/// Why a request is exempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Exemption {
+    /// Its address is on the list.
+    #[error("by its address")]
+    Address,
+    /// Its customer is on the list.
+    #[error("by its customer")]
+    Customer,
+    /// Its method is on the list.
+    #[error("by its method")]
+    Method,
+    /// Its path is on the list.
+    #[error("by its path")]
+    Path,
+    /// A browser asks before a request of another site.
+    #[error("as a preflight of a browser")]
+    Preflight,
+}
+
 impl Bypass {
     /// Whether a request of `customer` is exempt.
     pub fn covers(&self, facts: &Facts<'_>, customer: Option<&str>) -> bool {
-        self.callers.hold_address(facts.address)
-            || self.callers.hold_customer(customer)
-            || self.methods.iter().any(|method| method == facts.method)
-            || self.paths.iter().any(|path| path.matches(facts.path))
-            || self.covers_preflight(facts.method, facts.headers)
+        self.exemption(facts, customer).is_some()
+    }
+
+    /// Why a request of `customer` is exempt; `None` if it is not.
+    pub fn exemption(&self, facts: &Facts<'_>, customer: Option<&str>) -> Option<Exemption> {
+        match () {
+            () if self.callers.hold_address(facts.address) => Some(Exemption::Address),
+            () if self.callers.hold_customer(customer) => Some(Exemption::Customer),
+            () if self.methods.iter().any(|method| method == facts.method) => Some(Exemption::Method),
+            () if self.paths.iter().any(|path| path.matches(facts.path)) => Some(Exemption::Path),
+            () if self.covers_preflight(facts.method, facts.headers) => Some(Exemption::Preflight),
+            () => None,
+        }
     }
 
     /// Whether a request is exempt because it is a CORS preflight.

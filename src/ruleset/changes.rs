@@ -6,6 +6,10 @@ use crate::algorithm::Rule;
 use crate::ruleset::Ruleset;
 use crate::ruleset::limit::{Limit, OnChange, PlanId, Terms};
 
+mod account;
+
+pub use account::{Account, Change};
+
 /// What becomes of the states of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitChange {
@@ -17,10 +21,33 @@ pub enum LimitChange {
     Carried,
     /// They are forgotten: the parameters changed, and the limit is to start afresh then.
     Reset,
+    /// They are not met any more: nodes come to share the limit, or do not any more.
+    OtherMode,
     /// They are not met any more: the limit counts by something else.
     OtherKey,
     /// They are not met any more: states of one algorithm say nothing to another.
     OtherAlgorithm,
+}
+
+impl LimitChange {
+    /// In words, to be read after the limit's name; `None` where nothing becomes of them.
+    pub const fn words(self) -> Option<&'static str> {
+        match self {
+            Self::New => Some("is new: every key starts fresh"),
+            Self::Untouched => None,
+            Self::Carried => Some("has other parameters: what is used stays used"),
+            Self::Reset => Some("has other parameters and says `on_change: reset`: it starts afresh"),
+            Self::OtherMode => Some("is kept in another place, where nothing is known yet: it starts afresh"),
+            Self::OtherKey => Some("counts by another key, for which nothing is known yet: it starts afresh"),
+            Self::OtherAlgorithm => Some("has another algorithm, which cannot use what was kept: it starts afresh"),
+        }
+    }
+}
+
+/// What becomes of the states of limits that there were before, where that is not what everybody expects.
+pub fn notes(before: &Ruleset, after: &Ruleset) -> Vec<String> {
+    let known = after.limits.iter().zip(of_limits(before, after)).filter(|(_, change)| *change != LimitChange::New);
+    known.filter_map(|(limit, change)| Some(format!("limit `{}` {}", limit.name, change.words()?))).collect()
 }
 
 /// What becomes of the states of each limit of `after`, in order, when it takes the place of `before`.
@@ -48,6 +75,7 @@ fn of_limit(before: &Limit, after: &Limit, plans: &[(PlanId, PlanId)]) -> LimitC
     match () {
         () if before.algorithm != after.algorithm => LimitChange::OtherAlgorithm,
         () if before.key != after.key => LimitChange::OtherKey,
+        () if before.mode.is_shared() != after.mode.is_shared() => LimitChange::OtherMode,
         () if pairs.into_iter().all(same) => LimitChange::Untouched,
         () => match after.on_change {
             OnChange::Carry => LimitChange::Carried,
@@ -62,10 +90,4 @@ fn asks(limit: &Limit, plan: Option<PlanId>) -> Option<&Rule> {
         Terms::Unlimited => None,
         Terms::Rule(position) => limit.rules.get(position),
     }
-}
-
-/// The names of `before` that are not in `after`.
-pub fn removed_limits<'b>(before: &'b Ruleset, after: &Ruleset) -> Vec<&'b str> {
-    let kept: std::collections::HashSet<&str> = after.limits.iter().map(|limit| limit.name.as_str()).collect();
-    before.limits.iter().map(|limit| limit.name.as_str()).filter(|name| !kept.contains(name)).collect()
 }

@@ -19,6 +19,23 @@ pub struct MissingPart<'r> {
     pub part: &'r KeyPart,
 }
 
+/// Why a limit of its route charges a request nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Uncharged<'r> {
+    /// It asks nothing of the plan.
+    Unlimited,
+    /// It asks nothing of this customer.
+    OwnUnlimited,
+    /// It is tried out on what plans have, and the customer has terms of its own.
+    NotTried,
+    /// The request lacks this part of its key, and such requests are let through.
+    Skipped(&'r KeyPart),
+    /// The key is not among the share of all that it applies to.
+    NotEnabled,
+    /// The request lacks a part of its key, and is refused.
+    Refused(MissingPart<'r>),
+}
+
 /// Somebody whose credential is known.
 #[derive(Clone, Copy, Debug)]
 pub struct Known<'a> {
@@ -74,11 +91,10 @@ impl Ruleset {
     /// The buckets that requests like this one are charged to, whatever route they take; `resolved` says who is calling.
     /// Limits by something that this request does not have are left out, and those that nobody is told of.
     pub fn buckets<'r>(&'r self, facts: &Facts<'_>, resolved: &Resolved<'_>, hasher: &KeyHasher) -> Vec<Bucket<'r>> {
-        const ASKS: Manner = Manner { binds: false, takes: false, counts_denied: false };
         let mut buckets: Vec<Bucket<'r>> = Vec::new();
         for route in self.matcher.routes() {
             let here = Resolved { route: &route.name, path_pattern: &route.path_pattern, ..*resolved };
-            let charges = route.limits.iter().filter_map(|id| self.charge(*id, facts, &here, hasher).ok().flatten());
+            let charges = route.limits.iter().filter_map(|id| self.charge(*id, facts, &here, hasher).ok());
             for charge in charges {
                 let limit = &self.limits[charge.limit];
                 if limit.key.counts_by_node() || !limit.is_visible() {
@@ -89,8 +105,10 @@ impl Ruleset {
                     .find(|known| (known.charge.limit, known.charge.key) == (charge.limit, charge.key))
                 {
                     Some(known) => known.routes.push(&route.name),
-                    None => buckets
-                        .push(Bucket { charge: Charge { cost: 0, manner: ASKS, ..charge }, routes: vec![&route.name] }),
+                    None => buckets.push(Bucket {
+                        charge: Charge { cost: 0, manner: Manner::ASKS, ..charge },
+                        routes: vec![&route.name],
+                    }),
                 }
             }
         }
@@ -112,54 +130,58 @@ impl Ruleset {
     ) -> Result<Vec<Charge>, MissingPart<'r>> {
         let mut charges = Vec::with_capacity(route.limits.len());
         for id in &route.limits {
-            charges.extend(self.charge(*id, facts, resolved, hasher)?);
+            match self.charge(*id, facts, resolved, hasher) {
+                Ok(charge) => charges.push(charge),
+                Err(Uncharged::Refused(missing)) => return Err(missing),
+                Err(_) => {}
+            }
         }
         Ok(charges)
     }
 
-    /// The charge of a request under one limit; `None` if that does not apply to it.
-    fn charge(
+    /// The charge of a request under one limit, or why there is none.
+    pub fn charge(
         &self,
         id: LimitId,
         facts: &Facts<'_>,
         resolved: &Resolved<'_>,
         hasher: &KeyHasher,
-    ) -> Result<Option<Charge>, MissingPart<'_>> {
+    ) -> Result<Charge, Uncharged<'_>> {
         let limit = &self.limits[id.0];
         let plan = resolved.plan.map(|(plan, _)| plan);
         // a candidate is tried in place of what the plan has, so not on customers who have terms of their own
         let tried_for = limit.candidate_of.unwrap_or(id);
         let rule = match (resolved.own.and_then(|own| own.of(tried_for)), limit.terms(plan)) {
-            (Some(_), _) if limit.candidate_of.is_some() => return Ok(None),
+            (Some(_), _) if limit.candidate_of.is_some() => return Err(Uncharged::NotTried),
             (Some(OwnTerm::Rule(rule)), _) => RuleRef::Own(Arc::clone(rule)),
             (None, Terms::Rule(rule)) => RuleRef::Listed(rule),
-            (Some(OwnTerm::Unlimited), _) | (None, Terms::Unlimited) => return Ok(None),
+            (Some(OwnTerm::Unlimited), _) => return Err(Uncharged::OwnUnlimited),
+            (None, Terms::Unlimited) => return Err(Uncharged::Unlimited),
         };
-        let key = match limit.mode {
-            Mode::Sticky => key_of(limit, &limit.name, facts, resolved, hasher)?.map(|key| SharedKey { key, tag: key }),
-            Mode::Shared(_) => key_of_all_nodes(limit, facts, resolved, hasher)?,
-        };
-        let Some(SharedKey { key, tag }) = key else { return Ok(None) };
+        let SharedKey { key, tag } = match limit.mode {
+            Mode::Sticky => key_of(limit, &limit.name, facts, resolved, hasher).map(|key| SharedKey { key, tag: key }),
+            Mode::Shared(_) => key_of_all_nodes(limit, facts, resolved, hasher),
+        }?;
         if limit.enabled < Share::WHOLE {
             let name = &self.limits[tried_for.0].name;
             let stable = key_of(limit, name, facts, resolved, &KeyHasher::stable())?;
-            if !stable.is_some_and(|stable| limit.enabled.covers(stable)) {
-                return Ok(None);
+            if !limit.enabled.covers(stable) {
+                return Err(Uncharged::NotEnabled);
             }
         }
         let (cost, manner) = limit.asks(limit.rule(&rule), facts);
-        Ok(Some(Charge { tag, ..Charge::new(id.0, rule, key, cost, manner) }))
+        Ok(Charge { tag, ..Charge::new(id.0, rule, key, cost, manner) })
     }
 }
 
-/// The key of a request under `limit`, made with `name`; `None` if the limit does not apply to it.
+/// The key of a request under `limit`, made with `name`.
 fn key_of<'r>(
     limit: &'r Limit,
     name: &str,
     facts: &Facts<'_>,
     resolved: &Resolved<'_>,
     hasher: &KeyHasher,
-) -> Result<Option<LimitKey>, MissingPart<'r>> {
+) -> Result<LimitKey, Uncharged<'r>> {
     let key = hasher.key(name, &limit.key, facts, resolved);
     or_without(limit, key, |part| hasher.shared_key(name, part))
 }
@@ -170,7 +192,7 @@ fn key_of_all_nodes<'r>(
     facts: &Facts<'_>,
     resolved: &Resolved<'_>,
     hasher: &KeyHasher,
-) -> Result<Option<SharedKey>, MissingPart<'r>> {
+) -> Result<SharedKey, Uncharged<'r>> {
     let key = hasher.key_of_all_nodes(&limit.name, &limit.key, facts, resolved);
     or_without(limit, key, |part| hasher.shared_key_of_all_nodes(&limit.name, part))
 }
@@ -180,10 +202,10 @@ fn or_without<'r, T>(
     limit: &'r Limit,
     key: Result<T, &'r KeyPart>,
     without: impl FnOnce(&KeyPart) -> T,
-) -> Result<Option<T>, MissingPart<'r>> {
-    key.map(Some).or_else(|part| match limit.missing_key {
-        MissingKey::Skip => Ok(None),
-        MissingKey::Share => Ok(Some(without(part))),
-        MissingKey::Deny => Err(MissingPart { limit: &limit.name, part }),
+) -> Result<T, Uncharged<'r>> {
+    key.or_else(|part| match limit.missing_key {
+        MissingKey::Skip => Err(Uncharged::Skipped(part)),
+        MissingKey::Share => Ok(without(part)),
+        MissingKey::Deny => Err(Uncharged::Refused(MissingPart { limit: &limit.name, part })),
     })
 }

@@ -26,6 +26,23 @@ pub enum CredentialSource {
     Jwt(Arc<JwtRules>),
 }
 
+impl CredentialSource {
+    /// Where it is, in words: `in the header x-api-key`.
+    pub fn place(&self) -> String {
+        match self {
+            Self::Header(name) => format!("in the header {name}"),
+            Self::Query(name) => format!("in the query parameter {name}"),
+            Self::Cookie(name) => format!("in the cookie {name}"),
+            Self::Basic => "by HTTP basic authentication".to_owned(),
+            Self::Bearer => "as a bearer token".to_owned(),
+            Self::Jwt(rules) => match &rules.header {
+                Some(name) => format!("in the header {name}"),
+                None => "as a bearer token".to_owned(),
+            },
+        }
+    }
+}
+
 /// What a JSON Web Token is held to, and what it says of the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JwtRules {

@@ -304,47 +304,66 @@ fn write_address(hash: &mut impl Mixer, address: IpAddr) {
 
 /// Adds one part; false if the request lacks it.
 fn write_part(hash: &mut impl Mixer, part: &KeyPart, facts: &Facts<'_>, resolved: &Resolved<'_>) -> bool {
-    let value = match part {
-        KeyPart::ClientAddress => {
-            return facts.client.map(|address| write_address(hash, address)).is_some();
-        }
-        KeyPart::Customer => match resolved.caller {
-            Caller::Customer(name) => Some(name.as_bytes()),
-            Caller::Anonymous => return facts.client.map(|address| write_address(hash, address)).is_some(),
-        },
-        KeyPart::Plan => resolved.plan.map(|(_, name)| name.as_bytes()),
-        KeyPart::Host => Some(facts.host.as_bytes()),
-        KeyPart::Route => Some(resolved.route.as_bytes()),
-        KeyPart::Path => Some(resolved.path_pattern.as_bytes()),
-        KeyPart::Method => Some(facts.method.as_bytes()),
-        KeyPart::UpstreamNode => resolved.upstream_node.map(str::as_bytes),
-        KeyPart::Header(name) => return write_header(hash, facts.headers, name),
-        KeyPart::Query(name) => return write_query(hash, facts.query, name),
-        KeyPart::Cookie(name) => cookies(facts.headers, name).next(),
-        KeyPart::JwtClaim(name) => {
-            let claim = resolved.claims.and_then(|claims| claims.text(name));
-            return claim.map(|claim| write(hash, TAG_VALUE, claim.as_bytes())).is_some();
-        }
-    };
-    value.map(|value| write(hash, TAG_VALUE, value)).is_some()
-}
-
-fn write_header(hash: &mut impl Mixer, headers: &http::HeaderMap, name: &http::HeaderName) -> bool {
-    let mut lines = headers.get_all(name).iter();
-    match (lines.next(), lines.next()) {
-        (None, _) => return false,
-        (Some(only), None) => write(hash, TAG_VALUE, only.as_bytes()),
-        (Some(_), Some(_)) => {
-            let all: Vec<&[u8]> = headers.get_all(name).iter().map(http::HeaderValue::as_bytes).collect();
-            write(hash, TAG_VALUE, &all.join(&b","[..]));
-        }
+    match value(part, facts, resolved) {
+        Some(Value::Address(address)) => write_address(hash, address),
+        Some(Value::Bytes(bytes)) => write(hash, TAG_VALUE, &bytes),
+        None => return false,
     }
     true
 }
 
-fn write_query(hash: &mut impl Mixer, query: Option<&str>, wanted: &str) -> bool {
-    let value = query_values(query, wanted).next();
-    value.map(|value| write(hash, TAG_VALUE, &value)).is_some()
+/// What a request has for a part of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value<'f> {
+    /// An address, or a network.
+    Address(IpAddr),
+    /// Anything else.
+    Bytes(Cow<'f, [u8]>),
+}
+
+/// What a request is counted by under `part`; `None` if it lacks that.
+pub fn value<'f>(part: &KeyPart, facts: &Facts<'f>, resolved: &Resolved<'f>) -> Option<Value<'f>> {
+    let text = match part {
+        KeyPart::ClientAddress => return facts.client.map(Value::Address),
+        KeyPart::Customer => match resolved.caller {
+            Caller::Customer(name) => Some(name),
+            Caller::Anonymous => return facts.client.map(Value::Address),
+        },
+        KeyPart::Plan => resolved.plan.map(|(_, name)| name),
+        KeyPart::Host => Some(facts.host),
+        KeyPart::Route => Some(resolved.route),
+        KeyPart::Path => Some(resolved.path_pattern),
+        KeyPart::Method => Some(facts.method),
+        KeyPart::UpstreamNode => resolved.upstream_node,
+        KeyPart::Header(name) => return header_value(facts.headers, name).map(Value::Bytes),
+        KeyPart::Query(name) => {
+            return query_values(facts.query, name).next().map(|value| Value::Bytes(Cow::Owned(value)));
+        }
+        KeyPart::Cookie(name) => {
+            return cookies(facts.headers, name).next().map(|value| Value::Bytes(Cow::Borrowed(value)));
+        }
+        KeyPart::JwtClaim(name) => {
+            let claim = resolved.claims.and_then(|claims| claims.text(name))?;
+            return Some(Value::Bytes(match claim {
+                Cow::Borrowed(claim) => Cow::Borrowed(claim.as_bytes()),
+                Cow::Owned(claim) => Cow::Owned(claim.into_bytes()),
+            }));
+        }
+    };
+    text.map(|text| Value::Bytes(Cow::Borrowed(text.as_bytes())))
+}
+
+/// Several lines are one value, joined by commas.
+fn header_value<'f>(headers: &'f http::HeaderMap, name: &http::HeaderName) -> Option<Cow<'f, [u8]>> {
+    let mut lines = headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
+    match (lines.next(), lines.next()) {
+        (only, None) => only.map(Cow::Borrowed),
+        (Some(first), Some(second)) => {
+            let all: Vec<&[u8]> = [first, second].into_iter().chain(lines).collect();
+            Some(Cow::Owned(all.join(&b","[..])))
+        }
+        (None, Some(_)) => None,
+    }
 }
 
 /// The values of the query parameter `wanted`, percent-decoded (`+` is a space), in the order of the query.

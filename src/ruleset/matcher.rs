@@ -6,6 +6,7 @@
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::fmt;
 
 use crate::ruleset::access::{Access, Bypass};
 use crate::ruleset::denied::Denied;
@@ -155,9 +156,25 @@ impl Matcher {
 
     /// The most specific route that matches.
     pub fn find(&self, facts: &Facts<'_>) -> Option<RouteId> {
+        self.tried(facts).find(|id| beside_host(self.route(*id), facts).is_none())
+    }
+
+    /// The routes that a request is held against, in order: those of its host whose path may begin like its own. One that
+    /// names several hosts may come twice.
+    pub fn tried(&self, facts: &Facts<'_>) -> impl Iterator<Item = RouteId> {
         let below = self.below_hosts.iter().filter(|(host, _)| host.matches(facts.host)).map(|(_, found)| found);
         let hosts = self.exact_hosts.get(facts.host).into_iter().chain(below).chain(Some(&self.any_host));
-        hosts.filter_map(|candidates| candidates.find(&self.routes, facts)).next()
+        hosts.flat_map(|candidates| candidates.of_path(facts.path))
+    }
+
+    /// Why a request cannot take the route `id`; `None` if it can.
+    pub fn mismatch(&self, id: RouteId, facts: &Facts<'_>) -> Option<Mismatch<'_>> {
+        let route = self.route(id);
+        let beside = beside_host(route, facts);
+        match route.hosts.is_empty() || route.hosts.iter().any(|host| host.matches(facts.host)) {
+            true => beside,
+            false => Some(Mismatch::Host { hosts: &route.hosts, otherwise: beside.is_none() }),
+        }
     }
 }
 
@@ -170,24 +187,67 @@ impl Candidates {
     }
 
     /// A literal first segment is more specific than any other, so the two lists need no merging.
-    fn find(&self, routes: &[Route], facts: &Facts<'_>) -> Option<RouteId> {
-        let first = facts.path.strip_prefix('/').unwrap_or(facts.path).split('/').next().unwrap_or_default();
-        let literal = self.by_first_segment.get(first).into_iter().flatten();
-        literal.chain(&self.others).copied().find(|id| matches(&routes[id.0], facts))
+    fn of_path(&self, path: &str) -> impl Iterator<Item = RouteId> {
+        let first = path.strip_prefix('/').unwrap_or(path).split('/').next().unwrap_or_default();
+        self.by_first_segment.get(first).into_iter().flatten().chain(&self.others).copied()
     }
 }
 
-/// Everything but the host, which the index has looked at.
-fn matches(route: &Route, facts: &Facts<'_>) -> bool {
-    route.path.matches(facts.path)
-        && (route.methods.is_empty() || route.methods.iter().any(|method| method == facts.method))
-        && route.headers.iter().all(|condition| {
-            let mut lines = facts.headers.get_all(&condition.name).iter();
-            match &condition.value {
-                None => lines.next().is_some(),
-                Some(value) => lines.any(|line| line.as_bytes() == value.as_bytes()),
+/// The first thing about a route that a request lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mismatch<'r> {
+    /// It asks for another host than these.
+    Host {
+        /// The hosts of the route.
+        hosts: &'r [HostPattern],
+        /// Whether it has everything else.
+        otherwise: bool,
+    },
+    /// It asks for another path.
+    Path(&'r str),
+    /// It has another method than these.
+    Method(&'r [String]),
+    /// It lacks this header field, or the field has another value.
+    Header(&'r HeaderMatch),
+}
+
+impl fmt::Display for Mismatch<'_> {
+    /// `the method is not GET or POST`; shows no value of a header field.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Host { hosts, .. } => {
+                let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+                write!(f, "the host is not {}", hosts.join(" or "))
             }
-        })
+            Self::Path(pattern) => write!(f, "the path is not {pattern}"),
+            Self::Method(methods) => write!(f, "the method is not {}", methods.join(" or ")),
+            Self::Header(HeaderMatch { name, value: None }) => write!(f, "the header {name} is not there"),
+            Self::Header(HeaderMatch { name, value: Some(_) }) => {
+                write!(f, "the header {name} does not have the value that is asked for")
+            }
+        }
+    }
+}
+
+/// The first thing but the host, which the index has looked at, that a request lacks.
+fn beside_host<'r>(route: &'r Route, facts: &Facts<'_>) -> Option<Mismatch<'r>> {
+    if !route.path.matches(facts.path) {
+        return Some(Mismatch::Path(&route.path_pattern));
+    }
+    if !route.methods.is_empty() && !route.methods.iter().any(|method| method == facts.method) {
+        return Some(Mismatch::Method(&route.methods));
+    }
+    route.headers.iter().find(|condition| !condition.holds(facts.headers)).map(Mismatch::Header)
+}
+
+impl HeaderMatch {
+    fn holds(&self, headers: &http::HeaderMap) -> bool {
+        let mut lines = headers.get_all(&self.name).iter();
+        match &self.value {
+            None => lines.next().is_some(),
+            Some(value) => lines.any(|line| line.as_bytes() == value.as_bytes()),
+        }
+    }
 }
 
 /// Within one host.

@@ -26,7 +26,7 @@ use crate::proxy::live::Live;
 pub use crate::proxy::live::Rules;
 use crate::proxy::upstream::health;
 use crate::ruleset::Ruleset;
-use crate::ruleset::changes::{self, LimitChange};
+use crate::ruleset::changes;
 pub use crate::store::shared::{KeySecret, Settings as StoreSettings};
 use crate::telemetry::Telemetry;
 use crate::units::Nanos;
@@ -229,7 +229,7 @@ impl Reloader {
         }
         let before = self.gateway.live.swap(Arc::clone(&live));
         self.keeper.follow(state);
-        let notes = notes(&before.ruleset, &live.ruleset);
+        let notes = changes::notes(&before.ruleset, &live.ruleset);
         self.in_force = prints(&self.files);
         self.retired.push(before);
         self.has_old_series = true;
@@ -291,27 +291,6 @@ impl Reloader {
             tracing::error!(%error, "cannot drop what is not in force any more");
         }
     }
-}
-
-/// What a change means for the states of limits, where that is not what everybody expects.
-fn notes(before: &Ruleset, after: &Ruleset) -> Vec<String> {
-    let note = |(limit, change): (&crate::ruleset::Limit, LimitChange)| {
-        let name = &limit.name;
-        match change {
-            LimitChange::New | LimitChange::Untouched => None,
-            LimitChange::Carried => Some(format!("limit `{name}` has other parameters: what is used stays used")),
-            LimitChange::Reset => {
-                Some(format!("limit `{name}` has other parameters and says `on_change: reset`: it starts afresh"))
-            }
-            LimitChange::OtherKey => {
-                Some(format!("limit `{name}` counts by another key, for which nothing is known yet: it starts afresh"))
-            }
-            LimitChange::OtherAlgorithm => {
-                Some(format!("limit `{name}` has another algorithm, which cannot use what was kept: it starts afresh"))
-            }
-        }
-    };
-    after.limits.iter().zip(changes::of_limits(before, after)).filter_map(note).collect()
 }
 
 fn prints(files: &[Seen]) -> Vec<(PathBuf, Print)> {

@@ -18,7 +18,7 @@ use crate::store::SharedStore;
 use crate::units::Nanos;
 
 /// How long requests in flight may take to finish.
-pub(super) const GRACE: Nanos = Nanos::from_secs(60);
+pub const GRACE: Nanos = Nanos::from_secs(60);
 /// How often it is looked whether they have.
 const LOOK: Duration = Duration::from_millis(10);
 

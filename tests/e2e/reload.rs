@@ -1,5 +1,7 @@
 //! Another configuration comes into force while requests run: how that is asked for, what stays, what is told.
 
+use std::process::Command;
+
 use serde_json::json;
 
 use crate::support::gateway::{ALL_GUARDED, limited};
@@ -100,7 +102,53 @@ fn addresses_cannot_change_and_nothing_beside_them_does() {
     assert_eq!(answer.status, 422);
     let error = answer.json()["errors"][0].as_str().unwrap().to_owned();
     assert!(error.contains("tollgate.yaml: listeners: cannot change") && error.contains("restart"), "{error}");
+    assert!(error.contains("found: 127.0.0.1:1") && error.contains(&gateway.address.to_string()), "{error}");
+    let shown = last_attempt(&gateway);
+    assert_eq!((&shown["result"], &shown["errors"][0]), (&json!("refused"), &json!(error)));
+    gateway.wait_for_metric("tollgate_config_last_reload_successful", &[], 0.0);
+    wait_until("the log to tell it", || {
+        let said = gateway.process.stderr();
+        said.contains("listeners: cannot change while tollgate runs") && said.contains("the one before stays in force")
+    });
     assert_eq!(fresh_burst(&gateway, "a"), 2);
+
+    let moved = gateway.whole(&burst(&origin, 5)).replace(&gateway.admin.to_string(), "127.0.0.1:1");
+    gateway.folder.write("tollgate.yaml", &moved);
+    let error = gateway.reload().json()["errors"][0].as_str().unwrap().to_owned();
+    assert!(error.contains("admin.address: cannot change"), "{error}");
+    gateway.rewrite(&burst(&origin, 5));
+    assert_eq!(gateway.reload().status, 200, "as soon as the addresses are the old ones, the rest is taken up");
+}
+
+#[test]
+fn a_check_against_what_is_in_force_says_what_the_reload_then_says() {
+    let origin = Origin::start();
+    let config = |burst: u32, key: &str, algorithm: &str| {
+        format!(
+            "{}limits:
+  carry: {{ algorithm: gcra, rate: 1/d, burst: {burst}, key: all }}
+  reset: {{ algorithm: gcra, rate: 1/d, burst: {burst}, key: all, on_change: reset }}
+  key: {{ algorithm: gcra, rate: 1/d, burst: 2, key: {key} }}
+  algorithm: {{ algorithm: {algorithm}, rate: 1/d, burst: 2, key: all }}
+  same: {{ algorithm: gcra, rate: 1/d, burst: 2, key: all }}
+routes: [{{ name: all, upstream: origin, limits: [carry, reset, key, algorithm, same] }}]\n",
+            origin.upstream()
+        )
+    };
+    let gateway = Gateway::start(&config(2, "host", "gcra"));
+    let before = gateway.folder.write("before.yaml", &gateway.whole(&config(2, "host", "gcra")));
+    gateway.rewrite(&config(3, "method", "token_bucket"));
+    let notes = gateway.reload().json()["notes"].clone();
+    let mut check = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let file = gateway.folder.path().join("tollgate.yaml");
+    let checked = check.arg("check").arg(file).arg("--against").arg(before).output().unwrap();
+    let checked = String::from_utf8(checked.stdout).unwrap();
+    assert!(checked.contains("4 changes; 1 limit untouched"), "{checked}");
+    assert_eq!(notes.as_array().unwrap().len(), 4, "{notes}");
+    for note in notes.as_array().unwrap() {
+        let (name, words) = note.as_str().unwrap().strip_prefix("limit `").unwrap().split_once("` ").unwrap();
+        assert!(checked.contains(&format!("limit {name}: {words}\n")), "{note} not in {checked}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::directory::{beside, bytes};
-use super::{decode, name, refuse};
+use super::{Fixed, decode, name, refuse};
 use crate::config::{NamedFile, Place, Problem, Problems, RedisServers, RedisStore, RedisTls};
 use crate::dial::tls::{self, Identity, TlsClient, TlsFault};
 use crate::dial::{Address, Credentials, Layout, Servers};
@@ -60,6 +60,11 @@ impl Wanted {
         Ok(Self { says: says.clone(), credentials, key_secret })
     }
 
+    /// What cannot change.
+    pub(super) fn says(&self) -> Says<'_> {
+        (&self.says, self.key_secret.as_ref())
+    }
+
     /// The store that was `kept`, or a new one, and what its servers are shown once that is in force.
     pub(super) fn settle(self, kept: Option<&Kept>) -> (Kept, Credentials) {
         let Self { says, credentials, key_secret } = self;
@@ -78,23 +83,27 @@ impl Wanted {
     }
 }
 
-/// Refuses another store than the one in force, in the configuration `file`. Passwords and certificates may be others.
-pub(super) fn refuse_others(file: &str, in_force: Option<&Kept>, wanted: Option<&Wanted>) -> Result<(), Problems> {
-    let (before, now) = (
-        listed(in_force.map(|kept| (&kept.says, &kept.settings.key_secret))),
-        listed(wanted.map(|wanted| (&wanted.says, &wanted.key_secret))),
-    );
-    let changed = before.into_iter().zip(now).filter(|(before, now)| before.compared != now.compared);
-    let errors: Vec<Problem> = changed
-        .map(|(before, now)| {
-            let place = Place { file: file.into(), mark: None, path: now.path.to_owned() };
-            Problem::error(place, "cannot change while tollgate runs")
-                .found(now.shown)
-                .expected(format!("{}, as at the start", before.shown))
-                .hint("restart tollgate for another store; nothing of this file is in force before")
-        })
-        .collect();
-    if errors.is_empty() { Ok(()) } else { Err(Problems { errors, warnings: Vec::new(), more: 0 }) }
+impl Kept {
+    /// What cannot change.
+    pub(super) fn says(&self) -> Says<'_> {
+        (&self.says, self.settings.key_secret.as_ref())
+    }
+}
+
+/// What `store:` says, and the secret of keys.
+type Says<'a> = (&'a RedisStore, Option<&'a KeySecret>);
+
+/// What is another in `wanted` than in the store in force, and cannot be. Passwords and certificates may be others.
+pub(super) fn changed(in_force: Option<Says<'_>>, wanted: Option<Says<'_>>) -> Vec<Fixed> {
+    let pairs = listed(in_force).into_iter().zip(listed(wanted));
+    let changed = pairs.filter(|(before, after)| before.compared != after.compared);
+    let fixed = changed.map(|(before, after)| Fixed {
+        path: after.path,
+        before: before.shown,
+        after: after.shown,
+        what: "another store",
+    });
+    fixed.collect()
 }
 
 /// One of the things that cannot change.
@@ -106,7 +115,7 @@ struct Listed {
 }
 
 /// All that cannot change, in an order of its own.
-fn listed(store: Option<(&RedisStore, &Option<KeySecret>)>) -> Vec<Listed> {
+fn listed(store: Option<Says<'_>>) -> Vec<Listed> {
     let plain = |path, text: String| Listed { path, compared: text.clone(), shown: text };
     let hidden = |path, compared, shown: &str| Listed { path, compared, shown: shown.to_owned() };
     let Some((says, secret)) = store else { return vec![plain("store", "no store".to_owned())] };
@@ -123,7 +132,7 @@ fn listed(store: Option<(&RedisStore, &Option<KeySecret>)>) -> Vec<Listed> {
         RedisServers::Sentinel { username, .. } => (&says.username, username.as_ref()),
         RedisServers::Standalone { .. } | RedisServers::Cluster(_) => (&says.username, None),
     };
-    let key = secret.as_ref().map(|secret| format!("{:?}", secret.seed()));
+    let key = secret.map(|secret| format!("{:?}", secret.seed()));
     vec![
         plain("store", servers),
         hidden("store.username", format!("{users:?}"), if users.0.is_some() { "a user" } else { "the default user" }),

@@ -5,6 +5,7 @@
 //! requests hardly notice an update: it is read and compared beforehand, and takes each lock only for the rows that
 //! changed there.
 
+use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -127,6 +128,15 @@ impl FileDirectory {
     /// How many credentials there are.
     pub fn credentials(&self) -> usize {
         self.credentials.load(Ordering::Relaxed)
+    }
+
+    /// Every customer by its name; of one with several credentials, what one of them says.
+    pub fn customers(&self) -> BTreeMap<Arc<str>, Arc<Customer>> {
+        let mut customers = BTreeMap::new();
+        self.each(|known| {
+            customers.insert(Arc::clone(&known.customer.name), Arc::clone(&known.customer));
+        });
+        customers
     }
 
     pub(super) const fn hashes(&self) -> &Hashes {

@@ -26,7 +26,7 @@ pub(super) fn challenges(answer: &Answer, context: Option<&Context>) -> Vec<(Hea
 /// Says that a credential is needed, and where it belongs.
 pub(super) fn request_for_credential(context: Option<&Context>) -> String {
     let mut places: Vec<String> = Vec::new();
-    for place in context.map_or(&[][..], sources).iter().map(place) {
+    for place in context.map_or(&[][..], sources).iter().map(CredentialSource::place) {
         if !places.contains(&place) {
             places.push(place);
         }
@@ -34,20 +34,6 @@ pub(super) fn request_for_credential(context: Option<&Context>) -> String {
     match places.is_empty() {
         true => "A credential is needed here.".to_owned(),
         false => format!("A credential is needed: {}.", places.join(" or ")),
-    }
-}
-
-fn place(source: &CredentialSource) -> String {
-    match source {
-        CredentialSource::Header(name) => format!("in the header {name}"),
-        CredentialSource::Query(name) => format!("in the query parameter {name}"),
-        CredentialSource::Cookie(name) => format!("in the cookie {name}"),
-        CredentialSource::Basic => "by HTTP basic authentication".to_owned(),
-        CredentialSource::Bearer => "as a bearer token".to_owned(),
-        CredentialSource::Jwt(rules) => match &rules.header {
-            Some(name) => format!("in the header {name}"),
-            None => "as a bearer token".to_owned(),
-        },
     }
 }
 

@@ -1,0 +1,178 @@
+//! What `check` prints.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::{Comparison, Format, print_warnings};
+use crate::config::{LimitSpec, Limits, Problem, Problems, Warning};
+use crate::ruleset::limit::Limit;
+use crate::ruleset::matcher::Route;
+use crate::ruleset::words::{self, Line};
+use crate::ruleset::{Jitter, Ruleset};
+
+/// What a configuration without errors says, or changes.
+pub(super) struct Report {
+    warnings: Vec<Warning>,
+    /// What it is, in lines.
+    summary: Vec<String>,
+    parts: Vec<Part>,
+    /// How many there are of what; nothing of a file of limits alone.
+    counts: Vec<(usize, &'static str)>,
+    /// Whether a gateway that runs refuses it; `None` where it is compared to nothing.
+    needs_restart: Option<bool>,
+}
+
+/// A limit, a route or another part of the configuration in plain words.
+pub(super) struct Part {
+    pub(super) heading: String,
+    /// Who is under it, and what holds for them.
+    pub(super) lines: Vec<Line>,
+}
+
+impl Report {
+    pub(super) fn of_ruleset(file: &Path, ruleset: &Ruleset, warnings: Vec<Warning>) -> Self {
+        let limits: Vec<&Limit> = ruleset.limits.iter().filter(|limit| limit.candidate_of.is_none()).collect();
+        let counts = vec![
+            (ruleset.matcher.routes().len(), "route"),
+            (limits.len(), "limit"),
+            (ruleset.plans.len(), "plan"),
+            (ruleset.upstreams.len(), "upstream"),
+        ];
+        let counted =
+            counts.iter().map(|(count, what)| format!("{count} {what}{}", if *count == 1 { "" } else { "s" }));
+        let counted: Vec<String> = counted.collect();
+        let parts = limits.into_iter().map(|limit| Part::of_limit(limit, ruleset));
+        let routes = ruleset.matcher.routes().iter().filter_map(Part::of_route);
+        let headers = ruleset.dialects.retry_after_jitter.map(Part::of_jitter);
+        Self {
+            warnings,
+            summary: vec![format!("{}: fine: {}", file.display(), counted.join(", "))],
+            parts: parts.chain(routes).chain(headers).collect(),
+            counts,
+            needs_restart: None,
+        }
+    }
+
+    pub(super) fn of_limits(file: &Path, limits: Limits) -> Self {
+        Self {
+            summary: vec![format!(
+                "{}: fine: limits only, for `check` and `simulate`; `run` needs listeners, upstreams and routes too",
+                file.display()
+            )],
+            parts: limits.limits.iter().map(|limit| Part::of_spec(limit, &limits.plans)).collect(),
+            warnings: limits.warnings,
+            counts: Vec::new(),
+            needs_restart: None,
+        }
+    }
+
+    pub(super) fn of_changes(file: &Path, ruleset: &Ruleset, warnings: Vec<Warning>, changes: Comparison) -> Self {
+        let mut report = Self::of_ruleset(file, ruleset, warnings);
+        let Comparison { summary, parts, needs_restart } = changes;
+        report.summary.push(summary);
+        Self { parts, needs_restart: Some(needs_restart), ..report }
+    }
+
+    pub(super) fn print(&self, format: Format, out: &mut dyn Write) -> io::Result<()> {
+        match format {
+            Format::Text => self.print_text(out),
+            Format::Json => writeln!(out, "{:#}", self.to_json()),
+        }
+    }
+
+    fn print_text(&self, out: &mut dyn Write) -> io::Result<()> {
+        print_warnings(&self.warnings, out)?;
+        for line in &self.summary {
+            writeln!(out, "{line}")?;
+        }
+        for part in &self.parts {
+            writeln!(out, "\n{}", part.heading)?;
+            for (who, what) in &part.lines {
+                writeln!(out, "  {who}: {what}")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn to_json(&self) -> Value {
+        let parts = self.parts.iter().map(|part| {
+            let lines = part.lines.iter().map(|(who, what)| json!({ "about": who, "words": what }));
+            json!({ "heading": part.heading, "lines": lines.collect::<Vec<_>>() })
+        });
+        let counts = self.counts.iter().map(|(count, what)| (format!("{what}s"), json!(count)));
+        let parts: Vec<Value> = parts.collect();
+        let mut report = json!({
+            "result": "fine",
+            "errors": [],
+            "error_count": 0,
+            "warnings": self.warnings.iter().map(problem).collect::<Vec<_>>(),
+            "summary": self.summary,
+            "counts": counts.collect::<serde_json::Map<_, _>>(),
+        });
+        match self.needs_restart {
+            None => report["parts"] = json!(parts),
+            Some(needs_restart) => {
+                report["changes"] = json!(parts);
+                report["needs_restart"] = json!(needs_restart);
+            }
+        }
+        report
+    }
+}
+
+/// What is wrong with `file`, for programs.
+pub(super) fn refused(file: &Path, problems: &Problems, errors: usize) -> Value {
+    json!({
+        "result": "refused",
+        "file": file.display().to_string(),
+        "errors": problems.errors.iter().map(problem).collect::<Vec<_>>(),
+        "error_count": errors,
+        "warnings": problems.warnings.iter().map(problem).collect::<Vec<_>>(),
+    })
+}
+
+fn problem(problem: &Problem) -> Value {
+    json!({
+        "file": &*problem.place.file,
+        "line": problem.place.mark.map(|mark| mark.line),
+        "column": problem.place.mark.map(|mark| mark.column),
+        "path": problem.place.path,
+        "message": problem.message,
+        "found": problem.found,
+        "expected": problem.expected,
+        "hint": problem.hint,
+    })
+}
+
+impl Part {
+    fn of_limit(limit: &Limit, ruleset: &Ruleset) -> Self {
+        Self { heading: words::heading(&limit.name, limit.algorithm, Some(&limit.key)), lines: ruleset.words(limit) }
+    }
+
+    /// A route that sets answers.
+    fn of_route(route: &Route) -> Option<Self> {
+        let denied = format!("denied with {}, unless the limit sets its own", route.denied.words()?);
+        Some(Self { heading: format!("route {}", route.name), lines: vec![words::over_the_limit(denied)] })
+    }
+
+    fn of_jitter(jitter: Jitter) -> Self {
+        Self { heading: "headers".to_owned(), lines: vec![("Retry-After".to_owned(), jitter.words())] }
+    }
+
+    fn of_spec(spec: &LimitSpec, plans: &[String]) -> Self {
+        let asks = |plan: Option<&str>| match spec.rule(plan) {
+            Ok(Some(rule)) => Some(rule.words()),
+            Ok(None) => Some(words::UNLIMITED.to_owned()),
+            // the limit does not name the plan, and sets nothing for those it does not name
+            Err(_) => None,
+        };
+        let named = plans.iter().filter_map(|plan| Some((plan.clone(), asks(Some(plan))?)));
+        let rest = asks(None).map(|asks| (words::planless(plans).to_owned(), asks));
+        let mut lines = words::merged(named.chain(rest).collect());
+        let wait = spec.max_wait.and_then(|max_wait| words::waits(max_wait, spec.max_waiting));
+        lines.extend(wait.map(words::over_the_limit));
+        Self { heading: words::heading(&spec.name, spec.algorithm, None), lines }
+    }
+}

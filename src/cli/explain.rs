@@ -1,0 +1,202 @@
+//! `tollgate explain`: what a request would meet, and why.
+
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::{Args, ValueEnum};
+
+use crate::cli::source;
+use crate::clock::{Clock, SystemClock};
+use crate::config::Problems;
+use crate::proxy::explain::{BadQuestion, Explanation, LimitAccount, Question, Rules, Way};
+use crate::proxy::identify::Register;
+use crate::ruleset::key::KeyHasher;
+
+/// What `tollgate explain` takes. No `Debug`: header fields and the URL may hold credentials.
+#[derive(Args, Clone)]
+pub struct ExplainArgs {
+    /// The configuration file
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// The method of the request
+    #[arg(short = 'X', long, value_name = "METHOD", default_value = "GET")]
+    pub method: String,
+    /// Where the request goes: `http://api.example.com/v1/orders?page=2`, or a path alone beside `-H 'host: NAME'`
+    #[arg(long, value_name = "URL")]
+    pub url: String,
+    /// A header field of the request, as often as there are any
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = field)]
+    pub headers: Vec<Field>,
+    /// The address that the connection comes from; X-Forwarded-For is believed as `client_address` says
+    #[arg(long, value_name = "ADDRESS", default_value = "192.0.2.1")]
+    pub client: IpAddr,
+    /// How to print it
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: Format,
+}
+
+/// How an explanation is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    Text,
+    /// For programs: one object
+    Json,
+}
+
+/// A header field: its name and its value.
+#[derive(Clone)]
+pub struct Field(String, String);
+
+fn field(text: &str) -> Result<Field, &'static str> {
+    let (name, value) = text.split_once(':').ok_or("a header field is written `name: value`")?;
+    Ok(Field(name.to_owned(), value.to_owned()))
+}
+
+/// Why nothing is explained.
+#[derive(Debug, thiserror::Error)]
+pub enum ExplainError {
+    /// The configuration is wrong, or what it names.
+    #[error("{0}")]
+    Config(#[from] Problems),
+    /// The request is none.
+    #[error("{0}")]
+    Question(#[from] BadQuestion),
+    /// Nothing can be waited for.
+    #[error("cannot start: {0}")]
+    Start(#[source] io::Error),
+    /// Standard output is closed.
+    #[error("cannot write to standard output: {0}")]
+    Output(#[source] io::Error),
+}
+
+/// Prints what a request would meet.
+pub fn execute(args: &ExplainArgs, out: &mut dyn Write) -> Result<(), ExplainError> {
+    let fields = args.headers.iter().map(|Field(name, value)| (name.clone(), value.clone()));
+    let question = Question::new(&args.method, &args.url, fields, Some(args.client))?;
+    let source = source::open(&args.config)?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+    let register = Register { directory: &source.directory, tokens: source.tokens.as_ref(), clock: &clock };
+    let rules = Rules { ruleset: &source.loaded.ruleset, register, hasher: &KeyHasher::stable() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ExplainError::Start)?;
+    let explanation = runtime.block_on(Explanation::of(rules, &question));
+    let printed = match args.format {
+        Format::Json => serde_json::to_string_pretty(&explanation).map_err(io::Error::from).map(|json| json + "\n"),
+        Format::Text => Ok(text(&explanation)),
+    };
+    printed.and_then(|text| out.write_all(text.as_bytes())).and_then(|()| out.flush()).map_err(ExplainError::Output)
+}
+
+/// Lines, each indented by its depth.
+#[derive(Default)]
+struct Page(String);
+
+impl Page {
+    fn line(&mut self, depth: usize, text: &str) {
+        self.0.extend(std::iter::repeat_n("  ", depth));
+        self.0.push_str(text);
+        self.0.push('\n');
+    }
+
+    fn lines<'t>(&mut self, depth: usize, lines: impl IntoIterator<Item = (&'t str, Option<String>)>) {
+        for (what, words) in lines {
+            if let Some(words) = words {
+                self.line(depth, &format!("{what}: {words}"));
+            }
+        }
+    }
+}
+
+fn text(explanation: &Explanation) -> String {
+    let Explanation { request, route, caller, bypassed, upstream, limits, answer, now: _ } = explanation;
+    let mut page = Page::default();
+    if let Some(request) = request {
+        let client = request.client.as_deref().unwrap_or("an address that nobody knows");
+        page.line(0, &format!("{} {}{} from {client}", request.method, request.host, request.path));
+    }
+    if let Some(route) = route {
+        route_text(&mut page, route);
+    }
+    if let Some(caller) = caller {
+        let who =
+            caller.customer.as_deref().map_or_else(|| "nobody known".to_owned(), |name| format!("customer {name}"));
+        let plan = caller.plan.as_deref().map(|plan| format!(", plan {plan}")).unwrap_or_default();
+        page.line(0, &format!("caller: {who}{plan}"));
+        let credential = caller.credential_place.as_deref().zip(caller.credential.as_deref());
+        page.lines(
+            1,
+            [
+                (
+                    "credential",
+                    Some(credential.map_or("none".to_owned(), |(place, shown)| format!("{place}: {shown}"))),
+                ),
+                ("has", caller.has_own_terms.then(|| "parameters of its own".to_owned())),
+            ],
+        );
+    }
+    if let Some(upstream) = upstream {
+        page.line(0, &format!("upstream: {} ({})", upstream.name, upstream.nodes.join(", ")));
+        page.line(1, &format!("path: {}", upstream.path));
+    }
+    if let Some(bypassed) = bypassed {
+        page.line(0, &format!("limits: none is charged, the request is exempt {bypassed}"));
+    } else if answer.is_none() && limits.is_empty() {
+        page.line(0, "limits: none");
+    }
+    for limit in limits {
+        limit_text(&mut page, limit);
+    }
+    if let Some(answer) = answer {
+        page.line(0, &format!("answer: {} ({}): {}", answer.status, answer.cause, answer.detail));
+    }
+    page.0
+}
+
+fn route_text(page: &mut Page, way: &Way) {
+    page.line(0, &format!("route: {}", way.name.as_deref().unwrap_or("none")));
+    for because in &way.because {
+        page.line(1, because);
+    }
+    for passed in &way.passed_over {
+        page.line(1, &format!("not {}: {}", passed.route, passed.why));
+    }
+    if way.passed_over_more > 0 {
+        page.line(1, &format!("and {} more that do not match", way.passed_over_more));
+    }
+    if !way.shadowed.is_empty() {
+        page.line(1, &format!("before {}, which would match too", way.shadowed.join(", ")));
+    }
+}
+
+fn limit_text(page: &mut Page, limit: &LimitAccount) {
+    let heading = format!("limit {} ({})", limit.limit, limit.algorithm);
+    let Some(terms) = &limit.terms else {
+        page.line(0, &format!("{heading}: does not apply"));
+        page.line(1, &limit.why);
+        return;
+    };
+    page.line(0, &format!("{heading}: {terms}"));
+    page.line(1, &limit.why);
+    let key = match limit.key.as_slice() {
+        [] => "one bucket for all".to_owned(),
+        _ if limit.shares_for_want_of_key() => {
+            let missing: Vec<&str> =
+                limit.key.iter().filter(|part| part.value.is_none()).map(|part| part.part.as_str()).collect();
+            format!("one bucket for all requests that lack their {}", missing.join(" and "))
+        }
+        parts => {
+            let part = |part: &crate::proxy::explain::KeyAccount| {
+                format!("{} = {}", part.part, part.value.as_deref().unwrap_or_default())
+            };
+            parts.iter().map(part).collect::<Vec<_>>().join(", ")
+        }
+    };
+    let cost = limit.cost.map(|cost| match &limit.cost_rule {
+        Some(rule) => format!("{cost} ({rule})"),
+        None => cost.to_string(),
+    });
+    let over = ("over the limit", Some(limit.over_limit.clone()));
+    page.lines(1, [("key", Some(key)), ("cost", cost), ("charged", limit.charged.clone()), over]);
+}

@@ -1,0 +1,34 @@
+//! What a limit says that is no error, and is seldom meant.
+
+use crate::algorithm::Rule;
+use crate::config::problem::Problem;
+use crate::config::read::Section;
+use crate::config::terms::AllTerms;
+use crate::ruleset::cost::{ChargeRule, CostRule, When};
+use crate::ruleset::limit::Share;
+
+/// Warns of a limit that asks nothing of anybody.
+pub(super) fn of_nobody(section: &Section<'_>, terms: &AllTerms, enabled: Option<Share>) {
+    let field = &section.field;
+    if terms.rules.is_empty() && !terms.plans.is_empty() {
+        field.findings().add(Problem::warning(field.key_place(), "limits nobody: every plan is unlimited"));
+    }
+    if let (Some(enabled), Some(Share(0))) = (section.get("enabled_percent"), enabled) {
+        enabled.warn("applies to no key: the limit does nothing", None);
+    }
+}
+
+/// Warns of costs that clients may say and that can never pass: `max` is what is believed, not what fits.
+pub(super) fn of_told_costs(section: &Section<'_>, (cost, charge): (&CostRule, &ChargeRule), terms: &AllTerms) {
+    let (CostRule::Header { max, .. }, When::Request, Some(field)) = (cost, &charge.when, section.get("cost")) else {
+        return;
+    };
+    let least = terms.rules.iter().filter_map(Rule::largest_cost).min();
+    if let Some(least) = least.filter(|least| max > least) {
+        let message = format!(
+            "believes costs up to {max}, and the limit admits at most {least} at once to some: what costs more can \
+             never pass"
+        );
+        field.warn(&message, "lower `max`, or raise the limit");
+    }
+}

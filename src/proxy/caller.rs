@@ -1,0 +1,85 @@
+//! Who takes a route, and on which terms: everything about a request between its route and its charges that needs no
+//! node, no store and no connection. What a request meets and what is explained of it go through here.
+
+use crate::charge::Charge;
+use crate::proxy::identify::{self, Identity, Register};
+use crate::proxy::respond::Answer;
+use crate::ruleset::Ruleset;
+use crate::ruleset::key::{Facts, KeyHasher, KeyPart, Resolved};
+use crate::ruleset::matcher::Route;
+
+/// Who is calling.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// By which credential.
+    pub identity: Identity,
+    /// Whether the request is never charged.
+    pub bypassed: bool,
+}
+
+impl Caller {
+    /// The caller of a request that takes `route` and is let in. `Err` is what it is answered instead: it is kept out,
+    /// or its credential is not good.
+    pub async fn find(
+        ruleset: &Ruleset,
+        route: &Route,
+        facts: &Facts<'_>,
+        register: Register<'_>,
+    ) -> Result<Self, Answer> {
+        if ruleset.keeps_out_address(route, facts.address) {
+            return Err(Answer::AccessDenied);
+        }
+        let caller = Self::identify(ruleset, route, facts, register).await?;
+        // a preflight is nobody's
+        let is_preflight = route.bypass.covers_preflight(facts.method, facts.headers);
+        match !is_preflight && ruleset.keeps_out(route, facts.address, caller.customer()) {
+            true => Err(Answer::AccessDenied),
+            false => Ok(caller),
+        }
+    }
+
+    /// The caller of a request that takes `route`, whether it is let in or not. `Err`: its credential is not good.
+    pub async fn identify(
+        ruleset: &Ruleset,
+        route: &Route,
+        facts: &Facts<'_>,
+        register: Register<'_>,
+    ) -> Result<Self, Answer> {
+        let identity = match &ruleset.customers {
+            Some(rules) if !route.bypass.covers_preflight(facts.method, facts.headers) => {
+                identify::identify(rules, facts, register).await?
+            }
+            _ => Identity::Anonymous,
+        };
+        let bypassed = route.bypass.covers(facts, identity.customer().map(|customer| &*customer.name));
+        Ok(Self { identity, bypassed })
+    }
+
+    /// The customer's name.
+    pub fn customer(&self) -> Option<&str> {
+        self.identity.customer().map(|customer| &*customer.name)
+    }
+
+    /// What is known of the caller's request on `route`, as long as no node is chosen.
+    pub fn resolved<'a>(&'a self, ruleset: &'a Ruleset, route: &'a Route) -> Resolved<'a> {
+        ruleset.resolve(route, self.identity.customer().map(|customer| customer.known()), self.identity.claims())
+    }
+
+    /// What the request is charged. `Err` is what it is answered instead where it lacks a part of a key.
+    pub fn charges(
+        &self,
+        ruleset: &Ruleset,
+        route: &Route,
+        facts: &Facts<'_>,
+        resolved: &Resolved<'_>,
+        hasher: &KeyHasher,
+    ) -> Result<Vec<Charge>, Answer> {
+        if self.bypassed {
+            return Ok(Vec::new());
+        }
+        ruleset.charges(route, facts, resolved, hasher).map_err(|missing| match missing.part {
+            KeyPart::Customer => Answer::CredentialMissing,
+            part => Answer::KeyMissing(part.describe()),
+        })
+    }
+}

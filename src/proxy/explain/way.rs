@@ -1,0 +1,82 @@
+//! Which route a request takes, and why not another.
+
+use std::collections::HashSet;
+
+use serde::Serialize;
+
+use crate::ruleset::key::Facts;
+use crate::ruleset::matcher::{Matcher, Mismatch, Route, RouteId};
+
+/// The most routes of a kind that are named.
+const MOST: usize = 20;
+
+/// Which route a request takes, and why not another.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Way {
+    /// The name of the route; null if nothing matches.
+    pub name: Option<String>,
+    /// What the request has that the route asks for.
+    pub because: Vec<String>,
+    /// Routes that would have come before it, and those that only the host keeps out. If nothing matches, any.
+    pub passed_over: Vec<PassedOver>,
+    /// How many more there are of those.
+    pub passed_over_more: usize,
+    /// Routes that match too, and come after it: less specific ones, or as specific and later in the file.
+    pub shadowed: Vec<String>,
+}
+
+/// A route that a request does not take.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PassedOver {
+    /// Its name.
+    pub route: String,
+    /// What the request lacks.
+    pub why: String,
+}
+
+impl Way {
+    /// The way of a request that takes `taken`.
+    pub(super) fn of(matcher: &Matcher, taken: Option<RouteId>, facts: &Facts<'_>) -> Self {
+        let mut known: HashSet<RouteId> = HashSet::new();
+        let tried: Vec<RouteId> = matcher.tried(facts).filter(|id| known.insert(*id)).collect();
+        let place = taken.and_then(|taken| tried.iter().position(|id| *id == taken));
+        let (before, after) = tried.split_at(place.unwrap_or(tried.len()));
+        let others = (0..matcher.routes().len()).map(RouteId).filter(|id| {
+            let only_by_host = || matches!(matcher.mismatch(*id, facts), Some(Mismatch::Host { otherwise: true, .. }));
+            !known.contains(id) && (taken.is_none() || only_by_host())
+        });
+        let name = |id: RouteId| matcher.route(id).name.clone();
+        let passed = before.iter().copied().chain(others);
+        let mut passed = passed.filter_map(|id| {
+            let why = matcher.mismatch(id, facts)?.to_string();
+            Some(PassedOver { route: name(id), why })
+        });
+        let passed_over = passed.by_ref().take(MOST).collect();
+        let matching = after.iter().skip(1).copied().filter(|id| matcher.mismatch(*id, facts).is_none());
+        Self {
+            name: taken.map(name),
+            because: taken.map(|id| because(matcher.route(id), facts)).unwrap_or_default(),
+            passed_over,
+            passed_over_more: passed.count(),
+            shadowed: matching.take(MOST).map(name).collect(),
+        }
+    }
+}
+
+/// What a request has that its route asks for.
+fn because(route: &Route, facts: &Facts<'_>) -> Vec<String> {
+    let host = match route.hosts.iter().find(|host| host.matches(facts.host)) {
+        Some(host) => format!("the host {} is {host}", facts.host),
+        None => "any host is taken".to_owned(),
+    };
+    let path = format!("the path {} is {}", facts.path, route.path_pattern);
+    let method = match route.methods.as_slice() {
+        [] => "any method is taken".to_owned(),
+        methods => format!("the method {} is {}", facts.method, methods.join(" or ")),
+    };
+    let headers = route.headers.iter().map(|condition| match condition.value {
+        None => format!("the header {} is there", condition.name),
+        Some(_) => format!("the header {} has the value that is asked for", condition.name),
+    });
+    [host, path, method].into_iter().chain(headers).collect()
+}

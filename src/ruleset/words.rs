@@ -1,0 +1,182 @@
+//! What limits say, in plain words: for those who write configurations, and for those who look at what is in force.
+
+use crate::algorithm::{AlgorithmName, Rule};
+use crate::charge::{Consistency, Mode, OnStoreDown, Sharing};
+use crate::ruleset::denied::{Body, Denied};
+use crate::ruleset::key::Key;
+use crate::ruleset::limit::{Limit, LimitId, OverLimit, PlanId, Share, Terms};
+use crate::ruleset::{Jitter, Ruleset};
+use crate::units::Nanos;
+
+/// Everybody, where a limit does not tell plans apart.
+pub const EVERYBODY: &str = "every request";
+/// Those that no plan is known of.
+pub const PLANLESS: &str = "without a plan";
+/// What is asked of those that a limit does not apply to.
+pub const UNLIMITED: &str = "unlimited";
+const OVER_THE_LIMIT: &str = "over the limit";
+
+/// Something, and what holds for it.
+pub type Line = (String, String);
+
+impl Ruleset {
+    /// What `limit` says besides its heading: who gets what, and what is unusual about it.
+    pub fn words(&self, limit: &Limit) -> Vec<Line> {
+        let mut lines = merged(terms(limit, &self.plans));
+        lines.extend(self.settings(limit));
+        let position = self.limits.iter().position(|other| std::ptr::eq(other, limit)).map(LimitId);
+        let candidates = self.limits.iter().filter(|other| other.candidate_of.is_some());
+        for candidate in candidates.filter(|other| other.candidate_of == position) {
+            let algorithm = candidate.algorithm.as_str();
+            let words = merged(terms(candidate, &self.plans));
+            lines.extend(words.into_iter().map(|(who, words)| (format!("candidate ({algorithm}), {who}"), words)));
+        }
+        lines
+    }
+
+    /// What is unusual about `limit` whatever its parameters.
+    pub fn settings(&self, limit: &Limit) -> Vec<Line> {
+        let line = |what: &str, words: String| (what.to_owned(), words);
+        let over = self.over_the_limit(limit).map(|words| line(OVER_THE_LIMIT, words));
+        let cost = limit.cost.words().map(|words| line("cost", words));
+        let charged = limit.charge.words().map(|words| line("charged", words));
+        let share = (limit.enabled < Share::WHOLE)
+            .then(|| line("applies to", format!("{} of the keys, always the same ones", percent(limit.enabled))));
+        let shadow =
+            limit.shadow.then(|| line("shadow", "counts and reports what it would do, and never does it".to_owned()));
+        let shared = sharing(limit.mode).map(|words| line("shared", words));
+        [over, cost, charged, share, shadow, shared].into_iter().flatten().collect()
+    }
+
+    /// What becomes of requests over `limit`, where that is not the usual denial.
+    pub fn over_the_limit(&self, limit: &Limit) -> Option<String> {
+        match &limit.over_limit {
+            OverLimit::Deny(denied) => denied.words().map(|answer| format!("denied with {answer}")),
+            OverLimit::Delay { max_wait, max_waiting, denied } => {
+                let after = denied.words().map(|answer| format!("denied with {answer}"));
+                match (waits(*max_wait, *max_waiting), after) {
+                    (Some(wait), Some(denied)) => Some(format!("{wait}; else {denied}")),
+                    (wait, denied) => wait.or(denied),
+                }
+            }
+            OverLimit::Divert(upstream) => {
+                let upstream = self.upstreams.get(upstream.0).map_or("", |upstream| &upstream.name);
+                Some(format!("passes, to the upstream {upstream}"))
+            }
+            OverLimit::Mark(header) => Some(format!("passes, and the upstream is told in {header}")),
+        }
+    }
+}
+
+/// `limit NAME (ALGORITHM, by KEY)`
+pub fn heading(name: &str, algorithm: AlgorithmName, key: Option<&Key>) -> String {
+    let by = key.map(|key| format!(", {}", key.words()));
+    format!("limit {name} ({}{})", algorithm.as_str(), by.unwrap_or_default())
+}
+
+impl Key {
+    /// What is counted by.
+    pub fn words(&self) -> String {
+        match self.parts.as_slice() {
+            [] => "one bucket for all".to_owned(),
+            parts => {
+                let parts: Vec<String> = parts.iter().map(|part| part.describe()).collect();
+                format!("by {}", parts.join(" and "))
+            }
+        }
+    }
+}
+
+impl Limit {
+    /// What holds under `terms`.
+    pub fn words(&self, terms: Terms) -> String {
+        match terms {
+            Terms::Unlimited => UNLIMITED.to_owned(),
+            Terms::Rule(index) => self.rules.get(index).map(Rule::words).unwrap_or_default(),
+        }
+    }
+}
+
+/// What holds for each plan, and for requests without one.
+fn terms(limit: &Limit, plans: &[String]) -> Vec<Line> {
+    let named =
+        plans.iter().enumerate().map(|(index, plan)| (plan.clone(), limit.words(limit.terms(Some(PlanId(index))))));
+    named.chain(limit.without_plan.map(|terms| (planless(plans).to_owned(), limit.words(terms)))).collect()
+}
+
+/// What those are called that have no plan, where there are these `plans`.
+pub const fn planless(plans: &[String]) -> &'static str {
+    if plans.is_empty() { EVERYBODY } else { PLANLESS }
+}
+
+/// One line where the same holds for all.
+pub fn merged(mut lines: Vec<Line>) -> Vec<Line> {
+    if lines.len() > 1 && lines.iter().all(|(_, words)| Some(words) == lines.first().map(|(_, words)| words)) {
+        lines.truncate(1);
+        lines.iter_mut().for_each(|(who, _)| EVERYBODY.clone_into(who));
+    }
+    lines
+}
+
+/// How nodes share a limit; `None` if they do not.
+fn sharing(mode: Mode) -> Option<String> {
+    let Mode::Shared(Sharing { consistency, on_store_down }) = mode else { return None };
+    let how = match consistency {
+        Consistency::Exact => "by all nodes, every request is decided in Redis",
+        Consistency::Leased { strict: false } => "by all nodes, which take tokens ahead",
+        Consistency::Leased { strict: true } => "by all nodes, which take tokens ahead that are held back",
+        Consistency::Eventual => "by all nodes, which decide by themselves and tell each other",
+    };
+    let down = match on_store_down {
+        OnStoreDown::Share => "each node enforces its share",
+        OnStoreDown::Local => "each node enforces the whole limit",
+        OnStoreDown::Allow => "everything passes",
+        OnStoreDown::Deny => "nothing passes",
+    };
+    Some(format!("{how}; while Redis is away, {down}"))
+}
+
+/// How long requests wait; `None` if they do not.
+pub fn waits(max_wait: Nanos, max_waiting: Option<u64>) -> Option<String> {
+    let most = max_waiting.map(|most| format!(", at most {most} at a time")).unwrap_or_default();
+    (max_wait > Nanos::ZERO).then(|| format!("wait up to {max_wait}{most}"))
+}
+
+/// The line about requests over a limit.
+pub fn over_the_limit(words: String) -> Line {
+    (OVER_THE_LIMIT.to_owned(), words)
+}
+
+impl Jitter {
+    /// How `Retry-After` is spread.
+    pub fn words(self) -> String {
+        let most = match self {
+            Self::Share(share) => percent(share),
+            Self::Time(time) => time.to_string(),
+        };
+        format!("up to {most} later than a retry would be admitted, never earlier")
+    }
+}
+
+fn percent(share: Share) -> String {
+    format!("{} %", f64::from(share.0) / 10_000.0)
+}
+
+impl Denied {
+    /// What is set of an answer.
+    pub fn words(&self) -> Option<String> {
+        let status = self.status.map(|status| format!("status {status}"));
+        let grpc_status = self.grpc_status.map(|status| format!("grpc-status {status}"));
+        let body = self.body.as_ref().map(|body| match body {
+            Body::Text(_) => "a body of its own".to_owned(),
+            Body::Negotiated(bodies) => {
+                let names: Vec<&str> = bodies.iter().map(|(content_type, _)| content_type.as_str()).collect();
+                format!("a body of its own as {}", names.join(" or "))
+            }
+        });
+        let headers: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
+        let headers = (!headers.is_empty()).then(|| format!("headers of its own ({})", headers.join(", ")));
+        let parts: Vec<String> = [status, grpc_status, body, headers].into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| parts.join(", "))
+    }
+}

@@ -1,0 +1,290 @@
+//! What is shipped to run tollgate with is true: the program takes the arguments, the ports and paths exist, the
+//! configuration is good, and the times fit.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_yaml::{Mapping, Value};
+use tollgate::config::Server;
+use tollgate::runtime::GRACE;
+
+use crate::support::gateway::is_ready;
+use crate::support::process::Process;
+use crate::support::redis::Redis;
+use crate::support::{Client, Folder, Origin, free_port, wait_for, wait_until};
+
+const MANIFEST: &str = "deploy/kubernetes/tollgate.yaml";
+const UNIT: &str = "deploy/systemd/tollgate.service";
+const CREDENTIALS: &str = "deploy/systemd/tollgate.service.d/credentials.conf";
+
+fn tollgate(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tollgate")).args(args).output().unwrap()
+}
+
+/// Whether the program takes these arguments of `run`, whatever comes of them.
+#[track_caller]
+fn takes(args: &[&str], config: &str) {
+    assert!(args.contains(&config), "{args:?}");
+    let nowhere: Vec<&str> =
+        args.iter().map(|arg| if *arg == config { "/nowhere/tollgate.yaml" } else { arg }).collect();
+    let output = tollgate(&nowhere);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && said.contains("/nowhere/tollgate.yaml: cannot be read"), "{said}");
+}
+
+// === Kubernetes ===
+
+/// The object of this kind.
+fn object(kind: &str) -> Value {
+    let text = fs::read_to_string(MANIFEST).unwrap();
+    let objects = serde_yaml::Deserializer::from_str(&text).map(|document| {
+        let object: Value = serde::Deserialize::deserialize(document).unwrap();
+        object
+    });
+    let found: Vec<Value> = objects.filter(|object| object["kind"] == kind).collect();
+    assert_eq!(found.len(), 1, "{kind}");
+    found.into_iter().next().unwrap()
+}
+
+fn pod() -> Value {
+    object("Deployment")["spec"]["template"]["spec"].clone()
+}
+
+fn container() -> Value {
+    pod()["containers"][0].clone()
+}
+
+fn strings(list: &Value) -> Vec<String> {
+    list.as_sequence().unwrap().iter().map(|item| item.as_str().unwrap().to_owned()).collect()
+}
+
+/// The port of the container that is called `name`.
+fn port(name: &Value) -> u16 {
+    let ports = container()["ports"].clone();
+    let port = ports.as_sequence().unwrap().iter().find(|port| port["name"] == *name).cloned();
+    u16::try_from(port.unwrap_or_else(|| panic!("no port {name:?}"))["containerPort"].as_u64().unwrap()).unwrap()
+}
+
+fn config() -> String {
+    object("ConfigMap")["data"]["tollgate.yaml"].as_str().unwrap().to_owned()
+}
+
+/// Writes what is mounted as a directory, as it is mounted: swapped by a link.
+fn mount(at: &Path, version: u32, files: &Value) {
+    let directory = at.join(format!("..v{version}"));
+    fs::create_dir_all(&directory).unwrap();
+    for (name, text) in files.as_mapping().unwrap() {
+        let name = name.as_str().unwrap();
+        fs::write(directory.join(name), text.as_str().unwrap()).unwrap();
+        if version == 1 {
+            symlink(format!("..data/{name}"), at.join(name)).unwrap();
+        }
+    }
+    symlink(format!("..v{version}"), at.join("..data_tmp")).unwrap();
+    fs::rename(at.join("..data_tmp"), at.join("..data")).unwrap();
+}
+
+/// Mounts config map and secret below `folder`, where the container has them; the path of the configuration.
+fn mounted(folder: &Path, config: &Value) -> PathBuf {
+    let container = container();
+    let args = strings(&container["args"]);
+    let volumes = pod()["volumes"].clone();
+    let mounts = container["volumeMounts"].as_sequence().unwrap().clone();
+    assert_eq!(mounts.len(), 2);
+    for mount_ in mounts {
+        let volume =
+            volumes.as_sequence().unwrap().iter().find(|volume| volume["name"] == mount_["name"]).unwrap().clone();
+        let files = match (volume["configMap"]["name"].as_str(), volume["secret"]["secretName"].as_str()) {
+            (Some(name), None) if object("ConfigMap")["metadata"]["name"] == name => config.clone(),
+            (None, Some(name)) if object("Secret")["metadata"]["name"] == name => {
+                object("Secret")["stringData"].clone()
+            }
+            other => panic!("{other:?}"),
+        };
+        let at = folder.join(mount_["mountPath"].as_str().unwrap().trim_start_matches('/'));
+        assert!(mount_["subPath"].is_null(), "would not follow what changes");
+        mount(&at, 1, &files);
+    }
+    folder.join(args.last().unwrap().trim_start_matches('/'))
+}
+
+#[test]
+fn the_manifest_starts_the_program_and_its_parts_find_each_other() {
+    let container = container();
+    let args = strings(&container["args"]);
+    takes(&args.iter().map(String::as_str).collect::<Vec<_>>(), "/etc/tollgate/config/tollgate.yaml");
+    let Server { listeners, admin } = tollgate::config::load(&config(), "tollgate.yaml", &|_| None).unwrap().server;
+    assert_eq!(listeners, [SocketAddr::from((Ipv4Addr::UNSPECIFIED, port(&"http".into())))]);
+    assert_eq!(admin, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port(&"admin".into()))), "probes come from outside");
+    for probe in ["readinessProbe", "livenessProbe"] {
+        assert_eq!(port(&container[probe]["httpGet"]["port"]), admin.port(), "{probe}");
+    }
+    let deployment = object("Deployment");
+    let annotations = &deployment["spec"]["template"]["metadata"]["annotations"];
+    assert_eq!(annotations["prometheus.io/port"], admin.port().to_string().as_str());
+
+    let labels = &deployment["spec"]["template"]["metadata"]["labels"];
+    let selectors = [
+        deployment["spec"]["selector"]["matchLabels"].clone(),
+        object("Service")["spec"]["selector"].clone(),
+        object("PodDisruptionBudget")["spec"]["selector"]["matchLabels"].clone(),
+        object("NetworkPolicy")["spec"]["podSelector"]["matchLabels"].clone(),
+    ];
+    assert!(selectors.iter().all(|selector| selector == labels && !labels.is_null()), "{selectors:?}");
+    assert_eq!(port(&object("Service")["spec"]["ports"][0]["targetPort"]), listeners[0].port());
+    let policy = object("NetworkPolicy")["spec"]["ingress"].clone();
+    for rule in policy.as_sequence().unwrap() {
+        let opened = port(&rule["ports"][0]["port"]);
+        assert_eq!(rule["from"].is_null(), opened == listeners[0].port(), "only clients come from anywhere");
+    }
+}
+
+#[test]
+fn a_pod_has_time_to_end_and_no_rights_to_lose() {
+    let (pod, container) = (pod(), container());
+    let pause: u64 = strings(&container["lifecycle"]["preStop"]["exec"]["command"])[1].parse().unwrap();
+    let whole = pod["terminationGracePeriodSeconds"].as_u64().unwrap();
+    assert!(whole > pause + GRACE.secs_ceil(), "{whole} seconds for {pause} and {GRACE}");
+    assert!(
+        object("Deployment")["spec"]["replicas"].as_u64()
+            > object("PodDisruptionBudget")["spec"]["minAvailable"].as_u64()
+    );
+    let security = &container["securityContext"];
+    assert_eq!(pod["securityContext"]["runAsNonRoot"], true);
+    assert_eq!(
+        (&security["allowPrivilegeEscalation"], &security["readOnlyRootFilesystem"]),
+        (&false.into(), &true.into())
+    );
+    assert_eq!(strings(&security["capabilities"]["drop"]), ["ALL"]);
+    let dockerfile = fs::read_to_string("Dockerfile").unwrap();
+    let user = pod["securityContext"]["runAsUser"].as_u64().unwrap();
+    assert!(dockerfile.contains(&format!("\nUSER {user}\n")), "the image's user");
+}
+
+#[test]
+fn the_config_map_passes_the_check() {
+    let folder = Folder::new();
+    let config = mounted(folder.path(), &object("ConfigMap")["data"]);
+    let output = tollgate(&["check", config.to_str().unwrap()]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{said}");
+    let warnings: Vec<&str> = said.lines().filter(|line| line.contains("warning:")).collect();
+    assert!(matches!(warnings[..], [only] if only.contains("admin.address: lets other machines in")), "{warnings:?}");
+}
+
+#[test]
+fn a_pod_is_ready_serves_and_follows_what_is_mounted() {
+    let (origin, redis) = (Origin::start(), Redis::start_with_password("change-me"));
+    let addresses = [free_port(), free_port()].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    let [clients, admin] = addresses;
+    // as in the cluster, at addresses of this test
+    let here = |config: &str| {
+        let config = config.replace("0.0.0.0:8080", &clients.to_string()).replace("0.0.0.0:9090", &admin.to_string());
+        let config = config.replace("redis://redis:6379/0", &redis.url());
+        let mut files = Mapping::new();
+        files.insert("tollgate.yaml".into(), config.replace("\"orders:8080\"", &origin.node()).into());
+        Value::Mapping(files)
+    };
+    let folder = Folder::new();
+    let path = mounted(folder.path(), &here(&config()));
+    let _process = Process::tollgate(&["run", "--config", path.to_str().unwrap()], folder.path(), &[]);
+    wait_until("the pod to be ready", || is_ready(admin));
+    let container = container();
+    for probe in ["readinessProbe", "livenessProbe"] {
+        let path = container[probe]["httpGet"]["path"].as_str().unwrap().to_owned();
+        assert_eq!(Client::connect(admin).exchange("GET", &path, &[("connection", "close")]).status, 200, "{probe}");
+    }
+    let quota = |key: &str| {
+        let answer = Client::connect(clients).exchange("GET", "/", &[("x-api-key", key)]);
+        answer.number("x-ratelimit-limit").filter(|_| answer.status == 200)
+    };
+    assert_eq!(wait_for("an answer", || quota("change-me-free-key")), 20);
+
+    let changed = config().replace("free: { rate: 10/s, burst: 20 }", "free: { rate: 10/s, burst: 30 }");
+    mount(path.parent().unwrap(), 2, &here(&changed));
+    wait_until("the changed config map", || quota("change-me-free-key") == Some(30));
+    let mut secrets = object("Secret")["stringData"].clone();
+    secrets["customers.csv"] = "credential,customer,plan\nanother-key,acme,pro\n".into();
+    mount(&path.parent().unwrap().with_file_name("secrets"), 2, &secrets);
+    wait_until("the changed secret", || quota("another-key") == Some(200));
+}
+
+// === systemd ===
+
+/// The settings of a unit, by section and name, in their order.
+fn settings(file: &str) -> Vec<(String, String, String)> {
+    let mut section = String::new();
+    let mut settings = Vec::new();
+    for line in fs::read_to_string(file).unwrap().lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        match line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            Some(name) => section = name.to_owned(),
+            None => {
+                let (name, value) = line.split_once('=').unwrap_or_else(|| panic!("{file}: {line}"));
+                settings.push((section.clone(), name.to_owned(), value.to_owned()));
+            }
+        }
+    }
+    settings
+}
+
+/// What the unit says of its service under `name`.
+fn service(name: &str) -> String {
+    let found = settings(UNIT).into_iter().find(|(section, key, _)| section == "Service" && key == name);
+    found.unwrap_or_else(|| panic!("no {name}")).2
+}
+
+#[test]
+fn the_unit_starts_what_the_program_takes_and_gives_it_time_to_end() {
+    let start = service("ExecStart");
+    let words: Vec<&str> = start.split(' ').collect();
+    assert_eq!(words[0], "/usr/local/bin/tollgate");
+    takes(&words[1..], "/etc/tollgate/tollgate.yaml");
+    assert_eq!(service("ExecReload"), "/bin/kill -HUP $MAINPID");
+    let stop: u64 = service("TimeoutStopSec").strip_suffix('s').unwrap().parse().unwrap();
+    assert!(stop > GRACE.secs_ceil(), "{stop} seconds for {GRACE}");
+    assert_eq!((service("Restart").as_str(), service("DynamicUser").as_str()), ("on-failure", "yes"));
+    assert!(service("LimitNOFILE").parse::<u64>().unwrap() >= 1 << 20);
+}
+
+#[test]
+fn systemd_understands_the_unit_and_finds_little_that_it_exposes() {
+    let folder = Folder::new();
+    let unit = fs::read_to_string(UNIT).unwrap().replace("/usr/local/bin/tollgate", env!("CARGO_BIN_EXE_tollgate"));
+    let unit = folder.write("tollgate.service", &unit);
+    fs::create_dir(folder.path().join("tollgate.service.d")).unwrap();
+    fs::copy(CREDENTIALS, folder.path().join("tollgate.service.d/credentials.conf")).unwrap();
+    let analyze = |args: &[&str]| {
+        let output = Command::new("systemd-analyze").args(args).arg(&unit).env("SYSTEMD_LOG_LEVEL", "warning").output();
+        output.unwrap_or_else(|error| panic!("systemd-analyze: {error}; `make needs` installs it"))
+    };
+    let verified = analyze(&["verify", "--man=no"]);
+    let said = String::from_utf8_lossy(&verified.stderr).into_owned();
+    let ours: Vec<&str> = said.lines().filter(|line| line.contains("tollgate")).collect();
+    assert!(verified.status.success() && ours.is_empty(), "{said}");
+    let exposed = analyze(&["security", "--offline=yes", "--threshold=20", "--no-pager"]);
+    assert!(exposed.status.success(), "{}", String::from_utf8_lossy(&exposed.stdout));
+}
+
+#[test]
+fn the_credentials_are_those_that_its_words_name() {
+    let text = fs::read_to_string(CREDENTIALS).unwrap();
+    let loaded: Vec<String> =
+        settings(CREDENTIALS).into_iter().map(|(_, _, value)| value.split(':').next().unwrap().to_owned()).collect();
+    let config: String =
+        text.lines().filter_map(|line| line.strip_prefix("#   ")).map(|line| format!("{line}\n")).collect();
+    let folder = Folder::new();
+    for name in &loaded {
+        folder.write(name, "a secret of more than 16 bytes\n");
+        assert!(config.contains(&format!("${{CREDENTIALS_DIRECTORY}}/{name}\n")), "{name} in {config}");
+    }
+    let rest = "listeners: [{ address: \"127.0.0.1:8080\" }]\nupstreams: { u: { nodes: [\"127.0.0.1:9000\"] } }
+routes: [{ name: all, upstream: u, limits: [l] }]
+limits: { l: { algorithm: gcra, rate: 1/s, burst: 1, key: all, mode: shared } }\n";
+    let config = folder.write("tollgate.yaml", &format!("{config}{rest}"));
+    let mut check = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let output = check.arg("check").arg(config).env("CREDENTIALS_DIRECTORY", folder.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}

@@ -1,0 +1,271 @@
+//! What a request would meet is told by the gateway that it would meet it at, and by a configuration alone; asking
+//! changes nothing and gives no secret away.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::support::gateway::limited;
+use crate::support::redis::Redis;
+use crate::support::{Client, Gateway, Origin, Response, wait_for, wait_until};
+
+const SECRET: &str = "canary-4c1d9b7e-of-a-customer";
+
+fn config(origin: &Origin) -> String {
+    format!(
+        "{}customers:
+  identify: [{{ header: x-api-key }}, {{ query: api_key }}, {{ basic: true }}, {{ bearer: true }}]
+  directory: {{ file: customers.csv }}
+  anonymous: {{ plan: free }}
+plans: [free, pro]
+limits:
+  guard: {{ algorithm: gcra, key: customer, plans: {{ free: {{ rate: 1/d, burst: 2 }}, pro: unlimited }} }}
+  session: {{ algorithm: quota_reset, limit: 3, window: 1d, key: {{ cookie: session }}, missing_key: skip, cost: {{ by_method: {{ POST: 2 }} }} }}
+  tenant: {{ algorithm: fixed_window, limit: 1, window: 1d, key: [{{ header: x-tenant }}, upstream_node], missing_key: deny }}
+access: {{ deny: {{ addresses: [192.0.2.0/24] }} }}
+bypass: {{ paths: [/open/free] }}
+client_address: {{ trusted_proxies: [127.0.0.0/8] }}
+routes:
+  - {{ name: posts, match: {{ path: /v1/**, methods: [POST] }}, upstream: origin, limits: [guard, session], response_headers: {{ set: {{ x-route: posts }} }} }}
+  - {{ name: v1, match: {{ path: /v1/** }}, upstream: origin, limits: [guard, session], response_headers: {{ set: {{ x-route: v1 }} }} }}
+  - {{ name: tenants, match: {{ path: /tenants/* }}, upstream: origin, limits: [tenant], response_headers: {{ set: {{ x-route: tenants }} }} }}
+  - {{ name: other, match: {{ hosts: [\"*.example.com\"] }}, upstream: origin, limits: [guard], access: {{ deny: {{ customers: [acme] }} }}, response_headers: {{ set: {{ x-route: other }} }} }}
+  - {{ name: open, match: {{ path: /open/** }}, upstream: origin, limits: [guard], response_headers: {{ set: {{ x-route: open }} }} }}\n",
+        origin.upstream()
+    )
+}
+
+fn started(origin: &Origin) -> Gateway {
+    let customers =
+        format!("credential,customer,plan,overrides\n{SECRET},acme,free,{{guard: {{burst: 3}}}}\nk2,globex,pro,\n");
+    Gateway::start_with(&config(origin), &[("customers.csv", &customers)], &[])
+}
+
+fn ask(gateway: &Gateway, question: &str) -> Response {
+    Client::connect(gateway.admin).post("/explain", &[("connection", "close")], question.as_bytes())
+}
+
+/// A request: method, target, fields.
+type Asked<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)]);
+
+fn explained(gateway: &Gateway, (method, target, fields): Asked<'_>) -> Value {
+    let mut headers: serde_json::Map<String, Value> =
+        fields.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+    headers.entry("host").or_insert(json!("localhost"));
+    let question = json!({ "method": method, "url": target, "headers": headers, "client": "127.0.0.1" });
+    let answer = ask(gateway, &question.to_string());
+    assert_eq!(answer.status, 200, "{answer:?}");
+    answer.json()
+}
+
+/// What the command says of the configuration alone.
+fn explained_alone(gateway: &Gateway, (method, target, fields): Asked<'_>) -> Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.current_dir(gateway.folder.path()).args(["explain", "--config", "tollgate.yaml", "--format", "json"]);
+    command.args(["--client", "127.0.0.1", "--method", method, "--url", target]);
+    if !fields.iter().any(|(name, _)| *name == "host") {
+        command.args(["-H", "host: localhost"]);
+    }
+    for (name, value) in fields {
+        command.args(["-H", &format!("{name}: {value}")]);
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// An explanation without what only a gateway that runs can tell.
+fn without_state(mut explanation: Value) -> Value {
+    explanation["now"] = Value::Null;
+    for limit in explanation["limits"].as_array_mut().unwrap() {
+        limit["standing"] = Value::Null;
+    }
+    if explanation["upstream"].is_object() {
+        explanation["upstream"]["healthy_nodes"] = Value::Null;
+    }
+    explanation
+}
+
+#[test]
+fn what_is_explained_is_what_happens() {
+    let origin = Origin::start();
+    let gateway = started(&origin);
+    let basic = "Basic azI6"; // `k2:`
+    let requests: &[Asked<'_>] = &[
+        ("GET", "/v1/a", &[("x-api-key", SECRET), ("cookie", "session=1")]),
+        ("POST", "/v1/a", &[("x-api-key", SECRET), ("cookie", "session=1")]),
+        ("GET", "/v1/b/../a", &[("x-api-key", SECRET), ("cookie", "session=1")]),
+        ("GET", "/v1/a", &[("x-api-key", SECRET)]),
+        ("GET", "/v1/a", &[("x-api-key", SECRET)]),
+        ("GET", "/v1/a", &[]),
+        ("GET", "/v1/a", &[("x-forwarded-for", "198.51.100.7")]),
+        ("GET", "/v1/a", &[("x-forwarded-for", "192.0.2.7")]),
+        ("GET", "/v1/a", &[("x-api-key", "nobody-s")]),
+        ("GET", "/v1/a?api_key=k2", &[]),
+        ("GET", "/v1/a", &[("authorization", basic)]),
+        ("GET", "/tenants/a", &[]),
+        ("GET", "/tenants/a", &[("x-tenant", "t")]),
+        ("GET", "/tenants/a", &[("x-tenant", "t")]),
+        ("GET", "/tenants/a/b", &[("x-tenant", "t")]),
+        ("GET", "/x", &[("host", "a.example.com"), ("x-api-key", SECRET)]),
+        ("GET", "/x", &[("host", "a.example.com"), ("x-api-key", "k2")]),
+        ("GET", "/x", &[("host", "example.com")]),
+        ("GET", "/open/free", &[]),
+        ("GET", "/open/%2f", &[]),
+        ("TRACE", "/open/free", &[]),
+    ];
+    for request in requests {
+        let explanation = explained(&gateway, *request);
+        assert_eq!(without_state(explanation.clone()), explained_alone(&gateway, *request), "{request:?}");
+        let (method, target, fields) = request;
+        let response = gateway.client().exchange(method, target, fields);
+        let expected = match (explanation["answer"]["status"].as_u64(), explanation["now"]["outcome"].as_str()) {
+            (Some(status), None) => status,
+            (None, Some("denied")) => 429,
+            (None, Some("admitted" | "unlimited" | "bypassed")) => 200,
+            _ => panic!("{explanation:#}"),
+        };
+        assert_eq!(u64::from(response.status), expected, "{request:?}: {explanation:#}");
+        if let Some(route) = response.field("x-route") {
+            assert_eq!(explanation["route"]["name"], route, "{request:?}");
+        }
+        // before the request, so one more than after it
+        let standing = &explanation["limits"][0]["standing"];
+        if let (200, Some(left)) = (response.status, response.number("x-ratelimit-remaining"))
+            && request.0 == "GET"
+            && explanation["now"]["tightest"] == explanation["limits"][0]["limit"]
+        {
+            assert_eq!(standing["remaining"], left + 1, "{request:?}: {explanation:#}");
+        }
+    }
+}
+
+#[test]
+fn reasons_are_given() {
+    let origin = Origin::start();
+    let gateway = started(&origin);
+    let of = |request| explained(&gateway, request);
+
+    let taken = of(("GET", "/v1/a", &[("x-api-key", SECRET)]));
+    let route = &taken["route"];
+    assert_eq!(route["name"], "v1");
+    assert_eq!(route["passed_over"][0], json!({ "route": "posts", "why": "the method is not POST" }), "{route:#}");
+    let others = route["passed_over"].to_string();
+    assert!(others.contains("the host is not *.example.com") && !others.contains("tenants"), "{others}");
+    assert_eq!(taken["caller"]["customer"], "acme");
+    assert_eq!(taken["limits"][0]["why"], "the customer's own parameters");
+    assert_eq!(taken["limits"][0]["key"], json!([{ "part": "customer", "value": "acme" }]));
+    assert_eq!(taken["limits"][1]["applies"], false);
+    assert!(taken["limits"][1]["why"].as_str().unwrap().contains("lacks its cookie session"), "{taken:#}");
+    assert_eq!(of(("POST", "/v1/a", &[("cookie", "session=1")]))["limits"][1]["cost"], 2);
+    assert_eq!(of(("GET", "/v1/a", &[("x-api-key", "k2")]))["limits"][0]["why"], "the plan pro is unlimited");
+
+    let kept_out = of(("GET", "/x", &[("host", "a.example.com"), ("x-api-key", SECRET)]));
+    assert!(kept_out["answer"]["detail"].as_str().unwrap().contains("the `access` of the route"), "{kept_out:#}");
+    let kept_out = of(("GET", "/x", &[("host", "a.example.com"), ("x-forwarded-for", "192.0.2.1")]));
+    assert!(kept_out["answer"]["detail"].as_str().unwrap().ends_with("by `access`"), "{kept_out:#}");
+    assert_eq!(of(("GET", "/open/free", &[]))["bypassed"], "by its path");
+    let node = of(("GET", "/tenants/a", &[("x-tenant", "t")]))["limits"][0]["key"][1].clone();
+    assert_eq!(node["part"], "upstream_node");
+    assert_eq!(format!("\"{}\"", node["value"].as_str().unwrap()), origin.node());
+}
+
+#[test]
+fn asking_takes_nothing_and_shows_where_a_key_stands() {
+    let origin = Origin::start();
+    let gateway = started(&origin);
+    let asked: Asked<'_> = ("GET", "/v1/a", &[("x-api-key", SECRET)]);
+    let standing = || explained(&gateway, asked)["limits"][0]["standing"].clone();
+    for _ in 0..20 {
+        assert_eq!(standing()["remaining"], 3);
+    }
+    let keys = gateway.metrics().value("tollgate_limit_keys", &[("limit", "guard")]);
+    assert_eq!(keys, Some(0.0), "not even a key is remembered");
+    for left in [2, 1, 0] {
+        assert_eq!(gateway.get("/v1/a", &[("x-api-key", SECRET)]).status, 200);
+        assert_eq!(standing()["remaining"], left);
+    }
+    let explanation = explained(&gateway, asked);
+    assert_eq!(explanation["now"]["outcome"], "denied");
+    let after = explanation["now"]["retry_after_seconds"].as_f64().unwrap();
+    assert!(after > 80_000.0 && after <= 86_400.0, "{explanation:#}");
+    assert_eq!(explanation["upstream"]["healthy_nodes"], 1);
+    let requests = gateway.metrics().value(
+        "tollgate_limit_requests_total",
+        &[("route", "v1"), ("limit", "guard"), ("plan", "free"), ("outcome", "denied")],
+    );
+    assert!(requests.is_none_or(|count| count == 0.0), "questions are not counted as requests");
+}
+
+#[test]
+fn a_limit_that_nodes_share_is_asked_where_it_is_kept() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let config = format!(
+        "store: {{ redis: \"{}\", timeout: 1s }}\n{}",
+        redis.url(),
+        limited(&origin, "{ algorithm: gcra, rate: 1/d, burst: 3, key: method, mode: shared, on_store_down: deny }")
+    );
+    let gateway = Gateway::start(&config);
+    let asked: Asked<'_> = ("GET", "/", &[]);
+    wait_until("Redis to be reached", || explained(&gateway, asked)["now"]["decided"] == "store");
+    for _ in 0..5 {
+        assert_eq!(explained(&gateway, asked)["limits"][0]["standing"]["remaining"], 3, "asking takes nothing");
+    }
+    assert_eq!(redis.say(&["DBSIZE"]), ":0", "nothing is written");
+    // a call that takes too long is answered 503, and is given back when it is over
+    let explanation = wait_for("the limit to be spent", || {
+        let status = gateway.get("/", &[]).status;
+        Some(explained(&gateway, asked)).filter(|now| status == 429 && now["now"]["outcome"] == "denied")
+    });
+    drop(redis);
+    let other: Asked<'_> = ("POST", "/", &[]);
+    wait_until("Redis to be missed", || explained(&gateway, other)["answer"]["status"] == 503);
+    assert_eq!(without_state(explanation), explained_alone(&gateway, asked));
+}
+
+#[test]
+fn no_explanation_shows_a_credential() {
+    let origin = Origin::start();
+    let gateway = started(&origin);
+    let bearer = format!("Bearer {SECRET}");
+    let target = format!("/v1/a?api_key={SECRET}");
+    let requests: &[Asked<'_>] = &[
+        ("GET", "/v1/a", &[("x-api-key", SECRET), ("cookie", "session=canary-cookie-of-a-browser")]),
+        ("GET", "/v1/a", &[("authorization", &bearer)]),
+        ("GET", "/v1/a", &[("authorization", "Basic Y2FuYXJ5LXVzZXI6Y2FuYXJ5LXBhc3N3b3Jk")]),
+        ("GET", &target, &[]),
+        ("GET", "/v1/a", &[("x-api-key", "canary-unknown-credential")]),
+    ];
+    for request in requests {
+        let explanation = explained(&gateway, *request).to_string();
+        assert!(explanation.contains("cana... ("), "{explanation}");
+        assert!(!explanation.contains("canary"), "{explanation}");
+        assert_eq!(explained_alone(&gateway, *request).to_string().matches("canary").count(), 0);
+    }
+    let broken =
+        ask(&gateway, &format!(r#"{{"url": "http://a/", "headers": {{"x-api-key": "{SECRET}"}}, "clients": 1}}"#));
+    assert_eq!(broken.status, 400);
+    assert!(!broken.text().contains("canary") && !gateway.process.stderr().contains("canary"), "{broken:?}");
+}
+
+#[test]
+fn questions_that_cannot_be_answered_are_told_what_is_wrong() {
+    let origin = Origin::start();
+    let gateway = started(&origin);
+    for (question, says) in [
+        ("", "a question is like"),
+        ("[1]", "a question is like"),
+        (r#"{"url": "/v1"}"#, "names no host"),
+        (r#"{"url": "http://a/", "method": "G T"}"#, "no HTTP method"),
+        (r#"{"url": "http://a/", "client": "somebody"}"#, "no IP address"),
+    ] {
+        let answer = ask(&gateway, question);
+        assert_eq!((answer.status, answer.field("content-type")), (400, Some("application/json")), "{question}");
+        assert!(answer.json()["error"].as_str().unwrap().contains(says), "{question}: {answer:?}");
+    }
+    let long = format!(r#"{{"url": "http://a/{}"}}"#, "a".repeat(300 << 10));
+    assert_eq!(ask(&gateway, &long).status, 413);
+    assert_eq!(gateway.admin_get("/explain").status, 405);
+    let longer_than_served = format!(r#"{{"url": "http://a/{}"}}"#, "a".repeat(20 << 10));
+    assert_eq!(ask(&gateway, &longer_than_served).json()["answer"]["status"], 414);
+}
