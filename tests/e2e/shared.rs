@@ -180,3 +180,16 @@ fn slots_are_shared_and_come_back() {
     command.send(b"").unwrap();
     wait_until("the slot to come back", || gateways[1].get("/", &[]).status == 200);
 }
+
+#[test]
+fn a_queue_that_has_emptied_is_empty() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let limit = "{ algorithm: leaky_queue, rate: 10/s, capacity: 5, key: all, mode: shared,
+  over_limit: { delay: { max_wait: 500ms } } }";
+    let gateways = fleet(1, &origin, &redis, limit);
+    let statuses = |count: usize| -> Vec<u16> { (0..count).map(|_| gateways[0].get("/", &[]).status).collect() };
+    assert_eq!(statuses(1), [200]);
+    wait_until("the key to be as good as new", || redis.keys("tollgate:*guard*").is_empty());
+    // one passes at once, the others each in its turn
+    assert_eq!(statuses(4), [200; 4]);
+}

@@ -93,11 +93,12 @@ impl Memory {
         }
     }
 
-    /// How many tokens of the key of `part` were used at `now`, as far as is known.
+    /// How many tokens of the key of `part` were used at `now`, as far as is known. Where some pass only after a wait, a
+    /// fresh key has fewer left than its quota.
     pub(super) fn used(&self, part: &Part, now: Nanos) -> Cost {
-        let quota = part.rule().policy().quota;
-        let headroom = self.standing(part, now).headroom;
-        headroom.remaining.map_or(0, |remaining| quota.saturating_sub(remaining))
+        let fresh = part.rule().headroom(None, now).remaining;
+        let left = self.standing(part, now).headroom.remaining;
+        fresh.zip(left).map_or(0, |(fresh, left)| fresh.saturating_sub(left))
     }
 
     fn known(&self, part: &Part) -> Option<Known> {
