@@ -215,6 +215,8 @@ routes: [{{ name: all, upstream: origin, limits: [bucket, log, slots, ahead] }}]
     ));
     assert_eq!([(); 4].map(|()| gateway.get("/", &[]).status), [200, 200, 200, 429]);
     let told = |op: &str| gateway.metrics().value("tollgate_store_requests_total", &[("op", op), ("result", "ok")]);
-    wait_until("heartbeats and slots that came back", || told("heartbeat") >= Some(2.0) && told("complete") >= Some(3.0));
+    wait_until("heartbeats and slots that came back", || {
+        told("heartbeat") >= Some(2.0) && told("complete") >= Some(3.0)
+    });
     assert_eq!(redis.say(&["ACL", "LOG"]), "*0", "what it was refused");
 }
