@@ -23,8 +23,8 @@ fn fleet(count: usize, origin: &Origin, redis: &Redis, limit: &str) -> Vec<Gatew
     (0..count).map(|_| Gateway::start(&config(origin, redis, &format!("{{ guard: {limit} }}"), "guard"))).collect()
 }
 
-const RATE: f64 = 100.0;
-const BURST: f64 = 60.0;
+const RATE: f64 = 50.0;
+const BURST: f64 = 200.0;
 const TIME: Duration = Duration::from_secs(3);
 
 /// What three gateways let through together.
@@ -74,10 +74,12 @@ fn what_three_gateways_admit_together_is_what_the_limit_says() {
 
 #[test]
 fn tokens_taken_ahead_are_never_more_than_the_limit_says_in_the_long_run() {
-    for strict in ["", ", strict: true"] {
-        let Together { admitted, fits, asked } = together_under(&format!(", consistency: leased{strict}"));
-        assert!(admitted <= fits && admitted >= 0.97 * asked, "{strict}: {admitted} of {asked} to {fits}");
-    }
+    let Together { admitted, fits, asked } = together_under(", consistency: leased");
+    assert!(admitted <= fits && admitted >= 0.97 * asked, "{admitted} of {asked} to {fits}");
+    // an eighth of what fits at once is held back
+    let Together { admitted, fits, asked } = together_under(", consistency: leased, strict: true");
+    let least = 0.97 * (asked - BURST / 8.0);
+    assert!(admitted <= fits && admitted >= least, "{admitted} of {asked} to {fits}");
 }
 
 #[test]
