@@ -182,3 +182,21 @@ fn slots_are_shared_and_come_back() {
     command.send(b"").unwrap();
     wait_until("the slot to come back", || gateways[1].get("/", &[]).status == 200);
 }
+
+#[test]
+fn a_denial_does_not_outlive_tokens_that_come_back_elsewhere() {
+    let (command, origin) = Origin::on_command();
+    let redis = Redis::start();
+    // a request holds a token until it shows that it is no failed login
+    let limit = "{ algorithm: sliding_log, limit: 1, window: 1d, key: all, mode: shared,
+  charge: { when: response, if_status: [401] } }";
+    let gateways = fleet(2, &origin, &redis, limit);
+    let mut first = gateways[0].client();
+    first.ask("GET", "/", &[]);
+    origin.wait_for_count(1);
+    assert_eq!(gateways[1].get("/", &[]).status, 429);
+    command.send(b"").unwrap();
+    assert_eq!(first.next().unwrap().status, 200);
+    command.send(b"").unwrap();
+    wait_until("the denial to be forgotten", || gateways[1].get("/", &[]).status == 200);
+}
