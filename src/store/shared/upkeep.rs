@@ -67,6 +67,8 @@ impl Node {
     pub(super) async fn keep_in_touch(self: &Arc<Self>) {
         let heartbeat = Script::new(HEARTBEAT_SCRIPT);
         let mut keep_at = self.clock.now().saturating_add(KEEP_EVERY);
+        // the others know of this node as soon as it begins
+        self.beat(&heartbeat).await;
         loop {
             let pause = self.breaker.lock().pause(rand::random());
             sleep(pause.unwrap_or(HEARTBEAT).to_duration()).await;
