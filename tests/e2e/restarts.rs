@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::support::client::request;
 use crate::support::gateway::{ALL_GUARDED, is_ready};
 use crate::support::process::{Process, signal};
-use crate::support::{Client, Folder, Gateway, Origin, free_port, now, wait_for, wait_until};
+use crate::support::{Client, Folder, Gateway, Origin, SetsAtEnd, free_port, now, wait_for, wait_until};
 
 fn config(origin: &Origin) -> String {
     format!(
@@ -21,15 +21,6 @@ fn config(origin: &Origin) -> String {
         origin.upstream(),
         ALL_GUARDED.replace("[guard]", "[guard, few]"),
     )
-}
-
-/// Sets a flag when dropped, be it by a panic: otherwise those who wait for the flag keep a failed test from its end.
-struct SetsAtEnd<'a>(&'a AtomicBool);
-
-impl Drop for SetsAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// The requests that were answered with 200 while `work` was done, on new and on kept connections. All others fail.
