@@ -73,6 +73,31 @@ fn every_change_is_told_with_what_it_does_to_customers_in_flight() {
 }
 
 #[test]
+fn another_state_file_is_told_with_what_a_restart_forgets() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("another_state_file");
+    fs::create_dir_all(&folder).unwrap();
+    let rules = fs::read_to_string("tests/fixtures/good/minimal.yaml").unwrap();
+    let file = |name: &str, state: &str| {
+        let path = folder.join(name);
+        fs::write(&path, format!("{rules}\n{state}\n")).unwrap();
+        path
+    };
+    let kept = file("kept.yaml", "state: { file: a.state }");
+    for (state, says) in [
+        ("state: { file: a.state, every: 10s }", "nothing changes;"),
+        ("state: { file: a.state, every: 1m }", "state.every: changes\n  10s -> 1m: after a crash"),
+        ("state: { file: b.state }", "state.file: changes\n  a.state -> b.state: a reload goes on in the new file"),
+        ("", "state.file: changes\n  a.state -> none: the next restart forgets"),
+    ] {
+        let other = file("other.yaml", state);
+        let (output, fine) = check_as(&other, kept.to_str(), Format::Text);
+        assert!(fine && output.contains(says), "{state}: {output}");
+    }
+    let (output, _) = check_as(&kept, file("other.yaml", "").to_str(), Format::Text);
+    assert!(output.contains("state.file: changes\n  none -> a.state: restarts do not forget"), "{output}");
+}
+
+#[test]
 fn what_is_compared_to_a_bad_file_or_to_limits_alone_is_refused() {
     let (output, fine) = check_as(Path::new(NEW), Some("tests/fixtures/bad/jitter.yaml"), Format::Text);
     assert!(!fine && output.starts_with("tests/fixtures/bad/jitter.yaml:3"), "{output}");

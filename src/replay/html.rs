@@ -4,13 +4,12 @@ use std::fmt::Write as _;
 use std::io;
 
 use super::play::{Player, Side};
-use super::render::{counted, exactness, percent, worst};
-use super::report::{Difference, Line, Played, Report};
+use super::render::{counted, exactness, numbers};
+use super::report::{Difference, Played, Report};
 use super::top::Denied;
 use super::when;
 use crate::ruleset::limit::Limit;
 use crate::simulation::plot::{self, Column, PlotError};
-use crate::units::Nanos;
 
 const STYLE: &str = "body{font:14px/1.45 sans-serif;margin:2em auto;max-width:75em;padding:0 1em;color:#222}\
                      table{border-collapse:collapse;margin:1em 0}th,td{padding:.25em .8em;border-bottom:1px solid #ddd;\
@@ -53,7 +52,8 @@ fn of_report(page: &mut String, report: &Report) {
     let rows: Vec<Vec<String>> = limits
         .map(|(limit, plan)| {
             let name = plan.plan.as_deref().unwrap_or("-");
-            numbers([&limit.limit, name, limit.over_limit, &plan.words], &plan.line)
+            let names = [&limit.limit, name, limit.over_limit, &plan.words];
+            numbers(names.map(str::to_owned).to_vec(), &plan.line)
         })
         .collect();
     table(
@@ -62,7 +62,7 @@ fn of_report(page: &mut String, report: &Report) {
         &rows,
     );
     let routes = report.routes.iter().filter(|route| route.line.offered > 0);
-    let rows: Vec<Vec<String>> = routes.map(|route| numbers([route.route.as_str()], &route.line)).collect();
+    let rows: Vec<Vec<String>> = routes.map(|route| numbers(vec![route.route.clone()], &route.line)).collect();
     table(page, &["route", "offered", "denied", "share", "first", "last", "worst minute"], &rows);
     for limit in report.limits.iter().filter(|limit| !limit.top.is_empty()) {
         let (name, exactness) = (escaped(&limit.limit), exactness(limit));
@@ -100,20 +100,6 @@ fn top(page: &mut String, denied: &[Denied]) {
         vec![denied.who.clone(), count, when::second(denied.first), when::second(denied.last)]
     };
     table(page, &["who", "denied", "first", "last"], &denied.iter().map(row).collect::<Vec<_>>());
-}
-
-fn numbers<const N: usize>(names: [&str; N], line: &Line) -> Vec<String> {
-    let time = |time: Option<Nanos>| time.map_or_else(|| "-".to_owned(), when::second);
-    let mut row: Vec<String> = names.map(str::to_owned).to_vec();
-    row.extend([
-        line.offered.to_string(),
-        line.denied.to_string(),
-        percent(line.denied, line.offered),
-        time(line.first_denied),
-        time(line.last_denied),
-        line.worst_minute.map_or_else(|| "-".to_owned(), worst),
-    ]);
-    row
 }
 
 fn table(page: &mut String, heading: &[&str], rows: &[Vec<String>]) {

@@ -44,20 +44,32 @@ pub(super) fn of<W: Write>(player: &Player<W>, disorder: Disorder, wanted: &Want
     notes
 }
 
-fn of_side(side: &Side) -> Vec<String> {
+/// What the log did not tell of requests, and their callers and costs.
+fn untold(side: &Side) -> Vec<String> {
     let mut notes = Vec::new();
-    let (way, ruleset) = (&side.way, &side.way.rules().ruleset);
-    let untold = way.untold();
+    let (rules, untold) = (side.way.rules(), side.way.untold());
+    if untold.requests > 0 {
+        notes.push(format!(
+            "{} {} no method or no path: counted as malformed (--field method=PATH and --field path=PATH say where they \
+             are)",
+            untold.requests,
+            if untold.requests == 1 { "line tells" } else { "lines tell" },
+        ));
+    }
     if untold.callers > 0 {
-        let become_what = match ruleset.customers.as_ref().and_then(|rules| rules.anonymous) {
+        let become_what = match rules.ruleset.customers.as_ref().and_then(|rules| rules.anonymous) {
             Some(_) => "count as anonymous callers, told apart by address",
             None => "are refused",
         };
         notes.push(format!(
-            "{} {} of no customer and show no credential: they {become_what} (--plan gives them a plan, --field \
+            "{} of no customer and {} no credential: they {become_what} (--plan gives them a plan, --field \
              customer=PATH says where the name is)",
-            untold.callers,
-            if untold.callers == 1 { "request tells" } else { "requests tell" },
+            if untold.callers == 1 {
+                "1 request tells".to_owned()
+            } else {
+                format!("{} requests tell", untold.callers)
+            },
+            if untold.callers == 1 { "shows" } else { "show" },
         ));
     }
     if untold.customers > 0 {
@@ -68,7 +80,7 @@ fn of_side(side: &Side) -> Vec<String> {
             requests(untold.customers),
         ));
     }
-    if matches!(*way.rules().directory, Directory::Redis(_)) {
+    if matches!(*rules.directory, Directory::Redis(_)) {
         notes.push(
             "customers stand in Redis, which is not asked: plans are those of the lines, or of --plan".to_owned(),
         );
@@ -83,6 +95,12 @@ fn of_side(side: &Side) -> Vec<String> {
             requests(untold.costs),
         ));
     }
+    notes
+}
+
+fn of_side(side: &Side) -> Vec<String> {
+    let mut notes = untold(side);
+    let (way, ruleset) = (&side.way, &side.way.rules().ruleset);
     for limit in ruleset.limits.iter().filter(|limit| limit.mode != Mode::Sticky) {
         notes.push(format!("limit `{}` is shared by nodes: it is decided here as if in one place", limit.name));
     }

@@ -180,7 +180,8 @@ fn of_difference(difference: &Difference, first: &str, second: &str) -> String {
 
 const NUMBERS: [&str; 6] = ["offered", "denied", "share", "first", "last", "worst minute"];
 
-fn numbers(mut names: Vec<String>, line: &Line) -> Vec<String> {
+/// A row of a table: `names`, and then the [`NUMBERS`] of a line.
+pub(super) fn numbers(mut names: Vec<String>, line: &Line) -> Vec<String> {
     let time = |time: Option<Nanos>| time.map_or_else(|| "-".to_owned(), when::second);
     names.extend([
         line.offered.to_string(),
@@ -202,7 +203,7 @@ fn headed(names: &[&str], rows: Vec<Vec<String>>) -> String {
     format!("\n{}", grid(&all, names.len()))
 }
 
-pub(super) fn worst(minute: Minute) -> String {
+fn worst(minute: Minute) -> String {
     format!("{} ({} denied)", when::second(minute.begins), minute.denied)
 }
 

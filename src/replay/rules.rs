@@ -34,6 +34,8 @@ pub struct Rules {
 /// What a log does not tell although rules ask for it, in lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Untold {
+    /// No method or no path.
+    pub requests: u64,
     /// Names of customers that the directory does not hold, where nothing tells the plan either.
     pub customers: u64,
     /// No name and no credential, although the rules tell customers apart.

@@ -27,6 +27,9 @@ pub enum SourceError {
         /// Why.
         source: io::Error,
     },
+    /// Standard input is named more than once.
+    #[error("standard input (`-`) is named twice, and can be read once; the file of this name is `./-`")]
+    Twice,
     /// It is a directory.
     #[error("{} is a directory: name the logs in it", .0.display())]
     Directory(PathBuf),
@@ -108,6 +111,7 @@ pub fn open(paths: &[PathBuf], input: impl Read + 'static) -> Result<(Vec<Log>, 
                 progress.total = None;
                 ("standard input".to_owned(), Box::new(Counted { from: input, read }))
             }
+            None if path.as_os_str() == "-" => return Err(SourceError::Twice),
             None => {
                 let (file, length) = open_file(path)?;
                 progress.total = progress.total.zip(length).map(|(total, length)| total.saturating_add(length));

@@ -227,10 +227,11 @@ fn facts_of<'r>(
     host: Option<&'r str>,
     untold: &mut Untold,
 ) -> Result<Target<'r>, Answer> {
-    const NO_REQUEST: Answer = Answer::Malformed("the line holds no request");
     let host = host.ok_or(Answer::Malformed("the host is no host name"))?;
-    let method = record.method.as_deref().ok_or(NO_REQUEST)?;
-    let raw = record.target.as_deref().ok_or(NO_REQUEST)?;
+    let Some((method, raw)) = record.method.as_deref().zip(record.target.as_deref()) else {
+        untold.requests = untold.requests.saturating_add(1);
+        return Err(Answer::Malformed("the line holds no request"));
+    };
     if raw.len() > ruleset.request_head.max_target {
         return Err(Answer::TargetTooLong);
     }

@@ -1,5 +1,6 @@
 //! The end: readiness fails, accepting stops, requests in flight finish, and the process ends as soon as they have.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -79,10 +80,22 @@ impl ShutdownSignalWatch for Signals {
             tokio::select! {
                 () = ends() => break,
                 () = next(&mut hangup) => reloads.signal(),
-                () = next(&mut upgrade) => tokio::select! {
-                    () = ends() => break,
-                    taken_over = upgrader.attempt() => if taken_over { break },
-                },
+                () = next(&mut upgrade) => {
+                    let successor = tokio::select! {
+                        () = ends() => break,
+                        successor = upgrader.prepare() => successor,
+                    };
+                    let Some(successor) = successor else { continue };
+                    // A signal has to wait: somebody must have the state, this process or the other.
+                    let mut handing_over = pin!(upgrader.hand_over(successor));
+                    tokio::select! {
+                        () = ends() => {
+                            handing_over.await;
+                            break;
+                        }
+                        taken_over = &mut handing_over => if taken_over { break },
+                    }
+                }
             }
         }
         tracing::info!("stopping: finishing the requests in flight; a second signal does not wait for them");

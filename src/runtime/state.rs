@@ -104,7 +104,10 @@ fn read(path: &Path) -> Result<Option<Restored>, Refused> {
         Ok(file) => file,
         Err(Unreadable::Failed(error)) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(Unreadable::Failed(error)) => return Err(Refused::Unreadable(error)),
-        Err(other) => return Err(Refused::Unreadable(io::Error::other(other))),
+        Err(Unreadable::NoFile(kind)) => {
+            return Err(Refused::Unreadable(io::Error::other(format!("it is {kind}, not a regular file"))));
+        }
+        Err(other @ Unreadable::TooLarge(_)) => return Err(Refused::Unreadable(io::Error::other(other))),
     };
     let latest = SystemClock::new().now().saturating_add(LARGEST_STEP_BACK);
     let mut file = BufReader::new(file);

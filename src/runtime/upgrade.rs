@@ -18,36 +18,50 @@ pub(super) struct Upgrader {
 }
 
 impl Upgrader {
-    /// Starts a process and hands over to it. Whether it serves now; otherwise nothing has changed.
-    pub(super) async fn attempt(&self) -> bool {
+    /// Starts a process and waits until it lacks only the state. Nothing of this one changes, and
+    /// what was started ends when this is dropped.
+    pub(super) async fn prepare(&self) -> Option<Successor> {
         tracing::info!("starting a process that is to take over");
-        let outcome = self.hand_over().await;
-        self.telemetry.upgraded(outcome.is_ok());
-        match &outcome {
-            Ok((process, Written { keys, .. })) => tracing::info!(process, keys, "another process has taken over"),
-            Err(error) => tracing::error!(%error, "no process has taken over; this one goes on"),
-        }
-        outcome.is_ok()
+        let successor = match self.doors.sockets() {
+            Ok(sockets) => {
+                blocking(move || {
+                    let mut successor = Successor::start(&sockets)?;
+                    successor.wait_until_ready()?;
+                    Ok(successor)
+                })
+                .await
+            }
+            Err(error) => Err(error.into()),
+        };
+        successor.map_err(|error| self.failed(&error)).ok()
     }
 
-    async fn hand_over(&self) -> Result<(u32, Written), UpgradeError> {
-        let sockets = self.doors.sockets()?;
-        let successor = blocking(move || {
-            let mut successor = Successor::start(&sockets)?;
-            successor.wait_until_ready()?;
-            Ok(successor)
-        })
-        .await?;
-        let outcome = self.give_to(successor).await;
-        if outcome.is_err() {
-            self.keeper.take_back();
-            self.doors.open();
-        }
-        outcome
-    }
-
-    async fn give_to(&self, successor: Successor) -> Result<(u32, Written), UpgradeError> {
+    /// Hands over to `successor`. Whether it serves now; otherwise everything is as it was. Not to be dropped before it
+    /// is over: nobody would know whose the state is.
+    pub(super) async fn hand_over(&self, successor: Successor) -> bool {
         let process = successor.id();
+        tracing::info!(process, "it is ready: handing over, connections wait");
+        match self.give_to(successor).await {
+            Ok(Written { keys, .. }) => {
+                self.telemetry.upgraded(true);
+                tracing::info!(process, keys, "another process has taken over");
+                true
+            }
+            Err(error) => {
+                self.keeper.take_back();
+                self.doors.open();
+                self.failed(&error);
+                false
+            }
+        }
+    }
+
+    fn failed(&self, error: &UpgradeError) {
+        self.telemetry.upgraded(false);
+        tracing::error!(%error, "no process has taken over; this one goes on");
+    }
+
+    async fn give_to(&self, successor: Successor) -> Result<Written, UpgradeError> {
         let keeper = Arc::clone(&self.keeper);
         blocking(move || {
             keeper.give_up();
@@ -58,8 +72,7 @@ impl Upgrader {
         // what is handed over is all that was charged, up to what happens to requests in flight.
         self.doors.hold().await;
         let keeper = Arc::clone(&self.keeper);
-        let written = blocking(move || successor.give(|stream| keeper.hand_over(stream))).await?;
-        Ok((process, written))
+        blocking(move || successor.give(|stream| keeper.hand_over(stream))).await
     }
 }
 

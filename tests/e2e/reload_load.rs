@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::support::gateway::ALL_GUARDED;
-use crate::support::{Gateway, Origin, now, wait_until};
+use crate::support::{Gateway, Origin, SetsAtEnd, now, wait_until};
 
 /// A limit that lets everything through, beside one that the key `spent` has used up.
 fn config(origin: &Origin, version: usize) -> String {
@@ -52,8 +52,9 @@ fn under_load(gateway: &Gateway, clients: usize, work: impl FnOnce()) -> Figures
             })
             .collect();
         // Where a client fails, its thread ends, and joining it tells.
+        let at_end = SetsAtEnd(&over);
         work();
-        over.store(true, Ordering::Relaxed);
+        drop(at_end);
         for thread in threads {
             times.extend(thread.join().unwrap());
         }

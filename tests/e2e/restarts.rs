@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::support::client::request;
 use crate::support::gateway::{ALL_GUARDED, is_ready};
 use crate::support::process::{Process, signal};
-use crate::support::{Client, Folder, Gateway, Origin, free_port, now, wait_for, wait_until};
+use crate::support::{Client, Folder, Gateway, Origin, SetsAtEnd, free_port, now, wait_for, wait_until};
 
 fn config(origin: &Origin) -> String {
     format!(
@@ -59,8 +59,9 @@ fn under_load(address: SocketAddr, work: impl FnOnce()) -> [usize; 2] {
                 }
             }));
         }
+        let at_end = SetsAtEnd(&over);
         work();
-        over.store(true, Ordering::Relaxed);
+        drop(at_end);
         for thread in threads {
             thread.join().unwrap();
         }
@@ -194,6 +195,24 @@ fn twenty_upgrades_fail_no_request_and_what_is_spent_stays_spent() {
     wait_until("its end", || has_ended(lineage.current));
     lineage.gateway.start_again();
     lineage.current = lineage.gateway.process.id();
+    is_spent(address);
+}
+
+#[test]
+fn a_process_that_is_ended_while_it_hands_over_leaves_the_state_to_somebody() {
+    let origin = Origin::start();
+    // Nobody but the end writes the file again.
+    let mut lineage = Lineage::start(&config(&origin).replace("every: 1s", "every: 1h"));
+    let address = lineage.gateway.address;
+    spend(address);
+    // While it says nothing, handing over takes its time.
+    let silent = Client::connect(address);
+    signal(lineage.current, "USR2");
+    wait_until("handing over", || lineage.gateway.process.stderr().contains("connections wait"));
+    signal(lineage.current, "TERM");
+    wait_until("its end", || lineage.gateway.process.has_ended());
+    drop(silent);
+    lineage.current = wait_for("another process", || lineage.serving());
     is_spent(address);
 }
 

@@ -231,7 +231,7 @@ fn a_directory_in_the_place_of_the_state_is_told_of_and_stops_nobody() {
             fs::remove_file(path).unwrap();
             fs::create_dir(path).unwrap();
         },
-        "it is a directory",
+        "tollgate.state cannot be read: it is a directory",
     );
     wait_until("a failure", || snapshots(&gateway, "failure") >= 1.0);
 }

@@ -1,7 +1,7 @@
 //! What the tests are made with: the gateway as a process, an upstream, a client that sees bytes.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 pub mod client;
@@ -59,6 +59,15 @@ pub fn together<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<
         let threads: Vec<_> = (0..count).map(run).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
+}
+
+/// Sets a flag when dropped, be it by a panic: otherwise those who wait for the flag keep a failed test from its end.
+pub struct SetsAtEnd<'a>(pub &'a AtomicBool);
+
+impl Drop for SetsAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A directory for the files of one gateway; removed with them.

@@ -196,6 +196,7 @@ fn what_is_wrong_with_logs_and_flags_is_said() {
     for (flags, status, says) in [
         (&["missing.log"][..], 1, "cannot open the log missing.log: No such file"),
         (&["logs"], 1, "logs is a directory: name the logs in it"),
+        (&["-", "access.log", "-"], 1, "standard input (`-`) is named twice, and can be read once"),
         (&["empty.log"], 1, "no line in empty.log"),
         (&["garbage.log"], 1, "none of 2 lines can be used; the first: garbage.log:1: is neither common"),
         (&["cut.log"], 1, "cut.log is cut short: its gzip data ends in the middle, after line "),
@@ -276,6 +277,19 @@ routes: [{ name: all, upstream: origin, limits: [calls, users] }]
         decided(&["--plan", "few", "--field", "header.x-api-key=req.key", "--field", "header.x-user=client"]);
     assert_eq!(rows[1..], ["acme many denied", "umbrella few denied", "acme many denied"]);
     assert_eq!(notes, [""; 0]);
+}
+
+#[test]
+fn lines_without_a_request_are_counted_and_said() {
+    let folder = folder();
+    let told = "{\"time\":971182800,\"method\":\"GET\",\"path\":\"/\"}\n";
+    let untold = "{\"time\":971182800,\"verb\":\"GET\",\"path\":\"/\"}\n";
+    folder.write("access.log", format!("{told}{untold}{untold}"));
+    let note = "2 lines tell no method or no path: counted as malformed";
+    let table = folder.replayed(&[&REPLAY, &["access.log"][..]].concat());
+    assert!(table.contains(note), "{table}");
+    let table = folder.replayed(&[&REPLAY, &["access.log", "--field", "method=verb"][..]].concat());
+    assert!(!table.contains(note), "{table}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::Part;
 use crate::cli::source::{self, Fixed, Source};
+use crate::config::StateFile;
 use crate::customers::{Customer, Directory};
 use crate::ruleset::Ruleset;
 use crate::ruleset::changes::{Account, Change};
@@ -30,12 +31,14 @@ impl Comparison {
         let fixed = source::fixed(before, after);
         let Account { changes, untouched_limits } = Account::of(&before.loaded.ruleset, &after.loaded.ruleset);
         let customers = customers(before, after);
+        let state = state(before.loaded.state.as_ref(), after.loaded.state.as_ref());
         let needs_restart = !fixed.is_empty();
         let untouched = match untouched_limits {
             1 => "1 limit untouched".to_owned(),
             count => format!("{count} limits untouched"),
         };
-        let parts = fixed.into_iter().map(of_fixed).chain(changes.into_iter().map(of_change)).chain(customers);
+        let parts =
+            fixed.into_iter().map(of_fixed).chain(changes.into_iter().map(of_change)).chain(customers).chain(state);
         let parts: Vec<Part> = parts.collect();
         let changed = match parts.len() {
             0 => "nothing changes".to_owned(),
@@ -56,6 +59,29 @@ fn of_fixed(Fixed { path, before, after, what }: Fixed) -> Part {
 fn of_change(Change { kind, name, words, details }: Change) -> Part {
     let heading = if name.is_empty() { format!("{kind}: {words}") } else { format!("{kind} {name}: {words}") };
     Part { heading, lines: details }
+}
+
+/// What changes about the file that keeps what is used over restarts.
+fn state(before: Option<&StateFile>, after: Option<&StateFile>) -> Option<Part> {
+    let file = |state: Option<&StateFile>| state.map_or_else(|| "none".to_owned(), |state| state.file.path.clone());
+    let (words, path, was, is) = match (before, after) {
+        (None, None) => return None,
+        (Some(old), Some(new)) if old.file.path == new.file.path => {
+            let words = "after a crash what is used is as old as the last snapshot";
+            (words, "state.every", old.every.to_string(), new.every.to_string())
+        }
+        (None, Some(_)) => ("restarts do not forget what is used any more", "state.file", file(before), file(after)),
+        (Some(_), None) => ("the next restart forgets what is used", "state.file", file(before), file(after)),
+        (Some(_), Some(_)) => {
+            let words = "a reload goes on in the new file; a restart in the place of a reload forgets what is used, \
+                         unless the old file is moved there";
+            (words, "state.file", file(before), file(after))
+        }
+    };
+    (was != is).then(|| Part {
+        heading: format!("{path}: changes"),
+        lines: vec![(format!("{was} -> {is}"), words.to_owned())],
+    })
 }
 
 /// What changes about those whom the directories know.

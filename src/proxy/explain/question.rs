@@ -30,6 +30,9 @@ pub enum BadQuestion {
     /// The URL is none.
     #[error("the url cannot be read; write it like http://api.example.com/v1/orders?page=2")]
     Url,
+    /// The URL holds what clients send otherwise.
+    #[error("the url holds a name or a password before its host; write them as a header, as clients send them")]
+    UserInfo,
     /// Nobody knows which host is asked for.
     #[error("the url names no host; write it like http://HOST/PATH, or add the header `host`")]
     NoHost,
@@ -54,8 +57,9 @@ struct Written {
     #[serde(default = "get")]
     method: String,
     url: String,
+    /// Any value: what serde says of another kind would hold it.
     #[serde(default)]
-    headers: serde_json::Map<String, Value>,
+    headers: Value,
     client: Option<String>,
 }
 
@@ -89,6 +93,11 @@ impl Question {
         let Written { method, url, headers, client } =
             serde_json::from_slice(text).map_err(|error| BadQuestion::Json(error.to_string()))?;
         let client = client.map(|client| client.parse().map_err(|_| BadQuestion::Client(client))).transpose()?;
+        let headers = match headers {
+            Value::Object(headers) => headers,
+            Value::Null => serde_json::Map::new(),
+            _ => return Err(BadQuestion::Json("the headers are no object".to_owned())),
+        };
         let mut fields = Vec::new();
         for (name, value) in headers {
             let values = if let Value::Array(values) = value { values } else { vec![value] };
@@ -121,6 +130,9 @@ fn target(url: &str, headers: &mut HeaderMap) -> Result<String, BadQuestion> {
         Some(rest) => {
             let uri: Uri = url.parse().map_err(|_| BadQuestion::Url)?;
             let authority = uri.authority().ok_or(BadQuestion::NoHost)?.as_str();
+            if authority.contains('@') {
+                return Err(BadQuestion::UserInfo);
+            }
             if !headers.contains_key(header::HOST) {
                 headers.insert(header::HOST, HeaderValue::try_from(authority).map_err(|_| BadQuestion::Url)?);
             }
@@ -172,7 +184,9 @@ mod tests {
             (r#"{"url": "http://a/", "header": {}}"#, "unknown field `header`"),
             (r#"{"url": "http://a/", "method": "G T"}"#, "method"),
             (r#"{"url": "http://a/", "client": "nobody"}"#, "IP address"),
+            (r#"{"url": "http://a/", "headers": "canary"}"#, "the headers are no object"),
             (r#"{"url": "http://a/", "headers": {"a b": "canary"}}"#, "a b"),
+            (r#"{"url": "http://user:canary@a/"}"#, "write them as a header"),
             (r#"{"url": "http://a/", "headers": {"authorization": "canary\n"}}"#, "authorization"),
             (r#"{"url": "http://a/", "headers": {"authorization": {"canary": 1}}}"#, "authorization"),
         ] {
