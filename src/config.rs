@@ -243,6 +243,8 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
             None,
         );
     }
+    let modes = limits.iter().map(|limit| limit.mode);
+    sharing::warn_of_nodes(top, store.as_ref().and_then(Option::as_ref), modes);
     let ruleset = Ruleset {
         matcher: Matcher::new(routes),
         marks: marks(&limits),

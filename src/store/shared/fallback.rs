@@ -194,7 +194,7 @@ impl Owed {
         let rule = self.part.rule();
         let quota = rule.policy().quota;
         let remaining = rule.headroom(self.state.as_ref(), theirs).remaining;
-        let cost = remaining.map_or(self.sum.min(quota), |remaining| quota.saturating_sub(remaining));
+        let cost = remaining.map_or(quota, |remaining| quota.saturating_sub(remaining)).min(self.sum);
         let part = Part { cost, ..self.part.clone() };
         (cost > 0 && !rule.holds()).then_some(Due { part, sum: self.sum })
     }

@@ -282,7 +282,7 @@ impl Asking {
                 false => node.still_denied(&waiter.part, now),
             };
             let admitted = charged.decision.is_admitted();
-            if waiter.sender.send(Ok(AllCharged::from_iter([charged]))).is_err() && admitted {
+            if waiter.sender.send(Ok((AllCharged::from_iter([charged]), outcome.at))).is_err() && admitted {
                 lease.balance = lease.balance.saturating_add(taken);
                 events.spent.fetch_sub(taken, Ordering::Relaxed);
             }

@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use crate::charge::Manner;
 use crate::store::redis::{Beside, Call, Encoded, Field};
 use crate::store::shared::Node;
-use crate::store::shared::calls::CallResult;
+use crate::store::shared::calls::{CallResult, NO_ANSWER};
 use crate::store::shared::limit::{Part, SLOT_LIFETIME, slot_name};
 use crate::store::shared::link::Script;
 use crate::units::{LimitKey, Nanos};
@@ -103,9 +103,14 @@ impl Node {
                 [Field::Integer(nodes)] => (CallResult::Ok, u64::try_from(nodes).ok()),
                 _ => (CallResult::Nonsense, None),
             },
-            Ok(Err(_)) => (CallResult::Failed, None),
+            Ok(Err(error)) => {
+                let result = CallResult::of(&error);
+                self.complain(result, &error);
+                (result, None)
+            }
             Err(_) => {
                 self.link.give_up().await;
+                self.complain(CallResult::TimedOut, &NO_ANSWER);
                 (CallResult::TimedOut, None)
             }
         };
