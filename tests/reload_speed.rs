@@ -1,6 +1,7 @@
 //! How long a large configuration takes to come into force, from its text to what the swap puts in place.
 //!
-//! `cargo test --release --test reload_speed -- --ignored --nocapture` prints the figures; on an idle machine.
+//! `cargo test --release --test reload_speed -- --ignored --nocapture` prints the figures. What it asserts is the
+//! processor's time, which is all that a reload takes where nobody else uses the machine.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
 
@@ -46,25 +47,37 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (done, began.elapsed())
 }
 
+/// What this process has taken of the processor so far, in steps of 10 ms.
+fn processor_time() -> Duration {
+    // after the name, which may hold spaces: the 12th and 13th of the words that follow are utime and stime
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let (_, rest) = stat.rsplit_once(')').unwrap();
+    Duration::from_millis(rest.split_whitespace().skip(11).take(2).map(|word| 10 * word.parse::<u64>().unwrap()).sum())
+}
+
 #[test]
-#[ignore = "its figures mean something in a release build on an idle machine only"]
+#[ignore = "its figures mean something in a release build only"]
 #[expect(clippy::print_stderr, reason = "figures for whoever runs it")]
 fn ten_thousand_routes_and_a_hundred_thousand_parameters_reload_in_half_a_second() {
     let (store, telemetry) = (Store::default(), Telemetry::new().unwrap());
     let mut before: Option<Live> = None;
-    let mut fastest = Duration::MAX;
+    let mut fastest = (Duration::MAX, Duration::MAX);
     for version in 0..5 {
         let text = text(version);
+        let taken = processor_time();
         let (loaded, reading) = timed(|| config::load(&text, "large.yaml", &|_| None).unwrap());
         let rules = Rules { ruleset: loaded.ruleset, directory: Arc::default(), tokens: None, hash: String::new() };
         let (live, building) = timed(|| Live::new(rules, before.as_ref(), &store, &telemetry));
+        let taken = processor_time() - taken;
         let (_, dropping) = timed(|| drop(before.replace(live)));
         eprintln!(
-            "{:.1} MB: reading {reading:?}, building {building:?}, dropping the one before {dropping:?}",
+            "{:.1} MB: reading {reading:?}, building {building:?}, together {taken:?} of the processor; dropping the one \
+             before {dropping:?}",
             text.len() as f64 / 1e6
         );
-        fastest = fastest.min(reading + building);
+        fastest = (fastest.0.min(reading + building), fastest.1.min(taken));
     }
-    eprintln!("{ROUTES} routes, {} parameters: {fastest:?}", 2 * LIMITS * PLANS);
-    assert!(fastest < Duration::from_millis(500), "{fastest:?}");
+    let (passed, taken) = fastest;
+    eprintln!("{ROUTES} routes, {} parameters: {passed:?}, {taken:?} of the processor", 2 * LIMITS * PLANS);
+    assert!(taken < Duration::from_millis(500), "{taken:?}");
 }

@@ -3,7 +3,6 @@
 //! One pass over the events of the parser builds the tree, so that there is one opinion about what the text says.
 //! Bounded in size, depth and in what aliases may multiply to; nothing here is recursive.
 
-use std::cell::Cell;
 use std::rc::Rc;
 
 use saphyr_parser::{Marker, Parser, ScanError};
@@ -13,15 +12,13 @@ use crate::config::problem::Mark;
 use crate::config::problem::Problem;
 
 mod builder;
+mod near;
 
 use builder::Builder;
+use near::{Ahead, Near};
 
 /// The longest text that is read: room for ten thousand routes. Customers are not in it, but in their directory.
 pub const MAX_BYTES: usize = 8 << 20;
-
-/// The most characters that begin or separate values within one pair of brackets: the parser looks ahead to the closing
-/// one, which takes memory for each of them.
-const MAX_AHEAD: usize = 100_000;
 
 /// The deepest nesting; a configuration needs less than ten levels.
 const MAX_DEPTH: usize = 32;
@@ -77,10 +74,10 @@ pub(super) fn parse(text: &str, findings: &Findings) -> Option<Rc<Node>> {
         return None;
     }
     let mut builder = Builder::new(findings);
-    let ahead = Cell::new(0);
-    for event in Parser::new_from_iter(text.chars().take_while(|c| is_near(*c, &ahead))) {
+    let ahead = Ahead::default();
+    for event in Parser::new(Near::new(text, &ahead)) {
         match event {
-            _ if ahead.get() > MAX_AHEAD => {
+            _ if ahead.is_too_far() => {
                 let place = builder.place_of_next(Mark::START);
                 findings.add(
                     Problem::error(place, "a list or mapping in brackets is too long")
@@ -89,7 +86,7 @@ pub(super) fn parse(text: &str, findings: &Findings) -> Option<Rc<Node>> {
                 return None;
             }
             Ok((event, span)) => {
-                ahead.set(0);
+                ahead.begin_again();
                 builder.take(event, mark(span.start))?;
             }
             Err(error) => {
@@ -105,14 +102,6 @@ pub(super) fn parse(text: &str, findings: &Findings) -> Option<Rc<Node>> {
         );
     }
     builder.root
-}
-
-/// Counts what the parser reads before its next event; false when that is too much, which ends the text for it.
-fn is_near(c: char, ahead: &Cell<usize>) -> bool {
-    if matches!(c, ',' | ':' | '-' | '?' | '*' | '&' | '!' | '[' | ']' | '{' | '}') {
-        ahead.set(ahead.get().saturating_add(1));
-    }
-    ahead.get() <= MAX_AHEAD
 }
 
 /// The path of `key` below `path`.

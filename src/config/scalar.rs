@@ -101,9 +101,11 @@ pub fn rate(text: &str) -> Result<Rate, Misfit> {
         NotDecimal::Malformed => Misfit::new("is not a rate"),
     })?;
     let unit_alone = time.starts_with(|c: char| c.is_alphabetic());
-    let period = match unit_alone {
-        true => duration(&format!("1{time}")),
-        false => duration(time),
+    let one_of = |unit: &str| TIME_UNITS.iter().find(|(name, _)| *name == unit);
+    let period = match one_of(time) {
+        Some((_, length)) => Ok(Nanos::new(*length)),
+        None if unit_alone => duration(&format!("1{time}")),
+        None => duration(time),
     };
     let period = period.map_err(|misfit| Misfit {
         message: format!("is not a rate: its time {}", misfit.message),
@@ -314,7 +316,11 @@ fn decimal_parts(text: &str) -> Result<(u64, u64), NotDecimal> {
         return Err(NotDecimal::Malformed);
     }
     let scale = u32::try_from(fraction.len()).ok().and_then(|digits| 10_u64.checked_pow(digits));
-    let number = format!("{whole}{fraction}").parse::<u64>().ok();
+    let number = match fraction {
+        "" => whole.parse::<u64>(),
+        fraction => format!("{whole}{fraction}").parse(),
+    };
+    let number = number.ok();
     number.zip(scale).ok_or(NotDecimal::TooLarge)
 }
 

@@ -1,5 +1,6 @@
 //! Values that several sections hold: numbers within bounds, header fields, addresses.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
@@ -48,9 +49,9 @@ impl<'a> Field<'a> {
     pub(super) fn whole(&self, bounds: RangeInclusive<u64>) -> Option<u64> {
         let (least, most) = (bounds.start(), bounds.end());
         let expected = match *most {
-            u64::MAX if *least == 0 => "a whole number".to_owned(),
-            u64::MAX => format!("a whole number, at least {least}"),
-            _ => format!("a whole number from {least} to {most}"),
+            u64::MAX if *least == 0 => Cow::Borrowed("a whole number"),
+            u64::MAX => format!("a whole number, at least {least}").into(),
+            _ => format!("a whole number from {least} to {most}").into(),
         };
         self.parsed(&expected, |text| match scalar::whole(text)? {
             number if number < *least => Err(misfit("is too small")),

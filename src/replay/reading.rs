@@ -95,14 +95,32 @@ struct Order {
     disorder: Disorder,
 }
 
-/// A line that is held back.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+/// A request that is held back.
 struct Held {
     began: Nanos,
     order: u64,
-    log: usize,
-    line: u64,
-    text: Box<[u8]>,
+    spot: Spot,
+    record: Box<Record<'static>>,
+}
+
+impl PartialEq for Held {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Held {}
+
+impl PartialOrd for Held {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Held {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.began, self.order).cmp(&(other.began, other.order))
+    }
 }
 
 // === impl Reading ===
@@ -153,7 +171,7 @@ impl Reading {
             heads[log] = self.read(log, until, &mut each)?;
         }
         while let Some(Reverse(held)) = self.order.held.pop() {
-            self.order.show_held(&mut self.reader, &held, &mut each)?;
+            self.order.show(held.spot, held.began, &held.record, &mut each)?;
         }
         Ok(())
     }
@@ -177,9 +195,9 @@ impl Reading {
                     source.retreat();
                     return Ok(Some(time));
                 }
-                Ok(record) => self.order.put(spot, &record, lines.line(), each)?,
+                Ok(record) => self.order.put(spot, record, each)?,
             }
-            self.order.show_ripe(&mut self.reader, each)?;
+            self.order.show_ripe(each)?;
         }
         Ok(None)
     }
@@ -232,43 +250,29 @@ impl Order {
     fn put<E>(
         &mut self,
         spot: Spot,
-        record: &Record<'_>,
-        text: &[u8],
+        record: Record<'_>,
         each: &mut impl FnMut(Line<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let began = self.began(record);
+        let began = self.began(&record);
         if self.held.is_empty() && (record.took.is_none() || self.times_are_starts) {
-            return self.show(spot, began, record, each);
+            return self.show(spot, began, &record, each);
         }
         self.logged = self.logged.max(record.logged);
         self.count += 1;
-        let held = Held { began, order: self.count, log: spot.log, line: spot.line, text: text.into() };
+        let held = Held { began, order: self.count, spot, record: Box::new(record.into_owned()) };
         self.held.push(Reverse(held));
         Ok(())
     }
 
     /// Shows what no line to come can have begun before.
-    fn show_ripe<E>(&mut self, reader: &mut Reader, each: &mut impl FnMut(Line<'_>) -> Result<(), E>) -> Result<(), E> {
+    fn show_ripe<E>(&mut self, each: &mut impl FnMut(Line<'_>) -> Result<(), E>) -> Result<(), E> {
         let (logged, reorder) = (self.logged, self.reorder);
         let is_ripe = |first: &Held| first.began.saturating_add(reorder) <= logged;
         while self.held.peek().is_some_and(|Reverse(first)| is_ripe(first)) || self.held.len() > MOST_HELD {
             let Some(Reverse(held)) = self.held.pop() else { break };
-            self.show_held(reader, &held, each)?;
+            self.show(held.spot, held.began, &held.record, each)?;
         }
         Ok(())
-    }
-
-    fn show_held<E>(
-        &mut self,
-        reader: &mut Reader,
-        held: &Held,
-        each: &mut impl FnMut(Line<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let spot = Spot { log: held.log, line: held.line };
-        match reader.read(&held.text, false) {
-            Ok(record) => self.show(spot, held.began, &record, each),
-            Err(why) => each(Line::Unreadable { spot, why }),
-        }
     }
 
     fn show<E>(

@@ -19,7 +19,7 @@ use crate::proxy::facts;
 use crate::proxy::identify::Identity;
 use crate::proxy::respond::{Answer, BEFORE_LIMITS};
 use crate::ruleset::Ruleset;
-use crate::ruleset::key::{Facts, KeyHasher, KeyPart, Resolved};
+use crate::ruleset::key::{self, Facts, KeyHasher, KeyPart, Resolved};
 use crate::ruleset::limit::{LimitId, PlanId};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::verdict::Verdict;
@@ -163,7 +163,7 @@ impl Way {
                 resolved.plan = ruleset.plans.get(plan.0).map(|name| (plan, name.as_str()));
             }
             for missing in missing.iter_mut().filter(|missing| route.limits.contains(&missing.limit)) {
-                missing.count += u64::from(hasher.part(&missing.part, &facts, &resolved).is_none());
+                missing.count += u64::from(key::value(&missing.part, &facts, &resolved).is_none());
             }
             let bypassed = is_preflight || route.bypass.covers(&facts, name);
             let charges = match bypassed {

@@ -55,7 +55,12 @@ impl Server {
     }
 
     fn client(&self) -> Client {
-        Client::open(("127.0.0.1", self.port)).expect("an address")
+        Client::open(("127.0.0.1", self.port())).expect("an address")
+    }
+
+    /// Where it listens, on loopback.
+    pub(crate) const fn port(&self) -> u16 {
+        self.port
     }
 
     /// A new connection.

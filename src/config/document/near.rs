@@ -1,0 +1,89 @@
+//! The text as the parser reads it, with a bound on how far it may look ahead.
+
+use std::cell::Cell;
+
+use saphyr_parser::{Input, StrInput};
+
+/// The most characters that begin or separate values within one pair of brackets: the parser looks ahead to the closing
+/// one, which takes memory for each of them.
+const MAX_AHEAD: usize = 100_000;
+
+/// Counts what the parser has read since its last event.
+#[derive(Default)]
+pub(super) struct Ahead(Cell<usize>);
+
+impl Ahead {
+    /// The parser has come to an event.
+    pub(super) fn begin_again(&self) {
+        self.0.set(0);
+    }
+
+    /// Whether the parser has looked further ahead than it may: the text has ended for it.
+    pub(super) fn is_too_far(&self) -> bool {
+        self.0.get() > MAX_AHEAD
+    }
+
+    fn pass(&self, c: char) {
+        if matches!(c, ',' | ':' | '-' | '?' | '*' | '&' | '!' | '[' | ']' | '{' | '}') {
+            self.0.set(self.0.get().saturating_add(1));
+        }
+    }
+}
+
+/// A text that ends where the parser has looked too far ahead.
+pub(super) struct Near<'t> {
+    text: StrInput<'t>,
+    ahead: &'t Ahead,
+}
+
+impl<'t> Near<'t> {
+    pub(super) fn new(text: &'t str, ahead: &'t Ahead) -> Self {
+        Self { text: StrInput::new(text), ahead }
+    }
+}
+
+impl Input for Near<'_> {
+    fn lookahead(&mut self, count: usize) {
+        self.text.lookahead(count);
+    }
+
+    fn buflen(&self) -> usize {
+        self.text.buflen()
+    }
+
+    fn bufmaxlen(&self) -> usize {
+        self.text.bufmaxlen()
+    }
+
+    fn raw_read_ch(&mut self) -> char {
+        self.text.raw_read_ch()
+    }
+
+    fn raw_read_non_breakz_ch(&mut self) -> Option<char> {
+        self.text.raw_read_non_breakz_ch()
+    }
+
+    fn skip(&mut self) {
+        self.ahead.pass(self.text.peek());
+        self.text.skip();
+        if self.ahead.is_too_far() {
+            self.text = StrInput::new("");
+        }
+    }
+
+    fn skip_n(&mut self, count: usize) {
+        (0..count).for_each(|_| self.skip());
+    }
+
+    fn peek(&self) -> char {
+        self.text.peek()
+    }
+
+    fn peek_nth(&self, n: usize) -> char {
+        self.text.peek_nth(n)
+    }
+
+    fn peek_opt(&self) -> Option<char> {
+        self.text.peek_opt()
+    }
+}
