@@ -97,7 +97,16 @@ fn gcra(tokens: u64, period: Nanos, burst: u64) -> [Rule; 1] {
 }
 
 const fn limit<'a>(name: &'a str, mode: Mode, rules: &'a [Rule]) -> LimitSpec<'a> {
-    LimitSpec { name, algorithm: AlgorithmName::Gcra, mode, key: 0, afresh: false, rules, max_keys: u64::MAX }
+    LimitSpec {
+        name,
+        algorithm: AlgorithmName::Gcra,
+        mode,
+        key: 0,
+        afresh: false,
+        rules,
+        max_keys: u64::MAX,
+        gives_back: false,
+    }
 }
 
 /// Tells of the charges since the last report.
