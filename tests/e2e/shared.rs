@@ -9,7 +9,7 @@ use crate::support::{Gateway, Origin, now, together, wait_until};
 /// is not taken for an outage.
 fn config(origin: &Origin, redis: &Redis, limits: &str, names: &str) -> String {
     format!(
-        "{}store: {{ redis: \"{}\", timeout: 1s }}
+        "{}store: {{ redis: \"{}\", timeout: 1s, nodes: 3 }}
 limits: {limits}
 routes: [{{ name: all, upstream: origin, limits: [{names}] }}]
 ",
