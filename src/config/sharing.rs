@@ -50,7 +50,8 @@ pub(super) fn read(section: &Section<'_>, setting: Setting) -> Option<Mode> {
     if let (Consistency::Leased { strict: true }, Setting::Gateway { nodes: false, .. }) = (consistency, setting) {
         let field = section.get("strict")?;
         let message = "takes off the burst what all nodes may hold, and the file does not say how many nodes there are";
-        return field.fail(Problem::error(field.place(), message).hint("write `nodes: 3` in `store`, if there are three"));
+        return field
+            .fail(Problem::error(field.place(), message).hint("write `nodes: 3` in `store`, if there are three"));
     }
     Some(Mode::Shared(Sharing { consistency, on_store_down: on_store_down? }))
 }

@@ -1,6 +1,8 @@
 //! Outages of Redis under load from several gateways: nobody gets an error, what passes is within the bound that is
 //! promised, and it is over soon after Redis is back.
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -50,7 +52,8 @@ fn under_load(gateways: &[Gateway], during: impl FnOnce()) -> Duration {
                 assert!(matches!(response.status, 200 | 429), "{response:?}");
             }
         };
-        let clients: Vec<_> = gateways.iter().cycle().take(6).map(|gateway| scope.spawn(move || ask(gateway))).collect();
+        let clients: Vec<_> =
+            gateways.iter().cycle().take(6).map(|gateway| scope.spawn(move || ask(gateway))).collect();
         during();
         over.store(true, Ordering::Relaxed);
         clients.into_iter().for_each(|client| client.join().unwrap());
@@ -215,7 +218,10 @@ fn whatever_befalls_redis_requests_do_not_wait_for_it_and_it_is_asked_again_soon
         end(&mut redis, port);
         let back = now();
         wait_for_breaker(&gateway, "closed");
-        println!("{name}: {paid} requests until it was left alone, p99 {slow:?} then, asked again {:?} after", now() - back);
+        println!(
+            "{name}: {paid} requests until it was left alone, p99 {slow:?} then, asked again {:?} after",
+            now() - back
+        );
         assert!(paid <= 10, "{name}: {paid} requests waited");
     }
 }
@@ -251,4 +257,49 @@ fn a_slot_of_a_gateway_that_dies_comes_back_and_that_of_a_long_request_does_not(
     assert_eq!(status("long"), 429);
     drop(long);
     wait_until("the request to end", || status("long") == 200);
+}
+
+/// A way to Redis on which each connection is answered for the first time after `delay`. Where it begins.
+fn slow_to_greet(redis: u16, delay: Duration) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Ok(server) = TcpStream::connect(("127.0.0.1", redis)) else { break };
+            let (from, to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            std::thread::spawn(move || pass_on(from, to, Duration::ZERO));
+            std::thread::spawn(move || pass_on(server, client, delay));
+        }
+    });
+    port
+}
+
+fn pass_on(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
+    let mut bytes = [0; 16_384];
+    let mut wait = Some(delay);
+    while let Ok(length @ 1..) = from.read(&mut bytes) {
+        if let Some(delay) = wait.take() {
+            wait_for_time(now() + delay);
+        }
+        if to.write_all(&bytes[..length]).is_err() {
+            break;
+        }
+    }
+    drop((from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both)));
+}
+
+#[test]
+fn no_first_request_is_refused_for_a_connection_that_takes_longer_than_a_request_may() {
+    let (origin, redis) = (Origin::start(), Redis::start_with_password("open-sesame"));
+    let port = slow_to_greet(redis.port, Duration::from_millis(150));
+    let gateway = Gateway::start(&format!(
+        "{}store: {{ redis: \"redis://:open-sesame@127.0.0.1:{port}\", timeout: 100ms }}
+limits: {{ guard: {{ key: all, mode: shared, on_store_down: deny, algorithm: gcra, rate: 1/h, burst: 1000 }} }}
+routes: [{{ name: all, upstream: origin, limits: [guard] }}]
+",
+        origin.upstream(),
+    ));
+    // connections spread over all threads
+    let statuses: Vec<u16> = (0..20).map(|_| gateway.get("/", &[]).status).collect();
+    assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
 }
