@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::algorithm::{Decision, Headroom, Rule};
-use crate::units::{Cost, LimitKey};
+use crate::units::{Cost, LimitKey, Nanos};
 
 /// One limit's part in a request: `cost` tokens from the bucket `key`.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +37,13 @@ pub enum Taken {
     /// Where the limit's states are kept.
     #[default]
     AsUsual,
+    /// There too, when it was this time here and that time there.
+    Elsewhere {
+        /// As the charge was made with.
+        here: Nanos,
+        /// As its states know it.
+        there: Nanos,
+    },
     /// There too, as the slot of this number.
     Slot(u64),
     /// From tokens that this node had taken ahead.

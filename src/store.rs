@@ -40,6 +40,8 @@ pub struct LimitSpec<'a> {
     pub rules: &'a [Rule],
     /// How many keys may be remembered.
     pub max_keys: u64,
+    /// Whether tokens come back when requests turn out to cost less than was taken.
+    pub gives_back: bool,
 }
 
 /// How full one limit's table is, and what was done about it.

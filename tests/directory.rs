@@ -142,6 +142,7 @@ impl Desk {
                 afresh: false,
                 rules: &limit.rules,
                 max_keys: limit.max_keys,
+                gives_back: false,
             })
             .collect();
         let binding = store.bind(&specs);

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tollgate::algorithm::{self, Algorithm, AlgorithmName};
@@ -119,26 +119,28 @@ fn sessions(page: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_readme_shows_what_the_check_prints() {
+fn the_readme_shows_what_its_commands_print() {
     let folder = folder_with_the_sample("readme");
-    let mut checked = 0;
+    let mut run = Vec::new();
     for (command, shown) in sessions("README.md") {
         match command.split_whitespace().collect::<Vec<_>>()[..] {
             ["cat", file] => fs::write(folder.join(file), shown).unwrap(),
-            ["tollgate", "check", file] => {
-                let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-                    .current_dir(&folder)
-                    .args(["check", file])
-                    .output()
-                    .unwrap();
-                let printed = [output.stdout, output.stderr].concat();
-                assert_eq!(String::from_utf8(printed).unwrap(), shown, "{command}");
-                checked += 1;
+            ["sed", ..] | ["tollgate", "check" | "explain" | "replay", ..] => {
+                assert_eq!(printed(&command, &folder), shown, "{command}");
+                run.extend(command.split_whitespace().nth(1).map(str::to_owned));
             }
             _ => {}
         }
     }
-    assert_eq!(checked, 2);
+    assert!(["check", "explain", "replay"].iter().all(|name| run.iter().any(|ran| ran == name)), "{run:?}");
+}
+
+/// What a command of a page prints in `folder`.
+fn printed(command: &str, folder: &Path) -> String {
+    let bin = PathBuf::from(env!("CARGO_BIN_EXE_tollgate"));
+    let path = format!("{}:{}", bin.parent().unwrap().display(), std::env::var("PATH").unwrap());
+    let run = Command::new("sh").args(["-c", command]).current_dir(folder).env("PATH", path).output().unwrap();
+    String::from_utf8([run.stdout, run.stderr].concat()).unwrap()
 }
 
 /// Where the sample configuration is in `config`, as pages have it.
@@ -155,13 +157,10 @@ fn folder_with_the_sample(name: &str) -> PathBuf {
 fn the_page_about_changes_shows_what_its_commands_print() {
     const PAGE: &str = "docs/changes.md";
     let folder = folder_with_the_sample("changes");
-    let bin = PathBuf::from(env!("CARGO_BIN_EXE_tollgate"));
-    let path = format!("{}:{}", bin.parent().unwrap().display(), std::env::var("PATH").unwrap());
     let update = std::env::var_os("UPDATE_GOLDEN").is_some();
     let mut page = fs::read_to_string(PAGE).unwrap();
     for (command, shown) in sessions(PAGE) {
-        let run = Command::new("sh").args(["-c", &command]).current_dir(&folder).env("PATH", &path).output().unwrap();
-        let printed = String::from_utf8([run.stdout, run.stderr].concat()).unwrap();
+        let printed = printed(&command, &folder);
         assert!(update || printed == shown, "{command} prints:\n{printed}");
         page = page.replace(&format!("$ {command}\n{shown}"), &format!("$ {command}\n{printed}"));
     }

@@ -25,7 +25,16 @@ fn charge(key: u64) -> [Charge; 1] {
 fn bind(store: &LocalStore, rules: &[Rule]) -> Binding {
     let algorithm = AlgorithmName::Gcra;
     let mode = Mode::default();
-    store.bind(&[LimitSpec { name: "l", algorithm, mode, key: 0, afresh: false, rules, max_keys: KEYS }])
+    store.bind(&[LimitSpec {
+        name: "l",
+        algorithm,
+        mode,
+        key: 0,
+        afresh: false,
+        rules,
+        max_keys: KEYS,
+        gives_back: false,
+    }])
 }
 
 /// The times that charges take while `work` is done, sorted.

@@ -105,6 +105,7 @@ pub fn limit_specs(ruleset: &Ruleset) -> Vec<LimitSpec<'_>> {
             afresh: false,
             rules: &limit.rules,
             max_keys: limit.max_keys,
+            gives_back: limit.gives_back(),
         }
     }
     ruleset.limits.iter().map(spec).collect()

@@ -269,6 +269,12 @@ impl Limit {
         !rule.holds() && (known.is_none() || self.charge.when != When::Request)
     }
 
+    /// Whether requests may turn out to cost less than they were charged when they came.
+    pub fn gives_back(&self) -> bool {
+        let told = matches!(self.cost, CostRule::Fixed(_) | CostRule::ByMethod { .. } | CostRule::Header { .. });
+        self.charge.when != When::Request || !told
+    }
+
     /// What a request cost, of which its head told `known` and its response `told`.
     pub fn real_cost(&self, known: Option<Cost>, exchange: &Exchange, told: Told) -> RealCost {
         if let When::Response { if_status } = &self.charge.when {

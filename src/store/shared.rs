@@ -228,7 +228,12 @@ impl SharedStore {
     pub(super) fn refund(&self, limit: &SharedLimit, charge: &Charge, full_at: Nanos) {
         let Some(part) = limit.part(charge) else { return };
         let node = &self.0;
-        let (now, full_at) = (node.clock.now(), node.ahead.theirs(full_at));
+        let now = node.clock.now();
+        let full_at = match charge.taken {
+            // to the nanosecond: it tells which window the charge was counted in, or which entry of a log it is
+            Taken::Elsewhere { here, there } => there.saturating_add(full_at.saturating_sub(here)),
+            _ => node.ahead.theirs(full_at),
+        };
         match charge.taken {
             Taken::Slot(slot) => node.release(slot, [&part]),
             Taken::Lease => node.leases.give_back(part.key, part.cost, now),
@@ -289,13 +294,13 @@ impl Node {
             true => self.ask_together(parts.to_vec()),
             false => self.ask_alone(parts.to_vec(), slot.unwrap_or_default()),
         };
-        let charged = self.hear(heard, now).await?;
-        if let Some(slot) = slot {
-            for ((part, charge), charged) in parts.iter().zip(batch).zip(&charged) {
-                if part.rule().holds() && part.manner.takes && charged.decision.is_admitted() {
-                    charge.taken = Taken::Slot(slot);
-                    self.slots.hold(slot, part);
-                }
+        let (charged, there) = self.hear(heard, now).await?;
+        for ((part, charge), charged) in parts.iter().zip(batch).zip(&charged) {
+            charge.taken = Taken::Elsewhere { here: now, there };
+            let holds = part.rule().holds() && part.manner.takes && charged.decision.is_admitted();
+            if let Some(slot) = slot.filter(|_| holds) {
+                charge.taken = Taken::Slot(slot);
+                self.slots.hold(slot, part);
             }
         }
         Ok(charged)
@@ -310,7 +315,7 @@ impl Node {
     ) -> Result<(AllCharged, Source), Down> {
         let (charged, source) = match self.lease(part, now) {
             Leased::Now(charged) => (AllCharged::from_iter([charged]), Source::Lease),
-            Leased::Soon(heard) => (self.hear(heard, now).await?, Source::Store),
+            Leased::Soon(heard) => (self.hear(heard, now).await?.0, Source::Store),
             Leased::Crowded => {
                 let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), now).await?;
                 return Ok((charged, Source::Store));
@@ -335,7 +340,9 @@ impl Node {
             OnStoreDown::Allow | OnStoreDown::Deny if self.is_away() => return Err(Down),
             OnStoreDown::Allow | OnStoreDown::Deny => 1,
         };
-        if let Some(charged) = self.counted.decide(part, times, self.ahead.theirs(now)) {
+        let there = self.ahead.theirs(now);
+        if let Some(charged) = self.counted.decide(part, times, there) {
+            charge.taken = Taken::Elsewhere { here: now, there };
             return Ok((AllCharged::from_iter([charged]), Source::Local));
         }
         let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), now).await?;
@@ -344,11 +351,11 @@ impl Node {
     }
 
     /// What is heard of a call, if it is in time.
-    async fn hear(self: &Arc<Self>, heard: oneshot::Receiver<Heard>, now: Nanos) -> Result<AllCharged, Down> {
+    async fn hear(self: &Arc<Self>, heard: oneshot::Receiver<Heard>, now: Nanos) -> Heard {
         match timeout(self.settings.timeout.to_duration(), heard).await {
-            Ok(Ok(Ok(charged))) => {
+            Ok(Ok(Ok(heard))) => {
                 self.breaker.lock().succeeded(now);
-                Ok(charged)
+                Ok(heard)
             }
             _ => {
                 self.failed(now);

@@ -18,6 +18,7 @@ use crate::support::{Client, Folder, Origin, free_port, wait_for, wait_until};
 
 const MANIFEST: &str = "deploy/kubernetes/tollgate.yaml";
 const UNIT: &str = "deploy/systemd/tollgate.service";
+const SOCKET: &str = "deploy/systemd/tollgate.socket";
 const CREDENTIALS: &str = "deploy/systemd/tollgate.service.d/credentials.conf";
 
 fn tollgate(args: &[&str]) -> Output {
@@ -254,18 +255,30 @@ fn systemd_understands_the_unit_and_finds_little_that_it_exposes() {
     let folder = Folder::new();
     let unit = fs::read_to_string(UNIT).unwrap().replace("/usr/local/bin/tollgate", env!("CARGO_BIN_EXE_tollgate"));
     let unit = folder.write("tollgate.service", &unit);
+    let socket = folder.write("tollgate.socket", &fs::read_to_string(SOCKET).unwrap());
     fs::create_dir(folder.path().join("tollgate.service.d")).unwrap();
     fs::copy(CREDENTIALS, folder.path().join("tollgate.service.d/credentials.conf")).unwrap();
     let analyze = |args: &[&str]| {
         let output = Command::new("systemd-analyze").args(args).arg(&unit).env("SYSTEMD_LOG_LEVEL", "warning").output();
         output.unwrap_or_else(|error| panic!("systemd-analyze: {error}; `make needs` installs it"))
     };
-    let verified = analyze(&["verify", "--man=no"]);
+    let verified = analyze(&["verify", "--man=no", socket.to_str().unwrap()]);
     let said = String::from_utf8_lossy(&verified.stderr).into_owned();
     let ours: Vec<&str> = said.lines().filter(|line| line.contains("tollgate")).collect();
     assert!(verified.status.success() && ours.is_empty(), "{said}");
     let exposed = analyze(&["security", "--offline=yes", "--threshold=20", "--no-pager"]);
     assert!(exposed.status.success(), "{}", String::from_utf8_lossy(&exposed.stdout));
+}
+
+#[test]
+fn the_socket_is_the_one_of_the_page_and_its_address_can_be_one_of_a_configuration() {
+    let sockets = settings(SOCKET);
+    let page = fs::read_to_string("docs/state.md").unwrap();
+    for (_, name, value) in sockets.iter().filter(|(section, ..)| section != "Unit") {
+        assert!(page.contains(&format!("\n{name}={value}\n")), "{name}={value}");
+    }
+    let listen = sockets.iter().find(|(_, name, _)| name == "ListenStream").unwrap();
+    assert!(listen.2.parse::<SocketAddr>().is_ok(), "{} is not written out", listen.2);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Limits that several gateways share through Redis: what all of them together let through, and what it costs Redis.
 
+use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
@@ -36,8 +37,8 @@ fn half_a_minute_ahead() -> [(&'static str, String); 3] {
     [("LD_PRELOAD", library), ("FAKETIME", "+30s".to_owned()), ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned())]
 }
 
-const RATE: f64 = 100.0;
-const BURST: f64 = 60.0;
+const RATE: f64 = 50.0;
+const BURST: f64 = 200.0;
 const TIME: Duration = Duration::from_secs(3);
 
 /// What three gateways let through together.
@@ -93,10 +94,12 @@ fn what_three_gateways_admit_together_is_what_the_limit_says() {
 
 #[test]
 fn tokens_taken_ahead_are_never_more_than_the_limit_says_in_the_long_run() {
-    for strict in ["", ", strict: true"] {
-        let Together { admitted, fits, asked } = together_under(&format!(", consistency: leased{strict}"));
-        assert!(admitted <= fits && admitted >= 0.97 * asked, "{strict}: {admitted} of {asked} to {fits}");
-    }
+    let Together { admitted, fits, asked } = together_under(", consistency: leased");
+    assert!(admitted <= fits && admitted >= 0.97 * asked, "{admitted} of {asked} to {fits}");
+    // an eighth of what fits at once is held back
+    let Together { admitted, fits, asked } = together_under(", consistency: leased, strict: true");
+    let least = 0.97 * (asked - BURST / 8.0);
+    assert!(admitted <= fits && admitted >= least, "{admitted} of {asked} to {fits}");
 }
 
 #[test]
@@ -243,4 +246,61 @@ fn slots_are_shared_and_come_back() {
     assert_eq!(first.next().unwrap().status, 200);
     command.send(b"").unwrap();
     wait_until("the slot to come back", || gateways[1].get("/", &[]).status == 200);
+}
+
+#[test]
+fn a_queue_that_has_emptied_is_empty() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let limit = "{ algorithm: leaky_queue, rate: 10/s, capacity: 5, key: all, mode: shared,
+  over_limit: { delay: { max_wait: 500ms } } }";
+    let gateways = fleet(1, &origin, &redis, limit);
+    let statuses = |count: usize| -> Vec<u16> { (0..count).map(|_| gateways[0].get("/", &[]).status).collect() };
+    assert_eq!(statuses(1), [200]);
+    wait_until("the key to be as good as new", || redis.keys("tollgate:*guard*").is_empty());
+    // one passes at once, the others each in its turn
+    assert_eq!(statuses(4), [200; 4]);
+}
+
+#[test]
+fn a_gateway_needs_no_more_of_redis_than_the_page_says() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let page = fs::read_to_string("docs/shared.md").unwrap();
+    let rule = page.lines().find(|line| line.starts_with("ACL SETUSER ")).unwrap();
+    assert_eq!(redis.say(&rule.split(' ').collect::<Vec<_>>()), "+OK");
+    let gateway = Gateway::start(&format!(
+        "{}store: {{ redis: \"redis://tollgate:PASSWORD@127.0.0.1:{}\", timeout: 1s }}
+limits:
+  bucket: {{ algorithm: gcra, rate: 1/h, burst: 3, key: all, mode: shared }}
+  log: {{ algorithm: sliding_log, limit: 9, window: 1h, key: all, mode: shared }}
+  slots: {{ algorithm: concurrency, limit: 9, key: all, mode: shared }}
+  ahead: {{ algorithm: fixed_window, limit: 900, window: 1h, key: all, mode: shared, consistency: leased }}
+routes: [{{ name: all, upstream: origin, limits: [bucket, log, slots, ahead] }}]
+",
+        origin.upstream(),
+        redis.port,
+    ));
+    assert_eq!([(); 4].map(|()| gateway.get("/", &[]).status), [200, 200, 200, 429]);
+    let told = |op: &str| gateway.metrics().value("tollgate_store_requests_total", &[("op", op), ("result", "ok")]);
+    wait_until("heartbeats and slots that came back", || {
+        told("heartbeat") >= Some(2.0) && told("complete") >= Some(3.0)
+    });
+    assert_eq!(redis.say(&["ACL", "LOG"]), "*0", "what it was refused");
+}
+
+#[test]
+fn a_denial_does_not_outlive_tokens_that_come_back_elsewhere() {
+    let (command, origin) = Origin::on_command();
+    let redis = Redis::start();
+    // a request holds a token until it shows that it is no failed login
+    let limit = "{ algorithm: sliding_log, limit: 1, window: 1d, key: all, mode: shared,
+  charge: { when: response, if_status: [401] } }";
+    let gateways = fleet(2, &origin, &redis, limit);
+    let mut first = gateways[0].client();
+    first.ask("GET", "/", &[]);
+    origin.wait_for_count(1);
+    assert_eq!(gateways[1].get("/", &[]).status, 429);
+    command.send(b"").unwrap();
+    assert_eq!(first.next().unwrap().status, 200);
+    command.send(b"").unwrap();
+    wait_until("the denial to be forgotten", || gateways[1].get("/", &[]).status == 200);
 }

@@ -80,7 +80,6 @@ fn wait_until_all_are_back(gateways: &[Gateway]) -> f64 {
 fn assert_within(admitted: usize, took: Duration, apart: &[f64]) {
     let (admitted, rate) = (f64::from(u32::try_from(admitted).unwrap()), RATE * took.as_secs_f64());
     let excess: f64 = apart.iter().map(|apart| BURST + RATE * apart * 2.0 / 3.0).sum();
-    println!("{admitted} admitted of {} + {excess} in {took:?}, nodes apart for {apart:?} s", BURST + rate);
     assert!(admitted <= BURST + rate + excess, "{admitted} of {} + {excess}", BURST + rate);
     // and that is no excuse for denying everybody
     assert!(admitted >= 0.7 * rate, "{admitted} of {rate}");
@@ -214,12 +213,7 @@ fn whatever_befalls_redis_requests_do_not_wait_for_it_and_it_is_asked_again_soon
         let slow = times[197];
         assert!(slow < PATIENCE, "{name}: {slow:?}");
         end(&mut redis, port);
-        let back = now();
         wait_for_breaker(&gateway, "closed");
-        println!(
-            "{name}: {paid} requests until it was left alone, p99 {slow:?} then, asked again {:?} after",
-            now() - back
-        );
         assert!(paid <= 10, "{name}: {paid} requests waited");
     }
 }
@@ -247,10 +241,8 @@ fn a_slot_of_a_gateway_that_dies_comes_back_and_that_of_a_long_request_does_not(
     origin.wait_for_count(2);
     let status = |key: &str| asks.get("/", &[("x-key", key)]).status;
     dies.end("KILL");
-    let began = now();
     assert_eq!([status("long"), status("lost")], [429, 429]);
     wait_until("the slot to come back", || status("lost") == 200);
-    println!("the slot came back after {:?}", now() - began);
     // it has lasted for longer
     assert_eq!(status("long"), 429);
     drop(long);

@@ -45,7 +45,7 @@ async fn a_number_of_a_database_is_taken() {
 }
 
 /// What the documentation of `dial` and of `link` says that a user needs.
-const ALLOWED: [&str; 15] = [
+const ALLOWED: [&str; 18] = [
     "+select",
     "+evalsha",
     "+eval",
@@ -55,12 +55,15 @@ const ALLOWED: [&str; 15] = [
     "+del",
     "+pexpire",
     "+pttl",
+    "+type",
     "+zadd",
+    "+zcard",
     "+zrange",
     "+zrangebylex",
     "+zrangebyscore",
     "+zrem",
     "+zremrangebyrank",
+    "+zremrangebyscore",
 ];
 
 #[tokio::test]

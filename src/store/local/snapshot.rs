@@ -265,6 +265,7 @@ impl LocalStore {
                 afresh: false,
                 rules: &[],
                 max_keys: *max_keys,
+                gives_back: false,
             };
             KnownLimit { table: self.table(&spec), rules: Vec::new() }
         });

@@ -32,6 +32,15 @@ impl CallResult {
     /// All.
     pub const ALL: [Self; 5] = [Self::Ok, Self::Failed, Self::Refused, Self::Nonsense, Self::TimedOut];
 
+    /// What came of a call without an answer.
+    pub(super) const fn of(error: &CallError) -> Self {
+        match error {
+            CallError::Unreachable(_) => Self::Failed,
+            CallError::Refused(_) => Self::Refused,
+            CallError::Nonsense(_) => Self::Nonsense,
+        }
+    }
+
     /// A word for metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -60,6 +69,8 @@ pub(super) struct Outcome {
 
 /// A call that is answered after this much is of use to nobody: the connection is given up.
 const CALL_TIME: Nanos = Nanos::SECOND;
+/// What is said of such a call.
+pub(super) const NO_ANSWER: &str = "no answer in time";
 /// Calls whose failures are told of once in this time.
 const QUIET: Nanos = Nanos::from_secs(10);
 
@@ -123,18 +134,14 @@ impl Node {
                 self.complain(CallResult::Nonsense, &bad)
             })?,
             Ok(Err(error)) => {
-                let result = match error {
-                    CallError::Unreachable(_) => CallResult::Failed,
-                    CallError::Refused(_) => CallResult::Refused,
-                    CallError::Nonsense(_) => CallResult::Nonsense,
-                };
+                let result = CallResult::of(&error);
                 told(result);
                 return Err(self.complain(result, &error));
             }
             Err(_) => {
                 told(CallResult::TimedOut);
                 self.link.give_up().await;
-                return Err(self.complain(CallResult::TimedOut, &"no answer in time"));
+                return Err(self.complain(CallResult::TimedOut, &NO_ANSWER));
             }
         };
         told(CallResult::Ok);
@@ -184,7 +191,7 @@ impl Node {
     }
 
     /// Tells of a failure, unless that was told a moment ago.
-    fn complain(&self, result: CallResult, error: &dyn std::fmt::Display) -> Down {
+    pub(super) fn complain(&self, result: CallResult, error: &dyn std::fmt::Display) -> Down {
         let now = self.clock.now();
         let quiet_until = &self.counts.quiet_until;
         let until = quiet_until.load(Ordering::Relaxed);

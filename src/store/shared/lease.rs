@@ -280,14 +280,14 @@ impl Asking {
             if lease.balance < waiter.part.cost {
                 match outcome.granted >= want {
                     true => unserved.push_back(waiter),
-                    false => drop(waiter.sender.send(Ok(one(node.still_denied(&waiter.part, now))))),
+                    false => drop(waiter.sender.send(Ok((one(node.still_denied(&waiter.part, now)), outcome.at)))),
                 }
                 continue;
             }
             // for those who wait nothing lapses: it is theirs since it was granted
             let taken = if waiter.part.manner.takes { waiter.part.cost } else { 0 };
             let left = lease.balance.saturating_sub(taken);
-            if waiter.sender.send(Ok(one(node.spent(&waiter.part, left, now)))).is_ok() {
+            if waiter.sender.send(Ok((one(node.spent(&waiter.part, left, now)), outcome.at))).is_ok() {
                 lease.balance = left;
                 events.spent.fetch_add(taken, Ordering::Relaxed);
             }

@@ -18,6 +18,8 @@ pub struct SharedLimit {
     pub(super) sharing: Sharing,
     /// How many nodes the configuration says there are.
     nodes: u64,
+    /// Whether tokens come back when requests turn out to cost less.
+    gives_back: bool,
     forms: Vec<Form>,
 }
 
@@ -39,6 +41,8 @@ pub(super) struct Part {
     pub(super) manner: Manner,
     /// How many tokens may be taken ahead.
     pub(super) most_ahead: Cost,
+    /// Whether tokens come back when requests turn out to cost less.
+    pub(super) gives_back: bool,
 }
 
 /// Why a rule cannot be shared in this way.
@@ -62,7 +66,7 @@ impl SharedLimit {
     pub(super) fn new(spec: &LimitSpec<'_>, nodes: u64) -> Option<Self> {
         let Mode::Shared(sharing) = spec.mode else { return None };
         let forms = spec.rules.iter().map(|rule| form(rule, sharing, nodes)).collect::<Result<_, _>>().ok()?;
-        Some(Self { name: spec.name.into(), sharing, nodes, forms })
+        Some(Self { name: spec.name.into(), sharing, nodes, gives_back: spec.gives_back, forms })
     }
 
     /// `charge` as a part of a call; `None` for parameters of which there is no shared form.
@@ -72,7 +76,16 @@ impl SharedLimit {
             RuleRef::Own(rule) => form(rule, self.sharing, self.nodes).ok()?,
         };
         let Charge { key, tag, cost, manner, .. } = *charge;
-        Some(Part { limit: Arc::clone(&self.name), form: shared, key, tag, cost, manner, most_ahead })
+        Some(Part {
+            limit: Arc::clone(&self.name),
+            form: shared,
+            key,
+            tag,
+            cost,
+            manner,
+            most_ahead,
+            gives_back: self.gives_back,
+        })
     }
 
     /// Whether nodes decide without asking, as a rule.

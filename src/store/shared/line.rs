@@ -15,13 +15,13 @@ use crate::charge::{AllCharged, Manner};
 use crate::store::shared::Node;
 use crate::store::shared::calls::{Down, Outcome};
 use crate::store::shared::limit::Part;
-use crate::units::{Cost, LimitKey};
+use crate::units::{Cost, LimitKey, Nanos};
 
 /// What requests have in common that may be charged in one call.
 type Alike = SmallVec<[(LimitKey, Cost, Manner, u64); 2]>;
 
-/// What a request hears.
-pub(super) type Heard = Result<AllCharged, Down>;
+/// What a request hears: what came of it, and when that was on Redis's clock.
+pub(super) type Heard = Result<(AllCharged, Nanos), Down>;
 
 /// The lines of requests that wait, each behind a call.
 #[derive(Default)]
@@ -60,7 +60,7 @@ impl Node {
             let heard = outcome.map(|outcome| (outcome.each.first().cloned().unwrap_or_default(), outcome));
             match heard {
                 Ok((charged, outcome)) => {
-                    if sender.send(Ok(charged.clone())).is_err() && outcome.granted > 0 {
+                    if sender.send(Ok((charged.clone(), outcome.at))).is_err() && outcome.granted > 0 {
                         node.release(slot, parts.iter().filter(|part| part.rule().holds()));
                         node.give_back_unheard(&parts, &outcome, &[charged]);
                     }
@@ -108,7 +108,7 @@ impl Line {
                     let mut unheard = Vec::new();
                     for (position, (sender, charged)) in waiting.drain(..).zip(&outcome.each).enumerate() {
                         let granted = u64::try_from(position).is_ok_and(|position| position < outcome.granted);
-                        if sender.send(Ok(charged.clone())).is_err() && granted {
+                        if sender.send(Ok((charged.clone(), outcome.at))).is_err() && granted {
                             unheard.push(charged.clone());
                         }
                     }

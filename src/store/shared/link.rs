@@ -1,8 +1,8 @@
 //! Scripts that are run on the servers that hold what is shared, each thread with connections of its own.
 //!
 //! What a user of Redis has to be allowed for it, beside what [`crate::dial`] says: `+evalsha +eval +time`, and the
-//! commands of the scripts: `+get +set +del +pexpire +pttl +zadd +zrange +zrangebylex +zrangebyscore +zrem
-//! +zremrangebyrank`.
+//! commands of the scripts: `+get +set +del +pexpire +pttl +type +zadd +zcard +zrange +zrangebylex +zrangebyscore +zrem
+//! +zremrangebyrank +zremrangebyscore`.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -23,6 +23,8 @@ pub(super) struct Memory(Cache<LimitKey, Known>);
 struct Known {
     /// The parameters under which it was seen: under others it says nothing.
     form: Arc<Shared>,
+    /// When it was seen.
+    at: Nanos,
     seen: Seen,
 }
 
@@ -31,13 +33,14 @@ enum Seen {
     State(Option<State>),
     /// Of a log, which stays in Redis.
     Log {
-        /// When it was seen.
-        at: Nanos,
         headroom: Headroom,
         /// What was denied, and when it would be admitted.
         denied: Option<(Cost, Nanos)>,
     },
 }
+
+/// How long a denial is certain of a limit whose tokens come back when requests turn out to cost less.
+const SETTLING: Nanos = Nanos::SECOND;
 
 impl Memory {
     pub(super) fn new() -> Self {
@@ -48,7 +51,6 @@ impl Memory {
     pub(super) fn remember(&self, part: &Part, state: Option<State>, charged: Option<&Charged>, at: Nanos) {
         let seen = match charged {
             Some(charged) if part.form.is_log() => Seen::Log {
-                at,
                 headroom: charged.headroom,
                 denied: match charged.decision {
                     Decision::Deny(Denial::Later { retry_after }) => Some((part.cost, at.saturating_add(retry_after))),
@@ -58,7 +60,7 @@ impl Memory {
             _ if part.form.is_log() => return self.forget(part.key),
             _ => Seen::State(state),
         };
-        self.0.insert(part.key, Known { form: Arc::clone(&part.form), seen });
+        self.0.insert(part.key, Known { form: Arc::clone(&part.form), at, seen });
     }
 
     /// Nothing is known of `key` any more.
@@ -75,13 +77,18 @@ impl Memory {
             // whatever is kept
             return Some(Charged { decision: Decision::never(largest), ..self.standing(part, now) });
         }
-        let charged = self.known(part)?.told(part, now);
+        let known = self.known(part)?;
+        if part.gives_back && now.saturating_sub(known.at) >= SETTLING {
+            // another node may have given tokens back
+            return None;
+        }
+        let charged = known.told(part, now);
         (!charged.decision.is_admitted()).then_some(charged)
     }
 
     /// Where the key of `part` stands as far as is known, for reports.
     pub(super) fn standing(&self, part: &Part, now: Nanos) -> Charged {
-        let fresh = Known { form: Arc::clone(&part.form), seen: Seen::State(None) };
+        let fresh = Known { form: Arc::clone(&part.form), at: now, seen: Seen::State(None) };
         self.known(part).unwrap_or(fresh).told(part, now)
     }
 
@@ -93,11 +100,12 @@ impl Memory {
         }
     }
 
-    /// How many tokens of the key of `part` were used at `now`, as far as is known.
+    /// How many tokens of the key of `part` were used at `now`, as far as is known. Where some pass only after a wait, a
+    /// fresh key has fewer left than its quota.
     pub(super) fn used(&self, part: &Part, now: Nanos) -> Cost {
-        let quota = part.rule().policy().quota;
-        let headroom = self.standing(part, now).headroom;
-        headroom.remaining.map_or(0, |remaining| quota.saturating_sub(remaining))
+        let fresh = part.rule().headroom(None, now).remaining;
+        let left = self.standing(part, now).headroom.remaining;
+        fresh.zip(left).map_or(0, |(fresh, left)| fresh.saturating_sub(left))
     }
 
     fn known(&self, part: &Part) -> Option<Known> {
@@ -113,9 +121,9 @@ impl Known {
                 decision: rule.decide(state.clone(), part.cost, now).0,
                 headroom: rule.headroom(state.as_ref(), now),
             },
-            Seen::Log { at, headroom, denied } => {
+            Seen::Log { headroom, denied } => {
                 let denial = denied.filter(|(cost, until)| part.cost >= *cost && now < *until);
-                let since = now.saturating_sub(*at);
+                let since = now.saturating_sub(self.at);
                 let headroom = match since < headroom.until_full {
                     true => Headroom {
                         until_more: headroom.until_more.saturating_sub(since),

@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use crate::charge::Manner;
 use crate::store::redis::{Beside, Call, Encoded, Field};
 use crate::store::shared::Node;
-use crate::store::shared::calls::CallResult;
+use crate::store::shared::calls::{CallResult, NO_ANSWER};
 use crate::store::shared::limit::{Part, SLOT_LIFETIME, slot_name};
 use crate::store::shared::link::Script;
 use crate::units::{LimitKey, Nanos};
@@ -67,6 +67,8 @@ impl Node {
     pub(super) async fn keep_in_touch(self: &Arc<Self>) {
         let heartbeat = Script::new(HEARTBEAT_SCRIPT);
         let mut keep_at = self.clock.now().saturating_add(KEEP_EVERY);
+        // the others know of this node as soon as it begins
+        self.beat(&heartbeat).await;
         loop {
             let pause = self.breaker.lock().pause(rand::random());
             sleep(pause.unwrap_or(HEARTBEAT).to_duration()).await;
@@ -101,9 +103,14 @@ impl Node {
                 [Field::Integer(nodes)] => (CallResult::Ok, u64::try_from(nodes).ok()),
                 _ => (CallResult::Nonsense, None),
             },
-            Ok(Err(_)) => (CallResult::Failed, None),
+            Ok(Err(error)) => {
+                let result = CallResult::of(&error);
+                self.complain(result, &error);
+                (result, None)
+            }
             Err(_) => {
                 self.link.give_up().await;
+                self.complain(CallResult::TimedOut, &NO_ANSWER);
                 (CallResult::TimedOut, None)
             }
         };
