@@ -156,7 +156,7 @@ pub fn load_customer_files(
     // a misspelt `plans` is no reason to blame the customers
     top.get("plans")?;
     let outline = customers::outline(&top);
-    let setting = Setting::Gateway { customers: true, tokens: outline.tokens, store: true };
+    let setting = Setting::Gateway { customers: true, tokens: outline.tokens, store: true, nodes: true };
     let plans = limits::read_plans(&top, setting);
     let Customers { directory, jwks, .. } = customers::read(&top, &plans, store::read(&top).as_ref())??;
     if findings.has_errors() {
@@ -207,7 +207,12 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let client_address = top.get_or("client_address", ClientAddress::default(), server::client_address);
     let (upstream_names, upstreams) = upstreams::read(top);
     let outline = customers::outline(top);
-    let setting = Setting::Gateway { customers: outline.customers, tokens: outline.tokens, store: top.has("store") };
+    let setting = Setting::Gateway {
+        customers: outline.customers,
+        tokens: outline.tokens,
+        store: top.has("store"),
+        nodes: store::has_nodes(top),
+    };
     let plans = limits::read_plans(top, setting);
     let store = store::read(top);
     let state = state::read(top);
@@ -243,8 +248,6 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
             None,
         );
     }
-    let modes = limits.iter().map(|limit| limit.mode);
-    sharing::warn_of_nodes(top, store.as_ref().and_then(Option::as_ref), modes);
     let ruleset = Ruleset {
         matcher: Matcher::new(routes),
         marks: marks(&limits),

@@ -110,7 +110,7 @@ pub enum CallError {
 }
 
 /// How long a connection may take, until its server has said who it is.
-const CONNECT_TIME: Nanos = Nanos::new(250_000_000);
+pub(crate) const CONNECT_TIME: Nanos = Nanos::new(250_000_000);
 
 // === impl Address ===
 

@@ -234,7 +234,8 @@ fn add_proxies(server: &mut Server, listeners: Vec<Vec<TcpListener>>, gateway: &
     for (core, listeners) in listeners.into_iter().enumerate() {
         let proxy = HttpProxy::new(gateway.clone(), Arc::clone(&server.configuration));
         let edge = Edge::new(proxy, gateway.clone());
-        server.add_service(Listening::new(format!("proxy {core}"), listeners, edge, Arc::clone(doors)));
+        let service = Listening::new(format!("proxy {core}"), listeners, edge, Arc::clone(doors));
+        server.add_service(service.asking(&gateway.store));
     }
 }
 

@@ -69,6 +69,8 @@ pub(super) enum Setting {
         tokens: bool,
         /// Whether there is a place for what nodes share.
         store: bool,
+        /// Whether it is said how many nodes there are.
+        nodes: bool,
     },
 }
 

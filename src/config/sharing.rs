@@ -5,7 +5,6 @@ use crate::charge::{Consistency, Mode, OnStoreDown, Sharing};
 use crate::config::limits::Setting;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
-use crate::config::store::RedisStore;
 use crate::store::shared::refuse;
 
 /// What only limits that nodes share have.
@@ -48,20 +47,13 @@ pub(super) fn read(section: &Section<'_>, setting: Setting) -> Option<Mode> {
             return field.fail(problem.hint("write `consistency: leased`, or leave it out"));
         }
     };
-    Some(Mode::Shared(Sharing { consistency, on_store_down: on_store_down? }))
-}
-
-/// Warns where limits hold back what nodes may take ahead, and nothing says how many nodes there are.
-pub(super) fn warn_of_nodes(top: &Section<'_>, store: Option<&RedisStore>, modes: impl IntoIterator<Item = Mode>) {
-    let is_strict =
-        |mode| matches!(mode, Mode::Shared(Sharing { consistency: Consistency::Leased { strict: true }, .. }));
-    let is_said = store.is_none_or(|store| store.nodes.is_some());
-    if let Some(field) = top.get("store").filter(|_| !is_said && modes.into_iter().any(is_strict)) {
-        field.warn(
-            "does not say how many gateways there are: limits with `strict: true` hold back what one of them may take ahead",
-            "say how many there will be at most: `nodes: 3`",
-        );
+    if let (Consistency::Leased { strict: true }, Setting::Gateway { nodes: false, .. }) = (consistency, setting) {
+        let field = section.get("strict")?;
+        let message = "takes off the burst what all nodes may hold, and the file does not say how many nodes there are";
+        return field
+            .fail(Problem::error(field.place(), message).hint("write `nodes: 3` in `store`, if there are three"));
     }
+    Some(Mode::Shared(Sharing { consistency, on_store_down: on_store_down? }))
 }
 
 /// Refuses rules that cannot be shared like this, at `field`.

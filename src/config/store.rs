@@ -119,6 +119,11 @@ pub(super) fn read(top: &Section<'_>) -> Option<Option<RedisStore>> {
     top.get_with("store", store)
 }
 
+/// Looks ahead, for the limits: whether it is said how many nodes there are.
+pub(super) fn has_nodes(top: &Section<'_>) -> bool {
+    top.get("store").and_then(|field| field.mapping_if()).is_some_and(|store| store.has("nodes"))
+}
+
 /// Who holds the data, and what stands beside their addresses.
 struct Named {
     servers: RedisServers,

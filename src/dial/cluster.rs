@@ -60,6 +60,11 @@ impl Cluster {
         learnt.unwrap_or_else(|| Err(failed("given up".to_owned())))
     }
 
+    /// Who holds what, as far as is known.
+    pub(super) fn known(&self) -> Option<Arc<Topology>> {
+        self.topology.load_full()
+    }
+
     /// A server did not do what was expected of it.
     pub(super) fn doubt(&self) {
         self.is_doubted.store(true, Ordering::Relaxed);
@@ -159,6 +164,11 @@ impl Topology {
         let behind = self.0.partition_point(|(first, ..)| *first <= slot);
         let (_, last, address) = self.0.get(behind.checked_sub(1)?)?;
         (slot <= *last).then_some(address)
+    }
+
+    /// All who hold slots; one may be named several times.
+    pub(super) fn holders(&self) -> impl Iterator<Item = &Address> {
+        self.0.iter().map(|(_, _, address)| address)
     }
 }
 

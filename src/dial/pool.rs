@@ -59,6 +59,45 @@ impl Pool {
         }
     }
 
+    /// Connects to all who hold data, as far as they can be reached.
+    pub async fn open(&self) {
+        let goals = match &self.servers.0.layout {
+            Layout::Standalone { .. } | Layout::Sentinel { .. } => vec![Goal::Primary],
+            Layout::Cluster { seeds } => match self.servers.0.cluster.topology(&self.servers, seeds).await {
+                Ok(topology) => topology.holders().cloned().map(Goal::Node).collect(),
+                Err(_) => return,
+            },
+        };
+        let openings: Vec<Opening> = goals.iter().map(|goal| self.opening(goal)).collect();
+        for opening in openings {
+            drop(opening.land().await);
+        }
+    }
+
+    /// Whether there is a connection to whoever holds `key`, as far as is known.
+    pub fn leads_to(&self, key: &str) -> bool {
+        let Some(goal) = self.goal_of(key) else { return false };
+        let opening = self.open.lock().get(&goal).cloned();
+        opening.and_then(|opening| opening.landed()).is_some_and(|landed| landed.is_ok_and(|wire| wire.is_open()))
+    }
+
+    /// Begins to connect to whoever holds `key`, where that is known.
+    pub fn set_out(&self, key: &str) {
+        if let Some(goal) = self.goal_of(key) {
+            drop(self.opening(&goal));
+        }
+    }
+
+    fn goal_of(&self, key: &str) -> Option<Goal> {
+        match &self.servers.0.layout {
+            Layout::Standalone { .. } | Layout::Sentinel { .. } => Some(Goal::Primary),
+            Layout::Cluster { .. } => {
+                let topology = self.servers.0.cluster.known()?;
+                topology.holder(cluster::slot_of(key)).cloned().map(Goal::Node)
+            }
+        }
+    }
+
     /// Forgets all connections: the next calls open others, and those that wait for answers get none.
     pub fn give_up(&self) {
         self.servers.0.cluster.doubt();

@@ -23,6 +23,7 @@ use tokio::time::sleep;
 
 use super::doors::{Door, Doors};
 use crate::proxy::traffic::Arriving;
+use crate::store::Store;
 use crate::units::Nanos;
 
 /// How many connections the system may queue for a socket; it takes fewer where its own limit is lower.
@@ -85,11 +86,17 @@ pub(super) struct Listening<A> {
     listeners: Vec<TcpListener>,
     app: Arc<A>,
     doors: Arc<Doors>,
+    store: Option<Arc<Store>>,
 }
 
 impl<A> Listening<A> {
     pub(super) fn new(name: String, listeners: Vec<TcpListener>, app: A, doors: Arc<Doors>) -> Self {
-        Self { name, listeners, app: Arc::new(app), doors }
+        Self { name, listeners, app: Arc::new(app), doors, store: None }
+    }
+
+    /// Connects to where `store` keeps what nodes share before it accepts, if that can be done in a moment.
+    pub(super) fn asking(self, store: &Arc<Store>) -> Self {
+        Self { store: Some(Arc::clone(store)), ..self }
     }
 }
 
@@ -99,6 +106,9 @@ impl<A: ServerApp + Send + Sync + 'static> Service for Listening<A> {
         let listeners: io::Result<Vec<_>> = self.listeners.drain(..).map(tokio::net::TcpListener::from_std).collect();
         match listeners {
             Ok(listeners) => {
+                if let Some(shared) = self.store.as_ref().and_then(|store| store.shared()) {
+                    shared.connect().await;
+                }
                 let mut accepting = JoinSet::new();
                 for listener in listeners {
                     let (app, doors) = (Arc::clone(&self.app), Arc::clone(&self.doors));

@@ -154,6 +154,11 @@ impl SharedStore {
         self.0.pending.load(Ordering::Relaxed) == 0
     }
 
+    /// Connects the thread that asks, if that can be done in a moment, so that its first requests need not wait for it.
+    pub async fn connect(&self) {
+        self.0.link.open().await;
+    }
+
     /// Keeps in touch with Redis and the other nodes, for as long as it is polled.
     pub async fn run(&self) {
         tokio::join!(self.0.keep_in_touch(), self.0.keep_counting());

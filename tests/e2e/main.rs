@@ -39,6 +39,8 @@ mod retrying;
 mod routing;
 mod shared;
 mod shared_faults;
+mod shared_outages;
+mod shared_servers;
 mod state;
 mod tokens;
 mod upstreams;

@@ -1,11 +1,14 @@
 //! Servers that forget, hang, end and come back.
 
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Caller;
 use crate::ports::free_port;
 use crate::server::Server;
-use tollgate::store::shared::link::CallError;
+use crate::{COUNT, Caller};
+use tollgate::dial::Credentials;
+use tollgate::store::shared::link::{CallError, Link, Script, Servers};
 
 #[tokio::test]
 async fn a_script_that_the_server_forgot_is_told_again_and_known_as_a_loss() {
@@ -113,4 +116,36 @@ async fn calls_that_nobody_waits_for_any_more_leave_the_others_their_answers() {
         numbers.sort_unstable();
         assert_eq!(numbers, [1, 2]);
     }
+}
+
+/// A thread's connection is being opened, and that takes its time.
+#[test]
+fn a_thread_without_a_connection_asks_over_that_of_another() {
+    let server = Server::start_with(&["--requirepass", "open-sesame"]);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let servers = Servers::at("127.0.0.1", port);
+    servers.renew(Credentials { password: Some(Arc::from("open-sesame")), ..Credentials::default() });
+    let caller = Caller { link: Link::new(servers, 2), script: Script::new(COUNT) };
+    // the first connection leads to the server, and those that come later nowhere
+    let way = std::thread::spawn(move || {
+        let (client, _) = listener.accept().unwrap();
+        let server = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        let (mut from, mut to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+        std::thread::spawn(move || drop(std::io::copy(&mut from, &mut to)));
+        drop(std::io::copy(&mut { client }, &mut { server }));
+        drop(listener);
+    });
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (one, other) = (runtime(), runtime());
+    let caller = Arc::new(caller);
+    let count = |runtime: &tokio::runtime::Runtime| {
+        let caller = Arc::clone(&caller);
+        runtime.block_on(runtime.spawn(async move { caller.count("a").await })).unwrap()
+    };
+    assert_eq!(count(&one), Ok(1));
+    assert_eq!([count(&other), count(&other), count(&one)], [Ok(2), Ok(3), Ok(4)]);
+    drop((one, other));
+    drop(caller);
+    way.join().unwrap();
 }

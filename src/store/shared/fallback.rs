@@ -30,7 +30,11 @@ struct Owed {
     /// Tells its bucket from those that were handed in before.
     round: u64,
     /// The key as if nobody else had been there, on Redis's clock: time makes good what is long ago.
-    state: Option<State>,
+    alone: Option<State>,
+    /// The key as if all nodes had admitted as much: time makes good for this one its share only.
+    shared: Option<State>,
+    /// How many nodes there are then.
+    nodes: u64,
     /// All of it.
     sum: Cost,
 }
@@ -98,7 +102,7 @@ impl Fallback {
             stranded.iter().zip(&all).all(|(one, charged)| !one.part.manner.binds || charged.decision.is_admitted());
         for (one, charged) in stranded.iter().zip(&all) {
             if passes && one.part.manner.takes && charged.decision.is_admitted() {
-                self.owe(one.part, one.charge.cost, theirs);
+                self.add(one.part, one.charge.cost, share(one.on_down, nodes), theirs);
                 self.take_rest(tables, one, nodes, now);
             }
         }
@@ -129,9 +133,15 @@ impl Fallback {
         (round, true)
     }
 
-    /// Notes that `cost` was admitted.
+    /// Notes that a request turned out to owe `cost`.
     pub(super) fn owe(&self, part: &Part, cost: Cost, theirs: Nanos) {
+        self.add(part, cost, 1, theirs);
+    }
+
+    /// Notes that `cost` was admitted as a share of one of `nodes`.
+    fn add(&self, part: &Part, cost: Cost, nodes: u64, theirs: Nanos) {
         if let Some(owed) = self.owed.lock().get_mut(&part.key) {
+            owed.nodes = owed.nodes.max(nodes);
             owed.add(cost, theirs);
         }
     }
@@ -159,7 +169,7 @@ impl Fallback {
         let Some(known) = owed.remove(&due.part.key) else { return };
         let since = known.sum.saturating_sub(due.sum);
         if since > 0 {
-            let mut rest = Owed::new(&known.part, known.round);
+            let mut rest = Owed { nodes: known.nodes, ..Owed::new(&known.part, known.round) };
             rest.add(since, theirs);
             owed.insert(due.part.key, rest);
         }
@@ -181,20 +191,26 @@ pub(super) struct Due {
 
 impl Owed {
     fn new(part: &Part, round: u64) -> Self {
-        Self { part: part.clone(), round, state: None, sum: 0 }
+        Self { part: part.clone(), round, alone: None, shared: None, nodes: 1, sum: 0 }
     }
 
     fn add(&mut self, cost: Cost, theirs: Nanos) {
         self.sum = self.sum.saturating_add(cost);
-        self.state = self.part.rule().debit(self.state.take(), cost, theirs);
+        let rule = self.part.rule();
+        self.alone = rule.debit(self.alone.take(), cost, theirs);
+        self.shared = rule.debit(self.shared.take(), cost.saturating_mul(self.nodes), theirs);
     }
 
-    /// What is left of it at `theirs`: never more than a whole bucket, and nothing that time has made good.
+    /// What is left of it at `theirs`: never more than a whole bucket, and nothing that time has made good. Time makes good
+    /// one bucket only for all nodes together, so that each takes its share of that, unless it admitted more at once.
     fn due(&self, theirs: Nanos) -> Option<Due> {
         let rule = self.part.rule();
         let quota = rule.policy().quota;
-        let remaining = rule.headroom(self.state.as_ref(), theirs).remaining;
-        let cost = remaining.map_or(quota, |remaining| quota.saturating_sub(remaining)).min(self.sum);
+        let used = |state: &Option<State>| {
+            let remaining = rule.headroom(state.as_ref(), theirs).remaining;
+            remaining.map_or(quota, |remaining| quota.saturating_sub(remaining))
+        };
+        let cost = used(&self.alone).max(used(&self.shared).div_ceil(self.nodes.max(1))).min(self.sum);
         let part = Part { cost, ..self.part.clone() };
         (cost > 0 && !rule.holds()).then_some(Due { part, sum: self.sum })
     }

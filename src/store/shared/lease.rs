@@ -229,7 +229,7 @@ impl Asking {
             }
             let sent = self.node.clock.now();
             match self.node.call_partial(std::slice::from_ref(&part), want, 1).await {
-                Ok(outcome) => self.share_out(&part, &outcome, waiting, sent),
+                Ok(outcome) => self.share_out((&part, want), &outcome, waiting, sent),
                 Err(Down) => {
                     for waiter in waiting {
                         drop(waiter.sender.send(Err(Down)));
@@ -258,8 +258,9 @@ impl Asking {
         Some((lease.part.clone(), wanted.max(1), waiting))
     }
 
-    /// Serves those who wait in their order, and keeps the rest.
-    fn share_out(&self, part: &Part, outcome: &Outcome, waiting: VecDeque<Waiter>, sent: Nanos) {
+    /// Serves those who wait in their order, and keeps the rest. What was wanted for those who wait may have been spent by
+    /// others meanwhile, or have lapsed: where Redis granted all, they wait for the next call.
+    fn share_out(&self, (part, want): (&Part, Cost), outcome: &Outcome, waiting: VecDeque<Waiter>, sent: Nanos) {
         let node = &self.node;
         let now = node.clock.now();
         let mut shard = node.leases.shard(self.key).lock();
@@ -274,20 +275,30 @@ impl Asking {
             None => LIFETIME,
         };
         lease.lapses = sent.saturating_add(life);
-        for waiter in waiting {
+        let mut unserved = VecDeque::new();
+        for waiter in waiting.into_iter().filter(|waiter| !waiter.sender.is_closed()) {
+            if lease.balance < waiter.part.cost {
+                match outcome.granted >= want {
+                    true => unserved.push_back(waiter),
+                    false => drop(waiter.sender.send(Ok((one(node.still_denied(&waiter.part, now)), outcome.at)))),
+                }
+                continue;
+            }
+            // for those who wait nothing lapses: it is theirs since it was granted
             let taken = if waiter.part.manner.takes { waiter.part.cost } else { 0 };
-            let enough = now < lease.lapses && lease.balance >= waiter.part.cost;
-            let charged = match enough && events.spend(lease, taken, now) {
-                true => node.spent(&waiter.part, lease.balance, now),
-                false => node.still_denied(&waiter.part, now),
-            };
-            let admitted = charged.decision.is_admitted();
-            if waiter.sender.send(Ok((AllCharged::from_iter([charged]), outcome.at))).is_err() && admitted {
-                lease.balance = lease.balance.saturating_add(taken);
-                events.spent.fetch_sub(taken, Ordering::Relaxed);
+            let left = lease.balance.saturating_sub(taken);
+            if waiter.sender.send(Ok((one(node.spent(&waiter.part, left, now)), outcome.at))).is_ok() {
+                lease.balance = left;
+                events.spent.fetch_add(taken, Ordering::Relaxed);
             }
         }
+        unserved.append(&mut lease.waiting);
+        lease.waiting = unserved;
     }
+}
+
+fn one(charged: Charged) -> AllCharged {
+    AllCharged::from_iter([charged])
 }
 
 impl Drop for Asking {

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
 use smallvec::SmallVec;
+use tokio::time::timeout;
 
 pub use crate::dial::{CallError, Servers};
 
-use crate::dial::{Pool, slot_of};
+use crate::dial::{CONNECT_TIME, Pool, slot_of};
 use crate::store::redis::codec::hash_tag;
 use crate::store::redis::{Encoded, Field};
 use crate::units::LimitKey;
@@ -29,7 +30,7 @@ pub struct Script {
 pub struct Reply(Vec<Value>);
 
 /// Connections to Redis: some for each thread that asks, so that no thread waits for another's. What several requests of a
-/// thread ask at once goes out together.
+/// thread ask at once goes out together. A thread whose connection is being opened asks over another's meanwhile.
 pub struct Link {
     servers: Servers,
     pools: Box<[Pool]>,
@@ -81,8 +82,8 @@ impl Link {
     /// Runs `script`, whose answer is a list. All keys lie in one slot. Dropping the future does not undo what is
     /// sent. A server that says nothing to anybody for a second is given up.
     pub async fn call(&self, script: &Script, encoded: &Encoded) -> Result<Reply, CallError> {
-        let pool = self.own();
         let key = encoded.keys.first().map(String::as_str).unwrap_or_default();
+        let pool = self.pool_for(key);
         let asked = pool.run(key, &command("EVALSHA", &script.sha1, encoded)).await;
         let asked = match asked {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
@@ -105,8 +106,23 @@ impl Link {
         }
     }
 
+    /// Connects this thread, if that can be done in a moment.
+    pub async fn open(&self) {
+        drop(timeout(CONNECT_TIME.to_duration(), self.own().open()).await);
+    }
+
     fn own(&self) -> &Pool {
         &self.pools[thread_number() % self.pools.len()]
+    }
+
+    /// The connections of this thread; those of another while these are opened.
+    fn pool_for(&self, key: &str) -> &Pool {
+        let own = self.own();
+        if own.leads_to(key) {
+            return own;
+        }
+        own.set_out(key);
+        self.pools.iter().find(|pool| pool.leads_to(key)).unwrap_or(own)
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
-use super::{free_port, wait_until};
+use super::{Folder, free_port, wait_until};
 
 /// A running server that keeps nothing on disk.
 #[derive(Debug)]
@@ -44,10 +44,14 @@ impl Redis {
         command.args(["--port", &number, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
         command.args(password.iter().flat_map(|password| ["--requirepass", password]));
         command.args(options);
+        Self::spawn(&mut command, port, password)
+    }
+
+    fn spawn(command: &mut Command, port: u16, password: Option<&str>) -> Self {
         let spawned = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let child = spawned.unwrap_or_else(|error| panic!("redis-server: {error}; `make needs` installs it"));
         let redis = Self { child, port, password: password.map(str::to_owned) };
-        wait_until("Redis to answer", || redis.try_say(&["PING"]).is_some_and(|answer| answer == "+PONG"));
+        wait_until("Redis to answer", || redis.is_there());
         redis
     }
 
@@ -60,6 +64,27 @@ impl Redis {
     #[track_caller]
     pub fn say(&self, words: &[&str]) -> String {
         self.try_say(words).expect("Redis did not answer")
+    }
+
+    /// Sends a command to a server without a password; all of its answer, as it is written.
+    pub fn tell(&self, words: &[&str]) -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        stream.write_all(&encoded(words)).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    /// Sends a command whose answer nobody waits for.
+    pub fn send(&self, words: &[&str]) {
+        let stream = TcpStream::connect(("127.0.0.1", self.port));
+        stream.and_then(|mut stream| stream.write_all(&encoded(words))).unwrap();
+    }
+
+    /// Whether it answers.
+    pub fn is_there(&self) -> bool {
+        self.try_say(&["PING"]).is_some_and(|answer| answer == "+PONG")
     }
 
     fn try_say(&self, words: &[&str]) -> Option<String> {
@@ -77,23 +102,69 @@ impl Redis {
 
     /// The names of the keys that fit `pattern`.
     pub fn keys(&self, pattern: &str) -> Vec<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.write_all(&encoded(&["KEYS", pattern])).unwrap();
-        stream.shutdown(std::net::Shutdown::Write).unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
+        let text = self.tell(&["KEYS", pattern]);
         text.lines().filter(|line| !line.starts_with(['*', '$'])).map(str::to_owned).collect()
     }
 
     /// How many commands of this name it has been sent.
     pub fn calls(&self, command: &str) -> u64 {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.write_all(&encoded(&["INFO", "commandstats"])).unwrap();
-        stream.shutdown(std::net::Shutdown::Write).unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
+        let text = self.tell(&["INFO", "commandstats"]);
         let line = text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
         line.and_then(|rest| rest.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
+    }
+
+    /// A server that follows this one, and has all that it has.
+    pub fn start_replica(&self) -> Self {
+        let replica = Self::start();
+        self.say(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+        replica.say(&["REPLICAOF", "127.0.0.1", &self.port.to_string()]);
+        wait_until("the replica to follow", || self.tell(&["INFO", "replication"]).contains("state=online"));
+        replica
+    }
+
+    /// Who knows which server takes writes, where this one is called `mymaster` at first. `folder` holds what it notes.
+    pub fn start_sentinel(&self, folder: &Folder) -> Self {
+        let port = free_port();
+        let config = format!(
+            "port {port}
+bind 127.0.0.1
+sentinel monitor mymaster 127.0.0.1 {} 1
+sentinel down-after-milliseconds mymaster 300
+sentinel failover-timeout mymaster 2000
+",
+            self.port
+        );
+        let file = folder.write("sentinel.conf", &config).display().to_string();
+        let sentinel = Self::spawn(Command::new("redis-server").args([&file, "--sentinel"]), port, None);
+        let known = || sentinel.tell(&["SENTINEL", "REPLICAS", "mymaster"]).contains("slave");
+        wait_until("the sentinel to know the replica", known);
+        sentinel
+    }
+
+    /// Three servers, each with its share of the keys. `folder` holds what they note.
+    pub fn start_cluster(folder: &Folder) -> Vec<Self> {
+        let shares = [("0", "5460"), ("5461", "10922"), ("10923", "16383")];
+        let members: Vec<(Self, String)> = shares.iter().map(|share| Self::start_member(folder, *share)).collect();
+        let (first, _) = &members[0];
+        for (other, bus) in &members[1..] {
+            first.say(&["CLUSTER", "MEET", "127.0.0.1", &other.port.to_string(), bus]);
+        }
+        let agrees = |info: &str| info.contains("cluster_state:ok") && info.contains("cluster_size:3");
+        wait_until("the cluster to agree", || {
+            members.iter().all(|(member, _)| agrees(&member.tell(&["CLUSTER", "INFO"])))
+        });
+        members.into_iter().map(|(member, _)| member).collect()
+    }
+
+    /// A member of a cluster with its share, and where members talk to it.
+    fn start_member(folder: &Folder, (first, last): (&str, &str)) -> (Self, String) {
+        let bus = free_port().to_string();
+        let (dir, file) = (folder.path().display().to_string(), format!("nodes-{bus}.conf"));
+        let enabled = ["--cluster-enabled", "yes"];
+        let member =
+            Self::start_with(&[enabled, ["--cluster-port", &bus], ["--cluster-config-file", &file], ["--dir", &dir]]);
+        member.say(&["CLUSTER", "ADDSLOTSRANGE", first, last]);
+        (member, bus)
     }
 
     /// Sends a signal by its name.

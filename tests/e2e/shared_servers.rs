@@ -1,0 +1,148 @@
+//! Limits that gateways share through several Redis servers: a cluster, and one that another takes the place of.
+
+use crate::support::redis::Redis;
+use crate::support::{Folder, Gateway, Origin, wait_until};
+
+/// The labels of calls of this sort that were answered.
+fn answered(op: &str) -> [(&str, &str); 2] {
+    [("op", op), ("result", "ok")]
+}
+
+fn calls_of(gateway: &Gateway, op: &str) -> f64 {
+    gateway.metrics().value("tollgate_store_requests_total", &answered(op)).unwrap_or_default()
+}
+
+/// `store:` of the cluster of `servers`.
+fn cluster(servers: &[Redis]) -> String {
+    let urls: Vec<String> = servers.iter().map(|server| format!("\"{}\"", server.url())).collect();
+    format!("store: {{ cluster: [{}], timeout: 1s }}", urls.join(", "))
+}
+
+/// How many scripts the servers were sent together.
+fn scripts(servers: &[Redis]) -> f64 {
+    servers.iter().map(|server| f64::from(u32::try_from(server.calls("evalsha")).unwrap())).sum()
+}
+
+#[test]
+fn limits_of_one_customer_are_one_call_in_a_cluster() {
+    const CUSTOMERS: usize = 12;
+    let (origin, folder) = (Origin::start(), Folder::new());
+    let servers = Redis::start_cluster(&folder);
+    let rows = (0..CUSTOMERS).map(|number| format!("key-{number},customer-{number},free\n"));
+    let directory = format!("credential,customer,plan\n{}", rows.collect::<String>());
+    let config = format!(
+        "{}{}
+customers: {{ identify: [{{ header: x-api-key }}], directory: {{ file: customers.csv }} }}
+plans: [free]
+limits:
+  rate: {{ key: customer, mode: shared, algorithm: gcra, rate: 1/h, burst: 5 }}
+  day: {{ key: customer, mode: shared, algorithm: fixed_window, limit: 4, window: 1d }}
+  log: {{ key: [customer, path], mode: shared, algorithm: sliding_log, limit: 3, window: 1h }}
+routes: [{{ name: all, upstream: origin, limits: [rate, day, log] }}]
+",
+        origin.upstream(),
+        cluster(&servers),
+    );
+    let gateway = Gateway::start_with(&config, &[("customers.csv", &directory)], &[]);
+    let status = |number: usize| gateway.get("/", &[("x-api-key", &format!("key-{number}"))]).status;
+    // every server has run the script once
+    (0..CUSTOMERS).for_each(|number| assert_eq!(status(number), 200));
+    for server in &servers {
+        assert!(!server.keys("tollgate:*").is_empty(), "customers with each server");
+    }
+    let (sent, beats, charges) = (scripts(&servers), calls_of(&gateway, "heartbeat"), calls_of(&gateway, "charge"));
+    for number in 0..CUSTOMERS {
+        assert_eq!([status(number), status(number)], [200, 200]);
+    }
+    let sent = scripts(&servers) - sent;
+    let (beats, charges) = (calls_of(&gateway, "heartbeat") - beats, calls_of(&gateway, "charge") - charges);
+    assert_eq!(charges, 24.0, "a call for each request");
+    // a heartbeat may be counted on one side only
+    assert!((sent - beats - charges).abs() <= 1.0, "{sent} scripts, {beats} heartbeats, {charges} charges");
+    // the tightest of them decides
+    (0..CUSTOMERS).for_each(|number| assert_eq!(status(number), 429));
+    assert_eq!(origin.count(), 3 * CUSTOMERS);
+}
+
+#[test]
+fn what_one_slot_admitted_is_given_back_when_another_denies() {
+    const KEYS: usize = 12;
+    let (origin, folder) = (Origin::start(), Folder::new());
+    let servers = Redis::start_cluster(&folder);
+    let config = format!(
+        "{}{}
+limits:
+  broad: {{ key: all, mode: shared, algorithm: gcra, rate: 1/h, burst: {} }}
+  own: {{ key: {{ header: x-key }}, mode: shared, algorithm: gcra, rate: 1/h, burst: 1 }}
+routes: [{{ name: all, upstream: origin, limits: [broad, own] }}]
+",
+        origin.upstream(),
+        cluster(&servers),
+        2 * KEYS,
+    );
+    let gateways = [(); 2].map(|()| Gateway::start(&config));
+    let status = |gateway: usize, key: &str| gateways[gateway].get("/", &[("x-key", key)]).status;
+    let keys: Vec<String> = (0..KEYS).map(|number| format!("key-{number}")).collect();
+    for key in &keys {
+        assert_eq!(status(0, key), 200);
+    }
+    // the other gateway does not know that they are spent, and is told after it has taken of what is broad
+    for (key, given_back) in keys.iter().zip(1_u32..) {
+        assert_eq!(status(1, key), 429);
+        gateways[1].wait_for_metric("tollgate_store_requests_total", &answered("refund"), f64::from(given_back));
+    }
+    for key in &keys {
+        assert_eq!(status(0, &format!("new {key}")), 200, "nothing but what passed was taken");
+    }
+    assert_eq!(status(0, "newer"), 429);
+    assert_eq!(origin.count(), 2 * KEYS);
+}
+
+#[test]
+fn another_server_takes_over_and_nobody_gets_an_error_or_a_fresh_bucket() {
+    const BURST: usize = 6;
+    let (origin, folder) = (Origin::start(), Folder::new());
+    let primary = Redis::start();
+    let replica = primary.start_replica();
+    let sentinel = primary.start_sentinel(&folder);
+    let config = format!(
+        "{}store: {{ sentinel: {{ master: mymaster, nodes: [\"127.0.0.1:{}\"] }}, timeout: 200ms }}
+limits: {{ guard: {{ key: {{ header: x-key }}, mode: shared, algorithm: gcra, rate: 1/h, burst: {BURST} }} }}
+routes: [{{ name: all, upstream: origin, limits: [guard] }}]
+",
+        origin.upstream(),
+        sentinel.port,
+    );
+    let gateways = [(); 2].map(|()| Gateway::start(&config));
+    let passed = |gateway: usize, key: &str| {
+        let statuses: Vec<u16> = (0..10).map(|_| gateways[gateway].get("/", &[("x-key", key)]).status).collect();
+        assert!(statuses.iter().all(|status| matches!(status, 200 | 429)), "{statuses:?}");
+        statuses.iter().filter(|status| **status == 200).count()
+    };
+    for gateway in &gateways {
+        gateway.wait_for_metric("tollgate_cluster_members", &[], 2.0);
+    }
+    assert_eq!(passed(0, "kept"), BURST);
+    let key = primary.keys("tollgate:*guard*").pop().unwrap();
+    wait_until("the replica to have it", || replica.tell(&["GET", &key]) == primary.tell(&["GET", &key]));
+    // what is spent from here on the replica does not hear of
+    replica.signal("STOP");
+    assert_eq!(primary.say(&["CLIENT", "KILL", "TYPE", "replica"]), ":1");
+    assert_eq!(passed(0, "lost"), BURST);
+    primary.signal("KILL");
+    replica.signal("CONT");
+    let mut number = 0;
+    wait_until("the replica to take over", || {
+        number += 1;
+        passed(number % 2, &format!("key-{number}"));
+        replica.tell(&["ROLE"]).contains("master")
+    });
+    for gateway in &gateways {
+        gateway.wait_for_metric("tollgate_store_breaker_state", &[("state", "closed")], 1.0);
+        gateway.wait_for_metric("tollgate_cluster_members", &[], 2.0);
+    }
+    assert_eq!([passed(0, "kept"), passed(1, "kept")], [0, 0]);
+    assert_eq!(passed(0, "lost"), 0, "its gateway remembers");
+    assert!(passed(1, "lost") <= BURST, "a bucket at most");
+    assert_eq!(passed(0, "new") + passed(1, "new"), BURST);
+}
