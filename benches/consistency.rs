@@ -16,6 +16,7 @@ use tollgate::store::shared::link::Servers;
 use tollgate::store::{Binding, LimitSpec, LocalStore, SharedStore, Store};
 use tollgate::units::{LimitKey, Nanos, Rate};
 
+#[allow(clippy::disallowed_methods, reason = "waits for a real server with a deadline")]
 #[path = "../tests/redis_rules/server.rs"]
 mod server;
 

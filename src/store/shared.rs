@@ -380,6 +380,8 @@ impl Node {
         if back.is_empty() || self.is_away() {
             return;
         }
+        // or a charge that is sent meanwhile would remind Redis of what is given back
+        back.iter().for_each(|(part, _)| self.memory.forget(part.key));
         let node = Arc::clone(self);
         self.later(async move {
             let back: Vec<_> = back.into_iter().map(|(part, full_at)| (part, Beside::FullAt(full_at))).collect();

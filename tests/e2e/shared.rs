@@ -304,3 +304,24 @@ fn a_denial_does_not_outlive_tokens_that_come_back_elsewhere() {
     command.send(b"").unwrap();
     wait_until("the denial to be forgotten", || gateways[1].get("/", &[]).status == 200);
 }
+
+#[test]
+fn what_one_gateway_gives_back_another_does_not_take_again() {
+    let (command, origin) = Origin::on_command();
+    let redis = Redis::start();
+    let limit = "{ algorithm: gcra, rate: 1/d, burst: 3, key: all, mode: shared,
+  charge: { when: response, if_status: [401] } }";
+    let gateways = fleet(2, &origin, &redis, limit);
+    let mut waiting: Vec<_> = (0..3).map(|_| gateways[0].client()).collect();
+    waiting.iter_mut().for_each(|client| client.ask("GET", "/", &[]));
+    origin.wait_for_count(3);
+    // the other one sees a bucket from which all is taken
+    assert_eq!(gateways[1].get("/", &[]).status, 429);
+    (0..3).for_each(|_| command.send(b"").unwrap());
+    waiting.iter_mut().for_each(|client| assert_eq!(client.next().unwrap().status, 200));
+    // and lets three through at once when all is given back
+    wait_until("a bucket that is whole", || {
+        command.send(b"").unwrap();
+        gateways[1].get("/", &[]).field("ratelimit").is_some_and(|field| field.contains("r=2"))
+    });
+}

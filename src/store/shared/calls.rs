@@ -172,7 +172,9 @@ impl Node {
     fn remind(self: &Arc<Self>, parts: &[Part], answer: &Answer) {
         for (part, found) in parts.iter().zip(answer.states()) {
             let used = match found {
-                None if part.manner.takes && !part.form.is_log() => self.memory.used(part, answer.now),
+                None if part.manner.takes && !part.form.is_log() && !part.gives_back => {
+                    self.memory.used(part, answer.now)
+                }
                 _ => 0,
             };
             if used > 0 && !part.rule().holds() {
@@ -185,9 +187,11 @@ impl Node {
         }
     }
 
-    /// What this node remembers of keys that Redis may have forgotten.
+    /// What this node remembers of keys that Redis may have forgotten. Not where tokens come back: what another node gave
+    /// back would be taken again.
     fn hints(&self, parts: &[Part]) -> SmallVec<[Option<String>; 2]> {
-        parts.iter().map(|part| hint(part.rule(), &self.memory.state(part)?)).collect()
+        let remembered = |part: &&Part| !part.gives_back;
+        parts.iter().map(|part| hint(part.rule(), &self.memory.state(Some(part).filter(remembered)?)?)).collect()
     }
 
     /// Tells of a failure, unless that was told a moment ago.
