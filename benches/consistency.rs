@@ -17,6 +17,7 @@ use tollgate::store::{Binding, LimitSpec, LocalStore, SharedStore, Store};
 use tollgate::units::{LimitKey, Nanos, Rate};
 
 #[path = "../tests/redis_rules/server.rs"]
+#[expect(clippy::disallowed_methods, reason = "a deadline for a process to come up")]
 mod server;
 
 /// The limits, by position.
@@ -97,7 +98,16 @@ fn gcra(tokens: u64, period: Nanos, burst: u64) -> [Rule; 1] {
 }
 
 const fn limit<'a>(name: &'a str, mode: Mode, rules: &'a [Rule]) -> LimitSpec<'a> {
-    LimitSpec { name, algorithm: AlgorithmName::Gcra, mode, key: 0, afresh: false, rules, max_keys: u64::MAX }
+    LimitSpec {
+        name,
+        algorithm: AlgorithmName::Gcra,
+        mode,
+        key: 0,
+        afresh: false,
+        gives_back: false,
+        rules,
+        max_keys: u64::MAX,
+    }
 }
 
 /// Tells of the charges since the last report.
