@@ -16,8 +16,8 @@ use tollgate::store::shared::link::Servers;
 use tollgate::store::{Binding, LimitSpec, LocalStore, SharedStore, Store};
 use tollgate::units::{LimitKey, Nanos, Rate};
 
-#[allow(clippy::disallowed_methods, reason = "waits for a real server with a deadline")]
 #[path = "../tests/redis_rules/server.rs"]
+#[expect(clippy::disallowed_methods, reason = "a deadline for a process to come up")]
 mod server;
 
 /// The limits, by position.
@@ -104,9 +104,9 @@ const fn limit<'a>(name: &'a str, mode: Mode, rules: &'a [Rule]) -> LimitSpec<'a
         mode,
         key: 0,
         afresh: false,
+        gives_back: false,
         rules,
         max_keys: u64::MAX,
-        gives_back: false,
     }
 }
 

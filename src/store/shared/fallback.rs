@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use tokio::sync::MutexGuard;
 
 use crate::algorithm::{Decision, State};
 use crate::charge::{AllCharged, Charge, Charged, OnStoreDown, Taken};
@@ -22,7 +23,13 @@ pub(super) struct Fallback {
     owed: Mutex<HashMap<LimitKey, Owed>>,
     /// Counts the keys that began to be owed.
     rounds: AtomicU64,
+    /// Held while a key is handed in: what is owed is handed in once.
+    handing: [Turn; TURNS],
 }
+
+/// Keys of one of these are handed in one after the other.
+type Turn = tokio::sync::Mutex<()>;
+const TURNS: usize = 32;
 
 /// What a node admitted of one key.
 struct Owed {
@@ -144,6 +151,12 @@ impl Fallback {
             owed.nodes = owed.nodes.max(nodes);
             owed.add(cost, theirs);
         }
+    }
+
+    /// Waits until nobody else hands `key` in.
+    pub(super) async fn turn(&self, key: LimitKey) -> MutexGuard<'_, ()> {
+        let turn = usize::try_from(key.0 % TURNS as u128).unwrap_or_default();
+        self.handing[turn].lock().await
     }
 
     /// What is to be handed in of `key`.

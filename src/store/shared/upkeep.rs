@@ -149,6 +149,7 @@ impl Node {
     /// Charges Redis with what was admitted of one key, down to a debt; what was not there is counted. Whether nothing
     /// is owed any more.
     async fn hand_in_one(self: &Arc<Self>, key: LimitKey) -> bool {
+        let _turn = self.fallback.turn(key).await;
         let Some(due) = self.fallback.due(key, self.ahead.theirs(self.clock.now())) else { return true };
         let part = due.part.clone();
         let asks =
