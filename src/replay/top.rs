@@ -1,6 +1,6 @@
 //! Who is denied most often, in bounded memory.
 //!
-//! Space-Saving (Metwally, Agrawal, El Abbadi 2005) in batches: up to [`MOST`] keys are counted exactly. When there are
+//! Space-Saving (Metwally, Agrawal, El Abbadi 2005) in batches: up to 4096 keys are counted exactly. When there are
 //! twice as many, the smaller half is forgotten, and a key that is new after that begins with the largest count that was
 //! forgotten, as its possible error. A count is never too low, and too high by its error at most.
 

@@ -29,7 +29,7 @@ pub struct Bucket<'a> {
 pub enum Beside<'a> {
     /// Nothing.
     Nothing,
-    /// For a charge or debit: the newest state that this node remembers of the bucket (see [`crate::store::redis::Answer::hint`]).
+    /// For a charge or debit: the newest state that this node remembers of the bucket (see [`crate::store::redis::hint`]).
     Hint(&'a str),
     /// For a refund: when the key was going to be whole again as seen right after the charge, on Redis's clock.
     FullAt(Nanos),

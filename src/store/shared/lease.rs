@@ -34,7 +34,7 @@ struct Events {
     lapsed: AtomicU64,
 }
 
-/// [`Leases::report`]
+/// How tokens that were taken ahead have fared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseReport {
     /// Tokens taken ahead so far.
