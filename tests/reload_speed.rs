@@ -1,7 +1,7 @@
 //! How long a large configuration takes to come into force, from its text to what the swap puts in place.
 //!
-//! `cargo test --release --test reload_speed -- --ignored --nocapture` prints the figures. What it asserts is the
-//! processor's time, which is all that a reload takes where nobody else uses the machine.
+//! `cargo test --release --test reload_speed -- --ignored --nocapture` prints the figures, and beside them what they took
+//! of the processor; on an idle machine.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
 
@@ -56,7 +56,7 @@ fn processor_time() -> Duration {
 }
 
 #[test]
-#[ignore = "its figures mean something in a release build only"]
+#[ignore = "its figures mean something in a release build on an idle machine only"]
 #[expect(clippy::print_stderr, reason = "figures for whoever runs it")]
 fn ten_thousand_routes_and_a_hundred_thousand_parameters_reload_in_half_a_second() {
     let (store, telemetry) = (Store::default(), Telemetry::new().unwrap());
@@ -79,5 +79,5 @@ fn ten_thousand_routes_and_a_hundred_thousand_parameters_reload_in_half_a_second
     }
     let (passed, taken) = fastest;
     eprintln!("{ROUTES} routes, {} parameters: {passed:?}, {taken:?} of the processor", 2 * LIMITS * PLANS);
-    assert!(taken < Duration::from_millis(500), "{taken:?}");
+    assert!(passed < Duration::from_millis(500), "{passed:?}");
 }
