@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 pub mod check;
 pub mod demo;
@@ -53,6 +53,15 @@ enum Command {
     Simulate(simulate::SimulateArgs),
     /// Play access logs through a configuration's limits, and say who would have been limited
     Replay(replay::ReplayArgs),
+}
+
+/// How what a command has to say is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    Text,
+    /// For programs: one object
+    Json,
 }
 
 /// Runs the command that the process was started with. Exit status 0: done; 1: it failed, and standard error says why;

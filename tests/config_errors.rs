@@ -8,7 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use tollgate::cli::check::{CheckArgs, Format, execute};
+use tollgate::cli::Format;
+use tollgate::cli::check::{CheckArgs, execute};
 use tollgate::config::Mark;
 
 /// What `check` prints, and whether the file is fine.

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 mod against;
 mod report;
@@ -11,6 +11,7 @@ mod report;
 use against::Comparison;
 use report::{Part, Report};
 
+use crate::cli::Format;
 use crate::cli::source::{self, Source};
 use crate::config::{self, Problem, Problems};
 
@@ -26,15 +27,6 @@ pub struct CheckArgs {
     /// How to print it
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
-}
-
-/// How a report is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For people
-    Text,
-    /// For programs: one object
-    Json,
 }
 
 /// Why a check ends without success.

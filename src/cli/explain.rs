@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
+use crate::cli::Format;
 use crate::cli::source;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Problems;
@@ -35,15 +36,6 @@ pub struct ExplainArgs {
     /// How to print it
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub format: Format,
-}
-
-/// How an explanation is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For people
-    Text,
-    /// For programs: one object
-    Json,
 }
 
 /// A header field: its name and its value.

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{Comparison, Format, print_warnings};
+use super::{Comparison, print_warnings};
+use crate::cli::Format;
 use crate::config::{LimitSpec, Limits, Problem, Problems, Warning};
 use crate::ruleset::limit::Limit;
 use crate::ruleset::matcher::Route;
