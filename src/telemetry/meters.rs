@@ -1,12 +1,9 @@
 //! The metrics of one ruleset, resolved: what a request counts on.
 
-use std::sync::OnceLock;
-
-use parking_lot::RwLock;
-use prometheus::{Histogram, IntCounter, IntGauge};
+use prometheus::{Histogram, IntCounter};
 
 use crate::algorithm::{Decision, Denial};
-use crate::charge::{Charge, Source, Taken};
+use crate::charge::{Charge, Source};
 use crate::ruleset::Ruleset;
 use crate::ruleset::limit::{Limit, LimitId, OverLimit, PlanId, Terms};
 use crate::ruleset::matcher::RouteId;
@@ -16,11 +13,15 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::names::{NO_PLAN, NO_ROUTE};
 use crate::units::Nanos;
 
+mod grid;
+mod route;
+
+pub use route::{InFlight, RouteMeters};
+
+use grid::Grid;
+
 /// The share of a quota from which a key counts as near its limit.
 const NEAR: f64 = 0.8;
-
-/// The classes of status codes, as labels.
-const CODE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// Up to this many combinations of route, limit and plan have their series from the start; in larger rulesets a series
 /// is there from the first request that counts on it.
@@ -53,43 +54,6 @@ struct Label {
     over: &'static str,
     /// The limit that this one is tried out beside; a candidate makes nothing of requests.
     candidate_of: Option<LimitId>,
-}
-
-/// Values for things that come each with every plan, made when they are first asked for.
-#[derive(Debug)]
-struct Grid<T> {
-    /// The number of plans, and one for no plan.
-    plans: usize,
-    rows: Vec<OnceLock<Row<T>>>,
-}
-
-/// The last value is that for no plan.
-type Row<T> = Box<[OnceLock<T>]>;
-
-/// What is counted for one route.
-#[derive(Debug)]
-pub struct RouteMeters {
-    name: String,
-    telemetry: Telemetry,
-    /// Status codes met so far; few, and new ones are rare.
-    codes: RwLock<Vec<(u16, IntCounter)>>,
-    durations: [OnceLock<Histogram>; 5],
-    in_flight: IntGauge,
-    /// By position among the route's limits, and plan.
-    outcomes: Grid<Outcomes>,
-}
-
-/// What a limit made of the requests of one route and plan.
-#[derive(Debug)]
-struct Outcomes {
-    admitted: IntCounter,
-    delayed: IntCounter,
-    /// What is over the limit: denied, or what is done instead.
-    over: IntCounter,
-    /// What is exempt from it.
-    bypassed: IntCounter,
-    error_admitted: IntCounter,
-    error_denied: IntCounter,
 }
 
 /// What a limit and its candidate made of the same requests: by the limit's word, then by the candidate's.
@@ -321,125 +285,6 @@ const fn word_of(decision: Decision) -> usize {
 impl Label {
     fn new(limit: &Limit) -> Self {
         Self { limit: limit.name.clone(), over: over(limit), candidate_of: limit.candidate_of }
-    }
-}
-
-// === impl Grid ===
-
-impl<T> Grid<T> {
-    fn new(rows: usize, plans: usize) -> Self {
-        Self { plans, rows: (0..rows).map(|_| OnceLock::new()).collect() }
-    }
-
-    /// How many values there may be.
-    fn len(&self) -> usize {
-        self.rows.len().saturating_mul(self.plans)
-    }
-
-    fn get(&self, row: usize, plan: Option<PlanId>, make: impl FnOnce() -> T) -> Option<&T> {
-        let row = self.rows.get(row)?.get_or_init(|| (0..self.plans).map(|_| OnceLock::new()).collect());
-        let value = match plan {
-            Some(plan) => row.get(plan.0)?,
-            None => row.last()?,
-        };
-        Some(value.get_or_init(make))
-    }
-}
-
-// === impl RouteMeters ===
-
-impl RouteMeters {
-    fn new(telemetry: &Telemetry, name: &str, outcomes: Grid<Outcomes>) -> Self {
-        Self {
-            name: name.to_owned(),
-            telemetry: telemetry.clone(),
-            codes: RwLock::default(),
-            durations: Default::default(),
-            in_flight: telemetry.http_in_flight.with_label_values(&[name]),
-            outcomes,
-        }
-    }
-
-    /// One more request is being handled until the guard is dropped.
-    pub fn start(&self) -> InFlight {
-        self.in_flight.inc();
-        InFlight(self.in_flight.clone())
-    }
-
-    /// A request was answered with `code` after `duration`.
-    pub fn finish(&self, code: u16, duration: Nanos) {
-        self.count(code);
-        let class = usize::from(code / 100).clamp(1, self.durations.len()) - 1;
-        self.duration(class).observe(duration.as_secs_f64());
-    }
-
-    fn prepare_durations(&self) {
-        for class in 0..self.durations.len() {
-            self.duration(class);
-        }
-    }
-
-    fn duration(&self, class: usize) -> &Histogram {
-        let make = || self.telemetry.http_duration.with_label_values(&[self.name.as_str(), CODE_CLASSES[class]]);
-        self.durations[class].get_or_init(make)
-    }
-
-    /// A request was answered with `code` by the connection, before anything was known of it.
-    pub fn count(&self, code: u16) {
-        let known = self.codes.read().iter().find(|(known, _)| *known == code).map(|(_, counter)| counter.inc());
-        if known.is_none() {
-            let counter = self.telemetry.http_requests.with_label_values(&[self.name.as_str(), &code.to_string()]);
-            counter.inc();
-            let mut codes = self.codes.write();
-            if !codes.iter().any(|(known, _)| *known == code) {
-                codes.push((code, counter));
-            }
-        }
-    }
-
-    /// For the limit at `place`, and `plan`; both also by their names.
-    fn outcomes(&self, limit: &Label, plan_name: &str, place: usize, plan: Option<PlanId>) -> Option<&Outcomes> {
-        if limit.candidate_of.is_some() {
-            return None;
-        }
-        self.outcomes.get(place, plan, || Outcomes::new(&self.telemetry, &self.name, limit, plan_name))
-    }
-}
-
-/// A request that is being handled; counts down when dropped.
-#[derive(Debug)]
-pub struct InFlight(IntGauge);
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
-}
-
-// === impl Outcomes ===
-
-impl Outcomes {
-    fn new(telemetry: &Telemetry, route: &str, limit: &Label, plan: &str) -> Self {
-        let outcome = |outcome| telemetry.limit_requests.with_label_values(&[route, &limit.limit, plan, outcome]);
-        Self {
-            admitted: outcome("admitted"),
-            delayed: outcome("delayed"),
-            over: outcome(limit.over),
-            bypassed: outcome("bypassed"),
-            error_admitted: outcome("error_admitted"),
-            error_denied: outcome("error_denied"),
-        }
-    }
-
-    fn count(&self, outcome: Outcome, decision: Decision, charge: &Charge, reported: bool) {
-        match (outcome, decision) {
-            (Outcome::Admit { .. }, _) if charge.taken == Taken::Nowhere => self.error_admitted.inc(),
-            (Outcome::Admit { .. }, Decision::Admit { wait: Nanos::ZERO }) => self.admitted.inc(),
-            (Outcome::Admit { .. }, Decision::Admit { .. }) => self.delayed.inc(),
-            (Outcome::Admit { .. }, Decision::Deny(_)) => self.over.inc(),
-            (Outcome::Deny(_), _) if reported => self.over.inc(),
-            (Outcome::Deny(_), _) => {}
-        }
     }
 }
 
