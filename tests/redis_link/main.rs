@@ -55,12 +55,12 @@ impl Caller {
     /// Counts until it is answered, with little patience each time.
     async fn count_again(&self, key: &str) -> i64 {
         let again = async {
+            let mut looks = tokio::time::interval(Duration::from_millis(3));
             loop {
+                looks.tick().await;
                 let counting = tokio::time::timeout(Duration::from_millis(100), self.count(key));
-                match counting.await {
-                    Ok(Ok(number)) => return number,
-                    Ok(Err(_)) => tokio::time::sleep(Duration::from_millis(3)).await,
-                    Err(_) => {}
+                if let Ok(Ok(number)) = counting.await {
+                    return number;
                 }
             }
         };
