@@ -255,7 +255,7 @@ fn systemd_understands_the_unit_and_finds_little_that_it_exposes() {
     let folder = Folder::new();
     let unit = fs::read_to_string(UNIT).unwrap().replace("/usr/local/bin/tollgate", env!("CARGO_BIN_EXE_tollgate"));
     let unit = folder.write("tollgate.service", &unit);
-    let socket = folder.write("tollgate.socket", &fs::read_to_string(SOCKET).unwrap());
+    let socket = folder.write("tollgate.socket", fs::read_to_string(SOCKET).unwrap());
     fs::create_dir(folder.path().join("tollgate.service.d")).unwrap();
     fs::copy(CREDENTIALS, folder.path().join("tollgate.service.d/credentials.conf")).unwrap();
     let analyze = |args: &[&str]| {
@@ -296,7 +296,7 @@ fn the_credentials_are_those_that_its_words_name() {
     let rest = "listeners: [{ address: \"127.0.0.1:8080\" }]\nupstreams: { u: { nodes: [\"127.0.0.1:9000\"] } }
 routes: [{ name: all, upstream: u, limits: [l] }]
 limits: { l: { algorithm: gcra, rate: 1/s, burst: 1, key: all, mode: shared } }\n";
-    let config = folder.write("tollgate.yaml", &format!("{config}{rest}"));
+    let config = folder.write("tollgate.yaml", format!("{config}{rest}"));
     let mut check = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     let output = check.arg("check").arg(config).env("CREDENTIALS_DIRECTORY", folder.path()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));

@@ -84,7 +84,7 @@ fn an_address_that_is_taken_ends_the_process_and_is_named() {
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     let (taken, free) = (holder.local_addr().unwrap(), SocketAddr::from(([127, 0, 0, 1], free_port())));
     for (address, admin) in [(taken, free), (free, taken)] {
-        folder.write("t.yaml", &config_on(address, admin));
+        folder.write("t.yaml", config_on(address, admin));
         let said = failure(&folder, "t.yaml");
         assert!(said.contains(&taken.to_string()) && said.contains("in use"), "{said}");
         assert_eq!(said.trim().lines().count(), 1, "{said}");
@@ -96,7 +96,7 @@ fn two_gateways_cannot_share_a_port() {
     let origin = Origin::start();
     let gateway = Gateway::start(&proxied(&origin, ""));
     let folder = Folder::new();
-    folder.write("t.yaml", &config_on(gateway.address, SocketAddr::from(([127, 0, 0, 1], free_port()))));
+    folder.write("t.yaml", config_on(gateway.address, SocketAddr::from(([127, 0, 0, 1], free_port()))));
     assert!(failure(&folder, "t.yaml").contains(&gateway.address.to_string()));
     assert_eq!(gateway.get("/", &[]).status, 200);
 }
@@ -108,7 +108,7 @@ const MALFORMED: &str = "/%zz";
 fn a_gateway_that_is_ready_refuses_no_connection() {
     let folder = Folder::new();
     let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-    folder.write("t.yaml", &config_on(address, admin));
+    folder.write("t.yaml", config_on(address, admin));
     for _ in 0..10 {
         let _process = Process::tollgate(&["run", "--config", "t.yaml"], folder.path(), &[]);
         wait_until("the admin listener", || TcpStream::connect(admin).is_ok());
@@ -126,7 +126,7 @@ fn out_of_descriptors_connections_wait_and_are_served_when_some_are_free() {
     const COUNT: usize = 400;
     let folder = Folder::new();
     let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-    folder.write("t.yaml", &config_on(address, admin));
+    folder.write("t.yaml", config_on(address, admin));
     let process = Process::tollgate_within(256, &["run", "--config", "t.yaml"], folder.path());
     wait_until("readiness", || is_ready(admin));
     let began = now();

@@ -136,7 +136,7 @@ routes: [{{ name: all, upstream: origin, limits: [carry, reset, key, algorithm, 
         )
     };
     let gateway = Gateway::start(&config(2, "host", "gcra"));
-    let before = gateway.folder.write("before.yaml", &gateway.whole(&config(2, "host", "gcra")));
+    let before = gateway.folder.write("before.yaml", gateway.whole(&config(2, "host", "gcra")));
     gateway.rewrite(&config(3, "method", "token_bucket"));
     let notes = gateway.reload().json()["notes"].clone();
     let mut check = Command::new(env!("CARGO_BIN_EXE_tollgate"));
@@ -206,7 +206,7 @@ limits:
     let mut client = gateway.client();
     let mut ask = || client.exchange("GET", "/", &[("x-api-key", "k")]);
     assert_eq!([ask().status, ask().status, ask().status], [200, 200, 429]);
-    gateway.folder.write("customers.csv", &customers("pro"));
+    gateway.folder.write("customers.csv", customers("pro"));
     let refused = wait_for("the new plan", || {
         let answer = ask();
         answer.field("ratelimit-policy").unwrap().contains("q=10").then_some(answer.status)
@@ -245,7 +245,7 @@ limits:
     };
     assert!(has_burst("k", 7) && has_burst("l", 2));
 
-    gateway.folder.write("customers.csv", &customers("lots"));
+    gateway.folder.write("customers.csv", customers("lots"));
     gateway.rewrite(&config(3));
     let answer = gateway.reload();
     assert_eq!(answer.status, 422);
@@ -253,7 +253,7 @@ limits:
     assert!(errors.contains("customers.csv:2") && errors.contains("guard.burst"), "{errors}");
     assert!(has_burst("k", 7) && has_burst("l", 2));
 
-    gateway.folder.write("customers.csv", &customers("8"));
+    gateway.folder.write("customers.csv", customers("8"));
     gateway.wait_for_metric("tollgate_config_last_reload_successful", &[], 1.0);
     assert!(has_burst("k", 8) && has_burst("l", 3), "both come into force together");
 }

@@ -35,7 +35,7 @@ fn files_are_followed_however_they_are_replaced() {
     let gateway = Gateway::start(&burst(&origin, 10));
     let path = gateway.folder.path().join("tollgate.yaml");
 
-    let other = gateway.folder.write(".tollgate.yaml.swp", &gateway.whole(&burst(&origin, 11)));
+    let other = gateway.folder.write(".tollgate.yaml.swp", gateway.whole(&burst(&origin, 11)));
     fs::rename(other, &path).unwrap();
     wait_for_burst(&gateway, 11);
 

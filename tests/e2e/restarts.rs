@@ -97,7 +97,7 @@ fn fifty_restarts_fail_no_request_where_the_socket_is_kept() {
     let text = config(&origin);
     folder.write(
         "t.yaml",
-        &format!("listeners: [{{ address: \"{address}\" }}]\nadmin: {{ address: \"{admin}\" }}\n{text}"),
+        format!("listeners: [{{ address: \"{address}\" }}]\nadmin: {{ address: \"{admin}\" }}\n{text}"),
     );
     let start = || Process::tollgate_on(socket.try_clone().unwrap(), &["run", "--config", "t.yaml"], folder.path());
     let mut process = start();

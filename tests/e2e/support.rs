@@ -1,10 +1,10 @@
 //! What the tests are made with: the gateway as a process, an upstream, a client that sees bytes.
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub mod client;
+pub mod folder;
 pub mod gateway;
 pub mod metrics;
 pub mod origin;
@@ -15,6 +15,7 @@ pub mod tokens;
 pub mod wire;
 
 pub use client::{Client, Response};
+pub use folder::Folder;
 pub use gateway::Gateway;
 pub use origin::{Exchange, Origin, Refusing, Silent};
 pub use ports::free_port;
@@ -67,37 +68,6 @@ pub struct SetsAtEnd<'a>(pub &'a AtomicBool);
 impl Drop for SetsAtEnd<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// A directory for the files of one gateway; removed with them.
-#[derive(Debug)]
-pub struct Folder(PathBuf);
-
-impl Folder {
-    pub fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("e2e-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-
-    /// Writes a file and returns its path.
-    pub fn write(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::write(&path, text).unwrap();
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        drop(std::fs::remove_dir_all(&self.0));
     }
 }
 

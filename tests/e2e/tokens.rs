@@ -309,7 +309,7 @@ fn keys_come_and_go_while_the_gateway_runs_and_bad_ones_change_nothing() {
     let gateway = gateway(&origin, identify, "", &[Issuer::p256()]);
     let (old, new) = (Issuer::p256().token("acme"), Issuer::ed25519().token("acme"));
     assert_eq!([bearer(&gateway, &old).status, bearer(&gateway, &new).status], [200, 401]);
-    gateway.folder.write("keys.jwks", &key_set(&[Issuer::ed25519()]));
+    gateway.folder.write("keys.jwks", key_set(&[Issuer::ed25519()]));
     wait_until("the new key to be in force", || bearer(&gateway, &new).status == 200);
     refused(&bearer(&gateway, &old), UNVERIFIED);
 

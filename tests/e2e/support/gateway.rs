@@ -40,7 +40,7 @@ impl Gateway {
         for (name, text) in files {
             folder.write(name, text);
         }
-        folder.write("tollgate.yaml", &on(address, admin, config));
+        folder.write("tollgate.yaml", on(address, admin, config));
         let mut process = Process::tollgate(&["run", "--config", "tollgate.yaml"], folder.path(), environment);
         let started = wait_for("the gateway to be ready", || match process.ended() {
             Some(status) => {
@@ -84,7 +84,7 @@ impl Gateway {
 
     /// Writes another configuration over the one there is.
     pub fn rewrite(&self, config: &str) {
-        self.folder.write("tollgate.yaml", &self.whole(config));
+        self.folder.write("tollgate.yaml", self.whole(config));
     }
 
     /// Asks for a reload over the admin port.
