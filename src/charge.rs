@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::algorithm::{Decision, Headroom, Rule};
 use crate::units::{Cost, LimitKey, Nanos};
 
@@ -69,7 +71,7 @@ pub enum RuleRef {
 }
 
 /// What a limit does with a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Manner {
     /// Whether a denial by this limit denies the request. Off for limits that watch, mark or divert: those are charged
     /// when the request is admitted by the others and they would admit it too.
@@ -91,7 +93,7 @@ impl Manner {
 pub type AllCharged = smallvec::SmallVec<[Charged; 2]>;
 
 /// What came of a charge.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Charged {
     /// What this limit says of the request. If any limit of the request denies, none has been charged.
     pub decision: Decision,

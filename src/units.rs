@@ -216,7 +216,7 @@ pub fn scale_ceil(amount: u128, numerator: u128, denominator: u128) -> u128 {
 pub type Cost = u64;
 
 /// What a limit counts by, as a keyed 128-bit hash of the key's parts (see `ruleset::key`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LimitKey(pub u128);
 
 /// A number of up to 96 bits in 12 bytes: a point in time in units of 1 ns / numerator of a rate.

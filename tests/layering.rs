@@ -30,6 +30,12 @@ const LAYERS: &[Layer] = &[
     },
     Layer { module: "algorithm", may_use: &["units"], never: PURE },
     Layer { module: "charge", may_use: &["units", "algorithm"], never: PURE },
+    // keys and states are names to it: who keeps them stands behind a trait, as the store uses it and not the other way
+    Layer {
+        module: "cluster",
+        may_use: &["units", "algorithm", "charge", "clock"],
+        never: &["pingora::", "prometheus::", "std::time", "std::fs"],
+    },
     Layer { module: "template", may_use: &[], never: PURE },
     Layer {
         module: "ruleset",
@@ -64,7 +70,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "store",
-        may_use: &["units", "algorithm", "charge", "clock", "dial"],
+        may_use: &["units", "algorithm", "charge", "clock", "dial", "cluster"],
         never: &["pingora::", "prometheus::", "std::time"],
     },
     Layer {
