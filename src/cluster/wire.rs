@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{Completion, Parameters};
 use crate::charge::{Charged, Manner};
+use crate::cluster::members::Beat;
+use crate::cluster::ring::RingHash;
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// The version of what is said; gateways of another one are refused.
@@ -21,8 +23,8 @@ pub const LONGEST_FRAME: usize = 1 << 20;
 /// What is asked in one go.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Asks {
-    /// Who shares the limits as the asker sees it ([`Beat::ring`]).
-    pub ring: u64,
+    /// Who shares the limits as the asker sees it.
+    pub ring: RingHash,
     /// Each with its number.
     pub asks: Vec<(u64, Ask)>,
 }
@@ -42,7 +44,13 @@ pub enum Ask {
         parameters: Parameters,
     },
     /// Charges all of these or none. Answered with [`Answer::Charged`] or [`Answer::Unknown`].
-    Charge(Vec<Wanted>),
+    Charge {
+        /// The charges.
+        wanted: Vec<Wanted>,
+        /// Whether to decide on what there is, and to look for no state elsewhere: because whoever else has it cannot be
+        /// asked, or was asked already.
+        as_is: bool,
+    },
     /// Corrects what was charged. Answered with [`Answer::Done`] once that is done, by this question or an earlier one.
     Change {
         /// The same whenever it is asked again, and another one for every other change of the asking process.
@@ -52,25 +60,16 @@ pub enum Ask {
     },
     /// Says that the asker is there. Answered with [`Answer::Beat`].
     Beat(Beat),
-    /// Asks for the states of keys that the asker owns now, which are forgotten here. Answered with [`Answer::States`].
+    /// Asks for the state of a key that the asker decides about. Answered with [`Answer::Taken`].
     Take {
         /// The limit.
         limit: Identity,
-        /// The keys.
-        keys: Vec<LimitKey>,
+        /// The key.
+        key: LimitKey,
     },
-    /// States that the other side owns now and the asker has forgotten. Answered with [`Answer::Done`].
-    Put {
-        /// The states.
-        states: Vec<States>,
-        /// Whether they take the place of those that are there; otherwise those that are there stay.
-        replaces: bool,
-    },
-    /// The asker has put all that the other side owns by this ring. Answered with [`Answer::Done`].
-    Moved {
-        /// The ring.
-        ring: u64,
-    },
+    /// States that the other side owns now and the asker has forgotten; those that it has stay as they are. Answered with
+    /// [`Answer::Done`].
+    Put(Vec<States>),
 }
 
 /// An answer.
@@ -89,8 +88,19 @@ pub enum Answer {
     Done,
     /// Who answers is there.
     Beat(Beat),
-    /// The states that there were.
-    States(Vec<States>),
+    /// What came of [`Ask::Take`].
+    Taken(Taken),
+}
+
+/// What there was of a key's state.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Taken {
+    /// Nothing.
+    Nothing,
+    /// This, and it is forgotten by who answers.
+    State(States),
+    /// Who answers owns the key as it sees the members, and decides about it when asked.
+    Kept,
 }
 
 /// The limit that states belong to. States of the same name, algorithm and kind of key are the same limit's.
@@ -161,15 +171,6 @@ pub enum Change {
         /// How the request ended.
         end: Completion,
     },
-}
-
-/// What gateways tell each other again and again.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Beat {
-    /// Who shares the limits as the sender sees it, as a hash that is the same for the same members.
-    pub ring: u64,
-    /// Whether the sender is about to end: it owns nothing from here on, and still gives its states away.
-    pub leaving: bool,
 }
 
 /// States of one limit.
