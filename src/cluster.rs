@@ -11,6 +11,7 @@
 pub mod handshake;
 pub mod members;
 pub mod ring;
+pub mod settings;
 pub mod wire;
 
 use crate::units::LimitKey;
