@@ -50,8 +50,8 @@ pub struct Beat {
     pub ring: RingHash,
     /// Whether it keeps no state that another of those members owns.
     pub tidy: bool,
-    /// Whether the node that it says this to is among them.
-    pub counts_you: bool,
+    /// The life of the node that it says this to, if that is among them.
+    pub counts: Option<u64>,
 }
 
 /// How a peer stands, as seen from here.
@@ -112,6 +112,8 @@ pub struct Members {
     standing: Standing,
     life: u64,
     peers: BTreeMap<SocketAddr, Peer>,
+    /// Whether it was told who there is.
+    was_told: bool,
     started: Nanos,
     looked: Nanos,
     /// The hash of the ring under which this node has given away all that others own.
@@ -129,6 +131,7 @@ impl Members {
             standing: Standing::Away,
             life,
             peers: BTreeMap::new(),
+            was_told: false,
             started: now,
             looked: now,
             tidy: None,
@@ -169,12 +172,13 @@ impl Members {
             life: self.life,
             ring,
             tidy: self.tidy == Some(ring),
-            counts_you: self.peers.get(&address).is_some_and(Peer::counts),
+            counts: self.peers.get(&address).filter(|peer| peer.counts()).and_then(|peer| Some(peer.said?.life)),
         }
     }
 
     /// The nodes that there are, as told: this one may be among them, and its weight is taken from there.
     pub fn told(&mut self, members: &[Member], now: Nanos) {
+        self.was_told = true;
         for peer in self.peers.values_mut() {
             peer.listed = false;
         }
@@ -217,7 +221,7 @@ impl Members {
     /// The peer at `address` cannot be reached: there is no connection to it, and none can be made.
     pub fn unreachable(&mut self, address: SocketAddr, now: Nanos) {
         if let Some(peer) = self.peers.get_mut(&address) {
-            peer.is_down(now);
+            peer.goes_down(now);
         }
         self.look(now);
     }
@@ -247,7 +251,7 @@ impl Members {
         self.looked = now;
         for peer in self.peers.values_mut() {
             if peer.state.answers() && now.saturating_sub(peer.heard) > DOWN_AFTER {
-                peer.is_down(now);
+                peer.goes_down(now);
             }
         }
         self.peers.retain(|_, peer| peer.listed || peer.state.answers());
@@ -279,18 +283,31 @@ impl Members {
             self.standing = Standing::Joining;
         }
         if self.standing == Standing::Joining {
-            let taken_up =
-                self.peers.values().any(|peer| peer.counts() && peer.said.is_some_and(|said| said.counts_you));
-            if taken_up {
+            let counts_this = |said: Beat| said.counts == Some(self.life);
+            if self.peers.values().any(|peer| peer.counts() && peer.said.is_some_and(counts_this)) {
                 self.standing = Standing::Member;
+                self.follow();
             } else if self.is_alone(now) {
                 self.standing = Standing::Member;
                 // they are alone like this one, and find the same
-                let others = self.peers.values_mut().filter(|peer| peer.state == PeerState::Joining);
-                others.for_each(|peer| peer.state = PeerState::Up);
+                self.take_up_all();
             }
             self.turn();
         }
+    }
+
+    /// Takes up those who join beside this node, if a member has taken up all.
+    fn follow(&mut self) {
+        let joins = |peer: &Peer| peer.listed && peer.state == PeerState::Joining;
+        let then = self.ring_of(|peer| peer.counts() || joins(peer)).hash();
+        if self.peers.values().any(|peer| peer.counts() && peer.said.is_some_and(|said| said.ring == then)) {
+            self.take_up_all();
+        }
+    }
+
+    fn take_up_all(&mut self) {
+        let joining = self.peers.values_mut().filter(|peer| peer.state == PeerState::Joining);
+        joining.for_each(|peer| peer.state = PeerState::Up);
     }
 
     /// Whether no member owns anything that this node has.
@@ -302,7 +319,7 @@ impl Members {
     fn is_alone(&self, now: Nanos) -> bool {
         let mut listed = self.peers.values().filter(|peer| peer.listed);
         let waited = now.saturating_sub(self.started) >= ALONE_AFTER;
-        listed.all(|peer| match peer.state {
+        (self.was_told || waited) && listed.all(|peer| match peer.state {
             PeerState::Unheard => waited,
             PeerState::Up => false,
             PeerState::Away | PeerState::Joining | PeerState::Leaving | PeerState::Down => true,
@@ -311,16 +328,21 @@ impl Members {
 
     /// Makes the ring anew, if the members are others.
     fn turn(&mut self) {
+        let ring = self.ring_of(Peer::counts);
+        if ring.hash() != self.ring.hash() {
+            self.ring = Arc::new(ring);
+        }
+    }
+
+    /// The ring of this node, if it is a member, and those peers.
+    fn ring_of(&self, counts: impl Fn(&Peer) -> bool) -> Ring {
         let own = (self.standing == Standing::Member).then_some(self.own);
-        let peers = self.peers.values().filter(|peer| peer.counts()).map(|peer| peer.member);
+        let peers = self.peers.values().filter(|peer| counts(peer)).map(|peer| peer.member);
         let mut members: Vec<Member> = own.into_iter().chain(peers).collect();
         if members.is_empty() {
             members.push(self.own);
         }
-        let ring = Ring::new(members);
-        if ring.hash() != self.ring.hash() {
-            self.ring = Arc::new(ring);
-        }
+        Ring::new(members)
     }
 }
 
@@ -336,7 +358,7 @@ impl Peer {
         self.listed && matches!(self.state, PeerState::Up)
     }
 
-    const fn is_down(&mut self, now: Nanos) {
+    const fn goes_down(&mut self, now: Nanos) {
         self.state = PeerState::Down;
         self.said = None;
         self.since = now;
