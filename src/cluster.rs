@@ -7,7 +7,10 @@
 //! Who owns a key follows from its upper bits, its *home* ([`home`]), which all keys of one customer have in common. Keys
 //! and the states behind them are names without meaning to this module; who keeps them comes in as a [`serve::Desk`].
 
+mod connection;
 pub mod handshake;
+pub mod peer;
+mod session;
 pub mod wire;
 
 use crate::units::LimitKey;
