@@ -4,12 +4,15 @@
 //! owners over connections that the gateways keep to each other ([`handshake`], [`wire`]). Requests themselves are never
 //! sent on: what moves is a decision, some tens of bytes each way.
 //!
-//! Who owns a key follows from its upper bits, its *home* ([`home`]), which all keys of one customer have in common. Keys
-//! and the states behind them are names without meaning to this module; who keeps them comes in as a [`serve::Desk`].
+//! Who owns a key ([`ring`]) follows from who is a member ([`members`]) and from the key's upper bits, its *home*
+//! ([`home`]), which all keys of one customer have in common. Keys and the states behind them are names without meaning to
+//! this module; who keeps them comes in as a [`serve::Desk`].
 
 mod connection;
 pub mod handshake;
+pub mod members;
 pub mod peer;
+pub mod ring;
 mod session;
 pub mod wire;
 

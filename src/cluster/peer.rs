@@ -15,7 +15,8 @@ use tokio::time::timeout;
 
 use super::connection::{self, Connection, Failed, Own};
 use super::session::{Form, Question, Session};
-use super::wire::{Answer, Ask, Beat, Change, Told, Wanted};
+use super::members::Beat;
+use super::wire::{Answer, Ask, Change, Told, Wanted};
 use crate::algorithm::Completion;
 use crate::charge::Manner;
 use crate::clock::Clock;
@@ -186,10 +187,11 @@ impl Peer {
     }
 
     /// Charges all of `parts` at this gateway or none, if it answers in time.
-    pub async fn charge(self: &Arc<Self>, parts: Vec<Part>) -> Result<Heard, Outcome> {
+    /// `as_is`: on the states that it has, whoever else may have some.
+    pub async fn charge(self: &Arc<Self>, parts: Vec<Part>, as_is: bool) -> Result<Heard, Outcome> {
         let Asking { clock, timeout: patience, observer, .. } = &*self.asking;
         let began = clock.now();
-        let outcome = match self.send(parts.into()) {
+        let outcome = match self.send(parts.into(), as_is) {
             None => Err(Outcome::Unreachable),
             Some(answer) => match timeout(patience.to_duration(), answer).await {
                 Ok(Ok(outcome)) => outcome,
@@ -205,7 +207,7 @@ impl Peer {
         outcome
     }
 
-    fn send(self: &Arc<Self>, parts: Arc<[Part]>) -> Option<oneshot::Receiver<Result<Heard, Outcome>>> {
+    fn send(self: &Arc<Self>, parts: Arc<[Part]>, as_is: bool) -> Option<oneshot::Receiver<Result<Heard, Outcome>>> {
         let session = self.session()?;
         let (sender, receiver) = oneshot::channel();
         let (peer, asked) = (Arc::clone(self), Arc::clone(&parts));
@@ -225,7 +227,9 @@ impl Peer {
             drop(sender.send(outcome));
         };
         let forms: smallvec::SmallVec<[&Form; 4]> = parts.iter().map(|part| &*part.form).collect();
-        let ask = |numbers: &[u32]| Ask::Charge(parts.iter().zip(numbers).map(|(part, rule)| part.wanted(*rule)).collect());
+        let ask = |numbers: &[u32]| {
+            Ask::Charge { wanted: parts.iter().zip(numbers).map(|(part, rule)| part.wanted(*rule)).collect(), as_is }
+        };
         session.ask(&Question { forms: &forms, ask: &ask }, Box::new(told)).then_some(receiver)
     }
 
@@ -324,7 +328,7 @@ impl Peer {
                 heard(beat);
             }
         };
-        session.ask(&Question { forms: &[], ask: &|_| Ask::Beat(beat.clone()) }, Box::new(told));
+        session.ask(&Question { forms: &[], ask: &|_| Ask::Beat(*beat) }, Box::new(told));
     }
 
     // === corrections ===

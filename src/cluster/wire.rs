@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{Completion, Parameters};
 use crate::charge::{Charged, Manner};
+use crate::cluster::members::Beat;
+use crate::cluster::ring::RingHash;
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// The version of what is said; gateways of another one are refused.
@@ -21,7 +23,7 @@ pub const VERSION: u8 = 1;
 /// The most bytes of a frame, as they are sent.
 pub const LONGEST_FRAME: usize = 1 << 20;
 
-/// What a frame holds: of one who asks, the ring that it sees ([`Beat::ring`]) and then any number of questions; of one
+/// What a frame holds: of one who asks, the ring that it sees and then any number of questions; of one
 /// who answers, any number of answers. Each stands behind its number.
 pub struct Items<'f, T> {
     rest: &'f [u8],
@@ -30,7 +32,7 @@ pub struct Items<'f, T> {
 
 impl<'f, T> Items<'f, T> {
     /// The questions of a frame, and the ring that stands before them; `None` if it is no such frame.
-    pub fn asked(frame: &'f [u8]) -> Option<(u64, Self)> {
+    pub fn asked(frame: &'f [u8]) -> Option<(RingHash, Self)> {
         let (ring, rest) = postcard::take_from_bytes(frame).ok()?;
         Some((ring, Self { rest, of: PhantomData }))
     }
@@ -68,7 +70,13 @@ pub enum Ask {
         parameters: Parameters,
     },
     /// Charges all of these or none. Answered with [`Answer::Charged`] or [`Answer::Unknown`].
-    Charge(Vec<Wanted>),
+    Charge {
+        /// The charges.
+        wanted: Vec<Wanted>,
+        /// Whether to decide on what there is, and to look for no state elsewhere: because whoever else has it cannot be
+        /// asked, or was asked already.
+        as_is: bool,
+    },
     /// Corrects what was charged. Answered with [`Answer::Done`] once that is done, by this question or an earlier one.
     Change {
         /// The same whenever it is asked again, and another one for every other change of the asking process.
@@ -78,25 +86,16 @@ pub enum Ask {
     },
     /// Says that the asker is there. Answered with [`Answer::Beat`].
     Beat(Beat),
-    /// Asks for the states of keys that the asker owns now, which are forgotten here. Answered with [`Answer::States`].
+    /// Asks for the state of a key that the asker decides about. Answered with [`Answer::Taken`].
     Take {
         /// The limit.
         limit: Identity,
-        /// The keys.
-        keys: Vec<LimitKey>,
+        /// The key.
+        key: LimitKey,
     },
-    /// States that the other side owns now and the asker has forgotten. Answered with [`Answer::Done`].
-    Put {
-        /// The states.
-        states: Vec<States>,
-        /// Whether they take the place of those that are there; otherwise those that are there stay.
-        replaces: bool,
-    },
-    /// The asker has put all that the other side owns by this ring. Answered with [`Answer::Done`].
-    Moved {
-        /// The ring.
-        ring: u64,
-    },
+    /// States that the other side owns now and the asker has forgotten; those that it has stay as they are. Answered with
+    /// [`Answer::Done`].
+    Put(Vec<States>),
 }
 
 /// An answer.
@@ -115,8 +114,19 @@ pub enum Answer {
     Done,
     /// Who answers is there.
     Beat(Beat),
-    /// The states that there were.
-    States(Vec<States>),
+    /// What came of [`Ask::Take`].
+    Taken(Taken),
+}
+
+/// What there was of a key's state.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Taken {
+    /// Nothing.
+    Nothing,
+    /// This, and it is forgotten by who answers.
+    State(States),
+    /// Who answers owns the key as it sees the members, and decides about it when asked.
+    Kept,
 }
 
 /// The limit that states belong to. States of the same name, algorithm and kind of key are the same limit's.
@@ -189,15 +199,6 @@ pub enum Change {
     },
 }
 
-/// What gateways tell each other again and again.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Beat {
-    /// Who shares the limits as the sender sees it, as a hash that is the same for the same members.
-    pub ring: u64,
-    /// Whether the sender is about to end: it owns nothing from here on, and still gives its states away.
-    pub leaving: bool,
-}
-
 /// States of one limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct States {
@@ -217,14 +218,13 @@ mod tests {
 
     #[test]
     fn what_a_frame_holds_comes_out_as_it_went_in() {
-        let mut frame = postcard::to_stdvec(&7_u64).unwrap();
+        let mut frame = postcard::to_stdvec(&RingHash(7)).unwrap();
         for number in 0..3_u64 {
-            let beat = Ask::Beat(Beat { ring: number, leaving: false });
-            frame.extend(postcard::to_stdvec(&(number, beat)).unwrap());
+            frame.extend(postcard::to_stdvec(&(number, Ask::Charge { wanted: Vec::new(), as_is: false })).unwrap());
         }
         let (ring, items) = Items::<Ask>::asked(&frame).unwrap();
         let read: Vec<_> = items.map(|item| item.map(|(number, _)| number)).collect();
-        assert_eq!((ring, read), (7, vec![Some(0), Some(1), Some(2)]));
+        assert_eq!((ring, read), (RingHash(7), vec![Some(0), Some(1), Some(2)]));
         let cut = frame.split_last().map(|(_, rest)| rest).unwrap();
         let (_, items) = Items::<Ask>::asked(cut).unwrap();
         assert_eq!(items.map(|item| item.is_some()).collect::<Vec<_>>(), [true, true, false]);
