@@ -136,7 +136,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         let told: Observer = Box::new(move |op, result, took| telemetry.store_called(op, result.as_str(), took));
         SharedStore::new(settings, asking, Arc::clone(&clock), told)
     });
-    let store = Arc::new(Store::new(local, shared));
+    let store = Arc::new(Store::new(local, shared, None));
     let live = Live::new(rules, None, &store, &telemetry);
     telemetry.reload_applied(&live.hash, clock.now());
     let gateway = Gateway::new(Shared {

@@ -99,10 +99,10 @@ impl Own {
 }
 
 /// A message of the handshake: two bytes of length before it.
-async fn write(stream: &mut TcpStream, message: &impl Serialize) -> io::Result<()> {
+async fn write(stream: &mut TcpStream, message: &impl Serialize) -> Result<(), Failed> {
     let message = postcard::to_stdvec(message).map_err(io::Error::other)?;
     let length = u16::try_from(message.len()).map_err(io::Error::other)?;
-    stream.write_all(&[&length.to_le_bytes(), &*message].concat()).await
+    Ok(stream.write_all(&[&length.to_le_bytes(), &*message].concat()).await?)
 }
 
 async fn read<T: DeserializeOwned>(stream: &mut TcpStream) -> Result<T, Failed> {

@@ -84,6 +84,8 @@ pub(super) struct Asking {
 pub struct Peer {
     /// Its address in the cluster.
     pub address: SocketAddr,
+    /// Tells it from every other that this process ever knew.
+    pub number: u32,
     asking: Arc<Asking>,
     ways: Box<[Mutex<Way>]>,
     home: Mutex<Option<Arc<Session>>>,
@@ -142,14 +144,13 @@ pub(super) const CONNECT_TIME: Nanos = Nanos::SECOND;
 const PAUSE: Nanos = Nanos::new(250_000_000);
 /// The most corrections that wait for a gateway that is away: about 30 MB.
 const MOST_PENDING: usize = 100_000;
-/// How a request ends of which nothing is known.
-const UNMEASURED: Completion = Completion { latency: Nanos::ZERO, measured: false };
 
 impl Peer {
-    pub(super) fn new(address: SocketAddr, asking: Arc<Asking>) -> Arc<Self> {
+    pub(super) fn new(address: SocketAddr, number: u32, asking: Arc<Asking>) -> Arc<Self> {
         let ways = (0..asking.threads.max(1)).map(|_| Mutex::default()).collect();
         Arc::new(Self {
             address,
+            number,
             asking,
             ways,
             home: Mutex::default(),
@@ -219,7 +220,7 @@ impl Peer {
                 Some(Answer::Unknown) => Err(Outcome::Unknown),
                 // whether anything was charged is not known; what would be held for good is given back all the same
                 Some(_) | None => {
-                    asked.iter().for_each(|part| peer.complete(part.slot, UNMEASURED));
+                    asked.iter().for_each(|part| peer.complete(part.slot, Completion::UNMEASURED));
                     Err(Outcome::Cut)
                 }
             };
@@ -435,7 +436,7 @@ impl Drop for Heard {
                 continue;
             }
             if part.slot > 0 {
-                self.peer.complete(part.slot, UNMEASURED);
+                self.peer.complete(part.slot, Completion::UNMEASURED);
             } else {
                 let part = Part { key: told.common.unwrap_or(part.key), ..part.clone() };
                 let full_at = self.at.saturating_add(told.charged.headroom.until_full);

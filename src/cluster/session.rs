@@ -136,8 +136,13 @@ impl Session {
         true
     }
 
+    /// Returns once none can.
+    pub(super) async fn ended(&self) {
+        self.queue.ended().await;
+    }
+
     /// Cuts the connection.
-    pub(super) fn end(&self) {
+    fn end(&self) {
         self.queue.end();
     }
 
