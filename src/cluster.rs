@@ -15,6 +15,7 @@ pub mod peer;
 pub mod ring;
 pub mod serve;
 mod session;
+pub mod settings;
 pub mod wire;
 
 pub use handshake::Secret;
@@ -39,21 +40,9 @@ use self::peer::Asking;
 use self::ring::{Member, Ring, RingHash};
 use self::serve::{Desk, Listener, Serving};
 use self::session::Session;
+use self::settings::{Peers, Settings};
 use crate::clock::Clock;
 use crate::units::{LimitKey, Nanos};
-
-/// What a gateway of a cluster is told of it.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Where the others reach this gateway: its name.
-    pub address: SocketAddr,
-    /// Those that there are, as far as is known at the start. This one may be among them.
-    pub members: Vec<Member>,
-    /// What they all know.
-    pub secret: Secret,
-    /// How long a request waits for the owner of a key.
-    pub timeout: Nanos,
-}
 
 /// This gateway as one of several.
 pub struct Cluster(Arc<Node>);
@@ -142,18 +131,22 @@ pub struct PeerReport {
 
 impl Cluster {
     /// Knows of nobody until [`Cluster::run`] runs. `threads` is how many threads ask.
-    pub fn new(settings: Settings, threads: usize, clock: Arc<dyn Clock>, observer: Observer) -> Self {
-        let Settings { address, members: told, secret, timeout } = settings;
+    pub fn new(settings: &Settings, threads: usize, clock: Arc<dyn Clock>, observer: Observer) -> Self {
+        let Settings { own: address, peers, secret, timeout, .. } = settings;
+        let told = match peers {
+            Peers::Listed(members) => members.as_slice(),
+            Peers::Named(_) => &[],
+        };
         let boot = rand::random();
         let now = clock.now();
-        let weight = told.iter().find(|member| member.address == address).map_or(1, |member| member.weight);
-        let mut members = Members::new(Member { address, weight }, boot, now);
-        members.told(&told, now);
+        let weight = told.iter().find(|member| member.address == *address).map_or(1, |member| member.weight);
+        let mut members = Members::new(Member { address: *address, weight }, boot, now);
+        members.told(told, now);
         let ring = Arc::clone(members.ring());
         let asking = Arc::new(Asking {
-            own: Own { address, boot, secret },
+            own: Own { address: *address, boot, secret: secret.clone() },
             clock,
-            timeout,
+            timeout: *timeout,
             observer,
             ring: Arc::new(AtomicU64::new(ring.hash().0)),
             threads,

@@ -111,7 +111,7 @@ struct Sockets {
 /// returns.
 pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let Setup { parts, origin, sample } = setup;
-    let Parts { listeners: clients, admin: operators, rules, store, state, warnings } = parts;
+    let Parts { listeners: clients, admin: operators, rules, store, state, warnings, .. } = parts;
     let (mut predecessor, inherited) = match Predecessor::meet().map_err(StartError::predecessor)? {
         Some((predecessor, sockets)) => (Some(predecessor), Inherited::new(sockets)),
         None => (None, Inherited::from_systemd()),

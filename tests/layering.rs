@@ -54,8 +54,8 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "config",
-        // of the store: which rules can be kept there
-        may_use: &["units", "algorithm", "charge", "template", "ruleset", "store"],
+        // of the store: which rules can be kept there; of the cluster: what it is told
+        may_use: &["units", "algorithm", "charge", "cluster", "template", "ruleset", "store"],
         never: &["pingora::", "tokio::", "std::fs", "std::env", "async fn"],
     },
     Layer {
@@ -95,7 +95,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "runtime",
-        may_use: &["units", "clock", "files", "ruleset", "customers", "store", "telemetry", "proxy", "admin"],
+        may_use: &["units", "clock", "cluster", "files", "ruleset", "customers", "store", "telemetry", "proxy", "admin"],
         never: &["saphyr"],
     },
     Layer {
@@ -104,6 +104,7 @@ const LAYERS: &[Layer] = &[
             "units",
             "algorithm",
             "clock",
+            "cluster",
             "files",
             "ruleset",
             "config",

@@ -41,7 +41,7 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
     }
     let directory = source::directory::load(CUSTOMERS, "config/customers.csv", &loaded.overrides)?;
     let directory = Directory::File(Arc::new(directory)).into();
-    let source = Source { loaded, directory, tokens: None, store: None, text: CONFIG.to_owned() };
+    let source = Source { loaded, directory, tokens: None, store: None, cluster: None, text: CONFIG.to_owned() };
     let parts = parts(source, Path::new("config/tollgate.yaml"));
     let setup = Setup { parts, origin: None, sample: Some(args.upstream) };
     let prepared = runtime::prepare(setup).map_err(RunError::Demo)?;

@@ -26,7 +26,7 @@ use crate::store::LimitSpec;
 use crate::units::Nanos;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 /// What a snapshot begins with.
 pub const MARK: &[u8; 15] = b"tollgate-state\n";
