@@ -29,7 +29,7 @@ use crate::units::Nanos;
 /// How many connections the system may queue for a socket; it takes fewer where its own limit is lower.
 const BACKLOG: i32 = 65_535;
 /// How long accepting pauses when the process has no descriptor left, or the system no memory.
-const PAUSE: Nanos = Nanos::new(10_000_000);
+pub(super) const PAUSE: Nanos = Nanos::new(10_000_000);
 
 // === the sockets ===
 
