@@ -168,6 +168,11 @@ pub struct Completion {
     pub measured: bool,
 }
 
+impl Completion {
+    /// Of a request of which nothing is known.
+    pub const UNMEASURED: Self = Self { latency: Nanos::ZERO, measured: false };
+}
+
 /// One limiting algorithm with its parameters.
 ///
 /// Laws, each held by property tests: cost 0 is admitted and changes nothing; a denial leaves the state alone unless

@@ -57,6 +57,17 @@ pub enum Taken {
         /// How many tokens, of which every node has only a share.
         cost: Cost,
     },
+    /// At the gateway that owns its key.
+    Owner {
+        /// Which one, by a number of this process's.
+        node: u32,
+        /// When it was charged, as this gateway has it.
+        here: Nanos,
+        /// The same as that one has it.
+        there: Nanos,
+        /// The number of what is held there while the request runs; 0 where nothing is.
+        slot: u64,
+    },
     /// Nowhere: it passed because what is shared could not be asked.
     Nowhere,
 }
@@ -169,23 +180,26 @@ pub enum OnStoreDown {
 }
 
 /// Where a batch was decided: of several places the furthest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// In memory.
     Local,
-    /// In memory, by a denial that Redis told before.
+    /// In memory, by a denial that Redis or the key's owner told before.
     DenialCache,
     /// In memory, from tokens that were taken ahead.
     Lease,
+    /// By the gateway that owns the key.
+    Owner,
     /// In Redis.
     Store,
-    /// In memory, because Redis did not answer.
+    /// In memory, because Redis or the owner did not answer.
     Fallback,
 }
 
 impl Source {
     /// All.
-    pub const ALL: [Self; 5] = [Self::Local, Self::DenialCache, Self::Lease, Self::Store, Self::Fallback];
+    pub const ALL: [Self; 6] =
+        [Self::Local, Self::DenialCache, Self::Lease, Self::Owner, Self::Store, Self::Fallback];
 
     /// A word for metrics.
     pub const fn as_str(self) -> &'static str {
@@ -193,6 +207,7 @@ impl Source {
             Self::Local => "local",
             Self::DenialCache => "denial_cache",
             Self::Lease => "lease",
+            Self::Owner => "owner",
             Self::Store => "store",
             Self::Fallback => "fallback",
         }

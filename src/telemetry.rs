@@ -4,11 +4,13 @@
 //! configuration, never from a client. Handles are resolved when a ruleset comes into force ([`meters::Meters`]), so
 //! that a request resolves none.
 
+mod cluster;
 pub mod logging;
 pub mod meters;
 pub mod names;
 mod series;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -17,7 +19,10 @@ use prometheus::{
     Gauge, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
+use cluster::ClusterMetrics;
 use names::Name;
+
+pub use cluster::ClusterUsage;
 
 use crate::ruleset::Ruleset;
 use crate::units::Nanos;
@@ -48,6 +53,7 @@ pub struct Telemetry {
     states_healed: IntCounter,
     overshoot: IntCounterVec,
     cluster_members: IntGauge,
+    cluster: ClusterMetrics,
     lease_tokens: IntCounterVec,
     lease_outstanding: IntGauge,
     upstream_healthy: IntGaugeVec,
@@ -126,6 +132,7 @@ impl Telemetry {
             lease_tokens: counter(&registry, &names::LEASE_TOKENS)?,
             lease_outstanding: registered(&registry, IntGauge::with_opts(opts(&names::LEASE_OUTSTANDING))?)?,
             cluster_members: registered(&registry, IntGauge::with_opts(opts(&names::CLUSTER_MEMBERS))?)?,
+            cluster: ClusterMetrics::new(&registry)?,
             upstream_healthy: gauge(&registry, &names::UPSTREAM_NODES_HEALTHY)?,
             reloads: counter(&registry, &names::CONFIG_RELOADS)?,
             last_reload_successful: registered(
@@ -277,6 +284,17 @@ impl Telemetry {
         }
         self.lease_outstanding.set(i64::try_from(usage.held).unwrap_or(i64::MAX));
         self.cluster_members.set(i64::try_from(usage.nodes).unwrap_or(i64::MAX));
+    }
+
+    /// Another gateway was asked, with this result, and took this long.
+    pub fn peer_asked(&self, peer: SocketAddr, result: &str, took: Nanos) {
+        self.cluster.asked(peer, result, took);
+    }
+
+    /// How the cluster stands, to be called before [`Telemetry::render`] and after [`Telemetry::set_store_usage`].
+    pub fn set_cluster_usage(&self, usage: &ClusterUsage) {
+        self.cluster.set(usage);
+        self.cluster_members.set(i64::try_from(usage.members).unwrap_or(i64::MAX));
     }
 
     /// How many nodes of an upstream are healthy, to be called before [`Telemetry::render`].

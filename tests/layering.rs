@@ -90,7 +90,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "admin",
-        may_use: &["units", "algorithm", "clock", "ruleset", "customers", "store", "telemetry", "proxy"],
+        may_use: &["units", "algorithm", "clock", "ruleset", "customers", "store", "cluster", "telemetry", "proxy"],
         never: &["saphyr"],
     },
     Layer {

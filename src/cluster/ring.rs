@@ -21,7 +21,6 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
 
-use crate::cluster::home;
 use crate::units::LimitKey;
 
 /// A node that owns keys.
@@ -112,7 +111,7 @@ impl Ring {
     }
 
     fn draws(&self, key: LimitKey) -> impl Iterator<Item = (f64, SocketAddr)> {
-        self.seats.iter().map(move |seat| (seat.draw(home(key)), seat.member.address))
+        self.seats.iter().map(move |seat| (seat.draw(key.home()), seat.member.address))
     }
 }
 

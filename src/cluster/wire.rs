@@ -6,6 +6,9 @@
 //!
 //! Another form of anything in here needs another [`VERSION`].
 
+use std::marker::PhantomData;
+
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{Completion, Parameters};
@@ -20,18 +23,41 @@ pub const VERSION: u8 = 1;
 /// The most bytes of a frame, as they are sent.
 pub const LONGEST_FRAME: usize = 1 << 20;
 
-/// What is asked in one go.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Asks {
-    /// Who shares the limits as the asker sees it.
-    pub ring: RingHash,
-    /// Each with its number.
-    pub asks: Vec<(u64, Ask)>,
+/// What a frame holds: of one who asks, the ring that it sees and then any number of questions; of one
+/// who answers, any number of answers. Each stands behind its number.
+pub struct Items<'f, T> {
+    rest: &'f [u8],
+    of: PhantomData<T>,
 }
 
-/// What is answered in one go, each under the number of its question.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Answers(pub Vec<(u64, Answer)>);
+impl<'f, T> Items<'f, T> {
+    /// The questions of a frame, and the ring that stands before them; `None` if it is no such frame.
+    pub fn asked(frame: &'f [u8]) -> Option<(RingHash, Self)> {
+        let (ring, rest) = postcard::take_from_bytes(frame).ok()?;
+        Some((ring, Self { rest, of: PhantomData }))
+    }
+
+    /// The answers of a frame.
+    pub const fn answered(frame: &'f [u8]) -> Self {
+        Self { rest: frame, of: PhantomData }
+    }
+}
+
+impl<T: DeserializeOwned> Iterator for Items<'_, T> {
+    /// `None` in place of what cannot be read, behind which nothing more comes.
+    type Item = Option<(u64, T)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let read = postcard::take_from_bytes(std::mem::take(&mut self.rest)).ok();
+        Some(read.map(|(item, rest)| {
+            self.rest = rest;
+            item
+        }))
+    }
+}
 
 /// A question.
 #[derive(Debug, Serialize, Deserialize)]
@@ -184,4 +210,23 @@ pub struct States {
     pub count: u64,
     /// The cells, as snapshots have them.
     pub cells: Vec<u8>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_frame_holds_comes_out_as_it_went_in() {
+        let mut frame = postcard::to_stdvec(&RingHash(7)).unwrap();
+        for number in 0..3_u64 {
+            frame.extend(postcard::to_stdvec(&(number, Ask::Charge { wanted: Vec::new(), as_is: false })).unwrap());
+        }
+        let (ring, items) = Items::<Ask>::asked(&frame).unwrap();
+        let read: Vec<_> = items.map(|item| item.map(|(number, _)| number)).collect();
+        assert_eq!((ring, read), (RingHash(7), vec![Some(0), Some(1), Some(2)]));
+        let cut = frame.split_last().map(|(_, rest)| rest).unwrap();
+        let (_, items) = Items::<Ask>::asked(cut).unwrap();
+        assert_eq!(items.map(|item| item.is_some()).collect::<Vec<_>>(), [true, true, false]);
+    }
 }

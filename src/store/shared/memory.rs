@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use quick_cache::sync::Cache;
 
-use crate::algorithm::{Decision, Denial, Headroom, State};
+use crate::algorithm::{Decision, State};
 use crate::charge::Charged;
 use crate::store::redis::Shared;
 use crate::store::shared::limit::Part;
+use crate::store::told::{SETTLING, Told};
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// How many keys are remembered: about 30 MB.
@@ -32,15 +33,8 @@ struct Known {
 enum Seen {
     State(Option<State>),
     /// Of a log, which stays in Redis.
-    Log {
-        headroom: Headroom,
-        /// What was denied, and when it would be admitted.
-        denied: Option<(Cost, Nanos)>,
-    },
+    Log(Told),
 }
-
-/// How long a denial is certain of a limit whose tokens come back when requests turn out to cost less.
-const SETTLING: Nanos = Nanos::SECOND;
 
 impl Memory {
     pub(super) fn new() -> Self {
@@ -50,13 +44,7 @@ impl Memory {
     /// The key of `part` was in `state` after a call at `at`, whose request heard `charged`.
     pub(super) fn remember(&self, part: &Part, state: Option<State>, charged: Option<&Charged>, at: Nanos) {
         let seen = match charged {
-            Some(charged) if part.form.is_log() => Seen::Log {
-                headroom: charged.headroom,
-                denied: match charged.decision {
-                    Decision::Deny(Denial::Later { retry_after }) => Some((part.cost, at.saturating_add(retry_after))),
-                    Decision::Deny(_) | Decision::Admit { .. } => None,
-                },
-            },
+            Some(charged) if part.form.is_log() => Seen::Log(Told::new(charged, part.cost, at)),
             _ if part.form.is_log() => return self.forget(part.key),
             _ => Seen::State(state),
         };
@@ -96,7 +84,7 @@ impl Memory {
     pub(super) fn state(&self, part: &Part) -> Option<State> {
         match self.known(part)?.seen {
             Seen::State(state) => state,
-            Seen::Log { .. } => None,
+            Seen::Log(_) => None,
         }
     }
 
@@ -121,20 +109,7 @@ impl Known {
                 decision: rule.decide(state.clone(), part.cost, now).0,
                 headroom: rule.headroom(state.as_ref(), now),
             },
-            Seen::Log { headroom, denied } => {
-                let denial = denied.filter(|(cost, until)| part.cost >= *cost && now < *until);
-                let since = now.saturating_sub(self.at);
-                let headroom = match since < headroom.until_full {
-                    true => Headroom {
-                        until_more: headroom.until_more.saturating_sub(since),
-                        until_full: headroom.until_full.saturating_sub(since),
-                        ..*headroom
-                    },
-                    false => rule.headroom(None, now),
-                };
-                let decision = denial.map_or(Decision::ADMIT, |(_, until)| Decision::later(until.saturating_sub(now)));
-                Charged { decision, headroom }
-            }
+            Seen::Log(log) => log.again(rule, part.cost, now),
         }
     }
 }
