@@ -92,6 +92,9 @@ impl ProxyHttp for Gateway {
         if let Some(connection) = &context.connection {
             connection.request_began();
         }
+        if session.is_http2() {
+            facts::spell_as_http1(session.req_header_mut())?;
+        }
         // Never on again where pingora turned it off: HTTP/1.0, `Connection: close`.
         if session.get_keepalive().is_some() {
             session.set_keepalive(Some(KEEPALIVE));

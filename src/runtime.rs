@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use pingora::apps::http_app::HttpServer;
-use pingora::proxy::HttpProxy;
+use pingora::proxy::http_proxy;
 use pingora::server::Server;
 use pingora::server::configuration::ServerConf;
 use pingora::services::background::background_service;
@@ -99,8 +99,8 @@ pub struct Prepared {
 
 /// Where connections come in.
 struct Sockets {
-    /// For each core, a socket for each address.
-    clients: Vec<Vec<TcpListener>>,
+    /// For each core, a socket for each address, with the position of that address.
+    clients: Vec<Vec<(usize, TcpListener)>>,
     admin: Vec<TcpListener>,
     sample: Option<Vec<TcpListener>>,
     /// The same ones, each once.
@@ -171,7 +171,7 @@ impl Prepared {
         let reloads = Arc::new(reloads);
         let told = (Arc::clone(&reloads), snapshots);
         let app = HttpServer::new_app(Admin::new(gateway.clone(), telemetry.clone(), Arc::clone(&readiness), told));
-        server.add_service(Listening::new("admin".to_owned(), admin, app, Arc::clone(&doors)));
+        server.add_service(Listening::of_one("admin".to_owned(), admin, app, Arc::clone(&doors)));
         let reloader = Reloader::new(
             gateway.clone(),
             telemetry.clone(),
@@ -183,7 +183,7 @@ impl Prepared {
         server.add_service(background_service("upkeep", upkeep));
         if let Some(listeners) = sample {
             let app = HttpServer::new_app(sample::Sample);
-            server.add_service(Listening::new("sample upstream".to_owned(), listeners, app, Arc::clone(&doors)));
+            server.add_service(Listening::of_one("sample upstream".to_owned(), listeners, app, Arc::clone(&doors)));
         }
         let upgrader = Upgrader { doors: Arc::clone(&doors), keeper: Arc::clone(&keeper), telemetry };
         shutdown::run_until_idle(server, &gateway, Reach { readiness, reloads, doors, upgrader });
@@ -215,10 +215,10 @@ impl Sockets {
             Ok::<_, StartError>(spread)
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut proxies: Vec<Vec<TcpListener>> = (0..cores).map(|_| Vec::new()).collect();
-        for address in clients {
+        let mut proxies: Vec<Vec<(usize, TcpListener)>> = (0..cores).map(|_| Vec::new()).collect();
+        for (position, address) in clients.iter().enumerate() {
             for (proxy, sockets) in proxies.iter_mut().zip(open(*address, cores)?) {
-                proxy.extend(sockets);
+                proxy.extend(sockets.into_iter().map(|socket| (position, socket)));
             }
         }
         let admin = open(operators, 1)?.into_iter().flatten().collect();
@@ -230,11 +230,12 @@ impl Sockets {
 
 /// A proxy for each core, all on the same addresses: a request stays on the core that accepted it, and no thread wakes
 /// another.
-fn add_proxies(server: &mut Server, listeners: Vec<Vec<TcpListener>>, gateway: &Gateway, doors: &Arc<Doors>) {
+fn add_proxies(server: &mut Server, listeners: Vec<Vec<(usize, TcpListener)>>, gateway: &Gateway, doors: &Arc<Doors>) {
     for (core, listeners) in listeners.into_iter().enumerate() {
-        let proxy = HttpProxy::new(gateway.clone(), Arc::clone(&server.configuration));
-        let edge = Edge::new(proxy, gateway.clone());
-        let service = Listening::new(format!("proxy {core}"), listeners, edge, Arc::clone(doors));
+        let proxy = Arc::new(http_proxy(&server.configuration, gateway.clone()));
+        let edge = |(listener, socket)| (socket, Edge::new(Arc::clone(&proxy), gateway.clone(), listener).into());
+        let listeners = listeners.into_iter().map(edge).collect();
+        let service = Listening::new(format!("proxy {core}"), listeners, Arc::clone(doors));
         server.add_service(service.asking(&gateway.store));
     }
 }

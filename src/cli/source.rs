@@ -1,17 +1,18 @@
 //! The configuration as files: what `run` and `check` read, so that they refuse the same.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::config::{
-    self, DirectorySource, Limits, Loaded, Mark, NamedFile, Overrides, Place, Problem, Problems, Server,
+    self, DirectorySource, Limits, Listener, Loaded, Mark, NamedFile, Overrides, Place, Problem, Problems, Server,
 };
 use crate::customers::{Directory, Tokens};
 use crate::files::{self, Seen, Unreadable};
+use crate::proxy::connection::Entrance;
 use crate::runtime::reload::StoreSettings;
 
 pub mod directory;
+mod listeners;
 mod store;
 mod tokens;
 
@@ -28,6 +29,8 @@ pub struct Source {
     pub tokens: Option<Tokens>,
     /// Where what is shared is kept, if that is said.
     pub store: Option<StoreSettings>,
+    /// How connections come in at each listener.
+    pub entrances: Vec<Entrance>,
     /// The configuration's text.
     pub text: String,
 }
@@ -49,8 +52,14 @@ pub fn open(path: &Path) -> Result<Source, Problems> {
 /// The same, with what was `kept` as far as nothing about it changed. `seen` gets every file that was looked at.
 pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<Source, Problems> {
     let text = read_config_seen(path, seen)?;
-    let loaded =
+    let mut loaded =
         config::load(&text, &name(path), &environment).map_err(|problems| with_files(problems, path, &text, seen))?;
+    let entrances = listeners::open(path, &loaded.server, seen);
+    let (entrances, warnings) = entrances.map_err(|problems| {
+        let warnings = loaded.warnings.iter().cloned().chain(problems.warnings).collect();
+        Problems { warnings, ..problems }
+    })?;
+    loaded.warnings.extend(warnings);
     let with_warnings = |problems| Problems { warnings: loaded.warnings.clone(), ..problems };
     if let Some(server) = &kept.server {
         refuse_fixed(&name(path), changed_addresses(server, &loaded.server)).map_err(with_warnings)?;
@@ -79,7 +88,7 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
         store
     });
     let store = kept.store.as_ref().map(|kept| kept.settings.clone());
-    Ok(Source { loaded, directory, tokens, store, text })
+    Ok(Source { loaded, directory, tokens, store, entrances, text })
 }
 
 /// Adds what is wrong with the files that a refused configuration names.
@@ -144,8 +153,8 @@ pub fn fixed(before: &Source, after: &Source) -> Vec<Fixed> {
 }
 
 fn changed_addresses(in_force: &Server, wanted: &Server) -> Vec<Fixed> {
-    let listed = |addresses: &[SocketAddr]| {
-        let mut addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let listed = |listeners: &[Listener]| {
+        let mut addresses: Vec<String> = listeners.iter().map(|listener| listener.address.to_string()).collect();
         addresses.sort_unstable();
         addresses.join(", ")
     };

@@ -3,5 +3,4 @@
 //! A name on it is refused as "not supported by this version" instead of as unknown. Whoever builds one takes it off.
 
 pub(super) const TOP: &[&str] = &["cluster"];
-pub(super) const LISTENER: &[&str] = &["tls"];
 pub(super) const ROUTE: &[&str] = &["sticky_by"];

@@ -247,7 +247,7 @@ impl Drop for Context {
         self.live.meters.route(self.route).finish(status, duration);
         self.write_access_log(status, duration);
         if let Some(connection) = &self.connection {
-            connection.request_ended();
+            connection.request_ended(self.status.is_some());
         }
         self.gateway.traffic.leave_stage(Stage::Request);
     }
@@ -275,7 +275,8 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
     fn gateway() -> Gateway {
         let ruleset = crate::config::load(CONFIG, "", &|_| None).unwrap().ruleset;
         let store = Arc::new(Store::default());
-        let rules = Rules { ruleset, directory: Arc::default(), tokens: None, hash: String::new() };
+        let rules =
+            Rules { ruleset, directory: Arc::default(), tokens: None, entrances: Vec::new(), hash: String::new() };
         let live = Live::new(rules, None, &store, &Telemetry::new().unwrap());
         Gateway::new(Shared {
             live: ArcSwap::from_pointee(live),

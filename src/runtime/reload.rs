@@ -39,7 +39,7 @@ const RESOLVE: Nanos = Nanos::from_secs(1);
 /// What a configuration says, read whole.
 #[derive(Debug)]
 pub struct Parts {
-    /// Where clients connect to.
+    /// Where clients connect to, in the order of `rules.entrances`.
     pub listeners: Vec<SocketAddr>,
     /// Where operators connect to.
     pub admin: SocketAddr,

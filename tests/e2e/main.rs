@@ -42,6 +42,7 @@ mod shared_faults;
 mod shared_outages;
 mod shared_servers;
 mod state;
+mod tls;
 mod tokens;
 mod upstreams;
 mod usage;

@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 pub mod client;
 pub mod folder;
 pub mod gateway;
+pub mod http2;
 pub mod metrics;
 pub mod origin;
 mod ports;
 pub mod process;
 pub mod redis;
+pub mod tls;
 pub mod tokens;
 pub mod wire;
 
