@@ -92,7 +92,8 @@ impl ProxyHttp for Gateway {
         if let Some(connection) = &context.connection {
             connection.request_began();
         }
-        if session.is_http2() {
+        context.is_stream = session.is_http2();
+        if context.is_stream {
             facts::spell_as_http1(session.req_header_mut())?;
         }
         // Never on again where pingora turned it off: HTTP/1.0, `Connection: close`.
@@ -112,6 +113,9 @@ impl ProxyHttp for Gateway {
             Ok(()) => {
                 upstream::deadline::set_total(context);
                 upstream::deadline::set_idle(session, context);
+                if !session.as_mut().is_body_empty() {
+                    upstream::deadline::set_next_part(context);
+                }
                 Ok(false)
             }
             Err(answer) => respond::send(session, context, &answer).await.map(|()| true),
@@ -150,8 +154,9 @@ impl ProxyHttp for Gateway {
         if let (Some(tally), Some(body)) = (&mut context.tally, body) {
             tally.request_body(body.len());
         }
-        if end_of_stream {
-            upstream::deadline::set_first_byte(context);
+        match end_of_stream {
+            true => upstream::deadline::set_first_byte(context),
+            false => upstream::deadline::set_next_part(context),
         }
         Ok(())
     }

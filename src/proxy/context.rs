@@ -53,6 +53,8 @@ pub struct Context {
     pub cors: Reader,
     /// Whether it is exempt from charges.
     pub bypassed: bool,
+    /// Whether it is a stream of HTTP/2.
+    pub is_stream: bool,
     /// Whether the client speaks gRPC.
     pub is_grpc: bool,
     /// When it was charged.
@@ -115,6 +117,7 @@ impl Context {
             plan: None,
             cors: Reader::default(),
             bypassed: false,
+            is_stream: false,
             is_grpc: false,
             charged_at: Nanos::ZERO,
             charges: Vec::new(),

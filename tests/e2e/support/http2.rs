@@ -13,7 +13,8 @@ use tokio::task::JoinHandle;
 /// A connection.
 pub struct Http2 {
     pub requests: SendRequest<Bytes>,
-    driver: JoinHandle<Result<(), h2::Error>>,
+    /// Of the one who opened it.
+    driver: Option<JoinHandle<Result<(), h2::Error>>>,
 }
 
 /// A response.
@@ -35,7 +36,12 @@ impl Answer {
 impl Http2 {
     pub async fn on(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Self {
         let (requests, connection) = h2::client::handshake(stream).await.unwrap();
-        Self { requests, driver: tokio::spawn(connection) }
+        Self { requests, driver: Some(tokio::spawn(connection)) }
+    }
+
+    /// Another who asks on the same connection.
+    pub fn sharing(other: &Self) -> Self {
+        Self { requests: other.requests.clone(), driver: None }
     }
 
     /// Begins without asking whether it is spoken.
@@ -67,11 +73,35 @@ impl Http2 {
         read(response).await
     }
 
+    /// One request with this body, and its response.
+    pub async fn post(&mut self, url: &str, fields: &[(&str, &str)], body: Bytes) -> Result<Answer, h2::Error> {
+        let (response, mut sending) = self.begin(Method::POST, url, fields, false).await?;
+        sending.send_data(body, true)?;
+        read(response).await
+    }
+
     /// Why the connection ended.
     pub async fn end(self) -> Option<Reason> {
         drop(self.requests);
-        self.driver.await.unwrap().err().and_then(|error| error.reason())
+        self.driver.unwrap().await.unwrap().err().and_then(|error| error.reason())
     }
+
+    /// Closes the socket, whatever is said on it.
+    pub async fn cut(self) {
+        let driver = self.driver.unwrap();
+        driver.abort();
+        drop(driver.await);
+    }
+}
+
+/// Runs all of them at once.
+pub async fn all<T: Send + 'static>(each: impl Iterator<Item = impl Future<Output = T> + Send + 'static>) -> Vec<T> {
+    let running: Vec<JoinHandle<T>> = each.map(tokio::spawn).collect();
+    let mut done = Vec::new();
+    for one in running {
+        done.push(one.await.unwrap());
+    }
+    done
 }
 
 /// A response to its end.
