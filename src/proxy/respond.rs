@@ -391,7 +391,10 @@ fn grpc_response(answer: &Answer, context: &Context) -> Response {
 fn common_fields(answer: &Answer, context: Option<&Context>) -> Vec<(HeaderName, HeaderValue)> {
     let mut fields = vec![(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
     if let Some(context) = context {
-        fields.extend(limit_fields(context, &HeaderMap::new()));
+        // where a limit could not be asked, nobody knows what is left
+        if !matches!(answer, Answer::StoreAway) {
+            fields.extend(limit_fields(context, &HeaderMap::new()));
+        }
         if let (Answer::Limited, Outcome::Deny(denial)) = (answer, context.verdict.outcome) {
             let time = retry_after(denial).map(|time| match context.live.ruleset.dialects.retry_after_jitter {
                 Some(jitter) => jitter.spread(time, rand::random()),
