@@ -393,7 +393,7 @@ THROTTLING = {
         ),
         lines(
             "Costs set right",
-            "Tokens per second taken back or taken later, when the real cost of requests showed.",
+            "Tokens per second taken back or taken later, when the real cost of requests showed. Empty until that happens.",
             TOKENS,
             query('sum by (limit, outcome) (rate(tollgate_limit_tokens_total{LIMIT,outcome=~"refunded|debited"}[I]))', "{{limit}} {{outcome}}"),
         ),
@@ -414,9 +414,12 @@ THROTTLING = {
         ),
         table(
             "Limits as configured",
-            "The long-term rate and the burst of one key, by plan. Limits on what runs have no rate.",
+            "What one key gets: the burst at once, the rate in the long run. Limits on what runs have no rate. sticky: each gateway counts by itself; exact, leased, eventual: in Redis.",
             "none",
-            query("max by (limit, plan) (tollgate_limit_burst_tokens{LIMIT})", ""),
+            query(
+                'max by (limit, plan) (tollgate_limit_burst_tokens{LIMIT}) * on (limit) group_left (mode) max by (limit, mode) (tollgate_limit_mode{NODE,limit=~"$limit"})',
+                "",
+            ),
             query("max by (limit, plan) (tollgate_limit_rate_tokens_per_second{LIMIT})", ""),
             columns={"Value #A": "burst", "Value #B": "rate"},
             overrides=[column("rate", unit=TOKENS)],

@@ -33,7 +33,10 @@ fn every_image_has_a_version_and_every_file_is_there() {
     for (name, service) in services(&compose) {
         let image = service["image"].as_str().unwrap_or_else(|| service["<<"]["image"].as_str().unwrap());
         match image.split_once(':') {
-            Some((_, version)) => assert!(version.starts_with(|c: char| c.is_ascii_digit() || c == 'v') && version.contains('.'), "{image}"),
+            Some((_, version)) => assert!(
+                version.starts_with(|c: char| c.is_ascii_digit() || c == 'v') && version.contains('.'),
+                "{image}"
+            ),
             None => assert_eq!((image, name.starts_with("gateway")), ("tollgate", true)),
         }
         for (file, _) in mounts(service) {

@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 use crate::expressions::wrong_names;
 use crate::panels::{self, Dashboard, expressions};
 
-const UNITS: &[&str] =
-    &["none", "short", "percentunit", "s", "bytes", "reqps", "ops", "suffix: tokens/s"];
+const UNITS: &[&str] = &["none", "short", "percentunit", "s", "bytes", "reqps", "ops", "suffix: tokens/s"];
 const KINDS: &[&str] = &["timeseries", "stat", "table", "heatmap", "state-timeline"];
 /// What may stand at places whose words Grafana does not check when it reads a file.
 const WORDS: &[(&str, &[&str])] = &[
@@ -120,7 +119,9 @@ fn of_expression(expression: &str, at_once: bool) -> Vec<String> {
         faults.push(format!("asks beyond what is chosen: {expression}"));
     }
     for (label, values) in VALUES {
-        for (at, _) in expression.match_indices(&format!("{label}=")).chain(expression.match_indices(&format!("{label}!="))) {
+        for (at, _) in
+            expression.match_indices(&format!("{label}=")).chain(expression.match_indices(&format!("{label}!=")))
+        {
             let (before, after) = expression.split_at(at);
             let chosen = after.split('"').nth(1).unwrap_or_default();
             let whole = !before.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
@@ -159,11 +160,14 @@ fn of_variables(json: &Value) -> Vec<String> {
     text["templating"] = Value::Null;
     let text = text.to_string();
     let names: Vec<&str> = offered.iter().filter_map(|variable| variable["name"].as_str()).collect();
-    let mut faults: Vec<String> = offered.iter().filter(|one| one["type"] == "query").filter_map(|one| of_source(one)).collect();
+    let mut faults: Vec<String> =
+        offered.iter().filter(|one| one["type"] == "query").filter_map(|one| of_source(one)).collect();
     let used: BTreeSet<&str> = text
         .split('$')
         .skip(1)
-        .map(|after| after.trim_start_matches('{').split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap())
+        .map(|after| {
+            after.trim_start_matches('{').split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap()
+        })
         .filter(|name| !name.starts_with("__"))
         .collect();
     faults.extend(names.iter().filter(|name| !used.contains(*name)).map(|name| format!("nothing uses ${name}")));
@@ -224,9 +228,12 @@ fn what_breaks_a_rule_is_found() {
     };
     let place = |panel: &mut Value, key: &str, value: Value| panel[key] = value;
     finds("unknown unit", changed(TITLE, |panel| panel["fieldConfig"]["defaults"]["unit"] = "reqqps".into()));
-    finds("unknown drawStyle", changed(TITLE, |panel| {
-        panel["fieldConfig"]["defaults"]["custom"]["drawStyle"] = "lines".into();
-    }));
+    finds(
+        "unknown drawStyle",
+        changed(TITLE, |panel| {
+            panel["fieldConfig"]["defaults"]["custom"]["drawStyle"] = "lines".into();
+        }),
+    );
     finds("no description", changed(TITLE, |panel| place(panel, "description", "".into())));
     finds("its source", changed(TITLE, |panel| panel["targets"][0]["datasource"]["uid"] = "prometheus".into()));
     finds("lies on", changed(TITLE, |panel| panel["gridPos"]["w"] = 9.into()));

@@ -65,7 +65,9 @@ fn unit(name: &str) -> &'static str {
         Some(unit) => unit,
         None if name.contains("_tokens_") => "tokens",
         None if name.contains("timestamp") => "seconds",
-        None if [names::CONFIG_LAST_RELOAD_SUCCESSFUL.name, names::STORE_BREAKER_STATE.name].contains(&name) => "0 or 1",
+        None if [names::CONFIG_LAST_RELOAD_SUCCESSFUL.name, names::STORE_BREAKER_STATE.name].contains(&name) => {
+            "0 or 1"
+        }
         None => "a number",
     }
 }

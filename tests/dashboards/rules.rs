@@ -98,7 +98,8 @@ fn the_runbook_has_a_text_for_every_alert() {
 fn is_on_a_dashboard(title: &str) -> bool {
     panels::all().iter().any(|dashboard| {
         let titles = dashboard.json["panels"].as_array().unwrap().iter();
-        dashboard.json["title"] == format!("tollgate: {title}") || titles.into_iter().any(|panel| panel["title"] == title)
+        dashboard.json["title"] == format!("tollgate: {title}")
+            || titles.into_iter().any(|panel| panel["title"] == title)
     })
 }
 

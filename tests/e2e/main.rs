@@ -46,3 +46,4 @@ mod tokens;
 mod upstreams;
 mod usage;
 mod waiting;
+mod watched;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::support::gateway::{ALL_GUARDED, limited};
-use crate::support::{Client, Gateway, Origin, Response, wait_for, wait_until};
+use crate::support::{Client, Gateway, Origin, Process, Response, wait_for, wait_until};
 
 const TWO: &str = "{ algorithm: gcra, rate: 1/h, burst: 2, key: client_address }";
 
@@ -243,4 +243,25 @@ fn secrets_of_requests_are_nowhere() {
         let line = text.lines().find(|line| line.contains(CANARY));
         assert_eq!(line, None, "{name} at debug level");
     }
+}
+
+#[test]
+fn a_container_asks_whether_the_gateway_in_it_serves() {
+    let origin = Origin::start();
+    let mut gateway = Gateway::start(&limited(&origin, TWO));
+    let admin = gateway.admin.to_string();
+    let ask = || {
+        let mut asked = Process::tollgate(&["health", "--admin", &admin], std::path::Path::new("."), &[]);
+        (asked.wait().code(), asked.stderr())
+    };
+    assert_eq!(ask(), (Some(0), String::new()));
+    gateway.end("KILL");
+    let (code, said) = ask();
+    assert_eq!(code, Some(1));
+    assert!(said.starts_with(&format!("no gateway answers at {admin}: ")), "{said}");
+    let answering = Origin::with(|exchange| exchange.reply("503 Service Unavailable", "", b"stopping\n"));
+    let mut asked =
+        Process::tollgate(&["health", "--admin", &answering.address.to_string()], std::path::Path::new("."), &[]);
+    assert_eq!(asked.wait().code(), Some(1));
+    assert!(asked.stderr().ends_with("does not serve: stopping\n"), "{}", asked.stderr());
 }
