@@ -426,6 +426,18 @@ THROTTLING = {
             width=12,
         ),
     ],
+    "Customers": [
+        table(
+            "Denied most",
+            "The keys that were denied most in the last whole minute, and by how much that may be too high. Empty unless the configuration lets metrics tell of them.",
+            "short",
+            query('sum by (limit, customer) (tollgate_limit_top_denied_requests{NODE,limit=~"$limit"})', ""),
+            query('sum by (limit, customer) (tollgate_limit_top_denied_error_requests{NODE,limit=~"$limit"})', ""),
+            columns={"Value #A": "denied in a minute", "Value #B": "at most too high by"},
+            sort="denied in a minute",
+            width=24,
+        ),
+    ],
     "Cost": [
         percentiles(
             "Time of decisions",

@@ -39,7 +39,7 @@ use crate::proxy::connection::Edge;
 use crate::proxy::live::Live;
 use crate::proxy::{Gateway, Shared};
 use crate::ruleset::key::KeyHasher;
-use crate::store::shared::Observer;
+use crate::store::shared::{CallResult, Observer};
 use crate::store::{SharedStore, Store};
 use crate::telemetry::Telemetry;
 
@@ -133,6 +133,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let asking = sockets.clients.len().saturating_add(1);
     let shared = store.map(|settings| {
         let telemetry = telemetry.clone();
+        telemetry.store_expected(CallResult::ALL.iter().map(|result| result.as_str()));
         let told: Observer = Box::new(move |call| {
             telemetry.store_called(call.op, call.result.as_str(), call.took);
             call.charges.into_iter().for_each(|requests| telemetry.store_charged(requests));

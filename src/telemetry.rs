@@ -281,6 +281,14 @@ impl Telemetry {
         }
     }
 
+    /// There is a store that nodes share, whose calls end with one of `results`: what it is asked begins at zero.
+    pub fn store_expected(&self, results: impl Iterator<Item = &'static str> + Clone) {
+        for op in names::STORE_OPS {
+            results.clone().for_each(|result| drop(self.store_requests.with_label_values(&[op, result])));
+            self.store_duration.with_label_values(&[op]);
+        }
+    }
+
     /// A store was asked for `op`, with this result, and took this long.
     pub fn store_called(&self, op: &str, result: &str, took: Nanos) {
         self.store_requests.with_label_values(&[op, result]).inc();

@@ -7,6 +7,9 @@ const FOREIGN: &[(&str, &[&str])] = &[
     ("up", &[]),
     ("process_cpu_seconds_total", &[]),
     ("process_resident_memory_bytes", &[]),
+    // told where the configuration lets metrics tell of customers
+    ("tollgate_limit_top_denied_requests", &["limit", "customer"]),
+    ("tollgate_limit_top_denied_error_requests", &["limit", "customer"]),
     // of gateways that form a cluster, which tell them when they do
     ("tollgate_peer_requests_total", &["peer", "result"]),
     ("tollgate_peer_request_duration_seconds", &["peer"]),

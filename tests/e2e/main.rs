@@ -37,6 +37,7 @@ mod replayed;
 mod restarts;
 mod retrying;
 mod routing;
+mod series;
 mod shared;
 mod shared_faults;
 mod shared_outages;
