@@ -26,6 +26,7 @@ pub mod own_usage;
 pub mod queue;
 pub mod respond;
 pub mod tally;
+pub mod trace;
 pub mod traffic;
 pub mod upstream;
 

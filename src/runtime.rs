@@ -39,7 +39,7 @@ use crate::proxy::connection::Edge;
 use crate::proxy::live::Live;
 use crate::proxy::{Gateway, Shared};
 use crate::ruleset::key::KeyHasher;
-use crate::store::shared::Observer;
+use crate::store::shared::{CallResult, Observer};
 use crate::store::{SharedStore, Store};
 use crate::telemetry::Telemetry;
 
@@ -133,12 +133,16 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let asking = sockets.clients.len().saturating_add(1);
     let shared = store.map(|settings| {
         let telemetry = telemetry.clone();
-        let told: Observer = Box::new(move |op, result, took| telemetry.store_called(op, result.as_str(), took));
+        telemetry.store_expected(CallResult::ALL.iter().map(|result| result.as_str()));
+        let told: Observer = Box::new(move |call| {
+            telemetry.store_called(call.op, call.result.as_str(), call.took);
+            call.charges.into_iter().for_each(|requests| telemetry.store_charged(requests));
+        });
         SharedStore::new(settings, asking, Arc::clone(&clock), told)
     });
     let store = Arc::new(Store::new(local, shared));
     let live = Live::new(rules, None, &store, &telemetry);
-    telemetry.reload_applied(&live.hash, clock.now());
+    telemetry.reload_applied(&live.ruleset, &live.hash, clock.now());
     let gateway = Gateway::new(Shared {
         live: ArcSwap::from_pointee(live),
         store,

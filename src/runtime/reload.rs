@@ -242,7 +242,7 @@ impl Reloader {
         let live = self.gateway.live.load();
         match &attempt.outcome {
             Outcome::Applied { warnings, notes } => {
-                self.telemetry.reload_applied(&live.hash, now);
+                self.telemetry.reload_applied(&live.ruleset, &live.hash, now);
                 for warning in warnings {
                     tracing::warn!("{warning}");
                 }

@@ -11,6 +11,7 @@ pub mod metrics;
 pub mod origin;
 mod ports;
 pub mod process;
+pub mod prometheus;
 pub mod redis;
 pub mod tls;
 pub mod tokens;
@@ -21,6 +22,7 @@ pub use folder::Folder;
 pub use gateway::Gateway;
 pub use origin::{Exchange, Origin, Refusing, Silent};
 pub use ports::free_port;
+pub use process::Process;
 
 /// How long a test waits for what has to happen, on a machine that does much else.
 pub const PATIENCE: Duration = Duration::from_secs(20);
