@@ -7,6 +7,7 @@ use http::{HeaderValue, Method, Response, StatusCode, header};
 use pingora::apps::http_app::ServeHttp;
 use pingora::protocols::http::ServerSession;
 
+mod cluster;
 mod explain;
 mod readiness;
 pub mod reloads;
@@ -136,6 +137,9 @@ impl Admin {
                 held: leases.held,
             });
         }
+        if let Some(cluster) = self.gateway.store.cluster() {
+            self.telemetry.set_cluster_usage(&cluster::usage(cluster));
+        }
         for pool in &live.pools {
             self.telemetry.set_upstream_health(&pool.upstream.name, pool.healthy());
         }
@@ -176,6 +180,7 @@ impl Admin {
             "upstreams": upstreams.collect::<Vec<_>>(),
             "credentials": live.directory.credentials(),
             "store": self.store(),
+            "cluster": self.gateway.store.cluster().map(|known| cluster::status(known, self.gateway.clock.now())),
         })
     }
 

@@ -12,6 +12,7 @@ use crate::ruleset::{Access, AccessLog, Bypass, ClientAddress, Dialects, Matcher
 
 mod access;
 mod candidate;
+mod cluster;
 mod cost;
 mod customers;
 mod denied;
@@ -43,6 +44,7 @@ mod upstreams;
 mod values;
 mod words;
 
+pub use cluster::Cluster;
 pub use customers::{DirectorySource, RedisHash};
 pub use document::MAX_BYTES;
 pub use identify::JwksFile;
@@ -60,12 +62,13 @@ use limits::{Checked, Setting};
 use names::Names;
 use read::{Context, Field, Section};
 
-const SECTIONS: [&str; 17] = [
+const SECTIONS: [&str; 18] = [
     "listeners",
     "admin",
     "client_address",
     "store",
     "state",
+    "cluster",
     "upstreams",
     "customers",
     "plans",
@@ -97,6 +100,8 @@ pub struct Loaded {
     pub jwks: Option<JwksFile>,
     /// Where states are kept over restarts, if anywhere.
     pub state: Option<StateFile>,
+    /// The nodes that keep sticky limits together, if there are several.
+    pub cluster: Option<Cluster>,
     /// What is suspicious about it.
     pub warnings: Vec<Warning>,
 }
@@ -190,7 +195,7 @@ fn with_sections<T>(
 ) -> Option<T> {
     let root = document::parse(text, findings)?;
     let context = Context { findings, environment };
-    let top = Field::root(&context, &root).section(&SECTIONS, later::TOP)?;
+    let top = Field::root(&context, &root).section(&SECTIONS, &[])?;
     read(&top)
 }
 
@@ -217,6 +222,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let plans = limits::read_plans(top, setting);
     let store = store::read(top);
     let state = state::read(top);
+    let cluster = cluster::read(top);
     let customers = customers::read(top, &plans, store.as_ref());
     let (limit_names, limits) = limits::read(top, &plans, Some(&upstream_names), setting);
     let access = top.get_or("access", Access::default(), access::access);
@@ -249,6 +255,10 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
             None,
         );
     }
+    let (server, cluster) = (server?, cluster?);
+    if let Some(cluster) = &cluster {
+        cluster::check(top, cluster, &server, limits.iter().any(|limit| limit.mode == Mode::Sticky))?;
+    }
     let ruleset = Ruleset {
         matcher: Matcher::new(routes),
         marks: marks(&limits),
@@ -266,12 +276,13 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     };
     Some(Loaded {
         ruleset,
-        server: server?,
+        server,
         store: store?,
         directory,
         overrides,
         jwks,
         state: state?,
+        cluster,
         warnings: Vec::new(),
     })
 }

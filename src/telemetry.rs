@@ -4,12 +4,14 @@
 //! configuration, never from a client. Handles are resolved when a ruleset comes into force ([`meters::Meters`]), so
 //! that a request resolves none.
 
+mod cluster;
 mod configured;
 pub mod logging;
 pub mod meters;
 pub mod names;
 mod series;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -19,8 +21,11 @@ use prometheus::{
     TextEncoder,
 };
 
+use cluster::ClusterMetrics;
 use configured::Configured;
 use names::Name;
+
+pub use cluster::ClusterUsage;
 
 use crate::ruleset::Ruleset;
 use crate::units::Nanos;
@@ -55,6 +60,7 @@ pub struct Telemetry {
     overshoot: IntCounterVec,
     unsynced: IntGauge,
     cluster_members: IntGauge,
+    cluster: ClusterMetrics,
     lease_tokens: IntCounterVec,
     lease_outstanding: IntGauge,
     upstream_healthy: IntGaugeVec,
@@ -147,6 +153,7 @@ impl Telemetry {
             lease_tokens: counter(&registry, &names::LEASE_TOKENS)?,
             lease_outstanding: registered(&registry, IntGauge::with_opts(opts(&names::LEASE_OUTSTANDING))?)?,
             cluster_members: registered(&registry, IntGauge::with_opts(opts(&names::CLUSTER_MEMBERS))?)?,
+            cluster: ClusterMetrics::new(&registry)?,
             upstream_healthy: gauge(&registry, &names::UPSTREAM_NODES_HEALTHY)?,
             reloads: counter(&registry, &names::CONFIG_RELOADS)?,
             last_reload_successful: registered(
@@ -318,6 +325,17 @@ impl Telemetry {
         self.store_clock_offset.set(usage.clock_ahead);
         self.lease_outstanding.set(i64::try_from(usage.held).unwrap_or(i64::MAX));
         self.cluster_members.set(i64::try_from(usage.nodes).unwrap_or(i64::MAX));
+    }
+
+    /// Another gateway was asked, with this result, and took this long.
+    pub fn peer_asked(&self, peer: SocketAddr, result: &str, took: Nanos) {
+        self.cluster.asked(peer, result, took);
+    }
+
+    /// How the cluster stands, to be called before [`Telemetry::render`] and after [`Telemetry::set_store_usage`].
+    pub fn set_cluster_usage(&self, usage: &ClusterUsage) {
+        self.cluster.set(usage);
+        self.cluster_members.set(i64::try_from(usage.members).unwrap_or(i64::MAX));
     }
 
     /// How many nodes of an upstream are healthy, to be called before [`Telemetry::render`].

@@ -47,6 +47,7 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
         directory,
         tokens: None,
         store: None,
+        cluster: None,
         entrances: vec![Entrance::default()],
         text: CONFIG.to_owned(),
     };

@@ -20,6 +20,7 @@ use watch::{Pools, Watch};
 
 use super::state::{Keeper, StateFile};
 use crate::admin::reloads::{Asked, Attempt, Outcome, Reloads, Trigger};
+use crate::cluster::settings::Settings as ClusterSettings;
 use crate::files::{Print, Seen};
 use crate::proxy::Gateway;
 use crate::proxy::live::Live;
@@ -49,6 +50,8 @@ pub struct Parts {
     pub state: Option<StateFile>,
     /// Where what is shared is kept, if anything is. Cannot change.
     pub store: Option<StoreSettings>,
+    /// The nodes that keep sticky limits together, if there are several. Only who the others are can change.
+    pub cluster: Option<ClusterSettings>,
     /// What is suspicious about it.
     pub warnings: Vec<String>,
 }

@@ -15,7 +15,6 @@ use super::upgrade::Upgrader;
 use crate::admin::Readiness;
 use crate::admin::reloads::Reloads;
 use crate::proxy::Gateway;
-use crate::store::SharedStore;
 use crate::units::Nanos;
 
 /// How long requests in flight may take to finish.
@@ -44,7 +43,7 @@ pub(super) fn run_until_idle(server: Server, gateway: &Gateway, reach: Reach) {
     });
     // pingora sleeps through the whole grace period, idle or not; returning from here ends the process before.
     while has_finished.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-        let settled = gateway.store.shared().is_none_or(SharedStore::is_settled);
+        let settled = gateway.store.is_settled();
         let idle = doors.is_closed() && gateway.traffic.is_idle() && settled;
         if idle || hurry.load(Ordering::Relaxed) {
             break;

@@ -16,10 +16,14 @@ use crate::charge::{AllCharged, Charge, Charged, RuleRef};
 use crate::store::{LimitSpec, Usage};
 use crate::units::{LimitKey, Nanos};
 
+mod guests;
+mod moving;
 mod rules;
 pub mod snapshot;
 mod table;
 mod tables;
+
+pub use moving::{Arrived, Walk};
 
 use rules::Rules;
 use table::{Cells, Full};

@@ -45,7 +45,7 @@ catalogue! {
     LIMIT_RETRY_AFTER: "tollgate_limit_retry_after_seconds" ["limit"]
         "Retry times that denied requests were told."
     LIMIT_DECISION_DURATION: "tollgate_limit_decision_duration_seconds" ["source"]
-        "Time to charge all limits of a request, by where that was decided: local, lease (tokens taken ahead), store (Redis), denial_cache (a denial that Redis told before), fallback (Redis did not answer)."
+        "Time to charge all limits of a request, by where that was decided: local, lease (tokens taken ahead), store (Redis), owner (the gateway that owns the key), denial_cache (a denial that Redis or the owner told before), fallback (neither answered)."
     LIMIT_RATE: "tollgate_limit_rate_tokens_per_second" ["limit", "plan"]
         "Tokens per second that one key gets in the long run, as configured; no series where time brings none back (concurrency)."
     LIMIT_BURST: "tollgate_limit_burst_tokens" ["limit", "plan"]
@@ -81,7 +81,21 @@ catalogue! {
     LEASE_OUTSTANDING: "tollgate_lease_outstanding_tokens" []
         "Tokens that this gateway has taken ahead and may still spend."
     CLUSTER_MEMBERS: "tollgate_cluster_members" []
-        "Gateways that share limits, as this one sees them."
+        "Gateways that share limits, as this one sees them: those of the cluster, or without one those that use the same Redis."
+    CLUSTER_RING_INFO: "tollgate_cluster_ring_info" ["ring"]
+        "The members of the cluster as this gateway sees them, by a hash: other hashes on other gateways mean that they see others."
+    PEER_UP: "tollgate_peer_up" ["peer"]
+        "Whether another gateway of the cluster can be asked."
+    PEER_REQUESTS: "tollgate_peer_requests_total" ["peer", "result"]
+        "Questions about charges to another gateway of the cluster, by what came of them: ok, timeout, cut (the connection ended), unreachable (there was none), unknown (it does not understand the limit)."
+    PEER_REQUEST_DURATION: "tollgate_peer_request_duration_seconds" ["peer"]
+        "Time that questions about charges to another gateway of the cluster took."
+    CLUSTER_DECISIONS: "tollgate_cluster_decisions_total" ["cause"]
+        "Charges that others than the owners of their keys decided, by cause: stand_in (here for an owner that could not be asked), alone (here because nobody could be asked)."
+    CLUSTER_OTHER_RING: "tollgate_cluster_questions_under_another_ring_total" []
+        "Questions from gateways that saw other members of the cluster; they were answered."
+    CLUSTER_CORRECTIONS_LOST: "tollgate_cluster_corrections_lost_total" []
+        "Corrections of charges that could not be told to the gateway that had made them."
     UPSTREAM_NODES_HEALTHY: "tollgate_upstream_nodes_healthy" ["upstream"]
         "Nodes of an upstream that requests are sent to."
     CONFIG_RELOADS: "tollgate_config_reloads_total" ["result"]
@@ -113,6 +127,8 @@ pub const REQUEST_SECONDS: &[f64] =
     &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 /// Bounds for the time of decisions.
 pub const DECISION_SECONDS: &[f64] = &[1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2, 1e-1];
+/// Bounds for the time of questions to other gateways.
+pub const PEER_SECONDS: &[f64] = &[2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 1.0];
 /// Bounds for the time of calls to a store.
 pub const STORE_SECONDS: &[f64] = &[1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 2.5e-1, 1.0];
 /// Bounds for waits and retry times.

@@ -1,0 +1,218 @@
+//! States on their way between nodes: out of one node's store and into another's, never in both.
+//!
+//! What limits hold while requests run does not move: it is given back where it was taken. Neither do the common buckets
+//! of full tables, which are each node's own.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::table::{Loose, read_cell, write_cell};
+use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY, shard_of};
+use crate::algorithm::{AlgorithmName, Parameters, Rule};
+use crate::charge::{Charge, Mode};
+use crate::cluster::wire::{Identity, States};
+use crate::store::LimitSpec;
+use crate::units::{LimitKey, Nanos};
+
+/// States are sent in parts of about this many bytes.
+const PART: usize = 64 << 10;
+/// The most bytes that one state may take to be sent.
+const LONGEST: usize = 512 << 10;
+
+/// How far a store has been searched for states that belong elsewhere.
+#[derive(Debug, Default)]
+pub struct Walk {
+    next: usize,
+}
+
+/// What became of states that came in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrived {
+    /// They are here now.
+    pub kept: u64,
+    /// There was a state already, which stayed.
+    pub known: u64,
+    /// This program does not understand them.
+    pub unknown: u64,
+}
+
+impl LocalStore {
+    /// Whether there is a state of this charge's key.
+    pub fn knows(&self, binding: &Binding, charge: &Charge) -> bool {
+        let table = &binding.limits[charge.limit].table;
+        self.shards[shard_of(charge.key)].lock().cells[table.position].knows(charge.key)
+    }
+
+    /// Takes out the state of `key` under `limit`, if there is one that may be moved.
+    pub fn take(&self, limit: &Identity, key: LimitKey) -> Option<States> {
+        let table = self.tables.read().find(&spec(limit)?)?;
+        if !table.moves() || key == OVERFLOW_KEY {
+            return None;
+        }
+        let loose = self.shards[shard_of(key)].lock().cells[table.position].take_out(&table, key)?;
+        let mut parcel = Parcel::of(Arc::clone(&table));
+        parcel.add(&loose);
+        parcel.finish()
+    }
+
+    /// Takes out states that belong elsewhere, where `to` says; those of one place together, in parts. Nothing is left to
+    /// take when nothing is returned. What is as good as new is forgotten instead.
+    ///
+    /// `to` is asked while the key's place is locked: what it notes is known before anybody misses the state.
+    pub fn take_moved<T: Copy + Eq>(
+        &self,
+        walk: &mut Walk,
+        to: impl Fn(LimitKey) -> Option<T>,
+        now: Nanos,
+    ) -> Vec<(T, States)> {
+        // Held, they keep their places while this lasts.
+        let tables: Vec<Arc<LimitTable>> = self.tables.read().iter().filter(|table| table.moves()).cloned().collect();
+        let mut parcels: Vec<(T, Parcel)> = Vec::new();
+        while let Some(shard) = self.shards.get(walk.next) {
+            walk.next = walk.next.saturating_add(1);
+            for table in &tables {
+                let chosen = Cell::new(None);
+                let moves = |key| {
+                    chosen.set(if key == OVERFLOW_KEY { None } else { to(key) });
+                    chosen.get().is_some()
+                };
+                let taken = |loose: Loose| {
+                    let Some(place) = chosen.get() else { return };
+                    let of_same = |(known, parcel): &&mut (T, Parcel)| *known == place && parcel.has_room_for(table);
+                    match parcels.iter_mut().rev().find(of_same) {
+                        Some((_, parcel)) => parcel.add(&loose),
+                        None => {
+                            let mut parcel = Parcel::of(Arc::clone(table));
+                            parcel.add(&loose);
+                            parcels.push((place, parcel));
+                        }
+                    }
+                };
+                shard.lock().cells[table.position].take_moved(table, now, &moves, taken);
+            }
+            if parcels.iter().map(|(_, parcel)| parcel.cells.len()).sum::<usize>() >= PART {
+                break;
+            }
+        }
+        parcels.into_iter().filter_map(|(place, parcel)| Some((place, parcel.finish()?))).collect()
+    }
+
+    /// Puts in states that came from elsewhere. Those that are here already stay.
+    ///
+    /// A full table takes them all the same: there was room for them where they came from, and to forget them would make
+    /// their keys as good as new.
+    pub fn put(&self, states: &States) -> Arrived {
+        let mut arrived = Arrived::default();
+        let known = spec(&states.limit).filter(|spec| !spec.algorithm.holds());
+        let Some(spec) = known else { return Arrived { unknown: states.count, ..arrived } };
+        let table = self.table(&spec);
+        let understood = |parameters: &Parameters| {
+            let rule = parameters.rule(spec.algorithm)?;
+            Some((table.number(&rule), rule))
+        };
+        let rules: Vec<Option<(u32, Rule)>> = states.rules.iter().map(understood).collect();
+        let mut cells = states.cells.as_slice();
+        for left in (1..=states.count).rev() {
+            let Some(((key, rule, state), rest)) = read_cell(spec.algorithm, cells) else {
+                arrived.unknown = arrived.unknown.saturating_add(left);
+                break;
+            };
+            cells = rest;
+            let rule = usize::try_from(rule).ok().and_then(|position| rules.get(position)?.as_ref());
+            let mut shard = self.shards[shard_of(key)].lock();
+            let cells = &mut shard.cells[table.position];
+            match rule {
+                None => arrived.unknown = arrived.unknown.saturating_add(1),
+                Some(_) if cells.knows(key) => arrived.known = arrived.known.saturating_add(1),
+                Some((number, rule)) => {
+                    cells.put(&table, BoundRule { number: *number, rule }, key, Some(state));
+                    arrived.kept = arrived.kept.saturating_add(1);
+                }
+            }
+        }
+        arrived
+    }
+
+    /// Whether there is anything that may be moved.
+    pub fn has_states(&self) -> bool {
+        self.tables.read().iter().any(|table| table.moves() && table.keys.load(Ordering::Relaxed) > 0)
+    }
+}
+
+/// The limit with this identity; `None` if its algorithm is not known.
+fn spec(limit: &Identity) -> Option<LimitSpec<'_>> {
+    let algorithm = AlgorithmName::ALL.iter().copied().find(|name| name.as_str() == limit.algorithm)?;
+    Some(LimitSpec {
+        name: &limit.name,
+        algorithm,
+        mode: Mode::Sticky,
+        key: limit.key,
+        afresh: false,
+        rules: &[],
+        max_keys: limit.max_keys,
+        gives_back: false,
+    })
+}
+
+/// States of one limit that are put together.
+struct Parcel {
+    table: Arc<LimitTable>,
+    /// The numbers of the parameters, by their positions.
+    rules: Vec<u32>,
+    count: u64,
+    cells: Vec<u8>,
+}
+
+impl Parcel {
+    const fn of(table: Arc<LimitTable>) -> Self {
+        Self { table, rules: Vec::new(), count: 0, cells: Vec::new() }
+    }
+
+    fn has_room_for(&self, table: &LimitTable) -> bool {
+        self.table.position == table.position && self.cells.len() < PART
+    }
+
+    /// Nothing is added of a state that cannot be sent.
+    fn add(&mut self, Loose { key, rule, state }: &Loose) {
+        let position = self.rules.iter().position(|known| known == rule).unwrap_or_else(|| {
+            self.rules.push(*rule);
+            self.rules.len().saturating_sub(1)
+        });
+        let before = self.cells.len();
+        let written = write_cell(*key, u32::try_from(position).unwrap_or(u32::MAX), state, &mut self.cells);
+        if written.is_err() || self.cells.len().saturating_sub(before) > LONGEST {
+            self.cells.truncate(before);
+            return;
+        }
+        self.count = self.count.saturating_add(1);
+    }
+
+    fn finish(self) -> Option<States> {
+        let Self { table, rules, count, cells } = self;
+        if count == 0 {
+            return None;
+        }
+        let limit = Identity {
+            name: table.name.clone(),
+            algorithm: table.algorithm.as_str().to_owned(),
+            key: table.key,
+            max_keys: table.max_keys.load(Ordering::Relaxed),
+        };
+        let known = table.rules.read();
+        // Nobody can be charged under parameters that are not known.
+        let rules = rules.iter().filter_map(|number| known.get(*number)).map(Parameters::of).collect();
+        drop(known);
+        Some(States { limit, rules, count, cells })
+    }
+}
+
+impl LimitTable {
+    /// Whether its states may be moved to another node.
+    fn moves(&self) -> bool {
+        !self.algorithm.holds() && !self.abandoned.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests;
