@@ -198,8 +198,7 @@ pub enum Source {
 
 impl Source {
     /// All.
-    pub const ALL: [Self; 6] =
-        [Self::Local, Self::DenialCache, Self::Lease, Self::Owner, Self::Store, Self::Fallback];
+    pub const ALL: [Self; 6] = [Self::Local, Self::DenialCache, Self::Lease, Self::Owner, Self::Store, Self::Fallback];
 
     /// A word for metrics.
     pub const fn as_str(self) -> &'static str {

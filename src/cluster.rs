@@ -289,11 +289,7 @@ impl Cluster {
     }
 
     /// Keeps in touch with the others, and serves who is `accepted`, until dropped.
-    pub async fn run(
-        &self,
-        desk: Arc<dyn Desk>,
-        mut accepted: tokio::sync::mpsc::Receiver<(TcpStream, SocketAddr)>,
-    ) {
+    pub async fn run(&self, desk: Arc<dyn Desk>, mut accepted: tokio::sync::mpsc::Receiver<(TcpStream, SocketAddr)>) {
         let Asking { own, clock, .. } = &*self.0.asking;
         let (listener, carrier) = (Arc::clone(&self.0) as Arc<dyn Listener>, Arc::clone(&self.0) as Arc<dyn Carrier>);
         self.0.desk.get_or_init(|| Arc::downgrade(&desk));
@@ -381,7 +377,8 @@ impl Node {
             *settled = members.is_settled();
             differs
         });
-        let differs = members.peers().any(|peer| peer.counts() && peer.said.is_some_and(|said| said.ring != ring.hash()));
+        let differs =
+            members.peers().any(|peer| peer.counts() && peer.said.is_some_and(|said| said.ring != ring.hash()));
         let known: HashSet<SocketAddr> = members.peers().map(|peer| peer.member.address).collect();
         if self.counts.differs.swap(differs, Ordering::Relaxed) != differs && differs {
             tracing::warn!(ring = %ring.hash(), "gateways of the cluster see other members than this one");

@@ -121,7 +121,8 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         Some((predecessor, sockets)) => (Some(predecessor), Inherited::new(sockets)),
         None => (None, Inherited::from_systemd()),
     };
-    let sockets = Sockets::open(&clients, operators, (sample, cluster.as_ref().map(|cluster| cluster.listen)), inherited)?;
+    let sockets =
+        Sockets::open(&clients, operators, (sample, cluster.as_ref().map(|cluster| cluster.listen)), inherited)?;
     let telemetry = Telemetry::new()?;
     let seed = cluster.as_ref().map(|cluster| cluster.secret.key_seed());
     let recovered = match &mut predecessor {
@@ -152,13 +153,8 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let store = Arc::new(Store::new(local, shared, cluster));
     let live = Live::new(rules, None, &store, &telemetry);
     telemetry.reload_applied(&live.hash, clock.now());
-    let gateway = Gateway::new(Shared {
-        live: ArcSwap::from_pointee(live),
-        store,
-        clock,
-        hasher,
-        traffic: Arc::default(),
-    });
+    let gateway =
+        Gateway::new(Shared { live: ArcSwap::from_pointee(live), store, clock, hasher, traffic: Arc::default() });
     let snapshots = Arc::new(Snapshots::new(recovery));
     let keeper = Keeper::new(gateway.clone(), telemetry.clone(), Arc::clone(&snapshots), seed, state);
     let announcement = Announcement { clients, operators };

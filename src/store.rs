@@ -159,9 +159,8 @@ impl Store {
     /// back; those of a bounded number of limits.
     pub fn bind(&self, limits: &[LimitSpec<'_>]) -> Binding {
         let shared = |spec| self.shared.as_ref().and_then(|shared| shared.limit(spec));
-        let owned = |spec: &LimitSpec<'_>| {
-            (self.owners.is_some() && !spec.mode.is_shared()).then(|| OwnedLimit::new(spec))
-        };
+        let owned =
+            |spec: &LimitSpec<'_>| (self.owners.is_some() && !spec.mode.is_shared()).then(|| OwnedLimit::new(spec));
         Binding {
             local: self.local.bind(limits),
             shared: limits.iter().map(shared).collect(),

@@ -95,7 +95,18 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "runtime",
-        may_use: &["units", "clock", "cluster", "files", "ruleset", "customers", "store", "telemetry", "proxy", "admin"],
+        may_use: &[
+            "units",
+            "clock",
+            "cluster",
+            "files",
+            "ruleset",
+            "customers",
+            "store",
+            "telemetry",
+            "proxy",
+            "admin",
+        ],
         never: &["saphyr"],
     },
     Layer {

@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::cluster::settings::Settings as ClusterSettings;
 use crate::config::{
     self, DirectorySource, Limits, Loaded, Mark, NamedFile, Overrides, Place, Problem, Problems, Server,
 };
-use crate::cluster::settings::Settings as ClusterSettings;
 use crate::customers::{Directory, Tokens};
 use crate::files::{self, Seen, Unreadable};
 use crate::runtime::reload::StoreSettings;

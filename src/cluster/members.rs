@@ -324,11 +324,12 @@ impl Members {
     fn is_alone(&self, now: Nanos) -> bool {
         let mut listed = self.peers.values().filter(|peer| peer.listed);
         let waited = now.saturating_sub(self.started) >= ALONE_AFTER;
-        (self.was_told || waited) && listed.all(|peer| match peer.state {
-            PeerState::Unheard => waited,
-            PeerState::Up => false,
-            PeerState::Away | PeerState::Joining | PeerState::Leaving | PeerState::Down => true,
-        })
+        (self.was_told || waited)
+            && listed.all(|peer| match peer.state {
+                PeerState::Unheard => waited,
+                PeerState::Up => false,
+                PeerState::Away | PeerState::Joining | PeerState::Leaving | PeerState::Down => true,
+            })
     }
 
     /// Makes the ring anew, if the members are others.

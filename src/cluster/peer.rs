@@ -14,8 +14,8 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use super::connection::{self, Connection, Failed, Own};
-use super::session::{Form, Question, Session};
 use super::members::Beat;
+use super::session::{Form, Question, Session};
 use super::wire::{Answer, Ask, Change, Told, Wanted};
 use crate::algorithm::Completion;
 use crate::charge::Manner;
@@ -228,8 +228,9 @@ impl Peer {
             drop(sender.send(outcome));
         };
         let forms: smallvec::SmallVec<[&Form; 4]> = parts.iter().map(|part| &*part.form).collect();
-        let ask = |numbers: &[u32]| {
-            Ask::Charge { wanted: parts.iter().zip(numbers).map(|(part, rule)| part.wanted(*rule)).collect(), as_is }
+        let ask = |numbers: &[u32]| Ask::Charge {
+            wanted: parts.iter().zip(numbers).map(|(part, rule)| part.wanted(*rule)).collect(),
+            as_is,
         };
         session.ask(&Question { forms: &forms, ask: &ask }, Box::new(told)).then_some(receiver)
     }
@@ -378,19 +379,16 @@ impl Peer {
 impl Correction {
     fn send(&self, number: u64, session: &Session, told: super::session::Told) -> bool {
         let (form, ask): (Option<&Form>, Box<dyn Fn(u32) -> Change + '_>) = match self {
-            Self::Refund { part: Part { form, key, cost, .. }, full_at } => (
-                Some(form),
-                Box::new(|rule| Change::Refund { rule, key: *key, cost: *cost, full_at: *full_at }),
-            ),
+            Self::Refund { part: Part { form, key, cost, .. }, full_at } => {
+                (Some(form), Box::new(|rule| Change::Refund { rule, key: *key, cost: *cost, full_at: *full_at }))
+            }
             Self::Debit(Part { form, key, cost, .. }) => {
                 (Some(form), Box::new(|rule| Change::Debit { rule, key: *key, cost: *cost }))
             }
             Self::Complete(slot, end) => (None, Box::new(|_| Change::Complete { slot: *slot, end: *end })),
         };
         let forms: smallvec::SmallVec<[&Form; 1]> = form.into_iter().collect();
-        let ask = |numbers: &[u32]| {
-            Ask::Change { number, change: ask(numbers.first().copied().unwrap_or_default()) }
-        };
+        let ask = |numbers: &[u32]| Ask::Change { number, change: ask(numbers.first().copied().unwrap_or_default()) };
         session.ask(&Question { forms: &forms, ask: &ask }, told)
     }
 }

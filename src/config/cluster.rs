@@ -144,10 +144,8 @@ fn host(text: &str) -> Result<String, Misfit> {
 
 /// An address that another node can connect to.
 fn reachable(text: &str) -> Result<SocketAddr, Misfit> {
-    let misfit = |message: &str, hint: Option<&str>| Misfit {
-        message: message.to_owned(),
-        hint: hint.map(str::to_owned),
-    };
+    let misfit =
+        |message: &str, hint: Option<&str>| Misfit { message: message.to_owned(), hint: hint.map(str::to_owned) };
     let address: SocketAddr = text.parse().map_err(|_| misfit("is not an address and a port", None))?;
     if address.ip().is_unspecified() {
         let hint = "write this machine's own address, and `listen` beside it to listen on others too";

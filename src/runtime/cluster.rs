@@ -36,8 +36,11 @@ impl Neighbours {
 impl Service for Neighbours {
     async fn start_service(&mut self, _: Option<ListenFds>, _: ShutdownWatch, _: usize) {
         let Some(cluster) = self.store.cluster() else { return };
-        let listeners: io::Result<Vec<_>> =
-            self.listeners.drain(..).map(|listener| tokio::net::TcpListener::from_std(listener).map(Arc::new)).collect();
+        let listeners: io::Result<Vec<_>> = self
+            .listeners
+            .drain(..)
+            .map(|listener| tokio::net::TcpListener::from_std(listener).map(Arc::new))
+            .collect();
         let listeners = match listeners {
             Ok(listeners) => listeners,
             Err(error) => {

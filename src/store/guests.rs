@@ -106,8 +106,7 @@ impl Guest for Visit {
         let mut positions = self.limits.positions.write();
         positions.push(rule.map(|(algorithm, rule)| {
             let mut binding = self.limits.binding.write();
-            let spec =
-                LimitSpec { max_keys: limit.max_keys, ..LimitSpec::bare(&limit.name, algorithm, limit.key) };
+            let spec = LimitSpec { max_keys: limit.max_keys, ..LimitSpec::bare(&limit.name, algorithm, limit.key) };
             let position = binding.len();
             self.store.local.adopt(&mut binding, &spec, rule);
             position

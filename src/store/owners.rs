@@ -92,7 +92,8 @@ impl Owners {
         batch: &mut [Charge],
         now: Nanos,
     ) -> Result<AllCharged, Outcome> {
-        let parts: Vec<Part> = limits.iter().zip(&*batch).filter_map(|(limit, charge)| self.part(limit, charge)).collect();
+        let parts: Vec<Part> =
+            limits.iter().zip(&*batch).filter_map(|(limit, charge)| self.part(limit, charge)).collect();
         if parts.len() < batch.len() {
             return Err(Outcome::Unknown);
         }

@@ -189,8 +189,7 @@ impl<'a> Together<'a> {
         (peer, as_is): (&Arc<Peer>, AsIs),
     ) -> Result<(), Outcome> {
         let mut some: SmallVec<[Charge; 4]> = group.iter().map(|position| batch[*position].clone()).collect();
-        let limits: SmallVec<[&OwnedLimit; 4]> =
-            some.iter().filter_map(|charge| Some(self.owned(charge)?.1)).collect();
+        let limits: SmallVec<[&OwnedLimit; 4]> = some.iter().filter_map(|charge| Some(self.owned(charge)?.1)).collect();
         let Some(owners) = &self.store.owners else { return Err(Outcome::Unreachable) };
         let charged = owners.charge(peer, as_is, &limits, &mut some, self.now).await?;
         for ((position, charge), charged) in group.iter().zip(some).zip(charged) {

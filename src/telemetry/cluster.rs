@@ -72,10 +72,9 @@ impl ClusterMetrics {
             let counter = self.decisions.with_label_values(&[cause]);
             counter.inc_by(total.saturating_sub(counter.get()));
         }
-        for (counter, total) in [
-            (&self.under_another_ring, usage.under_another_ring),
-            (&self.corrections_lost, usage.corrections_lost),
-        ] {
+        for (counter, total) in
+            [(&self.under_another_ring, usage.under_another_ring), (&self.corrections_lost, usage.corrections_lost)]
+        {
             counter.inc_by(total.saturating_sub(counter.get()));
         }
     }

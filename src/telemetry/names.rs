@@ -114,8 +114,7 @@ pub const REQUEST_SECONDS: &[f64] =
 /// Bounds for the time of decisions.
 pub const DECISION_SECONDS: &[f64] = &[1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2, 1e-1];
 /// Bounds for the time of questions to other gateways.
-pub const PEER_SECONDS: &[f64] =
-    &[2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 1.0];
+pub const PEER_SECONDS: &[f64] = &[2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 1.0];
 /// Bounds for the time of calls to a store.
 pub const STORE_SECONDS: &[f64] = &[1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 2.5e-1, 1.0];
 /// Bounds for waits and retry times.

@@ -12,6 +12,8 @@ mod answers;
 mod balance;
 mod bodies;
 mod bursts;
+mod cluster;
+mod cluster_port;
 mod concurrency;
 mod connections;
 mod cookbook;

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub mod client;
+pub mod cluster;
 pub mod folder;
 pub mod gateway;
 pub mod metrics;

@@ -21,7 +21,8 @@ pub(super) fn changed(in_force: Option<&Settings>, wanted: Option<&Settings>) ->
     let fixed = |path, before: String, after: String| Fixed { path, before, after, what: "another cluster" };
     let (Some(before), Some(after)) = (in_force, wanted) else {
         let shown = |settings: Option<&Settings>| {
-            settings.map_or_else(|| "no cluster".to_owned(), |settings| format!("one of which {} is a node", settings.own))
+            settings
+                .map_or_else(|| "no cluster".to_owned(), |settings| format!("one of which {} is a node", settings.own))
         };
         let (before, after) = (shown(in_force), shown(wanted));
         return if before == after { Vec::new() } else { vec![fixed("cluster", before, after)] };

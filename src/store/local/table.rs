@@ -176,7 +176,12 @@ impl<A: Typed> Table<A> {
 }
 
 /// Writes a cell behind `bytes`.
-fn write_state<A: Algorithm>([low, high]: [u64; 2], rule: u32, state: &A::State, bytes: &mut Vec<u8>) -> io::Result<()> {
+fn write_state<A: Algorithm>(
+    [low, high]: [u64; 2],
+    rule: u32,
+    state: &A::State,
+    bytes: &mut Vec<u8>,
+) -> io::Result<()> {
     bytes.extend_from_slice(&low.to_le_bytes());
     bytes.extend_from_slice(&high.to_le_bytes());
     *bytes = postcard::to_extend(&(rule, state), std::mem::take(bytes)).map_err(io::Error::other)?;
