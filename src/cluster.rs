@@ -124,6 +124,25 @@ pub struct Report {
     pub stood_in: u64,
     /// Charges decided here because nobody could be asked.
     pub alone: u64,
+    /// How many states went and came.
+    pub moved: Moved,
+    /// Answers of DNS that named nobody or were not believed, and looks that had none.
+    pub not_found: u64,
+}
+
+/// How many states went to other gateways and came from them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Sent to those who own them now.
+    pub pushed: u64,
+    /// Given to those who asked for them.
+    pub given: u64,
+    /// Came, and are in force here.
+    pub received: u64,
+    /// Came, and were dropped because there was a newer one.
+    pub stale: u64,
+    /// Came, and were not understood.
+    pub unknown: u64,
 }
 
 /// How another gateway stands.
@@ -284,7 +303,7 @@ impl Cluster {
     }
 
     /// Brings states here, from wherever they are.
-    pub async fn gather(&self, wanted: Vec<carrier::Wanted>) {
+    pub async fn gather(&self, wanted: Vec<(Arc<wire::Identity>, LimitKey)>) {
         Carrier::gather(&*self.0, wanted).await;
     }
 
@@ -357,6 +376,8 @@ impl Cluster {
             asked_under_other_ring: node.counts.asked_under_other_ring.load(Ordering::Relaxed),
             stood_in: node.counts.stood_in.load(Ordering::Relaxed),
             alone: node.counts.alone.load(Ordering::Relaxed),
+            moved: node.moving.counts.read(),
+            not_found: node.counts.not_found.load(Ordering::Relaxed),
         }
     }
 }

@@ -10,7 +10,7 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
 use super::members::BEAT;
-use super::moving::{Arrived, Walk};
+use super::moving::{Received, Walk};
 use super::peer::Peer;
 use super::ring::RingHash;
 use super::serve::{Carrier, Desk};
@@ -19,7 +19,7 @@ use super::{Node, View};
 use crate::units::{LimitKey, Nanos};
 
 /// A key of which a state is wanted, and the limit that it belongs to.
-pub type Wanted = (Arc<Identity>, LimitKey);
+pub(super) type Wanted = (Arc<Identity>, LimitKey);
 
 /// How long a part of what is pushed may take to arrive.
 const ARRIVES_WITHIN: Nanos = Nanos::SECOND;
@@ -47,12 +47,14 @@ impl Carrier for Node {
         Taken::State(states)
     }
 
-    fn receive(&self, all: &[States]) {
+    fn receive(&self, all: &[States], ring: RingHash) {
         let Some(desk) = self.desk() else { return };
-        all.iter().for_each(|states| self.note(desk.put(states)));
-        // some of them may belong elsewhere in this node's eyes
-        self.members.lock().untidied();
-        self.moving.push.notify_one();
+        all.iter().for_each(|states| self.note(&desk.put(states)));
+        if ring.0 != self.asking.ring.load(Ordering::Relaxed) {
+            // some of them may belong elsewhere in this node's eyes
+            self.members.lock().untidied();
+            self.moving.push.notify_one();
+        }
     }
 }
 
@@ -61,11 +63,11 @@ impl Node {
         self.desk.get()?.upgrade()
     }
 
-    fn note(&self, arrived: Arrived) {
+    fn note(&self, received: &Received) {
         let counts = &self.moving.counts;
-        counts.received.fetch_add(arrived.kept, Ordering::Relaxed);
-        counts.stale.fetch_add(arrived.known, Ordering::Relaxed);
-        counts.unknown.fetch_add(arrived.unknown, Ordering::Relaxed);
+        counts.received.fetch_add(received.kept, Ordering::Relaxed);
+        counts.stale.fetch_add(received.known, Ordering::Relaxed);
+        counts.unknown.fetch_add(received.unknown, Ordering::Relaxed);
     }
 
     /// Brings the state of `key` here, from wherever it is. Waits for each who may have it as long as for a decision.
@@ -86,19 +88,16 @@ impl Node {
         let (sender, receiver) = oneshot::channel();
         let Some(node) = self.this.upgrade() else { return false };
         let told = move |answer| {
-            let is_here = match answer {
-                Some(Answer::Taken(Taken::State(states))) => {
-                    let arrived = node.desk().map(|desk| desk.put(&states)).unwrap_or_default();
-                    node.note(arrived);
-                    true
-                }
-                _ => false,
+            let received = match answer {
+                Some(Answer::Taken(Taken::State(states))) => node.desk().map(|desk| desk.put(&states)),
+                _ => None,
             };
-            drop(sender.send(is_here));
+            received.iter().for_each(|received| node.note(received));
+            drop(sender.send(received));
         };
         let limit = Identity::clone(limit);
         let asked = peer.ask(&|| Ask::Take { limit: limit.clone(), key }, Box::new(told));
-        asked && matches!(timeout(self.asking.timeout.to_duration(), receiver).await, Ok(Ok(true)))
+        asked && matches!(timeout(self.asking.timeout.to_duration(), receiver).await, Ok(Ok(Some(_))))
     }
 
     // === pushing ===
@@ -160,7 +159,9 @@ impl Node {
         }
         while let Some(sent) = sending.join_next().await {
             match sent {
-                Ok((states, true)) => drop(self.moving.counts.pushed.fetch_add(states.count, Ordering::Relaxed)),
+                Ok((states, true)) => {
+                    self.moving.counts.pushed.fetch_add(states.count, Ordering::Relaxed);
+                }
                 Ok((states, false)) => {
                     drop(desk.put(&states));
                     is_all.store(false, Ordering::Relaxed);
@@ -176,7 +177,7 @@ impl Node {
 /// Whether `peer` has the states now.
 async fn put(peer: &Arc<Peer>, states: &States) -> bool {
     let (sender, receiver) = oneshot::channel();
-    let told = move |answer| drop(sender.send(matches!(answer, Some(Answer::Done))));
+    let told = move |answer| drop(sender.send(answer));
     let asked = peer.ask(&|| Ask::Put(vec![states.clone()]), Box::new(told));
-    asked && matches!(timeout(ARRIVES_WITHIN.to_duration(), receiver).await, Ok(Ok(true)))
+    asked && matches!(timeout(ARRIVES_WITHIN.to_duration(), receiver).await, Ok(Ok(Some(Answer::Done))))
 }

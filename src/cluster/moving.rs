@@ -19,6 +19,7 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use super::Moved;
 use super::members::{BEAT, Peer};
 use super::ring::Ring;
 use crate::units::{LimitKey, Nanos};
@@ -33,8 +34,8 @@ pub struct Walk {
 }
 
 /// What became of states that came in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Arrived {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Received {
     /// They are here now.
     pub kept: u64,
     /// There was a state already, which stayed.
@@ -76,6 +77,15 @@ pub(super) struct Counts {
     pub(super) received: AtomicU64,
     pub(super) stale: AtomicU64,
     pub(super) unknown: AtomicU64,
+}
+
+impl Counts {
+    pub(super) fn read(&self) -> Moved {
+        let [pushed, given, received, stale, unknown] =
+            [&self.pushed, &self.given, &self.received, &self.stale, &self.unknown]
+                .map(|count| count.load(Ordering::Relaxed));
+        Moved { pushed, given, received, stale, unknown }
+    }
 }
 
 /// So many changes of the members are remembered while states move. What an earlier owner still has comes by itself.

@@ -11,10 +11,11 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::connection::{self, Connection, Failed, Own};
+use super::handshake::Hello;
 use super::members::Beat;
 use super::ring::RingHash;
 use super::session::Outgoing;
-use super::moving::{Arrived, Walk};
+use super::moving::{Received, Walk};
 use super::wire::{Answer, Ask, Change, Identity, Items, States, Taken, Told, Wanted};
 use crate::algorithm::{Completion, Parameters};
 use crate::clock::Clock;
@@ -36,7 +37,7 @@ pub trait Desk: Send + Sync {
     fn take_moved(&self, walk: &mut Walk, to: &dyn Fn(LimitKey) -> Option<usize>, now: Nanos) -> Vec<(usize, States)>;
 
     /// Puts in states that came from elsewhere. Those that are here already stay.
-    fn put(&self, states: &States) -> Arrived;
+    fn put(&self, states: &States) -> Received;
 }
 
 /// One connection's side of a [`Desk`]. Parameters are known by the order in which they were learnt.
@@ -81,8 +82,8 @@ pub(super) trait Carrier: Send + Sync {
     /// Gives the state of `key` to `to`, which decides about it now.
     async fn give(&self, to: SocketAddr, limit: &Identity, key: LimitKey) -> Taken;
 
-    /// States came that this gateway owns.
-    fn receive(&self, all: &[States]);
+    /// States came from a gateway that sees the members like that.
+    fn receive(&self, all: &[States], ring: RingHash);
 }
 
 /// Where other gateways are served.
@@ -184,7 +185,7 @@ impl Serving {
                         }
                         Err(ask) => ask,
                     };
-                    match self.answer(ask, other.from, other.boot, &*guest, now) {
+                    match self.answer(ask, (&other, ring), &*guest, now) {
                         Answered::Now(answer) => told.push((number, answer)),
                         Answered::Never => {}
                     }
@@ -227,7 +228,7 @@ impl Serving {
         }
     }
 
-    fn answer(&self, ask: Ask, from: SocketAddr, boot: u64, guest: &dyn Guest, now: Nanos) -> Answered {
+    fn answer(&self, ask: Ask, (other, ring): (&Hello, RingHash), guest: &dyn Guest, now: Nanos) -> Answered {
         match ask {
             Ask::Learn { limit, parameters } => {
                 guest.learn(&limit, &parameters);
@@ -235,15 +236,15 @@ impl Serving {
             }
             Ask::Charge { wanted, .. } => Answered::Now(charge(guest, &wanted, now)),
             Ask::Change { number, change } => {
-                let is_new = self.processes.lock().get_mut(&boot).is_some_and(|process| process.made.is_new(number));
+                let is_new = self.processes.lock().get_mut(&other.boot).is_some_and(|process| process.made.is_new(number));
                 if is_new {
                     make(&change, guest, now);
                 }
                 Answered::Now(Answer::Done)
             }
-            Ask::Beat(beat) => Answered::Now(Answer::Beat(self.listener.beat(from, beat))),
+            Ask::Beat(beat) => Answered::Now(Answer::Beat(self.listener.beat(other.from, beat))),
             Ask::Put(states) => {
-                self.carrier.receive(&states);
+                self.carrier.receive(&states, ring);
                 Answered::Now(Answer::Done)
             }
             // see `needs_time`

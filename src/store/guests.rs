@@ -8,7 +8,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::algorithm::{AlgorithmName, Completion, Parameters};
 use crate::charge::{Charge, Manner, RuleRef};
 use crate::cluster::serve::{Desk, Guest};
-use crate::cluster::moving::{Arrived, Walk};
+use crate::cluster::moving::{Received, Walk};
 use crate::cluster::wire::{Identity, States, Told, Wanted};
 use crate::store::local::Binding;
 use crate::store::{LimitSpec, Store};
@@ -67,7 +67,7 @@ impl Desk for Store {
         self.local.take_moved(walk, to, now)
     }
 
-    fn put(&self, states: &States) -> Arrived {
+    fn put(&self, states: &States) -> Received {
         self.local.put(states)
     }
 }

@@ -11,7 +11,7 @@ use super::table::{Loose, read_cell, write_cell};
 use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY, shard_of};
 use crate::algorithm::{AlgorithmName, Parameters, Rule};
 use crate::charge::{Charge, Mode};
-use crate::cluster::moving::{Arrived, Walk};
+use crate::cluster::moving::{Received, Walk};
 use crate::cluster::wire::{Identity, States};
 use crate::store::LimitSpec;
 use crate::units::{LimitKey, Nanos};
@@ -87,10 +87,10 @@ impl LocalStore {
     ///
     /// A full table takes them all the same: there was room for them where they came from, and to forget them would make
     /// their keys as good as new.
-    pub fn put(&self, states: &States) -> Arrived {
-        let mut arrived = Arrived::default();
+    pub fn put(&self, states: &States) -> Received {
+        let mut received = Received::default();
         let known = spec(&states.limit).filter(|spec| !spec.algorithm.holds());
-        let Some(spec) = known else { return Arrived { unknown: states.count, ..arrived } };
+        let Some(spec) = known else { return Received { unknown: states.count, ..Received::default() } };
         let table = self.table(&spec);
         let understood = |parameters: &Parameters| {
             let rule = parameters.rule(spec.algorithm)?;
@@ -100,7 +100,7 @@ impl LocalStore {
         let mut cells = states.cells.as_slice();
         for left in (1..=states.count).rev() {
             let Some(((key, rule, state), rest)) = read_cell(spec.algorithm, cells) else {
-                arrived.unknown = arrived.unknown.saturating_add(left);
+                received.unknown = received.unknown.saturating_add(left);
                 break;
             };
             cells = rest;
@@ -108,15 +108,15 @@ impl LocalStore {
             let mut shard = self.shards[shard_of(key)].lock();
             let cells = &mut shard.cells[table.position];
             match rule {
-                None => arrived.unknown = arrived.unknown.saturating_add(1),
-                Some(_) if cells.knows(key) => arrived.known = arrived.known.saturating_add(1),
+                None => received.unknown = received.unknown.saturating_add(1),
+                Some(_) if cells.knows(key) => received.known = received.known.saturating_add(1),
                 Some((number, rule)) => {
                     cells.put(&table, BoundRule { number: *number, rule }, key, Some(state));
-                    arrived.kept = arrived.kept.saturating_add(1);
+                    received.kept = received.kept.saturating_add(1);
                 }
             }
         }
-        arrived
+        received
     }
 
 }

@@ -64,7 +64,7 @@ fn a_key_that_moved_goes_on_where_it_was_under_every_algorithm() {
         let states = from.store.take(&from.identity(), key(1)).unwrap();
         assert!(!from.knows(1));
         assert_eq!(from.keys(), 0);
-        assert_eq!(to.store.put(&states), Arrived { kept: 1, ..Arrived::default() });
+        assert_eq!(to.store.put(&states), Received { kept: 1, ..Received::default() });
         assert!(to.knows(1));
         for second in 7..100 {
             let (moved, stayed) = (to.charge(1, 1, at(second)), stays.charge(1, 1, at(second)));
@@ -104,7 +104,7 @@ fn only_what_belongs_elsewhere_is_taken_and_all_of_it_in_parts() {
     assert_eq!(places, HashSet::from([2, 3]));
     for (_, states) in &parts {
         assert!(states.cells.len() <= PART + 100, "{}", states.cells.len());
-        assert_eq!(to.store.put(states), Arrived { kept: states.count, ..Arrived::default() });
+        assert_eq!(to.store.put(states), Received { kept: states.count, ..Received::default() });
     }
     for number in 0..keys {
         let (here, there) = match place(key(number)) {
@@ -124,7 +124,7 @@ fn a_state_that_is_there_stays() {
     from.charge(1, 1, at(0));
     to.charge(1, 4, at(0));
     let states = from.store.take(&from.identity(), key(1)).unwrap();
-    assert_eq!(to.store.put(&states), Arrived { known: 1, ..Arrived::default() });
+    assert_eq!(to.store.put(&states), Received { known: 1, ..Received::default() });
     assert_eq!(to.charge(1, 0, at(0)).headroom.remaining, Some(1));
 }
 
@@ -181,10 +181,10 @@ fn what_is_not_understood_is_counted_and_changes_nothing() {
     place.charge(1, 1, at(0));
     let states = place.store.take(&place.identity(), key(1)).unwrap();
     let foreign = Identity { algorithm: "future".to_owned(), ..states.limit.clone() };
-    let unknown = Arrived { unknown: 1, ..Arrived::default() };
+    let unknown = Received { unknown: 1, ..Received::default() };
     assert_eq!(place.store.put(&States { limit: foreign, ..states.clone() }), unknown);
     assert_eq!(place.store.put(&States { rules: Vec::new(), ..states.clone() }), unknown);
     assert_eq!(place.store.put(&States { cells: states.cells[..9].to_vec(), ..states.clone() }), unknown);
     let too_many = States { count: u64::MAX, ..states };
-    assert_eq!(place.store.put(&too_many), Arrived { kept: 1, unknown: u64::MAX - 1, known: 0 });
+    assert_eq!(place.store.put(&too_many), Received { kept: 1, unknown: u64::MAX - 1, known: 0 });
 }
