@@ -8,9 +8,12 @@
 //! [`LimitKey::home`], which all keys of one customer have in common. Keys and the states behind them are names without
 //! meaning to this module; who keeps them comes in as a [`serve::Desk`].
 
+mod carrier;
 mod connection;
+mod discovery;
 pub mod handshake;
 pub mod members;
+pub mod moving;
 pub mod peer;
 pub mod ring;
 pub mod serve;
@@ -24,7 +27,7 @@ pub use session::Form;
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
@@ -36,9 +39,10 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use self::connection::{Failed, Own};
 use self::members::{ALONE_AFTER, BEAT, Beat, Members, PeerState, Standing};
+use self::moving::Moving;
 use self::peer::Asking;
 use self::ring::{Member, Ring, RingHash};
-use self::serve::{Desk, Listener, Serving};
+use self::serve::{Carrier, Desk, Listener, Serving};
 use self::session::Session;
 use self::settings::{Peers, Settings};
 use crate::clock::Clock;
@@ -48,9 +52,17 @@ use crate::units::{LimitKey, Nanos};
 pub struct Cluster(Arc<Node>);
 
 struct Node {
+    this: Weak<Self>,
     asking: Arc<Asking>,
     members: Mutex<Members>,
     view: ArcSwap<View>,
+    moving: Moving,
+    /// Who keeps the states, once that is known.
+    desk: OnceLock<Weak<dyn Desk>>,
+    /// Who the others are, as told.
+    told: watch::Sender<Peers>,
+    /// Counted up when there is something to say before the next beat.
+    news: watch::Sender<u64>,
     /// By their numbers, which are never used again.
     peers: RwLock<HashMap<u32, Arc<Peer>>>,
     last_peer: AtomicU64,
@@ -68,6 +80,8 @@ struct Counts {
     stood_in: AtomicU64,
     alone: AtomicU64,
     differs: AtomicBool,
+    /// Answers of DNS that were none, or were not believed.
+    not_found: AtomicU64,
 }
 
 /// The members, and how to reach them.
@@ -110,6 +124,25 @@ pub struct Report {
     pub stood_in: u64,
     /// Charges decided here because nobody could be asked.
     pub alone: u64,
+    /// How many states went and came.
+    pub moved: Moved,
+    /// Answers of DNS that named nobody or were not believed, and looks that had none.
+    pub not_found: u64,
+}
+
+/// How many states went to other gateways and came from them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Sent to those who own them now.
+    pub pushed: u64,
+    /// Given to those who asked for them.
+    pub given: u64,
+    /// Came, and are in force here.
+    pub received: u64,
+    /// Came, and were dropped because there was a newer one.
+    pub stale: u64,
+    /// Came, and were not understood.
+    pub unknown: u64,
 }
 
 /// How another gateway stands.
@@ -141,7 +174,9 @@ impl Cluster {
         let now = clock.now();
         let weight = told.iter().find(|member| member.address == *address).map_or(1, |member| member.weight);
         let mut members = Members::new(Member { address: *address, weight }, boot, now);
-        members.told(told, now);
+        if !told.is_empty() {
+            members.told(told, now);
+        }
         let ring = Arc::clone(members.ring());
         let asking = Arc::new(Asking {
             own: Own { address: *address, boot, secret: secret.clone() },
@@ -151,11 +186,16 @@ impl Cluster {
             ring: Arc::new(AtomicU64::new(ring.hash().0)),
             threads,
         });
-        let node = Arc::new(Node {
+        let node = Arc::new_cyclic(|this| Node {
+            this: this.clone(),
             asking,
             is_settled: watch::Sender::new(members.is_settled()),
             members: Mutex::new(members),
             view: ArcSwap::from_pointee(View { ring, peers: HashMap::new() }),
+            moving: Moving::default(),
+            desk: OnceLock::new(),
+            told: watch::Sender::new(peers.clone()),
+            news: watch::Sender::new(0),
             peers: RwLock::default(),
             last_peer: AtomicU64::new(0),
             last_slot: AtomicU64::new(0),
@@ -222,9 +262,9 @@ impl Cluster {
         self.0.last_slot.fetch_add(1, Ordering::Relaxed).saturating_add(1)
     }
 
-    /// Whether no correction is on its way that could still be made.
+    /// Whether no correction is on its way that could still be made, and no state of a gateway that leaves.
     pub fn is_settled(&self) -> bool {
-        self.0.peers.read().values().all(|peer| peer.is_settled())
+        self.0.members.lock().has_left() && self.0.peers.read().values().all(|peer| peer.is_settled())
     }
 
     /// Waits a moment until it is known who owns keys, and connects the thread that asks, so that its first requests need
@@ -241,18 +281,43 @@ impl Cluster {
         while opening.join_next().await.is_some() {}
     }
 
-    /// The gateways that there are, as told from here on.
-    pub fn told(&self, members: &[Member]) {
-        self.0.members.lock().told(members, self.0.asking.clock.now());
+    /// Who the others are, from here on.
+    pub fn follow(&self, peers: &Peers) {
+        self.0.told.send_if_modified(|told| {
+            let differs = told != peers;
+            told.clone_from(peers);
+            differs
+        });
+    }
+
+    /// This gateway is about to end: it owns nothing from here on, and gives its states to those who do.
+    pub fn leave(&self) {
+        self.0.members.lock().leave(self.0.asking.clock.now());
         self.0.look();
+        self.0.has_news();
+    }
+
+    /// Whether the state of a key may be with another gateway although this one owns it.
+    pub fn is_moving(&self) -> bool {
+        self.0.moving.is_going_on()
+    }
+
+    /// Brings states here, from wherever they are.
+    pub async fn gather(&self, wanted: Vec<(Arc<wire::Identity>, LimitKey)>) {
+        Carrier::gather(&*self.0, wanted).await;
     }
 
     /// Keeps in touch with the others, and serves who is `accepted`, until dropped.
     pub async fn run(&self, desk: Arc<dyn Desk>, mut accepted: tokio::sync::mpsc::Receiver<(TcpStream, SocketAddr)>) {
         let Asking { own, clock, .. } = &*self.0.asking;
-        let listener: Arc<dyn Listener> = Arc::clone(&self.0) as Arc<dyn Listener>;
-        let serving = Arc::new(Serving::new(own.clone(), Arc::clone(clock), desk, listener));
+        let (listener, carrier) = (Arc::clone(&self.0) as Arc<dyn Listener>, Arc::clone(&self.0) as Arc<dyn Carrier>);
+        self.0.desk.get_or_init(|| Arc::downgrade(&desk));
+        let serving = Arc::new(Serving::new(own.clone(), Arc::clone(clock), desk, (listener, carrier)));
         let mut served = JoinSet::new();
+        let (pushing, discovering) = (Arc::clone(&self.0), Arc::clone(&self.0));
+        served.spawn(async move { pushing.push().await });
+        served.spawn(async move { discovering.discover().await });
+        self.0.moving.push.notify_one();
         let mut kept: HashMap<SocketAddr, tokio::task::AbortHandle> = HashMap::new();
         let mut keeping = JoinSet::new();
         let mut beats = interval(BEAT.to_duration());
@@ -311,6 +376,8 @@ impl Cluster {
             asked_under_other_ring: node.counts.asked_under_other_ring.load(Ordering::Relaxed),
             stood_in: node.counts.stood_in.load(Ordering::Relaxed),
             alone: node.counts.alone.load(Ordering::Relaxed),
+            moved: node.moving.counts.read(),
+            not_found: node.counts.not_found.load(Ordering::Relaxed),
         }
     }
 }
@@ -344,12 +411,15 @@ impl Node {
             let number = u32::try_from(number).unwrap_or(u32::MAX);
             self.peers.write().insert(number, Peer::new(address, number, Arc::clone(&self.asking)));
         }
+        self.moving.settle(&ring, members.peers(), self.asking.clock.now());
         let before = self.view.load();
         let peers: HashMap<SocketAddr, Arc<Peer>> = self.known();
         if before.ring.hash() == ring.hash() && peers.keys().all(|address| before.peers.contains_key(address)) {
             return;
         }
         if before.ring.hash() != ring.hash() {
+            self.moving.turned(&before.ring);
+            self.has_news();
             let members: Vec<String> = ring.members().map(|member| member.address.to_string()).collect();
             tracing::info!(ring = %ring.hash(), members = members.join(", "), "the cluster's members are others");
         }
@@ -357,6 +427,10 @@ impl Node {
         self.view.store(Arc::new(View { ring, peers }));
         // until here: what is seen is never older than what was seen before
         drop(members);
+    }
+
+    fn has_news(&self) {
+        self.news.send_modify(|count| *count = count.wrapping_add(1));
     }
 
     fn known(&self) -> HashMap<SocketAddr, Arc<Peer>> {
@@ -380,9 +454,11 @@ impl Node {
     async fn talk(self: &Arc<Self>, peer: &Arc<Peer>, session: &Arc<Session>) {
         let mut beats = interval(BEAT.to_duration());
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut news = self.news.subscribe();
         loop {
             let is_time = tokio::select! {
                 _ = beats.tick() => true,
+                _ = news.changed() => true,
                 () = peer.urgent.notified() => peer.is_suspected(),
                 () = session.ended() => return,
             };

@@ -175,11 +175,24 @@ impl Store {
     ///
     /// A future that is dropped before it is ready has charged nothing, or gives it back.
     pub async fn charge(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Receipt {
+        if let Some(cluster) = self.cluster().filter(|cluster| cluster.is_moving()) {
+            self.gather(cluster, binding, batch).await;
+        }
         if batch.iter().all(|charge| self.is_here(binding, charge)) {
             let charged = self.local.charge(&binding.local, batch, now);
             return Receipt { charged, source: Source::Local, refused: None };
         }
         Together { store: self, binding, now }.charge(batch).await
+    }
+
+    /// Brings states here that this node owns and others may still have.
+    async fn gather(&self, cluster: &Cluster, binding: &Binding, batch: &[Charge]) {
+        let owned = batch.iter().filter(|charge| binding.owned(charge).is_some() && cluster.owns(charge.key));
+        let wanted = owned.filter_map(|charge| Some((Arc::new(self.local.misses(&binding.local, charge)?), charge.key)));
+        let wanted: Vec<_> = wanted.collect();
+        if !wanted.is_empty() {
+            cluster.gather(wanted).await;
+        }
     }
 
     /// Whether a charge is decided in this process's memory.

@@ -3,13 +3,15 @@
 use serde_json::{Value, json};
 
 use crate::cluster::members::Standing;
-use crate::cluster::{Cluster, PeerReport, Report};
+use crate::cluster::{Cluster, Moved, PeerReport, Report};
 use crate::telemetry::ClusterUsage;
 use crate::units::Nanos;
 
 /// For `/status`, at `now`.
 pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
-    let Report { own, standing, ring, members, peers, asked_under_other_ring, stood_in, alone } = cluster.report();
+    let Report { own, standing, ring, members, peers, asked_under_other_ring, stood_in, alone, moved, not_found } =
+        cluster.report();
+    let Moved { pushed, given, received, stale, unknown } = moved;
     let peers = peers.iter().map(|peer| {
         let PeerReport { address, state, is_reachable, ring: seen, heard, lost } = peer;
         json!({
@@ -36,16 +38,21 @@ pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
         "questions_under_another_ring": asked_under_other_ring,
         "decided_standing_in": stood_in,
         "decided_alone": alone,
+        "states": {"pushed": pushed, "given": given, "received": received, "stale": stale, "unknown": unknown},
+        "discoveries_failed": not_found,
     })
 }
 
 /// For the metrics.
 pub(super) fn usage(cluster: &Cluster) -> ClusterUsage {
-    let Report { ring, members, peers, asked_under_other_ring, stood_in, alone, .. } = cluster.report();
+    let Report { ring, members, peers, asked_under_other_ring, stood_in, alone, moved, not_found, .. } = cluster.report();
+    let Moved { pushed, given, received, stale, unknown } = moved;
     ClusterUsage {
         ring: ring.to_string(),
         members: members.len(),
         decisions: [("stand_in", stood_in), ("alone", alone)],
+        states: [("pushed", pushed), ("given", given), ("received", received), ("stale", stale), ("unknown", unknown)],
+        not_found,
         under_another_ring: asked_under_other_ring,
         corrections_lost: peers.iter().map(|peer| peer.lost).sum(),
         peers: peers.iter().map(|peer| (peer.address, peer.is_reachable)).collect(),

@@ -237,6 +237,11 @@ impl Members {
         self.tidy = None;
     }
 
+    /// Whether this node is either not about to end, or keeps nothing any more that another could have.
+    pub fn has_left(&self) -> bool {
+        self.standing != Standing::Leaving || self.has_nothing_to_give()
+    }
+
     /// This node is about to end.
     pub fn leave(&mut self, now: Nanos) {
         self.standing = Standing::Leaving;

@@ -4,16 +4,19 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::connection::{self, Connection, Failed, Own};
+use super::handshake::Hello;
 use super::members::Beat;
 use super::ring::RingHash;
 use super::session::Outgoing;
-use super::wire::{Answer, Ask, Change, Identity, Items, Told, Wanted};
+use super::moving::{Received, Walk};
+use super::wire::{Answer, Ask, Change, Identity, Items, States, Taken, Told, Wanted};
 use crate::algorithm::{Completion, Parameters};
 use crate::clock::Clock;
 use crate::units::{Cost, LimitKey, Nanos};
@@ -25,12 +28,25 @@ pub trait Desk: Send + Sync {
 
     /// The process `boot` is gone: what it held while requests ran comes back.
     fn release(&self, boot: u64, now: Nanos);
+
+    /// Takes out the state of a key, if there is one that may be moved.
+    fn take(&self, limit: &Identity, key: LimitKey) -> Option<States>;
+
+    /// Takes out states that belong elsewhere, where `to` says, in a part of what is kept. Those of one place together.
+    /// `to` is asked while the key's place is locked: what it notes is known before anybody misses the state.
+    fn take_moved(&self, walk: &mut Walk, to: &dyn Fn(LimitKey) -> Option<usize>, now: Nanos) -> Vec<(usize, States)>;
+
+    /// Puts in states that came from elsewhere. Those that are here already stay.
+    fn put(&self, states: &States) -> Received;
 }
 
 /// One connection's side of a [`Desk`]. Parameters are known by the order in which they were learnt.
 pub trait Guest: Send + Sync {
     /// Makes parameters known, be they understood or not.
     fn learn(&self, limit: &Identity, parameters: &Parameters);
+
+    /// The keys of `wanted` of which there is no state here.
+    fn unknown(&self, wanted: &[Wanted]) -> Vec<(Arc<Identity>, LimitKey)>;
 
     /// Charges all of `wanted` or none. `None` where some parameters are not understood.
     fn charge(&self, wanted: &[Wanted], now: Nanos) -> Option<Vec<Told>>;
@@ -54,12 +70,29 @@ pub(super) trait Listener: Send + Sync {
     fn asked_under(&self, ring: RingHash);
 }
 
+/// Carries states to and fro.
+#[async_trait]
+pub(super) trait Carrier: Send + Sync {
+    /// Whether the state of a key may be elsewhere that is not here, when asked by who sees the members like that.
+    fn may_be_elsewhere(&self, ring: RingHash) -> bool;
+
+    /// Brings states here, from wherever they are.
+    async fn gather(&self, wanted: Vec<(Arc<Identity>, LimitKey)>);
+
+    /// Gives the state of `key` to `to`, which decides about it now.
+    async fn give(&self, to: SocketAddr, limit: &Identity, key: LimitKey) -> Taken;
+
+    /// States came from a gateway that sees the members like that.
+    fn receive(&self, all: &[States], ring: RingHash);
+}
+
 /// Where other gateways are served.
 pub(super) struct Serving {
     pub(super) own: Own,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) desk: Arc<dyn Desk>,
     pub(super) listener: Arc<dyn Listener>,
+    pub(super) carrier: Arc<dyn Carrier>,
     strangers: Semaphore,
     processes: Mutex<HashMap<u64, Process>>,
     quiet: Mutex<HashMap<Option<SocketAddr>, Nanos>>,
@@ -83,12 +116,18 @@ const GONE_AFTER: Nanos = Nanos::from_secs(15);
 const QUIET: Nanos = Nanos::from_secs(10);
 
 impl Serving {
-    pub(super) fn new(own: Own, clock: Arc<dyn Clock>, desk: Arc<dyn Desk>, listener: Arc<dyn Listener>) -> Self {
+    pub(super) fn new(
+        own: Own,
+        clock: Arc<dyn Clock>,
+        desk: Arc<dyn Desk>,
+        (listener, carrier): (Arc<dyn Listener>, Arc<dyn Carrier>),
+    ) -> Self {
         Self {
             own,
             clock,
             desk,
             listener,
+            carrier,
             strangers: Semaphore::new(MOST_STRANGERS),
             processes: Mutex::default(),
             quiet: Mutex::default(),
@@ -120,7 +159,7 @@ impl Serving {
         }
     }
 
-    async fn talk(&self, connection: Connection) {
+    async fn talk(self: &Arc<Self>, connection: Connection) {
         let Connection { mut reader, writer, other } = connection;
         let arrived = Arrived::new(self, other.boot, other.from);
         let guest = Arc::clone(&self.desk).receive(other.boot);
@@ -136,10 +175,19 @@ impl Serving {
                 for item in asks {
                     let Some((number, ask)) = item else { return };
                     charges |= matches!(ask, Ask::Charge { .. });
-                    match self.answer(ask, other.from, other.boot, &*guest, now) {
+                    let ask = match self.needs_time(ask, &*guest, ring) {
+                        Ok(later) => {
+                            let (serving, guest, answers) = (Arc::clone(self), Arc::clone(&guest), answers.clone());
+                            tokio::spawn(async move {
+                                answers.push([(number, serving.answer_later(later, other.from, &*guest).await)]);
+                            });
+                            continue;
+                        }
+                        Err(ask) => ask,
+                    };
+                    match self.answer(ask, (&other, ring), &*guest, now) {
                         Answered::Now(answer) => told.push((number, answer)),
                         Answered::Never => {}
-                        Answered::Nonsense => return,
                     }
                 }
                 if charges {
@@ -156,25 +204,51 @@ impl Serving {
         drop(arrived);
     }
 
-    fn answer(&self, ask: Ask, from: SocketAddr, boot: u64, guest: &dyn Guest, now: Nanos) -> Answered {
+    /// What has to be waited for before it can be answered, if anything has.
+    fn needs_time(&self, ask: Ask, guest: &dyn Guest, ring: RingHash) -> Result<Later, Ask> {
+        match ask {
+            Ask::Take { limit, key } => Ok(Later::Take(limit, key)),
+            Ask::Charge { wanted, as_is: false } if self.carrier.may_be_elsewhere(ring) => {
+                match guest.unknown(&wanted) {
+                    unknown if unknown.is_empty() => Err(Ask::Charge { wanted, as_is: false }),
+                    unknown => Ok(Later::Charge { wanted, unknown }),
+                }
+            }
+            ask => Err(ask),
+        }
+    }
+
+    async fn answer_later(&self, later: Later, from: SocketAddr, guest: &dyn Guest) -> Answer {
+        match later {
+            Later::Take(limit, key) => Answer::Taken(self.carrier.give(from, &limit, key).await),
+            Later::Charge { wanted, unknown } => {
+                self.carrier.gather(unknown).await;
+                charge(guest, &wanted, self.clock.now())
+            }
+        }
+    }
+
+    fn answer(&self, ask: Ask, (other, ring): (&Hello, RingHash), guest: &dyn Guest, now: Nanos) -> Answered {
         match ask {
             Ask::Learn { limit, parameters } => {
                 guest.learn(&limit, &parameters);
                 Answered::Never
             }
-            Ask::Charge { wanted, .. } => Answered::Now(match guest.charge(&wanted, now) {
-                Some(told) => Answer::Charged { at: now, told },
-                None => Answer::Unknown,
-            }),
+            Ask::Charge { wanted, .. } => Answered::Now(charge(guest, &wanted, now)),
             Ask::Change { number, change } => {
-                let is_new = self.processes.lock().get_mut(&boot).is_some_and(|process| process.made.is_new(number));
+                let is_new = self.processes.lock().get_mut(&other.boot).is_some_and(|process| process.made.is_new(number));
                 if is_new {
                     make(&change, guest, now);
                 }
                 Answered::Now(Answer::Done)
             }
-            Ask::Beat(beat) => Answered::Now(Answer::Beat(self.listener.beat(from, beat))),
-            Ask::Take { .. } | Ask::Put(_) => Answered::Nonsense,
+            Ask::Beat(beat) => Answered::Now(Answer::Beat(self.listener.beat(other.from, beat))),
+            Ask::Put(states) => {
+                self.carrier.receive(&states, ring);
+                Answered::Now(Answer::Done)
+            }
+            // see `needs_time`
+            Ask::Take { .. } => Answered::Never,
         }
     }
 
@@ -197,8 +271,19 @@ impl Serving {
 enum Answered {
     Now(Answer),
     Never,
-    /// The connection is of no use.
-    Nonsense,
+}
+
+/// What is answered once states have moved.
+enum Later {
+    Take(Identity, LimitKey),
+    Charge { wanted: Vec<Wanted>, unknown: Vec<(Arc<Identity>, LimitKey)> },
+}
+
+fn charge(guest: &dyn Guest, wanted: &[Wanted], now: Nanos) -> Answer {
+    match guest.charge(wanted, now) {
+        Some(told) => Answer::Charged { at: now, told },
+        None => Answer::Unknown,
+    }
 }
 
 fn make(change: &Change, guest: &dyn Guest, now: Nanos) {

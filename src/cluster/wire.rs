@@ -123,10 +123,8 @@ pub enum Answer {
 pub enum Taken {
     /// Nothing.
     Nothing,
-    /// This, and it is forgotten by who answers.
+    /// This, and it is forgotten by who answers, whoever owns it: the one who asks decides about the key now.
     State(States),
-    /// Who answers owns the key as it sees the members, and decides about it when asked.
-    Kept,
 }
 
 /// The limit that states belong to. States of the same name, algorithm and kind of key are the same limit's.

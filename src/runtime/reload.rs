@@ -40,7 +40,7 @@ const RESOLVE: Nanos = Nanos::from_secs(1);
 /// What a configuration says, read whole.
 #[derive(Debug)]
 pub struct Parts {
-    /// Where clients connect to.
+    /// Where clients connect to, in the order of `rules.entrances`.
     pub listeners: Vec<SocketAddr>,
     /// Where operators connect to.
     pub admin: SocketAddr,
@@ -220,7 +220,7 @@ impl Reloader {
     }
 
     async fn apply(&mut self, parts: Parts) -> Outcome {
-        let Parts { rules, warnings, state, .. } = parts;
+        let Parts { rules, warnings, state, cluster, .. } = parts;
         let (gateway, telemetry) = (self.gateway.clone(), self.telemetry.clone());
         let build = move || Live::new(rules, Some(&gateway.live.load()), &gateway.store, &telemetry);
         let live = match spawn_blocking(build).await {
@@ -232,6 +232,9 @@ impl Reloader {
         }
         let before = self.gateway.live.swap(Arc::clone(&live));
         self.keeper.follow(state);
+        if let (Some(running), Some(settings)) = (self.gateway.store.cluster(), cluster) {
+            running.follow(&settings.peers);
+        }
         let notes = changes::notes(&before.ruleset, &live.ruleset);
         self.in_force = prints(&self.files);
         self.retired.push(before);
@@ -245,7 +248,7 @@ impl Reloader {
         let live = self.gateway.live.load();
         match &attempt.outcome {
             Outcome::Applied { warnings, notes } => {
-                self.telemetry.reload_applied(&live.hash, now);
+                self.telemetry.reload_applied(&live.ruleset, &live.hash, now);
                 for warning in warnings {
                     tracing::warn!("{warning}");
                 }

@@ -36,7 +36,7 @@ pub(super) fn run_until_idle(server: Server, gateway: &Gateway, reach: Reach) {
     let (finished, has_finished) = channel::<()>();
     let hurry = Arc::new(AtomicBool::new(false));
     let doors = Arc::clone(&reach.doors);
-    let watch = Signals { reach, hurry: Arc::clone(&hurry) };
+    let watch = Signals { reach, gateway: gateway.clone(), hurry: Arc::clone(&hurry) };
     let serving = std::thread::spawn(move || {
         server.run(RunArgs { shutdown_signal: Box::new(watch) });
         drop(finished);
@@ -57,6 +57,7 @@ pub(super) fn run_until_idle(server: Server, gateway: &Gateway, reach: Reach) {
 /// Which signals end the server, and which make it do something else.
 struct Signals {
     reach: Reach,
+    gateway: Gateway,
     hurry: Arc<AtomicBool>,
 }
 
@@ -75,30 +76,30 @@ impl ShutdownSignalWatch for Signals {
                 () = next(&mut interrupt) => {}
             }
         };
-        loop {
+        let is_taken_over = loop {
             tokio::select! {
-                () = ends() => break,
+                () = ends() => break false,
                 () = next(&mut hangup) => reloads.signal(),
                 () = next(&mut upgrade) => {
                     let successor = tokio::select! {
-                        () = ends() => break,
+                        () = ends() => break false,
                         successor = upgrader.prepare() => successor,
                     };
                     let Some(successor) = successor else { continue };
                     // A signal has to wait: somebody must have the state, this process or the other.
                     let mut handing_over = pin!(upgrader.hand_over(successor));
                     tokio::select! {
-                        () = ends() => {
-                            handing_over.await;
-                            break;
-                        }
-                        taken_over = &mut handing_over => if taken_over { break },
+                        () = ends() => break handing_over.await,
+                        taken_over = &mut handing_over => if taken_over { break true },
                     }
                 }
             }
-        }
+        };
         tracing::info!("stopping: finishing the requests in flight; a second signal does not wait for them");
         readiness.stop();
+        if let Some(cluster) = self.gateway.store.cluster().filter(|_| !is_taken_over) {
+            cluster.leave();
+        }
         let hurry = Arc::clone(&self.hurry);
         tokio::spawn(async move {
             tokio::select! {

@@ -8,7 +8,8 @@ use parking_lot::{Mutex, RwLock};
 use crate::algorithm::{AlgorithmName, Completion, Parameters};
 use crate::charge::{Charge, Manner, RuleRef};
 use crate::cluster::serve::{Desk, Guest};
-use crate::cluster::wire::{Identity, Told, Wanted};
+use crate::cluster::moving::{Received, Walk};
+use crate::cluster::wire::{Identity, States, Told, Wanted};
 use crate::store::local::Binding;
 use crate::store::{LimitSpec, Store};
 use crate::units::{Cost, LimitKey, Nanos};
@@ -57,6 +58,18 @@ impl Desk for Store {
             self.let_go(&limits, charge, Completion::UNMEASURED, now);
         }
     }
+
+    fn take(&self, limit: &Identity, key: LimitKey) -> Option<States> {
+        self.local.take(limit, key)
+    }
+
+    fn take_moved(&self, walk: &mut Walk, to: &dyn Fn(LimitKey) -> Option<usize>, now: Nanos) -> Vec<(usize, States)> {
+        self.local.take_moved(walk, to, now)
+    }
+
+    fn put(&self, states: &States) -> Received {
+        self.local.put(states)
+    }
 }
 
 impl Store {
@@ -95,6 +108,15 @@ impl Guest for Visit {
             let spec = LimitSpec { max_keys: limit.max_keys, ..LimitSpec::bare(&limit.name, algorithm, limit.key) };
             self.store.local.adopt(&mut self.limits.binding.write(), &spec, rule)
         }));
+    }
+
+    fn unknown(&self, wanted: &[Wanted]) -> Vec<(Arc<Identity>, LimitKey)> {
+        let binding = self.limits.binding.read();
+        let unknown = wanted.iter().filter_map(|wanted| {
+            let charge = self.charge_of(wanted.rule, wanted.key, wanted.cost, wanted.manner)?;
+            Some((Arc::new(self.store.local.misses(&binding, &charge)?), wanted.key))
+        });
+        unknown.collect()
     }
 
     fn charge(&self, wanted: &[Wanted], now: Nanos) -> Option<Vec<Told>> {

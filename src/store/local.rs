@@ -23,8 +23,6 @@ pub mod snapshot;
 mod table;
 mod tables;
 
-pub use moving::{Arrived, Walk};
-
 use rules::Rules;
 use table::{Cells, Full};
 use tables::Tables;

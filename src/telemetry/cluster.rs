@@ -16,6 +16,8 @@ pub(super) struct ClusterMetrics {
     requests: IntCounterVec,
     duration: HistogramVec,
     decisions: IntCounterVec,
+    states: IntCounterVec,
+    not_found: IntCounter,
     under_another_ring: IntCounter,
     corrections_lost: IntCounter,
 }
@@ -31,6 +33,10 @@ pub struct ClusterUsage {
     pub peers: Vec<(SocketAddr, bool)>,
     /// Charges so far that others than the owners decided, by cause.
     pub decisions: [(&'static str, u64); 2],
+    /// States so far that went to other gateways or came from them, by what became of them.
+    pub states: [(&'static str, u64); 5],
+    /// Looks so far for the nodes' name that found nobody, or what is not believed.
+    pub not_found: u64,
     /// Questions so far from gateways that saw other members.
     pub under_another_ring: u64,
     /// Corrections so far that could not be told.
@@ -46,6 +52,8 @@ impl ClusterMetrics {
             requests: counter(registry, &names::PEER_REQUESTS)?,
             duration: histogram(registry, &names::PEER_REQUEST_DURATION, names::PEER_SECONDS)?,
             decisions: counter(registry, &names::CLUSTER_DECISIONS)?,
+            states: counter(registry, &names::CLUSTER_STATES)?,
+            not_found: plain(&names::CLUSTER_DISCOVERY_FAILURES)?,
             under_another_ring: plain(&names::CLUSTER_OTHER_RING)?,
             corrections_lost: plain(&names::CLUSTER_CORRECTIONS_LOST)?,
         })
@@ -72,9 +80,15 @@ impl ClusterMetrics {
             let counter = self.decisions.with_label_values(&[cause]);
             counter.inc_by(total.saturating_sub(counter.get()));
         }
-        for (counter, total) in
-            [(&self.under_another_ring, usage.under_another_ring), (&self.corrections_lost, usage.corrections_lost)]
-        {
+        for (event, total) in usage.states {
+            let counter = self.states.with_label_values(&[event]);
+            counter.inc_by(total.saturating_sub(counter.get()));
+        }
+        for (counter, total) in [
+            (&self.not_found, usage.not_found),
+            (&self.under_another_ring, usage.under_another_ring),
+            (&self.corrections_lost, usage.corrections_lost),
+        ] {
             counter.inc_by(total.saturating_sub(counter.get()));
         }
     }

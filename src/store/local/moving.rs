@@ -11,37 +11,24 @@ use super::table::{Loose, read_cell, write_cell};
 use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY, shard_of};
 use crate::algorithm::{AlgorithmName, Parameters, Rule};
 use crate::charge::{Charge, Mode};
+use crate::cluster::moving::{Received, Walk};
 use crate::cluster::wire::{Identity, States};
 use crate::store::LimitSpec;
 use crate::units::{LimitKey, Nanos};
 
 /// States are sent in parts of about this many bytes.
 const PART: usize = 64 << 10;
+/// How much of a store is searched at once.
+const SHARDS_AT_ONCE: usize = 16;
 /// The most bytes that one state may take to be sent.
 const LONGEST: usize = 512 << 10;
 
-/// How far a store has been searched for states that belong elsewhere.
-#[derive(Debug, Default)]
-pub struct Walk {
-    next: usize,
-}
-
-/// What became of states that came in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Arrived {
-    /// They are here now.
-    pub kept: u64,
-    /// There was a state already, which stayed.
-    pub known: u64,
-    /// This program does not understand them.
-    pub unknown: u64,
-}
-
 impl LocalStore {
-    /// Whether there is a state of this charge's key.
-    pub fn knows(&self, binding: &Binding, charge: &Charge) -> bool {
-        let table = &binding.limits[charge.limit].table;
-        self.shards[shard_of(charge.key)].lock().cells[table.position].knows(charge.key)
+    /// The limit of a charge, if there is no state of its key here and could be one elsewhere.
+    pub fn misses(&self, binding: &Binding, charge: &Charge) -> Option<Identity> {
+        let table = &binding.limits.get(charge.limit)?.table;
+        let knows = || self.shards[shard_of(charge.key)].lock().cells[table.position].knows(charge.key);
+        (table.moves() && !knows()).then(|| table.identity())
     }
 
     /// Takes out the state of `key` under `limit`, if there is one that may be moved.
@@ -56,20 +43,17 @@ impl LocalStore {
         parcel.finish()
     }
 
-    /// Takes out states that belong elsewhere, where `to` says; those of one place together, in parts. Nothing is left to
-    /// take when nothing is returned. What is as good as new is forgotten instead.
-    ///
-    /// `to` is asked while the key's place is locked: what it notes is known before anybody misses the state.
-    pub fn take_moved<T: Copy + Eq>(
+    /// See [`crate::cluster::serve::Desk::take_moved`]. What is as good as new is forgotten instead.
+    pub fn take_moved(
         &self,
         walk: &mut Walk,
-        to: impl Fn(LimitKey) -> Option<T>,
+        to: &dyn Fn(LimitKey) -> Option<usize>,
         now: Nanos,
-    ) -> Vec<(T, States)> {
+    ) -> Vec<(usize, States)> {
         // Held, they keep their places while this lasts.
         let tables: Vec<Arc<LimitTable>> = self.tables.read().iter().filter(|table| table.moves()).cloned().collect();
-        let mut parcels: Vec<(T, Parcel)> = Vec::new();
-        while let Some(shard) = self.shards.get(walk.next) {
+        let mut parcels: Vec<(usize, Parcel)> = Vec::new();
+        for shard in self.shards.iter().skip(walk.next).take(SHARDS_AT_ONCE) {
             walk.next = walk.next.saturating_add(1);
             for table in &tables {
                 let chosen = Cell::new(None);
@@ -79,7 +63,7 @@ impl LocalStore {
                 };
                 let taken = |loose: Loose| {
                     let Some(place) = chosen.get() else { return };
-                    let of_same = |(known, parcel): &&mut (T, Parcel)| *known == place && parcel.has_room_for(table);
+                    let of_same = |(known, parcel): &&mut (usize, Parcel)| *known == place && parcel.has_room_for(table);
                     match parcels.iter_mut().rev().find(of_same) {
                         Some((_, parcel)) => parcel.add(&loose),
                         None => {
@@ -95,6 +79,7 @@ impl LocalStore {
                 break;
             }
         }
+        walk.is_over = walk.next >= self.shards.len();
         parcels.into_iter().filter_map(|(place, parcel)| Some((place, parcel.finish()?))).collect()
     }
 
@@ -102,10 +87,10 @@ impl LocalStore {
     ///
     /// A full table takes them all the same: there was room for them where they came from, and to forget them would make
     /// their keys as good as new.
-    pub fn put(&self, states: &States) -> Arrived {
-        let mut arrived = Arrived::default();
+    pub fn put(&self, states: &States) -> Received {
+        let mut received = Received::default();
         let known = spec(&states.limit).filter(|spec| !spec.algorithm.holds());
-        let Some(spec) = known else { return Arrived { unknown: states.count, ..arrived } };
+        let Some(spec) = known else { return Received { unknown: states.count, ..Received::default() } };
         let table = self.table(&spec);
         let understood = |parameters: &Parameters| {
             let rule = parameters.rule(spec.algorithm)?;
@@ -115,7 +100,7 @@ impl LocalStore {
         let mut cells = states.cells.as_slice();
         for left in (1..=states.count).rev() {
             let Some(((key, rule, state), rest)) = read_cell(spec.algorithm, cells) else {
-                arrived.unknown = arrived.unknown.saturating_add(left);
+                received.unknown = received.unknown.saturating_add(left);
                 break;
             };
             cells = rest;
@@ -123,21 +108,17 @@ impl LocalStore {
             let mut shard = self.shards[shard_of(key)].lock();
             let cells = &mut shard.cells[table.position];
             match rule {
-                None => arrived.unknown = arrived.unknown.saturating_add(1),
-                Some(_) if cells.knows(key) => arrived.known = arrived.known.saturating_add(1),
+                None => received.unknown = received.unknown.saturating_add(1),
+                Some(_) if cells.knows(key) => received.known = received.known.saturating_add(1),
                 Some((number, rule)) => {
                     cells.put(&table, BoundRule { number: *number, rule }, key, Some(state));
-                    arrived.kept = arrived.kept.saturating_add(1);
+                    received.kept = received.kept.saturating_add(1);
                 }
             }
         }
-        arrived
+        received
     }
 
-    /// Whether there is anything that may be moved.
-    pub fn has_states(&self) -> bool {
-        self.tables.read().iter().any(|table| table.moves() && table.keys.load(Ordering::Relaxed) > 0)
-    }
 }
 
 /// The limit with this identity; `None` if its algorithm is not known.
@@ -193,12 +174,7 @@ impl Parcel {
         if count == 0 {
             return None;
         }
-        let limit = Identity {
-            name: table.name.clone(),
-            algorithm: table.algorithm.as_str().to_owned(),
-            key: table.key,
-            max_keys: table.max_keys.load(Ordering::Relaxed),
-        };
+        let limit = table.identity();
         let known = table.rules.read();
         // Nobody can be charged under parameters that are not known.
         let rules = rules.iter().filter_map(|number| known.get(*number)).map(Parameters::of).collect();
@@ -208,6 +184,15 @@ impl Parcel {
 }
 
 impl LimitTable {
+    fn identity(&self) -> Identity {
+        Identity {
+            name: self.name.clone(),
+            algorithm: self.algorithm.as_str().to_owned(),
+            key: self.key,
+            max_keys: self.max_keys.load(Ordering::Relaxed),
+        }
+    }
+
     /// Whether its states may be moved to another node.
     fn moves(&self) -> bool {
         !self.algorithm.holds() && !self.abandoned.load(Ordering::Relaxed)
