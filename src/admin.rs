@@ -124,12 +124,15 @@ impl Admin {
             });
         }
         if let Some(shared) = self.gateway.store.shared() {
-            let Report { breaker, nodes, healed, overshoot, leases } = shared.report();
+            let Report { breaker, nodes, healed, overshoot, unsynced, waiting, clock_ahead, leases } = shared.report();
             self.telemetry.set_store_usage(&StoreUsage {
                 breaker: breaker.as_str(),
                 nodes,
                 healed,
                 overshoot,
+                unsynced,
+                waiting,
+                clock_ahead: clock_ahead as f64 / 1e9,
                 leased: [("taken", leases.taken), ("spent", leases.spent), ("lapsed", leases.lapsed)],
                 held: leases.held,
             });
@@ -184,12 +187,13 @@ impl Admin {
     fn store(&self) -> serde_json::Value {
         let store = &self.gateway.store;
         match store.shared().map(SharedStore::report) {
-            Some(Report { breaker, nodes, healed, overshoot, leases }) => serde_json::json!({
+            Some(Report { breaker, nodes, healed, overshoot, unsynced, leases, .. }) => serde_json::json!({
                 "tables": store.tables(),
                 "breaker": breaker.as_str(),
                 "nodes": nodes,
                 "healed": healed,
                 "overshoot_tokens": overshoot,
+                "unsynced_tokens": unsynced,
                 "leased_tokens": leases.held,
             }),
             None => serde_json::json!({ "tables": store.tables() }),

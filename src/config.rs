@@ -23,6 +23,7 @@ mod identify;
 mod key;
 mod later;
 mod limits;
+mod listeners;
 mod names;
 mod over_limit;
 mod overrides;
@@ -47,9 +48,9 @@ pub use cluster::Cluster;
 pub use customers::{DirectorySource, RedisHash};
 pub use document::MAX_BYTES;
 pub use identify::JwksFile;
+pub use listeners::{CertificateFiles, ClientCertificates, Listener, ListenerTls, Server};
 pub use overrides::Overrides;
 pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
-pub use server::Server;
 pub use spec::{LimitSpec, PlanSpec};
 pub use state::StateFile;
 pub use store::{NamedFile, RedisServers, RedisStore, RedisTls, Secret};
@@ -208,7 +209,7 @@ fn limits_alone(top: &Section<'_>) -> Option<Limits> {
 }
 
 fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
-    let server = server::read(top);
+    let server = listeners::read(top);
     let client_address = top.get_or("client_address", ClientAddress::default(), server::client_address);
     let (upstream_names, upstreams) = upstreams::read(top);
     let outline = customers::outline(top);

@@ -18,4 +18,5 @@ pub mod simulation;
 pub mod store;
 pub mod telemetry;
 pub mod template;
+pub mod tls;
 pub mod units;

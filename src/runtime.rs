@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use pingora::apps::http_app::HttpServer;
-use pingora::proxy::HttpProxy;
+use pingora::proxy::http_proxy;
 use pingora::server::Server;
 use pingora::server::configuration::ServerConf;
 use pingora::services::background::background_service;
@@ -42,7 +42,7 @@ use crate::proxy::connection::Edge;
 use crate::proxy::live::Live;
 use crate::proxy::{Gateway, Shared};
 use crate::ruleset::key::KeyHasher;
-use crate::store::shared::Observer;
+use crate::store::shared::{CallResult, Observer};
 use crate::store::{SharedStore, Store};
 use crate::telemetry::Telemetry;
 
@@ -102,8 +102,8 @@ pub struct Prepared {
 
 /// Where connections come in.
 struct Sockets {
-    /// For each core, a socket for each address.
-    clients: Vec<Vec<TcpListener>>,
+    /// For each core, a socket for each address, with the position of that address.
+    clients: Vec<Vec<(usize, TcpListener)>>,
     admin: Vec<TcpListener>,
     sample: Option<Vec<TcpListener>>,
     /// For other gateways.
@@ -140,7 +140,11 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let asking = sockets.clients.len().saturating_add(1);
     let shared = store.map(|settings| {
         let telemetry = telemetry.clone();
-        let told: Observer = Box::new(move |op, result, took| telemetry.store_called(op, result.as_str(), took));
+        telemetry.store_expected(CallResult::ALL.iter().map(|result| result.as_str()));
+        let told: Observer = Box::new(move |call| {
+            telemetry.store_called(call.op, call.result.as_str(), call.took);
+            call.charges.into_iter().for_each(|requests| telemetry.store_charged(requests));
+        });
         SharedStore::new(settings, asking, Arc::clone(&clock), told)
     });
     let hasher = KeyHasher::new(&seed).with_secret(secret.as_ref().map_or(&[], |secret| secret.seed()));
@@ -152,7 +156,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     });
     let store = Arc::new(Store::new(local, shared, cluster));
     let live = Live::new(rules, None, &store, &telemetry);
-    telemetry.reload_applied(&live.hash, clock.now());
+    telemetry.reload_applied(&live.ruleset, &live.hash, clock.now());
     let gateway =
         Gateway::new(Shared { live: ArcSwap::from_pointee(live), store, clock, hasher, traffic: Arc::default() });
     let snapshots = Arc::new(Snapshots::new(recovery));
@@ -183,7 +187,7 @@ impl Prepared {
         let reloads = Arc::new(reloads);
         let told = (Arc::clone(&reloads), snapshots);
         let app = HttpServer::new_app(Admin::new(gateway.clone(), telemetry.clone(), Arc::clone(&readiness), told));
-        server.add_service(Listening::new("admin".to_owned(), admin, app, Arc::clone(&doors)));
+        server.add_service(Listening::of_one("admin".to_owned(), admin, app, Arc::clone(&doors)));
         let reloader = Reloader::new(
             gateway.clone(),
             telemetry.clone(),
@@ -195,7 +199,7 @@ impl Prepared {
         server.add_service(background_service("upkeep", upkeep));
         if let Some(listeners) = sample {
             let app = HttpServer::new_app(sample::Sample);
-            server.add_service(Listening::new("sample upstream".to_owned(), listeners, app, Arc::clone(&doors)));
+            server.add_service(Listening::of_one("sample upstream".to_owned(), listeners, app, Arc::clone(&doors)));
         }
         let upgrader = Upgrader { doors: Arc::clone(&doors), keeper: Arc::clone(&keeper), telemetry };
         shutdown::run_until_idle(server, &gateway, Reach { readiness, reloads, doors, upgrader });
@@ -228,10 +232,10 @@ impl Sockets {
             Ok::<_, StartError>(spread)
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut proxies: Vec<Vec<TcpListener>> = (0..cores).map(|_| Vec::new()).collect();
-        for address in clients {
+        let mut proxies: Vec<Vec<(usize, TcpListener)>> = (0..cores).map(|_| Vec::new()).collect();
+        for (position, address) in clients.iter().enumerate() {
             for (proxy, sockets) in proxies.iter_mut().zip(open(*address, cores)?) {
-                proxy.extend(sockets);
+                proxy.extend(sockets.into_iter().map(|socket| (position, socket)));
             }
         }
         let admin = open(operators, 1)?.into_iter().flatten().collect();
@@ -245,11 +249,12 @@ impl Sockets {
 
 /// A proxy for each core, all on the same addresses: a request stays on the core that accepted it, and no thread wakes
 /// another.
-fn add_proxies(server: &mut Server, listeners: Vec<Vec<TcpListener>>, gateway: &Gateway, doors: &Arc<Doors>) {
+fn add_proxies(server: &mut Server, listeners: Vec<Vec<(usize, TcpListener)>>, gateway: &Gateway, doors: &Arc<Doors>) {
     for (core, listeners) in listeners.into_iter().enumerate() {
-        let proxy = HttpProxy::new(gateway.clone(), Arc::clone(&server.configuration));
-        let edge = Edge::new(proxy, gateway.clone());
-        let service = Listening::new(format!("proxy {core}"), listeners, edge, Arc::clone(doors));
+        let proxy = Arc::new(http_proxy(&server.configuration, gateway.clone()));
+        let edge = |(listener, socket)| (socket, Edge::new(Arc::clone(&proxy), gateway.clone(), listener).into());
+        let listeners = listeners.into_iter().map(edge).collect();
+        let service = Listening::new(format!("proxy {core}"), listeners, Arc::clone(doors));
         server.add_service(service.asking(&gateway.store));
     }
 }

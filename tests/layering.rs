@@ -22,10 +22,16 @@ const LAYERS: &[Layer] = &[
     Layer { module: "units", may_use: &[], never: PURE },
     Layer { module: "clock", may_use: &["units"], never: &["tokio::"] },
     Layer { module: "files", may_use: &[], never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"] },
+    // files are read by others, and the time is handed in
+    Layer {
+        module: "tls",
+        may_use: &["units"],
+        never: &["tokio::", "tracing::", "pingora::", "std::time", "std::fs", "async fn"],
+    },
     // what customers and limits take from Redis comes the same way
     Layer {
         module: "dial",
-        may_use: &["units"],
+        may_use: &["units", "tls"],
         never: &["pingora::", "prometheus::", "std::time", "std::fs", "tracing::"],
     },
     Layer { module: "algorithm", may_use: &["units"], never: PURE },
@@ -80,7 +86,18 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "proxy",
-        may_use: &["units", "algorithm", "charge", "clock", "template", "ruleset", "customers", "store", "telemetry"],
+        may_use: &[
+            "units",
+            "algorithm",
+            "charge",
+            "clock",
+            "template",
+            "tls",
+            "ruleset",
+            "customers",
+            "store",
+            "telemetry",
+        ],
         never: &["saphyr", "std::fs"],
     },
     Layer {
@@ -120,6 +137,7 @@ const LAYERS: &[Layer] = &[
             "ruleset",
             "config",
             "customers",
+            "tls",
             "dial",
             "simulation",
             "replay",

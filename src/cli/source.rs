@@ -1,19 +1,20 @@
 //! The configuration as files: what `run` and `check` read, so that they refuse the same.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::cluster::settings::Settings as ClusterSettings;
 use crate::config::{
-    self, DirectorySource, Limits, Loaded, Mark, NamedFile, Overrides, Place, Problem, Problems, Server,
+    self, DirectorySource, Limits, Listener, Loaded, Mark, NamedFile, Overrides, Place, Problem, Problems, Server,
 };
 use crate::customers::{Directory, Tokens};
 use crate::files::{self, Seen, Unreadable};
+use crate::proxy::connection::Entrance;
 use crate::runtime::reload::StoreSettings;
 
 mod cluster;
 pub mod directory;
+mod listeners;
 mod store;
 mod tokens;
 
@@ -32,6 +33,8 @@ pub struct Source {
     pub store: Option<StoreSettings>,
     /// The nodes that keep sticky limits together, if there are several.
     pub cluster: Option<ClusterSettings>,
+    /// How connections come in at each listener.
+    pub entrances: Vec<Entrance>,
     /// The configuration's text.
     pub text: String,
 }
@@ -54,8 +57,14 @@ pub fn open(path: &Path) -> Result<Source, Problems> {
 /// The same, with what was `kept` as far as nothing about it changed. `seen` gets every file that was looked at.
 pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<Source, Problems> {
     let text = read_config_seen(path, seen)?;
-    let loaded =
+    let mut loaded =
         config::load(&text, &name(path), &environment).map_err(|problems| with_files(problems, path, &text, seen))?;
+    let entrances = listeners::open(path, &loaded.server, seen);
+    let (entrances, warnings) = entrances.map_err(|problems| {
+        let warnings = loaded.warnings.iter().cloned().chain(problems.warnings).collect();
+        Problems { warnings, ..problems }
+    })?;
+    loaded.warnings.extend(warnings);
     let with_warnings = |problems| Problems { warnings: loaded.warnings.clone(), ..problems };
     if let Some(server) = &kept.server {
         refuse_fixed(&name(path), changed_addresses(server, &loaded.server)).map_err(with_warnings)?;
@@ -91,7 +100,7 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
     });
     let store = kept.store.as_ref().map(|kept| kept.settings.clone());
     kept.cluster.clone_from(&cluster);
-    Ok(Source { loaded, directory, tokens, store, cluster, text })
+    Ok(Source { loaded, directory, tokens, store, cluster, entrances, text })
 }
 
 /// Adds what is wrong with the files that a refused configuration names.
@@ -157,8 +166,8 @@ pub fn fixed(before: &Source, after: &Source) -> Vec<Fixed> {
 }
 
 fn changed_addresses(in_force: &Server, wanted: &Server) -> Vec<Fixed> {
-    let listed = |addresses: &[SocketAddr]| {
-        let mut addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let listed = |listeners: &[Listener]| {
+        let mut addresses: Vec<String> = listeners.iter().map(|listener| listener.address.to_string()).collect();
         addresses.sort_unstable();
         addresses.join(", ")
     };

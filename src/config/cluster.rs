@@ -4,10 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::cluster::ring::Member;
 use crate::cluster::settings::{Name, Peers};
+use crate::config::listeners::{self, Server};
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, each_once};
 use crate::config::scalar::Misfit;
-use crate::config::server::{self, Server};
 use crate::config::store::{NamedFile, named_file};
 use crate::config::values::host_and_port;
 use crate::units::Nanos;
@@ -54,7 +54,7 @@ fn cluster(field: &Field<'_>) -> Option<Cluster> {
     let section = field.section(&["self", "listen", "peers", "secret_file", "timeout"], &[])?;
     let own_field = section.required("self", SELF);
     let own = own_field.as_ref().and_then(|field| field.parsed(SELF, reachable));
-    let listen = section.get_with("listen", server::address);
+    let listen = section.get_with("listen", listeners::address);
     let peers = section.required("peers", PEERS).and_then(|field| peers(&field, own));
     let secret_file = section.required("secret_file", SECRET_FILE).and_then(|field| named_file(&field, SECRET_FILE));
     let timeout = section.get_or("timeout", Cluster::DEFAULT_TIMEOUT, |field| {
@@ -82,7 +82,12 @@ fn cluster(field: &Field<'_>) -> Option<Cluster> {
 pub(super) fn check(top: &Section<'_>, cluster: &Cluster, server: &Server, sticky: bool) -> Option<()> {
     let field = top.get("cluster")?;
     let listen = field.mapping_if().and_then(|section| section.get("listen").or_else(|| section.get("self")))?;
-    let taken = server.listeners.iter().chain([&server.admin]).find(|taken| server::collide(**taken, cluster.listen));
+    let taken = server
+        .listeners
+        .iter()
+        .map(|listener| &listener.address)
+        .chain([&server.admin])
+        .find(|taken| listeners::collide(**taken, cluster.listen));
     if let Some(taken) = taken {
         return listen.fail(listen.error(format!("cannot be listened on beside {taken}")));
     }

@@ -1,7 +1,4 @@
-//! What the design promises and this version does not have: the one place of it.
-
-/// Not yet: refused as "not supported by this version" instead of as unknown. Whoever builds one takes it off.
-pub(super) const LISTENER: &[&str] = &["tls"];
+//! What the design promises and this version does not have.
 
 /// Never, because it turned out to be of no use: refused with the reason, wherever it stands.
 pub(super) const NEVER: &[(&str, &str)] = &[(

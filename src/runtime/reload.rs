@@ -40,7 +40,7 @@ const RESOLVE: Nanos = Nanos::from_secs(1);
 /// What a configuration says, read whole.
 #[derive(Debug)]
 pub struct Parts {
-    /// Where clients connect to.
+    /// Where clients connect to, in the order of `rules.entrances`.
     pub listeners: Vec<SocketAddr>,
     /// Where operators connect to.
     pub admin: SocketAddr,
@@ -248,7 +248,7 @@ impl Reloader {
         let live = self.gateway.live.load();
         match &attempt.outcome {
             Outcome::Applied { warnings, notes } => {
-                self.telemetry.reload_applied(&live.hash, now);
+                self.telemetry.reload_applied(&live.ruleset, &live.hash, now);
                 for warning in warnings {
                     tracing::warn!("{warning}");
                 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::directory::{beside, bytes};
 use super::{Fixed, decode, name, refuse};
 use crate::config::{NamedFile, Place, Problem, Problems, RedisServers, RedisStore, RedisTls};
-use crate::dial::tls::{self, Identity, TlsClient, TlsFault};
 use crate::dial::{Address, Credentials, Layout, Servers};
 use crate::files::Seen;
 use crate::runtime::reload::{KeySecret, StoreSettings};
+use crate::tls::{self, Identity, TlsClient, TlsFault};
 
 /// The longest password or secret that is read from a file.
 const MAX_SECRET: usize = 4 << 10;
@@ -196,7 +196,7 @@ fn client(path: &Path, tls: &RedisTls, place: &Place, seen: &mut Vec<Seen>) -> R
         None => None,
     };
     let identity = identity.as_ref().map(|(certificates, key)| Identity { certificates, key });
-    tls::client(authorities.as_deref(), identity).map_err(|fault| {
+    tls::client(authorities.as_deref(), identity).map(Arc::new).map_err(|fault| {
         let files = tls.identity.as_ref();
         let named = match fault {
             TlsFault::Authority => tls.ca.as_ref(),
