@@ -27,8 +27,8 @@ pub use session::Form;
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
@@ -38,7 +38,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use self::connection::{Failed, Own};
-use self::members::{ALONE_AFTER, BEAT, Beat, Members, PeerState, Standing};
+use self::members::{ALONE_AFTER, BEAT, Beat, Members, PeerState, Standing, UP_AFTER};
 use self::moving::Moving;
 use self::peer::Asking;
 use self::ring::{Member, Ring, RingHash};
@@ -47,6 +47,9 @@ use self::session::Session;
 use self::settings::{Peers, Settings};
 use crate::clock::Clock;
 use crate::units::{LimitKey, Nanos};
+
+/// How long gateways may see other members before that is said.
+const DIFFERS: Nanos = UP_AFTER;
 
 /// This gateway as one of several.
 pub struct Cluster(Arc<Node>);
@@ -79,7 +82,8 @@ struct Counts {
     asked_under_other_ring: AtomicU64,
     stood_in: AtomicU64,
     alone: AtomicU64,
-    differs: AtomicBool,
+    /// Since when others see other members; none when they do not, the end of time when that was said.
+    differs: AtomicU64,
     /// Answers of DNS that were none, or were not believed.
     not_found: AtomicU64,
 }
@@ -271,14 +275,17 @@ impl Cluster {
     /// not wait for that.
     pub async fn connect(&self) {
         let mut settled = self.0.is_settled.subscribe();
+        let connecting = async {
+            // it only ends with this value
+            drop(settled.wait_for(|settled| *settled).await);
+            let view = self.0.view.load_full();
+            let members = view.ring.members().filter_map(|member| view.peers.get(&member.address).map(Arc::clone));
+            let mut opening: JoinSet<()> =
+                members.map(|peer| async move { peer.open_when_reachable().await }).collect();
+            while opening.join_next().await.is_some() {}
+        };
         // who knows nobody by then is alone
-        drop(timeout(ALONE_AFTER.saturating_add(BEAT).to_duration(), settled.wait_for(|settled| *settled)).await);
-        let peers: Vec<Arc<Peer>> = self.0.view.load().peers.values().map(Arc::clone).collect();
-        let mut opening = JoinSet::new();
-        for peer in peers.into_iter().filter(|peer| peer.is_reachable()) {
-            opening.spawn(async move { peer.open_own().await });
-        }
-        while opening.join_next().await.is_some() {}
+        drop(timeout(ALONE_AFTER.saturating_add(BEAT).to_duration(), connecting).await);
     }
 
     /// Who the others are, from here on.
@@ -401,9 +408,7 @@ impl Node {
         let differs =
             members.peers().any(|peer| peer.counts() && peer.said.is_some_and(|said| said.ring != ring.hash()));
         let known: HashSet<SocketAddr> = members.peers().map(|peer| peer.member.address).collect();
-        if self.counts.differs.swap(differs, Ordering::Relaxed) != differs && differs {
-            tracing::warn!(ring = %ring.hash(), "gateways of the cluster see other members than this one");
-        }
+        self.tell_of_difference(differs, ring.hash());
         self.peers.write().retain(|_, peer| known.contains(&peer.address));
         let missing: Vec<SocketAddr> = known.into_iter().filter(|address| self.find(*address).is_none()).collect();
         for address in missing {
@@ -427,6 +432,21 @@ impl Node {
         self.view.store(Arc::new(View { ring, peers }));
         // until here: what is seen is never older than what was seen before
         drop(members);
+    }
+
+    /// Says that others see other members, once, if that lasts longer than it takes to tell each other.
+    fn tell_of_difference(&self, differs: bool, ring: RingHash) {
+        let (since, now) = (Nanos::new(self.counts.differs.load(Ordering::Relaxed)), self.asking.clock.now());
+        let then = match (differs, since) {
+            (false, _) => Nanos::ZERO,
+            (true, Nanos::ZERO) => now,
+            (true, since) if since < Nanos::MAX && now.saturating_sub(since) >= DIFFERS => {
+                tracing::warn!(%ring, "gateways of the cluster see other members than this one");
+                Nanos::MAX
+            }
+            (true, since) => since,
+        };
+        self.counts.differs.store(then.get(), Ordering::Relaxed);
     }
 
     fn has_news(&self) {

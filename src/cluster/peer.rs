@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::connection::{self, Connection, Failed, Own};
 use super::members::Beat;
@@ -139,6 +139,8 @@ pub enum Correction {
     Complete(u64, Completion),
 }
 
+/// How often it is looked whether a gateway can be reached.
+const LOOK: Nanos = Nanos::new(5_000_000);
 /// How long opening a connection may take, and how long to wait before the next try.
 pub(super) const CONNECT_TIME: Nanos = Nanos::SECOND;
 const PAUSE: Nanos = Nanos::new(250_000_000);
@@ -277,8 +279,11 @@ impl Peer {
         }
     }
 
-    /// Connects the thread that asks.
-    pub(super) async fn open_own(self: &Arc<Self>) {
+    /// Connects the thread that asks, as soon as the other side can be reached.
+    pub(super) async fn open_when_reachable(self: &Arc<Self>) {
+        while !self.is_reachable() {
+            sleep(LOOK.to_duration()).await;
+        }
         self.open(thread_number() % self.ways.len().max(1)).await;
     }
 
