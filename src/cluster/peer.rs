@@ -304,10 +304,14 @@ impl Peer {
 
     // === keeping in touch ===
 
+    /// The connection that keeps in touch.
+    fn home(&self) -> Option<Arc<Session>> {
+        self.home.lock().clone().filter(|session| session.is_open())
+    }
+
     /// Asks over the connection that keeps in touch. Whether the question goes out: otherwise `told` is not called.
     pub(super) fn ask(&self, ask: &dyn Fn() -> Ask, told: super::session::Told) -> bool {
-        let home = self.home.lock().clone().filter(|session| session.is_open());
-        home.is_some_and(|session| session.ask(&Question { forms: &[], ask: &|_| ask() }, told))
+        self.home().is_some_and(|session| session.ask(&Question { forms: &[], ask: &|_| ask() }, told))
     }
 
     /// A connection was opened to keep in touch.
