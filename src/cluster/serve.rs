@@ -13,9 +13,9 @@ use tokio::time::timeout;
 use super::connection::{self, Connection, Failed, Own};
 use super::handshake::Hello;
 use super::members::Beat;
+use super::moving::{Received, Walk};
 use super::ring::RingHash;
 use super::session::Outgoing;
-use super::moving::{Received, Walk};
 use super::wire::{Answer, Ask, Change, Identity, Items, States, Taken, Told, Wanted};
 use crate::algorithm::{Completion, Parameters};
 use crate::clock::Clock;
@@ -236,7 +236,8 @@ impl Serving {
             }
             Ask::Charge { wanted, .. } => Answered::Now(charge(guest, &wanted, now)),
             Ask::Change { number, change } => {
-                let is_new = self.processes.lock().get_mut(&other.boot).is_some_and(|process| process.made.is_new(number));
+                let is_new =
+                    self.processes.lock().get_mut(&other.boot).is_some_and(|process| process.made.is_new(number));
                 if is_new {
                     make(&change, guest, now);
                 }
