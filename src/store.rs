@@ -188,7 +188,8 @@ impl Store {
     /// Brings states here that this node owns and others may still have.
     async fn gather(&self, cluster: &Cluster, binding: &Binding, batch: &[Charge]) {
         let owned = batch.iter().filter(|charge| binding.owned(charge).is_some() && cluster.owns(charge.key));
-        let wanted = owned.filter_map(|charge| Some((Arc::new(self.local.misses(&binding.local, charge)?), charge.key)));
+        let wanted =
+            owned.filter_map(|charge| Some((Arc::new(self.local.misses(&binding.local, charge)?), charge.key)));
         let wanted: Vec<_> = wanted.collect();
         if !wanted.is_empty() {
             cluster.gather(wanted).await;

@@ -45,7 +45,8 @@ pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
 
 /// For the metrics.
 pub(super) fn usage(cluster: &Cluster) -> ClusterUsage {
-    let Report { ring, members, peers, asked_under_other_ring, stood_in, alone, moved, not_found, .. } = cluster.report();
+    let Report { ring, members, peers, asked_under_other_ring, stood_in, alone, moved, not_found, .. } =
+        cluster.report();
     let Moved { pushed, given, received, stale, unknown } = moved;
     ClusterUsage {
         ring: ring.to_string(),

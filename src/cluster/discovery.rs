@@ -25,7 +25,11 @@ pub(super) enum Verdict {
 }
 
 /// What to do about an answer that names `found`, where `known` were named before, of which some answer.
-pub(super) fn judge(known: &BTreeSet<SocketAddr>, found: &BTreeSet<SocketAddr>, answers: impl Fn(&SocketAddr) -> bool) -> Verdict {
+pub(super) fn judge(
+    known: &BTreeSet<SocketAddr>,
+    found: &BTreeSet<SocketAddr>,
+    answers: impl Fn(&SocketAddr) -> bool,
+) -> Verdict {
     let dropped = known.difference(found).filter(|address| answers(address)).count();
     match found.is_empty() {
         true => Verdict::Empty,
@@ -92,7 +96,12 @@ impl Node {
             }
             if let Some(reason) = reason.as_ref().filter(|reason| complaint.as_ref() != Some(*reason)) {
                 let kept = known.len();
-                tracing::warn!(name = name.host, reason, kept, "the cluster's name is not believed; those named before stay");
+                tracing::warn!(
+                    name = name.host,
+                    reason,
+                    kept,
+                    "the cluster's name is not believed; those named before stay"
+                );
             }
             complaint = reason;
             sleep(name.every.to_duration()).await;

@@ -7,8 +7,8 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::algorithm::{AlgorithmName, Completion, Parameters};
 use crate::charge::{Charge, Manner, RuleRef};
-use crate::cluster::serve::{Desk, Guest};
 use crate::cluster::moving::{Received, Walk};
+use crate::cluster::serve::{Desk, Guest};
 use crate::cluster::wire::{Identity, States, Told, Wanted};
 use crate::store::local::Binding;
 use crate::store::{LimitSpec, Store};

@@ -63,7 +63,8 @@ impl LocalStore {
                 };
                 let taken = |loose: Loose| {
                     let Some(place) = chosen.get() else { return };
-                    let of_same = |(known, parcel): &&mut (usize, Parcel)| *known == place && parcel.has_room_for(table);
+                    let of_same =
+                        |(known, parcel): &&mut (usize, Parcel)| *known == place && parcel.has_room_for(table);
                     match parcels.iter_mut().rev().find(of_same) {
                         Some((_, parcel)) => parcel.add(&loose),
                         None => {
@@ -118,7 +119,6 @@ impl LocalStore {
         }
         received
     }
-
 }
 
 /// The limit with this identity; `None` if its algorithm is not known.
