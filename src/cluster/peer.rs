@@ -169,7 +169,7 @@ impl Peer {
 
     /// Whether it can be asked.
     pub fn is_reachable(&self) -> bool {
-        self.home.lock().as_ref().is_some_and(|session| session.is_open()) && !self.is_suspected()
+        self.home().is_some() && !self.is_suspected()
     }
 
     /// Whether no correction waits that could be made.
@@ -244,8 +244,7 @@ impl Peer {
             Way::Open(session) if session.is_open() => Some(Arc::clone(session)),
             _ => None,
         });
-        let at_home = || self.home.lock().clone().filter(|session| session.is_open());
-        of_others.into_iter().next().or_else(at_home)
+        of_others.into_iter().next().or_else(|| self.home())
     }
 
     /// This thread's connection; begins to open one where there is none.
