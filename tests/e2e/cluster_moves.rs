@@ -76,7 +76,9 @@ fn a_gateway_that_joins_takes_its_share_of_the_keys_and_refills_none() {
         let gateway = start(3);
         joins(&gateway);
         wait_until("four members", || gateways.iter().chain([&gateway]).all(|gateway| members(gateway).len() == 4));
-        wait_until("keys to move", || gateways.iter().map(keys).sum::<usize>() + keys(&gateway) == KEYS && keys(&gateway) > 0);
+        wait_until("keys to move", || {
+            gateways.iter().map(keys).sum::<usize>() + keys(&gateway) == KEYS && keys(&gateway) > 0
+        });
         fourth = Some(gateway);
     });
     gateways.extend(fourth);
