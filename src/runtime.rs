@@ -37,6 +37,7 @@ use crate::admin::{Admin, Readiness};
 use crate::clock::Clock;
 use crate::proxy::connection::Edge;
 use crate::proxy::live::Live;
+use crate::proxy::seats::Seats;
 use crate::proxy::{Gateway, Shared};
 use crate::ruleset::key::KeyHasher;
 use crate::store::shared::Observer;
@@ -145,6 +146,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         clock,
         hasher: KeyHasher::new(&seed).with_secret(secret.as_ref().map_or(&[], |secret| secret.seed())),
         traffic: Arc::default(),
+        seats: Arc::new(Seats::new(clients.len())),
     });
     let snapshots = Arc::new(Snapshots::new(recovery));
     let keeper = Keeper::new(gateway.clone(), telemetry.clone(), Arc::clone(&snapshots), seed, state);

@@ -153,7 +153,7 @@ impl Desk {
         let ruleset = &self.loaded.ruleset;
         let headers = HeaderMap::new();
         let facts =
-            Facts { method: "GET", host: "h", path: "/", query: None, headers: &headers, client: None, address: None };
+            Facts { method: "GET", host: "h", path: "/", query: None, headers: &headers, client: None, address: None, certificate: None };
         let plan = customer.plan;
         let resolved = Resolved {
             route: "r",

@@ -86,7 +86,10 @@ async fn calls_pass_with_their_trailers_and_are_denied_in_trailers_alone() {
         let answer = client.post(URL, FIELDS, Bytes::from_static(b"\0\0\0\0\x02hi")).await.unwrap();
         assert_eq!((answer.status, &*answer.body), (200, &b"\0\0\0\0\x02hi"[..]));
         let trailers = answer.trailers.expect("trailers");
-        assert_eq!((&trailers["grpc-status"], &trailers["x-te"]), (&"0".parse().unwrap(), &"trailers".parse().unwrap()));
+        assert_eq!(
+            (&trailers["grpc-status"], &trailers["x-te"]),
+            (&"0".parse().unwrap(), &"trailers".parse().unwrap())
+        );
     }
     let denied = client.post(URL, FIELDS, Bytes::from_static(b"\0\0\0\0\x02hi")).await.unwrap();
     assert_eq!((denied.status, denied.field("grpc-status"), denied.body.len()), (200, Some("8"), 0));
