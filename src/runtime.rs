@@ -40,6 +40,7 @@ use crate::clock::Clock;
 use crate::cluster::{Cluster, Observer as Asked};
 use crate::proxy::connection::Edge;
 use crate::proxy::live::Live;
+use crate::proxy::seats::Seats;
 use crate::proxy::{Gateway, Shared};
 use crate::ruleset::key::KeyHasher;
 use crate::store::shared::{CallResult, Observer};
@@ -157,8 +158,14 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let store = Arc::new(Store::new(local, shared, cluster));
     let live = Live::new(rules, None, &store, &telemetry);
     telemetry.reload_applied(&live.ruleset, &live.hash, clock.now());
-    let gateway =
-        Gateway::new(Shared { live: ArcSwap::from_pointee(live), store, clock, hasher, traffic: Arc::default() });
+    let gateway = Gateway::new(Shared {
+        live: ArcSwap::from_pointee(live),
+        store,
+        clock,
+        hasher,
+        traffic: Arc::default(),
+        seats: Arc::new(Seats::new(clients.len())),
+    });
     let snapshots = Arc::new(Snapshots::new(recovery));
     let keeper = Keeper::new(gateway.clone(), telemetry.clone(), Arc::clone(&snapshots), seed, state);
     let announcement = Announcement { clients, operators };

@@ -43,13 +43,14 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
     let directory = source::directory::load(CUSTOMERS, "config/customers.csv", &loaded.overrides)?;
     let directory = Directory::File(Arc::new(directory)).into();
     let source = Source {
-        loaded,
         directory,
         tokens: None,
         store: None,
         cluster: None,
         entrances: vec![Entrance::default()],
+        securing: vec![None; loaded.ruleset.upstreams.len()],
         text: CONFIG.to_owned(),
+        loaded,
     };
     let parts = parts(source, Path::new("config/tollgate.yaml"));
     let setup = Setup { parts, origin: None, sample: Some(args.upstream) };

@@ -10,6 +10,7 @@ use crate::config::{
 use crate::customers::{Directory, Tokens};
 use crate::files::{self, Seen, Unreadable};
 use crate::proxy::connection::Entrance;
+use crate::proxy::upstream::Securing;
 use crate::runtime::reload::StoreSettings;
 
 mod cluster;
@@ -17,6 +18,7 @@ pub mod directory;
 mod listeners;
 mod store;
 mod tokens;
+mod upstreams;
 
 use store::Wanted;
 
@@ -35,6 +37,8 @@ pub struct Source {
     pub cluster: Option<ClusterSettings>,
     /// How connections come in at each listener.
     pub entrances: Vec<Entrance>,
+    /// How TLS is spoken to each upstream; absent where it is not.
+    pub securing: Vec<Option<Arc<Securing>>>,
     /// The configuration's text.
     pub text: String,
 }
@@ -60,12 +64,14 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
     let mut loaded =
         config::load(&text, &name(path), &environment).map_err(|problems| with_files(problems, path, &text, seen))?;
     let entrances = listeners::open(path, &loaded.server, seen);
+    let securing = upstreams::open(path, &loaded.upstream_tls, seen);
     let (entrances, warnings) = entrances.map_err(|problems| {
         let warnings = loaded.warnings.iter().cloned().chain(problems.warnings).collect();
         Problems { warnings, ..problems }
     })?;
     loaded.warnings.extend(warnings);
     let with_warnings = |problems| Problems { warnings: loaded.warnings.clone(), ..problems };
+    let securing = securing.map_err(with_warnings)?;
     if let Some(server) = &kept.server {
         refuse_fixed(&name(path), changed_addresses(server, &loaded.server)).map_err(with_warnings)?;
     }
@@ -100,7 +106,7 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
     });
     let store = kept.store.as_ref().map(|kept| kept.settings.clone());
     kept.cluster.clone_from(&cluster);
-    Ok(Source { loaded, directory, tokens, store, cluster, entrances, text })
+    Ok(Source { loaded, directory, tokens, store, cluster, entrances, securing, text })
 }
 
 /// Adds what is wrong with the files that a refused configuration names.
