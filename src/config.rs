@@ -23,6 +23,7 @@ mod key;
 mod later;
 mod limits;
 mod names;
+mod operators;
 mod over_limit;
 mod overrides;
 mod parameters;
@@ -45,6 +46,7 @@ mod words;
 pub use customers::{DirectorySource, RedisHash};
 pub use document::MAX_BYTES;
 pub use identify::JwksFile;
+pub use operators::Operators;
 pub use overrides::Overrides;
 pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
 pub use server::Server;
@@ -86,6 +88,8 @@ pub struct Loaded {
     pub ruleset: Ruleset,
     /// Where tollgate listens.
     pub server: Server,
+    /// What operators may do.
+    pub operators: Operators,
     /// Where what is shared is kept, if that is said.
     pub store: Option<RedisStore>,
     /// Where it is written who the customers are, if there are any.
@@ -204,6 +208,7 @@ fn limits_alone(top: &Section<'_>) -> Option<Limits> {
 
 fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let server = server::read(top);
+    let operators = operators::read(top);
     let client_address = top.get_or("client_address", ClientAddress::default(), server::client_address);
     let (upstream_names, upstreams) = upstreams::read(top);
     let outline = customers::outline(top);
@@ -266,6 +271,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     Some(Loaded {
         ruleset,
         server: server?,
+        operators: operators?,
         store: store?,
         directory,
         overrides,

@@ -21,6 +21,7 @@ pub mod facts;
 pub mod field;
 pub mod forward;
 pub mod identify;
+pub mod keys;
 pub mod live;
 pub mod own_usage;
 pub mod queue;
@@ -28,6 +29,7 @@ pub mod respond;
 pub mod tally;
 pub mod traffic;
 pub mod upstream;
+mod watch;
 
 use context::Context;
 use live::Live;
@@ -36,6 +38,7 @@ use traffic::Traffic;
 use crate::clock::Clock;
 use crate::ruleset::key::KeyHasher;
 use crate::store::Store;
+use crate::telemetry::lookout::Lookout;
 
 /// What all connections share.
 #[derive(Clone)]
@@ -53,6 +56,8 @@ pub struct Shared {
     pub hasher: KeyHasher,
     /// Which requests are here, and whether connections stay open.
     pub traffic: Arc<Traffic>,
+    /// What is noted of requests that do not simply pass.
+    pub lookout: Lookout,
 }
 
 impl Gateway {

@@ -31,9 +31,10 @@ use self::reload::{Origin, Parts, Reloader};
 use self::shutdown::Reach;
 use self::state::{Keeper, Recovered};
 use self::upgrade::Upgrader;
+use crate::admin::access::Access;
 use crate::admin::reloads::Reloads;
 use crate::admin::snapshots::Snapshots;
-use crate::admin::{Admin, Readiness};
+use crate::admin::{Admin, Readiness, Records};
 use crate::clock::Clock;
 use crate::proxy::connection::Edge;
 use crate::proxy::live::Live;
@@ -42,6 +43,8 @@ use crate::ruleset::key::KeyHasher;
 use crate::store::shared::Observer;
 use crate::store::{SharedStore, Store};
 use crate::telemetry::Telemetry;
+use crate::telemetry::history::History;
+use crate::telemetry::lookout::Lookout;
 
 /// What a gateway is made of.
 pub struct Setup {
@@ -91,6 +94,7 @@ pub struct Prepared {
     announcement: Announcement,
     origin: Option<Origin>,
     warnings: Vec<String>,
+    access: Arc<Access>,
     gateway: Gateway,
     telemetry: Telemetry,
     snapshots: Arc<Snapshots>,
@@ -111,7 +115,8 @@ struct Sockets {
 /// returns.
 pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let Setup { parts, origin, sample } = setup;
-    let Parts { listeners: clients, admin: operators, rules, store, state, warnings } = parts;
+    let Parts { listeners: clients, admin: operators, access, rules, store, state, warnings } = parts;
+    let access = Arc::new(Access::new(access));
     let (mut predecessor, inherited) = match Predecessor::meet().map_err(StartError::predecessor)? {
         Some((predecessor, sockets)) => (Some(predecessor), Inherited::new(sockets)),
         None => (None, Inherited::from_systemd()),
@@ -145,18 +150,30 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         clock,
         hasher: KeyHasher::new(&seed).with_secret(secret.as_ref().map_or(&[], |secret| secret.seed())),
         traffic: Arc::default(),
+        lookout: Lookout::default(),
     });
     let snapshots = Arc::new(Snapshots::new(recovery));
     let keeper = Keeper::new(gateway.clone(), telemetry.clone(), Arc::clone(&snapshots), seed, state);
     let announcement = Announcement { clients, operators };
     let keeper = Arc::new(keeper);
-    Ok(Prepared { sockets, predecessor, announcement, origin, warnings, gateway, telemetry, snapshots, keeper })
+    Ok(Prepared { sockets, predecessor, announcement, origin, warnings, access, gateway, telemetry, snapshots, keeper })
 }
 
 impl Prepared {
     /// Runs the gateway until it is told to stop. Returns when the requests in flight are finished.
     pub fn run(self) {
-        let Self { sockets, predecessor, announcement, origin, warnings, gateway, telemetry, snapshots, keeper } = self;
+        let Self {
+            sockets,
+            predecessor,
+            announcement,
+            origin,
+            warnings,
+            access,
+            gateway,
+            telemetry,
+            snapshots,
+            keeper,
+        } = self;
         let Sockets { clients, admin, sample, all } = sockets;
         let mut server = Server::new_with_opt_and_conf(None, configuration());
         server.bootstrap();
@@ -169,17 +186,23 @@ impl Prepared {
         add_proxies(&mut server, clients, &gateway, &doors);
         let (reloads, asked) = Reloads::new(gateway.clock.now(), warnings);
         let reloads = Arc::new(reloads);
-        let told = (Arc::clone(&reloads), snapshots);
-        let app = HttpServer::new_app(Admin::new(gateway.clone(), telemetry.clone(), Arc::clone(&readiness), told));
+        let history = Arc::new(History::default());
+        let records = Records {
+            reloads: Arc::clone(&reloads),
+            snapshots,
+            history: Arc::clone(&history),
+            access: Arc::clone(&access),
+        };
+        let app = HttpServer::new_app(Admin::new(gateway.clone(), telemetry.clone(), Arc::clone(&readiness), records));
         server.add_service(Listening::new("admin".to_owned(), admin, app, Arc::clone(&doors)));
         let reloader = Reloader::new(
             gateway.clone(),
             telemetry.clone(),
             (Arc::clone(&reloads), asked),
-            Arc::clone(&keeper),
+            (Arc::clone(&keeper), access),
             origin,
         );
-        let upkeep = upkeep::Upkeep::new(gateway.clone(), reloader, Arc::clone(&keeper));
+        let upkeep = upkeep::Upkeep::new(gateway.clone(), reloader, Arc::clone(&keeper), history);
         server.add_service(background_service("upkeep", upkeep));
         if let Some(listeners) = sample {
             let app = HttpServer::new_app(sample::Sample);

@@ -3,12 +3,14 @@
 //! Knows nothing of routes, HTTP or metrics: limits are positions, keys are hashes, and what happened is returned or
 //! read off [`Store::usage`].
 
+pub mod amend;
 pub mod local;
 pub mod redis;
 pub mod shared;
 
 mod together;
 
+pub use amend::{Amendment, Unamended};
 pub use local::LocalStore;
 pub use local::snapshot::{Head, Written};
 pub use shared::{SharedLimit, SharedStore};

@@ -4,9 +4,13 @@
 //! configuration, never from a client. Handles are resolved when a ruleset comes into force ([`meters::Meters`]), so
 //! that a request resolves none.
 
+pub mod history;
 pub mod logging;
+pub mod lookout;
 pub mod meters;
 pub mod names;
+pub mod offenders;
+pub mod recent;
 mod series;
 
 use std::sync::Arc;
@@ -18,6 +22,7 @@ use prometheus::{
 };
 
 use names::Name;
+use offenders::Offender;
 
 use crate::ruleset::Ruleset;
 use crate::units::Nanos;
@@ -61,6 +66,8 @@ pub struct Telemetry {
     /// When the last one was begun, how long it took, and its size.
     state_last: [Gauge; 3],
     upgrades: IntCounterVec,
+    /// The keys that were denied most, and by how much that may be too high.
+    top_denied: [IntGaugeVec; 2],
     /// Held while one hash of [`Self::config_info`] takes the place of another: a scrape sees exactly one.
     exchange: Arc<Mutex<()>>,
 }
@@ -145,6 +152,10 @@ impl Telemetry {
                 registered(&registry, Gauge::with_opts(opts(&names::STATE_SNAPSHOT_SIZE))?)?,
             ],
             upgrades: counter(&registry, &names::UPGRADES)?,
+            top_denied: [
+                gauge(&registry, &names::LIMIT_TOP_DENIED_REQUESTS)?,
+                gauge(&registry, &names::LIMIT_TOP_DENIED_ERROR_REQUESTS)?,
+            ],
             exchange: Arc::default(),
             registry,
         };
@@ -248,7 +259,6 @@ impl Telemetry {
 
     /// How full the tables are, to be called before [`Telemetry::render`].
     pub fn set_table_usage(&self, usage: &TableUsage<'_>) {
-        let shown = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.limit_keys.with_label_values(&[usage.limit]).set(shown(usage.keys));
         self.limit_keys_max.with_label_values(&[usage.limit]).set(shown(usage.max_keys));
         for (reason, total) in usage.evicted {
@@ -279,10 +289,27 @@ impl Telemetry {
         self.cluster_members.set(i64::try_from(usage.nodes).unwrap_or(i64::MAX));
     }
 
+    /// Who was denied most, in place of whoever it was before; to be called before [`Telemetry::render`].
+    pub fn set_top_denied<'o>(&self, offenders: impl Iterator<Item = &'o Offender>) {
+        let [denied, errors] = &self.top_denied;
+        denied.reset();
+        errors.reset();
+        for offender in offenders {
+            let labels = [offender.subject.limit.as_str(), &offender.subject.line()];
+            denied.with_label_values(&labels).set(shown(offender.denied));
+            errors.with_label_values(&labels).set(shown(offender.error));
+        }
+    }
+
     /// How many nodes of an upstream are healthy, to be called before [`Telemetry::render`].
     pub fn set_upstream_health(&self, upstream: &str, healthy: usize) {
         self.upstream_healthy.with_label_values(&[upstream]).set(i64::try_from(healthy).unwrap_or(i64::MAX));
     }
+}
+
+/// As a gauge has it.
+fn shown(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 fn opts(name: &Name) -> Opts {

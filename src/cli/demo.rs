@@ -11,6 +11,7 @@ use crate::cli::run::{RunError, parts};
 use crate::cli::source::{self, Source};
 use crate::config;
 use crate::customers::Directory;
+use crate::runtime::reload::AccessTerms;
 use crate::runtime::{self, Setup};
 use crate::telemetry::logging;
 
@@ -41,7 +42,8 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
     }
     let directory = source::directory::load(CUSTOMERS, "config/customers.csv", &loaded.overrides)?;
     let directory = Directory::File(Arc::new(directory)).into();
-    let source = Source { loaded, directory, tokens: None, store: None, text: CONFIG.to_owned() };
+    let access = AccessTerms::default();
+    let source = Source { loaded, directory, tokens: None, store: None, access, text: CONFIG.to_owned() };
     let parts = parts(source, Path::new("config/tollgate.yaml"));
     let setup = Setup { parts, origin: None, sample: Some(args.upstream) };
     let prepared = runtime::prepare(setup).map_err(RunError::Demo)?;

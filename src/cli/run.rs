@@ -57,10 +57,11 @@ pub fn execute(args: &RunArgs) -> Result<(), RunError> {
 }
 
 /// What a configuration and what it names say to a gateway.
-pub(super) fn parts(Source { loaded, directory, tokens, store, text }: Source, config: &Path) -> Parts {
+pub(super) fn parts(Source { loaded, directory, tokens, store, access, text }: Source, config: &Path) -> Parts {
     Parts {
         listeners: loaded.server.listeners,
         admin: loaded.server.admin,
+        access,
         state: loaded.state.map(|state| StateFile { path: beside(config, &state.file), every: state.every }),
         rules: Rules { ruleset: loaded.ruleset, directory, tokens, hash: hash(&text) },
         store,

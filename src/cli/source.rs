@@ -9,9 +9,10 @@ use crate::config::{
 };
 use crate::customers::{Directory, Tokens};
 use crate::files::{self, Seen, Unreadable};
-use crate::runtime::reload::StoreSettings;
+use crate::runtime::reload::{AccessTerms, StoreSettings};
 
 pub mod directory;
+mod operators;
 mod store;
 mod tokens;
 
@@ -28,6 +29,8 @@ pub struct Source {
     pub tokens: Option<Tokens>,
     /// Where what is shared is kept, if that is said.
     pub store: Option<StoreSettings>,
+    /// What operators may do.
+    pub access: AccessTerms,
     /// The configuration's text.
     pub text: String,
 }
@@ -55,6 +58,7 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
     if let Some(server) = &kept.server {
         refuse_fixed(&name(path), changed_addresses(server, &loaded.server)).map_err(with_warnings)?;
     }
+    let access = operators::read(path, &loaded.operators, seen).map_err(with_warnings)?;
     let store = loaded.store.as_ref().map(|says| Wanted::read(path, says, seen)).transpose();
     let store = store.map_err(with_warnings)?;
     if kept.server.is_some() {
@@ -79,7 +83,7 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
         store
     });
     let store = kept.store.as_ref().map(|kept| kept.settings.clone());
-    Ok(Source { loaded, directory, tokens, store, text })
+    Ok(Source { loaded, directory, tokens, store, access, text })
 }
 
 /// Adds what is wrong with the files that a refused configuration names.

@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ipnet::IpNet;
 
-use crate::config::later;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, every};
 use crate::config::scalar::{self, Misfit};
+use crate::config::{later, operators};
 use crate::ruleset::{AccessLog, ClientAddress, Dialects, RequestHead, Reset, path};
 
 /// The addresses that tollgate listens on.
@@ -34,7 +34,10 @@ pub(super) fn read(top: &Section<'_>) -> Option<Server> {
     let mut taken = Vec::new();
     let listeners = listeners(top, &mut taken);
     let admin = top.get_or("admin", Server::DEFAULT_ADMIN, |field| {
-        let field = field.section(&["address"], &[])?.required("address", ADDRESS)?;
+        let section = field.section(&operators::KEYS, &[])?;
+        let Some(field) = section.get("address").filter(|_| !section.is_empty()) else {
+            return if section.is_misspelt("address") { None } else { free(field, Server::DEFAULT_ADMIN, &taken) };
+        };
         let address = address(&field)?;
         if !address.ip().is_loopback() {
             field.warn(

@@ -19,6 +19,8 @@ mod watch;
 use watch::{Pools, Watch};
 
 use super::state::{Keeper, StateFile};
+use crate::admin::access::Access;
+pub use crate::admin::access::{Terms as AccessTerms, Token};
 use crate::admin::reloads::{Asked, Attempt, Outcome, Reloads, Trigger};
 use crate::files::{Print, Seen};
 use crate::proxy::Gateway;
@@ -43,6 +45,8 @@ pub struct Parts {
     pub listeners: Vec<SocketAddr>,
     /// Where operators connect to.
     pub admin: SocketAddr,
+    /// What they may do there.
+    pub access: AccessTerms,
     /// What holds for requests.
     pub rules: Rules,
     /// Where states are kept over restarts, if anywhere.
@@ -83,6 +87,7 @@ pub(super) struct Reloader {
     reloads: Arc<Reloads>,
     asked: Receiver<Asked>,
     keeper: Arc<Keeper>,
+    access: Arc<Access>,
     /// `None` for a gateway whose configuration is no file.
     loader: Option<Arc<Mutex<Box<dyn Loader>>>>,
     /// What is watched, as it was when it was last read.
@@ -100,7 +105,7 @@ impl Reloader {
         gateway: Gateway,
         telemetry: Telemetry,
         (reloads, asked): (Arc<Reloads>, Receiver<Asked>),
-        keeper: Arc<Keeper>,
+        (keeper, access): (Arc<Keeper>, Arc<Access>),
         origin: Option<Origin>,
     ) -> Self {
         let (loader, files) = match origin {
@@ -108,7 +113,8 @@ impl Reloader {
             None => (None, Vec::new()),
         };
         let (in_force, retired) = (prints(&files), Vec::new());
-        Self { gateway, telemetry, reloads, asked, keeper, loader, files, in_force, retired, has_old_series: false }
+        let has_old_series = false;
+        Self { gateway, telemetry, reloads, asked, keeper, access, loader, files, in_force, retired, has_old_series }
     }
 
     /// Works until dropped.
@@ -217,7 +223,7 @@ impl Reloader {
     }
 
     async fn apply(&mut self, parts: Parts) -> Outcome {
-        let Parts { rules, warnings, state, .. } = parts;
+        let Parts { rules, warnings, state, access, .. } = parts;
         let (gateway, telemetry) = (self.gateway.clone(), self.telemetry.clone());
         let build = move || Live::new(rules, Some(&gateway.live.load()), &gateway.store, &telemetry);
         let live = match spawn_blocking(build).await {
@@ -229,6 +235,7 @@ impl Reloader {
         }
         let before = self.gateway.live.swap(Arc::clone(&live));
         self.keeper.follow(state);
+        self.access.follow(access);
         let notes = changes::notes(&before.ruleset, &live.ruleset);
         self.in_force = prints(&self.files);
         self.retired.push(before);

@@ -15,8 +15,10 @@ use crate::units::Nanos;
 
 mod grid;
 mod route;
+mod totals;
 
 pub use route::{InFlight, RouteMeters};
+pub use totals::{Counts, Total};
 
 use grid::Grid;
 

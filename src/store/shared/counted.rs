@@ -87,6 +87,11 @@ impl Counted {
         true
     }
 
+    /// Nothing is counted of `key` any more: it is asked for like a new one.
+    pub(super) fn forget(&self, key: LimitKey) {
+        self.0.lock().remove(&key);
+    }
+
     /// What is to be told: for each key its untold tokens. Keys that nobody uses are forgotten.
     fn take_untold(&self) -> Vec<Part> {
         let mut told = Vec::new();

@@ -12,6 +12,7 @@ use crate::ruleset::verdict::Outcome;
 use crate::telemetry::Telemetry;
 use crate::telemetry::meters::Label;
 use crate::telemetry::meters::grid::Grid;
+use crate::telemetry::meters::totals::Counts;
 use crate::units::Nanos;
 
 /// The classes of status codes, as labels.
@@ -94,6 +95,25 @@ impl RouteMeters {
         }
     }
 
+    /// Its name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Each status that was answered, and how often.
+    pub(super) fn each_answer(&self, mut each: impl FnMut(u16, u64)) {
+        for (code, counter) in &*self.codes.read() {
+            each(*code, counter.get());
+        }
+    }
+
+    /// What each limit made of requests, by its place and the position of their plan.
+    pub(super) fn each_outcome(&self, mut each: impl FnMut(usize, usize, Counts)) {
+        for (place, plan, outcomes) in self.outcomes.made() {
+            each(place, plan, outcomes.counts());
+        }
+    }
+
     /// For the limit at `place`, and `plan`; both also by their names.
     pub(super) fn outcomes(
         &self,
@@ -131,6 +151,17 @@ impl Outcomes {
             bypassed: outcome("bypassed"),
             error_admitted: outcome("error_admitted"),
             error_denied: outcome("error_denied"),
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        Counts {
+            admitted: self.admitted.get(),
+            delayed: self.delayed.get(),
+            over: self.over.get(),
+            bypassed: self.bypassed.get(),
+            unknown: self.error_admitted.get().saturating_add(self.error_denied.get()),
+            ..Counts::default()
         }
     }
 

@@ -1,0 +1,51 @@
+//! Setting a key right that somebody thinks should have more: giving tokens back, or starting afresh.
+
+use crate::charge::{Charge, Manner};
+use crate::store::{Binding, Store};
+use crate::units::{Cost, Nanos};
+
+/// What is done to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amendment {
+    /// It is as if it had never been seen.
+    Afresh,
+    /// Up to so many tokens of what was charged last are given back (see [`crate::algorithm::Rule::grant`]).
+    Grant(Cost),
+}
+
+/// Why nothing was done to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unamended {
+    /// What is counted is what runs.
+    #[error("it counts what runs: what is taken comes back when requests end, and not otherwise")]
+    Holds,
+    /// It is kept in Redis, which does not answer.
+    #[error("it is kept in Redis, and that does not answer; try again when it does")]
+    Away,
+}
+
+impl Store {
+    /// Does something to the key that `charge` names, whatever the charge's cost.
+    ///
+    /// Of a limit that nodes share, what this node remembers of the key is forgotten too; what other nodes remember of it
+    /// is not.
+    pub async fn amend(
+        &self,
+        binding: &Binding,
+        charge: &Charge,
+        amendment: Amendment,
+        now: Nanos,
+    ) -> Result<(), Unamended> {
+        let asks = Charge { manner: Manner::ASKS, ..charge.clone() };
+        if binding.local.rule(&asks).holds() {
+            return Err(Unamended::Holds);
+        }
+        match (&self.shared, binding.shared(&asks)) {
+            (Some(shared), Some(limit)) => shared.amend(limit, &asks, amendment).await,
+            _ => {
+                self.local.amend(&binding.local, &asks, amendment, now);
+                Ok(())
+            }
+        }
+    }
+}
