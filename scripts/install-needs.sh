@@ -15,6 +15,7 @@ need cmake cmake # zlib-ng, which pingora builds
 need cc gcc      # zlib-ng, zstd, mimalloc
 need c++ g++
 need redis-server redis-server # tests of what is kept in Redis
+need chromium chromium             # the test of the page on the admin port
 need faketime faketime         # the test of a gateway whose clock is ahead
 need systemd-analyze systemd   # the test of deploy/systemd
 imports() { # imports PYTHON MODULE

@@ -333,3 +333,31 @@ fn histogram(registry: &Registry, name: &Name, buckets: &[f64]) -> Result<Histog
     let opts = HistogramOpts::new(name.name, name.help).buckets(buckets.to_vec());
     registered(registry, HistogramVec::new(opts, name.labels)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::offenders::Subject;
+
+    #[test]
+    fn who_is_denied_most_takes_the_place_of_who_was_before() {
+        let telemetry = Telemetry::new().unwrap();
+        let offender = |customer: &str, denied| Offender {
+            subject: Arc::new(Subject {
+                limit: "guard".to_owned(),
+                key: vec![("customer".to_owned(), Some(customer.to_owned())), ("cookie a".to_owned(), None)],
+            }),
+            denied,
+            error: 2,
+        };
+        telemetry.set_top_denied([offender("acme", 7), offender("a\"b\n", 5)].iter());
+        let text = telemetry.render().unwrap();
+        let acme = r#"{customer="acme, no cookie a",limit="guard"}"#;
+        assert!(text.contains(&format!("tollgate_limit_top_denied_requests{acme} 7\n")), "{text}");
+        assert!(text.contains(&format!("tollgate_limit_top_denied_error_requests{acme} 2\n")), "{text}");
+        assert!(text.contains(r#"customer="a\"b\n, no cookie a""#), "{text}");
+        telemetry.set_top_denied([offender("globex", 1)].iter());
+        let text = telemetry.render().unwrap();
+        assert!(text.contains("globex") && !text.contains("acme"), "{text}");
+    }
+}

@@ -47,6 +47,9 @@ fn host(text: &str) -> Result<String, Misfit> {
     if !text.is_empty() && text.bytes().all(plain) {
         return Ok(text.to_ascii_lowercase());
     }
-    let name = text.rsplit_once(':').map(|(name, _)| name).filter(|name| !name.is_empty() && name.bytes().all(plain));
+    let name = text.rsplit_once(':').filter(|(name, port)| {
+        !name.is_empty() && name.bytes().all(plain) && port.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    let name = name.map(|(name, _)| name);
     Err(Misfit { message: "is not a host name".to_owned(), hint: name.map(|name| format!("did you mean `{name}`?")) })
 }

@@ -203,8 +203,8 @@ impl Found {
     async fn answer(&self, gateway: &Gateway, live: &Live) -> KeyAnswer {
         let limit = &live.ruleset.limits[self.charge.limit];
         let rule = limit.rule(&self.charge.rule);
-        let (now, mut batch) = (gateway.clock.now(), [self.charge.clone()]);
-        let receipt = gateway.store.charge(&live.binding, &mut batch, now).await;
+        let now = gateway.clock.now();
+        let receipt = gateway.store.ask(&live.binding, &self.charge, now).await;
         let policy = rule.policy();
         KeyAnswer {
             limit: limit.name.clone(),

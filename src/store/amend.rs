@@ -1,7 +1,7 @@
 //! Setting a key right that somebody thinks should have more: giving tokens back, or starting afresh.
 
-use crate::charge::{Charge, Manner};
-use crate::store::{Binding, Store};
+use crate::charge::{Charge, Manner, Source};
+use crate::store::{Binding, Receipt, Store};
 use crate::units::{Cost, Nanos};
 
 /// What is done to a key.
@@ -25,6 +25,19 @@ pub enum Unamended {
 }
 
 impl Store {
+    /// Where the key that `charge` names stands, and what would become of `charge`. Takes nothing, not even ahead: Redis
+    /// is asked whatever this node remembers or holds, unless this node counts by itself.
+    pub async fn ask(&self, binding: &Binding, charge: &Charge, now: Nanos) -> Receipt {
+        let mut asks = [Charge { manner: Manner::ASKS, ..charge.clone() }];
+        let [ask] = &asks;
+        if let (Some(shared), Some(limit)) = (&self.shared, binding.shared(ask))
+            && let Some(charged) = shared.ask(limit, ask).await
+        {
+            return Receipt { charged, source: Source::Store, refused: None };
+        }
+        self.charge(binding, &mut asks, now).await
+    }
+
     /// Does something to the key that `charge` names, whatever the charge's cost.
     ///
     /// Of a limit that nodes share, what this node remembers of the key is forgotten too; what other nodes remember of it

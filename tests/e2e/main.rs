@@ -8,6 +8,7 @@
 mod support;
 
 mod access;
+mod admin_api;
 mod answers;
 mod balance;
 mod bodies;
@@ -25,6 +26,7 @@ mod edges;
 mod explain;
 mod forwarding;
 mod operators;
+mod page;
 mod passing;
 mod process;
 mod redis_customers;

@@ -97,8 +97,10 @@ function rowOf(name, sub, extra) {
 function showLimits(limits) {
   follow(byId("limits").tBodies[0], some(limits, "limits"), (limit) => limit.name, (limit) => {
     const terms = make("dl", "");
-    const details = make("details", "", make("summary", "", "what each plan gets"), terms);
-    return rowOf(limit.name, `${limit.algorithm.replaceAll("_", " ")}, ${limit.mode}`, details);
+    const over = limit.over_limit === "denied" ? "" : `, ${limit.over_limit.replace("_", " ")}`;
+    const summary = make("summary", "", `${limit.algorithm.replaceAll("_", " ")}, ${limit.mode}${over}`);
+    summary.title = "what each plan gets";
+    return rowOf(limit.name, null, make("details", "", summary, terms));
   }, (row, limit) => {
     const [head, by, admitted, over, shared, picture, keys] = row.children;
     facts(head.querySelector("dl"), limit.plans.map(({ plan, terms }) => [plan ?? "everybody", terms]));
@@ -135,7 +137,7 @@ function showRoutes(routes) {
 
 function showOffenders({ from_seconds, until_seconds, denied, error, offenders }) {
   const time = duration(Math.max(0, until_seconds - from_seconds));
-  const bound = error > 0 ? ` Every key with more than ${whole(error)} is here.` : "";
+  const bound = error > 0 ? ` Numbers are too high by their error at most; every key with more than ${whole(error)} is here.` : "";
   say(byId("offenders-about"), `${whole(denied)} denied in the last ${time}.${bound}`);
   follow(byId("offenders").tBodies[0], offenders.slice(0, 20), (one) => `${one.limit}\u0000${keyLine(one.key)}`, (one) => {
     const button = make("button", "small", "look up");
@@ -144,7 +146,7 @@ function showOffenders({ from_seconds, until_seconds, denied, error, offenders }
     button.addEventListener("click", () => document.dispatchEvent(new CustomEvent("look-up", { detail: one })));
     // of what may be a secret only the beginning is known
     button.hidden = one.key.some(({ value }) => value === null || /\.\.\.( \(\d+ bytes?\))?$/.test(value));
-    const cells = [make("td", "key", keyLine(one.key)), make("td", "", one.limit), make("td", "number"), make("td", "number zero"), make("td", "number", button)];
+    const cells = [make("td", "key", keyLine(one.key)), make("td", "", one.limit), make("td", "number"), make("td", "number zero wide"), make("td", "number", button)];
     return make("tr", "", ...cells);
   }, (row, one) => {
     say(row.children[2], whole(one.denied));
@@ -164,7 +166,7 @@ function showDecisions({ left_out, decisions }) {
   follow(byId("decisions").tBodies[0], named, (one) => one.name, (one) => {
     const time = one.wait_seconds ?? one.retry_after_seconds;
     const cells = [
-      make("td", "zero", clockTime(one.timestamp_seconds)),
+      make("td", "zero time", clockTime(one.timestamp_seconds)),
       make("td", one.outcome === "denied" ? "over" : "", one.outcome),
       make("td", "key", keyLine(one.key)),
       make("td", "", one.limit),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::algorithm::grant::{self, Next};
-use crate::charge::Charge;
+use crate::charge::{AllCharged, Charge};
 use crate::store::amend::{Amendment, Unamended};
 use crate::store::redis::codec::key_name;
 use crate::store::redis::{Beside, Call, Encoded};
@@ -21,6 +21,17 @@ const FORGET: &str = "redis.call('DEL', KEYS[1])
 return {}";
 
 impl SharedStore {
+    /// What Redis says to `charge`; `None` if it does not answer, and where it does not know yet what this node counted.
+    pub(in crate::store) async fn ask(&self, limit: &SharedLimit, charge: &Charge) -> Option<AllCharged> {
+        let part = limit.part(charge)?;
+        let node = &self.0;
+        if node.is_away() || limit.is_eventual() {
+            return None;
+        }
+        let outcome = node.call_charge(std::slice::from_ref(&part), 0).await.ok()?;
+        outcome.each.into_iter().next()
+    }
+
     /// See [`crate::store::Store::amend`].
     pub(in crate::store) async fn amend(
         &self,
@@ -34,6 +45,9 @@ impl SharedStore {
             return Err(Unamended::Away);
         }
         node.settle(std::slice::from_ref(&part)).await;
+        if limit.is_eventual() {
+            node.tell_all().await;
+        }
         // what is remembered here would be believed rather than what is kept there
         node.memory.forget(part.key);
         let done = match amendment {

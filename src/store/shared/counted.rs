@@ -153,7 +153,7 @@ impl Node {
         }
     }
 
-    async fn tell_all(&self) {
+    pub(super) async fn tell_all(&self) {
         let mut by_slot: HashMap<u16, Vec<Part>> = HashMap::new();
         for part in self.counted.take_untold() {
             by_slot.entry(self.link.slot(part.tag)).or_default().push(part);
