@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 pub mod access;
 mod body;
+mod cluster;
 mod explain;
 mod keys;
 mod live;
@@ -176,15 +177,21 @@ impl Admin {
             });
         }
         if let Some(shared) = self.gateway.store.shared() {
-            let Report { breaker, nodes, healed, overshoot, leases } = shared.report();
+            let Report { breaker, nodes, healed, overshoot, unsynced, waiting, clock_ahead, leases } = shared.report();
             self.telemetry.set_store_usage(&StoreUsage {
                 breaker: breaker.as_str(),
                 nodes,
                 healed,
                 overshoot,
+                unsynced,
+                waiting,
+                clock_ahead: clock_ahead as f64 / 1e9,
                 leased: [("taken", leases.taken), ("spent", leases.spent), ("lapsed", leases.lapsed)],
                 held: leases.held,
             });
+        }
+        if let Some(cluster) = self.gateway.store.cluster() {
+            self.telemetry.set_cluster_usage(&cluster::usage(cluster));
         }
         let now = self.gateway.clock.now();
         let most = self.records.access.top_denied_metrics();

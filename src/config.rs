@@ -12,6 +12,7 @@ use crate::ruleset::{Access, AccessLog, Bypass, ClientAddress, Dialects, Matcher
 
 mod access;
 mod candidate;
+mod cluster;
 mod cost;
 mod customers;
 mod denied;
@@ -22,6 +23,7 @@ mod identify;
 mod key;
 mod later;
 mod limits;
+mod listeners;
 mod names;
 mod operators;
 mod over_limit;
@@ -43,13 +45,14 @@ mod upstreams;
 mod values;
 mod words;
 
+pub use cluster::Cluster;
 pub use customers::{DirectorySource, RedisHash};
 pub use document::MAX_BYTES;
 pub use identify::JwksFile;
+pub use listeners::{CertificateFiles, ClientCertificates, Listener, ListenerTls, Server};
 pub use operators::Operators;
 pub use overrides::Overrides;
 pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
-pub use server::Server;
 pub use spec::{LimitSpec, PlanSpec};
 pub use state::StateFile;
 pub use store::{NamedFile, RedisServers, RedisStore, RedisTls, Secret};
@@ -61,12 +64,13 @@ use limits::{Checked, Setting};
 use names::Names;
 use read::{Context, Field, Section};
 
-const SECTIONS: [&str; 17] = [
+const SECTIONS: [&str; 18] = [
     "listeners",
     "admin",
     "client_address",
     "store",
     "state",
+    "cluster",
     "upstreams",
     "customers",
     "plans",
@@ -100,6 +104,8 @@ pub struct Loaded {
     pub jwks: Option<JwksFile>,
     /// Where states are kept over restarts, if anywhere.
     pub state: Option<StateFile>,
+    /// The nodes that keep sticky limits together, if there are several.
+    pub cluster: Option<Cluster>,
     /// What is suspicious about it.
     pub warnings: Vec<Warning>,
 }
@@ -193,7 +199,7 @@ fn with_sections<T>(
 ) -> Option<T> {
     let root = document::parse(text, findings)?;
     let context = Context { findings, environment };
-    let top = Field::root(&context, &root).section(&SECTIONS, later::TOP)?;
+    let top = Field::root(&context, &root).section(&SECTIONS, &[])?;
     read(&top)
 }
 
@@ -207,7 +213,7 @@ fn limits_alone(top: &Section<'_>) -> Option<Limits> {
 }
 
 fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
-    let server = server::read(top);
+    let server = listeners::read(top);
     let operators = operators::read(top);
     let client_address = top.get_or("client_address", ClientAddress::default(), server::client_address);
     let (upstream_names, upstreams) = upstreams::read(top);
@@ -221,6 +227,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let plans = limits::read_plans(top, setting);
     let store = store::read(top);
     let state = state::read(top);
+    let cluster = cluster::read(top);
     let customers = customers::read(top, &plans, store.as_ref());
     let (limit_names, limits) = limits::read(top, &plans, Some(&upstream_names), setting);
     let access = top.get_or("access", Access::default(), access::access);
@@ -253,6 +260,10 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
             None,
         );
     }
+    let (server, cluster) = (server?, cluster?);
+    if let Some(cluster) = &cluster {
+        cluster::check(top, cluster, &server, limits.iter().any(|limit| limit.mode == Mode::Sticky))?;
+    }
     let ruleset = Ruleset {
         matcher: Matcher::new(routes),
         marks: marks(&limits),
@@ -270,13 +281,14 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     };
     Some(Loaded {
         ruleset,
-        server: server?,
+        server,
         operators: operators?,
         store: store?,
         directory,
         overrides,
         jwks,
         state: state?,
+        cluster,
         warnings: Vec::new(),
     })
 }

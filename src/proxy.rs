@@ -27,6 +27,7 @@ pub mod own_usage;
 pub mod queue;
 pub mod respond;
 pub mod tally;
+pub mod trace;
 pub mod traffic;
 pub mod upstream;
 mod watch;
@@ -97,6 +98,10 @@ impl ProxyHttp for Gateway {
         if let Some(connection) = &context.connection {
             connection.request_began();
         }
+        context.is_stream = session.is_http2();
+        if context.is_stream {
+            facts::spell_as_http1(session.req_header_mut())?;
+        }
         // Never on again where pingora turned it off: HTTP/1.0, `Connection: close`.
         if session.get_keepalive().is_some() {
             session.set_keepalive(Some(KEEPALIVE));
@@ -114,6 +119,9 @@ impl ProxyHttp for Gateway {
             Ok(()) => {
                 upstream::deadline::set_total(context);
                 upstream::deadline::set_idle(session, context);
+                if !session.as_mut().is_body_empty() {
+                    upstream::deadline::set_next_part(context);
+                }
                 Ok(false)
             }
             Err(answer) => respond::send(session, context, &answer).await.map(|()| true),
@@ -152,8 +160,9 @@ impl ProxyHttp for Gateway {
         if let (Some(tally), Some(body)) = (&mut context.tally, body) {
             tally.request_body(body.len());
         }
-        if end_of_stream {
-            upstream::deadline::set_first_byte(context);
+        match end_of_stream {
+            true => upstream::deadline::set_first_byte(context),
+            false => upstream::deadline::set_next_part(context),
         }
         Ok(())
     }

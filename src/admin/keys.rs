@@ -66,7 +66,7 @@ async fn done(gateway: &Gateway, verb: Verb, body: &[u8]) -> Result<Answer, BadK
         }
         Err(unamended) => {
             let status = match unamended {
-                Unamended::Holds => StatusCode::CONFLICT,
+                Unamended::Holds | Unamended::Elsewhere(_) => StatusCode::CONFLICT,
                 Unamended::Away => StatusCode::SERVICE_UNAVAILABLE,
             };
             failure(status, &format!("the limit cannot do this: {unamended}"))

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::Admin;
+use super::{Admin, cluster};
 use crate::store::SharedStore;
 use crate::store::shared::Report;
 
@@ -41,18 +41,20 @@ pub(super) fn status(admin: &Admin) -> Value {
         "upstreams": upstreams.collect::<Vec<_>>(),
         "credentials": live.directory.credentials(),
         "store": store(admin),
+        "cluster": gateway.store.cluster().map(|known| cluster::status(known, now)),
     })
 }
 
 fn store(admin: &Admin) -> Value {
     let store = &admin.gateway.store;
     match store.shared().map(SharedStore::report) {
-        Some(Report { breaker, nodes, healed, overshoot, leases }) => json!({
+        Some(Report { breaker, nodes, healed, overshoot, unsynced, leases, .. }) => json!({
             "tables": store.tables(),
             "breaker": breaker.as_str(),
             "nodes": nodes,
             "healed": healed,
             "overshoot_tokens": overshoot,
+            "unsynced_tokens": unsynced,
             "leased_tokens": leases.held,
         }),
         None => json!({ "tables": store.tables() }),

@@ -9,7 +9,7 @@ use crate::ruleset::key::KeyPart;
 use crate::ruleset::upstream::{Balance, HealthCheck, Node, Retries, Timeouts, Upstream};
 use crate::units::Nanos;
 
-const KEYS: [&str; 7] = ["nodes", "balance", "hash_on", "health_check", "timeouts", "retries", "slow_start"];
+const KEYS: [&str; 8] = ["nodes", "http2", "balance", "hash_on", "health_check", "timeouts", "retries", "slow_start"];
 
 const NODES: &str = "a list of nodes, like `[\"10.0.1.1:9000\", {address: \"10.0.1.2:9000\", weight: 2}]`";
 
@@ -57,6 +57,7 @@ pub(super) fn read(top: &Section<'_>) -> (Names, Vec<Option<Upstream>>) {
 fn upstream(name: &str, field: &Field<'_>) -> Option<Upstream> {
     let section = field.section(&KEYS, &[])?;
     let nodes = section.required("nodes", NODES).and_then(|field| nodes(&field));
+    let http2 = section.get_or("http2", false, Field::flag);
     let balance = balance(&section);
     let health_check = section.get_with("health_check", health_check);
     let timeouts = section.get_or("timeouts", Timeouts::default(), timeouts);
@@ -65,6 +66,7 @@ fn upstream(name: &str, field: &Field<'_>) -> Option<Upstream> {
     Some(Upstream {
         name: name.to_owned(),
         nodes: nodes?,
+        http2: http2?,
         balance: balance?,
         health_check: health_check?,
         timeouts: timeouts?,

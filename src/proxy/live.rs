@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::customers::{Directory, Tokens};
+use crate::proxy::connection::Entrance;
 use crate::proxy::identify::Register;
 use crate::proxy::queue::Queue;
 use crate::proxy::upstream::Pool;
@@ -33,6 +34,8 @@ pub struct Live {
     pub pools: Vec<Arc<Pool>>,
     /// Who waits under each limit, indexed like the ruleset's limits.
     pub queues: Vec<Queue>,
+    /// How connections come in at each listener, in the order of their addresses.
+    pub entrances: Vec<Arc<Entrance>>,
     /// Identifies the configuration's text.
     pub hash: String,
 }
@@ -46,6 +49,8 @@ pub struct Rules {
     pub directory: Arc<Directory>,
     /// Whose tokens are good; absent where there are none.
     pub tokens: Option<Tokens>,
+    /// How connections come in at each listener, in the order of their addresses.
+    pub entrances: Vec<Arc<Entrance>>,
     /// Identifies the configuration's text.
     pub hash: String,
 }
@@ -54,7 +59,7 @@ impl Live {
     /// Puts rules together with the store and the metrics, in place of those `before`: pools that did not change stay,
     /// what is known of nodes and who waits is kept, and states stay where they are.
     pub fn new(rules: Rules, before: Option<&Self>, store: &Store, telemetry: &Telemetry) -> Self {
-        let Rules { ruleset, directory, tokens, hash } = rules;
+        let Rules { ruleset, directory, tokens, entrances, hash } = rules;
         let changes = before.map(|before| changes::of_limits(&before.ruleset, &ruleset)).unwrap_or_default();
         let mut specs = limit_specs(&ruleset);
         for (position, (spec, limit)) in specs.iter_mut().zip(&ruleset.limits).enumerate() {
@@ -86,8 +91,10 @@ impl Live {
             .limits
             .iter()
             .map(|limit| Queue::new(&limit.over_limit, queues_before.get(limit.name.as_str()).copied()));
-        Self { pools: pools.collect(), queues: queues.collect(), ruleset, directory, tokens, binding, meters, hash }
+        let (pools, queues) = (pools.collect(), queues.collect());
+        Self { pools, queues, ruleset, directory, tokens, binding, meters, entrances, hash }
     }
+
     /// What callers are known by, at the time that `clock` tells.
     pub fn register<'a>(&'a self, clock: &'a Arc<dyn Clock>) -> Register<'a> {
         Register { directory: &self.directory, tokens: self.tokens.as_ref(), clock }

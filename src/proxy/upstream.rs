@@ -216,6 +216,7 @@ mod tests {
         let upstream = Upstream {
             name: "u".to_owned(),
             nodes: vec![node(1), node(2), node(3)],
+            http2: false,
             balance,
             health_check: None,
             timeouts: Timeouts::default(),

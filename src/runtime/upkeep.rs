@@ -42,7 +42,7 @@ impl Upkeep {
         loop {
             ticks.tick().await;
             let live = gateway.live.load_full();
-            history.look(&live.meters, &live.ruleset, gateway.clock.now());
+            history.look(&live.meters, (&live.ruleset, &live.hash), gateway.clock.now());
         }
     }
 

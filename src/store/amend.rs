@@ -1,5 +1,7 @@
 //! Setting a key right that somebody thinks should have more: giving tokens back, or starting afresh.
 
+use std::net::SocketAddr;
+
 use crate::charge::{Charge, Manner, Source};
 use crate::store::{Binding, Receipt, Store};
 use crate::units::{Cost, Nanos};
@@ -19,6 +21,9 @@ pub enum Unamended {
     /// What is counted is what runs.
     #[error("it counts what runs: what is taken comes back when requests end, and not otherwise")]
     Holds,
+    /// The key belongs to another gateway.
+    #[error("its key belongs to the gateway at {0}: ask the admin port of that one")]
+    Elsewhere(SocketAddr),
     /// It is kept in Redis, which does not answer.
     #[error("it is kept in Redis, and that does not answer; try again when it does")]
     Away,
@@ -56,6 +61,13 @@ impl Store {
         match (&self.shared, binding.shared(&asks)) {
             (Some(shared), Some(limit)) => shared.amend(limit, &asks, amendment).await,
             _ => {
+                let owner = self.owner(binding, &asks).filter(|_| !self.is_here(binding, &asks));
+                if let Some(owner) = owner {
+                    return Err(Unamended::Elsewhere(owner));
+                }
+                if let Some(cluster) = self.cluster().filter(|cluster| cluster.is_moving()) {
+                    self.gather(cluster, binding, std::slice::from_ref(&asks)).await;
+                }
                 self.local.amend(&binding.local, &asks, amendment, now);
                 Ok(())
             }

@@ -12,7 +12,7 @@ pub mod codec;
 pub mod parameters;
 mod states;
 
-pub use answer::{Answer, BadReply, Field, States, hint};
+pub use answer::{AllSeen, Answer, BadReply, Field, Seen, hint};
 pub use codec::{Beside, Bucket, Call, Clock, Encoded, Refused, encode, key_name};
 pub use parameters::{Shared, Unshared};
 

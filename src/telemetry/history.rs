@@ -1,15 +1,17 @@
 //! How much there was to do in the last minute: what the meters say, looked at once a second.
 //!
-//! Meters only grow, and live as long as something names their route and limit; what came to each since the last look is
-//! kept by the names of routes and limits, so that a reload breaks no line.
+//! Meters only grow, and live as long as something names their route and limit. What came to each since the last look is
+//! kept by the names of routes and limits, so that a reload breaks no line: what new handles have not touched yet reads
+//! as nothing, and stands where it stood.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use parking_lot::Mutex;
 
 use crate::ruleset::Ruleset;
 use crate::telemetry::meters::{Counts, Meters, Total};
+use crate::telemetry::names::NO_ROUTE;
 use crate::units::Nanos;
 
 /// How many looks are kept, one a second.
@@ -26,8 +28,10 @@ struct Kept {
     /// The times of the looks, the last one last, and how many there were in all.
     looks: VecDeque<Nanos>,
     number: u64,
-    /// What each meter said last, by a hash of its names.
-    said: HashMap<u64, Counts>,
+    /// Identifies the configuration that was in force.
+    config: String,
+    /// The most that each meter said, by a hash of its names, and a hash of the name of its route.
+    said: HashMap<u64, (u64, Counts)>,
     routes: Tracks,
     limits: Tracks,
 }
@@ -68,10 +72,14 @@ impl Pace {
 }
 
 impl History {
-    /// Looks at the meters of `ruleset`, at `now`.
-    pub fn look(&self, meters: &Meters, ruleset: &Ruleset, now: Nanos) {
+    /// Looks at the meters of `ruleset`, which `config` identifies, at `now`.
+    pub fn look(&self, meters: &Meters, (ruleset, config): (&Ruleset, &str), now: Nanos) {
         let mut kept = self.0.lock();
-        let Kept { looks, number, said, routes, limits } = &mut *kept;
+        if kept.config != config {
+            kept.forget_others(ruleset);
+            config.clone_into(&mut kept.config);
+        }
+        let Kept { looks, number, said, routes, limits, .. } = &mut *kept;
         *number = number.saturating_add(1);
         looks.push_back(now);
         // one more than intervals
@@ -81,8 +89,10 @@ impl History {
         let is_first = looks.len() == 1;
         meters.totals(ruleset, |total| {
             let counts = counts_of(&total);
-            let before = said.insert(name_of(&total), counts).unwrap_or_default();
-            let came = counts.since(before);
+            let (route, name) = names_of(&total);
+            let (_, before) = said.entry(name).or_insert((route, Counts::default()));
+            let came = counts.since(*before);
+            *before = before.most(counts);
             if is_first || came == Counts::default() {
                 return;
             }
@@ -114,6 +124,13 @@ impl History {
 }
 
 impl Kept {
+    /// Forgets meters of routes that `ruleset` does not have: they are gone, and begin anew when they come back.
+    fn forget_others(&mut self, ruleset: &Ruleset) {
+        let routes = ruleset.matcher.routes().iter().map(|route| hash_of(route.name.as_str()));
+        let known: HashSet<u64> = routes.chain([hash_of(NO_ROUTE)]).collect();
+        self.said.retain(|_, (route, _)| known.contains(route));
+    }
+
     fn activity(&self, tracks: &Tracks, name: &str) -> Activity {
         let intervals = self.looks.len().saturating_sub(1);
         let mut looks = vec![Counts::default(); intervals];
@@ -172,11 +189,16 @@ fn counts_of(total: &Total<'_>) -> Counts {
     }
 }
 
-fn name_of(total: &Total<'_>) -> u64 {
-    let mut hash = DefaultHasher::new();
+/// Of the route, and of all names of a meter.
+fn names_of(total: &Total<'_>) -> (u64, u64) {
     match total {
-        Total::Answers { route, code, .. } => (route, code).hash(&mut hash),
-        Total::Outcomes { route, limit, plan, .. } => (route, limit, plan).hash(&mut hash),
+        Total::Answers { route, code, .. } => (hash_of(route), hash_of(&(route, code))),
+        Total::Outcomes { route, limit, plan, .. } => (hash_of(route), hash_of(&(route, limit, plan))),
     }
+}
+
+fn hash_of(name: &(impl Hash + ?Sized)) -> u64 {
+    let mut hash = DefaultHasher::new();
+    name.hash(&mut hash);
     hash.finish()
 }

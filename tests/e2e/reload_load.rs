@@ -1,9 +1,10 @@
 //! Reloads while clients do not pause.
 
 use std::fs;
+use std::ops::Range;
 use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::gateway::ALL_GUARDED;
 use crate::support::{Gateway, Origin, SetsAtEnd, now, wait_until};
@@ -30,6 +31,11 @@ struct Figures {
 
 /// Lets clients ask without a pause while `work` is done.
 fn under_load(gateway: &Gateway, clients: usize, work: impl FnOnce()) -> Figures {
+    under_load_of(gateway, clients, Duration::ZERO, work)
+}
+
+/// Lets each client ask once in `every` while `work` is done.
+fn under_load_of(gateway: &Gateway, clients: usize, every: Duration, work: impl FnOnce()) -> Figures {
     let over = AtomicBool::new(false);
     let requests = AtomicUsize::new(0);
     let mut times = Vec::new();
@@ -46,6 +52,7 @@ fn under_load(gateway: &Gateway, clients: usize, work: impl FnOnce()) -> Figures
                         assert_eq!(answer.status, 200, "{}", answer.text());
                         times.push(now() - began);
                         requests.fetch_add(1, Ordering::Relaxed);
+                        rest_until(began + every);
                     }
                     times
                 })
@@ -61,6 +68,13 @@ fn under_load(gateway: &Gateway, clients: usize, work: impl FnOnce()) -> Figures
     });
     times.sort_unstable();
     Figures { requests: requests.into_inner(), times }
+}
+
+/// Nothing happens on this thread before `due`.
+fn rest_until(due: Instant) {
+    while let Some(left) = due.checked_duration_since(now()).filter(|left| !left.is_zero()) {
+        std::thread::park_timeout(left);
+    }
 }
 
 /// One of five ways to change the file, in turn.
@@ -88,10 +102,10 @@ fn change(gateway: &Gateway, origin: &Origin, round: usize) {
     }
 }
 
-/// Makes `rounds` changes, each of which is looked at before the next; a spent key stays spent throughout.
-fn change_often(gateway: &Gateway, origin: &Origin, rounds: usize) {
+/// Makes a change in each of `rounds`, and looks at it before the next; a spent key stays spent throughout.
+fn change_often(gateway: &Gateway, origin: &Origin, rounds: Range<usize>) {
     let mut spent = gateway.client();
-    for round in 0..rounds {
+    for round in rounds {
         change(gateway, origin, round);
         let answer = gateway.reload();
         let is_good = matches!(round % 5, 0 | 1 | 3);
@@ -110,7 +124,7 @@ fn reloads_under_load_fail_no_request_and_reset_no_connection() {
     let origin = Origin::start();
     let gateway = Gateway::start(&config(&origin, 0));
     spend(&gateway);
-    let figures = under_load(&gateway, 4, || change_often(&gateway, &origin, 200));
+    let figures = under_load(&gateway, 4, || change_often(&gateway, &origin, 0..200));
     assert!(figures.requests > 100, "{}", figures.requests);
     let reloads = |result| gateway.metrics().value("tollgate_config_reloads_total", &[("result", result)]).unwrap();
     assert!(reloads("success") >= 120.0, "{}", reloads("success"));
@@ -138,6 +152,25 @@ fn the_last_of_many_changes_is_in_force_soon() {
     assert!(soonest < Duration::from_secs(2), "{soonest:?}");
 }
 
+/// A request of each client, and a change of the file, so often.
+const REQUEST_EVERY: Duration = Duration::from_millis(4);
+const CHANGE_EVERY: Duration = Duration::from_millis(40);
+/// Changes before anything is measured, and in each of the parts that are.
+const WARM_UP: usize = 500;
+const PART: usize = 100;
+
+/// Times of requests while `work` is done in each of its steps, one every [`CHANGE_EVERY`].
+fn paced(gateway: &Gateway, mut work: impl FnMut(usize)) -> Vec<Duration> {
+    let figures = under_load_of(gateway, 4, REQUEST_EVERY, || {
+        let began = now();
+        for (step, due) in (0..PART).zip(1..) {
+            work(step);
+            rest_until(began + CHANGE_EVERY * due);
+        }
+    });
+    figures.times
+}
+
 /// `cargo test --release --test e2e -- --ignored --nocapture thousand_reloads` prints the figures.
 #[test]
 #[ignore = "takes minutes, and its figures mean something on an idle machine only"]
@@ -146,17 +179,27 @@ fn a_thousand_reloads_cost_little() {
     let origin = Origin::start();
     let gateway = Gateway::start(&config(&origin, 0));
     spend(&gateway);
-    let p99 = |figures: &Figures| figures.times[figures.times.len() * 99 / 100];
     let memory = || gateway.metrics().value("process_resident_memory_bytes", &[]).unwrap() / 1e6;
-    let pause = || std::thread::park_timeout(Duration::from_secs(20));
-    drop(under_load(&gateway, 4, || change_often(&gateway, &origin, 100)));
-    let (quiet, before) = (under_load(&gateway, 4, pause), memory());
-    let began = now();
-    let busy = under_load(&gateway, 4, || change_often(&gateway, &origin, 1000));
-    let took = now() - began;
+    change_often(&gateway, &origin, 0..WARM_UP);
+    let before = memory();
+    // side by side, in turn, so that what else the machine does meets both alike
+    let (mut quiet, mut busy) = (Vec::new(), Vec::new());
+    for part in 0..10 {
+        quiet.extend(paced(&gateway, |_| ()));
+        busy.extend(paced(&gateway, |step| {
+            let round = WARM_UP + part * PART + step;
+            change_often(&gateway, &origin, round..round + 1);
+        }));
+    }
     let after = memory();
-    eprintln!("1000 reloads in {took:?}: {} requests, none failed", busy.requests);
-    eprintln!("p99 without reloads {:?}, with reloads {:?}", p99(&quiet), p99(&busy));
+    let p99 = |times: &mut Vec<Duration>| {
+        times.sort_unstable();
+        times[times.len() * 99 / 100]
+    };
+    let (requests, quiet, busy) = (busy.len(), p99(&mut quiet), p99(&mut busy));
+    eprintln!("1000 reloads under {requests} requests, none failed");
+    eprintln!("p99 without reloads {quiet:?}, with reloads {busy:?}");
     eprintln!("memory before {before:.1} MB, after {after:.1} MB ({:+.1} %)", (after / before - 1.0) * 100.0);
     assert!(after < before * 1.05, "{before} MB became {after} MB");
+    assert!(busy < quiet.mul_f64(1.1), "{quiet:?} became {busy:?}");
 }

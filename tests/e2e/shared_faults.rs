@@ -90,6 +90,7 @@ fn a_limit_says_what_becomes_of_requests_without_redis() {
     let denied = strict.get("/", &[("x-key", "a")]);
     assert_eq!(denied.status, 503, "{denied:?}");
     assert!(denied.number("retry-after").is_some(), "{denied:?}");
+    assert_eq!(denied.field("ratelimit"), None, "nobody knows");
     assert_eq!(denied.json()["type"], "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity");
     let refused = outcome("error_denied");
     strict.wait_for_metric("tollgate_limit_requests_total", &refused, 1.0);
@@ -134,16 +135,32 @@ fn a_redis_that_forgets_does_not_refill_what_is_known_to_be_spent() {
 }
 
 #[test]
-fn windows_are_not_refilled_either() {
+fn windows_and_logs_are_not_refilled_either() {
     for limit in [
         "algorithm: fixed_window, limit: 6, window: 1d",
         "algorithm: quota_reset, limit: 6, window: 1d",
         "algorithm: sliding_window, limit: 6, window: 1d",
+        "algorithm: sliding_log, limit: 6, window: 1d, min_gap: 1ns",
+        "algorithm: sliding_counters, limit: 6, window: 1d",
     ] {
         let (origin, redis) = (Origin::start(), Redis::start());
         let gateway = gateway(&origin, redis.port, limit);
         assert_eq!(passed(&gateway, "a", 4), 4, "{limit}");
         assert_eq!(redis.say(&["FLUSHALL"]), "+OK");
+        let more = passed(&gateway, "a", 10);
+        assert!(more <= 3, "{limit}: {more}");
+    }
+}
+
+#[test]
+fn limits_whose_tokens_come_back_are_not_refilled_by_a_redis_that_starts_anew() {
+    for rule in ["gcra, rate: 1/h, burst: 6", "sliding_log, limit: 6, window: 1d"] {
+        let (origin, redis) = (Origin::start(), Redis::start());
+        let limit = format!("algorithm: {rule}, charge: {{ when: response, if_status: [200] }}");
+        let gateway = gateway(&origin, redis.port, &limit);
+        assert_eq!(passed(&gateway, "a", 4), 4, "{limit}");
+        assert_eq!(redis.say(&["FLUSHALL"]), "+OK");
+        assert_eq!(redis.say(&["SCRIPT", "FLUSH"]), "+OK");
         let more = passed(&gateway, "a", 10);
         assert!(more <= 3, "{limit}: {more}");
     }

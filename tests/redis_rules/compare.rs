@@ -2,6 +2,7 @@
 
 use tollgate::algorithm::{Decision, Denial, Headroom, Rule};
 use tollgate::charge::{AllCharged, Charged};
+use tollgate::store::redis::Seen;
 use tollgate::units::Nanos;
 
 /// How far two times may be apart.
@@ -33,6 +34,14 @@ fn one(rule: &Rule, expected: &Charged, found: &Charged) -> Result<(), String> {
         return Err(format!("{:?} and not {:?}", found.decision, expected.decision));
     }
     headroom(rule, &expected.headroom, &found.headroom)
+}
+
+/// Where a key stands that was seen so.
+pub(crate) fn stands(rule: &Rule, seen: &Seen, now: Nanos) -> Headroom {
+    match seen {
+        Seen::State(state) => rule.headroom(state.as_ref(), now),
+        Seen::Log { headroom, .. } => *headroom,
+    }
 }
 
 /// Whether a key stands where it should.

@@ -2,10 +2,11 @@
 
 use tollgate::algorithm::Decision;
 use tollgate::charge::Manner;
-use tollgate::store::redis::{Answer, Beside, Bucket, Call, Shared, hint};
+use tollgate::store::redis::{Answer, Beside, Bucket, Call, Seen, Shared, hint};
 use tollgate::store::redis::{Clock, encode, key_name};
 use tollgate::units::{LimitKey, Nanos};
 
+use crate::compare;
 use crate::limit::Limit;
 use crate::script::{Scripted, read};
 use crate::server::Server;
@@ -82,8 +83,9 @@ fn what_a_node_remembers_stands_in_for_what_redis_has_forgotten() {
     let rule = shared("gcra rate=7/13s burst=3");
     let fresh = bucket(&rule, 3, Beside::Nothing);
     let answer = call(&mut redis, Call::Charge, START, &fresh);
-    let (_, states) = answer.charged(std::slice::from_ref(&fresh));
-    let hint = hint(fresh.rule.rule(), states[0].as_ref().unwrap()).unwrap();
+    let (_, all) = answer.charged(std::slice::from_ref(&fresh));
+    let [Seen::State(Some(state))] = &*all else { panic!("{all:?}") };
+    let hint = hint(fresh.rule.rule(), state).unwrap();
     redis::cmd("FLUSHALL").exec(&mut redis.connection).unwrap();
     let one = |beside| bucket(&rule, 1, beside);
     let at = |seconds: u64| after(seconds);
@@ -98,7 +100,7 @@ fn what_a_node_remembers_stands_in_for_what_redis_has_forgotten() {
     // one of a clock far ahead counts as the largest debt
     let hint = "99999999999999 0 0";
     let answer = call(&mut redis, Call::Debit, at(2), &bucket(&rule, 1, Beside::Hint(hint)));
-    let until_full = answer.headrooms(&[one(Beside::Nothing)])[0].until_full;
+    let until_full = compare::stands(rule.rule(), &answer.seen()[0], answer.now).until_full;
     assert_eq!(until_full, Nanos::new(86_400_000_000_000 + 78_000_000_000_u64.div_ceil(7)));
 }
 

@@ -19,6 +19,14 @@ pub fn set_first_byte(context: &Context) {
     }
 }
 
+/// A part of the request's body came: the next one has to come within `idle`. Of HTTP/1.1 pingora keeps that time.
+pub fn set_next_part(context: &Context) {
+    if context.is_stream && !context.upstream_answered {
+        let now = context.gateway.clock.now();
+        set(context, |timeouts| Some(now.saturating_add(timeouts.idle)));
+    }
+}
+
 /// The client may take this long between two parts of a body, in either direction.
 pub fn set_idle(session: &mut Session, context: &Context) {
     let Some(upstream) = context.upstream() else { return };

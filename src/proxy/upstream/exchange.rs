@@ -1,7 +1,7 @@
 //! One request's dealings with an upstream: the node it goes to, what is tried again, what is reported.
 
 use pingora::proxy::Session;
-use pingora::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy};
+use pingora::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy, PeerOptions};
 use pingora::{Error, ErrorSource, ErrorType, Result};
 
 use super::{Pool, deadline};
@@ -12,6 +12,8 @@ use crate::proxy::respond;
 /// How long an unused connection to an upstream is kept: shorter than what servers commonly allow, so that a request
 /// seldom meets one that is being closed.
 const KEPT: std::time::Duration = std::time::Duration::from_secs(30);
+/// How many requests share a connection to an upstream that speaks HTTP/2, if the upstream allows so many.
+const STREAMS: usize = 100;
 
 fn pool(context: &Context) -> Option<&Pool> {
     Some(&context.live.pools[context.upstream()?.0])
@@ -37,11 +39,20 @@ pub fn peer(context: &mut Context) -> Result<Box<HttpPeer>> {
     peer.options.read_timeout = Some(idle);
     peer.options.write_timeout = Some(timeouts.idle.to_duration());
     peer.options.idle_timeout = Some(KEPT);
+    if pool.upstream.http2 {
+        speak_http2(&mut peer.options);
+    }
     // A tunnel would carry requests past the limits.
     peer.options.http_upstream_request_policy = HttpUpstreamRequestPolicy::deny_upgrades();
     context.chosen = Some(chosen);
     context.chosen_at = now;
     Ok(Box::new(peer))
+}
+
+/// Only HTTP/2, without asking first.
+pub(super) fn speak_http2(options: &mut PeerOptions) {
+    options.set_http_version(2, 2);
+    options.max_h2_streams = STREAMS;
 }
 
 /// A connection could not be made: the node is left alone for a moment, and another tried if that is wanted.

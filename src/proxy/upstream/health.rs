@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::Pool;
+use super::exchange::speak_http2;
 use crate::clock::Clock;
 use crate::ruleset::upstream::HealthCheck;
 use crate::units::Nanos;
@@ -73,7 +74,7 @@ async fn resolve(pool: Arc<Pool>, node: usize) {
 
 /// Asks a node for its health at intervals, and marks it after enough answers of the same kind in a row.
 async fn check_health(pool: Arc<Pool>, node: usize, check: HealthCheck, clock: Arc<dyn Clock>) {
-    let Ok(request) = health_request(&pool.upstream.nodes[node].address, &check) else {
+    let Ok(request) = health_request(&pool.upstream.nodes[node].address, &check, pool.upstream.http2) else {
         tracing::error!(upstream = pool.upstream.name, path = check.path, "cannot build the health check's request");
         return;
     };
@@ -98,8 +99,11 @@ async fn check_health(pool: Arc<Pool>, node: usize, check: HealthCheck, clock: A
     }
 }
 
-fn health_request(host: &str, check: &HealthCheck) -> Result<HttpHealthCheck, pingora::BError> {
+fn health_request(host: &str, check: &HealthCheck, http2: bool) -> Result<HttpHealthCheck, pingora::BError> {
     let mut request = HttpHealthCheck::new(host, false);
+    if http2 {
+        speak_http2(&mut request.peer_template.options);
+    }
     request.req.set_raw_path(check.path.as_bytes())?;
     request.req.insert_header(http::header::USER_AGENT, "tollgate-health-check")?;
     request.peer_template.options.connection_timeout = Some(check.timeout.to_duration());

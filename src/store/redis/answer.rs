@@ -46,14 +46,28 @@ const LONGEST_TEXT: usize = 256;
 const ADMITS: i64 = 1;
 const HEALED: i64 = 2;
 
-/// The states of a call's buckets, in its order; `None` for fresh keys and for logs.
-pub type States = SmallVec<[Option<State>; 2]>;
+/// What is known of a key after a call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Seen {
+    /// Its state; `None` where it is as good as new.
+    State(Option<State>),
+    /// Of a log, which stays where it is.
+    Log {
+        /// How many tokens count.
+        counted: Cost,
+        /// Where it stands.
+        headroom: Headroom,
+    },
+}
+
+/// What is known of a call's buckets after it, in its order.
+pub type AllSeen = SmallVec<[Seen; 2]>;
 
 /// See [`Answer::each`].
 pub struct Each<'a> {
     answer: &'a Answer,
     buckets: &'a [Bucket<'a>],
-    states: States,
+    seen: AllSeen,
     position: u64,
 }
 
@@ -79,8 +93,8 @@ struct Found {
 enum Kept {
     /// A state: before a charge, after another change.
     State(Option<State>),
-    /// What is said of a log, which stays where it is: as it is after the call.
-    Log { retry_after: Option<Nanos>, headroom: Headroom },
+    /// What is said of a log, which stays where it is: how many tokens counted before the call, and how it is after that.
+    Log { retry_after: Option<Nanos>, before: Cost, counted: Cost, headroom: Headroom },
 }
 
 impl Answer {
@@ -106,13 +120,18 @@ impl Answer {
         Ok(answer)
     }
 
-    /// What came of a [`Call::Charge`](super::Call::Charge) of `buckets`, and their states after it.
-    pub fn charged(&self, buckets: &[Bucket<'_>]) -> (AllCharged, States) {
+    /// What came of a [`Call::Charge`](super::Call::Charge) of `buckets`, and what is known of them after it.
+    pub fn charged(&self, buckets: &[Bucket<'_>]) -> (AllCharged, AllSeen) {
         let passes = self.granted > 0;
         let all = buckets.iter().zip(&self.found);
         all.map(|(bucket, found)| match &found.kept {
-            Kept::Log { retry_after, headroom } => (told(bucket, found.admits, *retry_after, *headroom), None),
-            Kept::State(before) => self.charge(bucket, before.clone(), found.admits, passes, buckets.len() == 1),
+            Kept::Log { retry_after, headroom, .. } => {
+                (told(bucket, found.admits, *retry_after, *headroom), found.seen())
+            }
+            Kept::State(before) => {
+                let (charged, after) = self.charge(bucket, before.clone(), found.admits, passes, buckets.len() == 1);
+                (charged, Seen::State(after))
+            }
         })
         .unzip()
     }
@@ -120,23 +139,17 @@ impl Answer {
     /// What came of each of the requests of a [`Call::Partial`](super::Call::Partial) of `buckets`, as if they had come one after the other:
     /// first those that were granted, then as many denied ones as are asked for.
     pub fn each<'a>(&'a self, buckets: &'a [Bucket<'a>]) -> Each<'a> {
-        Each { answer: self, buckets, states: self.found.iter().map(Found::state).collect(), position: 0 }
+        Each { answer: self, buckets, seen: self.seen(), position: 0 }
     }
 
-    /// Where the keys of `buckets` stand after a debit, a refund or the end of a request.
-    pub fn headrooms(&self, buckets: &[Bucket<'_>]) -> SmallVec<[Headroom; 2]> {
-        let all = buckets.iter().zip(&self.found);
-        all.map(|(bucket, found)| match &found.kept {
-            Kept::Log { headroom, .. } => *headroom,
-            Kept::State(after) => bucket.rule.rule().headroom(after.as_ref(), self.now),
-        })
-        .collect()
+    /// What is known of the buckets after a debit, a refund or the end of a request.
+    pub fn seen(&self) -> AllSeen {
+        self.found.iter().map(Found::seen).collect()
     }
 
-    /// The states after a debit, a refund or the end of a request; `None` for fresh keys and for logs, which stay where
-    /// they are.
-    pub fn states(&self) -> States {
-        self.found.iter().map(Found::state).collect()
+    /// For each bucket that was charged, whether nothing was kept of it before.
+    pub fn was_fresh(&self) -> impl Iterator<Item = bool> {
+        self.found.iter().map(|found| matches!(found.kept, Kept::State(None) | Kept::Log { before: 0, .. }))
     }
 
     /// What the script did with a bucket's state, done again. Where the two decide otherwise, which only rules in doubles
@@ -173,17 +186,21 @@ impl Iterator for Each<'_> {
         let answer = self.answer;
         let passes = self.position < answer.granted;
         self.position = self.position.saturating_add(1);
-        let all = self.buckets.iter().zip(&answer.found).zip(&mut self.states);
-        let charged = all.map(|((bucket, found), state)| match &found.kept {
-            Kept::Log { retry_after, headroom } => {
+        let all = self.buckets.iter().zip(&answer.found).zip(&mut self.seen);
+        let charged = all.map(|((bucket, found), seen)| match (&found.kept, seen) {
+            (Kept::Log { retry_after, headroom, .. }, _) => {
                 let admits = found.admits || (passes && bucket.manner.binds);
                 told(bucket, admits, *retry_after, *headroom)
             }
-            Kept::State(_) => {
+            (Kept::State(_), seen) => {
+                let state = match seen {
+                    Seen::State(state) => state.take(),
+                    Seen::Log { .. } => None,
+                };
                 let admits = bucket.rule.rule().decide(state.clone(), bucket.cost, answer.now).0.is_admitted();
                 let admits = admits || (passes && bucket.manner.binds);
-                let (charged, after) = answer.charge(bucket, state.take(), admits, passes, false);
-                *state = after;
+                let (charged, after) = answer.charge(bucket, state, admits, passes, false);
+                *seen = Seen::State(after);
                 charged
             }
         });
@@ -192,9 +209,9 @@ impl Iterator for Each<'_> {
 }
 
 impl Each<'_> {
-    /// The states of the buckets after the requests that were asked for.
-    pub fn into_states(self) -> States {
-        self.states
+    /// What is known of the buckets after the requests that were asked for.
+    pub fn into_seen(self) -> AllSeen {
+        self.seen
     }
 }
 
@@ -205,10 +222,10 @@ pub fn hint(rule: &Rule, state: &State) -> Option<String> {
 }
 
 impl Found {
-    fn state(&self) -> Option<State> {
+    fn seen(&self) -> Seen {
         match &self.kept {
-            Kept::State(state) => state.clone(),
-            Kept::Log { .. } => None,
+            Kept::State(state) => Seen::State(state.clone()),
+            Kept::Log { counted, headroom, .. } => Seen::Log { counted: *counted, headroom: *headroom },
         }
     }
 }
@@ -244,7 +261,8 @@ fn kept(bucket: &Bucket<'_>, text: &str) -> Option<Kept> {
         until_full: Nanos::new(number()?),
         measured_rate: None,
     };
-    words.next().is_none().then_some(Kept::Log { retry_after, headroom })
+    let (before, counted) = (number()?, number()?);
+    words.next().is_none().then_some(Kept::Log { retry_after, before, counted, headroom })
 }
 
 fn text<'a>(reply: &[Field<'a>], position: usize, expected: &'static str) -> Result<&'a str, BadReply> {

@@ -7,10 +7,10 @@ use smallvec::SmallVec;
 use tokio::time::timeout;
 
 use crate::charge::AllCharged;
-use crate::store::redis::{Answer, Beside, Bucket, Call, Clock, States, encode, hint};
-use crate::store::shared::Node;
+use crate::store::redis::{AllSeen, Answer, Beside, Bucket, Call, Clock, encode, hint};
 use crate::store::shared::limit::{Part, slot_name};
 use crate::store::shared::link::CallError;
+use crate::store::shared::{Node, Told};
 use crate::units::Nanos;
 
 /// What came of a call, for metrics.
@@ -80,10 +80,11 @@ impl Node {
         let slot = slot_name(self.id, slot);
         let hints = self.hints(parts);
         let buckets = buckets(parts, &slot, &hints);
+        let generation = self.link.generation();
         let answer = self.call("charge", Call::Charge, &buckets).await?;
         self.remind(parts, &answer);
-        let (charged, states) = answer.charged(&buckets);
-        self.learn(parts, &states, Some(&charged), answer.now);
+        let (charged, seen) = answer.charged(&buckets);
+        self.learn(parts, seen, Some(&charged), (answer.now, generation));
         Ok(Outcome { each: vec![charged], granted: answer.granted, at: answer.now })
     }
 
@@ -96,12 +97,13 @@ impl Node {
     ) -> Result<Outcome, Down> {
         let hints = self.hints(parts);
         let buckets = buckets(parts, "", &hints);
+        let generation = self.link.generation();
         let answer = self.call("charge", Call::Partial(want), &buckets).await?;
         self.remind(parts, &answer);
         let mut all = answer.each(&buckets);
         let each: Vec<AllCharged> = all.by_ref().take(answers).collect();
-        let states = all.into_states();
-        self.learn(parts, &states, each.last(), answer.now);
+        let seen = all.into_seen();
+        self.learn(parts, seen, each.last(), (answer.now, generation));
         Ok(Outcome { each, granted: answer.granted, at: answer.now })
     }
 
@@ -110,14 +112,15 @@ impl Node {
         &self,
         (op, call): (&'static str, Call),
         parts: &[(Part, Beside<'_>)],
-    ) -> Result<(States, Nanos), Down> {
+    ) -> Result<(AllSeen, Nanos), Down> {
         let buckets: Vec<Bucket<'_>> = parts.iter().map(|(part, beside)| part.bucket(*beside)).collect();
+        let generation = self.link.generation();
         let answer = self.call(op, call, &buckets).await?;
-        let states = answer.states();
-        for ((part, _), state) in parts.iter().zip(&states) {
-            self.memory.remember(part, state.clone(), None, answer.now);
+        let all = answer.seen();
+        for ((part, _), seen) in parts.iter().zip(&all) {
+            self.memory.remember(part, seen.clone(), None, (answer.now, generation));
         }
-        Ok((states, answer.now))
+        Ok((all, answer.now))
     }
 
     async fn call(&self, op: &'static str, call: Call, buckets: &[Bucket<'_>]) -> Result<Answer, Down> {
@@ -127,7 +130,13 @@ impl Node {
         let encoded = encoded.map_err(|refused| self.complain(CallResult::Refused, &refused))?;
         let replied = timeout(CALL_TIME.to_duration(), self.link.call(&self.script, &encoded)).await;
         let received = self.clock.now();
-        let told = |result| (self.observer)(op, result, received.saturating_sub(sent));
+        let charges = match call {
+            Call::Charge => Some(1),
+            Call::Partial(requests) => Some(requests),
+            _ => None,
+        };
+        let took = received.saturating_sub(sent);
+        let told = |result| (self.observer)(Told { op, result, took, charges });
         let answer = match replied {
             Ok(Ok(reply)) => Answer::parse(&reply.fields(), buckets).map_err(|bad| {
                 told(CallResult::Nonsense);
@@ -146,7 +155,7 @@ impl Node {
         };
         told(CallResult::Ok);
         self.ahead.learn(sent, received, answer.now);
-        self.took(received.saturating_sub(sent));
+        self.took(took);
         if answer.healed > 0 {
             self.counts.healed.fetch_add(u64::try_from(answer.healed).unwrap_or(u64::MAX), Ordering::Relaxed);
         }
@@ -160,28 +169,27 @@ impl Node {
         self.call_time.store(next, Ordering::Relaxed);
     }
 
-    fn learn(&self, parts: &[Part], states: &States, charged: Option<&AllCharged>, at: Nanos) {
-        for (position, (part, state)) in parts.iter().zip(states).enumerate() {
+    fn learn(&self, parts: &[Part], all: AllSeen, charged: Option<&AllCharged>, when: (Nanos, u64)) {
+        for (position, (part, seen)) in parts.iter().zip(all).enumerate() {
             let charged = charged.and_then(|charged| charged.get(position));
-            self.memory.remember(part, state.clone(), charged, at);
+            self.memory.remember(part, seen, charged, when);
         }
     }
 
     /// Charges Redis again with what it has forgotten: keys of which it found nothing, and this node knows that they are
     /// in use. Where a hint says it beforehand, it has not forgotten.
     fn remind(self: &Arc<Self>, parts: &[Part], answer: &Answer) {
-        for (part, found) in parts.iter().zip(answer.states()) {
-            let used = match found {
-                None if part.manner.takes && !part.form.is_log() && !part.gives_back => {
-                    self.memory.used(part, answer.now)
-                }
-                _ => 0,
-            };
-            if used > 0 && !part.rule().holds() {
-                let (node, used) = (Arc::clone(self), Part { cost: used, ..part.clone() });
+        let when = (answer.now, self.link.generation());
+        for (part, was_fresh) in parts.iter().zip(answer.was_fresh()) {
+            if !was_fresh || !part.manner.takes || part.rule().holds() {
+                continue;
+            }
+            let forgotten = self.memory.forgotten(part, when);
+            if forgotten > 0 {
+                let (node, forgotten) = (Arc::clone(self), Part { cost: forgotten, ..part.clone() });
                 self.later(async move {
                     // what is lost here was lost before
-                    drop(node.call_change(("debit", Call::Debit), &[(used, Beside::Nothing)]).await);
+                    drop(node.call_change(("debit", Call::Debit), &[(forgotten, Beside::Nothing)]).await);
                 });
             }
         }

@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use crate::algorithm::State;
 use crate::charge::{Charged, Manner};
-use crate::store::redis::{Beside, Call};
+use crate::store::redis::{Beside, Call, Seen};
 use crate::store::shared::Node;
 use crate::store::shared::limit::Part;
 use crate::units::{Cost, LimitKey, Nanos};
@@ -161,9 +161,12 @@ impl Node {
         for some in by_slot.values().flat_map(|parts| parts.chunks(TOLD_AT_ONCE)) {
             let parts: Vec<_> = some.iter().map(|part| (part.clone(), Beside::Nothing)).collect();
             match self.call_change(("sync", Call::Debit), &parts).await {
-                Ok((states, at)) => {
-                    for (part, state) in some.iter().zip(states) {
-                        self.counted.learn(part, state, at);
+                Ok((all, at)) => {
+                    for (part, seen) in some.iter().zip(all) {
+                        // logs cannot be counted apart: see `limit::refuse`
+                        if let Seen::State(total) = seen {
+                            self.counted.learn(part, total, at);
+                        }
                     }
                 }
                 Err(_) => some.iter().for_each(|part| self.counted.keep(part)),

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use quick_cache::sync::Cache;
 
-use crate::algorithm::{Decision, Denial, Headroom, State};
+use crate::algorithm::{Decision, State};
 use crate::charge::Charged;
-use crate::store::redis::Shared;
+use crate::store::redis::{Seen, Shared};
 use crate::store::shared::limit::Part;
+use crate::store::told::{SETTLING, Told};
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// How many keys are remembered: about 30 MB.
@@ -25,42 +26,34 @@ struct Known {
     form: Arc<Shared>,
     /// When it was seen.
     at: Nanos,
-    seen: Seen,
+    /// Of which generation what Redis kept was then.
+    generation: u64,
+    kept: Kept,
 }
 
 #[derive(Clone)]
-enum Seen {
+enum Kept {
     State(Option<State>),
-    /// Of a log, which stays in Redis.
-    Log {
-        headroom: Headroom,
-        /// What was denied, and when it would be admitted.
-        denied: Option<(Cost, Nanos)>,
-    },
+    /// Of a log, which stays in Redis: how many tokens count, and what was told.
+    Log(Cost, Told),
 }
-
-/// How long a denial is certain of a limit whose tokens come back when requests turn out to cost less.
-const SETTLING: Nanos = Nanos::SECOND;
 
 impl Memory {
     pub(super) fn new() -> Self {
         Self(Cache::new(MOST_KEYS))
     }
 
-    /// The key of `part` was in `state` after a call at `at`, whose request heard `charged`.
-    pub(super) fn remember(&self, part: &Part, state: Option<State>, charged: Option<&Charged>, at: Nanos) {
-        let seen = match charged {
-            Some(charged) if part.form.is_log() => Seen::Log {
-                headroom: charged.headroom,
-                denied: match charged.decision {
-                    Decision::Deny(Denial::Later { retry_after }) => Some((part.cost, at.saturating_add(retry_after))),
-                    Decision::Deny(_) | Decision::Admit { .. } => None,
-                },
-            },
-            _ if part.form.is_log() => return self.forget(part.key),
-            _ => Seen::State(state),
+    /// The key of `part` was `seen` after a call at `at`, whose request heard `charged`, when what Redis kept was of this
+    /// `generation`.
+    pub(super) fn remember(&self, part: &Part, seen: Seen, charged: Option<&Charged>, (at, generation): (Nanos, u64)) {
+        let kept = match seen {
+            Seen::State(state) => Kept::State(state),
+            Seen::Log { counted, headroom } => {
+                let decision = charged.map_or(Decision::ADMIT, |charged| charged.decision);
+                Kept::Log(counted, Told::new(&Charged { decision, headroom }, part.cost, at))
+            }
         };
-        self.0.insert(part.key, Known { form: Arc::clone(&part.form), at, seen });
+        self.0.insert(part.key, Known { form: Arc::clone(&part.form), at, generation, kept });
     }
 
     /// Nothing is known of `key` any more.
@@ -88,24 +81,34 @@ impl Memory {
 
     /// Where the key of `part` stands as far as is known, for reports.
     pub(super) fn standing(&self, part: &Part, now: Nanos) -> Charged {
-        let fresh = Known { form: Arc::clone(&part.form), at: now, seen: Seen::State(None) };
-        self.known(part).unwrap_or(fresh).told(part, now)
+        match self.known(part) {
+            Some(known) => known.told(part, now),
+            None => Charged {
+                decision: part.rule().decide(None, part.cost, now).0,
+                headroom: part.rule().headroom(None, now),
+            },
+        }
     }
 
     /// The last state of the key of `part`; `None` where it is fresh or not known.
     pub(super) fn state(&self, part: &Part) -> Option<State> {
-        match self.known(part)?.seen {
-            Seen::State(state) => state,
-            Seen::Log { .. } => None,
+        match self.known(part)?.kept {
+            Kept::State(state) => state,
+            Kept::Log(..) => None,
         }
     }
 
     /// How many tokens of the key of `part` were used at `now`, as far as is known. Where some pass only after a wait, a
-    /// fresh key has fewer left than its quota.
+    /// fresh key has fewer left than its quota. Of a log, those that have left its window since are among them.
     pub(super) fn used(&self, part: &Part, now: Nanos) -> Cost {
-        let fresh = part.rule().headroom(None, now).remaining;
-        let left = self.standing(part, now).headroom.remaining;
-        fresh.zip(left).map_or(0, |(fresh, left)| fresh.saturating_sub(left))
+        self.known(part).map_or(0, |known| known.used(part, now))
+    }
+
+    /// How many tokens of the key of `part` are gone from Redis, in which nothing was found of it at `now`: none where
+    /// they may have been given back, unless what Redis kept is of another `generation` than when they were seen.
+    pub(super) fn forgotten(&self, part: &Part, (now, generation): (Nanos, u64)) -> Cost {
+        let known = self.known(part).filter(|known| !part.gives_back || known.generation < generation);
+        known.map_or(0, |known| known.used(part, now))
     }
 
     fn known(&self, part: &Part) -> Option<Known> {
@@ -116,24 +119,24 @@ impl Memory {
 impl Known {
     fn told(&self, part: &Part, now: Nanos) -> Charged {
         let rule = part.rule();
-        match &self.seen {
-            Seen::State(state) => Charged {
+        match &self.kept {
+            Kept::State(state) => Charged {
                 decision: rule.decide(state.clone(), part.cost, now).0,
                 headroom: rule.headroom(state.as_ref(), now),
             },
-            Seen::Log { headroom, denied } => {
-                let denial = denied.filter(|(cost, until)| part.cost >= *cost && now < *until);
-                let since = now.saturating_sub(self.at);
-                let headroom = match since < headroom.until_full {
-                    true => Headroom {
-                        until_more: headroom.until_more.saturating_sub(since),
-                        until_full: headroom.until_full.saturating_sub(since),
-                        ..*headroom
-                    },
-                    false => rule.headroom(None, now),
-                };
-                let decision = denial.map_or(Decision::ADMIT, |(_, until)| Decision::later(until.saturating_sub(now)));
-                Charged { decision, headroom }
+            Kept::Log(_, told) => told.again(rule, part.cost, now),
+        }
+    }
+
+    fn used(&self, part: &Part, now: Nanos) -> Cost {
+        match &self.kept {
+            Kept::Log(counted, told) => match told.again(part.rule(), part.cost, now).headroom.until_full {
+                Nanos::ZERO => 0,
+                _ => *counted,
+            },
+            Kept::State(state) => {
+                let left = |state| part.rule().headroom(state, now).remaining;
+                left(None).zip(left(state.as_ref())).map_or(0, |(fresh, left)| fresh.saturating_sub(left))
             }
         }
     }

@@ -54,32 +54,31 @@ pub enum Total<'m> {
 impl Counts {
     /// Both together.
     #[must_use]
-    pub const fn plus(self, other: Self) -> Self {
-        self.with(other, true)
+    pub fn plus(self, other: Self) -> Self {
+        self.each(other, u64::saturating_add)
     }
 
-    /// What came to it since it was `before`. Numbers that are lower than before began anew.
+    /// What came to it since it was `before`.
     #[must_use]
-    pub const fn since(self, before: Self) -> Self {
-        self.with(before, false)
+    pub fn since(self, before: Self) -> Self {
+        self.each(before, u64::saturating_sub)
     }
 
-    const fn with(self, other: Self, plus: bool) -> Self {
-        const fn one(a: u64, b: u64, plus: bool) -> u64 {
-            match plus {
-                true => a.saturating_add(b),
-                false if a < b => a,
-                false => a.saturating_sub(b),
-            }
-        }
+    /// The larger of each.
+    #[must_use]
+    pub fn most(self, other: Self) -> Self {
+        self.each(other, u64::max)
+    }
+
+    fn each(self, other: Self, of: fn(u64, u64) -> u64) -> Self {
         Self {
-            answered: one(self.answered, other.answered, plus),
-            failed: one(self.failed, other.failed, plus),
-            admitted: one(self.admitted, other.admitted, plus),
-            delayed: one(self.delayed, other.delayed, plus),
-            over: one(self.over, other.over, plus),
-            bypassed: one(self.bypassed, other.bypassed, plus),
-            unknown: one(self.unknown, other.unknown, plus),
+            answered: of(self.answered, other.answered),
+            failed: of(self.failed, other.failed),
+            admitted: of(self.admitted, other.admitted),
+            delayed: of(self.delayed, other.delayed),
+            over: of(self.over, other.over),
+            bypassed: of(self.bypassed, other.bypassed),
+            unknown: of(self.unknown, other.unknown),
         }
     }
 }

@@ -45,17 +45,18 @@ fn a_denial_is_worked_out_from_the_state_that_was_found() {
     // full again 200 ms after the time of the call
     let reply = [text("5000000000"), text("0"), Field::Integer(0), text("5 200000000 0")];
     let answer = Answer::parse(&reply, &buckets).unwrap();
-    let (charged, states) = answer.charged(&buckets);
+    let (charged, all) = answer.charged(&buckets);
     assert_eq!(charged[0].decision, Decision::later(Nanos::new(100_000_000)));
     assert_eq!(charged[0].headroom.until_full, Nanos::new(200_000_000));
-    assert_eq!(hint(buckets[0].rule.rule(), states[0].as_ref().unwrap()).as_deref(), Some("5 200000000 0"));
+    let [Seen::State(Some(state))] = &*all else { panic!("{all:?}") };
+    assert_eq!(hint(buckets[0].rule.rule(), state).as_deref(), Some("5 200000000 0"));
 }
 
 #[test]
 fn what_is_no_reply_is_an_error_that_says_where() {
     let (gcra, log) = (gcra(), log());
     let both = [bucket(&gcra), bucket(&log)];
-    let good = [text("5"), text("1"), Field::Integer(1), text(""), Field::Integer(3), text("- 2 0 9")];
+    let good = [text("5"), text("1"), Field::Integer(1), text(""), Field::Integer(3), text("- 2 0 9 0 1")];
     assert_eq!(Answer::parse(&good, &both).map(|answer| answer.healed), Ok(1));
     assert_eq!(Answer::parse(&good[..5], &both), Err(BadReply::Length { expected: 6, found: 5 }));
     assert_eq!(Answer::parse(&[], &both), Err(BadReply::Length { expected: 6, found: 0 }));
@@ -65,7 +66,7 @@ fn what_is_no_reply_is_an_error_that_says_where() {
         (1, vec![text("x"), text(&long), Field::Other]),
         (2, vec![text("1"), Field::Integer(4), Field::Integer(-1), Field::Other]),
         (3, vec![text("1 2"), text("1 2 3 4"), text("nan 0 0"), text(&long), Field::Text(b"\xff"), Field::Integer(1)]),
-        (5, vec![text(""), text("- 2 0"), text("- 2 0 9 9"), text("x 2 0 9"), text("- -2 0 9")]),
+        (5, vec![text(""), text("- 2 0 9 0"), text("- 2 0 9 0 1 1"), text("x 2 0 9 0 1"), text("- -2 0 9 0 1")]),
     ];
     for (position, fields) in wrong {
         for field in fields {
@@ -86,7 +87,7 @@ fn a_state_at_the_edge_of_what_can_be_counted_is_none_that_panics() {
         let reply = [text("18446744073709551615"), text("1"), Field::Integer(0), text(&state)];
         if let Ok(answer) = Answer::parse(&reply, &buckets) {
             answer.charged(&buckets);
-            answer.headrooms(&buckets);
+            answer.seen();
             answer.each(&buckets).take(3).for_each(drop);
         }
     }

@@ -40,7 +40,7 @@ if family == 'l' then
     end
 
     -- A log: its sum; the time of its newest charge; of those that have left the window, how many and their sum.
-    function rule.load()
+    local function read()
         local ends = redis.pcall('ZRANGE', key, -2, -1)
         if ends.err then
             return nil, true
@@ -69,6 +69,15 @@ if family == 'l' then
 
     local function counting(log)
         return minus(log.total, log.gone)
+    end
+
+    -- What counted when the call came.
+    local before
+
+    function rule.load()
+        local log, healed = read()
+        before = before or log and counting(log) or 0
+        return log, healed
     end
 
     local function gap_over(log)
@@ -260,10 +269,10 @@ if family == 'l' then
         redis.call('PEXPIRE', key, lifetime(minus(add(newest, window), now)))
     end
 
-    -- The wait of what was denied, if it can pass some day, and where the key stands: remaining, until_more, until_full.
-    -- Of a partial charge it is the wait of the next one.
+    -- The wait of what was denied, if it can pass some day; where the key stands: remaining, until_more, until_full; and
+    -- the tokens that counted before the call and do after it. Of a partial charge it is the wait of the next one.
     function rule.report(admitted, cost)
-        local log = rule.load() or { total = 0, newest = 0, forget = 0, gone = 0 }
+        local log = read() or { total = 0, newest = 0, forget = 0, gone = 0 }
         local remaining = less(now, gap_over(log)) and 0 or minus(limit, counting(log))
         local until_full = log.total ~= 0 and word(minus(add(log.newest, window), now)) or 0
         local until_more = until_full ~= 0 and wait(log, least(add(remaining, 1), limit)) or 0
@@ -271,7 +280,8 @@ if family == 'l' then
         if not admitted and not rule.retry and not less(limit, cost) then
             retry = digits(wait(log, cost))
         end
-        return retry .. ' ' .. digits(remaining) .. ' ' .. digits(until_more) .. ' ' .. digits(until_full)
+        local stands = digits(remaining) .. ' ' .. digits(until_more) .. ' ' .. digits(until_full)
+        return retry .. ' ' .. stands .. ' ' .. digits(before) .. ' ' .. digits(counting(log))
     end
 
     return rule
