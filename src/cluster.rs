@@ -32,7 +32,7 @@ pub use session::Form;
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::ArcSwap;
@@ -43,14 +43,17 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use self::connection::Own;
-use self::members::{ALONE_AFTER, BEAT, Members};
+use self::members::{ALONE_AFTER, BEAT, Members, UP_AFTER};
 use self::moving::Moving;
 use self::peer::Asking;
-use self::ring::{Member, Ring};
+use self::ring::{Member, Ring, RingHash};
 use self::serve::{Carrier, Desk, Listener, Serving};
 use self::settings::{Peers, Settings};
 use crate::clock::Clock;
-use crate::units::LimitKey;
+use crate::units::{LimitKey, Nanos};
+
+/// How long gateways may see other members before that is said.
+const DIFFERS: Nanos = UP_AFTER;
 
 /// This gateway as one of several.
 pub struct Cluster(Arc<Node>);
@@ -83,7 +86,8 @@ struct Counts {
     asked_under_other_ring: AtomicU64,
     stood_in: AtomicU64,
     alone: AtomicU64,
-    differs: AtomicBool,
+    /// Since when others see other members; none when they do not, the end of time when that was said.
+    differs: AtomicU64,
     /// Answers of DNS that were none, or were not believed.
     not_found: AtomicU64,
 }
@@ -218,14 +222,17 @@ impl Cluster {
     /// not wait for that.
     pub async fn connect(&self) {
         let mut settled = self.0.is_settled.subscribe();
+        let connecting = async {
+            // it only ends with this value
+            drop(settled.wait_for(|settled| *settled).await);
+            let view = self.0.view.load_full();
+            let members = view.ring.members().filter_map(|member| view.peers.get(&member.address).map(Arc::clone));
+            let mut opening: JoinSet<()> =
+                members.map(|peer| async move { peer.open_when_reachable().await }).collect();
+            while opening.join_next().await.is_some() {}
+        };
         // who knows nobody by then is alone
-        drop(timeout(ALONE_AFTER.saturating_add(BEAT).to_duration(), settled.wait_for(|settled| *settled)).await);
-        let peers: Vec<Arc<Peer>> = self.0.view.load().peers.values().map(Arc::clone).collect();
-        let mut opening = JoinSet::new();
-        for peer in peers.into_iter().filter(|peer| peer.is_reachable()) {
-            opening.spawn(async move { peer.open_own().await });
-        }
-        while opening.join_next().await.is_some() {}
+        drop(timeout(ALONE_AFTER.saturating_add(BEAT).to_duration(), connecting).await);
     }
 
     /// Who the others are, from here on.
@@ -317,9 +324,7 @@ impl Node {
         let differs =
             members.peers().any(|peer| peer.counts() && peer.said.is_some_and(|said| said.ring != ring.hash()));
         let known: HashSet<SocketAddr> = members.peers().map(|peer| peer.member.address).collect();
-        if self.counts.differs.swap(differs, Ordering::Relaxed) != differs && differs {
-            tracing::warn!(ring = %ring.hash(), "gateways of the cluster see other members than this one");
-        }
+        self.tell_of_difference(differs, ring.hash());
         self.peers.write().retain(|_, peer| known.contains(&peer.address));
         let missing: Vec<SocketAddr> = known.into_iter().filter(|address| self.find(*address).is_none()).collect();
         for address in missing {
@@ -345,6 +350,21 @@ impl Node {
         self.view.store(Arc::new(View { ring, peers }));
         // until here: what is seen is never older than what was seen before
         drop(members);
+    }
+
+    /// Says that others see other members, once, if that lasts longer than it takes to tell each other.
+    fn tell_of_difference(&self, differs: bool, ring: RingHash) {
+        let (since, now) = (Nanos::new(self.counts.differs.load(Ordering::Relaxed)), self.asking.clock.now());
+        let then = match (differs, since) {
+            (false, _) => Nanos::ZERO,
+            (true, Nanos::ZERO) => now,
+            (true, since) if since < Nanos::MAX && now.saturating_sub(since) >= DIFFERS => {
+                tracing::warn!(%ring, "gateways of the cluster see other members than this one");
+                Nanos::MAX
+            }
+            (true, since) => since,
+        };
+        self.counts.differs.store(then.get(), Ordering::Relaxed);
     }
 
     fn has_news(&self) {

@@ -8,7 +8,10 @@ use std::sync::Arc;
 
 use crate::charge::Mode;
 use crate::ruleset::limit::{Limit, OverLimit};
-use crate::ruleset::{Access, AccessLog, Bypass, ClientAddress, Dialects, Matcher, RequestHead, Ruleset};
+use crate::ruleset::{
+    Access, AccessLog, Bypass, ClientAddress, ConnectionBounds, CredentialSource, Dialects, Matcher, RequestHead,
+    Ruleset,
+};
 
 mod access;
 mod candidate;
@@ -55,8 +58,9 @@ pub use overrides::Overrides;
 pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
 pub use spec::{LimitSpec, PlanSpec};
 pub use state::StateFile;
-pub use store::{NamedFile, RedisServers, RedisStore, RedisTls, Secret};
+pub use store::{ClientTls, NamedFile, RedisServers, RedisStore, Secret};
 pub use suggest::nearest;
+pub use upstreams::UpstreamTls;
 
 use customers::Customers;
 use findings::Findings;
@@ -64,9 +68,10 @@ use limits::{Checked, Setting};
 use names::Names;
 use read::{Context, Field, Section};
 
-const SECTIONS: [&str; 18] = [
+const SECTIONS: [&str; 19] = [
     "listeners",
     "admin",
+    "connections",
     "client_address",
     "store",
     "state",
@@ -94,6 +99,8 @@ pub struct Loaded {
     pub server: Server,
     /// What operators may do.
     pub operators: Operators,
+    /// How TLS is spoken to each upstream, at the position of that upstream; absent where it is not.
+    pub upstream_tls: Vec<Option<UpstreamTls>>,
     /// Where what is shared is kept, if that is said.
     pub store: Option<RedisStore>,
     /// Where it is written who the customers are, if there are any.
@@ -215,6 +222,7 @@ fn limits_alone(top: &Section<'_>) -> Option<Limits> {
 fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let server = listeners::read(top);
     let operators = operators::read(top);
+    let connections = top.get_or("connections", ConnectionBounds::default(), listeners::bounds);
     let client_address = top.get_or("client_address", ClientAddress::default(), server::client_address);
     let (upstream_names, upstreams) = upstreams::read(top);
     let outline = customers::outline(top);
@@ -246,6 +254,14 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     if let Some(field) = top.get("plans").filter(|_| !outline.customers) {
         field.warn("no request has a plan: the file names no `customers`", None);
     }
+    if let (Some(server), Some(Some(customers)), Some(field)) = (&server, &customers, top.get("customers")) {
+        let asks = |listener: &Listener| listener.tls.as_ref().is_some_and(|tls| tls.client_certificates.is_some());
+        if customers.rules.identify.contains(&CredentialSource::ClientCertificate) && !server.listeners.iter().any(asks)
+        {
+            field
+                .warn("goes by client certificates, and no listener has `client_certificates`: nobody shows one", None);
+        }
+    }
     let overrides = Overrides::new(&plans, &limits);
     let (rules, directory, jwks) = match customers? {
         Some(Customers { rules, directory, jwks }) => (Some(rules), directory, jwks),
@@ -264,12 +280,14 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     if let Some(cluster) = &cluster {
         cluster::check(top, cluster, &server, limits.iter().any(|limit| limit.mode == Mode::Sticky))?;
     }
+    let (upstreams, upstream_tls) = upstreams.into_iter().collect::<Option<Vec<_>>>()?.into_iter().unzip();
     let ruleset = Ruleset {
         matcher: Matcher::new(routes),
         marks: marks(&limits),
         limits,
         plans: plans.all().map(str::to_owned).collect(),
-        upstreams: upstreams.into_iter().collect::<Option<Vec<_>>>()?,
+        upstreams,
+        connections: connections?,
         client_address: client_address?,
         customers: rules,
         access: access?,
@@ -283,6 +301,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         ruleset,
         server,
         operators: operators?,
+        upstream_tls,
         store: store?,
         directory,
         overrides,

@@ -26,6 +26,7 @@ pub mod live;
 pub mod own_usage;
 pub mod queue;
 pub mod respond;
+pub mod seats;
 pub mod tally;
 pub mod trace;
 pub mod traffic;
@@ -34,6 +35,7 @@ mod watch;
 
 use context::Context;
 use live::Live;
+use seats::Seats;
 use traffic::Traffic;
 
 use crate::clock::Clock;
@@ -57,6 +59,8 @@ pub struct Shared {
     pub hasher: KeyHasher,
     /// Which requests are here, and whether connections stay open.
     pub traffic: Arc<Traffic>,
+    /// How many connections there are.
+    pub seats: Arc<Seats>,
     /// What is noted of requests that do not simply pass.
     pub lookout: Lookout,
 }
@@ -173,7 +177,7 @@ impl ProxyHttp for Gateway {
         request: &mut RequestHeader,
         context: &mut Context,
     ) -> Result<()> {
-        forward::request(request, context, admit::peer(session))
+        forward::request(request, context, admit::peer(session, context))
     }
 
     async fn upstream_response_filter(
@@ -210,6 +214,11 @@ impl ProxyHttp for Gateway {
         response: &mut ResponseHeader,
         context: &mut Context,
     ) -> Result<()> {
+        if response.status == http::StatusCode::SWITCHING_PROTOCOLS {
+            context.status = Some(response.status.as_u16());
+            upstream::answered(context);
+            upstream::deadline::set_tunnel(session, context);
+        }
         if response.status.is_informational() {
             return Ok(());
         }
@@ -242,8 +251,11 @@ impl ProxyHttp for Gateway {
     }
 
     async fn fail_to_proxy(&self, session: &mut Session, error: &Error, context: &mut Context) -> FailToProxy {
-        let answer = respond::answer_to(error)
-            .filter(|_| session.response_written().is_none_or(|head| head.status.is_informational()));
+        // a tunnel has no place for an answer
+        let may_answer = |head: &ResponseHeader| {
+            head.status.is_informational() && head.status != http::StatusCode::SWITCHING_PROTOCOLS
+        };
+        let answer = respond::answer_to(error).filter(|_| session.response_written().is_none_or(may_answer));
         let error_code = answer.as_ref().map_or(0, respond::Answer::status);
         if let Some(answer) = answer {
             // pingora closes after a failure, whatever is returned here.

@@ -41,6 +41,7 @@ use crate::clock::Clock;
 use crate::cluster::{Cluster, Observer as Asked};
 use crate::proxy::connection::Edge;
 use crate::proxy::live::Live;
+use crate::proxy::seats::Seats;
 use crate::proxy::{Gateway, Shared};
 use crate::ruleset::key::KeyHasher;
 use crate::store::shared::{CallResult, Observer};
@@ -168,6 +169,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         clock,
         hasher,
         traffic: Arc::default(),
+        seats: Arc::new(Seats::new(clients.len())),
         lookout: Lookout::default(),
     });
     let snapshots = Arc::new(Snapshots::new(recovery));

@@ -47,6 +47,7 @@ pub struct Telemetry {
     limit_candidate_requests: IntCounterVec,
     limit_tokens: IntCounterVec,
     limit_cost_invalid: IntCounterVec,
+    connections_shed: IntCounterVec,
     limit_near: IntCounterVec,
     limit_utilization: HistogramVec,
     limit_wait: HistogramVec,
@@ -137,6 +138,7 @@ impl Telemetry {
             limit_candidate_requests: counter(&registry, &names::LIMIT_CANDIDATE_REQUESTS)?,
             limit_tokens: counter(&registry, &names::LIMIT_TOKENS)?,
             limit_cost_invalid: counter(&registry, &names::LIMIT_COST_INVALID)?,
+            connections_shed: counter(&registry, &names::CONNECTIONS_SHED)?,
             limit_near: counter(&registry, &names::LIMIT_NEAR)?,
             limit_utilization: histogram(&registry, &names::LIMIT_UTILIZATION, names::RATIO)?,
             limit_wait: histogram(&registry, &names::LIMIT_WAIT, names::WAIT_SECONDS)?,
@@ -190,6 +192,9 @@ impl Telemetry {
         };
         for result in ["success", "unchanged", "failure"] {
             telemetry.reloads.with_label_values(&[result]);
+        }
+        for reason in ["all", "listener", "client"] {
+            telemetry.connections_shed.with_label_values(&[reason]);
         }
         for counter in [&telemetry.state_snapshots, &telemetry.upgrades] {
             counter.with_label_values(&["success"]);

@@ -45,14 +45,15 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
     let directory = Directory::File(Arc::new(directory)).into();
     let access = AccessTerms::default();
     let source = Source {
-        loaded,
         directory,
         tokens: None,
         store: None,
         cluster: None,
         entrances: vec![Entrance::default()],
+        securing: vec![None; loaded.ruleset.upstreams.len()],
         access,
         text: CONFIG.to_owned(),
+        loaded,
     };
     let parts = parts(source, Path::new("config/tollgate.yaml"));
     let setup = Setup { parts, origin: None, sample: Some(args.upstream) };

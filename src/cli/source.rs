@@ -10,6 +10,7 @@ use crate::config::{
 use crate::customers::{Directory, Tokens};
 use crate::files::{self, Seen, Unreadable};
 use crate::proxy::connection::Entrance;
+use crate::proxy::upstream::Securing;
 use crate::runtime::reload::{AccessTerms, StoreSettings};
 
 mod cluster;
@@ -18,6 +19,7 @@ mod listeners;
 mod operators;
 mod store;
 mod tokens;
+mod upstreams;
 
 use store::Wanted;
 
@@ -36,6 +38,8 @@ pub struct Source {
     pub cluster: Option<ClusterSettings>,
     /// How connections come in at each listener.
     pub entrances: Vec<Entrance>,
+    /// How TLS is spoken to each upstream; absent where it is not.
+    pub securing: Vec<Option<Arc<Securing>>>,
     /// What operators may do.
     pub access: AccessTerms,
     /// The configuration's text.
@@ -63,12 +67,14 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
     let mut loaded =
         config::load(&text, &name(path), &environment).map_err(|problems| with_files(problems, path, &text, seen))?;
     let entrances = listeners::open(path, &loaded.server, seen);
+    let securing = upstreams::open(path, &loaded.upstream_tls, seen);
     let (entrances, warnings) = entrances.map_err(|problems| {
         let warnings = loaded.warnings.iter().cloned().chain(problems.warnings).collect();
         Problems { warnings, ..problems }
     })?;
     loaded.warnings.extend(warnings);
     let with_warnings = |problems| Problems { warnings: loaded.warnings.clone(), ..problems };
+    let securing = securing.map_err(with_warnings)?;
     if let Some(server) = &kept.server {
         refuse_fixed(&name(path), changed_addresses(server, &loaded.server)).map_err(with_warnings)?;
     }
@@ -104,7 +110,7 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
     });
     let store = kept.store.as_ref().map(|kept| kept.settings.clone());
     kept.cluster.clone_from(&cluster);
-    Ok(Source { loaded, directory, tokens, store, cluster, entrances, access, text })
+    Ok(Source { loaded, directory, tokens, store, cluster, entrances, securing, access, text })
 }
 
 /// Adds what is wrong with the files that a refused configuration names.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::connection::{self, Connection, Failed, Own};
 use super::corrections::{Correction, Pending};
@@ -110,6 +110,8 @@ enum Way {
     Closed(Nanos),
 }
 
+/// How often it is looked whether a gateway can be reached.
+const LOOK: Nanos = Nanos::new(5_000_000);
 /// How long opening a connection may take, and how long to wait before the next try.
 pub(super) const CONNECT_TIME: Nanos = Nanos::SECOND;
 const PAUSE: Nanos = Nanos::new(250_000_000);
@@ -246,8 +248,11 @@ impl Peer {
         }
     }
 
-    /// Connects the thread that asks.
-    pub(super) async fn open_own(self: &Arc<Self>) {
+    /// Connects the thread that asks, as soon as the other side can be reached.
+    pub(super) async fn open_when_reachable(self: &Arc<Self>) {
+        while !self.is_reachable() {
+            sleep(LOOK.to_duration()).await;
+        }
         self.open(thread_number() % self.ways.len().max(1)).await;
     }
 

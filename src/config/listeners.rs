@@ -2,11 +2,15 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use ipnet::IpNet;
+
 use crate::config::operators;
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, each_once, every};
 use crate::config::scalar::Misfit;
+use crate::config::server::networks;
 use crate::config::store::{NamedFile, named_file};
+use crate::ruleset::ConnectionBounds;
 
 /// The addresses that tollgate listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,12 +35,16 @@ pub struct Listener {
     pub tls: Option<ListenerTls>,
     /// Whether HTTP/2 is spoken beside HTTP/1.1.
     pub http2: bool,
+    /// Whose connections begin by saying whom they are for (PROXY protocol).
+    pub proxy_protocol: Vec<IpNet>,
+    /// How many connections there may be at once; `None` for as many as elsewhere.
+    pub max_connections: Option<usize>,
 }
 
 impl Listener {
     /// A listener as it is where nothing but its address is said.
     pub const fn plain(address: SocketAddr) -> Self {
-        Self { address, tls: None, http2: false }
+        Self { address, tls: None, http2: false, proxy_protocol: Vec::new(), max_connections: None }
     }
 }
 
@@ -119,7 +127,7 @@ fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(SocketAddr, Field<'a>)>) ->
         return field.fail(Problem::error(field.key_place(), format!("has more than {MOST_LISTENERS} listeners")));
     }
     every(items.into_iter().map(|item| {
-        let section = item.section(&["address", "tls", "http2"], &[])?;
+        let section = item.section(&["address", "tls", "http2", "proxy_protocol", "max_connections"], &[])?;
         let place = section.required("address", ADDRESS).and_then(|field| {
             let address = free(&field, address(&field)?, taken)?;
             taken.push((address, field));
@@ -128,8 +136,30 @@ fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(SocketAddr, Field<'a>)>) ->
         let tls = section.get_with("tls", tls);
         // who speaks TLS says which HTTP; in the clear, the first bytes would have to
         let http2 = section.get_or("http2", section.has("tls"), Field::flag);
-        Some(Listener { address: place?, tls: tls?, http2: http2? })
+        let proxy_protocol = section.get_or("proxy_protocol", Vec::new(), |field| {
+            networks(field, "believes everybody, so that any client can choose its own address")
+        });
+        let max_connections = section.get_with("max_connections", connections);
+        Some(Listener {
+            address: place?,
+            tls: tls?,
+            http2: http2?,
+            proxy_protocol: proxy_protocol?,
+            max_connections: max_connections?,
+        })
     }))
+}
+
+/// Reads `connections:`.
+pub(super) fn bounds(field: &Field<'_>) -> Option<ConnectionBounds> {
+    let section = field.section(&["max", "max_per_client"], &[])?;
+    let most = section.get_with("max", connections);
+    let per_client = section.get_with("max_per_client", connections);
+    Some(ConnectionBounds { most: most?, per_client: per_client? })
+}
+
+fn connections(field: &Field<'_>) -> Option<usize> {
+    field.whole(1..=10_000_000).and_then(|number| usize::try_from(number).ok())
 }
 
 fn tls(field: &Field<'_>) -> Option<ListenerTls> {

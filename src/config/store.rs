@@ -32,7 +32,7 @@ pub struct RedisStore {
     /// The file that holds the password, if one does.
     pub password_file: Option<NamedFile>,
     /// What TLS takes, if it is spoken.
-    pub tls: Option<RedisTls>,
+    pub tls: Option<ClientTls>,
     /// What the names of all keys begin with.
     pub prefix: String,
     /// How long a decision waits for Redis.
@@ -74,7 +74,7 @@ pub enum RedisServers {
 
 /// What TLS takes: files in PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RedisTls {
+pub struct ClientTls {
     /// Whose certificates are believed; those that the system believes, if absent.
     pub ca: Option<NamedFile>,
     /// The certificate to show, and its key.
@@ -273,8 +273,12 @@ fn username(field: &Field<'_>) -> Option<String> {
     })
 }
 
-fn tls(field: &Field<'_>) -> Option<RedisTls> {
-    let section = field.section(&["ca", "cert", "key"], &[])?;
+fn tls(field: &Field<'_>) -> Option<ClientTls> {
+    client_tls(&field.section(&["ca", "cert", "key"], &[])?, field)
+}
+
+/// What the side that connects says of TLS in `section`, which is `field`'s.
+pub(super) fn client_tls(section: &Section<'_>, field: &Field<'_>) -> Option<ClientTls> {
     let file = |key| section.get_with(key, |field| named_file(field, A_PEM_FILE));
     let (ca, cert, key) = (file("ca"), file("cert"), file("key"));
     let identity = match (cert?, key?) {
@@ -283,7 +287,7 @@ fn tls(field: &Field<'_>) -> Option<RedisTls> {
         (Some(alone), None) => return incomplete(field, alone, "key"),
         (None, Some(alone)) => return incomplete(field, alone, "cert"),
     };
-    Some(RedisTls { ca: ca?, identity })
+    Some(ClientTls { ca: ca?, identity })
 }
 
 fn incomplete<T>(field: &Field<'_>, alone: NamedFile, other: &str) -> Option<T> {

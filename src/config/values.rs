@@ -230,7 +230,7 @@ pub(super) fn host_and_port(text: &str) -> Result<String, Misfit> {
 }
 
 /// Letters, digits, `-` and `_` in labels joined by points; four numbers are an address and not a name.
-fn is_host_name(host: &str) -> bool {
+pub(super) fn is_host_name(host: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())
             && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')

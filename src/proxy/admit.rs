@@ -39,13 +39,15 @@ pub async fn admit(session: &mut Session, context: &mut Context) -> Result<(), A
     }
     context.is_grpc = respond::is_grpc(&request.headers);
     context.cors = respond::cors::Reader::of(ruleset, &request.headers);
-    let secured = context.connection.as_ref().and_then(|connection| connection.secured());
+    let connection = context.connection.clone();
+    let secured = connection.as_ref().and_then(|connection| connection.secured());
     let head = Head {
         method,
         raw_target: request.raw_path(),
         headers: &request.headers,
-        peer: peer(session),
+        peer: peer(session, context),
         secure: secured.is_some(),
+        certificate: secured.and_then(Secured::client),
     };
     let found = read_target(session, &head, ruleset, secured);
     let address = head.address(&ruleset.client_address);
@@ -125,9 +127,10 @@ fn read_target(
     }
 }
 
-/// The other end of the connection.
-pub fn peer(session: &Session) -> Option<IpAddr> {
-    session.client_addr().and_then(|address| address.as_inet()).map(std::net::SocketAddr::ip)
+/// The other end of the connection, or whom it said that it is for.
+pub fn peer(session: &Session, context: &Context) -> Option<IpAddr> {
+    let announced = context.connection.as_ref().and_then(|connection| connection.announced());
+    announced.or_else(|| session.client_addr()?.as_inet().map(std::net::SocketAddr::ip))
 }
 
 /// A request that passes has to wait for its turn.

@@ -8,10 +8,13 @@
 //! the deadline for what comes before and between them.
 
 use std::fmt;
+use std::io;
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+mod announcement;
 mod arrival;
 mod edge;
 mod http2;
@@ -21,7 +24,9 @@ pub use arrival::{Entrance, Secured};
 pub use edge::Edge;
 
 use crate::proxy::Gateway;
+use crate::proxy::facts::network;
 use crate::proxy::respond::{Answer, raw_answer};
+use crate::proxy::seats::Seat;
 use crate::proxy::traffic::Stage;
 use crate::units::Nanos;
 
@@ -39,6 +44,8 @@ pub struct Connection {
     gateway: Gateway,
     /// Known once the client has spoken TLS.
     secured: OnceLock<Arc<Secured>>,
+    /// Whom the connection said that it is for.
+    announced: OnceLock<IpAddr>,
     state: Mutex<State>,
 }
 
@@ -90,6 +97,9 @@ impl Connection {
         if let Some(secured) = self.secured.get() {
             stream.secured.get_or_init(|| Arc::clone(secured));
         }
+        if let Some(client) = self.announced.get() {
+            stream.announced.get_or_init(|| *client);
+        }
         stream
     }
 
@@ -104,12 +114,31 @@ impl Connection {
             answered: false,
             abandoned: false,
         };
-        Self { gateway, secured: OnceLock::new(), state: Mutex::new(state) }
+        Self { gateway, secured: OnceLock::new(), announced: OnceLock::new(), state: Mutex::new(state) }
+    }
+
+    /// Whom the connection said that it is for, in front of everything else.
+    pub fn announced(&self) -> Option<IpAddr> {
+        self.announced.get().copied()
     }
 
     /// What TLS said; `None` of a connection in the clear.
     pub fn secured(&self) -> Option<&Secured> {
         self.secured.get().map(|secured| &**secured)
+    }
+
+    /// Counts the connection as one of `client`, unless that has as many as it may have.
+    fn take_seat(&self, seat: &mut Seat, client: IpAddr) -> io::Result<()> {
+        let live = self.gateway.live.load();
+        let rules = &live.ruleset;
+        let client = network(client.to_canonical(), rules.client_address.ipv6_prefix);
+        match seat.belongs_to(client, rules.connections.per_client) {
+            true => Ok(()),
+            false => {
+                live.meters.shed("client");
+                Err(io::Error::other("the client has as many connections as it may have"))
+            }
+        }
     }
 
     /// The client is on, and may send its first request, for which it has as long as if it had just come.

@@ -237,7 +237,7 @@ impl Context {
             limit,
             shadow_denied = (!shadow_denied.is_empty()).then(|| shadow_denied.join(",")),
             wait_seconds = wait.as_secs_f64(),
-            upstream = self.chosen.as_ref().map(|chosen| tracing::field::display(chosen.address)),
+            upstream = self.chosen.as_ref().map(|chosen| tracing::field::display(&chosen.address)),
             answered = self.answered,
             trace_id = self.trace,
         );
@@ -283,8 +283,14 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
     fn gateway() -> Gateway {
         let ruleset = crate::config::load(CONFIG, "", &|_| None).unwrap().ruleset;
         let store = Arc::new(Store::default());
-        let rules =
-            Rules { ruleset, directory: Arc::default(), tokens: None, entrances: Vec::new(), hash: String::new() };
+        let rules = Rules {
+            ruleset,
+            directory: Arc::default(),
+            tokens: None,
+            entrances: Vec::new(),
+            securing: Vec::new(),
+            hash: String::new(),
+        };
         let live = Live::new(rules, None, &store, &Telemetry::new().unwrap());
         Gateway::new(Shared {
             live: ArcSwap::from_pointee(live),
@@ -292,6 +298,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             clock: Arc::new(SystemClock::new()),
             hasher: KeyHasher::new(&[0; 16]),
             traffic: Arc::default(),
+            seats: Arc::default(),
             lookout: Lookout::default(),
         })
     }

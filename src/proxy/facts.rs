@@ -26,6 +26,8 @@ pub struct Head<'a> {
     pub peer: Option<IpAddr>,
     /// Whether it came over TLS.
     pub secure: bool,
+    /// The common name in the certificate that the client showed, if it showed one.
+    pub certificate: Option<&'a str>,
 }
 
 /// The canonical target of a request.
@@ -76,6 +78,7 @@ impl<'a> Head<'a> {
             headers: self.headers,
             client: address.map(|address| network(address, rules.ipv6_prefix)),
             address,
+            certificate: self.certificate,
         }
     }
 }
@@ -257,7 +260,7 @@ mod tests {
     }
 
     fn target(raw: &str, headers: &HeaderMap, secure: bool) -> Result<Target, Refused> {
-        Target::new(&Head { method: "GET", raw_target: raw.as_bytes(), headers, peer: None, secure })
+        Target::new(&Head { method: "GET", raw_target: raw.as_bytes(), headers, peer: None, secure, certificate: None })
     }
 
     fn path(raw: &str) -> Option<String> {

@@ -109,6 +109,8 @@ pub struct Facts<'a> {
     pub client: Option<IpAddr>,
     /// The client's own address, of which `client` may be the network.
     pub address: Option<IpAddr>,
+    /// The common name in the certificate that the client showed, if it showed one.
+    pub certificate: Option<&'a str>,
 }
 
 /// What became known of a request on the way: which route it takes and who is calling.

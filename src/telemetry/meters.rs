@@ -159,6 +159,11 @@ impl Meters {
         }
     }
 
+    /// A connection was closed as soon as it came, for this reason.
+    pub fn shed(&self, reason: &str) {
+        self.telemetry.connections_shed.with_label_values(&[reason]).inc();
+    }
+
     /// A request was refused because the limit at `position` of its route cannot be known.
     pub fn observe_refusal(&self, ruleset: &Ruleset, route: RouteId, plan: Option<PlanId>, limit: LimitId) {
         let place = ruleset.matcher.route(route).limits.iter().position(|id| *id == limit);

@@ -162,6 +162,34 @@ routes: [{ name: all, upstream: origin, limits: [guard] }]
 }
 
 #[test]
+fn gateways_send_a_value_to_one_node_and_guard_that_node_together() {
+    let origins = [Origin::start(), Origin::start(), Origin::start()];
+    let addresses: Vec<String> = origins.iter().map(|origin| format!("\"{}\"", origin.address)).collect();
+    let rest = format!(
+        "upstreams: {{ origin: {{ nodes: [{}], balance: consistent_hash, hash_on: {{ header: x-key }} }} }}
+limits: {{ guard: {{ key: upstream_node, algorithm: gcra, rate: 1/d, burst: 30 }} }}
+routes: [{{ name: all, upstream: origin, limits: [guard] }}]
+",
+        addresses.join(", ")
+    );
+    let nodes = Nodes::new(2);
+    let gateways: Vec<Gateway> = (0..2).map(|node| nodes.start_with(node, "timeout: 1s", &rest)).collect();
+    wait_for_members(&gateways, 2);
+    let counts = || origins.iter().map(Origin::count).collect::<Vec<_>>();
+    let ask = |gateway: &Gateway, key: usize| gateway.get("/", &[("x-key", &key.to_string())]).status;
+    for key in 0..KEYS / 4 {
+        let before = counts();
+        assert!(gateways.iter().all(|gateway| ask(gateway, key) == 200));
+        let moved: Vec<usize> = counts().iter().zip(before).map(|(after, before)| after - before).collect();
+        assert!(moved.contains(&2), "key {key} went to {moved:?}");
+    }
+    for key in 0..KEYS * 4 {
+        ask(&gateways[key % 2], key);
+    }
+    assert_eq!(counts(), [30, 30, 30]);
+}
+
+#[test]
 fn a_name_that_stands_for_nobody_changes_nothing_and_one_that_does_is_followed() {
     let origin = Origin::start();
     let port = free_port();

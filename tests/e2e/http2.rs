@@ -91,6 +91,7 @@ async fn what_a_reset_request_held_is_given_back() {
         gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
         // Taken and given back once more, on the same connection.
         assert_eq!(tokio::task::block_in_place(|| gateway.get("/status/200", &[]).status), 200);
+        gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
     }
 }
 

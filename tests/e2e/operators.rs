@@ -96,7 +96,10 @@ fn what_limits_are_configured_to_is_told_and_follows_a_reload() {
     let origin = Origin::start();
     let config = |limits: &str| {
         format!(
-            "{}customers: {{ identify: [{{ header: x-api-key }}], anonymous: {{ plan: free }} }}
+            "{}customers:
+  identify: [{{ header: x-api-key }}]
+  directory: {{ file: customers.csv }}
+  anonymous: {{ plan: free }}
 plans: [free, pro]
 limits:
 {limits}{ALL_GUARDED}",
@@ -107,7 +110,8 @@ limits:
     let guard = |free: &str| {
         format!("  guard: {{ algorithm: gcra, key: customer, plans: {{ free: {{ {free} }}, pro: unlimited }} }}\n")
     };
-    let gateway = Gateway::start(&config(&(guard("rate: 10/s, burst: 20") + slots)));
+    let customers = [("customers.csv", "credential,customer,plan\npro-key,acme,pro\n")];
+    let gateway = Gateway::start_with(&config(&(guard("rate: 10/s, burst: 20") + slots)), &customers, &[]);
     let told = || {
         let metrics = gateway.metrics();
         let mut told = Vec::new();

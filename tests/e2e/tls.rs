@@ -7,8 +7,9 @@ use tokio::net::TcpStream;
 
 use crate::support::gateway::{limited, proxied};
 use crate::support::http2::Http2;
+use crate::support::process::Process;
 use crate::support::tls::{Authority, Signed, ask, connect, shown};
-use crate::support::{Gateway, Origin, SetsAtEnd, wait_until};
+use crate::support::{Folder, Gateway, Origin, SetsAtEnd, wait_until};
 
 /// More than any test needs.
 const PLENTY: &str = "{ algorithm: gcra, rate: 100000/s, burst: 100000, key: all }";
@@ -169,6 +170,47 @@ async fn clients_show_certificates_where_they_have_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_tells_which_customer_calls() {
+    let (origin, authority) = (Origin::start(), Authority::new());
+    let (signed, ca) = (authority.sign(&["a.test"]), authority.pem());
+    let listener =
+        "tls: { certificates: [{ cert: a.pem, key: a.key }], client_certificates: { ca: ca.pem, required: false } }";
+    let config = format!(
+        "{}customers: {{ identify: [{{ client_certificate: true }}], directory: {{ file: customers.csv }}, anonymous: {{ plan: free, key: client_address }} }}
+plans: [free, pro]
+limits: {{ guard: {{ algorithm: gcra, key: customer, plans: {{ free: {{ rate: 1/d, burst: 1 }}, pro: {{ rate: 1/d, burst: 2 }} }} }} }}
+{}",
+        origin.upstream(),
+        crate::support::gateway::ALL_GUARDED
+    );
+    let files = [
+        ("a.pem", &*signed.certificate),
+        ("a.key", &*signed.key),
+        ("ca.pem", &*ca),
+        ("customers.csv", "credential,customer,plan\nacme.example,acme,pro\n"),
+    ];
+    let gateway = Gateway::start_listening(listener, &config, &files);
+    let statuses = async |shows: Option<&Signed>| {
+        let mut statuses = Vec::new();
+        for protocol in ["http/1.1", "h2", "h2"] {
+            let stream = connect(gateway.address, authority.trusting(&[protocol], shows), "a.test").await.unwrap();
+            statuses.push(match protocol {
+                "h2" => Http2::on(stream).await.get("https://a.test/", &[]).await.unwrap().status,
+                _ => {
+                    let mut stream = stream;
+                    let response = ask(&mut stream, "/", "a.test").await.unwrap();
+                    response.split(' ').nth(1).unwrap().parse().unwrap()
+                }
+            });
+        }
+        statuses
+    };
+    assert_eq!(statuses(Some(&authority.vouch_for("acme.example"))).await, [200, 200, 429]);
+    assert_eq!(statuses(None).await, [200, 429, 429]);
+    assert_eq!(statuses(Some(&authority.vouch_for("somebody"))).await, [401, 401, 401]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_does_not_finish_the_handshake_is_cut_off_and_hurts_nobody() {
     let (origin, authority) = (Origin::start(), Authority::new());
     let signed = authority.sign(&["a.test"]);
@@ -192,6 +234,47 @@ async fn who_does_not_finish_the_handshake_is_cut_off_and_hurts_nobody() {
         assert!(ended.is_ok(), "a connection outlives its deadline");
         assert!(!said.starts_with(b"HTTP"), "{said:?}");
     }
+}
+
+#[test]
+fn check_tells_what_is_wrong_with_the_files() {
+    let (authority, folder) = (Authority::new(), Folder::new());
+    let (good, expired) = (authority.sign(&["a.test"]), authority.sign_expired(&["b.test"]));
+    for (name, text) in [
+        ("good.pem", &good.certificate),
+        ("good.key", &good.key),
+        ("old.pem", &expired.certificate),
+        ("old.key", &expired.key),
+    ] {
+        let path = folder.write(name, text);
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    }
+    let check = |certificates: &str| {
+        folder.write(
+            "t.yaml",
+            format!("listeners: [{{ address: \"127.0.0.1:1\", tls: {{ certificates: [{certificates}] }} }}]\nupstreams: {{ origin: {{ nodes: [\"127.0.0.1:2\"] }} }}\nroutes: [{{ name: all, upstream: origin }}]\n"),
+        );
+        let mut process = Process::tollgate(&["check", "t.yaml"], folder.path(), &[]);
+        let fine = process.wait().success();
+        (fine, format!("{}{}", process.stdout(), process.stderr()))
+    };
+    let good = "{ cert: good.pem, key: good.key }";
+    let (fine, said) = check(good);
+    assert!(fine && !said.contains("warning"), "{said}");
+    for (certificates, fine, says) in [
+        (format!("{good}, {{ cert: old.pem, key: old.key }}"), true, "names a certificate that expired at 2021-01-01T"),
+        ("{ cert: good.pem, key: old.key }".to_owned(), false, "names a file that is not the key of the certificate"),
+        ("{ cert: good.pem, key: gone.key }".to_owned(), false, "names a file that cannot be read: No such file"),
+        ("{ cert: good.key, key: good.key }".to_owned(), false, "names a file that holds no certificate in PEM"),
+        ("{ cert: good.pem, key: good.pem }".to_owned(), false, "names a file that holds no private key in PEM"),
+    ] {
+        let (was_fine, said) = check(&certificates);
+        assert!(was_fine == fine && said.contains(says), "{certificates}: {said}");
+    }
+    let readable = std::os::unix::fs::PermissionsExt::from_mode(0o640);
+    std::fs::set_permissions(folder.path().join("good.key"), readable).unwrap();
+    let (fine, said) = check(good);
+    assert!(fine && said.contains("names a private key that others than its owner may read"), "{said}");
 }
 
 mod pem {

@@ -29,7 +29,12 @@ pub(super) fn open(
     for listener in &server.listeners {
         let tls = listener.tls.as_ref().map(|tls| reading.tls(tls, listener.http2));
         if let Some(tls) = tls.map_or(Some(None), |tls| tls.map(Some)) {
-            entrances.push(Entrance { tls, http2: listener.http2 });
+            entrances.push(Entrance {
+                tls,
+                http2: listener.http2,
+                proxy_protocol: listener.proxy_protocol.clone(),
+                max_connections: listener.max_connections,
+            });
         }
     }
     let Reading { errors, warnings, .. } = reading;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::directory::{beside, bytes};
 use super::{Fixed, decode, name, refuse};
-use crate::config::{NamedFile, Place, Problem, Problems, RedisServers, RedisStore, RedisTls};
+use crate::config::{ClientTls, NamedFile, Place, Problem, Problems, RedisServers, RedisStore};
 use crate::dial::{Address, Credentials, Layout, Servers};
-use crate::files::Seen;
+use crate::files::{self, Seen};
 use crate::runtime::reload::{KeySecret, StoreSettings};
 use crate::tls::{self, Identity, TlsClient, TlsFault};
 
@@ -47,7 +47,11 @@ impl Wanted {
             RedisServers::Sentinel { .. } | RedisServers::Standalone { .. } | RedisServers::Cluster(_) => Ok(None),
         };
         let sentinel_password = sentinel_password.map_err(&mut collect).ok().flatten();
-        let tls = says.tls.as_ref().map(|tls| client(path, tls, &says.place, seen)).transpose();
+        let tls = says.tls.as_ref().map(|tls| {
+            let place = Place { path: "store.tls".to_owned(), ..says.place.clone() };
+            client(path, tls, &place, seen).map(|(client, _)| Arc::new(client))
+        });
+        let tls = tls.transpose();
         let tls = tls.map_err(&mut collect).ok().flatten();
         let key_secret = says.key_file.as_ref().map(|named| secret_of_all_nodes(path, named, seen)).transpose();
         let key_secret = key_secret.map_err(&mut collect).ok().flatten().map(|text| KeySecret::of(text.as_bytes()));
@@ -188,7 +192,13 @@ pub(super) fn secret_of_all_nodes(path: &Path, named: &NamedFile, seen: &mut Vec
     Ok(text)
 }
 
-fn client(path: &Path, tls: &RedisTls, place: &Place, seen: &mut Vec<Seen>) -> Result<Arc<TlsClient>, Problems> {
+/// What connections take that `tls` says, which stands at `place`, and a hash of the files that it is made of.
+pub(super) fn client(
+    path: &Path,
+    tls: &ClientTls,
+    place: &Place,
+    seen: &mut Vec<Seen>,
+) -> Result<(TlsClient, u128), Problems> {
     let mut read = |named: &NamedFile| bytes(named, &beside(path, named), MAX_PEM, seen).map(|(bytes, _)| bytes);
     let authorities = tls.ca.as_ref().map(&mut read).transpose()?;
     let identity = match &tls.identity {
@@ -196,7 +206,11 @@ fn client(path: &Path, tls: &RedisTls, place: &Place, seen: &mut Vec<Seen>) -> R
         None => None,
     };
     let identity = identity.as_ref().map(|(certificates, key)| Identity { certificates, key });
-    tls::client(authorities.as_deref(), identity).map(Arc::new).map_err(|fault| {
+    let parts =
+        [authorities.as_deref(), identity.map(|identity| identity.certificates), identity.map(|identity| identity.key)];
+    let hash = files::hash(&parts.map(|part| files::hash(part.unwrap_or_default()).to_le_bytes()).concat());
+    let client = tls::client(authorities.as_deref(), identity).map(|client| (client, hash));
+    client.map_err(|fault| {
         let files = tls.identity.as_ref();
         let named = match fault {
             TlsFault::Authority => tls.ca.as_ref(),
@@ -207,7 +221,7 @@ fn client(path: &Path, tls: &RedisTls, place: &Place, seen: &mut Vec<Seen>) -> R
         let problem = match named {
             Some(named) => Problem::error(named.place.clone(), format!("names a file that {fault}"))
                 .found(name(&beside(path, named))),
-            None => Problem::error(Place { path: "store.tls".to_owned(), ..place.clone() }, fault.to_string()),
+            None => Problem::error(place.clone(), fault.to_string()),
         };
         refuse(match fault {
             TlsFault::NoSystemRoots => problem.hint("name them: `tls: {ca: ca.pem}`"),

@@ -5,12 +5,14 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::BytesMut;
+use ipnet::IpNet;
 use pingora::protocols::Stream;
 use tokio::io::AsyncReadExt;
 use tokio_rustls::TlsAcceptor;
 
-use super::Connection;
 use super::stream::{Shared, Transport};
+use super::{Connection, announcement};
+use crate::proxy::seats::Seat;
 use crate::tls::{self, Certificates, TlsServer};
 
 /// How connections come in at a listener.
@@ -20,6 +22,10 @@ pub struct Entrance {
     pub tls: Option<TlsServer>,
     /// Whether HTTP/2 is spoken beside HTTP/1.1.
     pub http2: bool,
+    /// Whose connections begin by saying whom they are for.
+    pub proxy_protocol: Vec<IpNet>,
+    /// How many connections there may be at once.
+    pub max_connections: Option<usize>,
 }
 
 /// What TLS says of a connection.
@@ -66,7 +72,22 @@ impl fmt::Debug for Secured {
 }
 
 /// Lets a connection in as the `entrance` says.
-pub(super) async fn arrive(mut stream: Stream, entrance: &Entrance, connection: &Connection) -> io::Result<Arrived> {
+pub(super) async fn arrive(
+    mut stream: Stream,
+    entrance: &Entrance,
+    connection: &Connection,
+    seat: &mut Seat,
+) -> io::Result<Arrived> {
+    let peer = stream.get_socket_digest().and_then(|digest| digest.peer_addr()?.as_inet().copied());
+    let mut client = peer.map(|peer| peer.ip());
+    if announcement::is_expected(&entrance.proxy_protocol, peer)
+        && let Some(announced) = announcement::read(&mut stream).await?
+    {
+        client = Some(*connection.announced.get_or_init(|| announced));
+    }
+    if let Some(client) = client {
+        connection.take_seat(seat, client)?;
+    }
     let arrived = match &entrance.tls {
         Some(tls) => secure(stream, tls, connection).await?,
         None if entrance.http2 => {

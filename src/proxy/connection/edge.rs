@@ -16,8 +16,9 @@ use tokio::time::{sleep, timeout};
 
 use super::arrival::{Protocol, arrive};
 use super::stream::WatchedStream;
-use super::{CURRENT, Connection, LINGER, Phase, http2};
+use super::{CURRENT, Connection, Entrance, LINGER, Phase, http2};
 use crate::proxy::Gateway;
+use crate::proxy::seats::Seat;
 use crate::units::Nanos;
 
 /// Serves the connections of one listener.
@@ -42,6 +43,14 @@ impl Edge {
     pub fn new(proxy: Arc<HttpProxy<Gateway>>, gateway: Gateway, listener: usize) -> Self {
         Self { proxy, gateway, listener }
     }
+
+    /// A place for a connection; `None` where as many are here as there may be.
+    fn seat(&self, entrance: &Entrance) -> Option<Seat> {
+        let live = self.gateway.live.load();
+        let bounds = (live.ruleset.connections.most, entrance.max_connections);
+        let seat = self.gateway.seats.take(self.listener, bounds);
+        seat.map_err(|full| live.meters.shed(full.as_str())).ok()
+    }
 }
 
 #[async_trait]
@@ -49,7 +58,8 @@ impl ServerApp for Edge {
     async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
         let connection = Arc::new(Connection::new(self.gateway.clone()));
         let entrance = Arc::clone(self.gateway.live.load().entrances.get(self.listener)?);
-        let arrived = match drive(arrive(stream, &entrance, &connection), &connection, |_| false).await {
+        let mut seat = self.seat(&entrance)?;
+        let arrived = match drive(arrive(stream, &entrance, &connection, &mut seat), &connection, |_| false).await {
             Ok(Ok(arrived)) => arrived,
             Ok(Err(error)) => {
                 tracing::debug!(%error, "a client did not come in");

@@ -119,6 +119,7 @@ impl Question {
             headers: &self.headers,
             peer: self.client,
             secure: self.secure,
+            certificate: None,
         }
     }
 }

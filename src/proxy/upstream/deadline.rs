@@ -35,6 +35,12 @@ pub fn set_idle(session: &mut Session, context: &Context) {
     session.as_downstream_mut().set_write_timeout(Some(idle));
 }
 
+/// The connection became a tunnel: both sides may be silent for as long as the upstream may, and `total` holds.
+pub fn set_tunnel(session: &mut Session, context: &Context) {
+    session.as_downstream_mut().set_read_timeout(None);
+    set_total(context);
+}
+
 /// Sets the earlier of the total deadline and that of the current phase.
 pub(super) fn set(context: &Context, phase: impl Fn(&Timeouts) -> Option<Nanos>) {
     let (Some(connection), Some(upstream)) = (&context.connection, context.upstream()) else { return };
