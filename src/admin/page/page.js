@@ -204,11 +204,17 @@ function showStatus(status) {
   const lines = [...(attempt.errors ?? []), ...(attempt.warnings ?? [])].slice(0, 20).map((text, at) => ({ text, at }));
   follow(byId("config-lines"), lines, ({ at }) => String(at), () => make("li", refused ? "bad" : ""), (line, { text }) => say(line, text, refused ? "bad" : ""));
   const saved = state.last_snapshot;
+  const cluster = status.cluster;
+  const lost = (cluster?.peers ?? []).filter((peer) => !peer.reachable).map((peer) => peer.address);
+  byId("chip-cluster").hidden = !cluster;
+  say(byId("chip-cluster"), lost.length > 0 ? `${lost.length} gateways not reachable` : "all gateways reachable", lost.length > 0 ? "chip bad" : "chip good");
   facts(byId("about-store"), [
     ["Redis", breaker === undefined ? "not configured" : breaker.replace("_", " "), breaker === "open" ? "bad" : ""],
     ["gateways", breaker === undefined ? null : `${store.nodes} share limits`],
     ["taken ahead", breaker === undefined ? null : `${whole(store.leased_tokens)} tokens`],
     ["overshoot", breaker === undefined ? null : `${whole(store.overshoot_tokens)} tokens in outages`],
+    ["cluster", cluster ? `${cluster.standing}, ${cluster.members.length} members, ring ${cluster.ring.slice(0, 8)}` : null],
+    ["not reachable", lost.length > 0 ? lost.join(", ") : null, "bad"],
     ["state file", state.file ?? "none: a restart forgets"],
     ["written", saved ? `${age(saved.timestamp_seconds)}, ${whole(saved.keys)} keys` : null],
     ["error", state.last_error, "bad"],
