@@ -272,6 +272,7 @@ mod tests {
     use crate::ruleset::key::KeyHasher;
     use crate::store::Store;
     use crate::telemetry::Telemetry;
+    use crate::telemetry::lookout::Lookout;
 
     const CONFIG: &str = "listeners: [{ address: \"127.0.0.1:1\" }]
 upstreams: { origin: { nodes: [\"127.0.0.1:2\"] } }
@@ -298,6 +299,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             hasher: KeyHasher::new(&[0; 16]),
             traffic: Arc::default(),
             seats: Arc::default(),
+            lookout: Lookout::default(),
         })
     }
 
