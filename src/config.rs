@@ -9,11 +9,13 @@ use std::sync::Arc;
 use crate::charge::Mode;
 use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::{
-    Access, AccessLog, Bypass, ClientAddress, ConnectionBounds, CredentialSource, Dialects, Matcher, RequestHead, Ruleset,
+    Access, AccessLog, Bypass, ClientAddress, ConnectionBounds, CredentialSource, Dialects, Matcher, RequestHead,
+    Ruleset,
 };
 
 mod access;
 mod candidate;
+mod cluster;
 mod cost;
 mod customers;
 mod denied;
@@ -45,6 +47,7 @@ mod upstreams;
 mod values;
 mod words;
 
+pub use cluster::Cluster;
 pub use customers::{DirectorySource, RedisHash};
 pub use document::MAX_BYTES;
 pub use identify::JwksFile;
@@ -63,13 +66,14 @@ use limits::{Checked, Setting};
 use names::Names;
 use read::{Context, Field, Section};
 
-const SECTIONS: [&str; 18] = [
+const SECTIONS: [&str; 19] = [
     "listeners",
     "admin",
     "connections",
     "client_address",
     "store",
     "state",
+    "cluster",
     "upstreams",
     "customers",
     "plans",
@@ -103,6 +107,8 @@ pub struct Loaded {
     pub jwks: Option<JwksFile>,
     /// Where states are kept over restarts, if anywhere.
     pub state: Option<StateFile>,
+    /// The nodes that keep sticky limits together, if there are several.
+    pub cluster: Option<Cluster>,
     /// What is suspicious about it.
     pub warnings: Vec<Warning>,
 }
@@ -196,7 +202,7 @@ fn with_sections<T>(
 ) -> Option<T> {
     let root = document::parse(text, findings)?;
     let context = Context { findings, environment };
-    let top = Field::root(&context, &root).section(&SECTIONS, later::TOP)?;
+    let top = Field::root(&context, &root).section(&SECTIONS, &[])?;
     read(&top)
 }
 
@@ -224,6 +230,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let plans = limits::read_plans(top, setting);
     let store = store::read(top);
     let state = state::read(top);
+    let cluster = cluster::read(top);
     let customers = customers::read(top, &plans, store.as_ref());
     let (limit_names, limits) = limits::read(top, &plans, Some(&upstream_names), setting);
     let access = top.get_or("access", Access::default(), access::access);
@@ -244,8 +251,10 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     }
     if let (Some(server), Some(Some(customers)), Some(field)) = (&server, &customers, top.get("customers")) {
         let asks = |listener: &Listener| listener.tls.as_ref().is_some_and(|tls| tls.client_certificates.is_some());
-        if customers.rules.identify.contains(&CredentialSource::ClientCertificate) && !server.listeners.iter().any(asks) {
-            field.warn("goes by client certificates, and no listener has `client_certificates`: nobody shows one", None);
+        if customers.rules.identify.contains(&CredentialSource::ClientCertificate) && !server.listeners.iter().any(asks)
+        {
+            field
+                .warn("goes by client certificates, and no listener has `client_certificates`: nobody shows one", None);
         }
     }
     let overrides = Overrides::new(&plans, &limits);
@@ -261,6 +270,10 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
             "nothing is kept there: no limit is `mode: shared`, and no `customers.directory` names a Redis hash",
             None,
         );
+    }
+    let (server, cluster) = (server?, cluster?);
+    if let Some(cluster) = &cluster {
+        cluster::check(top, cluster, &server, limits.iter().any(|limit| limit.mode == Mode::Sticky))?;
     }
     let (upstreams, upstream_tls) = upstreams.into_iter().collect::<Option<Vec<_>>>()?.into_iter().unzip();
     let ruleset = Ruleset {
@@ -281,13 +294,14 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     };
     Some(Loaded {
         ruleset,
-        server: server?,
+        server,
         upstream_tls,
         store: store?,
         directory,
         overrides,
         jwks,
         state: state?,
+        cluster,
         warnings: Vec::new(),
     })
 }

@@ -5,6 +5,7 @@ pub mod algorithm;
 pub mod charge;
 pub mod cli;
 pub mod clock;
+pub mod cluster;
 pub mod config;
 pub mod customers;
 pub mod dial;

@@ -27,6 +27,7 @@ pub mod queue;
 pub mod respond;
 pub mod seats;
 pub mod tally;
+pub mod trace;
 pub mod traffic;
 pub mod upstream;
 

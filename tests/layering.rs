@@ -36,6 +36,12 @@ const LAYERS: &[Layer] = &[
     },
     Layer { module: "algorithm", may_use: &["units"], never: PURE },
     Layer { module: "charge", may_use: &["units", "algorithm"], never: PURE },
+    // keys and states are names to it: who keeps them stands behind a trait, as the store uses it and not the other way
+    Layer {
+        module: "cluster",
+        may_use: &["units", "algorithm", "charge", "clock"],
+        never: &["pingora::", "prometheus::", "std::time", "std::fs"],
+    },
     Layer { module: "template", may_use: &[], never: PURE },
     Layer {
         module: "ruleset",
@@ -54,8 +60,8 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "config",
-        // of the store: which rules can be kept there
-        may_use: &["units", "algorithm", "charge", "template", "ruleset", "store"],
+        // of the store: which rules can be kept there; of the cluster: what it is told
+        may_use: &["units", "algorithm", "charge", "cluster", "template", "ruleset", "store"],
         never: &["pingora::", "tokio::", "std::fs", "std::env", "async fn"],
     },
     Layer {
@@ -70,7 +76,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "store",
-        may_use: &["units", "algorithm", "charge", "clock", "dial"],
+        may_use: &["units", "algorithm", "charge", "clock", "dial", "cluster"],
         never: &["pingora::", "prometheus::", "std::time"],
     },
     Layer {
@@ -101,12 +107,23 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "admin",
-        may_use: &["units", "algorithm", "clock", "ruleset", "customers", "store", "telemetry", "proxy"],
+        may_use: &["units", "algorithm", "clock", "ruleset", "customers", "store", "cluster", "telemetry", "proxy"],
         never: &["saphyr"],
     },
     Layer {
         module: "runtime",
-        may_use: &["units", "clock", "files", "ruleset", "customers", "store", "telemetry", "proxy", "admin"],
+        may_use: &[
+            "units",
+            "clock",
+            "cluster",
+            "files",
+            "ruleset",
+            "customers",
+            "store",
+            "telemetry",
+            "proxy",
+            "admin",
+        ],
         never: &["saphyr"],
     },
     Layer {
@@ -115,6 +132,7 @@ const LAYERS: &[Layer] = &[
             "units",
             "algorithm",
             "clock",
+            "cluster",
             "files",
             "ruleset",
             "config",

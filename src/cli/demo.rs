@@ -46,6 +46,7 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
         directory,
         tokens: None,
         store: None,
+        cluster: None,
         entrances: vec![Entrance::default()],
         securing: vec![None; loaded.ruleset.upstreams.len()],
         text: CONFIG.to_owned(),

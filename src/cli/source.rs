@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::cluster::settings::Settings as ClusterSettings;
 use crate::config::{
     self, DirectorySource, Limits, Listener, Loaded, Mark, NamedFile, Overrides, Place, Problem, Problems, Server,
 };
@@ -12,6 +13,7 @@ use crate::proxy::connection::Entrance;
 use crate::proxy::upstream::Securing;
 use crate::runtime::reload::StoreSettings;
 
+mod cluster;
 pub mod directory;
 mod listeners;
 mod store;
@@ -31,6 +33,8 @@ pub struct Source {
     pub tokens: Option<Tokens>,
     /// Where what is shared is kept, if that is said.
     pub store: Option<StoreSettings>,
+    /// The nodes that keep sticky limits together, if there are several.
+    pub cluster: Option<ClusterSettings>,
     /// How connections come in at each listener.
     pub entrances: Vec<Entrance>,
     /// How TLS is spoken to each upstream; absent where it is not.
@@ -45,6 +49,7 @@ pub struct Kept {
     /// The addresses in force, which cannot change.
     pub server: Option<Server>,
     store: Option<store::Kept>,
+    cluster: Option<ClusterSettings>,
     directory: Option<directory::Kept>,
 }
 
@@ -76,6 +81,12 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
         let changed = store::changed(kept.store.as_ref().map(store::Kept::says), store.as_ref().map(Wanted::says));
         refuse_fixed(&name(path), changed).map_err(with_warnings)?;
     }
+    let cluster = loaded.cluster.as_ref().map(|says| cluster::open(path, says, seen)).transpose();
+    let cluster = cluster.map_err(with_warnings)?;
+    if kept.server.is_some() {
+        let changed = cluster::changed(kept.cluster.as_ref(), cluster.as_ref());
+        refuse_fixed(&name(path), changed).map_err(with_warnings)?;
+    }
     // before the directory, of which rows come into force as they are read
     let tokens = loaded.jwks.as_ref().map(|jwks| tokens::open(path, jwks, &loaded.ruleset.plans, seen)).transpose();
     let tokens = tokens.map_err(|problems| {
@@ -94,7 +105,8 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
         store
     });
     let store = kept.store.as_ref().map(|kept| kept.settings.clone());
-    Ok(Source { loaded, directory, tokens, store, entrances, securing, text })
+    kept.cluster.clone_from(&cluster);
+    Ok(Source { loaded, directory, tokens, store, cluster, entrances, securing, text })
 }
 
 /// Adds what is wrong with the files that a refused configuration names.
@@ -151,6 +163,7 @@ pub fn fixed(before: &Source, after: &Source) -> Vec<Fixed> {
     };
     let (old, new) = (store(before), store(after));
     let mut fixed = changed_addresses(&before.loaded.server, &after.loaded.server);
+    fixed.extend(cluster::changed(before.cluster.as_ref(), after.cluster.as_ref()));
     fixed.extend(store::changed(
         old.as_ref().map(|(says, secret)| (says, secret.as_ref())),
         new.as_ref().map(|(says, secret)| (says, secret.as_ref())),

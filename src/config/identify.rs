@@ -12,8 +12,7 @@ use crate::config::store::{NamedFile, named_file};
 use crate::ruleset::{CredentialSource, JwtRules, PlanId};
 use crate::units::Nanos;
 
-const EXPECTED: &str =
-    "`{header: NAME}`, `{query: NAME}`, `{cookie: NAME}`, `{bearer: true}`, `{basic: true}`, `{client_certificate: true}` or `{jwt: {...}}`";
+const EXPECTED: &str = "`{header: NAME}`, `{query: NAME}`, `{cookie: NAME}`, `{bearer: true}`, `{basic: true}`, `{client_certificate: true}` or `{jwt: {...}}`";
 
 const KINDS: [&str; 7] = ["header", "query", "cookie", "bearer", "basic", "client_certificate", "jwt"];
 
@@ -72,14 +71,14 @@ pub(super) fn needs_directory(field: &Field<'_>) -> bool {
 pub(super) fn read(field: &Field<'_>, plans: &Names) -> Option<Identify> {
     let items = field.nonempty_list(&format!("a list of {EXPECTED}"))?;
     let read = each_once(&items, |item| source(item, plans), |(source, _)| told_apart(source))?;
-    let is_key = |source: &CredentialSource| {
-        !matches!(source, CredentialSource::Jwt(_) | CredentialSource::ClientCertificate)
-    };
+    let is_key =
+        |source: &CredentialSource| !matches!(source, CredentialSource::Jwt(_) | CredentialSource::ClientCertificate);
     let shows = read.iter().position(|(source, _)| *source == CredentialSource::ClientCertificate);
     if let Some(item) = shows.and_then(|position| items.get(position))
         && read.iter().any(|(source, _)| is_key(source))
     {
-        let problem = item.error("cannot stand beside keys: whoever sends a common name as a key would be taken for its owner");
+        let problem =
+            item.error("cannot stand beside keys: whoever sends a common name as a key would be taken for its owner");
         return item.fail(problem.expected("tokens beside it at most"));
     }
     let (sources, jwks): (Vec<_>, Vec<_>) = read.into_iter().unzip();

@@ -192,7 +192,7 @@ fn client_certificates(field: &Field<'_>) -> Option<ClientCertificates> {
     Some(ClientCertificates { ca: ca?, required: required? })
 }
 
-fn address(field: &Field<'_>) -> Option<SocketAddr> {
+pub(super) fn address(field: &Field<'_>) -> Option<SocketAddr> {
     field.parsed(ADDRESS, |text| {
         text.parse::<SocketAddr>().map_err(|_| {
             let port = text.rsplit_once(':').map_or(text, |(_, port)| port);
@@ -215,7 +215,7 @@ fn free(field: &Field<'_>, address: SocketAddr, taken: &[(SocketAddr, Field<'_>)
 }
 
 /// Whether two addresses cannot be listened on at once; port 0 stands for any free port.
-fn collide(a: SocketAddr, b: SocketAddr) -> bool {
+pub(super) fn collide(a: SocketAddr, b: SocketAddr) -> bool {
     let same_family = a.is_ipv4() == b.is_ipv4();
     let overlap = a.ip() == b.ip() || (same_family && (a.ip().is_unspecified() || b.ip().is_unspecified()));
     a.port() == b.port() && a.port() != 0 && overlap

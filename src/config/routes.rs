@@ -8,7 +8,7 @@ use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, each_once};
 use crate::config::scalar::Misfit;
-use crate::config::{access, denied, later};
+use crate::config::{access, denied};
 use crate::ruleset::access::{Access, Bypass};
 use crate::ruleset::denied::Denied;
 use crate::ruleset::host::HostPattern;
@@ -42,7 +42,7 @@ pub(super) fn read(top: &Section<'_>, upstreams: &Names, limits: &Names, bypass:
     let mut unreachable = Unreachable::default();
     let items = top.required("routes", EXPECTED).and_then(|field| field.nonempty_list(EXPECTED));
     for item in items.unwrap_or_default() {
-        let Some(section) = item.section(&KEYS, later::ROUTE) else {
+        let Some(section) = item.section(&KEYS, &[]) else {
             continue;
         };
         let name = name(&section, &mut names);

@@ -2,7 +2,7 @@
 
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, each_once, every};
-use crate::config::scalar::{self, Misfit};
+use crate::config::scalar::Misfit;
 use crate::units::Nanos;
 
 mod address;
@@ -142,11 +142,11 @@ fn store(field: &Field<'_>) -> Option<RedisStore> {
     let tls = section.get_with("tls", tls);
     let prefix = section.get_or("prefix", RedisStore::DEFAULT_PREFIX.to_owned(), prefix);
     let timeout = section.get_or("timeout", RedisStore::DEFAULT_TIMEOUT, |field| {
-        duration_within(field, Nanos::new(1_000_000), Nanos::SECOND, "a length of time from 1ms to 1s, like `10ms`")
+        field.duration_within(Nanos::new(1_000_000), Nanos::SECOND, "a length of time from 1ms to 1s, like `10ms`")
     });
     let sync_every = section.get_or("sync_every", RedisStore::DEFAULT_SYNC_EVERY, |field| {
         let expected = "a length of time from 10ms to 10s, like `100ms`";
-        duration_within(field, Nanos::new(10_000_000), Nanos::from_secs(10), expected)
+        field.duration_within(Nanos::new(10_000_000), Nanos::from_secs(10), expected)
     });
     let nodes = section.get_with("nodes", |field| field.whole(1..=10_000));
     let key_file = section.get_with("key_file", |field| named_file(field, A_FILE));
@@ -305,14 +305,6 @@ fn prefix(field: &Field<'_>) -> Option<String> {
             1..=LONGEST_PREFIX => Err(misfit("has other characters")),
             _ => Err(misfit("is too long")),
         }
-    })
-}
-
-fn duration_within(field: &Field<'_>, least: Nanos, most: Nanos, expected: &str) -> Option<Nanos> {
-    field.parsed(expected, |text| match scalar::duration(text)? {
-        duration if duration < least => Err(misfit("is too short")),
-        duration if duration > most => Err(misfit("is too long")),
-        duration => Ok(duration),
     })
 }
 

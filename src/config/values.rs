@@ -45,6 +45,15 @@ impl<'a> Field<'a> {
         })
     }
 
+    /// A length of time from `least` to `most`, as `expected` says.
+    pub(super) fn duration_within(&self, least: Nanos, most: Nanos, expected: &str) -> Option<Nanos> {
+        self.parsed(expected, |text| match scalar::duration(text)? {
+            duration if duration < least => Err(misfit("is too short")),
+            duration if duration > most => Err(misfit("is too long")),
+            duration => Ok(duration),
+        })
+    }
+
     /// A whole number within `bounds`.
     pub(super) fn whole(&self, bounds: RangeInclusive<u64>) -> Option<u64> {
         let (least, most) = (bounds.start(), bounds.end());

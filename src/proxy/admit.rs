@@ -17,12 +17,13 @@ use crate::proxy::own_usage;
 use crate::proxy::queue::{self, Place};
 use crate::proxy::respond::{self, Answer};
 use crate::proxy::tally::Tally;
+use crate::proxy::trace;
 use crate::proxy::upstream::deadline;
-use crate::ruleset::Ruleset;
 use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::upstream::Balance;
 use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::ruleset::{AccessLog, Ruleset};
 use crate::units::Nanos;
 
 /// Decides whether a request may pass, and makes it wait if it has to. `Err` is what it is answered instead.
@@ -32,9 +33,13 @@ pub async fn admit(session: &mut Session, context: &mut Context) -> Result<(), A
     let request = session.req_header();
     let method = request.method.as_str();
     context.method = method.to_owned();
+    if ruleset.access_log != AccessLog::Off {
+        context.trace = trace::id(&request.headers).map(str::to_owned);
+    }
     context.is_grpc = respond::is_grpc(&request.headers);
     context.cors = respond::cors::Reader::of(ruleset, &request.headers);
-    let secured = context.connection.as_ref().and_then(|connection| connection.secured());
+    let connection = context.connection.clone();
+    let secured = connection.as_ref().and_then(|connection| connection.secured());
     let head = Head {
         method,
         raw_target: request.raw_path(),

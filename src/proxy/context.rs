@@ -39,6 +39,8 @@ pub struct Context {
     pub started: Nanos,
     /// As sent.
     pub method: String,
+    /// The trace it belongs to, where its line of the access log is to tell.
+    pub trace: Option<String>,
     /// Its canonical target, once that is known.
     pub target: Option<Target>,
     /// The address it is counted by.
@@ -110,6 +112,7 @@ impl Context {
             started: gateway.clock.now(),
             gateway: gateway.clone(),
             method: String::new(),
+            trace: None,
             target: None,
             client: None,
             route: None,
@@ -236,6 +239,7 @@ impl Context {
             wait_seconds = wait.as_secs_f64(),
             upstream = self.chosen.as_ref().map(|chosen| tracing::field::display(&chosen.address)),
             answered = self.answered,
+            trace_id = self.trace,
         );
     }
 }

@@ -29,7 +29,7 @@ use crate::units::Nanos;
 /// How many connections the system may queue for a socket; it takes fewer where its own limit is lower.
 const BACKLOG: i32 = 65_535;
 /// How long accepting pauses when the process has no descriptor left, or the system no memory.
-const PAUSE: Nanos = Nanos::new(10_000_000);
+pub(super) const PAUSE: Nanos = Nanos::new(10_000_000);
 
 // === the sockets ===
 
@@ -100,7 +100,7 @@ impl<A> Listening<A> {
         Self::new(name, listeners, doors)
     }
 
-    /// Connects to where `store` keeps what nodes share before it accepts, if that can be done in a moment.
+    /// Connects to whom `store` asks before it accepts, if that can be done in a moment.
     pub(super) fn asking(self, store: &Arc<Store>) -> Self {
         Self { store: Some(Arc::clone(store)), ..self }
     }
@@ -114,8 +114,8 @@ impl<A: ServerApp + Send + Sync + 'static> Service for Listening<A> {
         let listeners: io::Result<Vec<_>> = listeners.collect();
         match listeners {
             Ok(listeners) => {
-                if let Some(shared) = self.store.as_ref().and_then(|store| store.shared()) {
-                    shared.connect().await;
+                if let Some(store) = &self.store {
+                    store.connect().await;
                 }
                 let mut accepting = JoinSet::new();
                 for (listener, app) in listeners {

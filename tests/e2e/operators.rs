@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::support::gateway::{ALL_GUARDED, limited};
-use crate::support::{Client, Gateway, Origin, Response, wait_for, wait_until};
+use crate::support::{Client, Gateway, Origin, Process, Response, wait_for, wait_until};
 
 const TWO: &str = "{ algorithm: gcra, rate: 1/h, burst: 2, key: client_address }";
 
@@ -188,6 +188,25 @@ fn each_request_is_a_line_of_the_access_log_with_its_decision() {
 }
 
 #[test]
+fn a_trace_is_passed_on_and_named_in_the_access_log() {
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let origin = Origin::start();
+    let gateway = Gateway::start(&format!("{}access_log: full\n", limited(&origin, TWO)));
+    let whole = format!("00-{TRACE}-00f067aa0ba902b7-01");
+    let made_up = format!("00-{}-00f067aa0ba902b7-01", "nonsense".repeat(4));
+    assert_eq!(gateway.get("/whole", &[("traceparent", &whole), ("tracestate", "vendor=1")]).status, 200);
+    assert_eq!(gateway.get("/made-up", &[("traceparent", &made_up)]).status, 200);
+    assert_eq!(gateway.get("/denied", &[("traceparent", &whole)]).status, 429);
+    let seen = origin.seen();
+    assert_eq!(seen[0].head.field("traceparent"), Some(whole.as_str()));
+    assert_eq!(seen[0].head.field("tracestate"), Some("vendor=1"));
+    assert_eq!(seen[1].head.field("traceparent"), Some(made_up.as_str()), "what is in it is for others to judge");
+    assert_eq!(gateway.process.wait_for_access("/whole")["trace_id"], TRACE);
+    assert_eq!(gateway.process.wait_for_access("/made-up")["trace_id"], serde_json::Value::Null);
+    assert_eq!(gateway.process.wait_for_access("\"status\":429")["trace_id"], TRACE);
+}
+
+#[test]
 fn a_sampled_access_log_holds_every_failure() {
     let origin = Origin::start();
     let gateway = with_log(&origin, "{ one_in: 1000000 }");
@@ -243,4 +262,28 @@ fn secrets_of_requests_are_nowhere() {
         let line = text.lines().find(|line| line.contains(CANARY));
         assert_eq!(line, None, "{name} at debug level");
     }
+}
+
+#[test]
+fn a_container_asks_whether_the_gateway_in_it_serves() {
+    let origin = Origin::start();
+    let mut gateway = Gateway::start(&limited(&origin, TWO));
+    let admin = gateway.admin.to_string();
+    let ask = || {
+        let mut asked = Process::tollgate(&["health", "--admin", &admin], std::path::Path::new("."), &[]);
+        (asked.wait().code(), asked.stderr())
+    };
+    assert_eq!(ask(), (Some(0), String::new()));
+    gateway.end("KILL");
+    let (code, said) = ask();
+    assert_eq!(code, Some(1));
+    assert!(said.starts_with(&format!("no gateway answers at {admin}: ")), "{said}");
+    let answering = Origin::with(|exchange| {
+        exchange.keep = false;
+        exchange.reply("503 Service Unavailable", "", b"stopping\n")
+    });
+    let mut asked =
+        Process::tollgate(&["health", "--admin", &answering.address.to_string()], std::path::Path::new("."), &[]);
+    assert_eq!(asked.wait().code(), Some(1));
+    assert!(asked.stderr().ends_with("does not serve: stopping\n"), "{}", asked.stderr());
 }

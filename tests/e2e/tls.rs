@@ -173,7 +173,8 @@ async fn clients_show_certificates_where_they_have_to() {
 async fn a_certificate_tells_which_customer_calls() {
     let (origin, authority) = (Origin::start(), Authority::new());
     let (signed, ca) = (authority.sign(&["a.test"]), authority.pem());
-    let listener = "tls: { certificates: [{ cert: a.pem, key: a.key }], client_certificates: { ca: ca.pem, required: false } }";
+    let listener =
+        "tls: { certificates: [{ cert: a.pem, key: a.key }], client_certificates: { ca: ca.pem, required: false } }";
     let config = format!(
         "{}customers: {{ identify: [{{ client_certificate: true }}], directory: {{ file: customers.csv }}, anonymous: {{ plan: free, key: client_address }} }}
 plans: [free, pro]

@@ -15,8 +15,8 @@ use crate::tls::{self, Identity, TlsClient, TlsFault};
 const MAX_SECRET: usize = 4 << 10;
 /// The largest file of certificates that is read.
 const MAX_PEM: usize = 1 << 20;
-/// The shortest secret of keys, in bytes.
-const LEAST_KEY_SECRET: usize = 16;
+/// The shortest secret that nodes share, in bytes.
+const LEAST_SECRET: usize = 16;
 
 /// The store in force, which cannot change.
 #[derive(Debug)]
@@ -53,8 +53,8 @@ impl Wanted {
         });
         let tls = tls.transpose();
         let tls = tls.map_err(&mut collect).ok().flatten();
-        let key_secret = says.key_file.as_ref().map(|named| key_secret(path, named, seen)).transpose();
-        let key_secret = key_secret.map_err(&mut collect).ok().flatten();
+        let key_secret = says.key_file.as_ref().map(|named| secret_of_all_nodes(path, named, seen)).transpose();
+        let key_secret = key_secret.map_err(&mut collect).ok().flatten().map(|text| KeySecret::of(text.as_bytes()));
         if !problems.errors.is_empty() {
             return Err(problems);
         }
@@ -176,19 +176,20 @@ fn secret(path: &Path, named: &NamedFile, seen: &mut Vec<Seen>) -> Result<String
     Ok(decode(bytes, &file)?.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-fn key_secret(path: &Path, named: &NamedFile, seen: &mut Vec<Seen>) -> Result<KeySecret, Problems> {
+/// The same, of a secret that all nodes know.
+pub(super) fn secret_of_all_nodes(path: &Path, named: &NamedFile, seen: &mut Vec<Seen>) -> Result<String, Problems> {
     let text = secret(path, named, seen)?;
-    if text.len() < LEAST_KEY_SECRET {
+    if text.len() < LEAST_SECRET {
         let problem = Problem::error(named.place.clone(), "names a file that holds too short a secret");
         let found = format!("{} bytes in {}", text.len(), name(&beside(path, named)));
         return Err(refuse(
             problem
                 .found(found)
-                .expected(format!("at least {LEAST_KEY_SECRET} bytes, the same on all nodes"))
+                .expected(format!("at least {LEAST_SECRET} bytes, the same on all nodes"))
                 .hint("`openssl rand -hex 32` makes one"),
         ));
     }
-    Ok(KeySecret::of(text.as_bytes()))
+    Ok(text)
 }
 
 /// What connections take that `tls` says, which stands at `place`, and a hash of the files that it is made of.

@@ -151,9 +151,14 @@ impl Gateway {
 
 /// Whether the gateway with this admin listener is ready; not if it cannot be asked.
 pub fn is_ready(admin: SocketAddr) -> bool {
-    let Ok(stream) = TcpStream::connect(admin) else { return false };
+    answers(admin, "/readyz")
+}
+
+/// Whether a server answers this with 200; not if it cannot be asked.
+pub fn answers(address: SocketAddr, target: &str) -> bool {
+    let Ok(stream) = TcpStream::connect(address) else { return false };
     let mut client = Client { wire: Wire::new(stream) };
-    client.ask("GET", "/readyz", &[("connection", "close")]);
+    client.ask("GET", target, &[("connection", "close")]);
     client.next().is_some_and(|response| response.status == 200)
 }
 
