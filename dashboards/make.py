@@ -575,6 +575,20 @@ STORE = {
             "peer",
             width=12,
         ),
+        lines(
+            "Decided by others than the owner",
+            "Charges per second. stand_in: the owner could not be asked, and the next in order decided. alone: nobody could be asked. Empty without `cluster:`.",
+            "ops",
+            query("sum by (cause) (rate(tollgate_cluster_decisions_total{NODE}[I]))", "{{cause}}"),
+            width=12,
+        ),
+        lines(
+            "States that moved",
+            "States of keys per second, when members come and go. Empty without `cluster:`.",
+            "ops",
+            query("sum by (event) (rate(tollgate_cluster_states_total{NODE}[I]))", "{{event}}"),
+            width=12,
+        ),
     ],
     "State on disk": [
         lines(

@@ -10,24 +10,29 @@
 
 mod carrier;
 mod connection;
+mod corrections;
 mod discovery;
 pub mod handshake;
 pub mod members;
 pub mod moving;
 pub mod peer;
+mod report;
 pub mod ring;
 pub mod serve;
 mod session;
 pub mod settings;
+mod touch;
 pub mod wire;
 
+pub use corrections::Correction;
 pub use handshake::Secret;
-pub use peer::{Correction, Heard, Observer, Outcome, Part, Peer};
+pub use peer::{Heard, Observer, Outcome, Part, Peer};
+pub use report::{Moved, PeerReport, Report};
 pub use session::Form;
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::ArcSwap;
@@ -35,18 +40,20 @@ use parking_lot::{Mutex, RwLock};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use self::connection::{Failed, Own};
-use self::members::{ALONE_AFTER, BEAT, Beat, Members, PeerState, Standing};
+use self::connection::Own;
+use self::members::{ALONE_AFTER, BEAT, Members, UP_AFTER};
 use self::moving::Moving;
 use self::peer::Asking;
 use self::ring::{Member, Ring, RingHash};
 use self::serve::{Carrier, Desk, Listener, Serving};
-use self::session::Session;
 use self::settings::{Peers, Settings};
 use crate::clock::Clock;
 use crate::units::{LimitKey, Nanos};
+
+/// How long gateways may see other members before that is said.
+const DIFFERS: Nanos = UP_AFTER;
 
 /// This gateway as one of several.
 pub struct Cluster(Arc<Node>);
@@ -79,7 +86,8 @@ struct Counts {
     asked_under_other_ring: AtomicU64,
     stood_in: AtomicU64,
     alone: AtomicU64,
-    differs: AtomicBool,
+    /// Since when others see other members; none when they do not, the end of time when that was said.
+    differs: AtomicU64,
     /// Answers of DNS that were none, or were not believed.
     not_found: AtomicU64,
 }
@@ -103,63 +111,6 @@ pub enum Place {
     There(Arc<Peer>),
     /// That one, because the owner cannot be asked.
     StandInThere(Arc<Peer>),
-}
-
-/// How things stand, for reports.
-#[derive(Clone, Debug)]
-pub struct Report {
-    /// This gateway's address.
-    pub own: SocketAddr,
-    /// How it stands.
-    pub standing: Standing,
-    /// What the members are known by.
-    pub ring: RingHash,
-    /// The members.
-    pub members: Vec<Member>,
-    /// The others, members or not.
-    pub peers: Vec<PeerReport>,
-    /// Frames of questions from gateways that saw other members.
-    pub asked_under_other_ring: u64,
-    /// Charges decided here for an owner that could not be asked.
-    pub stood_in: u64,
-    /// Charges decided here because nobody could be asked.
-    pub alone: u64,
-    /// How many states went and came.
-    pub moved: Moved,
-    /// Answers of DNS that named nobody or were not believed, and looks that had none.
-    pub not_found: u64,
-}
-
-/// How many states went to other gateways and came from them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
-    /// Sent to those who own them now.
-    pub pushed: u64,
-    /// Given to those who asked for them.
-    pub given: u64,
-    /// Came, and are in force here.
-    pub received: u64,
-    /// Came, and were dropped because there was a newer one.
-    pub stale: u64,
-    /// Came, and were not understood.
-    pub unknown: u64,
-}
-
-/// How another gateway stands.
-#[derive(Clone, Debug)]
-pub struct PeerReport {
-    /// Its address.
-    pub address: SocketAddr,
-    /// How it stands.
-    pub state: PeerState,
-    /// Whether it can be asked.
-    pub is_reachable: bool,
-    /// The members as it sees them, if it said so.
-    pub ring: Option<RingHash>,
-    /// When it was last heard of.
-    pub heard: Nanos,
-    /// Corrections for it that were given up.
-    pub lost: u64,
 }
 
 impl Cluster {
@@ -271,14 +222,17 @@ impl Cluster {
     /// not wait for that.
     pub async fn connect(&self) {
         let mut settled = self.0.is_settled.subscribe();
+        let connecting = async {
+            // it only ends with this value
+            drop(settled.wait_for(|settled| *settled).await);
+            let view = self.0.view.load_full();
+            let members = view.ring.members().filter_map(|member| view.peers.get(&member.address).map(Arc::clone));
+            let mut opening: JoinSet<()> =
+                members.map(|peer| async move { peer.open_when_reachable().await }).collect();
+            while opening.join_next().await.is_some() {}
+        };
         // who knows nobody by then is alone
-        drop(timeout(ALONE_AFTER.saturating_add(BEAT).to_duration(), settled.wait_for(|settled| *settled)).await);
-        let peers: Vec<Arc<Peer>> = self.0.view.load().peers.values().map(Arc::clone).collect();
-        let mut opening = JoinSet::new();
-        for peer in peers.into_iter().filter(|peer| peer.is_reachable()) {
-            opening.spawn(async move { peer.open_own().await });
-        }
-        while opening.join_next().await.is_some() {}
+        drop(timeout(ALONE_AFTER.saturating_add(BEAT).to_duration(), connecting).await);
     }
 
     /// Who the others are, from here on.
@@ -338,7 +292,7 @@ impl Cluster {
                     });
                     for (address, peer) in peers {
                         let node = &self.0;
-                        kept.entry(address).or_insert_with(|| keeping.spawn(keep(Arc::clone(node), peer)));
+                        kept.entry(address).or_insert_with(|| keeping.spawn(touch::keep(Arc::clone(node), peer)));
                     }
                     while keeping.try_join_next().is_some() {}
                 }
@@ -347,37 +301,6 @@ impl Cluster {
                 }
                 Some(_) = served.join_next() => {}
             }
-        }
-    }
-
-    /// How things stand.
-    pub fn report(&self) -> Report {
-        let node = &self.0;
-        let view = node.view.load();
-        let members = node.members.lock();
-        let peers = members.peers().map(|peer| {
-            let address = peer.member.address;
-            let reached = node.find(address);
-            PeerReport {
-                address,
-                state: peer.state,
-                is_reachable: reached.as_ref().is_some_and(|peer| peer.is_reachable()),
-                ring: peer.said.map(|said| said.ring),
-                heard: reached.as_ref().map_or(Nanos::ZERO, |peer| peer.heard()),
-                lost: reached.as_ref().map_or(0, |peer| peer.lost()),
-            }
-        });
-        Report {
-            own: self.own(),
-            standing: members.standing(),
-            ring: view.ring.hash(),
-            members: view.ring.members().collect(),
-            peers: peers.collect(),
-            asked_under_other_ring: node.counts.asked_under_other_ring.load(Ordering::Relaxed),
-            stood_in: node.counts.stood_in.load(Ordering::Relaxed),
-            alone: node.counts.alone.load(Ordering::Relaxed),
-            moved: node.moving.counts.read(),
-            not_found: node.counts.not_found.load(Ordering::Relaxed),
         }
     }
 }
@@ -401,9 +324,7 @@ impl Node {
         let differs =
             members.peers().any(|peer| peer.counts() && peer.said.is_some_and(|said| said.ring != ring.hash()));
         let known: HashSet<SocketAddr> = members.peers().map(|peer| peer.member.address).collect();
-        if self.counts.differs.swap(differs, Ordering::Relaxed) != differs && differs {
-            tracing::warn!(ring = %ring.hash(), "gateways of the cluster see other members than this one");
-        }
+        self.tell_of_difference(differs, ring.hash());
         self.peers.write().retain(|_, peer| known.contains(&peer.address));
         let missing: Vec<SocketAddr> = known.into_iter().filter(|address| self.find(*address).is_none()).collect();
         for address in missing {
@@ -414,7 +335,9 @@ impl Node {
         self.moving.settle(&ring, members.peers(), self.asking.clock.now());
         let before = self.view.load();
         let peers: HashMap<SocketAddr, Arc<Peer>> = self.known();
-        if before.ring.hash() == ring.hash() && peers.keys().all(|address| before.peers.contains_key(address)) {
+        let is_known =
+            |peer: &Arc<Peer>| before.peers.get(&peer.address).is_some_and(|known| known.number == peer.number);
+        if before.ring.hash() == ring.hash() && peers.values().all(is_known) {
             return;
         }
         if before.ring.hash() != ring.hash() {
@@ -429,6 +352,21 @@ impl Node {
         drop(members);
     }
 
+    /// Says that others see other members, once, if that lasts longer than it takes to tell each other.
+    fn tell_of_difference(&self, differs: bool, ring: RingHash) {
+        let (since, now) = (Nanos::new(self.counts.differs.load(Ordering::Relaxed)), self.asking.clock.now());
+        let then = match (differs, since) {
+            (false, _) => Nanos::ZERO,
+            (true, Nanos::ZERO) => now,
+            (true, since) if since < Nanos::MAX && now.saturating_sub(since) >= DIFFERS => {
+                tracing::warn!(%ring, "gateways of the cluster see other members than this one");
+                Nanos::MAX
+            }
+            (true, since) => since,
+        };
+        self.counts.differs.store(then.get(), Ordering::Relaxed);
+    }
+
     fn has_news(&self) {
         self.news.send_modify(|count| *count = count.wrapping_add(1));
     }
@@ -439,81 +377,5 @@ impl Node {
 
     fn find(&self, address: SocketAddr) -> Option<Arc<Peer>> {
         self.peers.read().values().find(|peer| peer.address == address).map(Arc::clone)
-    }
-
-    fn says(&self, to: SocketAddr) -> Beat {
-        self.members.lock().says(to)
-    }
-
-    fn heard(&self, from: SocketAddr, beat: Beat) {
-        self.members.lock().heard(from, beat, self.asking.clock.now());
-        self.look();
-    }
-
-    /// Sends beats and corrections for as long as the connection lasts.
-    async fn talk(self: &Arc<Self>, peer: &Arc<Peer>, session: &Arc<Session>) {
-        let mut beats = interval(BEAT.to_duration());
-        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut news = self.news.subscribe();
-        loop {
-            let is_time = tokio::select! {
-                _ = beats.tick() => true,
-                _ = news.changed() => true,
-                () = peer.urgent.notified() => peer.is_suspected(),
-                () = session.ended() => return,
-            };
-            if is_time {
-                let (node, address) = (Arc::clone(self), peer.address);
-                peer.beat(session, &self.says(address), move |beat| node.heard(address, beat));
-            }
-            peer.send_corrections(session);
-        }
-    }
-
-    fn unreachable(&self, peer: &Peer, failed: &Failed) {
-        let address = peer.address;
-        if matches!(failed, Failed::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused) {
-            self.refusing.lock().insert(address);
-        }
-        self.members.lock().unreachable(address, self.asking.clock.now());
-        self.look();
-    }
-}
-
-impl Listener for Node {
-    fn beat(&self, from: SocketAddr, beat: Beat) -> Beat {
-        self.heard(from, beat);
-        self.says(from)
-    }
-
-    fn asked_under(&self, ring: RingHash) {
-        if ring.0 != self.asking.ring.load(Ordering::Relaxed) {
-            self.counts.asked_under_other_ring.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Keeps in touch with `peer`, until dropped.
-async fn keep(node: Arc<Node>, peer: Arc<Peer>) {
-    let mut was_told = None;
-    loop {
-        match peer.connect().await {
-            Ok(connection) => {
-                node.refusing.lock().remove(&peer.address);
-                was_told = None;
-                let session = Session::begin(connection, Arc::clone(&node.asking.ring));
-                peer.arrived(&session);
-                node.talk(&peer, &session).await;
-            }
-            Err(failed) => {
-                let reason = failed.to_string();
-                if was_told.as_ref() != Some(&reason) {
-                    tracing::warn!(peer = %peer.address, reason, "cannot reach a gateway of the cluster");
-                    was_told = Some(reason);
-                }
-                node.unreachable(&peer, &failed);
-                sleep(BEAT.to_duration()).await;
-            }
-        }
     }
 }

@@ -221,7 +221,6 @@ pub struct LimitKey(pub u128);
 
 impl LimitKey {
     /// The upper bits, which decide who owns the key where nodes divide keys among themselves.
-    #[expect(clippy::cast_possible_truncation, reason = "the bits are cut out")]
     pub const fn home(self) -> u32 {
         (self.0 >> 96) as u32
     }

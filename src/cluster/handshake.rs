@@ -267,8 +267,8 @@ mod tests {
     fn gateways_that_take_each_other_for_others_do_not_talk() {
         let (asker, owner) = both();
         assert_eq!(agree(&owner, &asker), Ok(()));
-        assert_eq!(agree(&owner, &Hello { version: 9, ..asker.clone() }), Err(Refusal::Version));
-        assert_eq!(agree(&owner, &Hello { to: asker.from, ..asker.clone() }), Err(Refusal::Address));
+        assert_eq!(agree(&owner, &Hello { version: 9, ..asker }), Err(Refusal::Version));
+        assert_eq!(agree(&owner, &Hello { to: asker.from, ..asker }), Err(Refusal::Address));
         assert_eq!(agree(&owner, &Hello { boot: owner.boot, ..asker }), Err(Refusal::Oneself));
     }
 

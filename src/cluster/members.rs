@@ -161,7 +161,9 @@ impl Members {
 
     /// Whether it is known who the members are, so that requests can be decided by those who own their keys.
     pub fn is_settled(&self) -> bool {
-        self.standing == Standing::Member || self.peers.values().any(Peer::counts)
+        let is_heard = |peer: &Peer| !peer.listed || peer.state != PeerState::Unheard;
+        self.standing == Standing::Member
+            || (self.peers.values().any(Peer::counts) && self.peers.values().all(is_heard))
     }
 
     /// What to say to the peer at `address`.

@@ -4,19 +4,19 @@
 //! and carries corrections, which no request waits for. A gateway that does not answer in time is *suspected*: it is not
 //! asked again until it answers a beat.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::connection::{self, Connection, Failed, Own};
+use super::corrections::{Correction, Pending};
 use super::members::Beat;
 use super::session::{Form, Question, Session};
-use super::wire::{Answer, Ask, Change, Told, Wanted};
+use super::wire::{Answer, Ask, Told, Wanted};
 use crate::algorithm::Completion;
 use crate::charge::Manner;
 use crate::clock::Clock;
@@ -89,14 +89,14 @@ pub struct Peer {
     asking: Arc<Asking>,
     ways: Box<[Mutex<Way>]>,
     home: Mutex<Option<Arc<Session>>>,
-    pending: Mutex<Pending>,
+    pub(super) pending: Mutex<Pending>,
     /// There is something to do before the next beat.
     pub(super) urgent: Notify,
     is_suspected: AtomicBool,
     /// When it was last heard of.
     heard: AtomicU64,
     /// Corrections that were given up, because they were too many or the process is another.
-    lost: AtomicU64,
+    pub(super) lost: AtomicU64,
 }
 
 /// The connection of one thread.
@@ -110,40 +110,11 @@ enum Way {
     Closed(Nanos),
 }
 
-/// Corrections that the other side has not said to have made.
-#[derive(Default)]
-struct Pending {
-    boot: u64,
-    last: u64,
-    changes: BTreeMap<u64, Unmade>,
-}
-
-struct Unmade {
-    correction: Correction,
-    is_sent: bool,
-}
-
-/// A correction of charges.
-#[derive(Clone, Debug)]
-pub enum Correction {
-    /// Takes a charge back, whose bucket was going to be whole at `full_at` on the other side's clock.
-    Refund {
-        /// What was charged.
-        part: Part,
-        /// When it was going to be whole.
-        full_at: Nanos,
-    },
-    /// Charges whatever the limit says.
-    Debit(Part),
-    /// Gives back what was held under this number.
-    Complete(u64, Completion),
-}
-
+/// How often it is looked whether a gateway can be reached.
+const LOOK: Nanos = Nanos::new(5_000_000);
 /// How long opening a connection may take, and how long to wait before the next try.
 pub(super) const CONNECT_TIME: Nanos = Nanos::SECOND;
 const PAUSE: Nanos = Nanos::new(250_000_000);
-/// The most corrections that wait for a gateway that is away: about 30 MB.
-const MOST_PENDING: usize = 100_000;
 
 impl Peer {
     pub(super) fn new(address: SocketAddr, number: u32, asking: Arc<Asking>) -> Arc<Self> {
@@ -169,12 +140,12 @@ impl Peer {
 
     /// Whether it can be asked.
     pub fn is_reachable(&self) -> bool {
-        self.home.lock().as_ref().is_some_and(|session| session.is_open()) && !self.is_suspected()
+        self.home().is_some() && !self.is_suspected()
     }
 
     /// Whether no correction waits that could be made.
     pub(super) fn is_settled(&self) -> bool {
-        !self.is_reachable() || self.pending.lock().changes.is_empty()
+        !self.is_reachable() || self.pending.lock().is_empty()
     }
 
     /// When it was last heard of.
@@ -244,8 +215,7 @@ impl Peer {
             Way::Open(session) if session.is_open() => Some(Arc::clone(session)),
             _ => None,
         });
-        let at_home = || self.home.lock().clone().filter(|session| session.is_open());
-        of_others.into_iter().next().or_else(at_home)
+        of_others.into_iter().next().or_else(|| self.home())
     }
 
     /// This thread's connection; begins to open one where there is none.
@@ -278,8 +248,11 @@ impl Peer {
         }
     }
 
-    /// Connects the thread that asks.
-    pub(super) async fn open_own(self: &Arc<Self>) {
+    /// Connects the thread that asks, as soon as the other side can be reached.
+    pub(super) async fn open_when_reachable(self: &Arc<Self>) {
+        while !self.is_reachable() {
+            sleep(LOOK.to_duration()).await;
+        }
         self.open(thread_number() % self.ways.len().max(1)).await;
     }
 
@@ -300,23 +273,22 @@ impl Peer {
 
     // === keeping in touch ===
 
+    /// The connection that keeps in touch.
+    fn home(&self) -> Option<Arc<Session>> {
+        self.home.lock().clone().filter(|session| session.is_open())
+    }
+
     /// Asks over the connection that keeps in touch. Whether the question goes out: otherwise `told` is not called.
     pub(super) fn ask(&self, ask: &dyn Fn() -> Ask, told: super::session::Told) -> bool {
-        let home = self.home.lock().clone().filter(|session| session.is_open());
-        home.is_some_and(|session| session.ask(&Question { forms: &[], ask: &|_| ask() }, told))
+        self.home().is_some_and(|session| session.ask(&Question { forms: &[], ask: &|_| ask() }, told))
     }
 
     /// A connection was opened to keep in touch.
     pub(super) fn arrived(&self, session: &Arc<Session>) {
         *self.home.lock() = Some(Arc::clone(session));
-        let mut pending = self.pending.lock();
-        if pending.boot != session.boot {
-            pending.boot = session.boot;
-            // they are about states that the process before had
-            let lost = std::mem::take(&mut pending.changes).len();
-            self.lost.fetch_add(u64::try_from(lost).unwrap_or(u64::MAX), Ordering::Relaxed);
-        }
-        pending.changes.values_mut().for_each(|change| change.is_sent = false);
+        // some are about states that the process before had
+        let lost = self.pending.lock().arrived(session.boot);
+        self.lost.fetch_add(u64::try_from(lost).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// Sends a beat; `heard` is called with the answer, whenever it comes.
@@ -332,64 +304,6 @@ impl Peer {
             }
         };
         session.ask(&Question { forms: &[], ask: &|_| Ask::Beat(*beat) }, Box::new(told));
-    }
-
-    // === corrections ===
-
-    /// Makes `correction`, when that can be done.
-    pub fn correct(&self, correction: Correction) {
-        let mut pending = self.pending.lock();
-        pending.last = pending.last.saturating_add(1);
-        let number = pending.last;
-        pending.changes.insert(number, Unmade { correction, is_sent: false });
-        if pending.changes.len() > MOST_PENDING {
-            pending.changes.pop_first();
-            self.lost.fetch_add(1, Ordering::Relaxed);
-        }
-        drop(pending);
-        self.urgent.notify_one();
-    }
-
-    /// Gives back what is held under `slot`, if anything may be.
-    fn complete(&self, slot: u64, end: Completion) {
-        if slot > 0 {
-            self.correct(Correction::Complete(slot, end));
-        }
-    }
-
-    /// Sends what has not been sent over `session`.
-    pub(super) fn send_corrections(self: &Arc<Self>, session: &Session) {
-        let mut pending = self.pending.lock();
-        let unsent = pending.changes.iter_mut().filter(|(_, change)| !change.is_sent);
-        for (number, change) in unsent {
-            let (peer, number) = (Arc::clone(self), *number);
-            let told = move |answer| {
-                if let Some(Answer::Done) = answer {
-                    peer.pending.lock().changes.remove(&number);
-                }
-            };
-            change.is_sent = change.correction.send(number, session, Box::new(told));
-            if !change.is_sent {
-                return;
-            }
-        }
-    }
-}
-
-impl Correction {
-    fn send(&self, number: u64, session: &Session, told: super::session::Told) -> bool {
-        let (form, ask): (Option<&Form>, Box<dyn Fn(u32) -> Change + '_>) = match self {
-            Self::Refund { part: Part { form, key, cost, .. }, full_at } => {
-                (Some(form), Box::new(|rule| Change::Refund { rule, key: *key, cost: *cost, full_at: *full_at }))
-            }
-            Self::Debit(Part { form, key, cost, .. }) => {
-                (Some(form), Box::new(|rule| Change::Debit { rule, key: *key, cost: *cost }))
-            }
-            Self::Complete(slot, end) => (None, Box::new(|_| Change::Complete { slot: *slot, end: *end })),
-        };
-        let forms: smallvec::SmallVec<[&Form; 1]> = form.into_iter().collect();
-        let ask = |numbers: &[u32]| Ask::Change { number, change: ask(numbers.first().copied().unwrap_or_default()) };
-        session.ask(&Question { forms: &forms, ask: &ask }, told)
     }
 }
 

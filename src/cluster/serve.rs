@@ -1,7 +1,7 @@
 //! The side that is asked: what other gateways want of the states that this one keeps.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -68,6 +68,9 @@ pub(super) trait Listener: Send + Sync {
 
     /// Charges came from a gateway that sees other members.
     fn asked_under(&self, ring: RingHash);
+
+    /// Whether a gateway of the cluster is at `ip`.
+    fn is_neighbour(&self, ip: IpAddr) -> bool;
 }
 
 /// Carries states to and fro.
@@ -94,6 +97,8 @@ pub(super) struct Serving {
     pub(super) listener: Arc<dyn Listener>,
     pub(super) carrier: Arc<dyn Carrier>,
     strangers: Semaphore,
+    /// The same for those who come from where a gateway is.
+    neighbours: Semaphore,
     processes: Mutex<HashMap<u64, Process>>,
     quiet: Mutex<HashMap<Option<SocketAddr>, Nanos>>,
 }
@@ -129,6 +134,7 @@ impl Serving {
             listener,
             carrier,
             strangers: Semaphore::new(MOST_STRANGERS),
+            neighbours: Semaphore::new(MOST_STRANGERS),
             processes: Mutex::default(),
             quiet: Mutex::default(),
         }
@@ -136,8 +142,10 @@ impl Serving {
 
     /// Serves who has connected, until either side ends it.
     pub(super) async fn serve(self: Arc<Self>, stream: TcpStream, from: SocketAddr) {
+        // strangers, however many, keep no gateway out
+        let places = if self.listener.is_neighbour(from.ip()) { &self.neighbours } else { &self.strangers };
         // one too many finds out by itself that nobody talks to it
-        let Ok(place) = self.strangers.try_acquire() else { return };
+        let Ok(place) = places.try_acquire() else { return };
         let accepting = connection::accept(&self.own, stream);
         let accepted = timeout(HANDSHAKE_TIME.to_duration(), accepting).await;
         drop(place);

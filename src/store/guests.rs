@@ -105,11 +105,8 @@ impl Guest for Visit {
         let rule = algorithm.and_then(|algorithm| Some((algorithm, parameters.rule(algorithm)?)));
         let mut positions = self.limits.positions.write();
         positions.push(rule.map(|(algorithm, rule)| {
-            let mut binding = self.limits.binding.write();
             let spec = LimitSpec { max_keys: limit.max_keys, ..LimitSpec::bare(&limit.name, algorithm, limit.key) };
-            let position = binding.len();
-            self.store.local.adopt(&mut binding, &spec, rule);
-            position
+            self.store.local.adopt(&mut self.limits.binding.write(), &spec, rule)
         }));
     }
 

@@ -10,11 +10,6 @@ const FOREIGN: &[(&str, &[&str])] = &[
     // told where the configuration lets metrics tell of customers
     ("tollgate_limit_top_denied_requests", &["limit", "customer"]),
     ("tollgate_limit_top_denied_error_requests", &["limit", "customer"]),
-    // of gateways that form a cluster, which tell them when they do
-    ("tollgate_peer_requests_total", &["peer", "result"]),
-    ("tollgate_peer_request_duration_seconds", &["peer"]),
-    ("tollgate_peer_up", &["peer"]),
-    ("tollgate_cluster_ring_info", &["ring"]),
 ];
 
 /// The labels of a metric, if there is such a one.

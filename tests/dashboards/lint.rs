@@ -45,7 +45,10 @@ const VALUES: &[(&str, &[&str])] = &[
     ),
     ("source", &["local", "lease", "store", "denial_cache", "fallback", "owner"]),
     ("state", &["closed", "open", "half_open"]),
-    ("result", &["ok", "error", "refused", "invalid", "timeout", "success", "failure"]),
+    (
+        "result",
+        &["ok", "error", "refused", "invalid", "timeout", "success", "failure", "cut", "unreachable", "unknown"],
+    ),
     ("live", &["admitted", "delayed", "denied"]),
     ("candidate", &["admitted", "delayed", "denied"]),
 ];

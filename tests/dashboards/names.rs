@@ -55,6 +55,13 @@ fn the_code_takes_names_from_the_catalogue() {
 /// The units that a name may end in, but for what is counted in itself.
 const UNITS: &[&str] = &["seconds", "bytes", "tokens", "ratio", "info", "tokens_per_second"];
 
+const IS_OR_IS_NOT: [&str; 4] = [
+    names::CONFIG_LAST_RELOAD_SUCCESSFUL.name,
+    names::LIMIT_MODE.name,
+    names::PEER_UP.name,
+    names::STORE_BREAKER_STATE.name,
+];
+
 fn unit(name: &str) -> &'static str {
     let base = name.strip_suffix("_total").unwrap_or(name);
     let known = UNITS.iter().filter(|unit| base.ends_with(&format!("_{unit}")));
@@ -65,9 +72,7 @@ fn unit(name: &str) -> &'static str {
         Some(unit) => unit,
         None if name.contains("_tokens_") => "tokens",
         None if name.contains("timestamp") => "seconds",
-        None if [names::CONFIG_LAST_RELOAD_SUCCESSFUL.name, names::STORE_BREAKER_STATE.name].contains(&name) => {
-            "0 or 1"
-        }
+        None if IS_OR_IS_NOT.contains(&name) => "0 or 1",
         None => "a number",
     }
 }

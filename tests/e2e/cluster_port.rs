@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -10,7 +11,7 @@ use tollgate::cluster::handshake::{Hello, Proof, Refusal, Role, Transcript};
 use tollgate::cluster::wire::VERSION;
 
 use crate::support::cluster::{Nodes, SECRET, members, wait_for_members};
-use crate::support::{Gateway, Origin, PATIENCE, wait_until};
+use crate::support::{Client, Gateway, Origin, PATIENCE, SetsAtEnd, wait_until};
 
 const LIMIT: &str = "algorithm: gcra, rate: 1/h, burst: 3";
 
@@ -147,4 +148,27 @@ fn a_gateway_that_is_reached_by_another_name_or_reaches_itself_is_refused() {
     assert!(matches!(stranger.hear(), Some(Proof::Refused(Refusal::Address))));
     assert!(stranger.is_cut());
     still_serves(&gateway, "a");
+}
+
+#[test]
+fn strangers_who_hold_every_place_keep_no_gateway_out() {
+    let origin = Origin::start();
+    let nodes = Nodes::new(2);
+    let one = nodes.start(0, &origin, "timeout: 1s", LIMIT);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _ends = SetsAtEnd(&over);
+        let strangers = scope.spawn(|| {
+            let mut held = Vec::new();
+            while !over.load(Ordering::Relaxed) {
+                // from 127.0.0.9, where no gateway is
+                held.push(Client::connect_from(9, nodes.0[0]));
+                held.drain(..held.len().saturating_sub(150));
+            }
+        });
+        let other = nodes.start(1, &origin, "timeout: 1s", LIMIT);
+        wait_for_members(&[one, other], 2);
+        over.store(true, Ordering::Relaxed);
+        strangers.join().unwrap();
+    });
 }

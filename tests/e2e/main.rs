@@ -13,6 +13,8 @@ mod balance;
 mod bodies;
 mod bursts;
 mod cluster;
+mod cluster_cost;
+mod cluster_moves;
 mod cluster_port;
 mod concurrency;
 mod connections;

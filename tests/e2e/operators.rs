@@ -92,6 +92,49 @@ fn the_series_do_not_depend_on_what_clients_send() {
 }
 
 #[test]
+fn what_limits_are_configured_to_is_told_and_follows_a_reload() {
+    let origin = Origin::start();
+    let config = |limits: &str| {
+        format!(
+            "{}customers:
+  identify: [{{ header: x-api-key }}]
+  directory: {{ file: customers.csv }}
+  anonymous: {{ plan: free }}
+plans: [free, pro]
+limits:
+{limits}{ALL_GUARDED}",
+            origin.upstream()
+        )
+    };
+    let slots = "  slots: { algorithm: concurrency, limit: 3, key: all }\n";
+    let guard = |free: &str| {
+        format!("  guard: {{ algorithm: gcra, key: customer, plans: {{ free: {{ {free} }}, pro: unlimited }} }}\n")
+    };
+    let customers = [("customers.csv", "credential,customer,plan\npro-key,acme,pro\n")];
+    let gateway = Gateway::start_with(&config(&(guard("rate: 10/s, burst: 20") + slots)), &customers, &[]);
+    let told = || {
+        let metrics = gateway.metrics();
+        let mut told = Vec::new();
+        for (name, short) in [("rate_tokens_per_second", "rate"), ("burst_tokens", "burst"), ("mode", "mode")] {
+            for sample in metrics.all(&format!("tollgate_limit_{name}")) {
+                let labels: Vec<&str> = sample.labels.values().map(String::as_str).collect();
+                told.push(format!("{short} {} {}", labels.join(" "), sample.value));
+            }
+        }
+        told.sort();
+        told
+    };
+    let of_slots = ["burst slots free 3", "burst slots pro 3", "mode slots sticky 1"];
+    let of_guard = ["burst guard free 20", "mode guard sticky 1", "rate guard free 10"];
+    let mut both = [of_slots, of_guard].concat();
+    both.sort_unstable();
+    assert_eq!(told(), both);
+    gateway.rewrite(&config(&guard("rate: 30/m, burst: 2")));
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!(told(), ["burst guard free 2", "mode guard sticky 1", "rate guard free 0.5"]);
+}
+
+#[test]
 fn health_readiness_and_status_are_told() {
     let origin = Origin::start();
     let gateway = Gateway::start(&limited(&origin, TWO));

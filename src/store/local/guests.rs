@@ -13,11 +13,6 @@ impl Binding {
         Self { limits: Vec::new() }
     }
 
-    /// How many limits it has.
-    pub fn len(&self) -> usize {
-        self.limits.len()
-    }
-
     /// Whether a limit of `batch` has been started afresh since.
     pub fn is_stale(&self, batch: &[Charge]) -> bool {
         let tables = batch.iter().filter_map(|charge| Some(&self.limits.get(charge.limit)?.table));
@@ -26,12 +21,13 @@ impl Binding {
 }
 
 impl LocalStore {
-    /// Adds a limit with one set of parameters, of which another gateway told. What this one's configuration says of the
-    /// limit stays.
-    pub fn adopt(&self, binding: &mut Binding, spec: &LimitSpec<'_>, rule: Rule) {
+    /// Adds a limit with one set of parameters, of which another gateway told, and returns its position. What this one's
+    /// configuration says of the limit stays.
+    pub fn adopt(&self, binding: &mut Binding, spec: &LimitSpec<'_>, rule: Rule) -> usize {
         let table = self.table(spec);
         let rules = vec![(table.number(&rule), rule)];
         binding.limits.push(BoundLimit { table, rules });
+        binding.limits.len().saturating_sub(1)
     }
 
     /// Takes the limits that have been started afresh for what they are now.
