@@ -4,7 +4,7 @@ CARGO ?= cargo
 # The tests run under cargo-nextest where it is installed, under cargo otherwise.
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help run test lint bench doc docs-figures needs clean
+.PHONY: help run test compose-test lint bench doc docs-figures needs clean
 
 help:                ## Lists the targets.
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: .*##/\t/' | expand -t 16
@@ -22,6 +22,9 @@ ifeq ($(NEXTEST),yes)
 else
 	$(CARGO) test --lib --bins --tests
 endif
+
+compose-test:        ## Starts what docker-compose.yml says, tries it and takes it away; needs a Docker engine.
+	@sh scripts/compose-test.sh
 
 lint: needs          ## Formatting, clippy and documentation, warnings denied.
 	$(CARGO) fmt --check

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what building and testing need beside Rust, with the system's package manager. Does nothing where all is there.
 set -eu
+cd "$(dirname "$0")/.."
 
 missing=""
 need() { # need COMMAND PACKAGE
@@ -16,24 +17,55 @@ need cc gcc      # zlib-ng, zstd, mimalloc
 need c++ g++
 need redis-server redis-server # tests of what is kept in Redis
 need faketime faketime         # the test of a gateway whose clock is ahead
+need curl curl                 # HTTP/2 and TLS as a client of others speaks them
+need h2load nghttp2-client
 need systemd-analyze systemd   # the test of deploy/systemd
+need curl curl                 # customers of the gateways that are watched
+need promtool prometheus       # tests of metrics, rules and dashboards
 imports() { # imports PYTHON MODULE
     "$1" -c "import $2" >/dev/null 2>&1
 }
 # a client library for tests of what clients are told
 imports python3 urllib3 || imports /usr/bin/python3 urllib3 || missing="$missing python3 python3-urllib3"
-[ -n "$missing" ] || exit 0
+# Grafana's own types, with which the dashboards are read: a package of Python alone, which is fetched and not installed.
+types=target/python/grafana_foundation_sdk-0.0.21-py3-none-any.whl
+[ -f "$types" ] || imports python3 pip || missing="$missing python3-pip"
 
-command -v apt-get >/dev/null 2>&1 || {
-    echo "please install with your package manager, then run this again:$missing" >&2
-    exit 1
+install_missing() {
+    command -v apt-get >/dev/null 2>&1 || {
+        echo "please install with your package manager, then run this again:$missing" >&2
+        exit 1
+    }
+    as_root=""
+    if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo >/dev/null 2>&1 || { echo "not root and no sudo; please install:$missing" >&2; exit 1; }
+        as_root="sudo"
+    fi
+    echo "installing what is missing:$missing"
+    # Tests start servers of their own: none of those that come with the packages is to run, now or after a boot.
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' | $as_root tee "$policy" >/dev/null
+        $as_root chmod +x "$policy"
+        trap '$as_root rm -f "$policy"' EXIT
+    fi
+    $as_root apt-get update -q
+    # shellcheck disable=SC2086
+    DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -q --no-install-recommends $missing
+    for service in redis-server prometheus; do
+        case "$missing" in
+            *" $service"*) $as_root systemctl disable "$service" >/dev/null 2>&1 || true ;;
+        esac
+    done
 }
-as_root=""
-if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null 2>&1 || { echo "not root and no sudo; please install:$missing" >&2; exit 1; }
-    as_root="sudo"
-fi
-echo "installing what is missing:$missing"
-$as_root apt-get update -q
-# shellcheck disable=SC2086
-DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -q --no-install-recommends $missing
+[ -z "$missing" ] || install_missing
+
+fetch_types() {
+    mkdir -p "${types%/*}"
+    echo "grafana-foundation-sdk==0.0.21 --hash=sha256:838b8cf35574d6bb2c3173b068e9461df4dc891aecd0f6674fefe244c2eba738" \
+        >"${types%/*}/requirements.txt"
+    echo "fetching Grafana's types"
+    python3 -m pip download -q --disable-pip-version-check --no-deps --only-binary :all: --require-hashes \
+        -d "${types%/*}" -r "${types%/*}/requirements.txt"
+}
+[ -f "$types" ] || fetch_types

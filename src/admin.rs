@@ -7,6 +7,7 @@ use http::{HeaderValue, Method, Response, StatusCode, header};
 use pingora::apps::http_app::ServeHttp;
 use pingora::protocols::http::ServerSession;
 
+mod cluster;
 mod explain;
 mod readiness;
 pub mod reloads;
@@ -123,15 +124,21 @@ impl Admin {
             });
         }
         if let Some(shared) = self.gateway.store.shared() {
-            let Report { breaker, nodes, healed, overshoot, leases } = shared.report();
+            let Report { breaker, nodes, healed, overshoot, unsynced, waiting, clock_ahead, leases } = shared.report();
             self.telemetry.set_store_usage(&StoreUsage {
                 breaker: breaker.as_str(),
                 nodes,
                 healed,
                 overshoot,
+                unsynced,
+                waiting,
+                clock_ahead: clock_ahead as f64 / 1e9,
                 leased: [("taken", leases.taken), ("spent", leases.spent), ("lapsed", leases.lapsed)],
                 held: leases.held,
             });
+        }
+        if let Some(cluster) = self.gateway.store.cluster() {
+            self.telemetry.set_cluster_usage(&cluster::usage(cluster));
         }
         for pool in &live.pools {
             self.telemetry.set_upstream_health(&pool.upstream.name, pool.healthy());
@@ -173,18 +180,20 @@ impl Admin {
             "upstreams": upstreams.collect::<Vec<_>>(),
             "credentials": live.directory.credentials(),
             "store": self.store(),
+            "cluster": self.gateway.store.cluster().map(|known| cluster::status(known, self.gateway.clock.now())),
         })
     }
 
     fn store(&self) -> serde_json::Value {
         let store = &self.gateway.store;
         match store.shared().map(SharedStore::report) {
-            Some(Report { breaker, nodes, healed, overshoot, leases }) => serde_json::json!({
+            Some(Report { breaker, nodes, healed, overshoot, unsynced, leases, .. }) => serde_json::json!({
                 "tables": store.tables(),
                 "breaker": breaker.as_str(),
                 "nodes": nodes,
                 "healed": healed,
                 "overshoot_tokens": overshoot,
+                "unsynced_tokens": unsynced,
                 "leased_tokens": leases.held,
             }),
             None => serde_json::json!({ "tables": store.tables() }),

@@ -10,14 +10,15 @@
 
 use std::fmt::Debug;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::units::{Cost, Nanos};
 
 pub mod arguments;
 pub mod calendar;
 pub mod counter;
+pub mod parameters;
 pub mod schedule;
 pub mod shared;
 pub mod sliding;
@@ -39,6 +40,7 @@ pub mod sliding_window;
 pub mod token_bucket;
 
 pub use arguments::{Arguments, Kind, MAX_WAIT, Parameter, Unfit, Value};
+pub use parameters::Parameters;
 
 /// Calls `$callback! { Variant module ... }` with every algorithm: the one list of them.
 #[macro_export]
@@ -68,7 +70,7 @@ macro_rules! for_each_algorithm {
 // === what an algorithm answers ===
 
 /// What becomes of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Decision {
     /// It may pass once `wait` is over (at once if zero); its cost is charged already.
     Admit {
@@ -103,7 +105,7 @@ impl Decision {
 }
 
 /// Why a request may not pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Denial {
     /// Not now: the same request is denied one nanosecond before `retry_after` has passed and admitted (perhaps
     /// after a wait that the limit allows) from then on, if nothing else arrives.
@@ -121,7 +123,7 @@ pub enum Denial {
 }
 
 /// Where a key stands between two requests; for headers, metrics and pictures, never for decisions.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Headroom {
     /// The largest whole cost that would be admitted now without a wait; `None` where there is no such number
     /// (a reservation that lets the next caller pay).
@@ -158,12 +160,17 @@ pub enum Idle {
 }
 
 /// How an admitted request ended; for algorithms that hold a slot while it runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completion {
     /// From admission to the end of the response.
     pub latency: Nanos,
     /// Whether the latency says something about the upstream (it answered, and not with an error).
     pub measured: bool,
+}
+
+impl Completion {
+    /// Of a request of which nothing is known.
+    pub const UNMEASURED: Self = Self { latency: Nanos::ZERO, measured: false };
 }
 
 /// One limiting algorithm with its parameters.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::algorithm::{Decision, Headroom, Rule};
 use crate::units::{Cost, LimitKey, Nanos};
 
@@ -55,6 +57,17 @@ pub enum Taken {
         /// How many tokens, of which every node has only a share.
         cost: Cost,
     },
+    /// At the gateway that owns its key.
+    Owner {
+        /// Which one, by a number of this process's.
+        node: u32,
+        /// When it was charged, as this gateway has it.
+        here: Nanos,
+        /// The same as that one has it.
+        there: Nanos,
+        /// The number of what is held there while the request runs; 0 where nothing is.
+        slot: u64,
+    },
     /// Nowhere: it passed because what is shared could not be asked.
     Nowhere,
 }
@@ -69,7 +82,7 @@ pub enum RuleRef {
 }
 
 /// What a limit does with a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Manner {
     /// Whether a denial by this limit denies the request. Off for limits that watch, mark or divert: those are charged
     /// when the request is admitted by the others and they would admit it too.
@@ -91,7 +104,7 @@ impl Manner {
 pub type AllCharged = smallvec::SmallVec<[Charged; 2]>;
 
 /// What came of a charge.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Charged {
     /// What this limit says of the request. If any limit of the request denies, none has been charged.
     pub decision: Decision,
@@ -167,23 +180,25 @@ pub enum OnStoreDown {
 }
 
 /// Where a batch was decided: of several places the furthest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// In memory.
     Local,
-    /// In memory, by a denial that Redis told before.
+    /// In memory, by a denial that Redis or the key's owner told before.
     DenialCache,
     /// In memory, from tokens that were taken ahead.
     Lease,
+    /// By the gateway that owns the key.
+    Owner,
     /// In Redis.
     Store,
-    /// In memory, because Redis did not answer.
+    /// In memory, because Redis or the owner did not answer.
     Fallback,
 }
 
 impl Source {
     /// All.
-    pub const ALL: [Self; 5] = [Self::Local, Self::DenialCache, Self::Lease, Self::Store, Self::Fallback];
+    pub const ALL: [Self; 6] = [Self::Local, Self::DenialCache, Self::Lease, Self::Owner, Self::Store, Self::Fallback];
 
     /// A word for metrics.
     pub const fn as_str(self) -> &'static str {
@@ -191,6 +206,7 @@ impl Source {
             Self::Local => "local",
             Self::DenialCache => "denial_cache",
             Self::Lease => "lease",
+            Self::Owner => "owner",
             Self::Store => "store",
             Self::Fallback => "fallback",
         }

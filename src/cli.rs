@@ -10,6 +10,7 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 pub mod check;
 pub mod demo;
 pub mod explain;
+pub mod health;
 pub mod replay;
 pub mod run;
 pub mod simulate;
@@ -47,6 +48,8 @@ enum Command {
     /// Where the keys of a running gateway stand is told by its admin port: POST /explain takes the same request as
     /// JSON, like {"method": "GET", "url": "http://HOST/PATH", "headers": {"x-api-key": "KEY"}, "client": "192.0.2.1"}.
     Explain(explain::ExplainArgs),
+    /// Ask a gateway on this machine whether it serves: exit status 0 if it does, 1 if not
+    Health(health::HealthArgs),
     /// Run a gateway with sample plans in front of a sample upstream, and say what to try
     Demo(demo::DemoArgs),
     /// Run limits on a virtual clock, and say what they would have decided
@@ -75,6 +78,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => success(run::execute(&args)),
         Command::Check(args) => success(check::execute(&args, &mut out)),
         Command::Explain(args) => success(explain::execute(&args, &mut out)),
+        Command::Health(args) => success(health::execute(&args)),
         Command::Demo(args) => success(demo::execute(&args, &mut out)),
         Command::Simulate(args) => success(simulate::execute(&args, std::io::stdin().lock(), &mut out)),
         Command::Replay(args) => replay::execute(&args, std::io::stdin(), &mut out, &mut err).map_err(Into::into),

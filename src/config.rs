@@ -8,10 +8,14 @@ use std::sync::Arc;
 
 use crate::charge::Mode;
 use crate::ruleset::limit::{Limit, OverLimit};
-use crate::ruleset::{Access, AccessLog, Bypass, ClientAddress, Dialects, Matcher, RequestHead, Ruleset};
+use crate::ruleset::{
+    Access, AccessLog, Bypass, ClientAddress, ConnectionBounds, CredentialSource, Dialects, Matcher, RequestHead,
+    Ruleset,
+};
 
 mod access;
 mod candidate;
+mod cluster;
 mod cost;
 mod customers;
 mod denied;
@@ -22,6 +26,7 @@ mod identify;
 mod key;
 mod later;
 mod limits;
+mod listeners;
 mod names;
 mod over_limit;
 mod overrides;
@@ -42,16 +47,18 @@ mod upstreams;
 mod values;
 mod words;
 
+pub use cluster::Cluster;
 pub use customers::{DirectorySource, RedisHash};
 pub use document::MAX_BYTES;
 pub use identify::JwksFile;
+pub use listeners::{CertificateFiles, ClientCertificates, Listener, ListenerTls, Server};
 pub use overrides::Overrides;
 pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
-pub use server::Server;
 pub use spec::{LimitSpec, PlanSpec};
 pub use state::StateFile;
-pub use store::{NamedFile, RedisServers, RedisStore, RedisTls, Secret};
+pub use store::{ClientTls, NamedFile, RedisServers, RedisStore, Secret};
 pub use suggest::nearest;
+pub use upstreams::UpstreamTls;
 
 use customers::Customers;
 use findings::Findings;
@@ -59,12 +66,14 @@ use limits::{Checked, Setting};
 use names::Names;
 use read::{Context, Field, Section};
 
-const SECTIONS: [&str; 17] = [
+const SECTIONS: [&str; 18] = [
     "listeners",
     "admin",
+    "connections",
     "client_address",
     "store",
     "state",
+    "cluster",
     "upstreams",
     "customers",
     "plans",
@@ -86,6 +95,8 @@ pub struct Loaded {
     pub ruleset: Ruleset,
     /// Where tollgate listens.
     pub server: Server,
+    /// How TLS is spoken to each upstream, at the position of that upstream; absent where it is not.
+    pub upstream_tls: Vec<Option<UpstreamTls>>,
     /// Where what is shared is kept, if that is said.
     pub store: Option<RedisStore>,
     /// Where it is written who the customers are, if there are any.
@@ -96,6 +107,8 @@ pub struct Loaded {
     pub jwks: Option<JwksFile>,
     /// Where states are kept over restarts, if anywhere.
     pub state: Option<StateFile>,
+    /// The nodes that keep sticky limits together, if there are several.
+    pub cluster: Option<Cluster>,
     /// What is suspicious about it.
     pub warnings: Vec<Warning>,
 }
@@ -189,7 +202,7 @@ fn with_sections<T>(
 ) -> Option<T> {
     let root = document::parse(text, findings)?;
     let context = Context { findings, environment };
-    let top = Field::root(&context, &root).section(&SECTIONS, later::TOP)?;
+    let top = Field::root(&context, &root).section(&SECTIONS, &[])?;
     read(&top)
 }
 
@@ -203,7 +216,8 @@ fn limits_alone(top: &Section<'_>) -> Option<Limits> {
 }
 
 fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
-    let server = server::read(top);
+    let server = listeners::read(top);
+    let connections = top.get_or("connections", ConnectionBounds::default(), listeners::bounds);
     let client_address = top.get_or("client_address", ClientAddress::default(), server::client_address);
     let (upstream_names, upstreams) = upstreams::read(top);
     let outline = customers::outline(top);
@@ -216,6 +230,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let plans = limits::read_plans(top, setting);
     let store = store::read(top);
     let state = state::read(top);
+    let cluster = cluster::read(top);
     let customers = customers::read(top, &plans, store.as_ref());
     let (limit_names, limits) = limits::read(top, &plans, Some(&upstream_names), setting);
     let access = top.get_or("access", Access::default(), access::access);
@@ -234,6 +249,14 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     if let Some(field) = top.get("plans").filter(|_| !outline.customers) {
         field.warn("no request has a plan: the file names no `customers`", None);
     }
+    if let (Some(server), Some(Some(customers)), Some(field)) = (&server, &customers, top.get("customers")) {
+        let asks = |listener: &Listener| listener.tls.as_ref().is_some_and(|tls| tls.client_certificates.is_some());
+        if customers.rules.identify.contains(&CredentialSource::ClientCertificate) && !server.listeners.iter().any(asks)
+        {
+            field
+                .warn("goes by client certificates, and no listener has `client_certificates`: nobody shows one", None);
+        }
+    }
     let overrides = Overrides::new(&plans, &limits);
     let (rules, directory, jwks) = match customers? {
         Some(Customers { rules, directory, jwks }) => (Some(rules), directory, jwks),
@@ -248,12 +271,18 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
             None,
         );
     }
+    let (server, cluster) = (server?, cluster?);
+    if let Some(cluster) = &cluster {
+        cluster::check(top, cluster, &server, limits.iter().any(|limit| limit.mode == Mode::Sticky))?;
+    }
+    let (upstreams, upstream_tls) = upstreams.into_iter().collect::<Option<Vec<_>>>()?.into_iter().unzip();
     let ruleset = Ruleset {
         matcher: Matcher::new(routes),
         marks: marks(&limits),
         limits,
         plans: plans.all().map(str::to_owned).collect(),
-        upstreams: upstreams.into_iter().collect::<Option<Vec<_>>>()?,
+        upstreams,
+        connections: connections?,
         client_address: client_address?,
         customers: rules,
         access: access?,
@@ -265,12 +294,14 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     };
     Some(Loaded {
         ruleset,
-        server: server?,
+        server,
+        upstream_tls,
         store: store?,
         directory,
         overrides,
         jwks,
         state: state?,
+        cluster,
         warnings: Vec::new(),
     })
 }

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use redis::{RedisConnectionInfo, Value};
 
+use crate::tls::TlsClient;
 use crate::units::Nanos;
 
 mod cluster;
@@ -27,14 +28,12 @@ mod flight;
 mod guard;
 mod pool;
 mod sentinel;
-pub mod tls;
 mod wire;
 
 pub use cluster::slot_of;
 pub use pool::Pool;
 
 use cluster::Cluster;
-use tls::TlsClient;
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -25,12 +25,15 @@ pub mod live;
 pub mod own_usage;
 pub mod queue;
 pub mod respond;
+pub mod seats;
 pub mod tally;
+pub mod trace;
 pub mod traffic;
 pub mod upstream;
 
 use context::Context;
 use live::Live;
+use seats::Seats;
 use traffic::Traffic;
 
 use crate::clock::Clock;
@@ -53,6 +56,8 @@ pub struct Shared {
     pub hasher: KeyHasher,
     /// Which requests are here, and whether connections stay open.
     pub traffic: Arc<Traffic>,
+    /// How many connections there are.
+    pub seats: Arc<Seats>,
 }
 
 impl Gateway {
@@ -92,6 +97,10 @@ impl ProxyHttp for Gateway {
         if let Some(connection) = &context.connection {
             connection.request_began();
         }
+        context.is_stream = session.is_http2();
+        if context.is_stream {
+            facts::spell_as_http1(session.req_header_mut())?;
+        }
         // Never on again where pingora turned it off: HTTP/1.0, `Connection: close`.
         if session.get_keepalive().is_some() {
             session.set_keepalive(Some(KEEPALIVE));
@@ -109,6 +118,9 @@ impl ProxyHttp for Gateway {
             Ok(()) => {
                 upstream::deadline::set_total(context);
                 upstream::deadline::set_idle(session, context);
+                if !session.as_mut().is_body_empty() {
+                    upstream::deadline::set_next_part(context);
+                }
                 Ok(false)
             }
             Err(answer) => respond::send(session, context, &answer).await.map(|()| true),
@@ -147,8 +159,9 @@ impl ProxyHttp for Gateway {
         if let (Some(tally), Some(body)) = (&mut context.tally, body) {
             tally.request_body(body.len());
         }
-        if end_of_stream {
-            upstream::deadline::set_first_byte(context);
+        match end_of_stream {
+            true => upstream::deadline::set_first_byte(context),
+            false => upstream::deadline::set_next_part(context),
         }
         Ok(())
     }
@@ -159,7 +172,7 @@ impl ProxyHttp for Gateway {
         request: &mut RequestHeader,
         context: &mut Context,
     ) -> Result<()> {
-        forward::request(request, context, admit::peer(session))
+        forward::request(request, context, admit::peer(session, context))
     }
 
     async fn upstream_response_filter(
@@ -196,6 +209,11 @@ impl ProxyHttp for Gateway {
         response: &mut ResponseHeader,
         context: &mut Context,
     ) -> Result<()> {
+        if response.status == http::StatusCode::SWITCHING_PROTOCOLS {
+            context.status = Some(response.status.as_u16());
+            upstream::answered(context);
+            upstream::deadline::set_tunnel(session, context);
+        }
         if response.status.is_informational() {
             return Ok(());
         }
@@ -228,8 +246,11 @@ impl ProxyHttp for Gateway {
     }
 
     async fn fail_to_proxy(&self, session: &mut Session, error: &Error, context: &mut Context) -> FailToProxy {
-        let answer = respond::answer_to(error)
-            .filter(|_| session.response_written().is_none_or(|head| head.status.is_informational()));
+        // a tunnel has no place for an answer
+        let may_answer = |head: &ResponseHeader| {
+            head.status.is_informational() && head.status != http::StatusCode::SWITCHING_PROTOCOLS
+        };
+        let answer = respond::answer_to(error).filter(|_| session.response_written().is_none_or(may_answer));
         let error_code = answer.as_ref().map_or(0, respond::Answer::status);
         if let Some(answer) = answer {
             // pingora closes after a failure, whatever is returned here.

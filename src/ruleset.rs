@@ -43,6 +43,8 @@ pub struct Ruleset {
     pub plans: Vec<String>,
     /// Indexed by [`UpstreamId`].
     pub upstreams: Vec<Upstream>,
+    /// How many connections there may be.
+    pub connections: ConnectionBounds,
     /// Whose word about the client's address is believed.
     pub client_address: ClientAddress,
     /// Who is calling; absent where the configuration names no customers.
@@ -198,6 +200,15 @@ pub struct RequestHead {
     pub max_headers: usize,
     /// How long the head may take to arrive.
     pub timeout: Nanos,
+}
+
+/// How many connections there may be at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionBounds {
+    /// In all; `None` for as many as the system lets the process have.
+    pub most: Option<usize>,
+    /// Of one client, as limits count clients; `None` for any number.
+    pub per_client: Option<usize>,
 }
 
 impl Default for RequestHead {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use pingora::apps::http_app::HttpServer;
-use pingora::proxy::HttpProxy;
+use pingora::proxy::http_proxy;
 use pingora::server::Server;
 use pingora::server::configuration::ServerConf;
 use pingora::services::background::background_service;
 
+mod cluster;
 mod doors;
 mod handover;
 mod inherit;
@@ -23,6 +24,7 @@ mod upkeep;
 
 pub use self::shutdown::GRACE;
 
+use self::cluster::Neighbours;
 use self::doors::{Announcement, Doors};
 use self::handover::Predecessor;
 use self::inherit::Inherited;
@@ -35,11 +37,13 @@ use crate::admin::reloads::Reloads;
 use crate::admin::snapshots::Snapshots;
 use crate::admin::{Admin, Readiness};
 use crate::clock::Clock;
+use crate::cluster::{Cluster, Observer as Asked};
 use crate::proxy::connection::Edge;
 use crate::proxy::live::Live;
+use crate::proxy::seats::Seats;
 use crate::proxy::{Gateway, Shared};
 use crate::ruleset::key::KeyHasher;
-use crate::store::shared::Observer;
+use crate::store::shared::{CallResult, Observer};
 use crate::store::{SharedStore, Store};
 use crate::telemetry::Telemetry;
 
@@ -99,10 +103,12 @@ pub struct Prepared {
 
 /// Where connections come in.
 struct Sockets {
-    /// For each core, a socket for each address.
-    clients: Vec<Vec<TcpListener>>,
+    /// For each core, a socket for each address, with the position of that address.
+    clients: Vec<Vec<(usize, TcpListener)>>,
     admin: Vec<TcpListener>,
     sample: Option<Vec<TcpListener>>,
+    /// For other gateways.
+    cluster: Vec<TcpListener>,
     /// The same ones, each once.
     all: Vec<TcpListener>,
 }
@@ -111,19 +117,21 @@ struct Sockets {
 /// returns.
 pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let Setup { parts, origin, sample } = setup;
-    let Parts { listeners: clients, admin: operators, rules, store, state, warnings } = parts;
+    let Parts { listeners: clients, admin: operators, rules, store, state, cluster, warnings } = parts;
     let (mut predecessor, inherited) = match Predecessor::meet().map_err(StartError::predecessor)? {
         Some((predecessor, sockets)) => (Some(predecessor), Inherited::new(sockets)),
         None => (None, Inherited::from_systemd()),
     };
-    let sockets = Sockets::open(&clients, operators, sample, inherited)?;
+    let sockets =
+        Sockets::open(&clients, operators, (sample, cluster.as_ref().map(|cluster| cluster.listen)), inherited)?;
     let telemetry = Telemetry::new()?;
+    let seed = cluster.as_ref().map(|cluster| cluster.secret.key_seed());
     let recovered = match &mut predecessor {
         Some(predecessor) => {
             let state = predecessor.ask_for_state().map_err(StartError::predecessor)?;
-            Recovered::from_predecessor(state).map_err(StartError::predecessor)?
+            Recovered::from_predecessor(state, seed).map_err(StartError::predecessor)?
         }
-        None => Recovered::from_file(state.as_ref()),
+        None => Recovered::from_file(state.as_ref(), seed),
     };
     recovered.tell(&telemetry);
     let Recovered { store: local, seed, clock, recovery } = recovered;
@@ -133,18 +141,30 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let asking = sockets.clients.len().saturating_add(1);
     let shared = store.map(|settings| {
         let telemetry = telemetry.clone();
-        let told: Observer = Box::new(move |op, result, took| telemetry.store_called(op, result.as_str(), took));
+        telemetry.store_expected(CallResult::ALL.iter().map(|result| result.as_str()));
+        let told: Observer = Box::new(move |call| {
+            telemetry.store_called(call.op, call.result.as_str(), call.took);
+            call.charges.into_iter().for_each(|requests| telemetry.store_charged(requests));
+        });
         SharedStore::new(settings, asking, Arc::clone(&clock), told)
     });
-    let store = Arc::new(Store::new(local, shared));
+    let hasher = KeyHasher::new(&seed).with_secret(secret.as_ref().map_or(&[], |secret| secret.seed()));
+    let hasher = if cluster.is_some() { hasher.divided() } else { hasher };
+    let cluster = cluster.map(|settings| {
+        let telemetry = telemetry.clone();
+        let told: Asked = Box::new(move |peer, outcome, took| telemetry.peer_asked(peer, outcome.as_str(), took));
+        Arc::new(Cluster::new(&settings, asking, Arc::clone(&clock), told))
+    });
+    let store = Arc::new(Store::new(local, shared, cluster));
     let live = Live::new(rules, None, &store, &telemetry);
-    telemetry.reload_applied(&live.hash, clock.now());
+    telemetry.reload_applied(&live.ruleset, &live.hash, clock.now());
     let gateway = Gateway::new(Shared {
         live: ArcSwap::from_pointee(live),
         store,
         clock,
-        hasher: KeyHasher::new(&seed).with_secret(secret.as_ref().map_or(&[], |secret| secret.seed())),
+        hasher,
         traffic: Arc::default(),
+        seats: Arc::new(Seats::new(clients.len())),
     });
     let snapshots = Arc::new(Snapshots::new(recovery));
     let keeper = Keeper::new(gateway.clone(), telemetry.clone(), Arc::clone(&snapshots), seed, state);
@@ -157,21 +177,24 @@ impl Prepared {
     /// Runs the gateway until it is told to stop. Returns when the requests in flight are finished.
     pub fn run(self) {
         let Self { sockets, predecessor, announcement, origin, warnings, gateway, telemetry, snapshots, keeper } = self;
-        let Sockets { clients, admin, sample, all } = sockets;
+        let Sockets { clients, admin, sample, cluster, all } = sockets;
         let mut server = Server::new_with_opt_and_conf(None, configuration());
         server.bootstrap();
         // And the one who listens for signals.
-        let services = clients.len() + 2 + usize::from(sample.is_some());
+        let services = clients.len() + 2 + usize::from(sample.is_some()) + usize::from(!cluster.is_empty());
         let readiness = Arc::new(Readiness::new(services));
         let shared = (Arc::clone(&gateway.traffic), Arc::clone(&gateway.clock));
         let doors = Doors::new(Arc::clone(&readiness), announcement, shared, all);
         let doors = Arc::new(doors.when_open(move || predecessor.into_iter().for_each(Predecessor::release)));
         add_proxies(&mut server, clients, &gateway, &doors);
+        if !cluster.is_empty() {
+            server.add_service(Neighbours::new(cluster, Arc::clone(&gateway.store), Arc::clone(&doors)));
+        }
         let (reloads, asked) = Reloads::new(gateway.clock.now(), warnings);
         let reloads = Arc::new(reloads);
         let told = (Arc::clone(&reloads), snapshots);
         let app = HttpServer::new_app(Admin::new(gateway.clone(), telemetry.clone(), Arc::clone(&readiness), told));
-        server.add_service(Listening::new("admin".to_owned(), admin, app, Arc::clone(&doors)));
+        server.add_service(Listening::of_one("admin".to_owned(), admin, app, Arc::clone(&doors)));
         let reloader = Reloader::new(
             gateway.clone(),
             telemetry.clone(),
@@ -183,7 +206,7 @@ impl Prepared {
         server.add_service(background_service("upkeep", upkeep));
         if let Some(listeners) = sample {
             let app = HttpServer::new_app(sample::Sample);
-            server.add_service(Listening::new("sample upstream".to_owned(), listeners, app, Arc::clone(&doors)));
+            server.add_service(Listening::of_one("sample upstream".to_owned(), listeners, app, Arc::clone(&doors)));
         }
         let upgrader = Upgrader { doors: Arc::clone(&doors), keeper: Arc::clone(&keeper), telemetry };
         shutdown::run_until_idle(server, &gateway, Reach { readiness, reloads, doors, upgrader });
@@ -197,11 +220,12 @@ impl Sockets {
     fn open(
         clients: &[SocketAddr],
         operators: SocketAddr,
-        sample: Option<SocketAddr>,
+        (sample, cluster): (Option<SocketAddr>, Option<SocketAddr>),
         mut inherited: Inherited,
     ) -> Result<Self, StartError> {
         let fails = |address| move |error| StartError::Bind { address, error };
-        for address in clients.iter().chain([&operators]).chain(&sample).filter(|address| !inherited.has(**address)) {
+        let others = [&operators].into_iter().chain(&sample).chain(&cluster);
+        for address in clients.iter().chain(others).filter(|address| !inherited.has(**address)) {
             listen::probe(*address).map_err(fails(*address))?;
         }
         let mut all = Vec::new();
@@ -215,26 +239,29 @@ impl Sockets {
             Ok::<_, StartError>(spread)
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut proxies: Vec<Vec<TcpListener>> = (0..cores).map(|_| Vec::new()).collect();
-        for address in clients {
+        let mut proxies: Vec<Vec<(usize, TcpListener)>> = (0..cores).map(|_| Vec::new()).collect();
+        for (position, address) in clients.iter().enumerate() {
             for (proxy, sockets) in proxies.iter_mut().zip(open(*address, cores)?) {
-                proxy.extend(sockets);
+                proxy.extend(sockets.into_iter().map(|socket| (position, socket)));
             }
         }
         let admin = open(operators, 1)?.into_iter().flatten().collect();
         let sample = sample.map(|address| open(address, 1)).transpose()?;
         let sample = sample.map(|sockets| sockets.into_iter().flatten().collect());
-        Ok(Self { clients: proxies, admin, sample, all })
+        let cluster = cluster.map(|address| open(address, 1)).transpose()?;
+        let cluster = cluster.into_iter().flatten().flatten().collect();
+        Ok(Self { clients: proxies, admin, sample, cluster, all })
     }
 }
 
 /// A proxy for each core, all on the same addresses: a request stays on the core that accepted it, and no thread wakes
 /// another.
-fn add_proxies(server: &mut Server, listeners: Vec<Vec<TcpListener>>, gateway: &Gateway, doors: &Arc<Doors>) {
+fn add_proxies(server: &mut Server, listeners: Vec<Vec<(usize, TcpListener)>>, gateway: &Gateway, doors: &Arc<Doors>) {
     for (core, listeners) in listeners.into_iter().enumerate() {
-        let proxy = HttpProxy::new(gateway.clone(), Arc::clone(&server.configuration));
-        let edge = Edge::new(proxy, gateway.clone());
-        let service = Listening::new(format!("proxy {core}"), listeners, edge, Arc::clone(doors));
+        let proxy = Arc::new(http_proxy(&server.configuration, gateway.clone()));
+        let edge = |(listener, socket)| (socket, Edge::new(Arc::clone(&proxy), gateway.clone(), listener).into());
+        let listeners = listeners.into_iter().map(edge).collect();
+        let service = Listening::new(format!("proxy {core}"), listeners, Arc::clone(doors));
         server.add_service(service.asking(&gateway.store));
     }
 }

@@ -7,19 +7,27 @@ pub mod local;
 pub mod redis;
 pub mod shared;
 
+mod guests;
+mod owners;
 mod together;
+mod told;
 
 pub use local::LocalStore;
 pub use local::snapshot::{Head, Written};
 pub use shared::{SharedLimit, SharedStore};
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::algorithm::{AlgorithmName, Completion, Rule};
 use crate::charge::{AllCharged, Charge, Mode, Source, Taken};
+use crate::cluster::Cluster;
 use crate::units::Nanos;
+use guests::Guests;
+use owners::{OwnedLimit, Owners};
 use together::Together;
 
 /// A limit as a store has to know it. Its states belong to `name`, `algorithm` and `key`: a limit that comes back with
@@ -42,6 +50,14 @@ pub struct LimitSpec<'a> {
     pub max_keys: u64,
     /// Whether tokens come back when requests turn out to cost less than was taken.
     pub gives_back: bool,
+}
+
+impl<'a> LimitSpec<'a> {
+    /// The identity of a sticky limit, and nothing else about it.
+    pub const fn bare(name: &'a str, algorithm: AlgorithmName, key: u64) -> Self {
+        let mode = Mode::Sticky;
+        Self { name, algorithm, mode, key, afresh: false, rules: &[], max_keys: 0, gives_back: false }
+    }
 }
 
 /// How full one limit's table is, and what was done about it.
@@ -68,6 +84,8 @@ pub struct Binding {
     local: local::Binding,
     /// Those that nodes share, at their positions.
     shared: Vec<Option<SharedLimit>>,
+    /// Those whose keys nodes divide among themselves, at their positions.
+    owned: Vec<Option<OwnedLimit>>,
 }
 
 /// What came of a batch of charges.
@@ -81,17 +99,53 @@ pub struct Receipt {
     pub refused: Option<usize>,
 }
 
-/// Where states are kept: in this process's memory, and in Redis those that nodes share.
+/// Where states are kept: in this process's memory, in Redis those that nodes share, and in the memory of other gateways
+/// those whose keys they own.
 #[derive(Debug, Default)]
 pub struct Store {
     local: LocalStore,
     shared: Option<SharedStore>,
+    owners: Option<Owners>,
+    guests: Guests,
 }
 
 impl Store {
-    /// A store with these states. Without a place that nodes share, every limit is this node's own.
-    pub const fn new(local: LocalStore, shared: Option<SharedStore>) -> Self {
-        Self { local, shared }
+    /// A store with these states. Without a place that nodes share, every limit is this node's own; without a cluster,
+    /// every key of a sticky limit.
+    pub fn new(local: LocalStore, shared: Option<SharedStore>, cluster: Option<Arc<Cluster>>) -> Self {
+        Self { local, shared, owners: cluster.map(Owners::new), guests: Guests::default() }
+    }
+
+    /// The gateways among which keys are divided, if they are.
+    pub fn cluster(&self) -> Option<&Arc<Cluster>> {
+        self.owners.as_ref().map(|owners| &owners.cluster)
+    }
+
+    /// The gateway that owns the key of a charge, where keys are divided.
+    pub fn owner(&self, binding: &Binding, charge: &Charge) -> Option<SocketAddr> {
+        binding.owned(charge)?;
+        Some(self.owners.as_ref()?.cluster.owner(charge.key))
+    }
+
+    /// Whether nothing is on its way to others that would be lost if the process ended now.
+    pub fn is_settled(&self) -> bool {
+        self.shared.as_ref().is_none_or(SharedStore::is_settled)
+            && self.cluster().is_none_or(|cluster| cluster.is_settled())
+    }
+
+    /// Connects the thread that asks to all who are going to be asked, if that can be done in a moment.
+    pub async fn connect(&self) {
+        let redis = async {
+            if let Some(shared) = &self.shared {
+                shared.connect().await;
+            }
+        };
+        let cluster = async {
+            if let Some(cluster) = self.cluster() {
+                cluster.connect().await;
+            }
+        };
+        tokio::join!(redis, cluster);
     }
 
     /// What is kept in Redis, if anything is.
@@ -105,7 +159,13 @@ impl Store {
     /// back; those of a bounded number of limits.
     pub fn bind(&self, limits: &[LimitSpec<'_>]) -> Binding {
         let shared = |spec| self.shared.as_ref().and_then(|shared| shared.limit(spec));
-        Binding { local: self.local.bind(limits), shared: limits.iter().map(shared).collect() }
+        let owned =
+            |spec: &LimitSpec<'_>| (self.owners.is_some() && !spec.mode.is_shared()).then(|| OwnedLimit::new(spec));
+        Binding {
+            local: self.local.bind(limits),
+            shared: limits.iter().map(shared).collect(),
+            owned: limits.iter().map(owned).collect(),
+        }
     }
 
     /// Charges every entry of `batch` or none: none if any limit that binds denies. See [`crate::charge::Manner`] for
@@ -115,15 +175,31 @@ impl Store {
     ///
     /// A future that is dropped before it is ready has charged nothing, or gives it back.
     pub async fn charge(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Receipt {
-        match &self.shared {
-            Some(shared) if batch.iter().any(|charge| binding.is_shared(charge)) => {
-                Together { store: self, shared, binding, now }.charge(batch).await
-            }
-            _ => {
-                let charged = self.local.charge(&binding.local, batch, now);
-                Receipt { charged, source: Source::Local, refused: None }
-            }
+        if let Some(cluster) = self.cluster().filter(|cluster| cluster.is_moving()) {
+            self.gather(cluster, binding, batch).await;
         }
+        if batch.iter().all(|charge| self.is_here(binding, charge)) {
+            let charged = self.local.charge(&binding.local, batch, now);
+            return Receipt { charged, source: Source::Local, refused: None };
+        }
+        Together { store: self, binding, now }.charge(batch).await
+    }
+
+    /// Brings states here that this node owns and others may still have.
+    async fn gather(&self, cluster: &Cluster, binding: &Binding, batch: &[Charge]) {
+        let owned = batch.iter().filter(|charge| binding.owned(charge).is_some() && cluster.owns(charge.key));
+        let wanted =
+            owned.filter_map(|charge| Some((Arc::new(self.local.misses(&binding.local, charge)?), charge.key)));
+        let wanted: Vec<_> = wanted.collect();
+        if !wanted.is_empty() {
+            cluster.gather(wanted).await;
+        }
+    }
+
+    /// Whether a charge is decided in this process's memory.
+    fn is_here(&self, binding: &Binding, charge: &Charge) -> bool {
+        let owned = self.owners.as_ref().filter(|_| binding.owned(charge).is_some());
+        binding.shared(charge).is_none() && owned.is_none_or(|owners| owners.cluster.owns(charge.key))
     }
 
     /// Takes back charges, as far as the algorithms allow. Beside each stands when its key was going to be whole again,
@@ -134,6 +210,7 @@ impl Store {
             match self.place(binding, charge) {
                 Place::Local(charge) => local.push((charge, *full_at)),
                 Place::Shared(shared, limit) => shared.refund(limit, charge, *full_at),
+                Place::Owner(owners, limit) => owners.refund(limit, charge, *full_at),
                 Place::Nowhere => {}
             }
         }
@@ -144,8 +221,17 @@ impl Store {
     pub fn debit(&self, binding: &Binding, batch: &[Charge], now: Nanos) {
         let mut local: SmallVec<[Charge; 4]> = SmallVec::new();
         for charge in batch {
+            let owned = self.owners.as_ref().zip(binding.owned(charge));
+            // whoever owns the key by now, wherever it was charged
+            if let Some((owners, limit, peer)) =
+                owned.and_then(|(owners, limit)| Some((owners, limit, owners.elsewhere(charge)?)))
+            {
+                owners.debit(limit, charge, &peer);
+                continue;
+            }
             match self.place(binding, charge) {
                 Place::Local(in_memory) => local.push(Charge { cost: charge.cost, ..in_memory }),
+                Place::Owner(..) => local.push(charge.clone()),
                 Place::Shared(shared, limit) => shared.debit(limit, charge),
                 Place::Nowhere => {}
             }
@@ -160,6 +246,7 @@ impl Store {
             match self.place(binding, charge) {
                 Place::Local(charge) => local.push(charge),
                 Place::Shared(shared, limit) => shared.complete(limit, charge),
+                Place::Owner(owners, _) => owners.complete(charge, end),
                 Place::Nowhere => {}
             }
         }
@@ -171,6 +258,10 @@ impl Store {
         match (charge.taken, &self.shared, binding.shared(charge)) {
             (Taken::Nowhere, _, _) => Place::Nowhere,
             (Taken::Fallback { key, cost }, _, _) => Place::Local(Charge { key, cost, ..charge.clone() }),
+            (Taken::Owner { .. }, _, _) => match (&self.owners, binding.owned(charge)) {
+                (Some(owners), Some(limit)) => Place::Owner(owners, limit),
+                _ => Place::Nowhere,
+            },
             (_, Some(shared), Some(limit)) => Place::Shared(shared, limit),
             _ => Place::Local(charge.clone()),
         }
@@ -206,6 +297,8 @@ impl Store {
 enum Place<'a> {
     Local(Charge),
     Shared(&'a SharedStore, &'a SharedLimit),
+    /// At the gateway that the charge tells of.
+    Owner(&'a Owners, &'a OwnedLimit),
     Nowhere,
 }
 
@@ -215,7 +308,8 @@ impl Binding {
         self.shared.get(charge.limit)?.as_ref()
     }
 
-    fn is_shared(&self, charge: &Charge) -> bool {
-        self.shared(charge).is_some()
+    /// The side of a charge's limit that other gateways see, where keys are divided.
+    fn owned(&self, charge: &Charge) -> Option<&OwnedLimit> {
+        self.owned.get(charge.limit)?.as_ref()
     }
 }

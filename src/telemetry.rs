@@ -4,20 +4,28 @@
 //! configuration, never from a client. Handles are resolved when a ruleset comes into force ([`meters::Meters`]), so
 //! that a request resolves none.
 
+mod cluster;
+mod configured;
 pub mod logging;
 pub mod meters;
 pub mod names;
 mod series;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use prometheus::core::Collector;
 use prometheus::{
-    Gauge, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
 };
 
+use cluster::ClusterMetrics;
+use configured::Configured;
 use names::Name;
+
+pub use cluster::ClusterUsage;
 
 use crate::ruleset::Ruleset;
 use crate::units::Nanos;
@@ -34,6 +42,7 @@ pub struct Telemetry {
     limit_candidate_requests: IntCounterVec,
     limit_tokens: IntCounterVec,
     limit_cost_invalid: IntCounterVec,
+    connections_shed: IntCounterVec,
     limit_near: IntCounterVec,
     limit_utilization: HistogramVec,
     limit_wait: HistogramVec,
@@ -44,10 +53,15 @@ pub struct Telemetry {
     limit_keys_evicted: IntCounterVec,
     store_requests: IntCounterVec,
     store_duration: HistogramVec,
+    store_batch: Histogram,
+    store_waiters: IntGauge,
+    store_clock_offset: Gauge,
     breaker_state: IntGaugeVec,
     states_healed: IntCounter,
     overshoot: IntCounterVec,
+    unsynced: IntGauge,
     cluster_members: IntGauge,
+    cluster: ClusterMetrics,
     lease_tokens: IntCounterVec,
     lease_outstanding: IntGauge,
     upstream_healthy: IntGaugeVec,
@@ -56,12 +70,13 @@ pub struct Telemetry {
     last_reload_successful: IntGauge,
     last_reload_success: Gauge,
     config_info: IntGaugeVec,
+    configured: Configured,
     state_restores: IntCounterVec,
     state_snapshots: IntCounterVec,
     /// When the last one was begun, how long it took, and its size.
     state_last: [Gauge; 3],
     upgrades: IntCounterVec,
-    /// Held while one hash of [`Self::config_info`] takes the place of another: a scrape sees exactly one.
+    /// Held while what is told of one configuration takes the place of another's: a scrape sees exactly one.
     exchange: Arc<Mutex<()>>,
 }
 
@@ -89,6 +104,12 @@ pub struct StoreUsage {
     pub healed: u64,
     /// Tokens admitted so far in outages that were not there afterwards.
     pub overshoot: u64,
+    /// Tokens admitted without the store that it has yet to be told of.
+    pub unsynced: u64,
+    /// Requests that wait for the call before theirs.
+    pub waiting: u64,
+    /// How far the store's clock is ahead, in seconds.
+    pub clock_ahead: f64,
     /// Tokens taken ahead so far, by what became of them.
     pub leased: [(&'static str, u64); 3],
     /// Tokens of them that are held.
@@ -110,6 +131,7 @@ impl Telemetry {
             limit_candidate_requests: counter(&registry, &names::LIMIT_CANDIDATE_REQUESTS)?,
             limit_tokens: counter(&registry, &names::LIMIT_TOKENS)?,
             limit_cost_invalid: counter(&registry, &names::LIMIT_COST_INVALID)?,
+            connections_shed: counter(&registry, &names::CONNECTIONS_SHED)?,
             limit_near: counter(&registry, &names::LIMIT_NEAR)?,
             limit_utilization: histogram(&registry, &names::LIMIT_UTILIZATION, names::RATIO)?,
             limit_wait: histogram(&registry, &names::LIMIT_WAIT, names::WAIT_SECONDS)?,
@@ -120,12 +142,20 @@ impl Telemetry {
             limit_keys_evicted: counter(&registry, &names::LIMIT_KEYS_EVICTED)?,
             store_requests: counter(&registry, &names::STORE_REQUESTS)?,
             store_duration: histogram(&registry, &names::STORE_REQUEST_DURATION, names::STORE_SECONDS)?,
+            store_batch: registered(
+                &registry,
+                Histogram::with_opts(histogram_opts(&names::STORE_BATCH_CHARGES, names::BATCH))?,
+            )?,
+            store_waiters: registered(&registry, IntGauge::with_opts(opts(&names::STORE_QUEUE_WAITERS))?)?,
+            store_clock_offset: registered(&registry, Gauge::with_opts(opts(&names::STORE_CLOCK_OFFSET))?)?,
             breaker_state: gauge(&registry, &names::STORE_BREAKER_STATE)?,
             states_healed: registered(&registry, IntCounter::with_opts(opts(&names::STORE_STATES_HEALED))?)?,
             overshoot: counter(&registry, &names::LIMIT_OVERSHOOT)?,
+            unsynced: registered(&registry, IntGauge::with_opts(opts(&names::LIMIT_UNSYNCED))?)?,
             lease_tokens: counter(&registry, &names::LEASE_TOKENS)?,
             lease_outstanding: registered(&registry, IntGauge::with_opts(opts(&names::LEASE_OUTSTANDING))?)?,
             cluster_members: registered(&registry, IntGauge::with_opts(opts(&names::CLUSTER_MEMBERS))?)?,
+            cluster: ClusterMetrics::new(&registry)?,
             upstream_healthy: gauge(&registry, &names::UPSTREAM_NODES_HEALTHY)?,
             reloads: counter(&registry, &names::CONFIG_RELOADS)?,
             last_reload_successful: registered(
@@ -137,6 +167,7 @@ impl Telemetry {
                 Gauge::with_opts(opts(&names::CONFIG_LAST_RELOAD_SUCCESS_TIMESTAMP))?,
             )?,
             config_info: gauge(&registry, &names::CONFIG_INFO)?,
+            configured: Configured::new(&registry)?,
             state_restores: counter(&registry, &names::STATE_RESTORES)?,
             state_snapshots: counter(&registry, &names::STATE_SNAPSHOTS)?,
             state_last: [
@@ -150,6 +181,9 @@ impl Telemetry {
         };
         for result in ["success", "unchanged", "failure"] {
             telemetry.reloads.with_label_values(&[result]);
+        }
+        for reason in ["all", "listener", "client"] {
+            telemetry.connections_shed.with_label_values(&[reason]);
         }
         for counter in [&telemetry.state_snapshots, &telemetry.upgrades] {
             counter.with_label_values(&["success"]);
@@ -173,10 +207,11 @@ impl Telemetry {
     }
 
     /// A configuration came into force at `now`; `hash` is of its text.
-    pub fn reload_applied(&self, hash: &str, now: Nanos) {
+    pub fn reload_applied(&self, ruleset: &Ruleset, hash: &str, now: Nanos) {
         let exchange = self.exchange.lock();
         self.config_info.reset();
         self.config_info.with_label_values(&[hash]).set(1);
+        self.configured.tell(ruleset);
         drop(exchange);
         self.reload_ended("success", now);
     }
@@ -234,6 +269,7 @@ impl Telemetry {
         series::retain(&self.http_upstream_duration, keep);
         series::retain(&self.http_in_flight, keep);
         series::retain(&self.limit_requests, keep);
+        series::retain(&self.limit_candidate_requests, keep);
         series::retain(&self.limit_tokens, keep);
         series::retain(&self.limit_near, keep);
         series::retain(&self.limit_utilization, keep);
@@ -257,10 +293,24 @@ impl Telemetry {
         }
     }
 
+    /// There is a store that nodes share, whose calls end with one of `results`: what it is asked begins at zero.
+    pub fn store_expected(&self, results: impl Iterator<Item = &'static str> + Clone) {
+        for op in names::STORE_OPS {
+            results.clone().for_each(|result| drop(self.store_requests.with_label_values(&[op, result])));
+            self.store_duration.with_label_values(&[op]);
+        }
+    }
+
     /// A store was asked for `op`, with this result, and took this long.
     pub fn store_called(&self, op: &str, result: &str, took: Nanos) {
         self.store_requests.with_label_values(&[op, result]).inc();
         self.store_duration.with_label_values(&[op]).observe(took.as_secs_f64());
+    }
+
+    /// A call charged this many requests.
+    #[expect(clippy::cast_precision_loss, reason = "a report")]
+    pub fn store_charged(&self, requests: u64) {
+        self.store_batch.observe(requests as f64);
     }
 
     /// How what nodes share stands, to be called before [`Telemetry::render`].
@@ -275,8 +325,22 @@ impl Telemetry {
             let counter = self.lease_tokens.with_label_values(&[event]);
             counter.inc_by(total.saturating_sub(counter.get()));
         }
+        self.unsynced.set(i64::try_from(usage.unsynced).unwrap_or(i64::MAX));
+        self.store_waiters.set(i64::try_from(usage.waiting).unwrap_or(i64::MAX));
+        self.store_clock_offset.set(usage.clock_ahead);
         self.lease_outstanding.set(i64::try_from(usage.held).unwrap_or(i64::MAX));
         self.cluster_members.set(i64::try_from(usage.nodes).unwrap_or(i64::MAX));
+    }
+
+    /// Another gateway was asked, with this result, and took this long.
+    pub fn peer_asked(&self, peer: SocketAddr, result: &str, took: Nanos) {
+        self.cluster.asked(peer, result, took);
+    }
+
+    /// How the cluster stands, to be called before [`Telemetry::render`] and after [`Telemetry::set_store_usage`].
+    pub fn set_cluster_usage(&self, usage: &ClusterUsage) {
+        self.cluster.set(usage);
+        self.cluster_members.set(i64::try_from(usage.members).unwrap_or(i64::MAX));
     }
 
     /// How many nodes of an upstream are healthy, to be called before [`Telemetry::render`].
@@ -287,6 +351,10 @@ impl Telemetry {
 
 fn opts(name: &Name) -> Opts {
     Opts::new(name.name, name.help)
+}
+
+fn histogram_opts(name: &Name, buckets: &[f64]) -> HistogramOpts {
+    HistogramOpts::new(name.name, name.help).buckets(buckets.to_vec())
 }
 
 fn registered<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> Result<C, prometheus::Error> {
@@ -303,6 +371,5 @@ fn gauge(registry: &Registry, name: &Name) -> Result<IntGaugeVec, prometheus::Er
 }
 
 fn histogram(registry: &Registry, name: &Name, buckets: &[f64]) -> Result<HistogramVec, prometheus::Error> {
-    let opts = HistogramOpts::new(name.name, name.help).buckets(buckets.to_vec());
-    registered(registry, HistogramVec::new(opts, name.labels)?)
+    registered(registry, HistogramVec::new(histogram_opts(name, buckets), name.labels)?)
 }

@@ -216,8 +216,22 @@ pub fn scale_ceil(amount: u128, numerator: u128, denominator: u128) -> u128 {
 pub type Cost = u64;
 
 /// What a limit counts by, as a keyed 128-bit hash of the key's parts (see `ruleset::key`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LimitKey(pub u128);
+
+impl LimitKey {
+    /// The upper bits, which decide who owns the key where nodes divide keys among themselves.
+    pub const fn home(self) -> u32 {
+        (self.0 >> 96) as u32
+    }
+
+    /// This key at the home of `other`, so that both have one owner.
+    #[must_use]
+    pub const fn at_home_of(self, other: Self) -> Self {
+        const REST: u128 = u128::MAX >> 32;
+        Self((other.0 & !REST) | (self.0 & REST))
+    }
+}
 
 /// A number of up to 96 bits in 12 bytes: a point in time in units of 1 ns / numerator of a rate.
 ///

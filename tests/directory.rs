@@ -152,8 +152,16 @@ impl Desk {
     fn charges(&self, customer: &Customer) -> Vec<Charge> {
         let ruleset = &self.loaded.ruleset;
         let headers = HeaderMap::new();
-        let facts =
-            Facts { method: "GET", host: "h", path: "/", query: None, headers: &headers, client: None, address: None };
+        let facts = Facts {
+            method: "GET",
+            host: "h",
+            path: "/",
+            query: None,
+            headers: &headers,
+            client: None,
+            address: None,
+            certificate: None,
+        };
         let plan = customer.plan;
         let resolved = Resolved {
             route: "r",

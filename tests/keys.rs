@@ -42,7 +42,16 @@ const USER: HeaderName = HeaderName::from_static("x-user");
 fn key(hasher: &KeyHasher, parts: &Key, headers: &mut HeaderMap, tuple: &Tuple) -> LimitKey {
     headers.insert(USER, HeaderValue::from_str(&tuple.header).unwrap());
     let client = Some(tuple.client);
-    let facts = Facts { method: "GET", host: &tuple.host, path: "/", query: None, headers, client, address: client };
+    let facts = Facts {
+        method: "GET",
+        host: &tuple.host,
+        path: "/",
+        query: None,
+        headers,
+        client,
+        address: client,
+        certificate: None,
+    };
     let resolved = Resolved {
         route: "all",
         path_pattern: "/**",
@@ -76,8 +85,16 @@ fn a_million_tuples_have_as_many_keys_as_there_are_different_ones() {
 fn the_name_of_the_limit_and_the_order_of_the_parts_count() {
     let hasher = KeyHasher::new(&[3; 16]);
     let headers = HeaderMap::new();
-    let facts =
-        Facts { method: "a", host: "b", path: "/", query: None, headers: &headers, client: None, address: None };
+    let facts = Facts {
+        method: "a",
+        host: "b",
+        path: "/",
+        query: None,
+        headers: &headers,
+        client: None,
+        address: None,
+        certificate: None,
+    };
     let resolved = Resolved {
         route: "b",
         path_pattern: "a",

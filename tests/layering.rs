@@ -22,14 +22,26 @@ const LAYERS: &[Layer] = &[
     Layer { module: "units", may_use: &[], never: PURE },
     Layer { module: "clock", may_use: &["units"], never: &["tokio::"] },
     Layer { module: "files", may_use: &[], never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"] },
+    // files are read by others, and the time is handed in
+    Layer {
+        module: "tls",
+        may_use: &["units"],
+        never: &["tokio::", "tracing::", "pingora::", "std::time", "std::fs", "async fn"],
+    },
     // what customers and limits take from Redis comes the same way
     Layer {
         module: "dial",
-        may_use: &["units"],
+        may_use: &["units", "tls"],
         never: &["pingora::", "prometheus::", "std::time", "std::fs", "tracing::"],
     },
     Layer { module: "algorithm", may_use: &["units"], never: PURE },
     Layer { module: "charge", may_use: &["units", "algorithm"], never: PURE },
+    // keys and states are names to it: who keeps them stands behind a trait, as the store uses it and not the other way
+    Layer {
+        module: "cluster",
+        may_use: &["units", "algorithm", "charge", "clock"],
+        never: &["pingora::", "prometheus::", "std::time", "std::fs"],
+    },
     Layer { module: "template", may_use: &[], never: PURE },
     Layer {
         module: "ruleset",
@@ -48,8 +60,8 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "config",
-        // of the store: which rules can be kept there
-        may_use: &["units", "algorithm", "charge", "template", "ruleset", "store"],
+        // of the store: which rules can be kept there; of the cluster: what it is told
+        may_use: &["units", "algorithm", "charge", "cluster", "template", "ruleset", "store"],
         never: &["pingora::", "tokio::", "std::fs", "std::env", "async fn"],
     },
     Layer {
@@ -64,7 +76,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "store",
-        may_use: &["units", "algorithm", "charge", "clock", "dial"],
+        may_use: &["units", "algorithm", "charge", "clock", "dial", "cluster"],
         never: &["pingora::", "prometheus::", "std::time"],
     },
     Layer {
@@ -74,7 +86,18 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "proxy",
-        may_use: &["units", "algorithm", "charge", "clock", "template", "ruleset", "customers", "store", "telemetry"],
+        may_use: &[
+            "units",
+            "algorithm",
+            "charge",
+            "clock",
+            "template",
+            "tls",
+            "ruleset",
+            "customers",
+            "store",
+            "telemetry",
+        ],
         never: &["saphyr", "std::fs"],
     },
     Layer {
@@ -84,12 +107,23 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "admin",
-        may_use: &["units", "algorithm", "clock", "ruleset", "customers", "store", "telemetry", "proxy"],
+        may_use: &["units", "algorithm", "clock", "ruleset", "customers", "store", "cluster", "telemetry", "proxy"],
         never: &["saphyr"],
     },
     Layer {
         module: "runtime",
-        may_use: &["units", "clock", "files", "ruleset", "customers", "store", "telemetry", "proxy", "admin"],
+        may_use: &[
+            "units",
+            "clock",
+            "cluster",
+            "files",
+            "ruleset",
+            "customers",
+            "store",
+            "telemetry",
+            "proxy",
+            "admin",
+        ],
         never: &["saphyr"],
     },
     Layer {
@@ -98,10 +132,12 @@ const LAYERS: &[Layer] = &[
             "units",
             "algorithm",
             "clock",
+            "cluster",
             "files",
             "ruleset",
             "config",
             "customers",
+            "tls",
             "dial",
             "simulation",
             "replay",

@@ -70,7 +70,14 @@ fn ten_thousand_routes_and_a_hundred_thousand_parameters_reload_in_half_a_second
         let text = text(version);
         let taken = processor_time();
         let (loaded, reading) = timed(|| config::load(&text, "large.yaml", &|_| None).unwrap());
-        let rules = Rules { ruleset: loaded.ruleset, directory: Arc::default(), tokens: None, hash: String::new() };
+        let rules = Rules {
+            ruleset: loaded.ruleset,
+            directory: Arc::default(),
+            tokens: None,
+            entrances: Vec::new(),
+            securing: Vec::new(),
+            hash: String::new(),
+        };
         let (live, building) = timed(|| Live::new(rules, before.as_ref(), &store, &telemetry));
         let taken = processor_time() - taken;
         let (_, dropping) = timed(|| drop(before.replace(live)));

@@ -1,4 +1,4 @@
-//! What is shipped beside the code is true: samples are right, dashboards name metrics that exist.
+//! What is shipped beside the code is true: samples are right, documents say what is.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
 
@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tollgate::algorithm::{self, Algorithm, AlgorithmName};
-use tollgate::telemetry::names;
 
 fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -30,75 +29,6 @@ fn the_readme_shows_the_sample_configuration_as_it_is() {
     for file in ["config/tollgate.yaml", "config/customers.csv"] {
         assert!(readme.contains(&fs::read_to_string(file).unwrap()), "{file}");
     }
-}
-
-#[test]
-fn dashboards_ask_for_metrics_and_labels_that_exist() {
-    for file in files("dashboards", "json") {
-        let dashboard: serde_json::Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
-        for panel in dashboard["panels"].as_array().unwrap() {
-            for target in panel["targets"].as_array().unwrap() {
-                let expression = target["expr"].as_str().unwrap();
-                let wrong = wrong_names(expression);
-                assert!(wrong.is_empty(), "{}: {}: {wrong:?} in {expression}", file.display(), panel["title"]);
-            }
-        }
-    }
-}
-
-#[test]
-fn names_that_do_not_exist_are_found_in_expressions() {
-    assert_eq!(
-        wrong_names("sum by (route) (rate(tollgate_http_requests_total{job=~\"a{b}\",code=\"200\"}[5m]))"),
-        [""; 0]
-    );
-    assert_eq!(wrong_names("sum by (plan) (tollgate_http_requests_total)"), ["plan"]);
-    assert_eq!(wrong_names("tollgate_limit_keys{limit=\"x\",le=\"1\"}"), ["le"]);
-    assert_eq!(wrong_names("sum by (le) (tollgate_limit_wait_seconds_bucket)"), [""; 0]);
-    assert_eq!(
-        wrong_names("sum by (limit) (tollgate_limit_keys) / on (outcome) tollgate_nothing"),
-        ["tollgate_nothing", "outcome"]
-    );
-}
-
-/// The metrics of an expression that are not in the catalogue, and the labels in it that none of its metrics has.
-fn wrong_names(expression: &str) -> Vec<String> {
-    let code = without_strings(expression);
-    let metrics: Vec<&str> = words(&code).filter(|word| word.starts_with("tollgate_")).collect();
-    let mut wrong = Vec::new();
-    let mut known = vec!["job", "instance"];
-    for metric in metrics {
-        let base = metric.strip_suffix("_bucket").or(metric.strip_suffix("_sum")).or(metric.strip_suffix("_count"));
-        match names::ALL.iter().find(|name| name.name == base.unwrap_or(metric)) {
-            Some(name) => known.extend(name.labels),
-            None => wrong.push(metric.to_owned()),
-        }
-        if metric.ends_with("_bucket") {
-            known.push("le");
-        }
-    }
-    let groups = ["by", "without", "on", "ignoring", "group_left", "group_right"].into_iter().flat_map(|word| {
-        let lists = code.match_indices(word).filter_map(|(at, _)| {
-            let (before, after) = code.split_at(at);
-            let alone = !before.ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
-            let list = after.strip_prefix(word)?.trim_start().strip_prefix('(')?;
-            list.split(')').next().filter(|_| alone)
-        });
-        lists.collect::<Vec<_>>()
-    });
-    let selectors = code.split('{').skip(1).filter_map(|rest| rest.split('}').next());
-    let labels = groups.chain(selectors).flat_map(words).filter(|label| !known.contains(label));
-    wrong.extend(labels.map(str::to_owned));
-    wrong
-}
-
-fn words(code: &str) -> impl Iterator<Item = &str> {
-    code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty())
-}
-
-/// What stands in quotes is no name.
-fn without_strings(expression: &str) -> String {
-    expression.split('"').step_by(2).collect()
 }
 
 /// The commands of a page's console blocks, each with what it shows them to print.

@@ -9,8 +9,9 @@ use clap::Args;
 
 use crate::cli::run::{RunError, parts};
 use crate::cli::source::{self, Source};
-use crate::config;
+use crate::config::{self, Listener};
 use crate::customers::Directory;
+use crate::proxy::connection::Entrance;
 use crate::runtime::{self, Setup};
 use crate::telemetry::logging;
 
@@ -34,14 +35,23 @@ pub struct DemoArgs {
 /// Runs the demo until it is told to stop.
 pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
     let mut loaded = config::load(CONFIG, "config/tollgate.yaml", &source::environment)?;
-    loaded.server.listeners = vec![args.listen];
+    loaded.server.listeners = vec![Listener::plain(args.listen)];
     loaded.server.admin = args.admin;
     for node in loaded.ruleset.upstreams.iter_mut().flat_map(|upstream| &mut upstream.nodes) {
         node.address = args.upstream.to_string();
     }
     let directory = source::directory::load(CUSTOMERS, "config/customers.csv", &loaded.overrides)?;
     let directory = Directory::File(Arc::new(directory)).into();
-    let source = Source { loaded, directory, tokens: None, store: None, text: CONFIG.to_owned() };
+    let source = Source {
+        directory,
+        tokens: None,
+        store: None,
+        cluster: None,
+        entrances: vec![Entrance::default()],
+        securing: vec![None; loaded.ruleset.upstreams.len()],
+        text: CONFIG.to_owned(),
+        loaded,
+    };
     let parts = parts(source, Path::new("config/tollgate.yaml"));
     let setup = Setup { parts, origin: None, sample: Some(args.upstream) };
     let prepared = runtime::prepare(setup).map_err(RunError::Demo)?;

@@ -1,6 +1,7 @@
 //! `tollgate run`: the gateway.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 
@@ -57,13 +58,22 @@ pub fn execute(args: &RunArgs) -> Result<(), RunError> {
 }
 
 /// What a configuration and what it names say to a gateway.
-pub(super) fn parts(Source { loaded, directory, tokens, store, text }: Source, config: &Path) -> Parts {
+pub(super) fn parts(
+    Source { loaded, directory, tokens, store, cluster, entrances, securing, text }: Source,
+    config: &Path,
+) -> Parts {
+    // In an order that does not change with that of the file: sockets know their listeners by it.
+    let mut listeners: Vec<_> =
+        loaded.server.listeners.iter().map(|listener| listener.address).zip(entrances).collect();
+    listeners.sort_by_key(|(address, _)| *address);
+    let (listeners, entrances) = listeners.into_iter().map(|(address, entrance)| (address, Arc::new(entrance))).unzip();
     Parts {
-        listeners: loaded.server.listeners,
+        listeners,
         admin: loaded.server.admin,
         state: loaded.state.map(|state| StateFile { path: beside(config, &state.file), every: state.every }),
-        rules: Rules { ruleset: loaded.ruleset, directory, tokens, hash: hash(&text) },
+        rules: Rules { ruleset: loaded.ruleset, directory, tokens, entrances, securing, hash: hash(&text) },
         store,
+        cluster,
         warnings: loaded.warnings.iter().map(ToString::to_string).collect(),
     }
 }

@@ -1,19 +1,24 @@
 //! The configuration as files: what `run` and `check` read, so that they refuse the same.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::cluster::settings::Settings as ClusterSettings;
 use crate::config::{
-    self, DirectorySource, Limits, Loaded, Mark, NamedFile, Overrides, Place, Problem, Problems, Server,
+    self, DirectorySource, Limits, Listener, Loaded, Mark, NamedFile, Overrides, Place, Problem, Problems, Server,
 };
 use crate::customers::{Directory, Tokens};
 use crate::files::{self, Seen, Unreadable};
+use crate::proxy::connection::Entrance;
+use crate::proxy::upstream::Securing;
 use crate::runtime::reload::StoreSettings;
 
+mod cluster;
 pub mod directory;
+mod listeners;
 mod store;
 mod tokens;
+mod upstreams;
 
 use store::Wanted;
 
@@ -28,6 +33,12 @@ pub struct Source {
     pub tokens: Option<Tokens>,
     /// Where what is shared is kept, if that is said.
     pub store: Option<StoreSettings>,
+    /// The nodes that keep sticky limits together, if there are several.
+    pub cluster: Option<ClusterSettings>,
+    /// How connections come in at each listener.
+    pub entrances: Vec<Entrance>,
+    /// How TLS is spoken to each upstream; absent where it is not.
+    pub securing: Vec<Option<Arc<Securing>>>,
     /// The configuration's text.
     pub text: String,
 }
@@ -38,6 +49,7 @@ pub struct Kept {
     /// The addresses in force, which cannot change.
     pub server: Option<Server>,
     store: Option<store::Kept>,
+    cluster: Option<ClusterSettings>,
     directory: Option<directory::Kept>,
 }
 
@@ -49,9 +61,17 @@ pub fn open(path: &Path) -> Result<Source, Problems> {
 /// The same, with what was `kept` as far as nothing about it changed. `seen` gets every file that was looked at.
 pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<Source, Problems> {
     let text = read_config_seen(path, seen)?;
-    let loaded =
+    let mut loaded =
         config::load(&text, &name(path), &environment).map_err(|problems| with_files(problems, path, &text, seen))?;
+    let entrances = listeners::open(path, &loaded.server, seen);
+    let securing = upstreams::open(path, &loaded.upstream_tls, seen);
+    let (entrances, warnings) = entrances.map_err(|problems| {
+        let warnings = loaded.warnings.iter().cloned().chain(problems.warnings).collect();
+        Problems { warnings, ..problems }
+    })?;
+    loaded.warnings.extend(warnings);
     let with_warnings = |problems| Problems { warnings: loaded.warnings.clone(), ..problems };
+    let securing = securing.map_err(with_warnings)?;
     if let Some(server) = &kept.server {
         refuse_fixed(&name(path), changed_addresses(server, &loaded.server)).map_err(with_warnings)?;
     }
@@ -59,6 +79,12 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
     let store = store.map_err(with_warnings)?;
     if kept.server.is_some() {
         let changed = store::changed(kept.store.as_ref().map(store::Kept::says), store.as_ref().map(Wanted::says));
+        refuse_fixed(&name(path), changed).map_err(with_warnings)?;
+    }
+    let cluster = loaded.cluster.as_ref().map(|says| cluster::open(path, says, seen)).transpose();
+    let cluster = cluster.map_err(with_warnings)?;
+    if kept.server.is_some() {
+        let changed = cluster::changed(kept.cluster.as_ref(), cluster.as_ref());
         refuse_fixed(&name(path), changed).map_err(with_warnings)?;
     }
     // before the directory, of which rows come into force as they are read
@@ -79,7 +105,8 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
         store
     });
     let store = kept.store.as_ref().map(|kept| kept.settings.clone());
-    Ok(Source { loaded, directory, tokens, store, text })
+    kept.cluster.clone_from(&cluster);
+    Ok(Source { loaded, directory, tokens, store, cluster, entrances, securing, text })
 }
 
 /// Adds what is wrong with the files that a refused configuration names.
@@ -136,6 +163,7 @@ pub fn fixed(before: &Source, after: &Source) -> Vec<Fixed> {
     };
     let (old, new) = (store(before), store(after));
     let mut fixed = changed_addresses(&before.loaded.server, &after.loaded.server);
+    fixed.extend(cluster::changed(before.cluster.as_ref(), after.cluster.as_ref()));
     fixed.extend(store::changed(
         old.as_ref().map(|(says, secret)| (says, secret.as_ref())),
         new.as_ref().map(|(says, secret)| (says, secret.as_ref())),
@@ -144,8 +172,8 @@ pub fn fixed(before: &Source, after: &Source) -> Vec<Fixed> {
 }
 
 fn changed_addresses(in_force: &Server, wanted: &Server) -> Vec<Fixed> {
-    let listed = |addresses: &[SocketAddr]| {
-        let mut addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let listed = |listeners: &[Listener]| {
+        let mut addresses: Vec<String> = listeners.iter().map(|listener| listener.address.to_string()).collect();
         addresses.sort_unstable();
         addresses.join(", ")
     };

@@ -12,10 +12,9 @@ use crate::config::store::{NamedFile, named_file};
 use crate::ruleset::{CredentialSource, JwtRules, PlanId};
 use crate::units::Nanos;
 
-const EXPECTED: &str =
-    "`{header: NAME}`, `{query: NAME}`, `{cookie: NAME}`, `{bearer: true}`, `{basic: true}` or `{jwt: {...}}`";
+const EXPECTED: &str = "`{header: NAME}`, `{query: NAME}`, `{cookie: NAME}`, `{bearer: true}`, `{basic: true}`, `{client_certificate: true}` or `{jwt: {...}}`";
 
-const KINDS: [&str; 6] = ["header", "query", "cookie", "bearer", "basic", "jwt"];
+const KINDS: [&str; 7] = ["header", "query", "cookie", "bearer", "basic", "client_certificate", "jwt"];
 
 const JWT_KEYS: [&str; 10] =
     ["jwks_file", "claim", "plan_claim", "plan", "algorithms", "issuer", "audience", "leeway", "require_exp", "header"];
@@ -72,6 +71,16 @@ pub(super) fn needs_directory(field: &Field<'_>) -> bool {
 pub(super) fn read(field: &Field<'_>, plans: &Names) -> Option<Identify> {
     let items = field.nonempty_list(&format!("a list of {EXPECTED}"))?;
     let read = each_once(&items, |item| source(item, plans), |(source, _)| told_apart(source))?;
+    let is_key =
+        |source: &CredentialSource| !matches!(source, CredentialSource::Jwt(_) | CredentialSource::ClientCertificate);
+    let shows = read.iter().position(|(source, _)| *source == CredentialSource::ClientCertificate);
+    if let Some(item) = shows.and_then(|position| items.get(position))
+        && read.iter().any(|(source, _)| is_key(source))
+    {
+        let problem =
+            item.error("cannot stand beside keys: whoever sends a common name as a key would be taken for its owner");
+        return item.fail(problem.expected("tokens beside it at most"));
+    }
     let (sources, jwks): (Vec<_>, Vec<_>) = read.into_iter().unzip();
     Some(Identify { sources, jwks: jwks.into_iter().flatten().next() })
 }
@@ -84,6 +93,7 @@ fn told_apart(source: &CredentialSource) -> (&'static str, String) {
         CredentialSource::Cookie(name) => ("cookie", name.clone()),
         CredentialSource::Bearer => ("bearer", String::new()),
         CredentialSource::Basic => ("basic", String::new()),
+        CredentialSource::ClientCertificate => ("client_certificate", String::new()),
         CredentialSource::Jwt(_) => ("jwt", String::new()),
     }
 }
@@ -110,6 +120,7 @@ fn one_source(kind: &str, value: &Field<'_>, item: &Field<'_>, plans: &Names) ->
         "cookie" => CredentialSource::Cookie(value.parsed("the name of a cookie", cookie_name)?),
         "bearer" => only_true(value, CredentialSource::Bearer)?,
         "basic" => only_true(value, CredentialSource::Basic)?,
+        "client_certificate" => only_true(value, CredentialSource::ClientCertificate)?,
         // what stands here are settings, which may be shown
         _ => return item.mapping_if()?.get("jwt").and_then(|field| jwt(&field, plans)),
     };

@@ -1,7 +1,8 @@
-//! What the design promises and this version does not have yet: the one list of it.
-//!
-//! A name on it is refused as "not supported by this version" instead of as unknown. Whoever builds one takes it off.
+//! What the design promises and this version does not have.
 
-pub(super) const TOP: &[&str] = &["cluster"];
-pub(super) const LISTENER: &[&str] = &["tls"];
-pub(super) const ROUTE: &[&str] = &["sticky_by"];
+/// Never, because it turned out to be of no use: refused with the reason, wherever it stands.
+pub(super) const NEVER: &[(&str, &str)] = &[(
+    "sticky_by",
+    "leave it out: the keys of sticky limits have their owners by themselves, and a request is charged by all of its \
+     owners or by none",
+)];

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use crate::config::document::{self, Content, Entry, Node};
 use crate::config::environment::{self, Environment};
 use crate::config::findings::Findings;
+use crate::config::later;
 use crate::config::problem::{Hint, Mark, Place, Problem};
 use crate::config::scalar::Misfit;
 use crate::config::words;
@@ -369,6 +370,10 @@ impl<'a> Section<'a> {
             }
             if later.contains(&key) {
                 findings.add(Problem::error(field.key_place(), words::NOT_YET));
+                continue;
+            }
+            if let Some((_, why)) = later::NEVER.iter().find(|(never, _)| *never == key) {
+                findings.add(Problem::error(field.key_place(), "is not needed").hint(*why));
                 continue;
             }
             let absent: &Vec<&str> = absent.get_or_init(|| keys.iter().copied().filter(|key| !self.has(key)).collect());

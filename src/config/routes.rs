@@ -8,7 +8,7 @@ use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, each_once};
 use crate::config::scalar::Misfit;
-use crate::config::{access, denied, later};
+use crate::config::{access, denied};
 use crate::ruleset::access::{Access, Bypass};
 use crate::ruleset::denied::Denied;
 use crate::ruleset::host::HostPattern;
@@ -17,7 +17,7 @@ use crate::ruleset::matcher::{HeaderEdits, HeaderMatch, Rewrite, Route};
 use crate::ruleset::path::PathPattern;
 use crate::ruleset::upstream::UpstreamId;
 
-const KEYS: [&str; 10] = [
+const KEYS: [&str; 11] = [
     "name",
     "match",
     "upstream",
@@ -25,6 +25,7 @@ const KEYS: [&str; 10] = [
     "denied",
     "access",
     "bypass",
+    "upgrade",
     "rewrite",
     "request_headers",
     "response_headers",
@@ -41,7 +42,7 @@ pub(super) fn read(top: &Section<'_>, upstreams: &Names, limits: &Names, bypass:
     let mut unreachable = Unreachable::default();
     let items = top.required("routes", EXPECTED).and_then(|field| field.nonempty_list(EXPECTED));
     for item in items.unwrap_or_default() {
-        let Some(section) = item.section(&KEYS, later::ROUTE) else {
+        let Some(section) = item.section(&KEYS, &[]) else {
             continue;
         };
         let name = name(&section, &mut names);
@@ -70,6 +71,10 @@ fn route(section: &Section<'_>, upstreams: &Names, limits: &Names, bypass: &Bypa
     let denied = section.get_or("denied", Denied::default(), denied::read);
     let access = section.get_or("access", Access::default(), access::access);
     let bypass = section.get_or("bypass", bypass.clone(), |field| access::bypass(field, bypass));
+    let upgrade = section.get_or("upgrade", false, |field| {
+        let items = field.nonempty_list("a list of `websocket`")?;
+        each_once(&items, |item| item.choice(&[("websocket", ())], &[]), |()| ()).map(|_| true)
+    });
     let rewrite = section.get_with("rewrite", read_rewrite);
     let request_headers = section.get_or("request_headers", HeaderEdits::default(), Field::header_edits);
     let response_headers = section.get_or("response_headers", HeaderEdits::default(), Field::header_edits);
@@ -86,6 +91,7 @@ fn route(section: &Section<'_>, upstreams: &Names, limits: &Names, bypass: &Bypa
         denied: denied?,
         access: access?,
         bypass: bypass?,
+        upgrades_to_websocket: upgrade?,
         rewrite: rewrite?,
         request_headers: request_headers?,
         response_headers: response_headers?,

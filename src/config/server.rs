@@ -1,104 +1,13 @@
-//! The sections about tollgate itself: addresses, client addresses, response headers, logging, bounds.
+//! The sections about tollgate itself: client addresses, response headers, logging, bounds.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::config::later;
 use crate::config::problem::Problem;
-use crate::config::read::{Field, Section, every};
+use crate::config::read::{Field, every};
 use crate::config::scalar::{self, Misfit};
 use crate::ruleset::{AccessLog, ClientAddress, Dialects, RequestHead, Reset, path};
-
-/// The addresses that tollgate listens on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
-    /// For the requests it guards; at least one.
-    pub listeners: Vec<SocketAddr>,
-    /// For metrics, health and inspection.
-    pub admin: SocketAddr,
-}
-
-impl Server {
-    /// Where the admin interface is unless told otherwise: out of reach for other machines.
-    pub const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
-}
-
-/// The most listeners.
-const MOST_LISTENERS: usize = 64;
-
-const ADDRESS: &str = "an address and a port, like `0.0.0.0:8080` or `[::]:8080`";
-
-/// Reads `listeners:` and `admin:`.
-pub(super) fn read(top: &Section<'_>) -> Option<Server> {
-    let mut taken = Vec::new();
-    let listeners = listeners(top, &mut taken);
-    let admin = top.get_or("admin", Server::DEFAULT_ADMIN, |field| {
-        let field = field.section(&["address"], &[])?.required("address", ADDRESS)?;
-        let address = address(&field)?;
-        if !address.ip().is_loopback() {
-            field.warn(
-                "lets other machines in: there is no password in front of metrics and inspection",
-                "use `127.0.0.1`, or keep others away from this port",
-            );
-        }
-        free(&field, address, &taken)
-    });
-    if !top.has("admin")
-        && let Some((_, field)) = taken.iter().find(|(taken, _)| collide(*taken, Server::DEFAULT_ADMIN))
-    {
-        field.findings().add(
-            field
-                .error("is where the admin interface listens")
-                .hint(format!("give another `admin: {{address: ...}}` than {}", Server::DEFAULT_ADMIN)),
-        );
-    }
-    Some(Server { listeners: listeners?, admin: admin? })
-}
-
-fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(SocketAddr, Field<'a>)>) -> Option<Vec<SocketAddr>> {
-    const EXPECTED: &str = "a list, like `[{address: \"0.0.0.0:8080\"}]`";
-    let field = top.required("listeners", EXPECTED)?;
-    let items = field.nonempty_list(EXPECTED)?;
-    if items.len() > MOST_LISTENERS {
-        return field.fail(Problem::error(field.key_place(), format!("has more than {MOST_LISTENERS} listeners")));
-    }
-    every(items.into_iter().map(|item| {
-        let field = item.section(&["address"], later::LISTENER)?.required("address", ADDRESS)?;
-        let address = free(&field, address(&field)?, taken)?;
-        taken.push((address, field));
-        Some(address)
-    }))
-}
-
-fn address(field: &Field<'_>) -> Option<SocketAddr> {
-    field.parsed(ADDRESS, |text| {
-        text.parse::<SocketAddr>().map_err(|_| {
-            let port = text.rsplit_once(':').map_or(text, |(_, port)| port);
-            let host = text.rsplit_once(':').map_or("", |(host, _)| host);
-            let hint = match (host, port.parse::<u16>()) {
-                ("", Ok(port)) | ("*", Ok(port)) => Some(format!("did you mean `0.0.0.0:{port}`?")),
-                ("localhost", Ok(port)) => Some(format!("did you mean `127.0.0.1:{port}`?")),
-                _ => None,
-            };
-            Misfit { message: "is not an address and a port".to_owned(), hint }
-        })
-    })
-}
-
-fn free(field: &Field<'_>, address: SocketAddr, taken: &[(SocketAddr, Field<'_>)]) -> Option<SocketAddr> {
-    match taken.iter().find(|(taken, _)| collide(*taken, address)) {
-        Some((other, _)) => field.fail(field.error(format!("cannot be listened on beside {other}"))),
-        None => Some(address),
-    }
-}
-
-/// Whether two addresses cannot be listened on at once; port 0 stands for any free port.
-fn collide(a: SocketAddr, b: SocketAddr) -> bool {
-    let same_family = a.is_ipv4() == b.is_ipv4();
-    let overlap = a.ip() == b.ip() || (same_family && (a.ip().is_unspecified() || b.ip().is_unspecified()));
-    a.port() == b.port() && a.port() != 0 && overlap
-}
 
 /// Reads `client_address:`.
 pub(super) fn client_address(field: &Field<'_>) -> Option<ClientAddress> {

@@ -2,7 +2,7 @@
 
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, each_once, every};
-use crate::config::scalar::{self, Misfit};
+use crate::config::scalar::Misfit;
 use crate::units::Nanos;
 
 mod address;
@@ -32,7 +32,7 @@ pub struct RedisStore {
     /// The file that holds the password, if one does.
     pub password_file: Option<NamedFile>,
     /// What TLS takes, if it is spoken.
-    pub tls: Option<RedisTls>,
+    pub tls: Option<ClientTls>,
     /// What the names of all keys begin with.
     pub prefix: String,
     /// How long a decision waits for Redis.
@@ -74,7 +74,7 @@ pub enum RedisServers {
 
 /// What TLS takes: files in PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RedisTls {
+pub struct ClientTls {
     /// Whose certificates are believed; those that the system believes, if absent.
     pub ca: Option<NamedFile>,
     /// The certificate to show, and its key.
@@ -142,11 +142,11 @@ fn store(field: &Field<'_>) -> Option<RedisStore> {
     let tls = section.get_with("tls", tls);
     let prefix = section.get_or("prefix", RedisStore::DEFAULT_PREFIX.to_owned(), prefix);
     let timeout = section.get_or("timeout", RedisStore::DEFAULT_TIMEOUT, |field| {
-        duration_within(field, Nanos::new(1_000_000), Nanos::SECOND, "a length of time from 1ms to 1s, like `10ms`")
+        field.duration_within(Nanos::new(1_000_000), Nanos::SECOND, "a length of time from 1ms to 1s, like `10ms`")
     });
     let sync_every = section.get_or("sync_every", RedisStore::DEFAULT_SYNC_EVERY, |field| {
         let expected = "a length of time from 10ms to 10s, like `100ms`";
-        duration_within(field, Nanos::new(10_000_000), Nanos::from_secs(10), expected)
+        field.duration_within(Nanos::new(10_000_000), Nanos::from_secs(10), expected)
     });
     let nodes = section.get_with("nodes", |field| field.whole(1..=10_000));
     let key_file = section.get_with("key_file", |field| named_file(field, A_FILE));
@@ -273,8 +273,12 @@ fn username(field: &Field<'_>) -> Option<String> {
     })
 }
 
-fn tls(field: &Field<'_>) -> Option<RedisTls> {
-    let section = field.section(&["ca", "cert", "key"], &[])?;
+fn tls(field: &Field<'_>) -> Option<ClientTls> {
+    client_tls(&field.section(&["ca", "cert", "key"], &[])?, field)
+}
+
+/// What the side that connects says of TLS in `section`, which is `field`'s.
+pub(super) fn client_tls(section: &Section<'_>, field: &Field<'_>) -> Option<ClientTls> {
     let file = |key| section.get_with(key, |field| named_file(field, A_PEM_FILE));
     let (ca, cert, key) = (file("ca"), file("cert"), file("key"));
     let identity = match (cert?, key?) {
@@ -283,7 +287,7 @@ fn tls(field: &Field<'_>) -> Option<RedisTls> {
         (Some(alone), None) => return incomplete(field, alone, "key"),
         (None, Some(alone)) => return incomplete(field, alone, "cert"),
     };
-    Some(RedisTls { ca: ca?, identity })
+    Some(ClientTls { ca: ca?, identity })
 }
 
 fn incomplete<T>(field: &Field<'_>, alone: NamedFile, other: &str) -> Option<T> {
@@ -301,14 +305,6 @@ fn prefix(field: &Field<'_>) -> Option<String> {
             1..=LONGEST_PREFIX => Err(misfit("has other characters")),
             _ => Err(misfit("is too long")),
         }
-    })
-}
-
-fn duration_within(field: &Field<'_>, least: Nanos, most: Nanos, expected: &str) -> Option<Nanos> {
-    field.parsed(expected, |text| match scalar::duration(text)? {
-        duration if duration < least => Err(misfit("is too short")),
-        duration if duration > most => Err(misfit("is too long")),
-        duration => Ok(duration),
     })
 }
 

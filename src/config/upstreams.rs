@@ -2,16 +2,36 @@
 
 use crate::config::key;
 use crate::config::names::Names;
-use crate::config::problem::Problem;
+use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, each_once, every};
-use crate::config::values::host_and_port;
+use crate::config::scalar::Misfit;
+use crate::config::store::{ClientTls, client_tls};
+use crate::config::values::{host_and_port, is_host_name};
 use crate::ruleset::key::KeyPart;
 use crate::ruleset::upstream::{Balance, HealthCheck, Node, Retries, Timeouts, Upstream};
 use crate::units::Nanos;
 
-const KEYS: [&str; 7] = ["nodes", "balance", "hash_on", "health_check", "timeouts", "retries", "slow_start"];
+/// How TLS is spoken to the nodes of an upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpstreamTls {
+    /// Whom they have to show, and what they are shown.
+    pub files: ClientTls,
+    /// The name that their certificates have to be for, where it is not that of the node.
+    pub server_name: Option<String>,
+    /// Where it is written.
+    pub place: Place,
+}
+
+const KEYS: [&str; 9] =
+    ["nodes", "tls", "http2", "balance", "hash_on", "health_check", "timeouts", "retries", "slow_start"];
 
 const NODES: &str = "a list of nodes, like `[\"10.0.1.1:9000\", {address: \"10.0.1.2:9000\", weight: 2}]`";
+
+/// What the address of a node that listens on a path begins with.
+const UNIX: &str = "unix:";
+
+/// The longest path of a socket, in bytes.
+const LONGEST_PATH: usize = 107;
 
 /// The largest weight of a node.
 const MOST_WEIGHT: u32 = 1_000;
@@ -32,7 +52,7 @@ const HEALTHY_AFTER: u32 = 2;
 const UNHEALTHY_AFTER: u32 = 3;
 
 /// Reads `upstreams:`; the names, and at their positions the upstreams that could be read.
-pub(super) fn read(top: &Section<'_>) -> (Names, Vec<Option<Upstream>>) {
+pub(super) fn read(top: &Section<'_>) -> (Names, Vec<Option<(Upstream, Option<UpstreamTls>)>>) {
     const WHAT: &str = "an upstream";
     let section = top.required("upstreams", "upstreams by their names").and_then(|field| {
         let section = field.mapping("upstreams by their names")?;
@@ -54,23 +74,44 @@ pub(super) fn read(top: &Section<'_>) -> (Names, Vec<Option<Upstream>>) {
     (names, upstreams)
 }
 
-fn upstream(name: &str, field: &Field<'_>) -> Option<Upstream> {
+fn upstream(name: &str, field: &Field<'_>) -> Option<(Upstream, Option<UpstreamTls>)> {
     let section = field.section(&KEYS, &[])?;
     let nodes = section.required("nodes", NODES).and_then(|field| nodes(&field));
+    let tls = section.get_with("tls", tls);
+    let http2 = section.get_or("http2", false, Field::flag);
     let balance = balance(&section);
     let health_check = section.get_with("health_check", health_check);
     let timeouts = section.get_or("timeouts", Timeouts::default(), timeouts);
     let retries = section.get_or("retries", Retries::default(), retries);
     let slow_start = section.get_or("slow_start", Nanos::ZERO, Field::duration);
-    Some(Upstream {
+    let (nodes, tls) = (nodes?, tls?);
+    if let Some(field) = section.get("tls").filter(|_| nodes.iter().any(|node| node.address.starts_with(UNIX))) {
+        return field.fail(Problem::error(field.key_place(), "cannot be spoken to a node at a path"));
+    }
+    let upstream = Upstream {
         name: name.to_owned(),
-        nodes: nodes?,
+        nodes,
+        http2: http2?,
         balance: balance?,
         health_check: health_check?,
         timeouts: timeouts?,
         retries: retries?,
         slow_start: slow_start?,
-    })
+    };
+    Some((upstream, tls))
+}
+
+fn tls(field: &Field<'_>) -> Option<UpstreamTls> {
+    const NAME: &str = "the name in the certificates of the nodes, like `orders.internal`";
+    let section = field.section(&["ca", "cert", "key", "server_name"], &[])?;
+    let server_name = section.get_with("server_name", |field| {
+        field.parsed(NAME, |text| match is_host_name(text) || text.parse::<std::net::IpAddr>().is_ok() {
+            true => Ok(text.to_owned()),
+            false => Err(Misfit { message: "is neither a host name nor an address".to_owned(), hint: None }),
+        })
+    });
+    let files = client_tls(&section, field);
+    Some(UpstreamTls { files: files?, server_name: server_name?, place: field.place() })
 }
 
 fn nodes(field: &Field<'_>) -> Option<Vec<Node>> {
@@ -78,14 +119,25 @@ fn nodes(field: &Field<'_>) -> Option<Vec<Node>> {
 }
 
 fn node(field: &Field<'_>) -> Option<Node> {
-    const EXPECTED: &str = "a host and a port, like `10.0.1.1:9000`";
+    const EXPECTED: &str = "a host and a port, like `10.0.1.1:9000`, or a path, like `unix:/run/orders.sock`";
     if field.mapping_if().is_none() {
-        return Some(Node { address: field.parsed(EXPECTED, host_and_port)?, weight: 1 });
+        return Some(Node { address: field.parsed(EXPECTED, place)?, weight: 1 });
     }
     let section = field.section(&["address", "weight"], &[])?;
-    let address = section.required("address", EXPECTED).and_then(|field| field.parsed(EXPECTED, host_and_port));
+    let address = section.required("address", EXPECTED).and_then(|field| field.parsed(EXPECTED, place));
     let weight = section.get_or("weight", 1, |field| field.small_whole(1..=MOST_WEIGHT));
     Some(Node { address: address?, weight: weight? })
+}
+
+/// A host and a port, or a path in the file system.
+fn place(text: &str) -> Result<String, Misfit> {
+    let misfit = |message: &str| Err(Misfit { message: message.to_owned(), hint: None });
+    match text.strip_prefix(UNIX) {
+        None => host_and_port(text),
+        Some(path) if !path.starts_with('/') => misfit("does not begin with a slash after `unix:`"),
+        Some(path) if path.len() > LONGEST_PATH => misfit("is longer than a path of a socket may be"),
+        Some(_) => Ok(text.to_owned()),
+    }
 }
 
 fn balance(section: &Section<'_>) -> Option<Balance> {

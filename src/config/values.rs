@@ -45,6 +45,15 @@ impl<'a> Field<'a> {
         })
     }
 
+    /// A length of time from `least` to `most`, as `expected` says.
+    pub(super) fn duration_within(&self, least: Nanos, most: Nanos, expected: &str) -> Option<Nanos> {
+        self.parsed(expected, |text| match scalar::duration(text)? {
+            duration if duration < least => Err(misfit("is too short")),
+            duration if duration > most => Err(misfit("is too long")),
+            duration => Ok(duration),
+        })
+    }
+
     /// A whole number within `bounds`.
     pub(super) fn whole(&self, bounds: RangeInclusive<u64>) -> Option<u64> {
         let (least, most) = (bounds.start(), bounds.end());
@@ -221,7 +230,7 @@ pub(super) fn host_and_port(text: &str) -> Result<String, Misfit> {
 }
 
 /// Letters, digits, `-` and `_` in labels joined by points; four numbers are an address and not a name.
-fn is_host_name(host: &str) -> bool {
+pub(super) fn is_host_name(host: &str) -> bool {
     let label = |label: &str| {
         (1..=63).contains(&label.len())
             && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')

@@ -14,8 +14,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::guard::{Guard, Progress};
-use super::tls::TlsClient;
 use super::{Address, CONNECT_TIME};
+use crate::tls::TlsClient;
 use crate::units::Nanos;
 
 /// An open connection that many calls share; closed when the last clone is gone, or when it is cut.

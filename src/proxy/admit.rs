@@ -3,11 +3,13 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use pingora::protocols::http::ServerSession;
 use pingora::proxy::Session;
 
 use crate::algorithm::Denial;
 use crate::charge::Charge;
 use crate::proxy::caller::Caller;
+use crate::proxy::connection::Secured;
 use crate::proxy::context::{Admission, Context};
 use crate::proxy::facts::{self, Head, Refused, Target};
 use crate::proxy::live::Live;
@@ -15,25 +17,37 @@ use crate::proxy::own_usage;
 use crate::proxy::queue::{self, Place};
 use crate::proxy::respond::{self, Answer};
 use crate::proxy::tally::Tally;
+use crate::proxy::trace;
 use crate::proxy::upstream::deadline;
-use crate::ruleset::Ruleset;
 use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::upstream::Balance;
 use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::ruleset::{AccessLog, Ruleset};
 use crate::units::Nanos;
 
 /// Decides whether a request may pass, and makes it wait if it has to. `Err` is what it is answered instead.
-pub async fn admit(session: &Session, context: &mut Context) -> Result<(), Answer> {
+pub async fn admit(session: &mut Session, context: &mut Context) -> Result<(), Answer> {
     let live = Arc::clone(&context.live);
     let ruleset = &live.ruleset;
     let request = session.req_header();
     let method = request.method.as_str();
     context.method = method.to_owned();
+    if ruleset.access_log != AccessLog::Off {
+        context.trace = trace::id(&request.headers).map(str::to_owned);
+    }
     context.is_grpc = respond::is_grpc(&request.headers);
     context.cors = respond::cors::Reader::of(ruleset, &request.headers);
-    let head = Head { method, raw_target: request.raw_path(), headers: &request.headers, peer: peer(session) };
-    let found = read_target(session, &head, ruleset);
+    let secured = context.connection.as_ref().and_then(|connection| connection.secured());
+    let head = Head {
+        method,
+        raw_target: request.raw_path(),
+        headers: &request.headers,
+        peer: peer(session, context),
+        secure: secured.is_some(),
+        certificate: secured.and_then(Secured::client),
+    };
+    let found = read_target(session, &head, ruleset, secured);
     let address = head.address(&ruleset.client_address);
     let asks_usage = found.as_ref().is_ok_and(|target| own_usage::is_asked_for(context, &target.path));
     let routed = found.as_ref().ok().filter(|_| !asks_usage);
@@ -48,7 +62,7 @@ pub async fn admit(session: &Session, context: &mut Context) -> Result<(), Answe
     let caller = Caller::find(ruleset, ruleset.matcher.route(route), &facts, live.register(&context.gateway.clock));
     meet(context, &live, route, &facts, &caller.await?)?;
     context.target = Some(target);
-    charge(context).await
+    charge(session, context).await
 }
 
 /// Finds out what a request of `caller` is charged, which may depend on the node that it goes to.
@@ -82,22 +96,35 @@ fn meet(context: &mut Context, live: &Live, route: RouteId, facts: &Facts<'_>, c
     Ok(())
 }
 
-fn read_target(session: &Session, head: &Head<'_>, ruleset: &Ruleset) -> Result<Target, Answer> {
+fn read_target(
+    session: &Session,
+    head: &Head<'_>,
+    ruleset: &Ruleset,
+    secured: Option<&Secured>,
+) -> Result<Target, Answer> {
     facts::check_size(head.raw_target, head.headers, &ruleset.request_head)?;
     if head.method == "TRACE" {
         return Err(Answer::MethodNotAllowed);
     }
-    facts::check_framing(&session.as_downstream().to_h1_raw(), head.headers)?;
-    Ok(head.target()?)
+    // of HTTP/2 the frames say where a body ends
+    if !session.is_http2() {
+        facts::check_framing(&session.as_downstream().to_h1_raw(), head.headers)?;
+    }
+    let target = head.target()?;
+    match secured.is_none_or(|secured| secured.is_for(&target.host)) {
+        true => Ok(target),
+        false => Err(Answer::Misdirected),
+    }
 }
 
-/// The other end of the connection.
-pub fn peer(session: &Session) -> Option<IpAddr> {
-    session.client_addr().and_then(|address| address.as_inet()).map(std::net::SocketAddr::ip)
+/// The other end of the connection, or whom it said that it is for.
+pub fn peer(session: &Session, context: &Context) -> Option<IpAddr> {
+    let announced = context.connection.as_ref().and_then(|connection| connection.announced());
+    announced.or_else(|| session.client_addr()?.as_inet().map(std::net::SocketAddr::ip))
 }
 
 /// Charges the request under all its limits, counts what came of it, and waits if that is what came of it.
-async fn charge(context: &mut Context) -> Result<(), Answer> {
+async fn charge(session: &mut Session, context: &mut Context) -> Result<(), Answer> {
     let Some(route) = context.route else { return Ok(()) };
     let live = Arc::clone(&context.live);
     if context.bypassed {
@@ -141,7 +168,7 @@ async fn charge(context: &mut Context) -> Result<(), Answer> {
         Outcome::Admit { wait } => {
             context.admission = Admission::Waiting;
             deadline::set_total(context);
-            wait_for_turn(context, wait).await;
+            wait_for_turn(session, context, wait).await;
             drop(places);
             context.admission = Admission::Passed { at: context.gateway.clock.now() };
             Ok(())
@@ -172,11 +199,23 @@ async fn charge_candidate(context: &mut Context, position: usize, alone: Charge,
 }
 
 /// Holds the request back. A client that goes away ends this (see `connection`), and its charge is taken back.
-async fn wait_for_turn(context: &Context, wait: Nanos) {
+async fn wait_for_turn(session: &mut Session, context: &Context, wait: Nanos) {
     if let Some(connection) = &context.connection {
         connection.set_waiting(true);
     }
-    tokio::time::sleep(wait.to_duration()).await;
+    let turn = tokio::time::sleep(wait.to_duration());
+    match session.as_downstream_mut() {
+        ServerSession::H2(stream) => tokio::select! {
+            () = turn => {}
+            _reset = stream.idle() => {
+                if let Some(connection) = &context.connection {
+                    connection.abandon();
+                }
+                std::future::pending().await
+            }
+        },
+        _ => turn.await,
+    }
     if let Some(connection) = &context.connection {
         connection.set_waiting(false);
     }

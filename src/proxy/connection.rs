@@ -3,28 +3,30 @@
 //! pingora bounds single reads, not the time until a request's head is complete, and from the second request of a
 //! connection on not even those; nor has it a bound for the head of an upstream's response. So every connection has
 //! one deadline, and [`Edge`] drives the connection's future and ends it when the deadline passes.
+//!
+//! Of HTTP/2 every stream is a [`Connection`] too, which begins with a request and ends with it; the one below them has
+//! the deadline for what comes before and between them.
 
 use std::fmt;
-use std::future::poll_fn;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Poll, ready};
+use std::io;
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
 
-use async_trait::async_trait;
 use parking_lot::Mutex;
-use pingora::apps::ServerApp;
-use pingora::protocols::{Shutdown, Stream};
-use pingora::proxy::HttpProxy;
-use pingora::server::ShutdownWatch;
-use tokio::io::AsyncWriteExt;
-use tokio::time::{sleep, timeout};
 
+mod announcement;
+mod arrival;
+mod edge;
+mod http2;
 mod stream;
 
-use stream::{Shared, WatchedStream};
+pub use arrival::{Entrance, Secured};
+pub use edge::Edge;
 
 use crate::proxy::Gateway;
+use crate::proxy::facts::network;
 use crate::proxy::respond::{Answer, raw_answer};
+use crate::proxy::seats::Seat;
 use crate::proxy::traffic::Stage;
 use crate::units::Nanos;
 
@@ -40,6 +42,10 @@ tokio::task_local! {
 /// What is known of a connection.
 pub struct Connection {
     gateway: Gateway,
+    /// Known once the client has spoken TLS.
+    secured: OnceLock<Arc<Secured>>,
+    /// Whom the connection said that it is for.
+    announced: OnceLock<IpAddr>,
     state: Mutex<State>,
 }
 
@@ -52,6 +58,10 @@ struct State {
     /// Bytes left to say once the deadline has passed.
     farewell: Option<Vec<u8>>,
     expired: bool,
+    /// Whether the last request that ended was answered.
+    answered: bool,
+    /// Whether the client of a stream is known to be gone.
+    abandoned: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,14 +78,8 @@ enum Phase {
     Busy,
     /// A request is held back; whether its client still waits is watched.
     Waiting,
-}
-
-/// How a connection's future ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    Finished,
-    Expired,
-    ClientGone,
+    /// HTTP/2 is spoken: its streams are connections of their own.
+    Streams,
 }
 
 // === impl Connection ===
@@ -84,9 +88,75 @@ impl Connection {
     fn new(gateway: Gateway) -> Self {
         let head = gateway.live.load().ruleset.request_head.timeout;
         let deadline = Some(gateway.clock.now().saturating_add(head));
-        gateway.traffic.enter(Stage::Fresh);
-        let state = State { phase: Phase::New, deadline, answering: false, farewell: None, expired: false };
-        Self { gateway, state: Mutex::new(state) }
+        Self::in_phase(gateway, Phase::New, deadline)
+    }
+
+    /// A stream of `self`, on which a request has come.
+    fn stream(&self) -> Self {
+        let stream = Self::in_phase(self.gateway.clone(), Phase::Undecided, None);
+        if let Some(secured) = self.secured.get() {
+            stream.secured.get_or_init(|| Arc::clone(secured));
+        }
+        if let Some(client) = self.announced.get() {
+            stream.announced.get_or_init(|| *client);
+        }
+        stream
+    }
+
+    fn in_phase(gateway: Gateway, phase: Phase, deadline: Option<Nanos>) -> Self {
+        phase.stage().into_iter().for_each(|stage| gateway.traffic.enter(stage));
+        let state = State {
+            phase,
+            deadline,
+            answering: false,
+            farewell: None,
+            expired: false,
+            answered: false,
+            abandoned: false,
+        };
+        Self { gateway, secured: OnceLock::new(), announced: OnceLock::new(), state: Mutex::new(state) }
+    }
+
+    /// Whom the connection said that it is for, in front of everything else.
+    pub fn announced(&self) -> Option<IpAddr> {
+        self.announced.get().copied()
+    }
+
+    /// What TLS said; `None` of a connection in the clear.
+    pub fn secured(&self) -> Option<&Secured> {
+        self.secured.get().map(|secured| &**secured)
+    }
+
+    /// Counts the connection as one of `client`, unless that has as many as it may have.
+    fn take_seat(&self, seat: &mut Seat, client: IpAddr) -> io::Result<()> {
+        let live = self.gateway.live.load();
+        let rules = &live.ruleset;
+        let client = network(client.to_canonical(), rules.client_address.ipv6_prefix);
+        match seat.belongs_to(client, rules.connections.per_client) {
+            true => Ok(()),
+            false => {
+                live.meters.shed("client");
+                Err(io::Error::other("the client has as many connections as it may have"))
+            }
+        }
+    }
+
+    /// The client is on, and may send its first request, for which it has as long as if it had just come.
+    fn arrived(&self) {
+        let head = self.gateway.live.load().ruleset.request_head.timeout;
+        self.state.lock().deadline = Some(self.gateway.clock.now().saturating_add(head));
+    }
+
+    /// There are streams, and none at the moment: the connection has to be over by `deadline` unless one comes.
+    fn without_streams(&self, deadline: Nanos) {
+        let mut state = self.state.lock();
+        self.enter(&mut state, Phase::Streams);
+        state.deadline = Some(deadline);
+    }
+
+    /// The client of a stream took its request back.
+    pub fn abandon(&self) {
+        self.state.lock().abandoned = true;
     }
 
     /// The connection that the running task serves.
@@ -106,12 +176,17 @@ impl Connection {
         self.enter(&mut self.state.lock(), Phase::Busy);
     }
 
-    /// The request is over; the next may come.
-    pub fn request_ended(&self) {
+    /// The request is over, with an answer or without one; the next may come.
+    pub fn request_ended(&self, answered: bool) {
         let idle = self.gateway.clock.now().saturating_add(IDLE);
         let mut state = self.state.lock();
         self.enter(&mut state, Phase::Idle);
-        (state.deadline, state.answering) = (Some(idle), false);
+        (state.deadline, state.answering, state.answered) = (Some(idle), false, answered);
+    }
+
+    /// Whether the last request that ended was answered.
+    fn is_answered(&self) -> bool {
+        self.state.lock().answered
     }
 
     fn enter(&self, state: &mut State, phase: Phase) {
@@ -158,7 +233,7 @@ impl Connection {
     /// that cannot be parsed, CONNECT), which no filter sees.
     fn sending(&self, bytes: &[u8]) {
         let mut state = self.state.lock();
-        if state.answering {
+        if state.answering || state.phase == Phase::Streams {
             return;
         }
         let code: Option<u16> =
@@ -195,7 +270,7 @@ impl Phase {
         match self {
             Self::New => Some(Stage::Fresh),
             Self::Head | Self::Undecided => Some(Stage::Undecided),
-            Self::Idle | Self::Busy | Self::Waiting => None,
+            Self::Idle | Self::Busy | Self::Waiting | Self::Streams => None,
         }
     }
 }
@@ -204,96 +279,4 @@ impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection").field("state", &self.state).finish_non_exhaustive()
     }
-}
-
-// === Edge ===
-
-/// Serves connections: pingora's proxy within a connection's deadline.
-pub struct Edge {
-    proxy: Arc<HttpProxy<Gateway>>,
-    gateway: Gateway,
-}
-
-impl Edge {
-    /// Serves with `proxy`, whose gateway is `gateway`.
-    pub fn new(mut proxy: HttpProxy<Gateway>, gateway: Gateway) -> Self {
-        proxy.handle_init_modules();
-        Self { proxy: Arc::new(proxy), gateway }
-    }
-}
-
-#[async_trait]
-impl ServerApp for Edge {
-    async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
-        let connection = Arc::new(Connection::new(self.gateway.clone()));
-        let shared = Arc::new(Mutex::new(Shared::new(stream)));
-        let watched = WatchedStream { shared: Arc::clone(&shared), connection: Arc::clone(&connection) };
-        let end = {
-            let serve = self.proxy.process_new(Box::new(watched), shutdown);
-            drive(CURRENT.scope(Arc::clone(&connection), serve), &connection, &shared).await
-        };
-        let farewell = {
-            let mut state = connection.state.lock();
-            // Whoever left the farewell has counted it.
-            state.answering = true;
-            state.farewell.take()
-        };
-        if let (End::Expired, Some(bytes)) = (end, farewell) {
-            let mut last = WatchedStream { shared, connection };
-            connection_says(&mut last, &bytes).await;
-        }
-        None
-    }
-}
-
-async fn connection_says(stream: &mut WatchedStream, bytes: &[u8]) {
-    let say = async {
-        stream.write_all(bytes).await?;
-        stream.flush().await
-    };
-    if matches!(timeout(LINGER.to_duration(), say).await, Ok(Ok(()))) {
-        Shutdown::shutdown(stream).await;
-    }
-}
-
-/// Runs `serve` until it ends, the connection's deadline passes, the client of a request that waits is gone, or the
-/// connection is to be closed and waits for a further request. When this returns, `serve` has been dropped.
-async fn drive<F: Future>(serve: F, connection: &Connection, shared: &Mutex<Shared>) -> End {
-    let (clock, traffic) = (&connection.gateway.clock, &connection.gateway.traffic);
-    let mut leave = traffic.watch();
-    let mut serve = pin!(serve);
-    let mut timer = pin!(sleep(Nanos::ZERO.to_duration()));
-    // The timer may ring early, never late: a deadline that moves away is noticed when it rings.
-    let mut rings_at: Option<Nanos> = None;
-    let end = poll_fn(|task| {
-        if serve.as_mut().poll(task).is_ready() {
-            return Poll::Ready(End::Finished);
-        }
-        let (phase, deadline) = {
-            let state = connection.state.lock();
-            (state.phase, state.deadline)
-        };
-        if phase == Phase::Waiting && shared.lock().client_is_gone(task) {
-            return Poll::Ready(End::ClientGone);
-        }
-        leave.set(task);
-        if phase == Phase::Idle && traffic.is_leaving() {
-            return Poll::Ready(End::Finished);
-        }
-        let Some(deadline) = deadline else { return Poll::Pending };
-        loop {
-            if rings_at.is_none_or(|rings_at| rings_at > deadline) {
-                let left = deadline.saturating_sub(clock.now());
-                timer.set(sleep(left.to_duration()));
-                rings_at = Some(deadline);
-            }
-            ready!(timer.as_mut().poll(task));
-            if clock.now() >= deadline {
-                connection.expire();
-                return Poll::Ready(End::Expired);
-            }
-            rings_at = None;
-        }
-    });
-    end.await
 }

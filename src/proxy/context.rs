@@ -39,6 +39,8 @@ pub struct Context {
     pub started: Nanos,
     /// As sent.
     pub method: String,
+    /// The trace it belongs to, where its line of the access log is to tell.
+    pub trace: Option<String>,
     /// Its canonical target, once that is known.
     pub target: Option<Target>,
     /// The address it is counted by.
@@ -53,6 +55,8 @@ pub struct Context {
     pub cors: Reader,
     /// Whether it is exempt from charges.
     pub bypassed: bool,
+    /// Whether it is a stream of HTTP/2.
+    pub is_stream: bool,
     /// Whether the client speaks gRPC.
     pub is_grpc: bool,
     /// When it was charged.
@@ -108,6 +112,7 @@ impl Context {
             started: gateway.clock.now(),
             gateway: gateway.clone(),
             method: String::new(),
+            trace: None,
             target: None,
             client: None,
             route: None,
@@ -115,6 +120,7 @@ impl Context {
             plan: None,
             cors: Reader::default(),
             bypassed: false,
+            is_stream: false,
             is_grpc: false,
             charged_at: Nanos::ZERO,
             charges: Vec::new(),
@@ -231,8 +237,9 @@ impl Context {
             limit,
             shadow_denied = (!shadow_denied.is_empty()).then(|| shadow_denied.join(",")),
             wait_seconds = wait.as_secs_f64(),
-            upstream = self.chosen.as_ref().map(|chosen| tracing::field::display(chosen.address)),
+            upstream = self.chosen.as_ref().map(|chosen| tracing::field::display(&chosen.address)),
             answered = self.answered,
+            trace_id = self.trace,
         );
     }
 }
@@ -247,7 +254,7 @@ impl Drop for Context {
         self.live.meters.route(self.route).finish(status, duration);
         self.write_access_log(status, duration);
         if let Some(connection) = &self.connection {
-            connection.request_ended();
+            connection.request_ended(self.status.is_some());
         }
         self.gateway.traffic.leave_stage(Stage::Request);
     }
@@ -275,7 +282,14 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
     fn gateway() -> Gateway {
         let ruleset = crate::config::load(CONFIG, "", &|_| None).unwrap().ruleset;
         let store = Arc::new(Store::default());
-        let rules = Rules { ruleset, directory: Arc::default(), tokens: None, hash: String::new() };
+        let rules = Rules {
+            ruleset,
+            directory: Arc::default(),
+            tokens: None,
+            entrances: Vec::new(),
+            securing: Vec::new(),
+            hash: String::new(),
+        };
         let live = Live::new(rules, None, &store, &Telemetry::new().unwrap());
         Gateway::new(Shared {
             live: ArcSwap::from_pointee(live),
@@ -283,6 +297,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             clock: Arc::new(SystemClock::new()),
             hasher: KeyHasher::new(&[0; 16]),
             traffic: Arc::default(),
+            seats: Arc::default(),
         })
     }
 

@@ -6,8 +6,9 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue, header};
 use ipnet::Ipv6Net;
+use pingora::http::RequestHeader;
 
 use crate::ruleset::key::Facts;
 use crate::ruleset::{ClientAddress, RequestHead, path};
@@ -23,6 +24,10 @@ pub struct Head<'a> {
     pub headers: &'a HeaderMap,
     /// The other end of the connection.
     pub peer: Option<IpAddr>,
+    /// Whether it came over TLS.
+    pub secure: bool,
+    /// The common name in the certificate that the client showed, if it showed one.
+    pub certificate: Option<&'a str>,
 }
 
 /// The canonical target of a request.
@@ -55,7 +60,7 @@ pub enum Refused {
 impl<'a> Head<'a> {
     /// Its target, canonical.
     pub fn target(&self) -> Result<Target, Refused> {
-        Target::new(self.method, self.raw_target, self.headers)
+        Target::new(self)
     }
 
     /// The client's own address; see [`client_address`].
@@ -73,8 +78,24 @@ impl<'a> Head<'a> {
             headers: self.headers,
             client: address.map(|address| network(address, rules.ipv6_prefix)),
             address,
+            certificate: self.certificate,
         }
     }
+}
+
+/// Writes a head of HTTP/2 as one of HTTP/1.1: the host as a field, and cookies in one (RFC 9113, section 8.2.3).
+pub fn spell_as_http1(head: &mut RequestHeader) -> pingora::Result<()> {
+    if !head.headers.contains_key(header::HOST)
+        && let Some(authority) = head.uri.authority().cloned()
+    {
+        head.insert_header(header::HOST, authority.as_str())?;
+    }
+    let crumbs: Vec<&[u8]> = head.headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
+    if crumbs.len() > 1 {
+        let whole = crumbs.join(&b"; "[..]);
+        head.insert_header(header::COOKIE, whole)?;
+    }
+    Ok(())
 }
 
 /// Checks a head's size.
@@ -111,8 +132,8 @@ pub fn check_framing(raw_head: &[u8], headers: &HeaderMap) -> Result<(), Refused
     }
     let says_length =
         || lines().any(|line| line.get(..LENGTH.len()).is_some_and(|name| name.eq_ignore_ascii_case(LENGTH)));
-    let mut lengths = headers.get_all(http::header::CONTENT_LENGTH).iter();
-    let mut codings = headers.get_all(http::header::TRANSFER_ENCODING).iter();
+    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     match (lengths.next(), codings.next()) {
         _ if lengths.next().is_some() || codings.next().is_some() => Err(BAD),
         (_, Some(_)) if says_length() => Err(BAD),
@@ -124,16 +145,20 @@ pub fn check_framing(raw_head: &[u8], headers: &HeaderMap) -> Result<(), Refused
 
 impl Target {
     /// Makes the target of a request canonical.
-    pub fn new(method: &str, raw_target: &[u8], headers: &HeaderMap) -> Result<Self, Refused> {
-        let mut hosts = headers.get_all(http::header::HOST).iter();
+    pub fn new(head: &Head<'_>) -> Result<Self, Refused> {
+        let mut hosts = head.headers.get_all(header::HOST).iter();
         let (host, None) = (hosts.next(), hosts.next()) else {
             return Err(Refused::Malformed("the request has more than one host header"));
         };
         let host = host.ok_or(Refused::Malformed("the request has no host header"))?;
         let host = host.to_str().map_err(|_| Refused::Malformed("the host header is no host name"))?;
-        let (host, authority) = canonical_host(host)?;
-
-        let (path, query) = path_and_query(method, raw_target, &host)?;
+        let (host, port) = canonical_host(host)?;
+        let default_port = if head.secure { 443 } else { 80 };
+        let authority = match port.filter(|port| *port != default_port) {
+            Some(port) => format!("{host}:{port}"),
+            None => host.clone(),
+        };
+        let (path, query) = path_and_query(head.method, head.raw_target, &host)?;
         let (path, query) = (path.into_owned(), query.map(str::to_owned));
         Ok(Self { host, authority, path, query })
     }
@@ -182,8 +207,8 @@ fn printable(raw: &[u8], plain: usize) -> Result<&str, Refused> {
     str::from_utf8(raw).map_err(|_| Refused::Malformed("the request target is not ASCII"))
 }
 
-/// The host alone, and with its port unless that is the default one.
-pub fn canonical_host(raw: &str) -> Result<(String, String), Refused> {
+/// The host alone, and its port if it names one.
+pub fn canonical_host(raw: &str) -> Result<(String, Option<u16>), Refused> {
     const BAD: Refused = Refused::Malformed("the host header is no host name");
     let authority: http::uri::Authority = raw.parse().map_err(|_| BAD)?;
     if raw.contains('@') || authority.host().is_empty() {
@@ -195,12 +220,11 @@ pub fn canonical_host(raw: &str) -> Result<(String, String), Refused> {
         return Err(BAD);
     }
     let port_text = authority.as_str().rsplit_once(':').filter(|(_, port)| !port.contains(']')).map(|(_, port)| port);
-    let authority = match (port_text, authority.port_u16()) {
-        (None, _) | (Some(""), _) | (_, Some(80)) => name.clone(),
-        (Some(_), Some(port)) => format!("{name}:{port}"),
-        (Some(_), None) => return Err(BAD),
-    };
-    Ok((name, authority))
+    match (port_text, authority.port_u16()) {
+        (None | Some(""), _) => Ok((name, None)),
+        (Some(_), Some(port)) => Ok((name, Some(port))),
+        (Some(_), None) => Err(BAD),
+    }
 }
 
 /// The client's own address.
@@ -212,7 +236,7 @@ pub fn client_address(peer: IpAddr, headers: &HeaderMap, rules: &ClientAddress) 
     let mut client = peer;
     if rules.is_trusted(peer) {
         let name = HeaderName::from_static("x-forwarded-for");
-        let lines: Vec<&[u8]> = headers.get_all(name).iter().map(http::HeaderValue::as_bytes).collect();
+        let lines: Vec<&[u8]> = headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
         for hop in lines.iter().rev().flat_map(|line| line.rsplit(|byte| *byte == b',')) {
             client = read_address(hop.trim_ascii())?.to_canonical();
             if !rules.is_trusted(client) {
@@ -273,8 +297,12 @@ mod tests {
         map
     }
 
+    fn target(raw: &str, headers: &HeaderMap, secure: bool) -> Result<Target, Refused> {
+        Target::new(&Head { method: "GET", raw_target: raw.as_bytes(), headers, peer: None, secure, certificate: None })
+    }
+
     fn path(raw: &str) -> Option<String> {
-        Target::new("GET", raw.as_bytes(), &headers(&[("host", "a")])).ok().map(|target| target.path)
+        target(raw, &headers(&[("host", "a")]), false).ok().map(|target| target.path)
     }
 
     #[test]
@@ -316,19 +344,23 @@ mod tests {
 
     #[test]
     fn spellings_of_a_host_become_one_or_are_refused() {
-        let host = |raw: &str| {
-            Target::new("GET", b"/", &headers(&[("host", raw)])).map(|target| (target.host, target.authority))
+        let over = |secure: bool, raw: &str| {
+            target("/", &headers(&[("host", raw)]), secure).map(|target| (target.host, target.authority))
         };
+        let host = |raw: &str| over(false, raw);
         for raw in ["A.example", "a.example.", "a.example:80"] {
             assert_eq!(host(raw), Ok(("a.example".to_owned(), "a.example".to_owned())), "{raw}");
         }
+        assert_eq!(over(true, "a.example:443"), Ok(("a.example".to_owned(), "a.example".to_owned())));
+        assert_eq!(over(true, "a.example:80"), Ok(("a.example".to_owned(), "a.example:80".to_owned())));
+        assert_eq!(host("a.example:443"), Ok(("a.example".to_owned(), "a.example:443".to_owned())));
         assert_eq!(host("a.example:8080"), Ok(("a.example".to_owned(), "a.example:8080".to_owned())));
         assert_eq!(host("[::1]:8080"), Ok(("[::1]".to_owned(), "[::1]:8080".to_owned())));
         for raw in ["", "u@a", "a:b", "a b", "."] {
             assert!(host(raw).is_err(), "{raw}");
         }
-        assert!(Target::new("GET", b"/", &headers(&[])).is_err());
-        assert!(Target::new("GET", b"/", &headers(&[("host", "a"), ("host", "a")])).is_err());
+        assert!(target("/", &headers(&[]), false).is_err());
+        assert!(target("/", &headers(&[("host", "a"), ("host", "a")]), false).is_err());
     }
 
     #[test]

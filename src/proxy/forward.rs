@@ -68,7 +68,8 @@ fn forwarded(
         request.insert_header(FORWARDED_FOR, chain)?;
     }
     if !trusted || !request.headers.contains_key(FORWARDED_PROTO) {
-        request.insert_header(FORWARDED_PROTO, "http")?;
+        let secured = context.connection.as_ref().is_some_and(|connection| connection.secured().is_some());
+        request.insert_header(FORWARDED_PROTO, if secured { "https" } else { "http" })?;
     }
     if !trusted || !request.headers.contains_key(FORWARDED_HOST) {
         request.insert_header(FORWARDED_HOST, authority)?;

@@ -166,6 +166,7 @@ fn value<'f>(source: &CredentialSource, facts: &Facts<'f>) -> Result<Option<Cow<
         CredentialSource::Query(name) => only(query_values(facts.query, name).map(Cow::Owned)),
         CredentialSource::Cookie(name) => only(cookies(facts.headers, name).map(Cow::Borrowed)),
         CredentialSource::Bearer => authorization(facts.headers, b"bearer "),
+        CredentialSource::ClientCertificate => Ok(facts.certificate.map(|name| Cow::Borrowed(name.as_bytes()))),
         CredentialSource::Basic => {
             Ok(authorization(facts.headers, b"basic ")?.map(|encoded| Cow::Owned(basic(&encoded))))
         }

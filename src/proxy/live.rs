@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::customers::{Directory, Tokens};
+use crate::proxy::connection::Entrance;
 use crate::proxy::identify::Register;
 use crate::proxy::queue::Queue;
-use crate::proxy::upstream::Pool;
+use crate::proxy::upstream::{Pool, Securing};
 use crate::ruleset::changes::{self, LimitChange};
 use crate::ruleset::limit::OnChange;
 use crate::ruleset::{Limit, Ruleset};
@@ -33,6 +34,8 @@ pub struct Live {
     pub pools: Vec<Arc<Pool>>,
     /// Who waits under each limit, indexed like the ruleset's limits.
     pub queues: Vec<Queue>,
+    /// How connections come in at each listener, in the order of their addresses.
+    pub entrances: Vec<Arc<Entrance>>,
     /// Identifies the configuration's text.
     pub hash: String,
 }
@@ -46,6 +49,10 @@ pub struct Rules {
     pub directory: Arc<Directory>,
     /// Whose tokens are good; absent where there are none.
     pub tokens: Option<Tokens>,
+    /// How connections come in at each listener, in the order of their addresses.
+    pub entrances: Vec<Arc<Entrance>>,
+    /// How TLS is spoken to each upstream, at its position; absent where it is not.
+    pub securing: Vec<Option<Arc<Securing>>>,
     /// Identifies the configuration's text.
     pub hash: String,
 }
@@ -54,7 +61,7 @@ impl Live {
     /// Puts rules together with the store and the metrics, in place of those `before`: pools that did not change stay,
     /// what is known of nodes and who waits is kept, and states stay where they are.
     pub fn new(rules: Rules, before: Option<&Self>, store: &Store, telemetry: &Telemetry) -> Self {
-        let Rules { ruleset, directory, tokens, hash } = rules;
+        let Rules { ruleset, directory, tokens, entrances, securing, hash } = rules;
         let changes = before.map(|before| changes::of_limits(&before.ruleset, &ruleset)).unwrap_or_default();
         let mut specs = limit_specs(&ruleset);
         for (position, (spec, limit)) in specs.iter_mut().zip(&ruleset.limits).enumerate() {
@@ -74,10 +81,10 @@ impl Live {
         let meters = Meters::new(telemetry, &ruleset);
         let pools_before: HashMap<&str, &Arc<Pool>> =
             before.iter().flat_map(|before| &before.pools).map(|pool| (pool.upstream.name.as_str(), pool)).collect();
-        let pools = ruleset
-            .upstreams
-            .iter()
-            .map(|upstream| Pool::following(upstream, pools_before.get(upstream.name.as_str()).copied()));
+        let pools = ruleset.upstreams.iter().enumerate().map(|(position, upstream)| {
+            let securing = securing.get(position).cloned().flatten();
+            Pool::following(upstream, securing, pools_before.get(upstream.name.as_str()).copied())
+        });
         let queues_before: HashMap<&str, &Queue> = before
             .iter()
             .flat_map(|before| before.ruleset.limits.iter().map(|limit| limit.name.as_str()).zip(&before.queues))
@@ -86,8 +93,10 @@ impl Live {
             .limits
             .iter()
             .map(|limit| Queue::new(&limit.over_limit, queues_before.get(limit.name.as_str()).copied()));
-        Self { pools: pools.collect(), queues: queues.collect(), ruleset, directory, tokens, binding, meters, hash }
+        let (pools, queues) = (pools.collect(), queues.collect());
+        Self { pools, queues, ruleset, directory, tokens, binding, meters, entrances, hash }
     }
+
     /// What callers are known by, at the time that `clock` tells.
     pub fn register<'a>(&'a self, clock: &'a Arc<dyn Clock>) -> Register<'a> {
         Register { directory: &self.directory, tokens: self.tokens.as_ref(), clock }

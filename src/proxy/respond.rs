@@ -41,6 +41,8 @@ pub enum Answer {
     HeadTimeout,
     /// The body stopped arriving.
     BodyTimeout,
+    /// The host is not one for which the client was shown its certificate.
+    Misdirected,
     /// The target is too long.
     TargetTooLong,
     /// There are too many header bytes or lines.
@@ -84,8 +86,9 @@ pub enum Answer {
 }
 
 /// The causes of answers that are given before any limit is asked: their lines in the access log hold no path.
-pub const BEFORE_LIMITS: [&str; 17] = [
+pub const BEFORE_LIMITS: [&str; 18] = [
     Answer::Malformed("").cause(),
+    Answer::Misdirected.cause(),
     Answer::HeadTimeout.cause(),
     Answer::TargetTooLong.cause(),
     Answer::HeadTooLarge("").cause(),
@@ -116,6 +119,7 @@ impl Answer {
             Self::MethodNotAllowed => 405,
             Self::HeadTimeout | Self::BodyTimeout => 408,
             Self::TargetTooLong => 414,
+            Self::Misdirected => 421,
             Self::Limited => 429,
             Self::HeadTooLarge(_) => 431,
             Self::Internal => 500,
@@ -131,6 +135,7 @@ impl Answer {
             Self::Malformed(_) => "malformed",
             Self::HeadTimeout => "head_timeout",
             Self::BodyTimeout => "body_timeout",
+            Self::Misdirected => "misdirected",
             Self::TargetTooLong => "target_too_long",
             Self::HeadTooLarge(_) => "head_too_large",
             Self::MethodNotAllowed => "method_not_allowed",
@@ -180,6 +185,9 @@ impl Answer {
             Self::Malformed(problem) | Self::HeadTooLarge(problem) => format!("{problem}."),
             Self::HeadTimeout => "The request's head did not arrive in time.".to_owned(),
             Self::BodyTimeout => "The request's body did not arrive in time.".to_owned(),
+            Self::Misdirected => {
+                "This connection was opened for another host; open one for this host, and name it (SNI).".to_owned()
+            }
             Self::TargetTooLong => "The request target is too long.".to_owned(),
             Self::MethodNotAllowed => "This method is not served here.".to_owned(),
             Self::NoRoute => "Nothing is served at this host and path.".to_owned(),
@@ -383,7 +391,10 @@ fn grpc_response(answer: &Answer, context: &Context) -> Response {
 fn common_fields(answer: &Answer, context: Option<&Context>) -> Vec<(HeaderName, HeaderValue)> {
     let mut fields = vec![(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
     if let Some(context) = context {
-        fields.extend(limit_fields(context, &HeaderMap::new()));
+        // where a limit could not be asked, nobody knows what is left
+        if !matches!(answer, Answer::StoreAway) {
+            fields.extend(limit_fields(context, &HeaderMap::new()));
+        }
         if let (Answer::Limited, Outcome::Deny(denial)) = (answer, context.verdict.outcome) {
             let time = retry_after(denial).map(|time| match context.live.ruleset.dialects.retry_after_jitter {
                 Some(jitter) => jitter.spread(time, rand::random()),

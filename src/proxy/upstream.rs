@@ -1,6 +1,8 @@
 //! The nodes of an upstream: which one a request goes to, and what is known of each.
 
+use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -14,8 +16,10 @@ mod balance;
 pub mod deadline;
 mod exchange;
 pub mod health;
+mod securing;
 
 pub use exchange::{answered, broke_off, connect_failed, log_failure, peer};
+pub use securing::Securing;
 
 use balance::Candidate;
 
@@ -27,6 +31,8 @@ const EJECTION: Nanos = Nanos::from_secs(1);
 pub struct Pool {
     /// As configured.
     pub upstream: Upstream,
+    /// How TLS is spoken to its nodes, if it is.
+    securing: Option<Arc<Securing>>,
     nodes: Vec<Arc<NodeState>>,
     /// The current weights of smooth weighted round robin, one per node.
     turns: Mutex<Vec<i64>>,
@@ -36,12 +42,40 @@ pub struct Pool {
 #[derive(Debug)]
 struct NodeState {
     /// The address that requests go to; a host name's is found out in the background.
-    address: ArcSwapOption<SocketAddr>,
+    address: ArcSwapOption<NodeAddress>,
     healthy: AtomicBool,
     /// When the node became healthy again; 0 if it always was.
     healthy_since: AtomicU64,
     ejected_until: AtomicU64,
     in_flight: Arc<AtomicU64>,
+}
+
+/// Where a node listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeAddress {
+    /// At an address and a port.
+    Inet(SocketAddr),
+    /// At a path in the file system.
+    Unix(PathBuf),
+}
+
+impl NodeAddress {
+    /// Where a node listens that is written like this; `None` of a host name.
+    fn of(written: &str) -> Option<Self> {
+        match written.strip_prefix("unix:") {
+            Some(path) => Some(Self::Unix(path.into())),
+            None => written.parse().ok().map(Self::Inet),
+        }
+    }
+}
+
+impl fmt::Display for NodeAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inet(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
 }
 
 /// A node chosen for a request; counts as in flight there until it is dropped.
@@ -50,7 +84,7 @@ pub struct Chosen {
     /// The node's position in the upstream.
     pub node: usize,
     /// Where to connect to.
-    pub address: SocketAddr,
+    pub address: NodeAddress,
     in_flight: Arc<AtomicU64>,
 }
 
@@ -65,14 +99,14 @@ impl Drop for Chosen {
 impl Pool {
     /// The pool of `upstream` in place of the one `before`: that one, if nothing changed. What is known of nodes that
     /// stay is kept; new ones are healthy, and have no address yet where they are written as host names.
-    pub fn following(upstream: &Upstream, before: Option<&Arc<Self>>) -> Arc<Self> {
+    pub fn following(upstream: &Upstream, securing: Option<Arc<Securing>>, before: Option<&Arc<Self>>) -> Arc<Self> {
         match before {
-            Some(before) if before.upstream == *upstream => Arc::clone(before),
-            _ => Arc::new(Self::new(upstream.clone(), before.map(|before| &**before))),
+            Some(before) if before.upstream == *upstream && before.securing == securing => Arc::clone(before),
+            _ => Arc::new(Self::new(upstream.clone(), securing, before.map(|before| &**before))),
         }
     }
 
-    fn new(upstream: Upstream, before: Option<&Self>) -> Self {
+    fn new(upstream: Upstream, securing: Option<Arc<Securing>>, before: Option<&Self>) -> Self {
         let checked = |upstream: &Upstream| upstream.health_check.is_some();
         let known = |address: &str| {
             let before = before?;
@@ -86,7 +120,7 @@ impl Pool {
         });
         let nodes: Vec<Arc<NodeState>> = nodes.collect();
         let turns = Mutex::new(vec![0; nodes.len()]);
-        Self { upstream, nodes, turns }
+        Self { upstream, securing, nodes, turns }
     }
 
     /// Chooses a node for a request, other than those in `tried`; `hash` is of the part that `consistent_hash` goes by.
@@ -124,7 +158,7 @@ impl Pool {
             },
         }?;
         let state = &self.nodes[node];
-        let address = **state.address.load().as_ref()?;
+        let address = NodeAddress::clone(state.address.load().as_ref()?);
         state.in_flight.fetch_add(1, Ordering::Relaxed);
         Some(Chosen { node, address, in_flight: Arc::clone(&state.in_flight) })
     }
@@ -174,7 +208,7 @@ impl Pool {
 impl NodeState {
     fn new(address: &str) -> Self {
         Self {
-            address: ArcSwapOption::new(address.parse().ok().map(Arc::new)),
+            address: ArcSwapOption::new(NodeAddress::of(address).map(Arc::new)),
             healthy: AtomicBool::new(true),
             healthy_since: AtomicU64::new(0),
             ejected_until: AtomicU64::new(0),
@@ -216,13 +250,14 @@ mod tests {
         let upstream = Upstream {
             name: "u".to_owned(),
             nodes: vec![node(1), node(2), node(3)],
+            http2: false,
             balance,
             health_check: None,
             timeouts: Timeouts::default(),
             retries: Retries::default(),
             slow_start: Nanos::from_secs(10),
         };
-        Pool::new(upstream, None)
+        Pool::new(upstream, None, None)
     }
 
     const NOW: Nanos = Nanos::from_secs(1000);
@@ -276,11 +311,11 @@ mod tests {
         let before = Arc::new(pool(Balance::LeastRequests));
         before.set_health(0, false, NOW);
         let held = before.choose(&[0, 1], None, NOW).unwrap();
-        assert!(Arc::ptr_eq(&before, &Pool::following(&before.upstream, Some(&before))), "nothing changed");
+        assert!(Arc::ptr_eq(&before, &Pool::following(&before.upstream, None, Some(&before))), "nothing changed");
         let mut upstream = before.upstream.clone();
         upstream.nodes.remove(1);
         upstream.nodes.push(Node { address: "127.0.0.1:4".to_owned(), weight: 1 });
-        let after = Pool::following(&upstream, Some(&before));
+        let after = Pool::following(&upstream, None, Some(&before));
         assert_eq!(after.nodes().map(|(_, healthy)| healthy).collect::<Vec<_>>(), [false, true, true]);
         assert_eq!(after.choose(&[], None, NOW).unwrap().node, 2, "the other one has a request in flight");
         drop(held);
@@ -293,6 +328,6 @@ mod tests {
             healthy_after: 1,
             unhealthy_after: 1,
         });
-        assert!(Pool::following(&upstream, Some(&after)).nodes().all(|(_, healthy)| healthy));
+        assert!(Pool::following(&upstream, None, Some(&after)).nodes().all(|(_, healthy)| healthy));
     }
 }

@@ -269,7 +269,7 @@ impl Wanted {
                 CredentialSource::Cookie(_) => self.want(&header::COOKIE),
                 CredentialSource::Bearer | CredentialSource::Basic => self.want(&header::AUTHORIZATION),
                 CredentialSource::Jwt(rules) => self.want(rules.header.as_ref().unwrap_or(&header::AUTHORIZATION)),
-                CredentialSource::Query(_) => {}
+                CredentialSource::Query(_) | CredentialSource::ClientCertificate => {}
             }
         }
         if !ruleset.client_address.trusted_proxies.is_empty() {

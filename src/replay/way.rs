@@ -216,6 +216,7 @@ impl Target<'_> {
             headers,
             client: self.client,
             address: self.address,
+            certificate: None,
         }
     }
 }

@@ -347,6 +347,7 @@ mod tests {
                 headers: &headers,
                 client: None,
                 address: None,
+                certificate: None,
             };
             let name = HeaderName::from_static("x-cost");
             CostRule::Header { name, max: 100, missing: 3 }.on_request(&facts)

@@ -22,6 +22,8 @@ pub enum CredentialSource {
     /// `Authorization: Basic`: the user and the password as `user:password`, or the user alone where the password is
     /// empty (a key that is sent as the name of a user).
     Basic,
+    /// The common name in the certificate that the client shows.
+    ClientCertificate,
     /// A signed token, which says itself who is calling.
     Jwt(Arc<JwtRules>),
 }
@@ -35,6 +37,7 @@ impl CredentialSource {
             Self::Cookie(name) => format!("in the cookie {name}"),
             Self::Basic => "by HTTP basic authentication".to_owned(),
             Self::Bearer => "as a bearer token".to_owned(),
+            Self::ClientCertificate => "by a client certificate".to_owned(),
             Self::Jwt(rules) => match &rules.header {
                 Some(name) => format!("in the header {name}"),
                 None => "as a bearer token".to_owned(),

@@ -105,6 +105,8 @@ pub struct Facts<'a> {
     pub client: Option<IpAddr>,
     /// The client's own address, of which `client` may be the network.
     pub address: Option<IpAddr>,
+    /// The common name in the certificate that the client showed, if it showed one.
+    pub certificate: Option<&'a str>,
 }
 
 /// What became known of a request on the way: which route it takes and who is calling.
@@ -143,11 +145,14 @@ pub enum Caller<'a> {
 
 /// Makes [`LimitKey`]s, which tell nothing about what they are made of and at which nobody outside can aim.
 ///
-/// Keys of this node alone are a fast hash under a seed that nobody knows. Keys that nodes share must be the same for
+/// Keys of this node, and those that nodes divide among themselves, are a fast hash under a seed that nobody else knows.
+/// Keys that nodes share in Redis must be the same for
 /// all of them, so they are a cryptographic hash (SHA-256, cut to 128 bits), under a secret where the nodes have one.
 #[derive(Clone)]
 pub struct KeyHasher {
     own: SipHasher13,
+    /// Whether nodes divide the keys of sticky limits among themselves.
+    divided: bool,
     shared: Sha256,
 }
 
@@ -170,7 +175,12 @@ impl fmt::Debug for KeyHasher {
 impl KeyHasher {
     /// A hasher with this seed for keys of this node, and without a secret for those that nodes share.
     pub fn new(seed: &[u8; 16]) -> Self {
-        Self { own: SipHasher13::new_with_key(seed), shared: Sha256::new() }
+        Self { own: SipHasher13::new_with_key(seed), divided: false, shared: Sha256::new() }
+    }
+
+    /// With all keys of a customer at one home, for nodes that have the same seed and divide keys among themselves.
+    pub fn divided(self) -> Self {
+        Self { divided: true, ..self }
     }
 
     /// With this secret for keys that nodes share.
@@ -195,7 +205,13 @@ impl KeyHasher {
         facts: &Facts<'_>,
         resolved: &Resolved<'_>,
     ) -> Result<LimitKey, &'k KeyPart> {
-        hash_key(self.own, limit, key, facts, resolved)
+        let hashed = hash_key(self.own, limit, key, facts, resolved)?;
+        let customer = key.parts.iter().find(|part| **part == KeyPart::Customer).filter(|_| self.divided);
+        Ok(customer.map_or(hashed, |customer| {
+            let mut hash = self.own;
+            write_part(&mut hash, customer, facts, resolved);
+            hashed.at_home_of(hash.end())
+        }))
     }
 
     /// The bucket that requests share which lack `part` of the key of `limit`.

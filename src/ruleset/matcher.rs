@@ -45,6 +45,8 @@ pub struct Route {
     pub access: Access,
     /// Which of the requests are never charged, what holds for every route included.
     pub bypass: Bypass,
+    /// Whether a request may turn its connection into a WebSocket.
+    pub upgrades_to_websocket: bool,
     /// How the path is changed on the way.
     pub rewrite: Option<Rewrite>,
     /// Changes to the request's header fields, after those that tollgate makes itself.

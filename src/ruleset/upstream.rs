@@ -14,6 +14,8 @@ pub struct Upstream {
     pub name: String,
     /// At least one.
     pub nodes: Vec<Node>,
+    /// Whether its nodes speak HTTP/2; HTTP/1.1 otherwise.
+    pub http2: bool,
     /// How a node is chosen.
     pub balance: Balance,
     /// How a node's health is found out; `None` takes every node for healthy until a connection to it fails.

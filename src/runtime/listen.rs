@@ -29,7 +29,7 @@ use crate::units::Nanos;
 /// How many connections the system may queue for a socket; it takes fewer where its own limit is lower.
 const BACKLOG: i32 = 65_535;
 /// How long accepting pauses when the process has no descriptor left, or the system no memory.
-const PAUSE: Nanos = Nanos::new(10_000_000);
+pub(super) const PAUSE: Nanos = Nanos::new(10_000_000);
 
 // === the sockets ===
 
@@ -80,21 +80,27 @@ fn unbound(address: SocketAddr) -> io::Result<Socket> {
 
 // === Listening ===
 
-/// An application on its sockets, in a thread of its own.
+/// Applications on their sockets, in a thread of their own.
 pub(super) struct Listening<A> {
     name: String,
-    listeners: Vec<TcpListener>,
-    app: Arc<A>,
+    listeners: Vec<(TcpListener, Arc<A>)>,
     doors: Arc<Doors>,
     store: Option<Arc<Store>>,
 }
 
 impl<A> Listening<A> {
-    pub(super) fn new(name: String, listeners: Vec<TcpListener>, app: A, doors: Arc<Doors>) -> Self {
-        Self { name, listeners, app: Arc::new(app), doors, store: None }
+    pub(super) fn new(name: String, listeners: Vec<(TcpListener, Arc<A>)>, doors: Arc<Doors>) -> Self {
+        Self { name, listeners, doors, store: None }
     }
 
-    /// Connects to where `store` keeps what nodes share before it accepts, if that can be done in a moment.
+    /// The same application on all sockets.
+    pub(super) fn of_one(name: String, listeners: Vec<TcpListener>, app: A, doors: Arc<Doors>) -> Self {
+        let app = Arc::new(app);
+        let listeners = listeners.into_iter().map(|listener| (listener, Arc::clone(&app))).collect();
+        Self::new(name, listeners, doors)
+    }
+
+    /// Connects to whom `store` asks before it accepts, if that can be done in a moment.
     pub(super) fn asking(self, store: &Arc<Store>) -> Self {
         Self { store: Some(Arc::clone(store)), ..self }
     }
@@ -103,16 +109,17 @@ impl<A> Listening<A> {
 #[async_trait]
 impl<A: ServerApp + Send + Sync + 'static> Service for Listening<A> {
     async fn start_service(&mut self, _: Option<ListenFds>, shutdown: ShutdownWatch, _: usize) {
-        let listeners: io::Result<Vec<_>> = self.listeners.drain(..).map(tokio::net::TcpListener::from_std).collect();
+        let listeners = self.listeners.drain(..);
+        let listeners = listeners.map(|(listener, app)| Ok((tokio::net::TcpListener::from_std(listener)?, app)));
+        let listeners: io::Result<Vec<_>> = listeners.collect();
         match listeners {
             Ok(listeners) => {
-                if let Some(shared) = self.store.as_ref().and_then(|store| store.shared()) {
-                    shared.connect().await;
+                if let Some(store) = &self.store {
+                    store.connect().await;
                 }
                 let mut accepting = JoinSet::new();
-                for listener in listeners {
-                    let (app, doors) = (Arc::clone(&self.app), Arc::clone(&self.doors));
-                    accepting.spawn(accept(listener, app, doors, shutdown.clone()));
+                for (listener, app) in listeners {
+                    accepting.spawn(accept(listener, app, Arc::clone(&self.doors), shutdown.clone()));
                 }
                 self.doors.opened();
                 while accepting.join_next().await.is_some() {}
@@ -272,7 +279,7 @@ mod tests {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (doors, readiness, _) = doors(2);
         let (_stop, shutdown) = watch::channel(false);
-        let mut service = Listening::new("echo".to_owned(), vec![listener], Echo, Arc::clone(&doors));
+        let mut service = Listening::of_one("echo".to_owned(), vec![listener], Echo, Arc::clone(&doors));
         let served = tokio::spawn(async move { service.start_service(None, shutdown, 1).await });
         let said = tokio::task::spawn_blocking(move || {
             client.write_all(b" hello").unwrap();
@@ -297,7 +304,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (doors, _, _) = doors(1);
         let (_stop, shutdown) = watch::channel(false);
-        let mut service = Listening::new("echo".to_owned(), vec![listener], Echo, Arc::clone(&doors));
+        let mut service = Listening::of_one("echo".to_owned(), vec![listener], Echo, Arc::clone(&doors));
         let served = tokio::spawn(async move { service.start_service(None, shutdown, 1).await });
         doors.hold().await;
         let mut client = tokio::net::TcpStream::connect(address).await.unwrap();

@@ -20,6 +20,7 @@ use watch::{Pools, Watch};
 
 use super::state::{Keeper, StateFile};
 use crate::admin::reloads::{Asked, Attempt, Outcome, Reloads, Trigger};
+use crate::cluster::settings::Settings as ClusterSettings;
 use crate::files::{Print, Seen};
 use crate::proxy::Gateway;
 use crate::proxy::live::Live;
@@ -39,7 +40,7 @@ const RESOLVE: Nanos = Nanos::from_secs(1);
 /// What a configuration says, read whole.
 #[derive(Debug)]
 pub struct Parts {
-    /// Where clients connect to.
+    /// Where clients connect to, in the order of `rules.entrances`.
     pub listeners: Vec<SocketAddr>,
     /// Where operators connect to.
     pub admin: SocketAddr,
@@ -49,6 +50,8 @@ pub struct Parts {
     pub state: Option<StateFile>,
     /// Where what is shared is kept, if anything is. Cannot change.
     pub store: Option<StoreSettings>,
+    /// The nodes that keep sticky limits together, if there are several. Only who the others are can change.
+    pub cluster: Option<ClusterSettings>,
     /// What is suspicious about it.
     pub warnings: Vec<String>,
 }
@@ -217,7 +220,7 @@ impl Reloader {
     }
 
     async fn apply(&mut self, parts: Parts) -> Outcome {
-        let Parts { rules, warnings, state, .. } = parts;
+        let Parts { rules, warnings, state, cluster, .. } = parts;
         let (gateway, telemetry) = (self.gateway.clone(), self.telemetry.clone());
         let build = move || Live::new(rules, Some(&gateway.live.load()), &gateway.store, &telemetry);
         let live = match spawn_blocking(build).await {
@@ -229,6 +232,9 @@ impl Reloader {
         }
         let before = self.gateway.live.swap(Arc::clone(&live));
         self.keeper.follow(state);
+        if let (Some(running), Some(settings)) = (self.gateway.store.cluster(), cluster) {
+            running.follow(&settings.peers);
+        }
         let notes = changes::notes(&before.ruleset, &live.ruleset);
         self.in_force = prints(&self.files);
         self.retired.push(before);
@@ -242,7 +248,7 @@ impl Reloader {
         let live = self.gateway.live.load();
         match &attempt.outcome {
             Outcome::Applied { warnings, notes } => {
-                self.telemetry.reload_applied(&live.hash, now);
+                self.telemetry.reload_applied(&live.ruleset, &live.hash, now);
                 for warning in warnings {
                     tracing::warn!("{warning}");
                 }

@@ -15,7 +15,6 @@ use super::upgrade::Upgrader;
 use crate::admin::Readiness;
 use crate::admin::reloads::Reloads;
 use crate::proxy::Gateway;
-use crate::store::SharedStore;
 use crate::units::Nanos;
 
 /// How long requests in flight may take to finish.
@@ -37,14 +36,14 @@ pub(super) fn run_until_idle(server: Server, gateway: &Gateway, reach: Reach) {
     let (finished, has_finished) = channel::<()>();
     let hurry = Arc::new(AtomicBool::new(false));
     let doors = Arc::clone(&reach.doors);
-    let watch = Signals { reach, hurry: Arc::clone(&hurry) };
+    let watch = Signals { reach, gateway: gateway.clone(), hurry: Arc::clone(&hurry) };
     let serving = std::thread::spawn(move || {
         server.run(RunArgs { shutdown_signal: Box::new(watch) });
         drop(finished);
     });
     // pingora sleeps through the whole grace period, idle or not; returning from here ends the process before.
     while has_finished.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-        let settled = gateway.store.shared().is_none_or(SharedStore::is_settled);
+        let settled = gateway.store.is_settled();
         let idle = doors.is_closed() && gateway.traffic.is_idle() && settled;
         if idle || hurry.load(Ordering::Relaxed) {
             break;
@@ -58,6 +57,7 @@ pub(super) fn run_until_idle(server: Server, gateway: &Gateway, reach: Reach) {
 /// Which signals end the server, and which make it do something else.
 struct Signals {
     reach: Reach,
+    gateway: Gateway,
     hurry: Arc<AtomicBool>,
 }
 
@@ -76,30 +76,30 @@ impl ShutdownSignalWatch for Signals {
                 () = next(&mut interrupt) => {}
             }
         };
-        loop {
+        let is_taken_over = loop {
             tokio::select! {
-                () = ends() => break,
+                () = ends() => break false,
                 () = next(&mut hangup) => reloads.signal(),
                 () = next(&mut upgrade) => {
                     let successor = tokio::select! {
-                        () = ends() => break,
+                        () = ends() => break false,
                         successor = upgrader.prepare() => successor,
                     };
                     let Some(successor) = successor else { continue };
                     // A signal has to wait: somebody must have the state, this process or the other.
                     let mut handing_over = pin!(upgrader.hand_over(successor));
                     tokio::select! {
-                        () = ends() => {
-                            handing_over.await;
-                            break;
-                        }
-                        taken_over = &mut handing_over => if taken_over { break },
+                        () = ends() => break handing_over.await,
+                        taken_over = &mut handing_over => if taken_over { break true },
                     }
                 }
             }
-        }
+        };
         tracing::info!("stopping: finishing the requests in flight; a second signal does not wait for them");
         readiness.stop();
+        if let Some(cluster) = self.gateway.store.cluster().filter(|_| !is_taken_over) {
+            cluster.leave();
+        }
         let hurry = Arc::clone(&self.hurry);
         tokio::spawn(async move {
             tokio::select! {

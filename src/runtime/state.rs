@@ -47,9 +47,10 @@ pub(super) struct Recovered {
 }
 
 impl Recovered {
-    /// Without anything from before.
-    fn fresh(recovery: Recovery) -> Self {
-        Self { store: LocalStore::new(), seed: rand::random(), clock: SystemClock::new(), recovery }
+    /// Without anything from before. Keys are hashed with `seed`, if other nodes hash them with it too.
+    fn fresh(recovery: Recovery, seed: Option<&[u8; 16]>) -> Self {
+        let seed = seed.copied().unwrap_or_else(rand::random);
+        Self { store: LocalStore::new(), seed, clock: SystemClock::new(), recovery }
     }
 
     fn from(restored: Restored, handed_over: bool) -> Self {
@@ -59,23 +60,35 @@ impl Recovered {
         Self { store, seed: head.seed, clock, recovery }
     }
 
-    /// What a process left that hands over now. Its clock is gone on with, whatever the wall clock says.
-    pub(super) fn from_predecessor(state: impl Read) -> Result<Self, Refused> {
-        LocalStore::read_snapshot(BufReader::new(state), Nanos::MAX).map(|restored| Self::from(restored, true))
+    /// What a process left that hands over now. Its clock is gone on with, whatever the wall clock says. `seed` as in
+    /// [`Recovered::from_file`].
+    pub(super) fn from_predecessor(state: impl Read, seed: Option<&[u8; 16]>) -> Result<Self, Refused> {
+        let restored = LocalStore::read_snapshot(BufReader::new(state), Nanos::MAX)?;
+        if !fits(&restored, seed) {
+            let reason = format!("the state of the process before {OTHER_NAMES}");
+            let clock = SystemClock::new().not_before(restored.head.at);
+            return Ok(Self { clock, ..Self::fresh(Recovery::Refused { reason }, seed) });
+        }
+        Ok(Self::from(restored, true))
     }
 
-    /// What a process left that has ended, or nothing.
-    pub(super) fn from_file(file: Option<&StateFile>) -> Self {
-        let Some(StateFile { path, .. }) = file else { return Self::fresh(Recovery::Nothing) };
+    /// What a process left that has ended, or nothing. `seed` is what keys are hashed with where nodes have to agree on it.
+    pub(super) fn from_file(file: Option<&StateFile>, seed: Option<&[u8; 16]>) -> Self {
+        let Some(StateFile { path, .. }) = file else { return Self::fresh(Recovery::Nothing, seed) };
         match read(path) {
-            Ok(Some(restored)) => Self::from(restored, false),
-            Ok(None) => Self::fresh(Recovery::Absent),
+            Ok(Some(restored)) if fits(&restored, seed) => Self::from(restored, false),
+            Ok(Some(_)) => {
+                put_aside(path);
+                let reason = format!("the state in {} {OTHER_NAMES}", path.display());
+                Self::fresh(Recovery::Refused { reason }, seed)
+            }
+            Ok(None) => Self::fresh(Recovery::Absent, seed),
             Err(refused) => {
                 let reason = format!("the state in {} {refused}", path.display());
                 if !matches!(refused, Refused::Foreign | Refused::Unreadable(_)) {
                     put_aside(path);
                 }
-                Self::fresh(Recovery::Refused { reason })
+                Self::fresh(Recovery::Refused { reason }, seed)
             }
         }
     }
@@ -96,6 +109,14 @@ impl Recovered {
             Recovery::Refused { reason } => tracing::error!("{reason}; every key starts afresh"),
         }
     }
+}
+
+/// Why states are of no use under another seed, to be said after where they are.
+const OTHER_NAMES: &str = "was written without this cluster's secret, and knows its keys by other names";
+
+/// Whether the keys of a snapshot are hashed as they are from here on.
+fn fits(restored: &Restored, seed: Option<&[u8; 16]>) -> bool {
+    seed.is_none_or(|seed| restored.head.seed == *seed)
 }
 
 /// The snapshot in a file; `None` if there is no file.

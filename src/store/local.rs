@@ -16,6 +16,8 @@ use crate::charge::{AllCharged, Charge, Charged, RuleRef};
 use crate::store::{LimitSpec, Usage};
 use crate::units::{LimitKey, Nanos};
 
+mod guests;
+mod moving;
 mod rules;
 pub mod snapshot;
 mod table;

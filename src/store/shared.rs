@@ -50,8 +50,21 @@ use line::{Heard, Lines};
 use link::{Link, Script};
 use memory::Memory;
 
-/// Is told of every call: what was asked, what came of it, and how long it took.
-pub type Observer = Box<dyn Fn(&'static str, CallResult, Nanos) + Send + Sync>;
+/// Is told of every call.
+pub type Observer = Box<dyn Fn(Told) + Send + Sync>;
+
+/// A call that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    /// What was asked.
+    pub op: &'static str,
+    /// What came of it.
+    pub result: CallResult,
+    /// How long it took.
+    pub took: Nanos,
+    /// The requests that it charged, if it was to charge any.
+    pub charges: Option<u64>,
+}
 
 /// States that all nodes share, in Redis.
 pub struct SharedStore(Arc<Node>);
@@ -96,6 +109,12 @@ pub struct Report {
     pub healed: u64,
     /// Tokens that this node admitted while Redis was away and that were not there when it came back.
     pub overshoot: u64,
+    /// Tokens that this node admitted while Redis was away and has yet to hand in.
+    pub unsynced: u64,
+    /// Requests that wait for the call before theirs.
+    pub waiting: u64,
+    /// How far Redis's clock is ahead of this node's, in nanoseconds; behind if negative.
+    pub clock_ahead: i64,
     /// What became of tokens that were taken ahead.
     pub leases: LeaseReport,
 }
@@ -145,6 +164,9 @@ impl SharedStore {
             nodes: node.nodes.load(Ordering::Relaxed),
             healed: node.counts.healed.load(Ordering::Relaxed),
             overshoot: node.counts.overshoot.load(Ordering::Relaxed),
+            unsynced: node.fallback.unsynced(),
+            waiting: node.lines.waiting(),
+            clock_ahead: node.ahead.nanoseconds(),
             leases: node.leases.report(),
         }
     }

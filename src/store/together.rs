@@ -1,13 +1,18 @@
-//! A request under several limits, some of whose states are in this process's memory and some in Redis: charged by all or
-//! by none.
+//! A request under several limits, some of whose states are in this process's memory, some in Redis and some with the
+//! gateways that own their keys: charged by all or by none.
 //!
-//! What can be decided without asking is decided first, so that a request that is denied anyway costs Redis nothing. What
-//! is taken on the way stands in an [`Undo`], which gives it back when a later limit denies, and also when the request
-//! goes away meanwhile.
+//! What can be decided without asking is decided first, so that a request that is denied anyway costs nobody else
+//! anything. What is taken on the way stands in an [`Undo`], which gives it back when a later limit denies, and also when
+//! the request goes away meanwhile.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use crate::charge::{Charge, Charged, Source};
+use crate::cluster::{Outcome, Peer, Place};
+use crate::store::owners::{OwnedLimit, Owners};
 use crate::store::shared::{Asked, SharedLimit, SharedStore, Tables};
 use crate::store::{Binding, Receipt, Store};
 use crate::units::Nanos;
@@ -15,7 +20,6 @@ use crate::units::Nanos;
 /// A request being charged.
 pub(super) struct Together<'a> {
     pub(super) store: &'a Store,
-    pub(super) shared: &'a SharedStore,
     pub(super) binding: &'a Binding,
     pub(super) now: Nanos,
 }
@@ -26,6 +30,31 @@ type Told = SmallVec<[Option<Charged>; 4]>;
 /// Positions in a batch.
 type Positions = SmallVec<[usize; 4]>;
 
+/// Where charges are decided.
+enum Desk {
+    /// In memory.
+    Here,
+    /// In memory, because nobody else can be asked.
+    Alone,
+    /// By this gateway.
+    Peer(Arc<Peer>, AsIs),
+    /// In Redis, in one call.
+    Redis,
+}
+
+/// Whether the one who is asked stands in for the owner.
+type AsIs = bool;
+
+/// What is decided in one go, and how many others have been asked for it in vain.
+struct Group {
+    desk: Desk,
+    positions: Positions,
+    tried: usize,
+}
+
+/// How many gateways are asked for one charge at most.
+const MOST_TRIED: usize = 2;
+
 impl<'a> Together<'a> {
     /// See [`Store::charge`].
     pub(super) async fn charge(&self, batch: &mut [Charge]) -> Receipt {
@@ -33,21 +62,35 @@ impl<'a> Together<'a> {
         let mut source = if told.iter().any(Option::is_some) { Source::DenialCache } else { Source::Local };
         let mut refused = None;
         let mut undo = Undo { store: self.store, binding: self.binding, taken: Vec::new(), now: self.now };
-        let local: Positions = (0..batch.len()).filter(|position| self.limit(&batch[*position]).is_none()).collect();
-        self.charge_local(batch, &local, &mut told);
-        undo.note(batch, &told, &local);
-        for group in self.groups(batch, &told) {
-            if denies(batch, &told) {
+        let mut groups = self.groups(batch, &told);
+        while let Some(group) = groups.pop_front() {
+            // what is in memory remembers what counts although it is denied
+            if denies(batch, &told) && !matches!(group.desk, Desk::Here) {
                 break;
             }
-            match self.charge_shared(batch, &group, &mut told).await {
-                Ok(asked) => source = asked,
-                Err(position) => {
-                    refused = Some(position);
-                    break;
+            let asked = match &group.desk {
+                Desk::Here => self.charge_local(batch, &group.positions, &mut told, Source::Local),
+                Desk::Alone => self.charge_local(batch, &group.positions, &mut told, Source::Fallback),
+                Desk::Redis => match self.charge_shared(batch, &group.positions, &mut told).await {
+                    Ok(asked) => asked,
+                    Err(position) => {
+                        refused = Some(position);
+                        break;
+                    }
+                },
+                Desk::Peer(peer, as_is) => {
+                    match self.charge_owned(batch, &group.positions, &mut told, (peer, *as_is)).await {
+                        Ok(()) => Source::Owner,
+                        Err(outcome) => {
+                            let others = self.others(batch, &group, outcome);
+                            others.into_iter().rev().for_each(|group| groups.push_front(group));
+                            continue;
+                        }
+                    }
                 }
-            }
-            undo.note(batch, &told, &group);
+            };
+            source = source.max(asked);
+            undo.note(batch, &told, &group.positions);
         }
         let denied = refused.is_some() || denies(batch, &told);
         if !denied {
@@ -59,17 +102,71 @@ impl<'a> Together<'a> {
         Receipt { charged: charged.collect(), source, refused }
     }
 
-    fn limit(&self, charge: &Charge) -> Option<&'a SharedLimit> {
-        self.binding.shared.get(charge.limit)?.as_ref()
+    fn shared(&self, charge: &Charge) -> Option<(&'a SharedStore, &'a SharedLimit)> {
+        self.store.shared.as_ref().zip(self.binding.shared.get(charge.limit)?.as_ref())
+    }
+
+    fn owned(&self, charge: &Charge) -> Option<(&'a Owners, &'a OwnedLimit)> {
+        self.store.owners.as_ref().zip(self.binding.owned.get(charge.limit)?.as_ref())
     }
 
     /// The denial of a charge, if it is certain without asking.
     fn denial(&self, charge: &Charge) -> Option<Charged> {
-        self.shared.denial(self.limit(charge)?, charge, self.now)
+        if let Some((shared, limit)) = self.shared(charge) {
+            return shared.denial(limit, charge, self.now);
+        }
+        let (owners, limit) = self.owned(charge)?;
+        if owners.cluster.owns(charge.key) { None } else { owners.denial(limit, charge, self.now) }
+    }
+
+    /// What is decided in one go, in this order: what is in memory; what others own of each; what this node holds or
+    /// counts by itself of what is in Redis, one by one; and there what lies together.
+    fn groups(&self, batch: &[Charge], told: &Told) -> VecDeque<Group> {
+        let mut here = Positions::new();
+        let mut owned: Vec<Group> = Vec::new();
+        let mut alone: SmallVec<[Positions; 2]> = SmallVec::new();
+        let mut by_slot: SmallVec<[(u16, Positions); 2]> = SmallVec::new();
+        for (position, charge) in batch.iter().enumerate().filter(|(position, _)| told[*position].is_none()) {
+            match (self.shared(charge), self.owned(charge)) {
+                (Some((shared, limit)), _) => {
+                    let slot = shared.slot(charge.tag);
+                    match by_slot.iter_mut().find(|(known, _)| *known == slot) {
+                        _ if limit.is_by_itself() => alone.push(SmallVec::from_slice(&[position])),
+                        Some((_, positions)) => positions.push(position),
+                        None => by_slot.push((slot, SmallVec::from_slice(&[position]))),
+                    }
+                }
+                (None, Some((owners, _))) => match Desk::from(owners.place(charge)) {
+                    Desk::Here => here.push(position),
+                    desk => join(&mut owned, Group { desk, positions: SmallVec::from_slice(&[position]), tried: 0 }),
+                },
+                (None, None) => here.push(position),
+            }
+        }
+        let redis = alone.into_iter().chain(by_slot.into_iter().map(|(_, positions)| positions));
+        let redis = redis.map(|positions| Group { desk: Desk::Redis, positions, tried: 0 });
+        let here = (!here.is_empty()).then_some(Group { desk: Desk::Here, positions: here, tried: 0 });
+        here.into_iter().chain(owned).chain(redis).collect()
+    }
+
+    /// Who decides about `group`, whose gateway did not.
+    fn others(&self, batch: &[Charge], group: &Group, outcome: Outcome) -> Vec<Group> {
+        let tried = group.tried.saturating_add(1);
+        let mut groups = Vec::new();
+        for position in &group.positions {
+            let Some((owners, _)) = self.owned(&batch[*position]) else { continue };
+            let desk = match owners.place(&batch[*position]) {
+                // who does not understand the limit will not do so when asked again
+                _ if tried >= MOST_TRIED || outcome == Outcome::Unknown => Desk::from(owners.cluster.alone()),
+                place => Desk::from(place),
+            };
+            join(&mut groups, Group { desk, positions: SmallVec::from_slice(&[*position]), tried });
+        }
+        groups
     }
 
     /// Charges what is in memory. Of a request that is denied already, only what counts although it is denied.
-    fn charge_local(&self, batch: &mut [Charge], local: &[usize], told: &mut Told) {
+    fn charge_local(&self, batch: &mut [Charge], local: &[usize], told: &mut Told, source: Source) -> Source {
         let denied = denies(batch, told);
         let mut some: SmallVec<[Charge; 4]> = local.iter().map(|position| batch[*position].clone()).collect();
         let charged = match denied {
@@ -80,31 +177,37 @@ impl<'a> Together<'a> {
             batch[*position] = charge;
             told[*position] = Some(charged);
         }
+        source
     }
 
-    /// What is asked of Redis in one call each: what this node holds or counts by itself, one by one, then what lies
-    /// together.
-    fn groups(&self, batch: &[Charge], told: &Told) -> SmallVec<[Positions; 2]> {
-        let mut alone: SmallVec<[Positions; 2]> = SmallVec::new();
-        let mut by_slot: SmallVec<[(u16, Positions); 2]> = SmallVec::new();
-        for (position, charge) in batch.iter().enumerate() {
-            let Some(limit) = self.limit(charge).filter(|_| told[position].is_none()) else { continue };
-            let slot = self.shared.slot(charge.tag);
-            match by_slot.iter_mut().find(|(known, _)| *known == slot) {
-                _ if limit.is_by_itself() => alone.push(SmallVec::from_slice(&[position])),
-                Some((_, positions)) => positions.push(position),
-                None => by_slot.push((slot, SmallVec::from_slice(&[position]))),
-            }
+    /// Charges what another gateway owns, if it answers.
+    async fn charge_owned(
+        &self,
+        batch: &mut [Charge],
+        group: &[usize],
+        told: &mut Told,
+        (peer, as_is): (&Arc<Peer>, AsIs),
+    ) -> Result<(), Outcome> {
+        let mut some: SmallVec<[Charge; 4]> = group.iter().map(|position| batch[*position].clone()).collect();
+        let limits: SmallVec<[&OwnedLimit; 4]> = some.iter().filter_map(|charge| Some(self.owned(charge)?.1)).collect();
+        let Some(owners) = &self.store.owners else { return Err(Outcome::Unreachable) };
+        let charged = owners.charge(peer, as_is, &limits, &mut some, self.now).await?;
+        for ((position, charge), charged) in group.iter().zip(some).zip(charged) {
+            batch[*position] = charge;
+            told[*position] = Some(charged);
         }
-        alone.into_iter().chain(by_slot.into_iter().map(|(_, positions)| positions)).collect()
+        Ok(())
     }
 
     /// Charges what lies together in Redis. The position of a limit that lets nothing pass without Redis is an error.
     async fn charge_shared(&self, batch: &mut [Charge], group: &[usize], told: &mut Told) -> Result<Source, usize> {
         let mut some: SmallVec<[Charge; 4]> = group.iter().map(|position| batch[*position].clone()).collect();
-        let limits: SmallVec<[&SharedLimit; 4]> = some.iter().filter_map(|charge| self.limit(charge)).collect();
+        let limits: SmallVec<[&SharedLimit; 4]> =
+            some.iter().filter_map(|charge| Some(self.shared(charge)?.1)).collect();
         let tables = Tables { store: &self.store.local, binding: &self.binding.local };
-        let (charged, source) = match self.shared.charge(tables, &limits, &mut some, self.now).await {
+        let first = || group.first().copied().unwrap_or_default();
+        let shared = self.store.shared.as_ref().ok_or_else(first)?;
+        let (charged, source) = match shared.charge(tables, &limits, &mut some, self.now).await {
             Asked::Charged(charged, source) => (charged, source),
             Asked::Alone(charged) => (charged, Source::Fallback),
             Asked::Refused(refused) => return Err(group.get(refused).copied().unwrap_or_default()),
@@ -118,16 +221,45 @@ impl<'a> Together<'a> {
 
     /// What a limit would have said that was not asked, because another denied the request.
     fn not_asked(&self, charge: &Charge, denied: bool) -> Charged {
-        let limit = self.limit(charge);
-        if let Some(limit) = limit.filter(|_| denied && charge.manner.takes && charge.manner.counts_denied) {
-            self.shared.debit(limit, charge);
+        let elsewhere = self.shared(charge).is_some() || self.owned(charge).is_some();
+        if elsewhere && denied && charge.manner.takes && charge.manner.counts_denied {
+            self.store.debit(self.binding, std::slice::from_ref(charge), self.now);
         }
         let rule = self.binding.local.rule(charge);
         let fresh = || Charged {
             decision: rule.decide(None, charge.cost, self.now).0,
             headroom: rule.headroom(None, self.now),
         };
-        limit.and_then(|limit| self.shared.standing(limit, charge, self.now)).unwrap_or_else(fresh)
+        let standing = match (self.shared(charge), self.owned(charge)) {
+            (Some((shared, limit)), _) => shared.standing(limit, charge, self.now),
+            (None, Some((owners, limit))) => owners.standing(limit, charge, self.now),
+            (None, None) => None,
+        };
+        standing.unwrap_or_else(fresh)
+    }
+}
+
+impl From<Place> for Desk {
+    fn from(place: Place) -> Self {
+        match place {
+            Place::Here | Place::StandIn => Self::Here,
+            Place::Alone => Self::Alone,
+            Place::There(peer) => Self::Peer(peer, false),
+            Place::StandInThere(peer) => Self::Peer(peer, true),
+        }
+    }
+}
+
+/// Adds `group` to the one among `groups` that is decided in the same place, if there is one.
+fn join(groups: &mut Vec<Group>, group: Group) {
+    let alike = groups.iter_mut().find(|known| match (&known.desk, &group.desk) {
+        (Desk::Peer(known, _), Desk::Peer(peer, _)) => known.number == peer.number,
+        (Desk::Here, Desk::Here) | (Desk::Alone, Desk::Alone) => true,
+        _ => false,
+    });
+    match alike {
+        Some(known) => known.positions.extend(group.positions),
+        None => groups.push(group),
     }
 }
 

@@ -3,7 +3,7 @@
 use prometheus::{Histogram, IntCounter};
 
 use crate::algorithm::{Decision, Denial};
-use crate::charge::{Charge, Source};
+use crate::charge::{Charge, OnStoreDown, Source};
 use crate::ruleset::Ruleset;
 use crate::ruleset::limit::{Limit, LimitId, OverLimit, PlanId, Terms};
 use crate::ruleset::matcher::RouteId;
@@ -14,11 +14,13 @@ use crate::telemetry::names::{NO_PLAN, NO_ROUTE};
 use crate::units::Nanos;
 
 mod grid;
+mod late;
 mod route;
 
 pub use route::{InFlight, RouteMeters};
 
 use grid::Grid;
+use late::Late;
 
 /// The share of a quota from which a key counts as near its limit.
 const NEAR: f64 = 0.8;
@@ -52,6 +54,12 @@ struct Label {
     limit: String,
     /// What becomes of a request over the limit.
     over: &'static str,
+    /// Whether it lets requests wait for their turn.
+    delays: bool,
+    /// What becomes of requests without the store.
+    without_store: Option<OnStoreDown>,
+    /// Whether costs are set right as a matter of course.
+    settles: bool,
     /// The limit that this one is tried out beside; a candidate makes nothing of requests.
     candidate_of: Option<LimitId>,
 }
@@ -65,11 +73,11 @@ struct Comparison([[IntCounter; 3]; 3]);
 struct LimitMeters {
     tokens_admitted: IntCounter,
     tokens_over: IntCounter,
-    tokens_refunded: IntCounter,
-    tokens_debited: IntCounter,
+    tokens_refunded: Late<IntCounter>,
+    tokens_debited: Late<IntCounter>,
     near: IntCounter,
     utilization: Histogram,
-    wait: Histogram,
+    wait: Late<Histogram>,
     retry_after: Histogram,
 }
 
@@ -109,10 +117,10 @@ impl Meters {
         meters
     }
 
-    /// Makes the series of everything that can happen, so that they begin at zero.
+    /// Makes the series of everything that is to be expected, so that they begin at zero.
     fn prepare(&self, ruleset: &Ruleset) {
         for (route, meters) in ruleset.matcher.routes().iter().zip(&self.routes) {
-            meters.prepare_durations();
+            meters.prepare_duration();
             for (place, limit) in route.limits.iter().enumerate() {
                 let (limit, label) = (&ruleset.limits[limit.0], &self.labels[limit.0]);
                 for plan in each_plan(ruleset).filter(|plan| applies(limit, *plan)) {
@@ -120,7 +128,6 @@ impl Meters {
                 }
             }
         }
-        self.no_route.prepare_durations();
         for (id, limit) in ruleset.limits.iter().enumerate() {
             for plan in each_plan(ruleset).filter(|plan| applies(limit, *plan)) {
                 self.limit(LimitId(id), plan);
@@ -150,12 +157,17 @@ impl Meters {
         }
     }
 
+    /// A connection was closed as soon as it came, for this reason.
+    pub fn shed(&self, reason: &str) {
+        self.telemetry.connections_shed.with_label_values(&[reason]).inc();
+    }
+
     /// A request was refused because the limit at `position` of its route cannot be known.
     pub fn observe_refusal(&self, ruleset: &Ruleset, route: RouteId, plan: Option<PlanId>, limit: LimitId) {
         let place = ruleset.matcher.route(route).limits.iter().position(|id| *id == limit);
         let (Some(place), Some(label)) = (place, self.labels.get(limit.0)) else { return };
         if let Some(outcomes) = self.route(Some(route)).outcomes(label, self.plan_name(plan), place, plan) {
-            outcomes.error_denied.inc();
+            outcomes.error_denied.get().inc();
         }
     }
 
@@ -203,7 +215,7 @@ impl Meters {
             }
             let label = &self.labels[id.0];
             if let Some(outcomes) = self.route(Some(route)).outcomes(label, self.plan_name(plan), place, plan) {
-                outcomes.bypassed.inc();
+                outcomes.bypassed.get().inc();
             }
         }
     }
@@ -212,7 +224,7 @@ impl Meters {
     pub fn refunded<'c>(&self, plan: Option<PlanId>, charges: impl IntoIterator<Item = &'c Charge>) {
         for charge in charges {
             if let Some(limit) = self.limit(LimitId(charge.limit), plan) {
-                limit.tokens_refunded.inc_by(charge.cost);
+                limit.tokens_refunded.get().inc_by(charge.cost);
             }
         }
     }
@@ -221,7 +233,7 @@ impl Meters {
     pub fn debited<'c>(&self, plan: Option<PlanId>, charges: impl IntoIterator<Item = &'c Charge>) {
         for charge in charges {
             if let Some(limit) = self.limit(LimitId(charge.limit), plan) {
-                limit.tokens_debited.inc_by(charge.cost);
+                limit.tokens_debited.get().inc_by(charge.cost);
             }
         }
     }
@@ -244,12 +256,17 @@ impl Meters {
     }
 
     fn plan_name(&self, plan: Option<PlanId>) -> &str {
-        plan.and_then(|plan| self.plan_names.get(plan.0)).map_or(NO_PLAN, String::as_str)
+        plan_name(&self.plan_names, plan)
     }
 }
 
+/// What a plan is called.
+pub(super) fn plan_name(plans: &[String], plan: Option<PlanId>) -> &str {
+    plan.and_then(|plan| plans.get(plan.0)).map_or(NO_PLAN, String::as_str)
+}
+
 /// Every plan, then none.
-fn each_plan(ruleset: &Ruleset) -> impl Iterator<Item = Option<PlanId>> {
+pub(super) fn each_plan(ruleset: &Ruleset) -> impl Iterator<Item = Option<PlanId>> {
     (0..ruleset.plans.len()).map(|plan| Some(PlanId(plan))).chain([None])
 }
 
@@ -284,7 +301,14 @@ const fn word_of(decision: Decision) -> usize {
 
 impl Label {
     fn new(limit: &Limit) -> Self {
-        Self { limit: limit.name.clone(), over: over(limit), candidate_of: limit.candidate_of }
+        Self {
+            limit: limit.name.clone(),
+            over: over(limit),
+            delays: matches!(limit.over_limit, OverLimit::Delay { .. }),
+            without_store: limit.mode.on_store_down(),
+            settles: limit.cost.is_in_response(),
+            candidate_of: limit.candidate_of,
+        }
     }
 }
 
@@ -306,11 +330,11 @@ impl LimitMeters {
         Self {
             tokens_admitted: telemetry.limit_tokens.with_label_values(&[name, plan, "admitted"]),
             tokens_over: telemetry.limit_tokens.with_label_values(&[name, plan, limit.over]),
-            tokens_refunded: telemetry.limit_tokens.with_label_values(&[name, plan, "refunded"]),
-            tokens_debited: telemetry.limit_tokens.with_label_values(&[name, plan, "debited"]),
+            tokens_refunded: Late::new(&telemetry.limit_tokens, &[name, plan, "refunded"]).expected(limit.settles),
+            tokens_debited: Late::new(&telemetry.limit_tokens, &[name, plan, "debited"]).expected(limit.settles),
             near: telemetry.limit_near.with_label_values(&[name, plan]),
             utilization: telemetry.limit_utilization.with_label_values(&[name, plan]),
-            wait: telemetry.limit_wait.with_label_values(&[name]),
+            wait: Late::new(&telemetry.limit_wait, &[name]).expected(limit.delays),
             retry_after: telemetry.limit_retry_after.with_label_values(&[name]),
         }
     }
@@ -318,7 +342,7 @@ impl LimitMeters {
     fn count(&self, outcome: Outcome, standing: &Standing, charge: &Charge, reported: bool) {
         let passed = matches!(outcome, Outcome::Admit { .. }) && standing.decision.is_admitted();
         if charge.manner.counts_denied && !passed {
-            self.tokens_debited.inc_by(charge.cost);
+            self.tokens_debited.get().inc_by(charge.cost);
         }
         match (outcome, standing.decision) {
             (Outcome::Admit { .. }, Decision::Deny(_)) => {
@@ -335,7 +359,7 @@ impl LimitMeters {
                     self.near.inc();
                 }
                 if wait > Nanos::ZERO {
-                    self.wait.observe(wait.as_secs_f64());
+                    self.wait.get().observe(wait.as_secs_f64());
                 }
             }
             (Outcome::Deny(denial), _) if reported => {

@@ -28,6 +28,8 @@ catalogue! {
         "Time from choosing an upstream node to the head of its response."
     HTTP_REQUESTS_IN_FLIGHT: "tollgate_http_requests_in_flight" ["route"]
         "Requests that are being handled."
+    CONNECTIONS_SHED: "tollgate_connections_shed_total" ["reason"]
+        "Connections closed as soon as they came, by what had as many as it may have: all, listener, client."
     LIMIT_REQUESTS: "tollgate_limit_requests_total" ["route", "limit", "plan", "outcome"]
         "Requests by what a limit made of them; on a denial only the limit that is reported counts. bypassed: exempt from it. error_admitted, error_denied: what it would say could not be known. shadow_denied: a shadow limit would have denied it, and let it pass."
     LIMIT_CANDIDATE_REQUESTS: "tollgate_limit_candidate_requests_total" ["limit", "plan", "live", "candidate"]
@@ -45,7 +47,13 @@ catalogue! {
     LIMIT_RETRY_AFTER: "tollgate_limit_retry_after_seconds" ["limit"]
         "Retry times that denied requests were told."
     LIMIT_DECISION_DURATION: "tollgate_limit_decision_duration_seconds" ["source"]
-        "Time to charge all limits of a request, by where that was decided: local, lease (tokens taken ahead), store (Redis), denial_cache (a denial that Redis told before), fallback (Redis did not answer)."
+        "Time to charge all limits of a request, by where that was decided: local, lease (tokens taken ahead), store (Redis), owner (the gateway that owns the key), denial_cache (a denial that Redis or the owner told before), fallback (neither answered)."
+    LIMIT_RATE: "tollgate_limit_rate_tokens_per_second" ["limit", "plan"]
+        "Tokens per second that one key gets in the long run, as configured; no series where time brings none back (concurrency)."
+    LIMIT_BURST: "tollgate_limit_burst_tokens" ["limit", "plan"]
+        "Tokens that one key may spend at once, as configured."
+    LIMIT_MODE: "tollgate_limit_mode" ["limit", "mode"]
+        "1 for whose the states of a limit are: sticky (each gateway's), exact, leased or eventual (shared in Redis)."
     LIMIT_KEYS: "tollgate_limit_keys" ["limit"]
         "Keys that a limit remembers."
     LIMIT_KEYS_MAX: "tollgate_limit_keys_max" ["limit"]
@@ -56,18 +64,44 @@ catalogue! {
         "Calls to Redis, by what was asked (customer, charge, debit, sync, refund, complete, renew, heartbeat) and what came of it (ok, or of a customer found or missing; invalid, error, refused, timeout)."
     STORE_REQUEST_DURATION: "tollgate_store_request_duration_seconds" ["op"]
         "Time that calls to Redis took."
+    STORE_BATCH_CHARGES: "tollgate_store_batch_charges" []
+        "Requests that one call to Redis charged: those that ask the same at the same time are charged together."
+    STORE_QUEUE_WAITERS: "tollgate_store_queue_waiters" []
+        "Requests that wait until the call to Redis before theirs is answered."
+    STORE_CLOCK_OFFSET: "tollgate_store_clock_offset_seconds" []
+        "How far Redis's clock is ahead of this gateway's, behind if negative; right to half the time of a call."
     STORE_BREAKER_STATE: "tollgate_store_breaker_state" ["state"]
         "1 for what the breaker is: closed (Redis is asked), open (it is left alone), half_open (it answers probes again)."
     STORE_STATES_HEALED: "tollgate_store_states_healed_total" []
         "States in Redis that made no sense and were set right or forgotten."
     LIMIT_OVERSHOOT: "tollgate_limit_overshoot_tokens_total" ["cause"]
         "Tokens admitted beyond a limit, found afterwards, by cause: outage (admitted without Redis, and not there when it came back)."
+    LIMIT_UNSYNCED: "tollgate_limit_unsynced_tokens" []
+        "Tokens that this gateway admitted without Redis and has yet to hand in."
     LEASE_TOKENS: "tollgate_lease_tokens_total" ["event"]
         "Tokens that this gateway took ahead from limits that are shared, by what became of them: taken, spent (by requests), lapsed (not spent in time)."
     LEASE_OUTSTANDING: "tollgate_lease_outstanding_tokens" []
         "Tokens that this gateway has taken ahead and may still spend."
     CLUSTER_MEMBERS: "tollgate_cluster_members" []
-        "Gateways that share limits, as this one sees them."
+        "Gateways that share limits, as this one sees them: those of the cluster, or without one those that use the same Redis."
+    CLUSTER_RING_INFO: "tollgate_cluster_ring_info" ["ring"]
+        "The members of the cluster as this gateway sees them, by a hash: other hashes on other gateways mean that they see others."
+    PEER_UP: "tollgate_peer_up" ["peer"]
+        "Whether another gateway of the cluster can be asked."
+    PEER_REQUESTS: "tollgate_peer_requests_total" ["peer", "result"]
+        "Questions about charges to another gateway of the cluster, by what came of them: ok, timeout, cut (the connection ended), unreachable (there was none), unknown (it does not understand the limit)."
+    PEER_REQUEST_DURATION: "tollgate_peer_request_duration_seconds" ["peer"]
+        "Time that questions about charges to another gateway of the cluster took."
+    CLUSTER_DECISIONS: "tollgate_cluster_decisions_total" ["cause"]
+        "Charges that others than the owners of their keys decided, by cause: stand_in (here for an owner that could not be asked), alone (here because nobody could be asked)."
+    CLUSTER_OTHER_RING: "tollgate_cluster_questions_under_another_ring_total" []
+        "Questions from gateways that saw other members of the cluster; they were answered."
+    CLUSTER_STATES: "tollgate_cluster_states_total" ["event"]
+        "States of keys that moved between gateways of the cluster: pushed (to their new owners), given (to who asked for them), received, stale (there was a newer one), unknown (not understood)."
+    CLUSTER_DISCOVERY_FAILURES: "tollgate_cluster_discovery_failures_total" []
+        "Looks for the name of the cluster's nodes that found nobody, or what is not believed."
+    CLUSTER_CORRECTIONS_LOST: "tollgate_cluster_corrections_lost_total" []
+        "Corrections of charges that could not be told to the gateway that had made them."
     UPSTREAM_NODES_HEALTHY: "tollgate_upstream_nodes_healthy" ["upstream"]
         "Nodes of an upstream that requests are sent to."
     CONFIG_RELOADS: "tollgate_config_reloads_total" ["result"]
@@ -95,19 +129,24 @@ catalogue! {
 }
 
 /// Bounds for the time of whole requests.
-pub const REQUEST_SECONDS: &[f64] =
-    &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0];
+pub const REQUEST_SECONDS: &[f64] = &[0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
 /// Bounds for the time of decisions.
 pub const DECISION_SECONDS: &[f64] = &[1e-6, 2.5e-6, 5e-6, 1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 1e-2, 1e-1];
+/// Bounds for the time of questions to other gateways.
+pub const PEER_SECONDS: &[f64] = &[2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 1.0];
 /// Bounds for the time of calls to a store.
 pub const STORE_SECONDS: &[f64] = &[1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 1e-1, 2.5e-1, 1.0];
 /// Bounds for waits and retry times.
 pub const WAIT_SECONDS: &[f64] = &[0.001, 0.01, 0.1, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0, 3600.0, 86400.0];
 /// Bounds for shares.
-pub const RATIO: &[f64] = &[0.1, 0.25, 0.5, 0.75, 0.8, 0.9, 0.95, 1.0];
+pub const RATIO: &[f64] = &[0.25, 0.5, 0.75, 0.8, 0.9, 1.0];
+/// Bounds for how many requests are charged together.
+pub const BATCH: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0];
 
 /// What is asked of a store: whose a credential is.
 pub const OP_CUSTOMER: &str = "customer";
+/// What is asked of a store that nodes share.
+pub const STORE_OPS: [&str; 7] = ["charge", "debit", "sync", "refund", "complete", "renew", "heartbeat"];
 /// The route of requests that matched none.
 pub const NO_ROUTE: &str = "none";
 /// The plan of requests without one.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_yaml::{Mapping, Value};
-use tollgate::config::Server;
+use tollgate::config::{Listener, Server};
 use tollgate::runtime::GRACE;
 
 use crate::support::gateway::is_ready;
@@ -118,7 +118,7 @@ fn the_manifest_starts_the_program_and_its_parts_find_each_other() {
     let args = strings(&container["args"]);
     takes(&args.iter().map(String::as_str).collect::<Vec<_>>(), "/etc/tollgate/config/tollgate.yaml");
     let Server { listeners, admin } = tollgate::config::load(&config(), "tollgate.yaml", &|_| None).unwrap().server;
-    assert_eq!(listeners, [SocketAddr::from((Ipv4Addr::UNSPECIFIED, port(&"http".into())))]);
+    assert_eq!(listeners, [Listener::plain(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port(&"http".into()))))]);
     assert_eq!(admin, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port(&"admin".into()))), "probes come from outside");
     for probe in ["readinessProbe", "livenessProbe"] {
         assert_eq!(port(&container[probe]["httpGet"]["port"]), admin.port(), "{probe}");
@@ -135,11 +135,11 @@ fn the_manifest_starts_the_program_and_its_parts_find_each_other() {
         object("NetworkPolicy")["spec"]["podSelector"]["matchLabels"].clone(),
     ];
     assert!(selectors.iter().all(|selector| selector == labels && !labels.is_null()), "{selectors:?}");
-    assert_eq!(port(&object("Service")["spec"]["ports"][0]["targetPort"]), listeners[0].port());
+    assert_eq!(port(&object("Service")["spec"]["ports"][0]["targetPort"]), listeners[0].address.port());
     let policy = object("NetworkPolicy")["spec"]["ingress"].clone();
     for rule in policy.as_sequence().unwrap() {
         let opened = port(&rule["ports"][0]["port"]);
-        assert_eq!(rule["from"].is_null(), opened == listeners[0].port(), "only clients come from anywhere");
+        assert_eq!(rule["from"].is_null(), opened == listeners[0].address.port(), "only clients come from anywhere");
     }
 }
 

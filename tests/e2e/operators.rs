@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::support::gateway::{ALL_GUARDED, limited};
-use crate::support::{Client, Gateway, Origin, Response, wait_for, wait_until};
+use crate::support::{Client, Gateway, Origin, Process, Response, wait_for, wait_until};
 
 const TWO: &str = "{ algorithm: gcra, rate: 1/h, burst: 2, key: client_address }";
 
@@ -89,6 +89,49 @@ fn the_series_do_not_depend_on_what_clients_send() {
     spend(30);
     gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "all"), ("code", "429")], 60.0);
     assert_eq!(series(), before);
+}
+
+#[test]
+fn what_limits_are_configured_to_is_told_and_follows_a_reload() {
+    let origin = Origin::start();
+    let config = |limits: &str| {
+        format!(
+            "{}customers:
+  identify: [{{ header: x-api-key }}]
+  directory: {{ file: customers.csv }}
+  anonymous: {{ plan: free }}
+plans: [free, pro]
+limits:
+{limits}{ALL_GUARDED}",
+            origin.upstream()
+        )
+    };
+    let slots = "  slots: { algorithm: concurrency, limit: 3, key: all }\n";
+    let guard = |free: &str| {
+        format!("  guard: {{ algorithm: gcra, key: customer, plans: {{ free: {{ {free} }}, pro: unlimited }} }}\n")
+    };
+    let customers = [("customers.csv", "credential,customer,plan\npro-key,acme,pro\n")];
+    let gateway = Gateway::start_with(&config(&(guard("rate: 10/s, burst: 20") + slots)), &customers, &[]);
+    let told = || {
+        let metrics = gateway.metrics();
+        let mut told = Vec::new();
+        for (name, short) in [("rate_tokens_per_second", "rate"), ("burst_tokens", "burst"), ("mode", "mode")] {
+            for sample in metrics.all(&format!("tollgate_limit_{name}")) {
+                let labels: Vec<&str> = sample.labels.values().map(String::as_str).collect();
+                told.push(format!("{short} {} {}", labels.join(" "), sample.value));
+            }
+        }
+        told.sort();
+        told
+    };
+    let of_slots = ["burst slots free 3", "burst slots pro 3", "mode slots sticky 1"];
+    let of_guard = ["burst guard free 20", "mode guard sticky 1", "rate guard free 10"];
+    let mut both = [of_slots, of_guard].concat();
+    both.sort_unstable();
+    assert_eq!(told(), both);
+    gateway.rewrite(&config(&guard("rate: 30/m, burst: 2")));
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!(told(), ["burst guard free 2", "mode guard sticky 1", "rate guard free 0.5"]);
 }
 
 #[test]
@@ -188,6 +231,25 @@ fn each_request_is_a_line_of_the_access_log_with_its_decision() {
 }
 
 #[test]
+fn a_trace_is_passed_on_and_named_in_the_access_log() {
+    const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let origin = Origin::start();
+    let gateway = Gateway::start(&format!("{}access_log: full\n", limited(&origin, TWO)));
+    let whole = format!("00-{TRACE}-00f067aa0ba902b7-01");
+    let made_up = format!("00-{}-00f067aa0ba902b7-01", "nonsense".repeat(4));
+    assert_eq!(gateway.get("/whole", &[("traceparent", &whole), ("tracestate", "vendor=1")]).status, 200);
+    assert_eq!(gateway.get("/made-up", &[("traceparent", &made_up)]).status, 200);
+    assert_eq!(gateway.get("/denied", &[("traceparent", &whole)]).status, 429);
+    let seen = origin.seen();
+    assert_eq!(seen[0].head.field("traceparent"), Some(whole.as_str()));
+    assert_eq!(seen[0].head.field("tracestate"), Some("vendor=1"));
+    assert_eq!(seen[1].head.field("traceparent"), Some(made_up.as_str()), "what is in it is for others to judge");
+    assert_eq!(gateway.process.wait_for_access("/whole")["trace_id"], TRACE);
+    assert_eq!(gateway.process.wait_for_access("/made-up")["trace_id"], serde_json::Value::Null);
+    assert_eq!(gateway.process.wait_for_access("\"status\":429")["trace_id"], TRACE);
+}
+
+#[test]
 fn a_sampled_access_log_holds_every_failure() {
     let origin = Origin::start();
     let gateway = with_log(&origin, "{ one_in: 1000000 }");
@@ -243,4 +305,28 @@ fn secrets_of_requests_are_nowhere() {
         let line = text.lines().find(|line| line.contains(CANARY));
         assert_eq!(line, None, "{name} at debug level");
     }
+}
+
+#[test]
+fn a_container_asks_whether_the_gateway_in_it_serves() {
+    let origin = Origin::start();
+    let mut gateway = Gateway::start(&limited(&origin, TWO));
+    let admin = gateway.admin.to_string();
+    let ask = || {
+        let mut asked = Process::tollgate(&["health", "--admin", &admin], std::path::Path::new("."), &[]);
+        (asked.wait().code(), asked.stderr())
+    };
+    assert_eq!(ask(), (Some(0), String::new()));
+    gateway.end("KILL");
+    let (code, said) = ask();
+    assert_eq!(code, Some(1));
+    assert!(said.starts_with(&format!("no gateway answers at {admin}: ")), "{said}");
+    let answering = Origin::with(|exchange| {
+        exchange.keep = false;
+        exchange.reply("503 Service Unavailable", "", b"stopping\n")
+    });
+    let mut asked =
+        Process::tollgate(&["health", "--admin", &answering.address.to_string()], std::path::Path::new("."), &[]);
+    assert_eq!(asked.wait().code(), Some(1));
+    assert!(asked.stderr().ends_with("does not serve: stopping\n"), "{}", asked.stderr());
 }

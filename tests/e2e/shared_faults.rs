@@ -90,6 +90,7 @@ fn a_limit_says_what_becomes_of_requests_without_redis() {
     let denied = strict.get("/", &[("x-key", "a")]);
     assert_eq!(denied.status, 503, "{denied:?}");
     assert!(denied.number("retry-after").is_some(), "{denied:?}");
+    assert_eq!(denied.field("ratelimit"), None, "nobody knows");
     assert_eq!(denied.json()["type"], "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity");
     let refused = outcome("error_denied");
     strict.wait_for_metric("tollgate_limit_requests_total", &refused, 1.0);

@@ -4,13 +4,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 pub mod client;
+pub mod cluster;
 pub mod folder;
 pub mod gateway;
+pub mod http2;
 pub mod metrics;
 pub mod origin;
 mod ports;
 pub mod process;
+pub mod prometheus;
 pub mod redis;
+pub mod tls;
 pub mod tokens;
 pub mod wire;
 
@@ -19,6 +23,7 @@ pub use folder::Folder;
 pub use gateway::Gateway;
 pub use origin::{Exchange, Origin, Refusing, Silent};
 pub use ports::free_port;
+pub use process::Process;
 
 /// How long a test waits for what has to happen, on a machine that does much else.
 pub const PATIENCE: Duration = Duration::from_secs(20);

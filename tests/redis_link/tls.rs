@@ -1,8 +1,8 @@
 //! TLS: with a certificate that an authority of our own vouches for, and with one that it does not.
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use tollgate::dial::tls::{Identity, client};
 use tollgate::dial::{Address, Credentials, Layout, Servers};
+use tollgate::tls::{Identity, client};
 
 use crate::Caller;
 use crate::server::{Folder, Server};
@@ -51,7 +51,7 @@ impl Authority {
         let Signed { certificate, key } = self.sign("tollgate");
         let identity = Identity { certificates: certificate.as_bytes(), key: key.as_bytes() };
         let tls = client(Some(self.pem().as_bytes()), Some(identity)).unwrap();
-        Credentials { tls: Some(tls), ..Credentials::default() }
+        Credentials { tls: Some(tls.into()), ..Credentials::default() }
     }
 }
 
@@ -74,7 +74,7 @@ async fn who_shows_a_certificate_and_sees_the_right_one_is_answered() {
 
     assert!(caller.count("a").await.is_err(), "it does not speak without TLS");
     let trusting = client(Some(authority.pem().as_bytes()), None).unwrap();
-    servers.renew(Credentials { tls: Some(trusting), ..Credentials::default() });
+    servers.renew(Credentials { tls: Some(trusting.into()), ..Credentials::default() });
     assert!(caller.count("a").await.is_err(), "it wants to see a certificate");
     servers.renew(Authority::new().credentials());
     let stranger = caller.count("a").await.unwrap_err();

@@ -90,7 +90,8 @@ impl Stage {
             .with_writer(move || kept.clone());
         let logging = tracing::subscriber::set_default(subscriber.finish());
         let Source { loaded, directory, tokens, .. } = source::open(path).unwrap_or_else(|error| panic!("{error}"));
-        let rules = Rules { ruleset: loaded.ruleset, directory, tokens, hash: String::new() };
+        let (entrances, securing) = (Vec::new(), Vec::new());
+        let rules = Rules { ruleset: loaded.ruleset, directory, tokens, entrances, securing, hash: String::new() };
         let store = Arc::new(Store::default());
         let live = Live::new(rules, None, &store, &Telemetry::new().unwrap());
         let gateway = Gateway::new(Shared {
@@ -99,6 +100,7 @@ impl Stage {
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
             hasher: KeyHasher::new(&[7; 16]),
             traffic: Arc::default(),
+            seats: Arc::default(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Self { gateway, clock, listener, running: BTreeMap::new(), count: 0, log, _logging: logging }
@@ -108,9 +110,9 @@ impl Stage {
     pub async fn ask(&mut self, asked: &Asked<'_>) -> bool {
         self.end_until(asked.at);
         self.clock.set(asked.at);
-        let session = self.session(asked).await;
+        let mut session = self.session(asked).await;
         let mut context = Context::new(&self.gateway);
-        let admitted = admit::admit(&session, &mut context).await;
+        let admitted = admit::admit(&mut session, &mut context).await;
         let denied = matches!(context.verdict.outcome, Outcome::Deny(_));
         match admitted {
             Err(answer) => {

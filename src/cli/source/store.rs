@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use super::directory::{beside, bytes};
 use super::{Fixed, decode, name, refuse};
-use crate::config::{NamedFile, Place, Problem, Problems, RedisServers, RedisStore, RedisTls};
-use crate::dial::tls::{self, Identity, TlsClient, TlsFault};
+use crate::config::{ClientTls, NamedFile, Place, Problem, Problems, RedisServers, RedisStore};
 use crate::dial::{Address, Credentials, Layout, Servers};
-use crate::files::Seen;
+use crate::files::{self, Seen};
 use crate::runtime::reload::{KeySecret, StoreSettings};
+use crate::tls::{self, Identity, TlsClient, TlsFault};
 
 /// The longest password or secret that is read from a file.
 const MAX_SECRET: usize = 4 << 10;
 /// The largest file of certificates that is read.
 const MAX_PEM: usize = 1 << 20;
-/// The shortest secret of keys, in bytes.
-const LEAST_KEY_SECRET: usize = 16;
+/// The shortest secret that nodes share, in bytes.
+const LEAST_SECRET: usize = 16;
 
 /// The store in force, which cannot change.
 #[derive(Debug)]
@@ -47,10 +47,14 @@ impl Wanted {
             RedisServers::Sentinel { .. } | RedisServers::Standalone { .. } | RedisServers::Cluster(_) => Ok(None),
         };
         let sentinel_password = sentinel_password.map_err(&mut collect).ok().flatten();
-        let tls = says.tls.as_ref().map(|tls| client(path, tls, &says.place, seen)).transpose();
+        let tls = says.tls.as_ref().map(|tls| {
+            let place = Place { path: "store.tls".to_owned(), ..says.place.clone() };
+            client(path, tls, &place, seen).map(|(client, _)| Arc::new(client))
+        });
+        let tls = tls.transpose();
         let tls = tls.map_err(&mut collect).ok().flatten();
-        let key_secret = says.key_file.as_ref().map(|named| key_secret(path, named, seen)).transpose();
-        let key_secret = key_secret.map_err(&mut collect).ok().flatten();
+        let key_secret = says.key_file.as_ref().map(|named| secret_of_all_nodes(path, named, seen)).transpose();
+        let key_secret = key_secret.map_err(&mut collect).ok().flatten().map(|text| KeySecret::of(text.as_bytes()));
         if !problems.errors.is_empty() {
             return Err(problems);
         }
@@ -172,22 +176,29 @@ fn secret(path: &Path, named: &NamedFile, seen: &mut Vec<Seen>) -> Result<String
     Ok(decode(bytes, &file)?.trim_end_matches(['\r', '\n']).to_owned())
 }
 
-fn key_secret(path: &Path, named: &NamedFile, seen: &mut Vec<Seen>) -> Result<KeySecret, Problems> {
+/// The same, of a secret that all nodes know.
+pub(super) fn secret_of_all_nodes(path: &Path, named: &NamedFile, seen: &mut Vec<Seen>) -> Result<String, Problems> {
     let text = secret(path, named, seen)?;
-    if text.len() < LEAST_KEY_SECRET {
+    if text.len() < LEAST_SECRET {
         let problem = Problem::error(named.place.clone(), "names a file that holds too short a secret");
         let found = format!("{} bytes in {}", text.len(), name(&beside(path, named)));
         return Err(refuse(
             problem
                 .found(found)
-                .expected(format!("at least {LEAST_KEY_SECRET} bytes, the same on all nodes"))
+                .expected(format!("at least {LEAST_SECRET} bytes, the same on all nodes"))
                 .hint("`openssl rand -hex 32` makes one"),
         ));
     }
-    Ok(KeySecret::of(text.as_bytes()))
+    Ok(text)
 }
 
-fn client(path: &Path, tls: &RedisTls, place: &Place, seen: &mut Vec<Seen>) -> Result<Arc<TlsClient>, Problems> {
+/// What connections take that `tls` says, which stands at `place`, and a hash of the files that it is made of.
+pub(super) fn client(
+    path: &Path,
+    tls: &ClientTls,
+    place: &Place,
+    seen: &mut Vec<Seen>,
+) -> Result<(TlsClient, u128), Problems> {
     let mut read = |named: &NamedFile| bytes(named, &beside(path, named), MAX_PEM, seen).map(|(bytes, _)| bytes);
     let authorities = tls.ca.as_ref().map(&mut read).transpose()?;
     let identity = match &tls.identity {
@@ -195,7 +206,11 @@ fn client(path: &Path, tls: &RedisTls, place: &Place, seen: &mut Vec<Seen>) -> R
         None => None,
     };
     let identity = identity.as_ref().map(|(certificates, key)| Identity { certificates, key });
-    tls::client(authorities.as_deref(), identity).map_err(|fault| {
+    let parts =
+        [authorities.as_deref(), identity.map(|identity| identity.certificates), identity.map(|identity| identity.key)];
+    let hash = files::hash(&parts.map(|part| files::hash(part.unwrap_or_default()).to_le_bytes()).concat());
+    let client = tls::client(authorities.as_deref(), identity).map(|client| (client, hash));
+    client.map_err(|fault| {
         let files = tls.identity.as_ref();
         let named = match fault {
             TlsFault::Authority => tls.ca.as_ref(),
@@ -206,7 +221,7 @@ fn client(path: &Path, tls: &RedisTls, place: &Place, seen: &mut Vec<Seen>) -> R
         let problem = match named {
             Some(named) => Problem::error(named.place.clone(), format!("names a file that {fault}"))
                 .found(name(&beside(path, named))),
-            None => Problem::error(Place { path: "store.tls".to_owned(), ..place.clone() }, fault.to_string()),
+            None => Problem::error(place.clone(), fault.to_string()),
         };
         refuse(match fault {
             TlsFault::NoSystemRoots => problem.hint("name them: `tls: {ca: ca.pem}`"),

@@ -16,6 +16,7 @@ use pingora::protocols::{
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufWriter, ReadBuf};
 use tokio::time::timeout;
+use tokio_rustls::server::TlsStream;
 
 use super::{Connection, LINGER};
 
@@ -26,16 +27,30 @@ const AHEAD: usize = 64 << 10;
 /// How much is written together: what fits into one packet.
 const PACKET: usize = 1460;
 
+/// What bytes go over.
+pub(super) enum Transport {
+    Clear(Stream),
+    Tls(Box<TlsStream<Stream>>),
+}
+
 /// The client's stream, and what was read of it ahead of time.
 pub(super) struct Shared {
     /// A head and a small body become one packet: pingora writes them one after the other, and then flushes.
-    stream: BufWriter<Stream>,
+    stream: BufWriter<Transport>,
     ahead: BytesMut,
 }
 
 impl Shared {
-    pub(super) fn new(stream: Stream) -> Self {
-        Self { stream: BufWriter::with_capacity(PACKET, stream), ahead: BytesMut::new() }
+    pub(super) fn new(transport: Transport, ahead: BytesMut) -> Self {
+        Self { stream: BufWriter::with_capacity(PACKET, transport), ahead }
+    }
+
+    /// What pingora knows of the socket.
+    fn socket(&self) -> &Stream {
+        match self.stream.get_ref() {
+            Transport::Clear(stream) => stream,
+            Transport::Tls(stream) => stream.get_ref().0,
+        }
     }
 
     /// Reads ahead to see whether the client is still there.
@@ -53,6 +68,56 @@ impl Shared {
     }
 }
 
+impl AsyncRead for Transport {
+    fn poll_read(self: Pin<&mut Self>, task: &mut TaskContext<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Clear(stream) => Pin::new(stream).poll_read(task, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(task, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Transport {
+    fn poll_write(self: Pin<&mut Self>, task: &mut TaskContext<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Clear(stream) => Pin::new(stream).poll_write(task, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(task, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        task: &mut TaskContext<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Clear(stream) => Pin::new(stream).poll_write_vectored(task, slices),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(task, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Clear(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Clear(stream) => Pin::new(stream).poll_flush(task),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(task),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Clear(stream) => Pin::new(stream).poll_shutdown(task),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(task),
+        }
+    }
+}
+
 impl Drop for Shared {
     /// The start of an answer that breaks off goes out as far as the system takes it without waiting.
     fn drop(&mut self) {
@@ -64,6 +129,13 @@ impl Drop for Shared {
 pub(super) struct WatchedStream {
     pub(super) shared: Arc<Mutex<Shared>>,
     pub(super) connection: Arc<Connection>,
+}
+
+impl WatchedStream {
+    /// The same stream once more.
+    pub(super) fn again(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), connection: Arc::clone(&self.connection) }
+    }
 }
 
 impl fmt::Debug for WatchedStream {
@@ -145,35 +217,36 @@ impl Shutdown for WatchedStream {
 
 impl UniqueID for WatchedStream {
     fn id(&self) -> UniqueIDType {
-        self.shared.lock().stream.get_ref().id()
+        self.shared.lock().socket().id()
     }
 }
 
 impl Ssl for WatchedStream {
     fn get_ssl_digest(&self) -> Option<Arc<pingora::protocols::tls::SslDigest>> {
-        self.shared.lock().stream.get_ref().get_ssl_digest()
+        self.shared.lock().socket().get_ssl_digest()
     }
 
+    /// HTTP/1.1, as far as pingora has to know: what speaks HTTP/2 goes another way.
     fn selected_alpn_proto(&self) -> Option<pingora::protocols::ALPN> {
-        self.shared.lock().stream.get_ref().selected_alpn_proto()
+        None
     }
 }
 
 impl GetTimingDigest for WatchedStream {
     fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
-        self.shared.lock().stream.get_ref().get_timing_digest()
+        self.shared.lock().socket().get_timing_digest()
     }
 }
 
 impl GetProxyDigest for WatchedStream {
     fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
-        self.shared.lock().stream.get_ref().get_proxy_digest()
+        self.shared.lock().socket().get_proxy_digest()
     }
 }
 
 impl GetSocketDigest for WatchedStream {
     fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
-        self.shared.lock().stream.get_ref().get_socket_digest()
+        self.shared.lock().socket().get_socket_digest()
     }
 }
 

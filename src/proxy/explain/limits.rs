@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{Explanation, Met, masked};
 use crate::algorithm::{Decision, Denial};
-use crate::charge::{Charge, Charged, Manner, OnStoreDown, RuleRef, Source};
+use crate::charge::{Charge, Charged, Manner, OnStoreDown, RuleRef, Source, Taken};
 use crate::proxy::Gateway;
 use crate::proxy::live::Live;
 use crate::proxy::respond::Answer;
@@ -38,6 +38,8 @@ pub struct LimitAccount {
     pub charged: Option<String>,
     /// What becomes of it over the limit.
     pub over_limit: String,
+    /// The gateway that decides about the key, where several divide keys among themselves; only told by one that runs.
+    pub owner: Option<String>,
     /// Where the key stands; only told by a gateway that runs.
     pub standing: Option<Standing>,
 }
@@ -79,7 +81,8 @@ pub struct Now {
     pub retry_after_seconds: Option<f64>,
     /// The limit that the client is told about where there is room for one.
     pub tightest: Option<String>,
-    /// Where that is known from: `local`, `denial_cache`, `lease`, `store` (Redis) or `fallback`.
+    /// Where that is known from: `local`, `denial_cache`, `lease`, `owner` (the gateway that owns a key), `store` (Redis) or
+    /// `fallback`.
     pub decided: &'static str,
     /// The upstream that a limit diverts it to.
     pub diverted_to: Option<String>,
@@ -110,6 +113,7 @@ pub(super) fn met(
             cost_rule: limit.cost.words(),
             charged: limit.charge.words(),
             over_limit: over_limit(ruleset, route, limit),
+            owner: None,
             standing: None,
         };
         (account, charge.ok())
@@ -200,15 +204,17 @@ impl Met {
         let asks = |(_, charge): &(usize, Charge)| Charge { manner: Manner::ASKS, ..charge.clone() };
         let mut batch: Vec<Charge> = charges.iter().map(asks).collect();
         let receipt = gateway.store.charge(&live.binding, &mut batch, now).await;
-        for ((position, _), charged) in charges.iter().zip(&receipt.charged) {
-            explanation.limits[*position].standing = Some(Standing::of(charged));
+        for ((position, charge), charged) in charges.iter().zip(&receipt.charged) {
+            let account = &mut explanation.limits[*position];
+            account.owner = gateway.store.owner(&live.binding, charge).map(|owner| owner.to_string());
+            account.standing = Some(Standing::of(charged));
         }
-        let is_refused = |(_, charge): &(usize, Charge)| {
+        let is_refused = |((_, charge), asked): (&(usize, Charge), &Charge)| {
             let down = live.ruleset.limits[charge.limit].mode.on_store_down();
-            charge.manner.binds && down == Some(OnStoreDown::Deny)
+            charge.manner.binds && down == Some(OnStoreDown::Deny) && asked.taken == Taken::Nowhere
         };
         // a limit that is only asked refuses nothing
-        if receipt.source == Source::Fallback && charges.iter().any(is_refused) {
+        if charges.iter().zip(&batch).any(is_refused) {
             return *explanation.answered(&Answer::StoreAway);
         }
         let charges: Vec<Charge> = charges.into_iter().map(|(_, charge)| charge).collect();

@@ -14,6 +14,7 @@ pub struct Question {
     target: String,
     headers: HeaderMap,
     client: Option<IpAddr>,
+    secure: bool,
 }
 
 /// Why a question cannot be answered. Holds no value of a header field.
@@ -85,7 +86,7 @@ impl Question {
             headers.append(name, value);
         }
         let target = target(url, &mut headers)?;
-        Ok(Self { method, target, headers, client })
+        Ok(Self { method, target, headers, client, secure: url.starts_with("https://") })
     }
 
     /// Reads a question that is written as JSON.
@@ -117,6 +118,8 @@ impl Question {
             raw_target: self.target.as_bytes(),
             headers: &self.headers,
             peer: self.client,
+            secure: self.secure,
+            certificate: None,
         }
     }
 }

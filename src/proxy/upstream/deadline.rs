@@ -19,12 +19,26 @@ pub fn set_first_byte(context: &Context) {
     }
 }
 
+/// A part of the request's body came: the next one has to come within `idle`. Of HTTP/1.1 pingora keeps that time.
+pub fn set_next_part(context: &Context) {
+    if context.is_stream && !context.upstream_answered {
+        let now = context.gateway.clock.now();
+        set(context, |timeouts| Some(now.saturating_add(timeouts.idle)));
+    }
+}
+
 /// The client may take this long between two parts of a body, in either direction.
 pub fn set_idle(session: &mut Session, context: &Context) {
     let Some(upstream) = context.upstream() else { return };
     let idle = context.live.ruleset.upstreams[upstream.0].timeouts.idle.to_duration();
     session.as_downstream_mut().set_read_timeout(Some(idle));
     session.as_downstream_mut().set_write_timeout(Some(idle));
+}
+
+/// The connection became a tunnel: both sides may be silent for as long as the upstream may, and `total` holds.
+pub fn set_tunnel(session: &mut Session, context: &Context) {
+    session.as_downstream_mut().set_read_timeout(None);
+    set_total(context);
 }
 
 /// Sets the earlier of the total deadline and that of the current phase.

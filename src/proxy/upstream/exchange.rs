@@ -1,10 +1,10 @@
 //! One request's dealings with an upstream: the node it goes to, what is tried again, what is reported.
 
 use pingora::proxy::Session;
-use pingora::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy};
+use pingora::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy, PeerOptions};
 use pingora::{Error, ErrorSource, ErrorType, Result};
 
-use super::{Pool, deadline};
+use super::{Chosen, NodeAddress, Pool, deadline};
 use crate::proxy::context::Context;
 use crate::proxy::no_node;
 use crate::proxy::respond;
@@ -12,6 +12,11 @@ use crate::proxy::respond;
 /// How long an unused connection to an upstream is kept: shorter than what servers commonly allow, so that a request
 /// seldom meets one that is being closed.
 const KEPT: std::time::Duration = std::time::Duration::from_secs(30);
+/// How many requests share a connection to an upstream that speaks HTTP/2, if the upstream allows so many.
+const STREAMS: usize = 100;
+/// How much of one response, and of all on a connection, may wait for clients, in bytes.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 4 << 20;
 
 fn pool(context: &Context) -> Option<&Pool> {
     Some(&context.live.pools[context.upstream()?.0])
@@ -29,7 +34,7 @@ pub fn peer(context: &mut Context) -> Result<Box<HttpPeer>> {
         .or_else(|| pool.choose(&[], hash, now))
         .ok_or_else(no_node)?;
     let timeouts = pool.upstream.timeouts;
-    let mut peer = HttpPeer::new(chosen.address, false, String::new());
+    let mut peer = peer_at(pool, &chosen)?;
     let connect = timeouts.connect.to_duration();
     peer.options.connection_timeout = Some(connect);
     peer.options.total_connection_timeout = Some(connect);
@@ -37,11 +42,40 @@ pub fn peer(context: &mut Context) -> Result<Box<HttpPeer>> {
     peer.options.read_timeout = Some(idle);
     peer.options.write_timeout = Some(timeouts.idle.to_duration());
     peer.options.idle_timeout = Some(KEPT);
-    // A tunnel would carry requests past the limits.
-    peer.options.http_upstream_request_policy = HttpUpstreamRequestPolicy::deny_upgrades();
+    if pool.upstream.http2 {
+        speak_http2(&mut peer.options);
+    }
+    // A tunnel carries what it likes past the limits.
+    peer.options.http_upstream_request_policy = match context.matched().is_some_and(|route| route.upgrades_to_websocket)
+    {
+        true => HttpUpstreamRequestPolicy::standard(),
+        false => HttpUpstreamRequestPolicy::deny_upgrades(),
+    };
     context.chosen = Some(chosen);
     context.chosen_at = now;
     Ok(Box::new(peer))
+}
+
+fn peer_at(pool: &Pool, chosen: &Chosen) -> Result<HttpPeer> {
+    let address = match &chosen.address {
+        NodeAddress::Inet(address) => *address,
+        NodeAddress::Unix(path) => {
+            return HttpPeer::new_uds(path.to_str().unwrap_or_default(), false, String::new());
+        }
+    };
+    let name = &pool.upstream.nodes[chosen.node].address;
+    Ok(match &pool.securing {
+        None => HttpPeer::new(address, false, String::new()),
+        Some(securing) => securing.way_to(address, name, pool.upstream.http2).peer(),
+    })
+}
+
+/// Only HTTP/2, without asking first.
+pub(super) fn speak_http2(options: &mut PeerOptions) {
+    options.set_http_version(2, 2);
+    options.max_h2_streams = STREAMS;
+    options.h2_stream_window_size = Some(STREAM_WINDOW);
+    options.h2_connection_window_size = Some(CONNECTION_WINDOW);
 }
 
 /// A connection could not be made: the node is left alone for a moment, and another tried if that is wanted.
@@ -98,7 +132,7 @@ pub fn answered(context: &mut Context) {
 /// A request failed for good.
 pub fn log_failure(context: &Context, error: &Error) {
     let upstream = pool(context).map(|pool| pool.upstream.name.as_str());
-    let node = context.chosen.as_ref().map(|chosen| tracing::field::display(chosen.address));
+    let node = context.chosen.as_ref().map(|chosen| tracing::field::display(&chosen.address));
     let (source, etype, answer) = (error.esource(), error.etype(), respond::answer_to(error));
     let error = match etype {
         // The whole text holds the bytes that could not be read.

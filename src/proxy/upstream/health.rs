@@ -1,5 +1,6 @@
 //! What is found out about nodes in the background: addresses of host names, and health.
 
+use std::os::unix::net::SocketAddr as UnixAddress;
 use std::sync::Arc;
 
 use pingora::lb::Backend;
@@ -8,7 +9,8 @@ use pingora::protocols::l4::socket::SocketAddr as PingoraAddress;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::Pool;
+use super::exchange::speak_http2;
+use super::{NodeAddress, Pool};
 use crate::clock::Clock;
 use crate::ruleset::upstream::HealthCheck;
 use crate::units::Nanos;
@@ -20,7 +22,7 @@ const RESOLVE_EVERY: Nanos = Nanos::from_secs(5);
 pub async fn watch(pool: Arc<Pool>, clock: Arc<dyn Clock>) {
     let mut tasks = JoinSet::new();
     for node in 0..pool.nodes.len() {
-        if pool.upstream.nodes[node].address.parse::<std::net::SocketAddr>().is_err() {
+        if NodeAddress::of(&pool.upstream.nodes[node].address).is_none() {
             tasks.spawn(resolve(Arc::clone(&pool), node));
         }
         if let Some(check) = pool.upstream.health_check.clone() {
@@ -37,7 +39,7 @@ pub async fn resolve_new(pool: Arc<Pool>, patience: Nanos) {
         let (name, state) = (pool.upstream.nodes[node].address.clone(), Arc::clone(state));
         tasks.spawn(async move {
             if let Some(address) = look_up(&name, patience).await {
-                state.address.store(Some(Arc::new(address)));
+                state.address.store(Some(Arc::new(NodeAddress::Inet(address))));
             }
         });
     }
@@ -59,7 +61,7 @@ async fn resolve(pool: Arc<Pool>, node: usize) {
         ticks.tick().await;
         let first = look_up(&name, RESOLVE_EVERY).await;
         match first {
-            Some(address) => pool.nodes[node].address.store(Some(Arc::new(address))),
+            Some(address) => pool.nodes[node].address.store(Some(Arc::new(NodeAddress::Inet(address)))),
             None if !failing => tracing::warn!(
                 upstream = pool.upstream.name,
                 node = name,
@@ -73,7 +75,7 @@ async fn resolve(pool: Arc<Pool>, node: usize) {
 
 /// Asks a node for its health at intervals, and marks it after enough answers of the same kind in a row.
 async fn check_health(pool: Arc<Pool>, node: usize, check: HealthCheck, clock: Arc<dyn Clock>) {
-    let Ok(request) = health_request(&pool.upstream.nodes[node].address, &check) else {
+    let Ok(mut request) = health_request(&pool.upstream.nodes[node].address, &check, pool.upstream.http2) else {
         tracing::error!(upstream = pool.upstream.name, path = check.path, "cannot build the health check's request");
         return;
     };
@@ -83,7 +85,18 @@ async fn check_health(pool: Arc<Pool>, node: usize, check: HealthCheck, clock: A
     loop {
         ticks.tick().await;
         let Some(address) = pool.nodes[node].address.load_full() else { continue };
-        let backend = Backend { addr: PingoraAddress::Inet(*address), weight: 1, ext: Default::default() };
+        let addr = match &*address {
+            NodeAddress::Inet(address) => PingoraAddress::Inet(*address),
+            NodeAddress::Unix(path) => match UnixAddress::from_pathname(path) {
+                Ok(address) => PingoraAddress::Unix(address),
+                Err(_) => continue,
+            },
+        };
+        if let (Some(securing), NodeAddress::Inet(address)) = (&pool.securing, &*address) {
+            let way = securing.way_to(*address, &pool.upstream.nodes[node].address, pool.upstream.http2);
+            request.peer_template.options.custom_l4 = Some(Arc::new(way));
+        }
+        let backend = Backend { addr, weight: 1, ext: Default::default() };
         let answer = timeout(check.timeout.to_duration(), request.check(&backend)).await;
         if matches!(answer, Ok(Ok(()))) {
             (good, bad) = (good.saturating_add(1), 0);
@@ -98,8 +111,11 @@ async fn check_health(pool: Arc<Pool>, node: usize, check: HealthCheck, clock: A
     }
 }
 
-fn health_request(host: &str, check: &HealthCheck) -> Result<HttpHealthCheck, pingora::BError> {
+fn health_request(host: &str, check: &HealthCheck, http2: bool) -> Result<HttpHealthCheck, pingora::BError> {
     let mut request = HttpHealthCheck::new(host, false);
+    if http2 {
+        speak_http2(&mut request.peer_template.options);
+    }
     request.req.set_raw_path(check.path.as_bytes())?;
     request.req.insert_header(http::header::USER_AGENT, "tollgate-health-check")?;
     request.peer_template.options.connection_timeout = Some(check.timeout.to_duration());

@@ -276,6 +276,8 @@ fn nodes(upstream: &Upstream) -> String {
 fn upstream(old: &Upstream, new: &Upstream) -> Vec<Line> {
     let mut details = Vec::new();
     differs(&mut details, "nodes", nodes(old), nodes(new));
+    let version = |upstream: &Upstream| if upstream.http2 { "HTTP/2" } else { "HTTP/1.1" }.to_owned();
+    differs(&mut details, "speaks", version(old), version(new));
     differs_somehow(&mut details, "balance", &old.balance, &new.balance);
     differs_somehow(&mut details, "health_check", &old.health_check, &new.health_check);
     differs_somehow(&mut details, "timeouts", &old.timeouts, &new.timeouts);
@@ -298,6 +300,8 @@ fn route((before, was): (&Ruleset, &Route), (after, route): (&Ruleset, &Route)) 
     };
     details.extend(without(&new, &old).map(|names| detail("limits, besides the others", names)));
     details.extend(without(&old, &new).map(|names| detail("limits, not any more", names)));
+    let upgrade = |route: &Route| if route.upgrades_to_websocket { "websocket" } else { "none" }.to_owned();
+    differs(&mut details, "upgrade", upgrade(was), upgrade(route));
     differs(&mut details, "rewrite", rewrite(was), rewrite(route));
     differs_somehow(&mut details, "access", &was.access, &route.access);
     differs_somehow(&mut details, "bypass", &was.bypass, &route.bypass);
@@ -329,6 +333,7 @@ fn settings(before: &Ruleset, after: &Ruleset) -> Vec<Change> {
             before.client_address != after.client_address,
             change("client_address", "changes: keys of addresses that are read in another way start fresh"),
         ),
+        (before.connections != after.connections, change("connections", "changes: those that are here stay")),
         (before.access != after.access, change("access", "changes: others are let in, or kept out")),
         (before.cors != after.cors, change("cors", "changes")),
         (before.usage != after.usage, change("usage", "changes")),

@@ -36,7 +36,7 @@ fn written_at(recovered: &Recovered) -> Option<Nanos> {
 fn the_seed_comes_with_the_state() {
     let scratch = Scratch::new("seed");
     let file = scratch.snapshot(Nanos::ZERO);
-    let recovered = Recovered::from_file(Some(&file));
+    let recovered = Recovered::from_file(Some(&file), None);
     assert_eq!(recovered.seed, [3; 16]);
     assert!(written_at(&recovered).is_some());
 }
@@ -45,7 +45,7 @@ fn the_seed_comes_with_the_state() {
 fn a_clock_that_went_back_a_little_goes_on_from_the_snapshot() {
     let scratch = Scratch::new("back");
     let file = scratch.snapshot(Nanos::from_secs(50));
-    let recovered = Recovered::from_file(Some(&file));
+    let recovered = Recovered::from_file(Some(&file), None);
     let at = written_at(&recovered).unwrap();
     assert!(at > SystemClock::new().now());
     assert!(recovered.clock.now() >= at);
@@ -55,7 +55,7 @@ fn a_clock_that_went_back_a_little_goes_on_from_the_snapshot() {
 fn a_clock_that_went_back_far_is_believed_and_the_snapshot_is_not() {
     let scratch = Scratch::new("future");
     let file = scratch.snapshot(Nanos::from_secs(3600));
-    let recovered = Recovered::from_file(Some(&file));
+    let recovered = Recovered::from_file(Some(&file), None);
     let Recovery::Refused { reason } = &recovered.recovery else { panic!("{:?}", recovered.recovery) };
     assert!(reason.contains("is from the future: it was written"), "{reason}");
     assert_ne!(recovered.seed, [3; 16]);
@@ -66,7 +66,7 @@ fn a_clock_that_went_back_far_is_believed_and_the_snapshot_is_not() {
 fn in_a_handover_the_clock_goes_on_whatever_the_wall_clock_says() {
     let scratch = Scratch::new("handover");
     let file = scratch.snapshot(Nanos::from_secs(3600));
-    let recovered = Recovered::from_predecessor(File::open(&file.path).unwrap()).unwrap();
+    let recovered = Recovered::from_predecessor(File::open(&file.path).unwrap(), None).unwrap();
     assert!(recovered.clock.now() >= written_at(&recovered).unwrap());
 }
 

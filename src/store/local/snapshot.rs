@@ -20,16 +20,13 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::table::{Cells, read_cell};
 use super::{BoundRule, LimitTable, LocalStore, shard_of};
-use crate::algorithm::{AlgorithmName, Rule};
+use crate::algorithm::{AlgorithmName, Parameters, Rule};
 use crate::charge::Mode;
 use crate::store::LimitSpec;
 use crate::units::Nanos;
 
-mod parameters;
 #[cfg(test)]
-mod tests;
-
-use parameters::Parameters;
+pub(super) mod tests;
 
 /// What a snapshot begins with.
 pub const MARK: &[u8; 15] = b"tollgate-state\n";

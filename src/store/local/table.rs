@@ -23,6 +23,14 @@ struct Cell<A: Algorithm> {
     state: A::State,
 }
 
+/// A cell of any algorithm that is in no table.
+#[derive(Debug)]
+pub(super) struct Loose {
+    pub(super) key: LimitKey,
+    pub(super) rule: u32,
+    pub(super) state: State,
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Table<A: Algorithm> {
     cells: HashTable<Cell<A>>,
@@ -101,20 +109,48 @@ impl<A: Typed> Table<A> {
 
     /// Puts each cell behind `bytes`, and calls `then` after it.
     fn write(&self, bytes: &mut Vec<u8>, mut then: impl FnMut(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
-        for Cell { key: [low, high], rule, state } in &self.cells {
-            bytes.extend_from_slice(&low.to_le_bytes());
-            bytes.extend_from_slice(&high.to_le_bytes());
-            *bytes = postcard::to_extend(&(rule, state), std::mem::take(bytes)).map_err(io::Error::other)?;
+        for Cell { key, rule, state } in &self.cells {
+            write_state::<A>(*key, *rule, state, bytes)?;
             then(bytes)?;
         }
         Ok(())
     }
 
+    fn knows(&self, key: LimitKey) -> bool {
+        let words = words(key);
+        self.cells.find(words[0], |cell| cell.key == words).is_some()
+    }
+
+    /// Takes out the cell of `key`.
+    fn take_out(&mut self, table: &LimitTable, key: LimitKey) -> Option<Cell<A>> {
+        let words = words(key);
+        let entry = self.cells.find_entry(words[0], |cell| cell.key == words).ok()?;
+        count(table, true, false);
+        Some(entry.remove().0)
+    }
+
+    /// Takes out the cells that `moves` says, and hands those on that are not as good as new.
+    fn take_moved(
+        &mut self,
+        table: &LimitTable,
+        now: Nanos,
+        moves: &dyn Fn(LimitKey) -> bool,
+        mut taken: impl FnMut(Cell<A>),
+    ) {
+        let rules = table.rules.read();
+        for cell in self.cells.extract_if(|cell| moves(key(cell.key))) {
+            count(table, true, false);
+            let rule = rules.get(cell.rule).and_then(A::of);
+            match rule.map_or(Idle::Fresh(Nanos::ZERO), |rule| rule.idle(&cell.state)) {
+                Idle::Fresh(from) if from <= now => {}
+                _ => taken(cell),
+            }
+        }
+    }
+
     /// Ok if `key` is known or may become known.
     fn has_room(&self, table: &LimitTable, key: LimitKey) -> Result<(), Full> {
-        let words = words(key);
-        let known = || self.cells.find(words[0], |cell| cell.key == words).is_some();
-        if !table.is_full() || key == OVERFLOW_KEY || known() { Ok(()) } else { Err(Full) }
+        if !table.is_full() || key == OVERFLOW_KEY || self.knows(key) { Ok(()) } else { Err(Full) }
     }
 
     /// Forgets what is as good as new; under `pressure` also what may be forgotten without admitting more.
@@ -139,10 +175,28 @@ impl<A: Typed> Table<A> {
     }
 }
 
+/// Writes a cell behind `bytes`.
+fn write_state<A: Algorithm>(
+    [low, high]: [u64; 2],
+    rule: u32,
+    state: &A::State,
+    bytes: &mut Vec<u8>,
+) -> io::Result<()> {
+    bytes.extend_from_slice(&low.to_le_bytes());
+    bytes.extend_from_slice(&high.to_le_bytes());
+    *bytes = postcard::to_extend(&(rule, state), std::mem::take(bytes)).map_err(io::Error::other)?;
+    Ok(())
+}
+
 /// The two halves of a key; the lower one, first, is the hash.
 #[expect(clippy::cast_possible_truncation, reason = "the halves are cut out")]
 const fn words(key: LimitKey) -> [u64; 2] {
     [key.0 as u64, (key.0 >> 64) as u64]
+}
+
+/// The key of these halves.
+fn key([low, high]: [u64; 2]) -> LimitKey {
+    LimitKey(u128::from(high) << 64 | u128::from(low))
 }
 
 /// A state as `rule` sees it, which another rule may have written.
@@ -231,10 +285,42 @@ macro_rules! define_cells {
                 }
             }
 
+            pub(super) fn knows(&self, key: LimitKey) -> bool {
+                match self {
+                    $(Self::$Variant(cells) => cells.knows(key),)*
+                }
+            }
+
+            /// Takes out the cell of `key`.
+            pub(super) fn take_out(&mut self, table: &LimitTable, key: LimitKey) -> Option<Loose> {
+                match self {
+                    $(Self::$Variant(cells) => {
+                        let cell = cells.take_out(table, key)?;
+                        Some(Loose { key, rule: cell.rule, state: State::$Variant(cell.state) })
+                    })*
+                }
+            }
+
+            /// Takes out the cells that `moves` says, and hands those on that are not as good as new.
+            pub(super) fn take_moved(&mut self, table: &LimitTable, now: Nanos, moves: &dyn Fn(LimitKey) -> bool, mut taken: impl FnMut(Loose)) {
+                match self {
+                    $(Self::$Variant(cells) => cells.take_moved(table, now, moves, |cell| {
+                        taken(Loose { key: self::key(cell.key), rule: cell.rule, state: State::$Variant(cell.state) });
+                    }),)*
+                }
+            }
+
             pub(super) fn sweep(&mut self, table: &LimitTable, now: Nanos) {
                 match self {
                     $(Self::$Variant(cells) => cells.sweep(table, now, table.is_full()),)*
                 }
+            }
+        }
+
+        /// Writes a cell behind `bytes` as [`Cells::write`] does.
+        pub(super) fn write_cell(key: LimitKey, rule: u32, state: &State, bytes: &mut Vec<u8>) -> io::Result<()> {
+            match state {
+                $(State::$Variant(state) => write_state::<algorithm::$module::$Variant>(words(key), rule, state, bytes),)*
             }
         }
 

@@ -8,9 +8,9 @@ use tokio::time::timeout;
 
 use crate::charge::AllCharged;
 use crate::store::redis::{AllSeen, Answer, Beside, Bucket, Call, Clock, encode, hint};
-use crate::store::shared::Node;
 use crate::store::shared::limit::{Part, slot_name};
 use crate::store::shared::link::CallError;
+use crate::store::shared::{Node, Told};
 use crate::units::Nanos;
 
 /// What came of a call, for metrics.
@@ -130,7 +130,13 @@ impl Node {
         let encoded = encoded.map_err(|refused| self.complain(CallResult::Refused, &refused))?;
         let replied = timeout(CALL_TIME.to_duration(), self.link.call(&self.script, &encoded)).await;
         let received = self.clock.now();
-        let told = |result| (self.observer)(op, result, received.saturating_sub(sent));
+        let charges = match call {
+            Call::Charge => Some(1),
+            Call::Partial(requests) => Some(requests),
+            _ => None,
+        };
+        let took = received.saturating_sub(sent);
+        let told = |result| (self.observer)(Told { op, result, took, charges });
         let answer = match replied {
             Ok(Ok(reply)) => Answer::parse(&reply.fields(), buckets).map_err(|bad| {
                 told(CallResult::Nonsense);
@@ -149,7 +155,7 @@ impl Node {
         };
         told(CallResult::Ok);
         self.ahead.learn(sent, received, answer.now);
-        self.took(received.saturating_sub(sent));
+        self.took(took);
         if answer.healed > 0 {
             self.counts.healed.fetch_add(u64::try_from(answer.healed).unwrap_or(u64::MAX), Ordering::Relaxed);
         }

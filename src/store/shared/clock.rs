@@ -17,6 +17,11 @@ impl Ahead {
         self.0.store(i64::try_from(bounded).unwrap_or_default(), Ordering::Relaxed);
     }
 
+    /// How far it is ahead.
+    pub(super) fn nanoseconds(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// The time at Redis when it is `ours` here.
     pub(super) fn theirs(&self, ours: Nanos) -> Nanos {
         let ahead = self.0.load(Ordering::Relaxed);

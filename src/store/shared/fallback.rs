@@ -188,6 +188,11 @@ impl Fallback {
         }
     }
 
+    /// All tokens that are to be handed in.
+    pub(super) fn unsynced(&self) -> u64 {
+        self.owed.lock().values().fold(0, |all, owed| all.saturating_add(owed.sum))
+    }
+
     /// Whether anything is to be handed in.
     pub(super) fn owes(&self) -> bool {
         !self.owed.lock().is_empty()

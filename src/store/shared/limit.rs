@@ -6,6 +6,7 @@ use crate::algorithm::{Rule, Value};
 use crate::charge::{Charge, Consistency, Manner, Mode, RuleRef, Sharing};
 use crate::store::LimitSpec;
 use crate::store::redis::{Beside, Bucket, Shared, Unshared};
+use crate::store::told::denial_holds;
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// How long a slot of `concurrency` is held without being renewed: so long a node that is gone keeps its slots.
@@ -146,7 +147,7 @@ impl Part {
 
     /// Whether a denial holds until its time has come, whatever else happens, so that it can be repeated without asking.
     pub(super) fn denial_holds(&self) -> bool {
-        !self.rule().holds() && !self.rule().denials_count() && !self.manner.counts_denied
+        denial_holds(self.rule(), self.manner)
     }
 }
 

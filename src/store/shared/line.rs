@@ -27,6 +27,14 @@ pub(super) type Heard = Result<(AllCharged, Nanos), Down>;
 #[derive(Default)]
 pub(super) struct Lines(Mutex<HashMap<Alike, Vec<oneshot::Sender<Heard>>>>);
 
+impl Lines {
+    /// How many wait in all of them.
+    pub(super) fn waiting(&self) -> u64 {
+        let waiting: usize = self.0.lock().values().map(Vec::len).sum();
+        u64::try_from(waiting).unwrap_or(u64::MAX)
+    }
+}
+
 /// The longest line: who comes then is not decided by Redis.
 const LONGEST: usize = 1_000;
 

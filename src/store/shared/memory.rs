@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use quick_cache::sync::Cache;
 
-use crate::algorithm::{Decision, Denial, Headroom, State};
+use crate::algorithm::{Decision, State};
 use crate::charge::Charged;
 use crate::store::redis::{Seen, Shared};
 use crate::store::shared::limit::Part;
+use crate::store::told::{SETTLING, Told};
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// How many keys are remembered: about 30 MB.
@@ -27,13 +28,15 @@ struct Known {
     at: Nanos,
     /// Of which generation what Redis kept was then.
     generation: u64,
-    seen: Seen,
-    /// Of a log, what was denied, and when it would be admitted.
-    denied: Option<(Cost, Nanos)>,
+    kept: Kept,
 }
 
-/// How long a denial is certain of a limit whose tokens come back when requests turn out to cost less.
-const SETTLING: Nanos = Nanos::SECOND;
+#[derive(Clone)]
+enum Kept {
+    State(Option<State>),
+    /// Of a log, which stays in Redis: how many tokens count, and what was told.
+    Log(Cost, Told),
+}
 
 impl Memory {
     pub(super) fn new() -> Self {
@@ -43,11 +46,14 @@ impl Memory {
     /// The key of `part` was `seen` after a call at `at`, whose request heard `charged`, when what Redis kept was of this
     /// `generation`.
     pub(super) fn remember(&self, part: &Part, seen: Seen, charged: Option<&Charged>, (at, generation): (Nanos, u64)) {
-        let denied = match charged.map(|charged| charged.decision) {
-            Some(Decision::Deny(Denial::Later { retry_after })) => Some((part.cost, at.saturating_add(retry_after))),
-            _ => None,
+        let kept = match seen {
+            Seen::State(state) => Kept::State(state),
+            Seen::Log { counted, headroom } => {
+                let decision = charged.map_or(Decision::ADMIT, |charged| charged.decision);
+                Kept::Log(counted, Told::new(&Charged { decision, headroom }, part.cost, at))
+            }
         };
-        self.0.insert(part.key, Known { form: Arc::clone(&part.form), at, generation, seen, denied });
+        self.0.insert(part.key, Known { form: Arc::clone(&part.form), at, generation, kept });
     }
 
     /// Nothing is known of `key` any more.
@@ -86,9 +92,9 @@ impl Memory {
 
     /// The last state of the key of `part`; `None` where it is fresh or not known.
     pub(super) fn state(&self, part: &Part) -> Option<State> {
-        match self.known(part)?.seen {
-            Seen::State(state) => state,
-            Seen::Log { .. } => None,
+        match self.known(part)?.kept {
+            Kept::State(state) => state,
+            Kept::Log(..) => None,
         }
     }
 
@@ -113,33 +119,22 @@ impl Memory {
 impl Known {
     fn told(&self, part: &Part, now: Nanos) -> Charged {
         let rule = part.rule();
-        match &self.seen {
-            Seen::State(state) => Charged {
+        match &self.kept {
+            Kept::State(state) => Charged {
                 decision: rule.decide(state.clone(), part.cost, now).0,
                 headroom: rule.headroom(state.as_ref(), now),
             },
-            Seen::Log { headroom, .. } => {
-                let denial = self.denied.filter(|(cost, until)| part.cost >= *cost && now < *until);
-                let since = now.saturating_sub(self.at);
-                let headroom = match since < headroom.until_full {
-                    true => Headroom {
-                        until_more: headroom.until_more.saturating_sub(since),
-                        until_full: headroom.until_full.saturating_sub(since),
-                        ..*headroom
-                    },
-                    false => rule.headroom(None, now),
-                };
-                let decision = denial.map_or(Decision::ADMIT, |(_, until)| Decision::later(until.saturating_sub(now)));
-                Charged { decision, headroom }
-            }
+            Kept::Log(_, told) => told.again(rule, part.cost, now),
         }
     }
 
     fn used(&self, part: &Part, now: Nanos) -> Cost {
-        match &self.seen {
-            Seen::Log { counted, headroom } if now.saturating_sub(self.at) < headroom.until_full => *counted,
-            Seen::Log { .. } => 0,
-            Seen::State(state) => {
+        match &self.kept {
+            Kept::Log(counted, told) => match told.again(part.rule(), part.cost, now).headroom.until_full {
+                Nanos::ZERO => 0,
+                _ => *counted,
+            },
+            Kept::State(state) => {
                 let left = |state| part.rule().headroom(state, now).remaining;
                 left(None).zip(left(state.as_ref())).map_or(0, |(fresh, left)| fresh.saturating_sub(left))
             }

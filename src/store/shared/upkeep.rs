@@ -10,10 +10,10 @@ use tokio::time::{sleep, timeout};
 
 use crate::charge::Manner;
 use crate::store::redis::{Beside, Call, Encoded, Field};
-use crate::store::shared::Node;
 use crate::store::shared::calls::{CallResult, NO_ANSWER};
 use crate::store::shared::limit::{Part, SLOT_LIFETIME, slot_name};
 use crate::store::shared::link::Script;
+use crate::store::shared::{Node, Told};
 use crate::units::{LimitKey, Nanos};
 
 /// The slots of `concurrency` that requests of this node hold, so that they can be kept.
@@ -114,7 +114,8 @@ impl Node {
                 (CallResult::TimedOut, None)
             }
         };
-        (self.observer)("heartbeat", result, self.clock.now().saturating_sub(sent));
+        let took = self.clock.now().saturating_sub(sent);
+        (self.observer)(Told { op: "heartbeat", result, took, charges: None });
         if let Some(nodes) = nodes.filter(|nodes| *nodes > 0) {
             self.nodes.store(nodes, Ordering::Relaxed);
         }

@@ -6,12 +6,13 @@ use parking_lot::RwLock;
 use prometheus::{Histogram, IntCounter, IntGauge};
 
 use crate::algorithm::Decision;
-use crate::charge::{Charge, Taken};
+use crate::charge::{Charge, OnStoreDown, Taken};
 use crate::ruleset::limit::PlanId;
 use crate::ruleset::verdict::Outcome;
 use crate::telemetry::Telemetry;
 use crate::telemetry::meters::Label;
 use crate::telemetry::meters::grid::Grid;
+use crate::telemetry::meters::late::Late;
 use crate::units::Nanos;
 
 /// The classes of status codes, as labels.
@@ -34,13 +35,13 @@ pub struct RouteMeters {
 #[derive(Debug)]
 pub(super) struct Outcomes {
     admitted: IntCounter,
-    delayed: IntCounter,
+    delayed: Late<IntCounter>,
     /// What is over the limit: denied, or what is done instead.
     over: IntCounter,
     /// What is exempt from it.
-    pub(super) bypassed: IntCounter,
-    error_admitted: IntCounter,
-    pub(super) error_denied: IntCounter,
+    pub(super) bypassed: Late<IntCounter>,
+    error_admitted: Late<IntCounter>,
+    pub(super) error_denied: Late<IntCounter>,
 }
 
 // === impl RouteMeters ===
@@ -70,10 +71,9 @@ impl RouteMeters {
         self.duration(class).observe(duration.as_secs_f64());
     }
 
-    pub(super) fn prepare_durations(&self) {
-        for class in 0..self.durations.len() {
-            self.duration(class);
-        }
+    /// What every route has, be it a good one.
+    pub(super) fn prepare_duration(&self) {
+        self.duration(1);
     }
 
     fn duration(&self, class: usize) -> &Histogram {
@@ -124,21 +124,22 @@ impl Drop for InFlight {
 impl Outcomes {
     fn new(telemetry: &Telemetry, route: &str, limit: &Label, plan: &str) -> Self {
         let outcome = |outcome| telemetry.limit_requests.with_label_values(&[route, &limit.limit, plan, outcome]);
+        let late = |outcome| Late::new(&telemetry.limit_requests, &[route, &limit.limit, plan, outcome]);
         Self {
             admitted: outcome("admitted"),
-            delayed: outcome("delayed"),
+            delayed: late("delayed").expected(limit.delays),
             over: outcome(limit.over),
-            bypassed: outcome("bypassed"),
-            error_admitted: outcome("error_admitted"),
-            error_denied: outcome("error_denied"),
+            bypassed: late("bypassed"),
+            error_admitted: late("error_admitted").expected(limit.without_store == Some(OnStoreDown::Allow)),
+            error_denied: late("error_denied").expected(limit.without_store == Some(OnStoreDown::Deny)),
         }
     }
 
     pub(super) fn count(&self, outcome: Outcome, decision: Decision, charge: &Charge, reported: bool) {
         match (outcome, decision) {
-            (Outcome::Admit { .. }, _) if charge.taken == Taken::Nowhere => self.error_admitted.inc(),
+            (Outcome::Admit { .. }, _) if charge.taken == Taken::Nowhere => self.error_admitted.get().inc(),
             (Outcome::Admit { .. }, Decision::Admit { wait: Nanos::ZERO }) => self.admitted.inc(),
-            (Outcome::Admit { .. }, Decision::Admit { .. }) => self.delayed.inc(),
+            (Outcome::Admit { .. }, Decision::Admit { .. }) => self.delayed.get().inc(),
             (Outcome::Admit { .. }, Decision::Deny(_)) => self.over.inc(),
             (Outcome::Deny(_), _) if reported => self.over.inc(),
             (Outcome::Deny(_), _) => {}

@@ -15,6 +15,8 @@ pub struct Gateway {
     pub address: SocketAddr,
     pub admin: SocketAddr,
     pub folder: Folder,
+    /// What its listener says beside its address.
+    listener: String,
 }
 
 impl Gateway {
@@ -23,24 +25,38 @@ impl Gateway {
         Self::start_with(config, &[], &[])
     }
 
+    /// Starts with a listener that says more than its address: `tls: {...}`, `http2: true`.
+    pub fn start_listening(listener: &str, config: &str, files: &[(&str, &str)]) -> Self {
+        Self::start_somewhere(listener, config, files, &[])
+    }
+
     /// Starts with other files beside the configuration, and environment variables.
     pub fn start_with(config: &str, files: &[(&str, &str)], environment: &[(&str, &str)]) -> Self {
+        Self::start_somewhere("", config, files, environment)
+    }
+
+    fn start_somewhere(listener: &str, config: &str, files: &[(&str, &str)], environment: &[(&str, &str)]) -> Self {
         // Another program may take a port between the choice and the start.
         for _ in 0..3 {
-            if let Ok(gateway) = Self::try_start(config, files, environment) {
+            if let Ok(gateway) = Self::try_start(listener, config, files, environment) {
                 return gateway;
             }
         }
         panic!("cannot find free ports")
     }
 
-    fn try_start(config: &str, files: &[(&str, &str)], environment: &[(&str, &str)]) -> Result<Self, ()> {
+    fn try_start(
+        listener: &str,
+        config: &str,
+        files: &[(&str, &str)],
+        environment: &[(&str, &str)],
+    ) -> Result<Self, ()> {
         let folder = Folder::new();
         let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         for (name, text) in files {
             folder.write(name, text);
         }
-        folder.write("tollgate.yaml", on(address, admin, config));
+        folder.write("tollgate.yaml", on(address, listener, admin, config));
         let mut process = Process::tollgate(&["run", "--config", "tollgate.yaml"], folder.path(), environment);
         let started = wait_for("the gateway to be ready", || match process.ended() {
             Some(status) => {
@@ -49,7 +65,7 @@ impl Gateway {
             }
             None => is_ready(admin).then_some(true),
         });
-        if started { Ok(Self { process, address, admin, folder }) } else { Err(()) }
+        if started { Ok(Self { process, address, admin, folder, listener: listener.to_owned() }) } else { Err(()) }
     }
 
     /// Ends the process with this signal, and starts another one on the same files.
@@ -79,7 +95,7 @@ impl Gateway {
 
     /// A configuration that lacks only its addresses, with them.
     pub fn whole(&self, config: &str) -> String {
-        on(self.address, self.admin, config)
+        on(self.address, &self.listener, self.admin, config)
     }
 
     /// Writes another configuration over the one there is.
@@ -135,14 +151,20 @@ impl Gateway {
 
 /// Whether the gateway with this admin listener is ready; not if it cannot be asked.
 pub fn is_ready(admin: SocketAddr) -> bool {
-    let Ok(stream) = TcpStream::connect(admin) else { return false };
+    answers(admin, "/readyz")
+}
+
+/// Whether a server answers this with 200; not if it cannot be asked.
+pub fn answers(address: SocketAddr, target: &str) -> bool {
+    let Ok(stream) = TcpStream::connect(address) else { return false };
     let mut client = Client { wire: Wire::new(stream) };
-    client.ask("GET", "/readyz", &[("connection", "close")]);
+    client.ask("GET", target, &[("connection", "close")]);
     client.next().is_some_and(|response| response.status == 200)
 }
 
-fn on(address: SocketAddr, admin: SocketAddr, config: &str) -> String {
-    format!("listeners: [{{ address: \"{address}\" }}]\nadmin: {{ address: \"{admin}\" }}\n{config}")
+fn on(address: SocketAddr, listener: &str, admin: SocketAddr, config: &str) -> String {
+    let listener = if listener.is_empty() { String::new() } else { format!(", {listener}") };
+    format!("listeners: [{{ address: \"{address}\"{listener} }}]\nadmin: {{ address: \"{admin}\" }}\n{config}")
 }
 
 /// A configuration with everything behind one upstream and under one limit.

@@ -61,6 +61,11 @@ impl Process {
         Self::start(Command::new(PROGRAM).args(arguments), folder, environment)
     }
 
+    /// Starts a program that is installed.
+    pub fn program(name: &str, arguments: &[&str], folder: &Path) -> Self {
+        Self::start(Command::new(name).args(arguments), folder, &[])
+    }
+
     /// Starts tollgate with at most this many descriptors.
     pub fn tollgate_within(descriptors: u32, arguments: &[&str], folder: &Path) -> Self {
         let limited = format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"");
@@ -87,7 +92,7 @@ impl Process {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .unwrap();
+            .unwrap_or_else(|error| panic!("{command:?}: {error}; `make needs` installs what is missing"));
         let stdout = Output::of(child.stdout.take().unwrap());
         let stderr = Output::of(child.stderr.take().unwrap());
         Self { child, stdout, stderr }
@@ -136,6 +141,13 @@ impl Process {
     /// Sends a signal by its name.
     pub fn signal(&self, name: &str) {
         signal(self.child.id(), name);
+    }
+
+    /// The memory it has, in bytes.
+    pub fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        resident.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 
     /// The processor time it has used.

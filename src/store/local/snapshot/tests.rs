@@ -12,12 +12,12 @@ const HEAD: Head = Head { seed: [7; 16], at: START };
 /// What version 1 wrote of [`everything`]. Where it cannot be read any more, the version has to be counted up.
 const GOLDEN: &[u8] = include_bytes!("../../../../tests/fixtures/state/version-1.state");
 
-fn at(seconds: u64) -> Nanos {
+pub(in crate::store::local) fn at(seconds: u64) -> Nanos {
     START.saturating_add(Nanos::from_secs(seconds))
 }
 
 /// A rule of any algorithm: a few tokens, a minute or so.
-fn rule(algorithm: AlgorithmName) -> Rule {
+pub(in crate::store::local) fn rule(algorithm: AlgorithmName) -> Rule {
     let mut arguments = Arguments::default();
     for parameter in algorithm.parameters() {
         let value = match (parameter.name, parameter.kind) {
@@ -44,7 +44,7 @@ fn gcra(per_hour: u64, burst: u64) -> Rule {
     AlgorithmName::Gcra.build(&[("rate", rate), ("burst", Value::Whole(burst))].into()).unwrap()
 }
 
-fn spec(rules: &[Rule]) -> LimitSpec<'_> {
+pub(in crate::store::local) fn spec(rules: &[Rule]) -> LimitSpec<'_> {
     let algorithm = rules[0].name();
     let mode = Mode::default();
     LimitSpec {

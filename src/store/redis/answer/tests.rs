@@ -45,10 +45,11 @@ fn a_denial_is_worked_out_from_the_state_that_was_found() {
     // full again 200 ms after the time of the call
     let reply = [text("5000000000"), text("0"), Field::Integer(0), text("5 200000000 0")];
     let answer = Answer::parse(&reply, &buckets).unwrap();
-    let (charged, states) = answer.charged(&buckets);
+    let (charged, all) = answer.charged(&buckets);
     assert_eq!(charged[0].decision, Decision::later(Nanos::new(100_000_000)));
     assert_eq!(charged[0].headroom.until_full, Nanos::new(200_000_000));
-    assert_eq!(hint(buckets[0].rule.rule(), states[0].as_ref().unwrap()).as_deref(), Some("5 200000000 0"));
+    let [Seen::State(Some(state))] = &*all else { panic!("{all:?}") };
+    assert_eq!(hint(buckets[0].rule.rule(), state).as_deref(), Some("5 200000000 0"));
 }
 
 #[test]

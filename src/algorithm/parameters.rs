@@ -1,17 +1,17 @@
-//! Parameters as a snapshot has them: the arguments that they can be built from again, by name.
+//! Parameters as bytes have them, in snapshots and between nodes: the arguments that they can be built from again, by name.
 
 use jiff::tz::TimeZoneDatabase;
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm::{AlgorithmName, Arguments, Kind, MAX_WAIT, Rule, Value};
+use super::{AlgorithmName, Arguments, Kind, MAX_WAIT, Rule, Value};
 use crate::units::{Nanos, Rate};
 
 /// The arguments of one rule.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Parameters(Vec<(String, Written)>);
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parameters(Vec<(String, Written)>);
 
 /// A [`Value`].
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Written {
     Rate { tokens: u64, period: Nanos },
     Duration(Nanos),
@@ -24,12 +24,13 @@ enum Written {
 }
 
 impl Parameters {
-    pub(super) fn of(rule: &Rule) -> Self {
+    /// Those of `rule`.
+    pub fn of(rule: &Rule) -> Self {
         Self(rule.arguments().iter().map(|(name, value)| (name.to_owned(), Written::of(value))).collect())
     }
 
     /// The rule; `None` if this program does not understand the arguments.
-    pub(super) fn rule(&self, algorithm: AlgorithmName) -> Option<Rule> {
+    pub fn rule(&self, algorithm: AlgorithmName) -> Option<Rule> {
         let mut arguments = Arguments::default();
         for (name, written) in &self.0 {
             let (name, words) = match algorithm.parameters().iter().find(|parameter| parameter.name == name) {

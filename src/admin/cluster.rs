@@ -1,0 +1,61 @@
+//! How the cluster stands, for `/status` and the metrics.
+
+use serde_json::{Value, json};
+
+use crate::cluster::members::Standing;
+use crate::cluster::{Cluster, Moved, PeerReport, Report};
+use crate::telemetry::ClusterUsage;
+use crate::units::Nanos;
+
+/// For `/status`, at `now`.
+pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
+    let Report { own, standing, ring, members, peers, asked_under_other_ring, stood_in, alone, moved, not_found } =
+        cluster.report();
+    let Moved { pushed, given, received, stale, unknown } = moved;
+    let peers = peers.iter().map(|peer| {
+        let PeerReport { address, state, is_reachable, ring: seen, heard, lost } = peer;
+        json!({
+            "address": address,
+            "state": state.as_str(),
+            "reachable": is_reachable,
+            "ring": seen.map(|ring| ring.to_string()),
+            "heard_seconds_ago": (*heard > Nanos::ZERO).then(|| now.saturating_sub(*heard).as_secs_f64()),
+            "lost_corrections": lost,
+        })
+    });
+    let standing = match standing {
+        Standing::Away => "away",
+        Standing::Joining => "joining",
+        Standing::Member => "member",
+        Standing::Leaving => "leaving",
+    };
+    json!({
+        "self": own,
+        "standing": standing,
+        "ring": ring.to_string(),
+        "members": members.iter().map(|member| json!({"address": member.address, "weight": member.weight})).collect::<Vec<_>>(),
+        "peers": peers.collect::<Vec<_>>(),
+        "questions_under_another_ring": asked_under_other_ring,
+        "decided_standing_in": stood_in,
+        "decided_alone": alone,
+        "states": {"pushed": pushed, "given": given, "received": received, "stale": stale, "unknown": unknown},
+        "discoveries_failed": not_found,
+    })
+}
+
+/// For the metrics.
+pub(super) fn usage(cluster: &Cluster) -> ClusterUsage {
+    let Report { ring, members, peers, asked_under_other_ring, stood_in, alone, moved, not_found, .. } =
+        cluster.report();
+    let Moved { pushed, given, received, stale, unknown } = moved;
+    ClusterUsage {
+        ring: ring.to_string(),
+        members: members.len(),
+        decisions: [("stand_in", stood_in), ("alone", alone)],
+        states: [("pushed", pushed), ("given", given), ("received", received), ("stale", stale), ("unknown", unknown)],
+        not_found,
+        under_another_ring: asked_under_other_ring,
+        corrections_lost: peers.iter().map(|peer| peer.lost).sum(),
+        peers: peers.iter().map(|peer| (peer.address, peer.is_reachable)).collect(),
+    }
+}

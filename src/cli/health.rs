@@ -1,0 +1,56 @@
+//! `tollgate health`: whether a gateway serves, for those who start containers.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use clap::Args;
+
+/// What `tollgate health` takes.
+#[derive(Args, Clone, Debug)]
+pub struct HealthArgs {
+    /// Where the gateway's metrics and health are
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9090")]
+    pub admin: SocketAddr,
+}
+
+/// Why a gateway does not count as healthy.
+#[derive(Debug, thiserror::Error)]
+pub enum HealthError {
+    /// It cannot be asked.
+    #[error("no gateway answers at {0}: {1}; --admin takes another address")]
+    Silent(SocketAddr, std::io::Error),
+    /// It says that it does not serve, and why.
+    #[error("the gateway at {0} does not serve: {1}")]
+    NotReady(SocketAddr, String),
+}
+
+/// How long each step of asking may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The most that is read of an answer.
+const LONGEST_ANSWER: u64 = 4096;
+
+/// Asks the gateway whether it serves.
+pub fn execute(args: &HealthArgs) -> Result<(), HealthError> {
+    let admin = args.admin;
+    let answer = ask(admin).map_err(|error| HealthError::Silent(admin, error))?;
+    if answer.split(' ').nth(1) == Some("200") {
+        return Ok(());
+    }
+    let reason = answer.rsplit("\r\n\r\n").next().unwrap_or_default();
+    Err(HealthError::NotReady(admin, reason.trim().escape_debug().to_string()))
+}
+
+fn ask(admin: SocketAddr) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&admin, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    write!(stream, "GET /readyz HTTP/1.1\r\nhost: {admin}\r\nconnection: close\r\n\r\n")?;
+    let mut answer = Vec::new();
+    match stream.take(LONGEST_ANSWER).read_to_end(&mut answer) {
+        Err(error) if answer.is_empty() => return Err(error),
+        // what came is enough to tell
+        _ => {}
+    }
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}

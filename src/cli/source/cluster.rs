@@ -1,0 +1,42 @@
+//! The nodes that keep sticky limits together, from where the configuration says.
+
+use std::path::Path;
+
+use super::Fixed;
+use super::store::secret_of_all_nodes;
+use crate::cluster::handshake::Secret;
+use crate::cluster::settings::Settings;
+use crate::config::{Cluster, Problems};
+use crate::files::Seen;
+
+/// What `says` says, and what stands in the file that it names, which lies relative to the configuration at `path`.
+pub(super) fn open(path: &Path, says: &Cluster, seen: &mut Vec<Seen>) -> Result<Settings, Problems> {
+    let Cluster { own, listen, peers, secret_file, timeout, .. } = says;
+    let secret = Secret::of(secret_of_all_nodes(path, secret_file, seen)?.as_bytes());
+    Ok(Settings { own: *own, listen: *listen, peers: peers.clone(), secret, timeout: *timeout })
+}
+
+/// What is another in `wanted` than in the cluster in force, and cannot be. The other nodes may be others.
+pub(super) fn changed(in_force: Option<&Settings>, wanted: Option<&Settings>) -> Vec<Fixed> {
+    let fixed = |path, before: String, after: String| Fixed { path, before, after, what: "another cluster" };
+    let (Some(before), Some(after)) = (in_force, wanted) else {
+        let shown = |settings: Option<&Settings>| {
+            settings
+                .map_or_else(|| "no cluster".to_owned(), |settings| format!("one of which {} is a node", settings.own))
+        };
+        let (before, after) = (shown(in_force), shown(wanted));
+        return if before == after { Vec::new() } else { vec![fixed("cluster", before, after)] };
+    };
+    let pairs = [
+        ("cluster.self", before.own.to_string(), after.own.to_string()),
+        ("cluster.listen", before.listen.to_string(), after.listen.to_string()),
+        ("cluster.timeout", before.timeout.to_string(), after.timeout.to_string()),
+    ];
+    let changed = pairs.into_iter().filter(|(_, before, after)| before != after);
+    let mut changed: Vec<Fixed> = changed.map(|(path, before, after)| fixed(path, before, after)).collect();
+    if before.secret != after.secret {
+        // in the file, which is not shown
+        changed.push(fixed("cluster.secret_file", "the secret".to_owned(), "another secret".to_owned()));
+    }
+    changed
+}

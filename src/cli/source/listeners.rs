@@ -1,0 +1,136 @@
+//! How connections come in, from the files that the configuration names.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::directory::{beside, bytes};
+use super::{name, refuse};
+use crate::clock::{Clock, SystemClock};
+use crate::config::{CertificateFiles, ListenerTls, NamedFile, Problem, Problems, Server, Warning};
+use crate::files::Seen;
+use crate::proxy::connection::Entrance;
+use crate::tls::{self, Certificate, Certificates, ClientCertificates, Terms, TlsFault, TlsServer};
+use crate::units::Nanos;
+
+/// The largest file of certificates that is read.
+const MAX_PEM: usize = 1 << 20;
+/// Bits of a file's mode that let others than its owner read or change it.
+const OTHERS: u32 = 0o077;
+
+/// Reads what the listeners of the configuration at `path` need.
+pub(super) fn open(
+    path: &Path,
+    server: &Server,
+    seen: &mut Vec<Seen>,
+) -> Result<(Vec<Entrance>, Vec<Warning>), Problems> {
+    let now = SystemClock::new().now();
+    let mut reading = Reading { path, seen, now, errors: Vec::new(), warnings: Vec::new() };
+    let mut entrances = Vec::new();
+    for listener in &server.listeners {
+        let tls = listener.tls.as_ref().map(|tls| reading.tls(tls, listener.http2));
+        if let Some(tls) = tls.map_or(Some(None), |tls| tls.map(Some)) {
+            entrances.push(Entrance {
+                tls,
+                http2: listener.http2,
+                proxy_protocol: listener.proxy_protocol.clone(),
+                max_connections: listener.max_connections,
+            });
+        }
+    }
+    let Reading { errors, warnings, .. } = reading;
+    if errors.is_empty() { Ok((entrances, warnings)) } else { Err(Problems { errors, warnings, more: 0 }) }
+}
+
+/// What is read, and what is wrong with it.
+struct Reading<'a> {
+    path: &'a Path,
+    seen: &'a mut Vec<Seen>,
+    now: Nanos,
+    errors: Vec<Problem>,
+    warnings: Vec<Warning>,
+}
+
+impl Reading<'_> {
+    fn tls(&mut self, says: &ListenerTls, http2: bool) -> Option<TlsServer> {
+        let certificates: Vec<Option<Certificate>> =
+            says.certificates.iter().map(|files| self.certificate(files)).collect();
+        let authorities = says.client_certificates.as_ref().map(|clients| self.read(&clients.ca));
+        let certificates = Certificates::new(certificates.into_iter().collect::<Option<_>>()?);
+        self.warn_of_hidden(&certificates, says);
+        let authorities = authorities.map_or(Some(None), |bytes| bytes.map(Some))?;
+        let clients = says.client_certificates.as_ref().zip(authorities.as_ref());
+        let clients =
+            clients.map(|(clients, authorities)| ClientCertificates { authorities, required: clients.required });
+        let terms = Terms { clients, allows_1_2: says.allows_1_2, offers_http2: http2 };
+        match (tls::server(certificates, terms), &says.client_certificates) {
+            (Ok(server), _) => Some(server),
+            (Err(fault), Some(clients)) => self.fail(&clients.ca, fault),
+            (Err(fault), None) => {
+                self.errors.push(Problem::error(says.place.clone(), fault.to_string()));
+                None
+            }
+        }
+    }
+
+    fn certificate(&mut self, files: &CertificateFiles) -> Option<Certificate> {
+        let (cert, key) = (self.read(&files.cert), self.read(&files.key));
+        self.warn_of_readers(&files.key);
+        match Certificate::read(&cert?, &key?) {
+            Ok(certificate) => {
+                self.warn_of_times(&certificate, &files.cert);
+                Some(certificate)
+            }
+            Err(fault @ (TlsFault::Key | TlsFault::OtherKey)) => self.fail(&files.key, fault),
+            Err(fault) => self.fail(&files.cert, fault),
+        }
+    }
+
+    fn read(&mut self, named: &NamedFile) -> Option<Vec<u8>> {
+        let read = bytes(named, &beside(self.path, named), MAX_PEM, self.seen);
+        read.map_err(|problems| self.errors.extend(problems.errors)).ok().map(|(bytes, _)| bytes)
+    }
+
+    fn fail<T>(&mut self, named: &NamedFile, fault: TlsFault) -> Option<T> {
+        let problem = Problem::error(named.place.clone(), format!("names a file that {fault}"));
+        self.errors.extend(refuse(problem.found(name(&beside(self.path, named)))).errors);
+        None
+    }
+
+    /// Clients of what has expired, or does not hold yet, refuse it; but a gateway that is started with it says more
+    /// than one that is not.
+    fn warn_of_times(&mut self, certificate: &Certificate, named: &NamedFile) {
+        let (begin, end) = certificate.valid();
+        let says = match () {
+            () if end <= self.now => format!("expired at {}", when(end)),
+            () if begin > self.now => format!("does not hold before {}", when(begin)),
+            () => return,
+        };
+        let problem = Problem::warning(named.place.clone(), format!("names a certificate that {says}"));
+        self.warnings.push(problem.found(name(&beside(self.path, named))).hint("clients will refuse it"));
+    }
+
+    fn warn_of_readers(&mut self, key: &NamedFile) {
+        let file = beside(self.path, key);
+        let Ok(mode) = std::fs::metadata(&file).map(|metadata| metadata.mode()) else { return };
+        if mode & OTHERS != 0 {
+            let problem =
+                Problem::warning(key.place.clone(), "names a private key that others than its owner may read");
+            let found = format!("{} with mode {:04o}", name(&file), mode & 0o7777);
+            self.warnings.push(problem.found(found).hint(format!("`chmod 600 {}`", name(&file))));
+        }
+    }
+
+    fn warn_of_hidden(&mut self, certificates: &Certificates, says: &ListenerTls) {
+        let files = certificates.never_shown().filter_map(|position| says.certificates.get(position));
+        let warn = |files: &CertificateFiles| {
+            let problem = Problem::warning(files.cert.place.clone(), "names a certificate that no client is shown");
+            problem.hint("each of its names stands in an earlier one, or it has none")
+        };
+        self.warnings.extend(files.map(warn));
+    }
+}
+
+fn when(time: Nanos) -> String {
+    let seconds = i64::try_from(time.secs_ceil()).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_second(seconds).map_or_else(|_| "a time far away".to_owned(), |time| time.to_string())
+}

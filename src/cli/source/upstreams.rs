@@ -1,0 +1,31 @@
+//! How TLS is spoken to upstreams, from the files that the configuration names.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::store::client;
+use crate::config::{Problems, UpstreamTls};
+use crate::files::Seen;
+use crate::proxy::upstream::Securing;
+
+/// Reads what the upstreams of the configuration at `path` need, at their positions.
+pub(super) fn open(
+    path: &Path,
+    upstreams: &[Option<UpstreamTls>],
+    seen: &mut Vec<Seen>,
+) -> Result<Vec<Option<Arc<Securing>>>, Problems> {
+    let mut errors = Vec::new();
+    let mut opened = Vec::new();
+    for says in upstreams {
+        let read = says.as_ref().map(|says| (says, client(path, &says.files, &says.place, seen)));
+        opened.push(match read {
+            None => None,
+            Some((says, Ok((client, files)))) => Some(Arc::new(Securing::new(client, says.server_name.clone(), files))),
+            Some((_, Err(problems))) => {
+                errors.extend(problems.errors);
+                None
+            }
+        });
+    }
+    if errors.is_empty() { Ok(opened) } else { Err(Problems { errors, warnings: Vec::new(), more: 0 }) }
+}

@@ -1,0 +1,381 @@
+//! Several gateways whose sticky limits are one: each key has one owner among them, and the others ask it.
+//!
+//! A gateway that is asked for something decides by itself where it owns all of a request's keys, and otherwise asks their
+//! owners over connections that the gateways keep to each other ([`handshake`], [`wire`]). Requests themselves are never
+//! sent on: what moves is a decision, some tens of bytes each way.
+//!
+//! Who owns a key ([`ring`]) follows from who is a member ([`members`]) and from the key's upper bits, its
+//! [`LimitKey::home`], which all keys of one customer have in common. Keys and the states behind them are names without
+//! meaning to this module; who keeps them comes in as a [`serve::Desk`].
+
+mod carrier;
+mod connection;
+mod corrections;
+mod discovery;
+pub mod handshake;
+pub mod members;
+pub mod moving;
+pub mod peer;
+mod report;
+pub mod ring;
+pub mod serve;
+mod session;
+pub mod settings;
+mod touch;
+pub mod wire;
+
+pub use corrections::Correction;
+pub use handshake::Secret;
+pub use peer::{Heard, Observer, Outcome, Part, Peer};
+pub use report::{Moved, PeerReport, Report};
+pub use session::Form;
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use arc_swap::ArcSwap;
+use parking_lot::{Mutex, RwLock};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use self::connection::Own;
+use self::members::{ALONE_AFTER, BEAT, Members, UP_AFTER};
+use self::moving::Moving;
+use self::peer::Asking;
+use self::ring::{Member, Ring, RingHash};
+use self::serve::{Carrier, Desk, Listener, Serving};
+use self::settings::{Peers, Settings};
+use crate::clock::Clock;
+use crate::units::{LimitKey, Nanos};
+
+/// How long gateways may see other members before that is said.
+const DIFFERS: Nanos = UP_AFTER;
+
+/// This gateway as one of several.
+pub struct Cluster(Arc<Node>);
+
+struct Node {
+    this: Weak<Self>,
+    asking: Arc<Asking>,
+    members: Mutex<Members>,
+    view: ArcSwap<View>,
+    moving: Moving,
+    /// Who keeps the states, once that is known.
+    desk: OnceLock<Weak<dyn Desk>>,
+    /// Who the others are, as told.
+    told: watch::Sender<Peers>,
+    /// Counted up when there is something to say before the next beat.
+    news: watch::Sender<u64>,
+    /// By their numbers, which are never used again.
+    peers: RwLock<HashMap<u32, Arc<Peer>>>,
+    last_peer: AtomicU64,
+    last_slot: AtomicU64,
+    /// Whether it is known who owns keys.
+    is_settled: watch::Sender<bool>,
+    /// Gateways at which nobody listens.
+    refusing: Mutex<HashSet<SocketAddr>>,
+    counts: Counts,
+}
+
+#[derive(Default)]
+struct Counts {
+    asked_under_other_ring: AtomicU64,
+    stood_in: AtomicU64,
+    alone: AtomicU64,
+    /// Since when others see other members; none when they do not, the end of time when that was said.
+    differs: AtomicU64,
+    /// Answers of DNS that were none, or were not believed.
+    not_found: AtomicU64,
+}
+
+/// The members, and how to reach them.
+struct View {
+    ring: Arc<Ring>,
+    peers: HashMap<SocketAddr, Arc<Peer>>,
+}
+
+/// Who decides about a key.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// This gateway, which owns it.
+    Here,
+    /// This gateway, because the owner cannot be asked.
+    StandIn,
+    /// This gateway, because nobody can be asked.
+    Alone,
+    /// That one, which owns it.
+    There(Arc<Peer>),
+    /// That one, because the owner cannot be asked.
+    StandInThere(Arc<Peer>),
+}
+
+impl Cluster {
+    /// Knows of nobody until [`Cluster::run`] runs. `threads` is how many threads ask.
+    pub fn new(settings: &Settings, threads: usize, clock: Arc<dyn Clock>, observer: Observer) -> Self {
+        let Settings { own: address, peers, secret, timeout, .. } = settings;
+        let told = match peers {
+            Peers::Listed(members) => members.as_slice(),
+            Peers::Named(_) => &[],
+        };
+        let boot = rand::random();
+        let now = clock.now();
+        let weight = told.iter().find(|member| member.address == *address).map_or(1, |member| member.weight);
+        let mut members = Members::new(Member { address: *address, weight }, boot, now);
+        if !told.is_empty() {
+            members.told(told, now);
+        }
+        let ring = Arc::clone(members.ring());
+        let asking = Arc::new(Asking {
+            own: Own { address: *address, boot, secret: secret.clone() },
+            clock,
+            timeout: *timeout,
+            observer,
+            ring: Arc::new(AtomicU64::new(ring.hash().0)),
+            threads,
+        });
+        let node = Arc::new_cyclic(|this| Node {
+            this: this.clone(),
+            asking,
+            is_settled: watch::Sender::new(members.is_settled()),
+            members: Mutex::new(members),
+            view: ArcSwap::from_pointee(View { ring, peers: HashMap::new() }),
+            moving: Moving::default(),
+            desk: OnceLock::new(),
+            told: watch::Sender::new(peers.clone()),
+            news: watch::Sender::new(0),
+            peers: RwLock::default(),
+            last_peer: AtomicU64::new(0),
+            last_slot: AtomicU64::new(0),
+            refusing: Mutex::default(),
+            counts: Counts::default(),
+        });
+        node.look();
+        Self(node)
+    }
+
+    /// This gateway's address.
+    pub fn own(&self) -> SocketAddr {
+        self.0.asking.own.address
+    }
+
+    /// Whether it is this gateway that decides about `key`, as its owner.
+    pub fn owns(&self, key: LimitKey) -> bool {
+        self.0.view.load().ring.owner(key) == Some(self.own())
+    }
+
+    /// The owner of `key`.
+    pub fn owner(&self, key: LimitKey) -> SocketAddr {
+        self.0.view.load().ring.owner(key).unwrap_or(self.own())
+    }
+
+    /// Who decides about `key`.
+    pub fn place(&self, key: LimitKey) -> Place {
+        let (view, own) = (self.0.view.load(), self.own());
+        let reachable = |address| view.peers.get(&address).filter(|peer| !peer.is_suspected()).map(Arc::clone);
+        match view.ring.owner(key) {
+            Some(owner) if owner == own => return Place::Here,
+            Some(owner) => {
+                if let Some(peer) = reachable(owner) {
+                    return Place::There(peer);
+                }
+            }
+            None => return Place::Alone,
+        }
+        for address in view.ring.order(key).into_iter().skip(1) {
+            if address == own {
+                self.0.counts.stood_in.fetch_add(1, Ordering::Relaxed);
+                return Place::StandIn;
+            }
+            if let Some(peer) = reachable(address) {
+                return Place::StandInThere(peer);
+            }
+        }
+        self.alone()
+    }
+
+    /// Nobody can be asked.
+    pub fn alone(&self) -> Place {
+        self.0.counts.alone.fetch_add(1, Ordering::Relaxed);
+        Place::Alone
+    }
+
+    /// The gateway of this number.
+    pub fn peer(&self, number: u32) -> Option<Arc<Peer>> {
+        self.0.peers.read().get(&number).map(Arc::clone)
+    }
+
+    /// A number that nothing else that this process holds has. Not 0.
+    pub fn next_slot(&self) -> u64 {
+        self.0.last_slot.fetch_add(1, Ordering::Relaxed).saturating_add(1)
+    }
+
+    /// Whether no correction is on its way that could still be made, and no state of a gateway that leaves.
+    pub fn is_settled(&self) -> bool {
+        self.0.members.lock().has_left() && self.0.peers.read().values().all(|peer| peer.is_settled())
+    }
+
+    /// Waits a moment until it is known who owns keys, and connects the thread that asks, so that its first requests need
+    /// not wait for that.
+    pub async fn connect(&self) {
+        let mut settled = self.0.is_settled.subscribe();
+        let connecting = async {
+            // it only ends with this value
+            drop(settled.wait_for(|settled| *settled).await);
+            let view = self.0.view.load_full();
+            let members = view.ring.members().filter_map(|member| view.peers.get(&member.address).map(Arc::clone));
+            let mut opening: JoinSet<()> =
+                members.map(|peer| async move { peer.open_when_reachable().await }).collect();
+            while opening.join_next().await.is_some() {}
+        };
+        // who knows nobody by then is alone
+        drop(timeout(ALONE_AFTER.saturating_add(BEAT).to_duration(), connecting).await);
+    }
+
+    /// Who the others are, from here on.
+    pub fn follow(&self, peers: &Peers) {
+        self.0.told.send_if_modified(|told| {
+            let differs = told != peers;
+            told.clone_from(peers);
+            differs
+        });
+    }
+
+    /// This gateway is about to end: it owns nothing from here on, and gives its states to those who do.
+    pub fn leave(&self) {
+        self.0.members.lock().leave(self.0.asking.clock.now());
+        self.0.look();
+        self.0.has_news();
+    }
+
+    /// Whether the state of a key may be with another gateway although this one owns it.
+    pub fn is_moving(&self) -> bool {
+        self.0.moving.is_going_on()
+    }
+
+    /// Brings states here, from wherever they are.
+    pub async fn gather(&self, wanted: Vec<(Arc<wire::Identity>, LimitKey)>) {
+        Carrier::gather(&*self.0, wanted).await;
+    }
+
+    /// Keeps in touch with the others, and serves who is `accepted`, until dropped.
+    pub async fn run(&self, desk: Arc<dyn Desk>, mut accepted: tokio::sync::mpsc::Receiver<(TcpStream, SocketAddr)>) {
+        let Asking { own, clock, .. } = &*self.0.asking;
+        let (listener, carrier) = (Arc::clone(&self.0) as Arc<dyn Listener>, Arc::clone(&self.0) as Arc<dyn Carrier>);
+        self.0.desk.get_or_init(|| Arc::downgrade(&desk));
+        let serving = Arc::new(Serving::new(own.clone(), Arc::clone(clock), desk, (listener, carrier)));
+        let mut served = JoinSet::new();
+        let (pushing, discovering) = (Arc::clone(&self.0), Arc::clone(&self.0));
+        served.spawn(async move { pushing.push().await });
+        served.spawn(async move { discovering.discover().await });
+        self.0.moving.push.notify_one();
+        let mut kept: HashMap<SocketAddr, tokio::task::AbortHandle> = HashMap::new();
+        let mut keeping = JoinSet::new();
+        let mut beats = interval(BEAT.to_duration());
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                _ = beats.tick() => {
+                    self.0.members.lock().tick(clock.now());
+                    self.0.look();
+                    serving.tidy(|address| self.0.refusing.lock().contains(&address));
+                    let peers = self.0.known();
+                    kept.retain(|address, task| {
+                        let stays = peers.contains_key(address);
+                        if !stays {
+                            task.abort();
+                        }
+                        stays
+                    });
+                    for (address, peer) in peers {
+                        let node = &self.0;
+                        kept.entry(address).or_insert_with(|| keeping.spawn(touch::keep(Arc::clone(node), peer)));
+                    }
+                    while keeping.try_join_next().is_some() {}
+                }
+                Some((stream, from)) = accepted.recv() => {
+                    served.spawn(Arc::clone(&serving).serve(stream, from));
+                }
+                Some(_) = served.join_next() => {}
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster").field("own", &self.own()).finish_non_exhaustive()
+    }
+}
+
+impl Node {
+    /// Takes up what the members are now.
+    fn look(&self) {
+        let members = self.members.lock();
+        let ring = Arc::clone(members.ring());
+        self.is_settled.send_if_modified(|settled| {
+            let differs = *settled != members.is_settled();
+            *settled = members.is_settled();
+            differs
+        });
+        let differs =
+            members.peers().any(|peer| peer.counts() && peer.said.is_some_and(|said| said.ring != ring.hash()));
+        let known: HashSet<SocketAddr> = members.peers().map(|peer| peer.member.address).collect();
+        self.tell_of_difference(differs, ring.hash());
+        self.peers.write().retain(|_, peer| known.contains(&peer.address));
+        let missing: Vec<SocketAddr> = known.into_iter().filter(|address| self.find(*address).is_none()).collect();
+        for address in missing {
+            let number = self.last_peer.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+            let number = u32::try_from(number).unwrap_or(u32::MAX);
+            self.peers.write().insert(number, Peer::new(address, number, Arc::clone(&self.asking)));
+        }
+        self.moving.settle(&ring, members.peers(), self.asking.clock.now());
+        let before = self.view.load();
+        let peers: HashMap<SocketAddr, Arc<Peer>> = self.known();
+        let is_known =
+            |peer: &Arc<Peer>| before.peers.get(&peer.address).is_some_and(|known| known.number == peer.number);
+        if before.ring.hash() == ring.hash() && peers.values().all(is_known) {
+            return;
+        }
+        if before.ring.hash() != ring.hash() {
+            self.moving.turned(&before.ring);
+            self.has_news();
+            let members: Vec<String> = ring.members().map(|member| member.address.to_string()).collect();
+            tracing::info!(ring = %ring.hash(), members = members.join(", "), "the cluster's members are others");
+        }
+        self.asking.ring.store(ring.hash().0, Ordering::Relaxed);
+        self.view.store(Arc::new(View { ring, peers }));
+        // until here: what is seen is never older than what was seen before
+        drop(members);
+    }
+
+    /// Says that others see other members, once, if that lasts longer than it takes to tell each other.
+    fn tell_of_difference(&self, differs: bool, ring: RingHash) {
+        let (since, now) = (Nanos::new(self.counts.differs.load(Ordering::Relaxed)), self.asking.clock.now());
+        let then = match (differs, since) {
+            (false, _) => Nanos::ZERO,
+            (true, Nanos::ZERO) => now,
+            (true, since) if since < Nanos::MAX && now.saturating_sub(since) >= DIFFERS => {
+                tracing::warn!(%ring, "gateways of the cluster see other members than this one");
+                Nanos::MAX
+            }
+            (true, since) => since,
+        };
+        self.counts.differs.store(then.get(), Ordering::Relaxed);
+    }
+
+    fn has_news(&self) {
+        self.news.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    fn known(&self) -> HashMap<SocketAddr, Arc<Peer>> {
+        self.peers.read().values().map(|peer| (peer.address, Arc::clone(peer))).collect()
+    }
+
+    fn find(&self, address: SocketAddr) -> Option<Arc<Peer>> {
+        self.peers.read().values().find(|peer| peer.address == address).map(Arc::clone)
+    }
+}

@@ -1,0 +1,198 @@
+//! A connection between two gateways: the handshake, and frames in both directions from then on.
+
+use std::io;
+use std::net::SocketAddr;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+
+use super::handshake::{Broken, Hello, LONGEST_MESSAGE, Proof, Refusal, Role, Seal, Secret, Transcript, agree};
+use super::wire::VERSION;
+
+/// This gateway, as it presents itself.
+#[derive(Clone, Debug)]
+pub(super) struct Own {
+    pub(super) address: SocketAddr,
+    pub(super) boot: u64,
+    pub(super) secret: Secret,
+}
+
+/// A connection whose other side is known.
+pub(super) struct Connection {
+    pub(super) reader: Reader,
+    pub(super) writer: Writer,
+    /// What the other side began with.
+    pub(super) other: Hello,
+}
+
+/// Why there is none.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failed {
+    /// The system's word.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// This side does not want to.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The other side does not want to.
+    #[error("refused by the other side: {0}")]
+    RefusedThere(Refusal),
+    /// It says something else.
+    #[error("it does not speak the cluster's protocol")]
+    Foreign,
+}
+
+/// Connects to `to`.
+pub(super) async fn connect(own: &Own, to: SocketAddr) -> Result<Connection, Failed> {
+    let mut stream = TcpStream::connect(to).await?;
+    stream.set_nodelay(true)?;
+    let hello = own.hello(to);
+    write(&mut stream, &hello).await?;
+    let other: Hello = read(&mut stream).await?;
+    let transcript = Transcript::new(&own.secret, &hello, &other);
+    if let Err(refusal) = agree(&hello, &other) {
+        write(&mut stream, &Proof::Refused(refusal)).await?;
+        return Err(Failed::Refused(refusal));
+    }
+    write(&mut stream, &transcript.proof(Role::Asker)).await?;
+    let answer: Proof = read(&mut stream).await?;
+    transcript.check(Role::Owner, &answer).map_err(|refusal| Failed::refused(&answer, refusal))?;
+    Ok(Connection::new(stream, &transcript, Role::Asker, other))
+}
+
+/// Talks to who has connected. `Err` has who it says it is, if it said so.
+pub(super) async fn accept(own: &Own, mut stream: TcpStream) -> Result<Connection, (Option<SocketAddr>, Failed)> {
+    let unknown = |error: io::Error| (None, Failed::Io(error));
+    stream.set_nodelay(true).map_err(unknown)?;
+    let other: Hello = read(&mut stream).await.map_err(|failed| (None, failed))?;
+    let of = |failed: Failed| (Some(other.from), failed);
+    let hello = own.hello(other.from);
+    write(&mut stream, &hello).await.map_err(of)?;
+    let transcript = Transcript::new(&own.secret, &other, &hello);
+    let answer: Proof = read(&mut stream).await.map_err(of)?;
+    let believed = transcript.check(Role::Asker, &answer).and_then(|()| agree(&hello, &other));
+    if let Err(refusal) = believed {
+        // who is gone does not want to know
+        drop(write(&mut stream, &Proof::Refused(refusal)).await);
+        return Err(of(Failed::refused(&answer, refusal)));
+    }
+    write(&mut stream, &transcript.proof(Role::Owner)).await.map_err(of)?;
+    Ok(Connection::new(stream, &transcript, Role::Owner, other.clone()))
+}
+
+impl Failed {
+    const fn refused(answer: &Proof, refusal: Refusal) -> Self {
+        match answer {
+            Proof::Tag(_) => Self::Refused(refusal),
+            Proof::Refused(_) => Self::RefusedThere(refusal),
+        }
+    }
+}
+
+impl Own {
+    fn hello(&self, to: SocketAddr) -> Hello {
+        Hello { version: VERSION, nonce: rand::random(), boot: self.boot, from: self.address, to }
+    }
+}
+
+/// A message of the handshake: two bytes of length before it.
+async fn write(stream: &mut TcpStream, message: &impl Serialize) -> Result<(), Failed> {
+    let message = postcard::to_stdvec(message).map_err(io::Error::other)?;
+    let length = u16::try_from(message.len()).map_err(io::Error::other)?;
+    Ok(stream.write_all(&[&length.to_le_bytes(), &*message].concat()).await?)
+}
+
+async fn read<T: DeserializeOwned>(stream: &mut TcpStream) -> Result<T, Failed> {
+    let length = usize::from(stream.read_u16_le().await?);
+    if length > LONGEST_MESSAGE {
+        return Err(Failed::Foreign);
+    }
+    let mut message = vec![0; length];
+    stream.read_exact(&mut message).await?;
+    postcard::from_bytes(&message).map_err(|_| Failed::Foreign)
+}
+
+// === frames ===
+
+/// What comes in.
+pub(super) struct Reader {
+    stream: BufReader<OwnedReadHalf>,
+    seal: Seal,
+    frame: Vec<u8>,
+}
+
+/// What goes out.
+pub(super) struct Writer {
+    stream: OwnedWriteHalf,
+    seal: Seal,
+    text: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+/// How much is put into a frame before the next one begins, in bytes.
+const FULL_FRAME: usize = 64 << 10;
+/// How much is read at a time, in bytes.
+const READ: usize = 64 << 10;
+
+impl Connection {
+    fn new(stream: TcpStream, transcript: &Transcript<'_>, role: Role, other: Hello) -> Self {
+        let theirs = match role {
+            Role::Asker => Role::Owner,
+            Role::Owner => Role::Asker,
+        };
+        let (read, write) = stream.into_split();
+        Self {
+            reader: Reader {
+                stream: BufReader::with_capacity(READ, read),
+                seal: transcript.seal(theirs),
+                frame: Vec::new(),
+            },
+            writer: Writer { stream: write, seal: transcript.seal(role), text: Vec::new(), bytes: Vec::new() },
+            other,
+        }
+    }
+}
+
+impl Reader {
+    /// What the next frame holds. Not to be dropped and called again.
+    pub(super) async fn frame(&mut self) -> io::Result<&[u8]> {
+        let mut length = [0; 4];
+        self.stream.read_exact(&mut length).await?;
+        self.frame.resize(Seal::length(length).map_err(broken)?, 0);
+        self.stream.read_exact(&mut self.frame).await?;
+        self.seal.open(length, &mut self.frame).map_err(broken)
+    }
+}
+
+impl Writer {
+    /// Sends `items`, each frame of them behind `head`.
+    pub(super) async fn send(&mut self, head: Option<u64>, items: &[impl Serialize]) -> io::Result<()> {
+        self.bytes.clear();
+        let mut items = items.iter().peekable();
+        while items.peek().is_some() {
+            self.text.clear();
+            if let Some(head) = head {
+                self.put(&head)?;
+            }
+            while self.text.len() < FULL_FRAME
+                && let Some(item) = items.next()
+            {
+                self.put(item)?;
+            }
+            self.seal.close(&self.text, &mut self.bytes).map_err(broken)?;
+        }
+        self.stream.write_all(&self.bytes).await
+    }
+
+    fn put(&mut self, item: &impl Serialize) -> io::Result<()> {
+        self.text = postcard::to_extend(item, std::mem::take(&mut self.text)).map_err(io::Error::other)?;
+        Ok(())
+    }
+}
+
+fn broken(broken: Broken) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, broken)
+}

@@ -1,0 +1,137 @@
+//! Who the nodes are, where a name stands for them: what an answer of DNS changes.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::net::lookup_host;
+use tokio::time::{sleep, timeout};
+
+use super::Node;
+use super::ring::Member;
+use super::settings::{Name, Peers};
+
+/// What is done about an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It holds.
+    Believed,
+    /// It names nobody.
+    Empty,
+    /// More than half of those that there were are missing in it, and answer.
+    DropsMany,
+}
+
+/// What to do about an answer that names `found`, where `known` were named before, of which some answer.
+pub(super) fn judge(
+    known: &BTreeSet<SocketAddr>,
+    found: &BTreeSet<SocketAddr>,
+    answers: impl Fn(&SocketAddr) -> bool,
+) -> Verdict {
+    let dropped = known.difference(found).filter(|address| answers(address)).count();
+    match found.is_empty() {
+        true => Verdict::Empty,
+        false if dropped.saturating_mul(2) > known.len() => Verdict::DropsMany,
+        false => Verdict::Believed,
+    }
+}
+
+/// How long an answer may take.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+
+impl Node {
+    /// Takes up who the nodes are, again and again where a name stands for them, until dropped.
+    pub(super) async fn discover(self: Arc<Self>) {
+        let mut told = self.told.subscribe();
+        loop {
+            let peers = told.borrow_and_update().clone();
+            match peers {
+                Peers::Listed(members) => {
+                    self.take_up(&members);
+                    drop(told.changed().await);
+                }
+                Peers::Named(name) => tokio::select! {
+                    () = self.ask_for(&name) => {}
+                    _ = told.changed() => {}
+                },
+            }
+        }
+    }
+
+    fn take_up(&self, members: &[Member]) {
+        self.members.lock().told(members, self.asking.clock.now());
+        self.look();
+    }
+
+    /// Looks `name` up until dropped.
+    async fn ask_for(&self, name: &Name) {
+        let mut known = BTreeSet::new();
+        let mut complaint = None;
+        loop {
+            let found = match timeout(ANSWERS_WITHIN, lookup_host((name.host.as_str(), name.port))).await {
+                Ok(Ok(found)) => Ok(found.collect::<BTreeSet<SocketAddr>>()),
+                Ok(Err(error)) => Err(error.to_string()),
+                Err(_) => Err("no answer".to_owned()),
+            };
+            let reason = match found {
+                Ok(found) => match judge(&known, &found, |address| self.answers(*address)) {
+                    Verdict::Believed => {
+                        let members: Vec<Member> =
+                            found.iter().map(|address| Member { address: *address, weight: 1 }).collect();
+                        if found != known {
+                            self.take_up(&members);
+                            known = found;
+                        }
+                        None
+                    }
+                    Verdict::Empty => Some("it stands for no address".to_owned()),
+                    Verdict::DropsMany => Some("more than half of the nodes are missing, and answer".to_owned()),
+                },
+                Err(reason) => Some(reason),
+            };
+            if reason.is_some() {
+                self.counts.not_found.fetch_add(1, Ordering::Relaxed);
+            }
+            if let Some(reason) = reason.as_ref().filter(|reason| complaint.as_ref() != Some(*reason)) {
+                let kept = known.len();
+                tracing::warn!(
+                    name = name.host,
+                    reason,
+                    kept,
+                    "the cluster's name is not believed; those named before stay"
+                );
+            }
+            complaint = reason;
+            sleep(name.every.to_duration()).await;
+        }
+    }
+
+    fn answers(&self, address: SocketAddr) -> bool {
+        let members = self.members.lock();
+        address == self.asking.own.address
+            || members.peers().any(|peer| peer.member.address == address && peer.state.answers())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(hosts: &[u8]) -> BTreeSet<SocketAddr> {
+        hosts.iter().map(|host| SocketAddr::from(([10, 0, 0, *host], 7946))).collect()
+    }
+
+    #[test]
+    fn an_answer_holds_unless_it_names_nobody_or_loses_many_who_answer() {
+        let all = |_: &SocketAddr| true;
+        let nobody = |_: &SocketAddr| false;
+        assert_eq!(judge(&of(&[]), &of(&[1]), all), Verdict::Believed);
+        assert_eq!(judge(&of(&[1, 2, 3, 4]), &of(&[3, 4, 5]), all), Verdict::Believed);
+        assert_eq!(judge(&of(&[1, 2, 3, 4]), &of(&[4, 5, 6, 7]), all), Verdict::DropsMany);
+        assert_eq!(judge(&of(&[1, 2, 3, 4]), &of(&[4, 5, 6, 7]), nobody), Verdict::Believed);
+        assert_eq!(judge(&of(&[1, 2, 3, 4]), &of(&[]), nobody), Verdict::Empty);
+        assert_eq!(judge(&of(&[]), &of(&[]), nobody), Verdict::Empty);
+    }
+}

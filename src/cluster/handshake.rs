@@ -1,0 +1,321 @@
+//! How two gateways make sure of each other before they talk, and what keeps others out of what they say.
+//!
+//! Four messages: each side says its version, a nonce, its process and who it takes the other one for; then the side that
+//! connected proves that it knows the secret, and then the other. A proof is an HMAC-SHA-256 over both beginnings under a
+//! key made of the secret, with the role of who proves: one that was heard before is worth nothing, and neither is one's own.
+//! From then on each frame is sealed with AES-256-GCM under keys of this connection (HKDF-SHA-256, one for each direction)
+//! and its number: what is put in, left out, changed or repeated is found, and the connection is cut.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::digest::{SHA256, digest};
+use ring::hkdf::{HKDF_SHA256, Salt};
+use ring::hmac::{HMAC_SHA256, Key, Tag, sign, verify};
+use serde::{Deserialize, Serialize};
+
+use super::wire::{LONGEST_FRAME, VERSION};
+
+/// What the gateways of a cluster know, and nobody else.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret {
+    proofs: [u8; 32],
+    keys: [u8; 16],
+}
+
+impl Secret {
+    /// The fewest bytes of a secret.
+    pub const LEAST: usize = 16;
+
+    /// From a text of any length; the secret is as good as the text.
+    pub fn of(text: &[u8]) -> Self {
+        let made = |purpose: &str| -> [u8; 32] {
+            let digest = sign(&Key::new(HMAC_SHA256, text), purpose.as_bytes());
+            let mut bytes = [0; 32];
+            bytes.iter_mut().zip(digest.as_ref()).for_each(|(byte, hashed)| *byte = *hashed);
+            bytes
+        };
+        let mut keys = [0; 16];
+        keys.iter_mut().zip(made("tollgate cluster: names of keys")).for_each(|(byte, hashed)| *byte = hashed);
+        Self { proofs: made("tollgate cluster: proofs"), keys }
+    }
+
+    /// What the names of keys are hashed with, the same for all who know the secret.
+    pub const fn key_seed(&self) -> &[u8; 16] {
+        &self.keys
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// Which side of a connection a gateway is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The one that connected.
+    Asker,
+    /// The one that was connected to.
+    Owner,
+}
+
+/// What a side begins with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// What it speaks.
+    pub version: u8,
+    /// Never the same twice.
+    pub nonce: [u8; 32],
+    /// Tells its process from those before and after it.
+    pub boot: u64,
+    /// Its address in the cluster.
+    pub from: SocketAddr,
+    /// The address in the cluster of the other side, as far as it knows.
+    pub to: SocketAddr,
+}
+
+/// The least and the most bytes of a message before the connection is sealed.
+pub const LONGEST_MESSAGE: usize = 256;
+
+/// Why two gateways do not talk. Said by one to the other as its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refusal {
+    /// Another program, or another version of this one.
+    #[error("it speaks another version of the cluster's protocol; this gateway speaks version {VERSION}")]
+    Version,
+    /// The proof is wrong.
+    #[error("it does not know the cluster's secret; give all nodes the same `cluster.secret_file`")]
+    Secret,
+    /// The connection has arrived at somebody else.
+    #[error("it is known by another address there; name each node by the same address in all `cluster.peers`")]
+    Address,
+    /// A gateway has connected to itself.
+    #[error("it is this gateway itself; `cluster.peers` names it by two addresses")]
+    Oneself,
+}
+
+/// One of a handshake's later messages.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Proof {
+    /// The sender knows the secret.
+    Tag([u8; 32]),
+    /// It does not want to talk.
+    Refused(Refusal),
+}
+
+/// Both beginnings, which the rest hangs on.
+pub struct Transcript<'a> {
+    secret: &'a Secret,
+    hash: [u8; 32],
+}
+
+impl<'a> Transcript<'a> {
+    /// `asker` and `owner` as they were sent.
+    pub fn new(secret: &'a Secret, asker: &Hello, owner: &Hello) -> Self {
+        let bytes = postcard::to_stdvec(&(asker, owner)).unwrap_or_default();
+        let mut hash = [0; 32];
+        hash.iter_mut().zip(digest(&SHA256, &bytes).as_ref()).for_each(|(byte, hashed)| *byte = *hashed);
+        Self { secret, hash }
+    }
+
+    /// What `role` says to prove that it knows the secret.
+    pub fn proof(&self, role: Role) -> Proof {
+        let mut bytes = [0; 32];
+        let tag: Tag = sign(&self.key(), &self.text(role));
+        bytes.iter_mut().zip(tag.as_ref()).for_each(|(byte, signed)| *byte = *signed);
+        Proof::Tag(bytes)
+    }
+
+    /// Whether what `role` said proves that. Takes the same time wherever it is wrong.
+    pub fn check(&self, role: Role, proof: &Proof) -> Result<(), Refusal> {
+        match proof {
+            Proof::Tag(tag) => verify(&self.key(), &self.text(role), tag).map_err(|_| Refusal::Secret),
+            Proof::Refused(refusal) => Err(*refusal),
+        }
+    }
+
+    /// What seals what `role` says from here on.
+    pub fn seal(&self, role: Role) -> Seal {
+        let salt = Salt::new(HKDF_SHA256, &self.hash);
+        let made = salt.extract(&self.secret.proofs);
+        let info = [role.label()];
+        let key = made.expand(&info, &AES_256_GCM).map(UnboundKey::from);
+        let key = key.expect("HKDF-SHA-256 makes keys of 32 bytes");
+        Seal { key: LessSafeKey::new(key), next: 0 }
+    }
+
+    fn key(&self) -> Key {
+        Key::new(HMAC_SHA256, &self.secret.proofs)
+    }
+
+    fn text(&self, role: Role) -> Vec<u8> {
+        [role.label(), &self.hash].concat()
+    }
+}
+
+impl Role {
+    const fn label(self) -> &'static [u8] {
+        match self {
+            Self::Asker => b"tollgate cluster: asker",
+            Self::Owner => b"tollgate cluster: owner",
+        }
+    }
+}
+
+/// Whether `theirs` is what a gateway at `own` can talk to, of whom it knows that it connected to `expected` if it did.
+pub fn agree(own: &Hello, theirs: &Hello) -> Result<(), Refusal> {
+    if theirs.version != own.version {
+        return Err(Refusal::Version);
+    }
+    if theirs.boot == own.boot {
+        return Err(Refusal::Oneself);
+    }
+    if theirs.to != own.from || theirs.from != own.to {
+        return Err(Refusal::Address);
+    }
+    Ok(())
+}
+
+// === what is said from then on ===
+
+/// One direction of a connection.
+pub struct Seal {
+    key: LessSafeKey,
+    /// How many frames there were.
+    next: u64,
+}
+
+/// A frame is not what the other side would send next, or is too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a frame is not the other gateway's")]
+pub struct Broken;
+
+/// The bytes that a frame takes beside what it holds: its length and its tag.
+const LENGTH: usize = 4;
+const TAG: usize = 16;
+
+impl Seal {
+    /// Makes a frame of `text` behind `out`.
+    pub fn close(&mut self, text: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+        let sealed = text.len().saturating_add(TAG);
+        let length = u32::try_from(sealed).ok().filter(|_| sealed <= LONGEST_FRAME).ok_or(Broken)?.to_le_bytes();
+        let nonce = self.nonce()?;
+        out.extend_from_slice(&length);
+        let start = out.len();
+        out.extend_from_slice(text);
+        let (_, open) = out.split_at_mut(start);
+        let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(length), open).map_err(|_| Broken)?;
+        out.extend_from_slice(tag.as_ref());
+        Ok(())
+    }
+
+    /// What the frame behind the length `length` holds.
+    pub fn open<'f>(&mut self, length: [u8; LENGTH], frame: &'f mut [u8]) -> Result<&'f [u8], Broken> {
+        let nonce = self.nonce()?;
+        self.key.open_in_place(nonce, Aad::from(length), frame).map(|text| &*text).map_err(|_| Broken)
+    }
+
+    /// The bytes of a frame behind its length.
+    pub fn length(length: [u8; LENGTH]) -> Result<usize, Broken> {
+        let length = usize::try_from(u32::from_le_bytes(length)).map_err(|_| Broken)?;
+        if (TAG..=LONGEST_FRAME).contains(&length) { Ok(length) } else { Err(Broken) }
+    }
+
+    fn nonce(&mut self) -> Result<Nonce, Broken> {
+        let mut nonce = [0; NONCE_LEN];
+        nonce.iter_mut().zip(self.next.to_le_bytes()).for_each(|(byte, count)| *byte = count);
+        self.next = self.next.checked_add(1).ok_or(Broken)?;
+        Ok(Nonce::assume_unique_for_key(nonce))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello(boot: u64, from: u8, to: u8) -> Hello {
+        let address = |last: u8| SocketAddr::from(([127, 0, 0, last], 7946));
+        let nonce = [u8::try_from(boot % 256).unwrap(); 32];
+        Hello { version: VERSION, nonce, boot, from: address(from), to: address(to) }
+    }
+
+    fn both() -> (Hello, Hello) {
+        (hello(1, 1, 2), hello(2, 2, 1))
+    }
+
+    #[test]
+    fn who_knows_the_secret_is_believed_and_nobody_else() {
+        let (asker, owner) = both();
+        let secrets = [Secret::of(b"one secret of a cluster"), Secret::of(b"another secret")];
+        let [known, other] = secrets.each_ref().map(|secret| Transcript::new(secret, &asker, &owner));
+        for role in [Role::Asker, Role::Owner] {
+            assert_eq!(known.check(role, &known.proof(role)), Ok(()));
+            assert_eq!(known.check(role, &other.proof(role)), Err(Refusal::Secret));
+        }
+        // one's own proof does not come back as the other side's
+        assert_eq!(known.check(Role::Owner, &known.proof(Role::Asker)), Err(Refusal::Secret));
+        // nor does one that was heard in another handshake
+        let later = Hello { nonce: [9; 32], ..owner };
+        let replayed = Transcript::new(&secrets[0], &asker, &later);
+        assert_eq!(replayed.check(Role::Asker, &known.proof(Role::Asker)), Err(Refusal::Secret));
+    }
+
+    #[test]
+    fn gateways_that_take_each_other_for_others_do_not_talk() {
+        let (asker, owner) = both();
+        assert_eq!(agree(&owner, &asker), Ok(()));
+        assert_eq!(agree(&owner, &Hello { version: 9, ..asker }), Err(Refusal::Version));
+        assert_eq!(agree(&owner, &Hello { to: asker.from, ..asker }), Err(Refusal::Address));
+        assert_eq!(agree(&owner, &Hello { boot: owner.boot, ..asker }), Err(Refusal::Oneself));
+    }
+
+    #[test]
+    fn frames_that_are_changed_repeated_or_left_out_are_found() {
+        let (asker, owner) = both();
+        let secret = Secret::of(b"one secret of a cluster");
+        let transcript = Transcript::new(&secret, &asker, &owner);
+        let mut sent = transcript.seal(Role::Asker);
+        let frames: Vec<Vec<u8>> = [b"first", b"other"]
+            .iter()
+            .map(|text| {
+                let mut frame = Vec::new();
+                sent.close(*text, &mut frame).unwrap();
+                frame
+            })
+            .collect();
+        let open = |seal: &mut Seal, frame: &[u8]| {
+            let (length, rest) = frame.split_first_chunk().unwrap();
+            let mut rest = rest.to_vec();
+            seal.open(*length, &mut rest).map(<[u8]>::to_vec)
+        };
+        let fresh = || transcript.seal(Role::Asker);
+        let mut in_order = fresh();
+        assert_eq!(open(&mut in_order, &frames[0]), Ok(b"first".to_vec()));
+        assert_eq!(open(&mut in_order, &frames[1]), Ok(b"other".to_vec()));
+        assert_eq!(open(&mut in_order, &frames[1]), Err(Broken));
+        assert_eq!(open(&mut fresh(), &frames[1]), Err(Broken));
+        assert_eq!(open(&mut transcript.seal(Role::Owner), &frames[0]), Err(Broken));
+        let mut changed = frames[0].clone();
+        changed[6] ^= 1;
+        assert_eq!(open(&mut fresh(), &changed), Err(Broken));
+    }
+
+    #[test]
+    fn what_is_longer_than_a_frame_is_neither_sent_nor_read() {
+        let (asker, owner) = both();
+        let secret = Secret::of(b"one secret of a cluster");
+        let mut seal = Transcript::new(&secret, &asker, &owner).seal(Role::Asker);
+        assert_eq!(seal.close(&vec![0; LONGEST_FRAME], &mut Vec::new()), Err(Broken));
+        assert_eq!(Seal::length(u32::MAX.to_le_bytes()), Err(Broken));
+        assert_eq!(Seal::length(3_u32.to_le_bytes()), Err(Broken));
+        assert_eq!(Seal::length(16_u32.to_le_bytes()), Ok(16));
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        assert_eq!(format!("{:?}", Secret::of(b"one secret of a cluster")), "Secret");
+    }
+}

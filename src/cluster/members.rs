@@ -1,0 +1,377 @@
+//! Who is a member: what nodes tell each other in beats, turned into a ring.
+//!
+//! A node that comes, back or for the first time, is no member at once. It first gives away what it holds and others own
+//! ([`Standing::Away`]), then it asks to be one ([`Standing::Joining`]), and the others take it up when they have heard it
+//! for a while; so a node that comes and goes moves no keys each time. Until then it owns nothing and asks the members. A
+//! node that finds no member becomes one by itself. A node that was stopped, and so can know neither how others stand nor
+//! whether they stood in for it, comes back like a new one.
+//!
+//! Time and everything heard are handed in; what is handed back is a ring, and what to say to others.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::ring::{Member, Ring, RingHash};
+use crate::units::Nanos;
+
+/// How often nodes tell each other how they stand.
+pub const BEAT: Nanos = Nanos::new(250_000_000);
+/// A peer that was not heard for this long is no member any more. A node that did not look for this long was stopped.
+pub const DOWN_AFTER: Nanos = Nanos::from_secs(1);
+/// A peer that comes is a member when it was heard for this long.
+pub const UP_AFTER: Nanos = Nanos::from_secs(2);
+/// How long a node that starts waits for what its peers say, where they neither answer nor refuse.
+pub const ALONE_AFTER: Nanos = Nanos::from_secs(1);
+
+/// How a node stands, in its own words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Standing {
+    /// It is no member, and has states that members should have first.
+    Away,
+    /// It is no member yet.
+    Joining,
+    /// It is a member.
+    Member,
+    /// It is no member any more, and about to end.
+    Leaving,
+}
+
+/// What a node says of itself to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Beat {
+    /// How it stands.
+    pub standing: Standing,
+    /// Another number each time it begins to stand as [`Standing::Away`].
+    pub life: u64,
+    /// The members as it sees them.
+    pub ring: RingHash,
+    /// Whether it keeps no state that another of those members owns.
+    pub tidy: bool,
+    /// The life of the node that it says this to, if that is among them.
+    pub counts: Option<u64>,
+}
+
+/// How a peer stands, as seen from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerState {
+    /// Nothing was heard of it yet.
+    Unheard,
+    /// It answers, and is no member.
+    Away,
+    /// It is going to be a member.
+    Joining,
+    /// It is a member.
+    Up,
+    /// It is no member any more, and answers still.
+    Leaving,
+    /// It does not answer.
+    Down,
+}
+
+impl PeerState {
+    /// A word for operators.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unheard => "unheard",
+            Self::Away => "away",
+            Self::Joining => "joining",
+            Self::Up => "up",
+            Self::Leaving => "leaving",
+            Self::Down => "down",
+        }
+    }
+
+    /// Whether it answers.
+    pub const fn answers(self) -> bool {
+        matches!(self, Self::Away | Self::Joining | Self::Up | Self::Leaving)
+    }
+}
+
+/// What is known of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its address and weight.
+    pub member: Member,
+    /// How it stands. Not to be counted on where it is not `listed`.
+    pub state: PeerState,
+    /// Whether it is among those that this node was told of. One that is not any more stays known while it answers.
+    pub listed: bool,
+    /// What it said last, while it answers.
+    pub said: Option<Beat>,
+    since: Nanos,
+    heard: Nanos,
+}
+
+/// The members as one node sees them. See the module.
+#[derive(Debug)]
+pub struct Members {
+    own: Member,
+    standing: Standing,
+    life: u64,
+    peers: BTreeMap<SocketAddr, Peer>,
+    /// Whether it was told who there is.
+    was_told: bool,
+    started: Nanos,
+    looked: Nanos,
+    /// The hash of the ring under which this node has given away all that others own.
+    tidy: Option<RingHash>,
+    ring: Arc<Ring>,
+}
+
+// === impl Members ===
+
+impl Members {
+    /// Those that node `own` sees when it starts, which is none but itself. `life` tells its processes apart.
+    pub fn new(own: Member, life: u64, now: Nanos) -> Self {
+        Self {
+            own,
+            standing: Standing::Away,
+            life,
+            peers: BTreeMap::new(),
+            was_told: false,
+            started: now,
+            looked: now,
+            tidy: None,
+            ring: Arc::new(Ring::new([own])),
+        }
+    }
+
+    /// This node.
+    pub const fn own(&self) -> Member {
+        self.own
+    }
+
+    /// How this node stands.
+    pub const fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    /// What it knows of the others.
+    pub fn peers(&self) -> impl Iterator<Item = &Peer> {
+        self.peers.values()
+    }
+
+    /// The members. This node alone while it knows of none: somebody has to decide.
+    pub const fn ring(&self) -> &Arc<Ring> {
+        &self.ring
+    }
+
+    /// Whether it is known who the members are, so that requests can be decided by those who own their keys.
+    pub fn is_settled(&self) -> bool {
+        let is_heard = |peer: &Peer| !peer.listed || peer.state != PeerState::Unheard;
+        self.standing == Standing::Member
+            || (self.peers.values().any(Peer::counts) && self.peers.values().all(is_heard))
+    }
+
+    /// What to say to the peer at `address`.
+    pub fn says(&self, address: SocketAddr) -> Beat {
+        let ring = self.ring.hash();
+        Beat {
+            standing: self.standing,
+            life: self.life,
+            ring,
+            tidy: self.tidy == Some(ring),
+            counts: self.peers.get(&address).filter(|peer| peer.counts()).and_then(|peer| Some(peer.said?.life)),
+        }
+    }
+
+    /// The nodes that there are, as told: this one may be among them, and its weight is taken from there.
+    pub fn told(&mut self, members: &[Member], now: Nanos) {
+        self.was_told = true;
+        for peer in self.peers.values_mut() {
+            peer.listed = false;
+        }
+        for member in members {
+            if member.address == self.own.address {
+                self.own.weight = member.weight;
+                continue;
+            }
+            let peer = self.peers.entry(member.address).or_insert_with(|| Peer::unheard(*member, now));
+            peer.member = *member;
+            peer.listed = true;
+        }
+        self.look(now);
+    }
+
+    /// The peer at `address` said something.
+    pub fn heard(&mut self, address: SocketAddr, beat: Beat, now: Nanos) {
+        let i_am_member = self.standing == Standing::Member;
+        let Some(peer) = self.peers.get_mut(&address) else { return };
+        let same_life = peer.said.is_some_and(|said| said.life == beat.life);
+        let state = match (beat.standing, peer.state) {
+            (Standing::Leaving, _) => PeerState::Leaving,
+            (Standing::Away, _) => PeerState::Away,
+            // it does not know yet that it was taken up
+            (Standing::Joining | Standing::Member, PeerState::Up) if same_life => PeerState::Up,
+            // whoever is no member itself has no keys that would move
+            (Standing::Member, _) if !i_am_member => PeerState::Up,
+            (Standing::Joining | Standing::Member, PeerState::Joining) if same_life => PeerState::Joining,
+            (Standing::Joining | Standing::Member, _) => PeerState::Joining,
+        };
+        if state != peer.state || !same_life {
+            peer.since = now;
+        }
+        peer.state = state;
+        peer.said = Some(beat);
+        peer.heard = now;
+        self.look(now);
+    }
+
+    /// The peer at `address` cannot be reached: there is no connection to it, and none can be made.
+    pub fn unreachable(&mut self, address: SocketAddr, now: Nanos) {
+        if let Some(peer) = self.peers.get_mut(&address) {
+            peer.goes_down(now);
+        }
+        self.look(now);
+    }
+
+    /// This node has given away all that others own under the ring of this hash.
+    pub fn tidied(&mut self, ring: RingHash, now: Nanos) {
+        self.tidy = Some(ring);
+        self.look(now);
+    }
+
+    /// This node has got states that others own.
+    pub const fn untidied(&mut self) {
+        self.tidy = None;
+    }
+
+    /// Whether this node is either not about to end, or keeps nothing any more that another could have.
+    pub fn has_left(&self) -> bool {
+        self.standing != Standing::Leaving || self.has_nothing_to_give()
+    }
+
+    /// This node is about to end.
+    pub fn leave(&mut self, now: Nanos) {
+        self.standing = Standing::Leaving;
+        self.look(now);
+    }
+
+    /// Time has passed: to be called once per [`BEAT`], and more often at will.
+    pub fn tick(&mut self, now: Nanos) {
+        if now.saturating_sub(self.looked) > DOWN_AFTER {
+            self.was_stopped(now);
+        }
+        self.looked = now;
+        for peer in self.peers.values_mut() {
+            if peer.state.answers() && now.saturating_sub(peer.heard) > DOWN_AFTER {
+                peer.goes_down(now);
+            }
+        }
+        self.peers.retain(|_, peer| peer.listed || peer.state.answers());
+        self.look(now);
+    }
+
+    /// Others may have stood in for this node, and that nothing was heard of them says nothing.
+    fn was_stopped(&mut self, now: Nanos) {
+        if self.standing != Standing::Leaving && !self.peers.is_empty() {
+            self.standing = Standing::Away;
+            self.life = self.life.wrapping_add(1);
+            self.tidy = None;
+            self.started = now;
+        }
+        for peer in self.peers.values_mut() {
+            peer.heard = now;
+        }
+    }
+
+    /// Draws the conclusions.
+    fn look(&mut self, now: Nanos) {
+        for peer in self.peers.values_mut() {
+            if peer.state == PeerState::Joining && now.saturating_sub(peer.since) >= UP_AFTER {
+                peer.state = PeerState::Up;
+            }
+        }
+        self.turn();
+        if self.standing == Standing::Away && self.has_nothing_to_give() {
+            self.standing = Standing::Joining;
+        }
+        if self.standing == Standing::Joining {
+            let counts_this = |said: Beat| said.counts == Some(self.life);
+            if self.peers.values().any(|peer| peer.counts() && peer.said.is_some_and(counts_this)) {
+                self.standing = Standing::Member;
+                self.follow();
+            } else if self.is_alone(now) {
+                self.standing = Standing::Member;
+                // they are alone like this one, and find the same
+                self.take_up_all();
+            }
+            self.turn();
+        }
+    }
+
+    /// Takes up those who join beside this node, if a member has taken up all.
+    fn follow(&mut self) {
+        let joins = |peer: &Peer| peer.listed && peer.state == PeerState::Joining;
+        let then = self.ring_of(|peer| peer.counts() || joins(peer)).hash();
+        if self.peers.values().any(|peer| peer.counts() && peer.said.is_some_and(|said| said.ring == then)) {
+            self.take_up_all();
+        }
+    }
+
+    fn take_up_all(&mut self) {
+        let joining = self.peers.values_mut().filter(|peer| peer.state == PeerState::Joining);
+        joining.for_each(|peer| peer.state = PeerState::Up);
+    }
+
+    /// Whether no member owns anything that this node has.
+    fn has_nothing_to_give(&self) -> bool {
+        self.tidy == Some(self.ring.hash()) || !self.peers.values().any(Peer::counts)
+    }
+
+    /// Whether there is no member that could take this node up, as far as can be known.
+    fn is_alone(&self, now: Nanos) -> bool {
+        let mut listed = self.peers.values().filter(|peer| peer.listed);
+        let waited = now.saturating_sub(self.started) >= ALONE_AFTER;
+        (self.was_told || waited)
+            && listed.all(|peer| match peer.state {
+                PeerState::Unheard => waited,
+                PeerState::Up => false,
+                PeerState::Away | PeerState::Joining | PeerState::Leaving | PeerState::Down => true,
+            })
+    }
+
+    /// Makes the ring anew, if the members are others.
+    fn turn(&mut self) {
+        let ring = self.ring_of(Peer::counts);
+        if ring.hash() != self.ring.hash() {
+            self.ring = Arc::new(ring);
+        }
+    }
+
+    /// The ring of this node, if it is a member, and those peers.
+    fn ring_of(&self, counts: impl Fn(&Peer) -> bool) -> Ring {
+        let own = (self.standing == Standing::Member).then_some(self.own);
+        let peers = self.peers.values().filter(|peer| counts(peer)).map(|peer| peer.member);
+        let mut members: Vec<Member> = own.into_iter().chain(peers).collect();
+        if members.is_empty() {
+            members.push(self.own);
+        }
+        Ring::new(members)
+    }
+}
+
+// === impl Peer ===
+
+impl Peer {
+    const fn unheard(member: Member, now: Nanos) -> Self {
+        Self { member, state: PeerState::Unheard, listed: true, said: None, since: now, heard: now }
+    }
+
+    /// Whether it is a member.
+    pub const fn counts(&self) -> bool {
+        self.listed && matches!(self.state, PeerState::Up)
+    }
+
+    const fn goes_down(&mut self, now: Nanos) {
+        self.state = PeerState::Down;
+        self.said = None;
+        self.since = now;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,207 @@
+//! Where states are that are not where they belong: on their way, or with whoever owned them before.
+//!
+//! The state of a key is in one place, and moves to whoever has to decide. When the members change, each node pushes what
+//! others own now ([`Walk`]); a node that has to decide before that has come to it takes the state of that key from where
+//! it may be ([`Moving::sources`]): with who owned the key before, with who owns it in this node's eyes, or with whom it
+//! was lent to. So nodes that see the members change one after the other still decide on one state, and nothing is as
+//! good as new because its owner is another.
+//!
+//! Once all have said that they have nothing any more that belongs elsewhere, nobody is asked.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::Moved;
+use super::members::{BEAT, Peer};
+use super::ring::Ring;
+use crate::units::{LimitKey, Nanos};
+
+/// How far a store has been searched for states that belong elsewhere.
+#[derive(Debug, Default)]
+pub struct Walk {
+    /// The part of the store that comes next.
+    pub next: usize,
+    /// Whether there is none.
+    pub is_over: bool,
+}
+
+/// What became of states that came in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// They are here now.
+    pub kept: u64,
+    /// There was a state already, which stayed.
+    pub known: u64,
+    /// This program does not understand them.
+    pub unknown: u64,
+}
+
+/// Where states may be that are not here. See the module.
+#[derive(Default)]
+pub(super) struct Moving {
+    past: Mutex<Past>,
+    /// Whether anything may be elsewhere: read for every request.
+    is_going_on: AtomicBool,
+    /// Keys whose states are on their way out, and not known to have arrived.
+    leaving: Mutex<HashSet<LimitKey>>,
+    /// Keys whose states are being asked for.
+    coming: Mutex<HashSet<LimitKey>>,
+    /// One of these has ended.
+    moved: Notify,
+    /// There may be something to push.
+    pub(super) push: Notify,
+    pub(super) counts: Counts,
+}
+
+#[derive(Default)]
+struct Past {
+    /// The rings before, of whose states some may not have been pushed yet; the last one last.
+    rings: Vec<Arc<Ring>>,
+    /// States that were given to who does not own them, and when.
+    lent: HashMap<LimitKey, (SocketAddr, Nanos)>,
+}
+
+/// How many states went and came.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) pushed: AtomicU64,
+    pub(super) given: AtomicU64,
+    pub(super) received: AtomicU64,
+    pub(super) stale: AtomicU64,
+    pub(super) unknown: AtomicU64,
+}
+
+impl Counts {
+    pub(super) fn read(&self) -> Moved {
+        let [pushed, given, received, stale, unknown] =
+            [&self.pushed, &self.given, &self.received, &self.stale, &self.unknown]
+                .map(|count| count.load(Ordering::Relaxed));
+        Moved { pushed, given, received, stale, unknown }
+    }
+}
+
+/// So many changes of the members are remembered while states move. What an earlier owner still has comes by itself.
+const MOST_RINGS: usize = 8;
+/// How long what was lent may not have been told of yet.
+const LENT: Nanos = BEAT.saturating_add(BEAT).saturating_add(BEAT).saturating_add(BEAT);
+
+/// Nodes that may have a state.
+pub(super) type Sources = SmallVec<[SocketAddr; 2]>;
+
+impl Moving {
+    /// Whether a state that is not here may be elsewhere.
+    pub(super) fn is_going_on(&self) -> bool {
+        self.is_going_on.load(Ordering::Relaxed)
+    }
+
+    /// The members are others than in `before`.
+    pub(super) fn turned(&self, before: &Arc<Ring>) {
+        let mut past = self.past.lock();
+        if past.rings.len() >= MOST_RINGS {
+            past.rings.remove(0);
+        }
+        past.rings.push(Arc::clone(before));
+        self.is_going_on.store(true, Ordering::Relaxed);
+        self.push.notify_one();
+    }
+
+    /// Forgets where states were before, once all `peers` that answer have said that they have none of others' any more.
+    pub(super) fn settle<'p>(&self, ring: &Ring, peers: impl Iterator<Item = &'p Peer>, now: Nanos) {
+        if !self.is_going_on() {
+            return;
+        }
+        let untidy: HashSet<SocketAddr> = peers
+            .filter(|peer| peer.state.answers() && !peer.said.is_some_and(|said| said.tidy && said.ring == ring.hash()))
+            .map(|peer| peer.member.address)
+            .collect();
+        let mut past = self.past.lock();
+        past.lent.retain(|_, (to, at)| untidy.contains(to) || now.saturating_sub(*at) < LENT);
+        if untidy.is_empty() {
+            past.rings.clear();
+        }
+        self.is_going_on.store(!past.rings.is_empty() || !past.lent.is_empty(), Ordering::Relaxed);
+    }
+
+    /// Who may have the state of `key`, of the node `own`, which sees `ring`: the most probable first.
+    pub(super) fn sources(&self, key: LimitKey, own: SocketAddr, ring: &Ring) -> Sources {
+        let past = self.past.lock();
+        let lent = past.lent.get(&key).map(|(to, _)| *to);
+        let before = past.rings.iter().rev().filter_map(|ring| ring.owner(key));
+        let mut sources = Sources::new();
+        for source in lent.into_iter().chain(ring.owner(key)).chain(before) {
+            if source != own && !sources.contains(&source) {
+                sources.push(source);
+            }
+        }
+        sources
+    }
+
+    /// The state of `key` was given to `to`, which does not own it in this node's eyes.
+    pub(super) fn lend(&self, key: LimitKey, to: SocketAddr, now: Nanos) {
+        self.past.lock().lent.insert(key, (to, now));
+        self.is_going_on.store(true, Ordering::Relaxed);
+    }
+
+    // === one at a time ===
+
+    /// The state of `key` is going to leave this node.
+    pub(super) fn leaves(&self, key: LimitKey) {
+        self.leaving.lock().insert(key);
+    }
+
+    /// All that left has arrived, or is back.
+    pub(super) fn left(&self) {
+        self.leaving.lock().clear();
+        self.moved.notify_waiters();
+    }
+
+    /// Asks for the state of `key`, unless somebody does; then returns when that has ended, and at the latest after
+    /// `patience`.
+    pub(super) async fn comes(&self, key: LimitKey, patience: Duration) -> Option<Coming<'_>> {
+        if self.coming.lock().insert(key) {
+            return Some(Coming { moving: self, key });
+        }
+        drop(timeout(patience, self.until(|| !self.coming.lock().contains(&key))).await);
+        None
+    }
+
+    /// Returns once the state of `key` is not on its way any more, and at the latest after `patience`. `first`: even while
+    /// it is being asked for, because of two nodes that ask each other one must not wait.
+    pub(super) async fn rests(&self, key: LimitKey, first: bool, patience: Duration) {
+        let rests = || !self.leaving.lock().contains(&key) && (first || !self.coming.lock().contains(&key));
+        drop(timeout(patience, self.until(rests)).await);
+    }
+
+    async fn until(&self, holds: impl Fn() -> bool) {
+        loop {
+            let moved = self.moved.notified();
+            let mut moved = std::pin::pin!(moved);
+            moved.as_mut().enable();
+            if holds() {
+                return;
+            }
+            moved.await;
+        }
+    }
+}
+
+/// A state that is being asked for, until dropped.
+pub(super) struct Coming<'m> {
+    moving: &'m Moving,
+    key: LimitKey,
+}
+
+impl Drop for Coming<'_> {
+    fn drop(&mut self) {
+        self.moving.coming.lock().remove(&self.key);
+        self.moving.moved.notify_waiters();
+    }
+}

@@ -1,0 +1,373 @@
+//! Another gateway of the cluster, as this one asks it.
+//!
+//! Each thread that asks has a connection of its own, so that no thread wakes another; one more keeps in touch with beats
+//! and carries corrections, which no request waits for. A gateway that does not answer in time is *suspected*: it is not
+//! asked again until it answers a beat.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{sleep, timeout};
+
+use super::connection::{self, Connection, Failed, Own};
+use super::corrections::{Correction, Pending};
+use super::members::Beat;
+use super::session::{Form, Question, Session};
+use super::wire::{Answer, Ask, Told, Wanted};
+use crate::algorithm::Completion;
+use crate::charge::Manner;
+use crate::clock::Clock;
+use crate::units::{Cost, LimitKey, Nanos};
+
+/// Is told of every question about charges: whom it was put to, what came of it, and how long it took.
+pub type Observer = Box<dyn Fn(SocketAddr, Outcome, Nanos) + Send + Sync>;
+
+/// What came of a question about charges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was answered.
+    Ok,
+    /// Nothing came in time.
+    TimedOut,
+    /// The connection ended.
+    Cut,
+    /// There was no connection.
+    Unreachable,
+    /// The other gateway does not understand the limit's parameters.
+    Unknown,
+}
+
+impl Outcome {
+    /// A word for metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::TimedOut => "timeout",
+            Self::Cut => "cut",
+            Self::Unreachable => "unreachable",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// One limit's part in a question.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The limit and its parameters.
+    pub form: Arc<Form>,
+    /// Which bucket.
+    pub key: LimitKey,
+    /// How many tokens.
+    pub cost: Cost,
+    /// What the limit does with the request.
+    pub manner: Manner,
+    /// The number of what is held while the request runs; 0 where nothing is.
+    pub slot: u64,
+}
+
+/// What a gateway needs to ask others.
+pub(super) struct Asking {
+    pub(super) own: Own,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) timeout: Nanos,
+    pub(super) observer: Observer,
+    /// What the cluster looks like from here.
+    pub(super) ring: Arc<AtomicU64>,
+    /// How many threads ask.
+    pub(super) threads: usize,
+}
+
+/// Another gateway.
+pub struct Peer {
+    /// Its address in the cluster.
+    pub address: SocketAddr,
+    /// Tells it from every other that this process ever knew.
+    pub number: u32,
+    asking: Arc<Asking>,
+    ways: Box<[Mutex<Way>]>,
+    home: Mutex<Option<Arc<Session>>>,
+    pub(super) pending: Mutex<Pending>,
+    /// There is something to do before the next beat.
+    pub(super) urgent: Notify,
+    is_suspected: AtomicBool,
+    /// When it was last heard of.
+    heard: AtomicU64,
+    /// Corrections that were given up, because they were too many or the process is another.
+    pub(super) lost: AtomicU64,
+}
+
+/// The connection of one thread.
+#[derive(Clone, Default)]
+enum Way {
+    #[default]
+    None,
+    Opening,
+    Open(Arc<Session>),
+    /// It could not be opened at this time.
+    Closed(Nanos),
+}
+
+/// How often it is looked whether a gateway can be reached.
+const LOOK: Nanos = Nanos::new(5_000_000);
+/// How long opening a connection may take, and how long to wait before the next try.
+pub(super) const CONNECT_TIME: Nanos = Nanos::SECOND;
+const PAUSE: Nanos = Nanos::new(250_000_000);
+
+impl Peer {
+    pub(super) fn new(address: SocketAddr, number: u32, asking: Arc<Asking>) -> Arc<Self> {
+        let ways = (0..asking.threads.max(1)).map(|_| Mutex::default()).collect();
+        Arc::new(Self {
+            address,
+            number,
+            asking,
+            ways,
+            home: Mutex::default(),
+            pending: Mutex::default(),
+            urgent: Notify::new(),
+            is_suspected: AtomicBool::new(false),
+            heard: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        })
+    }
+
+    /// Whether it is not asked for now.
+    pub fn is_suspected(&self) -> bool {
+        self.is_suspected.load(Ordering::Relaxed)
+    }
+
+    /// Whether it can be asked.
+    pub fn is_reachable(&self) -> bool {
+        self.home().is_some() && !self.is_suspected()
+    }
+
+    /// Whether no correction waits that could be made.
+    pub(super) fn is_settled(&self) -> bool {
+        !self.is_reachable() || self.pending.lock().is_empty()
+    }
+
+    /// When it was last heard of.
+    pub(super) fn heard(&self) -> Nanos {
+        Nanos::new(self.heard.load(Ordering::Relaxed))
+    }
+
+    /// Corrections that were given up.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Charges all of `parts` at this gateway or none, if it answers in time.
+    /// `as_is`: on the states that it has, whoever else may have some.
+    pub async fn charge(self: &Arc<Self>, parts: Vec<Part>, as_is: bool) -> Result<Heard, Outcome> {
+        let Asking { clock, timeout: patience, observer, .. } = &*self.asking;
+        let began = clock.now();
+        let outcome = match self.send(parts.into(), as_is) {
+            None => Err(Outcome::Unreachable),
+            Some(answer) => match timeout(patience.to_duration(), answer).await {
+                Ok(Ok(outcome)) => outcome,
+                Ok(Err(_)) => Err(Outcome::Cut),
+                Err(_) => Err(Outcome::TimedOut),
+            },
+        };
+        let result = outcome.as_ref().err().copied().unwrap_or(Outcome::Ok);
+        observer(self.address, result, clock.now().saturating_sub(began));
+        if !matches!(result, Outcome::Ok | Outcome::Unknown) {
+            self.suspect();
+        }
+        outcome
+    }
+
+    fn send(self: &Arc<Self>, parts: Arc<[Part]>, as_is: bool) -> Option<oneshot::Receiver<Result<Heard, Outcome>>> {
+        let session = self.session()?;
+        let (sender, receiver) = oneshot::channel();
+        let (peer, asked) = (Arc::clone(self), Arc::clone(&parts));
+        let told = move |answer| {
+            let outcome = match answer {
+                Some(Answer::Charged { at, told }) if told.len() == asked.len() => {
+                    Ok(Heard { peer, parts: asked, told, at, is_kept: false })
+                }
+                Some(Answer::Unknown) => Err(Outcome::Unknown),
+                // whether anything was charged is not known; what would be held for good is given back all the same
+                Some(_) | None => {
+                    asked.iter().for_each(|part| peer.complete(part.slot, Completion::UNMEASURED));
+                    Err(Outcome::Cut)
+                }
+            };
+            // what nobody waits for any more is given back
+            drop(sender.send(outcome));
+        };
+        let forms: smallvec::SmallVec<[&Form; 4]> = parts.iter().map(|part| &*part.form).collect();
+        let ask = |numbers: &[u32]| Ask::Charge {
+            wanted: parts.iter().zip(numbers).map(|(part, rule)| part.wanted(*rule)).collect(),
+            as_is,
+        };
+        session.ask(&Question { forms: &forms, ask: &ask }, Box::new(told)).then_some(receiver)
+    }
+
+    /// A connection to ask over: this thread's, or while that is being opened another one.
+    fn session(self: &Arc<Self>) -> Option<Arc<Session>> {
+        if let Some(open) = self.own_way() {
+            return Some(open);
+        }
+        let of_others = self.ways.iter().filter_map(|way| match &*way.lock() {
+            Way::Open(session) if session.is_open() => Some(Arc::clone(session)),
+            _ => None,
+        });
+        of_others.into_iter().next().or_else(|| self.home())
+    }
+
+    /// This thread's connection; begins to open one where there is none.
+    fn own_way(self: &Arc<Self>) -> Option<Arc<Session>> {
+        let now = self.asking.clock.now();
+        let number = thread_number() % self.ways.len().max(1);
+        let mut way = self.ways.get(number)?.lock();
+        match &*way {
+            Way::Open(session) if session.is_open() => return Some(Arc::clone(session)),
+            Way::Opening => return None,
+            Way::Closed(at) if now < at.saturating_add(PAUSE) => return None,
+            Way::None | Way::Open(_) | Way::Closed(_) => {}
+        }
+        let runtime = tokio::runtime::Handle::try_current().ok()?;
+        *way = Way::Opening;
+        let peer = Arc::clone(self);
+        runtime.spawn(async move { peer.open(number).await });
+        None
+    }
+
+    /// Connects this thread.
+    async fn open(self: &Arc<Self>, number: usize) {
+        let opened = self.connect().await;
+        let way = match opened {
+            Ok(connection) => Way::Open(Session::begin(connection, Arc::clone(&self.asking.ring))),
+            Err(_) => Way::Closed(self.asking.clock.now()),
+        };
+        if let Some(place) = self.ways.get(number) {
+            *place.lock() = way;
+        }
+    }
+
+    /// Connects the thread that asks, as soon as the other side can be reached.
+    pub(super) async fn open_when_reachable(self: &Arc<Self>) {
+        while !self.is_reachable() {
+            sleep(LOOK.to_duration()).await;
+        }
+        self.open(thread_number() % self.ways.len().max(1)).await;
+    }
+
+    pub(super) async fn connect(&self) -> Result<Connection, Failed> {
+        let connecting = connection::connect(&self.asking.own, self.address);
+        match timeout(CONNECT_TIME.to_duration(), connecting).await {
+            Ok(connected) => connected,
+            Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+        }
+    }
+
+    fn suspect(&self) {
+        if !self.is_suspected.swap(true, Ordering::Relaxed) {
+            tracing::warn!(peer = %self.address, "a gateway of the cluster does not answer; its keys are decided elsewhere");
+            self.urgent.notify_one();
+        }
+    }
+
+    // === keeping in touch ===
+
+    /// The connection that keeps in touch.
+    fn home(&self) -> Option<Arc<Session>> {
+        self.home.lock().clone().filter(|session| session.is_open())
+    }
+
+    /// Asks over the connection that keeps in touch. Whether the question goes out: otherwise `told` is not called.
+    pub(super) fn ask(&self, ask: &dyn Fn() -> Ask, told: super::session::Told) -> bool {
+        self.home().is_some_and(|session| session.ask(&Question { forms: &[], ask: &|_| ask() }, told))
+    }
+
+    /// A connection was opened to keep in touch.
+    pub(super) fn arrived(&self, session: &Arc<Session>) {
+        *self.home.lock() = Some(Arc::clone(session));
+        // some are about states that the process before had
+        let lost = self.pending.lock().arrived(session.boot);
+        self.lost.fetch_add(u64::try_from(lost).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Sends a beat; `heard` is called with the answer, whenever it comes.
+    pub(super) fn beat(self: &Arc<Self>, session: &Session, beat: &Beat, heard: impl FnOnce(Beat) + Send + 'static) {
+        let peer = Arc::clone(self);
+        let told = move |answer| {
+            if let Some(Answer::Beat(beat)) = answer {
+                peer.heard.store(peer.asking.clock.now().get(), Ordering::Relaxed);
+                if peer.is_suspected.swap(false, Ordering::Relaxed) {
+                    tracing::info!(peer = %peer.address, "the gateway answers again");
+                }
+                heard(beat);
+            }
+        };
+        session.ask(&Question { forms: &[], ask: &|_| Ask::Beat(*beat) }, Box::new(told));
+    }
+}
+
+impl Part {
+    const fn wanted(&self, rule: u32) -> Wanted {
+        let Self { key, cost, manner, slot, .. } = *self;
+        Wanted { rule, key, cost, manner, slot }
+    }
+}
+
+impl std::fmt::Debug for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Peer").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// What came of charges at another gateway. Given back when this is dropped before it is kept.
+pub struct Heard {
+    peer: Arc<Peer>,
+    parts: Arc<[Part]>,
+    told: Vec<Told>,
+    at: Nanos,
+    is_kept: bool,
+}
+
+impl Heard {
+    /// What was told, and when it was decided on the other side's clock. It is the caller's to give back from here on.
+    pub fn keep(mut self) -> (Vec<Told>, Nanos) {
+        self.is_kept = true;
+        (std::mem::take(&mut self.told), self.at)
+    }
+}
+
+impl Drop for Heard {
+    fn drop(&mut self) {
+        let denied = |(part, told): (&Part, &Told)| part.manner.binds && !told.charged.decision.is_admitted();
+        if self.is_kept || self.parts.iter().zip(&self.told).any(denied) {
+            return;
+        }
+        for (part, told) in self.parts.iter().zip(&self.told) {
+            // what counts although it is denied stays taken
+            if !told.charged.decision.is_admitted() || !part.manner.takes || part.manner.counts_denied {
+                continue;
+            }
+            if part.slot > 0 {
+                self.peer.complete(part.slot, Completion::UNMEASURED);
+            } else {
+                let part = Part { key: told.common.unwrap_or(part.key), ..part.clone() };
+                let full_at = self.at.saturating_add(told.charged.headroom.until_full);
+                self.peer.correct(Correction::Refund { part, full_at });
+            }
+        }
+    }
+}
+
+/// A small number of this thread's own.
+fn thread_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: std::cell::Cell<Option<usize>> = const { std::cell::Cell::new(None) };
+    }
+    NUMBER.with(|number| {
+        let own = number.get().unwrap_or_else(|| NEXT.fetch_add(1, Ordering::Relaxed));
+        number.set(Some(own));
+        own
+    })
+}

@@ -1,0 +1,96 @@
+//! Keeping in touch with the other gateways: a connection to each, on which beats and corrections go out.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use super::connection::Failed;
+use super::members::{BEAT, Beat};
+use super::ring::RingHash;
+use super::serve::Listener;
+use super::session::Session;
+use super::{Node, Peer};
+
+impl Node {
+    fn says(&self, to: SocketAddr) -> Beat {
+        self.members.lock().says(to)
+    }
+
+    fn heard(&self, from: SocketAddr, beat: Beat) {
+        self.members.lock().heard(from, beat, self.asking.clock.now());
+        self.look();
+    }
+
+    /// Sends beats and corrections for as long as the connection lasts.
+    async fn talk(self: &Arc<Self>, peer: &Arc<Peer>, session: &Arc<Session>) {
+        let mut beats = interval(BEAT.to_duration());
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut news = self.news.subscribe();
+        loop {
+            let is_time = tokio::select! {
+                _ = beats.tick() => true,
+                _ = news.changed() => true,
+                () = peer.urgent.notified() => peer.is_suspected(),
+                () = session.ended() => return,
+            };
+            if is_time {
+                let (node, address) = (Arc::clone(self), peer.address);
+                peer.beat(session, &self.says(address), move |beat| node.heard(address, beat));
+            }
+            peer.send_corrections(session);
+        }
+    }
+
+    fn unreachable(&self, peer: &Peer, failed: &Failed) {
+        let address = peer.address;
+        if matches!(failed, Failed::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused) {
+            self.refusing.lock().insert(address);
+        }
+        self.members.lock().unreachable(address, self.asking.clock.now());
+        self.look();
+    }
+}
+
+impl Listener for Node {
+    fn beat(&self, from: SocketAddr, beat: Beat) -> Beat {
+        self.heard(from, beat);
+        self.says(from)
+    }
+
+    fn asked_under(&self, ring: RingHash) {
+        if ring.0 != self.asking.ring.load(Ordering::Relaxed) {
+            self.counts.asked_under_other_ring.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn is_neighbour(&self, ip: IpAddr) -> bool {
+        self.peers.read().values().any(|peer| peer.address.ip() == ip)
+    }
+}
+
+/// Keeps in touch with `peer`, until dropped.
+pub(super) async fn keep(node: Arc<Node>, peer: Arc<Peer>) {
+    let mut was_told = None;
+    loop {
+        match peer.connect().await {
+            Ok(connection) => {
+                node.refusing.lock().remove(&peer.address);
+                was_told = None;
+                let session = Session::begin(connection, Arc::clone(&node.asking.ring));
+                peer.arrived(&session);
+                node.talk(&peer, &session).await;
+            }
+            Err(failed) => {
+                let reason = failed.to_string();
+                if was_told.as_ref() != Some(&reason) {
+                    tracing::warn!(peer = %peer.address, reason, "cannot reach a gateway of the cluster");
+                    was_told = Some(reason);
+                }
+                node.unreachable(&peer, &failed);
+                sleep(BEAT.to_duration()).await;
+            }
+        }
+    }
+}

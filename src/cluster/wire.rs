@@ -1,0 +1,230 @@
+//! What gateways say to each other.
+//!
+//! The gateway that opened a connection asks, the other answers; each question has a number of its connection's own, under
+//! which it is answered whenever that is. What belongs to a limit's parameters is named once for each connection
+//! ([`Ask::Learn`]) and by its number from then on.
+//!
+//! Another form of anything in here needs another [`VERSION`].
+
+use std::marker::PhantomData;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::algorithm::{Completion, Parameters};
+use crate::charge::{Charged, Manner};
+use crate::cluster::members::Beat;
+use crate::cluster::ring::RingHash;
+use crate::units::{Cost, LimitKey, Nanos};
+
+/// The version of what is said; gateways of another one are refused.
+pub const VERSION: u8 = 1;
+
+/// The most bytes of a frame, as they are sent.
+pub const LONGEST_FRAME: usize = 1 << 20;
+
+/// What a frame holds: of one who asks, the ring that it sees and then any number of questions; of one
+/// who answers, any number of answers. Each stands behind its number.
+pub struct Items<'f, T> {
+    rest: &'f [u8],
+    of: PhantomData<T>,
+}
+
+impl<'f, T> Items<'f, T> {
+    /// The questions of a frame, and the ring that stands before them; `None` if it is no such frame.
+    pub fn asked(frame: &'f [u8]) -> Option<(RingHash, Self)> {
+        let (ring, rest) = postcard::take_from_bytes(frame).ok()?;
+        Some((ring, Self { rest, of: PhantomData }))
+    }
+
+    /// The answers of a frame.
+    pub const fn answered(frame: &'f [u8]) -> Self {
+        Self { rest: frame, of: PhantomData }
+    }
+}
+
+impl<T: DeserializeOwned> Iterator for Items<'_, T> {
+    /// `None` in place of what cannot be read, behind which nothing more comes.
+    type Item = Option<(u64, T)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let read = postcard::take_from_bytes(std::mem::take(&mut self.rest)).ok();
+        Some(read.map(|(item, rest)| {
+            self.rest = rest;
+            item
+        }))
+    }
+}
+
+/// A question.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Ask {
+    /// Parameters of a limit, which are known by the number of such messages before. Not answered.
+    Learn {
+        /// The limit.
+        limit: Identity,
+        /// The parameters.
+        parameters: Parameters,
+    },
+    /// Charges all of these or none. Answered with [`Answer::Charged`] or [`Answer::Unknown`].
+    Charge {
+        /// The charges.
+        wanted: Vec<Wanted>,
+        /// Whether to decide on what there is, and to look for no state elsewhere: because whoever else has it cannot be
+        /// asked, or was asked already.
+        as_is: bool,
+    },
+    /// Corrects what was charged. Answered with [`Answer::Done`] once that is done, by this question or an earlier one.
+    Change {
+        /// The same whenever it is asked again, and another one for every other change of the asking process.
+        number: u64,
+        /// What to do.
+        change: Change,
+    },
+    /// Says that the asker is there. Answered with [`Answer::Beat`].
+    Beat(Beat),
+    /// Asks for the state of a key that the asker decides about. Answered with [`Answer::Taken`].
+    Take {
+        /// The limit.
+        limit: Identity,
+        /// The key.
+        key: LimitKey,
+    },
+    /// States that the other side owns now and the asker has forgotten; those that it has stay as they are. Answered with
+    /// [`Answer::Done`].
+    Put(Vec<States>),
+}
+
+/// An answer.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Answer {
+    /// What came of charges.
+    Charged {
+        /// When they were decided, on the clock of who answers.
+        at: Nanos,
+        /// In the order of the question.
+        told: Vec<Told>,
+    },
+    /// Some parameters are not understood by this program, and nothing was done.
+    Unknown,
+    /// It is done.
+    Done,
+    /// Who answers is there.
+    Beat(Beat),
+    /// What came of [`Ask::Take`].
+    Taken(Taken),
+}
+
+/// What there was of a key's state.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Taken {
+    /// Nothing.
+    Nothing,
+    /// This, and it is forgotten by who answers, whoever owns it: the one who asks decides about the key now.
+    State(States),
+}
+
+/// The limit that states belong to. States of the same name, algorithm and kind of key are the same limit's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Its name.
+    pub name: String,
+    /// Its algorithm.
+    pub algorithm: String,
+    /// What its keys are made of.
+    pub key: u64,
+    /// How many keys may be remembered, as the asker has it.
+    pub max_keys: u64,
+}
+
+/// One charge.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Wanted {
+    /// The parameters, by their number in this connection.
+    pub rule: u32,
+    /// Which bucket.
+    pub key: LimitKey,
+    /// How many tokens.
+    pub cost: Cost,
+    /// What the limit does with the request.
+    pub manner: Manner,
+    /// For a limit that holds tokens while requests run: the number of what is held, which no other of the asking process
+    /// has. 0 otherwise.
+    pub slot: u64,
+}
+
+/// What came of one charge.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Told {
+    /// The decision, and where the key stands.
+    pub charged: Charged,
+    /// The bucket that was charged in place of the key's own, for which there was no room.
+    pub common: Option<LimitKey>,
+}
+
+/// A correction.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Change {
+    /// Takes a charge back.
+    Refund {
+        /// The parameters, by their number in this connection.
+        rule: u32,
+        /// Which bucket.
+        key: LimitKey,
+        /// How many tokens.
+        cost: Cost,
+        /// When the bucket was going to be whole after the charge, on the clock of who was asked.
+        full_at: Nanos,
+    },
+    /// Charges whatever the limit says.
+    Debit {
+        /// The parameters, by their number in this connection.
+        rule: u32,
+        /// Which bucket.
+        key: LimitKey,
+        /// How many tokens.
+        cost: Cost,
+    },
+    /// Gives back what a request holds, or would hold if the charge came late.
+    Complete {
+        /// The number of what is held.
+        slot: u64,
+        /// How the request ended.
+        end: Completion,
+    },
+}
+
+/// States of one limit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct States {
+    /// The limit.
+    pub limit: Identity,
+    /// The parameters that they were written under; cells know them by their positions.
+    pub rules: Vec<Parameters>,
+    /// How many cells there are.
+    pub count: u64,
+    /// The cells, as snapshots have them.
+    pub cells: Vec<u8>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_frame_holds_comes_out_as_it_went_in() {
+        let mut frame = postcard::to_stdvec(&RingHash(7)).unwrap();
+        for number in 0..3_u64 {
+            frame.extend(postcard::to_stdvec(&(number, Ask::Charge { wanted: Vec::new(), as_is: false })).unwrap());
+        }
+        let (ring, items) = Items::<Ask>::asked(&frame).unwrap();
+        let read: Vec<_> = items.map(|item| item.map(|(number, _)| number)).collect();
+        assert_eq!((ring, read), (RingHash(7), vec![Some(0), Some(1), Some(2)]));
+        let cut = frame.split_last().map(|(_, rest)| rest).unwrap();
+        let (_, items) = Items::<Ask>::asked(cut).unwrap();
+        assert_eq!(items.map(|item| item.is_some()).collect::<Vec<_>>(), [true, true, false]);
+    }
+}

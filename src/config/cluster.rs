@@ -1,0 +1,166 @@
+//! `cluster:`: the nodes that keep sticky limits together.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::cluster::ring::Member;
+use crate::cluster::settings::{Name, Peers};
+use crate::config::listeners::{self, Server};
+use crate::config::problem::{Place, Problem};
+use crate::config::read::{Field, Section, each_once};
+use crate::config::scalar::Misfit;
+use crate::config::store::{NamedFile, named_file};
+use crate::config::values::host_and_port;
+use crate::units::Nanos;
+
+/// What `cluster:` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    /// Where the others reach this node.
+    pub own: SocketAddr,
+    /// Where it listens for them.
+    pub listen: SocketAddr,
+    /// Which nodes there are.
+    pub peers: Peers,
+    /// The file of the secret that all nodes know.
+    pub secret_file: NamedFile,
+    /// How long a request waits for the node that it asks.
+    pub timeout: Nanos,
+    /// Where it is written.
+    pub place: Place,
+}
+
+impl Cluster {
+    /// How long a request waits where the configuration says nothing.
+    pub const DEFAULT_TIMEOUT: Nanos = Nanos::new(10_000_000);
+    /// How often a name is looked up where it says nothing.
+    pub const DEFAULT_EVERY: Nanos = Nanos::from_secs(5);
+}
+
+const SELF: &str = "the address and port of this node, like `10.0.0.1:7946`";
+const PEER: &str = "an address and a port, like `10.0.0.1:7946`";
+const PEERS: &str =
+    "a list of all nodes, like `[\"10.0.0.1:7946\", \"10.0.0.2:7946\"]`, or `{dns: tollgate.internal, port: 7946}`";
+const A_NAME: &str = "a name in DNS, like `tollgate.internal`";
+const SECRET_FILE: &str = "the name of a file that holds the same secret on all nodes, like `cluster.key`";
+/// The most nodes.
+const MOST_PEERS: usize = 256;
+
+/// Reads `cluster:`; the inner `None` if it is absent.
+pub(super) fn read(top: &Section<'_>) -> Option<Option<Cluster>> {
+    top.get_with("cluster", cluster)
+}
+
+fn cluster(field: &Field<'_>) -> Option<Cluster> {
+    let section = field.section(&["self", "listen", "peers", "secret_file", "timeout"], &[])?;
+    let own_field = section.required("self", SELF);
+    let own = own_field.as_ref().and_then(|field| field.parsed(SELF, reachable));
+    let listen = section.get_with("listen", listeners::address);
+    let peers = section.required("peers", PEERS).and_then(|field| peers(&field, own));
+    let secret_file = section.required("secret_file", SECRET_FILE).and_then(|field| named_file(&field, SECRET_FILE));
+    let timeout = section.get_or("timeout", Cluster::DEFAULT_TIMEOUT, |field| {
+        const EXPECTED: &str = "a length of time from 1ms to 1s, like `10ms`";
+        field.duration_within(Nanos::new(1_000_000), Nanos::SECOND, EXPECTED)
+    });
+    let (own_field, own, peers) = (own_field?, own?, peers?);
+    if let Peers::Listed(members) = &peers
+        && !members.iter().any(|member| member.address == own)
+    {
+        let problem = own_field.error("is not among `peers`").expected("one of the addresses of the list");
+        return own_field.fail(problem.hint("the list is the same on all nodes, and names each of them"));
+    }
+    Some(Cluster {
+        own,
+        listen: listen?.unwrap_or(own),
+        peers,
+        secret_file: secret_file?,
+        timeout: timeout?,
+        place: field.key_place(),
+    })
+}
+
+/// What is suspicious or impossible about it beside the other sections. `sticky` is whether a limit is kept there.
+pub(super) fn check(top: &Section<'_>, cluster: &Cluster, server: &Server, sticky: bool) -> Option<()> {
+    let field = top.get("cluster")?;
+    let listen = field.mapping_if().and_then(|section| section.get("listen").or_else(|| section.get("self")))?;
+    let taken = server
+        .listeners
+        .iter()
+        .map(|listener| &listener.address)
+        .chain([&server.admin])
+        .find(|taken| listeners::collide(**taken, cluster.listen));
+    if let Some(taken) = taken {
+        return listen.fail(listen.error(format!("cannot be listened on beside {taken}")));
+    }
+    if !sticky {
+        field.warn("keeps nothing: no limit is `mode: sticky`", None);
+    }
+    if matches!(&cluster.peers, Peers::Listed(members) if members.len() == 1) {
+        field.warn("names no other node", None);
+    }
+    Some(())
+}
+
+fn peers(field: &Field<'_>, own: Option<SocketAddr>) -> Option<Peers> {
+    if let Some(section) = field.mapping_if() {
+        return name(&section, own).map(Peers::Named);
+    }
+    let items = field.nonempty_list(PEERS)?;
+    if items.len() > MOST_PEERS {
+        return field.fail(Problem::error(field.key_place(), format!("has more than {MOST_PEERS} nodes")));
+    }
+    each_once(&items, peer, |member| member.address).map(Peers::Listed)
+}
+
+fn peer(field: &Field<'_>) -> Option<Member> {
+    if field.mapping_if().is_none() {
+        return Some(Member { address: field.parsed(PEER, reachable)?, weight: 1 });
+    }
+    let section = field.section(&["address", "weight"], &[])?;
+    let address = section.required("address", PEER).and_then(|field| field.parsed(PEER, reachable));
+    let weight = section.get_or("weight", 1, |field| field.small_whole(1..=Member::MOST_WEIGHT));
+    Some(Member { address: address?, weight: weight? })
+}
+
+fn name(section: &Section<'_>, own: Option<SocketAddr>) -> Option<Name> {
+    section.refuse_others(&["dns", "port", "every"], &[]);
+    let host = section.required("dns", A_NAME).and_then(|field| field.parsed(A_NAME, host));
+    let port = section.get_with("port", |field| field.small_whole(1..=u32::from(u16::MAX)));
+    let every = section.get_or("every", Cluster::DEFAULT_EVERY, |field| {
+        const EXPECTED: &str = "a length of time from 100ms to 10m, like `5s`";
+        field.duration_within(Nanos::new(100_000_000), Nanos::from_secs(600), EXPECTED)
+    });
+    // unless told otherwise all nodes listen on the same port
+    let port = match port? {
+        Some(port) => u16::try_from(port).ok()?,
+        None => own?.port(),
+    };
+    Some(Name { host: host?, port, every: every? })
+}
+
+fn host(text: &str) -> Result<String, Misfit> {
+    if text.parse::<IpAddr>().is_ok() {
+        let hint = Some("write addresses as a list".to_owned());
+        return Err(Misfit { message: "is an address".to_owned(), hint });
+    }
+    let misfit = |_| Misfit { message: "is not a name".to_owned(), hint: None };
+    host_and_port(&format!("{text}:1")).map_err(misfit)?;
+    Ok(text.to_owned())
+}
+
+/// An address that another node can connect to.
+fn reachable(text: &str) -> Result<SocketAddr, Misfit> {
+    let misfit =
+        |message: &str, hint: Option<&str>| Misfit { message: message.to_owned(), hint: hint.map(str::to_owned) };
+    let address: SocketAddr = text.parse().map_err(|_| misfit("is not an address and a port", None))?;
+    if address.ip().is_unspecified() {
+        let hint = "write this machine's own address, and `listen` beside it to listen on others too";
+        return Err(misfit("is no address that other nodes can reach", Some(hint)));
+    }
+    if address.ip().is_multicast() {
+        return Err(misfit("is no address of one node", None));
+    }
+    match address.port() {
+        0 => Err(misfit("has no port from 1 to 65535", None)),
+        _ => Ok(address),
+    }
+}

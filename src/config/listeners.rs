@@ -1,0 +1,222 @@
+//! Where tollgate listens, and how connections come in there.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use ipnet::IpNet;
+
+use crate::config::problem::{Place, Problem};
+use crate::config::read::{Field, Section, each_once, every};
+use crate::config::scalar::Misfit;
+use crate::config::server::networks;
+use crate::config::store::{NamedFile, named_file};
+use crate::ruleset::ConnectionBounds;
+
+/// The addresses that tollgate listens on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Server {
+    /// For the requests it guards; at least one.
+    pub listeners: Vec<Listener>,
+    /// For metrics, health and inspection.
+    pub admin: SocketAddr,
+}
+
+impl Server {
+    /// Where the admin interface is unless told otherwise: out of reach for other machines.
+    pub const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
+}
+
+/// One place where requests come in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// Where it is.
+    pub address: SocketAddr,
+    /// Absent where clients speak in the clear.
+    pub tls: Option<ListenerTls>,
+    /// Whether HTTP/2 is spoken beside HTTP/1.1.
+    pub http2: bool,
+    /// Whose connections begin by saying whom they are for (PROXY protocol).
+    pub proxy_protocol: Vec<IpNet>,
+    /// How many connections there may be at once; `None` for as many as elsewhere.
+    pub max_connections: Option<usize>,
+}
+
+impl Listener {
+    /// A listener as it is where nothing but its address is said.
+    pub const fn plain(address: SocketAddr) -> Self {
+        Self { address, tls: None, http2: false, proxy_protocol: Vec::new(), max_connections: None }
+    }
+}
+
+/// How TLS is spoken at a listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerTls {
+    /// Where it is written.
+    pub place: Place,
+    /// At least one; the first is for clients that ask for no name, or for one that no certificate has.
+    pub certificates: Vec<CertificateFiles>,
+    /// Absent where clients are asked for none.
+    pub client_certificates: Option<ClientCertificates>,
+    /// Whether TLS 1.2 is spoken beside 1.3.
+    pub allows_1_2: bool,
+}
+
+/// A certificate and its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// The certificate, with those between it and one that clients believe after it.
+    pub cert: NamedFile,
+    /// Its private key.
+    pub key: NamedFile,
+}
+
+/// What clients show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientCertificates {
+    /// Whose certificates are believed.
+    pub ca: NamedFile,
+    /// Whether a client without one is turned away.
+    pub required: bool,
+}
+
+/// The most listeners.
+const MOST_LISTENERS: usize = 64;
+/// The most certificates of a listener.
+const MOST_CERTIFICATES: usize = 1_000;
+
+const ADDRESS: &str = "an address and a port, like `0.0.0.0:8080` or `[::]:8080`";
+const A_PEM_FILE: &str = "the name of a file in PEM";
+const CERTIFICATES: &str = "a list, like `[{cert: api.crt, key: api.key}]`";
+
+/// Reads `listeners:` and `admin:`.
+pub(super) fn read(top: &Section<'_>) -> Option<Server> {
+    let mut taken = Vec::new();
+    let listeners = listeners(top, &mut taken);
+    let admin = top.get_or("admin", Server::DEFAULT_ADMIN, |field| {
+        let field = field.section(&["address"], &[])?.required("address", ADDRESS)?;
+        let address = address(&field)?;
+        if !address.ip().is_loopback() {
+            field.warn(
+                "lets other machines in: there is no password in front of metrics and inspection",
+                "use `127.0.0.1`, or keep others away from this port",
+            );
+        }
+        free(&field, address, &taken)
+    });
+    if !top.has("admin")
+        && let Some((_, field)) = taken.iter().find(|(taken, _)| collide(*taken, Server::DEFAULT_ADMIN))
+    {
+        field.findings().add(
+            field
+                .error("is where the admin interface listens")
+                .hint(format!("give another `admin: {{address: ...}}` than {}", Server::DEFAULT_ADMIN)),
+        );
+    }
+    Some(Server { listeners: listeners?, admin: admin? })
+}
+
+fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(SocketAddr, Field<'a>)>) -> Option<Vec<Listener>> {
+    const EXPECTED: &str = "a list, like `[{address: \"0.0.0.0:8080\"}]`";
+    let field = top.required("listeners", EXPECTED)?;
+    let items = field.nonempty_list(EXPECTED)?;
+    if items.len() > MOST_LISTENERS {
+        return field.fail(Problem::error(field.key_place(), format!("has more than {MOST_LISTENERS} listeners")));
+    }
+    every(items.into_iter().map(|item| {
+        let section = item.section(&["address", "tls", "http2", "proxy_protocol", "max_connections"], &[])?;
+        let place = section.required("address", ADDRESS).and_then(|field| {
+            let address = free(&field, address(&field)?, taken)?;
+            taken.push((address, field));
+            Some(address)
+        });
+        let tls = section.get_with("tls", tls);
+        // who speaks TLS says which HTTP; in the clear, the first bytes would have to
+        let http2 = section.get_or("http2", section.has("tls"), Field::flag);
+        let proxy_protocol = section.get_or("proxy_protocol", Vec::new(), |field| {
+            networks(field, "believes everybody, so that any client can choose its own address")
+        });
+        let max_connections = section.get_with("max_connections", connections);
+        Some(Listener {
+            address: place?,
+            tls: tls?,
+            http2: http2?,
+            proxy_protocol: proxy_protocol?,
+            max_connections: max_connections?,
+        })
+    }))
+}
+
+/// Reads `connections:`.
+pub(super) fn bounds(field: &Field<'_>) -> Option<ConnectionBounds> {
+    let section = field.section(&["max", "max_per_client"], &[])?;
+    let most = section.get_with("max", connections);
+    let per_client = section.get_with("max_per_client", connections);
+    Some(ConnectionBounds { most: most?, per_client: per_client? })
+}
+
+fn connections(field: &Field<'_>) -> Option<usize> {
+    field.whole(1..=10_000_000).and_then(|number| usize::try_from(number).ok())
+}
+
+fn tls(field: &Field<'_>) -> Option<ListenerTls> {
+    let section = field.section(&["certificates", "client_certificates", "min_version"], &[])?;
+    let certificates = section.required("certificates", CERTIFICATES).and_then(|field| {
+        let items = field.nonempty_list(CERTIFICATES)?;
+        if items.len() > MOST_CERTIFICATES {
+            let problem = Problem::error(field.key_place(), format!("has more than {MOST_CERTIFICATES} certificates"));
+            return field.fail(problem);
+        }
+        each_once(&items, certificate, |files| files.cert.path.clone())
+    });
+    let client_certificates = section.get_with("client_certificates", client_certificates);
+    let versions = [("1.2", true), ("1.3", false)];
+    let allows_1_2 = section.get_or("min_version", true, |field| field.choice(&versions, &[]));
+    Some(ListenerTls {
+        place: field.place(),
+        certificates: certificates?,
+        client_certificates: client_certificates?,
+        allows_1_2: allows_1_2?,
+    })
+}
+
+fn certificate(field: &Field<'_>) -> Option<CertificateFiles> {
+    let section = field.section(&["cert", "key"], &[])?;
+    let file = |key| section.required(key, A_PEM_FILE).and_then(|field| named_file(&field, A_PEM_FILE));
+    let (cert, key) = (file("cert"), file("key"));
+    Some(CertificateFiles { cert: cert?, key: key? })
+}
+
+fn client_certificates(field: &Field<'_>) -> Option<ClientCertificates> {
+    let section = field.section(&["ca", "required"], &[])?;
+    let ca = section.required("ca", A_PEM_FILE).and_then(|field| named_file(&field, A_PEM_FILE));
+    let required = section.get_or("required", true, Field::flag);
+    Some(ClientCertificates { ca: ca?, required: required? })
+}
+
+pub(super) fn address(field: &Field<'_>) -> Option<SocketAddr> {
+    field.parsed(ADDRESS, |text| {
+        text.parse::<SocketAddr>().map_err(|_| {
+            let port = text.rsplit_once(':').map_or(text, |(_, port)| port);
+            let host = text.rsplit_once(':').map_or("", |(host, _)| host);
+            let hint = match (host, port.parse::<u16>()) {
+                ("", Ok(port)) | ("*", Ok(port)) => Some(format!("did you mean `0.0.0.0:{port}`?")),
+                ("localhost", Ok(port)) => Some(format!("did you mean `127.0.0.1:{port}`?")),
+                _ => None,
+            };
+            Misfit { message: "is not an address and a port".to_owned(), hint }
+        })
+    })
+}
+
+fn free(field: &Field<'_>, address: SocketAddr, taken: &[(SocketAddr, Field<'_>)]) -> Option<SocketAddr> {
+    match taken.iter().find(|(taken, _)| collide(*taken, address)) {
+        Some((other, _)) => field.fail(field.error(format!("cannot be listened on beside {other}"))),
+        None => Some(address),
+    }
+}
+
+/// Whether two addresses cannot be listened on at once; port 0 stands for any free port.
+pub(super) fn collide(a: SocketAddr, b: SocketAddr) -> bool {
+    let same_family = a.is_ipv4() == b.is_ipv4();
+    let overlap = a.ip() == b.ip() || (same_family && (a.ip().is_unspecified() || b.ip().is_unspecified()));
+    a.port() == b.port() && a.port() != 0 && overlap
+}

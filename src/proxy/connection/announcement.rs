@@ -1,0 +1,154 @@
+//! The PROXY protocol: what a balancer says in front of a connection about whom it is for.
+//!
+//! <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>, versions 1 and 2. Nothing beyond it is read.
+
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// How version 2 begins.
+const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
+/// The longest line of version 1.
+const LONGEST_LINE: usize = 107;
+/// The most that version 2 may say after its head: addresses of the longest kind, and as much again twice.
+const MOST_SAID: u16 = 536;
+
+/// Whom the connection is for; `None` where it is for the balancer itself, or that is not known.
+pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<IpAddr>> {
+    let mut begin = [0; SIGNATURE.len()];
+    stream.read_exact(&mut begin).await?;
+    match begin {
+        begin if begin == *SIGNATURE => read_binary(stream).await,
+        begin if begin.starts_with(b"PROXY ") => read_line(stream, &begin).await,
+        _ => Err(bad("a trusted peer begins without the PROXY protocol")),
+    }
+}
+
+async fn read_line(stream: &mut (impl AsyncRead + Unpin), begin: &[u8]) -> io::Result<Option<IpAddr>> {
+    let mut line = begin.to_vec();
+    while !line.ends_with(b"\r\n") {
+        if line.len() >= LONGEST_LINE || line.ends_with(b"\n") {
+            return Err(bad("the line of the PROXY protocol does not end"));
+        }
+        line.push(stream.read_u8().await?);
+    }
+    let text = str::from_utf8(&line).map_err(|_| bad("the line of the PROXY protocol is not ASCII"))?;
+    from_line(text.trim_end_matches("\r\n"))
+}
+
+fn from_line(line: &str) -> io::Result<Option<IpAddr>> {
+    const BAD: &str = "the line of the PROXY protocol cannot be read";
+    let words: Vec<&str> = line.split(' ').collect();
+    let port = |text: &str| text.parse::<u16>().map_err(|_| bad(BAD));
+    match *words.as_slice() {
+        ["PROXY", "UNKNOWN", ..] => Ok(None),
+        ["PROXY", family @ ("TCP4" | "TCP6"), from, to, from_port, to_port] => {
+            let address = |text: &str| text.parse::<IpAddr>().map_err(|_| bad(BAD));
+            let (from, to) = (address(from)?, address(to)?);
+            port(from_port)?;
+            port(to_port)?;
+            match from.is_ipv4() == to.is_ipv4() && from.is_ipv4() == (family == "TCP4") {
+                true => Ok(Some(from)),
+                false => Err(bad(BAD)),
+            }
+        }
+        _ => Err(bad(BAD)),
+    }
+}
+
+async fn read_binary(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<IpAddr>> {
+    const BAD: &str = "the head of the PROXY protocol cannot be read";
+    let (command, family, length) = (stream.read_u8().await?, stream.read_u8().await?, stream.read_u16().await?);
+    if length > MOST_SAID {
+        return Err(bad("the PROXY protocol says too much"));
+    }
+    let mut said = vec![0; usize::from(length)];
+    stream.read_exact(&mut said).await?;
+    match (command, family) {
+        // of its own: to see whether anybody is there
+        (0x20, _) => Ok(None),
+        (0x21, 0x11) => {
+            first::<4>(&said, 12).map(|address| Some(Ipv4Addr::from(address).into())).ok_or_else(|| bad(BAD))
+        }
+        (0x21, 0x21) => {
+            first::<16>(&said, 36).map(|address| Some(Ipv6Addr::from(address).into())).ok_or_else(|| bad(BAD))
+        }
+        // neither TCP nor an address
+        (0x21, 0x00 | 0x12 | 0x22 | 0x31 | 0x32) => Ok(None),
+        _ => Err(bad(BAD)),
+    }
+}
+
+/// The first bytes of what has to be at least `least` long.
+fn first<const LENGTH: usize>(said: &[u8], least: usize) -> Option<[u8; LENGTH]> {
+    said.first_chunk().copied().filter(|_| said.len() >= least)
+}
+
+fn bad(what: &'static str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, what)
+}
+
+/// Whether a connection from `peer` has to say whom it is for.
+pub(super) fn is_expected(trusted: &[ipnet::IpNet], peer: Option<SocketAddr>) -> bool {
+    peer.is_some_and(|peer| trusted.iter().any(|network| network.contains(&peer.ip().to_canonical())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is made of it, and how much of it is left.
+    fn reading(mut sent: &[u8]) -> (io::Result<Option<IpAddr>>, usize) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        (runtime.block_on(read(&mut sent)), sent.len())
+    }
+
+    fn binary(command: u8, family: u8, said: &[u8]) -> Vec<u8> {
+        let length = u16::try_from(said.len()).unwrap().to_be_bytes();
+        [SIGNATURE, &[command, family][..], &length, said].concat()
+    }
+
+    #[test]
+    fn both_versions_say_whom_a_connection_is_for_and_nothing_more_is_read() {
+        let v4 = [&[192, 0, 2, 1, 10, 0, 0, 1, 0, 80, 0, 81][..], b"\x04\0\0"].concat();
+        let v6 = [&[0x20, 1, 0xd, 0xb8][..], &[0; 11], &[1], &[0; 20]].concat();
+        for (sent, client) in [
+            (b"PROXY TCP4 192.0.2.1 10.0.0.1 56324 443\r\n".to_vec(), Some("192.0.2.1")),
+            (b"PROXY TCP6 2001:db8::1 2001:db8::2 56324 443\r\n".to_vec(), Some("2001:db8::1")),
+            (b"PROXY UNKNOWN\r\n".to_vec(), None),
+            (b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n".to_vec(), None),
+            (binary(0x21, 0x11, &v4), Some("192.0.2.1")),
+            (binary(0x21, 0x21, &v6), Some("2001:db8::1")),
+            (binary(0x20, 0x00, b""), None),
+            (binary(0x21, 0x31, &[0; 216]), None),
+        ] {
+            let (read, left) = reading(&[&sent[..], b"GET / HTTP/1.1"].concat());
+            assert_eq!((read.unwrap(), left), (client.map(|client| client.parse().unwrap()), 14), "{sent:?}");
+            for end in 0..sent.len() {
+                assert!(reading(&sent[..end]).0.is_err(), "{end} bytes of {sent:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_one_is_refused() {
+        for sent in [
+            &b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"[..],
+            b"PROXY TCP4 192.0.2.1 10.0.0.1 56324\r\n",
+            b"PROXY TCP4 2001:db8::1 2001:db8::2 1 2\r\n",
+            b"PROXY TCP4 192.0.2.1 10.0.0.1 1 99999\r\n",
+            b"PROXY TCP4 192.0.2.1 10.0.0.1 1 2\nPROXY TCP4",
+            b"PROXY UDP4 192.0.2.1 10.0.0.1 1 2\r\n",
+            &[b"PROXY UNKNOWN ", &[b'x'; 200][..]].concat(),
+            &binary(0x11, 0x11, &[0; 12]),
+            &binary(0x22, 0x11, &[0; 12]),
+            &binary(0x21, 0x13, &[0; 12]),
+            &binary(0x21, 0x11, &[0; 11]),
+            &binary(0x21, 0x21, &[0; 35]),
+            &binary(0x21, 0x11, &[0; 600]),
+        ] {
+            assert!(reading(sent).0.is_err(), "{sent:?}");
+        }
+    }
+}

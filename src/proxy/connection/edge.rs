@@ -1,0 +1,163 @@
+//! Serves connections: pingora's proxy within a connection's deadline.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll, ready};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use pingora::apps::ServerApp;
+use pingora::protocols::{Shutdown, Stream};
+use pingora::proxy::HttpProxy;
+use pingora::server::ShutdownWatch;
+use tokio::io::AsyncWriteExt;
+use tokio::time::{sleep, timeout};
+
+use super::arrival::{Protocol, arrive};
+use super::stream::WatchedStream;
+use super::{CURRENT, Connection, Entrance, LINGER, Phase, http2};
+use crate::proxy::Gateway;
+use crate::proxy::seats::Seat;
+use crate::units::Nanos;
+
+/// Serves the connections of one listener.
+pub struct Edge {
+    proxy: Arc<HttpProxy<Gateway>>,
+    gateway: Gateway,
+    /// The position of the listener.
+    listener: usize,
+}
+
+/// Why a connection's future did not come to its own end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The connection is to be closed, and waits for a further request.
+    Leaving,
+    Expired,
+    ClientGone,
+}
+
+impl Edge {
+    /// Serves with `proxy`, whose gateway is `gateway`, what comes in at the listener with this position.
+    pub fn new(proxy: Arc<HttpProxy<Gateway>>, gateway: Gateway, listener: usize) -> Self {
+        Self { proxy, gateway, listener }
+    }
+
+    /// A place for a connection; `None` where as many are here as there may be.
+    fn seat(&self, entrance: &Entrance) -> Option<Seat> {
+        let live = self.gateway.live.load();
+        let bounds = (live.ruleset.connections.most, entrance.max_connections);
+        let seat = self.gateway.seats.take(self.listener, bounds);
+        seat.map_err(|full| live.meters.shed(full.as_str())).ok()
+    }
+}
+
+#[async_trait]
+impl ServerApp for Edge {
+    async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
+        let connection = Arc::new(Connection::new(self.gateway.clone()));
+        let entrance = Arc::clone(self.gateway.live.load().entrances.get(self.listener)?);
+        let mut seat = self.seat(&entrance)?;
+        let arrived = match drive(arrive(stream, &entrance, &connection, &mut seat), &connection, |_| false).await {
+            Ok(Ok(arrived)) => arrived,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "a client did not come in");
+                return None;
+            }
+            Err(_) => return None,
+        };
+        let shared = Arc::new(Mutex::new(arrived.shared));
+        let watched = WatchedStream { shared: Arc::clone(&shared), connection: Arc::clone(&connection) };
+        match arrived.protocol {
+            Protocol::Http1 => serve_http1(&self.proxy, watched, &connection, shutdown).await,
+            Protocol::Http2 => {
+                let serve = http2::serve(&self.proxy, watched, &connection, shutdown);
+                if let Err(end) = drive(serve, &connection, |_| false).await {
+                    tracing::debug!(?end, "a connection of HTTP/2 was cut off");
+                }
+            }
+        }
+        None
+    }
+}
+
+async fn serve_http1(
+    proxy: &Arc<HttpProxy<Gateway>>,
+    watched: WatchedStream,
+    connection: &Arc<Connection>,
+    shutdown: &ShutdownWatch,
+) {
+    let mut last = watched.again();
+    let shared = Arc::clone(&watched.shared);
+    let end = {
+        let serve = proxy.process_new(Box::new(watched), shutdown);
+        let is_gone = |task: &mut TaskContext<'_>| shared.lock().client_is_gone(task);
+        drive(CURRENT.scope(Arc::clone(connection), serve), connection, is_gone).await
+    };
+    let farewell = {
+        let mut state = connection.state.lock();
+        // Whoever left the farewell has counted it.
+        state.answering = true;
+        state.farewell.take()
+    };
+    if let (Err(End::Expired), Some(bytes)) = (end.map(drop), farewell) {
+        say(&mut last, &bytes).await;
+    }
+}
+
+async fn say(stream: &mut WatchedStream, bytes: &[u8]) {
+    let say = async {
+        stream.write_all(bytes).await?;
+        stream.flush().await
+    };
+    if matches!(timeout(LINGER.to_duration(), say).await, Ok(Ok(()))) {
+        Shutdown::shutdown(stream).await;
+    }
+}
+
+/// Runs `serve` until it ends, the connection's deadline passes, the client of a request that waits is gone, or the
+/// connection is to be closed and waits for a further request. When this returns, `serve` has been dropped.
+pub(super) async fn drive<F: Future>(
+    serve: F,
+    connection: &Connection,
+    mut is_gone: impl FnMut(&mut TaskContext<'_>) -> bool,
+) -> Result<F::Output, End> {
+    let (clock, traffic) = (&connection.gateway.clock, &connection.gateway.traffic);
+    let mut leave = traffic.watch();
+    let mut serve = pin!(serve);
+    let mut timer = pin!(sleep(Nanos::ZERO.to_duration()));
+    // The timer may ring early, never late: a deadline that moves away is noticed when it rings.
+    let mut rings_at: Option<Nanos> = None;
+    let end = poll_fn(|task| {
+        if let Poll::Ready(done) = serve.as_mut().poll(task) {
+            return Poll::Ready(Ok(done));
+        }
+        let (phase, deadline, abandoned) = {
+            let state = connection.state.lock();
+            (state.phase, state.deadline, state.abandoned)
+        };
+        if abandoned || (phase == Phase::Waiting && is_gone(task)) {
+            return Poll::Ready(Err(End::ClientGone));
+        }
+        leave.set(task);
+        if phase == Phase::Idle && traffic.is_leaving() {
+            return Poll::Ready(Err(End::Leaving));
+        }
+        let Some(deadline) = deadline else { return Poll::Pending };
+        loop {
+            if rings_at.is_none_or(|rings_at| rings_at > deadline) {
+                let left = deadline.saturating_sub(clock.now());
+                timer.set(sleep(left.to_duration()));
+                rings_at = Some(deadline);
+            }
+            ready!(timer.as_mut().poll(task));
+            if clock.now() >= deadline {
+                connection.expire();
+                return Poll::Ready(Err(End::Expired));
+            }
+            rings_at = None;
+        }
+    });
+    end.await
+}

@@ -1,0 +1,134 @@
+//! How many connections there are: in all, at each listener, of each client.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+/// Into how many parts the clients are cut, with a lock each.
+const SHARDS: usize = 16;
+
+/// All places for connections.
+#[derive(Debug, Default)]
+pub struct Seats {
+    taken: AtomicUsize,
+    /// At each listener.
+    at: Vec<AtomicUsize>,
+    clients: [Mutex<HashMap<IpAddr, usize>>; SHARDS],
+    hasher: RandomState,
+}
+
+/// A place that is taken; free again when dropped.
+#[derive(Debug)]
+pub struct Seat {
+    seats: Arc<Seats>,
+    listener: usize,
+    client: Option<IpAddr>,
+}
+
+/// What has no place left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Full {
+    /// The gateway.
+    All,
+    /// The listener.
+    Listener,
+}
+
+impl Full {
+    /// A word for metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Listener => "listener",
+        }
+    }
+}
+
+impl Seats {
+    /// Places at so many `listeners`.
+    pub fn new(listeners: usize) -> Self {
+        Self { at: (0..listeners).map(|_| AtomicUsize::new(0)).collect(), ..Self::default() }
+    }
+
+    /// Takes a place at `listener`, if there are fewer than so many connections in all and there.
+    pub fn take(
+        self: &Arc<Self>,
+        listener: usize,
+        (most, most_there): (Option<usize>, Option<usize>),
+    ) -> Result<Seat, Full> {
+        // Given back if it turns out to be one too many.
+        let seat = Seat { seats: Arc::clone(self), listener, client: None };
+        let before = self.taken.fetch_add(1, Ordering::Relaxed);
+        let before_there = self.at.get(listener).map_or(0, |there| there.fetch_add(1, Ordering::Relaxed));
+        match () {
+            () if most.is_some_and(|most| before >= most) => Err(Full::All),
+            () if most_there.is_some_and(|most| before_there >= most) => Err(Full::Listener),
+            () => Ok(seat),
+        }
+    }
+
+    fn of_clients(&self, client: IpAddr) -> Option<&Mutex<HashMap<IpAddr, usize>>> {
+        let position = usize::try_from(self.hasher.hash_one(client) % SHARDS as u64).unwrap_or_default();
+        self.clients.get(position)
+    }
+}
+
+impl Seat {
+    /// The connection is one of `client`, counted by this address. False if there are `most` of it already.
+    pub fn belongs_to(&mut self, client: IpAddr, most: Option<usize>) -> bool {
+        let Some(clients) = self.seats.of_clients(client) else { return true };
+        let mut clients = clients.lock();
+        let count = clients.entry(client).or_default();
+        if most.is_some_and(|most| *count >= most) {
+            return false;
+        }
+        *count = count.saturating_add(1);
+        self.client = Some(client);
+        true
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.seats.taken.fetch_sub(1, Ordering::Relaxed);
+        if let Some(there) = self.seats.at.get(self.listener) {
+            there.fetch_sub(1, Ordering::Relaxed);
+        }
+        let Some(client) = self.client else { return };
+        let Some(clients) = self.seats.of_clients(client) else { return };
+        let mut clients = clients.lock();
+        match clients.get_mut(&client) {
+            Some(count) if *count > 1 => *count = count.saturating_sub(1),
+            _ => drop(clients.remove(&client)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_counted_in_all_at_each_listener_and_of_each_client_and_come_back() {
+        let seats = Arc::new(Seats::new(2));
+        let take = |listener, bounds| seats.take(listener, bounds);
+        let mut held = vec![take(0, (Some(3), Some(1))).unwrap()];
+        assert_eq!(take(0, (Some(3), Some(1))).unwrap_err(), Full::Listener);
+        held.push(take(1, (Some(3), None)).unwrap());
+        held.push(take(1, (Some(3), None)).unwrap());
+        assert_eq!(take(1, (Some(3), None)).unwrap_err(), Full::All);
+        held.push(take(1, (None, None)).unwrap());
+        let client = |last| IpAddr::from([192, 0, 2, last]);
+        assert!(held[0].belongs_to(client(1), Some(1)));
+        assert!(!held[1].belongs_to(client(1), Some(1)));
+        assert!(held[2].belongs_to(client(2), Some(1)));
+        drop(held);
+        assert_eq!(seats.taken.load(Ordering::Relaxed), 0);
+        assert!(seats.at.iter().all(|there| there.load(Ordering::Relaxed) == 0));
+        assert!(seats.clients.iter().all(|clients| clients.lock().is_empty()));
+    }
+}

@@ -1,0 +1,94 @@
+//! The gateway's place in its cluster: serves the other gateways, and keeps in touch with them.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use pingora::server::{ListenFds, ShutdownWatch};
+use pingora::services::Service;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::{Sender, channel};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::doors::{Door, Doors};
+use super::listen::PAUSE;
+use crate::store::Store;
+
+/// Connections that are accepted and not served yet.
+const WAITING: usize = 64;
+
+/// Serves other gateways in a thread of its own.
+pub(super) struct Neighbours {
+    listeners: Vec<TcpListener>,
+    store: Arc<Store>,
+    doors: Arc<Doors>,
+}
+
+impl Neighbours {
+    pub(super) const fn new(listeners: Vec<TcpListener>, store: Arc<Store>, doors: Arc<Doors>) -> Self {
+        Self { listeners, store, doors }
+    }
+}
+
+#[async_trait]
+impl Service for Neighbours {
+    async fn start_service(&mut self, _: Option<ListenFds>, _: ShutdownWatch, _: usize) {
+        let Some(cluster) = self.store.cluster() else { return };
+        let listeners: io::Result<Vec<_>> = self
+            .listeners
+            .drain(..)
+            .map(|listener| tokio::net::TcpListener::from_std(listener).map(Arc::new))
+            .collect();
+        let listeners = match listeners {
+            Ok(listeners) => listeners,
+            Err(error) => {
+                tracing::error!(%error, "cannot serve other gateways, and is never ready");
+                return;
+            }
+        };
+        self.doors.opened();
+        let mut door = self.doors.watch();
+        loop {
+            let (sender, accepted) = channel(WAITING);
+            let mut accepting = JoinSet::new();
+            for listener in &listeners {
+                accepting.spawn(accept(Arc::clone(listener), sender.clone()));
+            }
+            tokio::select! {
+                () = cluster.run(Arc::clone(&self.store) as _, accepted) => {}
+                // what is handed over must not change any more; requests in flight end without this one's keys
+                _ = door.wait_for(|door| *door == Door::Held) => {}
+            }
+            drop(accepting);
+            match door.wait_for(|door| *door != Door::Held).await.as_deref() {
+                Ok(Door::Open) => {}
+                // another process has the address now
+                Ok(Door::Held | Door::Shut) | Err(_) => return,
+            }
+        }
+    }
+
+    fn name(&self) -> &str {
+        "cluster"
+    }
+
+    fn threads(&self) -> Option<usize> {
+        Some(1)
+    }
+}
+
+async fn accept(listener: Arc<tokio::net::TcpListener>, accepted: Sender<(TcpStream, SocketAddr)>) {
+    loop {
+        match listener.accept().await {
+            Ok(connection) => {
+                if accepted.send(connection).await.is_err() {
+                    return;
+                }
+            }
+            // of one connection, or it would come again at once
+            Err(_) => sleep(PAUSE.to_duration()).await,
+        }
+    }
+}

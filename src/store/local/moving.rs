@@ -1,0 +1,203 @@
+//! States on their way between nodes: out of one node's store and into another's, never in both.
+//!
+//! What limits hold while requests run does not move: it is given back where it was taken. Neither do the common buckets
+//! of full tables, which are each node's own.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::table::{Loose, read_cell, write_cell};
+use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY, shard_of};
+use crate::algorithm::{AlgorithmName, Parameters, Rule};
+use crate::charge::{Charge, Mode};
+use crate::cluster::moving::{Received, Walk};
+use crate::cluster::wire::{Identity, States};
+use crate::store::LimitSpec;
+use crate::units::{LimitKey, Nanos};
+
+/// States are sent in parts of about this many bytes.
+const PART: usize = 64 << 10;
+/// How much of a store is searched at once.
+const SHARDS_AT_ONCE: usize = 16;
+/// The most bytes that one state may take to be sent.
+const LONGEST: usize = 512 << 10;
+
+impl LocalStore {
+    /// The limit of a charge, if there is no state of its key here and could be one elsewhere.
+    pub fn misses(&self, binding: &Binding, charge: &Charge) -> Option<Identity> {
+        let table = &binding.limits.get(charge.limit)?.table;
+        let knows = || self.shards[shard_of(charge.key)].lock().cells[table.position].knows(charge.key);
+        (table.moves() && !knows()).then(|| table.identity())
+    }
+
+    /// Takes out the state of `key` under `limit`, if there is one that may be moved.
+    pub fn take(&self, limit: &Identity, key: LimitKey) -> Option<States> {
+        let table = self.tables.read().find(&spec(limit)?)?;
+        if !table.moves() || key == OVERFLOW_KEY {
+            return None;
+        }
+        let loose = self.shards[shard_of(key)].lock().cells[table.position].take_out(&table, key)?;
+        let mut parcel = Parcel::of(Arc::clone(&table));
+        parcel.add(&loose);
+        parcel.finish()
+    }
+
+    /// See [`crate::cluster::serve::Desk::take_moved`]. What is as good as new is forgotten instead.
+    pub fn take_moved(
+        &self,
+        walk: &mut Walk,
+        to: &dyn Fn(LimitKey) -> Option<usize>,
+        now: Nanos,
+    ) -> Vec<(usize, States)> {
+        // Held, they keep their places while this lasts.
+        let tables: Vec<Arc<LimitTable>> = self.tables.read().iter().filter(|table| table.moves()).cloned().collect();
+        let mut parcels: Vec<(usize, Parcel)> = Vec::new();
+        for shard in self.shards.iter().skip(walk.next).take(SHARDS_AT_ONCE) {
+            walk.next = walk.next.saturating_add(1);
+            for table in &tables {
+                let chosen = Cell::new(None);
+                let moves = |key| {
+                    chosen.set(if key == OVERFLOW_KEY { None } else { to(key) });
+                    chosen.get().is_some()
+                };
+                let taken = |loose: Loose| {
+                    let Some(place) = chosen.get() else { return };
+                    let of_same =
+                        |(known, parcel): &&mut (usize, Parcel)| *known == place && parcel.has_room_for(table);
+                    match parcels.iter_mut().rev().find(of_same) {
+                        Some((_, parcel)) => parcel.add(&loose),
+                        None => {
+                            let mut parcel = Parcel::of(Arc::clone(table));
+                            parcel.add(&loose);
+                            parcels.push((place, parcel));
+                        }
+                    }
+                };
+                shard.lock().cells[table.position].take_moved(table, now, &moves, taken);
+            }
+            if parcels.iter().map(|(_, parcel)| parcel.cells.len()).sum::<usize>() >= PART {
+                break;
+            }
+        }
+        walk.is_over = walk.next >= self.shards.len();
+        parcels.into_iter().filter_map(|(place, parcel)| Some((place, parcel.finish()?))).collect()
+    }
+
+    /// Puts in states that came from elsewhere. Those that are here already stay.
+    ///
+    /// A full table takes them all the same: there was room for them where they came from, and to forget them would make
+    /// their keys as good as new.
+    pub fn put(&self, states: &States) -> Received {
+        let mut received = Received::default();
+        let known = spec(&states.limit).filter(|spec| !spec.algorithm.holds());
+        let Some(spec) = known else { return Received { unknown: states.count, ..Received::default() } };
+        let table = self.table(&spec);
+        let understood = |parameters: &Parameters| {
+            let rule = parameters.rule(spec.algorithm)?;
+            Some((table.number(&rule), rule))
+        };
+        let rules: Vec<Option<(u32, Rule)>> = states.rules.iter().map(understood).collect();
+        let mut cells = states.cells.as_slice();
+        for left in (1..=states.count).rev() {
+            let Some(((key, rule, state), rest)) = read_cell(spec.algorithm, cells) else {
+                received.unknown = received.unknown.saturating_add(left);
+                break;
+            };
+            cells = rest;
+            let rule = usize::try_from(rule).ok().and_then(|position| rules.get(position)?.as_ref());
+            let mut shard = self.shards[shard_of(key)].lock();
+            let cells = &mut shard.cells[table.position];
+            match rule {
+                None => received.unknown = received.unknown.saturating_add(1),
+                Some(_) if cells.knows(key) => received.known = received.known.saturating_add(1),
+                Some((number, rule)) => {
+                    cells.put(&table, BoundRule { number: *number, rule }, key, Some(state));
+                    received.kept = received.kept.saturating_add(1);
+                }
+            }
+        }
+        received
+    }
+}
+
+/// The limit with this identity; `None` if its algorithm is not known.
+fn spec(limit: &Identity) -> Option<LimitSpec<'_>> {
+    let algorithm = AlgorithmName::ALL.iter().copied().find(|name| name.as_str() == limit.algorithm)?;
+    Some(LimitSpec {
+        name: &limit.name,
+        algorithm,
+        mode: Mode::Sticky,
+        key: limit.key,
+        afresh: false,
+        rules: &[],
+        max_keys: limit.max_keys,
+        gives_back: false,
+    })
+}
+
+/// States of one limit that are put together.
+struct Parcel {
+    table: Arc<LimitTable>,
+    /// The numbers of the parameters, by their positions.
+    rules: Vec<u32>,
+    count: u64,
+    cells: Vec<u8>,
+}
+
+impl Parcel {
+    const fn of(table: Arc<LimitTable>) -> Self {
+        Self { table, rules: Vec::new(), count: 0, cells: Vec::new() }
+    }
+
+    fn has_room_for(&self, table: &LimitTable) -> bool {
+        self.table.position == table.position && self.cells.len() < PART
+    }
+
+    /// Nothing is added of a state that cannot be sent.
+    fn add(&mut self, Loose { key, rule, state }: &Loose) {
+        let position = self.rules.iter().position(|known| known == rule).unwrap_or_else(|| {
+            self.rules.push(*rule);
+            self.rules.len().saturating_sub(1)
+        });
+        let before = self.cells.len();
+        let written = write_cell(*key, u32::try_from(position).unwrap_or(u32::MAX), state, &mut self.cells);
+        if written.is_err() || self.cells.len().saturating_sub(before) > LONGEST {
+            self.cells.truncate(before);
+            return;
+        }
+        self.count = self.count.saturating_add(1);
+    }
+
+    fn finish(self) -> Option<States> {
+        let Self { table, rules, count, cells } = self;
+        if count == 0 {
+            return None;
+        }
+        let limit = table.identity();
+        let known = table.rules.read();
+        // Nobody can be charged under parameters that are not known.
+        let rules = rules.iter().filter_map(|number| known.get(*number)).map(Parameters::of).collect();
+        drop(known);
+        Some(States { limit, rules, count, cells })
+    }
+}
+
+impl LimitTable {
+    fn identity(&self) -> Identity {
+        Identity {
+            name: self.name.clone(),
+            algorithm: self.algorithm.as_str().to_owned(),
+            key: self.key,
+            max_keys: self.max_keys.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether its states may be moved to another node.
+    fn moves(&self) -> bool {
+        !self.algorithm.holds() && !self.abandoned.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests;

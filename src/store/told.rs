@@ -1,0 +1,54 @@
+//! What was told of a key whose state is kept elsewhere: enough to repeat a denial without asking again.
+
+use crate::algorithm::{Decision, Denial, Headroom, Rule};
+use crate::charge::{Charged, Manner};
+use crate::units::{Cost, Nanos};
+
+/// What was last told of a key. Times are on one clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told {
+    at: Nanos,
+    headroom: Headroom,
+    /// What was denied, and when it would be admitted.
+    denied: Option<(Cost, Nanos)>,
+}
+
+/// How long a denial is certain of a limit whose tokens come back when requests turn out to cost less.
+pub(super) const SETTLING: Nanos = Nanos::SECOND;
+
+/// Whether a denial holds until its time has come, whatever else happens, so that it can be repeated without asking.
+pub(super) fn denial_holds(rule: &Rule, manner: Manner) -> bool {
+    !rule.holds() && !rule.denials_count() && !manner.counts_denied
+}
+
+impl Told {
+    /// At `at`, of a charge of `cost`.
+    pub(super) fn new(charged: &Charged, cost: Cost, at: Nanos) -> Self {
+        let denied = match charged.decision {
+            Decision::Deny(Denial::Later { retry_after }) => Some((cost, at.saturating_add(retry_after))),
+            Decision::Deny(_) | Decision::Admit { .. } => None,
+        };
+        Self { at, headroom: charged.headroom, denied }
+    }
+
+    /// When that was.
+    pub(super) const fn at(&self) -> Nanos {
+        self.at
+    }
+
+    /// What it says of a charge of `cost` under `rule` at `now`: a denial is certain, an admission is not.
+    pub(super) fn again(&self, rule: &Rule, cost: Cost, now: Nanos) -> Charged {
+        let denial = self.denied.filter(|(denied, until)| cost >= *denied && now < *until);
+        let since = now.saturating_sub(self.at);
+        let headroom = match since < self.headroom.until_full {
+            true => Headroom {
+                until_more: self.headroom.until_more.saturating_sub(since),
+                until_full: self.headroom.until_full.saturating_sub(since),
+                ..self.headroom
+            },
+            false => rule.headroom(None, now),
+        };
+        let decision = denial.map_or(Decision::ADMIT, |(_, until)| Decision::later(until.saturating_sub(now)));
+        Charged { decision, headroom }
+    }
+}

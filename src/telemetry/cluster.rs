@@ -1,0 +1,95 @@
+//! The metrics of a gateway that is one of several.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+
+use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Registry};
+
+use super::{counter, gauge, histogram, names, opts, registered, series};
+use crate::units::Nanos;
+
+/// What is counted of a cluster.
+#[derive(Clone, Debug)]
+pub(super) struct ClusterMetrics {
+    ring: IntGaugeVec,
+    up: IntGaugeVec,
+    requests: IntCounterVec,
+    duration: HistogramVec,
+    decisions: IntCounterVec,
+    states: IntCounterVec,
+    not_found: IntCounter,
+    under_another_ring: IntCounter,
+    corrections_lost: IntCounter,
+}
+
+/// How a cluster stands, as shown at a scrape.
+#[derive(Clone, Debug)]
+pub struct ClusterUsage {
+    /// What its members are known by.
+    pub ring: String,
+    /// How many members there are.
+    pub members: usize,
+    /// The other gateways, and whether they can be asked.
+    pub peers: Vec<(SocketAddr, bool)>,
+    /// Charges so far that others than the owners decided, by cause.
+    pub decisions: [(&'static str, u64); 2],
+    /// States so far that went to other gateways or came from them, by what became of them.
+    pub states: [(&'static str, u64); 5],
+    /// Looks so far for the nodes' name that found nobody, or what is not believed.
+    pub not_found: u64,
+    /// Questions so far from gateways that saw other members.
+    pub under_another_ring: u64,
+    /// Corrections so far that could not be told.
+    pub corrections_lost: u64,
+}
+
+impl ClusterMetrics {
+    pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let plain = |name| registered(registry, IntCounter::with_opts(opts(name))?);
+        Ok(Self {
+            ring: gauge(registry, &names::CLUSTER_RING_INFO)?,
+            up: gauge(registry, &names::PEER_UP)?,
+            requests: counter(registry, &names::PEER_REQUESTS)?,
+            duration: histogram(registry, &names::PEER_REQUEST_DURATION, names::PEER_SECONDS)?,
+            decisions: counter(registry, &names::CLUSTER_DECISIONS)?,
+            states: counter(registry, &names::CLUSTER_STATES)?,
+            not_found: plain(&names::CLUSTER_DISCOVERY_FAILURES)?,
+            under_another_ring: plain(&names::CLUSTER_OTHER_RING)?,
+            corrections_lost: plain(&names::CLUSTER_CORRECTIONS_LOST)?,
+        })
+    }
+
+    pub(super) fn asked(&self, peer: SocketAddr, result: &str, took: Nanos) {
+        let peer = peer.to_string();
+        self.requests.with_label_values(&[peer.as_str(), result]).inc();
+        self.duration.with_label_values(&[peer.as_str()]).observe(took.as_secs_f64());
+    }
+
+    pub(super) fn set(&self, usage: &ClusterUsage) {
+        self.ring.reset();
+        self.ring.with_label_values(&[&usage.ring]).set(1);
+        let known: HashSet<String> = usage.peers.iter().map(|(peer, _)| peer.to_string()).collect();
+        let keep = |labels: &series::Labels<'_>| labels.get("peer").is_none_or(|peer| known.contains(*peer));
+        series::retain(&self.up, keep);
+        series::retain(&self.requests, keep);
+        series::retain(&self.duration, keep);
+        for (peer, is_up) in &usage.peers {
+            self.up.with_label_values(&[&peer.to_string()]).set(i64::from(*is_up));
+        }
+        for (cause, total) in usage.decisions {
+            let counter = self.decisions.with_label_values(&[cause]);
+            counter.inc_by(total.saturating_sub(counter.get()));
+        }
+        for (event, total) in usage.states {
+            let counter = self.states.with_label_values(&[event]);
+            counter.inc_by(total.saturating_sub(counter.get()));
+        }
+        for (counter, total) in [
+            (&self.not_found, usage.not_found),
+            (&self.under_another_ring, usage.under_another_ring),
+            (&self.corrections_lost, usage.corrections_lost),
+        ] {
+            counter.inc_by(total.saturating_sub(counter.get()));
+        }
+    }
+}

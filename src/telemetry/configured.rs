@@ -1,0 +1,58 @@
+//! What limits are configured to, as numbers to hold the traffic against.
+
+use prometheus::{GaugeVec, IntGaugeVec, Registry};
+
+use crate::charge::{Consistency, Mode, Sharing};
+use crate::ruleset::Ruleset;
+use crate::ruleset::limit::Terms;
+use crate::telemetry::meters::{each_plan, plan_name};
+use crate::telemetry::{gauge, names, opts, registered};
+
+/// What is told of the ruleset in force.
+#[derive(Clone, Debug)]
+pub(super) struct Configured {
+    rate: GaugeVec,
+    burst: IntGaugeVec,
+    mode: IntGaugeVec,
+}
+
+impl Configured {
+    pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        Ok(Self {
+            rate: registered(registry, GaugeVec::new(opts(&names::LIMIT_RATE), names::LIMIT_RATE.labels)?)?,
+            burst: gauge(registry, &names::LIMIT_BURST)?,
+            mode: gauge(registry, &names::LIMIT_MODE)?,
+        })
+    }
+
+    /// Tells of `ruleset`, and of no other. A candidate is told of by what it would have said.
+    #[expect(clippy::cast_precision_loss, reason = "a report")]
+    pub(super) fn tell(&self, ruleset: &Ruleset) {
+        self.rate.reset();
+        self.burst.reset();
+        self.mode.reset();
+        for limit in ruleset.limits.iter().filter(|limit| limit.candidate_of.is_none()) {
+            self.mode.with_label_values(&[limit.name.as_str(), word(limit.mode)]).set(1);
+            for plan in each_plan(ruleset) {
+                let Terms::Rule(rule) = limit.terms(plan) else { continue };
+                let Some(policy) = limit.rules.get(rule).map(|rule| rule.policy()) else { continue };
+                let labels = [limit.name.as_str(), plan_name(&ruleset.plans, plan)];
+                self.burst.with_label_values(&labels).set(i64::try_from(policy.quota).unwrap_or(i64::MAX));
+                if let Some(window) = policy.window {
+                    self.rate.with_label_values(&labels).set(policy.quota as f64 / window.as_secs_f64());
+                }
+            }
+        }
+    }
+}
+
+const fn word(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Sticky => "sticky",
+        Mode::Shared(Sharing { consistency, .. }) => match consistency {
+            Consistency::Exact => "exact",
+            Consistency::Leased { .. } => "leased",
+            Consistency::Eventual => "eventual",
+        },
+    }
+}

@@ -1,0 +1,201 @@
+//! The side that is connected to.
+//!
+//! Which certificate a client is shown follows from the name that it asks for (SNI) and the names in the certificates:
+//! a whole name goes before a wildcard, which stands for one label, and whoever asks for no name or for one that no
+//! certificate has is shown the first. The same choice says which certificate a request's host belongs to.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use tokio_rustls::rustls::sign::CertifiedKey;
+use tokio_rustls::rustls::{Error, InconsistentKeys, version};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+use super::{TlsFault, authorities, certificates_in};
+use crate::units::Nanos;
+
+/// A certificate with its key, and what its first part says.
+pub struct Certificate {
+    shown: Arc<CertifiedKey>,
+    names: Vec<String>,
+    /// From when to when it holds.
+    valid: (Nanos, Nanos),
+}
+
+/// The certificates of a listener, at least one.
+#[derive(Debug)]
+pub struct Certificates {
+    all: Vec<Certificate>,
+    whole: HashMap<String, usize>,
+    /// By what follows the first label.
+    wildcards: HashMap<String, usize>,
+}
+
+/// Whose certificates clients have to show.
+#[derive(Clone, Copy)]
+pub struct ClientCertificates<'a> {
+    /// The authorities that are believed, in PEM.
+    pub authorities: &'a [u8],
+    /// Whether a client without one is turned away.
+    pub required: bool,
+}
+
+/// On which terms clients come in.
+#[derive(Clone, Copy)]
+pub struct Terms<'a> {
+    /// Absent where clients are asked for none.
+    pub clients: Option<ClientCertificates<'a>>,
+    /// Whether TLS 1.2 is spoken beside 1.3.
+    pub allows_1_2: bool,
+    /// Whether HTTP/2 is offered beside HTTP/1.1.
+    pub offers_http2: bool,
+}
+
+/// What a listener takes.
+#[derive(Clone, Debug)]
+pub struct TlsServer {
+    /// What the library takes.
+    pub config: Arc<ServerConfig>,
+    /// What it shows.
+    pub certificates: Arc<Certificates>,
+}
+
+// === impl Certificate ===
+
+impl Certificate {
+    /// Reads a certificate, with those between it and one that clients believe after it, and its key; both in PEM.
+    pub fn read(certificates: &[u8], key: &[u8]) -> Result<Self, TlsFault> {
+        let chain = certificates_in(certificates).ok_or(TlsFault::Certificate)?;
+        let first = chain.first().ok_or(TlsFault::Certificate)?;
+        let (names, valid) = contents(first).ok_or(TlsFault::Certificate)?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| TlsFault::Key)?;
+        let key = ring::sign::any_supported_type(&key).map_err(|_| TlsFault::Key)?;
+        let shown = CertifiedKey::new(chain, key);
+        match shown.keys_match() {
+            Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
+            Err(_) => return Err(TlsFault::OtherKey),
+        }
+        Ok(Self { shown: Arc::new(shown), names, valid })
+    }
+
+    /// From when to when it holds.
+    pub const fn valid(&self) -> (Nanos, Nanos) {
+        self.valid
+    }
+
+    /// The hosts that it is for, in lower case; `*.` stands for one label.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+}
+
+impl fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Certificate").field("names", &self.names).finish_non_exhaustive()
+    }
+}
+
+/// The names in a certificate, and from when to when it holds.
+fn contents(certificate: &CertificateDer<'_>) -> Option<(Vec<String>, (Nanos, Nanos))> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let names = certificate.subject_alternative_name().ok()?;
+    let names = names.iter().flat_map(|names| &names.value.general_names).filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
+        _ => None,
+    });
+    let at = |seconds: i64| Nanos::from_secs(u64::try_from(seconds).unwrap_or_default());
+    let validity = certificate.validity();
+    Some((names.collect(), (at(validity.not_before.timestamp()), at(validity.not_after.timestamp()))))
+}
+
+/// The common name in the subject of a certificate.
+pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let mut names = certificate.subject().iter_common_name();
+    match (names.next(), names.next()) {
+        (Some(name), None) => name.as_str().ok().map(str::to_owned),
+        _ => None,
+    }
+}
+
+// === impl Certificates ===
+
+impl Certificates {
+    /// Where two have the same name, the first is shown.
+    pub fn new(all: Vec<Certificate>) -> Self {
+        let (mut whole, mut wildcards) = (HashMap::new(), HashMap::new());
+        for (position, certificate) in all.iter().enumerate() {
+            for name in &certificate.names {
+                match name.strip_prefix("*.") {
+                    Some(rest) => wildcards.entry(rest.to_owned()).or_insert(position),
+                    None => whole.entry(name.clone()).or_insert(position),
+                };
+            }
+        }
+        Self { all, whole, wildcards }
+    }
+
+    /// The position of the certificate for `host`, in lower case.
+    pub fn choose(&self, host: &str) -> usize {
+        let rest = || host.split_once('.').map(|(_, rest)| rest);
+        let found = self.whole.get(host).or_else(|| self.wildcards.get(rest()?));
+        found.copied().unwrap_or_default()
+    }
+
+    /// The position of the certificate that a client is shown who asks for `name`.
+    pub fn shown_for(&self, name: Option<&str>) -> usize {
+        name.map(|name| self.choose(&name.to_ascii_lowercase())).unwrap_or_default()
+    }
+
+    /// The positions of those that no client is ever shown: each of their names stands in an earlier one.
+    pub fn never_shown(&self) -> impl Iterator<Item = usize> {
+        let shown =
+            |position: &usize| self.whole.values().chain(self.wildcards.values()).any(|other| other == position);
+        (1..self.all.len()).filter(move |position| !shown(position))
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &[Certificate] {
+        &self.all
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let position = self.shown_for(hello.server_name());
+        self.all.get(position).map(|certificate| Arc::clone(&certificate.shown))
+    }
+}
+
+/// What a listener takes that shows `certificates`.
+pub fn server(certificates: Certificates, terms: Terms<'_>) -> Result<TlsServer, TlsFault> {
+    let certificates = Arc::new(certificates);
+    let provider = Arc::new(ring::default_provider());
+    let versions: &[_] = if terms.allows_1_2 { &[&version::TLS13, &version::TLS12] } else { &[&version::TLS13] };
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
+    let builder = builder.with_protocol_versions(versions).map_err(|_| TlsFault::Unusable)?;
+    let builder = match terms.clients {
+        None => builder.with_no_client_auth(),
+        Some(clients) => {
+            let roots = Arc::new(authorities(clients.authorities)?);
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+            let verifier = if clients.required { verifier } else { verifier.allow_unauthenticated() };
+            builder.with_client_cert_verifier(verifier.build().map_err(|_| TlsFault::Authority)?)
+        }
+    };
+    let mut config = builder.with_cert_resolver(Arc::clone(&certificates) as Arc<dyn ResolvesServerCert>);
+    config.alpn_protocols = match terms.offers_http2 {
+        true => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+        false => vec![b"http/1.1".to_vec()],
+    };
+    Ok(TlsServer { config: Arc::new(config), certificates })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,252 @@
+//! HTTP/2 as an attacker speaks it: what it costs is bounded, and others are served.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use bytes::Bytes;
+use h2::Reason;
+use http::Method;
+
+use crate::support::gateway::{limited, proxied};
+use crate::support::http2::{Http2, read};
+use crate::support::{Gateway, Origin, PATIENCE, wait_until};
+
+const URL: &str = "http://test/";
+
+fn start(config: &str) -> Gateway {
+    Gateway::start_listening("http2: true", config, &[])
+}
+
+/// A frame with its head.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const CONTINUATION: u8 = 9;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// `GET http://test/`, of the static table but for the host.
+const GET: &[u8] = b"\x82\x86\x84\x01\x04test";
+
+/// A connection that says what it likes.
+struct Raw(TcpStream);
+
+impl Raw {
+    fn new(gateway: &Gateway) -> Self {
+        let mut stream = TcpStream::connect(gateway.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(&[b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &*frame(SETTINGS, 0, 0, b"")].concat()).unwrap();
+        Self(stream)
+    }
+
+    /// Sends as long as the other side takes it; whether it took all.
+    fn send(&mut self, bytes: &[u8]) -> bool {
+        self.0.write_all(bytes).is_ok()
+    }
+
+    /// Reads until the other side has enough.
+    fn is_closed(&mut self) -> bool {
+        let mut chunk = [0; 4096];
+        loop {
+            match self.0.read(&mut chunk) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) => {
+                    return !matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut);
+                }
+            }
+        }
+    }
+}
+
+/// Whether another client is served.
+fn assert_serves(gateway: &Gateway) {
+    assert_eq!(gateway.get("/", &[]).status, 200);
+}
+
+/// What `attack` makes the gateway grow by, in bytes.
+fn growth(gateway: &Gateway, attack: impl FnOnce()) -> u64 {
+    for _ in 0..20 {
+        assert_serves(gateway);
+    }
+    let before = gateway.process.memory();
+    attack();
+    gateway.process.memory().saturating_sub(before)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_takes_back_request_after_request_is_shown_the_door() {
+    let origin = Origin::start();
+    let gateway = start(&proxied(&origin, ""));
+    let before = gateway.process.memory();
+    let mut client = Http2::in_the_clear(gateway.address).await;
+    let mut sent = 0;
+    while sent < 100_000 {
+        match client.begin(Method::GET, "http://test/stall", &[], true).await {
+            Ok((_, mut sending)) => sending.send_reset(Reason::CANCEL),
+            Err(_) => break,
+        }
+        sent += 1;
+        if sent % 64 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert_eq!(client.end().await, Some(Reason::ENHANCE_YOUR_CALM), "after {sent} requests");
+    tokio::task::block_in_place(|| {
+        gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
+        assert_serves(&gateway);
+    });
+    let growth = gateway.process.memory().saturating_sub(before);
+    assert!(growth < 50 << 20, "{sent} requests: {growth} bytes");
+}
+
+#[test]
+fn a_head_that_never_ends_ends_its_connection() {
+    let origin = Origin::start();
+    let gateway = start(&proxied(&origin, ""));
+    let growth = growth(&gateway, || {
+        let mut raw = Raw::new(&gateway);
+        raw.send(&frame(HEADERS, END_STREAM, 1, GET));
+        // A field that is not indexed, again and again: 1 MB of it.
+        let field = [&b"\x00\x01a\x7f\x81\x07"[..], &[b'x'; 1024]].concat();
+        let more = frame(CONTINUATION, 0, 1, &field);
+        let taken = (0..10_000).take_while(|_| raw.send(&more)).count();
+        assert!(raw.is_closed() || taken < 10_000);
+    });
+    assert!(growth < 50 << 20, "{growth} bytes");
+    assert_serves(&gateway);
+    assert!(origin.seen().iter().all(|seen| seen.head.field("a").is_none()));
+}
+
+#[test]
+fn fields_that_unfold_to_a_multiple_are_refused() {
+    let origin = Origin::start();
+    let gateway = start(&proxied(&origin, ""));
+    let growth = growth(&gateway, || {
+        let mut raw = Raw::new(&gateway);
+        // 3000 bytes go to the table, and are named by one byte from then on.
+        let field = [&b"\x40\x01a\x7f\xb9\x16"[..], &[b'x'; 3000]].concat();
+        let mut taken = true;
+        for number in 0..100 {
+            let head = match number {
+                0 => [GET, &field].concat(),
+                _ => [GET, &[0xbe; 16_000]].concat(),
+            };
+            taken = taken && raw.send(&frame(HEADERS, END_STREAM | END_HEADERS, 2 * number + 1, &head));
+        }
+        assert_serves(&gateway);
+    });
+    assert!(growth < 100 << 20, "{growth} bytes");
+    let most = origin.seen().iter().map(|seen| seen.head.all("a").len()).max();
+    assert!(most <= Some(1), "{most:?}");
+}
+
+#[test]
+fn many_small_fields_are_too_many() {
+    let origin = Origin::start();
+    let gateway = start(&proxied(&origin, ""));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let status = runtime.block_on(async {
+        let mut client = Http2::in_the_clear(gateway.address).await;
+        let fields: Vec<(String, &str)> = (0..300).map(|number| (format!("x-{number}"), "1")).collect();
+        let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+        client.get(URL, &fields).await.unwrap().status
+    });
+    assert_eq!((status, origin.count()), (431, 0));
+}
+
+#[test]
+fn frames_that_say_nothing_fill_nothing() {
+    let origin = Origin::start();
+    let gateway = start(&proxied(&origin, ""));
+    let open = frame(HEADERS, END_HEADERS, 1, b"\x83\x86\x84\x01\x04test");
+    for (what, many) in [
+        ("pings", frame(PING, 0, 0, b"12345678")),
+        ("settings", frame(SETTINGS, 0, 0, b"")),
+        ("empty data", [frame(DATA, 0, 1, b""), frame(DATA, 0, 1, b"")].concat()),
+    ] {
+        let growth = growth(&gateway, || {
+            let mut raw = Raw::new(&gateway);
+            raw.send(&open);
+            let flood = many.repeat(1000);
+            // Nothing that comes back is read.
+            raw.0.set_write_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
+            let _taken = (0..200).take_while(|_| raw.send(&flood)).count();
+            assert_serves(&gateway);
+        });
+        assert!(growth < 50 << 20, "{what}: {growth} bytes");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_read_holds_up_nobody_else() {
+    let origin = Origin::start();
+    let gateway = start(&proxied(&origin, "timeouts: { idle: 500ms }"));
+    let before = gateway.process.memory();
+    let stream = tokio::net::TcpStream::connect(gateway.address).await.unwrap();
+    let (mut requests, connection) =
+        h2::client::Builder::new().initial_window_size(0).handshake::<_, Bytes>(stream).await.unwrap();
+    let driver = tokio::spawn(connection);
+    let mut responses = Vec::new();
+    for _ in 0..100 {
+        std::future::poll_fn(|task| requests.poll_ready(task)).await.unwrap();
+        let request = http::Request::get("http://test/bytes/2000000").body(()).unwrap();
+        responses.push(requests.send_request(request, true).unwrap().0);
+    }
+    tokio::task::block_in_place(|| {
+        origin.wait_for_count(100);
+        assert_serves(&gateway);
+        let growth = gateway.process.memory().saturating_sub(before);
+        assert!(growth < 100 << 20, "{growth} bytes");
+        // Who has not taken a byte for that long is not waited for.
+        gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
+        assert_serves(&gateway);
+    });
+    drop(responses);
+    driver.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_denied_uploads_leave_room_for_the_next_request() {
+    let origin = Origin::start();
+    let gateway = start(&limited(&origin, "{ algorithm: gcra, rate: 1/d, burst: 1, key: { header: x-key } }"));
+    let mut client = Http2::in_the_clear(gateway.address).await;
+    assert_eq!(client.get(URL, &[("x-key", "spent")]).await.unwrap().status, 200);
+    let body = Bytes::from(vec![b'x'; 60 << 10]);
+    let before = gateway.process.memory();
+    for number in 0..1000 {
+        let (response, mut sending) = client.begin(Method::POST, URL, &[("x-key", "spent")], false).await.unwrap();
+        // The answer may be faster.
+        drop(sending.send_data(body.clone(), false));
+        let answer = read(response).await.unwrap();
+        assert_eq!(answer.status, 429, "{number}");
+    }
+    assert_eq!(client.get(URL, &[("x-key", "fresh")]).await.unwrap().status, 200);
+    let growth = gateway.process.memory().saturating_sub(before);
+    assert!(growth < 50 << 20, "{growth} bytes");
+    assert_eq!(origin.count(), 2);
+}
+
+#[test]
+fn requests_that_cannot_be_read_end_their_connection_at_some_point() {
+    let origin = Origin::start();
+    let gateway = start(&proxied(&origin, ""));
+    let mut raw = Raw::new(&gateway);
+    // no host
+    let head = b"\x82\x86\x84";
+    let mut number = 1;
+    wait_until("the gateway to have enough", || {
+        number += 2;
+        !raw.send(&frame(HEADERS, END_STREAM | END_HEADERS, number, head))
+    });
+    assert!(number > 60, "{number}");
+    assert_serves(&gateway);
+    assert_eq!(origin.count(), 1);
+}

@@ -1,0 +1,123 @@
+//! HTTP/2 as clients speak it.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{Reason, RecvStream, SendStream};
+use http::{HeaderMap, Method, Request};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+/// A connection.
+pub struct Http2 {
+    pub requests: SendRequest<Bytes>,
+    /// Of the one who opened it.
+    driver: Option<JoinHandle<Result<(), h2::Error>>>,
+}
+
+/// A response.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Vec<u8>,
+    pub trailers: Option<HeaderMap>,
+}
+
+impl Answer {
+    #[track_caller]
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+}
+
+impl Http2 {
+    pub async fn on(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Self {
+        let (requests, connection) = h2::client::handshake(stream).await.unwrap();
+        Self { requests, driver: Some(tokio::spawn(connection)) }
+    }
+
+    /// Another who asks on the same connection.
+    pub fn sharing(other: &Self) -> Self {
+        Self { requests: other.requests.clone(), driver: None }
+    }
+
+    /// Begins without asking whether it is spoken.
+    pub async fn in_the_clear(to: SocketAddr) -> Self {
+        let stream = TcpStream::connect(to).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self::on(stream).await
+    }
+
+    /// Sends a head, to which `end` says whether anything follows.
+    pub async fn begin(
+        &mut self,
+        method: Method,
+        url: &str,
+        fields: &[(&str, &str)],
+        end: bool,
+    ) -> Result<(ResponseFuture, SendStream<Bytes>), h2::Error> {
+        let mut request = Request::builder().method(method).uri(url);
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        std::future::poll_fn(|task| self.requests.poll_ready(task)).await?;
+        self.requests.send_request(request.body(()).unwrap(), end)
+    }
+
+    /// One request without a body, and its response.
+    pub async fn get(&mut self, url: &str, fields: &[(&str, &str)]) -> Result<Answer, h2::Error> {
+        let (response, _) = self.begin(Method::GET, url, fields, true).await?;
+        read(response).await
+    }
+
+    /// One request with this body, and its response.
+    pub async fn post(&mut self, url: &str, fields: &[(&str, &str)], body: Bytes) -> Result<Answer, h2::Error> {
+        let (response, mut sending) = self.begin(Method::POST, url, fields, false).await?;
+        sending.send_data(body, true)?;
+        read(response).await
+    }
+
+    /// Why the connection ended.
+    pub async fn end(self) -> Option<Reason> {
+        drop(self.requests);
+        self.driver.unwrap().await.unwrap().err().and_then(|error| error.reason())
+    }
+
+    /// Closes the socket, whatever is said on it.
+    pub async fn cut(self) {
+        let driver = self.driver.unwrap();
+        driver.abort();
+        drop(driver.await);
+    }
+}
+
+/// Runs all of them at once.
+pub async fn all<T: Send + 'static>(each: impl Iterator<Item = impl Future<Output = T> + Send + 'static>) -> Vec<T> {
+    let running: Vec<JoinHandle<T>> = each.map(tokio::spawn).collect();
+    let mut done = Vec::new();
+    for one in running {
+        done.push(one.await.unwrap());
+    }
+    done
+}
+
+/// A response to its end.
+pub async fn read(response: ResponseFuture) -> Result<Answer, h2::Error> {
+    let (head, mut content) = response.await?.into_parts();
+    let (body, trailers) = rest(&mut content).await?;
+    Ok(Answer { status: head.status.as_u16(), headers: head.headers, body, trailers })
+}
+
+/// What is left of a body, and what follows it.
+pub async fn rest(content: &mut RecvStream) -> Result<(Vec<u8>, Option<HeaderMap>), h2::Error> {
+    let mut body = Vec::new();
+    while let Some(part) = content.data().await {
+        let part = part?;
+        content.flow_control().release_capacity(part.len())?;
+        body.extend_from_slice(&part);
+    }
+    Ok((body, content.trailers().await?))
+}

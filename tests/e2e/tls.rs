@@ -1,0 +1,288 @@
+//! TLS on a listener: whose certificate is shown, what clients have to show, and other files while requests run.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::support::gateway::{limited, proxied};
+use crate::support::http2::Http2;
+use crate::support::process::Process;
+use crate::support::tls::{Authority, Signed, ask, connect, shown};
+use crate::support::{Folder, Gateway, Origin, SetsAtEnd, wait_until};
+
+/// More than any test needs.
+const PLENTY: &str = "{ algorithm: gcra, rate: 100000/s, burst: 100000, key: all }";
+const TWO: &str = "tls: { certificates: [{ cert: a.pem, key: a.key }, { cert: b.pem, key: b.key }] }";
+
+/// Files for `a` and `b`.
+fn files<'s>(a: &'s Signed, b: &'s Signed) -> [(&'static str, &'s str); 4] {
+    [("a.pem", &a.certificate), ("a.key", &a.key), ("b.pem", &b.certificate), ("b.key", &b.key)]
+}
+
+fn start(listener: &str, origin: &Origin, files: &[(&str, &str)]) -> Gateway {
+    Gateway::start_listening(listener, &proxied(origin, ""), files)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_certificate_follows_the_name_that_is_asked_for() {
+    let (origin, authority) = (Origin::start(), Authority::new());
+    let (a, b) = (authority.sign(&["a.test", "*.a.test", "127.0.0.1"]), authority.sign(&["b.test", "c.test"]));
+    let gateway = start(TWO, &origin, &files(&a, &b));
+    for (name, host, of) in [
+        ("a.test", "a.test", "a"),
+        ("X.A.test", "x.a.test", "a"),
+        ("b.test", "b.test", "b"),
+        // no name is asked for, and the first is shown
+        ("127.0.0.1", "127.0.0.1", "a"),
+        // the same certificate is for both
+        ("b.test", "c.test:443", "b"),
+    ] {
+        let mut stream = connect(gateway.address, authority.trusting(&[], None), name).await.unwrap();
+        let is_shown = |signed: &Signed| pem::parse(&signed.certificate) == shown(&stream);
+        assert_eq!((is_shown(&a), is_shown(&b)), (of == "a", of == "b"), "{name}");
+        let response = ask(&mut stream, "/", host).await.unwrap();
+        assert!(response.starts_with("HTTP/1.1 200 "), "{name}, {host}: {response}");
+    }
+    let seen = origin.seen();
+    assert!(seen.iter().all(|request| request.head.field("x-forwarded-proto") == Some("https")));
+    assert_eq!(seen.last().unwrap().head.field("host"), Some("c.test"));
+
+    // For a name that nobody has the first is shown, which such a client does not believe.
+    let error = connect(gateway.address, authority.trusting(&[], None), "nobody.test").await.unwrap_err();
+    assert!(error.to_string().contains("certificate"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_of_another_certificate_is_misdirected() {
+    let (origin, authority) = (Origin::start(), Authority::new());
+    let (a, b) = (authority.sign(&["a.test"]), authority.sign(&["b.test"]));
+    let gateway = start(TWO, &origin, &files(&a, &b));
+    for (name, host, misdirected) in
+        [("a.test", "b.test", true), ("b.test", "a.test", true), ("a.test", "d.test", false)]
+    {
+        let mut stream = connect(gateway.address, authority.trusting(&[], None), name).await.unwrap();
+        let response = ask(&mut stream, "/", host).await.unwrap();
+        assert_eq!(response.starts_with("HTTP/1.1 421 "), misdirected, "{name}, {host}: {response}");
+        let config = authority.trusting(&["h2"], None);
+        let mut client = Http2::on(connect(gateway.address, config, name).await.unwrap()).await;
+        let status = client.get(&format!("https://{host}/"), &[]).await.unwrap().status;
+        assert_eq!(status == 421, misdirected, "{name}, {host}: {status}");
+    }
+    assert_eq!(origin.count(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_certificates_come_into_force_and_no_request_notices() {
+    const RELOADS: usize = 12;
+    let (origin, authority) = (Origin::start(), Authority::new());
+    let signed: Vec<Signed> = (0..RELOADS).map(|_| authority.sign(&["a.test"])).collect();
+    let listener = "tls: { certificates: [{ cert: a.pem, key: a.key }] }";
+    let gateway = Gateway::start_listening(
+        listener,
+        &limited(&origin, PLENTY),
+        &[("a.pem", &signed[0].certificate), ("a.key", &signed[0].key)],
+    );
+    let (over, served) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let connecting = async {
+        while !over.load(Ordering::Relaxed) {
+            let mut stream = connect(gateway.address, authority.trusting(&[], None), "a.test").await.unwrap();
+            let response = ask(&mut stream, "/", "a.test").await.unwrap();
+            assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+            served.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let staying = async {
+        let config = authority.trusting(&["h2"], None);
+        let mut client = Http2::on(connect(gateway.address, config, "a.test").await.unwrap()).await;
+        while !over.load(Ordering::Relaxed) {
+            assert_eq!(client.get("https://a.test/", &[]).await.unwrap().status, 200);
+            served.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let reloading = async {
+        let _end = SetsAtEnd(&over);
+        for (number, next) in signed.iter().enumerate().skip(1) {
+            gateway.folder.write("a.pem", &next.certificate);
+            gateway.folder.write("a.key", &next.key);
+            let before = served.load(Ordering::Relaxed);
+            let answer = tokio::task::block_in_place(|| gateway.reload());
+            assert!(matches!(answer.status, 200), "{number}: {answer:?}");
+            let stream = connect(gateway.address, authority.trusting(&[], None), "a.test").await.unwrap();
+            assert_eq!(shown(&stream), pem::parse(&next.certificate), "{number}");
+            while served.load(Ordering::Relaxed) < before + 4 {
+                tokio::task::yield_now().await;
+            }
+        }
+    };
+    tokio::join!(connecting, staying, reloading);
+    assert!(served.load(Ordering::Relaxed) > RELOADS);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_are_followed_and_a_pair_that_does_not_match_changes_nothing() {
+    let (origin, authority) = (Origin::start(), Authority::new());
+    let (first, second) = (authority.sign(&["a.test"]), authority.sign(&["a.test"]));
+    let listener = "tls: { certificates: [{ cert: a.pem, key: a.key }] }";
+    let gateway = start(listener, &origin, &[("a.pem", &first.certificate), ("a.key", &first.key)]);
+    let now_shown = async || {
+        let stream = connect(gateway.address, authority.trusting(&[], None), "a.test").await.unwrap();
+        shown(&stream)
+    };
+    let refused = || gateway.metrics().value("tollgate_config_reloads_total", &[("result", "failure")]);
+
+    gateway.folder.write("a.pem", &second.certificate);
+    wait_until("the half of a pair to be refused", || refused() >= Some(1.0));
+    assert_eq!(now_shown().await, pem::parse(&first.certificate));
+    gateway.folder.write("a.key", &second.key);
+    wait_until("the pair", || {
+        tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(now_shown()))
+            == pem::parse(&second.certificate)
+    });
+    std::fs::remove_file(gateway.folder.path().join("a.key")).unwrap();
+    let before = refused();
+    wait_until("a missing file to be refused", || refused() > before);
+    assert_eq!(now_shown().await, pem::parse(&second.certificate));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_show_certificates_where_they_have_to() {
+    let (origin, authority, strangers) = (Origin::start(), Authority::new(), Authority::new());
+    let signed = authority.sign(&["a.test"]);
+    let ca = authority.pem();
+    let files = [("a.pem", &*signed.certificate), ("a.key", &*signed.key), ("ca.pem", &*ca)];
+    let (known, stranger) = (authority.vouch_for("acme"), strangers.vouch_for("acme"));
+    for (required, without) in [(true, false), (false, true)] {
+        let listener = format!(
+            "tls: {{ certificates: [{{ cert: a.pem, key: a.key }}], client_certificates: {{ ca: ca.pem, required: {required} }} }}"
+        );
+        let gateway = start(&listener, &origin, &files);
+        for (shows, lets_in) in [(Some(&known), true), (Some(&stranger), false), (None, without)] {
+            // A client of TLS 1.3 hears of a refusal when it reads.
+            let answered = async {
+                let mut stream = connect(gateway.address, authority.trusting(&[], shows), "a.test").await?;
+                ask(&mut stream, "/", "a.test").await
+            };
+            let answered = answered.await.is_ok_and(|response| response.starts_with("HTTP/1.1 200 "));
+            assert_eq!(answered, lets_in, "required: {required}, {shows:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_tells_which_customer_calls() {
+    let (origin, authority) = (Origin::start(), Authority::new());
+    let (signed, ca) = (authority.sign(&["a.test"]), authority.pem());
+    let listener =
+        "tls: { certificates: [{ cert: a.pem, key: a.key }], client_certificates: { ca: ca.pem, required: false } }";
+    let config = format!(
+        "{}customers: {{ identify: [{{ client_certificate: true }}], directory: {{ file: customers.csv }}, anonymous: {{ plan: free, key: client_address }} }}
+plans: [free, pro]
+limits: {{ guard: {{ algorithm: gcra, key: customer, plans: {{ free: {{ rate: 1/d, burst: 1 }}, pro: {{ rate: 1/d, burst: 2 }} }} }} }}
+{}",
+        origin.upstream(),
+        crate::support::gateway::ALL_GUARDED
+    );
+    let files = [
+        ("a.pem", &*signed.certificate),
+        ("a.key", &*signed.key),
+        ("ca.pem", &*ca),
+        ("customers.csv", "credential,customer,plan\nacme.example,acme,pro\n"),
+    ];
+    let gateway = Gateway::start_listening(listener, &config, &files);
+    let statuses = async |shows: Option<&Signed>| {
+        let mut statuses = Vec::new();
+        for protocol in ["http/1.1", "h2", "h2"] {
+            let stream = connect(gateway.address, authority.trusting(&[protocol], shows), "a.test").await.unwrap();
+            statuses.push(match protocol {
+                "h2" => Http2::on(stream).await.get("https://a.test/", &[]).await.unwrap().status,
+                _ => {
+                    let mut stream = stream;
+                    let response = ask(&mut stream, "/", "a.test").await.unwrap();
+                    response.split(' ').nth(1).unwrap().parse().unwrap()
+                }
+            });
+        }
+        statuses
+    };
+    assert_eq!(statuses(Some(&authority.vouch_for("acme.example"))).await, [200, 200, 429]);
+    assert_eq!(statuses(None).await, [200, 429, 429]);
+    assert_eq!(statuses(Some(&authority.vouch_for("somebody"))).await, [401, 401, 401]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_finish_the_handshake_is_cut_off_and_hurts_nobody() {
+    let (origin, authority) = (Origin::start(), Authority::new());
+    let signed = authority.sign(&["a.test"]);
+    let gateway = Gateway::start_listening(
+        "tls: { certificates: [{ cert: a.pem, key: a.key }] }",
+        &format!("request_head: {{ timeout: 500ms }}\n{}", proxied(&origin, "")),
+        &[("a.pem", &signed.certificate), ("a.key", &signed.key)],
+    );
+    let mut slow = Vec::new();
+    for beginning in [&b""[..], b"\x16", b"\x16\x03\x01\x02\x00\x01", b"GET / HTTP/1.1\r\n\r\n"].iter().cycle().take(40)
+    {
+        let mut stream = TcpStream::connect(gateway.address).await.unwrap();
+        stream.write_all(beginning).await.unwrap();
+        slow.push(stream);
+    }
+    let mut stream = connect(gateway.address, authority.trusting(&[], None), "a.test").await.unwrap();
+    assert!(ask(&mut stream, "/", "a.test").await.unwrap().starts_with("HTTP/1.1 200 "));
+    for mut stream in slow {
+        let mut said = Vec::new();
+        let ended = tokio::time::timeout(crate::support::PATIENCE, stream.read_to_end(&mut said)).await;
+        assert!(ended.is_ok(), "a connection outlives its deadline");
+        assert!(!said.starts_with(b"HTTP"), "{said:?}");
+    }
+}
+
+#[test]
+fn check_tells_what_is_wrong_with_the_files() {
+    let (authority, folder) = (Authority::new(), Folder::new());
+    let (good, expired) = (authority.sign(&["a.test"]), authority.sign_expired(&["b.test"]));
+    for (name, text) in [
+        ("good.pem", &good.certificate),
+        ("good.key", &good.key),
+        ("old.pem", &expired.certificate),
+        ("old.key", &expired.key),
+    ] {
+        let path = folder.write(name, text);
+        std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    }
+    let check = |certificates: &str| {
+        folder.write(
+            "t.yaml",
+            format!("listeners: [{{ address: \"127.0.0.1:1\", tls: {{ certificates: [{certificates}] }} }}]\nupstreams: {{ origin: {{ nodes: [\"127.0.0.1:2\"] }} }}\nroutes: [{{ name: all, upstream: origin }}]\n"),
+        );
+        let mut process = Process::tollgate(&["check", "t.yaml"], folder.path(), &[]);
+        let fine = process.wait().success();
+        (fine, format!("{}{}", process.stdout(), process.stderr()))
+    };
+    let good = "{ cert: good.pem, key: good.key }";
+    let (fine, said) = check(good);
+    assert!(fine && !said.contains("warning"), "{said}");
+    for (certificates, fine, says) in [
+        (format!("{good}, {{ cert: old.pem, key: old.key }}"), true, "names a certificate that expired at 2021-01-01T"),
+        ("{ cert: good.pem, key: old.key }".to_owned(), false, "names a file that is not the key of the certificate"),
+        ("{ cert: good.pem, key: gone.key }".to_owned(), false, "names a file that cannot be read: No such file"),
+        ("{ cert: good.key, key: good.key }".to_owned(), false, "names a file that holds no certificate in PEM"),
+        ("{ cert: good.pem, key: good.pem }".to_owned(), false, "names a file that holds no private key in PEM"),
+    ] {
+        let (was_fine, said) = check(&certificates);
+        assert!(was_fine == fine && said.contains(says), "{certificates}: {said}");
+    }
+    let readable = std::os::unix::fs::PermissionsExt::from_mode(0o640);
+    std::fs::set_permissions(folder.path().join("good.key"), readable).unwrap();
+    let (fine, said) = check(good);
+    assert!(fine && said.contains("names a private key that others than its owner may read"), "{said}");
+}
+
+mod pem {
+    use tokio_rustls::rustls::pki_types::CertificateDer;
+    use tokio_rustls::rustls::pki_types::pem::PemObject;
+
+    /// The first certificate, in DER.
+    pub(super) fn parse(text: &str) -> Vec<u8> {
+        CertificateDer::from_pem_slice(text.as_bytes()).unwrap().to_vec()
+    }
+}

@@ -1,0 +1,123 @@
+//! WebSockets, where a route allows them: a tunnel that holds what its request holds.
+
+use crate::support::client::request;
+use crate::support::origin::upstream;
+use crate::support::{Client, Gateway, Origin};
+
+const ASKS: &[(&str, &str)] = &[
+    ("connection", "Upgrade"),
+    ("upgrade", "websocket"),
+    ("sec-websocket-version", "13"),
+    ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+];
+const SWITCHES: &str =
+    "HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: x\r\n\r\n";
+
+/// Switches at once if it is asked to, and echoes from then on; counts as one request.
+fn echo() -> Origin {
+    Origin::with(|exchange| {
+        exchange.keep = false;
+        if exchange.head.field("upgrade").is_none() {
+            return exchange.reply("200 OK", "", b"no tunnel");
+        }
+        exchange.send(SWITCHES)?;
+        let mut framing = crate::support::wire::Framing::UntilClose;
+        while let Some(part) = exchange.wire.part(&mut framing)? {
+            exchange.send(part)?;
+        }
+        Ok(())
+    })
+}
+
+fn start(origin: &Origin, timeouts: &str) -> Gateway {
+    let upstream = upstream(&[origin.node()], timeouts);
+    Gateway::start(&format!(
+        "{upstream}limits: {{ guard: {{ algorithm: concurrency, limit: 1, key: all }} }}
+routes:
+  - {{ name: tunnels, match: {{ path: /tunnel }}, upstream: origin, limits: [guard], upgrade: [websocket] }}
+  - {{ name: all, upstream: origin }}
+"
+    ))
+}
+
+fn open(gateway: &Gateway) -> Client {
+    let mut client = gateway.client();
+    client.ask("GET", "/tunnel", ASKS);
+    let head = client.wire.head().unwrap().unwrap();
+    assert_eq!((head.word(1), head.field("upgrade")), ("101", Some("websocket")), "{head:?}");
+    client
+}
+
+fn echoes(client: &mut Client, text: &str) {
+    client.send(text);
+    let mut came = Vec::new();
+    while came.len() < text.len() {
+        came.extend(client.wire.part(&mut crate::support::wire::Framing::UntilClose).unwrap().expect("an echo"));
+    }
+    assert_eq!(came, text.as_bytes());
+}
+
+#[test]
+fn a_tunnel_holds_its_slot_until_it_ends() {
+    let origin = echo();
+    let gateway = start(&origin, "");
+    for _ in 0..5 {
+        let mut tunnel = open(&gateway);
+        echoes(&mut tunnel, "one");
+        assert_eq!(gateway.get("/tunnel", ASKS).status, 429);
+        echoes(&mut tunnel, "two, and more");
+        drop(tunnel);
+        gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "tunnels")], 0.0);
+    }
+    let switched = gateway.metrics().value("tollgate_http_requests_total", &[("route", "tunnels"), ("code", "101")]);
+    assert_eq!(switched, Some(5.0));
+}
+
+#[test]
+fn an_answer_that_comes_at_once_opens_the_tunnel_every_time() {
+    let origin = echo();
+    let gateway = start(&origin, "");
+    for round in 0..200 {
+        let mut tunnel = open(&gateway);
+        echoes(&mut tunnel, &format!("round {round}"));
+        drop(tunnel);
+        gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "tunnels")], 0.0);
+    }
+}
+
+#[test]
+fn where_no_route_allows_it_a_request_stays_a_request() {
+    let origin = echo();
+    let gateway = start(&origin, "");
+    let mut client = gateway.client();
+    let response = client.exchange("GET", "/other", ASKS);
+    assert_eq!((response.status, response.text().as_str()), (200, "no tunnel"));
+    // nor is anything else asked for
+    let other = gateway.get("/tunnel", &[("connection", "Upgrade"), ("upgrade", "h2c")]);
+    assert_eq!((other.status, other.text().as_str()), (200, "no tunnel"));
+    assert!(origin.seen().iter().all(|seen| seen.head.field("upgrade").is_none()));
+}
+
+#[test]
+fn what_follows_the_wish_for_a_tunnel_is_not_passed_on_before_there_is_one() {
+    // An upstream that does not switch, and would take what follows for a request.
+    let origin = Origin::with(|exchange| exchange.reply("200 OK", "", b"no"));
+    let gateway = start(&origin, "");
+    let mut client = gateway.client();
+    client.send([request("GET", "/tunnel", ASKS), request("GET", "/smuggled", &[])].concat());
+    assert_eq!(client.receive().status, 200);
+    // What the gateway makes of the rest is its own request or nothing.
+    let _next = client.next();
+    let counted: f64 = gateway.metrics().all("tollgate_http_requests_total").iter().map(|sample| sample.value).sum();
+    assert!(origin.count() as f64 <= counted, "{} at the upstream, {counted} known", origin.count());
+}
+
+#[test]
+fn a_tunnel_in_which_nothing_is_said_ends() {
+    let origin = echo();
+    let gateway = start(&origin, "timeouts: { idle: 300ms, first_byte: 300ms }");
+    let mut tunnel = open(&gateway);
+    echoes(&mut tunnel, "one");
+    assert!(tunnel.is_ended());
+    gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "tunnels")], 0.0);
+}

@@ -1,0 +1,297 @@
+//! Two gateways' stores that divide keys among themselves, in one process: who decides, by whose parameters, and what
+//! becomes of what is taken back.
+
+#![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tollgate::algorithm::{AlgorithmName, Arguments, Completion, Rule, Value};
+use tollgate::charge::{Charge, Charged, Manner, Mode, Receipt, RuleRef, Source};
+use tollgate::clock::{Clock, SystemClock};
+use tollgate::cluster::ring::Member;
+use tollgate::cluster::settings::{Peers, Settings};
+use tollgate::cluster::{Cluster, Secret};
+use tollgate::store::{Binding, LimitSpec, LocalStore, Store};
+use tollgate::units::{LimitKey, Nanos, Rate};
+
+/// The limits, by position.
+const BURST: usize = 0;
+const SLOTS: usize = 1;
+const LOG: usize = 2;
+const SMALL: usize = 3;
+
+/// One gateway's store.
+struct Node {
+    store: Arc<Store>,
+    binding: Binding,
+    clock: Arc<SystemClock>,
+    asked: Arc<AtomicUsize>,
+}
+
+fn rule(name: AlgorithmName, arguments: &[(&'static str, Value)]) -> Rule {
+    let mut all = Arguments::default();
+    arguments.iter().for_each(|(name, value)| all.set(name, value.clone()));
+    name.build(&all).unwrap()
+}
+
+fn gcra(burst: u64) -> Rule {
+    let rate = Rate::new(1, Nanos::from_secs(3600)).unwrap();
+    rule(AlgorithmName::Gcra, &[("rate", Value::Rate(rate)), ("burst", Value::Whole(burst))])
+}
+
+fn limit<'a>(name: &'a str, rules: &'a [Rule], max_keys: u64) -> LimitSpec<'a> {
+    LimitSpec { mode: Mode::Sticky, rules, max_keys, ..LimitSpec::bare(name, rules[0].name(), 1) }
+}
+
+impl Node {
+    fn new(own: SocketAddr, members: &[SocketAddr], burst: u64) -> Self {
+        let clock = Arc::new(SystemClock::new());
+        let asked = Arc::new(AtomicUsize::new(0));
+        let settings = Settings {
+            own,
+            listen: own,
+            peers: Peers::Listed(members.iter().map(|address| Member { address: *address, weight: 1 }).collect()),
+            secret: Secret::of(b"a secret of two stores"),
+            timeout: Nanos::SECOND,
+        };
+        let count = Arc::clone(&asked);
+        let told = Box::new(move |_, _, _| {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        let cluster = Cluster::new(&settings, 1, Arc::clone(&clock) as Arc<dyn Clock>, told);
+        let store = Arc::new(Store::new(LocalStore::new(), None, Some(Arc::new(cluster))));
+        let log = [("limit", Value::Whole(2)), ("window", Value::Duration(Nanos::from_secs(3600)))];
+        let rules = [
+            [gcra(burst)],
+            [rule(AlgorithmName::Concurrency, &[("limit", Value::Whole(1))])],
+            [rule(AlgorithmName::SlidingLog, &log)],
+            [gcra(burst)],
+        ];
+        let [wide, slots, log, small] = rules.each_ref();
+        let limits =
+            [limit("wide", wide, 1000), limit("slots", slots, 1000), limit("log", log, 1000), limit("small", small, 1)];
+        let binding = store.bind(&limits);
+        Self { store, binding, clock, asked }
+    }
+
+    fn cluster(&self) -> &Cluster {
+        self.store.cluster().unwrap()
+    }
+
+    async fn charge(&self, batch: &mut [Charge]) -> Receipt {
+        self.store.charge(&self.binding, batch, self.clock.now()).await
+    }
+
+    async fn admits(&self, limit: usize, key: LimitKey) -> bool {
+        self.charge(&mut [one(limit, key)]).await.charged[0].decision.is_admitted()
+    }
+
+    /// How often a key is admitted one after the other.
+    async fn admitted(&self, limit: usize, key: LimitKey) -> usize {
+        let mut count = 0;
+        while self.admits(limit, key).await {
+            count += 1;
+        }
+        count
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::Relaxed)
+    }
+}
+
+fn one(limit: usize, key: LimitKey) -> Charge {
+    Charge::new(limit, RuleRef::Listed(0), key, 1, Manner::USUAL)
+}
+
+async fn wait_for<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) {
+    let waited = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), waited).await.unwrap_or_else(|_| panic!("waited in vain for {what}"));
+}
+
+/// Two gateways that know each other, and a way to keys that the second owns. The first has a burst of `bursts[0]`.
+struct Pair {
+    nodes: [Node; 2],
+    next: AtomicUsize,
+    _running: JoinSet<()>,
+}
+
+impl Pair {
+    async fn start(bursts: [u64; 2]) -> Self {
+        let mut listeners = Vec::new();
+        for _ in 0..2 {
+            listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
+        }
+        let addresses: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
+        let nodes = [0, 1].map(|node| Node::new(addresses[node], &addresses, bursts[node]));
+        let mut running = JoinSet::new();
+        for (node, listener) in nodes.iter().zip(listeners) {
+            let (sender, accepted) = tokio::sync::mpsc::channel(8);
+            running.spawn(async move {
+                while let Ok(connection) = listener.accept().await {
+                    drop(sender.send(connection).await);
+                }
+            });
+            let store = Arc::clone(&node.store);
+            running.spawn(async move {
+                let desk = Arc::clone(&store) as Arc<dyn tollgate::cluster::serve::Desk>;
+                store.cluster().unwrap().run(desk, accepted).await;
+            });
+        }
+        let knows = |node: &Node| node.cluster().report().members.len() == 2 && !node.cluster().is_moving();
+        wait_for("two members", || async { nodes.iter().all(knows) }).await;
+        for node in &nodes {
+            node.store.connect().await;
+        }
+        Self { nodes, next: AtomicUsize::new(0), _running: running }
+    }
+
+    /// A key that was not used before, and that the second owns.
+    fn key(&self) -> LimitKey {
+        loop {
+            let number = self.next.fetch_add(1, Ordering::Relaxed) as u128;
+            let key = LimitKey(number << 96 | number);
+            if self.nodes[1].cluster().owns(key) {
+                return key;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_owner_counts_whoever_is_asked_and_a_denial_is_repeated_without_asking() {
+    let pair = Pair::start([5, 5]).await;
+    let [asks, owns] = &pair.nodes;
+    let key = pair.key();
+    let receipt = asks.charge(&mut [one(BURST, key)]).await;
+    assert_eq!((receipt.source, receipt.charged[0].headroom.remaining), (Source::Owner, Some(4)));
+    assert!(owns.admits(BURST, key).await);
+    assert_eq!(asks.admitted(BURST, key).await, 3);
+    let asked = asks.asked();
+    let receipt = asks.charge(&mut [one(BURST, key)]).await;
+    assert_eq!((receipt.source, asks.asked()), (Source::DenialCache, asked));
+    // what can never fit is known without asking
+    let large = Charge { cost: 6, ..one(BURST, pair.key()) };
+    assert_eq!(asks.charge(&mut [large]).await.source, Source::DenialCache);
+    assert_eq!(asks.asked(), asked);
+    // the owner never asks for its own
+    assert_eq!(owns.asked(), 0);
+}
+
+#[tokio::test]
+async fn the_parameters_of_who_asks_hold_at_once_and_so_do_a_customers_own() {
+    let pair = Pair::start([9, 3]).await;
+    let [asks, _] = &pair.nodes;
+    assert_eq!(asks.admitted(BURST, pair.key()).await, 9);
+    let own = RuleRef::Own(Arc::new(gcra(2)));
+    let key = pair.key();
+    let mut passed = 0;
+    while asks.charge(&mut [Charge { rule: own.clone(), ..one(BURST, key) }]).await.charged[0].decision.is_admitted() {
+        passed += 1;
+    }
+    assert_eq!(passed, 2);
+}
+
+#[tokio::test]
+async fn what_is_taken_back_comes_back_once_and_what_is_owed_is_taken() {
+    let pair = Pair::start([5, 5]).await;
+    let [asks, owns] = &pair.nodes;
+    for limit in [BURST, LOG] {
+        let key = pair.key();
+        let whole = asks.admitted(limit, pair.key()).await;
+        let mut batch = [one(limit, key)];
+        let Receipt { charged, .. } = asks.charge(&mut batch).await;
+        let Charged { headroom, .. } = charged[0];
+        let [charge] = batch;
+        let full_at = asks.clock.now().saturating_add(headroom.until_full);
+        asks.store.refund(&asks.binding, &[(charge.clone(), full_at)], asks.clock.now());
+        wait_for("the refund", || async { asks.store.is_settled() }).await;
+        assert_eq!(owns.admitted(limit, key).await, whole, "limit {limit}");
+    }
+    let key = pair.key();
+    let mut batch = [one(BURST, key)];
+    asks.charge(&mut batch).await;
+    let [charge] = batch;
+    asks.store.debit(&asks.binding, &[Charge { cost: 2, ..charge }], asks.clock.now());
+    wait_for("the debit", || async { asks.store.is_settled() }).await;
+    assert_eq!(asks.admitted(BURST, key).await, 2);
+}
+
+#[tokio::test]
+async fn a_slot_is_held_until_its_request_ends_or_goes_away() {
+    let pair = Pair::start([5, 5]).await;
+    let [asks, owns] = &pair.nodes;
+    let key = pair.key();
+    let mut batch = [one(SLOTS, key)];
+    assert!(asks.charge(&mut batch).await.charged[0].decision.is_admitted());
+    assert!(!owns.admits(SLOTS, key).await);
+    asks.store.complete(&asks.binding, &batch, Completion::UNMEASURED, asks.clock.now());
+    wait_for("the slot", || async { owns.admits(SLOTS, key).await }).await;
+
+    // nobody waits for what comes of these, so nobody holds anything
+    let key = pair.key();
+    for _ in 0..20 {
+        let mut batch = [one(SLOTS, key)];
+        let asking = asks.charge(&mut batch);
+        drop(tokio::time::timeout(Duration::ZERO, asking).await);
+    }
+    wait_for("the slot", || async { asks.store.is_settled() && owns.admits(SLOTS, key).await }).await;
+}
+
+#[tokio::test]
+async fn a_request_that_goes_away_while_its_owner_is_asked_has_taken_nothing() {
+    let pair = Pair::start([5, 5]).await;
+    let [asks, owns] = &pair.nodes;
+    let key = pair.key();
+    for _ in 0..50 {
+        let mut batch = [one(BURST, key)];
+        let asking = asks.charge(&mut batch);
+        drop(tokio::time::timeout(Duration::ZERO, asking).await);
+        tokio::task::yield_now().await;
+    }
+    wait_for("all to come back", || async {
+        let ask = Charge { cost: 5, manner: Manner::ASKS, ..one(BURST, key) };
+        asks.store.is_settled() && owns.charge(&mut [ask]).await.charged[0].decision.is_admitted()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn all_limits_of_a_request_are_charged_or_none_wherever_their_keys_are() {
+    let pair = Pair::start([5, 5]).await;
+    let [asks, owns] = &pair.nodes;
+    let (theirs, own) = (pair.key(), LimitKey(7));
+    let own = (0_u128..).map(|number| LimitKey(own.0 | number << 96)).find(|key| asks.cluster().owns(*key)).unwrap();
+    let fits = |cost, key| Charge { cost, ..one(BURST, key) };
+    for (theirs_asks, own_asks) in [(6, 1), (1, 6)] {
+        let mut batch = [fits(theirs_asks, theirs), Charge { limit: SMALL, ..fits(own_asks, own) }];
+        assert!(!asks.charge(&mut batch).await.charged.iter().all(|charged| charged.decision.is_admitted()));
+    }
+    wait_for("all to come back", || async {
+        let ask = |limit, key| Charge { cost: 5, manner: Manner::ASKS, ..one(limit, key) };
+        let whole = async |node: &Node, charge| node.charge(&mut [charge]).await.charged[0].decision.is_admitted();
+        asks.store.is_settled() && whole(owns, ask(BURST, theirs)).await && whole(asks, ask(SMALL, own)).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn keys_for_which_the_owner_has_no_room_share_its_common_bucket() {
+    let pair = Pair::start([5, 5]).await;
+    let [asks, owns] = &pair.nodes;
+    assert!(asks.admits(SMALL, pair.key()).await);
+    let (second, third) = (pair.key(), pair.key());
+    assert!(asks.admits(SMALL, second).await);
+    assert_eq!(asks.admitted(SMALL, third).await, 4);
+    assert!(!owns.admits(SMALL, second).await);
+    assert_eq!(owns.store.usage(&owns.binding)[SMALL].keys, 2);
+}
