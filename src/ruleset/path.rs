@@ -177,8 +177,8 @@ pub fn plain_length(raw: &[u8]) -> usize {
     length
 }
 
-/// Which bytes mean nothing but themselves within a segment that begins with none of the dots among them: letters, digits
-/// and four signs (RFC 3986, section 2.3). Looked up, because every byte of every path is.
+/// Which bytes stand for nothing but themselves within a segment: letters, digits and four signs (RFC 3986, section 2.3),
+/// of which a dot must not begin it. A table, because every byte of every path is looked up.
 const PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = 0_u8;
