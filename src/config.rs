@@ -66,7 +66,7 @@ use limits::{Checked, Setting};
 use names::Names;
 use read::{Context, Field, Section};
 
-const SECTIONS: [&str; 18] = [
+const SECTIONS: [&str; 19] = [
     "listeners",
     "admin",
     "connections",

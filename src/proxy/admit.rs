@@ -38,7 +38,8 @@ pub async fn admit(session: &mut Session, context: &mut Context) -> Result<(), A
     }
     context.is_grpc = respond::is_grpc(&request.headers);
     context.cors = respond::cors::Reader::of(ruleset, &request.headers);
-    let secured = context.connection.as_ref().and_then(|connection| connection.secured());
+    let connection = context.connection.clone();
+    let secured = connection.as_ref().and_then(|connection| connection.secured());
     let head = Head {
         method,
         raw_target: request.raw_path(),
