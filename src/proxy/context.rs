@@ -124,7 +124,7 @@ impl Context {
             is_grpc: false,
             charged_at: Nanos::ZERO,
             charges: Vec::new(),
-            verdict: Verdict::UNLIMITED,
+            verdict: Verdict::unlimited(),
             admission: Admission::None,
             tally: None,
             diverted: None,

@@ -306,8 +306,15 @@ trait Mixer {
 }
 
 impl Mixer for SipHasher13 {
+    /// As few bytes as tags, lengths and addresses are make the same hash sooner as a number.
+    #[inline]
     fn mix(&mut self, bytes: &[u8]) {
-        self.write(bytes);
+        match *bytes {
+            [byte] => self.write_u8(byte),
+            [a, b, c, d] => self.write_u32(u32::from_ne_bytes([a, b, c, d])),
+            [a, b, c, d, e, f, g, h] => self.write_u64(u64::from_ne_bytes([a, b, c, d, e, f, g, h])),
+            _ => self.write(bytes),
+        }
     }
 
     fn end(self) -> LimitKey {
@@ -326,6 +333,7 @@ impl Mixer for Sha256 {
     }
 }
 
+#[inline]
 fn write(hash: &mut impl Mixer, tag: u8, bytes: &[u8]) {
     hash.mix(&[tag]);
     hash.mix(&u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_le_bytes());

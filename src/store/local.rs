@@ -34,9 +34,10 @@ pub struct LocalStore {
 }
 
 /// What is behind one lock: this shard's part of every limit's table, indexed like the slots of [`LocalStore::tables`].
+/// Those of few limits lie beside the lock, one step nearer.
 #[derive(Default)]
 struct Shard {
-    cells: Vec<Cells>,
+    cells: SmallVec<[Cells; 2]>,
 }
 
 /// What all shards share about one limit.
