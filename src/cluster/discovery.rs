@@ -70,7 +70,8 @@ impl Node {
         let mut known = BTreeSet::new();
         let mut complaint = None;
         loop {
-            let found = match timeout(ANSWERS_WITHIN.to_duration(), lookup_host((name.host.as_str(), name.port))).await {
+            let found = match timeout(ANSWERS_WITHIN.to_duration(), lookup_host((name.host.as_str(), name.port))).await
+            {
                 Ok(Ok(found)) => Ok(found.collect::<BTreeSet<SocketAddr>>()),
                 Ok(Err(error)) => Err(error.to_string()),
                 Err(_) => Err("no answer".to_owned()),
