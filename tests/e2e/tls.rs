@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::gateway::{limited, proxied};
+use crate::support::gateway::{ALL, limited, proxied};
 use crate::support::http2::Http2;
 use crate::support::process::Process;
 use crate::support::tls::{Authority, Signed, ask, connect, shown};
@@ -236,6 +236,32 @@ async fn who_does_not_finish_the_handshake_is_cut_off_and_hurts_nobody() {
     }
 }
 
+/// What `check` says of a configuration beside these files, and whether it is fine.
+fn checked(folder: &Folder, config: &str) -> (bool, String) {
+    folder.write("t.yaml", config);
+    let mut process = Process::tollgate(&["check", "t.yaml"], folder.path(), &[]);
+    let fine = process.wait().success();
+    (fine, format!("{}{}", process.stdout(), process.stderr()))
+}
+
+#[test]
+fn the_documented_configuration_is_fine() {
+    let page = std::fs::read_to_string("docs/edge.md").unwrap();
+    let config = page.split("```").find_map(|part| part.strip_prefix("yaml\n")).unwrap();
+    let (authority, folder) = (Authority::new(), Folder::new());
+    for (name, host) in [("api", "api.test"), ("partners", "partners.test"), ("gateway", "gateway.test")] {
+        let signed = authority.sign(&[host]);
+        folder.write(&format!("{name}.pem"), &signed.certificate);
+        let key = folder.write(&format!("{name}.key"), &signed.key);
+        std::fs::set_permissions(key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    }
+    for name in ["clients.pem", "internal.pem"] {
+        folder.write(name, authority.pem());
+    }
+    let (fine, said) = checked(&folder, config);
+    assert!(fine && !said.contains("warning"), "{said}");
+}
+
 #[test]
 fn check_tells_what_is_wrong_with_the_files() {
     let (authority, folder) = (Authority::new(), Folder::new());
@@ -250,13 +276,9 @@ fn check_tells_what_is_wrong_with_the_files() {
         std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     }
     let check = |certificates: &str| {
-        folder.write(
-            "t.yaml",
-            format!("listeners: [{{ address: \"127.0.0.1:1\", tls: {{ certificates: [{certificates}] }} }}]\nupstreams: {{ origin: {{ nodes: [\"127.0.0.1:2\"] }} }}\nroutes: [{{ name: all, upstream: origin }}]\n"),
-        );
-        let mut process = Process::tollgate(&["check", "t.yaml"], folder.path(), &[]);
-        let fine = process.wait().success();
-        (fine, format!("{}{}", process.stdout(), process.stderr()))
+        let listener = format!("{{ address: \"127.0.0.1:1\", tls: {{ certificates: [{certificates}] }} }}");
+        let upstreams = "upstreams: { origin: { nodes: [\"127.0.0.1:2\"] } }";
+        checked(&folder, &format!("listeners: [{listener}]\n{upstreams}\n{ALL}"))
     };
     let good = "{ cert: good.pem, key: good.key }";
     let (fine, said) = check(good);
