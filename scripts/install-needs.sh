@@ -16,11 +16,11 @@ need cmake cmake # zlib-ng, which pingora builds
 need cc gcc      # zlib-ng, zstd, mimalloc
 need c++ g++
 need redis-server redis-server # tests of what is kept in Redis
+need chromium chromium             # the test of the page on the admin port
 need faketime faketime         # the test of a gateway whose clock is ahead
-need curl curl                 # HTTP/2 and TLS as a client of others speaks them
+need curl curl                 # a client of others for HTTP/2 and TLS; customers of the gateways that are watched
 need h2load nghttp2-client
 need systemd-analyze systemd   # the test of deploy/systemd
-need curl curl                 # customers of the gateways that are watched
 need promtool prometheus       # tests of metrics, rules and dashboards
 imports() { # imports PYTHON MODULE
     "$1" -c "import $2" >/dev/null 2>&1

@@ -1,25 +1,37 @@
-//! The admin listener: metrics, health, and what is in force. Never on a port that serves clients.
+//! The admin listener: metrics, health, what is in force, who is denied, the page, and changes for those who know the
+//! token. Never on a port that serves clients.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use http::{HeaderValue, Method, Response, StatusCode, header};
+use http::{HeaderName, HeaderValue, Method, Response, StatusCode, header};
 use pingora::apps::http_app::ServeHttp;
 use pingora::protocols::http::ServerSession;
+use serde_json::{Value, json};
 
+pub mod access;
+mod body;
 mod cluster;
 mod explain;
+mod keys;
+mod live;
+mod page;
 mod readiness;
 pub mod reloads;
 pub mod snapshots;
+mod status;
 
 pub use readiness::Readiness;
+
+use access::Access;
+use keys::Verb;
 use reloads::Reloads;
 use snapshots::Snapshots;
 
 use crate::proxy::Gateway;
-use crate::store::SharedStore;
 use crate::store::shared::Report;
+use crate::telemetry::history::History;
+use crate::telemetry::offenders::Top;
 use crate::telemetry::{StoreUsage, TableUsage, Telemetry};
 use crate::units::Nanos;
 
@@ -29,8 +41,20 @@ pub struct Admin {
     telemetry: Telemetry,
     started: Nanos,
     readiness: Arc<Readiness>,
-    reloads: Arc<Reloads>,
-    snapshots: Arc<Snapshots>,
+    records: Records,
+}
+
+/// What others write down for those who ask.
+#[derive(Clone, Debug)]
+pub struct Records {
+    /// How reloads went.
+    pub reloads: Arc<Reloads>,
+    /// What became of the state.
+    pub snapshots: Arc<Snapshots>,
+    /// How much there was to do.
+    pub history: Arc<History>,
+    /// Who may do what.
+    pub access: Arc<Access>,
 }
 
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -43,26 +67,31 @@ type Answer = (StatusCode, &'static str, String);
 
 impl Admin {
     /// For `gateway`, ready when `readiness` says so.
-    pub fn new(
-        gateway: Gateway,
-        telemetry: Telemetry,
-        readiness: Arc<Readiness>,
-        (reloads, snapshots): (Arc<Reloads>, Arc<Snapshots>),
-    ) -> Self {
+    pub fn new(gateway: Gateway, telemetry: Telemetry, readiness: Arc<Readiness>, records: Records) -> Self {
         let started = gateway.clock.now();
-        Self { gateway, telemetry, started, readiness, reloads, snapshots }
+        Self { gateway, telemetry, started, readiness, records }
     }
 
     async fn answer(&self, session: &mut ServerSession) -> Answer {
         let head = session.req_header();
         let (method, path) = (head.method.clone(), head.uri.path().to_owned());
-        match (path.as_str(), &method) {
-            ("/-/reload", &Method::POST) => self.reload().await,
-            ("/explain", &Method::POST) => explain::answer(&self.gateway, session).await,
-            ("/-/reload" | "/explain", _) => {
+        let is_for_browsers = path.starts_with("/v1/") || page::file(&path).is_some();
+        if let Err(refused) = self.records.access.check_site(head, is_for_browsers) {
+            return refused;
+        }
+        let verb = path.strip_prefix("/v1/keys/").and_then(Verb::called);
+        match (path.as_str(), verb) {
+            ("/-/reload" | "/explain" | "/v1/explain" | "/v1/reload", _) | (_, Some(_)) if method != Method::POST => {
                 (StatusCode::METHOD_NOT_ALLOWED, TEXT, "only POST is served here\n".to_owned())
             }
-            (path, method) => self.shown(method, path),
+            ("/-/reload", _) => self.reload().await,
+            ("/v1/reload", _) => match self.records.access.check_token(session.req_header()) {
+                Ok(()) => self.reload().await,
+                Err(refused) => refused,
+            },
+            ("/explain" | "/v1/explain", _) => explain::answer(&self.gateway, session).await,
+            (_, Some(verb)) => self.key(verb, session).await,
+            (path, None) => self.shown(&method, path),
         }
     }
 
@@ -71,6 +100,11 @@ impl Admin {
         if !matches!(*method, Method::GET | Method::HEAD) {
             return (StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET is served here\n".to_owned());
         }
+        if let Some((content_type, text)) = page::file(path) {
+            return (StatusCode::OK, content_type, text.to_owned());
+        }
+        let offenders = &self.gateway.lookout.offenders;
+        let (live, history) = (self.gateway.live.load(), &self.records.history);
         match path {
             "/metrics" => self.metrics(),
             "/healthz" => (StatusCode::OK, TEXT, "ok\n".to_owned()),
@@ -81,24 +115,43 @@ impl Admin {
                 (StatusCode::SERVICE_UNAVAILABLE, TEXT, "starting\n".to_owned())
             }
             "/readyz" => (StatusCode::OK, TEXT, "ready\n".to_owned()),
-            "/status" => (StatusCode::OK, JSON, format!("{:#}\n", self.status())),
+            "/status" | "/v1/status" => (StatusCode::OK, JSON, format!("{:#}\n", status::status(self))),
+            "/v1/routes" => json_of(&live::routes(&live, history)),
+            "/v1/limits" => json_of(&live::limits(&self.gateway, &live, history)),
+            "/v1/offenders" => json_of(&live::offenders(&offenders.recent(self.gateway.clock.now()))),
+            "/v1/decisions" => json_of(&live::decisions(&self.gateway.lookout.recent.all())),
             _ => (
                 StatusCode::NOT_FOUND,
                 TEXT,
-                "here are /metrics, /healthz, /readyz, /status, /explain and /-/reload\n".to_owned(),
+                "here are / (the page), /metrics, /healthz, /readyz, /status, /explain and /-/reload, and under /v1/: status, \
+                 routes, limits, offenders, decisions, explain, keys/peek, keys/reset, keys/grant and reload\n"
+                    .to_owned(),
             ),
+        }
+    }
+
+    /// Asks about a key, or changes it.
+    async fn key(&self, verb: Verb, session: &mut ServerSession) -> Answer {
+        if verb != Verb::Peek
+            && let Err(refused) = self.records.access.check_token(session.req_header())
+        {
+            return refused;
+        }
+        match body::read(session).await {
+            Ok(body) => keys::answer(&self.gateway, verb, &body).await,
+            Err(refused) => refused,
         }
     }
 
     /// Reads the configuration anew, and tells what came of it.
     async fn reload(&self) -> Answer {
-        let Some(attempt) = self.reloads.request().await else {
+        let Some(attempt) = self.records.reloads.request().await else {
             return (StatusCode::SERVICE_UNAVAILABLE, TEXT, "stopping\n".to_owned());
         };
         let status = if attempt.is_in_force() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
         let mut report = attempt.report();
         let live = self.gateway.live.load();
-        report["in_force"] = serde_json::json!({
+        report["in_force"] = json!({
             "config_hash": live.hash,
             "routes": live.ruleset.matcher.routes().len(),
             "limits": live.ruleset.limits.len(),
@@ -140,6 +193,10 @@ impl Admin {
         if let Some(cluster) = self.gateway.store.cluster() {
             self.telemetry.set_cluster_usage(&cluster::usage(cluster));
         }
+        let now = self.gateway.clock.now();
+        let most = self.records.access.top_denied_metrics();
+        let top = if most > 0 { self.gateway.lookout.offenders.of_last_minute(now) } else { Top::default() };
+        self.telemetry.set_top_denied(top.offenders.iter().take(most));
         for pool in &live.pools {
             self.telemetry.set_upstream_health(&pool.upstream.name, pool.healthy());
         }
@@ -148,58 +205,27 @@ impl Admin {
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("cannot render the metrics: {error}\n")),
         }
     }
-
-    fn status(&self) -> serde_json::Value {
-        let live = self.gateway.live.load();
-        let ruleset = &live.ruleset;
-        let usage = self.gateway.store.usage(&live.binding);
-        let limits = ruleset.limits.iter().zip(usage).map(|(limit, usage)| {
-            serde_json::json!({
-                "name": limit.name,
-                "algorithm": limit.algorithm.as_str(),
-                "keys": usage.keys,
-                "max_keys": limit.max_keys,
-            })
-        });
-        let upstreams = live.pools.iter().map(|pool| {
-            let nodes =
-                pool.nodes().map(|(address, healthy)| serde_json::json!({"address": address, "healthy": healthy}));
-            serde_json::json!({"name": pool.upstream.name, "nodes": nodes.collect::<Vec<_>>()})
-        });
-        serde_json::json!({
-            "version": env!("CARGO_PKG_VERSION"),
-            "process": std::process::id(),
-            "uptime_seconds": self.gateway.clock.now().saturating_sub(self.started).as_secs_f64(),
-            "stopping": self.readiness.is_stopping(),
-            "config_hash": live.hash,
-            "reload": self.reloads.status(),
-            "state": self.snapshots.status(),
-            "routes": ruleset.matcher.routes().iter().map(|route| route.name.as_str()).collect::<Vec<_>>(),
-            "plans": ruleset.plans,
-            "limits": limits.collect::<Vec<_>>(),
-            "upstreams": upstreams.collect::<Vec<_>>(),
-            "credentials": live.directory.credentials(),
-            "store": self.store(),
-            "cluster": self.gateway.store.cluster().map(|known| cluster::status(known, self.gateway.clock.now())),
-        })
-    }
-
-    fn store(&self) -> serde_json::Value {
-        let store = &self.gateway.store;
-        match store.shared().map(SharedStore::report) {
-            Some(Report { breaker, nodes, healed, overshoot, unsynced, leases, .. }) => serde_json::json!({
-                "tables": store.tables(),
-                "breaker": breaker.as_str(),
-                "nodes": nodes,
-                "healed": healed,
-                "overshoot_tokens": overshoot,
-                "unsynced_tokens": unsynced,
-                "leased_tokens": leases.held,
-            }),
-            None => serde_json::json!({ "tables": store.tables() }),
-        }
-    }
 }
+
+/// In one line: there are many numbers.
+fn json_of(value: &Value) -> Answer {
+    (StatusCode::OK, JSON, format!("{value}\n"))
+}
+
+fn failure(status: StatusCode, message: &str) -> Answer {
+    (status, JSON, format!("{:#}\n", json!({ "error": message })))
+}
+
+/// What no browser may do with anything of this listener: run what is not its own, put it into a frame, guess what it is,
+/// let other sites read it, keep it.
+const FENCES: [(HeaderName, &str); 6] = [
+    (header::CONTENT_SECURITY_POLICY, page::POLICY),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::X_FRAME_OPTIONS, "DENY"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (header::CACHE_CONTROL, "no-store"),
+];
 
 #[async_trait]
 impl ServeHttp for Admin {
@@ -210,8 +236,15 @@ impl ServeHttp for Admin {
         let mut response = Response::new(body.into_bytes());
         *response.status_mut() = status;
         let length = HeaderValue::from(response.body().len());
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-        response.headers_mut().insert(header::CONTENT_LENGTH, length);
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        headers.insert(header::CONTENT_LENGTH, length);
+        for (name, value) in FENCES {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         response
     }
 }

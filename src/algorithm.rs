@@ -18,6 +18,7 @@ use crate::units::{Cost, Nanos};
 pub mod arguments;
 pub mod calendar;
 pub mod counter;
+pub mod grant;
 pub mod parameters;
 pub mod schedule;
 pub mod shared;

@@ -11,10 +11,13 @@ pub mod check;
 pub mod demo;
 pub mod explain;
 pub mod health;
+pub mod keys;
+pub mod remote;
 pub mod replay;
 pub mod run;
 pub mod simulate;
 pub mod source;
+pub mod top;
 
 /// A rate-limiting gateway.
 #[derive(Parser)]
@@ -56,6 +59,10 @@ enum Command {
     Simulate(simulate::SimulateArgs),
     /// Play access logs through a configuration's limits, and say who would have been limited
     Replay(replay::ReplayArgs),
+    /// Show what a running gateway does now: its limits and who is denied most
+    Top(top::TopArgs),
+    /// Say where a key of a running gateway stands, or give tokens back to it
+    Keys(keys::KeysArgs),
 }
 
 /// How what a command has to say is printed.
@@ -81,6 +88,8 @@ pub fn main() -> ExitCode {
         Command::Health(args) => success(health::execute(&args)),
         Command::Demo(args) => success(demo::execute(&args, &mut out)),
         Command::Simulate(args) => success(simulate::execute(&args, std::io::stdin().lock(), &mut out)),
+        Command::Top(args) => success(top::execute(&args, &mut out)),
+        Command::Keys(args) => success(keys::execute(&args, &mut out)),
         Command::Replay(args) => replay::execute(&args, std::io::stdin(), &mut out, &mut err).map_err(Into::into),
     };
     match done {

@@ -28,6 +28,7 @@ mod later;
 mod limits;
 mod listeners;
 mod names;
+mod operators;
 mod over_limit;
 mod overrides;
 mod parameters;
@@ -52,6 +53,7 @@ pub use customers::{DirectorySource, RedisHash};
 pub use document::MAX_BYTES;
 pub use identify::JwksFile;
 pub use listeners::{CertificateFiles, ClientCertificates, Listener, ListenerTls, Server};
+pub use operators::Operators;
 pub use overrides::Overrides;
 pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
 pub use spec::{LimitSpec, PlanSpec};
@@ -95,6 +97,8 @@ pub struct Loaded {
     pub ruleset: Ruleset,
     /// Where tollgate listens.
     pub server: Server,
+    /// What operators may do.
+    pub operators: Operators,
     /// How TLS is spoken to each upstream, at the position of that upstream; absent where it is not.
     pub upstream_tls: Vec<Option<UpstreamTls>>,
     /// Where what is shared is kept, if that is said.
@@ -217,6 +221,7 @@ fn limits_alone(top: &Section<'_>) -> Option<Limits> {
 
 fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let server = listeners::read(top);
+    let operators = operators::read(top);
     let connections = top.get_or("connections", ConnectionBounds::default(), listeners::bounds);
     let client_address = top.get_or("client_address", ClientAddress::default(), server::client_address);
     let (upstream_names, upstreams) = upstreams::read(top);
@@ -295,6 +300,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     Some(Loaded {
         ruleset,
         server,
+        operators: operators?,
         upstream_tls,
         store: store?,
         directory,

@@ -21,6 +21,7 @@ pub mod facts;
 pub mod field;
 pub mod forward;
 pub mod identify;
+pub mod keys;
 pub mod live;
 pub mod own_usage;
 pub mod queue;
@@ -30,6 +31,7 @@ pub mod tally;
 pub mod trace;
 pub mod traffic;
 pub mod upstream;
+mod watch;
 
 use context::Context;
 use live::Live;
@@ -39,6 +41,7 @@ use traffic::Traffic;
 use crate::clock::Clock;
 use crate::ruleset::key::KeyHasher;
 use crate::store::Store;
+use crate::telemetry::lookout::Lookout;
 
 /// What all connections share.
 #[derive(Clone)]
@@ -58,6 +61,8 @@ pub struct Shared {
     pub traffic: Arc<Traffic>,
     /// How many connections there are.
     pub seats: Arc<Seats>,
+    /// What is noted of requests that do not simply pass.
+    pub lookout: Lookout,
 }
 
 impl Gateway {

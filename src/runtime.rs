@@ -33,9 +33,10 @@ use self::reload::{Origin, Parts, Reloader};
 use self::shutdown::Reach;
 use self::state::{Keeper, Recovered};
 use self::upgrade::Upgrader;
+use crate::admin::access::Access;
 use crate::admin::reloads::Reloads;
 use crate::admin::snapshots::Snapshots;
-use crate::admin::{Admin, Readiness};
+use crate::admin::{Admin, Readiness, Records};
 use crate::clock::Clock;
 use crate::cluster::{Cluster, Observer as Asked};
 use crate::proxy::connection::Edge;
@@ -46,6 +47,8 @@ use crate::ruleset::key::KeyHasher;
 use crate::store::shared::{CallResult, Observer};
 use crate::store::{SharedStore, Store};
 use crate::telemetry::Telemetry;
+use crate::telemetry::history::History;
+use crate::telemetry::lookout::Lookout;
 
 /// What a gateway is made of.
 pub struct Setup {
@@ -95,6 +98,7 @@ pub struct Prepared {
     announcement: Announcement,
     origin: Option<Origin>,
     warnings: Vec<String>,
+    access: Arc<Access>,
     gateway: Gateway,
     telemetry: Telemetry,
     snapshots: Arc<Snapshots>,
@@ -117,7 +121,8 @@ struct Sockets {
 /// returns.
 pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let Setup { parts, origin, sample } = setup;
-    let Parts { listeners: clients, admin: operators, rules, store, state, cluster, warnings } = parts;
+    let Parts { listeners: clients, admin: operators, access, rules, store, state, cluster, warnings } = parts;
+    let access = Arc::new(Access::new(access));
     let (mut predecessor, inherited) = match Predecessor::meet().map_err(StartError::predecessor)? {
         Some((predecessor, sockets)) => (Some(predecessor), Inherited::new(sockets)),
         None => (None, Inherited::from_systemd()),
@@ -165,18 +170,30 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         hasher,
         traffic: Arc::default(),
         seats: Arc::new(Seats::new(clients.len())),
+        lookout: Lookout::default(),
     });
     let snapshots = Arc::new(Snapshots::new(recovery));
     let keeper = Keeper::new(gateway.clone(), telemetry.clone(), Arc::clone(&snapshots), seed, state);
     let announcement = Announcement { clients, operators };
     let keeper = Arc::new(keeper);
-    Ok(Prepared { sockets, predecessor, announcement, origin, warnings, gateway, telemetry, snapshots, keeper })
+    Ok(Prepared { sockets, predecessor, announcement, origin, warnings, access, gateway, telemetry, snapshots, keeper })
 }
 
 impl Prepared {
     /// Runs the gateway until it is told to stop. Returns when the requests in flight are finished.
     pub fn run(self) {
-        let Self { sockets, predecessor, announcement, origin, warnings, gateway, telemetry, snapshots, keeper } = self;
+        let Self {
+            sockets,
+            predecessor,
+            announcement,
+            origin,
+            warnings,
+            access,
+            gateway,
+            telemetry,
+            snapshots,
+            keeper,
+        } = self;
         let Sockets { clients, admin, sample, cluster, all } = sockets;
         let mut server = Server::new_with_opt_and_conf(None, configuration());
         server.bootstrap();
@@ -192,17 +209,23 @@ impl Prepared {
         }
         let (reloads, asked) = Reloads::new(gateway.clock.now(), warnings);
         let reloads = Arc::new(reloads);
-        let told = (Arc::clone(&reloads), snapshots);
-        let app = HttpServer::new_app(Admin::new(gateway.clone(), telemetry.clone(), Arc::clone(&readiness), told));
+        let history = Arc::new(History::default());
+        let records = Records {
+            reloads: Arc::clone(&reloads),
+            snapshots,
+            history: Arc::clone(&history),
+            access: Arc::clone(&access),
+        };
+        let app = HttpServer::new_app(Admin::new(gateway.clone(), telemetry.clone(), Arc::clone(&readiness), records));
         server.add_service(Listening::of_one("admin".to_owned(), admin, app, Arc::clone(&doors)));
         let reloader = Reloader::new(
             gateway.clone(),
             telemetry.clone(),
             (Arc::clone(&reloads), asked),
-            Arc::clone(&keeper),
+            (Arc::clone(&keeper), access),
             origin,
         );
-        let upkeep = upkeep::Upkeep::new(gateway.clone(), reloader, Arc::clone(&keeper));
+        let upkeep = upkeep::Upkeep::new(gateway.clone(), reloader, Arc::clone(&keeper), history);
         server.add_service(background_service("upkeep", upkeep));
         if let Some(listeners) = sample {
             let app = HttpServer::new_app(sample::Sample);

@@ -3,6 +3,7 @@
 //! Knows nothing of routes, HTTP or metrics: limits are positions, keys are hashes, and what happened is returned or
 //! read off [`Store::usage`].
 
+pub mod amend;
 pub mod local;
 pub mod redis;
 pub mod shared;
@@ -12,6 +13,7 @@ mod owners;
 mod together;
 mod told;
 
+pub use amend::{Amendment, Unamended};
 pub use local::LocalStore;
 pub use local::snapshot::{Head, Written};
 pub use shared::{SharedLimit, SharedStore};

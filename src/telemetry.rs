@@ -6,9 +6,13 @@
 
 mod cluster;
 mod configured;
+pub mod history;
 pub mod logging;
+pub mod lookout;
 pub mod meters;
 pub mod names;
+pub mod offenders;
+pub mod recent;
 mod series;
 
 use std::net::SocketAddr;
@@ -24,6 +28,7 @@ use prometheus::{
 use cluster::ClusterMetrics;
 use configured::Configured;
 use names::Name;
+use offenders::Offender;
 
 pub use cluster::ClusterUsage;
 
@@ -76,6 +81,8 @@ pub struct Telemetry {
     /// When the last one was begun, how long it took, and its size.
     state_last: [Gauge; 3],
     upgrades: IntCounterVec,
+    /// The keys that were denied most, and by how much that may be too high.
+    top_denied: [IntGaugeVec; 2],
     /// Held while what is told of one configuration takes the place of another's: a scrape sees exactly one.
     exchange: Arc<Mutex<()>>,
 }
@@ -176,6 +183,10 @@ impl Telemetry {
                 registered(&registry, Gauge::with_opts(opts(&names::STATE_SNAPSHOT_SIZE))?)?,
             ],
             upgrades: counter(&registry, &names::UPGRADES)?,
+            top_denied: [
+                gauge(&registry, &names::LIMIT_TOP_DENIED_REQUESTS)?,
+                gauge(&registry, &names::LIMIT_TOP_DENIED_ERROR_REQUESTS)?,
+            ],
             exchange: Arc::default(),
             registry,
         };
@@ -284,7 +295,6 @@ impl Telemetry {
 
     /// How full the tables are, to be called before [`Telemetry::render`].
     pub fn set_table_usage(&self, usage: &TableUsage<'_>) {
-        let shown = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
         self.limit_keys.with_label_values(&[usage.limit]).set(shown(usage.keys));
         self.limit_keys_max.with_label_values(&[usage.limit]).set(shown(usage.max_keys));
         for (reason, total) in usage.evicted {
@@ -332,6 +342,18 @@ impl Telemetry {
         self.cluster_members.set(i64::try_from(usage.nodes).unwrap_or(i64::MAX));
     }
 
+    /// Who was denied most, in place of whoever it was before; to be called before [`Telemetry::render`].
+    pub fn set_top_denied<'o>(&self, offenders: impl Iterator<Item = &'o Offender>) {
+        let [denied, errors] = &self.top_denied;
+        denied.reset();
+        errors.reset();
+        for offender in offenders {
+            let labels = [offender.subject.limit.as_str(), &offender.subject.line()];
+            denied.with_label_values(&labels).set(shown(offender.denied));
+            errors.with_label_values(&labels).set(shown(offender.error));
+        }
+    }
+
     /// Another gateway was asked, with this result, and took this long.
     pub fn peer_asked(&self, peer: SocketAddr, result: &str, took: Nanos) {
         self.cluster.asked(peer, result, took);
@@ -347,6 +369,11 @@ impl Telemetry {
     pub fn set_upstream_health(&self, upstream: &str, healthy: usize) {
         self.upstream_healthy.with_label_values(&[upstream]).set(i64::try_from(healthy).unwrap_or(i64::MAX));
     }
+}
+
+/// As a gauge has it.
+fn shown(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 fn opts(name: &Name) -> Opts {
@@ -372,4 +399,32 @@ fn gauge(registry: &Registry, name: &Name) -> Result<IntGaugeVec, prometheus::Er
 
 fn histogram(registry: &Registry, name: &Name, buckets: &[f64]) -> Result<HistogramVec, prometheus::Error> {
     registered(registry, HistogramVec::new(histogram_opts(name, buckets), name.labels)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::offenders::Subject;
+
+    #[test]
+    fn who_is_denied_most_takes_the_place_of_who_was_before() {
+        let telemetry = Telemetry::new().unwrap();
+        let offender = |customer: &str, denied| Offender {
+            subject: Arc::new(Subject {
+                limit: "guard".to_owned(),
+                key: vec![("customer".to_owned(), Some(customer.to_owned())), ("cookie a".to_owned(), None)],
+            }),
+            denied,
+            error: 2,
+        };
+        telemetry.set_top_denied([offender("acme", 7), offender("a\"b\n", 5)].iter());
+        let text = telemetry.render().unwrap();
+        let acme = r#"{customer="acme, no cookie a",limit="guard"}"#;
+        assert!(text.contains(&format!("tollgate_limit_top_denied_requests{acme} 7\n")), "{text}");
+        assert!(text.contains(&format!("tollgate_limit_top_denied_error_requests{acme} 2\n")), "{text}");
+        assert!(text.contains(r#"customer="a\"b\n, no cookie a""#), "{text}");
+        telemetry.set_top_denied([offender("globex", 1)].iter());
+        let text = telemetry.render().unwrap();
+        assert!(text.contains("globex") && !text.contains("acme"), "{text}");
+    }
 }

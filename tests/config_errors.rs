@@ -99,6 +99,21 @@ fn another_state_file_is_told_with_what_a_restart_forgets() {
 }
 
 #[test]
+fn what_operators_may_do_otherwise_is_told() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("other_operators");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("admin.token"), "canary-0123456789abcdef").unwrap();
+    let rules = fs::read_to_string("tests/fixtures/good/minimal.yaml").unwrap();
+    let [old, new] = ["old.yaml", "new.yaml"].map(|name| folder.join(name));
+    fs::write(&old, &rules).unwrap();
+    let admin = "admin: { token_file: admin.token, hosts: [Gate.internal], top_denied_metrics: 5 }";
+    fs::write(&new, format!("{rules}\n{admin}\n")).unwrap();
+    let (output, fine) = check_as(&new, old.to_str(), Format::Text);
+    let says = "admin: changes\n  token_file: none -> admin.token\n  hosts: none -> gate.internal\n  top_denied_metrics: 0 -> 5\n";
+    assert!(fine && output.ends_with(says) && !output.contains("canary"), "{output}");
+}
+
+#[test]
 fn what_is_compared_to_a_bad_file_or_to_limits_alone_is_refused() {
     let (output, fine) = check_as(Path::new(NEW), Some("tests/fixtures/bad/jitter.yaml"), Format::Text);
     assert!(!fine && output.starts_with("tests/fixtures/bad/jitter.yaml:3"), "{output}");

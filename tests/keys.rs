@@ -135,6 +135,33 @@ fn what_nodes_and_versions_have_to_agree_on_never_changes() {
 }
 
 #[test]
+fn keys_of_a_customer_have_one_home_where_nodes_divide_keys_and_no_other_keys_do() {
+    let alone = KeyHasher::new(&[3; 16]);
+    let divided = KeyHasher::new(&[3; 16]).divided();
+    let mut headers = HeaderMap::new();
+    let tuple = |customer: &str, header: usize| Tuple {
+        customer: Some(customer.to_owned()),
+        client: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        host: "h".to_owned(),
+        header: header.to_string(),
+    };
+    let by_both = Key { parts: vec![KeyPart::Header(USER), KeyPart::Customer] };
+    let mut keys = |hasher: &KeyHasher, parts: &Key, customer: &str| -> Vec<LimitKey> {
+        (0..20).map(|header| key(hasher, parts, &mut headers, &tuple(customer, header))).collect()
+    };
+    let homes = |keys: &[LimitKey]| keys.iter().map(|key| key.home()).collect::<HashSet<_>>();
+    let acme = keys(&divided, &by_both, "acme");
+    assert_eq!((acme.iter().collect::<HashSet<_>>().len(), homes(&acme).len()), (20, 1));
+    let whole = keys(&divided, &Key { parts: vec![KeyPart::Customer] }, "acme");
+    assert_eq!(homes(&whole), homes(&acme));
+    assert!(homes(&keys(&divided, &by_both, "other")).is_disjoint(&homes(&acme)));
+    assert_eq!(homes(&keys(&alone, &by_both, "acme")).len(), 20);
+    // a key without the customer in it is what it was
+    let by_header = Key { parts: vec![KeyPart::Header(USER)] };
+    assert_eq!(keys(&divided, &by_header, "acme"), keys(&alone, &by_header, "acme"));
+}
+
+#[test]
 fn a_share_covers_as_many_keys_as_it_says_and_a_larger_one_covers_them_too() {
     let (parts, mut headers) = (Key { parts: vec![KeyPart::Host] }, HeaderMap::new());
     let covered = |share: Share, keys: &[LimitKey]| keys.iter().filter(|key| share.covers(**key)).count();

@@ -11,12 +11,12 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tollgate::algorithm::{AlgorithmName, Arguments, Completion, Rule, Value};
-use tollgate::charge::{Charge, Charged, Manner, Mode, Receipt, RuleRef, Source};
+use tollgate::charge::{Charge, Charged, Manner, Mode, RuleRef, Source};
 use tollgate::clock::{Clock, SystemClock};
 use tollgate::cluster::ring::Member;
 use tollgate::cluster::settings::{Peers, Settings};
 use tollgate::cluster::{Cluster, Secret};
-use tollgate::store::{Binding, LimitSpec, LocalStore, Store};
+use tollgate::store::{Binding, LimitSpec, LocalStore, Receipt, Store};
 use tollgate::units::{LimitKey, Nanos, Rate};
 
 /// The limits, by position.
@@ -278,7 +278,8 @@ async fn all_limits_of_a_request_are_charged_or_none_wherever_their_keys_are() {
     }
     wait_for("all to come back", || async {
         let ask = |limit, key| Charge { cost: 5, manner: Manner::ASKS, ..one(limit, key) };
-        let whole = async |node: &Node, charge| node.charge(&mut [charge]).await.charged[0].decision.is_admitted();
+        let whole =
+            async |node: &Node, charge: Charge| node.charge(&mut [charge]).await.charged[0].decision.is_admitted();
         asks.store.is_settled() && whole(owns, ask(BURST, theirs)).await && whole(asks, ask(SMALL, own)).await
     })
     .await;

@@ -14,6 +14,10 @@ use tollgate::proxy::live::{Live, Rules};
 use tollgate::store::Store;
 use tollgate::telemetry::Telemetry;
 
+/// The program's own.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const ROUTES: usize = 10_000;
 /// Each with a rate and a burst for each plan.
 const LIMITS: usize = 100;

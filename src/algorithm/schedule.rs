@@ -22,6 +22,8 @@ pub struct Schedule {
     tolerance: u128,
     /// The same for a request to be admitted without a wait; at most `tolerance`.
     immediate: u128,
+    /// How long the whole burst takes to come back.
+    window: Nanos,
 }
 
 /// That requests may have to wait for their turn.
@@ -66,7 +68,7 @@ impl Schedule {
                 (immediate, whole_burst.min(immediate.saturating_add(fine(max_wait.get()))))
             }
         };
-        Ok(Self { rate, burst, tolerance, immediate })
+        Ok(Self { rate, burst, tolerance, immediate, window: rate.time_for(burst) })
     }
 
     /// The rate at which tokens come back.
@@ -105,6 +107,8 @@ impl Schedule {
     fn nanos_ceil(&self, fine: u128) -> Nanos {
         let tokens = self.rate.tokens();
         match u64::try_from(fine) {
+            // a division costs more than all else here, and most rates are one in so much time
+            Ok(fine) if tokens == 1 || fine == 0 => Nanos::new(fine),
             Ok(fine) => Nanos::new(fine.div_ceil(tokens)),
             Err(_) => Nanos::saturating_from(fine.div_ceil(u128::from(tokens))),
         }
@@ -202,7 +206,7 @@ impl Core for Schedule {
     }
 
     fn policy(&self) -> Policy {
-        Policy { quota: self.burst, window: Some(self.rate.time_for(self.burst)) }
+        Policy { quota: self.burst, window: Some(self.window) }
     }
 }
 

@@ -12,6 +12,7 @@ use crate::cli::source::{self, Source};
 use crate::config::{self, Listener};
 use crate::customers::Directory;
 use crate::proxy::connection::Entrance;
+use crate::runtime::reload::AccessTerms;
 use crate::runtime::{self, Setup};
 use crate::telemetry::logging;
 
@@ -42,6 +43,7 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
     }
     let directory = source::directory::load(CUSTOMERS, "config/customers.csv", &loaded.overrides)?;
     let directory = Directory::File(Arc::new(directory)).into();
+    let access = AccessTerms::default();
     let source = Source {
         directory,
         tokens: None,
@@ -49,6 +51,7 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
         cluster: None,
         entrances: vec![Entrance::default()],
         securing: vec![None; loaded.ruleset.upstreams.len()],
+        access,
         text: CONFIG.to_owned(),
         loaded,
     };

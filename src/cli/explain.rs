@@ -40,9 +40,10 @@ pub struct ExplainArgs {
 
 /// A header field: its name and its value.
 #[derive(Clone)]
-pub struct Field(String, String);
+pub struct Field(pub String, pub String);
 
-fn field(text: &str) -> Result<Field, &'static str> {
+/// Reads a header field.
+pub(super) fn field(text: &str) -> Result<Field, &'static str> {
     let (name, value) = text.split_once(':').ok_or("a header field is written `name: value`")?;
     Ok(Field(name.to_owned(), value.to_owned()))
 }

@@ -59,7 +59,7 @@ pub fn execute(args: &RunArgs) -> Result<(), RunError> {
 
 /// What a configuration and what it names say to a gateway.
 pub(super) fn parts(
-    Source { loaded, directory, tokens, store, cluster, entrances, securing, text }: Source,
+    Source { loaded, directory, tokens, store, cluster, entrances, securing, access, text }: Source,
     config: &Path,
 ) -> Parts {
     // In an order that does not change with that of the file: sockets know their listeners by it.
@@ -70,6 +70,7 @@ pub(super) fn parts(
     Parts {
         listeners,
         admin: loaded.server.admin,
+        access,
         state: loaded.state.map(|state| StateFile { path: beside(config, &state.file), every: state.every }),
         rules: Rules { ruleset: loaded.ruleset, directory, tokens, entrances, securing, hash: hash(&text) },
         store,

@@ -11,11 +11,12 @@ use crate::customers::{Directory, Tokens};
 use crate::files::{self, Seen, Unreadable};
 use crate::proxy::connection::Entrance;
 use crate::proxy::upstream::Securing;
-use crate::runtime::reload::StoreSettings;
+use crate::runtime::reload::{AccessTerms, StoreSettings};
 
 mod cluster;
 pub mod directory;
 mod listeners;
+mod operators;
 mod store;
 mod tokens;
 mod upstreams;
@@ -39,6 +40,8 @@ pub struct Source {
     pub entrances: Vec<Entrance>,
     /// How TLS is spoken to each upstream; absent where it is not.
     pub securing: Vec<Option<Arc<Securing>>>,
+    /// What operators may do.
+    pub access: AccessTerms,
     /// The configuration's text.
     pub text: String,
 }
@@ -75,6 +78,7 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
     if let Some(server) = &kept.server {
         refuse_fixed(&name(path), changed_addresses(server, &loaded.server)).map_err(with_warnings)?;
     }
+    let access = operators::read(path, &loaded.operators, seen).map_err(with_warnings)?;
     let store = loaded.store.as_ref().map(|says| Wanted::read(path, says, seen)).transpose();
     let store = store.map_err(with_warnings)?;
     if kept.server.is_some() {
@@ -106,7 +110,7 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
     });
     let store = kept.store.as_ref().map(|kept| kept.settings.clone());
     kept.cluster.clone_from(&cluster);
-    Ok(Source { loaded, directory, tokens, store, cluster, entrances, securing, text })
+    Ok(Source { loaded, directory, tokens, store, cluster, entrances, securing, access, text })
 }
 
 /// Adds what is wrong with the files that a refused configuration names.

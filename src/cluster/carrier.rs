@@ -38,7 +38,7 @@ impl Carrier for Node {
 
     async fn give(&self, to: SocketAddr, limit: &Identity, key: LimitKey) -> Taken {
         let own = self.asking.own.address;
-        self.moving.rests(key, own < to, self.asking.timeout.to_duration()).await;
+        self.moving.rests(key, own < to, self.asking.timeout).await;
         let Some(states) = self.desk().and_then(|desk| desk.take(limit, key)) else { return Taken::Nothing };
         if self.view.load().ring.owner(key) != Some(to) {
             self.moving.lend(key, to, self.asking.clock.now());
@@ -72,8 +72,7 @@ impl Node {
 
     /// Brings the state of `key` here, from wherever it is. Waits for each who may have it as long as for a decision.
     async fn fetch(&self, limit: Arc<Identity>, key: LimitKey) {
-        let patience = self.asking.timeout.to_duration();
-        let Some(_coming) = self.moving.comes(key, patience).await else { return };
+        let Some(_coming) = self.moving.comes(key, self.asking.timeout).await else { return };
         let view = self.view.load_full();
         for source in self.moving.sources(key, self.asking.own.address, &view.ring) {
             let Some(peer) = view.peers.get(&source).filter(|peer| peer.is_reachable()) else { continue };

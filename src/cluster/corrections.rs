@@ -12,7 +12,6 @@ use crate::algorithm::Completion;
 use crate::units::Nanos;
 
 /// Corrections that the other side has not said to have made.
-#[derive(Default)]
 pub(super) struct Pending {
     boot: u64,
     last: u64,
@@ -44,6 +43,11 @@ pub enum Correction {
 const MOST_PENDING: usize = 100_000;
 
 impl Pending {
+    /// Numbers go on from `now`, so that none comes again where the same process knows the same gateway anew.
+    pub(super) const fn new(now: Nanos) -> Self {
+        Self { boot: 0, last: now.get(), changes: BTreeMap::new() }
+    }
+
     /// Those that can be sent go over another connection now, to the process `boot`. Returns how many are of no use to it.
     pub(super) fn arrived(&mut self, boot: u64) -> usize {
         let lost = if self.boot == boot { 0 } else { std::mem::take(&mut self.changes).len() };

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use tokio::net::lookup_host;
 use tokio::time::{sleep, timeout};
@@ -12,6 +11,7 @@ use tokio::time::{sleep, timeout};
 use super::Node;
 use super::ring::Member;
 use super::settings::{Name, Peers};
+use crate::units::Nanos;
 
 /// What is done about an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(super) fn judge(
 }
 
 /// How long an answer may take.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+const ANSWERS_WITHIN: Nanos = Nanos::from_secs(5);
 
 impl Node {
     /// Takes up who the nodes are, again and again where a name stands for them, until dropped.
@@ -70,7 +70,8 @@ impl Node {
         let mut known = BTreeSet::new();
         let mut complaint = None;
         loop {
-            let found = match timeout(ANSWERS_WITHIN, lookup_host((name.host.as_str(), name.port))).await {
+            let found = match timeout(ANSWERS_WITHIN.to_duration(), lookup_host((name.host.as_str(), name.port))).await
+            {
                 Ok(Ok(found)) => Ok(found.collect::<BTreeSet<SocketAddr>>()),
                 Ok(Err(error)) => Err(error.to_string()),
                 Err(_) => Err("no answer".to_owned()),

@@ -115,7 +115,7 @@ pub struct Transcript<'a> {
 impl<'a> Transcript<'a> {
     /// `asker` and `owner` as they were sent.
     pub fn new(secret: &'a Secret, asker: &Hello, owner: &Hello) -> Self {
-        let bytes = postcard::to_stdvec(&(asker, owner)).unwrap_or_default();
+        let bytes = postcard::to_stdvec(&(asker, owner)).expect("numbers and addresses can be written");
         let mut hash = [0; 32];
         hash.iter_mut().zip(digest(&SHA256, &bytes).as_ref()).for_each(|(byte, hashed)| *byte = *hashed);
         Self { secret, hash }

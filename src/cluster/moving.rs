@@ -12,7 +12,6 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -165,19 +164,19 @@ impl Moving {
 
     /// Asks for the state of `key`, unless somebody does; then returns when that has ended, and at the latest after
     /// `patience`.
-    pub(super) async fn comes(&self, key: LimitKey, patience: Duration) -> Option<Coming<'_>> {
+    pub(super) async fn comes(&self, key: LimitKey, patience: Nanos) -> Option<Coming<'_>> {
         if self.coming.lock().insert(key) {
             return Some(Coming { moving: self, key });
         }
-        drop(timeout(patience, self.until(|| !self.coming.lock().contains(&key))).await);
+        drop(timeout(patience.to_duration(), self.until(|| !self.coming.lock().contains(&key))).await);
         None
     }
 
     /// Returns once the state of `key` is not on its way any more, and at the latest after `patience`. `first`: even while
     /// it is being asked for, because of two nodes that ask each other one must not wait.
-    pub(super) async fn rests(&self, key: LimitKey, first: bool, patience: Duration) {
+    pub(super) async fn rests(&self, key: LimitKey, first: bool, patience: Nanos) {
         let rests = || !self.leaving.lock().contains(&key) && (first || !self.coming.lock().contains(&key));
-        drop(timeout(patience, self.until(rests)).await);
+        drop(timeout(patience.to_duration(), self.until(rests)).await);
     }
 
     async fn until(&self, holds: impl Fn() -> bool) {
@@ -205,3 +204,6 @@ impl Drop for Coming<'_> {
         self.moving.moved.notify_waiters();
     }
 }
+
+#[cfg(test)]
+mod tests;

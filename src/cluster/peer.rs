@@ -119,13 +119,14 @@ const PAUSE: Nanos = Nanos::new(250_000_000);
 impl Peer {
     pub(super) fn new(address: SocketAddr, number: u32, asking: Arc<Asking>) -> Arc<Self> {
         let ways = (0..asking.threads.max(1)).map(|_| Mutex::default()).collect();
+        let pending = Mutex::new(Pending::new(asking.clock.now()));
         Arc::new(Self {
             address,
             number,
             asking,
             ways,
             home: Mutex::default(),
-            pending: Mutex::default(),
+            pending,
             urgent: Notify::new(),
             is_suspected: AtomicBool::new(false),
             heard: AtomicU64::new(0),

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ipnet::IpNet;
 
+use crate::config::operators;
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, each_once, every};
 use crate::config::scalar::Misfit;
@@ -92,7 +93,11 @@ pub(super) fn read(top: &Section<'_>) -> Option<Server> {
     let mut taken = Vec::new();
     let listeners = listeners(top, &mut taken);
     let admin = top.get_or("admin", Server::DEFAULT_ADMIN, |field| {
-        let field = field.section(&["address"], &[])?.required("address", ADDRESS)?;
+        let section = field.section(&operators::KEYS, &[])?;
+        let Some(field) = section.get("address") else {
+            let is_left_out = !section.is_misspelt("address");
+            return is_left_out.then(|| free(field, Server::DEFAULT_ADMIN, &taken)).flatten();
+        };
         let address = address(&field)?;
         if !address.ip().is_loopback() {
             field.warn(

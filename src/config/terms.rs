@@ -1,8 +1,9 @@
 //! What a limit asks of each plan: parameters overlaid, built into rules.
 
-use std::collections::HashMap;
-use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
+
+use hashbrown::hash_table::Entry;
+use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::algorithm::{AlgorithmName, Rule};
 use crate::config::limits::Setting;
@@ -97,17 +98,19 @@ impl<'a> LimitTerms<'_, 'a> {
     pub(super) fn compile(&self, named: &[NamedPlan<'a>]) -> Option<AllTerms> {
         let mut rules: Vec<Rule> = Vec::new();
         // Positions of rules by their hash: there may be as many rules as plans.
-        let mut known: HashMap<u64, Vec<usize>> = HashMap::new();
-        let hasher = RandomState::new();
+        let mut known: HashTable<usize> = HashTable::new();
+        let hasher = DefaultHashBuilder::default();
         let mut terms_of = |rule: Rule| {
-            let alike = known.entry(hasher.hash_one(&rule)).or_default();
-            let same = alike.iter().copied().find(|position| rules.get(*position) == Some(&rule));
-            Terms::Rule(same.unwrap_or_else(|| {
-                let position = rules.len();
-                alike.push(position);
-                rules.push(rule);
-                position
-            }))
+            let is_same = |position: &usize| rules.get(*position) == Some(&rule);
+            let hash_of = |position: &usize| rules.get(*position).map_or(0, |rule| hasher.hash_one(rule));
+            match known.entry(hasher.hash_one(&rule), is_same, hash_of) {
+                Entry::Occupied(same) => Terms::Rule(*same.get()),
+                Entry::Vacant(vacant) => {
+                    let position = *vacant.insert(rules.len()).get();
+                    rules.push(rule);
+                    Terms::Rule(position)
+                }
+            }
         };
         let mut plans: Vec<Option<Terms>> = vec![None; self.plans.len()];
         let mut whole = true;

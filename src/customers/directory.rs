@@ -49,6 +49,14 @@ impl Directory {
         }
     }
 
+    /// The customer of this name; `None` where there is none, or customers are not known by name.
+    pub fn named(&self, name: &str) -> Option<Arc<Customer>> {
+        match self {
+            Self::File(file) => file.named(name),
+            Self::Nobody | Self::Redis(_) => None,
+        }
+    }
+
     /// Whose credential this is; `None` if it is nobody's.
     pub async fn find(&self, credential: &[u8], clock: &Arc<dyn Clock>) -> Result<Option<Arc<Customer>>, Unavailable> {
         match self {

@@ -19,6 +19,7 @@ use crate::proxy::respond::{self, Answer};
 use crate::proxy::tally::Tally;
 use crate::proxy::trace;
 use crate::proxy::upstream::deadline;
+use crate::proxy::watch;
 use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::upstream::Balance;
@@ -61,9 +62,17 @@ pub async fn admit(session: &mut Session, context: &mut Context) -> Result<(), A
     }
     let route = context.route.ok_or(Answer::NoRoute)?;
     let caller = Caller::find(ruleset, ruleset.matcher.route(route), &facts, live.register(&context.gateway.clock));
-    meet(context, &live, route, &facts, &caller.await?)?;
+    let caller = caller.await?;
+    meet(context, &live, route, &facts, &caller)?;
     context.target = Some(target);
-    charge(session, context).await
+    let turn = decide(context).await;
+    if let (false, Some(target)) = (watch::simply_passes(&context.verdict), &context.target) {
+        watch::note(context, &head.facts(rules, target, address), &caller);
+    }
+    if let Some(turn) = turn? {
+        wait_for(session, turn, context).await;
+    }
+    Ok(())
 }
 
 /// Finds out what a request of `caller` is charged, which may depend on the node that it goes to.
@@ -124,15 +133,21 @@ pub fn peer(session: &Session, context: &Context) -> Option<IpAddr> {
     announced.or_else(|| session.client_addr()?.as_inet().map(std::net::SocketAddr::ip))
 }
 
-/// Charges the request under all its limits, counts what came of it, and waits if that is what came of it.
-async fn charge(session: &mut Session, context: &mut Context) -> Result<(), Answer> {
-    let Some(route) = context.route else { return Ok(()) };
+/// A request that passes has to wait for its turn.
+struct Turn {
+    wait: Nanos,
+    places: Vec<Place>,
+}
+
+/// Charges the request under all its limits, and counts what came of it.
+async fn decide(context: &mut Context) -> Result<Option<Turn>, Answer> {
+    let Some(route) = context.route else { return Ok(None) };
     let live = Arc::clone(&context.live);
     if context.bypassed {
         live.meters.observe_bypass(&live.ruleset, route, context.plan);
     }
     if context.charges.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     let now = context.gateway.clock.now();
     let receipt = context.gateway.store.charge(&live.binding, &mut context.charges, now).await;
@@ -164,15 +179,11 @@ async fn charge(session: &mut Session, context: &mut Context) -> Result<(), Answ
         Outcome::Deny(_) => Err(Answer::Limited),
         Outcome::Admit { wait: Nanos::ZERO } => {
             context.admission = Admission::Passed { at: now };
-            Ok(())
+            Ok(None)
         }
         Outcome::Admit { wait } => {
             context.admission = Admission::Waiting;
-            deadline::set_total(context);
-            wait_for_turn(session, context, wait).await;
-            drop(places);
-            context.admission = Admission::Passed { at: context.gateway.clock.now() };
-            Ok(())
+            Ok(Some(Turn { wait, places }))
         }
     }
 }
@@ -200,7 +211,8 @@ async fn charge_candidate(context: &mut Context, position: usize, alone: Charge,
 }
 
 /// Holds the request back. A client that goes away ends this (see `connection`), and its charge is taken back.
-async fn wait_for_turn(session: &mut Session, context: &Context, wait: Nanos) {
+async fn wait_for(session: &mut Session, Turn { wait, places }: Turn, context: &mut Context) {
+    deadline::set_total(context);
     if let Some(connection) = &context.connection {
         connection.set_waiting(true);
     }
@@ -220,6 +232,8 @@ async fn wait_for_turn(session: &mut Session, context: &Context, wait: Nanos) {
     if let Some(connection) = &context.connection {
         connection.set_waiting(false);
     }
+    drop(places);
+    context.admission = Admission::Passed { at: context.gateway.clock.now() };
 }
 
 impl From<Refused> for Answer {

@@ -124,7 +124,7 @@ impl Context {
             is_grpc: false,
             charged_at: Nanos::ZERO,
             charges: Vec::new(),
-            verdict: Verdict::UNLIMITED,
+            verdict: Verdict::unlimited(),
             admission: Admission::None,
             tally: None,
             diverted: None,
@@ -272,6 +272,7 @@ mod tests {
     use crate::ruleset::key::KeyHasher;
     use crate::store::Store;
     use crate::telemetry::Telemetry;
+    use crate::telemetry::lookout::Lookout;
 
     const CONFIG: &str = "listeners: [{ address: \"127.0.0.1:1\" }]
 upstreams: { origin: { nodes: [\"127.0.0.1:2\"] } }
@@ -298,6 +299,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             hasher: KeyHasher::new(&[0; 16]),
             traffic: Arc::default(),
             seats: Arc::default(),
+            lookout: Lookout::default(),
         })
     }
 

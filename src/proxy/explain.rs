@@ -5,7 +5,7 @@
 use serde::Serialize;
 
 mod limits;
-mod masked;
+pub(super) mod masked;
 mod question;
 mod way;
 
@@ -13,13 +13,16 @@ pub use limits::{KeyAccount, LimitAccount, Now, Standing};
 pub use question::{BadQuestion, Question};
 pub use way::{PassedOver, Way};
 
+use crate::charge::Charge;
 use crate::proxy::Gateway;
 use crate::proxy::caller::Caller;
 use crate::proxy::facts;
 use crate::proxy::identify::{self, Credential, Identity, Register};
+use crate::proxy::live::Live;
 use crate::proxy::respond::Answer;
 use crate::ruleset::Ruleset;
 use crate::ruleset::key::{Facts, KeyHasher};
+use crate::ruleset::limit::LimitId;
 use crate::ruleset::matcher::Route;
 
 /// What a request would meet, and why. What is not known, or does not come to it, is null.
@@ -125,6 +128,43 @@ impl Explanation {
         }
     }
 
+    /// What `question` is charged under the limit `id`: the parts of its key, the charge, and the plan. `Err` says why it is
+    /// charged nothing there, or where nobody can tell.
+    pub(super) async fn under(
+        gateway: &Gateway,
+        live: &Live,
+        question: &Question,
+        id: LimitId,
+    ) -> Result<(Vec<KeyAccount>, Charge, Option<String>), String> {
+        let rules = Rules { ruleset: &live.ruleset, register: live.register(&gateway.clock), hasher: &gateway.hasher };
+        let answered = |answer: &AnswerAccount| format!("tollgate answers {} itself: {}", answer.status, answer.detail);
+        let met = Met::find(rules, question).await.map_err(|explanation| match &explanation.answer {
+            Some(answer) => answered(answer),
+            None => "the request comes to no limit".to_owned(),
+        })?;
+        let Met { explanation, charges } = met;
+        let limit = &live.ruleset.limits[id.0];
+        let account = explanation.limits.into_iter().enumerate().find(|(_, account)| account.limit == limit.name);
+        let Some((position, account)) = account else {
+            let route = explanation.route.and_then(|route| route.name).unwrap_or_default();
+            return Err(match explanation.bypassed {
+                Some(bypassed) => format!("the request is exempt {bypassed}"),
+                None => format!("the route {route} does not have it"),
+            });
+        };
+        let nodes = live
+            .ruleset
+            .upstreams
+            .iter()
+            .find(|upstream| explanation.upstream.as_ref().is_some_and(|account| account.name == upstream.name));
+        if limit.key.counts_by_node() && nodes.is_none_or(|upstream| upstream.nodes.len() > 1) {
+            return Err("it counts by the node that a request goes to, which is not known; name the parts".to_owned());
+        }
+        let charge = charges.into_iter().find(|(of, _)| *of == position).map(|(_, charge)| charge);
+        let plan = explanation.caller.and_then(|caller| caller.plan);
+        charge.map(|charge| (account.key, charge, plan)).ok_or(account.why)
+    }
+
     const NOTHING: Self = Self {
         request: None,
         route: None,
@@ -152,7 +192,7 @@ impl AnswerAccount {
 struct Met {
     explanation: Explanation,
     /// What it would be charged, each with the position of its limit in the explanation.
-    charges: Vec<(usize, crate::charge::Charge)>,
+    charges: Vec<(usize, Charge)>,
 }
 
 impl Met {

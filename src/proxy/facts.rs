@@ -4,7 +4,7 @@
 //! refused. Nothing here reads a body or waits.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use ipnet::Ipv6Net;
@@ -170,7 +170,14 @@ pub fn path_and_query<'t>(
     raw_target: &'t [u8],
     host: &str,
 ) -> Result<(Cow<'t, str>, Option<&'t str>), Refused> {
-    let raw = printable(raw_target)?;
+    let plain = path::plain_length(raw_target);
+    let raw = printable(raw_target, plain)?;
+    // most targets are a path that is canonical as it stands, and perhaps a query
+    match raw.split_at_checked(plain) {
+        Some((path, "")) if plain > 0 => return Ok((Cow::Borrowed(path), None)),
+        Some((path, rest)) if plain > 0 && rest.starts_with('?') => return Ok((Cow::Borrowed(path), rest.get(1..))),
+        _ => {}
+    }
     let rest = match raw.strip_prefix("http://").or_else(|| raw.strip_prefix("https://")) {
         Some(absolute) => {
             let end = absolute.find(['/', '?']).unwrap_or(absolute.len());
@@ -191,9 +198,10 @@ pub fn path_and_query<'t>(
     Ok((path::canonical(raw_path).map_err(Refused::Malformed)?, query))
 }
 
-fn printable(raw: &[u8]) -> Result<&str, Refused> {
+/// The target as text. Its first bytes, as many as `plain`, are known to be letters, digits and the like.
+fn printable(raw: &[u8], plain: usize) -> Result<&str, Refused> {
     let bad = |byte: &u8| !byte.is_ascii_graphic() || matches!(byte, b'#' | b'\\');
-    if raw.iter().any(bad) {
+    if raw.iter().skip(plain).any(bad) {
         return Err(Refused::Malformed("the request target holds a character that has to be percent-encoded"));
     }
     str::from_utf8(raw).map_err(|_| Refused::Malformed("the request target is not ASCII"))
@@ -230,13 +238,43 @@ pub fn client_address(peer: IpAddr, headers: &HeaderMap, rules: &ClientAddress) 
         let name = HeaderName::from_static("x-forwarded-for");
         let lines: Vec<&[u8]> = headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
         for hop in lines.iter().rev().flat_map(|line| line.rsplit(|byte| *byte == b',')) {
-            client = str::from_utf8(hop.trim_ascii()).ok()?.parse::<IpAddr>().ok()?.to_canonical();
+            client = read_address(hop.trim_ascii())?.to_canonical();
             if !rules.is_trusted(client) {
                 break;
             }
         }
     }
     Some(client)
+}
+
+/// Reads an address without a port.
+pub fn read_address(text: &[u8]) -> Option<IpAddr> {
+    match dotted_quad(text) {
+        Some(address) => Some(IpAddr::V4(address)),
+        None => str::from_utf8(text).ok()?.parse().ok(),
+    }
+}
+
+/// Reads an IPv4 address, as most are. The library reads any address, which takes it longer.
+fn dotted_quad(text: &[u8]) -> Option<Ipv4Addr> {
+    let (first, text) = octet(text)?;
+    let (second, text) = octet(text.strip_prefix(b".")?)?;
+    let (third, text) = octet(text.strip_prefix(b".")?)?;
+    let (fourth, text) = octet(text.strip_prefix(b".")?)?;
+    text.is_empty().then(|| Ipv4Addr::new(first, second, third, fourth))
+}
+
+/// A number up to 255 without needless zeros, and what is behind it.
+fn octet(text: &[u8]) -> Option<(u8, &[u8])> {
+    match *text {
+        [a @ b'1'..=b'2', b @ b'0'..=b'9', c @ b'0'..=b'9', ref rest @ ..] => {
+            let tens = (b - b'0') * 10 + (c - b'0');
+            Some((((a - b'0') * 100).checked_add(tens)?, rest))
+        }
+        [a @ b'1'..=b'9', b @ b'0'..=b'9', ref rest @ ..] => Some(((a - b'0') * 10 + (b - b'0'), rest)),
+        [a @ b'0'..=b'9', ref rest @ ..] => Some((a - b'0', rest)),
+        _ => None,
+    }
 }
 
 /// The address that a client is counted by: an IPv6 client is its network.
@@ -340,6 +378,52 @@ mod tests {
         assert_eq!(client("10.0.0.1", &[]).as_deref(), Some("10.0.0.1"));
         for unusable in ["unknown", "1.2.3.4, ", "1.2.3.4:99", "999.1.1.1"] {
             assert_eq!(client("10.0.0.1", &forwarded(unusable)), None, "{unusable}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_read_as_the_library_reads_them() {
+        for text in [
+            "0.0.0.0",
+            "255.255.255.255",
+            "192.0.2.10",
+            "2001:db8::1",
+            "::ffff:192.0.2.1",
+            "256.0.0.1",
+            "1000.0.0.1",
+            "01.2.3.4",
+            "1.00.3.4",
+            "1.2.3",
+            "1.2.3.",
+            "1..3.4",
+            ".1.2.3",
+            "1.2.3.4.",
+            "1.2.3.4.5",
+            "1.2.3.4:80",
+            " 1.2.3.4",
+            "1.2.3.a",
+            "",
+        ] {
+            assert_eq!(read_address(text.as_bytes()), text.parse().ok(), "{text}");
+        }
+        assert_eq!(read_address(b"1.2.3.\xff"), None);
+    }
+
+    #[test]
+    fn a_query_begins_at_the_first_question_mark() {
+        for (raw, expected) in [
+            ("/a", ("/a", None)),
+            ("/a?", ("/a", Some(""))),
+            ("/a?b?c=/../", ("/a", Some("b?c=/../"))),
+            ("/a/../b?c", ("/b", Some("c"))),
+            ("/a:b?c", ("/a:b", Some("c"))),
+            ("http://h?c", ("/", Some("c"))),
+        ] {
+            let (path, query) = path_and_query("GET", raw.as_bytes(), "h").unwrap();
+            assert_eq!((&*path, query), expected, "{raw}");
+        }
+        for raw in ["/a?b c", "/a?b#c", "/a?\u{e9}", "?a"] {
+            assert!(path_and_query("GET", raw.as_bytes(), "h").is_err(), "{raw}");
         }
     }
 

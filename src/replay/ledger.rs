@@ -121,23 +121,14 @@ impl Ledger {
         now: Nanos,
     ) -> Verdict {
         if charges.is_empty() {
-            return Verdict::UNLIMITED;
+            return Verdict::unlimited();
         }
         let charged = self.store.charge(&self.binding, charges, now);
         let mut verdict = Verdict::new(ruleset, charges, &charged);
-        let mut places = Vec::new();
-        if let Outcome::Admit { .. } = verdict.outcome {
-            match queue::enter_all(&self.queues, &verdict, now) {
-                Ok(taken) => places = taken,
-                Err(full) => {
-                    let taken = verdict.taken(charges).filter(|(charge, _)| !charge.manner.counts_denied);
-                    let full_at = |until: Nanos| now.saturating_add(until);
-                    let back: Vec<_> =
-                        taken.map(|(charge, at)| (charge.clone(), full_at(at.headroom.until_full))).collect();
-                    self.store.refund(&self.binding, &back, now);
-                    verdict.deny(full.position, Denial::Later { retry_after: full.retry_after });
-                }
-            }
+        if let Outcome::Admit { wait } = verdict.outcome
+            && wait > Nanos::ZERO
+        {
+            self.queue(charges, &mut verdict, now, wait);
         }
         if let Some((position, alone)) = verdict.candidate_to_charge(ruleset, charges)
             && let [charged] = *self.store.charge(&self.binding, &mut [alone], now)
@@ -145,13 +136,26 @@ impl Ledger {
             verdict.replace(position, charged);
         }
         if let Outcome::Admit { wait } = verdict.outcome {
-            let passes = now.saturating_add(wait);
-            if !places.is_empty() {
-                self.later(passes, places, Vec::new(), Corrections::default(), UNMEASURED);
-            }
-            self.run(ruleset, record, facts, charges, &verdict, now, passes);
+            self.run(ruleset, record, facts, charges, &verdict, now, now.saturating_add(wait));
         }
         verdict
+    }
+
+    /// A request waits in the queues of the limits that make it; where one is full, it is denied after all.
+    fn queue(&mut self, charges: &[Charge], verdict: &mut Verdict, now: Nanos, wait: Nanos) {
+        match queue::enter_all(&self.queues, verdict, now) {
+            Ok(places) => {
+                self.later(now.saturating_add(wait), places, Vec::new(), Corrections::default(), UNMEASURED);
+            }
+            Err(full) => {
+                let taken = verdict.taken(charges).filter(|(charge, _)| !charge.manner.counts_denied);
+                let full_at = |until: Nanos| now.saturating_add(until);
+                let back: Vec<_> =
+                    taken.map(|(charge, at)| (charge.clone(), full_at(at.headroom.until_full))).collect();
+                self.store.refund(&self.binding, &back, now);
+                verdict.deny(full.position, Denial::Later { retry_after: full.retry_after });
+            }
+        }
     }
 
     /// A request that came `now` passes, and ends when its line says.
@@ -166,6 +170,9 @@ impl Ledger {
         now: Nanos,
         passes: Nanos,
     ) {
+        if charges.iter().all(|charge| ruleset.limits[charge.limit].is_settled_at_once()) {
+            return;
+        }
         let (mut held, mut corrections) = (Vec::new(), Corrections::default());
         for (charge, standing) in charges.iter().zip(&verdict.standings) {
             let limit = &ruleset.limits[charge.limit];

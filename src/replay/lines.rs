@@ -38,14 +38,12 @@ impl<R: Read> Lines<R> {
         }
         while self.next_raw()? {
             self.number = self.number.saturating_add(1);
-            let mut line = self.line.clone();
-            if self.number == 1 && self.buffer.get(line.clone()).is_some_and(|text| text.starts_with(BYTE_ORDER_MARK)) {
-                line.start += BYTE_ORDER_MARK.len();
+            if self.number == 1 && self.line().starts_with(BYTE_ORDER_MARK) {
+                self.line.start += BYTE_ORDER_MARK.len();
             }
-            if self.buffer.get(line.clone()).is_some_and(|text| text.ends_with(b"\r")) {
-                line.end -= 1;
+            if self.line().ends_with(b"\r") {
+                self.line.end -= 1;
             }
-            self.line = line;
             if !self.line.is_empty() {
                 return Ok(true);
             }

@@ -195,9 +195,14 @@ impl Reading {
                     source.retreat();
                     return Ok(Some(time));
                 }
-                Ok(record) => self.order.put(spot, record, each)?,
+                Ok(ref record) if self.order.comes_now(record) => {
+                    self.order.show(spot, record.logged, record, each)?;
+                }
+                Ok(record) => {
+                    self.order.hold(spot, record);
+                    self.order.show_ripe(each)?;
+                }
             }
-            self.order.show_ripe(each)?;
         }
         Ok(None)
     }
@@ -239,29 +244,20 @@ impl Reader {
 // === impl Order ===
 
 impl Order {
-    fn began(&self, record: &Record<'_>) -> Nanos {
-        match record.took {
-            Some(took) if !self.times_are_starts => record.logged.saturating_sub(took),
-            _ => record.logged,
-        }
+    /// Whether a request began when its line was written and none is held back that may have begun before.
+    fn comes_now(&self, record: &Record<'_>) -> bool {
+        self.held.is_empty() && (record.took.is_none() || self.times_are_starts)
     }
 
-    /// Shows a request, or holds it back.
-    fn put<E>(
-        &mut self,
-        spot: Spot,
-        record: Record<'_>,
-        each: &mut impl FnMut(Line<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let began = self.began(&record);
-        if self.held.is_empty() && (record.took.is_none() || self.times_are_starts) {
-            return self.show(spot, began, &record, each);
-        }
+    fn hold(&mut self, spot: Spot, record: Record<'_>) {
+        let began = match record.took {
+            Some(took) if !self.times_are_starts => record.logged.saturating_sub(took),
+            _ => record.logged,
+        };
         self.logged = self.logged.max(record.logged);
         self.count += 1;
         let held = Held { began, order: self.count, spot, record: Box::new(record.into_owned()) };
         self.held.push(Reverse(held));
-        Ok(())
     }
 
     /// Shows what no line to come can have begun before.

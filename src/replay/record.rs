@@ -13,8 +13,8 @@ pub struct Record<'l> {
     pub took: Option<Nanos>,
     /// How long it was made to wait within that.
     pub waited: Nanos,
-    /// The client's address.
-    pub client: Option<Cow<'l, str>>,
+    /// The client's address, as written.
+    pub client: Option<Cow<'l, [u8]>>,
     /// The method.
     pub method: Option<Cow<'l, str>>,
     /// The request target: a path, perhaps with a query.
@@ -49,6 +49,9 @@ impl Record<'_> {
         fn text(text: Option<Cow<'_, str>>) -> Option<Cow<'static, str>> {
             text.map(|text| Cow::Owned(text.into_owned()))
         }
+        fn bytes(bytes: Option<Cow<'_, [u8]>>) -> Option<Cow<'static, [u8]>> {
+            bytes.map(|bytes| Cow::Owned(bytes.into_owned()))
+        }
         fn values(values: Vec<(usize, Cow<'_, str>)>) -> Vec<(usize, Cow<'static, str>)> {
             values.into_iter().map(|(position, value)| (position, Cow::Owned(value.into_owned()))).collect()
         }
@@ -56,9 +59,9 @@ impl Record<'_> {
             logged: self.logged,
             took: self.took,
             waited: self.waited,
-            client: text(self.client),
+            client: bytes(self.client),
             method: text(self.method),
-            target: self.target.map(|target| Cow::Owned(target.into_owned())),
+            target: bytes(self.target),
             host: text(self.host),
             status: self.status,
             request_bytes: self.request_bytes,

@@ -218,7 +218,7 @@ impl Report {
         Self {
             config: side.name.clone(),
             all: Line::of(&side.tally.all),
-            decisions: side.tally.fates.clone(),
+            decisions: side.tally.fates(),
             refused: side.tally.refused.clone(),
             limits: limits.map(|(limit, tally)| LimitReport::of(ruleset, limit, tally, most)).collect(),
             routes: routes

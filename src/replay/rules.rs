@@ -133,7 +133,9 @@ impl Who<'_> {
 /// Sets `headers` to what a line tells of them. A line that says that an `OPTIONS` request was not charged tells of a
 /// preflight, if `route` exempts those.
 pub(super) fn set_headers(headers: &mut HeaderMap, record: &Record<'_>, names: &[HeaderName]) {
-    headers.clear();
+    if !headers.is_empty() {
+        headers.clear();
+    }
     for (position, value) in &record.headers {
         if let (Some(name), Ok(value)) = (names.get(*position), HeaderValue::from_bytes(value.as_bytes())) {
             headers.append(name, value);

@@ -61,8 +61,8 @@ pub struct LimitTally {
 pub struct Tally {
     /// Those that were not refused.
     pub all: Count,
-    /// By the words of the access log.
-    pub fates: Fates,
+    /// By the words of the access log, which are few.
+    fates: Vec<(&'static str, u64)>,
     /// Refused before any limit, by cause.
     pub refused: Fates,
     /// By route.
@@ -124,7 +124,7 @@ impl Tally {
         };
         Self {
             all: Count::default(),
-            fates: Fates::new(),
+            fates: Vec::new(),
             refused: Fates::new(),
             routes: vec![Count::default(); ruleset.matcher.routes().len()],
             limits: ruleset.limits.iter().map(limit).collect(),
@@ -138,6 +138,11 @@ impl Tally {
         Nanos::new(began - began % MINUTE)
     }
 
+    /// What became of requests, by the words of the access log.
+    pub fn fates(&self) -> Fates {
+        self.fates.iter().copied().collect()
+    }
+
     /// One request and what became of it, in the order of time.
     pub fn add(&mut self, ruleset: &Ruleset, decided: &Decided<'_>, word: &'static str) {
         if self.began.is_none() {
@@ -149,7 +154,10 @@ impl Tally {
             *self.refused.entry(cause).or_default() += 1;
             return;
         }
-        *self.fates.entry(word).or_default() += 1;
+        match self.fates.iter_mut().find(|(known, _)| *known == word) {
+            Some((_, count)) => *count += 1,
+            None => self.fates.push((word, 1)),
+        }
         let denied = is_denied(decided.verdict);
         self.all.add(decided.at, denied);
         if let Some(route) = decided.route.and_then(|route| self.routes.get_mut(route.0)) {

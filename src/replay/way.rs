@@ -181,7 +181,7 @@ impl Way {
             let decided = Decided { at, route: id, plan, refused: None, bypassed, charges, verdict: &verdict, known };
             return seen(&decided, ruleset);
         };
-        let (refused, verdict) = (Some(refused), &Verdict::UNLIMITED);
+        let (refused, verdict) = (Some(refused), &Verdict::unlimited());
         let decided =
             Decided { at, route: id, plan: None, refused, bypassed: false, charges: &[], verdict, known: None };
         seen(&decided, ruleset)
@@ -248,9 +248,9 @@ fn facts_of<'r>(
 }
 
 /// An address, perhaps with a port.
-fn address(text: &str) -> Option<IpAddr> {
-    let alone = text.parse().ok();
-    alone.or_else(|| text.parse::<SocketAddr>().ok().map(|address| address.ip()))
+fn address(text: &[u8]) -> Option<IpAddr> {
+    let with_port = || str::from_utf8(text).ok()?.parse::<SocketAddr>().ok();
+    facts::read_address(text).or_else(|| with_port().map(|address| address.ip()))
 }
 
 impl Host {

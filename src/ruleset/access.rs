@@ -41,6 +41,11 @@ pub struct Access {
 }
 
 impl Access {
+    /// Whether nobody is kept out.
+    pub fn is_open(&self) -> bool {
+        self.allow.is_none() && self.deny.addresses.is_empty() && self.deny.customers.is_empty()
+    }
+
     /// Whether a request from `address` is kept out whoever is calling. Where the address is not known
     /// (`None`: a trusted proxy said nothing usable), nobody can say that it is not a denied one.
     pub fn denies_address(&self, address: Option<IpAddr>) -> bool {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::charge::{Charge, Manner, Mode, RuleRef};
 use crate::ruleset::Ruleset;
+use crate::ruleset::access::Access;
 use crate::ruleset::key::{Caller, Claims, Facts, KeyHasher, KeyPart, Resolved, SharedKey};
 use crate::ruleset::limit::{Limit, LimitId, MissingKey, OwnTerm, OwnTerms, PlanId, Share, Terms};
 use crate::ruleset::matcher::Route;
@@ -59,12 +60,17 @@ pub struct Bucket<'r> {
 impl Ruleset {
     /// Whether a request from `address` is kept out of `route` whoever is calling.
     pub fn keeps_out_address(&self, route: &Route, address: Option<IpAddr>) -> bool {
-        [&self.access, &route.access].iter().any(|access| access.denies_address(address))
+        self.closed_doors(route).any(|access| access.denies_address(address))
     }
 
     /// Whether a request of `customer` (`None`: somebody without a credential) from `address` is kept out of `route`.
     pub fn keeps_out(&self, route: &Route, address: Option<IpAddr>, customer: Option<&str>) -> bool {
-        [&self.access, &route.access].iter().any(|access| access.denies(address, customer))
+        self.closed_doors(route).any(|access| access.denies(address, customer))
+    }
+
+    /// What a request on `route` has to get past: mostly nothing.
+    fn closed_doors<'r>(&'r self, route: &'r Route) -> impl Iterator<Item = &'r Access> {
+        [&self.access, &route.access].into_iter().filter(|access| !access.is_open())
     }
 
     /// What limits go by of a request that takes `route`. `known` says who is calling; `None` is somebody without a

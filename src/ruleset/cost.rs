@@ -275,6 +275,11 @@ impl Limit {
         self.charge.when != When::Request || !told
     }
 
+    /// Whether the end of a request changes nothing about what it was charged when it came.
+    pub fn is_settled_at_once(&self) -> bool {
+        !self.algorithm.holds() && !self.gives_back()
+    }
+
     /// What a request cost, of which its head told `known` and its response `told`.
     pub fn real_cost(&self, known: Option<Cost>, exchange: &Exchange, told: Told) -> RealCost {
         if let When::Response { if_status } = &self.charge.when {

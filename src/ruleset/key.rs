@@ -12,6 +12,10 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use crate::ruleset::limit::{OwnTerms, PlanId};
 use crate::units::LimitKey;
 
+mod named;
+
+pub use named::Values;
+
 /// The parts that together make a limit's key; empty for `all` (one bucket for everybody).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Key {
@@ -205,11 +209,20 @@ impl KeyHasher {
         facts: &Facts<'_>,
         resolved: &Resolved<'_>,
     ) -> Result<LimitKey, &'k KeyPart> {
-        let hashed = hash_key(self.own, limit, key, facts, resolved)?;
+        self.own_by(limit, key, |part| value(part, facts, resolved))
+    }
+
+    fn own_by<'k, 'f>(
+        &self,
+        limit: &str,
+        key: &'k Key,
+        value: impl Fn(&KeyPart) -> Option<Value<'f>>,
+    ) -> Result<LimitKey, &'k KeyPart> {
+        let hashed = hash_key(self.own, limit, key, &value)?;
         let customer = key.parts.iter().find(|part| **part == KeyPart::Customer).filter(|_| self.divided);
         Ok(customer.map_or(hashed, |customer| {
             let mut hash = self.own;
-            write_part(&mut hash, customer, facts, resolved);
+            write_value(&mut hash, value(customer));
             hashed.at_home_of(hash.end())
         }))
     }
@@ -227,11 +240,20 @@ impl KeyHasher {
         facts: &Facts<'_>,
         resolved: &Resolved<'_>,
     ) -> Result<SharedKey, &'k KeyPart> {
-        let hashed = hash_key(self.shared.clone(), limit, key, facts, resolved)?;
+        self.shared_by(limit, key, |part| value(part, facts, resolved))
+    }
+
+    fn shared_by<'k, 'f>(
+        &self,
+        limit: &str,
+        key: &'k Key,
+        value: impl Fn(&KeyPart) -> Option<Value<'f>>,
+    ) -> Result<SharedKey, &'k KeyPart> {
+        let hashed = hash_key(self.shared.clone(), limit, key, &value)?;
         let customer = key.parts.iter().find(|part| **part == KeyPart::Customer);
         let tag = customer.map(|customer| {
             let mut hash = self.shared.clone();
-            write_part(&mut hash, customer, facts, resolved);
+            write_value(&mut hash, value(customer));
             hash.end()
         });
         Ok(SharedKey { key: hashed, tag: tag.unwrap_or(hashed) })
@@ -246,20 +268,19 @@ impl KeyHasher {
     /// A hash of one part, for balancing; `None` if the request lacks it.
     pub fn part(&self, part: &KeyPart, facts: &Facts<'_>, resolved: &Resolved<'_>) -> Option<LimitKey> {
         let mut hash = self.own;
-        write_part(&mut hash, part, facts, resolved).then(|| hash.end())
+        write_value(&mut hash, value(part, facts, resolved)).then(|| hash.end())
     }
 }
 
-fn hash_key<'k>(
+fn hash_key<'k, 'f>(
     mut hash: impl Mixer,
     limit: &str,
     key: &'k Key,
-    facts: &Facts<'_>,
-    resolved: &Resolved<'_>,
+    value: impl Fn(&KeyPart) -> Option<Value<'f>>,
 ) -> Result<LimitKey, &'k KeyPart> {
     write(&mut hash, TAG_LIMIT, limit.as_bytes());
     for part in &key.parts {
-        if !write_part(&mut hash, part, facts, resolved) {
+        if !write_value(&mut hash, value(part)) {
             return Err(part);
         }
     }
@@ -285,8 +306,15 @@ trait Mixer {
 }
 
 impl Mixer for SipHasher13 {
+    /// As few bytes as tags, lengths and addresses are make the same hash sooner as a number.
+    #[inline]
     fn mix(&mut self, bytes: &[u8]) {
-        self.write(bytes);
+        match *bytes {
+            [byte] => self.write_u8(byte),
+            [a, b, c, d] => self.write_u32(u32::from_ne_bytes([a, b, c, d])),
+            [a, b, c, d, e, f, g, h] => self.write_u64(u64::from_ne_bytes([a, b, c, d, e, f, g, h])),
+            _ => self.write(bytes),
+        }
     }
 
     fn end(self) -> LimitKey {
@@ -305,6 +333,7 @@ impl Mixer for Sha256 {
     }
 }
 
+#[inline]
 fn write(hash: &mut impl Mixer, tag: u8, bytes: &[u8]) {
     hash.mix(&[tag]);
     hash.mix(&u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_le_bytes());
@@ -318,9 +347,9 @@ fn write_address(hash: &mut impl Mixer, address: IpAddr) {
     }
 }
 
-/// Adds one part; false if the request lacks it.
-fn write_part(hash: &mut impl Mixer, part: &KeyPart, facts: &Facts<'_>, resolved: &Resolved<'_>) -> bool {
-    match value(part, facts, resolved) {
+/// Adds the value of one part; false if there is none.
+fn write_value(hash: &mut impl Mixer, value: Option<Value<'_>>) -> bool {
+    match value {
         Some(Value::Address(address)) => write_address(hash, address),
         Some(Value::Bytes(bytes)) => write(hash, TAG_VALUE, &bytes),
         None => return false,

@@ -158,15 +158,26 @@ impl Matcher {
 
     /// The most specific route that matches.
     pub fn find(&self, facts: &Facts<'_>) -> Option<RouteId> {
-        self.tried(facts).find(|id| beside_host(self.route(*id), facts).is_none())
+        let matches = |id: &&RouteId| beside_host(self.route(**id), facts).is_none();
+        let first = |candidates: &Candidates| {
+            let [known, others] = candidates.of_path(facts.path);
+            known.iter().find(matches).or_else(|| others.iter().find(matches)).copied()
+        };
+        let exact = self.exact_hosts.get(facts.host).and_then(first);
+        exact.or_else(|| self.below(facts.host).find_map(first)).or_else(|| first(&self.any_host))
     }
 
     /// The routes that a request is held against, in order: those of its host whose path may begin like its own. One that
     /// names several hosts may come twice.
     pub fn tried(&self, facts: &Facts<'_>) -> impl Iterator<Item = RouteId> {
-        let below = self.below_hosts.iter().filter(|(host, _)| host.matches(facts.host)).map(|(_, found)| found);
-        let hosts = self.exact_hosts.get(facts.host).into_iter().chain(below).chain(Some(&self.any_host));
-        hosts.flat_map(|candidates| candidates.of_path(facts.path))
+        let exact = self.exact_hosts.get(facts.host).into_iter();
+        let hosts = exact.chain(self.below(facts.host)).chain(Some(&self.any_host));
+        hosts.flat_map(|candidates| candidates.of_path(facts.path)).flatten().copied()
+    }
+
+    /// The routes of all names below a domain that `host` is one of.
+    fn below(&self, host: &str) -> impl Iterator<Item = &Candidates> {
+        self.below_hosts.iter().filter(move |(pattern, _)| pattern.matches(host)).map(|(_, found)| found)
     }
 
     /// Why a request cannot take the route `id`; `None` if it can.
@@ -189,9 +200,13 @@ impl Candidates {
     }
 
     /// A literal first segment is more specific than any other, so the two lists need no merging.
-    fn of_path(&self, path: &str) -> impl Iterator<Item = RouteId> {
-        let first = path.strip_prefix('/').unwrap_or(path).split('/').next().unwrap_or_default();
-        self.by_first_segment.get(first).into_iter().flatten().chain(&self.others).copied()
+    fn of_path(&self, path: &str) -> [&[RouteId]; 2] {
+        let first = || path.strip_prefix('/').unwrap_or(path).split('/').next().unwrap_or_default();
+        let known = match self.by_first_segment.is_empty() {
+            true => None,
+            false => self.by_first_segment.get(first()),
+        };
+        [known.map_or(&[], Vec::as_slice), &self.others]
     }
 }
 

@@ -65,6 +65,9 @@ impl PathPattern {
 
     /// Whether the canonical path `path` matches.
     pub fn matches(&self, path: &str) -> bool {
+        if self.rest && self.segments.is_empty() {
+            return true;
+        }
         let mut pieces = path.strip_prefix('/').unwrap_or(path).split('/');
         for segment in &self.segments {
             match (segment, pieces.next()) {
@@ -129,7 +132,7 @@ fn spelt_as_requested(segment: &str) -> Result<String, String> {
 /// Errors, in words: it leads above the root, or it holds an encoding that is malformed or would read as a separator or
 /// a control character.
 pub fn canonical(raw: &str) -> Result<Cow<'_, str>, &'static str> {
-    if is_plainly_canonical(raw) {
+    if plain_length(raw.as_bytes()) == raw.len() && !raw.is_empty() {
         return Ok(Cow::Borrowed(raw));
     }
     let decoded = decode(raw)?;
@@ -160,23 +163,31 @@ pub fn canonical(raw: &str) -> Result<Cow<'_, str>, &'static str> {
     Ok(Cow::Owned(path))
 }
 
-/// Whether a path needs no second look, as most do not: of letters, digits and some signs that mean nothing, and no
-/// segment but the last is empty or begins with a dot.
-fn is_plainly_canonical(raw: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~');
-    let mut before = 0;
-    for byte in raw.bytes() {
-        let fits = match byte {
-            b'/' | b'.' => before != b'/',
-            byte => is_plain(byte),
-        };
-        if !fits || (before == 0 && byte != b'/') {
-            return false;
+/// The length of the path that `raw` begins with, as far as it needs no second look, as most need none: of plain bytes,
+/// and no segment but the last is empty or begins with a dot.
+pub fn plain_length(raw: &[u8]) -> usize {
+    let mut length = 0;
+    while let Some([b'/', behind @ ..]) = raw.get(length..) {
+        length += 1;
+        if let [b'/' | b'.', ..] = behind {
+            break;
         }
-        before = byte;
+        length += behind.iter().position(|byte| !PLAIN[usize::from(*byte)]).unwrap_or(behind.len());
     }
-    before != 0
+    length
 }
+
+/// Which bytes stand for nothing but themselves within a segment: letters, digits and four signs (RFC 3986, section 2.3),
+/// of which a dot must not begin it. A table, because every byte of every path is looked up.
+const PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = 0_u8;
+    while byte < 128 {
+        plain[byte as usize] = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+        byte += 1;
+    }
+    plain
+};
 
 /// Characters that need no encoding within a segment become themselves (RFC 3986, sections 3.3 and 6.2.2; `;`, `+` and
 /// `*` are left as they are, since servers tell them apart from their encodings), the others are encoded with upper case
@@ -279,11 +290,23 @@ mod tests {
     #[test]
     fn a_path_that_needs_no_second_look_is_the_one_that_it_would_become() {
         for raw in ["/", "/a", "/a/", "/a.b/c-d_e~f/0", "/a/b.", "/a..b"] {
-            assert!(is_plainly_canonical(raw), "{raw}");
+            assert_eq!(plain_length(raw.as_bytes()), raw.len(), "{raw}");
             assert_eq!(canonical(&format!("/x/..{raw}")).as_deref(), Ok(raw), "{raw}");
         }
-        for raw in ["", "a", "//", "/a//b", "/./a", "/a/..", "/.a", "/a%41", "/a b", "*"] {
-            assert!(!is_plainly_canonical(raw), "{raw}");
+        for (raw, length) in [
+            ("", 0),
+            ("a", 0),
+            ("*", 0),
+            ("//", 1),
+            ("/a//b", 3),
+            ("/./a", 1),
+            ("/a/..", 3),
+            ("/.a", 1),
+            ("/a%41", 2),
+            ("/a b", 2),
+            ("/a?b", 2),
+        ] {
+            assert_eq!(plain_length(raw.as_bytes()), length, "{raw}");
         }
     }
 

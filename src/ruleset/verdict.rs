@@ -1,5 +1,7 @@
 //! From the decisions of all limits of a request to one verdict, and the numbers that clients are told.
 
+use smallvec::SmallVec;
+
 use crate::algorithm::{Decision, Denial, Headroom, Policy};
 use crate::charge::{Charge, Charged, Manner};
 use crate::ruleset::Ruleset;
@@ -7,13 +9,16 @@ use crate::ruleset::limit::{Limit, LimitId, OverLimit};
 use crate::ruleset::upstream::UpstreamId;
 use crate::units::Nanos;
 
+/// Where a request's key stands under each limit. Most requests are under few limits.
+pub type Standings = SmallVec<[Standing; 2]>;
+
 /// What becomes of a request under all its limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     /// Admitted or denied.
     pub outcome: Outcome,
     /// Where the request's key stands under each limit, in the order of the route's limits.
-    pub standings: Vec<Standing>,
+    pub standings: Standings,
     /// The position in `standings` of the limit that clients are told about where there is room for one only: on a
     /// denial the one that denies for longest, otherwise the one with the least left.
     pub tightest: Option<usize>,
@@ -61,12 +66,13 @@ impl Standing {
 
 impl Verdict {
     /// A request that no limit applies to.
-    pub const UNLIMITED: Self =
-        Self { outcome: Outcome::Admit { wait: Nanos::ZERO }, standings: Vec::new(), tightest: None };
+    pub fn unlimited() -> Self {
+        Self { outcome: Outcome::Admit { wait: Nanos::ZERO }, standings: Standings::new(), tightest: None }
+    }
 
     /// Combines what came of `charges`.
     pub fn new(ruleset: &Ruleset, charges: &[Charge], charged: &[Charged]) -> Self {
-        let standings: Vec<Standing> = charges
+        let standings: Standings = charges
             .iter()
             .zip(charged)
             .map(|(charge, charged)| {

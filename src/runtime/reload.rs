@@ -19,6 +19,8 @@ mod watch;
 use watch::{Pools, Watch};
 
 use super::state::{Keeper, StateFile};
+use crate::admin::access::Access;
+pub use crate::admin::access::{Terms as AccessTerms, Token};
 use crate::admin::reloads::{Asked, Attempt, Outcome, Reloads, Trigger};
 use crate::cluster::settings::Settings as ClusterSettings;
 use crate::files::{Print, Seen};
@@ -44,6 +46,8 @@ pub struct Parts {
     pub listeners: Vec<SocketAddr>,
     /// Where operators connect to.
     pub admin: SocketAddr,
+    /// What they may do there.
+    pub access: AccessTerms,
     /// What holds for requests.
     pub rules: Rules,
     /// Where states are kept over restarts, if anywhere.
@@ -86,6 +90,7 @@ pub(super) struct Reloader {
     reloads: Arc<Reloads>,
     asked: Receiver<Asked>,
     keeper: Arc<Keeper>,
+    access: Arc<Access>,
     /// `None` for a gateway whose configuration is no file.
     loader: Option<Arc<Mutex<Box<dyn Loader>>>>,
     /// What is watched, as it was when it was last read.
@@ -103,7 +108,7 @@ impl Reloader {
         gateway: Gateway,
         telemetry: Telemetry,
         (reloads, asked): (Arc<Reloads>, Receiver<Asked>),
-        keeper: Arc<Keeper>,
+        (keeper, access): (Arc<Keeper>, Arc<Access>),
         origin: Option<Origin>,
     ) -> Self {
         let (loader, files) = match origin {
@@ -111,7 +116,8 @@ impl Reloader {
             None => (None, Vec::new()),
         };
         let (in_force, retired) = (prints(&files), Vec::new());
-        Self { gateway, telemetry, reloads, asked, keeper, loader, files, in_force, retired, has_old_series: false }
+        let has_old_series = false;
+        Self { gateway, telemetry, reloads, asked, keeper, access, loader, files, in_force, retired, has_old_series }
     }
 
     /// Works until dropped.
@@ -220,7 +226,7 @@ impl Reloader {
     }
 
     async fn apply(&mut self, parts: Parts) -> Outcome {
-        let Parts { rules, warnings, state, cluster, .. } = parts;
+        let Parts { rules, warnings, state, cluster, access, .. } = parts;
         let (gateway, telemetry) = (self.gateway.clone(), self.telemetry.clone());
         let build = move || Live::new(rules, Some(&gateway.live.load()), &gateway.store, &telemetry);
         let live = match spawn_blocking(build).await {
@@ -232,6 +238,7 @@ impl Reloader {
         }
         let before = self.gateway.live.swap(Arc::clone(&live));
         self.keeper.follow(state);
+        self.access.follow(access);
         if let (Some(running), Some(settings)) = (self.gateway.store.cluster(), cluster) {
             running.follow(&settings.peers);
         }

@@ -13,11 +13,13 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::reload::Reloader;
 use super::state::Keeper;
 use crate::proxy::Gateway;
+use crate::telemetry::history::History;
 use crate::units::Nanos;
 
 /// Every key is looked at once in this many ticks.
 const SWEEP_PARTS: usize = 64;
 const SWEEP_TICK: Nanos = Nanos::SECOND;
+const LOOK_TICK: Nanos = Nanos::SECOND;
 
 /// The background work of a gateway.
 pub(super) struct Upkeep {
@@ -25,11 +27,23 @@ pub(super) struct Upkeep {
     /// Taken when the work begins.
     reloader: Mutex<Option<Reloader>>,
     keeper: Arc<Keeper>,
+    history: Arc<History>,
 }
 
 impl Upkeep {
-    pub(super) fn new(gateway: Gateway, reloader: Reloader, keeper: Arc<Keeper>) -> Self {
-        Self { gateway, reloader: Mutex::new(Some(reloader)), keeper }
+    pub(super) fn new(gateway: Gateway, reloader: Reloader, keeper: Arc<Keeper>, history: Arc<History>) -> Self {
+        Self { gateway, reloader: Mutex::new(Some(reloader)), keeper, history }
+    }
+
+    /// Looks at the meters, so that rates can be told.
+    async fn look(gateway: Gateway, history: Arc<History>) {
+        let mut ticks = interval(LOOK_TICK.to_duration());
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let live = gateway.live.load_full();
+            history.look(&live.meters, (&live.ruleset, &live.hash), gateway.clock.now());
+        }
     }
 
     async fn keep_in_touch(gateway: Gateway) {
@@ -54,6 +68,7 @@ impl BackgroundService for Upkeep {
         let mut tasks = JoinSet::new();
         tasks.spawn(Self::sweep(self.gateway.clone()));
         tasks.spawn(Arc::clone(&self.keeper).run());
+        tasks.spawn(Self::look(self.gateway.clone(), Arc::clone(&self.history)));
         tasks.spawn(Self::keep_in_touch(self.gateway.clone()));
         let reloader = self.reloader.lock().take();
         if let Some(reloader) = reloader {

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{AlgorithmName, Completion, Rule, State};
 use crate::charge::{AllCharged, Charge, Charged, RuleRef};
-use crate::store::{LimitSpec, Usage};
+use crate::store::{Amendment, LimitSpec, Usage};
 use crate::units::{LimitKey, Nanos};
 
 mod guests;
@@ -34,9 +34,10 @@ pub struct LocalStore {
 }
 
 /// What is behind one lock: this shard's part of every limit's table, indexed like the slots of [`LocalStore::tables`].
+/// Those of few limits lie beside the lock, one step nearer.
 #[derive(Default)]
 struct Shard {
-    cells: Vec<Cells>,
+    cells: SmallVec<[Cells; 2]>,
 }
 
 /// What all shards share about one limit.
@@ -85,6 +86,11 @@ struct BoundLimit {
 struct BoundRule<'a> {
     number: u32,
     rule: &'a Rule,
+}
+
+/// Whether `key` is the bucket that new keys share when their limit's table is full.
+pub fn is_overflow(key: LimitKey) -> bool {
+    key == OVERFLOW_KEY
 }
 
 /// The bucket that new keys share when a table is full. A hash of 128 bits meets it by chance as often as another key.
@@ -318,6 +324,14 @@ impl LocalStore {
         for charge in batch.iter().filter(|charge| binding.find(charge).1.rule.holds()) {
             self.change(binding, charge, now, |rule, state| rule.complete(state?, charge.cost, end, now));
         }
+    }
+
+    /// See [`super::Store::amend`].
+    pub fn amend(&self, binding: &Binding, charge: &Charge, amendment: Amendment, now: Nanos) {
+        self.change(binding, charge, now, |rule, state| match amendment {
+            Amendment::Afresh => None,
+            Amendment::Grant(tokens) => rule.grant(state, tokens, now),
+        });
     }
 
     /// Changes the state of a charge's key.

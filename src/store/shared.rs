@@ -18,6 +18,7 @@ use crate::store::LimitSpec;
 use crate::store::redis::{Beside, Call, SCRIPT};
 use crate::units::{LimitKey, Nanos};
 
+mod amend;
 mod breaker;
 mod calls;
 mod clock;

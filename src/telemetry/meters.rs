@@ -16,8 +16,10 @@ use crate::units::Nanos;
 mod grid;
 mod late;
 mod route;
+mod totals;
 
 pub use route::{InFlight, RouteMeters};
+pub use totals::{Counts, Total};
 
 use grid::Grid;
 use late::Late;

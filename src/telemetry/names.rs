@@ -74,6 +74,10 @@ catalogue! {
         "1 for what the breaker is: closed (Redis is asked), open (it is left alone), half_open (it answers probes again)."
     STORE_STATES_HEALED: "tollgate_store_states_healed_total" []
         "States in Redis that made no sense and were set right or forgotten."
+    LIMIT_TOP_DENIED_REQUESTS: "tollgate_limit_top_denied_requests" ["limit", "customer"]
+        "Requests that a limit denied in the last whole minute, of the keys (customer: what the key is made of) that were denied most: at most 20, none unless the configuration says so. At most too high by tollgate_limit_top_denied_error_requests."
+    LIMIT_TOP_DENIED_ERROR_REQUESTS: "tollgate_limit_top_denied_error_requests" ["limit", "customer"]
+        "By how much tollgate_limit_top_denied_requests may be too high."
     LIMIT_OVERSHOOT: "tollgate_limit_overshoot_tokens_total" ["cause"]
         "Tokens admitted beyond a limit, found afterwards, by cause: outage (admitted without Redis, and not there when it came back)."
     LIMIT_UNSYNCED: "tollgate_limit_unsynced_tokens" []

@@ -4,6 +4,7 @@ mod agreement;
 mod bounds;
 mod carry;
 mod debit;
+mod grant;
 mod headroom;
 mod idle;
 mod probes;
@@ -20,7 +21,7 @@ use crate::limits::Domain;
 use crate::walk::{Law, Watch};
 
 /// Everything that has to hold on any walk, for the regressions.
-pub(crate) const ALL: [(&str, Watch); 11] = [
+pub(crate) const ALL: [(&str, Watch); 12] = [
     (agreement::WHAT, agreement::watch),
     (bounds::WHAT, bounds::watch),
     (retry::WHAT, retry::watch),
@@ -31,6 +32,7 @@ pub(crate) const ALL: [(&str, Watch); 11] = [
     (refund::WHAT, refund::watch),
     (carry::WHAT, carry::watch),
     (debit::WHAT, debit::watch),
+    (grant::WHAT, grant::watch),
     (retry::LARGEST, retry::watch_largest),
 ];
 
@@ -87,6 +89,11 @@ fn extreme_limits_are_refused_or_decide_as_defined() {
         Plan { domain: Domain::Extreme, clock: Clock::Forward, per_mille: 8 },
         (agreement::WHAT, agreement::watch),
     );
+}
+
+#[test]
+fn what_is_granted_is_what_was_used() {
+    everywhere(Plan::ordinary(4), (grant::WHAT, grant::watch));
 }
 
 #[test]

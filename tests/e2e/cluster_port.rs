@@ -166,8 +166,8 @@ fn strangers_who_hold_every_place_keep_no_gateway_out() {
                 held.drain(..held.len().saturating_sub(150));
             }
         });
-        let other = nodes.start(1, &origin, "timeout: 1s", LIMIT);
-        wait_for_members(&[one, other], 2);
+        let gateways = [one, nodes.start(1, &origin, "timeout: 1s", LIMIT)];
+        wait_for_members(&gateways, 2);
         over.store(true, Ordering::Relaxed);
         strangers.join().unwrap();
     });

@@ -8,6 +8,7 @@
 mod support;
 
 mod access;
+mod admin_api;
 mod answers;
 mod balance;
 mod bodies;
@@ -32,6 +33,7 @@ mod grpc;
 mod http2;
 mod http2_abuse;
 mod operators;
+mod page;
 mod passing;
 mod process;
 mod proxy_protocol;

@@ -153,7 +153,7 @@ fn health_readiness_and_status_are_told() {
     assert_eq!(status["stopping"], false);
     assert!(status["config_hash"].as_str().is_some_and(|hash| hash.len() == 32));
 
-    assert_eq!(gateway.admin_get("/").status, 404);
+    assert_eq!(gateway.admin_get("/nothing").status, 404);
     let mut client = Client::connect(gateway.admin);
     assert_eq!(client.exchange("DELETE", "/status", &[]).status, 405);
     assert_eq!(client.exchange("HEAD", "/metrics", &[]).body.len(), 0);

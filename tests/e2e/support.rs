@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+pub mod browser;
 pub mod client;
 pub mod cluster;
 pub mod folder;

@@ -38,7 +38,8 @@ fn configuration(origin: &Origin, redis: &Redis) -> String {
     let changes = [
         ("listeners:\n  - address: 0.0.0.0:8080\n", ""),
         ("admin: { address: 0.0.0.0:9090 }\n", ""),
-        ("redis://redis:6379/0", &redis.url()),
+        // a slow machine is no outage
+        ("\"redis://redis:6379/0\"", &format!("\"{}\", timeout: 1s", redis.url())),
         ("\"upstream:9000\"", &format!("\"{}\"", origin.address)),
     ];
     changes.iter().fold(read.to_owned(), |text, (from, to)| {

@@ -24,6 +24,7 @@ use tollgate::ruleset::key::KeyHasher;
 use tollgate::ruleset::verdict::Outcome;
 use tollgate::store::Store;
 use tollgate::telemetry::Telemetry;
+use tollgate::telemetry::lookout::Lookout;
 use tollgate::units::Nanos;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
@@ -101,6 +102,7 @@ impl Stage {
             hasher: KeyHasher::new(&[7; 16]),
             traffic: Arc::default(),
             seats: Arc::default(),
+            lookout: Lookout::default(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         Self { gateway, clock, listener, running: BTreeMap::new(), count: 0, log, _logging: logging }

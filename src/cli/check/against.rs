@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Part;
 use crate::cli::source::{self, Fixed, Source};
-use crate::config::StateFile;
+use crate::config::{Operators, StateFile};
 use crate::customers::{Customer, Directory};
 use crate::ruleset::Ruleset;
 use crate::ruleset::changes::{Account, Change};
@@ -37,8 +37,9 @@ impl Comparison {
             1 => "1 limit untouched".to_owned(),
             count => format!("{count} limits untouched"),
         };
-        let parts =
-            fixed.into_iter().map(of_fixed).chain(changes.into_iter().map(of_change)).chain(customers).chain(state);
+        let operators = operators(&before.loaded.operators, &after.loaded.operators);
+        let parts = fixed.into_iter().map(of_fixed).chain(changes.into_iter().map(of_change));
+        let parts = parts.chain(customers).chain(state).chain(operators);
         let parts: Vec<Part> = parts.collect();
         let changed = match parts.len() {
             0 => "nothing changes".to_owned(),
@@ -82,6 +83,21 @@ fn state(before: Option<&StateFile>, after: Option<&StateFile>) -> Option<Part> 
         heading: format!("{path}: changes"),
         lines: vec![(format!("{was} -> {is}"), words.to_owned())],
     })
+}
+
+/// What changes about what operators may do.
+fn operators(before: &Operators, after: &Operators) -> Option<Part> {
+    let file = |of: &Operators| of.token_file.as_ref().map_or_else(|| "none".to_owned(), |file| file.path.clone());
+    let hosts = |of: &Operators| if of.hosts.is_empty() { "none".to_owned() } else { of.hosts.join(", ") };
+    let most = |of: &Operators| of.top_denied_metrics.to_string();
+    let all = [
+        ("token_file", file(before), file(after)),
+        ("hosts", hosts(before), hosts(after)),
+        ("top_denied_metrics", most(before), most(after)),
+    ];
+    let lines = all.into_iter().filter(|(_, was, is)| was != is);
+    let lines: Vec<Line> = lines.map(|(what, was, is)| (what.to_owned(), format!("{was} -> {is}"))).collect();
+    (!lines.is_empty()).then(|| Part { heading: "admin: changes".to_owned(), lines })
 }
 
 /// What changes about those whom the directories know.

@@ -170,7 +170,7 @@ fn address(at: &str) -> Address {
 }
 
 /// The text of a file, without the ends of its last lines.
-fn secret(path: &Path, named: &NamedFile, seen: &mut Vec<Seen>) -> Result<String, Problems> {
+pub(super) fn secret(path: &Path, named: &NamedFile, seen: &mut Vec<Seen>) -> Result<String, Problems> {
     let file = beside(path, named);
     let (bytes, _) = bytes(named, &file, MAX_SECRET, seen)?;
     Ok(decode(bytes, &file)?.trim_end_matches(['\r', '\n']).to_owned())

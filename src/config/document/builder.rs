@@ -1,8 +1,10 @@
 //! Events of the YAML parser to a tree, with bounds on what it may come to.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::rc::Rc;
 
+use hashbrown::{DefaultHashBuilder, HashTable};
 use saphyr_parser::{Event, ScalarStyle};
 
 use super::{Content, Entry, MAX_DEPTH, MAX_NODES, MAX_TEXT, Node, TOO_DEEP, item, join};
@@ -32,8 +34,9 @@ enum FrameKind {
 #[derive(Default)]
 struct Entries {
     list: Vec<Entry>,
-    /// Where each name stands, once there are many.
-    marks: HashMap<String, Mark>,
+    /// Where each name stands in the list, once there are many.
+    positions: HashTable<usize>,
+    hasher: DefaultHashBuilder,
 }
 
 /// Up to this many names are compared one by one: most mappings are small.
@@ -41,21 +44,27 @@ const FEW: usize = 16;
 
 impl Entries {
     fn mark_of(&self, name: &str) -> Option<Mark> {
-        match self.marks.is_empty() {
-            true => self.list.iter().find(|entry| entry.key == name).map(|entry| entry.key_mark),
-            false => self.marks.get(name).copied(),
-        }
+        let at = |position: &usize| self.list.get(*position);
+        let known = match self.positions.is_empty() {
+            true => self.list.iter().find(|entry| entry.key == name),
+            false => {
+                let is_same = |position: &usize| at(position).is_some_and(|entry| entry.key == name);
+                self.positions.find(self.hasher.hash_one(name), is_same).and_then(at)
+            }
+        };
+        known.map(|entry| entry.key_mark)
     }
 
     fn push(&mut self, entry: Entry) {
-        self.list.push(entry);
-        let unmarked = match (self.list.len(), self.marks.is_empty()) {
-            (0..=FEW, _) => return,
-            (length, true) => length,
-            (_, false) => 1,
-        };
-        let last = self.list.iter().rev().take(unmarked);
-        self.marks.extend(last.map(|entry| (entry.key.clone(), entry.key_mark)));
+        let Self { list, positions, hasher } = self;
+        list.push(entry);
+        if list.len() <= FEW {
+            return;
+        }
+        let hash_of = |position: &usize| list.get(*position).map_or(0, |entry| hasher.hash_one(entry.key.as_str()));
+        for position in positions.len()..list.len() {
+            positions.insert_unique(hash_of(&position), position, hash_of);
+        }
     }
 }
 

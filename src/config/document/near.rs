@@ -23,12 +23,18 @@ impl Ahead {
         self.0.get() > MAX_AHEAD
     }
 
-    fn pass(&self, c: char) {
-        if matches!(c, ',' | ':' | '-' | '?' | '*' | '&' | '!' | '[' | ']' | '{' | '}') {
-            self.0.set(self.0.get().saturating_add(1));
+    /// The parser has gone past `c`; whether it has looked too far ahead with that.
+    fn pass(&self, c: char) -> bool {
+        if !matches!(c, ',' | ':' | '-' | '?' | '*' | '&' | '!' | '[' | ']' | '{' | '}') {
+            return false;
         }
+        self.0.set(self.0.get().saturating_add(1));
+        self.is_too_far()
     }
 }
+
+/// For how many characters the parser makes room at once. It keeps that much for every value, which are short mostly.
+const ROOM: usize = 16;
 
 /// A text that ends where the parser has looked too far ahead.
 pub(super) struct Near<'t> {
@@ -52,7 +58,7 @@ impl Input for Near<'_> {
     }
 
     fn bufmaxlen(&self) -> usize {
-        self.text.bufmaxlen()
+        ROOM
     }
 
     fn raw_read_ch(&mut self) -> char {
@@ -64,9 +70,7 @@ impl Input for Near<'_> {
     }
 
     fn skip(&mut self) {
-        self.ahead.pass(self.text.peek());
-        self.text.skip();
-        if self.ahead.is_too_far() {
+        if self.ahead.pass(self.text.raw_read_ch()) {
             self.text = StrInput::new("");
         }
     }
@@ -85,5 +89,13 @@ impl Input for Near<'_> {
 
     fn peek_opt(&self) -> Option<char> {
         self.text.peek_opt()
+    }
+
+    fn next_is_blank_or_breakz(&self) -> bool {
+        self.text.next_is_blank_or_breakz()
+    }
+
+    fn skip_while_blank(&mut self) -> usize {
+        self.text.skip_while_blank()
     }
 }

@@ -125,6 +125,17 @@ impl FileDirectory {
         by_name
     }
 
+    /// The customer of this name, as [`FileDirectory::by_name`] has it. Looks through all.
+    pub fn named(&self, name: &str) -> Option<Arc<Customer>> {
+        let mut found: Option<Arc<Customer>> = None;
+        self.each(|known| {
+            if *known.customer.name == *name && found.as_ref().is_none_or(|found| found.suspended) {
+                found = Some(Arc::clone(&known.customer));
+            }
+        });
+        found
+    }
+
     /// How many credentials there are.
     pub fn credentials(&self) -> usize {
         self.credentials.load(Ordering::Relaxed)

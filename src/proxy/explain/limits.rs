@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{Explanation, Met, masked};
-use crate::algorithm::{Decision, Denial};
+use crate::algorithm::{Decision, Denial, Rule};
 use crate::charge::{Charge, Charged, Manner, OnStoreDown, RuleRef, Source, Taken};
 use crate::proxy::Gateway;
 use crate::proxy::live::Live;
@@ -14,6 +14,7 @@ use crate::ruleset::key::{self, Facts, KeyHasher, KeyPart, Resolved};
 use crate::ruleset::limit::Limit;
 use crate::ruleset::matcher::Route;
 use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::units::Nanos;
 
 /// A limit of the route, and what it means for the request.
 #[derive(Clone, Debug, Serialize)]
@@ -225,6 +226,12 @@ impl Met {
 }
 
 impl Standing {
+    /// What came of the only charge of a batch, which goes by `rule`.
+    pub(in crate::proxy) fn of_all(charged: &[Charged], rule: &Rule, now: Nanos) -> Self {
+        let fresh = || Charged { decision: Decision::ADMIT, headroom: rule.headroom(None, now) };
+        Self::of(&charged.first().copied().unwrap_or_else(fresh))
+    }
+
     fn of(Charged { decision, headroom }: &Charged) -> Self {
         let (decision, wait_seconds, retry_after_seconds) = words(*decision);
         Self {

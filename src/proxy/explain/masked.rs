@@ -12,7 +12,7 @@ pub(super) fn masked(secret: &[u8]) -> String {
 }
 
 /// What a request has for `part` of a key, as it may be shown.
-pub(super) fn shown(part: &KeyPart, value: &Value<'_>, customers: Option<&CustomerRules>) -> String {
+pub(in crate::proxy) fn shown(part: &KeyPart, value: &Value<'_>, customers: Option<&CustomerRules>) -> String {
     match value {
         Value::Address(address) => address.to_string(),
         Value::Bytes(bytes) if may_be_secret(part, customers) => masked(bytes),

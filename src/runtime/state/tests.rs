@@ -42,6 +42,24 @@ fn the_seed_comes_with_the_state() {
 }
 
 #[test]
+fn a_state_whose_keys_have_other_names_is_put_aside() {
+    let scratch = Scratch::new("names");
+    let file = scratch.snapshot(Nanos::ZERO);
+    let same = Recovered::from_file(Some(&file), Some(&[3; 16]));
+    assert!(written_at(&same).is_some());
+    let at = SystemClock::new().now();
+    let handed_over = Recovered::from_predecessor(File::open(&file.path).unwrap(), Some(&[4; 16])).unwrap();
+    assert!(handed_over.clock.now() >= at);
+    let recovered = Recovered::from_file(Some(&file), Some(&[4; 16]));
+    for recovered in [&recovered, &handed_over] {
+        let Recovery::Refused { reason } = &recovered.recovery else { panic!("{:?}", recovered.recovery) };
+        assert!(reason.contains("was written without this cluster's secret"), "{reason}");
+        assert_eq!(recovered.seed, [4; 16]);
+    }
+    assert!(!file.path.exists() && file.path.with_extension("refused").exists());
+}
+
+#[test]
 fn a_clock_that_went_back_a_little_goes_on_from_the_snapshot() {
     let scratch = Scratch::new("back");
     let file = scratch.snapshot(Nanos::from_secs(50));

@@ -87,6 +87,11 @@ impl Counted {
         true
     }
 
+    /// Nothing is counted of `key` any more: it is asked for like a new one.
+    pub(super) fn forget(&self, key: LimitKey) {
+        self.0.lock().remove(&key);
+    }
+
     /// What is to be told: for each key its untold tokens. Keys that nobody uses are forgotten.
     fn take_untold(&self) -> Vec<Part> {
         let mut told = Vec::new();
@@ -148,7 +153,7 @@ impl Node {
         }
     }
 
-    async fn tell_all(&self) {
+    pub(super) async fn tell_all(&self) {
         let mut by_slot: HashMap<u16, Vec<Part>> = HashMap::new();
         for part in self.counted.take_untold() {
             by_slot.entry(self.link.slot(part.tag)).or_default().push(part);

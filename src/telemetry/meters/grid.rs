@@ -33,4 +33,12 @@ impl<T> Grid<T> {
         };
         Some(value.get_or_init(make))
     }
+
+    /// The values that were made, each with its row and the position of its plan; none comes behind the last plan.
+    pub(super) fn made(&self) -> impl Iterator<Item = (usize, usize, &T)> {
+        let rows = self.rows.iter().enumerate().filter_map(|(number, row)| Some((number, row.get()?)));
+        rows.flat_map(|(number, row)| {
+            row.iter().enumerate().filter_map(move |(plan, value)| Some((number, plan, value.get()?)))
+        })
+    }
 }

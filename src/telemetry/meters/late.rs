@@ -25,6 +25,11 @@ impl<M: Metric> Late<M> {
         self
     }
 
+    /// It, if it was asked for.
+    pub(super) fn made(&self) -> Option<&M> {
+        self.made.get()
+    }
+
     pub(super) fn get(&self) -> &M {
         self.made.get_or_init(&self.make)
     }

@@ -13,6 +13,7 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::meters::Label;
 use crate::telemetry::meters::grid::Grid;
 use crate::telemetry::meters::late::Late;
+use crate::telemetry::meters::totals::Counts;
 use crate::units::Nanos;
 
 /// The classes of status codes, as labels.
@@ -94,6 +95,25 @@ impl RouteMeters {
         }
     }
 
+    /// Its name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Each status that was answered, and how often.
+    pub(super) fn each_answer(&self, mut each: impl FnMut(u16, u64)) {
+        for (code, counter) in &*self.codes.read() {
+            each(*code, counter.get());
+        }
+    }
+
+    /// What each limit made of requests, by its place and the position of their plan.
+    pub(super) fn each_outcome(&self, mut each: impl FnMut(usize, usize, Counts)) {
+        for (place, plan, outcomes) in self.outcomes.made() {
+            each(place, plan, outcomes.counts());
+        }
+    }
+
     /// For the limit at `place`, and `plan`; both also by their names.
     pub(super) fn outcomes(
         &self,
@@ -132,6 +152,18 @@ impl Outcomes {
             bypassed: late("bypassed"),
             error_admitted: late("error_admitted").expected(limit.without_store == Some(OnStoreDown::Allow)),
             error_denied: late("error_denied").expected(limit.without_store == Some(OnStoreDown::Deny)),
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        let late = |counter: &Late<IntCounter>| counter.made().map_or(0, IntCounter::get);
+        Counts {
+            admitted: self.admitted.get(),
+            delayed: late(&self.delayed),
+            over: self.over.get(),
+            bypassed: late(&self.bypassed),
+            unknown: late(&self.error_admitted).saturating_add(late(&self.error_denied)),
+            ..Counts::default()
         }
     }
 

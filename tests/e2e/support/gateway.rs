@@ -137,6 +137,14 @@ impl Gateway {
         Client::connect(self.admin).exchange("GET", target, &[("connection", "close")])
     }
 
+    /// What comes back for these bytes on a connection to the admin port.
+    #[track_caller]
+    pub fn say_admin(&self, bytes: &str) -> Response {
+        let mut client = Client::connect(self.admin);
+        client.send(bytes);
+        client.receive()
+    }
+
     pub fn metrics(&self) -> Metrics {
         Metrics::parse(&self.admin_get("/metrics").text())
     }

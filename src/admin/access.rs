@@ -1,0 +1,208 @@
+//! Who may use the admin listener for what: tokens for changes, and no sites of others in an operator's browser.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use arc_swap::ArcSwap;
+use http::{HeaderName, Method, StatusCode, header};
+use pingora::http::RequestHeader;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use super::{Answer, failure};
+use crate::proxy::facts;
+
+/// What the configuration says of it.
+#[derive(Clone, Debug, Default)]
+pub struct Terms {
+    /// What changes are asked for with; nothing can be changed without one.
+    pub token: Option<Token>,
+    /// What browsers may call this gateway, beside `localhost` and its addresses. Lower case, without a port.
+    pub hosts: Vec<String>,
+    /// Of so many keys that were denied most there are metrics.
+    pub top_denied_metrics: usize,
+}
+
+/// A secret that who asks for a change has to know. Kept as a hash.
+#[derive(Clone)]
+pub struct Token([u8; 32]);
+
+/// What is in force.
+#[derive(Debug)]
+pub struct Access(ArcSwap<Terms>);
+
+impl Token {
+    /// The token `text`.
+    pub fn of(text: &str) -> Self {
+        Self(Sha256::digest(text.as_bytes()).into())
+    }
+
+    /// Whether `shown` is the same. Takes as long whatever they have in common.
+    fn is(&self, shown: &[u8]) -> bool {
+        let shown: [u8; 32] = Sha256::digest(shown).into();
+        self.0.ct_eq(&shown).into()
+    }
+}
+
+impl fmt::Debug for Token {
+    /// The hash of a token that was chosen badly gives it away.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+const NO_TOKEN: &str = "this gateway takes no changes here: it has no token. Put one in a file, at least 16 characters \
+     (`openssl rand -hex 32` makes one), and name the file in the configuration: `admin: { token_file: admin.token }`";
+const WRONG_TOKEN: &str =
+    "changes need the token of this gateway, that in the file `admin.token_file`: `Authorization: Bearer TOKEN`";
+
+impl Access {
+    /// Under these terms.
+    pub fn new(terms: Terms) -> Self {
+        Self(ArcSwap::from_pointee(terms))
+    }
+
+    /// Under these terms from here on.
+    pub fn follow(&self, terms: Terms) {
+        self.0.store(terms.into());
+    }
+
+    /// How many keys have metrics.
+    pub(super) fn top_denied_metrics(&self) -> usize {
+        self.0.load().top_denied_metrics
+    }
+
+    /// Whether changes can be asked for at all.
+    pub(super) fn takes_changes(&self) -> bool {
+        self.0.load().token.is_some()
+    }
+
+    /// Refuses a change that is asked for without the token.
+    pub(super) fn check_token(&self, head: &RequestHeader) -> Result<(), Answer> {
+        let terms = self.0.load();
+        let Some(token) = &terms.token else { return Err(failure(StatusCode::FORBIDDEN, NO_TOKEN)) };
+        let shown = head.headers.get(header::AUTHORIZATION).map(http::HeaderValue::as_bytes).unwrap_or_default();
+        let scheme = shown.get(..BEARER.len()).is_some_and(|scheme| scheme.eq_ignore_ascii_case(BEARER));
+        let credential = shown.get(BEARER.len()..).unwrap_or_default().trim_ascii();
+        match scheme && token.is(credential) {
+            true => Ok(()),
+            false => Err(failure(StatusCode::UNAUTHORIZED, WRONG_TOKEN)),
+        }
+    }
+
+    /// Refuses what other sites have an operator's browser ask for. `is_for_browsers`: the page and what it asks for,
+    /// which is also refused under names that anybody could have lead here.
+    pub(super) fn check_site(&self, head: &RequestHeader, is_for_browsers: bool) -> Result<(), Answer> {
+        let host = text(head, &header::HOST);
+        if is_for_browsers && !host.is_some_and(|host| self.is_own(host)) {
+            let message = "this is served to `localhost`, to addresses, and to the names in `admin.hosts`, so that no site \
+                 can lead its own name here; add the name to `admin: { hosts: [NAME] }`, or ask by the address";
+            return Err(failure(StatusCode::FORBIDDEN, message));
+        }
+        let changes = !matches!(head.method, Method::GET | Method::HEAD);
+        if !is_for_browsers && !changes {
+            return Ok(());
+        }
+        let is_foreign = text(head, &header::ORIGIN).is_some_and(|origin| {
+            let site = origin.split_once("://").map(|(_, site)| site);
+            !site.zip(host).is_some_and(|(site, host)| site.eq_ignore_ascii_case(host))
+        });
+        let fetched_by = text(head, &SEC_FETCH_SITE);
+        let is_fetched = changes && fetched_by.is_some_and(|by| by != "same-origin" && by != "none");
+        match is_foreign || is_fetched {
+            true => {
+                Err(failure(StatusCode::FORBIDDEN, "another site asks for this, and it is not served to other sites"))
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Whether nobody but the operator can have this name lead here.
+    fn is_own(&self, host: &str) -> bool {
+        let Ok((name, _)) = facts::canonical_host(host) else { return false };
+        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(&name);
+        bare == "localhost" || bare.parse::<IpAddr>().is_ok() || self.0.load().hosts.contains(&name)
+    }
+}
+
+const BEARER: &[u8] = b"Bearer ";
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// The only value of a header field; `None` where there is none, `Some("")` where there are several or it is no text.
+fn text<'h>(head: &'h RequestHeader, name: &HeaderName) -> Option<&'h str> {
+    let mut values = head.headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (None, _) => None,
+        (Some(value), None) => Some(value.to_str().unwrap_or_default()),
+        (Some(_), Some(_)) => Some(""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(method: &str, fields: &[(&'static str, &str)]) -> RequestHeader {
+        let mut head = RequestHeader::build(method, b"/v1/status", None).unwrap();
+        for (name, value) in fields {
+            head.append_header(*name, *value).unwrap();
+        }
+        head
+    }
+
+    fn access() -> Access {
+        let hosts = vec!["gate.internal".to_owned()];
+        Access::new(Terms { token: Some(Token::of("0123456789abcdef")), hosts, top_denied_metrics: 0 })
+    }
+
+    #[test]
+    fn names_that_anybody_can_lead_here_are_refused() {
+        let allowed = |host: &str| access().check_site(&head("GET", &[("host", host)]), true).is_ok();
+        for host in ["localhost", "LOCALHOST:9090", "127.0.0.1:9090", "[::1]:9090", "10.1.2.3", "Gate.Internal:9090"] {
+            assert!(allowed(host), "{host}");
+        }
+        for host in ["", "evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "a@localhost", "x:y:z"] {
+            assert!(!allowed(host), "{host}");
+        }
+        assert!(access().check_site(&head("GET", &[]), true).is_err(), "no host");
+        let scraped = head("GET", &[("host", "gateway:9090")]);
+        assert!(access().check_site(&scraped, false).is_ok(), "what is scraped goes by any name");
+    }
+
+    #[test]
+    fn other_sites_are_refused_and_the_own_page_is_not() {
+        let check = |method: &str, fields: &[(&'static str, &str)], is_for_browsers| {
+            let all = [&[("host", "127.0.0.1:9090")], fields].concat();
+            access().check_site(&head(method, &all), is_for_browsers).is_ok()
+        };
+        assert!(check("POST", &[("origin", "http://127.0.0.1:9090"), ("sec-fetch-site", "same-origin")], true));
+        assert!(check("POST", &[], true), "no browser");
+        for fields in [
+            [("origin", "http://evil.example")],
+            [("origin", "null")],
+            [("origin", "http://127.0.0.1:9091")],
+            [("sec-fetch-site", "cross-site")],
+            [("sec-fetch-site", "same-site")],
+        ] {
+            assert!(!check("POST", &fields, true) && !check("POST", &fields, false), "{fields:?}");
+        }
+        assert!(check("GET", &[("sec-fetch-site", "cross-site")], true), "a link that leads here");
+    }
+
+    #[test]
+    fn changes_need_the_token_and_say_what_is_missing() {
+        let status = |access: &Access, value: &str| {
+            let fields: &[_] = if value.is_empty() { &[] } else { &[("authorization", value)] };
+            access.check_token(&head("POST", fields)).err().map(|(status, _, _)| status.as_u16())
+        };
+        let access = access();
+        assert_eq!(status(&access, "Bearer 0123456789abcdef"), None);
+        assert_eq!(status(&access, "bearer  0123456789abcdef"), None);
+        for wrong in ["", "Bearer", "Bearer ", "Bearer 0123456789abcde", "Basic 0123456789abcdef", "0123456789abcdef"] {
+            assert_eq!(status(&access, wrong), Some(401), "{wrong}");
+        }
+        access.follow(Terms::default());
+        assert_eq!(status(&access, "Bearer 0123456789abcdef"), Some(403));
+        assert_eq!(format!("{:?}", Token::of("secret")), "Token");
+    }
+}

@@ -1,0 +1,185 @@
+//! What goes on: routes and limits with their rates, who is denied most, and what happened last. As JSON.
+
+use serde_json::{Value, json};
+
+use crate::proxy::Gateway;
+use crate::proxy::live::Live;
+use crate::ruleset::key::KeyPart;
+use crate::ruleset::limit::{Limit, LimitId, OverLimit, PlanId, Terms};
+use crate::telemetry::history::{Activity, History, Pace};
+use crate::telemetry::meters::Counts;
+use crate::telemetry::offenders::{Offender, Subject, Top};
+use crate::telemetry::recent::Happened;
+
+/// How many offenders are shown.
+const MOST_OFFENDERS: usize = 100;
+
+/// Routes, in the order of the configuration.
+pub(super) fn routes(live: &Live, history: &History) -> Value {
+    let ruleset = &live.ruleset;
+    let routes = ruleset.matcher.routes().iter().map(|route| {
+        let limits: Vec<&str> =
+            route.limits.iter().map(|id| &ruleset.limits[id.0]).filter(is_shown).map(name).collect();
+        let activity = history.of_route(&route.name);
+        json!({
+            "name": route.name,
+            "path": route.path_pattern,
+            "hosts": route.hosts.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "methods": route.methods.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "upstream": ruleset.upstreams[route.upstream.0].name,
+            "limits": limits,
+            "rates": rates(&activity, of_route),
+            "series": json!({
+                "requests": series(&activity, |counts| counts.answered),
+                "denied": series(&activity, |counts| counts.over),
+            }),
+        })
+    });
+    json!({ "routes": routes.collect::<Vec<_>>() })
+}
+
+/// Limits, in the order of the configuration.
+pub(super) fn limits(gateway: &Gateway, live: &Live, history: &History) -> Value {
+    let ruleset = &live.ruleset;
+    let usage = gateway.store.usage(&live.binding);
+    let limits = ruleset.limits.iter().enumerate().zip(usage).filter(|((_, limit), _)| is_shown(limit));
+    let limits = limits.map(|((id, limit), usage)| {
+        let routes = ruleset.matcher.routes().iter().filter(|route| route.limits.contains(&LimitId(id)));
+        let activity = history.of_limit(&limit.name);
+        json!({
+            "name": limit.name,
+            "algorithm": limit.algorithm.as_str(),
+        "mode": if limit.mode.is_shared() { "shared" } else { "sticky" },
+            "key": limit.key.parts.iter().map(KeyPart::describe).collect::<Vec<_>>(),
+            "routes": routes.map(|route| route.name.as_str()).collect::<Vec<_>>(),
+            "over_limit": over(limit),
+            "plans": plans(limit, &ruleset.plans),
+            "keys": usage.keys,
+            "max_keys": limit.max_keys,
+            "rates": rates(&activity, of_limit),
+            "series": json!({
+                "admitted": series(&activity, |counts| counts.admitted.saturating_add(counts.delayed)),
+                "over": series(&activity, |counts| counts.over),
+            }),
+        })
+    });
+    json!({ "limits": limits.collect::<Vec<_>>() })
+}
+
+/// Who was denied most in the last whole minute and in the one that runs.
+pub(super) fn offenders(top: &Top) -> Value {
+    let shown = top.offenders.iter().take(MOST_OFFENDERS).map(|offender| {
+        let Offender { subject, denied, error } = offender;
+        let mut shown = subject_json(subject);
+        shown["denied"] = json!(denied);
+        shown["error"] = json!(error);
+        shown
+    });
+    json!({
+        "from_seconds": top.from.as_secs_f64(),
+        "until_seconds": top.until.as_secs_f64(),
+        "denied": top.denials,
+        "error": top.error,
+        "offenders": shown.collect::<Vec<_>>(),
+    })
+}
+
+/// The last requests that did not simply pass, the last first.
+pub(super) fn decisions((happened, left_out): &(Vec<Happened>, u64)) -> Value {
+    let shown = happened.iter().map(|one| {
+        let mut shown = subject_json(&one.subject);
+        shown["timestamp_seconds"] = json!(one.at.as_secs_f64());
+        shown["outcome"] = json!(one.outcome);
+        shown["route"] = json!(one.route);
+        shown["plan"] = json!(one.plan);
+        shown["wait_seconds"] = json!((one.wait.get() > 0).then(|| one.wait.as_secs_f64()));
+        shown["retry_after_seconds"] = json!(one.retry_after.map(crate::units::Nanos::as_secs_f64));
+        shown
+    });
+    json!({ "left_out": left_out, "decisions": shown.collect::<Vec<_>>() })
+}
+
+fn subject_json(subject: &Subject) -> Value {
+    let key = subject.key.iter().map(|(part, value)| json!({ "part": part, "value": value }));
+    json!({ "limit": subject.limit, "key": key.collect::<Vec<_>>() })
+}
+
+/// Candidates only compare; nobody asked for them by name.
+fn is_shown(limit: &&Limit) -> bool {
+    limit.candidate_of.is_none()
+}
+
+fn name(limit: &Limit) -> &str {
+    &limit.name
+}
+
+/// What becomes of a request over the limit, in the word of the metrics.
+fn over(limit: &Limit) -> &'static str {
+    match limit.over_limit {
+        _ if limit.shadow => "shadow_denied",
+        OverLimit::Deny(_) => "denied",
+        OverLimit::Delay { .. } => "delayed, then denied",
+        OverLimit::Divert(_) => "diverted",
+        OverLimit::Mark(_) => "marked",
+    }
+}
+
+/// What each plan gets; one line without a plan where that is the same for all.
+fn plans(limit: &Limit, plans: &[String]) -> Vec<Value> {
+    let line = |plan: Option<&str>, terms: Terms| match terms {
+        Terms::Unlimited => json!({ "plan": plan, "terms": "unlimited", "quota": null, "window_seconds": null }),
+        Terms::Rule(rule) => {
+            let rule = &limit.rules[rule];
+            let policy = rule.policy();
+            let window = policy.window.map(crate::units::Nanos::as_secs_f64);
+            json!({ "plan": plan, "terms": rule.words(), "quota": policy.quota, "window_seconds": window })
+        }
+    };
+    let all: Vec<Terms> = (0..plans.len()).map(|plan| limit.terms(Some(PlanId(plan)))).collect();
+    match (all.split_first(), limit.without_plan) {
+        (None, alone) => vec![line(None, alone.unwrap_or(Terms::Unlimited))],
+        (Some((first, others)), alone)
+            if others.iter().all(|other| other == first) && alone.is_none_or(|alone| alone == *first) =>
+        {
+            vec![line(None, *first)]
+        }
+        (Some(_), _) => plans.iter().zip(all).map(|(plan, terms)| line(Some(plan), terms)).collect(),
+    }
+}
+
+/// Rates of the last seconds and of the last minute.
+fn rates(activity: &Activity, of: impl Fn(&Pace) -> Value) -> Value {
+    let with_time = |pace: &Pace| {
+        let mut rates = of(pace);
+        rates["over_seconds"] = json!(pace.time.as_secs_f64());
+        rates
+    };
+    json!({ "moment": with_time(&activity.moment), "minute": with_time(&activity.minute) })
+}
+
+fn of_route(pace: &Pace) -> Value {
+    let per_second = |count| pace.per_second(count);
+    json!({
+        "requests_per_second": per_second(pace.counts.answered),
+        "denied_per_second": per_second(pace.counts.over),
+        "delayed_per_second": per_second(pace.counts.delayed),
+        "failed_per_second": per_second(pace.counts.failed),
+    })
+}
+
+fn of_limit(pace: &Pace) -> Value {
+    let per_second = |count| pace.per_second(count);
+    json!({
+        "admitted_per_second": per_second(pace.counts.admitted),
+        "delayed_per_second": per_second(pace.counts.delayed),
+        "over_per_second": per_second(pace.counts.over),
+        "bypassed_per_second": per_second(pace.counts.bypassed),
+        "unknown_per_second": per_second(pace.counts.unknown),
+    })
+}
+
+/// What came in each of the last seconds, the last one last; empty where nothing did.
+fn series(activity: &Activity, of: impl Fn(&Counts) -> u64) -> Vec<u64> {
+    let looks: Vec<u64> = activity.looks.iter().map(of).collect();
+    if looks.iter().all(|count| *count == 0) { Vec::new() } else { looks }
+}

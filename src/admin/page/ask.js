@@ -1,0 +1,161 @@
+// Questions about one key: named by its parts, or by a request.
+
+import { byId, duration, keyLine, make, whole } from "/page/draw.js";
+
+let limits = [];
+let asked = null;
+
+async function post(path, question) {
+  const response = await fetch(path, {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify(question),
+    signal: AbortSignal.timeout(10000),
+  });
+  const answer = await response.json();
+  if (!response.ok) throw new Error(answer.error ?? `the gateway answers ${response.status}`);
+  return answer;
+}
+
+/** The limits and plans that can be asked about. */
+export function showLimits(known, plans) {
+  const fingerprint = JSON.stringify([known.map((limit) => [limit.name, limit.key, limit.plans]), plans]);
+  if (fingerprint === asked) return;
+  const chosen = byId("key-limit").value;
+  [limits, asked] = [known, fingerprint];
+  options(byId("key-limit"), known.map((limit) => [limit.name, limit.name]));
+  if (known.some((limit) => limit.name === chosen)) byId("key-limit").value = chosen;
+  options(byId("key-plan"), [["", "that of the customer"], ...plans.map((plan) => [plan, plan])]);
+  showParts();
+}
+
+function options(select, pairs) {
+  select.replaceChildren(...pairs.map(([value, text]) => {
+    const option = make("option", "", text);
+    option.value = value;
+    return option;
+  }));
+}
+
+/** A field for each part of the chosen limit's key. */
+function showParts() {
+  const limit = limits.find((one) => one.name === byId("key-limit").value);
+  const parts = limit?.key ?? [];
+  byId("key-parts").replaceChildren(...parts.map((part) => {
+    const input = make("input", "");
+    input.required = true;
+    input.name = part;
+    input.spellcheck = false;
+    return make("label", "", part, " ", input);
+  }));
+  byId("key-plan-label").hidden = (limit?.plans.length ?? 0) < 2;
+}
+
+export function prepareQuestions() {
+  byId("key-limit").addEventListener("change", showParts);
+  byId("key-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    lookUp();
+  });
+  byId("request-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    explain();
+  });
+  document.addEventListener("look-up", ({ detail }) => {
+    byId("key-limit").value = detail.limit;
+    byId("key-plan").value = "";
+    showParts();
+    for (const { part, value } of detail.key) {
+      const input = [...byId("key-parts").querySelectorAll("input")].find((one) => one.name === part);
+      if (input) input.value = value ?? "";
+    }
+    byId("ask").scrollIntoView({ block: "start" });
+    lookUp();
+  });
+}
+
+async function show(question) {
+  const place = byId("answer");
+  try {
+    place.replaceChildren(...(await question()));
+  } catch (error) {
+    place.replaceChildren(make("p", "bad", error.message));
+  }
+}
+
+function lookUp() {
+  return show(async () => {
+    const key = {};
+    for (const input of byId("key-parts").querySelectorAll("input")) key[input.name] = input.value.trim();
+    const plan = byId("key-plan-label").hidden ? "" : byId("key-plan").value;
+    const answer = await post("/v1/keys/peek", { limit: byId("key-limit").value, key, ...(plan ? { plan } : {}) });
+    const heading = make("p", "verdict", make("span", "key", keyLine(answer.key)), ` under ${answer.limit}`);
+    const plans = answer.plan ? `, plan ${answer.plan}` : "";
+    return [heading, make("p", "sub", `${answer.terms}${plans}; known from: ${answer.decided.replace("_", " ")}`), standing(answer.standing, answer.quota)];
+  });
+}
+
+function explain() {
+  return show(async () => {
+    const headers = {};
+    for (const line of byId("request-headers").value.split("\n").filter((text) => text.trim() !== "")) {
+      const colon = line.indexOf(":");
+      if (colon < 1) throw new Error(`a header field is written name: value, not ${line}`);
+      const name = line.slice(0, colon).trim();
+      headers[name] = [...(headers[name] ?? []), line.slice(colon + 1).trim()];
+    }
+    const client = byId("request-client").value.trim();
+    const question = { method: byId("request-method").value.trim(), url: byId("request-url").value.trim(), headers };
+    return explained(await post("/v1/explain", { ...question, ...(client ? { client } : {}) }));
+  });
+}
+
+function explained({ request, route, caller, bypassed, upstream, limits: met, answer, now }) {
+  const lines = [];
+  const outcome = answer ? `answered ${answer.status} by tollgate: ${answer.detail}` : now?.outcome;
+  if (outcome) lines.push(make("p", answer || outcome === "denied" ? "verdict over" : "verdict pass", outcome));
+  if (request) lines.push(make("p", "key", `${request.method} ${request.host}${request.path} from ${request.client ?? "an unknown address"}`));
+  if (route) lines.push(make("p", "", `route ${route.name ?? "none"}`, make("span", "sub", ` ${route.because.join(", ")}`)));
+  if (caller) {
+    const who = caller.customer ? `customer ${caller.customer}` : "nobody known";
+    const shown = caller.credential ? ` ${caller.credential_place}: ${caller.credential}` : " no credential";
+    lines.push(make("p", "", `${who}${caller.plan ? `, plan ${caller.plan}` : ""}`, make("span", "sub", shown)));
+  }
+  if (upstream && !answer) lines.push(make("p", "", `to ${upstream.name}${upstream.path}`, make("span", "sub", ` ${upstream.nodes.join(", ")}`)));
+  if (bypassed) lines.push(make("p", "", `exempt ${bypassed}`));
+  for (const limit of met) {
+    const denies = limit.standing?.decision === "denied";
+    const block = make("div", limit.applies ? `limit applies${denies ? " denies" : ""}` : "limit", make("p", "", make("b", "", limit.limit), make("span", "sub", ` ${limit.algorithm.replaceAll("_", " ")}`)));
+    if (limit.applies) {
+      block.append(make("p", "", `${limit.terms}; ${limit.why}`));
+      block.append(make("p", "", "key ", make("span", "key", keyLine(limit.key)), `, costs ${limit.cost}`));
+      if (limit.standing) block.append(standing(limit.standing, null));
+    } else {
+      block.append(make("p", "sub", limit.why));
+    }
+    lines.push(block);
+  }
+  return lines;
+}
+
+/** Where a key stands, in a picture where there is a number, and in words. */
+function standing(now, quota) {
+  const line = make("p", "");
+  const words = { admitted: ["would be admitted", "pass"], delayed: ["would wait", ""], denied: ["would be denied", "over"] };
+  const [text, tone] = words[now.decision] ?? [now.decision, ""];
+  line.append(make("b", tone, text));
+  if (now.wait_seconds !== null) line.append(` for ${duration(now.wait_seconds)}`);
+  if (now.retry_after_seconds !== null) line.append(`, again in ${duration(now.retry_after_seconds)}`);
+  if (now.remaining !== null) {
+    line.append(`; ${whole(now.remaining)} left`);
+    if (quota !== null) {
+      const meter = make("meter", "");
+      [meter.max, meter.value] = [quota, Math.min(now.remaining, quota)];
+      meter.setAttribute("aria-label", `${now.remaining} of ${quota} left`);
+      line.append(` of ${whole(quota)} `, meter);
+    }
+  }
+  if (now.full_in_seconds > 0) line.append(`; all there again in ${duration(now.full_in_seconds)}`);
+  else line.append("; nothing is used");
+  return line;
+}

@@ -1,0 +1,62 @@
+//! What the process is, and what is in force. As JSON.
+
+use serde_json::{Value, json};
+
+use super::{Admin, cluster};
+use crate::store::SharedStore;
+use crate::store::shared::Report;
+
+/// The answer to `/status`.
+pub(super) fn status(admin: &Admin) -> Value {
+    let gateway = &admin.gateway;
+    let live = gateway.live.load();
+    let ruleset = &live.ruleset;
+    let usage = gateway.store.usage(&live.binding);
+    let limits = ruleset.limits.iter().zip(usage).map(|(limit, usage)| {
+        json!({
+            "name": limit.name,
+            "algorithm": limit.algorithm.as_str(),
+            "keys": usage.keys,
+            "max_keys": limit.max_keys,
+        })
+    });
+    let upstreams = live.pools.iter().map(|pool| {
+        let nodes = pool.nodes().map(|(address, healthy)| json!({"address": address, "healthy": healthy}));
+        json!({"name": pool.upstream.name, "nodes": nodes.collect::<Vec<_>>()})
+    });
+    let now = gateway.clock.now();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "process": std::process::id(),
+        "timestamp_seconds": now.as_secs_f64(),
+        "uptime_seconds": now.saturating_sub(admin.started).as_secs_f64(),
+        "stopping": admin.readiness.is_stopping(),
+        "takes_changes": admin.records.access.takes_changes(),
+        "config_hash": live.hash,
+        "reload": admin.records.reloads.status(),
+        "state": admin.records.snapshots.status(),
+        "routes": ruleset.matcher.routes().iter().map(|route| route.name.as_str()).collect::<Vec<_>>(),
+        "plans": ruleset.plans,
+        "limits": limits.collect::<Vec<_>>(),
+        "upstreams": upstreams.collect::<Vec<_>>(),
+        "credentials": live.directory.credentials(),
+        "store": store(admin),
+        "cluster": gateway.store.cluster().map(|known| cluster::status(known, now)),
+    })
+}
+
+fn store(admin: &Admin) -> Value {
+    let store = &admin.gateway.store;
+    match store.shared().map(SharedStore::report) {
+        Some(Report { breaker, nodes, healed, overshoot, unsynced, leases, .. }) => json!({
+            "tables": store.tables(),
+            "breaker": breaker.as_str(),
+            "nodes": nodes,
+            "healed": healed,
+            "overshoot_tokens": overshoot,
+            "unsynced_tokens": unsynced,
+            "leased_tokens": leases.held,
+        }),
+        None => json!({ "tables": store.tables() }),
+    }
+}

@@ -1,0 +1,198 @@
+//! `tollgate keys`: where a key of a running gateway stands, and giving tokens back to it.
+
+use std::io::{self, Write};
+
+use clap::{Args, Subcommand};
+use serde_json::{Map, Value, json};
+
+use crate::cli::Format;
+use crate::cli::explain::Field;
+use crate::cli::remote::{Remote, RemoteArgs, RemoteError, TokenArgs};
+
+/// What `tollgate keys` takes. No `Debug`: header fields and the URL may hold credentials.
+#[derive(Args, Clone)]
+pub struct KeysArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Clone)]
+enum Command {
+    /// Say where a key stands; takes no tokens
+    Peek(PeekArgs),
+    /// Let a key start afresh, as if it had never been seen
+    Reset(ResetArgs),
+    /// Give tokens back to a key, of what was charged last
+    ///
+    /// The algorithm of the limit says what can be given back: never more than was charged, and nothing that time has made
+    /// good already.
+    Grant(GrantArgs),
+}
+
+#[derive(Args, Clone)]
+struct PeekArgs {
+    #[command(flatten)]
+    key: KeyArgs,
+}
+
+#[derive(Args, Clone)]
+struct ResetArgs {
+    #[command(flatten)]
+    key: KeyArgs,
+    #[command(flatten)]
+    token: TokenArgs,
+}
+
+#[derive(Args, Clone)]
+struct GrantArgs {
+    #[command(flatten)]
+    key: KeyArgs,
+    /// How many tokens, at most
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    tokens: u64,
+    #[command(flatten)]
+    token: TokenArgs,
+}
+
+/// Which key.
+#[derive(Args, Clone)]
+struct KeyArgs {
+    /// The limit
+    #[arg(long, value_name = "NAME")]
+    limit: String,
+    /// What the key is made of, each part with its value, like `customer=acme` or `header:x-user=bob`; none for a limit
+    /// with one bucket for all
+    #[arg(value_name = "PART=VALUE", value_parser = part, conflicts_with = "url")]
+    parts: Vec<Part>,
+    /// The plan whose parameters apply, where the gateway cannot tell from the key
+    #[arg(long, value_name = "PLAN", conflicts_with = "url")]
+    plan: Option<String>,
+    /// In place of parts: the URL of a request that meets the limit
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    /// The method of that request
+    #[arg(short = 'X', long, value_name = "METHOD", requires = "url")]
+    method: Option<String>,
+    /// A header field of that request, as often as there are any
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = crate::cli::explain::field, requires = "url")]
+    headers: Vec<Field>,
+    /// The address that request comes from
+    #[arg(long, value_name = "ADDRESS", requires = "url")]
+    client: Option<std::net::IpAddr>,
+    /// How to print it
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: Format,
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+/// A part of a key and its value.
+#[derive(Clone)]
+struct Part(String, String);
+
+fn part(text: &str) -> Result<Part, &'static str> {
+    let (name, value) = text.split_once('=').ok_or("a part of a key is written `part=value`")?;
+    Ok(Part(name.to_owned(), value.to_owned()))
+}
+
+/// Why nothing is told of a key.
+#[derive(Debug, thiserror::Error)]
+pub enum KeysError {
+    /// The gateway does not answer, or refuses.
+    #[error("{0}")]
+    Remote(#[from] RemoteError),
+    /// Standard output is closed.
+    #[error("cannot write to standard output: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// Asks the gateway, and prints what it says.
+pub fn execute(args: &KeysArgs, out: &mut dyn Write) -> Result<(), KeysError> {
+    let (verb, key, token, tokens) = match &args.command {
+        Command::Peek(PeekArgs { key }) => ("peek", key, None, None),
+        Command::Reset(ResetArgs { key, token }) => ("reset", key, Some(token.read()?), None),
+        Command::Grant(GrantArgs { key, tokens, token }) => ("grant", key, Some(token.read()?), Some(*tokens)),
+    };
+    let mut question = key.question();
+    if let Some(tokens) = tokens {
+        question["tokens"] = json!(tokens);
+    }
+    let answer = Remote::new(&key.remote, token).post(&format!("/v1/keys/{verb}"), &question)?;
+    let printed = match key.format {
+        Format::Json => format!("{answer:#}\n"),
+        Format::Text => text(&answer),
+    };
+    out.write_all(printed.as_bytes())?;
+    Ok(out.flush()?)
+}
+
+impl KeyArgs {
+    /// As the admin port takes it.
+    fn question(&self) -> Value {
+        let mut question = json!({ "limit": self.limit });
+        let Some(url) = &self.url else {
+            let parts = self.parts.iter().map(|Part(name, value)| (name.clone(), json!(value)));
+            question["key"] = Value::Object(parts.collect());
+            if let Some(plan) = &self.plan {
+                question["plan"] = json!(plan);
+            }
+            return question;
+        };
+        let mut headers: Map<String, Value> = Map::new();
+        for Field(name, value) in &self.headers {
+            let lines = headers.entry(name.trim().to_owned()).or_insert_with(|| json!([]));
+            if let Value::Array(lines) = lines {
+                lines.push(json!(value.trim()));
+            }
+        }
+        question["request"] =
+            json!({ "url": url, "headers": headers, "method": self.method.as_deref().unwrap_or("GET") });
+        if let Some(client) = self.client {
+            question["request"]["client"] = json!(client.to_string());
+        }
+        question
+    }
+}
+
+fn text(answer: &Value) -> String {
+    let of = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let parts = answer["key"].as_array().into_iter().flatten();
+    let key: Vec<String> = parts.map(|part| format!("{} = {}", of(&part["part"]), of(&part["value"]))).collect();
+    let key = if key.is_empty() { "one bucket for all".to_owned() } else { key.join(", ") };
+    let plan = answer["plan"].as_str().map(|plan| format!(", plan {plan}")).unwrap_or_default();
+    let mut lines = vec![
+        format!(
+            "limit {} ({}, {}): {}{plan}",
+            of(&answer["limit"]),
+            of(&answer["algorithm"]),
+            of(&answer["mode"]),
+            of(&answer["terms"])
+        ),
+        format!("  key: {key}"),
+    ];
+    if answer["before"].is_object() {
+        lines.push(format!("  before: {}", standing(&answer["before"])));
+    }
+    lines.push(format!("  now: {} (known from: {})", standing(&answer["standing"]), of(&answer["decided"])));
+    lines.join("\n") + "\n"
+}
+
+/// Where a key stands, in words.
+fn standing(now: &Value) -> String {
+    let seconds = |field: &str| now[field].as_f64();
+    let mut words = vec![match now["remaining"].as_u64() {
+        Some(left) => format!("{left} left"),
+        None => format!("one more would be {}", now["decision"].as_str().unwrap_or_default()),
+    }];
+    if let Some(wait) = seconds("wait_seconds") {
+        words.push(format!("one more would wait {wait:.3} s"));
+    }
+    if let Some(after) = seconds("retry_after_seconds") {
+        words.push(format!("denied for {after:.3} s"));
+    }
+    match seconds("full_in_seconds") {
+        Some(full) if full > 0.0 => words.push(format!("all there again in {full:.3} s")),
+        _ => words.push("nothing is used".to_owned()),
+    }
+    words.join(", ")
+}

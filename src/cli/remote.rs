@@ -1,0 +1,150 @@
+//! A running gateway, asked over its admin port.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::Value;
+use ureq::{Agent, Body};
+
+use crate::files;
+
+/// Which gateway, and how to ask it for changes.
+#[derive(Args, Clone, Debug)]
+pub struct RemoteArgs {
+    /// The admin port of the gateway
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
+    pub admin: String,
+}
+
+/// The token that changes are asked for with. No `Debug`: it names no secret, but the variable may hold one.
+#[derive(Args, Clone)]
+pub struct TokenArgs {
+    /// The file that holds the token of the gateway, as `admin.token_file` names it; without it, the environment variable
+    /// TOLLGATE_ADMIN_TOKEN is taken
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+}
+
+/// Why a gateway did not answer, or not as it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoteError {
+    /// Nobody is there.
+    #[error("cannot ask the gateway at {admin}: {error}; is it running? --admin names the URL of another admin port")]
+    Unreachable {
+        /// Where it was to be.
+        admin: String,
+        /// What happened.
+        error: String,
+    },
+    /// It says that it cannot or will not.
+    #[error("the gateway at {admin} says: {error}")]
+    Refused {
+        /// Where it is.
+        admin: String,
+        /// What it says.
+        error: String,
+    },
+    /// What it says is not what a gateway says.
+    #[error("what answers at {admin} is no tollgate of this version: {error}")]
+    Foreign {
+        /// Where it is.
+        admin: String,
+        /// What is wrong.
+        error: String,
+    },
+    /// There is no token.
+    #[error(
+        "this changes something, which takes the token of the gateway: name the file that holds it with --token-file, or put it into the environment variable {TOKEN_VARIABLE}"
+    )]
+    NoToken,
+    /// The token cannot be read.
+    #[error("--token-file: {file} {reason}")]
+    Token {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// What the token is taken from where no file is named.
+const TOKEN_VARIABLE: &str = "TOLLGATE_ADMIN_TOKEN";
+/// The longest token.
+const MAX_TOKEN: usize = 4 << 10;
+/// How long an answer may take, and how long it may be.
+const PATIENCE: Duration = Duration::from_secs(30);
+const MAX_ANSWER: u64 = 64 << 20;
+
+/// Asks one gateway. No `Debug`: it knows the token.
+pub struct Remote {
+    agent: Agent,
+    admin: String,
+    token: Option<String>,
+}
+
+impl TokenArgs {
+    /// The token.
+    pub fn read(&self) -> Result<String, RemoteError> {
+        let token = match &self.token_file {
+            None => std::env::var(TOKEN_VARIABLE).map_err(|_| RemoteError::NoToken)?,
+            Some(file) => {
+                let refuse = |reason: String| RemoteError::Token { file: file.display().to_string(), reason };
+                let bytes = files::read(file, MAX_TOKEN).0.map_err(|reason| refuse(reason.to_string()))?;
+                String::from_utf8(bytes).map_err(|_| refuse("does not hold a token: it is no text".to_owned()))?
+            }
+        };
+        Ok(token.trim().to_owned())
+    }
+}
+
+impl Remote {
+    /// The gateway that `args` names; with `token`, if something is to be changed.
+    pub fn new(args: &RemoteArgs, token: Option<String>) -> Self {
+        let config = Agent::config_builder()
+            .timeout_global(Some(PATIENCE))
+            .http_status_as_error(false)
+            .max_redirects(0)
+            // an operator's proxy leads elsewhere
+            .proxy(None)
+            .build();
+        let admin = args.admin.trim_end_matches('/').to_owned();
+        Self { agent: config.into(), admin, token }
+    }
+
+    /// Where it is.
+    pub fn admin(&self) -> &str {
+        &self.admin
+    }
+
+    /// What it shows at `path`.
+    pub fn get(&self, path: &str) -> Result<Value, RemoteError> {
+        let asked = self.agent.get(format!("{}{path}", self.admin)).call();
+        self.answer(asked)
+    }
+
+    /// What it answers to `question` at `path`.
+    pub fn post(&self, path: &str, question: &Value) -> Result<Value, RemoteError> {
+        let mut request = self.agent.post(format!("{}{path}", self.admin)).content_type("application/json");
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        self.answer(request.send(question.to_string()))
+    }
+
+    fn answer(&self, asked: Result<http::Response<Body>, ureq::Error>) -> Result<Value, RemoteError> {
+        let admin = || self.admin.clone();
+        let unreachable = |error: ureq::Error| RemoteError::Unreachable { admin: admin(), error: error.to_string() };
+        let mut response = asked.map_err(unreachable)?;
+        let text = response.body_mut().with_config().limit(MAX_ANSWER).read_to_string().map_err(unreachable)?;
+        let status = response.status();
+        match serde_json::from_str::<Value>(&text) {
+            Ok(answer) if status.is_success() => Ok(answer),
+            Ok(answer) if answer["error"].is_string() => {
+                let error = answer["error"].as_str().unwrap_or_default().to_owned();
+                Err(RemoteError::Refused { admin: admin(), error })
+            }
+            _ => Err(RemoteError::Foreign { admin: admin(), error: format!("its answer has the status {status}") }),
+        }
+    }
+}

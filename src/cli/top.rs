@@ -1,0 +1,176 @@
+//! `tollgate top`: what a running gateway does now, in the terminal.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::cli::Format;
+use crate::cli::remote::{Remote, RemoteArgs, RemoteError};
+
+/// What `tollgate top` takes.
+#[derive(Args, Clone, Debug)]
+pub struct TopArgs {
+    /// Show it once, and end
+    #[arg(long)]
+    pub once: bool,
+    /// How many seconds pass between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub every: u64,
+    /// How many limits and how many offenders are shown
+    #[arg(long, value_name = "NUMBER", default_value_t = 15)]
+    pub rows: usize,
+    /// How to print it: for people, or as one line of JSON for each look
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub format: Format,
+    /// Which gateway
+    #[command(flatten)]
+    pub remote: RemoteArgs,
+}
+
+/// Why nothing is shown.
+#[derive(Debug, thiserror::Error)]
+pub enum TopError {
+    /// The gateway does not answer.
+    #[error("{0}")]
+    Remote(#[from] RemoteError),
+    /// Standard output is closed.
+    #[error("cannot write to standard output: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// To the upper left corner, and everything below it away.
+const CLEAR: &str = "\x1b[H\x1b[J";
+
+/// Shows it again and again.
+pub fn execute(args: &TopArgs, out: &mut dyn Write) -> Result<(), TopError> {
+    let remote = Remote::new(&args.remote, None);
+    loop {
+        let look = look(&remote)?;
+        let shown = match args.format {
+            Format::Json => format!("{look}\n"),
+            Format::Text if args.once => text(&look, remote.admin(), args.rows),
+            Format::Text => format!("{CLEAR}{}", text(&look, remote.admin(), args.rows)),
+        };
+        out.write_all(shown.as_bytes())?;
+        out.flush()?;
+        if args.once {
+            return Ok(());
+        }
+        std::thread::park_timeout(Duration::from_secs(args.every));
+    }
+}
+
+/// What there is to be seen.
+fn look(remote: &Remote) -> Result<Value, RemoteError> {
+    Ok(json!({
+        "status": remote.get("/v1/status")?,
+        "limits": remote.get("/v1/limits")?["limits"],
+        "routes": remote.get("/v1/routes")?["routes"],
+        "offenders": remote.get("/v1/offenders")?,
+    }))
+}
+
+fn text(look: &Value, admin: &str, rows: usize) -> String {
+    let rate = |row: &Value, name: &str| row["rates"]["moment"][name].as_f64().unwrap_or_default();
+    let items = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let routes = items(&look["routes"]);
+    let of_all = |name: &str| routes.iter().map(|route| rate(route, name)).sum::<f64>();
+    let (requests, denied) = (of_all("requests_per_second"), of_all("denied_per_second"));
+    let status = &look["status"];
+    let mut lines = vec![
+        format!(
+            "tollgate {} at {admin}: {requests:.1} requests/s, {denied:.1} denied/s ({}), {:.1} failed/s",
+            word(&status["version"]),
+            percent(denied, requests),
+            of_all("failed_per_second"),
+        ),
+        state(status),
+        String::new(),
+    ];
+    let mut limits = items(&look["limits"]);
+    let over = |limit: &Value| rate(limit, "over_per_second");
+    let passed = |limit: &Value| rate(limit, "admitted_per_second") + rate(limit, "delayed_per_second");
+    limits.sort_by(|a, b| over(b).total_cmp(&over(a)).then(passed(b).total_cmp(&passed(a))));
+    let shown = limits.iter().take(rows).map(|limit| {
+        let (passed, over) = (passed(limit), over(limit));
+        let share = percent(over, passed + over);
+        [word(&limit["name"]), format!("{passed:.1}"), format!("{over:.1}"), share, limit["keys"].to_string()]
+    });
+    lines.extend(table(["limit", "admitted/s", "over/s", "share", "keys"], shown));
+    lines.push(String::new());
+    let top = &look["offenders"];
+    let time = top["until_seconds"].as_f64().unwrap_or_default() - top["from_seconds"].as_f64().unwrap_or_default();
+    lines.push(format!("{} denied in the last {time:.0} s", top["denied"]));
+    let shown = items(&top["offenders"]).into_iter().take(rows).map(|one| {
+        let error = one["error"].as_u64().unwrap_or_default();
+        let exact = if error == 0 { "exact".to_owned() } else { format!("-{error}") };
+        [key(&one["key"]), one["denied"].to_string(), exact, word(&one["limit"])]
+    });
+    lines.extend(table(["key", "denied", "error", "limit"], shown));
+    lines.join("\n") + "\n"
+}
+
+/// Configuration, store and upstreams in a line.
+fn state(status: &Value) -> String {
+    let attempt = &status["reload"]["last_attempt"];
+    let config: String = word(&status["config_hash"]).chars().take(8).collect();
+    let mut words = vec![match attempt["result"].as_str() {
+        Some("refused") => format!("configuration {config}; a new one was refused"),
+        _ => format!("configuration {config}"),
+    }];
+    match status["store"]["breaker"].as_str() {
+        Some("closed") => words.push("Redis answers".to_owned()),
+        Some(_) => words.push("Redis is away".to_owned()),
+        None => {}
+    }
+    let nodes: Vec<bool> = status["upstreams"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .flat_map(|upstream| upstream["nodes"].as_array().into_iter().flatten())
+        .map(|node| node["healthy"] == true)
+        .collect();
+    let healthy = nodes.iter().filter(|healthy| **healthy).count();
+    words.push(format!("{healthy} of {} nodes healthy", nodes.len()));
+    words.push(format!("up {:.0} s", status["uptime_seconds"].as_f64().unwrap_or_default()));
+    words.join(", ")
+}
+
+fn word(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// The values of a key in one line. Clients choose some of them, so what a terminal would obey is taken out.
+fn key(parts: &Value) -> String {
+    let parts = parts.as_array().cloned().unwrap_or_default();
+    if parts.is_empty() {
+        return "all".to_owned();
+    }
+    let value = |part: &Value| match part["value"].as_str() {
+        Some(value) => value.chars().map(|each| if each.is_control() { '?' } else { each }).collect(),
+        None => format!("no {}", word(&part["part"])),
+    };
+    parts.iter().map(value).collect::<Vec<String>>().join(", ")
+}
+
+fn percent(part: f64, all: f64) -> String {
+    if all > 0.0 { format!("{:.0} %", 100.0 * part / all) } else { "0 %".to_owned() }
+}
+
+/// Lines with aligned columns: the first one and names to the left, numbers to the right.
+fn table<const N: usize>(heads: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Vec<String> {
+    let mut all: Vec<[String; N]> = vec![heads.map(str::to_owned)];
+    all.extend(rows);
+    let width = |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
+            0 => format!("{cell:<width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    all.iter().map(line).collect()
+}

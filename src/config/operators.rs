@@ -1,0 +1,55 @@
+//! What `admin:` says beside its address: who may change something, and what is shown.
+
+use crate::config::read::{Field, Section, each_once};
+use crate::config::scalar::Misfit;
+use crate::config::store::{NamedFile, named_file};
+
+/// What operators may do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Operators {
+    /// The file of the token that changes are asked for with; without it nothing can be changed.
+    pub token_file: Option<NamedFile>,
+    /// What browsers may call this gateway, beside `localhost` and its addresses. Lower case, without a port.
+    pub hosts: Vec<String>,
+    /// Of so many keys that were denied most there are metrics.
+    pub top_denied_metrics: usize,
+}
+
+/// The keys of `admin:`.
+pub(super) const KEYS: [&str; 4] = ["address", "token_file", "hosts", "top_denied_metrics"];
+
+/// Metrics of more keys would be a burden.
+const MOST_IN_METRICS: u64 = 20;
+
+const A_FILE: &str = "the name of a file, like `admin.token`";
+
+/// Reads them; the section itself was looked through before.
+pub(super) fn read(top: &Section<'_>) -> Option<Operators> {
+    let Some(section) = top.get("admin").and_then(|field| field.mapping_if()) else {
+        return Some(Operators::default());
+    };
+    let token_file = section.get_with("token_file", |field| named_file(field, A_FILE));
+    let hosts = section.get_or("hosts", Vec::new(), hosts);
+    let top_denied_metrics = section.get_or("top_denied_metrics", 0, |field| {
+        field.whole(0..=MOST_IN_METRICS).and_then(|number| usize::try_from(number).ok())
+    });
+    Some(Operators { token_file: token_file?, hosts: hosts?, top_denied_metrics: top_denied_metrics? })
+}
+
+fn hosts(field: &Field<'_>) -> Option<Vec<String>> {
+    const EXPECTED: &str = "a host name without a port, like `tollgate.internal`";
+    let items = field.nonempty_list("a list of host names")?;
+    each_once(&items, |item| item.parsed(EXPECTED, host), String::clone)
+}
+
+fn host(text: &str) -> Result<String, Misfit> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if !text.is_empty() && text.bytes().all(plain) {
+        return Ok(text.to_ascii_lowercase());
+    }
+    let name = text.rsplit_once(':').filter(|(name, port)| {
+        !name.is_empty() && name.bytes().all(plain) && port.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    let name = name.map(|(name, _)| name);
+    Err(Misfit { message: "is not a host name".to_owned(), hint: name.map(|name| format!("did you mean `{name}`?")) })
+}

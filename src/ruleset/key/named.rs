@@ -1,0 +1,64 @@
+//! Keys that are made of values somebody names, without a request.
+
+use super::{Key, KeyHasher, KeyPart, SharedKey, Value};
+use crate::units::LimitKey;
+
+/// The parts of a key, each with its value.
+pub type Values<'v> = [(KeyPart, Value<'v>)];
+
+impl KeyPart {
+    /// Whether somebody means this part by `name`: as it is described (`header x-user`), or as the configuration writes
+    /// it without its braces (`header: x-user`, `header:x-user`). The names of header fields have no case.
+    pub fn is_called(&self, name: &str) -> bool {
+        let (kind, of) = match name.split_once([':', ' ']) {
+            Some((kind, of)) => (kind, of.trim_start()),
+            None => (name, ""),
+        };
+        match self {
+            Self::Header(header) => kind == "header" && header.as_str().eq_ignore_ascii_case(of),
+            Self::Query(query) => kind == "query" && query == of,
+            Self::Cookie(cookie) => kind == "cookie" && cookie == of,
+            Self::JwtClaim(claim) => (kind == "jwt_claim" && claim == of) || name == self.describe(),
+            part => name == part.describe(),
+        }
+    }
+}
+
+impl KeyHasher {
+    /// The key of requests under the limit `limit` that have these values; or the part that is not named.
+    pub fn key_of_values<'k>(&self, limit: &str, key: &'k Key, values: &Values<'_>) -> Result<LimitKey, &'k KeyPart> {
+        self.own_by(limit, key, |part| value(part, values))
+    }
+
+    /// The same as [`KeyHasher::key_of_values`] for a limit that nodes share.
+    pub fn key_of_values_of_all_nodes<'k>(
+        &self,
+        limit: &str,
+        key: &'k Key,
+        values: &Values<'_>,
+    ) -> Result<SharedKey, &'k KeyPart> {
+        self.shared_by(limit, key, |part| value(part, values))
+    }
+}
+
+fn value<'v>(part: &KeyPart, values: &Values<'v>) -> Option<Value<'v>> {
+    values.iter().find(|(named, _)| named == part).map(|(_, value)| value.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_called_as_they_are_described_and_as_they_are_written() {
+        let header = KeyPart::Header(http::HeaderName::from_static("x-user"));
+        for name in ["header x-user", "header:x-user", "header: x-user", "header X-User"] {
+            assert!(header.is_called(name), "{name}");
+        }
+        assert!(!header.is_called("header") && !header.is_called("x-user") && !header.is_called("query x-user"));
+        let claim = KeyPart::JwtClaim("org.id".to_owned());
+        assert!(claim.is_called("jwt_claim: org.id") && claim.is_called("token claim org.id"));
+        assert!(!claim.is_called("token claim org"));
+        assert!(KeyPart::ClientAddress.is_called("client_address") && !KeyPart::ClientAddress.is_called("client"));
+    }
+}

@@ -1,0 +1,92 @@
+//! Setting a key right that is kept in Redis.
+
+use std::sync::Arc;
+
+use crate::algorithm::grant::{self, Next};
+use crate::charge::{AllCharged, Charge};
+use crate::store::amend::{Amendment, Unamended};
+use crate::store::redis::codec::key_name;
+use crate::store::redis::{Beside, Call, Encoded};
+use crate::store::shared::calls::{CallResult, Down};
+use crate::store::shared::limit::Part;
+use crate::store::shared::link::Script;
+use crate::store::shared::{Node, SharedLimit, SharedStore};
+use crate::units::Cost;
+
+/// So many charges are taken back at most: each is two calls.
+const MOST_CHARGES: usize = 100;
+
+/// KEYS: what is forgotten.
+const FORGET: &str = "redis.call('DEL', KEYS[1])
+return {}";
+
+impl SharedStore {
+    /// What Redis says to `charge`; `None` if it does not answer, and where it does not know yet what this node counted.
+    pub(in crate::store) async fn ask(&self, limit: &SharedLimit, charge: &Charge) -> Option<AllCharged> {
+        let part = limit.part(charge)?;
+        let node = &self.0;
+        if node.is_away() || limit.is_eventual() {
+            return None;
+        }
+        let outcome = node.call_charge(std::slice::from_ref(&part), 0).await.ok()?;
+        outcome.each.into_iter().next()
+    }
+
+    /// See [`crate::store::Store::amend`].
+    pub(in crate::store) async fn amend(
+        &self,
+        limit: &SharedLimit,
+        charge: &Charge,
+        amendment: Amendment,
+    ) -> Result<(), Unamended> {
+        let Some(part) = limit.part(charge) else { return Err(Unamended::Away) };
+        let node = &self.0;
+        if node.is_away() {
+            return Err(Unamended::Away);
+        }
+        node.settle(std::slice::from_ref(&part)).await;
+        if limit.is_eventual() {
+            node.tell_all().await;
+        }
+        // what is remembered here would be believed rather than what is kept there
+        node.memory.forget(part.key);
+        let done = match amendment {
+            Amendment::Afresh => node.forget(&part).await,
+            Amendment::Grant(tokens) => node.grant(&part, tokens).await,
+        };
+        node.counted.forget(part.key);
+        done.map_err(|Down| Unamended::Away)
+    }
+}
+
+impl Node {
+    async fn forget(&self, part: &Part) -> Result<(), Down> {
+        let name = key_name(&self.settings.prefix, &part.bucket(Beside::Nothing));
+        let encoded = Encoded { keys: vec![name], arguments: Vec::new() };
+        let replied = self.link.call(&Script::new(FORGET), &encoded).await;
+        replied.map(drop).map_err(|error| self.complain(CallResult::of(&error), &error))
+    }
+
+    /// One call tells where the key stands, and so which charge was the last one; the next one takes that back.
+    async fn grant(self: &Arc<Self>, part: &Part, tokens: Cost) -> Result<(), Down> {
+        let asks = Part { cost: 0, ..part.clone() };
+        let (mut left, mut taken_back) = (tokens, None);
+        for _ in 0..MOST_CHARGES {
+            let stands = self.call_charge(std::slice::from_ref(&asks), 0).await?;
+            let Some(headroom) = stands.each.first().and_then(|charged| charged.first()).map(|one| one.headroom) else {
+                return Ok(());
+            };
+            if let Some(before) = taken_back {
+                match grant::next(left, before, headroom.remaining) {
+                    Next::Done => return Ok(()),
+                    Next::Left(still) => left = still,
+                }
+            }
+            let full_at = stands.at.saturating_add(headroom.until_full);
+            let back = Part { cost: left, ..part.clone() };
+            self.call_change(("refund", Call::Refund), &[(back, Beside::FullAt(full_at))]).await?;
+            taken_back = Some(headroom.remaining);
+        }
+        Ok(())
+    }
+}

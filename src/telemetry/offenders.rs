@@ -1,0 +1,206 @@
+//! Who is denied most: the keys of all limits, counted in bounded memory over whole minutes.
+//!
+//! Two minutes are kept, the one that runs and the one before it, each in [`SHARDS`] sketches of [`COUNTERS`] counters. A
+//! key belongs to one sketch. Each number is at most too high, by no more than the error beside it; a key with more
+//! denials than [`Top::error`] is always there. That error is at most the denials of a sketch over its counters: of n
+//! denials about n/1024, whoever they were.
+
+mod sketch;
+
+pub use sketch::{Counter, Sketch};
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::units::{LimitKey, Nanos};
+
+/// How many parts there are with a lock each.
+const SHARDS: usize = 16;
+/// How many keys each part counts in a minute.
+const COUNTERS: usize = 64;
+const MINUTE: Nanos = Nanos::from_secs(60);
+
+/// Whom a limit denied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// The limit's name.
+    pub limit: String,
+    /// The parts of its key, each with what the request had there, as it may be shown; `None` where it lacked that.
+    pub key: Vec<(String, Option<String>)>,
+}
+
+/// Counts denials by key.
+#[derive(Debug)]
+pub struct Offenders {
+    shards: Box<[Mutex<Shard>]>,
+}
+
+/// What one lock guards.
+#[derive(Debug)]
+struct Shard {
+    /// The minute that runs, since 1970.
+    minute: u64,
+    running: Sketch<Arc<Subject>>,
+    closed: Sketch<Arc<Subject>>,
+}
+
+/// The keys that were denied most in some time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Top {
+    /// When that time began.
+    pub from: Nanos,
+    /// When it ended.
+    pub until: Nanos,
+    /// All denials in it.
+    pub denials: u64,
+    /// A key that was denied more often than this is among the offenders.
+    pub error: u64,
+    /// The most denied first.
+    pub offenders: Vec<Offender>,
+}
+
+/// A key that was denied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offender {
+    /// Who it is.
+    pub subject: Arc<Subject>,
+    /// How often it was denied, at most.
+    pub denied: u64,
+    /// By how much that may be too high.
+    pub error: u64,
+}
+
+impl Subject {
+    /// The values of its key in one line; `all` where there is one bucket for all.
+    pub fn line(&self) -> String {
+        match self.key.as_slice() {
+            [] => "all".to_owned(),
+            parts => {
+                let values = parts.iter().map(|(part, value)| value.clone().unwrap_or_else(|| format!("no {part}")));
+                values.collect::<Vec<_>>().join(", ")
+            }
+        }
+    }
+}
+
+impl Default for Offenders {
+    fn default() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::new(Shard::new())).collect() }
+    }
+}
+
+impl Offenders {
+    /// The bucket `key` was denied at `now`; `subject` says who that is, and is asked where it is not counted yet.
+    pub fn denied(&self, key: LimitKey, now: Nanos, subject: impl FnOnce() -> Subject) {
+        let shard = usize::try_from(key.0 % SHARDS as u128).unwrap_or_default();
+        if let Some(shard) = self.shards.get(shard) {
+            let mut shard = shard.lock();
+            shard.go_to(minute_of(now));
+            shard.running.add(key.0, || Arc::new(subject()));
+        }
+    }
+
+    /// Those of the last whole minute.
+    pub fn of_last_minute(&self, now: Nanos) -> Top {
+        let minute = minute_of(now);
+        let until = start_of(minute);
+        let mut top = Top { from: until.saturating_sub(MINUTE), until, ..Top::default() };
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.go_to(minute);
+            top.denials = top.denials.saturating_add(shard.closed.events());
+            top.error = top.error.max(shard.closed.floor());
+            let counters = shard.closed.counters();
+            top.offenders.extend(counters.map(|Counter { name, count, error, .. }| Offender {
+                subject: Arc::clone(name),
+                denied: count,
+                error,
+            }));
+        }
+        top.in_order()
+    }
+
+    /// Those of the last whole minute and of the one that runs.
+    pub fn recent(&self, now: Nanos) -> Top {
+        let minute = minute_of(now);
+        let mut top = Top { from: start_of(minute).saturating_sub(MINUTE), until: now, ..Top::default() };
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.go_to(minute);
+            shard.add_both(&mut top);
+        }
+        top.in_order()
+    }
+}
+
+impl Shard {
+    fn new() -> Self {
+        Self { minute: 0, running: Sketch::new(COUNTERS), closed: Sketch::new(COUNTERS) }
+    }
+
+    /// The minute that runs is `minute`.
+    fn go_to(&mut self, minute: u64) {
+        if minute <= self.minute {
+            return;
+        }
+        std::mem::swap(&mut self.running, &mut self.closed);
+        self.running.clear();
+        if minute > self.minute.saturating_add(1) {
+            self.closed.clear();
+        }
+        self.minute = minute;
+    }
+
+    /// Adds the keys of both minutes. One that is not in a minute may have been denied there as often as the least
+    /// that is.
+    fn add_both(&self, top: &mut Top) {
+        top.denials = top.denials.saturating_add(self.closed.events()).saturating_add(self.running.events());
+        let floor = self.closed.floor().saturating_add(self.running.floor());
+        top.error = top.error.max(floor);
+        let before: HashMap<u128, (u64, u64)> =
+            self.closed.counters().map(|counter| (counter.key, (counter.count, counter.error))).collect();
+        let unknown = |sketch: &Sketch<Arc<Subject>>| (sketch.floor(), sketch.floor());
+        let mut both = |name: &Arc<Subject>, here: (u64, u64), there: (u64, u64)| {
+            top.offenders.push(Offender {
+                subject: Arc::clone(name),
+                denied: here.0.saturating_add(there.0),
+                error: here.1.saturating_add(there.1),
+            });
+        };
+        let mut runs = std::collections::HashSet::new();
+        for Counter { key, name, count, error } in self.running.counters() {
+            let there = before.get(&key).copied().unwrap_or_else(|| unknown(&self.closed));
+            both(name, (count, error), there);
+            runs.insert(key);
+        }
+        for Counter { name, count, error, .. } in self.closed.counters().filter(|known| !runs.contains(&known.key)) {
+            both(name, (count, error), unknown(&self.running));
+        }
+    }
+}
+
+impl Top {
+    fn in_order(mut self) -> Self {
+        self.offenders.sort_by(|a, b| {
+            let by = |one: &Offender| std::cmp::Reverse((one.denied, one.denied.saturating_sub(one.error)));
+            by(a)
+                .cmp(&by(b))
+                .then_with(|| a.subject.limit.cmp(&b.subject.limit))
+                .then_with(|| a.subject.key.cmp(&b.subject.key))
+        });
+        self
+    }
+}
+
+fn minute_of(now: Nanos) -> u64 {
+    now.get() / MINUTE.get()
+}
+
+fn start_of(minute: u64) -> Nanos {
+    Nanos::new(minute.saturating_mul(MINUTE.get()))
+}
+
+#[cfg(test)]
+mod tests;

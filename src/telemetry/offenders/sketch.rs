@@ -1,0 +1,80 @@
+//! Space-Saving (Metwally, Agrawal, El Abbadi: Efficient computation of frequent and top-k elements in data streams, 2005).
+//!
+//! With m counters, of n events: a key's counter is never below its true number, and above it by its error at most; no
+//! error is more than n/m; every key with more than n/m events has a counter. A key without a counter takes over the least
+//! one, number included. Counters are few, so they are looked through one by one.
+
+/// The most frequent keys of a stream, each with a name `N`.
+#[derive(Clone, Debug)]
+pub struct Sketch<N> {
+    /// What is looked through lies together: keys and numbers of the counters.
+    keys: Vec<u128>,
+    counts: Vec<u64>,
+    rest: Vec<(N, u64)>,
+    most: usize,
+    events: u64,
+}
+
+/// One key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counter<'a, N> {
+    /// Which.
+    pub key: u128,
+    /// Its name.
+    pub name: &'a N,
+    /// Its events, at most.
+    pub count: u64,
+    /// By how much that may be too high.
+    pub error: u64,
+}
+
+impl<N> Sketch<N> {
+    /// With at most this many counters, at least one.
+    pub const fn new(most: usize) -> Self {
+        Self { keys: Vec::new(), counts: Vec::new(), rest: Vec::new(), most, events: 0 }
+    }
+
+    /// One more event of `key`; `name` is asked where it has no counter.
+    pub fn add(&mut self, key: u128, name: impl FnOnce() -> N) {
+        self.events = self.events.saturating_add(1);
+        if let Some(position) = self.keys.iter().position(|known| *known == key) {
+            self.counts[position] = self.counts[position].saturating_add(1);
+        } else if self.keys.len() < self.most {
+            self.keys.push(key);
+            self.counts.push(1);
+            self.rest.push((name(), 0));
+        } else if let Some((position, least)) = self.least() {
+            self.keys[position] = key;
+            self.counts[position] = least.saturating_add(1);
+            self.rest[position] = (name(), least);
+        }
+    }
+
+    /// All events.
+    pub const fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// How many events a key may have had that has no counter.
+    pub fn floor(&self) -> u64 {
+        if self.keys.len() < self.most { 0 } else { self.least().map_or(0, |(_, least)| least) }
+    }
+
+    /// The counters, in no order.
+    pub fn counters(&self) -> impl Iterator<Item = Counter<'_, N>> {
+        let counted = self.keys.iter().zip(&self.counts).zip(&self.rest);
+        counted.map(|((key, count), (name, error))| Counter { key: *key, name, count: *count, error: *error })
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.keys.clear();
+        self.counts.clear();
+        self.rest.clear();
+        self.events = 0;
+    }
+
+    fn least(&self) -> Option<(usize, u64)> {
+        self.counts.iter().copied().enumerate().min_by_key(|(_, count)| *count)
+    }
+}

@@ -1,0 +1,101 @@
+//! The last requests that did not simply pass, for operators who look now. A sample where there are many.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::telemetry::offenders::Subject;
+use crate::units::Nanos;
+
+/// How many are kept.
+const KEPT: usize = 200;
+/// So many are noted in each such time, so that noting costs nothing where there are many.
+const SPAN: Nanos = Nanos::new(100_000_000);
+const NOTED_IN_SPAN: u64 = 20;
+
+/// A request that was denied, had to wait, or was sent elsewhere.
+#[derive(Clone, Debug)]
+pub struct Happened {
+    /// When.
+    pub at: Nanos,
+    /// `denied`, `delayed`, `diverted` or `marked`.
+    pub outcome: &'static str,
+    /// The route's name.
+    pub route: String,
+    /// The caller's plan.
+    pub plan: Option<String>,
+    /// The limit that did it, and whose key.
+    pub subject: Arc<Subject>,
+    /// How long it waits.
+    pub wait: Nanos,
+    /// When it would be admitted, of a denied one; `None` where nobody knows or no wait helps.
+    pub retry_after: Option<Nanos>,
+}
+
+/// Keeps them.
+#[derive(Debug, Default)]
+pub struct Recent {
+    /// The span, times 256, and how many were noted in it.
+    span: AtomicU64,
+    left_out: AtomicU64,
+    kept: Mutex<VecDeque<Happened>>,
+}
+
+impl Recent {
+    /// Something happened at `now`; `what` is asked where it is noted.
+    pub fn note(&self, now: Nanos, what: impl FnOnce() -> Happened) {
+        let span = now.get() / SPAN.get();
+        let before = self.span.load(Ordering::Relaxed);
+        let noted = if before >> 8 == span { before & 0xff } else { 0 };
+        let after = (span << 8) | noted.saturating_add(1);
+        let mine = || self.span.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if noted >= NOTED_IN_SPAN || !mine() {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let what = what();
+        let mut kept = self.kept.lock();
+        if kept.len() >= KEPT {
+            kept.pop_front();
+        }
+        kept.push_back(what);
+    }
+
+    /// What was noted, the last first, and how many were left out so far.
+    pub fn all(&self) -> (Vec<Happened>, u64) {
+        let kept = self.kept.lock().iter().rev().cloned().collect();
+        (kept, self.left_out.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(now: Nanos) -> Happened {
+        let subject = Arc::new(Subject { limit: "guard".to_owned(), key: Vec::new() });
+        let (wait, retry_after) = (Nanos::ZERO, None);
+        Happened { at: now, outcome: "denied", route: "all".to_owned(), plan: None, subject, wait, retry_after }
+    }
+
+    #[test]
+    fn the_last_ones_are_kept_and_of_many_at_once_a_few() {
+        let recent = Recent::default();
+        for number in 0..500 {
+            let now = Nanos::new(number * SPAN.get() / 10);
+            recent.note(now, || at(now));
+        }
+        let (kept, left_out) = recent.all();
+        assert_eq!((kept.len(), left_out), (KEPT, 0));
+        assert_eq!(kept.first().map(|last| last.at), Some(Nanos::new(499 * SPAN.get() / 10)));
+        let now = Nanos::from_secs(1000);
+        for _ in 0..100 {
+            recent.note(now, || at(now));
+        }
+        let (kept, left_out) = recent.all();
+        assert_eq!(kept.iter().filter(|one| one.at == now).count() as u64, NOTED_IN_SPAN);
+        assert_eq!(left_out, 100 - NOTED_IN_SPAN);
+    }
+}

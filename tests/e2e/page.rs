@@ -1,0 +1,196 @@
+//! The live page, in a browser: it moves, answers and stays readable; nothing on it comes from elsewhere, and nothing
+//! that clients send is taken for markup.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::json;
+
+use crate::support::browser::{Browser, Screen};
+use crate::support::{Gateway, Origin, SetsAtEnd, wait_until};
+
+const WIDE: Screen = Screen { width: 1280, height: 1000, dark: false };
+
+fn config(origin: &Origin) -> String {
+    format!(
+        "{}customers:
+  identify: [{{ header: x-api-key }}]
+  directory: {{ file: customers.csv }}
+  anonymous: {{ plan: anonymous }}
+plans: [anonymous, free, pro, enterprise]
+limits:
+  per-customer:
+    key: customer
+    algorithm: gcra
+    plans: {{ anonymous: {{ rate: 1/s, burst: 5 }}, free: {{ rate: 2/s, burst: 20 }}, pro: {{ rate: 1000/s, burst: 2000 }}, enterprise: unlimited }}
+  orders-of-all: {{ key: route, algorithm: token_bucket, rate: 10000/s, burst: 10000 }}
+  logins: {{ key: [client_address, {{ header: x-user }}], algorithm: sliding_log, limit: 5, window: 15m }}
+  a-limit-with-a-rather-long-name-for-uploads: {{ key: customer, algorithm: fixed_window, limit: 1, window: 1d, shadow: true }}
+routes:
+  - {{ name: orders, match: {{ path: /v1/orders/** }}, upstream: origin, limits: [per-customer, orders-of-all] }}
+  - {{ name: login, match: {{ path: /login }}, upstream: origin, limits: [logins] }}
+  - {{ name: uploads, match: {{ hosts: [api.example.com], path: /uploads/a-path-that-takes-some-room/** }}, upstream: origin, limits: [a-limit-with-a-rather-long-name-for-uploads] }}
+  - {{ name: health, match: {{ path: /health }}, upstream: origin }}\n",
+        origin.upstream()
+    )
+}
+
+const CUSTOMERS: &str = "credential,customer,plan\nk-acme,acme,free\nk-initech,initech,pro\n";
+
+fn started(origin: &Origin) -> Gateway {
+    Gateway::start_with(&config(origin), &[("customers.csv", CUSTOMERS)], &[])
+}
+
+/// Requests of all sorts until `end`.
+fn keep_busy(gateway: &Gateway, end: &AtomicBool) {
+    let mut client = gateway.client();
+    while !end.load(Ordering::Relaxed) {
+        for (target, fields) in [
+            ("/v1/orders/1", [("x-api-key", "k-acme"), ("x-n", "1")]),
+            ("/v1/orders/2", [("x-api-key", "k-initech"), ("x-n", "1")]),
+            ("/login", [("x-user", "mallory"), ("x-n", "1")]),
+            ("/uploads/a-path-that-takes-some-room/1", [("host", "api.example.com"), ("x-n", "1")]),
+            ("/health", [("x-n", "1"), ("x-m", "1")]),
+        ] {
+            client.exchange("GET", target, &fields);
+        }
+        std::thread::park_timeout(std::time::Duration::from_millis(20));
+    }
+}
+
+/// The cell of a table whose row begins with this name.
+fn cell(table: &str, name: &str, column: usize) -> String {
+    format!(
+        "[...document.querySelectorAll('#{table} tbody tr')].find(row => row.dataset.key === {}).children[{column}].textContent",
+        json!(name)
+    )
+}
+
+#[test]
+fn the_page_moves_under_load_finds_a_key_and_is_readable_everywhere() {
+    let origin = Origin::start();
+    let gateway = started(&origin);
+    let mut browser = Browser::start();
+    browser.set_screen(WIDE);
+    browser.open(&format!("http://{}/", gateway.admin));
+    browser.wait_for("document.body?.dataset.live === 'yes'");
+    browser.wait_for("document.querySelectorAll('#limits tbody tr').length === 4");
+    assert_eq!(browser.evaluate("document.querySelector('#offenders tbody').textContent"), "Nobody was denied.");
+    let end = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _end = SetsAtEnd(&end);
+        scope.spawn(|| keep_busy(&gateway, &end));
+        browser.wait_for("parseFloat(document.getElementById('tile-requests').textContent) > 0");
+        browser.wait_for("parseFloat(document.getElementById('tile-denied').textContent) > 0");
+        for (table, name, column) in [("limits", "logins", 3), ("routes", "login", 3), ("limits", "per-customer", 2)] {
+            browser.wait_for(&format!("parseFloat({}) > 0", cell(table, name, column)));
+        }
+        browser.wait_for("document.querySelector('#limits .spark .part').getAttribute('d') !== ''");
+        let before = browser.evaluate("document.getElementById('decisions').textContent");
+        wait_until("the last decisions to be others", || {
+            browser.evaluate("document.getElementById('decisions').textContent") != before
+        });
+
+        // somebody who was denied is looked up with one click
+        let row =
+            "[...document.querySelectorAll('#offenders tbody tr')].find(row => row.textContent.includes('mallory'))";
+        browser.wait_for(&format!("{row} !== undefined"));
+        browser.evaluate(&format!("{row}.querySelector('button').click()"));
+        browser.wait_for("document.getElementById('answer').textContent.includes('would be denied')");
+        assert_eq!(browser.evaluate("document.querySelector('#answer .key').textContent"), "127.0.0.1, mallory");
+        // a key by its parts, and a request
+        browser.evaluate(
+            "const limit = document.getElementById('key-limit'); limit.value = 'per-customer';
+             limit.dispatchEvent(new Event('change'));
+             document.querySelector('#key-parts input').value = 'initech';
+             document.getElementById('key-form').requestSubmit()",
+        );
+        browser.wait_for("document.getElementById('answer').textContent.includes('of 2\u{202f}000')");
+        browser.evaluate(
+            "document.getElementById('request-url').value = 'http://api.example.com/v1/orders/7';
+             document.getElementById('request-headers').value = 'x-api-key: k-acme';
+             document.getElementById('request-form').requestSubmit()",
+        );
+        browser.wait_for("document.getElementById('answer').textContent.includes('customer acme, plan free')");
+        assert_eq!(browser.evaluate("document.getElementById('answer').textContent.includes('k-acme')"), false);
+
+        readable(&mut browser);
+    });
+    let foreign =
+        "performance.getEntriesByType('resource').filter(one => !one.name.startsWith(location.origin)).length";
+    assert_eq!(browser.evaluate(foreign), 0, "nothing comes from elsewhere");
+    assert_eq!(browser.complaints, [] as [String; 0]);
+}
+
+/// Nothing is cut off, every field has a label, and text stands out from its ground; there are pictures to look at.
+fn readable(browser: &mut Browser) {
+    let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("page");
+    std::fs::create_dir_all(&pictures).unwrap();
+    for (width, height) in [(1280, 2100), (390, 3600)] {
+        for dark in [false, true] {
+            browser.set_screen(Screen { width, height, dark });
+            browser.wait_for(&format!("innerWidth === {width}"));
+            let too_wide = browser.evaluate("document.documentElement.scrollWidth - innerWidth");
+            assert_eq!(too_wide, 0, "{width}: pixels that are off the screen");
+            let outside = "[...document.querySelectorAll('td, th, input, select, button, dd')]
+                .filter(one => one.checkVisibility() && one.getBoundingClientRect().right > innerWidth).length";
+            assert_eq!(browser.evaluate(outside), 0, "{width}: elements that are off the screen");
+            let least = browser.evaluate(CONTRAST).as_f64().unwrap();
+            assert!(least >= 4.5, "the least contrast of text at {width}, dark {dark}: {least}");
+            browser.picture(&pictures.join(format!("{width}-{}.png", if dark { "dark" } else { "light" })));
+        }
+    }
+    let unlabelled = "[...document.querySelectorAll('input, select, textarea')]
+        .filter(one => one.labels.length === 0).length";
+    assert_eq!(browser.evaluate(unlabelled), 0);
+    let headless = "[...document.querySelectorAll('thead th')].filter(one => one.scope !== 'col' || !one.textContent.trim()).length";
+    assert_eq!(browser.evaluate(headless), 0);
+}
+
+/// The least contrast (WCAG 2) of any text that shows with the ground it stands on.
+const CONTRAST: &str = "(() => {
+    const channels = (colour) => colour.match(/[\\d.]+/g).map(Number);
+    const light = (colour) => {
+        const [r, g, b] = channels(colour).map((c) => c / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const ground = (element) => {
+        for (let one = element; one; one = one.parentElement) {
+            const colour = getComputedStyle(one).backgroundColor;
+            if ((channels(colour)[3] ?? 1) > 0) return colour;
+        }
+        return 'rgb(255, 255, 255)';
+    };
+    const hasText = (one) => [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    const shown = [...document.body.querySelectorAll('*')].filter((one) => hasText(one) && one.checkVisibility());
+    return Math.min(...shown.map((one) => {
+        const [a, b] = [light(getComputedStyle(one).color), light(ground(one))];
+        return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    }));
+})()";
+
+#[test]
+fn what_clients_send_is_text_and_what_fails_is_told() {
+    let origin = Origin::start();
+    let gateway = started(&origin);
+    let markup = "<img src=x onerror=document.title='taken'><b>x";
+    for _ in 0..7 {
+        gateway.get("/login", &[("x-user", markup)]);
+    }
+    let mut browser = Browser::start();
+    browser.set_screen(WIDE);
+    browser.open(&format!("http://{}/", gateway.admin));
+    browser.wait_for("document.querySelector('#offenders tbody .key')?.textContent.startsWith('127.0.0.1, <img')");
+    browser.wait_for("document.querySelector('#decisions tbody .key')?.textContent.includes('<b>x')");
+    assert_eq!(browser.evaluate("document.querySelectorAll('img, td b').length"), 0);
+    assert_eq!(browser.evaluate("document.title"), "tollgate");
+    let inline = "(() => { const script = document.createElement('script'); script.textContent = 'document.title = 1';
+        document.body.append(script); return document.title; })()";
+    assert_eq!(browser.evaluate(inline), "tollgate", "no script runs that is not the page's own");
+
+    gateway.folder.write("tollgate.yaml", "listeners: <b>nonsense</b>\n");
+    browser.wait_for("document.getElementById('chip-config').textContent === 'new configuration refused'");
+    browser.wait_for("document.getElementById('config-lines').textContent.includes('listeners')");
+    drop(gateway);
+    browser.wait_for("document.getElementById('chip-page').textContent.startsWith('no answer')");
+}
