@@ -162,7 +162,7 @@ impl Node {
                     self.moving.counts.pushed.fetch_add(states.count, Ordering::Relaxed);
                 }
                 Ok((states, false)) => {
-                    drop(desk.put(&states));
+                    desk.put(&states);
                     is_all.store(false, Ordering::Relaxed);
                 }
                 Err(_) => is_all.store(false, Ordering::Relaxed),

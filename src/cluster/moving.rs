@@ -2,7 +2,7 @@
 //!
 //! The state of a key is in one place, and moves to whoever has to decide. When the members change, each node pushes what
 //! others own now ([`Walk`]); a node that has to decide before that has come to it takes the state of that key from where
-//! it may be ([`Moving::sources`]): with who owned the key before, with who owns it in this node's eyes, or with whom it
+//! it may be: with who owned the key before, with who owns it in this node's eyes, or with whom it
 //! was lent to. So nodes that see the members change one after the other still decide on one state, and nothing is as
 //! good as new because its owner is another.
 //!

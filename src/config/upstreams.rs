@@ -22,6 +22,9 @@ pub struct UpstreamTls {
     pub place: Place,
 }
 
+/// An upstream, and how TLS is spoken to it if it is.
+type Whole = (Upstream, Option<UpstreamTls>);
+
 const KEYS: [&str; 9] =
     ["nodes", "tls", "http2", "balance", "hash_on", "health_check", "timeouts", "retries", "slow_start"];
 
@@ -52,7 +55,7 @@ const HEALTHY_AFTER: u32 = 2;
 const UNHEALTHY_AFTER: u32 = 3;
 
 /// Reads `upstreams:`; the names, and at their positions the upstreams that could be read.
-pub(super) fn read(top: &Section<'_>) -> (Names, Vec<Option<(Upstream, Option<UpstreamTls>)>>) {
+pub(super) fn read(top: &Section<'_>) -> (Names, Vec<Option<Whole>>) {
     const WHAT: &str = "an upstream";
     let section = top.required("upstreams", "upstreams by their names").and_then(|field| {
         let section = field.mapping("upstreams by their names")?;
@@ -74,7 +77,7 @@ pub(super) fn read(top: &Section<'_>) -> (Names, Vec<Option<(Upstream, Option<Up
     (names, upstreams)
 }
 
-fn upstream(name: &str, field: &Field<'_>) -> Option<(Upstream, Option<UpstreamTls>)> {
+fn upstream(name: &str, field: &Field<'_>) -> Option<Whole> {
     let section = field.section(&KEYS, &[])?;
     let nodes = section.required("nodes", NODES).and_then(|field| nodes(&field));
     let tls = section.get_with("tls", tls);

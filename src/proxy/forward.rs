@@ -14,6 +14,8 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const VIA: HeaderValue = HeaderValue::from_static("1.1 tollgate");
+/// The same of a request that came over HTTP/2.
+const VIA_2: HeaderValue = HeaderValue::from_static("2 tollgate");
 
 /// Fields that concern one connection only and that pingora leaves in responses.
 const HOP_BY_HOP: [&str; 5] = ["keep-alive", "proxy-connection", "proxy-authenticate", "te", "upgrade"];
@@ -74,7 +76,7 @@ fn forwarded(
     if !trusted || !request.headers.contains_key(FORWARDED_HOST) {
         request.insert_header(FORWARDED_HOST, authority)?;
     }
-    request.append_header(header::VIA, VIA)?;
+    request.append_header(header::VIA, if context.is_stream { VIA_2 } else { VIA })?;
     Ok(())
 }
 

@@ -72,7 +72,7 @@ async fn what_is_forwarded_is_a_request_of_http_1() {
     assert_eq!((answer.status, &*answer.body), (200, &b"hello"[..]));
     let seen = origin.only();
     assert_eq!((seen.target(), seen.head.word(2)), ("/echo?x=1", "HTTP/1.1"));
-    assert_eq!(seen.head.all("cookie"), ["a=1; b=2"]);
+    assert_eq!((seen.head.all("cookie"), seen.head.field("via")), (vec!["a=1; b=2"], Some("2 tollgate")));
     assert_eq!((seen.head.field("host"), seen.head.field("x-forwarded-for")), (Some("test"), Some("127.0.0.1")));
     assert_eq!((seen.head.field("x-forwarded-proto"), seen.body), (Some("http"), b"hello".to_vec()));
 }

@@ -1,4 +1,5 @@
 use std::collections::HashSet;
+use std::slice;
 
 use super::*;
 use crate::charge::{Charged, Manner, RuleRef};
@@ -159,17 +160,16 @@ fn the_common_bucket_of_a_full_table_stays_and_a_full_table_takes_what_comes() {
 #[test]
 fn a_key_meets_the_parameters_of_where_it_comes_to_with_what_it_has_used() {
     let half = rule(AlgorithmName::Gcra);
-    let rate = half.arguments();
-    let mut arguments = rate.clone();
+    let mut arguments = half.arguments();
     arguments.set("burst", crate::algorithm::Value::Whole(10));
     let wide = AlgorithmName::Gcra.build(&arguments).unwrap();
-    let (from, to) = (Place::new(&[half.clone()]), Place::new(&[wide.clone()]));
-    let carried = Place::new(&[half.clone()]);
+    let (from, to) = (Place::new(slice::from_ref(&half)), Place::new(slice::from_ref(&wide)));
+    let carried = Place::new(slice::from_ref(&half));
     for place in [&from, &carried] {
         place.charge(1, 3, at(0));
     }
     to.store.put(&from.store.take(&from.identity(), key(1)).unwrap());
-    let after_reload = carried.store.bind(&[spec(&[wide])]);
+    let after_reload = carried.store.bind(&[spec(slice::from_ref(&wide))]);
     let expected = carried.store.charge(&after_reload, &mut [charge(1, 0)], at(0))[0];
     assert_eq!(to.charge(1, 0, at(0)), expected);
 }
