@@ -3,14 +3,8 @@
 use tollgate::telemetry::names;
 
 /// Metrics that are not tollgate's own.
-const FOREIGN: &[(&str, &[&str])] = &[
-    ("up", &[]),
-    ("process_cpu_seconds_total", &[]),
-    ("process_resident_memory_bytes", &[]),
-    // told where the configuration lets metrics tell of customers
-    ("tollgate_limit_top_denied_requests", &["limit", "customer"]),
-    ("tollgate_limit_top_denied_error_requests", &["limit", "customer"]),
-];
+const FOREIGN: &[(&str, &[&str])] =
+    &[("up", &[]), ("process_cpu_seconds_total", &[]), ("process_resident_memory_bytes", &[])];
 
 /// The labels of a metric, if there is such a one.
 pub fn labels(metric: &str) -> Option<Vec<&'static str>> {
