@@ -1,6 +1,6 @@
 //! Who is denied most: the keys of all limits, counted in bounded memory over whole minutes.
 //!
-//! Two minutes are kept, the one that runs and the one before it, each in [`SHARDS`] sketches of [`COUNTERS`] counters. A
+//! Two minutes are kept, the one that runs and the one before it, each in 16 sketches of 64 counters. A
 //! key belongs to one sketch. Each number is at most too high, by no more than the error beside it; a key with more
 //! denials than [`Top::error`] is always there. That error is at most the denials of a sketch over its counters: of n
 //! denials about n/1024, whoever they were.
