@@ -209,10 +209,11 @@ async fn what_is_taken_back_comes_back_once_and_what_is_owed_is_taken() {
         let key = pair.key();
         let whole = asks.admitted(limit, pair.key()).await;
         let mut batch = [one(limit, key)];
-        let Receipt { charged, .. } = asks.charge(&mut batch).await;
+        let now = asks.clock.now();
+        let Receipt { charged, .. } = asks.store.charge(&asks.binding, &mut batch, now).await;
         let Charged { headroom, .. } = charged[0];
         let [charge] = batch;
-        let full_at = asks.clock.now().saturating_add(headroom.until_full);
+        let full_at = now.saturating_add(headroom.until_full);
         asks.store.refund(&asks.binding, &[(charge.clone(), full_at)], asks.clock.now());
         wait_for("the refund", || async { asks.store.is_settled() }).await;
         assert_eq!(owns.admitted(limit, key).await, whole, "limit {limit}");
@@ -227,7 +228,7 @@ async fn what_is_taken_back_comes_back_once_and_what_is_owed_is_taken() {
 }
 
 #[tokio::test]
-async fn a_slot_is_held_until_its_request_ends_or_goes_away() {
+async fn a_slot_is_held_until_its_request_ends() {
     let pair = Pair::start([5, 5]).await;
     let [asks, owns] = &pair.nodes;
     let key = pair.key();
@@ -236,33 +237,6 @@ async fn a_slot_is_held_until_its_request_ends_or_goes_away() {
     assert!(!owns.admits(SLOTS, key).await);
     asks.store.complete(&asks.binding, &batch, Completion::UNMEASURED, asks.clock.now());
     wait_for("the slot", || async { owns.admits(SLOTS, key).await }).await;
-
-    // nobody waits for what comes of these, so nobody holds anything
-    let key = pair.key();
-    for _ in 0..20 {
-        let mut batch = [one(SLOTS, key)];
-        let asking = asks.charge(&mut batch);
-        drop(tokio::time::timeout(Duration::ZERO, asking).await);
-    }
-    wait_for("the slot", || async { asks.store.is_settled() && owns.admits(SLOTS, key).await }).await;
-}
-
-#[tokio::test]
-async fn a_request_that_goes_away_while_its_owner_is_asked_has_taken_nothing() {
-    let pair = Pair::start([5, 5]).await;
-    let [asks, owns] = &pair.nodes;
-    let key = pair.key();
-    for _ in 0..50 {
-        let mut batch = [one(BURST, key)];
-        let asking = asks.charge(&mut batch);
-        drop(tokio::time::timeout(Duration::ZERO, asking).await);
-        tokio::task::yield_now().await;
-    }
-    wait_for("all to come back", || async {
-        let ask = Charge { cost: 5, manner: Manner::ASKS, ..one(BURST, key) };
-        asks.store.is_settled() && owns.charge(&mut [ask]).await.charged[0].decision.is_admitted()
-    })
-    .await;
 }
 
 #[tokio::test]
