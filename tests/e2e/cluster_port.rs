@@ -48,7 +48,7 @@ impl Stranger {
     }
 
     /// Whether the other side ends the connection, whatever it says before.
-    fn is_cut(mut self) -> bool {
+    fn sees_the_end(mut self) -> bool {
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
             Ok(_) => true,
@@ -101,10 +101,10 @@ fn whatever_strangers_send_they_are_cut_off_and_the_gateway_goes_on() {
     for garbage in [&b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"[..], &[0xff; 4096], &huge, &[1, 0, 0]] {
         let mut stranger = Stranger::connect(at);
         stranger.send(garbage);
-        assert!(stranger.is_cut());
+        assert!(stranger.sees_the_end());
     }
     // without a word, it is cut off too
-    assert!(Stranger::connect(at).is_cut());
+    assert!(Stranger::connect(at).sees_the_end());
 
     // one who knows the secret is let in; what was said then is worth nothing to those who only heard it
     let secret = Secret::of(SECRET.as_bytes());
@@ -122,11 +122,11 @@ fn whatever_strangers_send_they_are_cut_off_and_the_gateway_goes_on() {
     let _: Hello = replays.hear().unwrap();
     let answer: Proof = replays.hear().unwrap();
     assert!(matches!(answer, Proof::Refused(Refusal::Secret)), "{answer:?}");
-    assert!(replays.is_cut());
+    assert!(replays.sees_the_end());
 
     // and bytes that somebody puts into what is said end it
     known.send(&[&32_u32.to_le_bytes()[..], &[0x55; 32]].concat());
-    assert!(known.is_cut());
+    assert!(known.sees_the_end());
 
     wait_for_members(&gateways, 2);
     still_serves(&gateways[0], "a");
@@ -146,7 +146,7 @@ fn a_gateway_that_is_reached_by_another_name_or_reaches_itself_is_refused() {
     let owner: Hello = stranger.hear().unwrap();
     stranger.say(&Transcript::new(&secret, &asker, &owner).proof(Role::Asker));
     assert!(matches!(stranger.hear(), Some(Proof::Refused(Refusal::Address))));
-    assert!(stranger.is_cut());
+    assert!(stranger.sees_the_end());
     still_serves(&gateway, "a");
 }
 
