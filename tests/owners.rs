@@ -118,6 +118,15 @@ async fn wait_for<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) {
     tokio::time::timeout(Duration::from_secs(20), waited).await.unwrap_or_else(|_| panic!("waited in vain for {what}"));
 }
 
+/// Begins `work`, and drops it as soon as it waits for anything.
+async fn begun(work: impl Future) {
+    tokio::select! {
+        biased;
+        _ = work => panic!("nothing to wait for"),
+        () = std::future::ready(()) => {}
+    }
+}
+
 /// Two gateways that know each other, and a way to keys that the second owns. The first has a burst of `bursts[0]`.
 struct Pair {
     nodes: [Node; 2],
@@ -228,7 +237,7 @@ async fn what_is_taken_back_comes_back_once_and_what_is_owed_is_taken() {
 }
 
 #[tokio::test]
-async fn a_slot_is_held_until_its_request_ends() {
+async fn a_slot_is_held_until_its_request_ends_or_goes_away() {
     let pair = Pair::start([5, 5]).await;
     let [asks, owns] = &pair.nodes;
     let key = pair.key();
@@ -237,6 +246,34 @@ async fn a_slot_is_held_until_its_request_ends() {
     assert!(!owns.admits(SLOTS, key).await);
     asks.store.complete(&asks.binding, &batch, Completion::UNMEASURED, asks.clock.now());
     wait_for("the slot", || async { owns.admits(SLOTS, key).await }).await;
+
+    // nobody waits for what comes of these, so nobody holds anything
+    let key = pair.key();
+    for _ in 0..20 {
+        let mut batch = [one(SLOTS, key)];
+        begun(asks.charge(&mut batch)).await;
+    }
+    // what comes after them is answered after them
+    assert!(asks.admits(BURST, pair.key()).await);
+    wait_for("the slot", || async { asks.store.is_settled() && owns.admits(SLOTS, key).await }).await;
+}
+
+#[tokio::test]
+async fn a_request_that_goes_away_while_its_owner_is_asked_has_taken_nothing() {
+    let pair = Pair::start([5, 5]).await;
+    let [asks, owns] = &pair.nodes;
+    let key = pair.key();
+    for _ in 0..50 {
+        let mut batch = [one(BURST, key)];
+        begun(asks.charge(&mut batch)).await;
+        tokio::task::yield_now().await;
+    }
+    assert!(asks.admits(BURST, pair.key()).await);
+    wait_for("all to come back", || async {
+        let ask = Charge { cost: 5, manner: Manner::ASKS, ..one(BURST, key) };
+        asks.store.is_settled() && owns.charge(&mut [ask]).await.charged[0].decision.is_admitted()
+    })
+    .await;
 }
 
 #[tokio::test]
