@@ -24,7 +24,6 @@ mod environment;
 mod findings;
 mod identify;
 mod key;
-mod later;
 mod limits;
 mod listeners;
 mod names;
@@ -44,6 +43,7 @@ mod store;
 mod suggest;
 mod suspicious;
 mod terms;
+mod unneeded;
 mod upstreams;
 mod values;
 mod words;
@@ -206,7 +206,7 @@ fn with_sections<T>(
 ) -> Option<T> {
     let root = document::parse(text, findings)?;
     let context = Context { findings, environment };
-    let top = Field::root(&context, &root).section(&SECTIONS, &[])?;
+    let top = Field::root(&context, &root).section(&SECTIONS)?;
     read(&top)
 }
 

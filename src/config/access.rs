@@ -15,7 +15,7 @@ use crate::ruleset::{Access, Bypass, Callers, Cors, Origins};
 
 /// Reads `access:` of the file or of a route.
 pub(super) fn access(field: &Field<'_>) -> Option<Access> {
-    let section = field.section(&["allow", "deny"], &[])?;
+    let section = field.section(&["allow", "deny"])?;
     if section.is_empty() {
         return field.fail(field.error("is empty").expected("`allow`, `deny` or both"));
     }
@@ -26,7 +26,7 @@ pub(super) fn access(field: &Field<'_>) -> Option<Access> {
 
 /// Callers on a list that is there: an empty one would say the opposite of what it looks like, or nothing.
 fn listed(field: &Field<'_>) -> Option<Callers> {
-    let section = field.section(&["addresses", "customers"], &[])?;
+    let section = field.section(&["addresses", "customers"])?;
     if section.is_empty() {
         return field.fail(field.error("is empty").expected("`addresses`, `customers` or both"));
     }
@@ -49,7 +49,7 @@ fn addresses(field: &Field<'_>) -> Option<Vec<IpNet>> {
 
 /// Reads `bypass:` of the file or, on top of that, of a route: lists grow, and the route's word about preflights counts.
 pub(super) fn bypass(field: &Field<'_>, common: &Bypass) -> Option<Bypass> {
-    let section = field.section(&["addresses", "customers", "methods", "paths", "preflights"], &[])?;
+    let section = field.section(&["addresses", "customers", "methods", "paths", "preflights"])?;
     if section.is_empty() {
         return field
             .fail(field.error("is empty").expected("`addresses`, `customers`, `methods`, `paths` or `preflights`"));
@@ -86,11 +86,11 @@ const ORIGIN: &str = "a site as browsers write it, like `https://app.example.com
 /// Reads `cors:`.
 pub(super) fn cors(field: &Field<'_>) -> Option<Cors> {
     const EXPECTED: &str = "`\"*\"` for every site, or a list of sites";
-    let section = field.section(&["origins", "credentials"], &[])?;
+    let section = field.section(&["origins", "credentials"])?;
     let credentials = section.get_or("credentials", false, Field::flag);
     let origins = section.required("origins", EXPECTED).and_then(|field| match field.is_list() {
         true => sites(&field),
-        false => field.choice_or(&[("*", ())], &[], EXPECTED).map(|()| Origins::Any),
+        false => field.choice_or(&[("*", ())], EXPECTED).map(|()| Origins::Any),
     });
     let (credentials, origins) = (credentials?, origins?);
     if credentials && origins == Origins::Any {

@@ -29,7 +29,7 @@ pub(super) fn read<'a>(
     let algorithm = section.get_or("algorithm", live, Field::algorithm)?;
     let parameters = algorithm.parameters().iter().map(|parameter| parameter.name);
     let known: Vec<&str> = ["algorithm", "plans", "max_wait"].into_iter().chain(parameters).collect();
-    section.refuse_others(&known, &[]);
+    section.refuse_others(&known);
     let mut base = Parameters::read(&section, algorithm);
     if let Some(max_wait) = section.get("max_wait").or_else(|| max_wait.cloned()) {
         base.take_max_wait(max_wait);

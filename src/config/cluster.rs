@@ -31,7 +31,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// How long a request waits where the configuration says nothing.
-    pub const DEFAULT_TIMEOUT: Nanos = Nanos::new(10_000_000);
+    pub const DEFAULT_TIMEOUT: Nanos = Nanos::new(50_000_000);
     /// How often a name is looked up where it says nothing.
     pub const DEFAULT_EVERY: Nanos = Nanos::from_secs(5);
 }
@@ -51,7 +51,7 @@ pub(super) fn read(top: &Section<'_>) -> Option<Option<Cluster>> {
 }
 
 fn cluster(field: &Field<'_>) -> Option<Cluster> {
-    let section = field.section(&["self", "listen", "peers", "secret_file", "timeout"], &[])?;
+    let section = field.section(&["self", "listen", "peers", "secret_file", "timeout"])?;
     let own_field = section.required("self", SELF);
     let own = own_field.as_ref().and_then(|field| field.parsed(SELF, reachable));
     let listen = section.get_with("listen", listeners::address);
@@ -115,14 +115,14 @@ fn peer(field: &Field<'_>) -> Option<Member> {
     if field.mapping_if().is_none() {
         return Some(Member { address: field.parsed(PEER, reachable)?, weight: 1 });
     }
-    let section = field.section(&["address", "weight"], &[])?;
+    let section = field.section(&["address", "weight"])?;
     let address = section.required("address", PEER).and_then(|field| field.parsed(PEER, reachable));
     let weight = section.get_or("weight", 1, |field| field.small_whole(1..=Member::MOST_WEIGHT));
     Some(Member { address: address?, weight: weight? })
 }
 
 fn name(section: &Section<'_>, own: Option<SocketAddr>) -> Option<Name> {
-    section.refuse_others(&["dns", "port", "every"], &[]);
+    section.refuse_others(&["dns", "port", "every"]);
     let host = section.required("dns", A_NAME).and_then(|field| field.parsed(A_NAME, host));
     let port = section.get_with("port", |field| field.small_whole(1..=u32::from(u16::MAX)));
     let every = section.get_or("every", Cluster::DEFAULT_EVERY, |field| {

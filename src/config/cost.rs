@@ -50,7 +50,7 @@ fn read_cost(field: &Field<'_>) -> Option<CostRule> {
     ];
     let mut kinds = KINDS.iter().filter(|(kind, _)| section.has(kind));
     let Some((kind, others)) = kinds.next() else {
-        section.refuse_others(&KINDS.map(|(kind, _)| kind), &[]);
+        section.refuse_others(&KINDS.map(|(kind, _)| kind));
         let silent = section.is_empty();
         return if silent { field.fail(field.error("is empty").expected(EXPECTED)) } else { None };
     };
@@ -58,7 +58,7 @@ fn read_cost(field: &Field<'_>) -> Option<CostRule> {
         return field.fail(Problem::error(field.place(), "names more than one way to count").expected(EXPECTED));
     }
     let known: Vec<&str> = [kind].into_iter().chain(others.iter()).copied().collect();
-    section.refuse_others(&known, &[]);
+    section.refuse_others(&known);
     let told = section.get(kind)?;
     let most = || section.get_or("max", MOST_OF_RESPONSES, |field| field.whole(1..=u64::MAX));
     match *kind {
@@ -107,9 +107,8 @@ fn parse_path(text: &str) -> Result<Vec<String>, Misfit> {
 
 fn read_charge(field: &Field<'_>) -> Option<ChargeRule> {
     const SETTINGS: [&str; 4] = ["when", "if_status", "reserve", "denied"];
-    let section = field.section(&SETTINGS, &[])?;
-    let on_response =
-        section.get_or("when", false, |field| field.choice(&[("request", false), ("response", true)], &[]));
+    let section = field.section(&SETTINGS)?;
+    let on_response = section.get_or("when", false, |field| field.choice(&[("request", false), ("response", true)]));
     let if_status = section.get_or("if_status", Vec::new(), |field| {
         let expected = "a list of statuses, like `[401, 403, 4xx, 500-599]`";
         every(

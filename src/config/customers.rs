@@ -94,7 +94,7 @@ pub(super) fn read(top: &Section<'_>, plans: &Names, store: Option<&Option<Redis
 }
 
 fn customers(field: &Field<'_>, plans: &Names) -> Option<Customers> {
-    let section = field.section(&["identify", "directory", "anonymous", "unknown"], &[])?;
+    let section = field.section(&["identify", "directory", "anonymous", "unknown"])?;
     let identify = section.required("identify", "where credentials are, like `[{header: x-api-key}, {bearer: true}]`");
     let directory = match identify.as_ref().is_none_or(identify::needs_directory) {
         true => section.required("directory", DIRECTORY).and_then(|field| directory(&field)).map(Some),
@@ -103,7 +103,7 @@ fn customers(field: &Field<'_>, plans: &Names) -> Option<Customers> {
     let sources = identify.and_then(|field| identify::read(&field, plans));
     let anonymous = section.get_with("anonymous", |field| anonymous(field, plans));
     let unknown = section.get_or("unknown", UnknownCredential::Deny, |field| {
-        field.choice(&[("deny", UnknownCredential::Deny), ("anonymous", UnknownCredential::Anonymous)], &[])
+        field.choice(&[("deny", UnknownCredential::Deny), ("anonymous", UnknownCredential::Anonymous)])
     });
     let Identify { sources, jwks } = sources?;
     let rules = CustomerRules { identify: sources, anonymous: anonymous?, unknown: unknown? };
@@ -112,7 +112,7 @@ fn customers(field: &Field<'_>, plans: &Names) -> Option<Customers> {
 
 fn directory(field: &Field<'_>) -> Option<DirectorySource> {
     const OPTIONS: [&str; 3] = ["ttl", "negative_ttl", "max_cached"];
-    let section = field.section(&["file", "redis", "ttl", "negative_ttl", "max_cached"], &[])?;
+    let section = field.section(&["file", "redis", "ttl", "negative_ttl", "max_cached"])?;
     match (section.get("file"), section.get("redis")) {
         (Some(file), None) => {
             for option in OPTIONS.iter().filter_map(|option| section.get(option)) {
@@ -140,8 +140,8 @@ fn redis(hash: &Field<'_>, section: &Section<'_>) -> Option<RedisHash> {
 }
 
 fn anonymous(field: &Field<'_>, plans: &Names) -> Option<PlanId> {
-    let section = field.section(&["plan", "key"], &[])?;
-    let key = section.get_or("key", (), |field| field.choice(&[("client_address", ())], &[]));
+    let section = field.section(&["plan", "key"])?;
+    let key = section.get_or("key", (), |field| field.choice(&[("client_address", ())]));
     let plan = section.required("plan", "the name of a plan").and_then(|field| plans.resolve(&field));
     let () = key?;
     Some(PlanId(plan?))

@@ -17,7 +17,7 @@ const KINDS: [(&str, ContentType, TextKind); 3] = [
 
 /// Reads what is set of an answer.
 pub(super) fn read(field: &Field<'_>) -> Option<Denied> {
-    let section = field.section(&["status", "grpc_status", "body", "headers"], &[])?;
+    let section = field.section(&["status", "grpc_status", "body", "headers"])?;
     let status = section.get_with("status", |field| field.whole(400..=599));
     let grpc_status = section.get_with("grpc_status", |field| field.whole(1..=16));
     let headers = section.get_or("headers", Vec::new(), headers);
@@ -36,7 +36,7 @@ fn body(field: &Field<'_>, answer: &Section<'_>) -> Option<Body> {
         let kind = content_type.map_or(Some(TextKind::Plain), |field| text_kind(&field))?;
         return template(field, kind).map(Body::Text);
     };
-    section.refuse_others(&KINDS.map(|(name, ..)| name), &[]);
+    section.refuse_others(&KINDS.map(|(name, ..)| name));
     if let Some(content_type) = content_type {
         let problem = Problem::error(content_type.key_place(), "cannot be set beside bodies of several types");
         return field.fail(problem.expected("one `body`, or no `content-type`"));

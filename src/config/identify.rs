@@ -104,7 +104,7 @@ fn source(field: &Field<'_>, plans: &Names) -> Option<Source> {
     // somebody may take this for the place where credentials are listed
     let secret = field.clone().secret();
     let section = secret.mapping(EXPECTED)?;
-    section.refuse_others(&KINDS, &[]);
+    section.refuse_others(&KINDS);
     let mut known = section.fields().filter(|(kind, _)| KINDS.contains(kind));
     match (known.next(), known.next()) {
         (Some((kind, value)), None) => one_source(kind, &value, field, plans),
@@ -137,7 +137,7 @@ fn only_true(field: &Field<'_>, source: CredentialSource) -> Option<CredentialSo
 fn jwt(field: &Field<'_>, plans: &Names) -> Option<Source> {
     const FILE: &str = "the name of a file with a JSON Web Key Set, like `jwks.json`";
     const CLAIM: &str = "the name of a claim, like `sub`, or a way through nested ones, like `user.id`";
-    let section = field.section(&JWT_KEYS, &[])?;
+    let section = field.section(&JWT_KEYS)?;
     let file = section.required("jwks_file", FILE).and_then(|field| named_file(&field, FILE));
     let claim = section.get_or("claim", DEFAULT_CLAIM.to_owned(), |field| field.parsed(CLAIM, named));
     let plan_claim = section.get_with("plan_claim", |field| field.parsed(CLAIM, named));
@@ -148,7 +148,7 @@ fn jwt(field: &Field<'_>, plans: &Names) -> Option<Source> {
     }
     let algorithms = section.get_or("algorithms", Vec::new(), |field| {
         let items = field.nonempty_list("a list of algorithms, like `[RS256]`")?;
-        each_once(&items, |item| item.choice(&ALGORITHMS, &[]), Clone::clone)
+        each_once(&items, |item| item.choice(&ALGORITHMS), Clone::clone)
     });
     let issuers = section.get_or("issuer", Vec::new(), |field| one_or_more(field, "the `iss` of tokens"));
     let audiences = section.get_or("audience", Vec::new(), |field| one_or_more(field, "the `aud` of tokens"));

@@ -36,7 +36,7 @@ pub(super) fn part(field: &Field<'_>) -> Option<KeyPart> {
         return word(field);
     }
     let section = field.mapping(EXPECTED)?;
-    section.refuse_others(&["header", "query", "cookie", "jwt_claim"], &[]);
+    section.refuse_others(&["header", "query", "cookie", "jwt_claim"]);
     let mut parts = section.fields().filter_map(|(kind, name)| match kind {
         "header" => Some(name.header_name().map(KeyPart::Header)),
         "query" => Some(name.parsed("the name of a query parameter", named).map(KeyPart::Query)),

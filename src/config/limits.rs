@@ -168,7 +168,7 @@ impl<'a> Reader<'_, 'a> {
         };
         let known: Vec<&str> =
             SETTINGS.into_iter().chain(algorithm.parameters().iter().map(|parameter| parameter.name)).collect();
-        section.refuse_others(&known, &[]);
+        section.refuse_others(&known);
         let mut base = Parameters::read(&section, algorithm);
         let others = self.read_others(&section);
         if let Some(max_wait) = others.max_wait.clone() {
@@ -226,13 +226,13 @@ impl<'a> Reader<'_, 'a> {
             mode: sharing::read(section, self.setting),
             missing_key: section.get_or("missing_key", MissingKey::default(), |field| {
                 let words = [("deny", MissingKey::Deny), ("share", MissingKey::Share), ("skip", MissingKey::Skip)];
-                field.choice(&words, &[])
+                field.choice(&words)
             }),
             over_limit,
             max_wait,
             max_keys: section.get_or("max_keys", Limit::DEFAULT_MAX_KEYS, |field| field.whole(1..=u64::MAX)),
             on_change: section.get_or("on_change", OnChange::default(), |field| {
-                field.choice(&[("carry", OnChange::Carry), ("reset", OnChange::Reset)], &[])
+                field.choice(&[("carry", OnChange::Carry), ("reset", OnChange::Reset)])
             }),
         }
     }

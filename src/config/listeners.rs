@@ -93,7 +93,7 @@ pub(super) fn read(top: &Section<'_>) -> Option<Server> {
     let mut taken = Vec::new();
     let listeners = listeners(top, &mut taken);
     let admin = top.get_or("admin", Server::DEFAULT_ADMIN, |field| {
-        let section = field.section(&operators::KEYS, &[])?;
+        let section = field.section(&operators::KEYS)?;
         let Some(field) = section.get("address") else {
             let is_left_out = !section.is_misspelt("address");
             return is_left_out.then(|| free(field, Server::DEFAULT_ADMIN, &taken)).flatten();
@@ -127,7 +127,7 @@ fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(SocketAddr, Field<'a>)>) ->
         return field.fail(Problem::error(field.key_place(), format!("has more than {MOST_LISTENERS} listeners")));
     }
     every(items.into_iter().map(|item| {
-        let section = item.section(&["address", "tls", "http2", "proxy_protocol", "max_connections"], &[])?;
+        let section = item.section(&["address", "tls", "http2", "proxy_protocol", "max_connections"])?;
         let place = section.required("address", ADDRESS).and_then(|field| {
             let address = free(&field, address(&field)?, taken)?;
             taken.push((address, field));
@@ -152,7 +152,7 @@ fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(SocketAddr, Field<'a>)>) ->
 
 /// Reads `connections:`.
 pub(super) fn bounds(field: &Field<'_>) -> Option<ConnectionBounds> {
-    let section = field.section(&["max", "max_per_client"], &[])?;
+    let section = field.section(&["max", "max_per_client"])?;
     let most = section.get_with("max", connections);
     let per_client = section.get_with("max_per_client", connections);
     Some(ConnectionBounds { most: most?, per_client: per_client? })
@@ -163,7 +163,7 @@ fn connections(field: &Field<'_>) -> Option<usize> {
 }
 
 fn tls(field: &Field<'_>) -> Option<ListenerTls> {
-    let section = field.section(&["certificates", "client_certificates", "min_version"], &[])?;
+    let section = field.section(&["certificates", "client_certificates", "min_version"])?;
     let certificates = section.required("certificates", CERTIFICATES).and_then(|field| {
         let items = field.nonempty_list(CERTIFICATES)?;
         if items.len() > MOST_CERTIFICATES {
@@ -174,7 +174,7 @@ fn tls(field: &Field<'_>) -> Option<ListenerTls> {
     });
     let client_certificates = section.get_with("client_certificates", client_certificates);
     let versions = [("1.2", true), ("1.3", false)];
-    let allows_1_2 = section.get_or("min_version", true, |field| field.choice(&versions, &[]));
+    let allows_1_2 = section.get_or("min_version", true, |field| field.choice(&versions));
     Some(ListenerTls {
         place: field.place(),
         certificates: certificates?,
@@ -184,14 +184,14 @@ fn tls(field: &Field<'_>) -> Option<ListenerTls> {
 }
 
 fn certificate(field: &Field<'_>) -> Option<CertificateFiles> {
-    let section = field.section(&["cert", "key"], &[])?;
+    let section = field.section(&["cert", "key"])?;
     let file = |key| section.required(key, A_PEM_FILE).and_then(|field| named_file(&field, A_PEM_FILE));
     let (cert, key) = (file("cert"), file("key"));
     Some(CertificateFiles { cert: cert?, key: key? })
 }
 
 fn client_certificates(field: &Field<'_>) -> Option<ClientCertificates> {
-    let section = field.section(&["ca", "required"], &[])?;
+    let section = field.section(&["ca", "required"])?;
     let ca = section.required("ca", A_PEM_FILE).and_then(|field| named_file(&field, A_PEM_FILE));
     let required = section.get_or("required", true, Field::flag);
     Some(ClientCertificates { ca: ca?, required: required? })

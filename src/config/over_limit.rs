@@ -38,12 +38,12 @@ pub(super) struct OverLimitField<'a> {
 pub(super) fn read<'a>(field: &Field<'a>, upstreams: Option<&Names>) -> OverLimitField<'a> {
     let without_wait = |over_limit| OverLimitField { over_limit, max_wait: None };
     if field.is_word() {
-        return without_wait(field.choice_or(&[("deny", ())], &[], EXPECTED).map(|()| OverLimit::default()));
+        return without_wait(field.choice_or(&[("deny", ())], EXPECTED).map(|()| OverLimit::default()));
     }
     let Some(section) = field.mapping(EXPECTED) else {
         return without_wait(None);
     };
-    section.refuse_others(&["deny", "delay", "divert", "mark"], &[]);
+    section.refuse_others(&["deny", "delay", "divert", "mark"]);
     if let Some(divert) = section.get("divert") {
         return without_wait(alone(&divert, &section).and_then(|()| read_divert(&divert, upstreams)));
     }
@@ -61,7 +61,7 @@ pub(super) fn read<'a>(field: &Field<'a>, upstreams: Option<&Names>) -> OverLimi
 }
 
 fn read_delay<'a>(delay: &Field<'a>, denied: Option<Denied>) -> OverLimitField<'a> {
-    let Some(section) = delay.section(&["max_wait", "max_waiting"], &[]) else {
+    let Some(section) = delay.section(&["max_wait", "max_waiting"]) else {
         return OverLimitField { over_limit: None, max_wait: None };
     };
     let max_wait = section.get("max_wait");

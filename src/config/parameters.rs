@@ -73,7 +73,7 @@ fn read_value(field: &Field<'_>, parameter: &Parameter) -> Option<Value> {
         Kind::Flag => field.flag().map(Value::Flag),
         Kind::Choice(words) => {
             let words: Vec<(&'static str, &'static str)> = words.iter().map(|word| (*word, *word)).collect();
-            field.choice(&words, &[]).map(Value::Choice)
+            field.choice(&words).map(Value::Choice)
         }
         Kind::DurationOr(words) => {
             let expected = format!("{A_DURATION}, or {}", words::alternatives(words.iter().copied()));

@@ -11,10 +11,9 @@ use std::rc::Rc;
 use crate::config::document::{self, Content, Entry, Node};
 use crate::config::environment::{self, Environment};
 use crate::config::findings::Findings;
-use crate::config::later;
 use crate::config::problem::{Hint, Mark, Place, Problem};
 use crate::config::scalar::Misfit;
-use crate::config::words;
+use crate::config::{unneeded, words};
 
 /// What all fields of a file share.
 pub(super) struct Context<'a> {
@@ -188,19 +187,16 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// One of these words; `later` are words that a later version will know.
-    pub(super) fn choice<T: Copy>(&self, words: &[(&str, T)], later: &[&str]) -> Option<T> {
-        self.choice_or(words, later, &words::alternatives(words.iter().map(|(word, _)| *word)))
+    /// One of these words.
+    pub(super) fn choice<T: Copy>(&self, words: &[(&str, T)]) -> Option<T> {
+        self.choice_or(words, &words::alternatives(words.iter().map(|(word, _)| *word)))
     }
 
     /// [`Field::choice`] where something else than words may stand too, so that `expected` says it all.
-    pub(super) fn choice_or<T: Copy>(&self, words: &[(&str, T)], later: &[&str], expected: &str) -> Option<T> {
+    pub(super) fn choice_or<T: Copy>(&self, words: &[(&str, T)], expected: &str) -> Option<T> {
         let word = self.word(expected)?;
         if let Some((_, value)) = words.iter().find(|(known, _)| *known == word.text) {
             return Some(*value);
-        }
-        if later.contains(&word.text.as_ref()) {
-            return self.fail(self.error(words::NOT_YET).expected(expected));
         }
         let hint = match word.text {
             Cow::Borrowed(text) if !self.secret => self.findings().suggest(text, words.iter().map(|(word, _)| *word)),
@@ -248,11 +244,11 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// A mapping of these names; `later` are names that a later version will know. Unknown names are errors.
-    pub(super) fn section(&self, keys: &[&str], later: &[&str]) -> Option<Section<'a>> {
+    /// A mapping of these names. Unknown names are errors.
+    pub(super) fn section(&self, keys: &[&str]) -> Option<Section<'a>> {
         let expected = || format!("a mapping of {}", words::all_of(keys.iter().copied()));
         let section = self.mapping_if().or_else(|| self.wrong_shape(&expected()))?;
-        section.refuse_others(keys, later);
+        section.refuse_others(keys);
         Some(section)
     }
 }
@@ -354,8 +350,8 @@ impl<'a> Section<'a> {
         self.entries.iter().map(|entry| (entry.key.as_str(), self.entry(entry)))
     }
 
-    /// Refuses all names but `keys`; those of `later` as not there yet.
-    pub(super) fn refuse_others(&self, keys: &[&str], later: &[&str]) {
+    /// Refuses all names but `keys`.
+    pub(super) fn refuse_others(&self, keys: &[&str]) {
         let findings = self.field.findings();
         // looked up once, and only where a name is unknown: there may be many of both
         let absent = OnceCell::new();
@@ -368,11 +364,7 @@ impl<'a> Section<'a> {
                 // somebody may have written credentials as names
                 field.path = self.field.path.to(Below::Key("*"));
             }
-            if later.contains(&key) {
-                findings.add(Problem::error(field.key_place(), words::NOT_YET));
-                continue;
-            }
-            if let Some((_, why)) = later::NEVER.iter().find(|(never, _)| *never == key) {
+            if let Some((_, why)) = unneeded::NAMES.iter().find(|(name, _)| *name == key) {
                 findings.add(Problem::error(field.key_place(), "is not needed").hint(*why));
                 continue;
             }

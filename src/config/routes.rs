@@ -42,7 +42,7 @@ pub(super) fn read(top: &Section<'_>, upstreams: &Names, limits: &Names, bypass:
     let mut unreachable = Unreachable::default();
     let items = top.required("routes", EXPECTED).and_then(|field| field.nonempty_list(EXPECTED));
     for item in items.unwrap_or_default() {
-        let Some(section) = item.section(&KEYS, &[]) else {
+        let Some(section) = item.section(&KEYS) else {
             continue;
         };
         let name = name(&section, &mut names);
@@ -73,7 +73,7 @@ fn route(section: &Section<'_>, upstreams: &Names, limits: &Names, bypass: &Bypa
     let bypass = section.get_or("bypass", bypass.clone(), |field| access::bypass(field, bypass));
     let upgrade = section.get_or("upgrade", false, |field| {
         let items = field.nonempty_list("a list of `websocket`")?;
-        each_once(&items, |item| item.choice(&[("websocket", ())], &[]), |()| ()).map(|_| true)
+        each_once(&items, |item| item.choice(&[("websocket", ())]), |()| ()).map(|_| true)
     });
     let rewrite = section.get_with("rewrite", read_rewrite);
     let request_headers = section.get_or("request_headers", HeaderEdits::default(), Field::header_edits);
@@ -121,7 +121,7 @@ impl Default for Match {
 
 fn read_match(field: &Field<'_>) -> Option<Match> {
     const HOST: &str = "a host name, like `api.example.com` or `*.example.com`";
-    let section = field.section(&["hosts", "path", "methods", "headers"], &[])?;
+    let section = field.section(&["hosts", "path", "methods", "headers"])?;
     let default = Match::default();
     let hosts = section.get_or("hosts", Vec::new(), |field| {
         let host = |item: &Field<'_>| item.parsed(HOST, |text| HostPattern::parse(text).map_err(misfit));
@@ -192,7 +192,7 @@ fn read_limits(field: &Field<'_>, limits: &Names) -> Option<Vec<LimitId>> {
 
 fn read_rewrite(field: &Field<'_>) -> Option<Rewrite> {
     const PREFIX: &str = "the beginning of a path, like `/v1`";
-    let section = field.section(&["path", "strip_prefix", "add_prefix"], &[])?;
+    let section = field.section(&["path", "strip_prefix", "add_prefix"])?;
     if let Some(path) = section.get("path") {
         if section.has("strip_prefix") || section.has("add_prefix") {
             let problem = Problem::error(path.key_place(), "cannot stand beside `strip_prefix` and `add_prefix`");

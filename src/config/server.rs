@@ -11,7 +11,7 @@ use crate::ruleset::{AccessLog, ClientAddress, Dialects, RequestHead, Reset, pat
 
 /// Reads `client_address:`.
 pub(super) fn client_address(field: &Field<'_>) -> Option<ClientAddress> {
-    let section = field.section(&["trusted_proxies", "ipv6_prefix"], &[])?;
+    let section = field.section(&["trusted_proxies", "ipv6_prefix"])?;
     let default = ClientAddress::default();
     let trusted_proxies = section.get_or("trusted_proxies", default.trusted_proxies, |field| {
         networks(field, "trusts everybody, so that any client can choose its own address")
@@ -45,7 +45,7 @@ pub(super) fn networks(field: &Field<'_>, of_all: &str) -> Option<Vec<IpNet>> {
 /// Reads `usage:`; the path.
 pub(super) fn usage(field: &Field<'_>, customers: bool) -> Option<String> {
     const DEFAULT: &str = "/.tollgate/usage";
-    let section = field.section(&["path"], &[])?;
+    let section = field.section(&["path"])?;
     if !customers {
         let problem = Problem::error(field.key_place(), "shows customers where they stand, and the file names none");
         return field.fail(problem.expected("`customers:`, so that callers are known"));
@@ -67,11 +67,11 @@ pub(super) fn usage(field: &Field<'_>, customers: bool) -> Option<String> {
 
 /// Reads `headers:`.
 pub(super) fn dialects(field: &Field<'_>) -> Option<Dialects> {
-    let section = field.section(&["ietf", "x_ratelimit", "retry_after_jitter"], &[])?;
+    let section = field.section(&["ietf", "x_ratelimit", "retry_after_jitter"])?;
     let default = Dialects::default();
     let ietf = section.get_or("ietf", default.ietf, Field::flag);
     let x_ratelimit = section.get_or("x_ratelimit", default.x_ratelimit, |field| {
-        field.choice(&[("off", None), ("delta", Some(Reset::Delta)), ("epoch", Some(Reset::Epoch))], &[])
+        field.choice(&[("off", None), ("delta", Some(Reset::Delta)), ("epoch", Some(Reset::Epoch))])
     });
     let retry_after_jitter = section.get_with("retry_after_jitter", |field| {
         field.parsed("the most that is added to retry times, like `10%` or `5s`", scalar::jitter)
@@ -83,10 +83,10 @@ pub(super) fn dialects(field: &Field<'_>) -> Option<Dialects> {
 pub(super) fn access_log(field: &Field<'_>) -> Option<AccessLog> {
     const EXPECTED: &str = "`off`, `full`, `{sample: 0.01}` or `{one_in: 100}`";
     if field.is_word() {
-        return field.choice_or(&[("off", AccessLog::Off), ("full", AccessLog::Full)], &[], EXPECTED);
+        return field.choice_or(&[("off", AccessLog::Off), ("full", AccessLog::Full)], EXPECTED);
     }
     let section = field.mapping(EXPECTED)?;
-    section.refuse_others(&["sample", "one_in"], &[]);
+    section.refuse_others(&["sample", "one_in"]);
     match (section.get("sample"), section.get("one_in")) {
         (Some(sample), None) => {
             sample.parsed("a share above 0 and up to 1, like `0.01`", scalar::one_in).map(AccessLog::Sampled)
@@ -99,7 +99,7 @@ pub(super) fn access_log(field: &Field<'_>) -> Option<AccessLog> {
 
 /// Reads `request_head:`.
 pub(super) fn request_head(field: &Field<'_>) -> Option<RequestHead> {
-    let section = field.section(&["max_target", "max_header", "max_headers_total", "max_headers", "timeout"], &[])?;
+    let section = field.section(&["max_target", "max_header", "max_headers_total", "max_headers", "timeout"])?;
     let default = RequestHead::default();
     // the HTTP parser underneath stops at about 1 MiB and at 256 fields
     let max_target = section.get_or("max_target", default.max_target, |field| field.size(64..=512 << 10));

@@ -12,10 +12,10 @@ const OF_SHARED: [&str; 3] = ["consistency", "strict", "on_store_down"];
 
 /// Reads `mode`, `consistency`, `strict` and `on_store_down`.
 pub(super) fn read(section: &Section<'_>, setting: Setting) -> Option<Mode> {
-    let shared = section.get_or("mode", false, |field| field.choice(&[("sticky", false), ("shared", true)], &[]));
+    let shared = section.get_or("mode", false, |field| field.choice(&[("sticky", false), ("shared", true)]));
     let leased = Consistency::Leased { strict: false };
     let words = [("exact", Consistency::Exact), ("leased", leased), ("eventual", Consistency::Eventual)];
-    let consistency = section.get_or("consistency", Consistency::default(), |field| field.choice(&words, &[]));
+    let consistency = section.get_or("consistency", Consistency::default(), |field| field.choice(&words));
     let strict = section.get_or("strict", false, Field::flag);
     let words = [
         ("share", OnStoreDown::Share),
@@ -23,7 +23,7 @@ pub(super) fn read(section: &Section<'_>, setting: Setting) -> Option<Mode> {
         ("allow", OnStoreDown::Allow),
         ("deny", OnStoreDown::Deny),
     ];
-    let on_store_down = section.get_or("on_store_down", OnStoreDown::default(), |field| field.choice(&words, &[]));
+    let on_store_down = section.get_or("on_store_down", OnStoreDown::default(), |field| field.choice(&words));
     if !shared? {
         return match OF_SHARED.iter().find_map(|key| section.get(key)) {
             Some(field) => {

@@ -23,7 +23,7 @@ const FILE: &str = "the name of a file, like `tollgate.state`";
 /// Reads `state:`; the inner `None` if it is absent.
 pub(super) fn read(top: &Section<'_>) -> Option<Option<StateFile>> {
     top.get_with("state", |field| {
-        let section = field.section(&["file", "every"], &[])?;
+        let section = field.section(&["file", "every"])?;
         let file = section.required("file", FILE).and_then(|field| named_file(&field, FILE));
         let every = section.get_or("every", StateFile::DEFAULT_EVERY, |field| match field.positive_duration()? {
             often if often < LEAST => field.fail(field.error(format!("must be at least {LEAST}"))),

@@ -134,7 +134,7 @@ struct Named {
 }
 
 fn store(field: &Field<'_>) -> Option<RedisStore> {
-    let section = field.section(&KEYS, &[])?;
+    let section = field.section(&KEYS)?;
     let named = named(&section);
     let username = section.get_with("username", username);
     let password_file = section.get_with("password_file", |field| named_file(field, A_FILE));
@@ -213,7 +213,7 @@ fn standalone(field: &Field<'_>) -> Option<Named> {
 }
 
 fn sentinel(field: &Field<'_>) -> Option<Named> {
-    let section = field.section(&["master", "nodes", "username", "password_file"], &[])?;
+    let section = field.section(&["master", "nodes", "username", "password_file"])?;
     let master = section.required("master", A_MASTER).and_then(|field| {
         field.parsed(A_MASTER, |text| match text.len() {
             0 => Err(misfit("is empty")),
@@ -274,7 +274,7 @@ fn username(field: &Field<'_>) -> Option<String> {
 }
 
 fn tls(field: &Field<'_>) -> Option<ClientTls> {
-    client_tls(&field.section(&["ca", "cert", "key"], &[])?, field)
+    client_tls(&field.section(&["ca", "cert", "key"])?, field)
 }
 
 /// What the side that connects says of TLS in `section`, which is `field`'s.

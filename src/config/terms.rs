@@ -50,12 +50,12 @@ impl<'a> Asks<'a> {
         let asks = match field.mapping_if() {
             Some(section) => {
                 let known: Vec<&str> = algorithm.parameters().iter().map(|parameter| parameter.name).collect();
-                section.refuse_others(&known, &[]);
+                section.refuse_others(&known);
                 Some(Self::Parameters(Parameters::read(&section, algorithm)))
             }
             None => {
                 let expected = format!("`unlimited`, or a mapping: {}", takes(algorithm));
-                field.choice_or(&[("unlimited", ())], &[], &expected).map(|()| Self::Unlimited)
+                field.choice_or(&[("unlimited", ())], &expected).map(|()| Self::Unlimited)
             }
         };
         asks.unwrap_or(Self::Broken)

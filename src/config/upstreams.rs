@@ -78,7 +78,7 @@ pub(super) fn read(top: &Section<'_>) -> (Names, Vec<Option<Whole>>) {
 }
 
 fn upstream(name: &str, field: &Field<'_>) -> Option<Whole> {
-    let section = field.section(&KEYS, &[])?;
+    let section = field.section(&KEYS)?;
     let nodes = section.required("nodes", NODES).and_then(|field| nodes(&field));
     let tls = section.get_with("tls", tls);
     let http2 = section.get_or("http2", false, Field::flag);
@@ -106,7 +106,7 @@ fn upstream(name: &str, field: &Field<'_>) -> Option<Whole> {
 
 fn tls(field: &Field<'_>) -> Option<UpstreamTls> {
     const NAME: &str = "the name in the certificates of the nodes, like `orders.internal`";
-    let section = field.section(&["ca", "cert", "key", "server_name"], &[])?;
+    let section = field.section(&["ca", "cert", "key", "server_name"])?;
     let server_name = section.get_with("server_name", |field| {
         field.parsed(NAME, |text| match is_host_name(text) || text.parse::<std::net::IpAddr>().is_ok() {
             true => Ok(text.to_owned()),
@@ -126,7 +126,7 @@ fn node(field: &Field<'_>) -> Option<Node> {
     if field.mapping_if().is_none() {
         return Some(Node { address: field.parsed(EXPECTED, place)?, weight: 1 });
     }
-    let section = field.section(&["address", "weight"], &[])?;
+    let section = field.section(&["address", "weight"])?;
     let address = section.required("address", EXPECTED).and_then(|field| field.parsed(EXPECTED, place));
     let weight = section.get_or("weight", 1, |field| field.small_whole(1..=MOST_WEIGHT));
     Some(Node { address: address?, weight: weight? })
@@ -152,7 +152,7 @@ fn balance(section: &Section<'_>) -> Option<Balance> {
         };
     };
     let words = [("round_robin", 0), ("random", 1), ("least_requests", 2), ("consistent_hash", 3)];
-    let balance = match field.choice(&words, &[])? {
+    let balance = match field.choice(&words)? {
         0 => Balance::RoundRobin,
         1 => Balance::Random,
         2 => Balance::LeastRequests,
@@ -181,7 +181,7 @@ fn hash_without_hashing(hash_on: &Field<'_>) -> Problem {
 
 fn health_check(field: &Field<'_>) -> Option<HealthCheck> {
     const PATH: &str = "the path to ask for, like `/healthz`";
-    let section = field.section(&["path", "every", "timeout", "healthy_after", "unhealthy_after"], &[])?;
+    let section = field.section(&["path", "every", "timeout", "healthy_after", "unhealthy_after"])?;
     let path = section.required("path", PATH).and_then(|field| field.plain_path(PATH));
     let every = section.get_or("every", CHECK_EVERY, Field::positive_duration);
     let timeout = section.get_or("timeout", CHECK_TIMEOUT, Field::positive_duration);
@@ -197,7 +197,7 @@ fn health_check(field: &Field<'_>) -> Option<HealthCheck> {
 }
 
 fn timeouts(field: &Field<'_>) -> Option<Timeouts> {
-    let section = field.section(&["connect", "first_byte", "idle", "total"], &[])?;
+    let section = field.section(&["connect", "first_byte", "idle", "total"])?;
     let defaults = Timeouts::default();
     let connect = section.get_or("connect", defaults.connect, Field::positive_duration);
     let first_byte = section.get_or("first_byte", defaults.first_byte, Field::positive_duration);
@@ -208,12 +208,12 @@ fn timeouts(field: &Field<'_>) -> Option<Timeouts> {
 
 /// `on` says what every retry is for; there is one kind.
 fn retries(field: &Field<'_>) -> Option<Retries> {
-    let section = field.section(&["attempts", "on"], &[])?;
+    let section = field.section(&["attempts", "on"])?;
     let defaults = Retries::default();
     let attempts = section.get_or("attempts", defaults.attempts, |field| field.small_whole(0..=MOST_RETRIES));
     let on = section.get_with("on", |field| {
         let items = field.nonempty_list("a list of `connect_error`")?;
-        every(items.iter().map(|item| item.choice(&[("connect_error", ())], &[])))
+        every(items.iter().map(|item| item.choice(&[("connect_error", ())])))
     });
     on?;
     Some(Retries { attempts: attempts? })

@@ -101,7 +101,7 @@ impl<'a> Field<'a> {
     /// The name of an algorithm.
     pub(super) fn algorithm(&self) -> Option<AlgorithmName> {
         let words: Vec<(&str, AlgorithmName)> = AlgorithmName::ALL.iter().map(|name| (name.as_str(), *name)).collect();
-        self.choice(&words, &[])
+        self.choice(&words)
     }
 
     /// The name of a header field, in lower case.
@@ -158,7 +158,7 @@ impl<'a> Field<'a> {
 
     /// `{set: {...}, remove: [...]}`
     pub(super) fn header_edits(&self) -> Option<HeaderEdits> {
-        let section = self.section(&["set", "remove"], &[])?;
+        let section = self.section(&["set", "remove"])?;
         let set = section.get_or("set", Vec::new(), Field::headers_to_set);
         let remove = section.get_or("remove", Vec::new(), Field::headers_to_remove);
         Some(HeaderEdits { set: set?, remove: remove? })

@@ -1,8 +1,5 @@
 //! How messages show words and values.
 
-/// About what the design promises and this version lacks.
-pub(super) const NOT_YET: &str = "is not supported by this version";
-
 /// The longest value that is shown, in characters.
 const LONGEST_SHOWN: usize = 60;
 

@@ -98,7 +98,10 @@ async fn who_takes_back_request_after_request_is_shown_the_door() {
             tokio::task::yield_now().await;
         }
     }
-    assert_eq!(client.end().await, Some(Reason::ENHANCE_YOUR_CALM), "after {sent} requests");
+    assert!(sent < 100_000, "the connection goes on");
+    // who is still writing when the connection is closed may see it reset before having read why
+    let reason = client.end().await;
+    assert!(matches!(reason, Some(Reason::ENHANCE_YOUR_CALM) | None), "{reason:?} after {sent} requests");
     tokio::task::block_in_place(|| {
         gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
         assert_serves(&gateway);

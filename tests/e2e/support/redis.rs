@@ -68,12 +68,17 @@ impl Redis {
 
     /// Sends a command to a server without a password; all of its answer, as it is written.
     pub fn tell(&self, words: &[&str]) -> String {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.write_all(&encoded(words)).unwrap();
-        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        self.try_tell(words).unwrap()
+    }
+
+    /// The same of a server that may be about to close its connections.
+    pub fn try_tell(&self, words: &[&str]) -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.write_all(&encoded(words))?;
+        stream.shutdown(std::net::Shutdown::Write)?;
         let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        text
+        stream.read_to_string(&mut text)?;
+        Ok(text)
     }
 
     /// Sends a command whose answer nobody waits for.
