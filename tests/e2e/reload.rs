@@ -311,6 +311,9 @@ routes: [{{ name: r{name}, upstream: u{name}, limits: [l{name}] }}]\n",
     let mut client = gateway.client();
     // What is counted when it first comes is there before.
     assert_eq!([client.get("/").status, client.get("/").status], [200, 429]);
+    for code in ["200", "429"] {
+        gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "r0"), ("code", code)], 1.0);
+    }
     let before = gateway.admin_get("/metrics").text().lines().count();
     for name in 1..=150 {
         gateway.rewrite(&config(name));
