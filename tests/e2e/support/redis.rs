@@ -42,6 +42,9 @@ impl Redis {
         let number = port.to_string();
         let mut command = Command::new("redis-server");
         command.args(["--port", &number, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        // what a replica is sent goes through a file, which the next server there would begin with
+        command.args(["--dir", env!("CARGO_TARGET_TMPDIR"), "--rdb-del-sync-files", "yes"]);
+        command.args(["--dbfilename", &format!("{}-{port}.rdb", std::process::id())]);
         command.args(password.iter().flat_map(|password| ["--requirepass", password]));
         command.args(options);
         Self::spawn(&mut command, port, password)
