@@ -110,9 +110,10 @@ fn one(limit: usize, key: LimitKey) -> Charge {
 }
 
 async fn wait_for<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) {
+    let mut looks = tokio::time::interval(Duration::from_millis(2));
     let waited = async {
         while !holds().await {
-            tokio::time::sleep(Duration::from_millis(2)).await;
+            looks.tick().await;
         }
     };
     tokio::time::timeout(Duration::from_secs(20), waited).await.unwrap_or_else(|_| panic!("waited in vain for {what}"));
