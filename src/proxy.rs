@@ -125,6 +125,10 @@ impl ProxyHttp for Gateway {
                 upstream::deadline::set_idle(session, context);
                 if !session.as_mut().is_body_empty() {
                     upstream::deadline::set_next_part(context);
+                    // who asks first sends nothing before the upstream agrees
+                    if !session.req_header().headers.contains_key(http::header::EXPECT) {
+                        upstream::deadline::expect_body(context);
+                    }
                 }
                 Ok(false)
             }
@@ -161,9 +165,11 @@ impl ProxyHttp for Gateway {
         end_of_stream: bool,
         context: &mut Context,
     ) -> Result<()> {
-        if let (Some(tally), Some(body)) = (&mut context.tally, body) {
-            tally.request_body(body.len());
+        let length = body.as_ref().map_or(0, Bytes::len);
+        if let Some(tally) = &mut context.tally {
+            tally.request_body(length);
         }
+        upstream::deadline::body_came(context, length, end_of_stream);
         match end_of_stream {
             true => upstream::deadline::set_first_byte(context),
             false => upstream::deadline::set_next_part(context),
@@ -218,6 +224,9 @@ impl ProxyHttp for Gateway {
             context.status = Some(response.status.as_u16());
             upstream::answered(context);
             upstream::deadline::set_tunnel(session, context);
+        }
+        if response.status == http::StatusCode::CONTINUE {
+            upstream::deadline::expect_body(context);
         }
         if response.status.is_informational() {
             return Ok(());

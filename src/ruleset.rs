@@ -3,6 +3,7 @@
 //! Knows nothing of YAML, of the proxy or of time. Names are resolved to indices here, so that a request resolves none.
 
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 
 use ipnet::IpNet;
 
@@ -63,6 +64,8 @@ pub struct Ruleset {
     pub access_log: AccessLog,
     /// How large a request's head may be.
     pub request_head: RequestHead,
+    /// How slowly a request's body may come in; absent where that does not matter.
+    pub request_body: Option<LeastRate>,
 }
 
 impl Ruleset {
@@ -200,6 +203,33 @@ pub struct RequestHead {
     pub max_headers: usize,
     /// How long the head may take to arrive.
     pub timeout: Nanos,
+}
+
+/// How slowly a request's body may come in, while the gateway waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeastRate {
+    /// What has to come in the long run.
+    pub bytes_per_second: NonZeroU64,
+    /// How far behind that a client may fall; the longest pause.
+    pub grace: Nanos,
+}
+
+impl LeastRate {
+    /// How long `bytes` take at the least rate, rounded down.
+    pub fn time_for(self, bytes: usize) -> Nanos {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let time = u128::from(bytes).saturating_mul(u128::from(Nanos::SECOND.get()));
+        let time = time.checked_div(u128::from(self.bytes_per_second.get())).unwrap_or(u128::MAX);
+        Nanos::new(u64::try_from(time).unwrap_or(u64::MAX))
+    }
+}
+
+impl Default for LeastRate {
+    fn default() -> Self {
+        // no link that works at all is slower, and who sends as little keeps a connection for little
+        const HUNDRED: NonZeroU64 = NonZeroU64::MIN.saturating_add(99);
+        Self { bytes_per_second: HUNDRED, grace: Nanos::from_secs(20) }
+    }
 }
 
 /// How many connections there may be at once.

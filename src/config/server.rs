@@ -1,13 +1,14 @@
 //! The sections about tollgate itself: client addresses, response headers, logging, bounds.
 
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 
 use ipnet::IpNet;
 
 use crate::config::problem::Problem;
 use crate::config::read::{Field, every};
 use crate::config::scalar::{self, Misfit};
-use crate::ruleset::{AccessLog, ClientAddress, Dialects, RequestHead, Reset, path};
+use crate::ruleset::{AccessLog, ClientAddress, Dialects, LeastRate, RequestHead, Reset, path};
 
 /// Reads `client_address:`.
 pub(super) fn client_address(field: &Field<'_>) -> Option<ClientAddress> {
@@ -117,4 +118,29 @@ pub(super) fn request_head(field: &Field<'_>) -> Option<RequestHead> {
         max_headers: max_headers?,
         timeout: timeout?,
     })
+}
+
+/// Reads `request_body:`; `None` inside where any pace will do.
+pub(super) fn request_body(field: &Field<'_>) -> Option<Option<LeastRate>> {
+    const EXPECTED: &str = "the least that has to come, like `100B/s`, or `off`";
+    let section = field.section(&["min_rate", "grace"])?;
+    let default = LeastRate::default();
+    let rate = section.get_or("min_rate", Some(default.bytes_per_second), |field| {
+        field.parsed(EXPECTED, |text| match text {
+            "off" => Ok(None),
+            text => match NonZeroU64::new(scalar::byte_rate(text)?) {
+                None => Err(Misfit {
+                    message: "must be more than nothing".to_owned(),
+                    hint: Some("write `off` where any pace will do".to_owned()),
+                }),
+                rate => Ok(rate),
+            },
+        })
+    });
+    let grace = section.get_or("grace", default.grace, Field::positive_duration);
+    let (rate, grace) = (rate?, grace?);
+    if let (None, Some(field)) = (rate, section.get("grace")) {
+        field.warn("has no effect: `min_rate` is off", None);
+    }
+    Some(rate.map(|bytes_per_second| LeastRate { bytes_per_second, grace }))
 }

@@ -18,16 +18,19 @@ mod announcement;
 mod arrival;
 mod edge;
 mod http2;
+mod pace;
 mod stream;
 
 pub use arrival::{Entrance, Secured};
 pub use edge::Edge;
 
+use self::pace::Pace;
 use crate::proxy::Gateway;
 use crate::proxy::facts::network;
 use crate::proxy::respond::{Answer, raw_answer};
 use crate::proxy::seats::Seat;
 use crate::proxy::traffic::Stage;
+use crate::ruleset::LeastRate;
 use crate::units::Nanos;
 
 /// How long a connection may stay silent between two requests.
@@ -53,15 +56,26 @@ pub struct Connection {
 struct State {
     phase: Phase,
     deadline: Option<Nanos>,
+    /// How long the client may be waited for, while the body of a request comes in.
+    pace: Option<Pace>,
     /// Whether any byte of a response to the current request was sent.
     answering: bool,
     /// Bytes left to say once the deadline has passed.
     farewell: Option<Vec<u8>>,
-    expired: bool,
+    expired: Option<Late>,
     /// Whether the last request that ended was answered.
     answered: bool,
     /// Whether the client of a stream is known to be gone.
     abandoned: bool,
+}
+
+/// Who let a deadline pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Late {
+    /// The client, with the body of its request.
+    Client,
+    /// The upstream, or both together.
+    Upstream,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,9 +122,10 @@ impl Connection {
         let state = State {
             phase,
             deadline,
+            pace: None,
             answering: false,
             farewell: None,
-            expired: false,
+            expired: None,
             answered: false,
             abandoned: false,
         };
@@ -168,7 +183,7 @@ impl Connection {
     pub fn request_began(&self) {
         let mut state = self.state.lock();
         self.enter(&mut state, Phase::Undecided);
-        (state.deadline, state.answering) = (None, false);
+        (state.deadline, state.pace, state.answering) = (None, None, false);
     }
 
     /// The current request is charged, or will not be.
@@ -181,7 +196,8 @@ impl Connection {
         let idle = self.gateway.clock.now().saturating_add(IDLE);
         let mut state = self.state.lock();
         self.enter(&mut state, Phase::Idle);
-        (state.deadline, state.answering, state.answered) = (Some(idle), false, answered);
+        (state.deadline, state.pace) = (Some(idle), None);
+        (state.answering, state.answered) = (false, answered);
     }
 
     /// Whether the last request that ended was answered.
@@ -208,10 +224,30 @@ impl Connection {
         self.enter(&mut self.state.lock(), phase);
     }
 
-    /// Whether the deadline has passed, and if so whether an answer can still be sent.
-    pub fn expired(&self) -> Option<bool> {
+    /// The body of the current request comes in, at `rate` at least. Said again, it changes nothing.
+    pub fn expect_body(&self, rate: LeastRate) {
+        self.state.lock().pace.get_or_insert(Pace::new(rate));
+    }
+
+    /// A part of the body of a stream's request came, and the next one is waited for. Other connections see it where they
+    /// are read.
+    pub fn body_came(&self, bytes: usize) {
+        if let Some(pace) = &mut self.state.lock().pace {
+            let now = self.gateway.clock.now();
+            pace.came(bytes, now);
+            pace.awaits(now);
+        }
+    }
+
+    /// The body of the current request is here.
+    pub fn body_is_over(&self) {
+        self.state.lock().pace = None;
+    }
+
+    /// Whose deadline has passed, if any, and whether an answer can still be sent.
+    pub fn expired(&self) -> Option<(Late, bool)> {
         let state = self.state.lock();
-        state.expired.then_some(!state.answering)
+        state.expired.map(|late| (late, !state.answering))
     }
 
     /// What is sent after the deadline has passed.
@@ -219,9 +255,19 @@ impl Connection {
         self.state.lock().farewell = Some(bytes);
     }
 
-    /// Bytes came from the client.
-    fn received(&self) {
+    /// The client is read from, and nothing is there.
+    fn awaits(&self) {
+        if let Some(pace) = &mut self.state.lock().pace {
+            pace.awaits(self.gateway.clock.now());
+        }
+    }
+
+    /// So many bytes came from the client.
+    fn received(&self, bytes: usize) {
         let mut state = self.state.lock();
+        if let Some(pace) = &mut state.pace {
+            pace.came(bytes, self.gateway.clock.now());
+        }
         if matches!(state.phase, Phase::New | Phase::Idle) {
             let head = self.gateway.live.load().ruleset.request_head.timeout;
             self.enter(&mut state, Phase::Head);
@@ -250,7 +296,8 @@ impl Connection {
     /// The deadline has passed: what the client is told, if it was in the middle of a request's head.
     fn expire(&self) {
         let mut state = self.state.lock();
-        state.expired = true;
+        let slow = state.pace.and_then(|pace| pace.runs_out()).is_some_and(|end| end <= self.gateway.clock.now());
+        state.expired = Some(if slow { Late::Client } else { Late::Upstream });
         if state.phase == Phase::Head {
             state.farewell = Some(raw_answer(&Answer::HeadTimeout));
             self.gateway.live.load().meters.route(None).count(Answer::HeadTimeout.status());
@@ -261,6 +308,13 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.enter(&mut self.state.lock(), Phase::Idle);
+    }
+}
+
+impl State {
+    /// When the connection's future ends, if nothing happens before.
+    fn due(&self) -> Option<Nanos> {
+        [self.deadline, self.pace.and_then(|pace| pace.runs_out())].into_iter().flatten().min()
     }
 }
 

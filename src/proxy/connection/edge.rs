@@ -135,7 +135,7 @@ pub(super) async fn drive<F: Future>(
         }
         let (phase, deadline, abandoned) = {
             let state = connection.state.lock();
-            (state.phase, state.deadline, state.abandoned)
+            (state.phase, state.due(), state.abandoned)
         };
         if abandoned || (phase == Phase::Waiting && is_gone(task)) {
             return Poll::Ready(Err(End::ClientGone));
