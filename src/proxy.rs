@@ -27,6 +27,7 @@ pub mod own_usage;
 pub mod queue;
 pub mod respond;
 pub mod seats;
+pub mod spare;
 pub mod tally;
 pub mod trace;
 pub mod traffic;
@@ -36,6 +37,7 @@ mod watch;
 use context::Context;
 use live::Live;
 use seats::Seats;
+use spare::Spare;
 use traffic::Traffic;
 
 use crate::clock::Clock;
@@ -61,6 +63,10 @@ pub struct Shared {
     pub traffic: Arc<Traffic>,
     /// How many connections there are.
     pub seats: Arc<Seats>,
+    /// Which of them are without a request.
+    pub spare: Spare,
+    /// How many connections there may be where the configuration does not say.
+    pub room: usize,
     /// What is noted of requests that do not simply pass.
     pub lookout: Lookout,
 }
@@ -87,9 +93,6 @@ impl std::ops::Deref for Gateway {
     }
 }
 
-/// How long a connection may stay silent between two requests, in pingora's seconds.
-const KEEPALIVE: u64 = connection::IDLE.secs_ceil();
-
 #[async_trait]
 impl ProxyHttp for Gateway {
     type CTX = Context;
@@ -108,7 +111,7 @@ impl ProxyHttp for Gateway {
         }
         // Never on again where pingora turned it off: HTTP/1.0, `Connection: close`.
         if session.get_keepalive().is_some() {
-            session.set_keepalive(Some(KEEPALIVE));
+            session.set_keepalive(Some(context.live.ruleset.connections.idle.secs_ceil()));
         }
         self.close_if_leaving(session);
         Ok(())

@@ -233,12 +233,20 @@ impl Default for LeastRate {
 }
 
 /// How many connections there may be at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionBounds {
-    /// In all; `None` for as many as the system lets the process have.
+    /// In all; `None` for as many as there are descriptors for.
     pub most: Option<usize>,
     /// Of one client, as limits count clients; `None` for any number.
     pub per_client: Option<usize>,
+    /// How long one may be without a request between two of them.
+    pub idle: Nanos,
+}
+
+impl Default for ConnectionBounds {
+    fn default() -> Self {
+        Self { most: None, per_client: None, idle: Nanos::from_secs(60) }
+    }
 }
 
 impl Default for RequestHead {

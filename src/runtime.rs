@@ -11,6 +11,7 @@ use pingora::server::configuration::ServerConf;
 use pingora::services::background::background_service;
 
 mod cluster;
+pub mod descriptors;
 mod doors;
 mod handover;
 mod inherit;
@@ -25,6 +26,7 @@ mod upkeep;
 pub use self::shutdown::GRACE;
 
 use self::cluster::Neighbours;
+use self::descriptors::Room;
 use self::doors::{Announcement, Doors};
 use self::handover::Predecessor;
 use self::inherit::Inherited;
@@ -42,6 +44,7 @@ use crate::cluster::{Cluster, Observer as Asked};
 use crate::proxy::connection::Edge;
 use crate::proxy::live::Live;
 use crate::proxy::seats::Seats;
+use crate::proxy::spare::Spare;
 use crate::proxy::{Gateway, Shared};
 use crate::ruleset::key::KeyHasher;
 use crate::store::shared::{CallResult, Observer};
@@ -87,8 +90,6 @@ impl StartError {
 
 /// Requests are tried once, then again as often as an upstream's `retries` say, which is at most this often.
 const MAX_TRIES: usize = 7;
-/// Connections to upstreams that are kept for the next request, for each core.
-const KEPT_CONNECTIONS: usize = 512;
 
 /// A gateway that can start. Its sockets are open: connections are not refused any more, but wait until it runs.
 pub struct Prepared {
@@ -103,6 +104,7 @@ pub struct Prepared {
     telemetry: Telemetry,
     snapshots: Arc<Snapshots>,
     keeper: Arc<Keeper>,
+    room: Room,
 }
 
 /// Where connections come in.
@@ -120,6 +122,7 @@ struct Sockets {
 /// Does everything that can fail. Where another process hands over to this one, it has stopped accepting when this
 /// returns.
 pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
+    descriptors::raise();
     let Setup { parts, origin, sample } = setup;
     let Parts { listeners: clients, admin: operators, access, rules, store, state, cluster, warnings } = parts;
     let access = Arc::new(Access::new(access));
@@ -161,6 +164,8 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         Arc::new(Cluster::new(&settings, asking, Arc::clone(&clock), told))
     });
     let store = Arc::new(Store::new(local, shared, cluster));
+    let secures = rules.securing.iter().any(Option::is_some);
+    let room = Room::within(descriptors::limit(), (descriptors::cores(), clients.len()), secures);
     let live = Live::new(rules, None, &store, &telemetry);
     telemetry.reload_applied(&live.ruleset, &live.hash, clock.now());
     let gateway = Gateway::new(Shared {
@@ -170,13 +175,27 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         hasher,
         traffic: Arc::default(),
         seats: Arc::new(Seats::new(clients.len())),
+        spare: Spare::new(clients.len()),
+        room: room.clients,
         lookout: Lookout::default(),
     });
     let snapshots = Arc::new(Snapshots::new(recovery));
     let keeper = Keeper::new(gateway.clone(), telemetry.clone(), Arc::clone(&snapshots), seed, state);
     let announcement = Announcement { clients, operators };
     let keeper = Arc::new(keeper);
-    Ok(Prepared { sockets, predecessor, announcement, origin, warnings, access, gateway, telemetry, snapshots, keeper })
+    Ok(Prepared {
+        sockets,
+        predecessor,
+        announcement,
+        origin,
+        warnings,
+        access,
+        gateway,
+        telemetry,
+        snapshots,
+        keeper,
+        room,
+    })
 }
 
 impl Prepared {
@@ -193,9 +212,10 @@ impl Prepared {
             telemetry,
             snapshots,
             keeper,
+            room,
         } = self;
         let Sockets { clients, admin, sample, cluster, all } = sockets;
-        let mut server = Server::new_with_opt_and_conf(None, configuration());
+        let mut server = Server::new_with_opt_and_conf(None, configuration(room.kept));
         server.bootstrap();
         // And the one who listens for signals.
         let services = clients.len() + 2 + usize::from(sample.is_some()) + usize::from(!cluster.is_empty());
@@ -261,7 +281,7 @@ impl Sockets {
             all.extend(open);
             Ok::<_, StartError>(spread)
         };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = descriptors::cores();
         let mut proxies: Vec<Vec<(usize, TcpListener)>> = (0..cores).map(|_| Vec::new()).collect();
         for (position, address) in clients.iter().enumerate() {
             for (proxy, sockets) in proxies.iter_mut().zip(open(*address, cores)?) {
@@ -289,10 +309,11 @@ fn add_proxies(server: &mut Server, listeners: Vec<Vec<(usize, TcpListener)>>, g
     }
 }
 
-fn configuration() -> ServerConf {
+/// With so many connections to upstreams kept for the next request, for each core.
+fn configuration(kept: usize) -> ServerConf {
     ServerConf {
         threads: 1,
-        upstream_keepalive_pool_size: KEPT_CONNECTIONS,
+        upstream_keepalive_pool_size: kept,
         max_retries: MAX_TRIES,
         grace_period_seconds: Some(GRACE.secs_ceil()),
         graceful_shutdown_timeout_seconds: Some(1),

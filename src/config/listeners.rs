@@ -152,10 +152,11 @@ fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(SocketAddr, Field<'a>)>) ->
 
 /// Reads `connections:`.
 pub(super) fn bounds(field: &Field<'_>) -> Option<ConnectionBounds> {
-    let section = field.section(&["max", "max_per_client"])?;
+    let section = field.section(&["max", "max_per_client", "idle"])?;
     let most = section.get_with("max", connections);
     let per_client = section.get_with("max_per_client", connections);
-    Some(ConnectionBounds { most: most?, per_client: per_client? })
+    let idle = section.get_or("idle", ConnectionBounds::default().idle, Field::positive_duration);
+    Some(ConnectionBounds { most: most?, per_client: per_client?, idle: idle? })
 }
 
 fn connections(field: &Field<'_>) -> Option<usize> {

@@ -29,14 +29,15 @@ use crate::proxy::Gateway;
 use crate::proxy::facts::network;
 use crate::proxy::respond::{Answer, raw_answer};
 use crate::proxy::seats::Seat;
+use crate::proxy::spare::Spot;
 use crate::proxy::traffic::Stage;
 use crate::ruleset::LeastRate;
 use crate::units::Nanos;
 
-/// How long a connection may stay silent between two requests.
-pub const IDLE: Nanos = Nanos::from_secs(60);
 /// How long a closing connection is still read so that the client can read its answer.
 const LINGER: Nanos = Nanos::from_secs(2);
+/// For how long a head may come in before its connection counts as one without a request.
+const HEAD_PATIENCE: Nanos = Nanos::SECOND;
 
 tokio::task_local! {
     static CURRENT: Arc<Connection>;
@@ -49,6 +50,8 @@ pub struct Connection {
     secured: OnceLock<Arc<Secured>>,
     /// Whom the connection said that it is for.
     announced: OnceLock<IpAddr>,
+    /// Under which it can make room for another one; a stream cannot.
+    spot: Option<Arc<Spot>>,
     state: Mutex<State>,
 }
 
@@ -56,6 +59,8 @@ pub struct Connection {
 struct State {
     phase: Phase,
     deadline: Option<Nanos>,
+    /// Since when it could make room for another one, if it could.
+    spare_since: Option<Nanos>,
     /// How long the client may be waited for, while the body of a request comes in.
     pace: Option<Pace>,
     /// Whether any byte of a response to the current request was sent.
@@ -94,20 +99,26 @@ enum Phase {
     Waiting,
     /// HTTP/2 is spoken: its streams are connections of their own.
     Streams,
+    /// HTTP/2 is spoken, and there is no stream.
+    NoStreams,
 }
 
 // === impl Connection ===
 
 impl Connection {
-    fn new(gateway: Gateway) -> Self {
+    /// A connection at the listener with this position.
+    fn new(gateway: Gateway, listener: usize) -> Self {
         let head = gateway.live.load().ruleset.request_head.timeout;
-        let deadline = Some(gateway.clock.now().saturating_add(head));
-        Self::in_phase(gateway, Phase::New, deadline)
+        let now = gateway.clock.now();
+        let spot = gateway.spare.spot(listener);
+        let connection = Self::in_phase(gateway, Phase::New, Some(now.saturating_add(head)), Some(spot));
+        connection.spare(&mut connection.state.lock(), Some(now));
+        connection
     }
 
     /// A stream of `self`, on which a request has come.
     fn stream(&self) -> Self {
-        let stream = Self::in_phase(self.gateway.clone(), Phase::Undecided, None);
+        let stream = Self::in_phase(self.gateway.clone(), Phase::Undecided, None, None);
         if let Some(secured) = self.secured.get() {
             stream.secured.get_or_init(|| Arc::clone(secured));
         }
@@ -117,11 +128,12 @@ impl Connection {
         stream
     }
 
-    fn in_phase(gateway: Gateway, phase: Phase, deadline: Option<Nanos>) -> Self {
+    fn in_phase(gateway: Gateway, phase: Phase, deadline: Option<Nanos>, spot: Option<Arc<Spot>>) -> Self {
         phase.stage().into_iter().for_each(|stage| gateway.traffic.enter(stage));
         let state = State {
             phase,
             deadline,
+            spare_since: None,
             pace: None,
             answering: false,
             farewell: None,
@@ -129,7 +141,7 @@ impl Connection {
             answered: false,
             abandoned: false,
         };
-        Self { gateway, secured: OnceLock::new(), announced: OnceLock::new(), state: Mutex::new(state) }
+        Self { gateway, secured: OnceLock::new(), announced: OnceLock::new(), spot, state: Mutex::new(state) }
     }
 
     /// Whom the connection said that it is for, in front of everything else.
@@ -165,8 +177,15 @@ impl Connection {
     /// There are streams, and none at the moment: the connection has to be over by `deadline` unless one comes.
     fn without_streams(&self, deadline: Nanos) {
         let mut state = self.state.lock();
-        self.enter(&mut state, Phase::Streams);
+        self.enter(&mut state, Phase::NoStreams);
         state.deadline = Some(deadline);
+    }
+
+    /// There is a stream, which has deadlines of its own.
+    fn with_streams(&self) {
+        let mut state = self.state.lock();
+        self.enter(&mut state, Phase::Streams);
+        state.deadline = None;
     }
 
     /// The client of a stream took its request back.
@@ -193,7 +212,8 @@ impl Connection {
 
     /// The request is over, with an answer or without one; the next may come.
     pub fn request_ended(&self, answered: bool) {
-        let idle = self.gateway.clock.now().saturating_add(IDLE);
+        let idle = self.gateway.live.load().ruleset.connections.idle;
+        let idle = self.gateway.clock.now().saturating_add(idle);
         let mut state = self.state.lock();
         self.enter(&mut state, Phase::Idle);
         (state.deadline, state.pace) = (Some(idle), None);
@@ -210,6 +230,19 @@ impl Connection {
         if before.stage() != phase.stage() {
             phase.stage().into_iter().for_each(|stage| self.gateway.traffic.enter(stage));
             before.stage().into_iter().for_each(|stage| self.gateway.traffic.leave_stage(stage));
+        }
+        let waits = matches!(phase, Phase::New | Phase::Idle | Phase::NoStreams);
+        self.spare(state, waits.then(|| self.gateway.clock.now()));
+    }
+
+    /// Since when the connection can make room for another one; `None` while it cannot.
+    fn spare(&self, state: &mut State, since: Option<Nanos>) {
+        let Some(spot) = &self.spot else { return };
+        if let Some(before) = std::mem::replace(&mut state.spare_since, since) {
+            self.gateway.spare.leave(spot, before);
+        }
+        if let Some(since) = since {
+            self.gateway.spare.enter(spot, since);
         }
     }
 
@@ -257,8 +290,13 @@ impl Connection {
 
     /// The client is read from, and nothing is there.
     fn awaits(&self) {
-        if let Some(pace) = &mut self.state.lock().pace {
+        let mut state = self.state.lock();
+        if let Some(pace) = &mut state.pace {
             pace.awaits(self.gateway.clock.now());
+        }
+        // most heads come in one piece
+        if state.phase == Phase::Head && state.spare_since.is_none() {
+            self.spare(&mut state, Some(self.gateway.clock.now().saturating_add(HEAD_PATIENCE)));
         }
     }
 
@@ -279,7 +317,7 @@ impl Connection {
     /// that cannot be parsed, CONNECT), which no filter sees.
     fn sending(&self, bytes: &[u8]) {
         let mut state = self.state.lock();
-        if state.answering || state.phase == Phase::Streams {
+        if state.answering || matches!(state.phase, Phase::Streams | Phase::NoStreams) {
             return;
         }
         let code: Option<u16> =
@@ -307,11 +345,17 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.enter(&mut self.state.lock(), Phase::Idle);
+        // in which it counts as nothing
+        self.enter(&mut self.state.lock(), Phase::Busy);
     }
 }
 
 impl State {
+    /// Whether there is nothing that another connection would have to wait for.
+    const fn is_spare(&self) -> bool {
+        self.spare_since.is_some()
+    }
+
     /// When the connection's future ends, if nothing happens before.
     fn due(&self) -> Option<Nanos> {
         [self.deadline, self.pace.and_then(|pace| pace.runs_out())].into_iter().flatten().min()
@@ -324,7 +368,7 @@ impl Phase {
         match self {
             Self::New => Some(Stage::Fresh),
             Self::Head | Self::Undecided => Some(Stage::Undecided),
-            Self::Idle | Self::Busy | Self::Waiting | Self::Streams => None,
+            Self::Idle | Self::Busy | Self::Waiting | Self::Streams | Self::NoStreams => None,
         }
     }
 }

@@ -273,6 +273,7 @@ mod tests {
     use crate::clock::SystemClock;
     use crate::proxy::Shared;
     use crate::proxy::live::Rules;
+    use crate::proxy::spare::Spare;
     use crate::ruleset::key::KeyHasher;
     use crate::store::Store;
     use crate::telemetry::Telemetry;
@@ -303,6 +304,8 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             hasher: KeyHasher::new(&[0; 16]),
             traffic: Arc::default(),
             seats: Arc::default(),
+            spare: Spare::default(),
+            room: 1,
             lookout: Lookout::default(),
         })
     }

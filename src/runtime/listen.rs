@@ -18,7 +18,7 @@ use pingora::protocols::{GetSocketDigest, SocketDigest, Stream};
 use pingora::server::{ListenFds, ShutdownWatch};
 use pingora::services::Service;
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
 use super::doors::{Door, Doors};
@@ -156,6 +156,8 @@ async fn accept<A: ServerApp + Send + Sync + 'static>(
                 Ok((stream, peer)) => {
                     let arriving = doors.traffic().arrive();
                     tokio::spawn(serve(Arc::clone(&app), adopt(stream, peer), shutdown.clone(), arriving));
+                    // where many come at once, those that are one too many are gone before the next is accepted
+                    yield_now().await;
                 }
                 Err(error) if is_over(&error) => {}
                 Err(error) => {

@@ -253,3 +253,27 @@ fn requests_that_cannot_be_read_end_their_connection_at_some_point() {
     assert_serves(&gateway);
     assert_eq!(origin.count(), 1);
 }
+
+#[test]
+fn a_connection_without_requests_is_closed_whatever_else_is_said_on_it() {
+    let origin = Origin::start();
+    let gateway = start(&format!("connections: {{ idle: 500ms }}\n{}", proxied(&origin, "")));
+    for what in ["nothing", "pings", "a head that drips"] {
+        let mut raw = Raw::new(&gateway);
+        raw.send(&frame(HEADERS, END_STREAM | END_HEADERS, 1, GET));
+        origin.wait_for_count(1);
+        if what == "a head that drips" {
+            raw.send(&frame(HEADERS, END_STREAM, 3, GET));
+        }
+        raw.0.set_read_timeout(Some(std::time::Duration::from_millis(20))).unwrap();
+        wait_until(what, || {
+            match what {
+                "pings" => raw.send(&frame(PING, 0, 0, b"12345678")),
+                "a head that drips" => raw.send(&frame(CONTINUATION, 0, 3, b"\x82")),
+                _ => true,
+            };
+            raw.is_closed()
+        });
+    }
+    assert_serves(&gateway);
+}
