@@ -9,8 +9,8 @@ use std::sync::Arc;
 use crate::charge::Mode;
 use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::{
-    Access, AccessLog, Bypass, ClientAddress, ConnectionBounds, CredentialSource, Dialects, LeastRate, Matcher, RequestHead,
-    Ruleset,
+    Access, AccessLog, Bypass, ClientAddress, ConnectionBounds, CredentialSource, Dialects, LeastRate, Matcher,
+    RequestHead, Ruleset,
 };
 
 mod access;

@@ -5,8 +5,6 @@
 use std::net::IpAddr;
 use std::num::NonZeroU64;
 
-use ipnet::IpNet;
-
 use crate::units::Nanos;
 
 pub mod access;
@@ -16,6 +14,7 @@ pub mod cors;
 pub mod cost;
 pub mod credential;
 pub mod denied;
+pub mod endpoint;
 pub mod host;
 pub mod key;
 pub mod limit;
@@ -29,6 +28,7 @@ pub mod words;
 pub use access::{Access, Bypass, Callers};
 pub use cors::{Cors, Origins};
 pub use credential::{CredentialSource, JwtRules};
+pub use endpoint::{Endpoint, Peers, SocketPath};
 pub use limit::{Limit, LimitId, PlanId, Share};
 pub use matcher::{Matcher, Route, RouteId};
 pub use upstream::{Upstream, UpstreamId};
@@ -83,21 +83,21 @@ impl Ruleset {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientAddress {
     /// `X-Forwarded-For` is believed as far as it was written by these.
-    pub trusted_proxies: Vec<IpNet>,
+    pub trusted_proxies: Peers,
     /// An IPv6 client is its network of this many bits, 48 to 128.
     pub ipv6_prefix: u8,
 }
 
 impl Default for ClientAddress {
     fn default() -> Self {
-        Self { trusted_proxies: Vec::new(), ipv6_prefix: 64 }
+        Self { trusted_proxies: Peers::default(), ipv6_prefix: 64 }
     }
 }
 
 impl ClientAddress {
-    /// Whether `address` belongs to a trusted proxy.
-    pub fn is_trusted(&self, address: IpAddr) -> bool {
-        self.trusted_proxies.iter().any(|network| network.contains(&address))
+    /// Whether `peer` is a trusted proxy; `None` is one without an address.
+    pub fn is_trusted(&self, peer: Option<IpAddr>) -> bool {
+        self.trusted_proxies.contains(peer)
     }
 }
 

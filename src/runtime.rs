@@ -1,6 +1,6 @@
 //! The composition root: puts the parts together and runs them on pingora.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -19,6 +19,7 @@ mod listen;
 pub mod reload;
 pub mod sample;
 mod shutdown;
+mod socket;
 pub mod state;
 mod upgrade;
 mod upkeep;
@@ -32,7 +33,8 @@ use self::handover::Predecessor;
 use self::inherit::Inherited;
 use self::listen::Listening;
 use self::reload::{Origin, Parts, Reloader};
-use self::shutdown::Reach;
+use self::shutdown::{Reach, Sequel};
+use self::socket::{Left, Socket};
 use self::state::{Keeper, Recovered};
 use self::upgrade::Upgrader;
 use crate::admin::access::Access;
@@ -46,6 +48,7 @@ use crate::proxy::live::Live;
 use crate::proxy::seats::Seats;
 use crate::proxy::spare::Spare;
 use crate::proxy::{Gateway, Shared};
+use crate::ruleset::Endpoint;
 use crate::ruleset::key::KeyHasher;
 use crate::store::shared::{CallResult, Observer};
 use crate::store::{SharedStore, Store};
@@ -69,8 +72,8 @@ pub enum StartError {
     /// An address cannot be listened on.
     #[error("cannot listen on {address}: {error}")]
     Bind {
-        /// Which address.
-        address: SocketAddr,
+        /// Which address, or path.
+        address: Endpoint,
         /// What the system says.
         error: std::io::Error,
     },
@@ -110,13 +113,15 @@ pub struct Prepared {
 /// Where connections come in.
 struct Sockets {
     /// For each core, a socket for each address, with the position of that address.
-    clients: Vec<Vec<(usize, TcpListener)>>,
-    admin: Vec<TcpListener>,
-    sample: Option<Vec<TcpListener>>,
+    clients: Vec<Vec<(usize, Socket)>>,
+    admin: Vec<Socket>,
+    sample: Option<Vec<Socket>>,
     /// For other gateways.
-    cluster: Vec<TcpListener>,
+    cluster: Vec<Socket>,
     /// The same ones, each once.
-    all: Vec<TcpListener>,
+    all: Vec<Socket>,
+    /// What is left in the file system when this process ends.
+    left: Left,
 }
 
 /// Does everything that can fail. Where another process hands over to this one, it has stopped accepting when this
@@ -214,7 +219,7 @@ impl Prepared {
             keeper,
             room,
         } = self;
-        let Sockets { clients, admin, sample, cluster, all } = sockets;
+        let Sockets { clients, admin, sample, cluster, all, left } = sockets;
         let mut server = Server::new_with_opt_and_conf(None, configuration(room.kept));
         server.bootstrap();
         // And the one who listens for signals.
@@ -252,7 +257,10 @@ impl Prepared {
             server.add_service(Listening::of_one("sample upstream".to_owned(), listeners, app, Arc::clone(&doors)));
         }
         let upgrader = Upgrader { doors: Arc::clone(&doors), keeper: Arc::clone(&keeper), telemetry };
-        shutdown::run_until_idle(server, &gateway, Reach { readiness, reloads, doors, upgrader });
+        let reach = Reach { readiness, reloads, doors, upgrader };
+        if shutdown::run_until_idle(server, &gateway, reach) == Sequel::Nobody {
+            left.clear();
+        }
         keeper.write();
         tracing::info!("stopped");
     }
@@ -261,45 +269,54 @@ impl Prepared {
 impl Sockets {
     /// Those that are open already, and new ones on the other addresses.
     fn open(
-        clients: &[SocketAddr],
+        clients: &[Endpoint],
         operators: SocketAddr,
         (sample, cluster): (Option<SocketAddr>, Option<SocketAddr>),
         mut inherited: Inherited,
     ) -> Result<Self, StartError> {
-        let fails = |address| move |error| StartError::Bind { address, error };
-        let others = [&operators].into_iter().chain(&sample).chain(&cluster);
-        for address in clients.iter().chain(others).filter(|address| !inherited.has(**address)) {
-            listen::probe(*address).map_err(fails(*address))?;
+        let fails = |address: &Endpoint| {
+            let address = address.clone();
+            move |error| StartError::Bind { address, error }
+        };
+        let others = [operators].into_iter().chain(sample).chain(cluster).map(Endpoint::Inet);
+        for endpoint in clients.iter().cloned().chain(others).filter(|endpoint| !inherited.has(endpoint)) {
+            if let Endpoint::Inet(address) = &endpoint {
+                listen::probe(*address).map_err(fails(&endpoint))?;
+            }
         }
+        // systemd, which keeps sockets for this process, keeps their files too
+        let of_systemd = |endpoint: &&Endpoint| inherit::are_of_systemd() && inherited.has(endpoint);
+        let ours: Vec<&Endpoint> = clients.iter().filter(|endpoint| !of_systemd(endpoint)).collect();
         let mut all = Vec::new();
-        let mut open = |address: SocketAddr, services: usize| {
-            let open = match inherited.take(address) {
-                none if none.is_empty() => listen::open(address, services).map_err(fails(address))?,
+        let mut open = |endpoint: &Endpoint, services: usize| {
+            let open = match inherited.take(endpoint) {
+                none if none.is_empty() => listen::open_at(endpoint, services).map_err(fails(endpoint))?,
                 some => some,
             };
-            let spread = listen::spread(&open, services).map_err(fails(address))?;
+            let spread = listen::spread(&open, services).map_err(fails(endpoint))?;
             all.extend(open);
             Ok::<_, StartError>(spread)
         };
         let cores = descriptors::cores();
-        let mut proxies: Vec<Vec<(usize, TcpListener)>> = (0..cores).map(|_| Vec::new()).collect();
-        for (position, address) in clients.iter().enumerate() {
-            for (proxy, sockets) in proxies.iter_mut().zip(open(*address, cores)?) {
+        let mut proxies: Vec<Vec<(usize, Socket)>> = (0..cores).map(|_| Vec::new()).collect();
+        for (position, endpoint) in clients.iter().enumerate() {
+            for (proxy, sockets) in proxies.iter_mut().zip(open(endpoint, cores)?) {
                 proxy.extend(sockets.into_iter().map(|socket| (position, socket)));
             }
         }
-        let admin = open(operators, 1)?.into_iter().flatten().collect();
-        let sample = sample.map(|address| open(address, 1)).transpose()?;
+        let admin = open(&Endpoint::Inet(operators), 1)?.into_iter().flatten().collect();
+        let sample = sample.map(|address| open(&Endpoint::Inet(address), 1)).transpose()?;
         let sample = sample.map(|sockets| sockets.into_iter().flatten().collect());
-        let cluster = cluster.map(|address| open(address, 1)).transpose()?;
+        let cluster = cluster.map(|address| open(&Endpoint::Inet(address), 1)).transpose()?;
         let cluster = cluster.into_iter().flatten().flatten().collect();
-        Ok(Self { clients: proxies, admin, sample, cluster, all })
+        let left = Left::behind(ours.into_iter());
+        Ok(Self { clients: proxies, admin, sample, cluster, all, left })
     }
 }
 
 /// A proxy for each core, all on the same addresses: a request stays on the core that accepted it, and no thread wakes
 /// another.
-fn add_proxies(server: &mut Server, listeners: Vec<Vec<(usize, TcpListener)>>, gateway: &Gateway, doors: &Arc<Doors>) {
+fn add_proxies(server: &mut Server, listeners: Vec<Vec<(usize, Socket)>>, gateway: &Gateway, doors: &Arc<Doors>) {
     for (core, listeners) in listeners.into_iter().enumerate() {
         let proxy = Arc::new(http_proxy(&server.configuration, gateway.clone()));
         let edge = |(listener, socket)| (socket, Edge::new(Arc::clone(&proxy), gateway.clone(), listener).into());

@@ -79,13 +79,13 @@ fn hold(algorithm: AlgorithmName, kept: u64, more: u64) {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (full, flooded) = flood(algorithm, kept, more);
     say(&format!(
-        "{algorithm}: {kept} keys take {} MiB, {} bytes each; after {more} more it is {} MiB",
+        "{algorithm:?}: {kept} keys take {} MiB, {} bytes each; after {more} more it is {} MiB",
         full >> 20,
         full / kept,
         flooded >> 20
     ));
-    assert!(full / kept <= 120, "{algorithm}: {} bytes a key", full / kept);
-    assert!(flooded <= full + full / 10, "{algorithm}: {full} bytes, then {flooded}");
+    assert!(full / kept <= 120, "{algorithm:?}: {} bytes a key", full / kept);
+    assert!(flooded <= full + full / 10, "{algorithm:?}: {full} bytes, then {flooded}");
 }
 
 #[expect(clippy::print_stderr, reason = "figures for whoever runs the tests")]

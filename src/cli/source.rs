@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use crate::cluster::settings::Settings as ClusterSettings;
 use crate::config::{
-    self, DirectorySource, Limits, Listener, Loaded, Mark, NamedFile, Overrides, Place, Problem, Problems, Server, Warning,
+    self, DirectorySource, Limits, Listener, Loaded, Mark, NamedFile, Overrides, Place, Problem, Problems, Server,
+    Warning,
 };
 use crate::customers::{Directory, Tokens};
 use crate::files::{self, Seen, Unreadable};
 use crate::proxy::connection::Entrance;
 use crate::proxy::upstream::Securing;
+use crate::ruleset::Endpoint;
 use crate::runtime::descriptors::{self, Room};
 use crate::runtime::reload::{AccessTerms, StoreSettings};
 
@@ -192,8 +194,12 @@ pub fn fixed(before: &Source, after: &Source) -> Vec<Fixed> {
 }
 
 fn changed_addresses(in_force: &Server, wanted: &Server) -> Vec<Fixed> {
+    let named = |endpoint: &Endpoint| match endpoint {
+        Endpoint::Inet(address) => address.to_string(),
+        Endpoint::Path(at) => format!("{endpoint} (mode {:o})", at.mode),
+    };
     let listed = |listeners: &[Listener]| {
-        let mut addresses: Vec<String> = listeners.iter().map(|listener| listener.address.to_string()).collect();
+        let mut addresses: Vec<String> = listeners.iter().map(|listener| named(&listener.address)).collect();
         addresses.sort_unstable();
         addresses.join(", ")
     };

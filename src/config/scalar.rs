@@ -153,7 +153,8 @@ pub fn byte_rate(text: &str) -> Result<u64, Misfit> {
             Err(Misfit::new("is not for a second").hint(format!("write how much comes in a second, like `{bytes}/s`")))
         }
         _ => {
-            let hint = size(text).ok().map(|_| format!("did you mean `{text}/s`?"));
+            let unit = if is_digits(text) { "B" } else { "" };
+            let hint = size(&format!("{text}{unit}")).ok().map(|_| format!("did you mean `{text}{unit}/s`?"));
             Err(Misfit { message: "is not a number of bytes in a second".to_owned(), hint })
         }
     }

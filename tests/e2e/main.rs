@@ -59,6 +59,7 @@ mod slow_crowd;
 mod state;
 mod tls;
 mod tokens;
+mod unix_listeners;
 mod upstream_tls;
 mod upstreams;
 mod usage;

@@ -95,7 +95,7 @@ fn what_the_upstream_does_not_take_is_not_the_clients_fault() {
     let (go_on, told) = channel::<()>();
     let told = Mutex::new(told);
     let origin = Origin::with(move |exchange| {
-        drop(told.lock().unwrap().recv());
+        told.lock().unwrap().recv().unwrap();
         let length = exchange.body()?.len().to_string();
         exchange.reply("200 OK", "", length.as_bytes())
     });
