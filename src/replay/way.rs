@@ -244,7 +244,7 @@ fn facts_of<'r>(
     let (path, query) = facts::path_and_query(method, raw, host)?;
     let peer = record.client.as_deref().and_then(address);
     untold.addresses += u64::from(peer.is_none());
-    let address = peer.and_then(|peer| facts::client_address(peer, headers, &ruleset.client_address));
+    let address = peer.and_then(|peer| facts::client_address(Some(peer), headers, &ruleset.client_address));
     let client = address.map(|address| facts::network(address, ruleset.client_address.ipv6_prefix));
     Ok(Target { method, host, path, query, address, client })
 }
