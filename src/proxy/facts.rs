@@ -201,7 +201,7 @@ pub fn path_and_query<'t>(
 /// The target as text. Its first bytes, as many as `plain`, are known to be letters, digits and the like.
 fn printable(raw: &[u8], plain: usize) -> Result<&str, Refused> {
     let bad = |byte: &u8| !byte.is_ascii_graphic() || matches!(byte, b'#' | b'\\');
-    if raw.iter().skip(plain).any(bad) {
+    if raw.get(plain..).unwrap_or_default().iter().any(bad) {
         return Err(Refused::Malformed("the request target holds a character that has to be percent-encoded"));
     }
     str::from_utf8(raw).map_err(|_| Refused::Malformed("the request target is not ASCII"))
