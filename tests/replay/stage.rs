@@ -102,7 +102,7 @@ impl Stage {
             hasher: KeyHasher::new(&[7; 16]),
             traffic: Arc::default(),
             seats: Arc::default(),
-            spare: Spare::new(0),
+            spare: Default::default(),
             room: usize::MAX,
             lookout: Lookout::default(),
         });
