@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-mod announcement;
+pub mod announcement;
 mod arrival;
 mod edge;
 mod http2;
