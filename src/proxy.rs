@@ -106,6 +106,7 @@ impl ProxyHttp for Gateway {
         if context.is_stream {
             facts::spell_as_http1(session.req_header_mut())?;
         }
+        facts::drop_fields(session.req_header_mut());
         // Never on again where pingora turned it off: HTTP/1.0, `Connection: close`.
         if session.get_keepalive().is_some() {
             session.set_keepalive(Some(KEEPALIVE));
@@ -142,9 +143,10 @@ impl ProxyHttp for Gateway {
         _reused: bool,
         _peer: &HttpPeer,
         _fd: std::os::fd::RawFd,
-        _digest: Option<&Digest>,
+        digest: Option<&Digest>,
         context: &mut Context,
     ) -> Result<()> {
+        context.ending = digest.and_then(upstream::Ending::of);
         if let Some(tally) = &mut context.tally {
             tally.reached_upstream();
         }
@@ -188,6 +190,9 @@ impl ProxyHttp for Gateway {
     ) -> Result<()> {
         if !response.status.is_informational() {
             upstream::answered(context);
+            if !forward::ends_with_connection(response) {
+                context.ending = None;
+            }
             if let Some(tally) = &mut context.tally {
                 tally.response_head(&context.live.ruleset, &context.method, response);
             }
@@ -202,6 +207,10 @@ impl ProxyHttp for Gateway {
         end_of_stream: bool,
         context: &mut Context,
     ) -> Result<Option<Duration>> {
+        if end_of_stream && context.ending.as_ref().is_some_and(|ending| ending.is_cut_off()) {
+            let cut_off = Error::explain(ErrorType::ConnectionClosed, "the connection was cut off within the response");
+            return Err(cut_off.into_up());
+        }
         if let Some(tally) = &mut context.tally {
             tally.response_body(&context.live.ruleset, body.as_deref().unwrap_or_default(), end_of_stream);
         }

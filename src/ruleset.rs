@@ -202,6 +202,11 @@ pub struct RequestHead {
     pub timeout: Nanos,
 }
 
+/// Whether requests lose fields of this name when they come in: to servers of the CGI kind it is another one, with hyphens.
+pub fn is_dropped(field: &http::HeaderName) -> bool {
+    field.as_str().contains('_')
+}
+
 /// How many connections there may be at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionBounds {
