@@ -27,6 +27,7 @@ pub mod own_usage;
 pub mod queue;
 pub mod respond;
 pub mod seats;
+pub mod spare;
 pub mod tally;
 pub mod trace;
 pub mod traffic;
@@ -36,6 +37,7 @@ mod watch;
 use context::Context;
 use live::Live;
 use seats::Seats;
+use spare::Spare;
 use traffic::Traffic;
 
 use crate::clock::Clock;
@@ -61,6 +63,10 @@ pub struct Shared {
     pub traffic: Arc<Traffic>,
     /// How many connections there are.
     pub seats: Arc<Seats>,
+    /// Which of them are without a request.
+    pub spare: Spare,
+    /// How many connections there may be where the configuration does not say.
+    pub room: usize,
     /// What is noted of requests that do not simply pass.
     pub lookout: Lookout,
 }
@@ -87,9 +93,6 @@ impl std::ops::Deref for Gateway {
     }
 }
 
-/// How long a connection may stay silent between two requests, in pingora's seconds.
-const KEEPALIVE: u64 = connection::IDLE.secs_ceil();
-
 #[async_trait]
 impl ProxyHttp for Gateway {
     type CTX = Context;
@@ -109,7 +112,7 @@ impl ProxyHttp for Gateway {
         facts::drop_fields(session.req_header_mut());
         // Never on again where pingora turned it off: HTTP/1.0, `Connection: close`.
         if session.get_keepalive().is_some() {
-            session.set_keepalive(Some(KEEPALIVE));
+            session.set_keepalive(Some(context.live.ruleset.connections.idle.secs_ceil()));
         }
         self.close_if_leaving(session);
         Ok(())
@@ -126,6 +129,10 @@ impl ProxyHttp for Gateway {
                 upstream::deadline::set_idle(session, context);
                 if !session.as_mut().is_body_empty() {
                     upstream::deadline::set_next_part(context);
+                    // who asks first sends nothing before the upstream agrees
+                    if !session.req_header().headers.contains_key(http::header::EXPECT) {
+                        upstream::deadline::expect_body(context);
+                    }
                 }
                 Ok(false)
             }
@@ -163,9 +170,11 @@ impl ProxyHttp for Gateway {
         end_of_stream: bool,
         context: &mut Context,
     ) -> Result<()> {
-        if let (Some(tally), Some(body)) = (&mut context.tally, body) {
-            tally.request_body(body.len());
+        let length = body.as_ref().map_or(0, Bytes::len);
+        if let Some(tally) = &mut context.tally {
+            tally.request_body(length);
         }
+        upstream::deadline::body_came(context, length, end_of_stream);
         match end_of_stream {
             true => upstream::deadline::set_first_byte(context),
             false => upstream::deadline::set_next_part(context),
@@ -227,6 +236,9 @@ impl ProxyHttp for Gateway {
             context.status = Some(response.status.as_u16());
             upstream::answered(context);
             upstream::deadline::set_tunnel(session, context);
+        }
+        if response.status == http::StatusCode::CONTINUE {
+            upstream::deadline::expect_body(context);
         }
         if response.status.is_informational() {
             return Ok(());

@@ -153,8 +153,9 @@ impl Shared {
 fn admit(requests: &mut Requests, bytes: &[u8], connection: &Connection) -> Poll<io::Result<usize>> {
     let in_head = requests.is_in_head();
     let admitted = requests.admit(bytes);
-    if in_head && !matches!(bytes, b"\r" | b"\r\n") {
-        connection.received();
+    if in_head && admitted == Ok(0) && !matches!(bytes, b"\r" | b"\r\n") {
+        // it goes on when all of it is here, and has begun now
+        connection.received(0);
     }
     match admitted {
         Ok(admitted) => Poll::Ready(Ok(admitted)),
@@ -276,7 +277,18 @@ impl fmt::Debug for WatchedStream {
 
 impl AsyncRead for WatchedStream {
     fn poll_read(self: Pin<&mut Self>, task: &mut TaskContext<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.shared.lock().poll_admitted(task, buffer, &self.connection)
+        let before = buffer.filled().len();
+        let polled = self.shared.lock().poll_admitted(task, buffer, &self.connection);
+        if polled.is_pending() {
+            self.connection.awaits();
+            return Poll::Pending;
+        }
+        ready!(polled)?;
+        let came = buffer.filled().len().saturating_sub(before);
+        if came > 0 {
+            self.connection.received(came);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
