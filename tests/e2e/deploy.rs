@@ -139,7 +139,11 @@ fn the_manifest_starts_the_program_and_its_parts_find_each_other() {
     let policy = object("NetworkPolicy")["spec"]["ingress"].clone();
     for rule in policy.as_sequence().unwrap() {
         let opened = port(&rule["ports"][0]["port"]);
-        assert_eq!(rule["from"].is_null(), opened == listeners[0].address.inet().unwrap().port(), "only clients come from anywhere");
+        assert_eq!(
+            rule["from"].is_null(),
+            opened == listeners[0].address.inet().unwrap().port(),
+            "only clients come from anywhere"
+        );
     }
 }
 

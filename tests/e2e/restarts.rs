@@ -139,7 +139,9 @@ impl Lineage {
     fn serving(&self) -> Option<u32> {
         let mut client = Client { wire: crate::support::wire::Wire::new(TcpStream::connect(self.gateway.admin).ok()?) };
         client.wire.send(request("GET", "/status", &[("connection", "close")])).ok()?;
-        client.next()?.json()["process"].as_u64()?.try_into().ok()
+        // a process that ends does not wait for operators to have read
+        let status = client.next().filter(|status| status.whole)?;
+        status.json()["process"].as_u64()?.try_into().ok()
     }
 
     /// Has another process take over, and waits until the one before has ended.

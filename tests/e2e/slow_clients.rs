@@ -255,3 +255,28 @@ fn who_does_not_say_which_http_it_speaks_is_closed() {
         assert!(ended.is_ok_and(|length| length < 1000), "a connection outlives its deadline");
     }
 }
+
+#[test]
+fn what_comes_before_a_request_has_to_be_over_in_time_too() {
+    let (origin, authority) = (Origin::start(), Authority::new());
+    let signed = authority.sign(&["a.test"]);
+    let files = [("a.pem", &*signed.certificate), ("a.key", &*signed.key)];
+    let tls = "tls: { certificates: [{ cert: a.pem, key: a.key }] }";
+    // a record of 512 bytes; the signature of version 2
+    let hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
+    for (listener, beginning) in [
+        (tls, &hello[..]),
+        ("proxy_protocol: [127.0.0.1]", b"PROXY TCP4 "),
+        ("proxy_protocol: [127.0.0.1]", b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x02\x00"),
+    ] {
+        let haste = format!("request_head: {{ timeout: 500ms }}\n{}", proxied(&origin, ""));
+        let gateway = Gateway::start_listening(listener, &haste, &files);
+        let began = now();
+        let mut client = gateway.client();
+        client.send(beginning);
+        drip(&mut client, b"1");
+        assert!(now() - began >= HASTE_ENDS, "{listener}: it is not the deadline that ends it");
+        assert!(client.is_ended(), "{listener}");
+    }
+    assert_eq!(origin.count(), 0);
+}
