@@ -34,6 +34,7 @@ mod forwarding;
 mod grpc;
 mod http2;
 mod http2_abuse;
+mod mutated;
 mod operators;
 mod page;
 mod passing;
