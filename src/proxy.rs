@@ -282,7 +282,6 @@ impl ProxyHttp for Gateway {
             // pingora closes after a failure, whatever is returned here.
             session.set_keepalive(None);
             match respond::send(session, context, &answer).await {
-                Ok(()) if session.as_downstream_mut().is_body_done() => {}
                 Ok(()) => session.as_downstream_mut().shutdown().await,
                 Err(error) => tracing::debug!(%error, "the client went away before its answer"),
             }

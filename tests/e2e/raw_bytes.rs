@@ -55,6 +55,18 @@ const REFUSED: &[(&str, u16, &[u8])] = &[
     ),
     ("a coding without a name", 400, b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: ,chunked\r\n\r\n0\r\n\r\n"),
     ("chunks in HTTP/1.0", 400, b"POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+    // what concerns one connection
+    (
+        "a connection that names a field of ours",
+        400,
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: X-Forwarded-For\r\n\r\n",
+    ),
+    ("a connection that names the host", 400, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close, host\r\n\r\n"),
+    (
+        "a connection that names ten fields",
+        400,
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: a1, a2, a3, a4, a5, a6, a7, a8, a9, a10\r\n\r\n",
+    ),
     // what a line is
     ("a space before the colon", 400, b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n"),
     ("a space before the name", 400, b"GET / HTTP/1.1\r\n Host: a\r\n\r\n"),
@@ -227,14 +239,15 @@ fn the_same_is_refused_over_tls() {
             let mut stream = connect(gateway.address, authority.trusting(&["http/1.1"], None), "a").await.unwrap();
             stream.write_all(bytes).await.unwrap();
             let mut answer = Vec::new();
-            stream.read_to_end(&mut answer).await.unwrap();
-            String::from_utf8(answer).unwrap()
+            let ended = stream.read_to_end(&mut answer).await;
+            (String::from_utf8(answer).unwrap(), ended)
         })
     };
     let fixed = REFUSED.iter().map(|(name, status, bytes)| (*name, *status, bytes.to_vec()));
     let chunks = CHUNKS.iter().map(|(name, chunks)| (*name, 400, chunked(chunks)));
     for (name, status, bytes) in fixed.chain(chunks) {
-        let answer = say(&bytes);
+        let (answer, ended) = say(&bytes);
+        assert!(ended.is_ok(), "{name}: {ended:?}");
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{name}: {answer}");
         assert!(!answer.to_ascii_lowercase().contains("server:"), "{name}: {answer}");
     }

@@ -90,7 +90,8 @@ fn request_line(line: &[u8]) -> Result<Version, Refused> {
     if target.is_empty() || method.is_empty() || !method.iter().all(|byte| is_token_byte(*byte)) {
         return Err(BAD);
     }
-    if !target.iter().all(|byte| is_target_byte(*byte)) {
+    // no end before the end, so that many bytes are looked at together
+    if !target.iter().fold(true, |fine, byte| fine & is_target_byte(*byte)) {
         return Err(Refused::TARGET);
     }
     match version {
@@ -108,7 +109,7 @@ pub(super) fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Refused> {
     if name.is_empty() || !name.iter().all(|byte| is_token_byte(*byte)) {
         return Err(Refused::Malformed("the name of a header field holds what no name may hold"));
     }
-    if !value.iter().all(|byte| is_text_byte(*byte)) {
+    if !is_text(value) {
         return Err(Refused::Malformed("a header field holds a control character"));
     }
     Ok((name, value.trim_ascii()))
@@ -144,9 +145,10 @@ pub(super) const fn is_token_byte(byte: u8) -> bool {
     TOKEN[byte as usize]
 }
 
-/// What values are made of (RFC 9110, section 5.5).
-pub(super) const fn is_text_byte(byte: u8) -> bool {
-    matches!(byte, b'\t' | b' '..=b'~' | 0x80..)
+/// Whether a value is made of what values may hold (RFC 9110, section 5.5).
+pub(super) fn is_text(value: &[u8]) -> bool {
+    // no end before the end, so that many bytes are looked at together
+    value.iter().fold(true, |fine, byte| fine & matches!(byte, b'\t' | b' '..=b'~' | 0x80..))
 }
 
 /// A table, because every byte of every name is looked up.

@@ -3,7 +3,7 @@
 //! Whoever reads behind this sees whole heads only, bodies as they come, and nothing of a request before the one ahead of
 //! it is over. What cannot be read in one way only does not go on.
 
-use crate::proxy::connection::head::{Body, Lines, field, is_text_byte};
+use crate::proxy::connection::head::{Body, Lines, field, is_text};
 use crate::proxy::facts::Refused;
 
 /// The longest line in front of a chunk, in bytes.
@@ -188,7 +188,7 @@ fn chunk_line(bytes: &[u8]) -> Result<Option<(u64, usize)>, Refused> {
     let (size, extension) = line.split_at_checked(digits).unwrap_or_default();
     let is_well = (1..=MOST_DIGITS).contains(&size.len())
         && matches!(extension, [] | [b';', ..])
-        && extension.iter().all(|byte| is_text_byte(*byte))
+        && is_text(extension)
         && line.len() <= LONGEST_CHUNK_LINE;
     let size = str::from_utf8(size).ok().filter(|_| is_well).and_then(|size| u64::from_str_radix(size, 16).ok());
     Ok(Some((size.ok_or(BAD)?, line.len().saturating_add(2))))
