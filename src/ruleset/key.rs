@@ -296,9 +296,8 @@ fn hash_missing(mut hash: impl Mixer, limit: &str, part: &KeyPart) -> LimitKey {
 const TAG_LIMIT: u8 = 0;
 const TAG_VALUE: u8 = 1;
 const TAG_MISSING: u8 = 2;
-const TAG_V4: u8 = 3;
+const TAG_ADDRESS: u8 = 3;
 const TAG_SECRET: u8 = 4;
-const TAG_V6: u8 = 5;
 
 /// A hash on its way.
 trait Mixer {
@@ -307,10 +306,12 @@ trait Mixer {
 }
 
 impl Mixer for SipHasher13 {
-    /// Eight bytes, as tags come with lengths and addresses, make the same hash sooner as a number.
+    /// As few bytes as tags, lengths and addresses are make the same hash sooner as a number.
     #[inline]
     fn mix(&mut self, bytes: &[u8]) {
         match *bytes {
+            [byte] => self.write_u8(byte),
+            [a, b, c, d] => self.write_u32(u32::from_ne_bytes([a, b, c, d])),
             [a, b, c, d, e, f, g, h] => self.write_u64(u64::from_ne_bytes([a, b, c, d, e, f, g, h])),
             _ => self.write(bytes),
         }
@@ -334,15 +335,15 @@ impl Mixer for Sha256 {
 
 #[inline]
 fn write(hash: &mut impl Mixer, tag: u8, bytes: &[u8]) {
-    let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-    hash.mix(&(length << 8 | u64::from(tag)).to_le_bytes());
+    hash.mix(&[tag]);
+    hash.mix(&u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_le_bytes());
     hash.mix(bytes);
 }
 
 fn write_address(hash: &mut impl Mixer, address: IpAddr) {
     match address {
-        IpAddr::V4(address) => hash.mix(&(u64::from(address.to_bits()) << 8 | u64::from(TAG_V4)).to_le_bytes()),
-        IpAddr::V6(address) => write(hash, TAG_V6, &address.octets()),
+        IpAddr::V4(address) => write(hash, TAG_ADDRESS, &address.octets()),
+        IpAddr::V6(address) => write(hash, TAG_ADDRESS, &address.octets()),
     }
 }
 
