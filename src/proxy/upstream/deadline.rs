@@ -30,8 +30,8 @@ pub fn set_next_part(context: &Context) {
     }
 }
 
-/// The body of the request comes in now, which may take no longer than its length allows. A stream of gRPC may be silent
-/// for as long as the calls in it.
+/// The body of the request comes in now, at the least rate that is configured. Calls of gRPC are conversations, in which
+/// either side may be silent: for them only the upstream's `idle` counts.
 pub fn expect_body(context: &Context) {
     let (Some(connection), Some(upstream)) = (&context.connection, context.upstream()) else { return };
     let ruleset = &context.live.ruleset;
