@@ -138,6 +138,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let sockets =
         Sockets::open(&clients, operators, (sample, cluster.as_ref().map(|cluster| cluster.listen)), inherited)?;
     let telemetry = Telemetry::new()?;
+    telemetry.watch_panics();
     let seed = cluster.as_ref().map(|cluster| cluster.secret.key_seed());
     let recovered = match &mut predecessor {
         Some(predecessor) => {

@@ -8,6 +8,7 @@ use pingora::proxy::Session;
 
 use crate::algorithm::Denial;
 use crate::charge::Charge;
+use crate::panics::point;
 use crate::proxy::caller::Caller;
 use crate::proxy::connection::Secured;
 use crate::proxy::context::{Admission, Context};
@@ -152,7 +153,12 @@ async fn decide(context: &mut Context) -> Result<Option<Turn>, Answer> {
         return Err(Answer::StoreAway);
     }
     let places = match context.verdict.outcome {
-        Outcome::Admit { .. } => take_places(context, now),
+        Outcome::Admit { .. } => {
+            // from here on it is taken back, however the request ends
+            context.admission = Admission::Waiting;
+            point("charged");
+            take_places(context, now)
+        }
         Outcome::Deny(_) => Vec::new(),
     };
     if let Some((position, alone)) = context.verdict.candidate_to_charge(&live.ruleset, &context.charges) {
@@ -170,10 +176,7 @@ async fn decide(context: &mut Context) -> Result<Option<Turn>, Answer> {
             context.admission = Admission::Passed { at: now };
             Ok(None)
         }
-        Outcome::Admit { wait } => {
-            context.admission = Admission::Waiting;
-            Ok(Some(Turn { wait, places }))
-        }
+        Outcome::Admit { wait } => Ok(Some(Turn { wait, places })),
     }
 }
 
@@ -185,6 +188,7 @@ fn take_places(context: &mut Context, now: Nanos) -> Vec<Place> {
         Err(full) => {
             // what counts although it is denied stays taken
             context.refund(now, |charge| charge.manner.counts_denied);
+            context.admission = Admission::None;
             context.verdict.deny(full.position, Denial::Later { retry_after: full.retry_after });
             Vec::new()
         }
@@ -218,6 +222,7 @@ async fn wait_for(session: &mut Session, Turn { wait, places }: Turn, context: &
         },
         _ => turn.await,
     }
+    point("waiting");
     if let Some(connection) = &context.connection {
         connection.set_waiting(false);
     }

@@ -15,7 +15,7 @@ use std::task::Poll;
 
 use parking_lot::Mutex;
 
-mod announcement;
+pub mod announcement;
 mod arrival;
 mod edge;
 mod head;

@@ -266,7 +266,8 @@ impl Drop for Context {
         let now = self.gateway.clock.now();
         self.say_farewell();
         self.release(now);
-        let status = self.status.unwrap_or(CLIENT_GONE);
+        let unanswered = if std::thread::panicking() { Answer::Internal.status() } else { CLIENT_GONE };
+        let status = self.status.unwrap_or(unanswered);
         let duration = now.saturating_sub(self.started);
         self.live.meters.route(self.route).finish(status, duration);
         self.write_access_log(status, duration);

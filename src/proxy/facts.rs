@@ -214,23 +214,37 @@ pub const fn is_target_byte(byte: u8) -> bool {
     byte.is_ascii_graphic() && !matches!(byte, b'#' | b'\\')
 }
 
-/// The host alone, and its port if it names one.
+/// The host alone, and its port if it names one. Names are letters, digits, `-` and `_` between dots; addresses have their
+/// usual spelling.
 pub fn canonical_host(raw: &str) -> Result<(String, Option<u16>), Refused> {
     const BAD: Refused = Refused::Malformed("the host header is no host name");
-    let authority: http::uri::Authority = raw.parse().map_err(|_| BAD)?;
-    if raw.contains('@') || authority.host().is_empty() {
-        return Err(BAD);
-    }
-    let name = authority.host().to_ascii_lowercase();
-    let name = name.strip_suffix('.').unwrap_or(&name).to_owned();
-    if name.is_empty() {
-        return Err(BAD);
-    }
-    let port_text = authority.as_str().rsplit_once(':').filter(|(_, port)| !port.contains(']')).map(|(_, port)| port);
-    match (port_text, authority.port_u16()) {
-        (None | Some(""), _) => Ok((name, None)),
-        (Some(_), Some(port)) => Ok((name, Some(port))),
-        (Some(_), None) => Err(BAD),
+    let (host, port) = match raw.strip_prefix('[') {
+        Some(rest) => {
+            let (address, port) = rest.split_once(']').ok_or(BAD)?;
+            let address: Ipv6Addr = address.parse().map_err(|_| BAD)?;
+            (format!("[{address}]"), port)
+        }
+        None => {
+            let (name, port) = raw.split_at(raw.find(':').unwrap_or(raw.len()));
+            let name = name.strip_suffix('.').unwrap_or(name);
+            let is_label = |label: &str| {
+                !label.is_empty()
+                    && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+            };
+            if !name.split('.').all(is_label) {
+                return Err(BAD);
+            }
+            (name.to_ascii_lowercase(), port)
+        }
+    };
+    match port.strip_prefix(':') {
+        None if port.is_empty() => Ok((host, None)),
+        // as RFC 3986 has it, section 3.2.3
+        Some("") => Ok((host, None)),
+        Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Ok((host, Some(digits.parse().map_err(|_| BAD)?)))
+        }
+        None | Some(_) => Err(BAD),
     }
 }
 
@@ -362,8 +376,13 @@ mod tests {
         assert_eq!(over(true, "a.example:80"), Ok(("a.example".to_owned(), "a.example:80".to_owned())));
         assert_eq!(host("a.example:443"), Ok(("a.example".to_owned(), "a.example:443".to_owned())));
         assert_eq!(host("a.example:8080"), Ok(("a.example".to_owned(), "a.example:8080".to_owned())));
-        assert_eq!(host("[::1]:8080"), Ok(("[::1]".to_owned(), "[::1]:8080".to_owned())));
-        for raw in ["", "u@a", "a:b", "a b", "."] {
+        for raw in ["[::1]:8080", "[0::0:1]:08080"] {
+            assert_eq!(host(raw), Ok(("[::1]".to_owned(), "[::1]:8080".to_owned())), "{raw}");
+        }
+        for raw in [
+            "", "u@a", "a:b", "a b", ".", "a..", "a..b", ".a", "a,b", "a%41", "[v1.x]", "[::1", "[::1]a", "a:1:2",
+            "a:+1", "a:65536",
+        ] {
             assert!(host(raw).is_err(), "{raw}");
         }
         assert!(target("/", &headers(&[]), false).is_err());
