@@ -233,8 +233,7 @@ impl ProxyHttp for Gateway {
     ) -> Result<Option<Duration>> {
         contained("response_body_filter", || {
             if end_of_stream && context.ending.as_ref().is_some_and(|ending| ending.is_cut_off()) {
-                let cut_off =
-                    Error::explain(ErrorType::ConnectionClosed, "the connection was cut off within the response");
+                let cut_off = Error::explain(ErrorType::ConnectionClosed, "cut off within the response");
                 return Err(cut_off.into_up());
             }
             if let Some(tally) = &mut context.tally {

@@ -41,7 +41,7 @@ use crate::units::Nanos;
 /// How long a closing connection waits for a further byte, so that a client that still sends can read its answer.
 const LINGER: Nanos = Nanos::from_secs(2);
 /// How long it is read in all.
-const LONGEST_LINGER: Nanos = Nanos::from_secs(10);
+const LONGEST_LINGER: Nanos = Nanos::from_secs(30);
 /// For how long a head may come in before its connection counts as one without a request.
 const HEAD_PATIENCE: Nanos = Nanos::SECOND;
 /// How much longer than its target the first line of a request may be, in bytes.

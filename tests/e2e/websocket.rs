@@ -119,6 +119,26 @@ fn what_follows_the_wish_for_a_tunnel_is_not_passed_on_before_there_is_one() {
 }
 
 #[test]
+fn what_a_client_sends_too_early_waits_for_the_tunnel() {
+    let origin = echo();
+    let gateway = start(&origin, "");
+    for round in 0..20 {
+        let mut tunnel = gateway.client();
+        let early = format!("early {round}");
+        tunnel.send(request("GET", "/tunnel", ASKS) + &early);
+        assert_eq!(tunnel.wire.head().unwrap().unwrap().word(1), "101");
+        let mut came = Vec::new();
+        while came.len() < early.len() {
+            came.extend(tunnel.wire.part(&mut crate::support::wire::Framing::UntilClose).unwrap().expect("an echo"));
+        }
+        assert_eq!(came, early.as_bytes());
+        echoes(&mut tunnel, "and late");
+        drop(tunnel);
+        gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "tunnels")], 0.0);
+    }
+}
+
+#[test]
 fn a_tunnel_in_which_nothing_is_said_ends() {
     let origin = echo();
     let gateway = start(&origin, "timeouts: { idle: 300ms, first_byte: 300ms }");

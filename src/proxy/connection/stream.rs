@@ -77,7 +77,7 @@ impl Shared {
 
     /// Reads what nobody is interested in any more; 0 at the end.
     fn poll_discard(&mut self, task: &mut TaskContext<'_>) -> Poll<io::Result<usize>> {
-        let mut part = [0; 4 * PART];
+        let mut part = [0; 16 * PART];
         let mut buffer = ReadBuf::new(&mut part);
         ready!(Pin::new(&mut self.stream).poll_read(task, &mut buffer))?;
         Poll::Ready(Ok(buffer.filled().len()))
