@@ -9,8 +9,8 @@ use std::sync::Arc;
 use crate::charge::Mode;
 use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::{
-    Access, AccessLog, Bypass, ClientAddress, ConnectionBounds, CredentialSource, Dialects, Matcher, RequestHead,
-    Ruleset,
+    Access, AccessLog, Bypass, ClientAddress, ConnectionBounds, CredentialSource, Dialects, LeastRate, Matcher,
+    RequestHead, Ruleset,
 };
 
 mod access;
@@ -68,7 +68,7 @@ use limits::{Checked, Setting};
 use names::Names;
 use read::{Context, Field, Section};
 
-const SECTIONS: [&str; 19] = [
+const SECTIONS: [&str; 20] = [
     "listeners",
     "admin",
     "connections",
@@ -88,6 +88,7 @@ const SECTIONS: [&str; 19] = [
     "headers",
     "access_log",
     "request_head",
+    "request_body",
 ];
 
 /// A whole configuration.
@@ -246,6 +247,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let dialects = top.get_or("headers", Dialects::default(), server::dialects);
     let access_log = top.get_or("access_log", AccessLog::default(), server::access_log);
     let request_head = top.get_or("request_head", RequestHead::default(), server::request_head);
+    let request_body = top.get_or("request_body", Some(LeastRate::default()), server::request_body);
     if findings.has_errors() {
         return None;
     }
@@ -296,6 +298,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         dialects: dialects?,
         access_log: access_log?,
         request_head: request_head?,
+        request_body: request_body?,
     };
     Some(Loaded {
         ruleset,

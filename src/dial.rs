@@ -15,7 +15,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use redis::{RedisConnectionInfo, Value};
@@ -90,7 +89,6 @@ struct Inner {
     layout: Layout,
     username: Option<String>,
     credentials: ArcSwap<Credentials>,
-    generation: AtomicU64,
     /// Of no use for other layouts.
     cluster: Cluster,
 }
@@ -138,8 +136,7 @@ impl Servers {
     /// The servers of `layout`, where tollgate is `username`, the default user if that is absent. They are shown nothing
     /// until [`Servers::renew`] says what.
     pub fn new(layout: Layout, username: Option<String>) -> Self {
-        let (credentials, generation) = (ArcSwap::default(), AtomicU64::new(0));
-        Self(Arc::new(Inner { layout, username, credentials, generation, cluster: Cluster::default() }))
+        Self(Arc::new(Inner { layout, username, credentials: ArcSwap::default(), cluster: Cluster::default() }))
     }
 
     /// One server without a password.
@@ -153,19 +150,9 @@ impl Servers {
         self.0.credentials.store(Arc::new(credentials));
     }
 
-    /// Raised whenever what the servers kept may be gone or older than it was: with each connection, with each script that
-    /// a server does not know, and when another server takes over.
-    pub fn generation(&self) -> u64 {
-        self.0.generation.load(Ordering::Relaxed)
-    }
-
     /// Whether keys lie in slots, of which each server has its share.
     pub fn is_cluster(&self) -> bool {
         matches!(self.0.layout, Layout::Cluster { .. })
-    }
-
-    pub(crate) fn raise_generation(&self) {
-        self.0.generation.fetch_add(1, Ordering::Relaxed);
     }
 
     /// What to say first to a server that holds data.

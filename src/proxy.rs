@@ -28,6 +28,7 @@ pub mod own_usage;
 pub mod queue;
 pub mod respond;
 pub mod seats;
+pub mod spare;
 pub mod tally;
 pub mod trace;
 pub mod traffic;
@@ -37,6 +38,7 @@ mod watch;
 use context::Context;
 use live::Live;
 use seats::Seats;
+use spare::Spare;
 use traffic::Traffic;
 
 use crate::clock::Clock;
@@ -63,6 +65,10 @@ pub struct Shared {
     pub traffic: Arc<Traffic>,
     /// How many connections there are.
     pub seats: Arc<Seats>,
+    /// Which of them are without a request.
+    pub spare: Spare,
+    /// How many connections there may be where the configuration does not say.
+    pub room: usize,
     /// What is noted of requests that do not simply pass.
     pub lookout: Lookout,
 }
@@ -89,9 +95,6 @@ impl std::ops::Deref for Gateway {
     }
 }
 
-/// How long a connection may stay silent between two requests, in pingora's seconds.
-const KEEPALIVE: u64 = connection::IDLE.secs_ceil();
-
 #[async_trait]
 impl ProxyHttp for Gateway {
     type CTX = Context;
@@ -111,7 +114,7 @@ impl ProxyHttp for Gateway {
             }
             // Never on again where pingora turned it off: HTTP/1.0, `Connection: close`.
             if session.get_keepalive().is_some() {
-                session.set_keepalive(Some(KEEPALIVE));
+                session.set_keepalive(Some(context.live.ruleset.connections.idle.secs_ceil()));
             }
             self.close_if_leaving(session);
             Ok(())
@@ -134,6 +137,10 @@ impl ProxyHttp for Gateway {
                 upstream::deadline::set_idle(session, context);
                 if !session.as_mut().is_body_empty() {
                     upstream::deadline::set_next_part(context);
+                    // who asks first sends nothing before the upstream agrees
+                    if !session.req_header().headers.contains_key(http::header::EXPECT) {
+                        upstream::deadline::expect_body(context);
+                    }
                 }
                 Ok(false)
             }
@@ -173,9 +180,11 @@ impl ProxyHttp for Gateway {
         context: &mut Context,
     ) -> Result<()> {
         contained("request_body_filter", || {
-            if let (Some(tally), Some(body)) = (&mut context.tally, body) {
-                tally.request_body(body.len());
+            let length = body.as_ref().map_or(0, Bytes::len);
+            if let Some(tally) = &mut context.tally {
+                tally.request_body(length);
             }
+            upstream::deadline::body_came(context, length, end_of_stream);
             match end_of_stream {
                 true => upstream::deadline::set_first_byte(context),
                 false => upstream::deadline::set_next_part(context),
@@ -236,6 +245,9 @@ impl ProxyHttp for Gateway {
                 context.status = Some(response.status.as_u16());
                 upstream::answered(context);
                 upstream::deadline::set_tunnel(session, context);
+            }
+            if response.status == http::StatusCode::CONTINUE {
+                upstream::deadline::expect_body(context);
             }
             if response.status.is_informational() {
                 return Ok(());

@@ -3,8 +3,7 @@
 //! Knows nothing of YAML, of the proxy or of time. Names are resolved to indices here, so that a request resolves none.
 
 use std::net::IpAddr;
-
-use ipnet::IpNet;
+use std::num::NonZeroU64;
 
 use crate::units::Nanos;
 
@@ -15,6 +14,7 @@ pub mod cors;
 pub mod cost;
 pub mod credential;
 pub mod denied;
+pub mod endpoint;
 pub mod host;
 pub mod key;
 pub mod limit;
@@ -28,6 +28,7 @@ pub mod words;
 pub use access::{Access, Bypass, Callers};
 pub use cors::{Cors, Origins};
 pub use credential::{CredentialSource, JwtRules};
+pub use endpoint::{Endpoint, Peers, SocketPath};
 pub use limit::{Limit, LimitId, PlanId, Share};
 pub use matcher::{Matcher, Route, RouteId};
 pub use upstream::{Upstream, UpstreamId};
@@ -63,6 +64,8 @@ pub struct Ruleset {
     pub access_log: AccessLog,
     /// How large a request's head may be.
     pub request_head: RequestHead,
+    /// How slowly a request's body may come in; absent where that does not matter.
+    pub request_body: Option<LeastRate>,
 }
 
 impl Ruleset {
@@ -80,21 +83,21 @@ impl Ruleset {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientAddress {
     /// `X-Forwarded-For` is believed as far as it was written by these.
-    pub trusted_proxies: Vec<IpNet>,
+    pub trusted_proxies: Peers,
     /// An IPv6 client is its network of this many bits, 48 to 128.
     pub ipv6_prefix: u8,
 }
 
 impl Default for ClientAddress {
     fn default() -> Self {
-        Self { trusted_proxies: Vec::new(), ipv6_prefix: 64 }
+        Self { trusted_proxies: Peers::default(), ipv6_prefix: 64 }
     }
 }
 
 impl ClientAddress {
-    /// Whether `address` belongs to a trusted proxy.
-    pub fn is_trusted(&self, address: IpAddr) -> bool {
-        self.trusted_proxies.iter().any(|network| network.contains(&address))
+    /// Whether `peer` is a trusted proxy; `None` is one without an address.
+    pub fn is_trusted(&self, peer: Option<IpAddr>) -> bool {
+        self.trusted_proxies.contains(peer)
     }
 }
 
@@ -202,13 +205,48 @@ pub struct RequestHead {
     pub timeout: Nanos,
 }
 
+/// How slowly a request's body may come in, while the gateway waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeastRate {
+    /// What has to come in the long run.
+    pub bytes_per_second: NonZeroU64,
+    /// How far behind that a client may fall; the longest pause.
+    pub grace: Nanos,
+}
+
+impl LeastRate {
+    /// How long `bytes` take at the least rate, rounded down.
+    pub fn time_for(self, bytes: usize) -> Nanos {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let time = u128::from(bytes).saturating_mul(u128::from(Nanos::SECOND.get()));
+        let time = time.checked_div(u128::from(self.bytes_per_second.get())).unwrap_or(u128::MAX);
+        Nanos::new(u64::try_from(time).unwrap_or(u64::MAX))
+    }
+}
+
+impl Default for LeastRate {
+    fn default() -> Self {
+        // no link that works at all is slower, and who sends as little keeps a connection for little
+        const HUNDRED: NonZeroU64 = NonZeroU64::MIN.saturating_add(99);
+        Self { bytes_per_second: HUNDRED, grace: Nanos::from_secs(20) }
+    }
+}
+
 /// How many connections there may be at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionBounds {
-    /// In all; `None` for as many as the system lets the process have.
+    /// In all; `None` for as many as there are descriptors for.
     pub most: Option<usize>,
     /// Of one client, as limits count clients; `None` for any number.
     pub per_client: Option<usize>,
+    /// How long one may be without a request between two of them.
+    pub idle: Nanos,
+}
+
+impl Default for ConnectionBounds {
+    fn default() -> Self {
+        Self { most: None, per_client: None, idle: Nanos::from_secs(60) }
+    }
 }
 
 impl Default for RequestHead {

@@ -1,6 +1,6 @@
 //! The composition root: puts the parts together and runs them on pingora.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -11,6 +11,7 @@ use pingora::server::configuration::ServerConf;
 use pingora::services::background::background_service;
 
 mod cluster;
+pub mod descriptors;
 mod doors;
 mod handover;
 mod inherit;
@@ -18,6 +19,7 @@ mod listen;
 pub mod reload;
 pub mod sample;
 mod shutdown;
+mod socket;
 pub mod state;
 mod upgrade;
 mod upkeep;
@@ -25,12 +27,14 @@ mod upkeep;
 pub use self::shutdown::GRACE;
 
 use self::cluster::Neighbours;
+use self::descriptors::Room;
 use self::doors::{Announcement, Doors};
 use self::handover::Predecessor;
 use self::inherit::Inherited;
 use self::listen::Listening;
 use self::reload::{Origin, Parts, Reloader};
-use self::shutdown::Reach;
+use self::shutdown::{Reach, Sequel};
+use self::socket::{Left, Socket};
 use self::state::{Keeper, Recovered};
 use self::upgrade::Upgrader;
 use crate::admin::access::Access;
@@ -42,7 +46,9 @@ use crate::cluster::{Cluster, Observer as Asked};
 use crate::proxy::connection::Edge;
 use crate::proxy::live::Live;
 use crate::proxy::seats::Seats;
+use crate::proxy::spare::Spare;
 use crate::proxy::{Gateway, Shared};
+use crate::ruleset::Endpoint;
 use crate::ruleset::key::KeyHasher;
 use crate::store::shared::{CallResult, Observer};
 use crate::store::{SharedStore, Store};
@@ -66,8 +72,8 @@ pub enum StartError {
     /// An address cannot be listened on.
     #[error("cannot listen on {address}: {error}")]
     Bind {
-        /// Which address.
-        address: SocketAddr,
+        /// Which address, or path.
+        address: Endpoint,
         /// What the system says.
         error: std::io::Error,
     },
@@ -87,8 +93,6 @@ impl StartError {
 
 /// Requests are tried once, then again as often as an upstream's `retries` say, which is at most this often.
 const MAX_TRIES: usize = 7;
-/// Connections to upstreams that are kept for the next request, for each core.
-const KEPT_CONNECTIONS: usize = 512;
 
 /// A gateway that can start. Its sockets are open: connections are not refused any more, but wait until it runs.
 pub struct Prepared {
@@ -103,23 +107,27 @@ pub struct Prepared {
     telemetry: Telemetry,
     snapshots: Arc<Snapshots>,
     keeper: Arc<Keeper>,
+    room: Room,
 }
 
 /// Where connections come in.
 struct Sockets {
     /// For each core, a socket for each address, with the position of that address.
-    clients: Vec<Vec<(usize, TcpListener)>>,
-    admin: Vec<TcpListener>,
-    sample: Option<Vec<TcpListener>>,
+    clients: Vec<Vec<(usize, Socket)>>,
+    admin: Vec<Socket>,
+    sample: Option<Vec<Socket>>,
     /// For other gateways.
-    cluster: Vec<TcpListener>,
+    cluster: Vec<Socket>,
     /// The same ones, each once.
-    all: Vec<TcpListener>,
+    all: Vec<Socket>,
+    /// What is left in the file system when this process ends.
+    left: Left,
 }
 
 /// Does everything that can fail. Where another process hands over to this one, it has stopped accepting when this
 /// returns.
 pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
+    descriptors::raise();
     let Setup { parts, origin, sample } = setup;
     let Parts { listeners: clients, admin: operators, access, rules, store, state, cluster, warnings } = parts;
     let access = Arc::new(Access::new(access));
@@ -162,6 +170,8 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         Arc::new(Cluster::new(&settings, asking, Arc::clone(&clock), told))
     });
     let store = Arc::new(Store::new(local, shared, cluster));
+    let secures = rules.securing.iter().any(Option::is_some);
+    let room = Room::within(descriptors::limit(), (descriptors::cores(), clients.len()), secures);
     let live = Live::new(rules, None, &store, &telemetry);
     telemetry.reload_applied(&live.ruleset, &live.hash, clock.now());
     let gateway = Gateway::new(Shared {
@@ -171,13 +181,27 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         hasher,
         traffic: Arc::default(),
         seats: Arc::new(Seats::new(clients.len())),
+        spare: Spare::new(clients.len()),
+        room: room.clients,
         lookout: Lookout::default(),
     });
     let snapshots = Arc::new(Snapshots::new(recovery));
     let keeper = Keeper::new(gateway.clone(), telemetry.clone(), Arc::clone(&snapshots), seed, state);
     let announcement = Announcement { clients, operators };
     let keeper = Arc::new(keeper);
-    Ok(Prepared { sockets, predecessor, announcement, origin, warnings, access, gateway, telemetry, snapshots, keeper })
+    Ok(Prepared {
+        sockets,
+        predecessor,
+        announcement,
+        origin,
+        warnings,
+        access,
+        gateway,
+        telemetry,
+        snapshots,
+        keeper,
+        room,
+    })
 }
 
 impl Prepared {
@@ -194,9 +218,10 @@ impl Prepared {
             telemetry,
             snapshots,
             keeper,
+            room,
         } = self;
-        let Sockets { clients, admin, sample, cluster, all } = sockets;
-        let mut server = Server::new_with_opt_and_conf(None, configuration());
+        let Sockets { clients, admin, sample, cluster, all, left } = sockets;
+        let mut server = Server::new_with_opt_and_conf(None, configuration(room.kept));
         server.bootstrap();
         // And the one who listens for signals.
         let services = clients.len() + 2 + usize::from(sample.is_some()) + usize::from(!cluster.is_empty());
@@ -233,7 +258,10 @@ impl Prepared {
             server.add_service(Listening::of_one("sample upstream".to_owned(), listeners, app, Arc::clone(&doors)));
         }
         let upgrader = Upgrader { doors: Arc::clone(&doors), keeper: Arc::clone(&keeper), telemetry };
-        shutdown::run_until_idle(server, &gateway, Reach { readiness, reloads, doors, upgrader });
+        let reach = Reach { readiness, reloads, doors, upgrader };
+        if shutdown::run_until_idle(server, &gateway, reach) == Sequel::Nobody {
+            left.clear();
+        }
         keeper.write();
         tracing::info!("stopped");
     }
@@ -242,45 +270,54 @@ impl Prepared {
 impl Sockets {
     /// Those that are open already, and new ones on the other addresses.
     fn open(
-        clients: &[SocketAddr],
+        clients: &[Endpoint],
         operators: SocketAddr,
         (sample, cluster): (Option<SocketAddr>, Option<SocketAddr>),
         mut inherited: Inherited,
     ) -> Result<Self, StartError> {
-        let fails = |address| move |error| StartError::Bind { address, error };
-        let others = [&operators].into_iter().chain(&sample).chain(&cluster);
-        for address in clients.iter().chain(others).filter(|address| !inherited.has(**address)) {
-            listen::probe(*address).map_err(fails(*address))?;
+        let fails = |address: &Endpoint| {
+            let address = address.clone();
+            move |error| StartError::Bind { address, error }
+        };
+        let others = [operators].into_iter().chain(sample).chain(cluster).map(Endpoint::Inet);
+        for endpoint in clients.iter().cloned().chain(others).filter(|endpoint| !inherited.has(endpoint)) {
+            if let Endpoint::Inet(address) = &endpoint {
+                listen::probe(*address).map_err(fails(&endpoint))?;
+            }
         }
+        // systemd, which keeps sockets for this process, keeps their files too
+        let of_systemd = |endpoint: &&Endpoint| inherit::are_of_systemd() && inherited.has(endpoint);
+        let ours: Vec<&Endpoint> = clients.iter().filter(|endpoint| !of_systemd(endpoint)).collect();
         let mut all = Vec::new();
-        let mut open = |address: SocketAddr, services: usize| {
-            let open = match inherited.take(address) {
-                none if none.is_empty() => listen::open(address, services).map_err(fails(address))?,
+        let mut open = |endpoint: &Endpoint, services: usize| {
+            let open = match inherited.take(endpoint) {
+                none if none.is_empty() => listen::open_at(endpoint, services).map_err(fails(endpoint))?,
                 some => some,
             };
-            let spread = listen::spread(&open, services).map_err(fails(address))?;
+            let spread = listen::spread(&open, services).map_err(fails(endpoint))?;
             all.extend(open);
             Ok::<_, StartError>(spread)
         };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut proxies: Vec<Vec<(usize, TcpListener)>> = (0..cores).map(|_| Vec::new()).collect();
-        for (position, address) in clients.iter().enumerate() {
-            for (proxy, sockets) in proxies.iter_mut().zip(open(*address, cores)?) {
+        let cores = descriptors::cores();
+        let mut proxies: Vec<Vec<(usize, Socket)>> = (0..cores).map(|_| Vec::new()).collect();
+        for (position, endpoint) in clients.iter().enumerate() {
+            for (proxy, sockets) in proxies.iter_mut().zip(open(endpoint, cores)?) {
                 proxy.extend(sockets.into_iter().map(|socket| (position, socket)));
             }
         }
-        let admin = open(operators, 1)?.into_iter().flatten().collect();
-        let sample = sample.map(|address| open(address, 1)).transpose()?;
+        let admin = open(&Endpoint::Inet(operators), 1)?.into_iter().flatten().collect();
+        let sample = sample.map(|address| open(&Endpoint::Inet(address), 1)).transpose()?;
         let sample = sample.map(|sockets| sockets.into_iter().flatten().collect());
-        let cluster = cluster.map(|address| open(address, 1)).transpose()?;
+        let cluster = cluster.map(|address| open(&Endpoint::Inet(address), 1)).transpose()?;
         let cluster = cluster.into_iter().flatten().flatten().collect();
-        Ok(Self { clients: proxies, admin, sample, cluster, all })
+        let left = Left::behind(ours.into_iter());
+        Ok(Self { clients: proxies, admin, sample, cluster, all, left })
     }
 }
 
 /// A proxy for each core, all on the same addresses: a request stays on the core that accepted it, and no thread wakes
 /// another.
-fn add_proxies(server: &mut Server, listeners: Vec<Vec<(usize, TcpListener)>>, gateway: &Gateway, doors: &Arc<Doors>) {
+fn add_proxies(server: &mut Server, listeners: Vec<Vec<(usize, Socket)>>, gateway: &Gateway, doors: &Arc<Doors>) {
     for (core, listeners) in listeners.into_iter().enumerate() {
         let proxy = Arc::new(http_proxy(&server.configuration, gateway.clone()));
         let edge = |(listener, socket)| (socket, Edge::new(Arc::clone(&proxy), gateway.clone(), listener).into());
@@ -290,10 +327,11 @@ fn add_proxies(server: &mut Server, listeners: Vec<Vec<(usize, TcpListener)>>, g
     }
 }
 
-fn configuration() -> ServerConf {
+/// With so many connections to upstreams kept for the next request, for each core.
+fn configuration(kept: usize) -> ServerConf {
     ServerConf {
         threads: 1,
-        upstream_keepalive_pool_size: KEPT_CONNECTIONS,
+        upstream_keepalive_pool_size: kept,
         max_retries: MAX_TRIES,
         grace_period_seconds: Some(GRACE.secs_ceil()),
         graceful_shutdown_timeout_seconds: Some(1),

@@ -195,7 +195,7 @@ impl Telemetry {
         for result in ["success", "unchanged", "failure"] {
             telemetry.reloads.with_label_values(&[result]);
         }
-        for reason in ["all", "listener", "client"] {
+        for reason in ["all", "listener", "client", "idle"] {
             telemetry.connections_shed.with_label_values(&[reason]);
         }
         for counter in [&telemetry.state_snapshots, &telemetry.upgrades] {

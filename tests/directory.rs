@@ -172,7 +172,7 @@ impl Desk {
             upstream_node: None,
             claims: None,
         };
-        ruleset.charges(&ruleset.matcher.routes()[0], &facts, &resolved, &self.hasher).unwrap()
+        ruleset.charges(&ruleset.matcher.routes()[0], &facts, &resolved, &self.hasher).map(Result::unwrap).collect()
     }
 
     /// How many of `count` requests pass.

@@ -66,8 +66,8 @@ pub(super) fn parts(
 ) -> Parts {
     // In an order that does not change with that of the file: sockets know their listeners by it.
     let mut listeners: Vec<_> =
-        loaded.server.listeners.iter().map(|listener| listener.address).zip(entrances).collect();
-    listeners.sort_by_key(|(address, _)| *address);
+        loaded.server.listeners.iter().map(|listener| listener.address.clone()).zip(entrances).collect();
+    listeners.sort_by(|(one, _), (other, _)| one.cmp(other));
     let (listeners, entrances) = listeners.into_iter().map(|(address, entrance)| (address, Arc::new(entrance))).unzip();
     Parts {
         listeners,

@@ -6,11 +6,14 @@ use std::sync::Arc;
 use crate::cluster::settings::Settings as ClusterSettings;
 use crate::config::{
     self, DirectorySource, Limits, Listener, Loaded, Mark, NamedFile, Overrides, Place, Problem, Problems, Server,
+    Warning,
 };
 use crate::customers::{Directory, Tokens};
 use crate::files::{self, Seen, Unreadable};
 use crate::proxy::connection::Entrance;
 use crate::proxy::upstream::Securing;
+use crate::ruleset::Endpoint;
+use crate::runtime::descriptors::{self, Room};
 use crate::runtime::reload::{AccessTerms, StoreSettings};
 
 mod cluster;
@@ -75,6 +78,7 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
     loaded.warnings.extend(warnings);
     let with_warnings = |problems| Problems { warnings: loaded.warnings.clone(), ..problems };
     let securing = securing.map_err(with_warnings)?;
+    let secures = securing.iter().any(Option::is_some);
     if let Some(server) = &kept.server {
         refuse_fixed(&name(path), changed_addresses(server, &loaded.server)).map_err(with_warnings)?;
     }
@@ -109,8 +113,22 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
         store
     });
     let store = kept.store.as_ref().map(|kept| kept.settings.clone());
+    loaded.warnings.extend(beyond_descriptors(&name(path), &loaded, secures));
     kept.cluster.clone_from(&cluster);
     Ok(Source { loaded, directory, tokens, store, cluster, entrances, securing, access, text })
+}
+
+/// Warns of more connections than a process that is started like this one has descriptors for.
+fn beyond_descriptors(file: &str, loaded: &Loaded, secures: bool) -> Option<Warning> {
+    let limit = descriptors::limit();
+    let room = Room::within(limit, (descriptors::cores(), loaded.server.listeners.len()), secures);
+    let most = loaded.ruleset.connections.most.filter(|most| *most > room.clients)?;
+    let place = Place { file: file.into(), mark: None, path: "connections.max".to_owned() };
+    let warning = Problem::warning(place, "is more than there are descriptors for, upstreams counted in");
+    let expected = format!("at most {}, as a process may have {limit} descriptors here", room.clients);
+    Some(warning.found(most.to_string()).expected(expected).hint(
+        "raise what the system allows (`ulimit -n`, `LimitNOFILE=` of systemd), or leave `max` out: it follows from that",
+    ))
 }
 
 /// Adds what is wrong with the files that a refused configuration names.
@@ -176,8 +194,12 @@ pub fn fixed(before: &Source, after: &Source) -> Vec<Fixed> {
 }
 
 fn changed_addresses(in_force: &Server, wanted: &Server) -> Vec<Fixed> {
+    let named = |endpoint: &Endpoint| match endpoint {
+        Endpoint::Inet(address) => address.to_string(),
+        Endpoint::Path(at) => format!("{endpoint} (mode {:o})", at.mode),
+    };
     let listed = |listeners: &[Listener]| {
-        let mut addresses: Vec<String> = listeners.iter().map(|listener| listener.address.to_string()).collect();
+        let mut addresses: Vec<String> = listeners.iter().map(|listener| named(&listener.address)).collect();
         addresses.sort_unstable();
         addresses.join(", ")
     };

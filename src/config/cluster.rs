@@ -85,9 +85,9 @@ pub(super) fn check(top: &Section<'_>, cluster: &Cluster, server: &Server, stick
     let taken = server
         .listeners
         .iter()
-        .map(|listener| &listener.address)
-        .chain([&server.admin])
-        .find(|taken| listeners::collide(**taken, cluster.listen));
+        .filter_map(|listener| listener.address.inet())
+        .chain([server.admin])
+        .find(|taken| listeners::collide(*taken, cluster.listen));
     if let Some(taken) = taken {
         return listen.fail(listen.error(format!("cannot be listened on beside {taken}")));
     }

@@ -1,16 +1,15 @@
 //! Where tollgate listens, and how connections come in there.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-
-use ipnet::IpNet;
+use std::path::Path;
 
 use crate::config::operators;
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, each_once, every};
 use crate::config::scalar::Misfit;
-use crate::config::server::networks;
+use crate::config::server::peers;
 use crate::config::store::{NamedFile, named_file};
-use crate::ruleset::ConnectionBounds;
+use crate::ruleset::{ConnectionBounds, Endpoint, Peers, SocketPath};
 
 /// The addresses that tollgate listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,13 +29,13 @@ impl Server {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
     /// Where it is.
-    pub address: SocketAddr,
+    pub address: Endpoint,
     /// Absent where clients speak in the clear.
     pub tls: Option<ListenerTls>,
     /// Whether HTTP/2 is spoken beside HTTP/1.1.
     pub http2: bool,
     /// Whose connections begin by saying whom they are for (PROXY protocol).
-    pub proxy_protocol: Vec<IpNet>,
+    pub proxy_protocol: Peers,
     /// How many connections there may be at once; `None` for as many as elsewhere.
     pub max_connections: Option<usize>,
 }
@@ -44,7 +43,8 @@ pub struct Listener {
 impl Listener {
     /// A listener as it is where nothing but its address is said.
     pub const fn plain(address: SocketAddr) -> Self {
-        Self { address, tls: None, http2: false, proxy_protocol: Vec::new(), max_connections: None }
+        let proxy_protocol = Peers { networks: Vec::new(), unix: false };
+        Self { address: Endpoint::Inet(address), tls: None, http2: false, proxy_protocol, max_connections: None }
     }
 }
 
@@ -85,6 +85,10 @@ const MOST_LISTENERS: usize = 64;
 const MOST_CERTIFICATES: usize = 1_000;
 
 const ADDRESS: &str = "an address and a port, like `0.0.0.0:8080` or `[::]:8080`";
+const ENDPOINT: &str = "an address and a port, like `0.0.0.0:8080`, or a path, like `unix:/run/tollgate.sock`";
+const MODE: &str = "what of `rwxrwxrwx` is set, in octal, like `660`";
+/// What stands in front of a path.
+const UNIX: &str = "unix:";
 const A_PEM_FILE: &str = "the name of a file in PEM";
 const CERTIFICATES: &str = "a list, like `[{cert: api.crt, key: api.key}]`";
 
@@ -92,6 +96,7 @@ const CERTIFICATES: &str = "a list, like `[{cert: api.crt, key: api.key}]`";
 pub(super) fn read(top: &Section<'_>) -> Option<Server> {
     let mut taken = Vec::new();
     let listeners = listeners(top, &mut taken);
+    let taken: Vec<_> = taken.into_iter().filter_map(|(endpoint, field)| Some((endpoint.inet()?, field))).collect();
     let admin = top.get_or("admin", Server::DEFAULT_ADMIN, |field| {
         let section = field.section(&operators::KEYS)?;
         let Some(field) = section.get("address") else {
@@ -119,7 +124,7 @@ pub(super) fn read(top: &Section<'_>) -> Option<Server> {
     Some(Server { listeners: listeners?, admin: admin? })
 }
 
-fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(SocketAddr, Field<'a>)>) -> Option<Vec<Listener>> {
+fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(Endpoint, Field<'a>)>) -> Option<Vec<Listener>> {
     const EXPECTED: &str = "a list, like `[{address: \"0.0.0.0:8080\"}]`";
     let field = top.required("listeners", EXPECTED)?;
     let items = field.nonempty_list(EXPECTED)?;
@@ -127,19 +132,36 @@ fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(SocketAddr, Field<'a>)>) ->
         return field.fail(Problem::error(field.key_place(), format!("has more than {MOST_LISTENERS} listeners")));
     }
     every(items.into_iter().map(|item| {
-        let section = item.section(&["address", "tls", "http2", "proxy_protocol", "max_connections"])?;
-        let place = section.required("address", ADDRESS).and_then(|field| {
-            let address = free(&field, address(&field)?, taken)?;
-            taken.push((address, field));
-            Some(address)
+        let section = item.section(&["address", "mode", "tls", "http2", "proxy_protocol", "max_connections"])?;
+        let mode = section.get_with("mode", mode);
+        let place = section.required("address", ENDPOINT).and_then(|field| {
+            let endpoint = endpoint(&field, mode.flatten())?;
+            if let Some((other, _)) = taken.iter().find(|(taken, _)| are_one(taken, &endpoint)) {
+                return field.fail(field.error(format!("cannot be listened on beside {other}")));
+            }
+            taken.push((endpoint.clone(), field));
+            Some(endpoint)
         });
+        if let (Some(Endpoint::Inet(_)), Some(field)) = (&place, section.get("mode")) {
+            return field.fail(field.error("is for paths only").expected("`address: unix:/...` beside it"));
+        }
         let tls = section.get_with("tls", tls);
         // who speaks TLS says which HTTP; in the clear, the first bytes would have to
         let http2 = section.get_or("http2", section.has("tls"), Field::flag);
-        let proxy_protocol = section.get_or("proxy_protocol", Vec::new(), |field| {
-            networks(field, "believes everybody, so that any client can choose its own address")
+        let proxy_protocol = section.get_or("proxy_protocol", Peers::default(), |field| {
+            peers(field, "believes everybody, so that any client can choose its own address")
         });
         let max_connections = section.get_with("max_connections", connections);
+        mode?;
+        if let (Some(place), Some(peers), Some(field)) = (&place, &proxy_protocol, section.get("proxy_protocol")) {
+            let (others, whose) = match place {
+                Endpoint::Inet(_) => (peers.unix, "`unix` comes over a path only"),
+                Endpoint::Path(_) => (!peers.networks.is_empty(), "those who come over a path have no address"),
+            };
+            if others {
+                field.warn(format!("holds somebody who cannot come here: {whose}"), None);
+            }
+        }
         Some(Listener {
             address: place?,
             tls: tls?,
@@ -152,10 +174,11 @@ fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(SocketAddr, Field<'a>)>) ->
 
 /// Reads `connections:`.
 pub(super) fn bounds(field: &Field<'_>) -> Option<ConnectionBounds> {
-    let section = field.section(&["max", "max_per_client"])?;
+    let section = field.section(&["max", "max_per_client", "idle"])?;
     let most = section.get_with("max", connections);
     let per_client = section.get_with("max_per_client", connections);
-    Some(ConnectionBounds { most: most?, per_client: per_client? })
+    let idle = section.get_or("idle", ConnectionBounds::default().idle, Field::positive_duration);
+    Some(ConnectionBounds { most: most?, per_client: per_client?, idle: idle? })
 }
 
 fn connections(field: &Field<'_>) -> Option<usize> {
@@ -197,8 +220,46 @@ fn client_certificates(field: &Field<'_>) -> Option<ClientCertificates> {
     Some(ClientCertificates { ca: ca?, required: required? })
 }
 
+fn mode(field: &Field<'_>) -> Option<u32> {
+    field.parsed(MODE, |text| {
+        let digits = text.strip_prefix("0o").unwrap_or(text);
+        let mode = u32::from_str_radix(digits, 8).ok().filter(|mode| *mode <= 0o777);
+        mode.ok_or_else(|| Misfit { message: "is not the mode of a file".to_owned(), hint: None })
+    })
+}
+
+/// An address, or a path, which is made with `mode`.
+fn endpoint(field: &Field<'_>, mode: Option<u32>) -> Option<Endpoint> {
+    let word = field.word(ENDPOINT)?;
+    let Some(path) = word.text.strip_prefix(UNIX) else {
+        if word.text.starts_with('/') {
+            let problem = field.error("has no `unix:` in front of its path").expected(ENDPOINT);
+            return field.fail(problem);
+        }
+        return address_as(field, ENDPOINT).map(Endpoint::Inet);
+    };
+    let misfit = match path {
+        path if !path.starts_with('/') => Some("does not begin with a slash after `unix:`"),
+        path if path.ends_with('/') => Some("is the path of a folder"),
+        path if path.len() > SocketPath::LONGEST => Some("is longer than the path of a socket may be (107 bytes)"),
+        path if path.contains('\0') => Some("holds a zero byte"),
+        _ => None,
+    };
+    match misfit {
+        Some(misfit) => field.fail(field.error(misfit).expected(ENDPOINT)),
+        None => {
+            let path = Path::new(path).to_owned();
+            Some(Endpoint::Path(SocketPath { path, mode: mode.unwrap_or(SocketPath::MODE) }))
+        }
+    }
+}
+
 pub(super) fn address(field: &Field<'_>) -> Option<SocketAddr> {
-    field.parsed(ADDRESS, |text| {
+    address_as(field, ADDRESS)
+}
+
+fn address_as(field: &Field<'_>, expected: &str) -> Option<SocketAddr> {
+    field.parsed(expected, |text| {
         text.parse::<SocketAddr>().map_err(|_| {
             let port = text.rsplit_once(':').map_or(text, |(_, port)| port);
             let host = text.rsplit_once(':').map_or("", |(host, _)| host);
@@ -216,6 +277,14 @@ fn free(field: &Field<'_>, address: SocketAddr, taken: &[(SocketAddr, Field<'_>)
     match taken.iter().find(|(taken, _)| collide(*taken, address)) {
         Some((other, _)) => field.fail(field.error(format!("cannot be listened on beside {other}"))),
         None => Some(address),
+    }
+}
+
+/// Whether two places cannot be listened on at once.
+fn are_one(a: &Endpoint, b: &Endpoint) -> bool {
+    match (a, b) {
+        (Endpoint::Inet(a), Endpoint::Inet(b)) => collide(*a, *b),
+        (a, b) => a.path().is_some() && a.path() == b.path(),
     }
 }
 

@@ -145,6 +145,21 @@ pub fn size(text: &str) -> Result<u64, Misfit> {
     quantity("size", number, *length, "bytes", "17179869183GiB")
 }
 
+/// A number of bytes in each second: `100B/s`.
+pub fn byte_rate(text: &str) -> Result<u64, Misfit> {
+    match text.split_once('/') {
+        Some((bytes, "s")) => size(bytes),
+        Some((bytes, _)) if size(bytes).is_ok() => {
+            Err(Misfit::new("is not for a second").hint(format!("write how much comes in a second, like `{bytes}/s`")))
+        }
+        _ => {
+            let unit = if is_digits(text) { "B" } else { "" };
+            let hint = size(&format!("{text}{unit}")).ok().map(|_| format!("did you mean `{text}{unit}/s`?"));
+            Err(Misfit { message: "is not a number of bytes in a second".to_owned(), hint })
+        }
+    }
+}
+
 /// A whole number, zero or more.
 pub fn whole(text: &str) -> Result<u64, Misfit> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -1,20 +1,21 @@
 //! The sections about tollgate itself: client addresses, response headers, logging, bounds.
 
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 
 use ipnet::IpNet;
 
 use crate::config::problem::Problem;
 use crate::config::read::{Field, every};
 use crate::config::scalar::{self, Misfit};
-use crate::ruleset::{AccessLog, ClientAddress, Dialects, RequestHead, Reset, path};
+use crate::ruleset::{AccessLog, ClientAddress, Dialects, LeastRate, Peers, RequestHead, Reset, path};
 
 /// Reads `client_address:`.
 pub(super) fn client_address(field: &Field<'_>) -> Option<ClientAddress> {
     let section = field.section(&["trusted_proxies", "ipv6_prefix"])?;
     let default = ClientAddress::default();
     let trusted_proxies = section.get_or("trusted_proxies", default.trusted_proxies, |field| {
-        networks(field, "trusts everybody, so that any client can choose its own address")
+        peers(field, "trusts everybody, so that any client can choose its own address")
     });
     let ipv6_prefix = section.get_or("ipv6_prefix", default.ipv6_prefix, |field| {
         field.whole(48..=128).and_then(|bits| u8::try_from(bits).ok())
@@ -22,24 +23,36 @@ pub(super) fn client_address(field: &Field<'_>) -> Option<ClientAddress> {
     Some(ClientAddress { trusted_proxies: trusted_proxies?, ipv6_prefix: ipv6_prefix? })
 }
 
+/// The same as [`networks`], and the word for those that come over a path.
+pub(super) fn peers(field: &Field<'_>, of_all: &str) -> Option<Peers> {
+    const EXPECTED: &str = "an address or a network, like `10.0.0.0/8`, or `unix`";
+    let items = field.list("a list of addresses and networks, or `unix`")?;
+    let (unix, others): (Vec<_>, Vec<_>) =
+        items.iter().partition(|item| item.is_word() && item.word(EXPECTED).is_some_and(|word| word.text == "unix"));
+    let networks = every(others.into_iter().map(|item| network(item, EXPECTED, of_all)))?;
+    Some(Peers { networks, unix: !unix.is_empty() })
+}
+
 /// A list of addresses and networks; `of_all` warns of one that holds every address.
 pub(super) fn networks(field: &Field<'_>, of_all: &str) -> Option<Vec<IpNet>> {
     const EXPECTED: &str = "an address or a network, like `10.0.0.0/8`";
     let items = field.list("a list of addresses and networks")?;
-    every(items.iter().map(|item| {
-        let network = item.parsed(EXPECTED, |text| {
-            let address = text.parse::<IpAddr>().map(IpNet::from);
-            address
-                .or_else(|_| text.parse::<IpNet>())
-                .map_err(|_| Misfit { message: "is neither an address nor a network".to_owned(), hint: None })
-        })?;
-        if network.prefix_len() == 0 {
-            item.warn(of_all, None);
-        } else if network.addr() != network.network() {
-            item.warn(format!("has address bits beyond its length: it is the network {}", network.trunc()), None);
-        }
-        Some(network.trunc())
-    }))
+    every(items.iter().map(|item| network(item, EXPECTED, of_all)))
+}
+
+fn network(item: &Field<'_>, expected: &str, of_all: &str) -> Option<IpNet> {
+    let network = item.parsed(expected, |text| {
+        let address = text.parse::<IpAddr>().map(IpNet::from);
+        address
+            .or_else(|_| text.parse::<IpNet>())
+            .map_err(|_| Misfit { message: "is neither an address nor a network".to_owned(), hint: None })
+    })?;
+    if network.prefix_len() == 0 {
+        item.warn(of_all, None);
+    } else if network.addr() != network.network() {
+        item.warn(format!("has address bits beyond its length: it is the network {}", network.trunc()), None);
+    }
+    Some(network.trunc())
 }
 
 /// Reads `usage:`; the path.
@@ -117,4 +130,29 @@ pub(super) fn request_head(field: &Field<'_>) -> Option<RequestHead> {
         max_headers: max_headers?,
         timeout: timeout?,
     })
+}
+
+/// Reads `request_body:`; `None` inside where any pace will do.
+pub(super) fn request_body(field: &Field<'_>) -> Option<Option<LeastRate>> {
+    const EXPECTED: &str = "the least that has to come, like `100B/s`, or `off`";
+    let section = field.section(&["min_rate", "grace"])?;
+    let default = LeastRate::default();
+    let rate = section.get_or("min_rate", Some(default.bytes_per_second), |field| {
+        field.parsed(EXPECTED, |text| match text {
+            "off" => Ok(None),
+            text => match NonZeroU64::new(scalar::byte_rate(text)?) {
+                None => Err(Misfit {
+                    message: "must be more than nothing".to_owned(),
+                    hint: Some("write `off` where any pace will do".to_owned()),
+                }),
+                rate => Ok(rate),
+            },
+        })
+    });
+    let grace = section.get_or("grace", default.grace, Field::positive_duration);
+    let (rate, grace) = (rate?, grace?);
+    if let (None, Some(field)) = (rate, section.get("grace")) {
+        field.warn("has no effect: `min_rate` is off", None);
+    }
+    Some(rate.map(|bytes_per_second| LeastRate { bytes_per_second, grace }))
 }

@@ -83,13 +83,9 @@ impl Cluster {
         begun
     }
 
-    /// Raises the generation if another server than before holds a slot.
-    fn learnt(&self, topology: Topology, servers: &Servers) -> Arc<Topology> {
+    fn learnt(&self, topology: Topology) -> Arc<Topology> {
         let topology = Arc::new(topology);
-        let before = self.topology.swap(Some(Arc::clone(&topology)));
-        if before.is_some_and(|before| before != topology) {
-            servers.raise_generation();
-        }
+        self.topology.store(Some(Arc::clone(&topology)));
         topology
     }
 }
@@ -124,7 +120,7 @@ async fn learn(servers: Servers, asked: Vec<Address>) -> RedisResult<Arc<Topolog
     let mut last = failed("the cluster has no servers".to_owned());
     while let Some(answer) = asking.join_next().await {
         match answer {
-            Ok(Ok(topology)) => return Ok(servers.0.cluster.learnt(topology, &servers)),
+            Ok(Ok(topology)) => return Ok(servers.0.cluster.learnt(topology)),
             Ok(Err(error)) => last = error,
             Err(error) => last = failed(error.to_string()),
         }

@@ -217,7 +217,6 @@ async fn connect(servers: Servers, goal: Goal) -> RedisResult<Wire> {
         }
         (Goal::Primary, Layout::Cluster { .. }) => return Err(failed("a cluster has no one primary".to_owned())),
     };
-    servers.raise_generation();
     Ok(wire)
 }
 

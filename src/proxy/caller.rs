@@ -77,7 +77,8 @@ impl Caller {
         if self.bypassed {
             return Ok(Vec::new());
         }
-        ruleset.charges(route, facts, resolved, hasher).map_err(|missing| match missing.part {
+        let charges: Result<_, _> = ruleset.charges(route, facts, resolved, hasher).collect();
+        charges.map_err(|missing| match missing.part {
             KeyPart::Customer => Answer::CredentialMissing,
             part => Answer::KeyMissing(part.describe()),
         })

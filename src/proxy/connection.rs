@@ -18,22 +18,26 @@ pub mod announcement;
 mod arrival;
 mod edge;
 mod http2;
+mod pace;
 mod stream;
 
 pub use arrival::{Entrance, Secured};
 pub use edge::Edge;
 
+use self::pace::Pace;
 use crate::proxy::Gateway;
 use crate::proxy::facts::network;
 use crate::proxy::respond::{Answer, raw_answer};
 use crate::proxy::seats::Seat;
+use crate::proxy::spare::Spot;
 use crate::proxy::traffic::Stage;
+use crate::ruleset::LeastRate;
 use crate::units::Nanos;
 
-/// How long a connection may stay silent between two requests.
-pub const IDLE: Nanos = Nanos::from_secs(60);
 /// How long a closing connection is still read so that the client can read its answer.
 const LINGER: Nanos = Nanos::from_secs(2);
+/// For how long a head may come in before its connection counts as one without a request.
+const HEAD_PATIENCE: Nanos = Nanos::SECOND;
 
 tokio::task_local! {
     static CURRENT: Arc<Connection>;
@@ -46,6 +50,8 @@ pub struct Connection {
     secured: OnceLock<Arc<Secured>>,
     /// Whom the connection said that it is for.
     announced: OnceLock<IpAddr>,
+    /// Under which it can make room for another one; a stream cannot.
+    spot: Option<Arc<Spot>>,
     state: Mutex<State>,
 }
 
@@ -53,15 +59,28 @@ pub struct Connection {
 struct State {
     phase: Phase,
     deadline: Option<Nanos>,
+    /// Since when it could make room for another one, if it could.
+    spare_since: Option<Nanos>,
+    /// How long the client may be waited for, while the body of a request comes in.
+    pace: Option<Pace>,
     /// Whether any byte of a response to the current request was sent.
     answering: bool,
     /// Bytes left to say once the deadline has passed.
     farewell: Option<Vec<u8>>,
-    expired: bool,
+    expired: Option<Late>,
     /// Whether the last request that ended was answered.
     answered: bool,
     /// Whether the client of a stream is known to be gone.
     abandoned: bool,
+}
+
+/// Who let a deadline pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Late {
+    /// The client, with the body of its request.
+    Client,
+    /// The upstream, or both together.
+    Upstream,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,20 +99,26 @@ enum Phase {
     Waiting,
     /// HTTP/2 is spoken: its streams are connections of their own.
     Streams,
+    /// HTTP/2 is spoken, and there is no stream.
+    NoStreams,
 }
 
 // === impl Connection ===
 
 impl Connection {
-    fn new(gateway: Gateway) -> Self {
+    /// A connection at the listener with this position.
+    fn new(gateway: Gateway, listener: usize) -> Self {
         let head = gateway.live.load().ruleset.request_head.timeout;
-        let deadline = Some(gateway.clock.now().saturating_add(head));
-        Self::in_phase(gateway, Phase::New, deadline)
+        let now = gateway.clock.now();
+        let spot = gateway.spare.spot(listener);
+        let connection = Self::in_phase(gateway, Phase::New, Some(now.saturating_add(head)), Some(spot));
+        connection.spare(&mut connection.state.lock(), Some(now));
+        connection
     }
 
     /// A stream of `self`, on which a request has come.
     fn stream(&self) -> Self {
-        let stream = Self::in_phase(self.gateway.clone(), Phase::Undecided, None);
+        let stream = Self::in_phase(self.gateway.clone(), Phase::Undecided, None, None);
         if let Some(secured) = self.secured.get() {
             stream.secured.get_or_init(|| Arc::clone(secured));
         }
@@ -103,18 +128,20 @@ impl Connection {
         stream
     }
 
-    fn in_phase(gateway: Gateway, phase: Phase, deadline: Option<Nanos>) -> Self {
+    fn in_phase(gateway: Gateway, phase: Phase, deadline: Option<Nanos>, spot: Option<Arc<Spot>>) -> Self {
         phase.stage().into_iter().for_each(|stage| gateway.traffic.enter(stage));
         let state = State {
             phase,
             deadline,
+            spare_since: None,
+            pace: None,
             answering: false,
             farewell: None,
-            expired: false,
+            expired: None,
             answered: false,
             abandoned: false,
         };
-        Self { gateway, secured: OnceLock::new(), announced: OnceLock::new(), state: Mutex::new(state) }
+        Self { gateway, secured: OnceLock::new(), announced: OnceLock::new(), spot, state: Mutex::new(state) }
     }
 
     /// Whom the connection said that it is for, in front of everything else.
@@ -150,8 +177,15 @@ impl Connection {
     /// There are streams, and none at the moment: the connection has to be over by `deadline` unless one comes.
     fn without_streams(&self, deadline: Nanos) {
         let mut state = self.state.lock();
-        self.enter(&mut state, Phase::Streams);
+        self.enter(&mut state, Phase::NoStreams);
         state.deadline = Some(deadline);
+    }
+
+    /// There is a stream, which has deadlines of its own.
+    fn with_streams(&self) {
+        let mut state = self.state.lock();
+        self.enter(&mut state, Phase::Streams);
+        state.deadline = None;
     }
 
     /// The client of a stream took its request back.
@@ -168,7 +202,7 @@ impl Connection {
     pub fn request_began(&self) {
         let mut state = self.state.lock();
         self.enter(&mut state, Phase::Undecided);
-        (state.deadline, state.answering) = (None, false);
+        (state.deadline, state.pace, state.answering) = (None, None, false);
     }
 
     /// The current request is charged, or will not be.
@@ -178,10 +212,12 @@ impl Connection {
 
     /// The request is over, with an answer or without one; the next may come.
     pub fn request_ended(&self, answered: bool) {
-        let idle = self.gateway.clock.now().saturating_add(IDLE);
+        let idle = self.gateway.live.load().ruleset.connections.idle;
+        let idle = self.gateway.clock.now().saturating_add(idle);
         let mut state = self.state.lock();
         self.enter(&mut state, Phase::Idle);
-        (state.deadline, state.answering, state.answered) = (Some(idle), false, answered);
+        (state.deadline, state.pace) = (Some(idle), None);
+        (state.answering, state.answered) = (false, answered);
     }
 
     /// Whether the last request that ended was answered.
@@ -194,6 +230,19 @@ impl Connection {
         if before.stage() != phase.stage() {
             phase.stage().into_iter().for_each(|stage| self.gateway.traffic.enter(stage));
             before.stage().into_iter().for_each(|stage| self.gateway.traffic.leave_stage(stage));
+        }
+        let waits = matches!(phase, Phase::New | Phase::Idle | Phase::NoStreams);
+        self.spare(state, waits.then(|| self.gateway.clock.now()));
+    }
+
+    /// Since when the connection can make room for another one; `None` while it cannot.
+    fn spare(&self, state: &mut State, since: Option<Nanos>) {
+        let Some(spot) = &self.spot else { return };
+        if let Some(before) = std::mem::replace(&mut state.spare_since, since) {
+            self.gateway.spare.leave(spot, before);
+        }
+        if let Some(since) = since {
+            self.gateway.spare.enter(spot, since);
         }
     }
 
@@ -208,10 +257,30 @@ impl Connection {
         self.enter(&mut self.state.lock(), phase);
     }
 
-    /// Whether the deadline has passed, and if so whether an answer can still be sent.
-    pub fn expired(&self) -> Option<bool> {
+    /// The body of the current request comes in, at `rate` at least. Said again, it changes nothing.
+    pub fn expect_body(&self, rate: LeastRate) {
+        self.state.lock().pace.get_or_insert(Pace::new(rate));
+    }
+
+    /// A part of the body of a stream's request came, and the next one is waited for. Other connections see it where they
+    /// are read.
+    pub fn body_came(&self, bytes: usize) {
+        if let Some(pace) = &mut self.state.lock().pace {
+            let now = self.gateway.clock.now();
+            pace.came(bytes, now);
+            pace.awaits(now);
+        }
+    }
+
+    /// The body of the current request is here.
+    pub fn body_is_over(&self) {
+        self.state.lock().pace = None;
+    }
+
+    /// Whose deadline has passed, if any, and whether an answer can still be sent.
+    pub fn expired(&self) -> Option<(Late, bool)> {
         let state = self.state.lock();
-        state.expired.then_some(!state.answering)
+        state.expired.map(|late| (late, !state.answering))
     }
 
     /// What is sent after the deadline has passed.
@@ -219,9 +288,24 @@ impl Connection {
         self.state.lock().farewell = Some(bytes);
     }
 
-    /// Bytes came from the client.
-    fn received(&self) {
+    /// The client is read from, and nothing is there.
+    fn awaits(&self) {
         let mut state = self.state.lock();
+        if let Some(pace) = &mut state.pace {
+            pace.awaits(self.gateway.clock.now());
+        }
+        // most heads come in one piece
+        if state.phase == Phase::Head && state.spare_since.is_none() {
+            self.spare(&mut state, Some(self.gateway.clock.now().saturating_add(HEAD_PATIENCE)));
+        }
+    }
+
+    /// So many bytes came from the client.
+    fn received(&self, bytes: usize) {
+        let mut state = self.state.lock();
+        if let Some(pace) = &mut state.pace {
+            pace.came(bytes, self.gateway.clock.now());
+        }
         if matches!(state.phase, Phase::New | Phase::Idle) {
             let head = self.gateway.live.load().ruleset.request_head.timeout;
             self.enter(&mut state, Phase::Head);
@@ -233,7 +317,7 @@ impl Connection {
     /// that cannot be parsed, CONNECT), which no filter sees.
     fn sending(&self, bytes: &[u8]) {
         let mut state = self.state.lock();
-        if state.answering || state.phase == Phase::Streams {
+        if state.answering || matches!(state.phase, Phase::Streams | Phase::NoStreams) {
             return;
         }
         let code: Option<u16> =
@@ -250,7 +334,8 @@ impl Connection {
     /// The deadline has passed: what the client is told, if it was in the middle of a request's head.
     fn expire(&self) {
         let mut state = self.state.lock();
-        state.expired = true;
+        let slow = state.pace.and_then(|pace| pace.runs_out()).is_some_and(|end| end <= self.gateway.clock.now());
+        state.expired = Some(if slow { Late::Client } else { Late::Upstream });
         if state.phase == Phase::Head {
             state.farewell = Some(raw_answer(&Answer::HeadTimeout));
             self.gateway.live.load().meters.route(None).count(Answer::HeadTimeout.status());
@@ -260,7 +345,20 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.enter(&mut self.state.lock(), Phase::Idle);
+        // in which it counts as nothing
+        self.enter(&mut self.state.lock(), Phase::Busy);
+    }
+}
+
+impl State {
+    /// Whether there is nothing that another connection would have to wait for.
+    const fn is_spare(&self) -> bool {
+        self.spare_since.is_some()
+    }
+
+    /// When the connection's future ends, if nothing happens before.
+    fn due(&self) -> Option<Nanos> {
+        [self.deadline, self.pace.and_then(|pace| pace.runs_out())].into_iter().flatten().min()
     }
 }
 
@@ -270,7 +368,7 @@ impl Phase {
         match self {
             Self::New => Some(Stage::Fresh),
             Self::Head | Self::Undecided => Some(Stage::Undecided),
-            Self::Idle | Self::Busy | Self::Waiting | Self::Streams => None,
+            Self::Idle | Self::Busy | Self::Waiting | Self::Streams | Self::NoStreams => None,
         }
     }
 }

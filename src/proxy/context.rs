@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::algorithm::Completion;
 use crate::charge::Charge;
 use crate::proxy::Gateway;
-use crate::proxy::connection::Connection;
+use crate::proxy::connection::{Connection, Late};
 use crate::proxy::facts::Target;
 use crate::proxy::live::Live;
 use crate::proxy::respond::cors::Reader;
@@ -195,11 +195,15 @@ impl Context {
     /// The deadline ended the request: what the client is still told.
     fn say_farewell(&mut self) {
         let Some(connection) = &self.connection else { return };
-        if let Some(answerable) = connection.expired() {
-            self.answered.get_or_insert(Answer::UpstreamTimeout.cause());
+        if let Some((late, answerable)) = connection.expired() {
+            let answer = match late {
+                Late::Client => Answer::BodyTimeout,
+                Late::Upstream => Answer::UpstreamTimeout,
+            };
+            self.answered.get_or_insert(answer.cause());
             if answerable && self.status.is_none() {
-                self.status = Some(Answer::UpstreamTimeout.status());
-                connection.set_farewell(raw_answer_with(&Answer::UpstreamTimeout, self));
+                self.status = Some(answer.status());
+                connection.set_farewell(raw_answer_with(&answer, self));
             }
         }
     }
@@ -270,6 +274,7 @@ mod tests {
     use crate::clock::SystemClock;
     use crate::proxy::Shared;
     use crate::proxy::live::Rules;
+    use crate::proxy::spare::Spare;
     use crate::ruleset::key::KeyHasher;
     use crate::store::Store;
     use crate::telemetry::Telemetry;
@@ -300,6 +305,8 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             hasher: KeyHasher::new(&[0; 16]),
             traffic: Arc::default(),
             seats: Arc::default(),
+            spare: Spare::default(),
+            room: 1,
             lookout: Lookout::default(),
         })
     }

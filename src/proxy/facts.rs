@@ -65,7 +65,7 @@ impl<'a> Head<'a> {
 
     /// The client's own address; see [`client_address`].
     pub fn address(&self, rules: &ClientAddress) -> Option<IpAddr> {
-        self.peer.and_then(|peer| client_address(peer, self.headers, rules))
+        client_address(self.peer, self.headers, rules)
     }
 
     /// What is matched and counted of a request with this head, its canonical `target` and its client's `address`.
@@ -201,7 +201,7 @@ pub fn path_and_query<'t>(
 /// The target as text. Its first bytes, as many as `plain`, are known to be letters, digits and the like.
 fn printable(raw: &[u8], plain: usize) -> Result<&str, Refused> {
     let bad = |byte: &u8| !byte.is_ascii_graphic() || matches!(byte, b'#' | b'\\');
-    if raw.iter().skip(plain).any(bad) {
+    if raw.get(plain..).unwrap_or_default().iter().any(bad) {
         return Err(Refused::Malformed("the request target holds a character that has to be percent-encoded"));
     }
     str::from_utf8(raw).map_err(|_| Refused::Malformed("the request target is not ASCII"))
@@ -244,21 +244,20 @@ pub fn canonical_host(raw: &str) -> Result<(String, Option<u16>), Refused> {
 /// The client's own address.
 ///
 /// `X-Forwarded-For` is walked from right to left as long as the hops are trusted; `None` where a trusted proxy wrote
-/// something that is no address, so that such requests share one bucket.
-pub fn client_address(peer: IpAddr, headers: &HeaderMap, rules: &ClientAddress) -> Option<IpAddr> {
-    let peer = peer.to_canonical();
-    let mut client = peer;
-    if rules.is_trusted(peer) {
+/// something that is no address, and where a `peer` without one is not trusted, so that such requests share one bucket.
+pub fn client_address(peer: Option<IpAddr>, headers: &HeaderMap, rules: &ClientAddress) -> Option<IpAddr> {
+    let mut client = peer.map(|peer| peer.to_canonical());
+    if rules.is_trusted(client) {
         let name = HeaderName::from_static("x-forwarded-for");
         let lines: Vec<&[u8]> = headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
         for hop in lines.iter().rev().flat_map(|line| line.rsplit(|byte| *byte == b',')) {
-            client = read_address(hop.trim_ascii())?.to_canonical();
+            client = Some(read_address(hop.trim_ascii())?.to_canonical());
             if !rules.is_trusted(client) {
                 break;
             }
         }
     }
-    Some(client)
+    client
 }
 
 /// Reads an address without a port.
@@ -302,6 +301,7 @@ pub fn network(address: IpAddr, ipv6_prefix: u8) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ruleset::Peers;
 
     fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
         let mut map = HeaderMap::new();
@@ -384,10 +384,14 @@ mod tests {
 
     #[test]
     fn forwarded_addresses_are_believed_from_the_right_and_from_trusted_hops_only() {
-        let rules = ClientAddress { trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()], ipv6_prefix: 64 };
-        let client = |peer: &str, lines: &[(&'static str, &str)]| {
-            client_address(peer.parse().unwrap(), &headers(lines), &rules).map(|address| address.to_string())
+        let networks = vec!["10.0.0.0/8".parse().unwrap()];
+        let trusting =
+            |unix| ClientAddress { trusted_proxies: Peers { networks: networks.clone(), unix }, ipv6_prefix: 64 };
+        let of = |peer: Option<&str>, lines: &[(&'static str, &str)], unix| {
+            let peer = peer.map(|peer| peer.parse().unwrap());
+            client_address(peer, &headers(lines), &trusting(unix)).map(|address| address.to_string())
         };
+        let client = |peer: &str, lines: &[(&'static str, &str)]| of(Some(peer), lines, false);
         let forwarded = |value| [("x-forwarded-for", value)];
         assert_eq!(client("192.0.2.1", &forwarded("1.2.3.4")).as_deref(), Some("192.0.2.1"));
         assert_eq!(client("10.0.0.1", &forwarded("9.9.9.9, 198.51.100.7")).as_deref(), Some("198.51.100.7"));
@@ -398,6 +402,10 @@ mod tests {
         for unusable in ["unknown", "1.2.3.4, ", "1.2.3.4:99", "999.1.1.1"] {
             assert_eq!(client("10.0.0.1", &forwarded(unusable)), None, "{unusable}");
         }
+        // over a path
+        assert_eq!(of(None, &forwarded("198.51.100.7, 10.2.2.2"), true).as_deref(), Some("198.51.100.7"));
+        assert_eq!(of(None, &forwarded("198.51.100.7"), false), None);
+        assert_eq!(of(None, &[], true), None);
     }
 
     #[test]
@@ -449,7 +457,8 @@ mod tests {
     #[test]
     fn an_ipv6_client_is_its_network_and_a_mapped_one_is_ipv4() {
         let client = |peer: &str| {
-            let address = client_address(peer.parse().unwrap(), &HeaderMap::new(), &ClientAddress::default());
+            let peer = Some(peer.parse().unwrap());
+            let address = client_address(peer, &HeaderMap::new(), &ClientAddress::default());
             address.map(|address| network(address, ClientAddress::default().ipv6_prefix))
         };
         assert_eq!(client("2001:db8:1:2::1"), client("2001:DB8:1:2:ffff::2"));

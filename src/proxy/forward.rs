@@ -55,7 +55,7 @@ fn forwarded(
     peer: Option<IpAddr>,
     authority: &str,
 ) -> pingora::Result<()> {
-    let trusted = peer.is_some_and(|peer| context.live.ruleset.client_address.is_trusted(peer.to_canonical()));
+    let trusted = context.live.ruleset.client_address.is_trusted(peer);
     if !trusted {
         let claims: Vec<HeaderName> = request.headers.keys().filter(|name| claims_a_hop(name)).cloned().collect();
         claims.iter().for_each(|name| drop(request.remove_header(name)));

@@ -21,8 +21,14 @@ pub(super) struct CommonReader {
 const BEFORE_REQUEST: &[u8] = b"] \"";
 
 impl CommonReader {
-    /// What a line tells. A request that is none (`-`, or what a scanner sent) has no target.
-    pub(super) fn read<'l>(&mut self, line: &'l [u8], wanted: &Wanted) -> Result<Record<'l>, Unreadable> {
+    /// What a line tells, into a `record` that tells nothing yet. A request that is none (`-`, or what a scanner sent) has
+    /// no target.
+    pub(super) fn read<'l>(
+        &mut self,
+        line: &'l [u8],
+        wanted: &Wanted,
+        record: &mut Record<'l>,
+    ) -> Result<(), Unreadable> {
         let (caller, rest) = split(line, b'[').ok_or(Unreadable::Format)?;
         let (client, rest_of_caller) = split_near(caller, b' ').ok_or(Unreadable::Format)?;
         let (_ident, user) = split_near(rest_of_caller, b' ').ok_or(Unreadable::Format)?;
@@ -31,16 +37,13 @@ impl CommonReader {
         let (method, target) = request_line(request.raw).unzip();
         let (status, rest) = number_word(rest.trim_ascii_start());
         let (response_bytes, rest) = number_word(rest);
-        let mut record = Record {
-            logged: logged.ok_or(Unreadable::Time)?,
-            client: Some(Cow::Borrowed(client)),
-            customer: told(user.trim_ascii()).map(unescaped_text),
-            method: method.map(|method| if method == b"GET" { Cow::Borrowed("GET") } else { text(method) }),
-            target: target.map(|target| if request.is_escaped { unescaped(target) } else { Cow::Borrowed(target) }),
-            status: status.and_then(|status| u16::try_from(status).ok()),
-            response_bytes,
-            ..Record::default()
-        };
+        record.logged = logged.ok_or(Unreadable::Time)?;
+        record.client = Some(Cow::Borrowed(client));
+        record.customer = told(user.trim_ascii()).map(unescaped_text);
+        record.method = method.map(|method| if method == b"GET" { Cow::Borrowed("GET") } else { text(method) });
+        record.target = target.map(|target| if request.is_escaped { unescaped(target) } else { Cow::Borrowed(target) });
+        record.status = status.and_then(|status| u16::try_from(status).ok());
+        record.response_bytes = response_bytes;
         if wanted.tells_browser() {
             let referer = rest.strip_prefix(b"\"").and_then(quoted);
             let agent = referer.and_then(|(_, rest)| quoted(rest.strip_prefix(b" \"")?));
@@ -48,7 +51,7 @@ impl CommonReader {
             let told = values.into_iter().filter_map(|(place, value)| Some((place?, told(value?.0.raw)?)));
             record.headers.extend(told.map(|(place, value)| (place, unescaped_text(value))));
         }
-        Ok(record)
+        Ok(())
     }
 
     /// The time at the beginning of `text`, if it can be read, and what is within the quotes behind it and after them.
@@ -177,7 +180,8 @@ mod tests {
 
     fn read(line: &str) -> Result<Record<'_>, Unreadable> {
         let wanted = Wanted { referer: Some(0), user_agent: Some(1), ..Wanted::default() };
-        CommonReader::default().read(line.as_bytes(), &wanted)
+        let mut record = Record::default();
+        CommonReader::default().read(line.as_bytes(), &wanted, &mut record).map(|()| record)
     }
 
     const COMBINED: &str =

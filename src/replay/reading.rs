@@ -186,18 +186,20 @@ impl Reading {
         while source.advance()? {
             let lines = source.lines();
             let spot = Spot { log, line: lines.number() };
-            match self.reader.read(lines.line(), lines.is_cut()) {
+            // filled where it stands: it is large
+            let mut record = Record::default();
+            match self.reader.read(lines.line(), lines.is_cut(), &mut record) {
                 Err(why) => each(Line::Unreadable { spot, why })?,
-                Ok(record) if until.is_before(record.logged) => {
+                Ok(()) if until.is_before(record.logged) => {
                     let time = record.logged;
                     drop(record);
                     source.retreat();
                     return Ok(Some(time));
                 }
-                Ok(ref record) if self.order.comes_now(record) => {
-                    self.order.show(spot, record.logged, record, each)?;
+                Ok(()) if self.order.comes_now(&record) => {
+                    self.order.show(spot, record.logged, &record, each)?;
                 }
-                Ok(record) => {
+                Ok(()) => {
                     self.order.hold(spot, record);
                     self.order.show_ripe(each)?;
                 }
@@ -236,12 +238,12 @@ impl Reader {
         Self { common: CommonReader::default(), root: Place::root(mappings, &wanted), wanted }
     }
 
-    /// What a line tells, of which only the beginning is here if it `is_cut`.
-    pub fn read<'l>(&mut self, line: &'l [u8], is_cut: bool) -> Result<Record<'l>, Unreadable> {
+    /// Puts into `record`, which tells nothing yet, what a line tells, of which only the beginning is here if it `is_cut`.
+    pub fn read<'l>(&mut self, line: &'l [u8], is_cut: bool, record: &mut Record<'l>) -> Result<(), Unreadable> {
         match line.trim_ascii_start() {
             _ if is_cut => Err(Unreadable::TooLong),
-            object @ [b'{', ..] => json::read(object, &self.root),
-            line => self.common.read(line, &self.wanted),
+            object @ [b'{', ..] => json::read(object, &self.root).map(|told| *record = told),
+            line => self.common.read(line, &self.wanted, record),
         }
     }
 }

@@ -53,6 +53,8 @@ pub struct Way {
     names: Vec<HeaderName>,
     hasher: KeyHasher,
     ledger: Ledger,
+    /// What the last request was charged, kept for its room.
+    charges: Vec<Charge>,
     headers: HeaderMap,
     host: Host,
     untold: Untold,
@@ -91,6 +93,7 @@ impl Way {
             names: wanted.headers.clone(),
             hasher,
             ledger: Ledger::new(&rules.ruleset, hold, wanted.response_headers.clone()),
+            charges: Vec::new(),
             headers: HeaderMap::new(),
             host: Host::default(),
             untold: Untold::default(),
@@ -122,7 +125,7 @@ impl Way {
 
     /// Decides a request that came `at`, never before the one before it, and shows what became of it.
     pub fn decide<T>(&mut self, at: Nanos, record: &Record<'_>, seen: impl FnOnce(&Decided<'_>, &Ruleset) -> T) -> T {
-        let Self { rules, callers, names, hasher, ledger, headers, host, untold, missing } = self;
+        let Self { rules, callers, names, hasher, ledger, charges, headers, host, untold, missing } = self;
         let ruleset = &rules.ruleset;
         ledger.go_to(at);
         set_headers(headers, record, names);
@@ -166,16 +169,15 @@ impl Way {
                 missing.count += u64::from(key::value(&missing.part, &facts, &resolved).is_none());
             }
             let bypassed = is_preflight || route.bypass.covers(&facts, name);
-            let charges = match bypassed {
-                true => Ok(Vec::new()),
-                false => ruleset.charges(route, &facts, &resolved, hasher),
-            };
-            let mut charges = match charges {
-                Ok(charges) => charges,
+            charges.clear();
+            let made = || ruleset.charges(route, &facts, &resolved, hasher);
+            let mut made = (!bypassed).then(made).into_iter().flatten();
+            match made.try_for_each(|charge| charge.map(|charge| charges.push(charge))) {
+                Ok(()) => {}
                 Err(missing) if *missing.part == KeyPart::Customer => break 'refused Answer::CredentialMissing.cause(),
                 Err(missing) => break 'refused Answer::KeyMissing(missing.part.describe()).cause(),
-            };
-            let verdict = ledger.charge(ruleset, record, &facts, &mut charges, at);
+            }
+            let verdict = ledger.charge(ruleset, record, &facts, charges, at);
             let plan = resolved.plan.map(|(plan, _)| plan);
             let (charges, known) = (charges.as_slice(), Some((&facts, &resolved)));
             let decided = Decided { at, route: id, plan, refused: None, bypassed, charges, verdict: &verdict, known };
@@ -242,7 +244,7 @@ fn facts_of<'r>(
     let (path, query) = facts::path_and_query(method, raw, host)?;
     let peer = record.client.as_deref().and_then(address);
     untold.addresses += u64::from(peer.is_none());
-    let address = peer.and_then(|peer| facts::client_address(peer, headers, &ruleset.client_address));
+    let address = peer.and_then(|peer| facts::client_address(Some(peer), headers, &ruleset.client_address));
     let client = address.map(|address| facts::network(address, ruleset.client_address.ipv6_prefix));
     Ok(Target { method, host, path, query, address, client })
 }

@@ -126,23 +126,20 @@ impl Ruleset {
         route.limits.iter().any(|id| self.limits[id.0].key.counts_by_node())
     }
 
-    /// The charges of a request that takes `route`, one for each limit that applies to it.
+    /// The charges of a request that takes `route`, one for each limit that applies to it. An error among them refuses
+    /// the request.
     pub fn charges<'r>(
         &'r self,
         route: &'r Route,
         facts: &Facts<'_>,
         resolved: &Resolved<'_>,
         hasher: &KeyHasher,
-    ) -> Result<Vec<Charge>, MissingPart<'r>> {
-        let mut charges = Vec::with_capacity(route.limits.len());
-        for id in &route.limits {
-            match self.charge(*id, facts, resolved, hasher) {
-                Ok(charge) => charges.push(charge),
-                Err(Uncharged::Refused(missing)) => return Err(missing),
-                Err(_) => {}
-            }
-        }
-        Ok(charges)
+    ) -> impl Iterator<Item = Result<Charge, MissingPart<'r>>> {
+        route.limits.iter().filter_map(move |id| match self.charge(*id, facts, resolved, hasher) {
+            Ok(charge) => Some(Ok(charge)),
+            Err(Uncharged::Refused(missing)) => Some(Err(missing)),
+            Err(_) => None,
+        })
     }
 
     /// The charge of a request under one limit, or why there is none.

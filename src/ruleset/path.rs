@@ -166,27 +166,41 @@ pub fn canonical(raw: &str) -> Result<Cow<'_, str>, &'static str> {
 /// The length of the path that `raw` begins with, as far as it needs no second look, as most need none: of plain bytes,
 /// and no segment but the last is empty or begins with a dot.
 pub fn plain_length(raw: &[u8]) -> usize {
-    let mut length = 0;
-    while let Some([b'/', behind @ ..]) = raw.get(length..) {
-        length += 1;
-        if let [b'/' | b'.', ..] = behind {
-            break;
+    // before a path nothing but a slash is plain
+    let mut wanted = SLASH;
+    for (length, byte) in raw.iter().enumerate() {
+        let kind = KINDS[usize::from(*byte)];
+        if kind & wanted == 0 {
+            return length;
         }
-        length += behind.iter().position(|byte| !PLAIN[usize::from(*byte)]).unwrap_or(behind.len());
+        wanted = if kind == SLASH { PLAIN } else { SLASH | PLAIN | DOT };
     }
-    length
+    raw.len()
 }
 
-/// Which bytes stand for nothing but themselves within a segment: letters, digits and four signs (RFC 3986, section 2.3),
-/// of which a dot must not begin it. A table, because every byte of every path is looked up.
-const PLAIN: [bool; 256] = {
-    let mut plain = [false; 256];
+/// Bytes that stand for nothing but themselves wherever in a segment: letters, digits and three signs (RFC 3986, section
+/// 2.3).
+const PLAIN: u8 = 1;
+/// The dot does too, unless it begins a segment.
+const DOT: u8 = 2;
+/// What is between segments.
+const SLASH: u8 = 4;
+
+/// What is what. A table, because every byte of every path is looked up.
+const KINDS: [u8; 256] = {
+    let mut kinds = [0; 256];
     let mut byte = 0_u8;
     while byte < 128 {
-        plain[byte as usize] = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+        kinds[byte as usize] = match byte {
+            b'/' => SLASH,
+            b'.' => DOT,
+            b'-' | b'_' | b'~' => PLAIN,
+            _ if byte.is_ascii_alphanumeric() => PLAIN,
+            _ => 0,
+        };
         byte += 1;
     }
-    plain
+    kinds
 };
 
 /// Characters that need no encoding within a segment become themselves (RFC 3986, sections 3.3 and 6.2.2; `;`, `+` and

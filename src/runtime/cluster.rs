@@ -1,7 +1,7 @@
 //! The gateway's place in its cluster: serves the other gateways, and keeps in touch with them.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -14,6 +14,7 @@ use tokio::time::sleep;
 
 use super::doors::{Door, Doors};
 use super::listen::PAUSE;
+use super::socket::Socket;
 use crate::panics::caught;
 use crate::store::Store;
 
@@ -22,13 +23,13 @@ const WAITING: usize = 64;
 
 /// Serves other gateways in a thread of its own.
 pub(super) struct Neighbours {
-    listeners: Vec<TcpListener>,
+    listeners: Vec<Socket>,
     store: Arc<Store>,
     doors: Arc<Doors>,
 }
 
 impl Neighbours {
-    pub(super) const fn new(listeners: Vec<TcpListener>, store: Arc<Store>, doors: Arc<Doors>) -> Self {
+    pub(super) const fn new(listeners: Vec<Socket>, store: Arc<Store>, doors: Arc<Doors>) -> Self {
         Self { listeners, store, doors }
     }
 }
@@ -40,7 +41,10 @@ impl Service for Neighbours {
         let listeners: io::Result<Vec<_>> = self
             .listeners
             .drain(..)
-            .map(|listener| tokio::net::TcpListener::from_std(listener).map(Arc::new))
+            .filter_map(|listener| match listener {
+                Socket::Tcp(listener) => Some(tokio::net::TcpListener::from_std(listener).map(Arc::new)),
+                Socket::Unix(_) => None,
+            })
             .collect();
         let listeners = match listeners {
             Ok(listeners) => listeners,

@@ -1,6 +1,6 @@
 //! Whether connections are accepted: at first, held back while a successor takes over, no more at the end.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,9 +9,11 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
+use super::socket::Socket;
 use crate::admin::Readiness;
 use crate::clock::Clock;
 use crate::proxy::traffic::Traffic;
+use crate::ruleset::Endpoint;
 use crate::units::Nanos;
 
 /// How long new connections have to ask for something before what is going on goes on without them.
@@ -24,7 +26,7 @@ const QUIET: Nanos = Nanos::SECOND;
 /// What is logged once every service accepts.
 #[derive(Debug)]
 pub(super) struct Announcement {
-    pub(super) clients: Vec<SocketAddr>,
+    pub(super) clients: Vec<Endpoint>,
     pub(super) operators: SocketAddr,
 }
 
@@ -49,7 +51,7 @@ pub(super) struct Doors {
     accepting: watch::Sender<usize>,
     is_closed: AtomicBool,
     /// All sockets, for a successor.
-    sockets: Mutex<Vec<TcpListener>>,
+    sockets: Mutex<Vec<Socket>>,
     quiet_until: Mutex<Nanos>,
     /// Who is told that every service accepts.
     opened: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -60,7 +62,7 @@ impl Doors {
         readiness: Arc<Readiness>,
         announcement: Announcement,
         (traffic, clock): (Arc<Traffic>, Arc<dyn Clock>),
-        sockets: Vec<TcpListener>,
+        sockets: Vec<Socket>,
     ) -> Self {
         Self {
             readiness,
@@ -111,8 +113,8 @@ impl Doors {
     }
 
     /// The sockets, for another process to accept from too.
-    pub(super) fn sockets(&self) -> std::io::Result<Vec<TcpListener>> {
-        self.sockets.lock().iter().map(TcpListener::try_clone).collect()
+    pub(super) fn sockets(&self) -> std::io::Result<Vec<Socket>> {
+        self.sockets.lock().iter().map(Socket::try_clone).collect()
     }
 
     /// Accepts no more, and lets every connection end after what it is asked by now. Returns when no further request is

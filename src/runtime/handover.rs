@@ -9,7 +9,6 @@
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
@@ -19,10 +18,13 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 
+use super::inherit;
+use super::socket::Socket;
+
 /// Tells a process that its standard input is the socket to the one before.
-const VARIABLE: &str = "TOLLGATE_HANDOVER";
-/// What systemd tells about its sockets, which are sent otherwise.
-const OF_SYSTEMD: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
+pub(super) const VARIABLE: &str = "TOLLGATE_HANDOVER";
+/// Its value where the sockets are systemd's.
+pub(super) const OF_SYSTEMD: &str = "systemd";
 /// What the old process begins with; another number for another way of handing over.
 const GREETING: [u8; 10] = *b"tollgate/1";
 /// The new process lacks only the state.
@@ -65,7 +67,7 @@ pub(super) struct Successor {
 
 impl Successor {
     /// Starts the program that this process was started as, with the same arguments, and gives it `sockets`.
-    pub(super) fn start(sockets: &[TcpListener]) -> Result<Self, UpgradeError> {
+    pub(super) fn start(sockets: &[Socket]) -> Result<Self, UpgradeError> {
         if std::process::id() == 1 {
             return Err(UpgradeError::First);
         }
@@ -73,8 +75,12 @@ impl Successor {
         let program = arguments.next().unwrap_or_else(|| "tollgate".into());
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new(&program);
-        command.args(arguments).env(VARIABLE, "1").stdin(Stdio::from(OwnedFd::from(theirs)));
-        for name in OF_SYSTEMD {
+        command
+            .args(arguments)
+            .env(VARIABLE, if inherit::are_of_systemd() { OF_SYSTEMD } else { "1" })
+            .stdin(Stdio::from(OwnedFd::from(theirs)));
+        // what is sent needs no telling
+        for name in inherit::OF_SYSTEMD {
             command.env_remove(name);
         }
         let child = command.spawn().map_err(|error| UpgradeError::Start { program, error })?;
@@ -92,7 +98,7 @@ impl Successor {
         self.child.id()
     }
 
-    fn send(&mut self, sockets: &[TcpListener]) -> io::Result<()> {
+    fn send(&mut self, sockets: &[Socket]) -> io::Result<()> {
         self.stream.write_all(&GREETING)?;
         self.stream.write_all(&u32::try_from(sockets.len()).unwrap_or(u32::MAX).to_le_bytes())?;
         for socket in sockets {
@@ -151,7 +157,7 @@ pub(super) struct Predecessor {
 
 impl Predecessor {
     /// The process that started this one in order to hand over, if one did, and its sockets.
-    pub(super) fn meet() -> io::Result<Option<(Self, Vec<TcpListener>)>> {
+    pub(super) fn meet() -> io::Result<Option<(Self, Vec<Socket>)>> {
         if std::env::var_os(VARIABLE).is_none() {
             return Ok(None);
         }
@@ -181,7 +187,7 @@ impl Predecessor {
     }
 }
 
-fn socket(stream: &UnixStream) -> io::Result<TcpListener> {
+fn socket(stream: &UnixStream) -> io::Result<Socket> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -190,5 +196,5 @@ fn socket(stream: &UnixStream) -> io::Result<TcpListener> {
         RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
         _ => Vec::new(),
     });
-    descriptors.next().map(TcpListener::from).ok_or_else(|| ErrorKind::UnexpectedEof.into())
+    Socket::of(descriptors.next().ok_or(ErrorKind::UnexpectedEof)?)
 }

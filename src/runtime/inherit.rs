@@ -1,56 +1,72 @@
 //! Sockets that are open already: of the process before this one, or of systemd (`LISTEN_FDS`), which keeps them while
 //! the gateway restarts.
 
-use std::net::{SocketAddr, TcpListener};
-
 use listenfd::ListenFd;
+
+use super::handover;
+use super::socket::Socket;
+use crate::ruleset::Endpoint;
+
+/// Whether the sockets that this process was handed are systemd's, or were when they were handed to the one before.
+pub(super) fn are_of_systemd() -> bool {
+    let handed_on = std::env::var_os(handover::VARIABLE).is_some_and(|from| from == handover::OF_SYSTEMD);
+    handed_on || OF_SYSTEMD.iter().any(|name| std::env::var_os(name).is_some())
+}
+
+/// What systemd tells about its sockets.
+pub(super) const OF_SYSTEMD: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
 /// Listening sockets that nobody has taken yet.
 #[derive(Debug, Default)]
-pub(super) struct Inherited(Vec<(SocketAddr, TcpListener)>);
+pub(super) struct Inherited(Vec<Socket>);
 
 impl Inherited {
-    pub(super) fn new(sockets: Vec<TcpListener>) -> Self {
-        let usable = |socket: TcpListener| {
-            let address = socket.local_addr().and_then(|address| socket.set_nonblocking(true).map(|()| address));
-            let complain = |error| tracing::error!(%error, "a socket that was handed to this process cannot be used");
-            Some((address.map_err(complain).ok()?, socket))
+    pub(super) fn new(sockets: Vec<Socket>) -> Self {
+        let is_usable = |socket: &Socket| {
+            let usable = socket.set_nonblocking();
+            usable
+                .inspect_err(|error| tracing::error!(%error, "a socket that was handed to this process cannot be used"))
+                .is_ok()
         };
-        Self(sockets.into_iter().filter_map(usable).collect())
+        Self(sockets.into_iter().filter(is_usable).collect())
     }
 
     /// What systemd hands to this process.
     pub(super) fn from_systemd() -> Self {
         let mut handed = ListenFd::from_env();
         let count = handed.len();
-        let listener = |position| match handed.take_tcp_listener(position) {
-            Ok(listener) => listener,
-            Err(error) => {
-                tracing::error!(%error, "systemd hands this process something that is no listening TCP socket");
-                None
+        let mut listener = |position| {
+            // each looks at what it is, and leaves what is something else
+            let tcp = handed.take_tcp_listener(position).map(|socket| socket.map(Socket::Tcp));
+            match tcp.or_else(|_| handed.take_unix_listener(position).map(|socket| socket.map(Socket::Unix))) {
+                Ok(listener) => listener,
+                Err(error) => {
+                    tracing::error!(%error, "systemd hands this process something that is no listening socket");
+                    None
+                }
             }
         };
-        Self::new((0..count).filter_map(listener).collect())
+        Self::new((0..count).filter_map(&mut listener).collect())
     }
 
-    pub(super) fn has(&self, address: SocketAddr) -> bool {
-        self.0.iter().any(|(of, _)| *of == address)
+    pub(super) fn has(&self, endpoint: &Endpoint) -> bool {
+        self.0.iter().any(|socket| socket.is_at(endpoint))
     }
 
-    /// Those on `address`.
-    pub(super) fn take(&mut self, address: SocketAddr) -> Vec<TcpListener> {
-        let (taken, left) = std::mem::take(&mut self.0).into_iter().partition(|(of, _)| *of == address);
+    /// Those at `endpoint`.
+    pub(super) fn take(&mut self, endpoint: &Endpoint) -> Vec<Socket> {
+        let (taken, left) = std::mem::take(&mut self.0).into_iter().partition(|socket| socket.is_at(endpoint));
         self.0 = left;
-        let taken: Vec<_> = taken;
-        taken.into_iter().map(|(_, socket)| socket).collect()
+        taken
     }
 }
 
 impl Drop for Inherited {
     /// Connections to what is left would wait for ever.
     fn drop(&mut self) {
-        for (address, _) in &self.0 {
-            tracing::warn!(%address, "a socket that was handed to this process is on no address of the configuration");
+        for socket in &self.0 {
+            let address = socket.name();
+            tracing::warn!(address, "a socket that was handed to this process is on no address of the configuration");
         }
     }
 }

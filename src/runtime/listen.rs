@@ -7,27 +7,27 @@
 use std::future::poll_fn;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::AsRawFd;
 use std::pin::pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use pingora::apps::ServerApp;
-use pingora::protocols::l4::stream::Stream as TcpIo;
-use pingora::protocols::{GetSocketDigest, SocketDigest, Stream};
+use pingora::protocols::Stream;
 use pingora::server::{ListenFds, ShutdownWatch};
 use pingora::services::Service;
-use socket2::{Domain, Protocol, Socket, Type};
-use tokio::task::JoinSet;
+use socket2::{Domain, Protocol, Socket as Socket2, Type};
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
 use super::doors::{Door, Doors};
+use super::socket::{Acceptor, Socket, open_path};
 use crate::proxy::traffic::Arriving;
+use crate::ruleset::Endpoint;
 use crate::store::Store;
 use crate::units::Nanos;
 
 /// How many connections the system may queue for a socket; it takes fewer where its own limit is lower.
-const BACKLOG: i32 = 65_535;
+pub(super) const BACKLOG: i32 = 65_535;
 /// How long accepting pauses when the process has no descriptor left, or the system no memory.
 pub(super) const PAUSE: Nanos = Nanos::new(10_000_000);
 
@@ -58,10 +58,18 @@ pub(super) fn open(mut address: SocketAddr, count: usize) -> io::Result<Vec<TcpL
     Ok(listeners)
 }
 
+/// Sockets for `count` services at `endpoint`, which all have the same one where it is a path.
+pub(super) fn open_at(endpoint: &Endpoint, count: usize) -> io::Result<Vec<Socket>> {
+    match endpoint {
+        Endpoint::Inet(address) => Ok(open(*address, count)?.into_iter().map(Socket::Tcp).collect()),
+        Endpoint::Path(at) => Ok(vec![Socket::Unix(open_path(at)?)]),
+    }
+}
+
 /// `sockets` on one address for `count` services: each service gets one at least, and each socket a service. What
 /// several have is the same socket.
-pub(super) fn spread(sockets: &[TcpListener], count: usize) -> io::Result<Vec<Vec<TcpListener>>> {
-    let mut services: Vec<Vec<TcpListener>> = (0..count).map(|_| Vec::new()).collect();
+pub(super) fn spread(sockets: &[Socket], count: usize) -> io::Result<Vec<Vec<Socket>>> {
+    let mut services: Vec<Vec<Socket>> = (0..count).map(|_| Vec::new()).collect();
     for (position, socket) in sockets.iter().cycle().take(sockets.len().max(count)).enumerate() {
         if let Some(sockets) = services.get_mut(position % count.max(1)) {
             sockets.push(socket.try_clone()?);
@@ -70,8 +78,8 @@ pub(super) fn spread(sockets: &[TcpListener], count: usize) -> io::Result<Vec<Ve
     Ok(services)
 }
 
-fn unbound(address: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+fn unbound(address: SocketAddr) -> io::Result<Socket2> {
+    let socket = Socket2::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // Connections of an earlier process that linger do not keep the address.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
@@ -83,18 +91,18 @@ fn unbound(address: SocketAddr) -> io::Result<Socket> {
 /// Applications on their sockets, in a thread of their own.
 pub(super) struct Listening<A> {
     name: String,
-    listeners: Vec<(TcpListener, Arc<A>)>,
+    listeners: Vec<(Socket, Arc<A>)>,
     doors: Arc<Doors>,
     store: Option<Arc<Store>>,
 }
 
 impl<A> Listening<A> {
-    pub(super) fn new(name: String, listeners: Vec<(TcpListener, Arc<A>)>, doors: Arc<Doors>) -> Self {
+    pub(super) fn new(name: String, listeners: Vec<(Socket, Arc<A>)>, doors: Arc<Doors>) -> Self {
         Self { name, listeners, doors, store: None }
     }
 
     /// The same application on all sockets.
-    pub(super) fn of_one(name: String, listeners: Vec<TcpListener>, app: A, doors: Arc<Doors>) -> Self {
+    pub(super) fn of_one(name: String, listeners: Vec<Socket>, app: A, doors: Arc<Doors>) -> Self {
         let app = Arc::new(app);
         let listeners = listeners.into_iter().map(|listener| (listener, Arc::clone(&app))).collect();
         Self::new(name, listeners, doors)
@@ -110,7 +118,7 @@ impl<A> Listening<A> {
 impl<A: ServerApp + Send + Sync + 'static> Service for Listening<A> {
     async fn start_service(&mut self, _: Option<ListenFds>, shutdown: ShutdownWatch, _: usize) {
         let listeners = self.listeners.drain(..);
-        let listeners = listeners.map(|(listener, app)| Ok((tokio::net::TcpListener::from_std(listener)?, app)));
+        let listeners = listeners.map(|(listener, app)| Ok((Acceptor::new(listener)?, app)));
         let listeners: io::Result<Vec<_>> = listeners.collect();
         match listeners {
             Ok(listeners) => {
@@ -139,7 +147,7 @@ impl<A: ServerApp + Send + Sync + 'static> Service for Listening<A> {
 
 /// Accepts until the door is shut.
 async fn accept<A: ServerApp + Send + Sync + 'static>(
-    listener: tokio::net::TcpListener,
+    listener: Acceptor,
     app: Arc<A>,
     doors: Arc<Doors>,
     shutdown: ShutdownWatch,
@@ -153,9 +161,11 @@ async fn accept<A: ServerApp + Send + Sync + 'static>(
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok((stream, peer)) => {
+                Ok(stream) => {
                     let arriving = doors.traffic().arrive();
-                    tokio::spawn(serve(Arc::clone(&app), adopt(stream, peer), shutdown.clone(), arriving));
+                    tokio::spawn(serve(Arc::clone(&app), stream, shutdown.clone(), arriving));
+                    // where many come at once, those that are one too many are gone before the next is accepted
+                    yield_now().await;
                 }
                 Err(error) if is_over(&error) => {}
                 Err(error) => {
@@ -178,18 +188,6 @@ async fn accept<A: ServerApp + Send + Sync + 'static>(
 /// Whether an error is that of one connection, which ended before it was accepted.
 fn is_over(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset)
-}
-
-/// Makes of a connection what pingora's own listener makes of it.
-fn adopt(stream: tokio::net::TcpStream, peer: SocketAddr) -> Stream {
-    // Fails only on a connection that is over, which the first read finds out.
-    drop(stream.set_nodelay(true));
-    let digest = SocketDigest::from_raw_fd(stream.as_raw_fd());
-    // It is new, so nothing is set; if it were, it would be asked of the socket.
-    drop(digest.peer_addr.set(Some(peer.into())));
-    let mut stream = TcpIo::from(stream);
-    stream.set_socket_digest(digest);
-    Box::new(stream)
 }
 
 async fn serve<A: ServerApp + Send + Sync>(app: Arc<A>, stream: Stream, shutdown: ShutdownWatch, arriving: Arriving) {
@@ -215,6 +213,7 @@ mod tests {
     use std::net::TcpStream;
     use std::time::Duration;
 
+    use pingora::protocols::GetSocketDigest;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::watch;
 
@@ -279,7 +278,7 @@ mod tests {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (doors, readiness, _) = doors(2);
         let (_stop, shutdown) = watch::channel(false);
-        let mut service = Listening::of_one("echo".to_owned(), vec![listener], Echo, Arc::clone(&doors));
+        let mut service = Listening::of_one("echo".to_owned(), vec![Socket::Tcp(listener)], Echo, Arc::clone(&doors));
         let served = tokio::spawn(async move { service.start_service(None, shutdown, 1).await });
         let said = tokio::task::spawn_blocking(move || {
             client.write_all(b" hello").unwrap();
@@ -304,7 +303,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let (doors, _, _) = doors(1);
         let (_stop, shutdown) = watch::channel(false);
-        let mut service = Listening::of_one("echo".to_owned(), vec![listener], Echo, Arc::clone(&doors));
+        let mut service = Listening::of_one("echo".to_owned(), vec![Socket::Tcp(listener)], Echo, Arc::clone(&doors));
         let served = tokio::spawn(async move { service.start_service(None, shutdown, 1).await });
         doors.hold().await;
         let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
@@ -324,7 +323,7 @@ mod tests {
     #[test]
     fn each_service_gets_a_socket_and_each_socket_a_service() {
         let counts = |sockets, services| -> Vec<usize> {
-            let sockets = open(ANY, sockets).unwrap();
+            let sockets: Vec<Socket> = open(ANY, sockets).unwrap().into_iter().map(Socket::Tcp).collect();
             spread(&sockets, services).unwrap().iter().map(Vec::len).collect()
         };
         assert_eq!(counts(1, 3), [1, 1, 1]);

@@ -29,6 +29,7 @@ use crate::proxy::Gateway;
 use crate::proxy::live::Live;
 pub use crate::proxy::live::Rules;
 use crate::proxy::upstream::health;
+use crate::ruleset::Endpoint;
 use crate::ruleset::Ruleset;
 use crate::ruleset::changes;
 pub use crate::store::shared::{KeySecret, Settings as StoreSettings};
@@ -44,7 +45,7 @@ const RESOLVE: Nanos = Nanos::from_secs(1);
 #[derive(Debug)]
 pub struct Parts {
     /// Where clients connect to, in the order of `rules.entrances`.
-    pub listeners: Vec<SocketAddr>,
+    pub listeners: Vec<Endpoint>,
     /// Where operators connect to.
     pub admin: SocketAddr,
     /// What they may do there.

@@ -30,13 +30,23 @@ pub(super) struct Reach {
     pub(super) upgrader: Upgrader,
 }
 
+/// Who goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sequel {
+    Nobody,
+    /// The process that has taken over.
+    Successor,
+}
+
 /// Runs `server` until a signal ends it. SIGTERM and SIGINT finish what is in flight, a second one does not wait; SIGUSR2
 /// does the same once another process has taken over.
-pub(super) fn run_until_idle(server: Server, gateway: &Gateway, reach: Reach) {
+pub(super) fn run_until_idle(server: Server, gateway: &Gateway, reach: Reach) -> Sequel {
     let (finished, has_finished) = channel::<()>();
     let hurry = Arc::new(AtomicBool::new(false));
     let doors = Arc::clone(&reach.doors);
-    let watch = Signals { reach, gateway: gateway.clone(), hurry: Arc::clone(&hurry) };
+    let succeeded = Arc::new(AtomicBool::new(false));
+    let watch =
+        Signals { reach, gateway: gateway.clone(), hurry: Arc::clone(&hurry), succeeded: Arc::clone(&succeeded) };
     let serving = std::thread::spawn(move || {
         server.run(RunArgs { shutdown_signal: Box::new(watch) });
         drop(finished);
@@ -52,6 +62,7 @@ pub(super) fn run_until_idle(server: Server, gateway: &Gateway, reach: Reach) {
     if serving.is_finished() && serving.join().is_err() {
         tracing::error!("the server ended with a panic");
     }
+    if succeeded.load(Ordering::Acquire) { Sequel::Successor } else { Sequel::Nobody }
 }
 
 /// Which signals end the server, and which make it do something else.
@@ -59,6 +70,8 @@ struct Signals {
     reach: Reach,
     gateway: Gateway,
     hurry: Arc<AtomicBool>,
+    /// Whether another process has taken over.
+    succeeded: Arc<AtomicBool>,
 }
 
 #[async_trait]
@@ -95,6 +108,7 @@ impl ShutdownSignalWatch for Signals {
                 }
             }
         };
+        self.succeeded.store(is_taken_over, Ordering::Release);
         tracing::info!("stopping: finishing the requests in flight; a second signal does not wait for them");
         readiness.stop();
         if let Some(cluster) = self.gateway.store.cluster().filter(|_| !is_taken_over) {

@@ -159,7 +159,7 @@ impl Meters {
         }
     }
 
-    /// A connection was closed as soon as it came, for this reason.
+    /// A connection was closed to keep within bounds, for this reason.
     pub fn shed(&self, reason: &str) {
         self.telemetry.connections_shed.with_label_values(&[reason]).inc();
     }

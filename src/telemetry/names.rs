@@ -29,7 +29,7 @@ catalogue! {
     HTTP_REQUESTS_IN_FLIGHT: "tollgate_http_requests_in_flight" ["route"]
         "Requests that are being handled."
     CONNECTIONS_SHED: "tollgate_connections_shed_total" ["reason"]
-        "Connections closed as soon as they came, by what had as many as it may have: all, listener, client."
+        "Connections closed to keep within bounds: one too many, as soon as it came, by what had as many as it may have (all, listener, client); one without a request, so that another has its place (idle)."
     LIMIT_REQUESTS: "tollgate_limit_requests_total" ["route", "limit", "plan", "outcome"]
         "Requests by what a limit made of them; on a denial only the limit that is reported counts. bypassed: exempt from it. error_admitted, error_denied: what it would say could not be known. shadow_denied: a shadow limit would have denied it, and let it pass."
     LIMIT_CANDIDATE_REQUESTS: "tollgate_limit_candidate_requests_total" ["limit", "plan", "live", "candidate"]

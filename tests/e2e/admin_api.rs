@@ -264,6 +264,35 @@ fn a_key_in_redis_is_set_right_there() {
 }
 
 #[test]
+fn what_one_gateway_sets_right_in_redis_another_does_not_take_again() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    for terms in [
+        "algorithm: gcra, rate: 1/d, burst: 6",
+        "algorithm: fixed_window, limit: 6, window: 1d",
+        "algorithm: cycle, limit: 6, period: 1d",
+        "algorithm: sliding_log, limit: 6, window: 1d",
+    ] {
+        let limit = format!("{{ {terms}, key: {{ header: x-user }}, mode: shared, consistency: exact }}");
+        let store = format!("store: {{ redis: \"{}\", timeout: 1s, prefix: \"{}\" }}\n", redis.url(), terms.len());
+        let config = format!("{store}{}", limited(&origin, &limit));
+        let (one, other) = (started(&config, &[]), started(&config, &[]));
+        let of_bob = json!({ "limit": "guard", "key": { "header x-user": "bob" } });
+        wait_until("Redis to be asked", || {
+            [&one, &other].iter().all(|gateway| done(gateway, "peek", &of_bob)["decided"] == "store")
+        });
+        let ask = || other.get("/", &[("x-user", "bob")]).status;
+        assert_eq!((0..4).map(|_| ask()).collect::<Vec<_>>(), [200; 4], "{terms}");
+        let mut grant = of_bob.clone();
+        grant["tokens"] = json!(2);
+        assert_eq!(remaining(&done(&one, "grant", &grant)), 4, "{terms}");
+        assert_eq!((0..3).map(|_| ask()).collect::<Vec<_>>(), [200; 3], "{terms}");
+        assert_eq!(remaining(&done(&one, "reset", &of_bob)), 6, "{terms}");
+        assert_eq!((0..6).map(|_| ask()).collect::<Vec<_>>(), [200; 6], "{terms}");
+        assert_eq!(ask(), 429, "{terms}");
+    }
+}
+
+#[test]
 fn changes_take_the_token_and_other_sites_get_nothing() {
     let origin = Origin::start();
     let config = limited(&origin, "{ algorithm: gcra, rate: 1/d, burst: 2, key: all }");

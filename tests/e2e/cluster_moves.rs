@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::support::cluster::{Nodes, keys, members, wait_for_members};
 use crate::support::gateway::proxied;
-use crate::support::{Client, Gateway, Origin, SetsAtEnd, free_port, wait_until};
+use crate::support::{Client, Gateway, Origin, SetsAtEnd, free_port, now, wait_until};
 
 /// Nothing comes back while a test lasts.
 const LIMIT: &str = "algorithm: gcra, rate: 1/d, burst: 5000";
@@ -187,6 +188,53 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]
         ask(&gateways[key % 2], key);
     }
     assert_eq!(counts(), [30, 30, 30]);
+}
+
+/// A node that was away is cold again: whichever gateways ask, they send it a third of the rate at first.
+#[test]
+fn a_node_that_comes_back_is_warmed_up_by_all_gateways_together() {
+    let origin = Origin::start();
+    let check = "health_check: { path: /healthz, every: 10ms, healthy_after: 2, unhealthy_after: 2 }";
+    let rest = format!(
+        "upstreams: {{ origin: {{ nodes: [{}], {check} }} }}
+limits:
+  gently:
+    key: upstream_node
+    algorithm: smooth_warming_up
+    rate: 1/20ms
+    warm_up: 400ms
+    over_limit: {{ delay: {{ max_wait: 20s }} }}
+routes: [{{ name: all, upstream: origin, limits: [gently] }}]
+",
+        origin.node()
+    );
+    let nodes = Nodes::new(2);
+    let gateways: Vec<Gateway> = (0..2).map(|node| nodes.start_with(node, "timeout: 1s", &rest)).collect();
+    wait_for_members(&gateways, 2);
+    let healthy = |nodes: f64| {
+        for gateway in &gateways {
+            gateway.wait_for_metric("tollgate_upstream_nodes_healthy", &[("upstream", "origin")], nodes);
+        }
+    };
+    // what each of 10 permits costs from cold, as in `waiting`
+    let price = |number: u64| Duration::from_millis(58 - 4 * number);
+    for _ in 0..2 {
+        healthy(1.0);
+        let mut clients: Vec<Client> = (0..10).map(|number| gateways[number % 2].client()).collect();
+        let (before, began) = (origin.count(), now());
+        clients.iter_mut().for_each(|client| client.ask("GET", "/", &[]));
+        assert!(clients.iter_mut().all(|client| client.receive().status == 200));
+        let seen = origin.seen();
+        for (number, seen) in (0..).zip(&seen[before..]) {
+            let (came, due): (_, Duration) = (seen.at - began, (0..number).map(price).sum());
+            assert!(came + Duration::from_millis(1) >= due, "number {number} came after {came:?}, due after {due:?}");
+        }
+        origin.set_healthy(false);
+        healthy(0.0);
+        let cold = now() + Duration::from_secs(1);
+        wait_until("the node to be cold", || now() >= cold);
+        origin.set_healthy(true);
+    }
 }
 
 #[test]

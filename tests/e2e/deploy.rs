@@ -135,11 +135,15 @@ fn the_manifest_starts_the_program_and_its_parts_find_each_other() {
         object("NetworkPolicy")["spec"]["podSelector"]["matchLabels"].clone(),
     ];
     assert!(selectors.iter().all(|selector| selector == labels && !labels.is_null()), "{selectors:?}");
-    assert_eq!(port(&object("Service")["spec"]["ports"][0]["targetPort"]), listeners[0].address.port());
+    assert_eq!(port(&object("Service")["spec"]["ports"][0]["targetPort"]), listeners[0].address.inet().unwrap().port());
     let policy = object("NetworkPolicy")["spec"]["ingress"].clone();
     for rule in policy.as_sequence().unwrap() {
         let opened = port(&rule["ports"][0]["port"]);
-        assert_eq!(rule["from"].is_null(), opened == listeners[0].address.port(), "only clients come from anywhere");
+        assert_eq!(
+            rule["from"].is_null(),
+            opened == listeners[0].address.inet().unwrap().port(),
+            "only clients come from anywhere"
+        );
     }
 }
 

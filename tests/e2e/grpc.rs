@@ -137,3 +137,20 @@ async fn nodes_that_speak_http_2_are_checked_in_it() {
         assert_eq!(tokio::task::block_in_place(|| gateway.get("/", &[]).status), 200);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_may_be_silent_for_longer_than_an_upload() {
+    let upstream = Upstream::start().await;
+    let config = upstream.config("{ algorithm: gcra, rate: 100/s, burst: 100, key: all }");
+    let config = format!("request_body: {{ min_rate: 1KiB/s, grace: 300ms }}\n{config}");
+    let gateway = tokio::task::block_in_place(|| Gateway::start_listening(LISTENER, &config, &[]));
+    let mut client = Http2::in_the_clear(gateway.address).await;
+    let (call, mut calling) = client.begin(Method::POST, URL, FIELDS, false).await.unwrap();
+    let (upload, _uploading) = client.begin(Method::POST, URL, &[], false).await.unwrap();
+    // the upstream answers at once, and then waits for more
+    let cut_off =
+        tokio::time::timeout(crate::support::PATIENCE, read(upload)).await.expect("an upload is taken for ever");
+    assert!(cut_off.is_err_and(|error| error.is_reset()));
+    calling.send_data(Bytes::from_static(b"\0\0\0\0\x02hi"), true).unwrap();
+    assert_eq!(&*read(call).await.unwrap().body, b"\0\0\0\0\x02hi");
+}

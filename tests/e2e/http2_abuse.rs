@@ -27,6 +27,7 @@ const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
+const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
@@ -222,7 +223,7 @@ async fn a_thousand_denied_uploads_leave_room_for_the_next_request() {
     let gateway = start(&limited(&origin, "{ algorithm: gcra, rate: 1/d, burst: 1, key: { header: x-key } }"));
     let mut client = Http2::in_the_clear(gateway.address).await;
     assert_eq!(client.get(URL, &[("x-key", "spent")]).await.unwrap().status, 200);
-    let body = Bytes::from(vec![b'x'; 60 << 10]);
+    let body = Bytes::from(vec![b'x'; 64 << 10]);
     let before = gateway.process.memory();
     for number in 0..1000 {
         let (response, mut sending) = client.begin(Method::POST, URL, &[("x-key", "spent")], false).await.unwrap();
@@ -252,4 +253,48 @@ fn requests_that_cannot_be_read_end_their_connection_at_some_point() {
     assert!(number > 60, "{number}");
     assert_serves(&gateway);
     assert_eq!(origin.count(), 1);
+}
+
+#[test]
+fn a_connection_without_requests_is_closed_whatever_else_is_said_on_it() {
+    let origin = Origin::start();
+    let gateway = start(&format!("connections: {{ idle: 500ms }}\n{}", proxied(&origin, "")));
+    for what in ["nothing", "pings", "a head that drips"] {
+        let mut raw = Raw::new(&gateway);
+        raw.send(&frame(HEADERS, END_STREAM | END_HEADERS, 1, GET));
+        origin.wait_for_count(1);
+        if what == "a head that drips" {
+            raw.send(&frame(HEADERS, END_STREAM, 3, GET));
+        }
+        raw.0.set_read_timeout(Some(std::time::Duration::from_millis(20))).unwrap();
+        wait_until(what, || {
+            match what {
+                "pings" => raw.send(&frame(PING, 0, 0, b"12345678")),
+                "a head that drips" => raw.send(&frame(CONTINUATION, 0, 3, b"\x82")),
+                _ => true,
+            };
+            raw.is_closed()
+        });
+    }
+    assert_serves(&gateway);
+}
+
+#[test]
+fn who_has_the_gateway_reset_request_after_request_is_shown_the_door() {
+    let origin = Origin::start();
+    let gateway = start(&proxied(&origin, ""));
+    let growth = growth(&gateway, || {
+        let mut raw = Raw::new(&gateway);
+        let taken = (0..50_000).take_while(|number| {
+            let stream = 2 * number + 1;
+            // an update by nothing is an error of the stream
+            let request = frame(HEADERS, END_STREAM | END_HEADERS, stream, GET);
+            raw.send(&[request, frame(WINDOW_UPDATE, 0, stream, &[0; 4])].concat())
+        });
+        let taken = taken.count();
+        assert!(taken < 50_000 || raw.is_closed(), "the connection goes on");
+        gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
+        assert_serves(&gateway);
+    });
+    assert!(growth < 50 << 20, "{growth} bytes");
 }

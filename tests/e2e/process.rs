@@ -126,9 +126,11 @@ fn out_of_descriptors_connections_wait_and_are_served_when_some_are_free() {
     const COUNT: usize = 400;
     let folder = Folder::new();
     let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-    folder.write("t.yaml", config_on(address, admin));
+    // more than there are descriptors for, which is warned of
+    folder.write("t.yaml", format!("connections: {{ max: 1000000 }}\n{}", config_on(address, admin)));
     let process = Process::tollgate_within(256, &["run", "--config", "t.yaml"], folder.path());
     wait_until("readiness", || is_ready(admin));
+    assert!(process.stderr().contains("connections.max: is more than there are descriptors for"));
     let began = now();
     let clients: Vec<Client> = (0..COUNT).map(|_| Client::connect(address)).collect();
     let complaints = || process.stderr().matches("cannot accept connections").count();
@@ -147,6 +149,32 @@ fn out_of_descriptors_connections_wait_and_are_served_when_some_are_free() {
     for client in &mut clients {
         assert_eq!(client.receive().status, 400);
     }
+}
+
+#[test]
+fn descriptors_are_left_for_who_asks_however_many_clients_do_not() {
+    let (origin, folder) = (Origin::start(), Folder::new());
+    let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    folder.write(
+        "t.yaml",
+        format!(
+            "listeners: [{{ address: \"{address}\" }}]\nadmin: {{ address: \"{admin}\" }}\n{}",
+            proxied(&origin, "")
+        ),
+    );
+    let process = Process::tollgate_within(256, &["run", "--config", "t.yaml"], folder.path());
+    wait_until("readiness", || is_ready(admin));
+    let mut idle: Vec<Client> = (0..900).map(|_| Client::connect(address)).collect();
+    let (began, used) = (now(), process.processor_time());
+    for number in 0..100 {
+        let mut good = Client::connect(address);
+        assert_eq!(good.get("/").status, 200, "{number}");
+        assert!(is_ready(admin));
+        idle.push(good);
+    }
+    wait_until("a while", || now() - began > Duration::from_secs(1));
+    let (waited, used) = (now() - began, process.processor_time() - used);
+    assert!(used < waited / 2, "it used the processor for {used:?} of {waited:?}");
 }
 
 #[test]

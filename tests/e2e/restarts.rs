@@ -4,6 +4,7 @@
 //! before any part of an answer has come: that is what HTTP asks of clients (RFC 9112, section 9.3.1), since a connection
 //! may always be closed while a request is on its way.
 
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -127,7 +128,10 @@ struct Lineage {
 
 impl Lineage {
     fn start(config: &str) -> Self {
-        let gateway = Gateway::start(config);
+        Self::of(Gateway::start(config))
+    }
+
+    fn of(gateway: Gateway) -> Self {
         let current = gateway.process.id();
         Self { gateway, current, seen: String::new() }
     }
@@ -135,7 +139,9 @@ impl Lineage {
     fn serving(&self) -> Option<u32> {
         let mut client = Client { wire: crate::support::wire::Wire::new(TcpStream::connect(self.gateway.admin).ok()?) };
         client.wire.send(request("GET", "/status", &[("connection", "close")])).ok()?;
-        client.next()?.json()["process"].as_u64()?.try_into().ok()
+        // a process that ends does not wait for operators to have read
+        let status = client.next().filter(|status| status.whole)?;
+        status.json()["process"].as_u64()?.try_into().ok()
     }
 
     /// Has another process take over, and waits until the one before has ended.
@@ -196,6 +202,29 @@ fn twenty_upgrades_fail_no_request_and_what_is_spent_stays_spent() {
     lineage.gateway.start_again();
     lineage.current = lineage.gateway.process.id();
     is_spent(address);
+}
+
+#[test]
+fn a_socket_in_the_file_system_is_handed_over_and_goes_with_the_last_process() {
+    let (origin, folder) = (Origin::start(), Folder::new());
+    let path = folder.path().join("t.sock");
+    let listener = format!("http2: false }}, {{ address: \"unix:{}\"", path.display());
+    let mut lineage = Lineage::of(Gateway::start_listening(&listener, &config(&origin), &[]));
+    let is_served = || {
+        let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        stream.write_all(request("GET", "/", &[("connection", "close")]).as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.starts_with("HTTP/1.1 200 ")
+    };
+    for _ in 0..2 {
+        assert!(is_served());
+        lineage.upgrade();
+    }
+    assert!(is_served());
+    signal(lineage.current, "TERM");
+    wait_until("the end of the last process", || has_ended(lineage.current));
+    assert!(!path.exists());
 }
 
 #[test]

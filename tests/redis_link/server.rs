@@ -118,6 +118,13 @@ impl Server {
         })
     }
 
+    /// The numbers of the connections that clients have open, but for this one's own.
+    pub(crate) fn clients(&self) -> Vec<String> {
+        let list = self.say(&["CLIENT", "LIST", "TYPE", "normal"]);
+        let others = list.lines().filter(|line| !line.contains(" cmd=client"));
+        others.filter_map(|line| line.split(' ').next().map(str::to_owned)).collect()
+    }
+
     /// Sends a signal by its name.
     pub(crate) fn signal(&self, name: &str) {
         let kill = format!("kill -{name} {}", self.child.id());

@@ -102,6 +102,8 @@ impl Stage {
             hasher: KeyHasher::new(&[7; 16]),
             traffic: Arc::default(),
             seats: Arc::default(),
+            spare: Default::default(),
+            room: usize::MAX,
             lookout: Lookout::default(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

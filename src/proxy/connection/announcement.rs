@@ -3,7 +3,7 @@
 //! <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>, versions 1 and 2. Nothing beyond it is read.
 
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
@@ -92,11 +92,6 @@ fn first<const LENGTH: usize>(said: &[u8], least: usize) -> Option<[u8; LENGTH]>
 
 fn bad(what: &'static str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what)
-}
-
-/// Whether a connection from `peer` has to say whom it is for.
-pub fn is_expected(trusted: &[ipnet::IpNet], peer: Option<SocketAddr>) -> bool {
-    peer.is_some_and(|peer| trusted.iter().any(|network| network.contains(&peer.ip().to_canonical())))
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use ipnet::IpNet;
 use pingora::protocols::Stream;
 use tokio::io::AsyncReadExt;
 use tokio_rustls::TlsAcceptor;
@@ -13,6 +12,7 @@ use tokio_rustls::TlsAcceptor;
 use super::stream::{Shared, Transport};
 use super::{Connection, announcement};
 use crate::proxy::seats::Seat;
+use crate::ruleset::Peers;
 use crate::tls::{self, Certificates, TlsServer};
 
 /// How connections come in at a listener.
@@ -23,7 +23,7 @@ pub struct Entrance {
     /// Whether HTTP/2 is spoken beside HTTP/1.1.
     pub http2: bool,
     /// Whose connections begin by saying whom they are for.
-    pub proxy_protocol: Vec<IpNet>,
+    pub proxy_protocol: Peers,
     /// How many connections there may be at once.
     pub max_connections: Option<usize>,
 }
@@ -80,7 +80,7 @@ pub(super) async fn arrive(
 ) -> io::Result<Arrived> {
     let peer = stream.get_socket_digest().and_then(|digest| digest.peer_addr()?.as_inet().copied());
     let mut client = peer.map(|peer| peer.ip());
-    if announcement::is_expected(&entrance.proxy_protocol, peer)
+    if entrance.proxy_protocol.contains(client)
         && let Some(announced) = announcement::read(&mut stream).await?
     {
         client = Some(*connection.announced.get_or_init(|| announced));

@@ -18,7 +18,7 @@ use super::arrival::{Protocol, arrive};
 use super::stream::WatchedStream;
 use super::{CURRENT, Connection, Entrance, LINGER, Phase, http2};
 use crate::proxy::Gateway;
-use crate::proxy::seats::Seat;
+use crate::proxy::seats::{Full, Seat};
 use crate::units::Nanos;
 
 /// Serves the connections of one listener.
@@ -36,6 +36,8 @@ pub(super) enum End {
     Leaving,
     Expired,
     ClientGone,
+    /// Another connection has the place.
+    CalledOff,
 }
 
 impl Edge {
@@ -44,21 +46,42 @@ impl Edge {
         Self { proxy, gateway, listener }
     }
 
-    /// A place for a connection; `None` where as many are here as there may be.
+    /// A place for a connection; `None` where as many are here as there may be, and all of them have requests.
     fn seat(&self, entrance: &Entrance) -> Option<Seat> {
         let live = self.gateway.live.load();
-        let bounds = (live.ruleset.connections.most, entrance.max_connections);
-        let seat = self.gateway.seats.take(self.listener, bounds);
-        seat.map_err(|full| live.meters.shed(full.as_str())).ok()
+        let most = live.ruleset.connections.most.unwrap_or(self.gateway.room);
+        let mut bounds = (Some(most), entrance.max_connections);
+        loop {
+            let full = match self.gateway.seats.take(self.listener, bounds) {
+                Ok(seat) => return Some(seat),
+                Err(full) => full,
+            };
+            // who goes is counted until it is gone
+            let at = match full {
+                Full::All => {
+                    bounds.0 = None;
+                    None
+                }
+                Full::Listener => {
+                    bounds.1 = None;
+                    Some(self.listener)
+                }
+            };
+            let made = self.gateway.spare.make_room(at, self.gateway.clock.now());
+            live.meters.shed(if made { "idle" } else { full.as_str() });
+            if !made {
+                return None;
+            }
+        }
     }
 }
 
 #[async_trait]
 impl ServerApp for Edge {
     async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
-        let connection = Arc::new(Connection::new(self.gateway.clone()));
         let entrance = Arc::clone(self.gateway.live.load().entrances.get(self.listener)?);
         let mut seat = self.seat(&entrance)?;
+        let connection = Arc::new(Connection::new(self.gateway.clone(), self.listener));
         let arrived = match drive(arrive(stream, &entrance, &connection, &mut seat), &connection, |_| false).await {
             Ok(Ok(arrived)) => arrived,
             Ok(Err(error)) => {
@@ -133,9 +156,9 @@ pub(super) async fn drive<F: Future>(
         if let Poll::Ready(done) = serve.as_mut().poll(task) {
             return Poll::Ready(Ok(done));
         }
-        let (phase, deadline, abandoned) = {
+        let (phase, deadline, abandoned, is_spare) = {
             let state = connection.state.lock();
-            (state.phase, state.deadline, state.abandoned)
+            (state.phase, state.due(), state.abandoned, state.is_spare())
         };
         if abandoned || (phase == Phase::Waiting && is_gone(task)) {
             return Poll::Ready(Err(End::ClientGone));
@@ -143,6 +166,10 @@ pub(super) async fn drive<F: Future>(
         leave.set(task);
         if phase == Phase::Idle && traffic.is_leaving() {
             return Poll::Ready(Err(End::Leaving));
+        }
+        let spot = connection.spot.as_ref().filter(|_| is_spare);
+        if spot.is_some_and(|spot| spot.is_called_off(task.waker())) {
+            return Poll::Ready(Err(End::CalledOff));
         }
         let Some(deadline) = deadline else { return Poll::Pending };
         loop {

@@ -18,7 +18,7 @@ use tokio::time::sleep;
 
 use super::edge::drive;
 use super::stream::WatchedStream;
-use super::{CURRENT, Connection, IDLE, LINGER};
+use super::{CURRENT, Connection, LINGER};
 use crate::proxy::Gateway;
 use crate::ruleset::RequestHead;
 
@@ -56,19 +56,22 @@ pub(super) async fn serve(
         proxy_digest: stream.get_proxy_digest(),
         socket_digest: stream.get_socket_digest(),
     });
-    let options = options(&gateway.live.load().ruleset.request_head);
+    let (options, silence) = {
+        let live = gateway.live.load();
+        (options(&live.ruleset.request_head), live.ruleset.connections.idle)
+    };
     let mut accepting = match handshake(Box::new(stream), Some(options)).await {
         Ok(accepting) => accepting,
         Err(error) => return tracing::debug!(%error, "a client did not begin with HTTP/2"),
     };
     // The client is told that the connection ends, and has a moment to agree.
     let rest = |closing: bool| {
-        let patience = if closing { LINGER } else { IDLE.saturating_add(LINGER) };
+        let patience = if closing { LINGER } else { silence.saturating_add(LINGER) };
         connection.without_streams(gateway.clock.now().saturating_add(patience));
     };
     rest(false);
     let mut streams: JoinSet<Ended> = JoinSet::new();
-    let mut idle = pin!(sleep(IDLE.to_duration()));
+    let mut idle = pin!(sleep(silence.to_duration()));
     let mut leave = gateway.traffic.watch();
     // More requests taken back than answered, and whether the connection is being closed.
     let (mut abandoned, mut closing): (u32, bool) = (0, false);
@@ -91,7 +94,7 @@ pub(super) async fn serve(
                     Ok(Ended::Abandoned) | Err(_) => abandoned.saturating_add(1),
                 };
                 if streams.is_empty() {
-                    idle.set(sleep(IDLE.to_duration()));
+                    idle.set(sleep(silence.to_duration()));
                     rest(closing);
                 }
             }
@@ -104,7 +107,7 @@ pub(super) async fn serve(
             }
             accepted = HttpSession::from_h2_conn(&mut accepting, Arc::clone(&digest)) => match accepted {
                 Ok(Some(H2Accept::Session(session))) => {
-                    connection.set_deadline(None);
+                    connection.with_streams();
                     streams.spawn(serve_stream(Arc::clone(proxy), session, connection.stream(), shutdown.clone()));
                 }
                 Ok(Some(H2Accept::Rejected)) => {

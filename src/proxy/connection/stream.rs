@@ -149,15 +149,22 @@ impl AsyncRead for WatchedStream {
         let before = buffer.filled().len();
         let mut shared = self.shared.lock();
         if shared.ahead.is_empty() {
-            ready!(Pin::new(&mut shared.stream).poll_read(task, buffer))?;
+            let polled = Pin::new(&mut shared.stream).poll_read(task, buffer);
+            if polled.is_pending() {
+                drop(shared);
+                self.connection.awaits();
+                return Poll::Pending;
+            }
+            ready!(polled)?;
         } else {
             let length = shared.ahead.len().min(buffer.remaining());
             buffer.put_slice(&shared.ahead[..length]);
             shared.ahead.advance(length);
         }
         drop(shared);
-        if buffer.filled().len() > before {
-            self.connection.received();
+        let came = buffer.filled().len().saturating_sub(before);
+        if came > 0 {
+            self.connection.received(came);
         }
         Poll::Ready(Ok(()))
     }

@@ -6,6 +6,9 @@ use crate::proxy::context::Context;
 use crate::ruleset::upstream::Timeouts;
 use crate::units::Nanos;
 
+/// The status with which a connection becomes a tunnel.
+const SWITCHING_PROTOCOLS: u16 = 101;
+
 /// The request may go upstream now: it has to be over within the upstream's `total`.
 pub fn set_total(context: &Context) {
     set(context, |_| None);
@@ -24,6 +27,36 @@ pub fn set_next_part(context: &Context) {
     if context.is_stream && !context.upstream_answered {
         let now = context.gateway.clock.now();
         set(context, |timeouts| Some(now.saturating_add(timeouts.idle)));
+    }
+}
+
+/// The body of the request comes in now, which may take no longer than its length allows. A stream of gRPC may be silent
+/// for as long as the calls in it.
+pub fn expect_body(context: &Context) {
+    let (Some(connection), Some(upstream)) = (&context.connection, context.upstream()) else { return };
+    let ruleset = &context.live.ruleset;
+    let converses = context.is_grpc && ruleset.upstreams[upstream.0].http2;
+    if let (Some(rate), false) = (ruleset.request_body, converses) {
+        connection.expect_body(rate);
+        if context.is_stream {
+            connection.body_came(0);
+        }
+    }
+}
+
+/// A part of the request's body came, or its end.
+pub fn body_came(context: &Context, bytes: usize, is_over: bool) {
+    let Some(connection) = &context.connection else { return };
+    match is_over {
+        true => connection.body_is_over(),
+        // what comes through a tunnel is no body
+        false if context.status == Some(SWITCHING_PROTOCOLS) => {}
+        false => {
+            expect_body(context);
+            if context.is_stream {
+                connection.body_came(bytes);
+            }
+        }
     }
 }
 

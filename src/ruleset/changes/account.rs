@@ -340,6 +340,10 @@ fn settings(before: &Ruleset, after: &Ruleset) -> Vec<Change> {
         (before.dialects != after.dialects, change("headers", "changes: clients read other header fields")),
         (before.access_log != after.access_log, change("access_log", "changes")),
         (before.request_head != after.request_head, change("request_head", "changes: other requests are refused")),
+        (
+            before.request_body != after.request_body,
+            change("request_body", "changes: slow uploads end sooner or later"),
+        ),
     ];
     let customers = customers(before, after);
     let customers = (!customers.is_empty()).then(|| Change {

@@ -45,6 +45,7 @@ const LONGEST_TEXT: usize = 256;
 /// Flags of a bucket.
 const ADMITS: i64 = 1;
 const HEALED: i64 = 2;
+const FRESH: i64 = 4;
 
 /// What is known of a key after a call.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,6 +87,7 @@ pub struct Answer {
 #[derive(Clone, Debug, PartialEq)]
 struct Found {
     admits: bool,
+    was_fresh: bool,
     kept: Kept,
 }
 
@@ -93,8 +95,8 @@ struct Found {
 enum Kept {
     /// A state: before a charge, after another change.
     State(Option<State>),
-    /// What is said of a log, which stays where it is: how many tokens counted before the call, and how it is after that.
-    Log { retry_after: Option<Nanos>, before: Cost, counted: Cost, headroom: Headroom },
+    /// What is said of a log, which stays where it is: how it is after the call.
+    Log { retry_after: Option<Nanos>, counted: Cost, headroom: Headroom },
 }
 
 impl Answer {
@@ -108,14 +110,15 @@ impl Answer {
         let granted = number(reply, 1, "a number of charges")?;
         let mut answer = Self { now, granted, healed: 0, found: SmallVec::new() };
         for (bucket, position) in buckets.iter().zip((2..).step_by(2)) {
-            let Some(Field::Integer(flags @ 0..=3)) = reply.get(position) else {
+            let Some(Field::Integer(flags @ 0..=7)) = reply.get(position) else {
                 return Err(BadReply::Field { position, expected: "a bucket's flags" });
             };
             let position = position + 1;
             let text = text(reply, position, "a bucket's state")?;
             let wrong = BadReply::Field { position, expected: "a bucket's state" };
             answer.healed += usize::from(flags & HEALED != 0);
-            answer.found.push(Found { admits: flags & ADMITS != 0, kept: kept(bucket, text).ok_or(wrong)? });
+            let kept = kept(bucket, text).ok_or(wrong)?;
+            answer.found.push(Found { admits: flags & ADMITS != 0, was_fresh: flags & FRESH != 0, kept });
         }
         Ok(answer)
     }
@@ -147,9 +150,10 @@ impl Answer {
         self.found.iter().map(Found::seen).collect()
     }
 
-    /// For each bucket that was charged, whether nothing was kept of it before.
+    /// For each bucket whether there was nothing of it: it was never charged, or not since it was whole again, or what was
+    /// kept is lost.
     pub fn was_fresh(&self) -> impl Iterator<Item = bool> {
-        self.found.iter().map(|found| matches!(found.kept, Kept::State(None) | Kept::Log { before: 0, .. }))
+        self.found.iter().map(|found| found.was_fresh)
     }
 
     /// What the script did with a bucket's state, done again. Where the two decide otherwise, which only rules in doubles
@@ -261,8 +265,8 @@ fn kept(bucket: &Bucket<'_>, text: &str) -> Option<Kept> {
         until_full: Nanos::new(number()?),
         measured_rate: None,
     };
-    let (before, counted) = (number()?, number()?);
-    words.next().is_none().then_some(Kept::Log { retry_after, before, counted, headroom })
+    let counted = number()?;
+    words.next().is_none().then_some(Kept::Log { retry_after, counted, headroom })
 }
 
 fn text<'a>(reply: &[Field<'a>], position: usize, expected: &'static str) -> Result<&'a str, BadReply> {

@@ -16,8 +16,17 @@ use crate::units::Cost;
 /// So many charges are taken back at most: each is two calls.
 const MOST_CHARGES: usize = 100;
 
-/// KEYS: what is forgotten.
-const FORGET: &str = "redis.call('DEL', KEYS[1])
+/// KEYS: what starts afresh. It stays there empty for as long as it was going to be, so that no node takes it for
+/// forgotten and brings back what it remembers (`lua/driver.lua`, `lua/sliding.lua`).
+const AFRESH: &str = "local key = KEYS[1]
+local left, kind = redis.call('PTTL', key), redis.call('TYPE', key).ok
+redis.call('DEL', key)
+if left > 0 and kind == 'string' then
+    redis.call('SET', key, ';;', 'PX', string.format('%.0f', left))
+elseif left > 0 and kind == 'zset' then
+    redis.call('ZADD', key, 0, '~0')
+    redis.call('PEXPIRE', key, string.format('%.0f', left))
+end
 return {}";
 
 impl SharedStore {
@@ -51,7 +60,7 @@ impl SharedStore {
         // what is remembered here would be believed rather than what is kept there
         node.memory.forget(part.key);
         let done = match amendment {
-            Amendment::Afresh => node.forget(&part).await,
+            Amendment::Afresh => node.begin_afresh(&part).await,
             Amendment::Grant(tokens) => node.grant(&part, tokens).await,
         };
         node.counted.forget(part.key);
@@ -60,10 +69,10 @@ impl SharedStore {
 }
 
 impl Node {
-    async fn forget(&self, part: &Part) -> Result<(), Down> {
+    async fn begin_afresh(&self, part: &Part) -> Result<(), Down> {
         let name = key_name(&self.settings.prefix, &part.bucket(Beside::Nothing));
         let encoded = Encoded { keys: vec![name], arguments: Vec::new() };
-        let replied = self.link.call(&Script::new(FORGET), &encoded).await;
+        let replied = self.link.call(&Script::new(AFRESH), &encoded).await;
         replied.map(drop).map_err(|error| self.complain(CallResult::of(&error), &error))
     }
 

@@ -80,11 +80,10 @@ impl Node {
         let slot = slot_name(self.id, slot);
         let hints = self.hints(parts);
         let buckets = buckets(parts, &slot, &hints);
-        let generation = self.link.generation();
         let answer = self.call("charge", Call::Charge, &buckets).await?;
         self.remind(parts, &answer);
         let (charged, seen) = answer.charged(&buckets);
-        self.learn(parts, seen, Some(&charged), (answer.now, generation));
+        self.learn(parts, seen, Some(&charged), answer.now);
         Ok(Outcome { each: vec![charged], granted: answer.granted, at: answer.now })
     }
 
@@ -97,13 +96,12 @@ impl Node {
     ) -> Result<Outcome, Down> {
         let hints = self.hints(parts);
         let buckets = buckets(parts, "", &hints);
-        let generation = self.link.generation();
         let answer = self.call("charge", Call::Partial(want), &buckets).await?;
         self.remind(parts, &answer);
         let mut all = answer.each(&buckets);
         let each: Vec<AllCharged> = all.by_ref().take(answers).collect();
         let seen = all.into_seen();
-        self.learn(parts, seen, each.last(), (answer.now, generation));
+        self.learn(parts, seen, each.last(), answer.now);
         Ok(Outcome { each, granted: answer.granted, at: answer.now })
     }
 
@@ -114,11 +112,10 @@ impl Node {
         parts: &[(Part, Beside<'_>)],
     ) -> Result<(AllSeen, Nanos), Down> {
         let buckets: Vec<Bucket<'_>> = parts.iter().map(|(part, beside)| part.bucket(*beside)).collect();
-        let generation = self.link.generation();
         let answer = self.call(op, call, &buckets).await?;
         let all = answer.seen();
         for ((part, _), seen) in parts.iter().zip(&all) {
-            self.memory.remember(part, seen.clone(), None, (answer.now, generation));
+            self.memory.remember(part, seen.clone(), None, answer.now);
         }
         Ok((all, answer.now))
     }
@@ -169,22 +166,21 @@ impl Node {
         self.call_time.store(next, Ordering::Relaxed);
     }
 
-    fn learn(&self, parts: &[Part], all: AllSeen, charged: Option<&AllCharged>, when: (Nanos, u64)) {
+    fn learn(&self, parts: &[Part], all: AllSeen, charged: Option<&AllCharged>, at: Nanos) {
         for (position, (part, seen)) in parts.iter().zip(all).enumerate() {
             let charged = charged.and_then(|charged| charged.get(position));
-            self.memory.remember(part, seen, charged, when);
+            self.memory.remember(part, seen, charged, at);
         }
     }
 
     /// Charges Redis again with what it has forgotten: keys of which it found nothing, and this node knows that they are
-    /// in use. Where a hint says it beforehand, it has not forgotten.
+    /// in use.
     fn remind(self: &Arc<Self>, parts: &[Part], answer: &Answer) {
-        let when = (answer.now, self.link.generation());
         for (part, was_fresh) in parts.iter().zip(answer.was_fresh()) {
             if !was_fresh || !part.manner.takes || part.rule().holds() {
                 continue;
             }
-            let forgotten = self.memory.forgotten(part, when);
+            let forgotten = self.memory.used(part, answer.now);
             if forgotten > 0 {
                 let (node, forgotten) = (Arc::clone(self), Part { cost: forgotten, ..part.clone() });
                 self.later(async move {
@@ -195,11 +191,9 @@ impl Node {
         }
     }
 
-    /// What this node remembers of keys that Redis may have forgotten. Not where tokens come back: what another node gave
-    /// back would be taken again.
+    /// What this node remembers of keys that Redis may have forgotten.
     fn hints(&self, parts: &[Part]) -> SmallVec<[Option<String>; 2]> {
-        let remembered = |part: &&Part| !part.gives_back;
-        parts.iter().map(|part| hint(part.rule(), &self.memory.state(Some(part).filter(remembered)?)?)).collect()
+        parts.iter().map(|part| hint(part.rule(), &self.memory.state(part)?)).collect()
     }
 
     /// Tells of a failure, unless that was told a moment ago.

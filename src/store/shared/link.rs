@@ -68,12 +68,6 @@ impl Link {
         Self { servers, pools }
     }
 
-    /// Raised whenever what the servers kept may be gone or older than it was: with each connection, with each script that
-    /// a server does not know, and when another server takes over.
-    pub fn generation(&self) -> u64 {
-        self.servers.generation()
-    }
-
     /// Where the buckets of `tag` lie: those of one slot can go in one call. 0 for all where there is no cluster.
     pub fn slot(&self, tag: LimitKey) -> u16 {
         if self.servers.is_cluster() { slot_of(&hash_tag(tag)) } else { 0 }
@@ -87,7 +81,6 @@ impl Link {
         let asked = pool.run(key, &command("EVALSHA", &script.sha1, encoded)).await;
         let asked = match asked {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.servers.raise_generation();
                 pool.run(key, &command("EVAL", script.text, encoded)).await
             }
             asked => asked,

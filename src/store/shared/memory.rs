@@ -26,8 +26,6 @@ struct Known {
     form: Arc<Shared>,
     /// When it was seen.
     at: Nanos,
-    /// Of which generation what Redis kept was then.
-    generation: u64,
     kept: Kept,
 }
 
@@ -43,9 +41,8 @@ impl Memory {
         Self(Cache::new(MOST_KEYS))
     }
 
-    /// The key of `part` was `seen` after a call at `at`, whose request heard `charged`, when what Redis kept was of this
-    /// `generation`.
-    pub(super) fn remember(&self, part: &Part, seen: Seen, charged: Option<&Charged>, (at, generation): (Nanos, u64)) {
+    /// The key of `part` was `seen` after a call at `at`, whose request heard `charged`.
+    pub(super) fn remember(&self, part: &Part, seen: Seen, charged: Option<&Charged>, at: Nanos) {
         let kept = match seen {
             Seen::State(state) => Kept::State(state),
             Seen::Log { counted, headroom } => {
@@ -53,7 +50,7 @@ impl Memory {
                 Kept::Log(counted, Told::new(&Charged { decision, headroom }, part.cost, at))
             }
         };
-        self.0.insert(part.key, Known { form: Arc::clone(&part.form), at, generation, kept });
+        self.0.insert(part.key, Known { form: Arc::clone(&part.form), at, kept });
     }
 
     /// Nothing is known of `key` any more.
@@ -102,13 +99,6 @@ impl Memory {
     /// fresh key has fewer left than its quota. Of a log, those that have left its window since are among them.
     pub(super) fn used(&self, part: &Part, now: Nanos) -> Cost {
         self.known(part).map_or(0, |known| known.used(part, now))
-    }
-
-    /// How many tokens of the key of `part` are gone from Redis, in which nothing was found of it at `now`: none where
-    /// they may have been given back, unless what Redis kept is of another `generation` than when they were seen.
-    pub(super) fn forgotten(&self, part: &Part, (now, generation): (Nanos, u64)) -> Cost {
-        let known = self.known(part).filter(|known| !part.gives_back || known.generation < generation);
-        known.map_or(0, |known| known.used(part, now))
     }
 
     fn known(&self, part: &Part) -> Option<Known> {

@@ -56,7 +56,7 @@ fn a_denial_is_worked_out_from_the_state_that_was_found() {
 fn what_is_no_reply_is_an_error_that_says_where() {
     let (gcra, log) = (gcra(), log());
     let both = [bucket(&gcra), bucket(&log)];
-    let good = [text("5"), text("1"), Field::Integer(1), text(""), Field::Integer(3), text("- 2 0 9 0 1")];
+    let good = [text("5"), text("1"), Field::Integer(1), text(""), Field::Integer(3), text("- 2 0 9 1")];
     assert_eq!(Answer::parse(&good, &both).map(|answer| answer.healed), Ok(1));
     assert_eq!(Answer::parse(&good[..5], &both), Err(BadReply::Length { expected: 6, found: 5 }));
     assert_eq!(Answer::parse(&[], &both), Err(BadReply::Length { expected: 6, found: 0 }));
@@ -64,9 +64,9 @@ fn what_is_no_reply_is_an_error_that_says_where() {
     let wrong = [
         (0, vec![text(""), text("-1"), text("nan"), text("18446744073709551616"), Field::Integer(5), Field::Other]),
         (1, vec![text("x"), text(&long), Field::Other]),
-        (2, vec![text("1"), Field::Integer(4), Field::Integer(-1), Field::Other]),
+        (2, vec![text("1"), Field::Integer(8), Field::Integer(-1), Field::Other]),
         (3, vec![text("1 2"), text("1 2 3 4"), text("nan 0 0"), text(&long), Field::Text(b"\xff"), Field::Integer(1)]),
-        (5, vec![text(""), text("- 2 0 9 0"), text("- 2 0 9 0 1 1"), text("x 2 0 9 0 1"), text("- -2 0 9 0 1")]),
+        (5, vec![text(""), text("- 2 0 9"), text("- 2 0 9 1 1"), text("x 2 0 9 1"), text("- -2 0 9 1")]),
     ];
     for (position, fields) in wrong {
         for field in fields {

@@ -6,7 +6,10 @@ end
 -- KEYS: a bucket each. ARGV: what to do; the time in nanoseconds, empty for that of Redis; how many times to charge; and
 -- for each bucket its parameters, the limit's manner, the cost, and one more argument that depends on what is done.
 -- The reply: the time, how many times was charged, and for each bucket a number (1: this bucket admits; 2: what was kept
--- made no sense) and its state as it was before a charge, after any other change.
+-- made no sense; 4: nothing was kept) and its state as it was before a charge, after any other change.
+--
+-- Kept are a rule's parameters and its state, with a semicolon between them. Another one at the end says that tokens came
+-- back, which leaves the key there for as long as it was going to be: so a key that is gone before its time was forgotten.
 
 local function has(bucket, manner)
     return string.find(bucket.manner, manner, 1, true)
@@ -16,7 +19,9 @@ end
 local function load(bucket)
     local rule, key = bucket.rule, bucket.key
     if rule.load then
-        return rule.load()
+        local state, healed
+        state, healed, bucket.exists = rule.load()
+        return state, healed
     end
     local kept = redis.pcall('GET', key)
     if not kept then
@@ -26,7 +31,11 @@ local function load(bucket)
     if type(kept) == 'table' or #kept > 512 then
         return nil, true
     end
-    local parameters, text = match(kept, '^([^;]*);(.*)$')
+    local parameters, text, outlives = match(kept, '^([^;]*);([^;]*)(;?)$')
+    bucket.outlives = outlives == ';'
+    if text == '' and bucket.outlives then
+        return nil
+    end
     if parameters == bucket.parameters then
         local state, healed = rule.read(text)
         bucket.text = state and not healed and text or nil
@@ -50,13 +59,17 @@ local function put(bucket, state)
         end
     elseif state == bucket.state and not bucket.carried and not bucket.healed then
         return
-    elseif state == nil then
-        if bucket.exists then
+    else
+        local given_back = bucket.outlives or op == 'refund' and bucket.state ~= nil
+        local left = given_back and redis.call('PTTL', key) or 0
+        local life = state ~= nil and lifetime(add(rule.idle(state), rule.lingers or 0)) or '0'
+        local outlives = tonumber(life) < left
+        if state ~= nil or outlives then
+            local kept = bucket.parameters .. ';' .. (state ~= nil and rule.write(state) or '')
+            redis.call('SET', key, outlives and kept .. ';' or kept, 'PX', outlives and format('%.0f', left) or life)
+        elseif bucket.exists then
             redis.call('DEL', key)
         end
-    else
-        local idle = add(rule.idle(state), rule.lingers or 0)
-        redis.call('SET', key, bucket.parameters .. ';' .. rule.write(state), 'PX', lifetime(idle))
     end
 end
 
@@ -125,10 +138,13 @@ for i, key in ipairs(KEYS) do
         return redis.error_reply('ERR tollgate: parameters of bucket ' .. i .. ' are not known here')
     end
     bucket.state, bucket.healed = load(bucket)
-    if argument ~= '' and bucket.rule.join and op ~= 'refund' then
+    -- a hint from before tokens came back would take them again
+    if argument ~= '' and bucket.rule.join and op ~= 'refund' and not bucket.outlives then
         local hint = bucket.rule.read(argument)
         if hint and less(bucket.state or 0, hint) then
             bucket.state, bucket.text = bucket.rule.join(bucket.state, hint), nil
+            -- the hint stands for what was forgotten
+            bucket.exists = true
         end
     end
     buckets[i] = bucket
@@ -137,7 +153,7 @@ end
 local reply = { clock, '0' }
 
 local function answer(bucket, admitted, told)
-    reply[#reply + 1] = (admitted and 1 or 0) + (bucket.healed and 2 or 0)
+    reply[#reply + 1] = (admitted and 1 or 0) + (bucket.healed and 2 or 0) + (bucket.exists and 0 or 4)
     reply[#reply + 1] = told
 end
 

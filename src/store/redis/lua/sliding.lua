@@ -2,8 +2,8 @@
 --
 -- Parameters: limit window length per count_denied min_gap, of which length/per is the slot. Kept as a sorted set in
 -- which all scores are 0, so members lie in the order of their bytes and no digit of a time can get lost: a charge is
--- its time in 19 digits, a colon and its cost; no two have the same time. Last comes a tilde and the sum of the costs.
--- A log says the same under all parameters, so it carries none.
+-- its time in 19 digits, a colon and its cost; no two have the same time. Last comes a tilde and the sum of the costs,
+-- which stays there alone where all charges came back. A log says the same under all parameters, so it carries none.
 
 if family == 'l' then
     local limit, window, length, per, count_denied, min_gap = match(parameters, '^l ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) ([1-9]%d*) ([01]) (%d+)$')
@@ -39,19 +39,24 @@ if family == 'l' then
         return divide_up(times(divide(times(now, per), length), length), per)
     end
 
-    -- A log: its sum; the time of its newest charge; of those that have left the window, how many and their sum.
+    -- Whether only the sum is there.
+    local is_emptied
+
+    -- A log: its sum; the time of its newest charge; of those that have left the window, how many and their sum. And
+    -- whether it made no sense, and whether it is there.
     local function read()
         local ends = redis.pcall('ZRANGE', key, -2, -1)
         if ends.err then
-            return nil, true
+            return nil, true, true
         end
-        if #ends == 0 then
-            return nil
+        is_emptied = #ends == 1 and ends[1] == '~0'
+        if #ends == 0 or is_emptied then
+            return nil, false, is_emptied
         end
         local total = match(ends[2] or '', '^~(%d+)$')
         local newest = split(ends[1])
         if not total or not newest or less(add(now, STEP_BACK), newest) then
-            return nil, true
+            return nil, true, true
         end
         local log = { total = word(natural(total)), newest = newest, forget = 0, gone = 0 }
         if not less(now, window) then
@@ -59,25 +64,18 @@ if family == 'l' then
             for _, charge in ipairs(redis.call('ZRANGEBYLEX', key, '-', first_kept)) do
                 local at, cost = split(charge)
                 if not at then
-                    return nil, true
+                    return nil, true, true
                 end
                 log.forget, log.gone = log.forget + 1, add(log.gone, cost)
             end
         end
-        return log
+        return log, false, true
     end
+
+    rule.load = read
 
     local function counting(log)
         return minus(log.total, log.gone)
-    end
-
-    -- What counted when the call came.
-    local before
-
-    function rule.load()
-        local log, healed = read()
-        before = before or log and counting(log) or 0
-        return log, healed
     end
 
     local function gap_over(log)
@@ -108,7 +106,8 @@ if family == 'l' then
 
     -- What is to be done to the sorted set: how many of its first charges go, which members go, and which come.
     local function change(log, total)
-        return { forget = log and log.forget or 0, gone = {}, come = {}, before = log and log.total, total = total }
+        local sum = log and log.total or is_emptied and 0
+        return { forget = log and log.forget or 0, gone = {}, come = {}, before = sum, total = total }
     end
 
     -- Log::push of what fits.
@@ -243,14 +242,11 @@ if family == 'l' then
         return beyond(log, cost)
     end
 
-    -- Carries out a change. The order leaves the set never empty, and with its lifetime set as long as it is there.
+    -- Carries out a change. The order leaves the set never empty, and with its lifetime set as long as it is there, which
+    -- what comes back does not shorten.
     function rule.store(after, healed)
         if healed then
             redis.call('DEL', key)
-        end
-        if after.total == 0 then
-            redis.call('DEL', key)
-            return
         end
         redis.call('ZADD', key, 0, '~' .. digits(after.total))
         if after.before and not equal(after.before, after.total) then
@@ -265,12 +261,14 @@ if family == 'l' then
         for _, charge in ipairs(after.come) do
             redis.call('ZADD', key, 0, charge)
         end
-        local newest = split(redis.call('ZRANGE', key, -2, -2)[1])
-        redis.call('PEXPIRE', key, lifetime(minus(add(newest, window), now)))
+        if op ~= 'refund' then
+            local newest = split(redis.call('ZRANGE', key, -2, -2)[1])
+            redis.call('PEXPIRE', key, lifetime(minus(add(newest, window), now)))
+        end
     end
 
     -- The wait of what was denied, if it can pass some day; where the key stands: remaining, until_more, until_full; and
-    -- the tokens that counted before the call and do after it. Of a partial charge it is the wait of the next one.
+    -- the tokens that count after the call. Of a partial charge it is the wait of the next one.
     function rule.report(admitted, cost)
         local log = read() or { total = 0, newest = 0, forget = 0, gone = 0 }
         local remaining = less(now, gap_over(log)) and 0 or minus(limit, counting(log))
@@ -281,7 +279,7 @@ if family == 'l' then
             retry = digits(wait(log, cost))
         end
         local stands = digits(remaining) .. ' ' .. digits(until_more) .. ' ' .. digits(until_full)
-        return retry .. ' ' .. stands .. ' ' .. digits(before) .. ' ' .. digits(counting(log))
+        return retry .. ' ' .. stands .. ' ' .. digits(counting(log))
     end
 
     return rule

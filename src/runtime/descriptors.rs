@@ -1,0 +1,69 @@
+//! How many descriptors the process may have, and how many connections of clients that is enough for.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Connections to upstreams that are kept for the next request, for each core, at most.
+const MOST_KEPT: usize = 512;
+/// What the process itself needs: logs, state, admin, Redis, other gateways, health checks, files that are read again.
+const OWN: usize = 64;
+/// What each core needs, and each listener on it.
+const OF_CORE: usize = 8;
+const OF_LISTENER: usize = 2;
+/// How many descriptors a connection over TLS to an upstream takes: pingora's end of a pair, the other one, the socket.
+const OF_SECURED: usize = 3;
+
+/// For how many connections there are descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Connections of clients.
+    pub clients: usize,
+    /// Connections to upstreams that are kept for the next request, for each core.
+    pub kept: usize,
+}
+
+impl Room {
+    /// What `limit` descriptors are enough for, with so many `cores` and `listeners`: a connection of a client, one to an
+    /// upstream for its request, and one there that another core keeps.
+    pub fn within(limit: usize, (cores, listeners): (usize, usize), secures: bool) -> Self {
+        let of_core = OF_LISTENER.saturating_mul(listeners).saturating_add(OF_CORE);
+        let own = of_core.saturating_mul(cores).saturating_add(OWN);
+        let upstream = if secures { OF_SECURED } else { 1 };
+        let each = upstream.saturating_mul(2).saturating_add(1);
+        let clients = limit.saturating_sub(own).checked_div(each).unwrap_or(0).max(1);
+        let kept = clients.checked_div(cores).unwrap_or(clients).clamp(1, MOST_KEPT);
+        Self { clients, kept }
+    }
+}
+
+/// How many processors there are, each of which has a proxy.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// How many descriptors a gateway may have that is started as this process is.
+pub fn limit() -> usize {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    maximum.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX))
+}
+
+/// Lets the process have as many descriptors as it may, which is more than it has unless asked for.
+pub(super) fn raise() {
+    let limits = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits }) {
+        tracing::warn!(%error, "the process cannot have as many descriptors as it may");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_get_a_third_of_what_is_left_and_less_where_upstreams_take_more() {
+        assert_eq!(Room::within(256, (2, 1), false), Room { clients: 57, kept: 28 });
+        assert_eq!(Room::within(256, (2, 1), true), Room { clients: 24, kept: 12 });
+        assert_eq!(Room::within(1 << 20, (4, 2), false).kept, MOST_KEPT);
+        assert_eq!(Room::within(10, (64, 64), true), Room { clients: 1, kept: 1 });
+        assert!(Room::within(usize::MAX, (1, 1), false).clients > 1 << 60);
+    }
+}

@@ -1,0 +1,214 @@
+//! Listening sockets of both kinds: at an address, and at a path in the file system.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::TcpListener;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use pingora::protocols::l4::stream::Stream as PingoraStream;
+use pingora::protocols::{GetSocketDigest, SocketDigest, Stream};
+use socket2::{Domain, SockAddr, SockRef, Socket as Socket2, Type};
+
+use super::listen::BACKLOG;
+use crate::ruleset::{Endpoint, SocketPath};
+
+/// A listening socket.
+#[derive(Debug)]
+pub(super) enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Socket {
+    /// A socket that is open already.
+    pub(super) fn of(descriptor: OwnedFd) -> io::Result<Self> {
+        let at = SockRef::from(&descriptor).local_addr()?;
+        Ok(if at.is_unix() { Self::Unix(descriptor.into()) } else { Self::Tcp(descriptor.into()) })
+    }
+
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        match self {
+            Self::Tcp(socket) => socket.try_clone().map(Self::Tcp),
+            Self::Unix(socket) => socket.try_clone().map(Self::Unix),
+        }
+    }
+
+    pub(super) fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(socket) => socket.set_nonblocking(true),
+            Self::Unix(socket) => socket.set_nonblocking(true),
+        }
+    }
+
+    /// Whether it is where `endpoint` says.
+    pub(super) fn is_at(&self, endpoint: &Endpoint) -> bool {
+        match self {
+            Self::Tcp(socket) => socket.local_addr().is_ok_and(|at| endpoint.inet() == Some(at)),
+            Self::Unix(socket) => {
+                let at = socket.local_addr();
+                at.is_ok_and(|at| at.as_pathname().is_some_and(|path| endpoint.path() == Some(path)))
+            }
+        }
+    }
+
+    /// For whoever reads a log.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Tcp(socket) => socket.local_addr().map_or_else(|error| error.to_string(), |at| at.to_string()),
+            Self::Unix(socket) => match socket.local_addr() {
+                Ok(at) => {
+                    at.as_pathname().map_or_else(|| "unix:".to_owned(), |path| format!("unix:{}", path.display()))
+                }
+                Err(error) => error.to_string(),
+            },
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(socket) => socket.as_fd(),
+            Self::Unix(socket) => socket.as_fd(),
+        }
+    }
+}
+
+// === accepting ===
+
+/// A socket that connections are accepted from.
+#[derive(Debug)]
+pub(super) enum Acceptor {
+    Tcp(tokio::net::TcpListener),
+    Unix(tokio::net::UnixListener),
+}
+
+impl Acceptor {
+    pub(super) fn new(socket: Socket) -> io::Result<Self> {
+        match socket {
+            Socket::Tcp(socket) => tokio::net::TcpListener::from_std(socket).map(Self::Tcp),
+            Socket::Unix(socket) => tokio::net::UnixListener::from_std(socket).map(Self::Unix),
+        }
+    }
+
+    /// The next connection, as pingora's own listener makes it.
+    pub(super) async fn accept(&self) -> io::Result<Stream> {
+        let (mut stream, digest) = match self {
+            Self::Tcp(socket) => {
+                let (stream, peer) = socket.accept().await?;
+                // Fails only on a connection that is over, which the first read finds out.
+                drop(stream.set_nodelay(true));
+                let digest = SocketDigest::from_raw_fd(stream.as_raw_fd());
+                // It is new, so nothing is set; if it were, it would be asked of the socket.
+                drop(digest.peer_addr.set(Some(peer.into())));
+                (PingoraStream::from(stream), digest)
+            }
+            Self::Unix(socket) => {
+                let (stream, _) = socket.accept().await?;
+                let digest = SocketDigest::from_raw_fd(stream.as_raw_fd());
+                drop(digest.peer_addr.set(None));
+                (PingoraStream::from(stream), digest)
+            }
+        };
+        stream.set_socket_digest(digest);
+        Ok(Box::new(stream))
+    }
+}
+
+// === paths ===
+
+/// A socket at `at`. What an earlier process left there is taken away, and nothing else is.
+pub(super) fn open_path(at: &SocketPath) -> io::Result<UnixListener> {
+    clear(&at.path)?;
+    let socket = Socket2::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SockAddr::unix(&at.path)?).map_err(|error| match (error.kind(), at.path.parent()) {
+        (ErrorKind::NotFound, Some(folder)) => io::Error::other(format!("there is no folder {}", folder.display())),
+        _ => error,
+    })?;
+    // nobody can connect before it listens
+    fs::set_permissions(&at.path, fs::Permissions::from_mode(at.mode))?;
+    socket.listen(BACKLOG)?;
+    Ok(UnixListener::from(OwnedFd::from(socket)))
+}
+
+/// Takes away the socket at `path` that nobody listens on.
+fn clear(path: &Path) -> io::Result<()> {
+    let found = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    if !found.file_type().is_socket() {
+        return Err(io::Error::other("a file is there that is no socket; move it away, or say another path"));
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Ok(_) => Err(io::Error::other("another process listens there (address in use)")),
+        Err(error) => Err(error),
+    }
+}
+
+/// Sockets in the file system that go when this process ends, unless another one has taken them over.
+#[derive(Debug, Default)]
+pub(super) struct Left(Vec<(PathBuf, (u64, u64))>);
+
+impl Left {
+    /// Those of `endpoints` that are paths. What is there now is known by its device and number.
+    pub(super) fn behind<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> Self {
+        let there = |path: &Path| Some((path.to_owned(), identity(path)?));
+        Self(endpoints.filter_map(|endpoint| there(endpoint.path()?)).collect())
+    }
+
+    /// Takes them away, if they are still the same.
+    pub(super) fn clear(&self) {
+        for (path, known) in &self.0 {
+            if identity(path) == Some(*known)
+                && let Err(error) = fs::remove_file(path)
+            {
+                tracing::warn!(path = %path.display(), %error, "cannot take away the socket");
+            }
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(path: PathBuf) -> SocketPath {
+        SocketPath { path, mode: 0o600 }
+    }
+
+    #[test]
+    fn only_a_socket_that_nobody_listens_on_is_taken_away() {
+        let folder = std::env::temp_dir().join(format!("tollgate-socket-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("a.sock");
+        let listener = open_path(&at(path.clone())).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(open_path(&at(path.clone())).unwrap_err().to_string().contains("in use"));
+        let endpoint = Endpoint::Path(at(path.clone()));
+        let socket = Socket::of(listener.into()).unwrap();
+        assert!(socket.is_at(&endpoint) && matches!(socket, Socket::Unix(_)));
+        let left = Left::behind([&endpoint].into_iter());
+        drop(socket);
+        drop(open_path(&at(path.clone())).unwrap());
+        left.clear();
+        assert!(path.exists(), "it is another one now");
+        Left::behind([&endpoint].into_iter()).clear();
+        assert!(!path.exists());
+        fs::write(&path, "important").unwrap();
+        assert!(open_path(&at(path.clone())).unwrap_err().to_string().contains("no socket"));
+        assert_eq!(fs::read(&path).unwrap(), b"important");
+        let nowhere = open_path(&at(folder.join("none/a.sock"))).unwrap_err();
+        assert!(nowhere.to_string().contains("no folder"), "{nowhere}");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,63 @@
+//! A flood of keys: each request names another one. Memory stays what the table may hold, and who has spent its limit
+//! before stays denied.
+
+use crate::support::gateway::limited;
+use crate::support::{Gateway, Origin, together};
+
+const CLIENTS: usize = 4;
+
+/// Sends requests with so many different keys to a limit that keeps `kept` of them; by how many bytes the process grew
+/// from when the table was full.
+fn flood(keys: usize, kept: usize) -> u64 {
+    let origin = Origin::start();
+    let limit = format!("{{ algorithm: gcra, rate: 1/d, burst: 1, key: {{ header: x-key }}, max_keys: {kept} }}");
+    let gateway = Gateway::start(&limited(&origin, &limit));
+    for spent in ["spent", ""] {
+        assert_eq!(gateway.get("/", &[("x-key", spent)]).status, 200, "{spent:?}");
+        assert_eq!(gateway.get("/", &[("x-key", spent)]).status, 429, "{spent:?}");
+    }
+    let ask = |keys: std::ops::Range<usize>| {
+        let statuses = together(CLIENTS, |client| {
+            let mut wire = gateway.client();
+            let mine = keys.clone().filter(|key| key % CLIENTS == client);
+            mine.fold([0, 0], |[admitted, denied], key| {
+                match wire.exchange("GET", "/", &[("x-key", &format!("key-{key}"))]).status {
+                    200 => [admitted + 1, denied],
+                    429 => [admitted, denied + 1],
+                    other => panic!("{key}: {other}"),
+                }
+            })
+        });
+        statuses.into_iter().fold([0, 0], |[a, b], [c, d]| [a + c, b + d])
+    };
+    let [admitted, denied] = ask(0..kept);
+    assert!(admitted + 2 >= kept, "{admitted} admitted, {denied} denied");
+    let before = gateway.process.memory();
+    let [more, _] = ask(kept..keys);
+    // the common bucket of all that have no place has one token, too
+    assert!(admitted + more <= kept, "{more} more were admitted");
+    for spent in ["spent", "", "key-0", "key-1"] {
+        assert_eq!(gateway.get("/", &[("x-key", spent)]).status, 429, "{spent:?}");
+    }
+    gateway.process.memory().saturating_sub(before)
+}
+
+#[test]
+fn a_flood_of_keys_through_the_gateway_takes_no_memory_and_frees_nobody() {
+    let grown = flood(12_000, 2_000);
+    assert!(grown < 10 << 20, "{grown} bytes");
+}
+
+/// `cargo test --release --test e2e -- --ignored --nocapture a_million_keys`
+#[test]
+#[ignore = "takes minutes"]
+fn a_million_keys_through_the_gateway_take_no_memory_and_free_nobody() {
+    let grown = flood(1_000_000, 100_000);
+    tell(&format!("from 100,000 keys on, 900,000 more made the process grow by {} KiB", grown >> 10));
+    assert!(grown < 10 << 20, "{grown} bytes");
+}
+
+#[expect(clippy::print_stderr, reason = "a figure for whoever runs the tests")]
+fn tell(text: &str) {
+    eprintln!("{text}");
+}

@@ -1,0 +1,282 @@
+//! Clients that take their time: with a body, with reading, with doing nothing. Each is let go at its deadline, on the
+//! first request of a connection and on later ones, and who is merely slow is served.
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Method;
+use socket2::{Domain, Socket, Type};
+use tokio::io::AsyncReadExt;
+
+use crate::support::client::request;
+use crate::support::gateway::proxied;
+use crate::support::http2::Http2;
+use crate::support::tls::{Authority, connect};
+use crate::support::wire::{Wire, chunk};
+use crate::support::{Client, Gateway, Origin, PATIENCE, SetsAtEnd, now, wait_until};
+
+/// A body has to come at a KiB a second, and may fall behind by half a second.
+const HASTE: &str = "request_body: { min_rate: 1KiB/s, grace: 500ms }\n";
+const HASTE_ENDS: Duration = Duration::from_millis(450);
+const A_MOMENT: Duration = Duration::from_millis(20);
+
+/// Sends a piece every moment until the gateway says something or ends the connection.
+fn drip(client: &mut Client, piece: &[u8]) {
+    let began = now();
+    client.wire.stream.set_read_timeout(Some(A_MOMENT)).unwrap();
+    while !client.wire.has_more() {
+        assert!(now() - began < PATIENCE, "a dripping body is taken for ever");
+        client.send(piece);
+    }
+    client.wire.stream.set_read_timeout(Some(PATIENCE)).unwrap();
+}
+
+fn requests(gateway: &Gateway, code: &str) -> f64 {
+    gateway.metrics().value("tollgate_http_requests_total", &[("route", "all"), ("code", code)]).unwrap_or_default()
+}
+
+#[test]
+fn a_body_that_drips_is_ended_on_the_first_and_on_later_requests_of_a_connection() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&(proxied(&origin, "") + HASTE));
+    let framings = [(("content-length", "100000"), b"x".to_vec()), (("transfer-encoding", "chunked"), chunk("x"))];
+    for (framing, piece) in framings {
+        for earlier in 0..3 {
+            let mut client = gateway.client();
+            for _ in 0..earlier {
+                assert_eq!(client.post("/echo", &[], b"whole").text(), "whole");
+            }
+            let began = now();
+            client.send(request("POST", "/echo", &[framing]));
+            drip(&mut client, &piece);
+            assert!(now() - began >= HASTE_ENDS);
+            assert_eq!(client.receive().status, 408, "{framing:?}, after {earlier}");
+            assert!(client.is_ended());
+        }
+    }
+    wait_until("the requests to be counted", || requests(&gateway, "408") == 6.0);
+    assert_eq!(gateway.get("/", &[]).status, 200);
+}
+
+#[test]
+fn a_body_that_drips_after_its_answer_is_not_taken_for_ever() {
+    let origin = Origin::with(|exchange| {
+        exchange.reply("200 OK", "", b"early")?;
+        exchange.body().map(drop)
+    });
+    let gateway = Gateway::start(&(proxied(&origin, "") + HASTE));
+    let mut client = gateway.client();
+    client.send(request("POST", "/", &[("content-length", "100000")]));
+    assert_eq!(client.receive().text(), "early");
+    drip(&mut client, b"x");
+    assert!(client.is_ended());
+    gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
+}
+
+#[test]
+fn a_client_that_asks_before_it_sends_has_to_send_once_it_may() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&(proxied(&origin, "") + HASTE));
+    let mut client = gateway.client();
+    client.send(request("POST", "/echo", &[("content-length", "10"), ("expect", "100-continue")]));
+    assert_eq!(client.receive().status, 100);
+    let answer = client.next();
+    assert!(answer.is_none_or(|answer| answer.status == 408));
+    assert!(client.is_ended());
+}
+
+#[test]
+fn what_the_upstream_does_not_take_is_not_the_clients_fault() {
+    const LENGTH: usize = 30 << 20;
+    let (go_on, told) = channel::<()>();
+    let told = Mutex::new(told);
+    let origin = Origin::with(move |exchange| {
+        told.lock().unwrap().recv().unwrap();
+        let length = exchange.body()?.len().to_string();
+        exchange.reply("200 OK", "", length.as_bytes())
+    });
+    let gateway = Gateway::start(&(proxied(&origin, "") + "request_body: { min_rate: 1KiB/s, grace: 2s }\n"));
+    let mut client = gateway.client();
+    let mut writing = Wire::new(client.wire.stream.try_clone().unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let head = request("POST", "/", &[("content-length", &LENGTH.to_string())]);
+            writing.send(head).unwrap();
+            writing.send(vec![b'x'; LENGTH]).unwrap();
+        });
+        let began = now();
+        wait_until("more than the client has", || now() - began > Duration::from_millis(3500));
+        go_on.send(()).unwrap();
+        assert_eq!(client.receive().text(), LENGTH.to_string());
+    });
+}
+
+#[test]
+fn any_pace_will_do_where_that_is_said() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&(proxied(&origin, "timeouts: { idle: 1s }") + "request_body: { min_rate: off }\n"));
+    let mut client = gateway.client();
+    client.send(request("POST", "/echo", &[("content-length", "100000")]));
+    drip(&mut client, b"");
+    assert_eq!(client.receive().status, 408, "nothing at all is too little");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_whose_body_drips_is_reset_and_others_go_on() {
+    let origin = Origin::start();
+    let gateway = Gateway::start_listening("http2: true", &(proxied(&origin, "") + HASTE), &[]);
+    let mut client = Http2::in_the_clear(gateway.address).await;
+    for _ in 0..2 {
+        let (response, mut sending) = client.begin(Method::POST, "http://test/echo", &[], false).await.unwrap();
+        let began = now();
+        let dripping = tokio::spawn(async move {
+            while sending.send_data(Bytes::from_static(b"x"), false).is_ok() {
+                tokio::time::sleep(A_MOMENT).await;
+            }
+        });
+        let ended = tokio::time::timeout(PATIENCE, response).await.expect("a dripping body is taken for ever");
+        assert!(ended.is_err_and(|error| error.is_reset()));
+        assert!(now() - began >= HASTE_ENDS);
+        dripping.await.unwrap();
+        assert_eq!(client.get("http://test/", &[]).await.unwrap().status, 200);
+    }
+    tokio::task::block_in_place(|| wait_until("the requests to be counted", || requests(&gateway, "408") == 2.0));
+}
+
+/// A connection that takes in hardly anything ahead of being read.
+fn narrow(to: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(256).unwrap();
+    socket.connect(&to.into()).unwrap();
+    socket.into()
+}
+
+/// What `read` does goes on until no request is there any more.
+fn is_let_go(gateway: &Gateway, read: impl FnOnce(&AtomicBool) + Send) {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| read(&over));
+        let _over = SetsAtEnd(&over);
+        gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 1.0);
+        gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
+    });
+}
+
+#[test]
+fn a_client_that_reads_almost_nothing_is_let_go() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&proxied(&origin, "timeouts: { idle: 500ms }"));
+    for earlier in 0..2 {
+        is_let_go(&gateway, |over| {
+            let mut client = Client { wire: Wire::new(narrow(gateway.address)) };
+            for _ in 0..earlier {
+                assert_eq!(client.get("/").status, 200);
+            }
+            client.ask("GET", "/bytes/10000000", &[]);
+            while !over.load(Ordering::Relaxed) {
+                let mut byte = [0];
+                drop(std::io::Read::read(&mut client.wire.stream, &mut byte));
+                std::thread::park_timeout(A_MOMENT);
+            }
+        });
+    }
+    assert_eq!(gateway.get("/", &[]).status, 200);
+}
+
+#[test]
+fn over_tls_too() {
+    let (origin, authority) = (Origin::start(), Authority::new());
+    let signed = authority.sign(&["a.test"]);
+    let gateway = Gateway::start_listening(
+        "tls: { certificates: [{ cert: a.pem, key: a.key }] }",
+        &format!("connections: {{ max: 1 }}\n{}", proxied(&origin, "timeouts: { idle: 500ms }")),
+        &[("a.pem", &signed.certificate), ("a.key", &signed.key)],
+    );
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    is_let_go(&gateway, |over| {
+        runtime.block_on(async {
+            let mut stream = connect(gateway.address, authority.trusting(&[], None), "a.test").await.unwrap();
+            let ask = request("GET", "/bytes/30000000", &[("host", "a.test")]);
+            tokio::io::AsyncWriteExt::write_all(&mut stream, ask.as_bytes()).await.unwrap();
+            let mut byte = [0];
+            while !over.load(Ordering::Relaxed) {
+                drop(stream.read(&mut byte).await);
+                tokio::time::sleep(A_MOMENT).await;
+            }
+            // nor does it keep the place by not reading that it is over
+            let served = || async {
+                let mut other = connect(gateway.address, authority.trusting(&[], None), "a.test").await.ok()?;
+                crate::support::tls::ask(&mut other, "/", "a.test").await.ok()
+            };
+            let began = now();
+            while served().await.is_none() {
+                assert!(now() - began < PATIENCE, "who does not read keeps its place");
+                tokio::time::sleep(A_MOMENT).await;
+            }
+        });
+    });
+}
+
+#[test]
+fn a_connection_without_a_further_request_is_closed() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&format!("connections: {{ idle: 300ms }}\n{}", proxied(&origin, "")));
+    let mut client = gateway.client();
+    for _ in 0..2 {
+        assert_eq!(client.get("/").status, 200);
+    }
+    assert!(client.is_ended());
+}
+
+#[test]
+fn who_does_not_say_which_http_it_speaks_is_closed() {
+    let origin = Origin::start();
+    let haste = "request_head: { timeout: 500ms }\nconnections: { idle: 500ms }\n";
+    let gateway = Gateway::start_listening("http2: true", &(proxied(&origin, "") + haste), &[]);
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let mut silent: Vec<Client> = [0, 10, 18, 23, 24]
+        .into_iter()
+        .map(|length| {
+            let mut client = gateway.client();
+            client.send(&preface[..length]);
+            client
+        })
+        .collect();
+    let mut old = gateway.client();
+    old.send("GET / HTTP/1.0\r\nhost: test\r\n\r\n");
+    assert_eq!(old.receive().status, 200);
+    for client in &mut silent {
+        // of HTTP/2 something is said before
+        let ended = std::io::Read::read_to_end(&mut client.wire.stream, &mut Vec::new());
+        assert!(ended.is_ok_and(|length| length < 1000), "a connection outlives its deadline");
+    }
+}
+
+#[test]
+fn what_comes_before_a_request_has_to_be_over_in_time_too() {
+    let (origin, authority) = (Origin::start(), Authority::new());
+    let signed = authority.sign(&["a.test"]);
+    let files = [("a.pem", &*signed.certificate), ("a.key", &*signed.key)];
+    let tls = "tls: { certificates: [{ cert: a.pem, key: a.key }] }";
+    // a record of 512 bytes; the signature of version 2
+    let hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
+    for (listener, beginning) in [
+        (tls, &hello[..]),
+        ("proxy_protocol: [127.0.0.1]", b"PROXY TCP4 "),
+        ("proxy_protocol: [127.0.0.1]", b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x02\x00"),
+    ] {
+        let haste = format!("request_head: {{ timeout: 500ms }}\n{}", proxied(&origin, ""));
+        let gateway = Gateway::start_listening(listener, &haste, &files);
+        let began = now();
+        let mut client = gateway.client();
+        client.send(beginning);
+        drip(&mut client, b"1");
+        assert!(now() - began >= HASTE_ENDS, "{listener}: it is not the deadline that ends it");
+        assert!(client.is_ended(), "{listener}");
+    }
+    assert_eq!(origin.count(), 0);
+}

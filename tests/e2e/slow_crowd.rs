@@ -1,0 +1,388 @@
+//! Many slow clients at once: with heads, with bodies, with reading, on the first request of a connection and on later
+//! ones. Those who are not slow do not notice, and the slow ones end at their deadlines.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::{sleep, timeout};
+
+use crate::support::client::request;
+use crate::support::gateway::ALL;
+use crate::support::{Client, Gateway, PATIENCE, SetsAtEnd, now, wait_until};
+
+/// How long a large response is, in bytes.
+const LARGE: usize = 10_000_000;
+/// How many clients that are not slow ask one request after the other.
+const GOOD: usize = 4;
+
+/// What a slow client is slow with.
+const WAYS: [Way; 3] = [Way::Head, Way::Body, Way::Reading];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Head,
+    Body,
+    Reading,
+}
+
+/// An upstream for thousands of connections: `/large` is answered with much, everything else with little, and bodies are
+/// read to their end first.
+struct Upstream {
+    address: SocketAddr,
+    /// How long each large response went on that was not taken to its end.
+    broken_off: Arc<Mutex<Vec<Duration>>>,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Upstream {
+    fn start() -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        let broken_off = Arc::<Mutex<Vec<Duration>>>::default();
+        let noted = Arc::clone(&broken_off);
+        runtime.spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let noted = Arc::clone(&noted);
+                tokio::spawn(async move { answer(stream, &noted).await });
+            }
+        });
+        Self { address, broken_off, _runtime: runtime }
+    }
+}
+
+async fn answer(mut stream: TcpStream, broken_off: &Mutex<Vec<Duration>>) -> Option<()> {
+    // otherwise the system takes a part of each large response that nobody reads
+    socket2::SockRef::from(&stream).set_send_buffer_size(16 << 10).ok()?;
+    stream.set_nodelay(true).ok()?;
+    let mut read = Vec::new();
+    loop {
+        let end = loop {
+            if let Some(end) = read.windows(4).position(|four| four == b"\r\n\r\n") {
+                break end + 4;
+            }
+            (stream.read_buf(&mut read).await.ok()? > 0).then_some(())?;
+        };
+        let head = String::from_utf8_lossy(&read[..end]).to_lowercase();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length:")).map_or("0", str::trim);
+        let whole = end + length.parse::<usize>().ok()?;
+        while read.len() < whole {
+            (stream.read_buf(&mut read).await.ok()? > 0).then_some(())?;
+        }
+        let is_large = head.contains("/large");
+        read.drain(..whole);
+        let length = if is_large { LARGE } else { 1000 };
+        stream.write_all(format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n").as_bytes()).await.ok()?;
+        let began = now();
+        for part in vec![b'x'; length].chunks(64 << 10) {
+            if stream.write_all(part).await.is_err() {
+                broken_off.lock().unwrap().push(now() - began);
+                return None;
+            }
+        }
+    }
+}
+
+/// The slow clients, and what became of them.
+struct Attack {
+    to: SocketAddr,
+    /// How long they wait between two bytes.
+    pause: Duration,
+    /// How long they may be.
+    /// How long those stay that read, who do not see that they were let go.
+    reading: Duration,
+    over: AtomicBool,
+    /// How many are at it.
+    slow: AtomicUsize,
+    /// How long each was let that was ended; those that read apart.
+    lasted: Mutex<Vec<(Way, Duration)>>,
+}
+
+impl Attack {
+    /// One of them: slow on the first request of its connection, or after another; and then again, as long as it goes on.
+    async fn run(self: Arc<Self>, number: usize) {
+        let (way, later) = (WAYS[number % 3], number / 3 % 2 == 1);
+        while !self.over.load(Ordering::Relaxed) {
+            if self.once(way, later).await.is_none() {
+                sleep(self.pause).await;
+            }
+        }
+    }
+
+    async fn once(&self, way: Way, later: bool) -> Option<()> {
+        let socket = TcpSocket::new_v4().ok()?;
+        socket.set_recv_buffer_size(256).ok()?;
+        let mut stream = socket.connect(self.to).await.ok()?;
+        if later {
+            stream.write_all(request("GET", "/", &[]).as_bytes()).await.ok()?;
+            let mut answer = Vec::new();
+            while !answer.ends_with(&[b'x'; 1000]) {
+                (stream.read_buf(&mut answer).await.ok()? > 0).then_some(())?;
+            }
+        }
+        let began = now();
+        self.slow.fetch_add(1, Ordering::Relaxed);
+        let ended = self.be_slow(&mut stream, way).await;
+        self.slow.fetch_sub(1, Ordering::Relaxed);
+        if ended {
+            self.lasted.lock().unwrap().push((way, now() - began));
+        }
+        Some(())
+    }
+
+    /// Whether the other side ended it.
+    async fn be_slow(&self, stream: &mut TcpStream, way: Way) -> bool {
+        let first = match way {
+            Way::Head => "GET / HTTP/1.1\r\nhost: test\r\nx-drip: ".to_owned(),
+            Way::Body => request("POST", "/", &[("content-length", "100000")]),
+            Way::Reading => request("GET", "/large", &[]),
+        };
+        if stream.write_all(first.as_bytes()).await.is_err() {
+            return true;
+        }
+        let began = now();
+        let mut byte = [0];
+        while !self.over.load(Ordering::Relaxed) {
+            match way {
+                Way::Head | Way::Body => {
+                    let answered = timeout(self.pause, stream.read(&mut byte)).await.is_ok();
+                    if answered || stream.write_all(b"x").await.is_err() {
+                        return true;
+                    }
+                }
+                // the end comes behind all that the system has taken
+                Way::Reading if now() - began > self.reading => return false,
+                Way::Reading => {
+                    sleep(self.pause).await;
+                    drop(timeout(self.pause, stream.read(&mut byte)).await);
+                }
+            }
+        }
+        false
+    }
+}
+
+/// What clients that are not slow saw.
+#[derive(Default)]
+struct Seen {
+    times: Vec<Duration>,
+    errors: Vec<String>,
+}
+
+impl Seen {
+    /// Asks until it is time to end.
+    fn asking(to: SocketAddr, over: &AtomicBool) -> Self {
+        let mut seen = Self::default();
+        let mut client = Client::connect(to);
+        let mut number: usize = 0;
+        while !over.load(Ordering::Relaxed) {
+            // every now and then on a new connection
+            if number.is_multiple_of(50) {
+                client = Client::connect(to);
+            }
+            number += 1;
+            let began = now();
+            client.ask("GET", "/", &[]);
+            match client.next() {
+                Some(response) if response.status == 200 && response.whole => seen.times.push(now() - began),
+                other => {
+                    seen.errors.push(format!("{:?}", other.map(|response| response.status)));
+                    client = Client::connect(to);
+                }
+            }
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        seen
+    }
+
+    fn add(&mut self, other: Self) {
+        self.times.extend(other.times);
+        self.errors.extend(other.errors);
+    }
+
+    fn quantile(&mut self, per_thousand: usize) -> Duration {
+        self.times.sort_unstable();
+        self.times[(self.times.len() - 1) * per_thousand / 1000]
+    }
+}
+
+/// Asks with all good clients while `meanwhile` runs.
+fn good_clients(to: SocketAddr, meanwhile: impl FnOnce()) -> Seen {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let asking: Vec<_> = (0..GOOD).map(|_| scope.spawn(|| Seen::asking(to, &over))).collect();
+        {
+            let _over = SetsAtEnd(&over);
+            meanwhile();
+        }
+        let mut seen = Seen::default();
+        asking.into_iter().for_each(|asking| seen.add(asking.join().unwrap()));
+        seen
+    })
+}
+
+struct Plan {
+    slow: usize,
+    rounds: usize,
+    /// How long each part of a round lasts: without the slow clients, and then with all of them.
+    part: Duration,
+    /// How many slow clients come in a tenth of a second.
+    rate: usize,
+    pause: Duration,
+    /// For heads, bodies, reading and idleness alike.
+    deadline: Duration,
+    reading: Duration,
+}
+
+struct Outcome {
+    without: Seen,
+    with: Seen,
+    lasted: Vec<(Way, Duration)>,
+    memory: (u64, u64),
+    computed: Duration,
+}
+
+fn run(plan: &Plan) -> Outcome {
+    let limits = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits }).unwrap();
+    let upstream = Upstream::start();
+    let deadline = format!("{}ms", plan.deadline.as_millis());
+    let config = format!(
+        "connections: {{ idle: {deadline} }}\nrequest_head: {{ timeout: {deadline} }}\n\
+         request_body: {{ min_rate: 100B/s, grace: {deadline} }}\n\
+         upstreams: {{ origin: {{ nodes: [\"{}\"], timeouts: {{ idle: {deadline} }} }} }}\n{ALL}",
+        upstream.address
+    );
+    let gateway = Gateway::start(&config);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let stay = |began: std::time::Instant| wait_until("the part to end", || now() - began >= plan.part);
+    let mut outcome = Outcome {
+        without: Seen::default(),
+        with: Seen::default(),
+        lasted: Vec::new(),
+        memory: (0, 0),
+        computed: Duration::ZERO,
+    };
+    good_clients(gateway.address, || stay(now()));
+    outcome.memory.0 = gateway.process.memory();
+    for _ in 0..plan.rounds {
+        outcome.without.add(good_clients(gateway.address, || stay(now())));
+        let attack = Arc::new(Attack {
+            to: gateway.address,
+            pause: plan.pause,
+            reading: plan.reading,
+            over: AtomicBool::new(false),
+            slow: AtomicUsize::new(0),
+            lasted: Mutex::default(),
+        });
+        let computed = gateway.process.processor_time();
+        outcome.with.add(good_clients(gateway.address, || {
+            let coming = Arc::clone(&attack);
+            let (count, rate) = (plan.slow, plan.rate);
+            runtime.spawn(async move {
+                for number in 0..count {
+                    tokio::spawn(Arc::clone(&coming).run(number));
+                    if number % rate == rate - 1 {
+                        sleep(Duration::from_millis(100)).await;
+                    }
+                }
+            });
+            wait_until("all of them to be slow", || attack.slow.load(Ordering::Relaxed) >= plan.slow * 9 / 10);
+            let began = now();
+            stay(began);
+            outcome.memory.1 = outcome.memory.1.max(gateway.process.memory());
+        }));
+        outcome.computed += gateway.process.processor_time() - computed;
+        let broken_off = std::mem::take(&mut *upstream.broken_off.lock().unwrap());
+        outcome.lasted.extend(broken_off.into_iter().map(|lasted| (Way::Reading, lasted)));
+        attack.over.store(true, Ordering::Relaxed);
+        wait_until("the slow ones to be gone", || attack.slow.load(Ordering::Relaxed) == 0);
+        outcome.lasted.append(&mut attack.lasted.lock().unwrap());
+        gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
+        upstream.broken_off.lock().unwrap().clear();
+    }
+    outcome
+}
+
+/// What holds however many there are: nobody else sees an error, and nobody is slow for much longer than it may be.
+fn hold(plan: &Plan, outcome: &mut Outcome) {
+    for seen in [&outcome.without, &outcome.with] {
+        assert!(seen.errors.is_empty(), "{} of {}: {:?}", seen.errors.len(), seen.times.len(), seen.errors.first());
+    }
+    for way in WAYS {
+        let lasted: Vec<Duration> =
+            outcome.lasted.iter().filter(|(of, _)| *of == way).map(|(_, lasted)| *lasted).collect();
+        let longest = lasted.iter().max().unwrap_or_else(|| panic!("nobody's {way:?} was ended"));
+        let most = if way == Way::Reading { plan.reading } else { plan.deadline + PATIENCE };
+        assert!(*longest < most, "{way:?}: {longest:?}");
+    }
+}
+
+fn tell(plan: &Plan, outcome: &mut Outcome) -> String {
+    let mut text = format!("{} slow clients, {} rounds of {:?} each:\n", plan.slow, plan.rounds, plan.part);
+    for (name, seen) in [("without", &mut outcome.without), ("with", &mut outcome.with)] {
+        let (median, p99, p999) = (seen.quantile(500), seen.quantile(990), seen.quantile(999));
+        let (count, errors) = (seen.times.len(), seen.errors.len());
+        writeln!(text, "{name:8} {count} requests, {errors} errors, median {median:?}, p99 {p99:?}, p99.9 {p999:?}")
+            .unwrap();
+    }
+    for way in WAYS {
+        let lasted = outcome.lasted.iter().filter(|(of, _)| *of == way).map(|(_, lasted)| *lasted);
+        let (count, longest) = (lasted.clone().count(), lasted.max());
+        writeln!(text, "{way:?}: {count} ended, the longest after {longest:?} (deadline {:?})", plan.deadline).unwrap();
+    }
+    let (before, most) = outcome.memory;
+    writeln!(text, "memory {} MiB before, {} MiB at most; computed {:?}", before >> 20, most >> 20, outcome.computed)
+        .unwrap();
+    text
+}
+
+#[expect(clippy::print_stderr, reason = "figures for whoever runs the tests")]
+fn say(text: &str) {
+    eprintln!("{text}");
+}
+
+#[test]
+fn hundreds_of_slow_clients_are_ended_and_others_see_no_error() {
+    let plan = Plan {
+        slow: 300,
+        rounds: 1,
+        part: Duration::from_millis(3000),
+        rate: 100,
+        pause: Duration::from_millis(200),
+        deadline: Duration::from_secs(1),
+        reading: PATIENCE,
+    };
+    let mut outcome = run(&plan);
+    say(&tell(&plan, &mut outcome));
+    hold(&plan, &mut outcome);
+    let grown = outcome.memory.1.saturating_sub(outcome.memory.0);
+    assert!(grown < 100 << 20, "{grown} bytes");
+}
+
+/// `cargo test --release --test e2e -- --ignored --nocapture thousands_of_slow_clients`, on a machine that does little
+/// else.
+#[test]
+#[ignore = "takes minutes, and measures"]
+fn thousands_of_slow_clients_do_not_slow_down_others() {
+    let plan = Plan {
+        slow: 4000,
+        rounds: 3,
+        part: Duration::from_secs(30),
+        rate: 100,
+        pause: Duration::from_secs(2),
+        deadline: Duration::from_secs(10),
+        reading: Duration::from_secs(20),
+    };
+    let mut outcome = run(&plan);
+    say(&tell(&plan, &mut outcome));
+    hold(&plan, &mut outcome);
+    let (without, with) = (outcome.without.quantile(990), outcome.with.quantile(990));
+    assert!(with < without + without / 5, "p99 {without:?} without them, {with:?} with them");
+}
