@@ -18,7 +18,7 @@ pub(crate) fn run(data: &[u8]) {
     // the last one has come over a path
     let peer: Option<IpAddr> = input.one_of(&PEERS).parse().ok();
     let networks = input.one_of(&TRUSTED).iter().map(|net| net.parse().unwrap()).collect();
-    let trusted_proxies = Peers { networks, unix: input.0.len() % 2 == 1 };
+    let trusted_proxies = Peers { networks, unix: !input.0.len().is_multiple_of(2) };
     let rules = ClientAddress { trusted_proxies, ipv6_prefix: 48 + input.byte() % 81 };
     let mut headers = HeaderMap::new();
     for line in input.0.split(|byte| *byte == b'\n') {

@@ -238,7 +238,7 @@ impl Reader {
         Self { common: CommonReader::default(), root: Place::root(mappings, &wanted), wanted }
     }
 
-    /// Puts into `record`, which tells nothing yet, what a line tells, of which only the beginning is here if it `is_cut`.
+    /// What a line tells, of which only the beginning is here if it `is_cut`, into a `record` that tells nothing yet.
     pub fn read<'l>(&mut self, line: &'l [u8], is_cut: bool, record: &mut Record<'l>) -> Result<(), Unreadable> {
         match line.trim_ascii_start() {
             _ if is_cut => Err(Unreadable::TooLong),

@@ -213,7 +213,6 @@ mod tests {
     use std::net::TcpStream;
     use std::time::Duration;
 
-    use pingora::protocols::GetSocketDigest;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::watch;
 
@@ -308,7 +307,7 @@ mod tests {
         doors.hold().await;
         let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
         let mut said = [0; 9];
-        tokio::task::yield_now().await;
+        yield_now().await;
         assert_eq!(client.try_read(&mut said).unwrap_err().kind(), ErrorKind::WouldBlock);
         assert!(doors.traffic().is_leaving());
         doors.open();
