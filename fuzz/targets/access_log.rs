@@ -26,7 +26,7 @@ thread_local! {
     static READER: std::cell::RefCell<Reader> = std::cell::RefCell::new(Reader::new(&[], wanted()));
 }
 
-fn read<'l>(reader: &mut Reader, line: &'l [u8]) -> Result<Record<'l>, Unreadable> {
+fn told<'l>(reader: &mut Reader, line: &'l [u8]) -> Result<Record<'l>, Unreadable> {
     let mut record = Record::default();
     reader.read(line, false, &mut record).map(|()| record)
 }
@@ -38,9 +38,9 @@ pub(crate) fn run(data: &[u8]) {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let line = if number == 0 { line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line) } else { line };
         lines += u64::from(!line.is_empty());
-        let read = read(&mut reader, line);
+        let read = told(&mut reader, line);
         // it does not matter which lines came before
-        READER.with_borrow_mut(|used| assert_eq!(self::read(used, line), read));
+        READER.with_borrow_mut(|used| assert_eq!(told(used, line), read));
         match &read {
             Ok(record) => {
                 assert_eq!(&record.clone().into_owned(), record);
@@ -72,7 +72,7 @@ fn written_and_read(target: &[u8]) {
         }
     }
     let line = format!("192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] \"GET {escaped} HTTP/1.1\" 404 12");
-    let record = read(&mut Reader::new(&[], wanted()), line.as_bytes()).unwrap();
+    let record = told(&mut Reader::new(&[], wanted()), line.as_bytes()).unwrap();
     let expected = if target.is_empty() { None } else { Some(target) };
     assert_eq!(record.target.as_deref(), expected, "{line}");
     assert_eq!((record.status, record.response_bytes), (Some(404), Some(12)));

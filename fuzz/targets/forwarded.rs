@@ -8,15 +8,17 @@ use tollgate::ruleset::{ClientAddress, Peers};
 
 use super::input::Input;
 
-const PEERS: [&str; 6] = ["10.0.0.1", "192.0.2.1", "::ffff:10.1.2.3", "2001:db8::1", "2001:db8:1::1", "127.0.0.1"];
+const PEERS: [&str; 7] =
+    ["10.0.0.1", "192.0.2.1", "::ffff:10.1.2.3", "2001:db8::1", "2001:db8:1::1", "127.0.0.1", "unix"];
 const TRUSTED: [&[&str]; 5] =
     [&[], &["10.0.0.0/8"], &["10.0.0.0/8", "2001:db8::/48"], &["0.0.0.0/0", "::/0"], &["127.0.0.0/8", "192.0.2.1/32"]];
 
 pub(crate) fn run(data: &[u8]) {
     let mut input = Input(data);
-    let peer: IpAddr = input.one_of(&PEERS).parse().unwrap();
+    // the last one has come over a path
+    let peer: Option<IpAddr> = input.one_of(&PEERS).parse().ok();
     let networks = input.one_of(&TRUSTED).iter().map(|net| net.parse().unwrap()).collect();
-    let trusted_proxies = Peers { networks, unix: false };
+    let trusted_proxies = Peers { networks, unix: !input.0.len().is_multiple_of(2) };
     let rules = ClientAddress { trusted_proxies, ipv6_prefix: 48 + input.byte() % 81 };
     let mut headers = HeaderMap::new();
     for line in input.0.split(|byte| *byte == b'\n') {
@@ -25,7 +27,7 @@ pub(crate) fn run(data: &[u8]) {
             headers.append("x-forwarded-for", value);
         }
     }
-    let found = client_address(Some(peer), &headers, &rules);
+    let found = client_address(peer, &headers, &rules);
     assert_eq!(found, reference(peer, &headers, &rules));
     if let Some(address) = found {
         assert_eq!(address, address.to_canonical());
@@ -45,9 +47,13 @@ fn library(text: &[u8]) -> Option<IpAddr> {
 }
 
 /// All lines as one, from the right.
-fn reference(peer: IpAddr, headers: &HeaderMap, rules: &ClientAddress) -> Option<IpAddr> {
-    let is_trusted = |address: &IpAddr| rules.trusted_proxies.networks.iter().any(|net| net.contains(address));
-    let mut client = peer.to_canonical();
+fn reference(peer: Option<IpAddr>, headers: &HeaderMap, rules: &ClientAddress) -> Option<IpAddr> {
+    let Peers { networks, unix } = &rules.trusted_proxies;
+    let is_trusted = |address: &Option<IpAddr>| match address {
+        Some(address) => networks.iter().any(|net| net.contains(address)),
+        None => *unix,
+    };
+    let mut client = peer.map(|peer| peer.to_canonical());
     let lines: Vec<&[u8]> = headers.get_all("x-forwarded-for").iter().map(HeaderValue::as_bytes).collect();
     let all = lines.join(&b","[..]);
     let mut hops: Vec<&[u8]> = all.split(|byte| *byte == b',').collect();
@@ -57,7 +63,7 @@ fn reference(peer: IpAddr, headers: &HeaderMap, rules: &ClientAddress) -> Option
     while is_trusted(&client)
         && let Some(hop) = hops.pop()
     {
-        client = library(hop.trim_ascii())?.to_canonical();
+        client = Some(library(hop.trim_ascii())?.to_canonical());
     }
-    Some(client)
+    client
 }
