@@ -105,9 +105,6 @@ impl ProxyHttp for Gateway {
 
     async fn early_request_filter(&self, session: &mut Session, context: &mut Context) -> Result<()> {
         let filter = || {
-            if let Some(connection) = &context.connection {
-                connection.request_began();
-            }
             context.is_stream = session.is_http2();
             if context.is_stream {
                 facts::spell_as_http1(session.req_header_mut())?;

@@ -108,8 +108,12 @@ impl Context {
     /// A request that begins now.
     pub fn new(gateway: &Gateway) -> Self {
         gateway.traffic.enter(Stage::Request);
+        let connection = Connection::current();
+        if let Some(connection) = &connection {
+            connection.request_began();
+        }
         Self {
-            connection: Connection::current(),
+            connection,
             live: gateway.live.load_full(),
             started: gateway.clock.now(),
             gateway: gateway.clone(),
