@@ -112,6 +112,7 @@ impl ProxyHttp for Gateway {
             if context.is_stream {
                 facts::spell_as_http1(session.req_header_mut())?;
             }
+            facts::drop_fields(session.req_header_mut());
             // Never on again where pingora turned it off: HTTP/1.0, `Connection: close`.
             if session.get_keepalive().is_some() {
                 session.set_keepalive(Some(context.live.ruleset.connections.idle.secs_ceil()));
@@ -158,10 +159,11 @@ impl ProxyHttp for Gateway {
         _reused: bool,
         _peer: &HttpPeer,
         _fd: std::os::fd::RawFd,
-        _digest: Option<&Digest>,
+        digest: Option<&Digest>,
         context: &mut Context,
     ) -> Result<()> {
         contained("connected_to_upstream", || {
+            context.ending = digest.and_then(upstream::Ending::of);
             if let Some(tally) = &mut context.tally {
                 tally.reached_upstream();
             }
@@ -211,6 +213,9 @@ impl ProxyHttp for Gateway {
         contained("upstream_response_filter", || {
             if !response.status.is_informational() {
                 upstream::answered(context);
+                if !forward::ends_with_connection(response) {
+                    context.ending = None;
+                }
                 if let Some(tally) = &mut context.tally {
                     tally.response_head(&context.live.ruleset, &context.method, response);
                 }
@@ -227,6 +232,10 @@ impl ProxyHttp for Gateway {
         context: &mut Context,
     ) -> Result<Option<Duration>> {
         contained("response_body_filter", || {
+            if end_of_stream && context.ending.as_ref().is_some_and(|ending| ending.is_cut_off()) {
+                let cut_off = Error::explain(ErrorType::ConnectionClosed, "cut off within the response");
+                return Err(cut_off.into_up());
+            }
             if let Some(tally) = &mut context.tally {
                 tally.response_body(&context.live.ruleset, body.as_deref().unwrap_or_default(), end_of_stream);
             }
@@ -295,7 +304,6 @@ impl ProxyHttp for Gateway {
             // pingora closes after a failure, whatever is returned here.
             session.set_keepalive(None);
             match respond::send(session, context, &answer).await {
-                Ok(()) if session.as_downstream_mut().is_body_done() => {}
                 Ok(()) => session.as_downstream_mut().shutdown().await,
                 Err(error) => tracing::debug!(%error, "the client went away before its answer"),
             }

@@ -319,7 +319,11 @@ impl Sockets {
 /// another.
 fn add_proxies(server: &mut Server, listeners: Vec<Vec<(usize, Socket)>>, gateway: &Gateway, doors: &Arc<Doors>) {
     for (core, listeners) in listeners.into_iter().enumerate() {
-        let proxy = Arc::new(http_proxy(&server.configuration, gateway.clone()));
+        let mut proxy = http_proxy(&server.configuration, gateway.clone());
+        // so that its refusal is tollgate's, like that of TRACE
+        let options = proxy.server_options.get_or_insert_default();
+        options.allow_connect_method_proxying = true;
+        let proxy = Arc::new(proxy);
         let edge = |(listener, socket)| (socket, Edge::new(Arc::clone(&proxy), gateway.clone(), listener).into());
         let listeners = listeners.into_iter().map(edge).collect();
         let service = Listening::new(format!("proxy {core}"), listeners, Arc::clone(doors));

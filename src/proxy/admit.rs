@@ -50,7 +50,7 @@ pub async fn admit(session: &mut Session, context: &mut Context) -> Result<(), A
         secure: secured.is_some(),
         certificate: secured.and_then(Secured::client),
     };
-    let found = read_target(session, &head, ruleset, secured);
+    let found = read_target(&head, ruleset, secured);
     let address = head.address(&ruleset.client_address);
     let asks_usage = found.as_ref().is_ok_and(|target| own_usage::is_asked_for(context, &target.path));
     let routed = found.as_ref().ok().filter(|_| !asks_usage);
@@ -107,20 +107,9 @@ fn meet(context: &mut Context, live: &Live, route: RouteId, facts: &Facts<'_>, c
     Ok(())
 }
 
-fn read_target(
-    session: &Session,
-    head: &Head<'_>,
-    ruleset: &Ruleset,
-    secured: Option<&Secured>,
-) -> Result<Target, Answer> {
+fn read_target(head: &Head<'_>, ruleset: &Ruleset, secured: Option<&Secured>) -> Result<Target, Answer> {
     facts::check_size(head.raw_target, head.headers, &ruleset.request_head)?;
-    if head.method == "TRACE" {
-        return Err(Answer::MethodNotAllowed);
-    }
-    // of HTTP/2 the frames say where a body ends
-    if !session.is_http2() {
-        facts::check_framing(&session.as_downstream().to_h1_raw(), head.headers)?;
-    }
+    facts::check_method(head.method)?;
     let target = head.target()?;
     match secured.is_none_or(|secured| secured.is_for(&target.host)) {
         true => Ok(target),
@@ -247,6 +236,8 @@ impl From<Refused> for Answer {
             Refused::Malformed(problem) => Self::Malformed(problem),
             Refused::TargetTooLong(_) => Self::TargetTooLong,
             Refused::HeadTooLarge(problem) => Self::HeadTooLarge(problem),
+            Refused::CodingUnknown => Self::CodingUnknown,
+            Refused::MethodNotServed => Self::MethodNotAllowed,
         }
     }
 }

@@ -153,10 +153,13 @@ fn clear(path: &Path) -> io::Result<()> {
 
 /// Sockets in the file system that go when this process ends, unless another one has taken them over.
 #[derive(Debug, Default)]
-pub(super) struct Left(Vec<(PathBuf, (u64, u64))>);
+pub(super) struct Left(Vec<(PathBuf, Identity)>);
+
+/// What a file is known by: its device, its number, which is given again when it is free, and when it was made.
+type Identity = (u64, u64, i64, i64);
 
 impl Left {
-    /// Those of `endpoints` that are paths. What is there now is known by its device and number.
+    /// Those of `endpoints` that are paths. What is there now is known from what comes later.
     pub(super) fn behind<'a>(endpoints: impl Iterator<Item = &'a Endpoint>) -> Self {
         let there = |path: &Path| Some((path.to_owned(), identity(path)?));
         Self(endpoints.filter_map(|endpoint| there(endpoint.path()?)).collect())
@@ -174,8 +177,8 @@ impl Left {
     }
 }
 
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
+fn identity(path: &Path) -> Option<Identity> {
+    fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino(), found.mtime(), found.mtime_nsec()))
 }
 
 #[cfg(test)]
@@ -199,7 +202,11 @@ mod tests {
         assert!(socket.is_at(&endpoint) && matches!(socket, Socket::Unix(_)));
         let left = Left::behind([&endpoint].into_iter());
         drop(socket);
-        drop(open_path(&at(path.clone())).unwrap());
+        let began = fs::metadata(&path).unwrap().modified().unwrap();
+        // times of files are coarse
+        while fs::metadata(&path).is_ok_and(|found| found.modified().unwrap() == began) {
+            drop(open_path(&at(path.clone())).unwrap());
+        }
         left.clear();
         assert!(path.exists(), "it is another one now");
         Left::behind([&endpoint].into_iter()).clear();

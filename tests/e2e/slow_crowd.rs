@@ -311,7 +311,7 @@ fn run(plan: &Plan) -> Outcome {
 }
 
 /// What holds however many there are: nobody else sees an error, and nobody is slow for much longer than it may be.
-fn hold(plan: &Plan, outcome: &mut Outcome) {
+fn hold(plan: &Plan, outcome: &Outcome) {
     for seen in [&outcome.without, &outcome.with] {
         assert!(seen.errors.is_empty(), "{} of {}: {:?}", seen.errors.len(), seen.times.len(), seen.errors.first());
     }
@@ -361,7 +361,7 @@ fn hundreds_of_slow_clients_are_ended_and_others_see_no_error() {
     };
     let mut outcome = run(&plan);
     say(&tell(&plan, &mut outcome));
-    hold(&plan, &mut outcome);
+    hold(&plan, &outcome);
     let grown = outcome.memory.1.saturating_sub(outcome.memory.0);
     assert!(grown < 100 << 20, "{grown} bytes");
 }
@@ -382,7 +382,7 @@ fn thousands_of_slow_clients_do_not_slow_down_others() {
     };
     let mut outcome = run(&plan);
     say(&tell(&plan, &mut outcome));
-    hold(&plan, &mut outcome);
+    hold(&plan, &outcome);
     let (without, with) = (outcome.without.quantile(990), outcome.with.quantile(990));
     assert!(with < without + without / 5, "p99 {without:?} without them, {with:?} with them");
 }

@@ -69,12 +69,12 @@ mod tests {
     fn who_sends_at_the_least_rate_is_waited_for_and_who_is_slower_is_not() {
         assert_eq!(ends_after(0, 1000), Some(20), "nothing");
         assert_eq!(ends_after(1, 5000), Some(21), "a byte in five seconds");
-        assert_eq!(ends_after(50, 1000), Some(40), "half the rate");
-        assert_eq!(ends_after(99, 1000), Some(2000), "almost the rate");
+        assert_eq!(ends_after(50, 1000), Some(39), "half the rate");
+        assert_eq!(ends_after(99, 1000), Some(1901), "almost the rate");
         assert_eq!(ends_after(100, 1000), None, "the rate");
         assert_eq!(ends_after(1990, 19_900), None, "the rate, in large pieces");
-        assert_eq!(ends_after(1 << 20, 20_001), Some(20), "a pause that is too long");
-        assert_eq!(ends_after(usize::MAX, 1), None, "what is sent too fast is no credit for later");
+        assert_eq!(ends_after(1 << 20, 20_001), Some(20), "a pause that is too long, whatever came before");
+        assert_eq!(ends_after(usize::MAX, 1000), None, "any more than the rate");
     }
 
     #[test]

@@ -30,8 +30,8 @@ pub fn set_next_part(context: &Context) {
     }
 }
 
-/// The body of the request comes in now, which may take no longer than its length allows. A stream of gRPC may be silent
-/// for as long as the calls in it.
+/// The body of the request comes in now, at the least rate that is configured. Calls of gRPC are conversations, in which
+/// either side may be silent: for them only the upstream's `idle` counts.
 pub fn expect_body(context: &Context) {
     let (Some(connection), Some(upstream)) = (&context.connection, context.upstream()) else { return };
     let ruleset = &context.live.ruleset;
@@ -71,6 +71,9 @@ pub fn set_idle(session: &mut Session, context: &Context) {
 /// The connection became a tunnel: both sides may be silent for as long as the upstream may, and `total` holds.
 pub fn set_tunnel(session: &mut Session, context: &Context) {
     session.as_downstream_mut().set_read_timeout(None);
+    if let Some(connection) = &context.connection {
+        connection.become_tunnel();
+    }
     set_total(context);
 }
 
