@@ -4,7 +4,7 @@ CARGO ?= cargo
 # The tests run under cargo-nextest where it is installed, under cargo otherwise.
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help run test compose-test lint bench doc docs-figures needs clean
+.PHONY: help run test compose-test fuzz audit lint bench doc docs-figures needs clean
 
 help:                ## Lists the targets.
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: .*##/\t/' | expand -t 16
@@ -25,6 +25,13 @@ endif
 
 compose-test:        ## Starts what docker-compose.yml says, tries it and takes it away; needs a Docker engine.
 	@sh scripts/compose-test.sh
+
+fuzz:                ## Runs the fuzz targets for long: TARGET=path RUNS=10000000; without them all, a million times each.
+	@sh scripts/fuzz.sh "$(TARGET)" $(RUNS)
+
+audit:               ## Looks for known faults, licences and sources of dependencies; installs cargo-deny if it is missing.
+	@$(CARGO) deny --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-deny
+	$(CARGO) deny check
 
 lint: needs          ## Formatting, clippy and documentation, warnings denied.
 	$(CARGO) fmt --check

@@ -50,6 +50,7 @@ use self::ring::{Member, Ring, RingHash};
 use self::serve::{Carrier, Desk, Listener, Serving};
 use self::settings::{Peers, Settings};
 use crate::clock::Clock;
+use crate::panics::lasting;
 use crate::units::{LimitKey, Nanos};
 
 /// How long gateways may see other members before that is said.
@@ -269,8 +270,11 @@ impl Cluster {
         let serving = Arc::new(Serving::new(own.clone(), Arc::clone(clock), desk, (listener, carrier)));
         let mut served = JoinSet::new();
         let (pushing, discovering) = (Arc::clone(&self.0), Arc::clone(&self.0));
-        served.spawn(async move { pushing.push().await });
-        served.spawn(async move { discovering.discover().await });
+        served.spawn(lasting(move || {
+            let pushing = Arc::clone(&pushing);
+            async move { pushing.push().await }
+        }));
+        served.spawn(lasting(move || Arc::clone(&discovering).discover()));
         self.0.moving.push.notify_one();
         let mut kept: HashMap<SocketAddr, tokio::task::AbortHandle> = HashMap::new();
         let mut keeping = JoinSet::new();
@@ -292,7 +296,8 @@ impl Cluster {
                     });
                     for (address, peer) in peers {
                         let node = &self.0;
-                        kept.entry(address).or_insert_with(|| keeping.spawn(touch::keep(Arc::clone(node), peer)));
+                        let keep = |node: Arc<Node>| lasting(move || touch::keep(Arc::clone(&node), Arc::clone(&peer)));
+                        kept.entry(address).or_insert_with(|| keeping.spawn(keep(Arc::clone(node))));
                     }
                     while keeping.try_join_next().is_some() {}
                 }

@@ -30,6 +30,7 @@ mod sentinel;
 mod wire;
 
 pub use cluster::slot_of;
+pub use guard::{Guard, Progress};
 pub use pool::Pool;
 
 use cluster::Cluster;

@@ -1,5 +1,6 @@
 //! The glue to pingora: each filter hands over to the file that knows.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +42,7 @@ use spare::Spare;
 use traffic::Traffic;
 
 use crate::clock::Clock;
+use crate::panics::{caught, point};
 use crate::ruleset::key::KeyHasher;
 use crate::store::Store;
 use crate::telemetry::lookout::Lookout;
@@ -102,23 +104,31 @@ impl ProxyHttp for Gateway {
     }
 
     async fn early_request_filter(&self, session: &mut Session, context: &mut Context) -> Result<()> {
-        if let Some(connection) = &context.connection {
-            connection.request_began();
-        }
-        context.is_stream = session.is_http2();
-        if context.is_stream {
-            facts::spell_as_http1(session.req_header_mut())?;
-        }
-        // Never on again where pingora turned it off: HTTP/1.0, `Connection: close`.
-        if session.get_keepalive().is_some() {
-            session.set_keepalive(Some(context.live.ruleset.connections.idle.secs_ceil()));
-        }
-        self.close_if_leaving(session);
-        Ok(())
+        let filter = || {
+            if let Some(connection) = &context.connection {
+                connection.request_began();
+            }
+            context.is_stream = session.is_http2();
+            if context.is_stream {
+                facts::spell_as_http1(session.req_header_mut())?;
+            }
+            facts::drop_fields(session.req_header_mut());
+            // Never on again where pingora turned it off: HTTP/1.0, `Connection: close`.
+            if session.get_keepalive().is_some() {
+                session.set_keepalive(Some(context.live.ruleset.connections.idle.secs_ceil()));
+            }
+            self.close_if_leaving(session);
+            Ok(())
+        };
+        contained("early_request_filter", filter)
     }
 
     async fn request_filter(&self, session: &mut Session, context: &mut Context) -> Result<bool> {
-        let admitted = admit::admit(session, context).await;
+        let admitting = async {
+            point("request_filter");
+            admit::admit(session, context).await
+        };
+        let admitted = caught(admitting).await.map_err(|_| panicked())?;
         if let Some(connection) = &context.connection {
             connection.decided();
         }
@@ -140,7 +150,7 @@ impl ProxyHttp for Gateway {
     }
 
     async fn upstream_peer(&self, _session: &mut Session, context: &mut Context) -> Result<Box<HttpPeer>> {
-        upstream::peer(context)
+        contained("upstream_peer", || upstream::peer(context))
     }
 
     async fn connected_to_upstream(
@@ -149,16 +159,19 @@ impl ProxyHttp for Gateway {
         _reused: bool,
         _peer: &HttpPeer,
         _fd: std::os::fd::RawFd,
-        _digest: Option<&Digest>,
+        digest: Option<&Digest>,
         context: &mut Context,
     ) -> Result<()> {
-        if let Some(tally) = &mut context.tally {
-            tally.reached_upstream();
-        }
-        if session.as_mut().is_body_empty() {
-            upstream::deadline::set_first_byte(context);
-        }
-        Ok(())
+        contained("connected_to_upstream", || {
+            context.ending = digest.and_then(upstream::Ending::of);
+            if let Some(tally) = &mut context.tally {
+                tally.reached_upstream();
+            }
+            if session.as_mut().is_body_empty() {
+                upstream::deadline::set_first_byte(context);
+            }
+            Ok(())
+        })
     }
 
     async fn request_body_filter(
@@ -168,16 +181,18 @@ impl ProxyHttp for Gateway {
         end_of_stream: bool,
         context: &mut Context,
     ) -> Result<()> {
-        let length = body.as_ref().map_or(0, Bytes::len);
-        if let Some(tally) = &mut context.tally {
-            tally.request_body(length);
-        }
-        upstream::deadline::body_came(context, length, end_of_stream);
-        match end_of_stream {
-            true => upstream::deadline::set_first_byte(context),
-            false => upstream::deadline::set_next_part(context),
-        }
-        Ok(())
+        contained("request_body_filter", || {
+            let length = body.as_ref().map_or(0, Bytes::len);
+            if let Some(tally) = &mut context.tally {
+                tally.request_body(length);
+            }
+            upstream::deadline::body_came(context, length, end_of_stream);
+            match end_of_stream {
+                true => upstream::deadline::set_first_byte(context),
+                false => upstream::deadline::set_next_part(context),
+            }
+            Ok(())
+        })
     }
 
     async fn upstream_request_filter(
@@ -186,7 +201,7 @@ impl ProxyHttp for Gateway {
         request: &mut RequestHeader,
         context: &mut Context,
     ) -> Result<()> {
-        forward::request(request, context, admit::peer(session, context))
+        contained("upstream_request_filter", || forward::request(request, context, admit::peer(session, context)))
     }
 
     async fn upstream_response_filter(
@@ -195,13 +210,18 @@ impl ProxyHttp for Gateway {
         response: &mut ResponseHeader,
         context: &mut Context,
     ) -> Result<()> {
-        if !response.status.is_informational() {
-            upstream::answered(context);
-            if let Some(tally) = &mut context.tally {
-                tally.response_head(&context.live.ruleset, &context.method, response);
+        contained("upstream_response_filter", || {
+            if !response.status.is_informational() {
+                upstream::answered(context);
+                if !forward::ends_with_connection(response) {
+                    context.ending = None;
+                }
+                if let Some(tally) = &mut context.tally {
+                    tally.response_head(&context.live.ruleset, &context.method, response);
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     fn response_body_filter(
@@ -211,10 +231,16 @@ impl ProxyHttp for Gateway {
         end_of_stream: bool,
         context: &mut Context,
     ) -> Result<Option<Duration>> {
-        if let Some(tally) = &mut context.tally {
-            tally.response_body(&context.live.ruleset, body.as_deref().unwrap_or_default(), end_of_stream);
-        }
-        Ok(None)
+        contained("response_body_filter", || {
+            if end_of_stream && context.ending.as_ref().is_some_and(|ending| ending.is_cut_off()) {
+                let cut_off = Error::explain(ErrorType::ConnectionClosed, "cut off within the response");
+                return Err(cut_off.into_up());
+            }
+            if let Some(tally) = &mut context.tally {
+                tally.response_body(&context.live.ruleset, body.as_deref().unwrap_or_default(), end_of_stream);
+            }
+            Ok(None)
+        })
     }
 
     async fn response_filter(
@@ -223,22 +249,24 @@ impl ProxyHttp for Gateway {
         response: &mut ResponseHeader,
         context: &mut Context,
     ) -> Result<()> {
-        if response.status == http::StatusCode::SWITCHING_PROTOCOLS {
+        contained("response_filter", || {
+            if response.status == http::StatusCode::SWITCHING_PROTOCOLS {
+                context.status = Some(response.status.as_u16());
+                upstream::answered(context);
+                upstream::deadline::set_tunnel(session, context);
+            }
+            if response.status == http::StatusCode::CONTINUE {
+                upstream::deadline::expect_body(context);
+            }
+            if response.status.is_informational() {
+                return Ok(());
+            }
             context.status = Some(response.status.as_u16());
-            upstream::answered(context);
-            upstream::deadline::set_tunnel(session, context);
-        }
-        if response.status == http::StatusCode::CONTINUE {
-            upstream::deadline::expect_body(context);
-        }
-        if response.status.is_informational() {
-            return Ok(());
-        }
-        context.status = Some(response.status.as_u16());
-        forward::response(response, context)?;
-        forward::frame_for_client(session, response);
-        self.close_if_leaving(session);
-        Ok(())
+            forward::response(response, context)?;
+            forward::frame_for_client(session, response);
+            self.close_if_leaving(session);
+            Ok(())
+        })
     }
 
     fn fail_to_connect(
@@ -248,6 +276,7 @@ impl ProxyHttp for Gateway {
         context: &mut Context,
         error: Box<Error>,
     ) -> Box<Error> {
+        point("fail_to_connect");
         upstream::connect_failed(context, error)
     }
 
@@ -259,10 +288,12 @@ impl ProxyHttp for Gateway {
         context: &mut Context,
         reused: bool,
     ) -> Box<Error> {
+        point("error_while_proxy");
         upstream::broke_off(session, context, error, reused)
     }
 
     async fn fail_to_proxy(&self, session: &mut Session, error: &Error, context: &mut Context) -> FailToProxy {
+        point("fail_to_proxy");
         // a tunnel has no place for an answer
         let may_answer = |head: &ResponseHeader| {
             head.status.is_informational() && head.status != http::StatusCode::SWITCHING_PROTOCOLS
@@ -273,7 +304,6 @@ impl ProxyHttp for Gateway {
             // pingora closes after a failure, whatever is returned here.
             session.set_keepalive(None);
             match respond::send(session, context, &answer).await {
-                Ok(()) if session.as_downstream_mut().is_body_done() => {}
                 Ok(()) => session.as_downstream_mut().shutdown().await,
                 Err(error) => tracing::debug!(%error, "the client went away before its answer"),
             }
@@ -300,10 +330,26 @@ impl ProxyHttp for Gateway {
     }
 
     async fn logging(&self, _session: &mut Session, error: Option<&Error>, context: &mut Context) {
+        point("logging");
         if let Some(error) = error {
             upstream::log_failure(context, error);
         }
     }
+}
+
+/// What comes of a filter. One that panics ends its request, which is answered as a fault of tollgate's own; where there is
+/// no place for an answer, its task ends, which is the connection's or the stream's.
+fn contained<T>(name: &str, filter: impl FnOnce() -> Result<T>) -> Result<T> {
+    let filter = || {
+        point(name);
+        filter()
+    };
+    catch_unwind(AssertUnwindSafe(filter)).unwrap_or_else(|_| Err(panicked()))
+}
+
+/// An error for pingora that `respond` turns into a fault of tollgate's own.
+fn panicked() -> Box<Error> {
+    Error::new(ErrorType::InternalError)
 }
 
 /// An error for pingora that `respond` turns into "no healthy node".

@@ -205,6 +205,11 @@ pub struct RequestHead {
     pub timeout: Nanos,
 }
 
+/// Whether requests lose fields of this name when they come in: to servers of the CGI kind it is another one, with hyphens.
+pub fn is_dropped(field: &http::HeaderName) -> bool {
+    field.as_str().contains('_')
+}
+
 /// How slowly a request's body may come in, while the gateway waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeastRate {

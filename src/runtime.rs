@@ -138,6 +138,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let sockets =
         Sockets::open(&clients, operators, (sample, cluster.as_ref().map(|cluster| cluster.listen)), inherited)?;
     let telemetry = Telemetry::new()?;
+    telemetry.watch_panics();
     let seed = cluster.as_ref().map(|cluster| cluster.secret.key_seed());
     let recovered = match &mut predecessor {
         Some(predecessor) => {
@@ -318,7 +319,11 @@ impl Sockets {
 /// another.
 fn add_proxies(server: &mut Server, listeners: Vec<Vec<(usize, Socket)>>, gateway: &Gateway, doors: &Arc<Doors>) {
     for (core, listeners) in listeners.into_iter().enumerate() {
-        let proxy = Arc::new(http_proxy(&server.configuration, gateway.clone()));
+        let mut proxy = http_proxy(&server.configuration, gateway.clone());
+        // so that its refusal is tollgate's, like that of TRACE
+        let options = proxy.server_options.get_or_insert_default();
+        options.allow_connect_method_proxying = true;
+        let proxy = Arc::new(proxy);
         let edge = |(listener, socket)| (socket, Edge::new(Arc::clone(&proxy), gateway.clone(), listener).into());
         let listeners = listeners.into_iter().map(edge).collect();
         let service = Listening::new(format!("proxy {core}"), listeners, Arc::clone(doors));

@@ -81,6 +81,7 @@ pub struct Telemetry {
     /// When the last one was begun, how long it took, and its size.
     state_last: [Gauge; 3],
     upgrades: IntCounterVec,
+    panics: IntCounter,
     /// The keys that were denied most, and by how much that may be too high.
     top_denied: [IntGaugeVec; 2],
     /// Held while what is told of one configuration takes the place of another's: a scrape sees exactly one.
@@ -183,6 +184,7 @@ impl Telemetry {
                 registered(&registry, Gauge::with_opts(opts(&names::STATE_SNAPSHOT_SIZE))?)?,
             ],
             upgrades: counter(&registry, &names::UPGRADES)?,
+            panics: registered(&registry, IntCounter::with_opts(opts(&names::PANICS))?)?,
             top_denied: [
                 gauge(&registry, &names::LIMIT_TOP_DENIED_REQUESTS)?,
                 gauge(&registry, &names::LIMIT_TOP_DENIED_ERROR_REQUESTS)?,
@@ -200,6 +202,7 @@ impl Telemetry {
             counter.with_label_values(&["success"]);
             counter.with_label_values(&["failure"]);
         }
+        registered(&telemetry.registry, logging::LEFT_OUT.clone())?;
         let build = gauge(&telemetry.registry, &names::BUILD_INFO)?;
         build
             .with_label_values(&[env!("CARGO_PKG_VERSION"), option_env!("TOLLGATE_REVISION").unwrap_or("unknown")])
@@ -267,6 +270,19 @@ impl Telemetry {
     /// The attempt to hand over to a new process has ended.
     pub fn upgraded(&self, success: bool) {
         self.upgrades.with_label_values(&[if success { "success" } else { "failure" }]).inc();
+    }
+
+    /// Counts and tells panics of all threads from here on. What they say is told only where it was written in the
+    /// program: the rest may be a client's, or a secret.
+    pub fn watch_panics(&self) {
+        let panics = self.panics.clone();
+        std::panic::set_hook(Box::new(move |panic| {
+            panics.inc();
+            let place = panic.location().map(tracing::field::display);
+            let thread = std::thread::current();
+            let says = panic.payload().downcast_ref::<&'static str>();
+            tracing::error!(place, thread = thread.name(), says, "a fault in tollgate itself: please report it");
+        }));
     }
 
     /// Drops the series of routes, limits, plans and upstreams that are in none of `rulesets`.

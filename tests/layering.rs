@@ -22,6 +22,8 @@ const LAYERS: &[Layer] = &[
     Layer { module: "units", may_use: &[], never: PURE },
     Layer { module: "clock", may_use: &["units"], never: &["tokio::"] },
     Layer { module: "files", may_use: &[], never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"] },
+    // what is read is the environment, in builds for tests
+    Layer { module: "panics", may_use: &[], never: &["tracing::", "pingora::", "prometheus::"] },
     // files are read by others, and the time is handed in
     Layer {
         module: "tls",
@@ -39,7 +41,7 @@ const LAYERS: &[Layer] = &[
     // keys and states are names to it: who keeps them stands behind a trait, as the store uses it and not the other way
     Layer {
         module: "cluster",
-        may_use: &["units", "algorithm", "charge", "clock"],
+        may_use: &["units", "algorithm", "charge", "clock", "panics"],
         never: &["pingora::", "prometheus::", "std::time", "std::fs"],
     },
     Layer { module: "template", may_use: &[], never: PURE },
@@ -91,6 +93,7 @@ const LAYERS: &[Layer] = &[
             "algorithm",
             "charge",
             "clock",
+            "panics",
             "template",
             "tls",
             "ruleset",
@@ -117,6 +120,7 @@ const LAYERS: &[Layer] = &[
             "clock",
             "cluster",
             "files",
+            "panics",
             "ruleset",
             "customers",
             "store",

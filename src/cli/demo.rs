@@ -9,6 +9,7 @@ use clap::Args;
 
 use crate::cli::run::{RunError, parts};
 use crate::cli::source::{self, Source};
+use crate::clock::{Clock, SystemClock};
 use crate::config::{self, Listener};
 use crate::customers::Directory;
 use crate::proxy::connection::Entrance;
@@ -59,7 +60,8 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
     let setup = Setup { parts, origin: None, sample: Some(args.upstream) };
     let prepared = runtime::prepare(setup).map_err(RunError::Demo)?;
     introduce(args, out)?;
-    let guard = logging::start()?;
+    let clock = SystemClock::new();
+    let guard = logging::start(move || clock.now())?;
     prepared.run();
     drop(guard);
     Ok(())

@@ -7,6 +7,7 @@ use clap::Args;
 
 use crate::cli::source::directory::beside;
 use crate::cli::source::{self, Kept, Source};
+use crate::clock::{Clock, SystemClock};
 use crate::config::Problems;
 use crate::files::{self, Seen};
 use crate::runtime::reload::{Loader, Origin, Parts, Reading, Rules};
@@ -47,7 +48,8 @@ pub fn execute(args: &RunArgs) -> Result<(), RunError> {
     let mut loader = FileLoader::new(&args.config);
     let (files, source) = loader.read();
     let parts = parts(source?, &args.config);
-    let guard = logging::start()?;
+    let clock = SystemClock::new();
+    let guard = logging::start(move || clock.now())?;
     for warning in &parts.warnings {
         tracing::warn!("{warning}");
     }

@@ -12,6 +12,7 @@ use super::ring::RingHash;
 use super::serve::Listener;
 use super::session::Session;
 use super::{Node, Peer};
+use crate::panics::point;
 
 impl Node {
     fn says(&self, to: SocketAddr) -> Beat {
@@ -36,6 +37,7 @@ impl Node {
                 () = session.ended() => return,
             };
             if is_time {
+                point("beat");
                 let (node, address) = (Arc::clone(self), peer.address);
                 peer.beat(session, &self.says(address), move |beat| node.heard(address, beat));
             }

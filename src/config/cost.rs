@@ -68,7 +68,7 @@ fn read_cost(field: &Field<'_>) -> Option<CostRule> {
             Some(CostRule::ByMethod { methods: methods?, others: others? })
         }
         "header" => {
-            let name = told.header_name();
+            let name = told.request_header_name();
             let max = section.required("max", "the most that is believed of a client, like `max: 100`");
             let max = max.and_then(|field| field.whole(1..=u64::MAX));
             let missing = section.get_or("missing", 1, |field| field.whole(1..=u64::MAX));

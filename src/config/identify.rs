@@ -115,7 +115,7 @@ fn source(field: &Field<'_>, plans: &Names) -> Option<Source> {
 
 fn one_source(kind: &str, value: &Field<'_>, item: &Field<'_>, plans: &Names) -> Option<Source> {
     let source = match kind {
-        "header" => CredentialSource::Header(value.header_name()?),
+        "header" => CredentialSource::Header(value.request_header_name()?),
         "query" => CredentialSource::Query(value.parsed("the name of a query parameter", named)?),
         "cookie" => CredentialSource::Cookie(value.parsed("the name of a cookie", cookie_name)?),
         "bearer" => only_true(value, CredentialSource::Bearer)?,
@@ -173,7 +173,7 @@ fn jwt(field: &Field<'_>, plans: &Names) -> Option<Source> {
 }
 
 fn token_header(field: &Field<'_>) -> Option<http::HeaderName> {
-    let name = field.header_name()?;
+    let name = field.request_header_name()?;
     match name == http::header::AUTHORIZATION {
         true => field.fail(field.error("holds more than the token").hint("leave it out for `Authorization: Bearer`")),
         false => Some(name),

@@ -38,7 +38,7 @@ pub(super) fn part(field: &Field<'_>) -> Option<KeyPart> {
     let section = field.mapping(EXPECTED)?;
     section.refuse_others(&["header", "query", "cookie", "jwt_claim"]);
     let mut parts = section.fields().filter_map(|(kind, name)| match kind {
-        "header" => Some(name.header_name().map(KeyPart::Header)),
+        "header" => Some(name.request_header_name().map(KeyPart::Header)),
         "query" => Some(name.parsed("the name of a query parameter", named).map(KeyPart::Query)),
         "cookie" => Some(name.parsed("the name of a cookie", cookie_name).map(KeyPart::Cookie)),
         "jwt_claim" => Some(name.parsed("the name of a claim, like `sub`", named).map(KeyPart::JwtClaim)),

@@ -8,10 +8,12 @@ use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, each_once};
 use crate::config::scalar::Misfit;
+use crate::config::values::dropped_problem;
 use crate::config::{access, denied};
 use crate::ruleset::access::{Access, Bypass};
 use crate::ruleset::denied::Denied;
 use crate::ruleset::host::HostPattern;
+use crate::ruleset::is_dropped;
 use crate::ruleset::limit::LimitId;
 use crate::ruleset::matcher::{HeaderEdits, HeaderMatch, Rewrite, Route};
 use crate::ruleset::path::PathPattern;
@@ -133,7 +135,10 @@ fn read_match(field: &Field<'_>) -> Option<Match> {
     });
     let headers = section.get_or("headers", Vec::new(), |field| {
         let conditions =
-            field.by_header("header fields, each with its value or `true`", |_, field| header_condition(field))?;
+            field.by_header("header fields, each with its value or `true`", |name, field| match is_dropped(name) {
+                true => field.fail(dropped_problem(field.key_place(), name)),
+                false => header_condition(field),
+            })?;
         Some(conditions.into_iter().map(|(name, value)| HeaderMatch { name, value }).collect())
     });
     let (path, path_pattern) = path?;

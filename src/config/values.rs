@@ -7,9 +7,10 @@ use std::ops::RangeInclusive;
 use http::{HeaderName, HeaderValue};
 
 use crate::algorithm::AlgorithmName;
-use crate::config::problem::Problem;
+use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, every};
 use crate::config::scalar::{self, Misfit};
+use crate::ruleset::is_dropped;
 use crate::ruleset::matcher::HeaderEdits;
 use crate::units::Nanos;
 
@@ -109,6 +110,14 @@ impl<'a> Field<'a> {
         self.parsed("the name of a header field, like `x-api-key`", parse_header_name)
     }
 
+    /// The name of a field of requests, in lower case.
+    pub(super) fn request_header_name(&self) -> Option<HeaderName> {
+        match self.header_name()? {
+            name if is_dropped(&name) => self.fail(dropped_problem(self.place(), &name)),
+            name => Some(name),
+        }
+    }
+
     /// Every name of a mapping with what `read` makes of its value.
     pub(super) fn by_header<T>(
         &self,
@@ -185,6 +194,12 @@ impl<'a> Field<'a> {
 
 fn framing_problem(field: &Field<'_>) -> Problem {
     Problem::error(field.key_place(), "names a header field that tollgate sets itself")
+}
+
+/// A field at `place` that no request ever has.
+pub(super) fn dropped_problem(place: Place, name: &HeaderName) -> Problem {
+    Problem::error(place, "is in no request: header fields with an underscore in their names are dropped")
+        .hint(format!("write `{}`", name.as_str().replace('_', "-")))
 }
 
 fn parse_header_name(text: &str) -> Result<HeaderName, Misfit> {

@@ -14,7 +14,8 @@ use smallvec::SmallVec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// A stream to a server.
-pub(super) struct Guard<S> {
+#[derive(Debug)]
+pub struct Guard<S> {
     stream: S,
     asked: Scanner,
     answered: Scanner,
@@ -22,8 +23,8 @@ pub(super) struct Guard<S> {
 }
 
 /// How far a stream has come.
-#[derive(Default)]
-pub(super) struct Progress {
+#[derive(Debug, Default)]
+pub struct Progress {
     /// Commands that were written.
     asked: AtomicU64,
     /// Those that were answered.
@@ -31,6 +32,7 @@ pub(super) struct Progress {
 }
 
 /// Follows values of the Redis protocol, version 2, through their bytes.
+#[derive(Debug)]
 struct Scanner {
     state: State,
     /// How many values are still to come, for each list that is open.
@@ -41,13 +43,13 @@ struct Scanner {
     bounds: Bounds,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Bounds {
     bytes: u64,
     values: u64,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum State {
     /// Before a value.
     Kind,
@@ -64,14 +66,14 @@ enum State {
 }
 
 /// What a number is of.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Of {
     Itself,
     Bulk,
     List,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Number {
     negative: bool,
     digits: u8,
@@ -79,7 +81,7 @@ struct Number {
 }
 
 /// What a line is followed by.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Then {
     Done,
     Bulk(u64),
@@ -98,7 +100,8 @@ const DEEPEST: usize = 8;
 // === impl Guard ===
 
 impl<S> Guard<S> {
-    pub(super) fn new(stream: S, progress: Arc<Progress>) -> Self {
+    /// Watches over `stream` from its first byte on, and tells `progress` how far it comes.
+    pub fn new(stream: S, progress: Arc<Progress>) -> Self {
         Self { stream, asked: Scanner::new(COMMAND), answered: Scanner::new(ANSWER), progress }
     }
 }
@@ -107,7 +110,7 @@ impl<S> Guard<S> {
 
 impl Progress {
     /// How many commands were answered, if there are others that were not.
-    pub(super) fn waits_behind(&self) -> Option<u64> {
+    pub fn waits_behind(&self) -> Option<u64> {
         let answered = self.answered.load(Ordering::Relaxed);
         (answered < self.asked.load(Ordering::Relaxed)).then_some(answered)
     }

@@ -8,6 +8,7 @@ use pingora::proxy::Session;
 
 use crate::algorithm::Denial;
 use crate::charge::Charge;
+use crate::panics::point;
 use crate::proxy::caller::Caller;
 use crate::proxy::connection::Secured;
 use crate::proxy::context::{Admission, Context};
@@ -49,7 +50,7 @@ pub async fn admit(session: &mut Session, context: &mut Context) -> Result<(), A
         secure: secured.is_some(),
         certificate: secured.and_then(Secured::client),
     };
-    let found = read_target(session, &head, ruleset, secured);
+    let found = read_target(&head, ruleset, secured);
     let address = head.address(&ruleset.client_address);
     let asks_usage = found.as_ref().is_ok_and(|target| own_usage::is_asked_for(context, &target.path));
     let routed = found.as_ref().ok().filter(|_| !asks_usage);
@@ -106,20 +107,9 @@ fn meet(context: &mut Context, live: &Live, route: RouteId, facts: &Facts<'_>, c
     Ok(())
 }
 
-fn read_target(
-    session: &Session,
-    head: &Head<'_>,
-    ruleset: &Ruleset,
-    secured: Option<&Secured>,
-) -> Result<Target, Answer> {
+fn read_target(head: &Head<'_>, ruleset: &Ruleset, secured: Option<&Secured>) -> Result<Target, Answer> {
     facts::check_size(head.raw_target, head.headers, &ruleset.request_head)?;
-    if head.method == "TRACE" {
-        return Err(Answer::MethodNotAllowed);
-    }
-    // of HTTP/2 the frames say where a body ends
-    if !session.is_http2() {
-        facts::check_framing(&session.as_downstream().to_h1_raw(), head.headers)?;
-    }
+    facts::check_method(head.method)?;
     let target = head.target()?;
     match secured.is_none_or(|secured| secured.is_for(&target.host)) {
         true => Ok(target),
@@ -163,7 +153,12 @@ async fn decide(context: &mut Context) -> Result<Option<Turn>, Answer> {
         return Err(Answer::StoreAway);
     }
     let places = match context.verdict.outcome {
-        Outcome::Admit { .. } => take_places(context, now),
+        Outcome::Admit { .. } => {
+            // from here on it is taken back, however the request ends
+            context.admission = Admission::Waiting;
+            point("charged");
+            take_places(context, now)
+        }
         Outcome::Deny(_) => Vec::new(),
     };
     if let Some((position, alone)) = context.verdict.candidate_to_charge(&live.ruleset, &context.charges) {
@@ -181,10 +176,7 @@ async fn decide(context: &mut Context) -> Result<Option<Turn>, Answer> {
             context.admission = Admission::Passed { at: now };
             Ok(None)
         }
-        Outcome::Admit { wait } => {
-            context.admission = Admission::Waiting;
-            Ok(Some(Turn { wait, places }))
-        }
+        Outcome::Admit { wait } => Ok(Some(Turn { wait, places })),
     }
 }
 
@@ -196,6 +188,7 @@ fn take_places(context: &mut Context, now: Nanos) -> Vec<Place> {
         Err(full) => {
             // what counts although it is denied stays taken
             context.refund(now, |charge| charge.manner.counts_denied);
+            context.admission = Admission::None;
             context.verdict.deny(full.position, Denial::Later { retry_after: full.retry_after });
             Vec::new()
         }
@@ -229,6 +222,7 @@ async fn wait_for(session: &mut Session, Turn { wait, places }: Turn, context: &
         },
         _ => turn.await,
     }
+    point("waiting");
     if let Some(connection) = &context.connection {
         connection.set_waiting(false);
     }
@@ -242,6 +236,8 @@ impl From<Refused> for Answer {
             Refused::Malformed(problem) => Self::Malformed(problem),
             Refused::TargetTooLong(_) => Self::TargetTooLong,
             Refused::HeadTooLarge(problem) => Self::HeadTooLarge(problem),
+            Refused::CodingUnknown => Self::CodingUnknown,
+            Refused::MethodNotServed => Self::MethodNotAllowed,
         }
     }
 }

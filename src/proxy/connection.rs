@@ -11,20 +11,24 @@ use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 
 use parking_lot::Mutex;
 
-mod announcement;
+pub mod announcement;
 mod arrival;
 mod edge;
+mod head;
 mod http2;
 mod pace;
+mod requests;
 mod stream;
 
 pub use arrival::{Entrance, Secured};
 pub use edge::Edge;
 
 use self::pace::Pace;
+use self::requests::{HeadBounds, Requests};
 use crate::proxy::Gateway;
 use crate::proxy::facts::network;
 use crate::proxy::respond::{Answer, raw_answer};
@@ -34,10 +38,14 @@ use crate::proxy::traffic::Stage;
 use crate::ruleset::LeastRate;
 use crate::units::Nanos;
 
-/// How long a closing connection is still read so that the client can read its answer.
+/// How long a closing connection waits for a further byte, so that a client that still sends can read its answer.
 const LINGER: Nanos = Nanos::from_secs(2);
+/// How long it is read in all.
+const LONGEST_LINGER: Nanos = Nanos::from_secs(30);
 /// For how long a head may come in before its connection counts as one without a request.
 const HEAD_PATIENCE: Nanos = Nanos::SECOND;
+/// How much longer than its target the first line of a request may be, in bytes.
+const BESIDE_TARGET: usize = 256;
 
 tokio::task_local! {
     static CURRENT: Arc<Connection>;
@@ -72,6 +80,10 @@ struct State {
     answered: bool,
     /// Whether the client of a stream is known to be gone.
     abandoned: bool,
+    /// Whether the connection became a tunnel.
+    tunnel: bool,
+    /// What the client is answered that did not send a request.
+    refusal: Option<Answer>,
 }
 
 /// Who let a deadline pass.
@@ -140,6 +152,8 @@ impl Connection {
             expired: None,
             answered: false,
             abandoned: false,
+            tunnel: false,
+            refusal: None,
         };
         Self { gateway, secured: OnceLock::new(), announced: OnceLock::new(), spot, state: Mutex::new(state) }
     }
@@ -313,22 +327,54 @@ impl Connection {
         }
     }
 
-    /// Bytes are going to the client. Those sent before a request is known are an answer of pingora's own (a request
-    /// that cannot be parsed, CONNECT), which no filter sees.
-    fn sending(&self, bytes: &[u8]) {
+    /// The connection becomes a tunnel: what the client sends is no request any more.
+    pub fn become_tunnel(&self) {
+        self.state.lock().tunnel = true;
+    }
+
+    /// What comes behind a request that is over; `None` as long as it is being handled.
+    fn next_requests(&self) -> Option<Requests> {
+        let state = self.state.lock();
+        match state.phase {
+            _ if state.tunnel => Some(Requests::unframed()),
+            Phase::New | Phase::Idle => Some(self.first_request()),
+            _ => None,
+        }
+    }
+
+    /// What comes on a connection that begins with a request.
+    fn first_request(&self) -> Requests {
+        let bounds = self.gateway.live.load().ruleset.request_head;
+        Requests::new(HeadBounds {
+            first_line: bounds.max_target.saturating_add(BESIDE_TARGET),
+            fields: bounds.max_headers_total,
+        })
+    }
+
+    /// What the client sent is no request.
+    fn refuse(&self, answer: Answer) {
+        self.state.lock().refusal.get_or_insert(answer);
+    }
+
+    /// What the client is answered that did not send a request.
+    fn take_refusal(&self) -> Option<Answer> {
+        self.state.lock().refusal.take()
+    }
+
+    /// Bytes are going to the client. Those sent before a request is known are an answer of pingora's own to a request
+    /// that it cannot parse, which no filter sees: they are not sent, and the client is answered as by tollgate.
+    fn sending(&self, bytes: &[u8]) -> Poll<()> {
         let mut state = self.state.lock();
-        if state.answering || matches!(state.phase, Phase::Streams | Phase::NoStreams) {
-            return;
+        if state.answering {
+            return Poll::Ready(());
         }
-        let code: Option<u16> =
-            bytes.get(9..12).and_then(|digits| str::from_utf8(digits).ok()).and_then(|digits| digits.parse().ok());
+        if matches!(state.phase, Phase::New | Phase::Idle | Phase::Head) {
+            state.refusal.get_or_insert(Answer::Malformed("the request cannot be read"));
+            return Poll::Pending;
+        }
         // After an interim response the answer is still to come.
-        state.answering = code.is_none_or(|code| code >= 200);
-        let unasked = matches!(state.phase, Phase::New | Phase::Idle | Phase::Head);
-        drop(state);
-        if let (true, Some(code)) = (unasked, code) {
-            self.gateway.live.load().meters.route(None).count(code);
-        }
+        state.answering = bytes.get(9) != Some(&b'1');
+        Poll::Ready(())
     }
 
     /// The deadline has passed: what the client is told, if it was in the middle of a request's head.

@@ -7,13 +7,13 @@ use crate::algorithm::Completion;
 use crate::charge::Charge;
 use crate::proxy::Gateway;
 use crate::proxy::connection::{Connection, Late};
-use crate::proxy::facts::Target;
+use crate::proxy::facts::{self, Target};
 use crate::proxy::live::Live;
 use crate::proxy::respond::cors::Reader;
 use crate::proxy::respond::{Answer, raw_answer_with};
 use crate::proxy::tally::{self, Tally};
 use crate::proxy::traffic::Stage;
-use crate::proxy::upstream::Chosen;
+use crate::proxy::upstream::{Chosen, Ending};
 use crate::ruleset::AccessLog;
 use crate::ruleset::limit::{LimitId, PlanId};
 use crate::ruleset::matcher::{Route, RouteId};
@@ -81,6 +81,8 @@ pub struct Context {
     pub chosen_at: Nanos,
     /// Whether the upstream began to answer.
     pub upstream_answered: bool,
+    /// How the connection to the upstream ends, where the response ends with it and that can be told.
+    pub ending: Option<Arc<Ending>>,
     /// The status that the client was sent.
     pub status: Option<u16>,
     /// Why tollgate itself answered.
@@ -133,10 +135,21 @@ impl Context {
             tried: Vec::new(),
             chosen_at: Nanos::ZERO,
             upstream_answered: false,
+            ending: None,
             status: None,
             answered: None,
             in_flight: None,
         }
+    }
+
+    /// The answer to what `client` sent and is no request, in bytes. It counts as a request that takes no route.
+    pub fn refused(gateway: &Gateway, answer: &Answer, client: Option<IpAddr>) -> Vec<u8> {
+        let mut context = Self::new(gateway);
+        let prefix = context.live.ruleset.client_address.ipv6_prefix;
+        context.client = client.map(|client| facts::network(client.to_canonical(), prefix));
+        context.set_route(None);
+        (context.status, context.answered) = (Some(answer.status()), Some(answer.cause()));
+        raw_answer_with(answer, &context)
     }
 
     /// The route that was found.
@@ -253,7 +266,8 @@ impl Drop for Context {
         let now = self.gateway.clock.now();
         self.say_farewell();
         self.release(now);
-        let status = self.status.unwrap_or(CLIENT_GONE);
+        let unanswered = if std::thread::panicking() { Answer::Internal.status() } else { CLIENT_GONE };
+        let status = self.status.unwrap_or(unanswered);
         let duration = now.saturating_sub(self.started);
         self.live.meters.route(self.route).finish(status, duration);
         self.write_access_log(status, duration);

@@ -201,14 +201,11 @@ impl Met {
         let Rules { ruleset, register, hasher } = rules;
         let mut explanation = Explanation::NOTHING;
         let head = question.head();
-        let target = match facts::check_size(head.raw_target, head.headers, &ruleset.request_head) {
-            _ if head.method == "TRACE" => Err(Answer::MethodNotAllowed),
-            Ok(()) => head.target().map_err(Answer::from),
-            Err(refused) => Err(refused.into()),
-        };
+        let sized = facts::check_size(head.raw_target, head.headers, &ruleset.request_head);
+        let target = sized.and_then(|()| facts::check_method(head.method)).and_then(|()| head.target());
         let target = match target {
             Ok(target) => target,
-            Err(answer) => return Err(explanation.answered(&answer)),
+            Err(refused) => return Err(explanation.answered(&refused.into())),
         };
         let rules = &ruleset.client_address;
         let facts = head.facts(rules, &target, head.address(rules));

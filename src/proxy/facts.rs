@@ -11,7 +11,7 @@ use ipnet::Ipv6Net;
 use pingora::http::RequestHeader;
 
 use crate::ruleset::key::Facts;
-use crate::ruleset::{ClientAddress, RequestHead, path};
+use crate::ruleset::{ClientAddress, RequestHead, is_dropped, path};
 
 /// A request's head as it came, and where from.
 #[derive(Clone, Copy)]
@@ -55,6 +55,18 @@ pub enum Refused {
     /// There are too many header bytes or lines.
     #[error("{0}")]
     HeadTooLarge(&'static str),
+    /// The body is coded in a way that is not understood.
+    #[error("the transfer coding of the request is not understood")]
+    CodingUnknown,
+    /// The method is not served.
+    #[error("the method is not served")]
+    MethodNotServed,
+}
+
+impl Refused {
+    /// The target holds what no target may hold.
+    pub(super) const TARGET: Self =
+        Self::Malformed("the request target holds a character that has to be percent-encoded");
 }
 
 impl<'a> Head<'a> {
@@ -98,6 +110,12 @@ pub fn spell_as_http1(head: &mut RequestHeader) -> pingora::Result<()> {
     Ok(())
 }
 
+/// Drops the fields that nobody is to see; see [`is_dropped`].
+pub fn drop_fields(head: &mut RequestHeader) {
+    let names: Vec<HeaderName> = head.headers.keys().filter(|name| is_dropped(name)).cloned().collect();
+    names.iter().for_each(|name| drop(head.remove_header(name)));
+}
+
 /// Checks a head's size.
 pub fn check_size(raw_target: &[u8], headers: &HeaderMap, bounds: &RequestHead) -> Result<(), Refused> {
     if raw_target.len() > bounds.max_target {
@@ -120,25 +138,10 @@ pub fn check_size(raw_target: &[u8], headers: &HeaderMap, bounds: &RequestHead) 
     Ok(())
 }
 
-/// Refuses a request whose end two readers could see in two places (RFC 9112, sections 2.2 and 6.1). `raw_head` is the
-/// head as it came: the parser has mended some of this.
-pub fn check_framing(raw_head: &[u8], headers: &HeaderMap) -> Result<(), Refused> {
-    const BAD: Refused = Refused::Malformed("the request does not say clearly where its body ends");
-    const LENGTH: &[u8] = b"content-length";
-    let lines = || raw_head.split(|byte| *byte == b'\n').map(|line| line.trim_ascii_end());
-    let bare = raw_head.iter().zip(raw_head.iter().skip(1)).any(|(before, byte)| *byte == b'\n' && *before != b'\r');
-    if bare {
-        return Err(Refused::Malformed("a line of the request ends without a carriage return"));
-    }
-    let says_length =
-        || lines().any(|line| line.get(..LENGTH.len()).is_some_and(|name| name.eq_ignore_ascii_case(LENGTH)));
-    let mut lengths = headers.get_all(header::CONTENT_LENGTH).iter();
-    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
-    match (lengths.next(), codings.next()) {
-        _ if lengths.next().is_some() || codings.next().is_some() => Err(BAD),
-        (_, Some(_)) if says_length() => Err(BAD),
-        (Some(length), None) if !length.as_bytes().iter().all(u8::is_ascii_digit) => Err(BAD),
-        (None, Some(coding)) if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Err(BAD),
+/// Refuses methods that are about the way to a server rather than about what it has.
+pub fn check_method(method: &str) -> Result<(), Refused> {
+    match method {
+        "TRACE" | "CONNECT" => Err(Refused::MethodNotServed),
         _ => Ok(()),
     }
 }
@@ -200,30 +203,48 @@ pub fn path_and_query<'t>(
 
 /// The target as text. Its first bytes, as many as `plain`, are known to be letters, digits and the like.
 fn printable(raw: &[u8], plain: usize) -> Result<&str, Refused> {
-    let bad = |byte: &u8| !byte.is_ascii_graphic() || matches!(byte, b'#' | b'\\');
-    if raw.get(plain..).unwrap_or_default().iter().any(bad) {
-        return Err(Refused::Malformed("the request target holds a character that has to be percent-encoded"));
+    if !raw.get(plain..).unwrap_or_default().iter().all(|byte| is_target_byte(*byte)) {
+        return Err(Refused::TARGET);
     }
     str::from_utf8(raw).map_err(|_| Refused::Malformed("the request target is not ASCII"))
 }
 
-/// The host alone, and its port if it names one.
+/// What a target may be made of: printable characters, but for the two that servers read in two ways.
+pub const fn is_target_byte(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !matches!(byte, b'#' | b'\\')
+}
+
+/// The host alone, and its port if it names one. Names are letters, digits, `-` and `_` between dots; addresses have their
+/// usual spelling.
 pub fn canonical_host(raw: &str) -> Result<(String, Option<u16>), Refused> {
     const BAD: Refused = Refused::Malformed("the host header is no host name");
-    let authority: http::uri::Authority = raw.parse().map_err(|_| BAD)?;
-    if raw.contains('@') || authority.host().is_empty() {
-        return Err(BAD);
-    }
-    let name = authority.host().to_ascii_lowercase();
-    let name = name.strip_suffix('.').unwrap_or(&name).to_owned();
-    if name.is_empty() {
-        return Err(BAD);
-    }
-    let port_text = authority.as_str().rsplit_once(':').filter(|(_, port)| !port.contains(']')).map(|(_, port)| port);
-    match (port_text, authority.port_u16()) {
-        (None | Some(""), _) => Ok((name, None)),
-        (Some(_), Some(port)) => Ok((name, Some(port))),
-        (Some(_), None) => Err(BAD),
+    let (host, port) = match raw.strip_prefix('[') {
+        Some(rest) => {
+            let (address, port) = rest.split_once(']').ok_or(BAD)?;
+            let address: Ipv6Addr = address.parse().map_err(|_| BAD)?;
+            (format!("[{address}]"), port)
+        }
+        None => {
+            let (name, port) = raw.split_at(raw.find(':').unwrap_or(raw.len()));
+            let name = name.strip_suffix('.').unwrap_or(name);
+            let is_label = |label: &str| {
+                !label.is_empty()
+                    && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+            };
+            if !name.split('.').all(is_label) {
+                return Err(BAD);
+            }
+            (name.to_ascii_lowercase(), port)
+        }
+    };
+    match port.strip_prefix(':') {
+        None if port.is_empty() => Ok((host, None)),
+        // as RFC 3986 has it, section 3.2.3
+        Some("") => Ok((host, None)),
+        Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Ok((host, Some(digits.parse().map_err(|_| BAD)?)))
+        }
+        None | Some(_) => Err(BAD),
     }
 }
 
@@ -355,8 +376,13 @@ mod tests {
         assert_eq!(over(true, "a.example:80"), Ok(("a.example".to_owned(), "a.example:80".to_owned())));
         assert_eq!(host("a.example:443"), Ok(("a.example".to_owned(), "a.example:443".to_owned())));
         assert_eq!(host("a.example:8080"), Ok(("a.example".to_owned(), "a.example:8080".to_owned())));
-        assert_eq!(host("[::1]:8080"), Ok(("[::1]".to_owned(), "[::1]:8080".to_owned())));
-        for raw in ["", "u@a", "a:b", "a b", "."] {
+        for raw in ["[::1]:8080", "[0::0:1]:08080"] {
+            assert_eq!(host(raw), Ok(("[::1]".to_owned(), "[::1]:8080".to_owned())), "{raw}");
+        }
+        for raw in [
+            "", "u@a", "a:b", "a b", ".", "a..", "a..b", ".a", "a,b", "a%41", "[v1.x]", "[::1", "[::1]a", "a:1:2",
+            "a:+1", "a:65536",
+        ] {
             assert!(host(raw).is_err(), "{raw}");
         }
         assert!(target("/", &headers(&[]), false).is_err());

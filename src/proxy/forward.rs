@@ -101,10 +101,9 @@ fn mark(request: &mut RequestHeader, context: &Context) -> pingora::Result<()> {
     Ok(())
 }
 
-/// Whether a field says something of earlier hops, also in a spelling that servers of the CGI kind take for the same.
+/// Whether a field says something of earlier hops.
 fn claims_a_hop(name: &HeaderName) -> bool {
-    let name = name.as_str().replace('_', "-");
-    name.starts_with("x-forwarded-") || matches!(name.as_str(), "forwarded" | "x-real-ip")
+    name.as_str().starts_with("x-forwarded-") || matches!(name.as_str(), "forwarded" | "x-real-ip")
 }
 
 /// Turns the upstream's response into the one that the client gets.
@@ -137,6 +136,11 @@ pub fn frame_for_client(session: &mut Session, response: &mut ResponseHeader) {
     if session.req_header().version < Version::HTTP_11 && response.remove_header(&header::TRANSFER_ENCODING).is_some() {
         session.set_keepalive(None);
     }
+}
+
+/// Whether nothing but the end of the connection says where the body of `response` ends (RFC 9112, section 6.3).
+pub fn ends_with_connection(response: &ResponseHeader) -> bool {
+    !FRAMING.iter().any(|name| response.headers.contains_key(name))
 }
 
 /// The fields that the upstream says concern its own connection only (RFC 9110, section 7.6.1).

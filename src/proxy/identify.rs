@@ -185,15 +185,7 @@ fn only<T>(mut values: impl Iterator<Item = T>) -> Result<Option<T>, Answer> {
 }
 
 fn header<'f>(headers: &'f HeaderMap, name: &HeaderName) -> Result<Option<Cow<'f, [u8]>>, Answer> {
-    let lines = headers.iter().filter(|(other, _)| is_same_field(other, name));
-    only(lines.map(|(_, value)| Cow::Borrowed(value.as_bytes())))
-}
-
-/// Whether an upstream may take one field for the other: servers of the CGI kind do not tell `_` and `-` apart.
-fn is_same_field(one: &HeaderName, other: &HeaderName) -> bool {
-    let (one, other) = (one.as_str().as_bytes(), other.as_str().as_bytes());
-    let is_dash = |byte: &u8| matches!(byte, b'-' | b'_');
-    one.len() == other.len() && one.iter().zip(other).all(|(a, b)| a == b || (is_dash(a) && is_dash(b)))
+    only(headers.get_all(name).iter().map(|value| Cow::Borrowed(value.as_bytes())))
 }
 
 /// What comes after the scheme (in lower case, with its space), if it is that one.

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::algorithm::Denial;
 use crate::customers::TokenFault;
 use crate::proxy::context::Context;
+use crate::proxy::facts::Refused;
 use crate::ruleset::verdict::Outcome;
 use crate::units::Nanos;
 
@@ -47,6 +48,8 @@ pub enum Answer {
     TargetTooLong,
     /// There are too many header bytes or lines.
     HeadTooLarge(&'static str),
+    /// The body is coded in a way that is not understood.
+    CodingUnknown,
     /// The method is not served.
     MethodNotAllowed,
     /// No route matches.
@@ -86,12 +89,13 @@ pub enum Answer {
 }
 
 /// The causes of answers that are given before any limit is asked: their lines in the access log hold no path.
-pub const BEFORE_LIMITS: [&str; 18] = [
+pub const BEFORE_LIMITS: [&str; 19] = [
     Answer::Malformed("").cause(),
     Answer::Misdirected.cause(),
     Answer::HeadTimeout.cause(),
     Answer::TargetTooLong.cause(),
     Answer::HeadTooLarge("").cause(),
+    Answer::CodingUnknown.cause(),
     Answer::MethodNotAllowed.cause(),
     Answer::NoRoute.cause(),
     Answer::CredentialMissing.cause(),
@@ -123,6 +127,7 @@ impl Answer {
             Self::Limited => 429,
             Self::HeadTooLarge(_) => 431,
             Self::Internal => 500,
+            Self::CodingUnknown => 501,
             Self::UpstreamFailed => 502,
             Self::NoNode | Self::DirectoryAway | Self::StoreAway => 503,
             Self::UpstreamTimeout => 504,
@@ -138,6 +143,7 @@ impl Answer {
             Self::Misdirected => "misdirected",
             Self::TargetTooLong => "target_too_long",
             Self::HeadTooLarge(_) => "head_too_large",
+            Self::CodingUnknown => "coding_unknown",
             Self::MethodNotAllowed => "method_not_allowed",
             Self::NoRoute => "no_route",
             Self::CredentialMissing => "credential_missing",
@@ -189,6 +195,7 @@ impl Answer {
                 "This connection was opened for another host; open one for this host, and name it (SNI).".to_owned()
             }
             Self::TargetTooLong => "The request target is too long.".to_owned(),
+            Self::CodingUnknown => "Of transfer codings only chunked is understood.".to_owned(),
             Self::MethodNotAllowed => "This method is not served here.".to_owned(),
             Self::NoRoute => "Nothing is served at this host and path.".to_owned(),
             Self::CredentialMissing => challenge::request_for_credential(context),
@@ -224,7 +231,7 @@ impl Answer {
             Self::Limited => 8,
             Self::Suspended | Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 7,
             Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired | Self::TokenRefused(_) => 16,
-            Self::NoRoute | Self::MethodNotAllowed => 12,
+            Self::NoRoute | Self::MethodNotAllowed | Self::CodingUnknown => 12,
             Self::NoNode | Self::DirectoryAway | Self::StoreAway | Self::UpstreamFailed => 14,
             Self::UpstreamTimeout => 4,
             Self::Internal => 13,
@@ -242,11 +249,18 @@ pub fn answer_to(error: &Error) -> Option<Answer> {
             Answer::Malformed("the request's body cannot be read")
         }
         (ErrorSource::Downstream, ErrorType::ReadTimedout) => Answer::BodyTimeout,
+        (ErrorSource::Downstream, ErrorType::ReadError) => refusal(error)?.into(),
         (ErrorSource::Downstream, _) => return None,
         (_, ErrorType::ConnectTimedout | ErrorType::ReadTimedout | ErrorType::WriteTimedout) => Answer::UpstreamTimeout,
         (ErrorSource::Upstream, _) => Answer::UpstreamFailed,
         (ErrorSource::Internal | ErrorSource::Unset, _) => Answer::Internal,
     })
+}
+
+/// Why the client's body was not read on, if that is why it could not be read.
+fn refusal(error: &Error) -> Option<Refused> {
+    let cause = error.root_cause();
+    cause.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref().copied()
 }
 
 /// Sends `answer` to the client. The connection stays usable where that is safe.
@@ -258,7 +272,7 @@ pub async fn send(session: &mut Session, context: &mut Context, answer: &Answer)
     }
     match answer {
         // Nobody knows for sure where the next request would begin.
-        Answer::Malformed(_) => session.set_keepalive(None),
+        Answer::Malformed(_) | Answer::MethodNotAllowed => session.set_keepalive(None),
         _ => keep_connection(session),
     }
     context.gateway.close_if_leaving(session);

@@ -19,7 +19,7 @@ pub mod health;
 mod securing;
 
 pub use exchange::{answered, broke_off, connect_failed, log_failure, peer};
-pub use securing::Securing;
+pub use securing::{Ending, Securing};
 
 use balance::Candidate;
 

@@ -77,7 +77,7 @@ pub struct Reading {
 }
 
 /// Understands lines.
-struct Reader {
+pub struct Reader {
     common: CommonReader,
     root: Place,
     wanted: Wanted,
@@ -128,10 +128,9 @@ impl Ord for Held {
 impl Reading {
     /// Before the first line.
     pub fn new(logs: Vec<Log>, options: Options) -> Self {
-        let root = Place::root(&options.mappings, &options.wanted);
         Self {
             logs,
-            reader: Reader { common: CommonReader::default(), root, wanted: options.wanted },
+            reader: Reader::new(&options.mappings, options.wanted),
             order: Order {
                 times_are_starts: options.times_are_starts,
                 reorder: options.reorder,
@@ -234,7 +233,13 @@ impl Until {
 // === impl Reader ===
 
 impl Reader {
-    fn read<'l>(&mut self, line: &'l [u8], is_cut: bool, record: &mut Record<'l>) -> Result<(), Unreadable> {
+    /// Looks for what is `wanted`, in lines of JSON also where `mappings` say.
+    pub fn new(mappings: &[Mapping], wanted: Wanted) -> Self {
+        Self { common: CommonReader::default(), root: Place::root(mappings, &wanted), wanted }
+    }
+
+    /// What a line tells, of which only the beginning is here if it `is_cut`, into a `record` that tells nothing yet.
+    pub fn read<'l>(&mut self, line: &'l [u8], is_cut: bool, record: &mut Record<'l>) -> Result<(), Unreadable> {
         match line.trim_ascii_start() {
             _ if is_cut => Err(Unreadable::TooLong),
             object @ [b'{', ..] => json::read(object, &self.root).map(|told| *record = told),

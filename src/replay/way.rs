@@ -238,9 +238,7 @@ fn facts_of<'r>(
     if raw.len() > ruleset.request_head.max_target {
         return Err(Answer::TargetTooLong);
     }
-    if method == http::Method::TRACE.as_str() {
-        return Err(Answer::MethodNotAllowed);
-    }
+    facts::check_method(method)?;
     let (path, query) = facts::path_and_query(method, raw, host)?;
     let peer = record.client.as_deref().and_then(address);
     untold.addresses += u64::from(peer.is_none());

@@ -1,5 +1,7 @@
 //! Host patterns: `api.example.com`, `*.example.com`.
 
+use std::net::Ipv6Addr;
+
 /// A pattern for a canonical host name (lower case, without a port or a final dot).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HostPattern {
@@ -15,8 +17,12 @@ impl HostPattern {
     /// Errors, in words for the configuration: empty, with a port, with `*` anywhere but as the whole first label.
     pub fn parse(text: &str) -> Result<Self, String> {
         let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
-        let bracketed = name.starts_with('[') && name.ends_with(']');
-        if name.contains(':') && !bracketed {
+        if let Some(address) = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            let address: Ipv6Addr =
+                address.parse().map_err(|_| "must hold an IPv6 address in its brackets".to_owned())?;
+            return Ok(Self::Exact(format!("[{address}]")));
+        }
+        if name.contains(':') {
             return Err("is matched without its port; leave the port out".to_owned());
         }
         let (name, below) = match name.strip_prefix("*.") {
@@ -66,6 +72,9 @@ mod tests {
         for bad in ["", "a:80", "*", "a.*.b", "a..b", "u@a"] {
             assert!(HostPattern::parse(bad).is_err(), "{bad}");
         }
-        assert!(HostPattern::parse("[::1]").unwrap().matches("[::1]"));
+        for spelling in ["[::1]", "[0::0:1]"] {
+            assert!(HostPattern::parse(spelling).unwrap().matches("[::1]"), "{spelling}");
+        }
+        assert!(HostPattern::parse("[v1.x]").is_err());
     }
 }

@@ -15,6 +15,7 @@ use tokio::time::sleep;
 use super::doors::{Door, Doors};
 use super::listen::PAUSE;
 use super::socket::Socket;
+use crate::panics::caught;
 use crate::store::Store;
 
 /// Connections that are accepted and not served yet.
@@ -61,7 +62,8 @@ impl Service for Neighbours {
                 accepting.spawn(accept(Arc::clone(listener), sender.clone()));
             }
             tokio::select! {
-                () = cluster.run(Arc::clone(&self.store) as _, accepted) => {}
+                // it ends by a panic only, and begins anew
+                _ = caught(cluster.run(Arc::clone(&self.store) as _, accepted)) => {}
                 // what is handed over must not change any more; requests in flight end without this one's keys
                 _ = door.wait_for(|door| *door == Door::Held) => {}
             }

@@ -24,6 +24,7 @@ pub use crate::admin::access::{Terms as AccessTerms, Token};
 use crate::admin::reloads::{Asked, Attempt, Outcome, Reloads, Trigger};
 use crate::cluster::settings::Settings as ClusterSettings;
 use crate::files::{Print, Seen};
+use crate::panics::{Panicked, caught, point};
 use crate::proxy::Gateway;
 use crate::proxy::live::Live;
 pub use crate::proxy::live::Rules;
@@ -123,6 +124,12 @@ impl Reloader {
 
     /// Works until dropped.
     pub(super) async fn run(mut self) {
+        while caught(self.work()).await == Err(Panicked) {
+            sleep(TIDY).await;
+        }
+    }
+
+    async fn work(&mut self) {
         let mut pools = Pools::default();
         pools.follow(&self.gateway);
         let mut watch = Watch::default();
@@ -190,19 +197,27 @@ impl Reloader {
     /// Reads the configuration, and puts it in force if it is good and another one.
     async fn reload(&mut self, trigger: Trigger) -> Attempt {
         let at = self.gateway.clock.now();
-        let outcome = match self.load().await {
+        let outcome = caught(self.read_and_apply()).await;
+        let outcome = outcome.unwrap_or_else(|panicked| Outcome::Refused {
+            errors: vec![format!("reading the configuration failed: {panicked}, which is a fault of tollgate's own")],
+        });
+        let now = self.gateway.clock.now();
+        let attempt = Attempt { at, took: now.saturating_sub(at), trigger, outcome };
+        self.tell(&attempt, now);
+        self.reloads.ended(attempt.clone());
+        attempt
+    }
+
+    async fn read_and_apply(&mut self) -> Outcome {
+        point("reload");
+        match self.load().await {
             Ok(parts) if self.in_force == prints(&self.files) => {
                 drop(parts);
                 Outcome::Unchanged
             }
             Ok(parts) => self.apply(parts).await,
             Err(errors) => Outcome::Refused { errors },
-        };
-        let now = self.gateway.clock.now();
-        let attempt = Attempt { at, took: now.saturating_sub(at), trigger, outcome };
-        self.tell(&attempt, now);
-        self.reloads.ended(attempt.clone());
-        attempt
+        }
     }
 
     async fn load(&mut self) -> Result<Parts, Vec<String>> {
@@ -211,6 +226,7 @@ impl Reloader {
         };
         let known = self.files.clone();
         let load = move || {
+            point("load");
             let Reading { mut files, outcome } = loader.lock().load();
             if outcome.is_err() {
                 // What a broken configuration does not name any more is still in force.

@@ -12,6 +12,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::reload::Reloader;
 use super::state::Keeper;
+use crate::panics::{lasting, point};
 use crate::proxy::Gateway;
 use crate::telemetry::history::History;
 use crate::units::Nanos;
@@ -57,6 +58,7 @@ impl Upkeep {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         for part in (0..SWEEP_PARTS).cycle() {
             ticks.tick().await;
+            point("sweep");
             gateway.store.sweep(part, SWEEP_PARTS, gateway.clock.now());
         }
     }
@@ -66,10 +68,17 @@ impl Upkeep {
 impl BackgroundService for Upkeep {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         let mut tasks = JoinSet::new();
-        tasks.spawn(Self::sweep(self.gateway.clone()));
-        tasks.spawn(Arc::clone(&self.keeper).run());
-        tasks.spawn(Self::look(self.gateway.clone(), Arc::clone(&self.history)));
-        tasks.spawn(Self::keep_in_touch(self.gateway.clone()));
+        let (gateway, history, keeper) = (self.gateway.clone(), Arc::clone(&self.history), Arc::clone(&self.keeper));
+        tasks.spawn(lasting({
+            let gateway = gateway.clone();
+            move || Self::sweep(gateway.clone())
+        }));
+        tasks.spawn(lasting(move || Arc::clone(&keeper).run()));
+        tasks.spawn(lasting({
+            let gateway = gateway.clone();
+            move || Self::look(gateway.clone(), Arc::clone(&history))
+        }));
+        tasks.spawn(lasting(move || Self::keep_in_touch(gateway.clone())));
         let reloader = self.reloader.lock().take();
         if let Some(reloader) = reloader {
             tasks.spawn(reloader.run());

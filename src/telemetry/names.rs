@@ -128,6 +128,10 @@ catalogue! {
         "Size of the last snapshot."
     UPGRADES: "tollgate_upgrades_total" ["result"]
         "Attempts to hand over to a new process, by result; this process goes on after a failure."
+    LOG_LINES_LEFT_OUT: "tollgate_log_lines_left_out_total" []
+        "Lines that were not logged because ten like them were within a second."
+    PANICS: "tollgate_panics_total" []
+        "Panics: faults of tollgate's own. Each ended what it happened in: a request (answered 500), a connection, or a task, which began anew."
     BUILD_INFO: "tollgate_build_info" ["version", "revision"]
         "The program that runs."
 }

@@ -223,20 +223,6 @@ fn a_pause_in_a_body_that_is_shorter_than_the_timeout_is_no_failure() {
 }
 
 #[test]
-fn a_body_that_breaks_off_is_cut_off_at_the_client_too() {
-    let origin = Origin::start();
-    let gateway = Gateway::start(&proxied(&origin, ""));
-    for _ in 0..10 {
-        let half = gateway.get("/half", &[]);
-        assert_eq!((half.status, half.whole, half.number("content-length")), (200, false, Some(1000)));
-        assert!(half.body.len() <= 500);
-        let half_chunk = gateway.get("/half-chunk", &[]);
-        assert_eq!((half_chunk.status, half_chunk.whole), (200, false));
-    }
-    gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
-}
-
-#[test]
 fn a_node_that_refuses_connections_is_passed_over() {
     let origin = Origin::start();
     let refusing = Refusing::new();

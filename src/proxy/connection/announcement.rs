@@ -14,8 +14,14 @@ const LONGEST_LINE: usize = 107;
 /// The most that version 2 may say after its head: addresses of the longest kind, and as much again twice.
 const MOST_SAID: u16 = 536;
 
-/// Whom the connection is for; `None` where it is for the balancer itself, or that is not known.
-pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<IpAddr>> {
+/// The longest head, in bytes: one of version 2.
+pub const LONGEST: usize = 16 + MOST_SAID as usize;
+
+/// Whom the connection is for; `None` where it is for the balancer itself, or that is not known. Of the stream exactly the
+/// head is read, which has at most [`LONGEST`] bytes.
+///
+/// Errors: those of the stream, and `InvalidData` for what is no such head.
+pub async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<IpAddr>> {
     let mut begin = [0; SIGNATURE.len()];
     stream.read_exact(&mut begin).await?;
     match begin {
@@ -40,15 +46,14 @@ async fn read_line(stream: &mut (impl AsyncRead + Unpin), begin: &[u8]) -> io::R
 fn from_line(line: &str) -> io::Result<Option<IpAddr>> {
     const BAD: &str = "the line of the PROXY protocol cannot be read";
     let words: Vec<&str> = line.split(' ').collect();
-    let port = |text: &str| text.parse::<u16>().map_err(|_| bad(BAD));
+    let is_port = |text: &&str| text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok();
     match *words.as_slice() {
         ["PROXY", "UNKNOWN", ..] => Ok(None),
         ["PROXY", family @ ("TCP4" | "TCP6"), from, to, from_port, to_port] => {
             let address = |text: &str| text.parse::<IpAddr>().map_err(|_| bad(BAD));
             let (from, to) = (address(from)?, address(to)?);
-            port(from_port)?;
-            port(to_port)?;
-            match from.is_ipv4() == to.is_ipv4() && from.is_ipv4() == (family == "TCP4") {
+            let is_of_family = |address: &IpAddr| address.is_ipv4() == (family == "TCP4");
+            match [from, to].iter().all(is_of_family) && [&from_port, &to_port].into_iter().all(is_port) {
                 true => Ok(Some(from)),
                 false => Err(bad(BAD)),
             }
@@ -133,6 +138,7 @@ mod tests {
             b"PROXY TCP4 192.0.2.1 10.0.0.1 56324\r\n",
             b"PROXY TCP4 2001:db8::1 2001:db8::2 1 2\r\n",
             b"PROXY TCP4 192.0.2.1 10.0.0.1 1 99999\r\n",
+            b"PROXY TCP4 192.0.2.1 10.0.0.1 1 +2\r\n",
             b"PROXY TCP4 192.0.2.1 10.0.0.1 1 2\nPROXY TCP4",
             b"PROXY UDP4 192.0.2.1 10.0.0.1 1 2\r\n",
             &[b"PROXY UNKNOWN ", &[b'x'; 200][..]].concat(),

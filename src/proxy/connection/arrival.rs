@@ -9,6 +9,7 @@ use pingora::protocols::Stream;
 use tokio::io::AsyncReadExt;
 use tokio_rustls::TlsAcceptor;
 
+use super::requests::Requests;
 use super::stream::{Shared, Transport};
 use super::{Connection, announcement};
 use crate::proxy::seats::Seat;
@@ -92,9 +93,9 @@ pub(super) async fn arrive(
         Some(tls) => secure(stream, tls, connection).await?,
         None if entrance.http2 => {
             let (ahead, protocol) = first_bytes(&mut stream).await?;
-            Arrived { shared: Shared::new(Transport::Clear(stream), ahead), protocol }
+            arrived(Transport::Clear(stream), ahead, protocol, connection)
         }
-        None => Arrived { shared: Shared::new(Transport::Clear(stream), BytesMut::new()), protocol: Protocol::Http1 },
+        None => arrived(Transport::Clear(stream), BytesMut::new(), Protocol::Http1, connection),
     };
     connection.arrived();
     Ok(arrived)
@@ -113,7 +114,15 @@ async fn secure(stream: Stream, tls: &TlsServer, connection: &Connection) -> io:
         client: session.peer_certificates().and_then(|shown| tls::common_name(shown.first()?)),
     };
     connection.secured.get_or_init(|| Arc::new(secured));
-    Ok(Arrived { shared: Shared::new(Transport::Tls(Box::new(stream)), BytesMut::new()), protocol })
+    Ok(arrived(Transport::Tls(Box::new(stream)), BytesMut::new(), protocol, connection))
+}
+
+fn arrived(transport: Transport, ahead: BytesMut, protocol: Protocol, connection: &Connection) -> Arrived {
+    let requests = match protocol {
+        Protocol::Http1 => connection.first_request(),
+        Protocol::Http2 => Requests::unframed(),
+    };
+    Arrived { shared: Shared::new(transport, ahead, requests), protocol }
 }
 
 /// Reads until it is clear whether the client begins with the preface of HTTP/2: no longer than the first byte that

@@ -8,7 +8,7 @@ use std::task::{Context as TaskContext, Poll, ready};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use pingora::apps::ServerApp;
-use pingora::protocols::{Shutdown, Stream};
+use pingora::protocols::Stream;
 use pingora::proxy::HttpProxy;
 use pingora::server::ShutdownWatch;
 use tokio::io::AsyncWriteExt;
@@ -18,6 +18,7 @@ use super::arrival::{Protocol, arrive};
 use super::stream::WatchedStream;
 use super::{CURRENT, Connection, Entrance, LINGER, Phase, http2};
 use crate::proxy::Gateway;
+use crate::proxy::context::Context;
 use crate::proxy::seats::{Full, Seat};
 use crate::units::Nanos;
 
@@ -36,6 +37,8 @@ pub(super) enum End {
     Leaving,
     Expired,
     ClientGone,
+    /// What the client sent is no request, and it is to be told so.
+    Refused,
     /// Another connection has the place.
     CalledOff,
 }
@@ -118,14 +121,21 @@ async fn serve_http1(
         let is_gone = |task: &mut TaskContext<'_>| shared.lock().client_is_gone(task);
         drive(CURRENT.scope(Arc::clone(connection), serve), connection, is_gone).await
     };
-    let farewell = {
-        let mut state = connection.state.lock();
-        // Whoever left the farewell has counted it.
-        state.answering = true;
-        state.farewell.take()
+    let farewell = match connection.take_refusal() {
+        Some(answer) => {
+            let refused = CURRENT
+                .sync_scope(Arc::clone(connection), || Context::refused(&connection.gateway, &answer, last.client()));
+            Some(refused)
+        }
+        None => connection.state.lock().farewell.take(),
     };
-    if let (Err(End::Expired), Some(bytes)) = (end.map(drop), farewell) {
-        say(&mut last, &bytes).await;
+    // Whoever left the farewell has counted it.
+    connection.state.lock().answering = true;
+    match (end.map(drop), farewell) {
+        (Err(End::Expired | End::Refused), Some(bytes)) => say(&mut last, &bytes).await,
+        // answered before all of the request was there; if its place is needed, that is the end of it
+        (Ok(()), _) if last.is_within_request() => drop(drive(last.linger(), connection, |_| false).await),
+        _ => {}
     }
 }
 
@@ -135,7 +145,7 @@ async fn say(stream: &mut WatchedStream, bytes: &[u8]) {
         stream.flush().await
     };
     if matches!(timeout(LINGER.to_duration(), say).await, Ok(Ok(()))) {
-        Shutdown::shutdown(stream).await;
+        stream.linger().await;
     }
 }
 
@@ -156,10 +166,13 @@ pub(super) async fn drive<F: Future>(
         if let Poll::Ready(done) = serve.as_mut().poll(task) {
             return Poll::Ready(Ok(done));
         }
-        let (phase, deadline, abandoned, is_spare) = {
+        let (phase, deadline, abandoned, is_spare, refused) = {
             let state = connection.state.lock();
-            (state.phase, state.due(), state.abandoned, state.is_spare())
+            (state.phase, state.due(), state.abandoned, state.is_spare(), state.refusal.is_some())
         };
+        if refused {
+            return Poll::Ready(Err(End::Refused));
+        }
         if abandoned || (phase == Phase::Waiting && is_gone(task)) {
             return Poll::Ready(Err(End::ClientGone));
         }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use h2::Reason;
-use http::Method;
 use pingora::apps::HttpServerApp;
 use pingora::protocols::http::ServerSession;
 use pingora::protocols::http::v2::server::{H2Accept, H2Options, HttpSession, default_h2_options, handshake};
@@ -134,11 +133,6 @@ async fn serve_stream(
     shutdown: ShutdownWatch,
 ) -> Ended {
     let connection = Arc::new(connection);
-    if session.req_header().method == Method::CONNECT {
-        // pingora answers it, and no filter sees it
-        connection.gateway.live.load().meters.route(None).count(405);
-        connection.request_ended(true);
-    }
     let serve = proxy.process_new_http(ServerSession::new_http2(session), &shutdown);
     drop(drive(CURRENT.scope(Arc::clone(&connection), serve), &connection, |_| false).await);
     match connection.is_answered() {

@@ -1,7 +1,10 @@
-//! The client's stream as pingora sees it: it tells the connection what passes.
+//! The client's stream as pingora sees it: one request at a time, and only what can be read in one way; it tells the
+//! connection what passes.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll, Waker, ready};
@@ -14,16 +17,19 @@ use pingora::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl, Stream, TimingDigest,
     UniqueID, UniqueIDType,
 };
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufWriter, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufWriter, ReadBuf};
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
-use super::{Connection, LINGER};
+use super::requests::Requests;
+use super::{Connection, LINGER, LONGEST_LINGER};
 
 /// For how many bytes a closing connection is still read so that the client can read its answer.
 const LINGER_BYTES: usize = 64 << 20;
-/// How much is read ahead of a client that waits in a queue.
+/// How much is read ahead of a client whose request is not over yet.
 const AHEAD: usize = 64 << 10;
+/// How much is read at once where it cannot go on as it is.
+const PART: usize = 4 << 10;
 /// How much is written together: what fits into one packet.
 const PACKET: usize = 1460;
 
@@ -38,11 +44,15 @@ pub(super) struct Shared {
     /// A head and a small body become one packet: pingora writes them one after the other, and then flushes.
     stream: BufWriter<Transport>,
     ahead: BytesMut,
+    /// How much of that may go on.
+    admitted: usize,
+    requests: Requests,
 }
 
 impl Shared {
-    pub(super) fn new(transport: Transport, ahead: BytesMut) -> Self {
-        Self { stream: BufWriter::with_capacity(PACKET, transport), ahead }
+    /// A stream of which `ahead` was read already, and on which `requests` come.
+    pub(super) fn new(transport: Transport, ahead: BytesMut, requests: Requests) -> Self {
+        Self { stream: BufWriter::with_capacity(PACKET, transport), ahead, admitted: 0, requests }
     }
 
     /// What pingora knows of the socket.
@@ -56,15 +66,104 @@ impl Shared {
     /// Reads ahead to see whether the client is still there.
     pub(super) fn client_is_gone(&mut self, task: &mut TaskContext<'_>) -> bool {
         while self.ahead.len() < AHEAD {
-            let mut chunk = [0; 4096];
-            let mut buffer = ReadBuf::new(&mut chunk);
-            match Pin::new(&mut self.stream).poll_read(task, &mut buffer) {
+            match self.poll_read_ahead(task) {
                 Poll::Pending => return false,
-                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => self.ahead.extend_from_slice(buffer.filled()),
+                Poll::Ready(Ok(true)) => {}
                 Poll::Ready(_) => return true,
             }
         }
         false
+    }
+
+    /// Reads what nobody is interested in any more; 0 at the end.
+    fn poll_discard(&mut self, task: &mut TaskContext<'_>) -> Poll<io::Result<usize>> {
+        let mut part = [0; 16 * PART];
+        let mut buffer = ReadBuf::new(&mut part);
+        ready!(Pin::new(&mut self.stream).poll_read(task, &mut buffer))?;
+        Poll::Ready(Ok(buffer.filled().len()))
+    }
+
+    /// Reads a part more ahead; `false` at the end.
+    fn poll_read_ahead(&mut self, task: &mut TaskContext<'_>) -> Poll<io::Result<bool>> {
+        let mut part = [0; PART];
+        let mut buffer = ReadBuf::new(&mut part);
+        ready!(Pin::new(&mut self.stream).poll_read(task, &mut buffer))?;
+        self.ahead.extend_from_slice(buffer.filled());
+        Poll::Ready(Ok(!buffer.filled().is_empty()))
+    }
+
+    /// Reads what may go on: of one request at a time, and nothing that two readers could read in two ways.
+    fn poll_admitted(
+        &mut self,
+        task: &mut TaskContext<'_>,
+        buffer: &mut ReadBuf<'_>,
+        connection: &Connection,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            if self.admitted > 0 {
+                let length = self.admitted.min(buffer.remaining());
+                buffer.put_slice(&self.ahead[..length]);
+                self.ahead.advance(length);
+                self.admitted -= length;
+                return Poll::Ready(Ok(()));
+            }
+            if self.requests.is_over()
+                && let Some(next) = connection.next_requests()
+            {
+                self.requests = next;
+            }
+            if !self.ahead.is_empty() {
+                self.admitted = ready!(admit(&mut self.requests, &self.ahead, connection))?;
+                if self.admitted > 0 {
+                    continue;
+                }
+                if self.ahead.len() >= AHEAD && self.requests.is_over() {
+                    return Poll::Pending;
+                }
+                if !ready!(self.poll_read_ahead(task))? {
+                    return Poll::Ready(Ok(()));
+                }
+                continue;
+            }
+            // most of what comes goes on at once, from where it was read to
+            let before = buffer.filled().len();
+            ready!(Pin::new(&mut self.stream).poll_read(task, buffer))?;
+            let came = buffer.filled().get(before..).unwrap_or_default();
+            if came.is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            let admitted = match admit(&mut self.requests, came, connection) {
+                Poll::Ready(Ok(admitted)) => admitted,
+                refused => {
+                    buffer.set_filled(before);
+                    return refused.map_ok(drop);
+                }
+            };
+            self.ahead.extend_from_slice(came.get(admitted..).unwrap_or_default());
+            buffer.set_filled(before + admitted);
+            if admitted > 0 {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+}
+
+/// How many of `bytes` may go on. A head that is refused is answered by the connection, and nobody reads on; within a body
+/// it is an error.
+fn admit(requests: &mut Requests, bytes: &[u8], connection: &Connection) -> Poll<io::Result<usize>> {
+    let in_head = requests.is_in_head();
+    let admitted = requests.admit(bytes);
+    if in_head && admitted == Ok(0) && !matches!(bytes, b"\r" | b"\r\n") {
+        // it goes on when all of it is here, and has begun now
+        connection.received(0);
+    }
+    match admitted {
+        Ok(admitted) => Poll::Ready(Ok(admitted)),
+        Err(refused) if in_head => {
+            connection.refuse(refused.into());
+            Poll::Pending
+        }
+        Err(refused) => Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, refused))),
     }
 }
 
@@ -136,6 +235,38 @@ impl WatchedStream {
     pub(super) fn again(&self) -> Self {
         Self { shared: Arc::clone(&self.shared), connection: Arc::clone(&self.connection) }
     }
+
+    /// Closes this side, then reads on as long as something comes, whatever it is: closing a socket with unread bytes
+    /// would make the client's system throw away the answer that it has not read yet.
+    pub(super) async fn linger(&mut self) {
+        if AsyncWriteExt::shutdown(self).await.is_err() {
+            return;
+        }
+        let mut drained = 0;
+        let drain = async {
+            let next = || poll_fn(|task| self.shared.lock().poll_discard(task));
+            while drained < LINGER_BYTES {
+                match timeout(LINGER.to_duration(), next()).await {
+                    Ok(Ok(length)) if length > 0 => drained += length,
+                    _ => return,
+                }
+            }
+        };
+        // However it ends, the connection is closed next.
+        drop(timeout(LONGEST_LINGER.to_duration(), drain).await);
+    }
+
+    /// Whether the client is in the middle of a request, or sent more behind it.
+    pub(super) fn is_within_request(&self) -> bool {
+        let shared = self.shared.lock();
+        !shared.ahead.is_empty() || shared.requests.is_within()
+    }
+
+    /// Who is at the other end.
+    pub(super) fn client(&self) -> Option<IpAddr> {
+        let socket = || self.get_socket_digest()?.peer_addr()?.as_inet().map(SocketAddr::ip);
+        self.connection.announced().or_else(socket)
+    }
 }
 
 impl fmt::Debug for WatchedStream {
@@ -147,21 +278,12 @@ impl fmt::Debug for WatchedStream {
 impl AsyncRead for WatchedStream {
     fn poll_read(self: Pin<&mut Self>, task: &mut TaskContext<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        let mut shared = self.shared.lock();
-        if shared.ahead.is_empty() {
-            let polled = Pin::new(&mut shared.stream).poll_read(task, buffer);
-            if polled.is_pending() {
-                drop(shared);
-                self.connection.awaits();
-                return Poll::Pending;
-            }
-            ready!(polled)?;
-        } else {
-            let length = shared.ahead.len().min(buffer.remaining());
-            buffer.put_slice(&shared.ahead[..length]);
-            shared.ahead.advance(length);
+        let polled = self.shared.lock().poll_admitted(task, buffer, &self.connection);
+        if polled.is_pending() {
+            self.connection.awaits();
+            return Poll::Pending;
         }
-        drop(shared);
+        ready!(polled)?;
         let came = buffer.filled().len().saturating_sub(before);
         if came > 0 {
             self.connection.received(came);
@@ -172,8 +294,11 @@ impl AsyncRead for WatchedStream {
 
 impl AsyncWrite for WatchedStream {
     fn poll_write(self: Pin<&mut Self>, task: &mut TaskContext<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.connection.sending(bytes);
-        Pin::new(&mut self.shared.lock().stream).poll_write(task, bytes)
+        let mut shared = self.shared.lock();
+        if !shared.requests.is_unframed() {
+            ready!(self.connection.sending(bytes));
+        }
+        Pin::new(&mut shared.stream).poll_write(task, bytes)
     }
 
     fn poll_write_vectored(
@@ -181,8 +306,11 @@ impl AsyncWrite for WatchedStream {
         task: &mut TaskContext<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.connection.sending(slices.first().map_or(&[], |slice| slice));
-        Pin::new(&mut self.shared.lock().stream).poll_write_vectored(task, slices)
+        let mut shared = self.shared.lock();
+        if !shared.requests.is_unframed() {
+            ready!(self.connection.sending(slices.first().map_or(&[], |slice| slice)));
+        }
+        Pin::new(&mut shared.stream).poll_write_vectored(task, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -200,25 +328,9 @@ impl AsyncWrite for WatchedStream {
 
 #[async_trait]
 impl Shutdown for WatchedStream {
-    /// Closes this side, then reads on for a moment: closing a socket with unread bytes would make the client's system
-    /// throw away the answer that it has not read yet.
     async fn shutdown(&mut self) {
-        if AsyncWriteExt::shutdown(self).await.is_err() {
-            return;
-        }
-        let connection = Arc::clone(&self.connection);
-        connection.set_deadline(None);
-        let drain = async {
-            let (mut chunk, mut drained) = ([0; 4096], 0);
-            while drained < LINGER_BYTES {
-                match self.read(&mut chunk).await {
-                    Ok(length) if length > 0 => drained += length,
-                    _ => return,
-                }
-            }
-        };
-        // However it ends, the connection is closed next.
-        drop(timeout(LINGER.to_duration(), drain).await);
+        // however that ends, the stream is dropped next
+        drop(AsyncWriteExt::shutdown(self).await);
     }
 }
 

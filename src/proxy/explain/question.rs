@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::proxy::facts::Head;
+use crate::ruleset::is_dropped;
 
 /// A request as a client would send it. No `Debug`: its fields may hold credentials.
 pub struct Question {
@@ -83,7 +84,9 @@ impl Question {
             let name = HeaderName::try_from(&name).map_err(|_| BadQuestion::HeaderName(name))?;
             let value = HeaderValue::try_from(value.trim_matches([' ', '\t']))
                 .map_err(|_| BadQuestion::HeaderValue(name.clone()))?;
-            headers.append(name, value);
+            if !is_dropped(&name) {
+                headers.append(name, value);
+            }
         }
         let target = target(url, &mut headers)?;
         Ok(Self { method, target, headers, client, secure: url.starts_with("https://") })

@@ -71,6 +71,9 @@ pub fn set_idle(session: &mut Session, context: &Context) {
 /// The connection became a tunnel: both sides may be silent for as long as the upstream may, and `total` holds.
 pub fn set_tunnel(session: &mut Session, context: &Context) {
     session.as_downstream_mut().set_read_timeout(None);
+    if let Some(connection) = &context.connection {
+        connection.become_tunnel();
+    }
     set_total(context);
 }
 

@@ -12,6 +12,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::exchange::speak_http2;
 use super::{NodeAddress, Pool};
 use crate::clock::Clock;
+use crate::panics::{lasting, point};
 use crate::ruleset::upstream::HealthCheck;
 use crate::units::Nanos;
 
@@ -23,10 +24,12 @@ pub async fn watch(pool: Arc<Pool>, clock: Arc<dyn Clock>) {
     let mut tasks = JoinSet::new();
     for node in 0..pool.nodes.len() {
         if NodeAddress::of(&pool.upstream.nodes[node].address).is_none() {
-            tasks.spawn(resolve(Arc::clone(&pool), node));
+            let pool = Arc::clone(&pool);
+            tasks.spawn(lasting(move || resolve(Arc::clone(&pool), node)));
         }
         if let Some(check) = pool.upstream.health_check.clone() {
-            tasks.spawn(check_health(Arc::clone(&pool), node, check, Arc::clone(&clock)));
+            let (pool, clock) = (Arc::clone(&pool), Arc::clone(&clock));
+            tasks.spawn(lasting(move || check_health(Arc::clone(&pool), node, check.clone(), Arc::clone(&clock))));
         }
     }
     while tasks.join_next().await.is_some() {}
@@ -84,6 +87,7 @@ async fn check_health(pool: Arc<Pool>, node: usize, check: HealthCheck, clock: A
     let (mut good, mut bad) = (0_u32, 0_u32);
     loop {
         ticks.tick().await;
+        point("health_check");
         let Some(address) = pool.nodes[node].address.load_full() else { continue };
         let addr = match &*address {
             NodeAddress::Inet(address) => PingoraAddress::Inet(*address),

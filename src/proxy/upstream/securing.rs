@@ -8,11 +8,15 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use pingora::connectors::L4Connect;
+use pingora::http::ResponseHeader;
 use pingora::protocols::l4::socket::SocketAddr as PingoraAddress;
 use pingora::protocols::l4::stream::Stream;
+use pingora::protocols::raw_connect::ProxyDigest;
+use pingora::protocols::{Digest, GetProxyDigest};
 use pingora::upstreams::peer::HttpPeer;
 use pingora::{Error, ErrorType, OrErr, Result};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, copy, split};
@@ -110,18 +114,41 @@ impl L4Connect for Way {
             return Error::e_explain(ErrorType::TLSHandshakeFailure, format!("{address} does not speak HTTP/2"));
         }
         let (near, far) = UnixStream::pair().or_err(ErrorType::SocketError, "cannot open a pair of sockets")?;
-        tokio::spawn(carry(far, stream));
-        Ok(Stream::from(near))
+        let ending = Arc::new(Ending::default());
+        tokio::spawn(carry(far, stream, Arc::clone(&ending)));
+        let mut near = Stream::from(near);
+        near.set_proxy_digest(ProxyDigest::new(Box::new(ResponseHeader::build(200, Some(0))?), Some(Box::new(ending))));
+        Ok(near)
+    }
+}
+
+/// How the node ended a connection. At the near end of the pair all ends look the same.
+#[derive(Debug, Default)]
+pub struct Ending {
+    cut_off: AtomicBool,
+}
+
+impl Ending {
+    /// How the connection ends that pingora tells this of; `None` of one in the clear, whose end is what it looks like.
+    pub fn of(digest: &Digest) -> Option<Arc<Self>> {
+        let user_data = digest.proxy_digest.as_ref()?.user_data.as_ref()?;
+        user_data.downcast_ref().map(Arc::clone)
+    }
+
+    /// Whether the node, or somebody on the way, cut the connection off without saying that this is the end (RFC 8446,
+    /// section 6.1). Known as soon as the near end is at its end.
+    pub fn is_cut_off(&self) -> bool {
+        self.cut_off.load(Ordering::Acquire)
     }
 }
 
 /// Copies between the two until one of them ends.
-async fn carry(far: UnixStream, secured: impl AsyncRead + AsyncWrite) {
+async fn carry(far: UnixStream, secured: impl AsyncRead + AsyncWrite, ending: Arc<Ending>) {
     let (mut from_near, mut to_near) = split(far);
     let (mut from_node, mut to_node) = split(secured);
     tokio::select! {
         _ended = copy(&mut from_near, &mut to_node) => {}
-        _ended = copy(&mut from_node, &mut to_near) => {}
+        ended = copy(&mut from_node, &mut to_near) => ending.cut_off.store(ended.is_err(), Ordering::Release),
     }
     // Whether the node hears of it makes no difference any more.
     drop(to_node.shutdown().await);

@@ -35,7 +35,8 @@ impl Gateway {
         Self::start_somewhere("", config, files, environment)
     }
 
-    fn start_somewhere(listener: &str, config: &str, files: &[(&str, &str)], environment: &[(&str, &str)]) -> Self {
+    /// Starts with all of that.
+    pub fn start_somewhere(listener: &str, config: &str, files: &[(&str, &str)], environment: &[(&str, &str)]) -> Self {
         // Another program may take a port between the choice and the start.
         for _ in 0..3 {
             if let Ok(gateway) = Self::try_start(listener, config, files, environment) {

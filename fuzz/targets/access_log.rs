@@ -1,0 +1,104 @@
+//! Access logs: lines in common and combined format and of JSON, whoever wrote them.
+
+use std::io::Cursor;
+use std::path::PathBuf;
+
+use http::header;
+use tollgate::replay::fields::Wanted;
+use tollgate::replay::reading::{Line, Options, Reader, Reading};
+use tollgate::replay::record::{Record, Unreadable};
+use tollgate::replay::source::{self, SourceError};
+use tollgate::units::Nanos;
+
+use super::input::mixed;
+
+fn wanted() -> Wanted {
+    Wanted {
+        headers: vec![header::REFERER, header::USER_AGENT, http::HeaderName::from_static("x-api-key")],
+        response_headers: vec![http::HeaderName::from_static("x-cost")],
+        referer: Some(0),
+        user_agent: Some(1),
+        ..Wanted::default()
+    }
+}
+
+thread_local! {
+    static READER: std::cell::RefCell<Reader> = std::cell::RefCell::new(Reader::new(&[], wanted()));
+}
+
+fn told<'l>(reader: &mut Reader, line: &'l [u8]) -> Result<Record<'l>, Unreadable> {
+    let mut record = Record::default();
+    reader.read(line, false, &mut record).map(|()| record)
+}
+
+pub(crate) fn run(data: &[u8]) {
+    let mut reader = Reader::new(&[], wanted());
+    let mut lines = 0;
+    for (number, line) in data.split(|byte| *byte == b'\n').enumerate() {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let line = if number == 0 { line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line) } else { line };
+        lines += u64::from(!line.is_empty());
+        let read = told(&mut reader, line);
+        // it does not matter which lines came before
+        READER.with_borrow_mut(|used| assert_eq!(told(used, line), read));
+        match &read {
+            Ok(record) => {
+                assert_eq!(&record.clone().into_owned(), record);
+                assert!(record.headers.iter().all(|(position, _)| *position < 3));
+                assert!(record.target.as_ref().is_none_or(|target| !target.is_empty()));
+                if line.trim_ascii_start().starts_with(b"{") {
+                    let read = serde_json::from_slice::<serde::de::IgnoredAny>(line);
+                    assert!(read.is_ok(), "{read:?}: {}", line.escape_ascii());
+                }
+            }
+            Err(why) => assert!(!why.to_string().is_empty()),
+        }
+    }
+    written_and_read(data);
+    // so much is set up for a whole log that it is done now and then
+    if mixed(data).is_multiple_of(32) {
+        whole(data, lines);
+    }
+}
+
+/// A request is read as it was logged.
+fn written_and_read(target: &[u8]) {
+    let mut escaped = String::new();
+    for byte in target {
+        match byte {
+            b'"' | b'\\' => escaped.extend(['\\', char::from(*byte)]),
+            b' '..=b'~' => escaped.push(char::from(*byte)),
+            byte => escaped.push_str(&format!("\\x{byte:02X}")),
+        }
+    }
+    let line = format!("192.0.2.1 - - [10/Oct/2000:13:55:36 -0700] \"GET {escaped} HTTP/1.1\" 404 12");
+    let record = told(&mut Reader::new(&[], wanted()), line.as_bytes()).unwrap();
+    let expected = if target.is_empty() { None } else { Some(target) };
+    assert_eq!(record.target.as_deref(), expected, "{line}");
+    assert_eq!((record.status, record.response_bytes), (Some(404), Some(12)));
+    assert_eq!(record.logged, Nanos::from_secs(971_211_336));
+}
+
+/// Every line is shown once, in order of time.
+fn whole(data: &[u8], lines: u64) {
+    let input = [b"\n".as_slice(), data.strip_prefix(b"\xef\xbb\xbf").unwrap_or(data)].concat();
+    let Ok((logs, _)) = source::open(&[PathBuf::from("-")], Cursor::new(input)) else { return };
+    let options = Options {
+        mappings: Vec::new(),
+        wanted: wanted(),
+        times_are_starts: data.len().is_multiple_of(2),
+        reorder: Nanos::from_secs(60),
+    };
+    let mut reading = Reading::new(logs, options);
+    let (mut shown, mut last) = (0, Nanos::ZERO);
+    let read = reading.run(|line| {
+        shown += 1;
+        if let Line::Request { at, .. } = line {
+            assert!(at >= last);
+            last = at;
+        }
+        Ok::<_, SourceError>(())
+    });
+    assert!(read.is_ok());
+    assert_eq!(shown, lines);
+}

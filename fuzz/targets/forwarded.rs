@@ -1,0 +1,69 @@
+//! Whose word about a client's address is believed: the same as a slow and plain walk finds.
+
+use std::net::IpAddr;
+
+use http::{HeaderMap, HeaderValue};
+use tollgate::proxy::facts::{client_address, network, read_address};
+use tollgate::ruleset::{ClientAddress, Peers};
+
+use super::input::Input;
+
+const PEERS: [&str; 7] =
+    ["10.0.0.1", "192.0.2.1", "::ffff:10.1.2.3", "2001:db8::1", "2001:db8:1::1", "127.0.0.1", "unix"];
+const TRUSTED: [&[&str]; 5] =
+    [&[], &["10.0.0.0/8"], &["10.0.0.0/8", "2001:db8::/48"], &["0.0.0.0/0", "::/0"], &["127.0.0.0/8", "192.0.2.1/32"]];
+
+pub(crate) fn run(data: &[u8]) {
+    let mut input = Input(data);
+    // the last one has come over a path
+    let peer: Option<IpAddr> = input.one_of(&PEERS).parse().ok();
+    let networks = input.one_of(&TRUSTED).iter().map(|net| net.parse().unwrap()).collect();
+    let trusted_proxies = Peers { networks, unix: !input.0.len().is_multiple_of(2) };
+    let rules = ClientAddress { trusted_proxies, ipv6_prefix: 48 + input.byte() % 81 };
+    let mut headers = HeaderMap::new();
+    for line in input.0.split(|byte| *byte == b'\n') {
+        assert_eq!(read_address(line), library(line), "addresses are those of the library");
+        if let Ok(value) = HeaderValue::from_bytes(line) {
+            headers.append("x-forwarded-for", value);
+        }
+    }
+    let found = client_address(peer, &headers, &rules);
+    assert_eq!(found, reference(peer, &headers, &rules));
+    if let Some(address) = found {
+        assert_eq!(address, address.to_canonical());
+        let counted = network(address, rules.ipv6_prefix);
+        assert_eq!(network(counted, rules.ipv6_prefix), counted);
+        assert_eq!(counted.is_ipv4(), address.is_ipv4());
+        if let (IpAddr::V6(counted), IpAddr::V6(address)) = (counted, address) {
+            let hidden = 128 - u32::from(rules.ipv6_prefix);
+            let differs = counted.to_bits() ^ address.to_bits();
+            assert!(differs == 0 || 128 - differs.leading_zeros() <= hidden);
+        }
+    }
+}
+
+fn library(text: &[u8]) -> Option<IpAddr> {
+    str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// All lines as one, from the right.
+fn reference(peer: Option<IpAddr>, headers: &HeaderMap, rules: &ClientAddress) -> Option<IpAddr> {
+    let Peers { networks, unix } = &rules.trusted_proxies;
+    let is_trusted = |address: &Option<IpAddr>| match address {
+        Some(address) => networks.iter().any(|net| net.contains(address)),
+        None => *unix,
+    };
+    let mut client = peer.map(|peer| peer.to_canonical());
+    let lines: Vec<&[u8]> = headers.get_all("x-forwarded-for").iter().map(HeaderValue::as_bytes).collect();
+    let all = lines.join(&b","[..]);
+    let mut hops: Vec<&[u8]> = all.split(|byte| *byte == b',').collect();
+    if lines.is_empty() {
+        hops.clear();
+    }
+    while is_trusted(&client)
+        && let Some(hop) = hops.pop()
+    {
+        client = Some(library(hop.trim_ascii())?.to_canonical());
+    }
+    client
+}

@@ -1,0 +1,165 @@
+//! Keys: two requests share one exactly where all that a limit counts by is the same, whatever bytes it is made of.
+
+use std::net::IpAddr;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tollgate::charge::Manner;
+use tollgate::ruleset::key::{Caller, Facts, Key, KeyHasher, KeyPart, Resolved, Value, value};
+use tollgate::store::redis::{Beside, Bucket, Shared, key_name};
+use tollgate::units::LimitKey;
+
+use super::input::Input;
+use super::redis_answer::rules;
+
+const HEADER: HeaderName = HeaderName::from_static("x-user");
+const ADDRESSES: [&str; 4] = ["192.0.2.1", "::c000:201", "2001:db8::", "192.0.2.2"];
+
+pub(crate) fn run(data: &[u8]) {
+    let mut input = Input(data);
+    let chosen = input.byte();
+    let all = [
+        KeyPart::Customer,
+        KeyPart::ClientAddress,
+        KeyPart::Host,
+        KeyPart::Query("q".to_owned()),
+        KeyPart::Header(HEADER),
+        KeyPart::Cookie("c".to_owned()),
+        KeyPart::Method,
+        KeyPart::Path,
+    ];
+    let parts: Vec<KeyPart> =
+        all.into_iter().enumerate().filter(|(at, _)| chosen & 1 << at > 0).map(|(_, part)| part).collect();
+    let key = Key { parts };
+    let [one, two] = [Request::new(&mut input), Request::new(&mut input)];
+    let [values, other_values] = [&one, &two].map(|request| request.values(&key));
+    let hasher = KeyHasher::new(&[7; 16]).with_secret(b"secret");
+    for hasher in [hasher.clone(), hasher.divided()] {
+        let [own, other] = [&one, &two].map(|request| request.key(&hasher, &key));
+        let [shared, other_shared] =
+            [&one, &two].map(|request| hasher.key_of_all_nodes("l", &key, &request.facts(), &request.resolved()).ok());
+        assert_eq!(own.is_some(), values.is_some());
+        assert_eq!(shared.is_some(), values.is_some());
+        if let (Some(values), Some(own), Some(shared)) = (&values, own, shared) {
+            let same = Some(values) == other_values.as_ref();
+            assert_eq!((Some(own) == other, Some(shared.key) == other_shared.map(|shared| shared.key)), (same, same));
+            let named: Vec<(KeyPart, Value<'_>)> = key.parts.iter().cloned().zip(values.iter().cloned()).collect();
+            assert_eq!(hasher.key_of_values("l", &key, &named), Ok(own));
+            assert_eq!(hasher.key_of_values_of_all_nodes("l", &key, &named), Ok(shared));
+            assert_ne!(hasher.key_of_values("m", &key, &named), Ok(own), "another limit");
+            name(shared.key, shared.tag);
+        }
+    }
+}
+
+/// What Redis is told is made of the configuration and of hashes.
+fn name(key: LimitKey, tag: LimitKey) {
+    rules(|rules| {
+        let rule: &Shared = &rules[0];
+        let bucket = Bucket { limit: "l", rule, key, tag, cost: 1, manner: Manner::USUAL, beside: Beside::Nothing };
+        let name = key_name("tollgate", &bucket);
+        let rest = name.strip_prefix("tollgate:{").and_then(|rest| rest.split_once("}:l:")).unwrap();
+        let key = rest.1.rsplit_once(':').unwrap().1;
+        for hashed in [rest.0, key] {
+            assert!(hashed.len() == 32 && hashed.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')));
+        }
+    });
+}
+
+struct Request {
+    method: String,
+    host: String,
+    query: Option<String>,
+    headers: HeaderMap,
+    client: Option<IpAddr>,
+    customer: Option<String>,
+}
+
+impl Request {
+    fn new(input: &mut Input<'_>) -> Self {
+        let chosen = input.byte();
+        let text = |text: &str, bit: u8| (chosen & bit > 0).then(|| text.to_owned());
+        let mut headers = HeaderMap::new();
+        let (customer, host, method, query) = (input.text(), input.text(), input.text(), input.text());
+        for name in [HEADER, HEADER, http::header::COOKIE, http::header::COOKIE] {
+            let line = input.line();
+            if let Ok(value) = HeaderValue::from_bytes(line)
+                && !line.is_empty()
+            {
+                headers.append(name, value);
+            }
+        }
+        let address = ADDRESSES[usize::from(chosen & 3)].parse().ok();
+        Self {
+            method: method.to_owned(),
+            host: host.to_owned(),
+            query: text(query, 4),
+            headers,
+            client: address.filter(|_| chosen & 8 == 0),
+            customer: text(customer, 16),
+        }
+    }
+
+    fn facts(&self) -> Facts<'_> {
+        Facts {
+            method: &self.method,
+            host: &self.host,
+            path: "/",
+            query: self.query.as_deref(),
+            headers: &self.headers,
+            client: self.client,
+            address: self.client,
+            certificate: None,
+        }
+    }
+
+    fn resolved(&self) -> Resolved<'_> {
+        Resolved {
+            route: "r",
+            path_pattern: "/**",
+            caller: self.customer.as_deref().map_or(Caller::Anonymous, Caller::Customer),
+            plan: None,
+            upstream_node: None,
+            own: None,
+            claims: None,
+        }
+    }
+
+    fn key(&self, hasher: &KeyHasher, key: &Key) -> Option<LimitKey> {
+        hasher.key("l", key, &self.facts(), &self.resolved()).ok()
+    }
+
+    fn values(&self, key: &Key) -> Option<Vec<Value<'_>>> {
+        let (facts, resolved) = (self.facts(), self.resolved());
+        // what is written in a query is what it means
+        if let Some(query) = &self.query {
+            let read = value(&KeyPart::Query("q".to_owned()), &facts, &resolved);
+            assert_eq!(read, plain(query).map(|value| Value::Bytes(value.into())), "{query}");
+        }
+        key.parts.iter().map(|part| value(part, &facts, &resolved)).collect()
+    }
+}
+
+/// The first `q` of a query, a byte at a time.
+fn plain(query: &str) -> Option<Vec<u8>> {
+    query.split('&').filter(|pair| !pair.is_empty()).find_map(|pair| {
+        let mut halves = pair.splitn(2, '=').map(|half| {
+            let (mut bytes, mut rest) = (Vec::new(), half.as_bytes());
+            while let [first, behind @ ..] = rest {
+                let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+                (bytes, rest) = match (first, behind) {
+                    (b'%', [high, low, behind @ ..]) if digit(high).is_some() && digit(low).is_some() => {
+                        bytes.extend(digit(high).zip(digit(low)).map(|(high, low)| high * 16 + low));
+                        (bytes, behind)
+                    }
+                    (byte, behind) => {
+                        bytes.push(if *byte == b'+' { b' ' } else { *byte });
+                        (bytes, behind)
+                    }
+                };
+            }
+            bytes
+        });
+        let (name, value) = (halves.next()?, halves.next().unwrap_or_default());
+        (name == b"q").then_some(value)
+    })
+}

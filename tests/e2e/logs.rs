@@ -1,0 +1,92 @@
+//! The log, whatever clients and its reader do: it does not grow with what clients send, and nothing waits for it.
+
+use std::collections::HashMap;
+
+use crate::support::gateway::{is_ready, proxied};
+use crate::support::{Client, Gateway, Origin, Process, now, together, wait_until};
+
+/// How often each kind of event is in the log.
+fn events(gateway: &Gateway) -> HashMap<String, usize> {
+    let mut events = HashMap::new();
+    for line in gateway.process.stderr().lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|_| panic!("no event: {line}"));
+        *events.entry(line["message"].as_str().unwrap().to_owned()).or_insert(0) += 1;
+    }
+    events
+}
+
+#[test]
+fn requests_that_fail_are_told_ten_times_a_second_and_counted_beyond() {
+    const FAILING: usize = 600;
+    let origin = Origin::start();
+    let gateway = Gateway::start(&proxied(&origin, ""));
+    together(3, |_| {
+        for _ in 0..FAILING / 3 {
+            assert_eq!(gateway.get("/drop", &[]).status, 502);
+        }
+    });
+    let left_out = || gateway.metrics().value("tollgate_log_lines_left_out_total", &[]).unwrap();
+    let told = || events(&gateway).get("request to upstream failed").copied().unwrap_or_default();
+    wait_until("every failure to be told or counted", || told() + left_out() as usize == FAILING);
+    assert!(left_out() > 0.0, "600 requests do not take a minute");
+}
+
+#[test]
+fn what_is_no_request_fills_no_log() {
+    const EACH: usize = 300;
+    /// The first kinds are.
+    const ANSWERED: usize = 6;
+    let origin = Origin::start();
+    let gateway = Gateway::start(&proxied(&origin, ""));
+    let nonsense: [&[u8]; 8] = [
+        b"GET / HTTP/1.1\r\nhost: a\r\nno colon\r\n\r\n",
+        b"GET /%zz HTTP/1.1\r\nhost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nnonsense\r\n",
+        b"CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n\r\n",
+        b"G",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ];
+    let began = now();
+    together(nonsense.len(), |kind| {
+        for _ in 0..EACH {
+            let mut client = gateway.client();
+            client.send(nonsense[kind]);
+            if kind < ANSWERED {
+                drop(client.next());
+            }
+        }
+    });
+    assert_eq!(gateway.get("/", &[]).status, 200);
+    let seconds = usize::try_from(began.elapsed().as_secs()).unwrap() + 2;
+    for (event, count) in events(&gateway) {
+        assert!(count <= 10 * seconds, "{event}: {count} times in {seconds} s");
+    }
+}
+
+#[test]
+fn a_log_that_nobody_reads_delays_no_request_and_no_end() {
+    // more than a pipe takes, and more than wait to be written
+    const REQUESTS: usize = 17_000;
+    let origin = Origin::start();
+    let config = format!(
+        "access_log: full\nlimits: {{ one: {{ algorithm: quota_reset, limit: 1, window: 1d, key: all }} }}
+{}routes: [{{ name: all, upstream: origin, limits: [one] }}]\n",
+        origin.upstream()
+    );
+    let mut gateway = Gateway::start(&config);
+    gateway.end("TERM");
+    let unread = "mkfifo log && exec 3<>log && exec \"$0\" run --config tollgate.yaml >&3 2>&3";
+    gateway.process = Process::program("sh", &["-c", unread, env!("CARGO_BIN_EXE_tollgate")], gateway.folder.path());
+    wait_until("the gateway to be ready", || is_ready(gateway.admin));
+    assert_eq!(gateway.get("/", &[]).status, 200);
+    together(4, |_| {
+        let mut client = Client::connect(gateway.address);
+        for _ in 0..REQUESTS / 4 {
+            assert_eq!(client.get("/").status, 429);
+        }
+    });
+    gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "all"), ("code", "429")], REQUESTS as f64);
+    gateway.end("TERM");
+}
