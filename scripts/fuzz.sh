@@ -9,7 +9,7 @@ RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4"
 RUSTFLAGS="$RUSTFLAGS -Cllvm-args=-sanitizer-coverage-inline-8bit-counters"
 RUSTFLAGS="$RUSTFLAGS -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares"
 export RUSTFLAGS
-${CARGO:-cargo} build --release --locked --target "$host"
+${CARGO:-cargo} build --release --target "$host"
 fuzz=target/$host/release/tollgate-fuzz
 for target in ${1:-$(ls corpus)}; do
     # beside its corpus: what earlier runs came upon, and for configurations those of the tests

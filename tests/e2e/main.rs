@@ -13,6 +13,7 @@ mod answers;
 mod balance;
 mod bodies;
 mod bursts;
+mod canaries;
 mod cluster;
 mod cluster_cost;
 mod cluster_moves;
