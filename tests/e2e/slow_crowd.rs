@@ -97,7 +97,6 @@ struct Attack {
     to: SocketAddr,
     /// How long they wait between two bytes.
     pause: Duration,
-    /// How long they may be.
     /// How long those stay that read, who do not see that they were let go.
     reading: Duration,
     over: AtomicBool,
