@@ -1,31 +1,15 @@
 //! Heads of the PROXY protocol: however they come in, and not a byte more than the head is read.
 
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use tokio::io::{AsyncRead, ReadBuf};
 use tollgate::proxy::connection::announcement::{LONGEST, read};
 
-/// Gives a few bytes at a time.
-struct Drops<'a> {
-    left: &'a [u8],
-    most: usize,
-}
-
-impl AsyncRead for Drops<'_> {
-    fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let length = self.left.len().min(self.most).min(buffer.remaining());
-        let (now, later) = self.left.split_at(length);
-        buffer.put_slice(now);
-        self.left = later;
-        Poll::Ready(Ok(()))
-    }
-}
+use super::input::Pieces;
 
 fn reading(data: &[u8], most: usize) -> (Option<Option<IpAddr>>, usize) {
-    let mut stream = Drops { left: data, most };
+    let mut stream = Pieces { left: data, most };
     let read = match pin!(read(&mut stream)).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(read) => read.ok(),
         Poll::Pending => panic!("all bytes are there"),

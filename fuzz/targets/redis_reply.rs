@@ -1,51 +1,20 @@
 //! Bytes that come from Redis: they are cut into answers where the client's own parser cuts them, or refused.
 
-use std::io;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tollgate::dial::{Guard, Progress};
 
-use super::input::mixed;
-
-/// A server that has said all of this.
-struct Said<'a> {
-    left: &'a [u8],
-    most: usize,
-}
-
-impl AsyncRead for Said<'_> {
-    fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let length = self.left.len().min(self.most).min(buffer.remaining());
-        let (now, later) = self.left.split_at(length);
-        buffer.put_slice(now);
-        self.left = later;
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Said<'_> {
-    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Poll::Ready(Ok(bytes.len()))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-}
+use super::input::{Pieces, mixed};
 
 const ASKED: u64 = 12;
 
 /// Where answers end, as far as they could be read, and whether that was all.
 fn follow(data: &[u8], most: usize) -> (Vec<usize>, bool) {
     let progress = Arc::new(Progress::default());
-    let mut guard = Guard::new(Said { left: data, most }, Arc::clone(&progress));
+    let mut guard = Guard::new(Pieces { left: data, most }, Arc::clone(&progress));
     let commands = b"+\r\n".repeat(usize::try_from(ASKED).unwrap());
     ready(guard.write_all(&commands)).unwrap();
     let (mut ends, mut buffer, mut at) = (Vec::new(), vec![0; 4096], 0);

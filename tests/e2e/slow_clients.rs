@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::Method;
 use socket2::{Domain, Socket, Type};
 use tokio::io::AsyncReadExt;
+use tokio::time::{MissedTickBehavior, interval};
 
 use crate::support::client::request;
 use crate::support::gateway::proxied;
@@ -134,8 +135,10 @@ async fn a_stream_whose_body_drips_is_reset_and_others_go_on() {
         let (response, mut sending) = client.begin(Method::POST, "http://test/echo", &[], false).await.unwrap();
         let began = now();
         let dripping = tokio::spawn(async move {
+            let mut moments = interval(A_MOMENT);
+            moments.set_missed_tick_behavior(MissedTickBehavior::Delay);
             while sending.send_data(Bytes::from_static(b"x"), false).is_ok() {
-                tokio::time::sleep(A_MOMENT).await;
+                moments.tick().await;
             }
         });
         let ended = tokio::time::timeout(PATIENCE, response).await.expect("a dripping body is taken for ever");
@@ -202,10 +205,11 @@ fn over_tls_too() {
             let mut stream = connect(gateway.address, authority.trusting(&[], None), "a.test").await.unwrap();
             let ask = request("GET", "/bytes/30000000", &[("host", "a.test")]);
             tokio::io::AsyncWriteExt::write_all(&mut stream, ask.as_bytes()).await.unwrap();
-            let mut byte = [0];
+            let (mut byte, mut moments) = ([0], interval(A_MOMENT));
+            moments.set_missed_tick_behavior(MissedTickBehavior::Delay);
             while !over.load(Ordering::Relaxed) {
                 drop(stream.read(&mut byte).await);
-                tokio::time::sleep(A_MOMENT).await;
+                moments.tick().await;
             }
             // nor does it keep the place by not reading that it is over
             let served = || async {
@@ -215,7 +219,7 @@ fn over_tls_too() {
             let began = now();
             while served().await.is_none() {
                 assert!(now() - began < PATIENCE, "who does not read keeps its place");
-                tokio::time::sleep(A_MOMENT).await;
+                moments.tick().await;
             }
         });
     });
