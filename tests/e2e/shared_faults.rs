@@ -202,6 +202,17 @@ fn what_makes_no_sense_in_redis_is_set_right() {
 }
 
 #[test]
+fn a_key_that_makes_no_sense_is_no_fresh_one() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let gateway = gateway(&origin, redis.port, "algorithm: fixed_window, limit: 6, window: 1d");
+    assert_eq!(passed(&gateway, "a", 4), 4);
+    let key = redis.keys("tollgate:*guard*").pop().unwrap();
+    assert_eq!(redis.say(&["SET", &key, "nan"]), "+OK");
+    let more = passed(&gateway, "a", 10);
+    assert!(more <= 3, "{more}");
+}
+
+#[test]
 fn connections_that_are_cut_are_opened_again() {
     let (origin, redis) = (Origin::start(), Redis::start());
     let gateway = gateway(&origin, redis.port, "algorithm: gcra, rate: 1/h, burst: 1000");

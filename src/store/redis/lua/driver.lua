@@ -6,7 +6,7 @@ end
 -- KEYS: a bucket each. ARGV: what to do; the time in nanoseconds, empty for that of Redis; how many times to charge; and
 -- for each bucket its parameters, the limit's manner, the cost, and one more argument that depends on what is done.
 -- The reply: the time, how many times was charged, and for each bucket a number (1: this bucket admits; 2: what was kept
--- made no sense; 4: nothing was kept) and its state as it was before a charge, after any other change.
+-- made no sense; 4: nothing was kept that makes sense) and its state as it was before a charge, after any other change.
 --
 -- Kept are a rule's parameters and its state, with a semicolon between them. Another one at the end says that tokens came
 -- back, which leaves the key there for as long as it was going to be: so a key that is gone before its time was forgotten.
@@ -153,7 +153,8 @@ end
 local reply = { clock, '0' }
 
 local function answer(bucket, admitted, told)
-    reply[#reply + 1] = (admitted and 1 or 0) + (bucket.healed and 2 or 0) + (bucket.exists and 0 or 4)
+    local lost = not bucket.exists or bucket.healed and bucket.state == nil
+    reply[#reply + 1] = (admitted and 1 or 0) + (bucket.healed and 2 or 0) + (lost and 4 or 0)
     reply[#reply + 1] = told
 end
 
