@@ -1,5 +1,7 @@
 //! From the decisions of all limits of a request to one verdict, and the numbers that clients are told.
 
+use std::cmp::Reverse;
+
 use smallvec::SmallVec;
 
 use crate::algorithm::{Decision, Denial, Headroom, Policy};
@@ -72,39 +74,39 @@ impl Verdict {
 
     /// Combines what came of `charges`.
     pub fn new(ruleset: &Ruleset, charges: &[Charge], charged: &[Charged]) -> Self {
-        let standings: Standings = charges
-            .iter()
-            .zip(charged)
-            .map(|(charge, charged)| {
-                let limit = &ruleset.limits[charge.limit];
-                Standing {
-                    limit: LimitId(charge.limit),
-                    binds: charge.manner.binds,
-                    visible: limit.is_visible(),
-                    decision: charged.decision,
-                    policy: limit.rule(&charge.rule).policy(),
-                    headroom: charged.headroom,
+        // filled where it is returned from: it is large
+        let mut verdict = Self::unlimited();
+        let (mut longest_wait, mut severest, mut least) = (Nanos::ZERO, None, None);
+        for (position, (charge, charged)) in charges.iter().zip(charged).enumerate() {
+            let limit = &ruleset.limits[charge.limit];
+            let (binds, visible) = (charge.manner.binds, limit.is_visible());
+            match charged.decision {
+                Decision::Admit { wait } if binds => longest_wait = longest_wait.max(wait),
+                Decision::Deny(denial)
+                    if binds && severest.is_none_or(|(_, most)| severity(denial) >= severity(most)) =>
+                {
+                    severest = Some((position, denial));
                 }
-            })
-            .collect();
-        let binding = standings.iter().enumerate().filter(|(_, standing)| standing.binds);
-        let denials = binding.filter_map(|(position, standing)| match standing.decision {
-            Decision::Deny(denial) => Some((position, denial)),
-            Decision::Admit { .. } => None,
-        });
-        match denials.max_by_key(|(_, denial)| severity(*denial)) {
-            Some((position, denial)) => Self { outcome: Outcome::Deny(denial), standings, tightest: Some(position) },
-            None => {
-                let binding = standings.iter().filter(|standing| standing.binds);
-                let wait = binding.map(|standing| wait(standing.decision)).max().unwrap_or_default();
-                let visible = (0..standings.len()).filter(|position| standings[*position].visible);
-                let tightest = visible.min_by_key(|position| {
-                    let headroom = standings[*position].headroom;
-                    (headroom.remaining.unwrap_or(u64::MAX), std::cmp::Reverse(headroom.until_more))
-                });
-                Self { outcome: Outcome::Admit { wait }, standings, tightest }
+                _ => {}
             }
+            let left = (charged.headroom.remaining.unwrap_or(u64::MAX), Reverse(charged.headroom.until_more));
+            if visible && least.is_none_or(|(_, least)| left < least) {
+                least = Some((position, left));
+            }
+            verdict.standings.push(Standing {
+                limit: LimitId(charge.limit),
+                binds,
+                visible,
+                decision: charged.decision,
+                policy: limit.rule(&charge.rule).policy(),
+                headroom: charged.headroom,
+            });
         }
+        (verdict.outcome, verdict.tightest) = match severest {
+            Some((position, denial)) => (Outcome::Deny(denial), Some(position)),
+            None => (Outcome::Admit { wait: longest_wait }, least.map(|(position, _)| position)),
+        };
+        verdict
     }
 
     /// Turns an admission into a denial by the limit at `position` of the standings.
@@ -197,20 +199,22 @@ impl Verdict {
     /// What becomes of the request in a word, the limit that is named for it, and how long it waits.
     pub fn summary(&self, ruleset: &Ruleset, bypassed: bool) -> (&'static str, Option<LimitId>, Nanos) {
         let tightest = self.tightest.and_then(|position| self.standings.get(position)).map(|standing| standing.limit);
-        let acting = |wanted: fn(&OverLimit) -> bool| {
-            let mut acting = self.passed_over().filter(|id| ruleset.limits[id.0].is_visible());
-            acting.find(|id| wanted(&ruleset.limits[id.0].over_limit))
-        };
         let Outcome::Admit { wait } = self.outcome else { return ("denied", tightest, Nanos::ZERO) };
-        let divert = acting(|over_limit| matches!(over_limit, OverLimit::Divert(_)));
-        let mark = acting(|over_limit| matches!(over_limit, OverLimit::Mark(_)));
-        match (divert, mark) {
-            (Some(_), _) => ("diverted", divert, wait),
-            (None, Some(_)) => ("marked", mark, wait),
-            (None, None) if bypassed => ("bypassed", None, Nanos::ZERO),
-            (None, None) if tightest.is_none() => ("unlimited", None, Nanos::ZERO),
-            (None, None) if wait == Nanos::ZERO => ("admitted", tightest, Nanos::ZERO),
-            (None, None) => ("delayed", tightest, wait),
+        let mut mark = None;
+        for id in self.passed_over() {
+            let limit = &ruleset.limits[id.0];
+            match limit.over_limit {
+                OverLimit::Divert(_) if limit.is_visible() => return ("diverted", Some(id), wait),
+                OverLimit::Mark(_) if limit.is_visible() => mark = mark.or(Some(id)),
+                _ => {}
+            }
+        }
+        match (mark, tightest) {
+            (Some(_), _) => ("marked", mark, wait),
+            (None, _) if bypassed => ("bypassed", None, Nanos::ZERO),
+            (None, None) => ("unlimited", None, Nanos::ZERO),
+            (None, Some(_)) if wait == Nanos::ZERO => ("admitted", tightest, Nanos::ZERO),
+            (None, Some(_)) => ("delayed", tightest, wait),
         }
     }
 }
@@ -221,12 +225,5 @@ fn severity(denial: Denial) -> Nanos {
         Denial::Busy => Nanos::ZERO,
         Denial::Later { retry_after } => retry_after,
         Denial::Never { .. } => Nanos::MAX,
-    }
-}
-
-fn wait(decision: Decision) -> Nanos {
-    match decision {
-        Decision::Admit { wait } => wait,
-        Decision::Deny(_) => Nanos::ZERO,
     }
 }
