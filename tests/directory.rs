@@ -172,7 +172,9 @@ impl Desk {
             upstream_node: None,
             claims: None,
         };
-        ruleset.charges(&ruleset.matcher.routes()[0], &facts, &resolved, &self.hasher).map(Result::unwrap).collect()
+        let mut charges = Vec::new();
+        ruleset.add_charges(&ruleset.matcher.routes()[0], &facts, &resolved, &self.hasher, &mut charges).unwrap();
+        charges
     }
 
     /// How many of `count` requests pass.

@@ -77,10 +77,11 @@ impl Caller {
         if self.bypassed {
             return Ok(Vec::new());
         }
-        let charges: Result<_, _> = ruleset.charges(route, facts, resolved, hasher).collect();
-        charges.map_err(|missing| match missing.part {
-            KeyPart::Customer => Answer::CredentialMissing,
-            part => Answer::KeyMissing(part.describe()),
-        })
+        let mut charges = Vec::with_capacity(route.limits.len());
+        match ruleset.add_charges(route, facts, resolved, hasher, &mut charges) {
+            Ok(()) => Ok(charges),
+            Err(missing) if *missing.part == KeyPart::Customer => Err(Answer::CredentialMissing),
+            Err(missing) => Err(Answer::KeyMissing(missing.part.describe())),
+        }
     }
 }

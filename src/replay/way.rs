@@ -170,9 +170,11 @@ impl Way {
             }
             let bypassed = is_preflight || route.bypass.covers(&facts, name);
             charges.clear();
-            let made = || ruleset.charges(route, &facts, &resolved, hasher);
-            let mut made = (!bypassed).then(made).into_iter().flatten();
-            match made.try_for_each(|charge| charge.map(|charge| charges.push(charge))) {
+            let made = match bypassed {
+                true => Ok(()),
+                false => ruleset.add_charges(route, &facts, &resolved, hasher, charges),
+            };
+            match made {
                 Ok(()) => {}
                 Err(missing) if *missing.part == KeyPart::Customer => break 'refused Answer::CredentialMissing.cause(),
                 Err(missing) => break 'refused Answer::KeyMissing(missing.part.describe()).cause(),

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use crate::charge::{Charge, Manner, Mode, RuleRef};
 use crate::ruleset::Ruleset;
-use crate::ruleset::access::Access;
 use crate::ruleset::key::{Caller, Claims, Facts, KeyHasher, KeyPart, Resolved, SharedKey};
 use crate::ruleset::limit::{Limit, LimitId, MissingKey, OwnTerm, OwnTerms, PlanId, Share, Terms};
 use crate::ruleset::matcher::Route;
@@ -60,17 +59,17 @@ pub struct Bucket<'r> {
 impl Ruleset {
     /// Whether a request from `address` is kept out of `route` whoever is calling.
     pub fn keeps_out_address(&self, route: &Route, address: Option<IpAddr>) -> bool {
-        self.closed_doors(route).any(|access| access.denies_address(address))
+        !self.is_open(route) && [&self.access, &route.access].iter().any(|access| access.denies_address(address))
     }
 
     /// Whether a request of `customer` (`None`: somebody without a credential) from `address` is kept out of `route`.
     pub fn keeps_out(&self, route: &Route, address: Option<IpAddr>, customer: Option<&str>) -> bool {
-        self.closed_doors(route).any(|access| access.denies(address, customer))
+        !self.is_open(route) && [&self.access, &route.access].iter().any(|access| access.denies(address, customer))
     }
 
-    /// What a request on `route` has to get past: mostly nothing.
-    fn closed_doors<'r>(&'r self, route: &'r Route) -> impl Iterator<Item = &'r Access> {
-        [&self.access, &route.access].into_iter().filter(|access| !access.is_open())
+    /// Whether nobody is kept out of `route`, as mostly.
+    fn is_open(&self, route: &Route) -> bool {
+        self.access.is_open() && route.access.is_open()
     }
 
     /// What limits go by of a request that takes `route`. `known` says who is calling; `None` is somebody without a
@@ -126,20 +125,24 @@ impl Ruleset {
         route.limits.iter().any(|id| self.limits[id.0].key.counts_by_node())
     }
 
-    /// The charges of a request that takes `route`, one for each limit that applies to it. An error among them refuses
+    /// Adds to `charges` those of a request that takes `route`, one for each limit that applies to it. An error refuses
     /// the request.
-    pub fn charges<'r>(
-        &'r self,
-        route: &'r Route,
+    pub fn add_charges(
+        &self,
+        route: &Route,
         facts: &Facts<'_>,
         resolved: &Resolved<'_>,
         hasher: &KeyHasher,
-    ) -> impl Iterator<Item = Result<Charge, MissingPart<'r>>> {
-        route.limits.iter().filter_map(move |id| match self.charge(*id, facts, resolved, hasher) {
-            Ok(charge) => Some(Ok(charge)),
-            Err(Uncharged::Refused(missing)) => Some(Err(missing)),
-            Err(_) => None,
-        })
+        charges: &mut Vec<Charge>,
+    ) -> Result<(), MissingPart<'_>> {
+        for id in &route.limits {
+            match self.charge(*id, facts, resolved, hasher) {
+                Ok(charge) => charges.push(charge),
+                Err(Uncharged::Refused(missing)) => return Err(missing),
+                Err(_) => {}
+            }
+        }
+        Ok(())
     }
 
     /// The charge of a request under one limit, or why there is none.
@@ -165,16 +168,24 @@ impl Ruleset {
             Mode::Sticky => key_of(limit, &limit.name, facts, resolved, hasher).map(|key| SharedKey { key, tag: key }),
             Mode::Shared(_) => key_of_all_nodes(limit, facts, resolved, hasher),
         }?;
-        if limit.enabled < Share::WHOLE {
-            let name = &self.limits[tried_for.0].name;
-            let stable = key_of(limit, name, facts, resolved, &KeyHasher::stable())?;
-            if !limit.enabled.covers(stable) {
-                return Err(Uncharged::NotEnabled);
-            }
+        if limit.enabled < Share::WHOLE && !is_enabled(limit, &self.limits[tried_for.0].name, facts, resolved)? {
+            return Err(Uncharged::NotEnabled);
         }
         let (cost, manner) = limit.asks(limit.rule(&rule), facts);
         Ok(Charge { tag, ..Charge::new(id.0, rule, key, cost, manner) })
     }
+}
+
+/// Whether a request's key is among the share of all that `limit` applies to, which goes by `name`.
+#[inline(never)] // hashing a second time needs much room, which most requests have no use for
+fn is_enabled<'r>(
+    limit: &'r Limit,
+    name: &str,
+    facts: &Facts<'_>,
+    resolved: &Resolved<'_>,
+) -> Result<bool, Uncharged<'r>> {
+    let stable = key_of(limit, name, facts, resolved, &KeyHasher::stable())?;
+    Ok(limit.enabled.covers(stable))
 }
 
 /// The key of a request under `limit`, made with `name`.
@@ -190,6 +201,7 @@ fn key_of<'r>(
 }
 
 /// The same for a limit that nodes share.
+#[inline(never)] // as above
 fn key_of_all_nodes<'r>(
     limit: &'r Limit,
     facts: &Facts<'_>,
