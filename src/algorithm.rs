@@ -189,7 +189,9 @@ pub trait Algorithm: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
 
     /// The state of one key. Its size is the memory that a key costs (plus 20 bytes of key and parameter number). Its
     /// serialized form is written to disk: another one needs another version of the snapshots.
-    type State: Clone + PartialEq + Debug + Send + Serialize + DeserializeOwned + 'static;
+    ///
+    /// The default is what stands in its place while a state is decided about, and says nothing.
+    type State: Clone + Default + PartialEq + Debug + Send + Serialize + DeserializeOwned + 'static;
 
     /// The parameters, checked. Every rule that a user can break ends in an [`Unfit`] that says what to write.
     fn build(arguments: &Arguments) -> Result<Self, Unfit> {

@@ -45,7 +45,7 @@ pub struct AdaptiveConcurrency {
 }
 
 /// What is in flight, and what was learned.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[repr(Rust, packed(4))]
 pub struct Learned {
     limit: f64,

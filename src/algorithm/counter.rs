@@ -34,7 +34,7 @@ pub enum Window {
 }
 
 /// The window last charged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spent {
     /// Its end; [`Nanos::MAX`] if it is further away than can be said.
     pub ends: Nanos,

@@ -26,7 +26,7 @@ pub struct Cycle {
 }
 
 /// Where a key stands in its cycles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cycling {
     /// When the cycle began that was the current one at the last admitted request.
     pub start: Nanos,

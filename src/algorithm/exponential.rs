@@ -38,7 +38,7 @@ pub struct Exponential {
 }
 
 /// What was measured at the last request that counts.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// Tokens per period.
     pub rate: f64,

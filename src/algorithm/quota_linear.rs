@@ -54,6 +54,12 @@ pub enum Quota {
     },
 }
 
+impl Default for Quota {
+    fn default() -> Self {
+        Self::Spent { start: Packed::default() }
+    }
+}
+
 /// A [`Quota`] as it is at some time.
 #[derive(Clone, Copy, Debug)]
 enum Standing {

@@ -11,7 +11,7 @@ use crate::units::{Cost, Nanos};
 /// The arithmetic of several algorithms. Each function is that of [`Algorithm`], and keeps its laws.
 #[expect(missing_docs, reason = "documented at Algorithm")]
 pub trait Core {
-    type State: Clone + PartialEq + Debug + Send + Serialize + DeserializeOwned + 'static;
+    type State: Clone + Default + PartialEq + Debug + Send + Serialize + DeserializeOwned + 'static;
 
     fn reserves(&self) -> bool {
         false

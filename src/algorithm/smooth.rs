@@ -117,7 +117,7 @@ pub struct Smooth<S> {
 }
 
 /// What is reserved and what is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reserved {
     /// The microsecond from which on nothing is reserved.
     pub next: u64,

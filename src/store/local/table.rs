@@ -41,7 +41,7 @@ impl<A: Typed> Table<A> {
         Self { cells: HashTable::new() }
     }
 
-    /// Decides and charges in place; the state is moved, not copied.
+    /// Decides and charges in place; the state is moved, not copied. Until it is decided nothing is in its place.
     fn charge(
         &mut self,
         table: &LimitTable,
@@ -55,21 +55,17 @@ impl<A: Typed> Table<A> {
             self.has_room(table, charge.key)?;
         }
         let words = words(charge.key);
-        let (before, vacant) = match self.cells.entry(words[0], |cell| cell.key == words, |cell| cell.key[0]) {
+        let mut entry = self.cells.entry(words[0], |cell| cell.key == words, |cell| cell.key[0]);
+        let before = match &mut entry {
             Entry::Occupied(occupied) => {
-                let (cell, vacant) = occupied.remove();
-                (Some(cell), vacant)
+                let cell = occupied.get_mut();
+                carried(table, rule, number, cell.rule, std::mem::take(&mut cell.state), now)
             }
-            Entry::Vacant(vacant) => (None, vacant),
+            Entry::Vacant(_) => None,
         };
-        let was_there = before.is_some();
-        let state = before.and_then(|cell| carried(table, rule, number, cell.rule, cell.state, now));
-        let (decision, after) = rule.decide(state, charge.cost, now);
+        let (decision, after) = rule.decide(before, charge.cost, now);
         let headroom = rule.headroom(after.as_ref(), now);
-        count(table, was_there, after.is_some());
-        if let Some(state) = after {
-            vacant.insert(Cell { key: words, rule: number, state });
-        }
+        set(table, entry, words, number, after);
         charged.push(Charged { decision, headroom });
         Ok(())
     }
@@ -95,16 +91,7 @@ impl<A: Typed> Table<A> {
 
     fn put(&mut self, table: &LimitTable, number: u32, key: LimitKey, state: Option<A::State>) {
         let words = words(key);
-        let entry = self.cells.entry(words[0], |cell| cell.key == words, |cell| cell.key[0]);
-        count(table, matches!(entry, Entry::Occupied(_)), state.is_some());
-        match (entry, state) {
-            (Entry::Occupied(mut occupied), Some(state)) => {
-                *occupied.get_mut() = Cell { key: words, rule: number, state }
-            }
-            (Entry::Occupied(occupied), None) => drop(occupied.remove()),
-            (Entry::Vacant(vacant), Some(state)) => drop(vacant.insert(Cell { key: words, rule: number, state })),
-            (Entry::Vacant(_), None) => {}
-        }
+        set(table, self.cells.entry(words[0], |cell| cell.key == words, |cell| cell.key[0]), words, number, state);
     }
 
     /// Puts each cell behind `bytes`, and calls `then` after it.
@@ -214,6 +201,17 @@ fn carried<A: Typed>(
     let rules = table.rules.read();
     let old = rules.get(written_under).and_then(A::of);
     old.and_then(|old| rule.carry(old, state, now))
+}
+
+/// Puts a state in the place of its key, or leaves nothing there.
+fn set<A: Algorithm>(table: &LimitTable, entry: Entry<'_, Cell<A>>, key: [u64; 2], rule: u32, state: Option<A::State>) {
+    count(table, matches!(entry, Entry::Occupied(_)), state.is_some());
+    match (entry, state) {
+        (Entry::Occupied(mut occupied), Some(state)) => *occupied.get_mut() = Cell { key, rule, state },
+        (Entry::Occupied(occupied), None) => drop(occupied.remove()),
+        (Entry::Vacant(vacant), Some(state)) => drop(vacant.insert(Cell { key, rule, state })),
+        (Entry::Vacant(_), None) => {}
+    }
 }
 
 fn count(table: &LimitTable, was_there: bool, is_there: bool) {
