@@ -75,8 +75,13 @@ impl Peers {
 
     /// Whether `peer` is one of them; `None` is one without an address.
     pub fn contains(&self, peer: Option<IpAddr>) -> bool {
-        match peer.map(|peer| peer.to_canonical()) {
-            Some(peer) => self.networks.iter().any(|network| network.contains(&peer)),
+        match peer {
+            // as mostly
+            Some(_) if self.networks.is_empty() => false,
+            Some(peer) => {
+                let peer = peer.to_canonical();
+                self.networks.iter().any(|network| network.contains(&peer))
+            }
             None => self.unix,
         }
     }

@@ -219,12 +219,14 @@ impl KeyHasher {
         value: impl Fn(&KeyPart) -> Option<Value<'f>>,
     ) -> Result<LimitKey, &'k KeyPart> {
         let hashed = hash_key(self.own, limit, key, &value)?;
-        let customer = key.parts.iter().find(|part| **part == KeyPart::Customer).filter(|_| self.divided);
-        Ok(customer.map_or(hashed, |customer| {
+        if self.divided
+            && let Some(customer) = key.parts.iter().find(|part| **part == KeyPart::Customer)
+        {
             let mut hash = self.own;
             write_value(&mut hash, value(customer));
-            hashed.at_home_of(hash.end())
-        }))
+            return Ok(hashed.at_home_of(hash.end()));
+        }
+        Ok(hashed)
     }
 
     /// The bucket that requests share which lack `part` of the key of `limit`.

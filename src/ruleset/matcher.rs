@@ -254,7 +254,16 @@ fn beside_host<'r>(route: &'r Route, facts: &Facts<'_>) -> Option<Mismatch<'r>> 
     if !route.methods.is_empty() && !route.methods.iter().any(|method| method == facts.method) {
         return Some(Mismatch::Method(&route.methods));
     }
-    route.headers.iter().find(|condition| !condition.holds(facts.headers)).map(Mismatch::Header)
+    match route.headers.is_empty() {
+        true => None,
+        false => unmet(&route.headers, facts.headers).map(Mismatch::Header),
+    }
+}
+
+/// The first condition that does not hold.
+#[inline(never)] // few routes have any, and the search for routes is to stay small without it
+fn unmet<'r>(conditions: &'r [HeaderMatch], headers: &http::HeaderMap) -> Option<&'r HeaderMatch> {
+    conditions.iter().find(|condition| !condition.holds(headers))
 }
 
 impl HeaderMatch {

@@ -166,16 +166,17 @@ pub fn canonical(raw: &str) -> Result<Cow<'_, str>, &'static str> {
 /// The length of the path that `raw` begins with, as far as it needs no second look, as most need none: of plain bytes,
 /// and no segment but the last is empty or begins with a dot.
 pub fn plain_length(raw: &[u8]) -> usize {
-    // before a path nothing but a slash is plain
-    let mut wanted = SLASH;
-    for (length, byte) in raw.iter().enumerate() {
-        let kind = KINDS[usize::from(*byte)];
-        if kind & wanted == 0 {
-            return length;
+    let kind = |byte: &u8| KINDS[usize::from(*byte)];
+    let mut length = 0;
+    // segment by segment, each with the slash before it
+    while let Some([b'/', segment @ ..]) = raw.get(length..) {
+        length += 1;
+        if !segment.first().is_some_and(|first| kind(first) == PLAIN) {
+            break;
         }
-        wanted = if kind == SLASH { PLAIN } else { SLASH | PLAIN | DOT };
+        length += segment.iter().position(|byte| kind(byte) == 0).unwrap_or(segment.len());
     }
-    raw.len()
+    length
 }
 
 /// Bytes that stand for nothing but themselves wherever in a segment: letters, digits and three signs (RFC 3986, section
@@ -183,8 +184,6 @@ pub fn plain_length(raw: &[u8]) -> usize {
 const PLAIN: u8 = 1;
 /// The dot does too, unless it begins a segment.
 const DOT: u8 = 2;
-/// What is between segments.
-const SLASH: u8 = 4;
 
 /// What is what. A table, because every byte of every path is looked up.
 const KINDS: [u8; 256] = {
@@ -192,7 +191,6 @@ const KINDS: [u8; 256] = {
     let mut byte = 0_u8;
     while byte < 128 {
         kinds[byte as usize] = match byte {
-            b'/' => SLASH,
             b'.' => DOT,
             b'-' | b'_' | b'~' => PLAIN,
             _ if byte.is_ascii_alphanumeric() => PLAIN,
