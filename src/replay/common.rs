@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use memchr::{memchr, memchr2};
+use memchr::{memchr, memchr2, memrchr};
 
 use super::fields::Wanted;
 use super::record::{Record, Unreadable};
@@ -86,8 +86,7 @@ struct Quoted<'l> {
 /// `GET /path HTTP/1.1`.
 pub(super) fn request_line(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (method, rest) = split_near(text, b' ')?;
-    let at = rest.iter().rposition(|byte| *byte == b' ')?;
-    let (target, version) = rest.split_at_checked(at)?;
+    let (target, version) = rest.split_at_checked(memrchr(b' ', rest)?)?;
     (version.starts_with(b" HTTP/") && !method.is_empty() && !target.is_empty()).then_some((method, target))
 }
 
@@ -122,15 +121,17 @@ fn told(text: &[u8]) -> Option<&[u8]> {
 
 /// The word at the beginning of `text`, if it is a number, and what comes after the space behind it.
 fn number_word(text: &[u8]) -> (Option<u64>, &[u8]) {
-    let mut number = Some(0_u64);
-    for (at, byte) in text.iter().enumerate() {
-        number = match byte {
-            b' ' => return (number.filter(|_| at > 0), text.get(at + 1..).unwrap_or_default()),
-            b'0'..=b'9' => number.and_then(|number| number.checked_mul(10)?.checked_add(u64::from(byte - b'0'))),
-            _ => None,
-        };
+    let (word, rest) = split_near(text, b' ').unwrap_or((text, &[]));
+    (number(word), rest)
+}
+
+fn number(word: &[u8]) -> Option<u64> {
+    let mut number = 0_u64;
+    for byte in word {
+        let digit = byte.is_ascii_digit().then(|| byte - b'0')?;
+        number = number.checked_mul(10)?.checked_add(u64::from(digit))?;
     }
-    (number.filter(|_| !text.is_empty()), &[])
+    (!word.is_empty()).then_some(number)
 }
 
 fn text(bytes: &[u8]) -> Cow<'_, str> {

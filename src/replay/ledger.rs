@@ -120,9 +120,6 @@ impl Ledger {
         charges: &mut [Charge],
         now: Nanos,
     ) -> Verdict {
-        if charges.is_empty() {
-            return Verdict::unlimited();
-        }
         let charged = self.store.charge(&self.binding, charges, now);
         let mut verdict = Verdict::new(ruleset, charges, &charged);
         if let Outcome::Admit { wait } = verdict.outcome

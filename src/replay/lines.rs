@@ -8,7 +8,8 @@ use memchr::memchr;
 /// The longest line that is looked at.
 pub const MAX_LINE: usize = 1 << 20;
 
-const CHUNK: usize = 256 << 10;
+/// So much is read at once: what is read stays near, beside the states of keys.
+const CHUNK: usize = 64 << 10;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The lines of a text, without their ends; empty ones are left out.

@@ -12,7 +12,6 @@ use super::tally::{Tally, is_denied};
 use super::way::{Decided, Way};
 use super::who;
 use crate::algorithm::Denial;
-use crate::ruleset::Ruleset;
 use crate::ruleset::limit::LimitId;
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::verdict::Outcome;
@@ -52,7 +51,7 @@ pub struct Brief {
     pub retry_after: Option<Nanos>,
     /// Its route.
     pub route: Option<RouteId>,
-    /// Who is calling; only where somebody asks.
+    /// Who is calling.
     pub caller: Option<String>,
     /// The caller's plan, by position.
     pub plan: Option<usize>,
@@ -104,27 +103,28 @@ impl Side {
         Self { name, way, tally }
     }
 
-    fn play(&mut self, at: Nanos, record: &Record<'_>, wants_caller: bool) -> Brief {
+    /// Tells what becomes of a request, if somebody wants to know.
+    fn play(&mut self, at: Nanos, record: &Record<'_>, is_wanted: bool) -> Option<Brief> {
         let Self { way, tally, .. } = self;
         way.decide(at, record, |decided, ruleset| {
-            let brief = Brief::of(decided, ruleset, wants_caller);
-            tally.add(ruleset, decided, brief.word);
-            brief
+            let summary = match decided.refused {
+                Some(_) => ("refused", None, Nanos::ZERO),
+                None => decided.verdict.summary(ruleset, decided.bypassed),
+            };
+            tally.add(ruleset, decided, summary.0);
+            is_wanted.then(|| Brief::of(decided, summary))
         })
     }
 }
 
 impl Brief {
-    fn of(decided: &Decided<'_>, ruleset: &Ruleset, wants_caller: bool) -> Self {
-        let (word, limit, wait) = match decided.refused {
-            Some(_) => ("refused", None, Nanos::ZERO),
-            None => decided.verdict.summary(ruleset, decided.bypassed),
-        };
+    #[inline(never)] // mostly nobody wants it
+    fn of(decided: &Decided<'_>, (word, limit, wait): (&'static str, Option<LimitId>, Nanos)) -> Self {
         let retry_after = match decided.verdict.outcome {
             Outcome::Deny(Denial::Later { retry_after }) => Some(retry_after),
             _ => None,
         };
-        let caller = decided.known.filter(|_| wants_caller).map(|(facts, resolved)| who::caller(facts, resolved));
+        let caller = decided.known.map(|(facts, resolved)| who::caller(facts, resolved));
         Self {
             word,
             cause: decided.refused,
@@ -170,12 +170,12 @@ impl<W: Write> Player<W> {
                 *told += 1;
             }
         }
-        let wants_caller = self.decisions.is_some() || self.against.is_some();
-        let brief = self.side.play(at, record, wants_caller);
-        let other = self.against.as_mut().map(|(side, comparison)| {
-            let other = side.play(at, record, wants_caller);
+        let is_wanted = self.decisions.is_some() || self.against.is_some();
+        let Some(brief) = self.side.play(at, record, is_wanted) else { return Ok(()) };
+        let other = self.against.as_mut().and_then(|(side, comparison)| {
+            let other = side.play(at, record, is_wanted)?;
             comparison.add(spot, at, &brief, &other);
-            other
+            Some(other)
         });
         if let Some(decisions) = &mut self.decisions {
             let ruleset = &self.side.way.rules().ruleset;

@@ -97,7 +97,8 @@ impl<R: Read> Read for Counted<R> {
 const OTHERS: [(&[u8], &str); 4] =
     [(b"\x28\xb5\x2f\xfd", "zstd"), (b"\xfd7zXZ\x00", "xz"), (b"BZh", "bzip2"), (b"\x04\x22\x4d\x18", "lz4")];
 
-const BUFFER: usize = 128 << 10;
+/// Not more than is asked for at once, so that nothing but the first of it is copied.
+const BUFFER: usize = 64 << 10;
 
 /// Opens logs in the order in which they are named; `-` is `input`.
 pub fn open(paths: &[PathBuf], input: impl Read + 'static) -> Result<(Vec<Log>, Progress), SourceError> {

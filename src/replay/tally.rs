@@ -8,8 +8,9 @@ use super::top::Top;
 use super::way::Decided;
 use super::{when, who};
 use crate::algorithm::Decision;
+use crate::charge::Charge;
 use crate::ruleset::Ruleset;
-use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::ruleset::verdict::{Outcome, Standing, Verdict};
 use crate::simulation::series::{Bin, Series};
 use crate::units::Nanos;
 
@@ -146,12 +147,10 @@ impl Tally {
     /// One request and what became of it, in the order of time.
     pub fn add(&mut self, ruleset: &Ruleset, decided: &Decided<'_>, word: &'static str) {
         if self.began.is_none() {
-            self.began = Some(decided.at);
-            let series = self.limits.iter_mut().filter_map(|limit| limit.series.as_mut());
-            series.for_each(|series| series.note(Nanos::ZERO, Bin::default()));
+            self.begin(decided.at);
         }
         if let Some(cause) = decided.refused {
-            *self.refused.entry(cause).or_default() += 1;
+            self.add_refused(cause);
             return;
         }
         match self.fates.iter_mut().find(|(known, _)| *known == word) {
@@ -163,30 +162,41 @@ impl Tally {
         if let Some(route) = decided.route.and_then(|route| self.routes.get_mut(route.0)) {
             route.add(decided.at, denied);
         }
-        for position in 0..decided.charges.len() {
-            self.add_charge(ruleset, decided, position);
+        for (position, (charge, standing)) in decided.charges.iter().zip(&decided.verdict.standings).enumerate() {
+            let mut compared = decided.verdict.compared(ruleset);
+            // what a candidate would have done shows only where no other limit denies
+            if ruleset.limits[charge.limit].candidate_of.is_none() || compared.any(|(compared, _)| compared == position)
+            {
+                self.add_charge(ruleset, decided, charge, standing);
+            }
         }
     }
 
-    fn add_charge(&mut self, ruleset: &Ruleset, decided: &Decided<'_>, position: usize) {
-        let (Some(charge), Some(standing)) = (decided.charges.get(position), decided.verdict.standings.get(position))
-        else {
-            return;
-        };
+    #[cold]
+    fn begin(&mut self, at: Nanos) {
+        self.began = Some(at);
+        let series = self.limits.iter_mut().filter_map(|limit| limit.series.as_mut());
+        series.for_each(|series| series.note(Nanos::ZERO, Bin::default()));
+    }
+
+    #[cold]
+    fn add_refused(&mut self, cause: &'static str) {
+        *self.refused.entry(cause).or_default() += 1;
+    }
+
+    fn add_charge(&mut self, ruleset: &Ruleset, decided: &Decided<'_>, charge: &Charge, standing: &Standing) {
         let limit = &ruleset.limits[charge.limit];
-        // what a candidate would have done shows only where no other limit denies
-        let is_told =
-            limit.candidate_of.is_none() || decided.verdict.compared(ruleset).any(|(compared, _)| compared == position);
         let begins = self.begins();
-        let Some(tally) = self.limits.get_mut(charge.limit).filter(|_| is_told) else { return };
+        let Some(tally) = self.limits.get_mut(charge.limit) else { return };
         let over = !standing.decision.is_admitted();
-        let denied = over && (standing.binds || limit.candidate_of.is_some() || !is_denied(decided.verdict));
+        let request_denied = is_denied(decided.verdict);
+        let denied = over && (standing.binds || limit.candidate_of.is_some() || !request_denied);
         let plan = decided.plan.map_or(0, |plan| plan.0 + 1);
         if let Some(count) = tally.plans.get_mut(plan) {
             count.add(decided.at, denied);
         }
         let waits = matches!(standing.decision, Decision::Admit { wait } if wait > Nanos::ZERO);
-        tally.delayed += u64::from(waits && !is_denied(decided.verdict));
+        tally.delayed += u64::from(waits && !request_denied);
         if let (true, Some((facts, resolved))) = (denied, decided.known) {
             tally.top.add(charge.key, decided.at, || who::describe(ruleset, &limit.key, facts, resolved));
         }

@@ -64,6 +64,7 @@ impl Hasher for AlreadyHashed {
 
 impl Top {
     /// `key`, which is `who`, is denied once more.
+    #[inline(never)] // few requests are
     pub fn add(&mut self, key: LimitKey, now: Nanos, who: impl FnOnce() -> String) {
         let floor = self.floor;
         let new = || Entry { who: who(), count: floor, error: floor, first: now, last: now };
