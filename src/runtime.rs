@@ -172,7 +172,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let store = Arc::new(Store::new(local, shared, cluster));
     let secures = rules.securing.iter().any(Option::is_some);
     let room = Room::within(descriptors::limit(), (descriptors::cores(), clients.len()), secures);
-    let live = Live::new(rules, None, &store, &telemetry);
+    let live = Live::new(rules, None, &store, hasher.clone(), &telemetry);
     telemetry.reload_applied(&live.ruleset, &live.hash, clock.now());
     let gateway = Gateway::new(Shared {
         live: ArcSwap::from_pointee(live),

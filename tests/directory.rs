@@ -9,7 +9,7 @@ use tollgate::charge::{Charge, Mode, RuleRef};
 use tollgate::config::{self, Loaded};
 use tollgate::customers::Customer;
 use tollgate::customers::directory::{FileDirectory, Format};
-use tollgate::ruleset::key::{Caller, Facts, KeyHasher, Resolved};
+use tollgate::ruleset::key::{Caller, Facts, KeyHasher, LimitHashers, Resolved};
 use tollgate::ruleset::limit::{LimitId, OwnTerm};
 use tollgate::store::local::Binding;
 use tollgate::store::{LimitSpec, LocalStore};
@@ -121,7 +121,7 @@ fn an_override_that_makes_no_limit_is_told_with_its_place() {
 /// Requests of one customer after the other, as the gateway charges them.
 struct Desk {
     loaded: Loaded,
-    hasher: KeyHasher,
+    hashers: LimitHashers,
     store: LocalStore,
     binding: Binding,
 }
@@ -146,7 +146,8 @@ impl Desk {
             })
             .collect();
         let binding = store.bind(&specs);
-        Self { hasher: KeyHasher::new(&[1; 16]), store, binding, loaded }
+        let hashers = loaded.ruleset.hashers(KeyHasher::new(&[1; 16]));
+        Self { hashers, store, binding, loaded }
     }
 
     fn charges(&self, customer: &Customer) -> Vec<Charge> {
@@ -173,7 +174,7 @@ impl Desk {
             claims: None,
         };
         let mut charges = Vec::new();
-        ruleset.add_charges(&ruleset.matcher.routes()[0], &facts, &resolved, &self.hasher, &mut charges).unwrap();
+        ruleset.add_charges(&ruleset.matcher.routes()[0], &facts, &resolved, &self.hashers, &mut charges).unwrap();
         charges
     }
 

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tollgate::ruleset::key::{Caller, Facts, Key, KeyHasher, KeyPart, Resolved};
-use tollgate::ruleset::limit::Share;
+use tollgate::ruleset::limit::{LimitId, Share};
 use tollgate::units::LimitKey;
 
 /// What a key is made of in this test; compared as a whole, it says whether two requests are the same to a limit.
@@ -61,7 +61,10 @@ fn key(hasher: &KeyHasher, parts: &Key, headers: &mut HeaderMap, tuple: &Tuple) 
         own: None,
         claims: None,
     };
-    hasher.key("limit", parts, &facts, &resolved).unwrap()
+    let hashed = hasher.key("limit", parts, &facts, &resolved).unwrap();
+    let known = hasher.clone().of_limits(["another", "limit"]);
+    assert_eq!(known.key(LimitId(1), parts, &facts, &resolved), Ok(hashed));
+    hashed
 }
 
 #[test]

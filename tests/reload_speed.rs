@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use tollgate::config;
 use tollgate::proxy::live::{Live, Rules};
+use tollgate::ruleset::key::KeyHasher;
 use tollgate::store::Store;
 use tollgate::telemetry::Telemetry;
 
@@ -63,7 +64,7 @@ fn processor_time() -> Duration {
 #[ignore = "its figures mean something in a release build on an idle machine only"]
 #[expect(clippy::print_stderr, reason = "figures for whoever runs it")]
 fn ten_thousand_routes_and_a_hundred_thousand_parameters_reload_in_half_a_second() {
-    let (store, telemetry) = (Store::default(), Telemetry::new().unwrap());
+    let (store, telemetry, hasher) = (Store::default(), Telemetry::new().unwrap(), KeyHasher::stable());
     let mut before: Option<Live> = None;
     let mut fastest = (Duration::MAX, Duration::MAX);
     for version in 0..5 {
@@ -78,7 +79,7 @@ fn ten_thousand_routes_and_a_hundred_thousand_parameters_reload_in_half_a_second
             securing: Vec::new(),
             hash: String::new(),
         };
-        let (live, building) = timed(|| Live::new(rules, before.as_ref(), &store, &telemetry));
+        let (live, building) = timed(|| Live::new(rules, before.as_ref(), &store, hasher.clone(), &telemetry));
         let taken = processor_time() - taken;
         let (_, dropping) = timed(|| drop(before.replace(live)));
         eprintln!(

@@ -72,7 +72,8 @@ pub fn execute(args: &ExplainArgs, out: &mut dyn Write) -> Result<(), ExplainErr
     let source = source::open(&args.config)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let register = Register { directory: &source.directory, tokens: source.tokens.as_ref(), clock: &clock };
-    let rules = Rules { ruleset: &source.loaded.ruleset, register, hasher: &KeyHasher::stable() };
+    let ruleset = &source.loaded.ruleset;
+    let rules = Rules { ruleset, register, hashers: &ruleset.hashers(KeyHasher::stable()) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ExplainError::Start)?;
     let explanation = runtime.block_on(Explanation::of(rules, &question));
     let printed = match args.format {

@@ -80,10 +80,10 @@ pub async fn admit(session: &mut Session, context: &mut Context) -> Result<(), A
 fn meet(context: &mut Context, live: &Live, route: RouteId, facts: &Facts<'_>, caller: &Caller) -> Result<(), Answer> {
     let ruleset = &live.ruleset;
     let route = ruleset.matcher.route(route);
-    let hasher = &context.gateway.hasher;
+    let hashers = &live.hashers;
     let mut resolved = caller.resolved(ruleset, route);
     let balance_hashes = ruleset.reachable(route).filter_map(|upstream| match &ruleset.upstreams[upstream.0].balance {
-        Balance::ConsistentHash(part) => Some((upstream, hasher.part(part, facts, &resolved)?)),
+        Balance::ConsistentHash(part) => Some((upstream, hashers.hasher().part(part, facts, &resolved)?)),
         _ => None,
     });
     let balance_hashes: Vec<_> = balance_hashes.collect();
@@ -94,7 +94,7 @@ fn meet(context: &mut Context, live: &Live, route: RouteId, facts: &Facts<'_>, c
         false => None,
     };
     resolved.upstream_node = chosen.as_ref().and_then(|chosen| pool.name(chosen));
-    let charges = caller.charges(ruleset, route, facts, &resolved, hasher)?;
+    let charges = caller.charges(ruleset, route, facts, &resolved, hashers)?;
 
     context.tally = Tally::new(ruleset, &charges, facts);
     context.balance_hashes = balance_hashes;

@@ -5,7 +5,7 @@ use crate::charge::Charge;
 use crate::proxy::identify::{self, Identity, Register};
 use crate::proxy::respond::Answer;
 use crate::ruleset::Ruleset;
-use crate::ruleset::key::{Facts, KeyHasher, KeyPart, Resolved};
+use crate::ruleset::key::{Facts, KeyPart, LimitHashers, Resolved};
 use crate::ruleset::matcher::Route;
 
 /// Who is calling.
@@ -72,13 +72,13 @@ impl Caller {
         route: &Route,
         facts: &Facts<'_>,
         resolved: &Resolved<'_>,
-        hasher: &KeyHasher,
+        hashers: &LimitHashers,
     ) -> Result<Vec<Charge>, Answer> {
         if self.bypassed {
             return Ok(Vec::new());
         }
         let mut charges = Vec::with_capacity(route.limits.len());
-        match ruleset.add_charges(route, facts, resolved, hasher, &mut charges) {
+        match ruleset.add_charges(route, facts, resolved, hashers, &mut charges) {
             Ok(()) => Ok(charges),
             Err(missing) if *missing.part == KeyPart::Customer => Err(Answer::CredentialMissing),
             Err(missing) => Err(Answer::KeyMissing(missing.part.describe())),

@@ -314,12 +314,13 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             securing: Vec::new(),
             hash: String::new(),
         };
-        let live = Live::new(rules, None, &store, &Telemetry::new().unwrap());
+        let hasher = KeyHasher::new(&[0; 16]);
+        let live = Live::new(rules, None, &store, hasher.clone(), &Telemetry::new().unwrap());
         Gateway::new(Shared {
             live: ArcSwap::from_pointee(live),
             store,
             clock: Arc::new(SystemClock::new()),
-            hasher: KeyHasher::new(&[0; 16]),
+            hasher,
             traffic: Arc::default(),
             seats: Arc::default(),
             spare: Spare::default(),

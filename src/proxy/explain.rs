@@ -21,7 +21,7 @@ use crate::proxy::identify::{self, Credential, Identity, Register};
 use crate::proxy::live::Live;
 use crate::proxy::respond::Answer;
 use crate::ruleset::Ruleset;
-use crate::ruleset::key::{Facts, KeyHasher};
+use crate::ruleset::key::{Facts, LimitHashers};
 use crate::ruleset::limit::LimitId;
 use crate::ruleset::matcher::Route;
 
@@ -106,7 +106,7 @@ pub struct Rules<'a> {
     /// What callers are known by.
     pub register: Register<'a>,
     /// Makes keys.
-    pub hasher: &'a KeyHasher,
+    pub hashers: &'a LimitHashers,
 }
 
 impl Explanation {
@@ -121,7 +121,7 @@ impl Explanation {
     /// What `question` would meet at `gateway` now, with where its keys stand. Takes nothing.
     pub async fn live(gateway: &Gateway, question: &Question) -> Self {
         let live = gateway.live.load_full();
-        let rules = Rules { ruleset: &live.ruleset, register: live.register(&gateway.clock), hasher: &gateway.hasher };
+        let rules = Rules { ruleset: &live.ruleset, register: live.register(&gateway.clock), hashers: &live.hashers };
         match Met::find(rules, question).await {
             Ok(met) => met.peeked(gateway, &live).await,
             Err(explanation) => *explanation,
@@ -136,7 +136,7 @@ impl Explanation {
         question: &Question,
         id: LimitId,
     ) -> Result<(Vec<KeyAccount>, Charge, Option<String>), String> {
-        let rules = Rules { ruleset: &live.ruleset, register: live.register(&gateway.clock), hasher: &gateway.hasher };
+        let rules = Rules { ruleset: &live.ruleset, register: live.register(&gateway.clock), hashers: &live.hashers };
         let answered = |answer: &AnswerAccount| format!("tollgate answers {} itself: {}", answer.status, answer.detail);
         let met = Met::find(rules, question).await.map_err(|explanation| match &explanation.answer {
             Some(answer) => answered(answer),
@@ -198,7 +198,7 @@ struct Met {
 impl Met {
     /// The steps of an admission. `Err`: tollgate answers before it comes to limits.
     async fn find(rules: Rules<'_>, question: &Question) -> Result<Self, Box<Explanation>> {
-        let Rules { ruleset, register, hasher } = rules;
+        let Rules { ruleset, register, hashers } = rules;
         let mut explanation = Explanation::NOTHING;
         let head = question.head();
         let sized = facts::check_size(head.raw_target, head.headers, &ruleset.request_head);
@@ -250,10 +250,10 @@ impl Met {
             let nodes = &ruleset.upstreams[route.upstream.0].nodes;
             resolved.upstream_node = nodes.first().map(|node| node.address.as_str());
         }
-        let met = limits::met(ruleset, route, &facts, &resolved, hasher);
+        let met = limits::met(ruleset, route, &facts, &resolved, hashers);
         let (accounts, charges): (Vec<_>, Vec<_>) = met.into_iter().unzip();
         explanation.limits = accounts;
-        if let Err(answer) = caller.charges(ruleset, route, &facts, &resolved, hasher) {
+        if let Err(answer) = caller.charges(ruleset, route, &facts, &resolved, hashers) {
             return Err(explanation.answered(&answer));
         }
         let charges = charges.into_iter().enumerate().filter_map(|(position, charge)| Some((position, charge?)));

@@ -10,6 +10,7 @@ use crate::proxy::identify::Register;
 use crate::proxy::queue::Queue;
 use crate::proxy::upstream::{Pool, Securing};
 use crate::ruleset::changes::{self, LimitChange};
+use crate::ruleset::key::{KeyHasher, LimitHashers};
 use crate::ruleset::limit::OnChange;
 use crate::ruleset::{Limit, Ruleset};
 use crate::store::{Binding, LimitSpec, Store};
@@ -28,6 +29,8 @@ pub struct Live {
     pub tokens: Option<Tokens>,
     /// The limits as the store knows them.
     pub binding: Binding,
+    /// What makes their keys.
+    pub hashers: LimitHashers,
     /// What requests count on.
     pub meters: Meters,
     /// The nodes of each upstream, indexed like the ruleset's upstreams.
@@ -60,7 +63,7 @@ pub struct Rules {
 impl Live {
     /// Puts rules together with the store and the metrics, in place of those `before`: pools that did not change stay,
     /// what is known of nodes and who waits is kept, and states stay where they are.
-    pub fn new(rules: Rules, before: Option<&Self>, store: &Store, telemetry: &Telemetry) -> Self {
+    pub fn new(rules: Rules, before: Option<&Self>, store: &Store, hasher: KeyHasher, telemetry: &Telemetry) -> Self {
         let Rules { ruleset, directory, tokens, entrances, securing, hash } = rules;
         let changes = before.map(|before| changes::of_limits(&before.ruleset, &ruleset)).unwrap_or_default();
         let mut specs = limit_specs(&ruleset);
@@ -78,6 +81,7 @@ impl Live {
                 telemetry.store_called(names::OP_CUSTOMER, result.as_str(), took);
             }));
         }
+        let hashers = ruleset.hashers(hasher);
         let meters = Meters::new(telemetry, &ruleset);
         let pools_before: HashMap<&str, &Arc<Pool>> =
             before.iter().flat_map(|before| &before.pools).map(|pool| (pool.upstream.name.as_str(), pool)).collect();
@@ -94,7 +98,7 @@ impl Live {
             .iter()
             .map(|limit| Queue::new(&limit.over_limit, queues_before.get(limit.name.as_str()).copied()));
         let (pools, queues) = (pools.collect(), queues.collect());
-        Self { pools, queues, ruleset, directory, tokens, binding, meters, entrances, hash }
+        Self { pools, queues, ruleset, directory, tokens, binding, hashers, meters, entrances, hash }
     }
 
     /// What callers are known by, at the time that `clock` tells.

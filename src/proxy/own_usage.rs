@@ -79,7 +79,7 @@ async fn report(context: &Context, facts: &Facts<'_>) -> Result<String, Answer> 
     };
     let now = gateway.clock.now();
     let mut limits = Vec::new();
-    for bucket in ruleset.buckets(facts, &resolved, &gateway.hasher) {
+    for bucket in ruleset.buckets(facts, &resolved, &live.hashers) {
         limits.extend(line(context, bucket, now).await);
     }
     let report = Report { customer: &customer.name, plan, limits };

@@ -19,7 +19,7 @@ use crate::proxy::facts;
 use crate::proxy::identify::Identity;
 use crate::proxy::respond::{Answer, BEFORE_LIMITS};
 use crate::ruleset::Ruleset;
-use crate::ruleset::key::{self, Facts, KeyHasher, KeyPart, Resolved};
+use crate::ruleset::key::{self, Facts, KeyHasher, KeyPart, LimitHashers, Resolved};
 use crate::ruleset::limit::{LimitId, PlanId};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::verdict::Verdict;
@@ -51,7 +51,7 @@ pub struct Way {
     rules: Rules,
     callers: Callers,
     names: Vec<HeaderName>,
-    hasher: KeyHasher,
+    hashers: LimitHashers,
     ledger: Ledger,
     /// What the last request was charged, kept for its room.
     charges: Vec<Charge>,
@@ -91,7 +91,7 @@ impl Way {
         Self {
             callers: Callers::new(&rules),
             names: wanted.headers.clone(),
-            hasher,
+            hashers: rules.ruleset.hashers(hasher),
             ledger: Ledger::new(&rules.ruleset, hold, wanted.response_headers.clone()),
             charges: Vec::new(),
             headers: HeaderMap::new(),
@@ -125,7 +125,7 @@ impl Way {
 
     /// Decides a request that came `at`, never before the one before it, and shows what became of it.
     pub fn decide<T>(&mut self, at: Nanos, record: &Record<'_>, seen: impl FnOnce(&Decided<'_>, &Ruleset) -> T) -> T {
-        let Self { rules, callers, names, hasher, ledger, charges, headers, host, untold, missing } = self;
+        let Self { rules, callers, names, hashers, ledger, charges, headers, host, untold, missing } = self;
         let ruleset = &rules.ruleset;
         ledger.go_to(at);
         set_headers(headers, record, names);
@@ -172,7 +172,7 @@ impl Way {
             charges.clear();
             let made = match bypassed {
                 true => Ok(()),
-                false => ruleset.add_charges(route, &facts, &resolved, hasher, charges),
+                false => ruleset.add_charges(route, &facts, &resolved, hashers, charges),
             };
             match made {
                 Ok(()) => {}

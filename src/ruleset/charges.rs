@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::charge::{Charge, Manner, Mode, RuleRef};
 use crate::ruleset::Ruleset;
-use crate::ruleset::key::{Caller, Claims, Facts, KeyHasher, KeyPart, Resolved, SharedKey};
+use crate::ruleset::key::{Caller, Claims, Facts, KeyHasher, KeyPart, LimitHashers, Resolved, SharedKey};
 use crate::ruleset::limit::{Limit, LimitId, MissingKey, OwnTerm, OwnTerms, PlanId, Share, Terms};
 use crate::ruleset::matcher::Route;
 use crate::units::LimitKey;
@@ -57,6 +57,11 @@ pub struct Bucket<'r> {
 }
 
 impl Ruleset {
+    /// The hashers of its limits.
+    pub fn hashers(&self, hasher: KeyHasher) -> LimitHashers {
+        hasher.of_limits(self.limits.iter().map(|limit| limit.name.as_str()))
+    }
+
     /// Whether a request from `address` is kept out of `route` whoever is calling.
     pub fn keeps_out_address(&self, route: &Route, address: Option<IpAddr>) -> bool {
         !self.is_open(route) && [&self.access, &route.access].iter().any(|access| access.denies_address(address))
@@ -95,11 +100,16 @@ impl Ruleset {
 
     /// The buckets that requests like this one are charged to, whatever route they take; `resolved` says who is calling.
     /// Limits by something that this request does not have are left out, and those that nobody is told of.
-    pub fn buckets<'r>(&'r self, facts: &Facts<'_>, resolved: &Resolved<'_>, hasher: &KeyHasher) -> Vec<Bucket<'r>> {
+    pub fn buckets<'r>(
+        &'r self,
+        facts: &Facts<'_>,
+        resolved: &Resolved<'_>,
+        hashers: &LimitHashers,
+    ) -> Vec<Bucket<'r>> {
         let mut buckets: Vec<Bucket<'r>> = Vec::new();
         for route in self.matcher.routes() {
             let here = Resolved { route: &route.name, path_pattern: &route.path_pattern, ..*resolved };
-            let charges = route.limits.iter().filter_map(|id| self.charge(*id, facts, &here, hasher).ok());
+            let charges = route.limits.iter().filter_map(|id| self.charge(*id, facts, &here, hashers).ok());
             for charge in charges {
                 let limit = &self.limits[charge.limit];
                 if limit.key.counts_by_node() || !limit.is_visible() {
@@ -132,11 +142,11 @@ impl Ruleset {
         route: &Route,
         facts: &Facts<'_>,
         resolved: &Resolved<'_>,
-        hasher: &KeyHasher,
+        hashers: &LimitHashers,
         charges: &mut Vec<Charge>,
     ) -> Result<(), MissingPart<'_>> {
         for id in &route.limits {
-            match self.charge(*id, facts, resolved, hasher) {
+            match self.charge(*id, facts, resolved, hashers) {
                 Ok(charge) => charges.push(charge),
                 Err(Uncharged::Refused(missing)) => return Err(missing),
                 Err(_) => {}
@@ -151,7 +161,7 @@ impl Ruleset {
         id: LimitId,
         facts: &Facts<'_>,
         resolved: &Resolved<'_>,
-        hasher: &KeyHasher,
+        hashers: &LimitHashers,
     ) -> Result<Charge, Uncharged<'_>> {
         let limit = &self.limits[id.0];
         let plan = resolved.plan.map(|(plan, _)| plan);
@@ -165,8 +175,8 @@ impl Ruleset {
             (None, Terms::Unlimited) => return Err(Uncharged::Unlimited),
         };
         let SharedKey { key, tag } = match limit.mode {
-            Mode::Sticky => key_of(limit, &limit.name, facts, resolved, hasher).map(|key| SharedKey { key, tag: key }),
-            Mode::Shared(_) => key_of_all_nodes(limit, facts, resolved, hasher),
+            Mode::Sticky => key_of(limit, id, facts, resolved, hashers).map(|key| SharedKey { key, tag: key }),
+            Mode::Shared(_) => key_of_all_nodes(limit, facts, resolved, hashers.hasher()),
         }?;
         if limit.enabled < Share::WHOLE && !is_enabled(limit, &self.limits[tried_for.0].name, facts, resolved)? {
             return Err(Uncharged::NotEnabled);
@@ -184,20 +194,21 @@ fn is_enabled<'r>(
     facts: &Facts<'_>,
     resolved: &Resolved<'_>,
 ) -> Result<bool, Uncharged<'r>> {
-    let stable = key_of(limit, name, facts, resolved, &KeyHasher::stable())?;
-    Ok(limit.enabled.covers(stable))
+    let hasher = KeyHasher::stable();
+    let key = hasher.key(name, &limit.key, facts, resolved);
+    Ok(limit.enabled.covers(or_without(limit, key, |part| hasher.shared_key(name, part))?))
 }
 
-/// The key of a request under `limit`, made with `name`.
+/// The key of a request under `limit`.
 fn key_of<'r>(
     limit: &'r Limit,
-    name: &str,
+    id: LimitId,
     facts: &Facts<'_>,
     resolved: &Resolved<'_>,
-    hasher: &KeyHasher,
+    hashers: &LimitHashers,
 ) -> Result<LimitKey, Uncharged<'r>> {
-    let key = hasher.key(name, &limit.key, facts, resolved);
-    or_without(limit, key, |part| hasher.shared_key(name, part))
+    let key = hashers.key(id, &limit.key, facts, resolved);
+    or_without(limit, key, |part| hashers.hasher().shared_key(&limit.name, part))
 }
 
 /// The same for a limit that nodes share.

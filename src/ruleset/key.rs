@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use siphasher::sip::SipHasher13 as SipHasher13Short;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use crate::ruleset::limit::{OwnTerms, PlanId};
+use crate::ruleset::limit::{LimitId, OwnTerms, PlanId};
 use crate::units::LimitKey;
 
 mod named;
@@ -160,6 +160,14 @@ pub struct KeyHasher {
     shared: Sha256,
 }
 
+/// A [`KeyHasher`] that knows the limits of a ruleset, whose names are hashed already.
+#[derive(Clone)]
+pub struct LimitHashers {
+    hasher: KeyHasher,
+    /// What this node's keys begin with, by the limit's position.
+    begun: Vec<SipHasher13>,
+}
+
 /// The name of a bucket that nodes share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedKey {
@@ -173,6 +181,13 @@ impl fmt::Debug for KeyHasher {
     /// The seed is a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("KeyHasher")
+    }
+}
+
+impl fmt::Debug for LimitHashers {
+    /// So is what follows from it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LimitHashers")
     }
 }
 
@@ -199,6 +214,11 @@ impl KeyHasher {
         Self::new(&[0; 16])
     }
 
+    /// With the limits of these names, in their order.
+    pub fn of_limits<'n>(self, names: impl IntoIterator<Item = &'n str>) -> LimitHashers {
+        LimitHashers { begun: names.into_iter().map(|name| begun(self.own, name)).collect(), hasher: self }
+    }
+
     /// The key of a request under the limit `limit`, or the part that it lacks.
     ///
     /// Injective up to the hash (128 bits): every part is preceded by its length, the limit's name comes first.
@@ -209,16 +229,16 @@ impl KeyHasher {
         facts: &Facts<'_>,
         resolved: &Resolved<'_>,
     ) -> Result<LimitKey, &'k KeyPart> {
-        self.own_by(limit, key, |part| value(part, facts, resolved))
+        self.own_by(begun(self.own, limit), key, |part| value(part, facts, resolved))
     }
 
     fn own_by<'k, 'f>(
         &self,
-        limit: &str,
+        begun: SipHasher13,
         key: &'k Key,
         value: impl Fn(&KeyPart) -> Option<Value<'f>>,
     ) -> Result<LimitKey, &'k KeyPart> {
-        let hashed = hash_key(self.own, limit, key, &value)?;
+        let hashed = hash_key(begun, key, &value)?;
         if self.divided
             && let Some(customer) = key.parts.iter().find(|part| **part == KeyPart::Customer)
         {
@@ -251,7 +271,7 @@ impl KeyHasher {
         key: &'k Key,
         value: impl Fn(&KeyPart) -> Option<Value<'f>>,
     ) -> Result<SharedKey, &'k KeyPart> {
-        let hashed = hash_key(self.shared.clone(), limit, key, &value)?;
+        let hashed = hash_key(begun(self.shared.clone(), limit), key, &value)?;
         let customer = key.parts.iter().find(|part| **part == KeyPart::Customer);
         let tag = customer.map(|customer| {
             let mut hash = self.shared.clone();
@@ -274,13 +294,35 @@ impl KeyHasher {
     }
 }
 
+impl LimitHashers {
+    /// The hasher, which knows no limits.
+    pub const fn hasher(&self) -> &KeyHasher {
+        &self.hasher
+    }
+
+    /// The same as [`KeyHasher::key`] for the limit at this position.
+    pub fn key<'k>(
+        &self,
+        LimitId(limit): LimitId,
+        key: &'k Key,
+        facts: &Facts<'_>,
+        resolved: &Resolved<'_>,
+    ) -> Result<LimitKey, &'k KeyPart> {
+        self.hasher.own_by(self.begun[limit], key, |part| value(part, facts, resolved))
+    }
+}
+
+/// What the keys of a limit begin with.
+fn begun<M: Mixer>(mut hash: M, limit: &str) -> M {
+    write(&mut hash, TAG_LIMIT, limit.as_bytes());
+    hash
+}
+
 fn hash_key<'k, 'f>(
     mut hash: impl Mixer,
-    limit: &str,
     key: &'k Key,
     value: impl Fn(&KeyPart) -> Option<Value<'f>>,
 ) -> Result<LimitKey, &'k KeyPart> {
-    write(&mut hash, TAG_LIMIT, limit.as_bytes());
     for part in &key.parts {
         if !write_value(&mut hash, value(part)) {
             return Err(part);
@@ -289,8 +331,8 @@ fn hash_key<'k, 'f>(
     Ok(hash.end())
 }
 
-fn hash_missing(mut hash: impl Mixer, limit: &str, part: &KeyPart) -> LimitKey {
-    write(&mut hash, TAG_LIMIT, limit.as_bytes());
+fn hash_missing(hash: impl Mixer, limit: &str, part: &KeyPart) -> LimitKey {
+    let mut hash = begun(hash, limit);
     write(&mut hash, TAG_MISSING, part.describe().as_bytes());
     hash.end()
 }

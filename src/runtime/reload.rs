@@ -245,7 +245,8 @@ impl Reloader {
     async fn apply(&mut self, parts: Parts) -> Outcome {
         let Parts { rules, warnings, state, cluster, access, .. } = parts;
         let (gateway, telemetry) = (self.gateway.clone(), self.telemetry.clone());
-        let build = move || Live::new(rules, Some(&gateway.live.load()), &gateway.store, &telemetry);
+        let build =
+            move || Live::new(rules, Some(&gateway.live.load()), &gateway.store, gateway.hasher.clone(), &telemetry);
         let live = match spawn_blocking(build).await {
             Ok(live) => Arc::new(live),
             Err(error) => return Outcome::Refused { errors: vec![format!("building the ruleset failed: {error}")] },

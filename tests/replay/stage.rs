@@ -94,12 +94,13 @@ impl Stage {
         let (entrances, securing) = (Vec::new(), Vec::new());
         let rules = Rules { ruleset: loaded.ruleset, directory, tokens, entrances, securing, hash: String::new() };
         let store = Arc::new(Store::default());
-        let live = Live::new(rules, None, &store, &Telemetry::new().unwrap());
+        let hasher = KeyHasher::new(&[7; 16]);
+        let live = Live::new(rules, None, &store, hasher.clone(), &Telemetry::new().unwrap());
         let gateway = Gateway::new(Shared {
             live: ArcSwap::from_pointee(live),
             store,
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
-            hasher: KeyHasher::new(&[7; 16]),
+            hasher,
             traffic: Arc::default(),
             seats: Arc::default(),
             spare: Default::default(),

@@ -10,7 +10,7 @@ use crate::proxy::live::Live;
 use crate::proxy::respond::Answer;
 use crate::ruleset::Ruleset;
 use crate::ruleset::charges::{MissingPart, Uncharged};
-use crate::ruleset::key::{self, Facts, KeyHasher, KeyPart, Resolved};
+use crate::ruleset::key::{self, Facts, KeyPart, LimitHashers, Resolved};
 use crate::ruleset::limit::Limit;
 use crate::ruleset::matcher::Route;
 use crate::ruleset::verdict::{Outcome, Verdict};
@@ -95,11 +95,11 @@ pub(super) fn met(
     route: &Route,
     facts: &Facts<'_>,
     resolved: &Resolved<'_>,
-    hasher: &KeyHasher,
+    hashers: &LimitHashers,
 ) -> Vec<(LimitAccount, Option<Charge>)> {
     let met = route.limits.iter().map(|id| {
         let limit = &ruleset.limits[id.0];
-        let charge = ruleset.charge(*id, facts, resolved, hasher);
+        let charge = ruleset.charge(*id, facts, resolved, hashers);
         let account = LimitAccount {
             limit: limit.name.clone(),
             algorithm: limit.algorithm.as_str(),
