@@ -12,7 +12,7 @@ use crate::charge::Charge;
 use crate::ruleset::Ruleset;
 use crate::ruleset::verdict::{Outcome, Standing, Verdict};
 use crate::simulation::series::{Bin, Series};
-use crate::units::Nanos;
+use crate::units::{Cost, Nanos};
 
 const MINUTE: u64 = 60 * Nanos::SECOND.get();
 
@@ -163,10 +163,9 @@ impl Tally {
             route.add(decided.at, denied);
         }
         for (position, (charge, standing)) in decided.charges.iter().zip(&decided.verdict.standings).enumerate() {
-            let mut compared = decided.verdict.compared(ruleset);
             // what a candidate would have done shows only where no other limit denies
-            if ruleset.limits[charge.limit].candidate_of.is_none() || compared.any(|(compared, _)| compared == position)
-            {
+            let is_compared = || decided.verdict.compared(ruleset).any(|(compared, _)| compared == position);
+            if ruleset.limits[charge.limit].candidate_of.is_none() || is_compared() {
                 self.add_charge(ruleset, decided, charge, standing);
             }
         }
@@ -201,12 +200,15 @@ impl Tally {
             tally.top.add(charge.key, decided.at, || who::describe(ruleset, &limit.key, facts, resolved));
         }
         if let Some(series) = &mut tally.series {
-            let cost = charge.cost;
-            let passed = if over { 0 } else { cost };
-            let bin = Bin { offered: cost, passed, denied: if denied { cost } else { 0 }, ..Bin::default() };
-            series.note(decided.at.saturating_sub(begins), bin);
+            note(series, decided.at.saturating_sub(begins), charge.cost, over, denied);
         }
     }
+}
+
+#[inline(never)] // mostly nobody wants pictures
+fn note(series: &mut Series, at: Nanos, cost: Cost, over: bool, denied: bool) {
+    let passed = if over { 0 } else { cost };
+    series.note(at, Bin { offered: cost, passed, denied: if denied { cost } else { 0 }, ..Bin::default() });
 }
 
 /// Whether the request may not pass.
