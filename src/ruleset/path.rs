@@ -171,7 +171,7 @@ pub fn plain_length(raw: &[u8]) -> usize {
     // segment by segment, each with the slash before it
     while let Some([b'/', segment @ ..]) = raw.get(length..) {
         length += 1;
-        if !segment.first().is_some_and(|first| kind(first) == PLAIN) {
+        if segment.first().is_none_or(|first| kind(first) != PLAIN) {
             break;
         }
         length += segment.iter().position(|byte| kind(byte) == 0).unwrap_or(segment.len());
