@@ -198,6 +198,22 @@ impl Cluster {
         self.alone()
     }
 
+    /// The owner of `key`, if it is another gateway, whether it can be asked or not.
+    pub fn home(&self, key: LimitKey) -> Option<Arc<Peer>> {
+        let view = self.0.view.load();
+        view.peers.get(&view.ring.owner(key)?).map(Arc::clone)
+    }
+
+    /// Something is held here since now that is not counted by the key's owner.
+    pub fn speak(&self) {
+        self.0.moving.speak.notify_one();
+    }
+
+    /// Tells this process from all others.
+    pub fn process(&self) -> u64 {
+        self.0.asking.own.boot
+    }
+
     /// Nobody can be asked.
     pub fn alone(&self) -> Place {
         self.0.counts.alone.fetch_add(1, Ordering::Relaxed);
@@ -269,10 +285,14 @@ impl Cluster {
         self.0.desk.get_or_init(|| Arc::downgrade(&desk));
         let serving = Arc::new(Serving::new(own.clone(), Arc::clone(clock), desk, (listener, carrier)));
         let mut served = JoinSet::new();
-        let (pushing, discovering) = (Arc::clone(&self.0), Arc::clone(&self.0));
+        let (pushing, speaking, discovering) = (Arc::clone(&self.0), Arc::clone(&self.0), Arc::clone(&self.0));
         served.spawn(lasting(move || {
             let pushing = Arc::clone(&pushing);
             async move { pushing.push().await }
+        }));
+        served.spawn(lasting(move || {
+            let speaking = Arc::clone(&speaking);
+            async move { speaking.speak_for_held().await }
         }));
         served.spawn(lasting(move || Arc::clone(&discovering).discover()));
         self.0.moving.push.notify_one();
@@ -337,7 +357,7 @@ impl Node {
             let number = u32::try_from(number).unwrap_or(u32::MAX);
             self.peers.write().insert(number, Peer::new(address, number, Arc::clone(&self.asking)));
         }
-        self.moving.settle(&ring, members.peers(), self.asking.clock.now());
+        self.moving.settle(&ring, members.peers(), members.is_tidy(), self.asking.clock.now());
         let before = self.view.load();
         let peers: HashMap<SocketAddr, Arc<Peer>> = self.known();
         let is_known =
@@ -346,7 +366,7 @@ impl Node {
             return;
         }
         if before.ring.hash() != ring.hash() {
-            self.moving.turned(&before.ring);
+            self.moving.turned(&before.ring, self.asking.clock.now());
             self.has_news();
             let members: Vec<String> = ring.members().map(|member| member.address.to_string()).collect();
             tracing::info!(ring = %ring.hash(), members = members.join(", "), "the cluster's members are others");

@@ -10,6 +10,7 @@ pub mod shared;
 
 mod guests;
 mod owners;
+mod running;
 mod together;
 mod told;
 
@@ -25,7 +26,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::algorithm::{AlgorithmName, Completion, Rule};
-use crate::charge::{AllCharged, Charge, Mode, Source, Taken};
+use crate::charge::{AllCharged, Charge, Charged, Mode, Source, Taken};
 use crate::cluster::Cluster;
 use crate::units::Nanos;
 use guests::Guests;
@@ -180,11 +181,45 @@ impl Store {
         if let Some(cluster) = self.cluster().filter(|cluster| cluster.is_moving()) {
             self.gather(cluster, binding, batch).await;
         }
+        self.number(binding, batch);
         if batch.iter().all(|charge| self.is_here(binding, charge)) {
             let charged = self.local.charge(&binding.local, batch, now);
+            self.run(binding, batch, &charged, now);
             return Receipt { charged, source: Source::Local, refused: None };
         }
         Together { store: self, binding, now }.charge(batch).await
+    }
+
+    /// Numbers what charges are going to hold, where keys are divided.
+    fn number(&self, binding: &Binding, batch: &mut [Charge]) {
+        let Some(owners) = &self.owners else { return };
+        for charge in batch {
+            charge.slot = binding.owned(charge).and_then(|limit| owners.slot(limit, charge));
+        }
+    }
+
+    /// Notes what those of `batch` hold from here on that were charged together, if they were.
+    fn run(&self, binding: &Binding, batch: &[Charge], charged: &[Charged], now: Nanos) {
+        let Some(owners) = &self.owners else { return };
+        let mut all = batch.iter().zip(charged);
+        if !all.all(|(charge, charged)| !charge.manner.binds || charged.decision.is_admitted()) {
+            return;
+        }
+        let admitted = batch.iter().zip(charged).filter(|(_, charged)| charged.decision.is_admitted());
+        for (charge, limit) in admitted.filter_map(|(charge, _)| Some((charge, binding.owned(charge)?))) {
+            owners.runs(limit, charge, now);
+        }
+    }
+
+    /// Gives back what a charge holds, wherever that is counted by now. Whether it is one that holds something where keys are
+    /// divided.
+    fn end(&self, binding: &Binding, charge: &Charge, end: Completion, now: Nanos) -> bool {
+        let Some((owners, slot)) = self.owners.as_ref().zip(charge.slot) else { return false };
+        if owners.ends(slot, end, now) {
+            self.guests.gives_back(slot);
+            self.local.end(&binding.local, charge, slot, end, now);
+        }
+        true
     }
 
     /// Brings states here that this node owns and others may still have.
@@ -209,6 +244,9 @@ impl Store {
     pub fn refund(&self, binding: &Binding, batch: &[(Charge, Nanos)], now: Nanos) {
         let mut local: SmallVec<[(Charge, Nanos); 4]> = SmallVec::new();
         for (charge, full_at) in batch {
+            if self.end(binding, charge, Completion::UNMEASURED, now) {
+                continue;
+            }
             match self.place(binding, charge) {
                 Place::Local(charge) => local.push((charge, *full_at)),
                 Place::Shared(shared, limit) => shared.refund(limit, charge, *full_at),
@@ -245,11 +283,14 @@ impl Store {
     pub fn complete(&self, binding: &Binding, batch: &[Charge], end: Completion, now: Nanos) {
         let mut local: SmallVec<[Charge; 4]> = SmallVec::new();
         for charge in batch {
+            if self.end(binding, charge, end, now) {
+                continue;
+            }
             match self.place(binding, charge) {
                 Place::Local(charge) => local.push(charge),
                 Place::Shared(shared, limit) => shared.complete(limit, charge),
-                Place::Owner(owners, _) => owners.complete(charge, end),
-                Place::Nowhere => {}
+                // what is held there has a slot
+                Place::Owner(..) | Place::Nowhere => {}
             }
         }
         self.local.complete(&binding.local, &local, end, now);

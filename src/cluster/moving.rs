@@ -53,10 +53,12 @@ pub(super) struct Moving {
     leaving: Mutex<HashSet<LimitKey>>,
     /// Keys whose states are being asked for.
     coming: Mutex<HashSet<LimitKey>>,
-    /// One of these has ended.
+    /// One of these has ended, or more is known of where states may be.
     moved: Notify,
     /// There may be something to push.
     pub(super) push: Notify,
+    /// Something is held that who owns its key has not been told of.
+    pub(super) speak: Notify,
     pub(super) counts: Counts,
 }
 
@@ -64,6 +66,8 @@ pub(super) struct Moving {
 struct Past {
     /// The rings before, of whose states some may not have been pushed yet; the last one last.
     rings: Vec<Arc<Ring>>,
+    /// When the last one was left.
+    turned: Nanos,
     /// States that were given to who does not own them, and when.
     lent: HashMap<LimitKey, (SocketAddr, Nanos)>,
 }
@@ -89,7 +93,7 @@ impl Counts {
 
 /// So many changes of the members are remembered while states move. What an earlier owner still has comes by itself.
 const MOST_RINGS: usize = 8;
-/// How long what was lent may not have been told of yet.
+/// How long what was lent, or is held, may not have been told of yet.
 const LENT: Nanos = BEAT.saturating_add(BEAT).saturating_add(BEAT).saturating_add(BEAT);
 
 /// Nodes that may have a state.
@@ -102,8 +106,9 @@ impl Moving {
     }
 
     /// The members are others than in `before`.
-    pub(super) fn turned(&self, before: &Arc<Ring>) {
+    pub(super) fn turned(&self, before: &Arc<Ring>, now: Nanos) {
         let mut past = self.past.lock();
+        past.turned = now;
         if past.rings.len() >= MOST_RINGS {
             past.rings.remove(0);
         }
@@ -112,8 +117,15 @@ impl Moving {
         self.push.notify_one();
     }
 
-    /// Forgets where states were before, once all `peers` that answer have said that they have none of others' any more.
-    pub(super) fn settle<'p>(&self, ring: &Ring, peers: impl Iterator<Item = &'p Peer>, now: Nanos) {
+    /// Whether the members changed so lately that all are about to tell what they hold.
+    pub(super) fn has_just_turned(&self, now: Nanos) -> bool {
+        let past = self.past.lock();
+        !past.rings.is_empty() && now.saturating_sub(past.turned) < LENT
+    }
+
+    /// Forgets where states were before, once this node, if it `is_tidy`, and all `peers` that answer have said that they
+    /// have none of others' any more.
+    pub(super) fn settle<'p>(&self, ring: &Ring, peers: impl Iterator<Item = &'p Peer>, is_tidy: bool, now: Nanos) {
         if !self.is_going_on() {
             return;
         }
@@ -123,10 +135,12 @@ impl Moving {
             .collect();
         let mut past = self.past.lock();
         past.lent.retain(|_, (to, at)| untidy.contains(to) || now.saturating_sub(*at) < LENT);
-        if untidy.is_empty() {
+        if is_tidy && untidy.is_empty() {
             past.rings.clear();
         }
         self.is_going_on.store(!past.rings.is_empty() || !past.lent.is_empty(), Ordering::Relaxed);
+        drop(past);
+        self.moved.notify_waiters();
     }
 
     /// Who may have the state of `key`, of the node `own`, which sees `ring`: the most probable first.
@@ -168,7 +182,7 @@ impl Moving {
         if self.coming.lock().insert(key) {
             return Some(Coming { moving: self, key });
         }
-        drop(timeout(patience.to_duration(), self.until(|| !self.coming.lock().contains(&key))).await);
+        self.once(|| !self.coming.lock().contains(&key), patience).await;
         None
     }
 
@@ -176,7 +190,13 @@ impl Moving {
     /// it is being asked for, because of two nodes that ask each other one must not wait.
     pub(super) async fn rests(&self, key: LimitKey, first: bool, patience: Nanos) {
         let rests = || !self.leaving.lock().contains(&key) && (first || !self.coming.lock().contains(&key));
-        drop(timeout(patience.to_duration(), self.until(rests)).await);
+        self.once(rests, patience).await;
+    }
+
+    /// Returns once `holds`, which is looked at whenever something has moved or settled, and at the latest after
+    /// `patience`.
+    pub(super) async fn once(&self, holds: impl Fn() -> bool, patience: Nanos) {
+        drop(timeout(patience.to_duration(), self.until(holds)).await);
     }
 
     async fn until(&self, holds: impl Fn() -> bool) {

@@ -192,7 +192,7 @@ impl Peer {
                 Some(Answer::Unknown) => Err(Outcome::Unknown),
                 // whether anything was charged is not known; what would be held for good is given back all the same
                 Some(_) | None => {
-                    asked.iter().for_each(|part| peer.complete(part.slot, Completion::UNMEASURED));
+                    asked.iter().for_each(|part| peer.complete(part, Completion::UNMEASURED));
                     Err(Outcome::Cut)
                 }
             };
@@ -349,10 +349,10 @@ impl Drop for Heard {
             if !told.charged.decision.is_admitted() || !part.manner.takes || part.manner.counts_denied {
                 continue;
             }
+            let part = Part { key: told.common.unwrap_or(part.key), ..part.clone() };
             if part.slot > 0 {
-                self.peer.complete(part.slot, Completion::UNMEASURED);
+                self.peer.complete(&part, Completion::UNMEASURED);
             } else {
-                let part = Part { key: told.common.unwrap_or(part.key), ..part.clone() };
                 let full_at = self.at.saturating_add(told.charged.headroom.until_full);
                 self.peer.correct(Correction::Refund { part, full_at });
             }

@@ -173,6 +173,9 @@ impl<'a> Together<'a> {
             true => self.store.local.charge_denied(&self.binding.local, &mut some, self.now),
             false => self.store.local.charge(&self.binding.local, &mut some, self.now),
         };
+        if !denied {
+            self.store.run(self.binding, &some, &charged, self.now);
+        }
         for ((position, charge), charged) in local.iter().zip(some).zip(charged) {
             batch[*position] = charge;
             told[*position] = Some(charged);
@@ -192,6 +195,7 @@ impl<'a> Together<'a> {
         let limits: SmallVec<[&OwnedLimit; 4]> = some.iter().filter_map(|charge| Some(self.owned(charge)?.1)).collect();
         let Some(owners) = &self.store.owners else { return Err(Outcome::Unreachable) };
         let charged = owners.charge(peer, as_is, &limits, &mut some, self.now).await?;
+        self.store.run(self.binding, &some, &charged, self.now);
         for ((position, charge), charged) in group.iter().zip(some).zip(charged) {
             batch[*position] = charge;
             told[*position] = Some(charged);

@@ -34,7 +34,7 @@ fn a_state_may_be_with_whom_it_was_lent_to_with_its_owner_and_with_the_owners_be
     let mine = key(&now, 1, &before, 3);
     assert!(!moving.is_going_on());
     assert!(moving.sources(mine, at(1), &now).is_empty());
-    moving.turned(&before);
+    moving.turned(&before, NOW);
     assert!(moving.is_going_on());
     assert_eq!(moving.sources(mine, at(1), &now).as_slice(), [at(3)]);
     moving.lend(mine, at(2), NOW);
@@ -47,13 +47,17 @@ fn a_state_may_be_with_whom_it_was_lent_to_with_its_owner_and_with_the_owners_be
 fn nobody_is_asked_any_more_when_all_have_said_that_they_have_nothing() {
     let (before, now) = (ring(&[2]), ring(&[1, 2]));
     let moving = Moving::default();
-    moving.turned(&before);
+    moving.turned(&before, NOW);
+    assert!(moving.has_just_turned(NOW) && !moving.has_just_turned(LATER));
     for untidy in [peer(now.hash(), false), peer(before.hash(), true)] {
-        moving.settle(&now, [untidy].iter(), LATER);
+        moving.settle(&now, [untidy].iter(), true, LATER);
         assert!(moving.is_going_on());
     }
-    moving.settle(&now, [peer(now.hash(), true)].iter(), LATER);
-    assert!(!moving.is_going_on());
+    // nor before this node has told whose requests hold what
+    moving.settle(&now, [peer(now.hash(), true)].iter(), false, LATER);
+    assert!(moving.is_going_on());
+    moving.settle(&now, [peer(now.hash(), true)].iter(), true, LATER);
+    assert!(!moving.is_going_on() && !moving.has_just_turned(NOW));
     assert!(moving.sources(key(&now, 1, &before, 2), at(1), &now).is_empty());
 }
 
@@ -62,11 +66,11 @@ fn what_was_lent_is_remembered_until_the_other_side_has_told_of_it() {
     let now = ring(&[1, 2]);
     let moving = Moving::default();
     moving.lend(LimitKey(7), at(2), NOW);
-    moving.settle(&now, [peer(now.hash(), true)].iter(), NOW);
+    moving.settle(&now, [peer(now.hash(), true)].iter(), true, NOW);
     assert!(moving.is_going_on());
-    moving.settle(&now, [peer(now.hash(), false)].iter(), LATER);
+    moving.settle(&now, [peer(now.hash(), false)].iter(), true, LATER);
     assert!(moving.is_going_on());
-    moving.settle(&now, [peer(now.hash(), true)].iter(), LATER);
+    moving.settle(&now, [peer(now.hash(), true)].iter(), true, LATER);
     assert!(!moving.is_going_on());
 }
 
