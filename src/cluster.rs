@@ -43,7 +43,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use self::connection::Own;
-use self::members::{ALONE_AFTER, BEAT, Members, UP_AFTER};
+use self::members::{ALONE_AFTER, BEAT, Members, PeerState, UP_AFTER};
 use self::moving::Moving;
 use self::peer::Asking;
 use self::ring::{Member, Ring, RingHash};
@@ -273,6 +273,11 @@ impl Cluster {
         self.0.moving.is_going_on()
     }
 
+    /// Another number whenever the state of `key` has been given away.
+    pub fn departures(&self, key: LimitKey) -> u64 {
+        self.0.moving.departures(key)
+    }
+
     /// Brings states here, from wherever they are.
     pub async fn gather(&self, wanted: Vec<(Arc<wire::Identity>, LimitKey)>) {
         Carrier::gather(&*self.0, wanted).await;
@@ -305,6 +310,7 @@ impl Cluster {
                 _ = beats.tick() => {
                     self.0.members.lock().tick(clock.now());
                     self.0.look();
+                    self.0.push_what_came();
                     serving.tidy(|address| self.0.refusing.lock().contains(&address));
                     let peers = self.0.known();
                     kept.retain(|address, task| {
@@ -346,6 +352,9 @@ impl Node {
             *settled = members.is_settled();
             differs
         });
+        for silent in members.peers().filter(|peer| peer.state == PeerState::Down) {
+            self.find(silent.member.address).iter().for_each(|peer| peer.falls_silent());
+        }
         let differs =
             members.peers().any(|peer| peer.counts() && peer.said.is_some_and(|said| said.ring != ring.hash()));
         let known: HashSet<SocketAddr> = members.peers().map(|peer| peer.member.address).collect();
@@ -375,6 +384,13 @@ impl Node {
         self.view.store(Arc::new(View { ring, peers }));
         // until here: what is seen is never older than what was seen before
         drop(members);
+    }
+
+    /// Pushes what is here since the last time and others own.
+    fn push_what_came(&self) {
+        if !self.members.lock().is_tidy() {
+            self.moving.push.notify_one();
+        }
     }
 
     /// Says that others see other members, once, if that lasts longer than it takes to tell each other.

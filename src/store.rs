@@ -28,6 +28,7 @@ use smallvec::SmallVec;
 use crate::algorithm::{AlgorithmName, Completion, Rule};
 use crate::charge::{AllCharged, Charge, Charged, Mode, Source, Taken};
 use crate::cluster::Cluster;
+use crate::cluster::serve::MOST_TRIES;
 use crate::units::Nanos;
 use guests::Guests;
 use owners::{OwnedLimit, Owners};
@@ -178,16 +179,47 @@ impl Store {
     ///
     /// A future that is dropped before it is ready has charged nothing, or gives it back.
     pub async fn charge(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Receipt {
+        let departures = self.departures(batch);
         if let Some(cluster) = self.cluster().filter(|cluster| cluster.is_moving()) {
-            self.gather(cluster, binding, batch).await;
+            self.gather(cluster, binding, batch.iter().filter(|charge| cluster.owns(charge.key))).await;
         }
         self.number(binding, batch);
         if batch.iter().all(|charge| self.is_here(binding, charge)) {
-            let charged = self.local.charge(&binding.local, batch, now);
-            self.run(binding, batch, &charged, now);
+            let charged = self.charge_here(binding, batch, &departures, now).await;
             return Receipt { charged, source: Source::Local, refused: None };
         }
-        Together { store: self, binding, now }.charge(batch).await
+        Together { store: self, binding, departures, now }.charge(batch).await
+    }
+
+    /// Charges what is decided in memory. Where something is held that is done again if a state has gone to another gateway
+    /// since `departures` were those of `batch`.
+    async fn charge_here(&self, binding: &Binding, batch: &mut [Charge], departures: &[u64], now: Nanos) -> AllCharged {
+        let held = self.cluster().filter(|_| batch.iter().any(|charge| charge.slot.is_some()));
+        let Some(cluster) = held else { return self.local.charge(&binding.local, batch, now) };
+        let mut before = Departures::from_slice(departures);
+        for _ in 0..MOST_TRIES {
+            let mut some: SmallVec<[Charge; 4]> = batch.iter().cloned().collect();
+            let charged = self.local.charge(&binding.local, &mut some, now);
+            let after = self.departures(batch);
+            if before == after {
+                self.run(binding, &some, &charged, now);
+                batch.clone_from_slice(&some);
+                return charged;
+            }
+            self.local.take_back(&binding.local, &some, &charged, now);
+            before = after;
+            // whoever owns it by now: it goes there afterwards
+            self.gather(cluster, binding, batch.iter()).await;
+        }
+        let charged = self.local.charge(&binding.local, batch, now);
+        self.run(binding, batch, &charged, now);
+        charged
+    }
+
+    /// For each of `batch`, another number whenever the state of its key has been given to another gateway.
+    fn departures(&self, batch: &[Charge]) -> Departures {
+        let Some(cluster) = self.cluster() else { return Departures::new() };
+        batch.iter().map(|charge| cluster.departures(charge.key)).collect()
     }
 
     /// Numbers what charges are going to hold, where keys are divided.
@@ -222,9 +254,9 @@ impl Store {
         true
     }
 
-    /// Brings states here that this node owns and others may still have.
-    async fn gather(&self, cluster: &Cluster, binding: &Binding, batch: &[Charge]) {
-        let owned = batch.iter().filter(|charge| binding.owned(charge).is_some() && cluster.owns(charge.key));
+    /// Brings states of `charges` here that others may still have.
+    async fn gather(&self, cluster: &Cluster, binding: &Binding, charges: impl Iterator<Item = &Charge>) {
+        let owned = charges.filter(|charge| binding.owned(charge).is_some());
         let wanted =
             owned.filter_map(|charge| Some((Arc::new(self.local.misses(&binding.local, charge)?), charge.key)));
         let wanted: Vec<_> = wanted.collect();
@@ -335,6 +367,9 @@ impl Store {
         self.local.tables()
     }
 }
+
+/// See [`Store::departures`].
+type Departures = SmallVec<[u64; 4]>;
 
 /// See [`Store::place`].
 enum Place<'a> {

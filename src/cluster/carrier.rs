@@ -56,13 +56,24 @@ impl Carrier for Node {
         self.moving.once(have_told, Nanos::new(self.asking.timeout.get() / 2)).await;
     }
 
+    fn departures(&self, key: LimitKey) -> u64 {
+        self.moving.departures(key)
+    }
+
     async fn give(&self, to: SocketAddr, limit: &Identity, key: LimitKey) -> Taken {
         let own = self.asking.own.address;
         self.moving.rests(key, own < to, self.asking.timeout).await;
-        let Some(states) = self.desk().and_then(|desk| desk.take(limit, key)) else { return Taken::Nothing };
-        if self.view.load().ring.owner(key) != Some(to) {
+        let is_lent = self.view.load().ring.owner(key) != Some(to);
+        if is_lent {
             self.moving.lend(key, to, self.asking.clock.now());
         }
+        self.moving.departs(key);
+        let Some(states) = self.desk().and_then(|desk| desk.take(limit, key)) else {
+            if is_lent {
+                self.moving.keep(key);
+            }
+            return Taken::Nothing;
+        };
         self.moving.counts.given.fetch_add(states.count, Ordering::Relaxed);
         Taken::State(states)
     }
@@ -112,9 +123,8 @@ impl Node {
                 Some(Answer::Taken(Taken::State(states))) => {
                     let received = node.desk().map(|desk| desk.put(&states, node.asking.clock.now()));
                     if node.view.load().ring.owner(key) != Some(node.asking.own.address) {
-                        // it was asked for by who sees other members, and does not stay
+                        // it was asked for by who sees other members, and goes on with the next beat
                         node.members.lock().untidied();
-                        node.moving.push.notify_one();
                     }
                     received
                 }

@@ -53,6 +53,7 @@ pub(super) struct Moving {
     leaving: Mutex<HashSet<LimitKey>>,
     /// Keys whose states are being asked for.
     coming: Mutex<HashSet<LimitKey>>,
+    departures: Departures,
     /// One of these has ended, or more is known of where states may be.
     moved: Notify,
     /// There may be something to push.
@@ -60,6 +61,21 @@ pub(super) struct Moving {
     /// Something is held that who owns its key has not been told of.
     pub(super) speak: Notify,
     pub(super) counts: Counts,
+}
+
+/// How often states were given away, by some bits of their keys: who decides on one sees whether it went meanwhile.
+struct Departures(Box<[AtomicU64]>);
+
+impl Default for Departures {
+    fn default() -> Self {
+        Self((0..DEPARTURES).map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+impl Departures {
+    fn of(&self, key: LimitKey) -> Option<&AtomicU64> {
+        self.0.get(usize::try_from(key.0 % DEPARTURES).ok()?)
+    }
 }
 
 #[derive(Default)]
@@ -91,6 +107,8 @@ impl Counts {
     }
 }
 
+/// So many are told apart.
+const DEPARTURES: u128 = 4096;
 /// So many changes of the members are remembered while states move. What an earlier owner still has comes by itself.
 const MOST_RINGS: usize = 8;
 /// How long what was lent, or is held, may not have been told of yet.
@@ -157,17 +175,36 @@ impl Moving {
         sources
     }
 
-    /// The state of `key` was given to `to`, which does not own it in this node's eyes.
+    /// The state of `key` is given to `to`, which does not own it in this node's eyes.
     pub(super) fn lend(&self, key: LimitKey, to: SocketAddr, now: Nanos) {
         self.past.lock().lent.insert(key, (to, now));
         self.is_going_on.store(true, Ordering::Relaxed);
     }
 
+    /// Nothing was lent after all.
+    pub(super) fn keep(&self, key: LimitKey) {
+        self.past.lock().lent.remove(&key);
+    }
+
     // === one at a time ===
+
+    /// The state of `key` is going to be given away. To be said before it is taken out, and once it is known where to ask
+    /// for it.
+    pub(super) fn departs(&self, key: LimitKey) {
+        if let Some(count) = self.departures.of(key) {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Another number whenever the state of `key` has been given away.
+    pub(super) fn departures(&self, key: LimitKey) -> u64 {
+        self.departures.of(key).map_or(0, |count| count.load(Ordering::SeqCst))
+    }
 
     /// The state of `key` is going to leave this node.
     pub(super) fn leaves(&self, key: LimitKey) {
         self.leaving.lock().insert(key);
+        self.departs(key);
     }
 
     /// All that left has arrived, or is back.
@@ -186,11 +223,13 @@ impl Moving {
         None
     }
 
-    /// Returns once the state of `key` is not on its way any more, and at the latest after `patience`. `first`: even while
-    /// it is being asked for, because of two nodes that ask each other one must not wait.
+    /// Returns once the state of `key` is not on its way any more, and at the latest after `patience`; `first`: well before
+    /// that while it is being asked for, because of two nodes that ask each other one must not wait for the other.
     pub(super) async fn rests(&self, key: LimitKey, first: bool, patience: Nanos) {
-        let rests = || !self.leaving.lock().contains(&key) && (first || !self.coming.lock().contains(&key));
-        self.once(rests, patience).await;
+        let has_come = || !self.coming.lock().contains(&key);
+        let patience_with_coming = if first { Nanos::new(patience.get() / 8) } else { patience };
+        self.once(has_come, patience_with_coming).await;
+        self.once(|| !self.leaving.lock().contains(&key) && (first || has_come()), patience).await;
     }
 
     /// Returns once `holds`, which is looked at whenever something has moved or settled, and at the latest after

@@ -265,6 +265,11 @@ impl Peer {
         }
     }
 
+    /// Nothing was heard of it for so long that it is asked for nothing until it answers.
+    pub(super) fn falls_silent(&self) {
+        self.is_suspected.store(true, Ordering::Relaxed);
+    }
+
     fn suspect(&self) {
         if !self.is_suspected.swap(true, Ordering::Relaxed) {
             tracing::warn!(peer = %self.address, "a gateway of the cluster does not answer; its keys are decided elsewhere");

@@ -62,6 +62,9 @@ pub trait Guest: Send + Sync {
     /// Charges all of `wanted` or none. `None` where some parameters are not understood.
     fn charge(&self, wanted: &[Wanted], now: Nanos) -> Option<Vec<Told>>;
 
+    /// Takes back what came of `wanted` at `now`.
+    fn take_back(&self, wanted: &[Wanted], told: &[Told], now: Nanos);
+
     /// Takes back `cost` of what was charged to `key`, which was going to be whole at `full_at`.
     fn refund(&self, rule: u32, key: LimitKey, cost: Cost, full_at: Nanos, now: Nanos);
 
@@ -92,6 +95,9 @@ pub(super) trait Carrier: Send + Sync {
 
     /// Brings states here, from wherever they are.
     async fn gather(&self, wanted: Vec<(Arc<Identity>, LimitKey)>);
+
+    /// Another number whenever the state of `key` has been given away.
+    fn departures(&self, key: LimitKey) -> u64;
 
     /// Waits a moment for all to tell what they hold of `key`, if one is gone who may have counted it.
     async fn hear_all(&self, key: LimitKey);
@@ -133,6 +139,8 @@ const MOST_STRANGERS: usize = 64;
 const HANDSHAKE_TIME: Nanos = Nanos::SECOND;
 /// How long a process that has no connection is believed to live.
 const GONE_AFTER: Nanos = Nanos::from_secs(15);
+/// How often a request is decided at most because the state on which that was done went away meanwhile.
+pub const MOST_TRIES: usize = 4;
 /// The same complaint is made once in this time.
 const QUIET: Nanos = Nanos::from_secs(10);
 
@@ -250,7 +258,17 @@ impl Serving {
         match later {
             Later::Take(limit, key) => Answer::Taken(self.carrier.give(from, &limit, key).await),
             Later::Charge { wanted, unknown } => {
-                self.carrier.gather(unknown).await;
+                for _ in 0..MOST_TRIES {
+                    let before = self.departures(&wanted);
+                    self.carrier.gather(unknown.clone()).await;
+                    let now = self.clock.now();
+                    let told = guest.charge(&wanted, now);
+                    // others were served before this went on
+                    match told {
+                        Some(told) if before != self.departures(&wanted) => guest.take_back(&wanted, &told, now),
+                        told => return charged(told, now),
+                    }
+                }
                 charge(guest, &wanted, self.clock.now())
             }
             Later::StandIn(wanted) => {
@@ -260,6 +278,12 @@ impl Serving {
                 charge(guest, &wanted, self.clock.now())
             }
         }
+    }
+
+    /// Another number whenever a state that counts what runs, of a key of `wanted`, has been given away.
+    fn departures(&self, wanted: &[Wanted]) -> u64 {
+        let held = wanted.iter().filter(|wanted| wanted.slot > 0);
+        held.fold(0, |sum, wanted| sum.wrapping_add(self.carrier.departures(wanted.key)))
     }
 
     fn answer(&self, ask: Ask, (other, ring): (&Hello, RingHash), guest: &dyn Guest, now: Nanos) -> Answered {
@@ -331,7 +355,11 @@ enum Later {
 }
 
 fn charge(guest: &dyn Guest, wanted: &[Wanted], now: Nanos) -> Answer {
-    match guest.charge(wanted, now) {
+    charged(guest.charge(wanted, now), now)
+}
+
+fn charged(told: Option<Vec<Told>>, now: Nanos) -> Answer {
+    match told {
         Some(told) => Answer::Charged { at: now, told },
         None => Answer::Unknown,
     }

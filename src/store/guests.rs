@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use crate::algorithm::{AlgorithmName, Completion, Parameters};
-use crate::charge::{Charge, Manner, RuleRef, Slot};
+use crate::charge::{Charge, Charged, Manner, RuleRef, Slot};
 use crate::cluster::Peer;
 use crate::cluster::moving::{Received, Walk};
 use crate::cluster::serve::{Desk, Guest};
@@ -169,6 +169,17 @@ impl Guest for Visit {
             common: (charge.key != wanted.key).then_some(charge.key),
         });
         Some(told.collect())
+    }
+
+    fn take_back(&self, wanted: &[Wanted], told: &[Told], now: Nanos) {
+        let charges = wanted.iter().zip(told).filter_map(|(wanted, told)| {
+            let key = told.common.unwrap_or(wanted.key);
+            let slot = (wanted.slot > 0).then(|| self.slot(wanted.slot));
+            Some(Charge { slot, ..self.charge_of(wanted.rule, key, wanted.cost, wanted.manner)? })
+        });
+        let charges: Vec<Charge> = charges.collect();
+        let charged: Vec<Charged> = told.iter().map(|told| told.charged).collect();
+        self.store.local.take_back(&self.limits.binding.read(), &charges, &charged, now);
     }
 
     fn refund(&self, rule: u32, key: LimitKey, cost: Cost, full_at: Nanos, now: Nanos) {

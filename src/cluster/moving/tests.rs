@@ -102,8 +102,20 @@ async fn a_state_that_is_on_its_way_is_waited_for() {
         moving.left();
     };
     tokio::join!(waits, ends);
-    // of two that ask each other one does not wait
+    // of two that ask each other one waits less
     let coming = moving.comes(LimitKey(3), patience).await;
-    moving.rests(LimitKey(3), true, patience).await;
+    moving.rests(LimitKey(3), true, Nanos::new(8)).await;
     drop(coming);
+}
+
+#[test]
+fn who_decides_on_a_state_sees_that_it_went_meanwhile() {
+    let moving = Moving::default();
+    let stays = moving.departures(LimitKey(2));
+    for goes in [Moving::leaves, Moving::departs] {
+        let before = moving.departures(LimitKey(1));
+        goes(&moving, LimitKey(1));
+        assert_ne!(moving.departures(LimitKey(1)), before);
+    }
+    assert_eq!(moving.departures(LimitKey(2)), stays);
 }
