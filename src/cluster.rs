@@ -12,6 +12,7 @@ mod carrier;
 mod connection;
 mod corrections;
 mod discovery;
+mod gate;
 pub mod handshake;
 pub mod members;
 pub mod moving;
@@ -43,7 +44,8 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use self::connection::Own;
-use self::members::{ALONE_AFTER, BEAT, Members, PeerState, UP_AFTER};
+use self::gate::Gate;
+use self::members::{ALONE_AFTER, BEAT, Members, PeerState, Standing, UP_AFTER};
 use self::moving::Moving;
 use self::peer::Asking;
 use self::ring::{Member, Ring, RingHash};
@@ -65,6 +67,7 @@ struct Node {
     members: Mutex<Members>,
     view: ArcSwap<View>,
     moving: Moving,
+    gate: Gate,
     /// Who keeps the states, once that is known.
     desk: OnceLock<Weak<dyn Desk>>,
     /// Who the others are, as told.
@@ -145,6 +148,7 @@ impl Cluster {
             members: Mutex::new(members),
             view: ArcSwap::from_pointee(View { ring, peers: HashMap::new() }),
             moving: Moving::default(),
+            gate: Gate::default(),
             desk: OnceLock::new(),
             told: watch::Sender::new(peers.clone()),
             news: watch::Sender::new(0),
@@ -230,9 +234,18 @@ impl Cluster {
         self.0.last_slot.fetch_add(1, Ordering::Relaxed).saturating_add(1)
     }
 
-    /// Whether no correction is on its way that could still be made, and no state of a gateway that leaves.
+    /// Whether no correction is on its way that could still be made, and no state of a gateway that leaves. Once that is so
+    /// a gateway that leaves answers nobody any more: what it was given would end with it.
     pub fn is_settled(&self) -> bool {
-        self.0.members.lock().has_left() && self.0.peers.read().values().all(|peer| peer.is_settled())
+        let is_settled = || {
+            // what comes is noted before it has come
+            let node = &self.0;
+            !node.moving.is_bringing()
+                && node.members.lock().has_left()
+                && node.peers.read().values().all(|peer| peer.is_settled())
+        };
+        let leaves = self.0.members.lock().standing() == Standing::Leaving;
+        is_settled() && (!leaves || self.0.gate.close_if(is_settled))
     }
 
     /// Waits a moment until it is known who owns keys, and connects the thread that asks, so that its first requests need

@@ -105,6 +105,9 @@ impl Node {
     /// Brings the state of `key` here, from wherever it is. Waits for each who may have it as long as for a decision.
     async fn fetch(&self, limit: Arc<Identity>, key: LimitKey) {
         let Some(_coming) = self.moving.comes(key, self.asking.timeout).await else { return };
+        if self.gate.is_closed() {
+            return;
+        }
         let view = self.view.load_full();
         for source in self.moving.sources(key, self.asking.own.address, &view.ring) {
             let Some(peer) = view.peers.get(&source).filter(|peer| peer.is_reachable()) else { continue };

@@ -223,6 +223,11 @@ impl Moving {
         None
     }
 
+    /// Whether any state is being asked for.
+    pub(super) fn is_bringing(&self) -> bool {
+        !self.coming.lock().is_empty()
+    }
+
     /// Returns once the state of `key` is not on its way any more, and at the latest after `patience`; `first`: well before
     /// that while it is being asked for, because of two nodes that ask each other one must not wait for the other.
     pub(super) async fn rests(&self, key: LimitKey, first: bool, patience: Nanos) {

@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::connection::{self, Connection, Failed, Own};
+use super::gate::Inside;
 use super::handshake::Hello;
 use super::members::Beat;
 use super::moving::{Received, Walk};
@@ -82,6 +83,9 @@ pub(super) trait Listener: Send + Sync {
 
     /// Charges came from a gateway that sees other members.
     fn asked_under(&self, ring: RingHash);
+
+    /// Somebody is going to be answered, if this gateway still answers.
+    fn enter(&self) -> Option<Inside<'_>>;
 
     /// Whether a gateway of the cluster is at `ip`.
     fn is_neighbour(&self, ip: IpAddr) -> bool;
@@ -201,6 +205,7 @@ impl Serving {
         let reading = async {
             while let Ok(frame) = reader.frame().await {
                 let Some((ring, asks)) = Items::<Ask>::asked(frame) else { return };
+                let Some(_inside) = self.listener.enter() else { return };
                 let now = self.clock.now();
                 let mut told = Vec::new();
                 let mut charges = false;
