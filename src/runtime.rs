@@ -16,6 +16,7 @@ mod doors;
 mod handover;
 mod inherit;
 mod listen;
+mod memory;
 pub mod reload;
 pub mod sample;
 mod shutdown;
@@ -128,6 +129,7 @@ struct Sockets {
 /// returns.
 pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     descriptors::raise();
+    memory::take_small_pages();
     let Setup { parts, origin, sample } = setup;
     let Parts { listeners: clients, admin: operators, access, rules, store, state, cluster, warnings } = parts;
     let access = Arc::new(Access::new(access));

@@ -18,23 +18,26 @@ use parking_lot::Mutex;
 pub mod announcement;
 mod arrival;
 mod edge;
+mod frames;
 mod head;
 mod http2;
 mod pace;
 mod requests;
+mod state;
 mod stream;
 
 pub use arrival::{Entrance, Secured};
 pub use edge::Edge;
+pub use state::Late;
 
 use self::pace::Pace;
 use self::requests::{HeadBounds, Requests};
+use self::state::{Phase, State};
 use crate::proxy::Gateway;
 use crate::proxy::facts::network;
 use crate::proxy::respond::{Answer, raw_answer};
 use crate::proxy::seats::Seat;
 use crate::proxy::spare::Spot;
-use crate::proxy::traffic::Stage;
 use crate::ruleset::LeastRate;
 use crate::units::Nanos;
 
@@ -61,58 +64,6 @@ pub struct Connection {
     /// Under which it can make room for another one; a stream cannot.
     spot: Option<Arc<Spot>>,
     state: Mutex<State>,
-}
-
-#[derive(Debug)]
-struct State {
-    phase: Phase,
-    deadline: Option<Nanos>,
-    /// Since when it could make room for another one, if it could.
-    spare_since: Option<Nanos>,
-    /// How long the client may be waited for, while the body of a request comes in.
-    pace: Option<Pace>,
-    /// Whether any byte of a response to the current request was sent.
-    answering: bool,
-    /// Bytes left to say once the deadline has passed.
-    farewell: Option<Vec<u8>>,
-    expired: Option<Late>,
-    /// Whether the last request that ended was answered.
-    answered: bool,
-    /// Whether the client of a stream is known to be gone.
-    abandoned: bool,
-    /// Whether the connection became a tunnel.
-    tunnel: bool,
-    /// What the client is answered that did not send a request.
-    refusal: Option<Answer>,
-}
-
-/// Who let a deadline pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Late {
-    /// The client, with the body of its request.
-    Client,
-    /// The upstream, or both together.
-    Upstream,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Nothing has come yet.
-    New,
-    /// Nothing of a next request has come.
-    Idle,
-    /// A request's head is coming in.
-    Head,
-    /// A request is here, and not decided on yet.
-    Undecided,
-    /// A request is being handled.
-    Busy,
-    /// A request is held back; whether its client still waits is watched.
-    Waiting,
-    /// HTTP/2 is spoken: its streams are connections of their own.
-    Streams,
-    /// HTTP/2 is spoken, and there is no stream.
-    NoStreams,
 }
 
 // === impl Connection ===
@@ -142,20 +93,13 @@ impl Connection {
 
     fn in_phase(gateway: Gateway, phase: Phase, deadline: Option<Nanos>, spot: Option<Arc<Spot>>) -> Self {
         phase.stage().into_iter().for_each(|stage| gateway.traffic.enter(stage));
-        let state = State {
-            phase,
-            deadline,
-            spare_since: None,
-            pace: None,
-            answering: false,
-            farewell: None,
-            expired: None,
-            answered: false,
-            abandoned: false,
-            tunnel: false,
-            refusal: None,
-        };
-        Self { gateway, secured: OnceLock::new(), announced: OnceLock::new(), spot, state: Mutex::new(state) }
+        Self {
+            gateway,
+            secured: OnceLock::new(),
+            announced: OnceLock::new(),
+            spot,
+            state: Mutex::new(State::new(phase, deadline)),
+        }
     }
 
     /// Whom the connection said that it is for, in front of everything else.
@@ -327,6 +271,15 @@ impl Connection {
         }
     }
 
+    /// Whether a head of HTTP/2 is begun and not over.
+    fn is_in_frame(&self, is_in_frame: bool) {
+        let mut state = self.state.lock();
+        if is_in_frame != state.head_due.is_some() {
+            let head = || self.gateway.live.load().ruleset.request_head.timeout;
+            state.head_due = is_in_frame.then(|| self.gateway.clock.now().saturating_add(head()));
+        }
+    }
+
     /// The connection becomes a tunnel: what the client sends is no request any more.
     pub fn become_tunnel(&self) {
         self.state.lock().tunnel = true;
@@ -379,11 +332,14 @@ impl Connection {
 
     /// The deadline has passed: what the client is told, if it was in the middle of a request's head.
     fn expire(&self) {
+        let now = self.gateway.clock.now();
         let mut state = self.state.lock();
-        let slow = state.pace.and_then(|pace| pace.runs_out()).is_some_and(|end| end <= self.gateway.clock.now());
+        let slow = state.pace.and_then(|pace| pace.runs_out()).is_some_and(|end| end <= now);
         state.expired = Some(if slow { Late::Client } else { Late::Upstream });
         if state.phase == Phase::Head {
             state.farewell = Some(raw_answer(&Answer::HeadTimeout));
+        }
+        if state.phase == Phase::Head || state.head_due.is_some_and(|due| due <= now) {
             self.gateway.live.load().meters.route(None).count(Answer::HeadTimeout.status());
         }
     }
@@ -393,29 +349,6 @@ impl Drop for Connection {
     fn drop(&mut self) {
         // in which it counts as nothing
         self.enter(&mut self.state.lock(), Phase::Busy);
-    }
-}
-
-impl State {
-    /// Whether there is nothing that another connection would have to wait for.
-    const fn is_spare(&self) -> bool {
-        self.spare_since.is_some()
-    }
-
-    /// When the connection's future ends, if nothing happens before.
-    fn due(&self) -> Option<Nanos> {
-        [self.deadline, self.pace.and_then(|pace| pace.runs_out())].into_iter().flatten().min()
-    }
-}
-
-impl Phase {
-    /// What the connection is counted as; requests that are handled count for themselves.
-    const fn stage(self) -> Option<Stage> {
-        match self {
-            Self::New => Some(Stage::Fresh),
-            Self::Head | Self::Undecided => Some(Stage::Undecided),
-            Self::Idle | Self::Busy | Self::Waiting | Self::Streams | Self::NoStreams => None,
-        }
     }
 }
 

@@ -79,6 +79,10 @@ impl AsFd for Socket {
 
 // === accepting ===
 
+/// How many bytes of a response the system takes beyond what it has sent. Without a bound it takes megabytes for a client
+/// that reads nothing, and there is no telling that it does.
+const MOST_UNSENT: u32 = 128 << 10;
+
 /// A socket that connections are accepted from.
 #[derive(Debug)]
 pub(super) enum Acceptor {
@@ -89,7 +93,11 @@ pub(super) enum Acceptor {
 impl Acceptor {
     pub(super) fn new(socket: Socket) -> io::Result<Self> {
         match socket {
-            Socket::Tcp(socket) => tokio::net::TcpListener::from_std(socket).map(Self::Tcp),
+            Socket::Tcp(socket) => {
+                // connections have it from the socket that they are accepted from
+                SockRef::from(&socket).set_tcp_notsent_lowat(MOST_UNSENT)?;
+                tokio::net::TcpListener::from_std(socket).map(Self::Tcp)
+            }
             Socket::Unix(socket) => tokio::net::UnixListener::from_std(socket).map(Self::Unix),
         }
     }

@@ -82,6 +82,8 @@ pub fn start(now: impl Fn() -> Nanos + Send + Sync + 'static) -> Result<LoggingG
         .with_writer(access)
         .with_filter(is_access);
     tracing_subscriber::registry().with(events).with(access).try_init()?;
+    // what is left out anyway is not even looked at, many times a request
+    log::set_max_level(log::LevelFilter::Info);
     Ok(LoggingGuard(Some([events_guard, access_guard])))
 }
 

@@ -9,7 +9,7 @@ use http::Method;
 
 use crate::support::gateway::{limited, proxied};
 use crate::support::http2::{Http2, read};
-use crate::support::{Gateway, Origin, PATIENCE, wait_until};
+use crate::support::{Gateway, Origin, PATIENCE, now, wait_until};
 
 const URL: &str = "http://test/";
 
@@ -275,6 +275,42 @@ fn a_connection_without_requests_is_closed_whatever_else_is_said_on_it() {
             };
             raw.is_closed()
         });
+    }
+    assert_serves(&gateway);
+}
+
+#[test]
+fn a_head_that_drips_ends_its_connection_although_a_request_runs_on_it() {
+    let origin = Origin::start();
+    let haste = "request_head: { timeout: 500ms }\nconnections: { idle: 60s }\n";
+    let gateway = start(&(proxied(&origin, "timeouts: { idle: 60s, first_byte: 60s }") + haste));
+    for (count, what) in (1_u8..).zip(["its frames", "the front of a frame", "the content of a frame"]) {
+        let mut raw = Raw::new(&gateway);
+        let stall = b"\x82\x86\x04\x06/stall\x01\x04test";
+        raw.send(&frame(HEADERS, END_STREAM | END_HEADERS, 1, stall));
+        origin.wait_for_count(usize::from(count));
+        let began = now();
+        match what {
+            "its frames" => raw.send(&frame(HEADERS, END_STREAM, 3, GET)),
+            "the front of a frame" => raw.send(&frame(HEADERS, END_STREAM | END_HEADERS, 3, GET)[..5]),
+            _ => raw.send(&frame(HEADERS, END_STREAM | END_HEADERS, 3, GET)[..15]),
+        };
+        // many frames at once would be an attack of another kind
+        raw.0.set_read_timeout(Some(std::time::Duration::from_millis(200))).unwrap();
+        wait_until(what, || {
+            if what == "its frames" {
+                raw.send(&frame(CONTINUATION, 0, 3, b"\x00\x01b\x01c"));
+            }
+            raw.is_closed()
+        });
+        let lasted = now() - began;
+        assert!(lasted >= std::time::Duration::from_millis(450), "{what}: {lasted:?} is not the deadline");
+        gateway.wait_for_metric(
+            "tollgate_http_requests_total",
+            &[("route", "none"), ("code", "408")],
+            f64::from(count),
+        );
+        gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
     }
     assert_serves(&gateway);
 }

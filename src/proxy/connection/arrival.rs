@@ -9,6 +9,7 @@ use pingora::protocols::Stream;
 use tokio::io::AsyncReadExt;
 use tokio_rustls::TlsAcceptor;
 
+use super::frames::PREFACE;
 use super::requests::Requests;
 use super::stream::{Shared, Transport};
 use super::{Connection, announcement};
@@ -50,9 +51,6 @@ pub(super) enum Protocol {
     Http1,
     Http2,
 }
-
-/// How every connection of HTTP/2 begins (RFC 9113, section 3.4).
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 impl Secured {
     /// Whether the certificate that was shown is the one for `host`, in lower case.
@@ -120,7 +118,7 @@ async fn secure(stream: Stream, tls: &TlsServer, connection: &Connection) -> io:
 fn arrived(transport: Transport, ahead: BytesMut, protocol: Protocol, connection: &Connection) -> Arrived {
     let requests = match protocol {
         Protocol::Http1 => connection.first_request(),
-        Protocol::Http2 => Requests::unframed(),
+        Protocol::Http2 => Requests::http2(),
     };
     Arrived { shared: Shared::new(transport, ahead, requests), protocol }
 }

@@ -15,8 +15,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::time::{sleep, timeout};
 
 use super::arrival::{Protocol, arrive};
+use super::state::Phase;
 use super::stream::WatchedStream;
-use super::{CURRENT, Connection, Entrance, LINGER, Phase, http2};
+use super::{CURRENT, Connection, Entrance, LINGER, http2};
 use crate::proxy::Gateway;
 use crate::proxy::context::Context;
 use crate::proxy::seats::{Full, Seat};

@@ -3,6 +3,7 @@
 //! Whoever reads behind this sees whole heads only, bodies as they come, and nothing of a request before the one ahead of
 //! it is over. What cannot be read in one way only does not go on.
 
+use crate::proxy::connection::frames::Frames;
 use crate::proxy::connection::head::{Body, Lines, field, is_text};
 use crate::proxy::facts::Refused;
 
@@ -31,6 +32,8 @@ enum State {
     ChunkSize,
     /// Behind a whole request.
     Over,
+    /// In HTTP/2.
+    Frames(Frames),
     /// In what is not divided into requests here.
     Unframed,
 }
@@ -50,14 +53,24 @@ impl Requests {
         Self { state: State::Head { lines: Lines::default(), read: 0, most } }
     }
 
-    /// Everything goes on: what comes is no request of HTTP/1.1.
+    /// Everything goes on: HTTP/2 is spoken.
+    pub(super) const fn http2() -> Self {
+        Self { state: State::Frames(Frames::new()) }
+    }
+
+    /// Everything goes on: what comes is no request.
     pub(super) const fn unframed() -> Self {
         Self { state: State::Unframed }
     }
 
-    /// Whether everything goes on.
-    pub(super) fn is_unframed(&self) -> bool {
-        self.state == State::Unframed
+    /// Whether what comes are requests of HTTP/1.1.
+    pub(super) const fn is_http1(&self) -> bool {
+        !matches!(self.state, State::Frames(_) | State::Unframed)
+    }
+
+    /// Whether a head of HTTP/2 is begun and not over.
+    pub(super) const fn is_in_frame(&self) -> bool {
+        matches!(&self.state, State::Frames(frames) if frames.is_within())
     }
 
     /// Whether a whole request went on, so that the next one has to wait until it is asked for.
@@ -84,6 +97,10 @@ impl Requests {
         loop {
             let rest = bytes.get(admitted..).unwrap_or_default();
             let taken = match &mut self.state {
+                State::Frames(frames) => {
+                    frames.take(rest);
+                    rest.len()
+                }
                 State::Unframed => rest.len(),
                 State::Over => 0,
                 State::Head { lines, read, most } => match head(lines, read, *most, rest)? {

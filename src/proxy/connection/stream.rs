@@ -278,7 +278,10 @@ impl fmt::Debug for WatchedStream {
 impl AsyncRead for WatchedStream {
     fn poll_read(self: Pin<&mut Self>, task: &mut TaskContext<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        let polled = self.shared.lock().poll_admitted(task, buffer, &self.connection);
+        let (polled, in_frame) = {
+            let mut shared = self.shared.lock();
+            (shared.poll_admitted(task, buffer, &self.connection), shared.requests.is_in_frame())
+        };
         if polled.is_pending() {
             self.connection.awaits();
             return Poll::Pending;
@@ -287,6 +290,7 @@ impl AsyncRead for WatchedStream {
         let came = buffer.filled().len().saturating_sub(before);
         if came > 0 {
             self.connection.received(came);
+            self.connection.is_in_frame(in_frame);
         }
         Poll::Ready(Ok(()))
     }
@@ -295,7 +299,7 @@ impl AsyncRead for WatchedStream {
 impl AsyncWrite for WatchedStream {
     fn poll_write(self: Pin<&mut Self>, task: &mut TaskContext<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let mut shared = self.shared.lock();
-        if !shared.requests.is_unframed() {
+        if shared.requests.is_http1() {
             ready!(self.connection.sending(bytes));
         }
         Pin::new(&mut shared.stream).poll_write(task, bytes)
@@ -307,7 +311,7 @@ impl AsyncWrite for WatchedStream {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let mut shared = self.shared.lock();
-        if !shared.requests.is_unframed() {
+        if shared.requests.is_http1() {
             ready!(self.connection.sending(slices.first().map_or(&[], |slice| slice)));
         }
         Pin::new(&mut shared.stream).poll_write_vectored(task, slices)

@@ -1,0 +1,136 @@
+//! The frames of HTTP/2 in the bytes that a client sends: whether a head is begun and not over.
+//!
+//! A head is a HEADERS frame, and CONTINUATION frames behind it until one says that it is the last (RFC 9113, section
+//! 6.10); nothing else may stand between them. What is in the frames is for others to read.
+
+/// How every connection begins (RFC 9113, section 3.4).
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The length of what stands in front of each frame: its own length, its kind, its flags and its stream.
+const FRONT: usize = 9;
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const CONTINUATION: u8 = 9;
+const END_HEADERS: u8 = 4;
+
+/// How far the client is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Frames {
+    /// Of the preface or the content of a frame so much is still to come.
+    left: usize,
+    /// What has come of what stands in front of the next frame.
+    front: Front,
+    /// Whether a part of a body is coming in, whose pace is its request's.
+    in_data: bool,
+    /// Whether a head is not over when its present frame is.
+    goes_on: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Front {
+    bytes: [u8; FRONT],
+    length: usize,
+}
+
+impl Frames {
+    /// The preface comes next.
+    pub(super) const fn new() -> Self {
+        let front = Front { bytes: [0; FRONT], length: 0 };
+        Self { left: PREFACE.len(), front, in_data: false, goes_on: false }
+    }
+
+    /// Takes what came.
+    pub(super) fn take(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let taken = match self.left {
+                0 => self.take_front(bytes),
+                left => {
+                    let taken = left.min(bytes.len());
+                    self.left = left.saturating_sub(taken);
+                    taken
+                }
+            };
+            bytes = bytes.get(taken..).unwrap_or_default();
+        }
+    }
+
+    /// How many of `bytes` belong to the front of a frame.
+    fn take_front(&mut self, bytes: &[u8]) -> usize {
+        let rest = self.front.bytes.get_mut(self.front.length..).unwrap_or_default();
+        let taken = rest.len().min(bytes.len());
+        rest.iter_mut().zip(bytes).for_each(|(to, byte)| *to = *byte);
+        self.front.length = self.front.length.saturating_add(taken);
+        if self.front.length == FRONT {
+            let [high, middle, low, kind, flags, ..] = self.front.bytes;
+            self.left = usize::try_from(u32::from_be_bytes([0, high, middle, low])).unwrap_or(usize::MAX);
+            self.front.length = 0;
+            self.in_data = kind == DATA;
+            self.goes_on = matches!(kind, HEADERS | CONTINUATION) && flags & END_HEADERS == 0;
+        }
+        taken
+    }
+
+    /// Whether a head, or a frame other than a part of a body, is begun and not over.
+    pub(super) const fn is_within(&self) -> bool {
+        self.goes_on || self.front.length > 0 || (self.left > 0 && !self.in_data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A frame: its kind, its flags and how long it is.
+    fn frame((kind, flags, length): (u8, u8, u16)) -> Vec<u8> {
+        let [high, low] = length.to_be_bytes();
+        [&[0, high, low, kind, flags, 0, 0, 0, 1][..], &vec![b'x'; usize::from(length)]].concat()
+    }
+
+    #[test]
+    fn a_head_is_over_with_the_frame_that_says_so() {
+        let mut frames = Frames::new();
+        assert!(frames.is_within(), "the preface is to come");
+        frames.take(PREFACE);
+        assert!(!frames.is_within());
+        for (sent, is_within) in [
+            (frame((4, 0, 18)), false),
+            (frame((HEADERS, 0, 5)), true),
+            (frame((CONTINUATION, 0, 0)), true),
+            (frame((CONTINUATION, END_HEADERS, 5)), false),
+            (frame((HEADERS, END_HEADERS | 1, 5)), false),
+            (frame((DATA, 0, 5)), false),
+            (frame((DATA, 0, 5))[..12].to_vec(), false),
+            (b"xx\0".to_vec(), true),
+            (b"\0\x06\x04\0\0\0\0".to_vec(), true),
+            (b"\0xxxxx".to_vec(), true),
+            (b"x".to_vec(), false),
+        ] {
+            frames.take(&sent);
+            assert_eq!(frames.is_within(), is_within, "{sent:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_not_matter_in_which_parts_frames_come(
+            sent in vec((0..10_u8, 0..8_u8, 0..600_u16), 0..20), parts in vec(1..400_usize, 1..20),
+        ) {
+            let bytes = [PREFACE.to_vec(), sent.iter().flat_map(|sent| frame(*sent)).collect()].concat();
+            let mut frames = Frames::new();
+            let (mut rest, mut parts) = (&bytes[..], parts.iter().cycle());
+            while !rest.is_empty() {
+                let (part, behind) = rest.split_at(rest.len().min(*parts.next().unwrap()));
+                frames.take(part);
+                rest = behind;
+            }
+            let mut whole = Frames::new();
+            whole.take(&bytes);
+            prop_assert_eq!(&frames, &whole);
+            let goes_on = |(kind, flags, _): &(u8, u8, u16)| matches!(kind, 1 | 9) && flags & END_HEADERS == 0;
+            prop_assert_eq!(frames.is_within(), sent.last().is_some_and(goes_on));
+        }
+    }
+}
