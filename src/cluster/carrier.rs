@@ -64,13 +64,11 @@ impl Carrier for Node {
         let own = self.asking.own.address;
         self.moving.rests(key, own < to, self.asking.timeout).await;
         let is_lent = self.view.load().ring.owner(key) != Some(to);
-        if is_lent {
-            self.moving.lend(key, to, self.asking.clock.now());
-        }
+        let before = if is_lent { self.moving.lend(key, to, self.asking.clock.now()) } else { None };
         self.moving.departs(key);
         let Some(states) = self.desk().and_then(|desk| desk.take(limit, key)) else {
             if is_lent {
-                self.moving.keep(key);
+                self.moving.keep(key, before);
             }
             return Taken::Nothing;
         };

@@ -84,9 +84,12 @@ struct Past {
     rings: Vec<Arc<Ring>>,
     /// When the last one was left.
     turned: Nanos,
-    /// States that were given to who does not own them, and when.
-    lent: HashMap<LimitKey, (SocketAddr, Nanos)>,
+    /// States that were given to who does not own them.
+    lent: HashMap<LimitKey, Lent>,
 }
+
+/// To whom a state was given, and when.
+type Lent = (SocketAddr, Nanos);
 
 /// How many states went and came.
 #[derive(Debug, Default)]
@@ -175,15 +178,20 @@ impl Moving {
         sources
     }
 
-    /// The state of `key` is given to `to`, which does not own it in this node's eyes.
-    pub(super) fn lend(&self, key: LimitKey, to: SocketAddr, now: Nanos) {
-        self.past.lock().lent.insert(key, (to, now));
+    /// The state of `key` is given to `to`, which does not own it in this node's eyes. Whom it was lent to before.
+    pub(super) fn lend(&self, key: LimitKey, to: SocketAddr, now: Nanos) -> Option<Lent> {
+        let before = self.past.lock().lent.insert(key, (to, now));
         self.is_going_on.store(true, Ordering::Relaxed);
+        before
     }
 
-    /// Nothing was lent after all.
-    pub(super) fn keep(&self, key: LimitKey) {
-        self.past.lock().lent.remove(&key);
+    /// The state of `key` was not there to be lent: it is where it was before.
+    pub(super) fn keep(&self, key: LimitKey, before: Option<Lent>) {
+        let lent = &mut self.past.lock().lent;
+        match before {
+            Some(before) => lent.insert(key, before),
+            None => lent.remove(&key),
+        };
     }
 
     // === one at a time ===

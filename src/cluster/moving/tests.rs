@@ -37,7 +37,10 @@ fn a_state_may_be_with_whom_it_was_lent_to_with_its_owner_and_with_the_owners_be
     moving.turned(&before, NOW);
     assert!(moving.is_going_on());
     assert_eq!(moving.sources(mine, at(1), &now).as_slice(), [at(3)]);
-    moving.lend(mine, at(2), NOW);
+    assert_eq!(moving.lend(mine, at(2), NOW), None);
+    // what is not there is not lent, and is where it was
+    let before = moving.lend(mine, at(4), NOW);
+    moving.keep(mine, before);
     assert_eq!(moving.sources(mine, at(1), &now).as_slice(), [at(2), at(3)]);
     // as one sees it who does not own the key
     assert_eq!(moving.sources(mine, at(2), &now).as_slice(), [at(1), at(3)]);
