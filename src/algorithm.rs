@@ -239,6 +239,12 @@ pub trait Algorithm: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
         Some(state)
     }
 
+    /// A request that runs already holds `cost` here too, whatever the limit says; only called where
+    /// [`Algorithm::HOLDS`].
+    fn hold(&self, state: Option<Self::State>, _cost: Cost) -> Option<Self::State> {
+        state
+    }
+
     /// Where the key stands.
     fn headroom(&self, state: Option<&Self::State>, now: Nanos) -> Headroom;
 
@@ -416,6 +422,16 @@ macro_rules! define_rule {
                     $((Self::$Variant(rule), State::$Variant(state)) => rule.complete(state, cost, end, now).map(State::$Variant),)*
                     #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
                     _ => None,
+                }
+            }
+
+            /// [`Algorithm::hold`]; a state of another algorithm counts as none.
+            pub fn hold(&self, state: Option<State>, cost: Cost) -> Option<State> {
+                match self {
+                    $(Self::$Variant(rule) => {
+                        let state = match state { Some(State::$Variant(state)) => Some(state), _ => None };
+                        rule.hold(state, cost).map(State::$Variant)
+                    })*
                 }
             }
 

@@ -24,12 +24,23 @@ pub struct Charge {
     pub manner: Manner,
     /// Where it was taken. The store's own note, for when the charge is changed.
     pub taken: Taken,
+    /// What the request holds while it runs, where gateways divide keys. The store's own note too.
+    pub slot: Option<Slot>,
+}
+
+/// What a request holds of a limit while it runs, told apart from all else that is held on any gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Slot {
+    /// The process that the request goes through.
+    pub process: u64,
+    /// Its number there, which is never used again.
+    pub number: u64,
 }
 
 impl Charge {
     /// A charge that is taken nowhere yet, of a bucket that is kept wherever it falls.
     pub const fn new(limit: usize, rule: RuleRef, key: LimitKey, cost: Cost, manner: Manner) -> Self {
-        Self { limit, rule, key, tag: key, cost, manner, taken: Taken::AsUsual }
+        Self { limit, rule, key, tag: key, cost, manner, taken: Taken::AsUsual, slot: None }
     }
 }
 
@@ -65,8 +76,6 @@ pub enum Taken {
         here: Nanos,
         /// The same as that one has it.
         there: Nanos,
-        /// The number of what is held there while the request runs; 0 where nothing is.
-        slot: u64,
     },
     /// Nowhere: it passed because what is shared could not be asked.
     Nowhere,

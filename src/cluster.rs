@@ -12,6 +12,7 @@ mod carrier;
 mod connection;
 mod corrections;
 mod discovery;
+mod gate;
 pub mod handshake;
 pub mod members;
 pub mod moving;
@@ -43,7 +44,8 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use self::connection::Own;
-use self::members::{ALONE_AFTER, BEAT, Members, UP_AFTER};
+use self::gate::Gate;
+use self::members::{ALONE_AFTER, BEAT, Members, PeerState, Standing, UP_AFTER};
 use self::moving::Moving;
 use self::peer::Asking;
 use self::ring::{Member, Ring, RingHash};
@@ -65,6 +67,7 @@ struct Node {
     members: Mutex<Members>,
     view: ArcSwap<View>,
     moving: Moving,
+    gate: Gate,
     /// Who keeps the states, once that is known.
     desk: OnceLock<Weak<dyn Desk>>,
     /// Who the others are, as told.
@@ -145,6 +148,7 @@ impl Cluster {
             members: Mutex::new(members),
             view: ArcSwap::from_pointee(View { ring, peers: HashMap::new() }),
             moving: Moving::default(),
+            gate: Gate::default(),
             desk: OnceLock::new(),
             told: watch::Sender::new(peers.clone()),
             news: watch::Sender::new(0),
@@ -198,6 +202,22 @@ impl Cluster {
         self.alone()
     }
 
+    /// The owner of `key`, if it is another gateway, whether it can be asked or not.
+    pub fn home(&self, key: LimitKey) -> Option<Arc<Peer>> {
+        let view = self.0.view.load();
+        view.peers.get(&view.ring.owner(key)?).map(Arc::clone)
+    }
+
+    /// Something is held here since now that is not counted by the key's owner.
+    pub fn speak(&self) {
+        self.0.moving.speak.notify_one();
+    }
+
+    /// Tells this process from all others.
+    pub fn process(&self) -> u64 {
+        self.0.asking.own.boot
+    }
+
     /// Nobody can be asked.
     pub fn alone(&self) -> Place {
         self.0.counts.alone.fetch_add(1, Ordering::Relaxed);
@@ -214,9 +234,18 @@ impl Cluster {
         self.0.last_slot.fetch_add(1, Ordering::Relaxed).saturating_add(1)
     }
 
-    /// Whether no correction is on its way that could still be made, and no state of a gateway that leaves.
+    /// Whether no correction is on its way that could still be made, and no state of a gateway that leaves. Once that is so
+    /// a gateway that leaves answers nobody any more: what it was given would end with it.
     pub fn is_settled(&self) -> bool {
-        self.0.members.lock().has_left() && self.0.peers.read().values().all(|peer| peer.is_settled())
+        let is_settled = || {
+            // what comes is noted before it has come
+            let node = &self.0;
+            !node.moving.is_bringing()
+                && node.members.lock().has_left()
+                && node.peers.read().values().all(|peer| peer.is_settled())
+        };
+        let leaves = self.0.members.lock().standing() == Standing::Leaving;
+        is_settled() && (!leaves || self.0.gate.close_if(is_settled))
     }
 
     /// Waits a moment until it is known who owns keys, and connects the thread that asks, so that its first requests need
@@ -257,6 +286,11 @@ impl Cluster {
         self.0.moving.is_going_on()
     }
 
+    /// Another number whenever the state of `key` has been given away.
+    pub fn departures(&self, key: LimitKey) -> u64 {
+        self.0.moving.departures(key)
+    }
+
     /// Brings states here, from wherever they are.
     pub async fn gather(&self, wanted: Vec<(Arc<wire::Identity>, LimitKey)>) {
         Carrier::gather(&*self.0, wanted).await;
@@ -269,10 +303,14 @@ impl Cluster {
         self.0.desk.get_or_init(|| Arc::downgrade(&desk));
         let serving = Arc::new(Serving::new(own.clone(), Arc::clone(clock), desk, (listener, carrier)));
         let mut served = JoinSet::new();
-        let (pushing, discovering) = (Arc::clone(&self.0), Arc::clone(&self.0));
+        let (pushing, speaking, discovering) = (Arc::clone(&self.0), Arc::clone(&self.0), Arc::clone(&self.0));
         served.spawn(lasting(move || {
             let pushing = Arc::clone(&pushing);
             async move { pushing.push().await }
+        }));
+        served.spawn(lasting(move || {
+            let speaking = Arc::clone(&speaking);
+            async move { speaking.speak_for_held().await }
         }));
         served.spawn(lasting(move || Arc::clone(&discovering).discover()));
         self.0.moving.push.notify_one();
@@ -285,6 +323,7 @@ impl Cluster {
                 _ = beats.tick() => {
                     self.0.members.lock().tick(clock.now());
                     self.0.look();
+                    self.0.push_what_came();
                     serving.tidy(|address| self.0.refusing.lock().contains(&address));
                     let peers = self.0.known();
                     kept.retain(|address, task| {
@@ -326,6 +365,9 @@ impl Node {
             *settled = members.is_settled();
             differs
         });
+        for silent in members.peers().filter(|peer| peer.state == PeerState::Down) {
+            self.find(silent.member.address).iter().for_each(|peer| peer.falls_silent());
+        }
         let differs =
             members.peers().any(|peer| peer.counts() && peer.said.is_some_and(|said| said.ring != ring.hash()));
         let known: HashSet<SocketAddr> = members.peers().map(|peer| peer.member.address).collect();
@@ -337,7 +379,7 @@ impl Node {
             let number = u32::try_from(number).unwrap_or(u32::MAX);
             self.peers.write().insert(number, Peer::new(address, number, Arc::clone(&self.asking)));
         }
-        self.moving.settle(&ring, members.peers(), self.asking.clock.now());
+        self.moving.settle(&ring, members.peers(), members.is_tidy(), self.asking.clock.now());
         let before = self.view.load();
         let peers: HashMap<SocketAddr, Arc<Peer>> = self.known();
         let is_known =
@@ -346,7 +388,7 @@ impl Node {
             return;
         }
         if before.ring.hash() != ring.hash() {
-            self.moving.turned(&before.ring);
+            self.moving.turned(&before.ring, self.asking.clock.now());
             self.has_news();
             let members: Vec<String> = ring.members().map(|member| member.address.to_string()).collect();
             tracing::info!(ring = %ring.hash(), members = members.join(", "), "the cluster's members are others");
@@ -355,6 +397,13 @@ impl Node {
         self.view.store(Arc::new(View { ring, peers }));
         // until here: what is seen is never older than what was seen before
         drop(members);
+    }
+
+    /// Pushes what is here since the last time and others own.
+    fn push_what_came(&self) {
+        if !self.members.lock().is_tidy() {
+            self.moving.push.notify_one();
+        }
     }
 
     /// Says that others see other members, once, if that lasts longer than it takes to tell each other.

@@ -10,6 +10,7 @@ pub mod shared;
 
 mod guests;
 mod owners;
+mod running;
 mod together;
 mod told;
 
@@ -25,8 +26,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::algorithm::{AlgorithmName, Completion, Rule};
-use crate::charge::{AllCharged, Charge, Mode, Source, Taken};
+use crate::charge::{AllCharged, Charge, Charged, Mode, Source, Taken};
 use crate::cluster::Cluster;
+use crate::cluster::serve::MOST_TRIES;
 use crate::units::Nanos;
 use guests::Guests;
 use owners::{OwnedLimit, Owners};
@@ -177,19 +179,84 @@ impl Store {
     ///
     /// A future that is dropped before it is ready has charged nothing, or gives it back.
     pub async fn charge(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Receipt {
+        let departures = self.departures(batch);
         if let Some(cluster) = self.cluster().filter(|cluster| cluster.is_moving()) {
-            self.gather(cluster, binding, batch).await;
+            self.gather(cluster, binding, batch.iter().filter(|charge| cluster.owns(charge.key))).await;
         }
+        self.number(binding, batch);
         if batch.iter().all(|charge| self.is_here(binding, charge)) {
-            let charged = self.local.charge(&binding.local, batch, now);
+            let charged = self.charge_here(binding, batch, &departures, now).await;
             return Receipt { charged, source: Source::Local, refused: None };
         }
-        Together { store: self, binding, now }.charge(batch).await
+        Together { store: self, binding, departures, now }.charge(batch).await
     }
 
-    /// Brings states here that this node owns and others may still have.
-    async fn gather(&self, cluster: &Cluster, binding: &Binding, batch: &[Charge]) {
-        let owned = batch.iter().filter(|charge| binding.owned(charge).is_some() && cluster.owns(charge.key));
+    /// Charges what is decided in memory. Where something is held that is done again if a state has gone to another gateway
+    /// since `departures` were those of `batch`.
+    async fn charge_here(&self, binding: &Binding, batch: &mut [Charge], departures: &[u64], now: Nanos) -> AllCharged {
+        let held = self.cluster().filter(|_| batch.iter().any(|charge| charge.slot.is_some()));
+        let Some(cluster) = held else { return self.local.charge(&binding.local, batch, now) };
+        let mut before = Departures::from_slice(departures);
+        for _ in 0..MOST_TRIES {
+            let mut some: SmallVec<[Charge; 4]> = batch.iter().cloned().collect();
+            let charged = self.local.charge(&binding.local, &mut some, now);
+            let after = self.departures(batch);
+            if before == after {
+                self.run(binding, &some, &charged, now);
+                batch.clone_from_slice(&some);
+                return charged;
+            }
+            self.local.take_back(&binding.local, &some, &charged, now);
+            before = after;
+            // whoever owns it by now: it goes there afterwards
+            self.gather(cluster, binding, batch.iter()).await;
+        }
+        let charged = self.local.charge(&binding.local, batch, now);
+        self.run(binding, batch, &charged, now);
+        charged
+    }
+
+    /// For each of `batch`, another number whenever the state of its key has been given to another gateway.
+    fn departures(&self, batch: &[Charge]) -> Departures {
+        let Some(cluster) = self.cluster() else { return Departures::new() };
+        batch.iter().map(|charge| cluster.departures(charge.key)).collect()
+    }
+
+    /// Numbers what charges are going to hold, where keys are divided.
+    fn number(&self, binding: &Binding, batch: &mut [Charge]) {
+        let Some(owners) = &self.owners else { return };
+        for charge in batch {
+            charge.slot = binding.owned(charge).and_then(|limit| owners.slot(limit, charge));
+        }
+    }
+
+    /// Notes what those of `batch` hold from here on that were charged together, if they were.
+    fn run(&self, binding: &Binding, batch: &[Charge], charged: &[Charged], now: Nanos) {
+        let Some(owners) = &self.owners else { return };
+        let mut all = batch.iter().zip(charged);
+        if !all.all(|(charge, charged)| !charge.manner.binds || charged.decision.is_admitted()) {
+            return;
+        }
+        let admitted = batch.iter().zip(charged).filter(|(_, charged)| charged.decision.is_admitted());
+        for (charge, limit) in admitted.filter_map(|(charge, _)| Some((charge, binding.owned(charge)?))) {
+            owners.runs(limit, charge, now);
+        }
+    }
+
+    /// Gives back what a charge holds, wherever that is counted by now. Whether it is one that holds something where keys are
+    /// divided.
+    fn end(&self, binding: &Binding, charge: &Charge, end: Completion, now: Nanos) -> bool {
+        let Some((owners, slot)) = self.owners.as_ref().zip(charge.slot) else { return false };
+        if owners.ends(slot, end, now) {
+            self.guests.gives_back(slot);
+            self.local.end(&binding.local, charge, slot, end, now);
+        }
+        true
+    }
+
+    /// Brings states of `charges` here that others may still have.
+    async fn gather(&self, cluster: &Cluster, binding: &Binding, charges: impl Iterator<Item = &Charge>) {
+        let owned = charges.filter(|charge| binding.owned(charge).is_some());
         let wanted =
             owned.filter_map(|charge| Some((Arc::new(self.local.misses(&binding.local, charge)?), charge.key)));
         let wanted: Vec<_> = wanted.collect();
@@ -209,6 +276,9 @@ impl Store {
     pub fn refund(&self, binding: &Binding, batch: &[(Charge, Nanos)], now: Nanos) {
         let mut local: SmallVec<[(Charge, Nanos); 4]> = SmallVec::new();
         for (charge, full_at) in batch {
+            if self.end(binding, charge, Completion::UNMEASURED, now) {
+                continue;
+            }
             match self.place(binding, charge) {
                 Place::Local(charge) => local.push((charge, *full_at)),
                 Place::Shared(shared, limit) => shared.refund(limit, charge, *full_at),
@@ -245,11 +315,14 @@ impl Store {
     pub fn complete(&self, binding: &Binding, batch: &[Charge], end: Completion, now: Nanos) {
         let mut local: SmallVec<[Charge; 4]> = SmallVec::new();
         for charge in batch {
+            if self.end(binding, charge, end, now) {
+                continue;
+            }
             match self.place(binding, charge) {
                 Place::Local(charge) => local.push(charge),
                 Place::Shared(shared, limit) => shared.complete(limit, charge),
-                Place::Owner(owners, _) => owners.complete(charge, end),
-                Place::Nowhere => {}
+                // what is held there has a slot
+                Place::Owner(..) | Place::Nowhere => {}
             }
         }
         self.local.complete(&binding.local, &local, end, now);
@@ -294,6 +367,9 @@ impl Store {
         self.local.tables()
     }
 }
+
+/// See [`Store::departures`].
+type Departures = SmallVec<[u64; 4]>;
 
 /// See [`Store::place`].
 enum Place<'a> {

@@ -55,18 +55,21 @@ fn answer(store: &Arc<Store>, guest: &dyn Guest, ask: Ask, now: Nanos) {
             guest.refund(rule, key, cost, full_at, now);
         }
         Ask::Change { change: Change::Debit { rule, key, cost }, .. } => guest.debit(rule, key, cost, now),
-        Ask::Change { change: Change::Complete { slot, end }, .. } => guest.complete(slot, end, now),
+        Ask::Change { change: Change::Complete { rule, key, slot, end }, .. } => {
+            guest.complete(rule, key, slot, end, now);
+        }
         Ask::Beat(_) => {}
+        Ask::Spoken => store.release_unheard(&|_| now, now),
         Ask::Take { limit, key } => {
             if let Some(states) = store.take(&limit, key) {
                 assert_eq!(states.count, 1);
                 assert!(store.take(&limit, key).is_none(), "it is in one place");
-                assert_eq!(store.put(&states).kept, 1);
+                assert_eq!(store.put(&states, now).kept, 1);
             }
         }
         Ask::Put(all) => {
             for states in &all {
-                let received = store.put(states);
+                let received = store.put(states, now);
                 assert!(received.kept + received.known + received.unknown <= states.count.max(1));
             }
         }

@@ -216,6 +216,12 @@ impl Algorithm for AdaptiveConcurrency {
         Some(next)
     }
 
+    fn hold(&self, state: Option<Learned>, cost: Cost) -> Option<Learned> {
+        let learned = state.unwrap_or_else(|| self.fresh());
+        let cost = u32::try_from(cost).unwrap_or(u32::MAX);
+        self.kept(Learned { in_flight: learned.in_flight.saturating_add(cost), ..learned })
+    }
+
     fn debit(&self, state: Option<Learned>, _cost: Cost, _now: Nanos) -> Option<Learned> {
         state
     }

@@ -56,6 +56,10 @@ impl Algorithm for Concurrency {
         Self::less(state, cost)
     }
 
+    fn hold(&self, state: Option<u64>, cost: Cost) -> Option<u64> {
+        Some(state.unwrap_or(0).saturating_add(cost)).filter(|in_flight| *in_flight > 0)
+    }
+
     fn debit(&self, state: Option<u64>, _cost: Cost, _now: Nanos) -> Option<u64> {
         state
     }

@@ -14,7 +14,7 @@ use super::moving::{Received, Walk};
 use super::peer::Peer;
 use super::ring::RingHash;
 use super::serve::{Carrier, Desk};
-use super::wire::{Answer, Ask, Identity, States, Taken};
+use super::wire::{Answer, Ask, Identity, SPEAKS_WITHIN, States, Taken};
 use super::{Node, View};
 use crate::units::{LimitKey, Nanos};
 
@@ -23,6 +23,8 @@ pub(super) type Wanted = (Arc<Identity>, LimitKey);
 
 /// How long a part of what is pushed may take to arrive.
 const ARRIVES_WITHIN: Nanos = Nanos::SECOND;
+/// How often gateways tell each other what their requests still hold: each slot once in one or two of these times.
+const SPEAKS_EVERY: Nanos = Nanos::new(SPEAKS_WITHIN.get() / 2);
 
 #[async_trait]
 impl Carrier for Node {
@@ -32,24 +34,52 @@ impl Carrier for Node {
 
     async fn gather(&self, wanted: Vec<Wanted>) {
         for (limit, key) in wanted {
+            let holds = limit.holds();
             self.fetch(limit, key).await;
+            if holds {
+                self.hear_all(key).await;
+            }
         }
+    }
+
+    async fn hear_all(&self, key: LimitKey) {
+        let own = self.asking.own.address;
+        let waits = self.moving.has_just_turned(self.asking.clock.now());
+        let have_told = || {
+            let view = self.view.load();
+            let mut sources = self.moving.sources(key, own, &view.ring);
+            // of those before, a gateway that can tell nobody what it holds keeps none waiting for good
+            sources.retain(|source| waits || view.ring.owner(key) == Some(*source));
+            sources.iter().all(|source| view.peers.get(source).is_some_and(|peer| peer.is_reachable()))
+        };
+        // who asked this gateway waits too
+        self.moving.once(have_told, Nanos::new(self.asking.timeout.get() / 2)).await;
+    }
+
+    fn departures(&self, key: LimitKey) -> u64 {
+        self.moving.departures(key)
     }
 
     async fn give(&self, to: SocketAddr, limit: &Identity, key: LimitKey) -> Taken {
         let own = self.asking.own.address;
         self.moving.rests(key, own < to, self.asking.timeout).await;
-        let Some(states) = self.desk().and_then(|desk| desk.take(limit, key)) else { return Taken::Nothing };
-        if self.view.load().ring.owner(key) != Some(to) {
-            self.moving.lend(key, to, self.asking.clock.now());
-        }
+        let is_lent = self.view.load().ring.owner(key) != Some(to);
+        let before = if is_lent { self.moving.lend(key, to, self.asking.clock.now()) } else { None };
+        self.moving.departs(key);
+        let Some(states) = self.desk().and_then(|desk| desk.take(limit, key)) else {
+            if is_lent {
+                self.moving.keep(key, before);
+            }
+            return Taken::Nothing;
+        };
         self.moving.counts.given.fetch_add(states.count, Ordering::Relaxed);
         Taken::State(states)
     }
 
     fn receive(&self, all: &[States], ring: RingHash) {
         let Some(desk) = self.desk() else { return };
-        all.iter().for_each(|states| self.note(&desk.put(states)));
+        let now = self.asking.clock.now();
+        all.iter().for_each(|states| self.note(&desk.put(states, now)));
         if ring.0 != self.asking.ring.load(Ordering::Relaxed) {
             // some of them may belong elsewhere in this node's eyes
             self.members.lock().untidied();
@@ -73,6 +103,9 @@ impl Node {
     /// Brings the state of `key` here, from wherever it is. Waits for each who may have it as long as for a decision.
     async fn fetch(&self, limit: Arc<Identity>, key: LimitKey) {
         let Some(_coming) = self.moving.comes(key, self.asking.timeout).await else { return };
+        if self.gate.is_closed() {
+            return;
+        }
         let view = self.view.load_full();
         for source in self.moving.sources(key, self.asking.own.address, &view.ring) {
             let Some(peer) = view.peers.get(&source).filter(|peer| peer.is_reachable()) else { continue };
@@ -88,7 +121,14 @@ impl Node {
         let Some(node) = self.this.upgrade() else { return false };
         let told = move |answer| {
             let received = match answer {
-                Some(Answer::Taken(Taken::State(states))) => node.desk().map(|desk| desk.put(&states)),
+                Some(Answer::Taken(Taken::State(states))) => {
+                    let received = node.desk().map(|desk| desk.put(&states, node.asking.clock.now()));
+                    if node.view.load().ring.owner(key) != Some(node.asking.own.address) {
+                        // it was asked for by who sees other members, and goes on with the next beat
+                        node.members.lock().untidied();
+                    }
+                    received
+                }
                 _ => None,
             };
             received.iter().for_each(|received| node.note(received));
@@ -97,6 +137,42 @@ impl Node {
         let limit = Identity::clone(limit);
         let asked = peer.ask(&|| Ask::Take { limit: limit.clone(), key }, Box::new(told));
         asked && matches!(timeout(self.asking.timeout.to_duration(), receiver).await, Ok(Ok(Some(_))))
+    }
+
+    // === what requests hold ===
+
+    /// Tells the others from time to time what requests here hold, and that this is all, until dropped.
+    pub(super) async fn speak_for_held(&self) {
+        loop {
+            drop(timeout(SPEAKS_EVERY.to_duration(), self.moving.speak.notified()).await);
+            let since = self.asking.clock.now().saturating_sub(SPEAKS_EVERY);
+            if self.tell_held(since).await {
+                for peer in self.view.load().peers.values() {
+                    // who is not reached believes what it was told before
+                    peer.ask(&|| Ask::Spoken, Box::new(drop));
+                }
+            }
+        }
+    }
+
+    /// Tells the owners of keys what requests here hold of these, unless they know since `since`. Whether all know now.
+    async fn tell_held(&self, since: Nanos) -> bool {
+        let Some(desk) = self.desk() else { return true };
+        let mut telling = JoinSet::new();
+        for (peer, states) in desk.running(since, self.asking.clock.now()) {
+            telling.spawn(async move {
+                let is_told = put(&peer, &states).await;
+                (peer.number, states, is_told)
+            });
+        }
+        let mut all_know = true;
+        while let Some(told) = telling.join_next().await {
+            match told {
+                Ok((peer, states, true)) => desk.told(peer, &states, self.asking.clock.now()),
+                Ok((.., false)) | Err(_) => all_know = false,
+            }
+        }
+        all_know
     }
 
     // === pushing ===
@@ -116,7 +192,8 @@ impl Node {
         let Some(desk) = self.desk() else { return true };
         let view = self.view.load_full();
         let mut walk = Walk::default();
-        let mut is_all = true;
+        // before the states in which it is counted: whoever has heard of all this knows what runs
+        let mut is_all = self.tell_held(Nanos::ZERO).await;
         while !walk.is_over {
             if self.view.load().ring.hash() != view.ring.hash() {
                 return false;
@@ -162,7 +239,7 @@ impl Node {
                     self.moving.counts.pushed.fetch_add(states.count, Ordering::Relaxed);
                 }
                 Ok((states, false)) => {
-                    desk.put(&states);
+                    desk.put(&states, self.asking.clock.now());
                     is_all.store(false, Ordering::Relaxed);
                 }
                 Err(_) => is_all.store(false, Ordering::Relaxed),

@@ -35,8 +35,8 @@ pub enum Correction {
     },
     /// Charges whatever the limit says.
     Debit(Part),
-    /// Gives back what was held under this number.
-    Complete(u64, Completion),
+    /// Gives back what was held.
+    Complete(Part, Completion),
 }
 
 /// The most corrections that wait for a gateway that is away: about 30 MB.
@@ -76,10 +76,10 @@ impl Peer {
         self.urgent.notify_one();
     }
 
-    /// Gives back what is held under `slot`, if anything may be.
-    pub(super) fn complete(&self, slot: u64, end: Completion) {
-        if slot > 0 {
-            self.correct(Correction::Complete(slot, end));
+    /// Gives back what is held for `part`, if anything may be.
+    pub(super) fn complete(&self, part: &Part, end: Completion) {
+        if part.slot > 0 {
+            self.correct(Correction::Complete(part.clone(), end));
         }
     }
 
@@ -104,17 +104,18 @@ impl Peer {
 
 impl Correction {
     fn send(&self, number: u64, session: &Session, told: Told) -> bool {
-        let (form, ask): (Option<&Form>, Box<dyn Fn(u32) -> Change + '_>) = match self {
+        let (form, ask): (&Form, Box<dyn Fn(u32) -> Change + '_>) = match self {
             Self::Refund { part: Part { form, key, cost, .. }, full_at } => {
-                (Some(form), Box::new(|rule| Change::Refund { rule, key: *key, cost: *cost, full_at: *full_at }))
+                (form, Box::new(|rule| Change::Refund { rule, key: *key, cost: *cost, full_at: *full_at }))
             }
             Self::Debit(Part { form, key, cost, .. }) => {
-                (Some(form), Box::new(|rule| Change::Debit { rule, key: *key, cost: *cost }))
+                (form, Box::new(|rule| Change::Debit { rule, key: *key, cost: *cost }))
             }
-            Self::Complete(slot, end) => (None, Box::new(|_| Change::Complete { slot: *slot, end: *end })),
+            Self::Complete(Part { form, key, slot, .. }, end) => {
+                (form, Box::new(|rule| Change::Complete { rule, key: *key, slot: *slot, end: *end }))
+            }
         };
-        let forms: smallvec::SmallVec<[&Form; 1]> = form.into_iter().collect();
         let ask = |numbers: &[u32]| Ask::Change { number, change: ask(numbers.first().copied().unwrap_or_default()) };
-        session.ask(&Question { forms: &forms, ask: &ask }, told)
+        session.ask(&Question { forms: &[form], ask: &ask }, told)
     }
 }

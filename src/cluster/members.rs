@@ -168,12 +168,11 @@ impl Members {
 
     /// What to say to the peer at `address`.
     pub fn says(&self, address: SocketAddr) -> Beat {
-        let ring = self.ring.hash();
         Beat {
             standing: self.standing,
             life: self.life,
-            ring,
-            tidy: self.tidy == Some(ring),
+            ring: self.ring.hash(),
+            tidy: self.is_tidy(),
             counts: self.peers.get(&address).filter(|peer| peer.counts()).and_then(|peer| Some(peer.said?.life)),
         }
     }
@@ -237,6 +236,11 @@ impl Members {
     /// This node has got states that others own.
     pub const fn untidied(&mut self) {
         self.tidy = None;
+    }
+
+    /// Whether this node keeps nothing that another member owns.
+    pub fn is_tidy(&self) -> bool {
+        self.tidy == Some(self.ring.hash())
     }
 
     /// Whether this node is either not about to end, or keeps nothing any more that another could have.
@@ -319,7 +323,7 @@ impl Members {
 
     /// Whether no member owns anything that this node has.
     fn has_nothing_to_give(&self) -> bool {
-        self.tidy == Some(self.ring.hash()) || !self.peers.values().any(Peer::counts)
+        self.is_tidy() || !self.peers.values().any(Peer::counts)
     }
 
     /// Whether there is no member that could take this node up, as far as can be known.

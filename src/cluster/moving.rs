@@ -53,20 +53,43 @@ pub(super) struct Moving {
     leaving: Mutex<HashSet<LimitKey>>,
     /// Keys whose states are being asked for.
     coming: Mutex<HashSet<LimitKey>>,
-    /// One of these has ended.
+    departures: Departures,
+    /// One of these has ended, or more is known of where states may be.
     moved: Notify,
     /// There may be something to push.
     pub(super) push: Notify,
+    /// Something is held that who owns its key has not been told of.
+    pub(super) speak: Notify,
     pub(super) counts: Counts,
+}
+
+/// How often states were given away, by some bits of their keys: who decides on one sees whether it went meanwhile.
+struct Departures(Box<[AtomicU64]>);
+
+impl Default for Departures {
+    fn default() -> Self {
+        Self((0..DEPARTURES).map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+impl Departures {
+    fn of(&self, key: LimitKey) -> Option<&AtomicU64> {
+        self.0.get(usize::try_from(key.0 % DEPARTURES).ok()?)
+    }
 }
 
 #[derive(Default)]
 struct Past {
     /// The rings before, of whose states some may not have been pushed yet; the last one last.
     rings: Vec<Arc<Ring>>,
-    /// States that were given to who does not own them, and when.
-    lent: HashMap<LimitKey, (SocketAddr, Nanos)>,
+    /// When the last one was left.
+    turned: Nanos,
+    /// States that were given to who does not own them.
+    lent: HashMap<LimitKey, Lent>,
 }
+
+/// To whom a state was given, and when.
+type Lent = (SocketAddr, Nanos);
 
 /// How many states went and came.
 #[derive(Debug, Default)]
@@ -87,9 +110,11 @@ impl Counts {
     }
 }
 
+/// So many are told apart.
+const DEPARTURES: u128 = 4096;
 /// So many changes of the members are remembered while states move. What an earlier owner still has comes by itself.
 const MOST_RINGS: usize = 8;
-/// How long what was lent may not have been told of yet.
+/// How long what was lent, or is held, may not have been told of yet.
 const LENT: Nanos = BEAT.saturating_add(BEAT).saturating_add(BEAT).saturating_add(BEAT);
 
 /// Nodes that may have a state.
@@ -102,8 +127,9 @@ impl Moving {
     }
 
     /// The members are others than in `before`.
-    pub(super) fn turned(&self, before: &Arc<Ring>) {
+    pub(super) fn turned(&self, before: &Arc<Ring>, now: Nanos) {
         let mut past = self.past.lock();
+        past.turned = now;
         if past.rings.len() >= MOST_RINGS {
             past.rings.remove(0);
         }
@@ -112,8 +138,15 @@ impl Moving {
         self.push.notify_one();
     }
 
-    /// Forgets where states were before, once all `peers` that answer have said that they have none of others' any more.
-    pub(super) fn settle<'p>(&self, ring: &Ring, peers: impl Iterator<Item = &'p Peer>, now: Nanos) {
+    /// Whether the members changed so lately that all are about to tell what they hold.
+    pub(super) fn has_just_turned(&self, now: Nanos) -> bool {
+        let past = self.past.lock();
+        !past.rings.is_empty() && now.saturating_sub(past.turned) < LENT
+    }
+
+    /// Forgets where states were before, once this node, if it `is_tidy`, and all `peers` that answer have said that they
+    /// have none of others' any more.
+    pub(super) fn settle<'p>(&self, ring: &Ring, peers: impl Iterator<Item = &'p Peer>, is_tidy: bool, now: Nanos) {
         if !self.is_going_on() {
             return;
         }
@@ -123,10 +156,12 @@ impl Moving {
             .collect();
         let mut past = self.past.lock();
         past.lent.retain(|_, (to, at)| untidy.contains(to) || now.saturating_sub(*at) < LENT);
-        if untidy.is_empty() {
+        if is_tidy && untidy.is_empty() {
             past.rings.clear();
         }
         self.is_going_on.store(!past.rings.is_empty() || !past.lent.is_empty(), Ordering::Relaxed);
+        drop(past);
+        self.moved.notify_waiters();
     }
 
     /// Who may have the state of `key`, of the node `own`, which sees `ring`: the most probable first.
@@ -143,17 +178,41 @@ impl Moving {
         sources
     }
 
-    /// The state of `key` was given to `to`, which does not own it in this node's eyes.
-    pub(super) fn lend(&self, key: LimitKey, to: SocketAddr, now: Nanos) {
-        self.past.lock().lent.insert(key, (to, now));
+    /// The state of `key` is given to `to`, which does not own it in this node's eyes. Whom it was lent to before.
+    pub(super) fn lend(&self, key: LimitKey, to: SocketAddr, now: Nanos) -> Option<Lent> {
+        let before = self.past.lock().lent.insert(key, (to, now));
         self.is_going_on.store(true, Ordering::Relaxed);
+        before
+    }
+
+    /// The state of `key` was not there to be lent: it is where it was before.
+    pub(super) fn keep(&self, key: LimitKey, before: Option<Lent>) {
+        let lent = &mut self.past.lock().lent;
+        match before {
+            Some(before) => lent.insert(key, before),
+            None => lent.remove(&key),
+        };
     }
 
     // === one at a time ===
 
+    /// The state of `key` is going to be given away. To be said before it is taken out, and once it is known where to ask
+    /// for it.
+    pub(super) fn departs(&self, key: LimitKey) {
+        if let Some(count) = self.departures.of(key) {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Another number whenever the state of `key` has been given away.
+    pub(super) fn departures(&self, key: LimitKey) -> u64 {
+        self.departures.of(key).map_or(0, |count| count.load(Ordering::SeqCst))
+    }
+
     /// The state of `key` is going to leave this node.
     pub(super) fn leaves(&self, key: LimitKey) {
         self.leaving.lock().insert(key);
+        self.departs(key);
     }
 
     /// All that left has arrived, or is back.
@@ -168,15 +227,28 @@ impl Moving {
         if self.coming.lock().insert(key) {
             return Some(Coming { moving: self, key });
         }
-        drop(timeout(patience.to_duration(), self.until(|| !self.coming.lock().contains(&key))).await);
+        self.once(|| !self.coming.lock().contains(&key), patience).await;
         None
     }
 
-    /// Returns once the state of `key` is not on its way any more, and at the latest after `patience`. `first`: even while
-    /// it is being asked for, because of two nodes that ask each other one must not wait.
+    /// Whether any state is being asked for.
+    pub(super) fn is_bringing(&self) -> bool {
+        !self.coming.lock().is_empty()
+    }
+
+    /// Returns once the state of `key` is not on its way any more, and at the latest after `patience`; `first`: well before
+    /// that while it is being asked for, because of two nodes that ask each other one must not wait for the other.
     pub(super) async fn rests(&self, key: LimitKey, first: bool, patience: Nanos) {
-        let rests = || !self.leaving.lock().contains(&key) && (first || !self.coming.lock().contains(&key));
-        drop(timeout(patience.to_duration(), self.until(rests)).await);
+        let has_come = || !self.coming.lock().contains(&key);
+        let patience_with_coming = if first { Nanos::new(patience.get() / 8) } else { patience };
+        self.once(has_come, patience_with_coming).await;
+        self.once(|| !self.leaving.lock().contains(&key) && (first || has_come()), patience).await;
+    }
+
+    /// Returns once `holds`, which is looked at whenever something has moved or settled, and at the latest after
+    /// `patience`.
+    pub(super) async fn once(&self, holds: impl Fn() -> bool, patience: Nanos) {
+        drop(timeout(patience.to_duration(), self.until(holds)).await);
     }
 
     async fn until(&self, holds: impl Fn() -> bool) {

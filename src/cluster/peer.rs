@@ -192,7 +192,7 @@ impl Peer {
                 Some(Answer::Unknown) => Err(Outcome::Unknown),
                 // whether anything was charged is not known; what would be held for good is given back all the same
                 Some(_) | None => {
-                    asked.iter().for_each(|part| peer.complete(part.slot, Completion::UNMEASURED));
+                    asked.iter().for_each(|part| peer.complete(part, Completion::UNMEASURED));
                     Err(Outcome::Cut)
                 }
             };
@@ -263,6 +263,11 @@ impl Peer {
             Ok(connected) => connected,
             Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
         }
+    }
+
+    /// Nothing was heard of it for so long that it is asked for nothing until it answers.
+    pub(super) fn falls_silent(&self) {
+        self.is_suspected.store(true, Ordering::Relaxed);
     }
 
     fn suspect(&self) {
@@ -349,10 +354,10 @@ impl Drop for Heard {
             if !told.charged.decision.is_admitted() || !part.manner.takes || part.manner.counts_denied {
                 continue;
             }
+            let part = Part { key: told.common.unwrap_or(part.key), ..part.clone() };
             if part.slot > 0 {
-                self.peer.complete(part.slot, Completion::UNMEASURED);
+                self.peer.complete(&part, Completion::UNMEASURED);
             } else {
-                let part = Part { key: told.common.unwrap_or(part.key), ..part.clone() };
                 let full_at = self.at.saturating_add(told.charged.headroom.until_full);
                 self.peer.correct(Correction::Refund { part, full_at });
             }

@@ -11,9 +11,11 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::connection::{self, Connection, Failed, Own};
+use super::gate::Inside;
 use super::handshake::Hello;
 use super::members::Beat;
 use super::moving::{Received, Walk};
+use super::peer::Peer;
 use super::ring::RingHash;
 use super::session::Outgoing;
 use super::wire::{Answer, Ask, Change, Identity, Items, States, Taken, Told, Wanted};
@@ -36,8 +38,18 @@ pub trait Desk: Send + Sync {
     /// `to` is asked while the key's place is locked: what it notes is known before anybody misses the state.
     fn take_moved(&self, walk: &mut Walk, to: &dyn Fn(LimitKey) -> Option<usize>, now: Nanos) -> Vec<(usize, States)>;
 
-    /// Puts in states that came from elsewhere. Those that are here already stay.
-    fn put(&self, states: &States) -> Received;
+    /// Puts in states that came from elsewhere, and what requests hold. States that are here already stay.
+    fn put(&self, states: &States, now: Nanos) -> Received;
+
+    /// What requests of this process hold that those who own the keys now have not been told of at `since` or later, and
+    /// to whom that is to be told. What is held of keys that this gateway owns is put in place.
+    fn running(&self, since: Nanos, now: Nanos) -> Vec<(Arc<Peer>, States)>;
+
+    /// The gateway of this number was told at `now` of what stands in `states`.
+    fn told(&self, peer: u32, states: &States, now: Nanos);
+
+    /// Gives back what was not told of since `until`, which says that of each process.
+    fn release_unheard(&self, until: &dyn Fn(u64) -> Nanos, now: Nanos);
 }
 
 /// One connection's side of a [`Desk`]. Parameters are known by the order in which they were learnt.
@@ -51,14 +63,17 @@ pub trait Guest: Send + Sync {
     /// Charges all of `wanted` or none. `None` where some parameters are not understood.
     fn charge(&self, wanted: &[Wanted], now: Nanos) -> Option<Vec<Told>>;
 
+    /// Takes back what came of `wanted` at `now`.
+    fn take_back(&self, wanted: &[Wanted], told: &[Told], now: Nanos);
+
     /// Takes back `cost` of what was charged to `key`, which was going to be whole at `full_at`.
     fn refund(&self, rule: u32, key: LimitKey, cost: Cost, full_at: Nanos, now: Nanos);
 
     /// Charges `cost` to `key` whatever the limit says.
     fn debit(&self, rule: u32, key: LimitKey, cost: Cost, now: Nanos);
 
-    /// Gives back what the process holds under `slot`, or keeps it from being held if its charge comes later.
-    fn complete(&self, slot: u64, end: Completion, now: Nanos);
+    /// Gives back what the process holds of `key` under `slot`, or keeps it from being held if its charge comes later.
+    fn complete(&self, rule: u32, key: LimitKey, slot: u64, end: Completion, now: Nanos);
 }
 
 /// What the members make of beats.
@@ -68,6 +83,9 @@ pub(super) trait Listener: Send + Sync {
 
     /// Charges came from a gateway that sees other members.
     fn asked_under(&self, ring: RingHash);
+
+    /// Somebody is going to be answered, if this gateway still answers.
+    fn enter(&self) -> Option<Inside<'_>>;
 
     /// Whether a gateway of the cluster is at `ip`.
     fn is_neighbour(&self, ip: IpAddr) -> bool;
@@ -81,6 +99,12 @@ pub(super) trait Carrier: Send + Sync {
 
     /// Brings states here, from wherever they are.
     async fn gather(&self, wanted: Vec<(Arc<Identity>, LimitKey)>);
+
+    /// Another number whenever the state of `key` has been given away.
+    fn departures(&self, key: LimitKey) -> u64;
+
+    /// Waits a moment for all to tell what they hold of `key`, if one is gone who may have counted it.
+    async fn hear_all(&self, key: LimitKey);
 
     /// Gives the state of `key` to `to`, which decides about it now.
     async fn give(&self, to: SocketAddr, limit: &Identity, key: LimitKey) -> Taken;
@@ -109,6 +133,8 @@ struct Process {
     connections: usize,
     /// When its last connection ended.
     left: Nanos,
+    /// When it had told of all that it holds.
+    spoke: Nanos,
     made: Made,
 }
 
@@ -117,6 +143,8 @@ const MOST_STRANGERS: usize = 64;
 const HANDSHAKE_TIME: Nanos = Nanos::SECOND;
 /// How long a process that has no connection is believed to live.
 const GONE_AFTER: Nanos = Nanos::from_secs(15);
+/// How often a request is decided at most because the state on which that was done went away meanwhile.
+pub const MOST_TRIES: usize = 4;
 /// The same complaint is made once in this time.
 const QUIET: Nanos = Nanos::from_secs(10);
 
@@ -177,6 +205,7 @@ impl Serving {
         let reading = async {
             while let Ok(frame) = reader.frame().await {
                 let Some((ring, asks)) = Items::<Ask>::asked(frame) else { return };
+                let Some(_inside) = self.listener.enter() else { return };
                 let now = self.clock.now();
                 let mut told = Vec::new();
                 let mut charges = false;
@@ -222,6 +251,10 @@ impl Serving {
                     unknown => Ok(Later::Charge { wanted, unknown }),
                 }
             }
+            // what is held is told by all who hold some, once they know that the owner is gone
+            Ask::Charge { wanted, as_is: true } if wanted.iter().any(|wanted| wanted.slot > 0) => {
+                Ok(Later::StandIn(wanted))
+            }
             ask => Err(ask),
         }
     }
@@ -230,10 +263,32 @@ impl Serving {
         match later {
             Later::Take(limit, key) => Answer::Taken(self.carrier.give(from, &limit, key).await),
             Later::Charge { wanted, unknown } => {
-                self.carrier.gather(unknown).await;
+                for _ in 0..MOST_TRIES {
+                    let before = self.departures(&wanted);
+                    self.carrier.gather(unknown.clone()).await;
+                    let now = self.clock.now();
+                    let told = guest.charge(&wanted, now);
+                    // others were served before this went on
+                    match told {
+                        Some(told) if before != self.departures(&wanted) => guest.take_back(&wanted, &told, now),
+                        told => return charged(told, now),
+                    }
+                }
+                charge(guest, &wanted, self.clock.now())
+            }
+            Later::StandIn(wanted) => {
+                for held in wanted.iter().filter(|wanted| wanted.slot > 0) {
+                    self.carrier.hear_all(held.key).await;
+                }
                 charge(guest, &wanted, self.clock.now())
             }
         }
+    }
+
+    /// Another number whenever a state that counts what runs, of a key of `wanted`, has been given away.
+    fn departures(&self, wanted: &[Wanted]) -> u64 {
+        let held = wanted.iter().filter(|wanted| wanted.slot > 0);
+        held.fold(0, |sum, wanted| sum.wrapping_add(self.carrier.departures(wanted.key)))
     }
 
     fn answer(&self, ask: Ask, (other, ring): (&Hello, RingHash), guest: &dyn Guest, now: Nanos) -> Answered {
@@ -256,6 +311,12 @@ impl Serving {
                 self.carrier.receive(&states, ring);
                 Answered::Now(Answer::Done)
             }
+            Ask::Spoken => {
+                if let Some(process) = self.processes.lock().get_mut(&other.boot) {
+                    process.spoke = now;
+                }
+                Answered::Now(Answer::Done)
+            }
             // see `needs_time`
             Ask::Take { .. } => Answered::Never,
         }
@@ -274,6 +335,11 @@ impl Serving {
             stays
         });
         gone.into_iter().for_each(|boot| self.desk.release(boot, now));
+        let spoke: HashMap<u64, Nanos> =
+            self.processes.lock().iter().map(|(boot, process)| (*boot, process.spoke)).collect();
+        // of one that is not known here something came with states: it speaks at once, or it is gone
+        let until = |boot| spoke.get(&boot).copied().unwrap_or(now).saturating_sub(GONE_AFTER);
+        self.desk.release_unheard(&until, now);
     }
 }
 
@@ -285,11 +351,20 @@ enum Answered {
 /// What is answered once states have moved.
 enum Later {
     Take(Identity, LimitKey),
-    Charge { wanted: Vec<Wanted>, unknown: Vec<(Arc<Identity>, LimitKey)> },
+    Charge {
+        wanted: Vec<Wanted>,
+        unknown: Vec<(Arc<Identity>, LimitKey)>,
+    },
+    /// In place of an owner that the asker cannot ask.
+    StandIn(Vec<Wanted>),
 }
 
 fn charge(guest: &dyn Guest, wanted: &[Wanted], now: Nanos) -> Answer {
-    match guest.charge(wanted, now) {
+    charged(guest.charge(wanted, now), now)
+}
+
+fn charged(told: Option<Vec<Told>>, now: Nanos) -> Answer {
+    match told {
         Some(told) => Answer::Charged { at: now, told },
         None => Answer::Unknown,
     }
@@ -299,7 +374,7 @@ fn make(change: &Change, guest: &dyn Guest, now: Nanos) {
     match change {
         Change::Refund { rule, key, cost, full_at } => guest.refund(*rule, *key, *cost, *full_at, now),
         Change::Debit { rule, key, cost } => guest.debit(*rule, *key, *cost, now),
-        Change::Complete { slot, end } => guest.complete(*slot, *end, now),
+        Change::Complete { rule, key, slot, end } => guest.complete(*rule, *key, *slot, *end, now),
     }
 }
 
@@ -311,7 +386,8 @@ struct Arrived<'a> {
 
 impl<'a> Arrived<'a> {
     fn new(serving: &'a Serving, boot: u64, address: SocketAddr) -> Self {
-        let fresh = || Process { address, connections: 0, left: Nanos::ZERO, made: Made::default() };
+        let fresh =
+            || Process { address, connections: 0, left: Nanos::ZERO, spoke: Nanos::ZERO, made: Made::default() };
         let mut processes = serving.processes.lock();
         let process = processes.entry(boot).or_insert_with(fresh);
         process.connections = process.connections.saturating_add(1);

@@ -33,6 +33,16 @@ impl Form {
     pub const fn id(&self) -> u64 {
         self.id
     }
+
+    /// The limit.
+    pub const fn limit(&self) -> &Arc<Identity> {
+        &self.limit
+    }
+
+    /// The parameters.
+    pub const fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
 }
 
 /// What is told of an answer, if one comes.

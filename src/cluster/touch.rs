@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::connection::Failed;
+use super::gate::Inside;
 use super::members::{BEAT, Beat};
 use super::ring::RingHash;
 use super::serve::Listener;
@@ -65,6 +66,10 @@ impl Listener for Node {
         if ring.0 != self.asking.ring.load(Ordering::Relaxed) {
             self.counts.asked_under_other_ring.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    fn enter(&self) -> Option<Inside<'_>> {
+        self.gate.enter()
     }
 
     fn is_neighbour(&self, ip: IpAddr) -> bool {

@@ -11,17 +11,20 @@ use std::marker::PhantomData;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm::{Completion, Parameters};
-use crate::charge::{Charged, Manner};
+use crate::algorithm::{AlgorithmName, Completion, Parameters};
+use crate::charge::{Charged, Manner, Slot};
 use crate::cluster::members::Beat;
 use crate::cluster::ring::RingHash;
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// The version of what is said; gateways of another one are refused.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// The most bytes of a frame, as they are sent.
 pub const LONGEST_FRAME: usize = 1 << 20;
+
+/// How long it is at most since the asker has told of what it holds when it says that it has.
+pub const SPEAKS_WITHIN: Nanos = Nanos::from_secs(10);
 
 /// What a frame holds: of one who asks, the ring that it sees and then any number of questions; of one
 /// who answers, any number of answers. Each stands behind its number.
@@ -93,9 +96,12 @@ pub enum Ask {
         /// The key.
         key: LimitKey,
     },
-    /// States that the other side owns now and the asker has forgotten; those that it has stay as they are. Answered with
-    /// [`Answer::Done`].
+    /// States that the other side owns now and the asker has forgotten, and what the asker's requests hold; states that
+    /// are there stay as they are, and count what is held. Answered with [`Answer::Done`].
     Put(Vec<States>),
+    /// Says that the asker has told, within [`SPEAKS_WITHIN`], of all that its requests hold of keys that the other side
+    /// owns. Answered with [`Answer::Done`].
+    Spoken,
 }
 
 /// An answer.
@@ -138,6 +144,13 @@ pub struct Identity {
     pub key: u64,
     /// How many keys may be remembered, as the asker has it.
     pub max_keys: u64,
+}
+
+impl Identity {
+    /// Whether the limit holds tokens while requests run.
+    pub fn holds(&self) -> bool {
+        AlgorithmName::ALL.iter().any(|name| name.as_str() == self.algorithm && name.holds())
+    }
 }
 
 /// One charge.
@@ -190,6 +203,10 @@ pub enum Change {
     },
     /// Gives back what a request holds, or would hold if the charge came late.
     Complete {
+        /// The parameters, by their number in this connection.
+        rule: u32,
+        /// Which bucket.
+        key: LimitKey,
         /// The number of what is held.
         slot: u64,
         /// How the request ended.
@@ -208,6 +225,21 @@ pub struct States {
     pub count: u64,
     /// The cells, as snapshots have them.
     pub cells: Vec<u8>,
+    /// What requests hold while they run, be it of these cells or of others.
+    pub held: Vec<Held>,
+}
+
+/// What one request holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// Which one.
+    pub slot: Slot,
+    /// Of which bucket.
+    pub key: LimitKey,
+    /// How many tokens.
+    pub cost: Cost,
+    /// The parameters that it was admitted under, by their position.
+    pub rule: u32,
 }
 
 #[cfg(test)]

@@ -53,8 +53,8 @@ pub(super) fn run_until_idle(server: Server, gateway: &Gateway, reach: Reach) ->
     });
     // pingora sleeps through the whole grace period, idle or not; returning from here ends the process before.
     while has_finished.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-        let settled = gateway.store.is_settled();
-        let idle = doors.is_closed() && gateway.traffic.is_idle() && settled;
+        // last: what requests leave behind at their end is there only then, and whoever is settled answers no other gateway
+        let idle = doors.is_closed() && gateway.traffic.is_idle() && gateway.store.is_settled();
         if idle || hurry.load(Ordering::Relaxed) {
             break;
         }

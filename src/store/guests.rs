@@ -1,12 +1,14 @@
 //! What other gateways charge here, because this one owns the keys.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::algorithm::{AlgorithmName, Completion, Parameters};
-use crate::charge::{Charge, Manner, RuleRef};
+use crate::charge::{Charge, Charged, Manner, RuleRef, Slot};
+use crate::cluster::Peer;
 use crate::cluster::moving::{Received, Walk};
 use crate::cluster::serve::{Desk, Guest};
 use crate::cluster::wire::{Identity, States, Told, Wanted};
@@ -14,21 +16,41 @@ use crate::store::local::Binding;
 use crate::store::{LimitSpec, Store};
 use crate::units::{Cost, LimitKey, Nanos};
 
-/// What processes of other gateways hold here while requests run.
+/// What processes gave back, this one among them: so that it is not held again where its charge, or the state with it,
+/// comes later.
 #[derive(Debug, Default)]
-pub(super) struct Guests(Mutex<HashMap<u64, Held>>);
+pub(super) struct Guests(Mutex<HashMap<u64, Ended>>);
 
-/// What one process holds.
+/// The last ones of one process.
 #[derive(Debug, Default)]
-struct Held {
-    slots: HashMap<u64, (Arc<Limits>, Charge)>,
-    /// What was given back before it was taken: the last ones.
-    early: HashSet<u64>,
-    early_in_order: VecDeque<u64>,
+struct Ended {
+    slots: HashSet<u64>,
+    in_order: VecDeque<u64>,
 }
 
-/// So many that came before their charges are remembered.
-const MOST_EARLY: usize = 16_384;
+/// So many are remembered of each.
+const MOST_ENDED: usize = 16_384;
+
+impl Guests {
+    /// `slot` is given back. To be noted before it is looked for: whoever takes it after that looks here.
+    pub(super) fn gives_back(&self, slot: Slot) {
+        let mut all = self.0.lock();
+        let ended = all.entry(slot.process).or_default();
+        if ended.slots.insert(slot.number) {
+            ended.in_order.push_back(slot.number);
+            if ended.in_order.len() > MOST_ENDED
+                && let Some(oldest) = ended.in_order.pop_front()
+            {
+                ended.slots.remove(&oldest);
+            }
+        }
+    }
+
+    /// Whether `slot` was given back already.
+    fn has(&self, slot: Slot) -> bool {
+        self.0.lock().get(&slot.process).is_some_and(|ended| ended.slots.contains(&slot.number))
+    }
+}
 
 /// The limits of one connection.
 #[derive(Debug)]
@@ -53,10 +75,8 @@ impl Desk for Store {
     }
 
     fn release(&self, boot: u64, now: Nanos) {
-        let held = self.guests.0.lock().remove(&boot);
-        for (limits, charge) in held.into_iter().flat_map(|held| held.slots.into_values()) {
-            self.let_go(&limits, charge, Completion::UNMEASURED, now);
-        }
+        self.guests.0.lock().remove(&boot);
+        self.local.release(boot, now);
     }
 
     fn take(&self, limit: &Identity, key: LimitKey) -> Option<States> {
@@ -67,14 +87,32 @@ impl Desk for Store {
         self.local.take_moved(walk, to, now)
     }
 
-    fn put(&self, states: &States) -> Received {
-        self.local.put(states)
+    fn put(&self, states: &States, now: Nanos) -> Received {
+        let mut states = Cow::Borrowed(states);
+        if states.held.iter().any(|held| self.guests.has(held.slot)) {
+            states.to_mut().held.retain(|held| !self.guests.has(held.slot));
+        }
+        self.local.put(&states, now)
     }
-}
 
-impl Store {
-    fn let_go(&self, limits: &Limits, charge: Charge, end: Completion, now: Nanos) {
-        self.local.complete(&limits.binding.read(), &[charge], end, now);
+    fn running(&self, since: Nanos, now: Nanos) -> Vec<(Arc<Peer>, States)> {
+        let Some(owners) = &self.owners else { return Vec::new() };
+        let (there, here) = owners.untold(since, now);
+        for states in here {
+            self.local.put(&states, now);
+        }
+        there
+    }
+
+    fn told(&self, peer: u32, states: &States, now: Nanos) {
+        if let Some(owners) = &self.owners {
+            owners.running.told(peer, states, now);
+        }
+    }
+
+    fn release_unheard(&self, until: &dyn Fn(u64) -> Nanos, now: Nanos) {
+        let is_own = |slot| self.owners.as_ref().is_some_and(|owners| owners.holds(slot));
+        self.local.release_unheard(|slot, heard| heard <= until(slot.process) && !is_own(slot), now);
     }
 }
 
@@ -86,16 +124,8 @@ impl Visit {
         Some(Charge::new(limit, RuleRef::Listed(0), key, cost, manner))
     }
 
-    /// Takes note of what is held from here on, unless it was given back already.
-    fn hold(&self, slot: u64, charge: &Charge, now: Nanos) {
-        let mut guests = self.store.guests.0.lock();
-        let held = guests.entry(self.boot).or_default();
-        if held.early.remove(&slot) {
-            drop(guests);
-            self.store.let_go(&self.limits, charge.clone(), Completion::UNMEASURED, now);
-        } else {
-            held.slots.insert(slot, (Arc::clone(&self.limits), charge.clone()));
-        }
+    const fn slot(&self, number: u64) -> Slot {
+        Slot { process: self.boot, number }
     }
 }
 
@@ -120,21 +150,36 @@ impl Guest for Visit {
     }
 
     fn charge(&self, wanted: &[Wanted], now: Nanos) -> Option<Vec<Told>> {
-        let charges = wanted.iter().map(|wanted| self.charge_of(wanted.rule, wanted.key, wanted.cost, wanted.manner));
+        let charges = wanted.iter().map(|wanted| {
+            let slot = (wanted.slot > 0).then(|| self.slot(wanted.slot));
+            Some(Charge { slot, ..self.charge_of(wanted.rule, wanted.key, wanted.cost, wanted.manner)? })
+        });
         let mut batch = charges.collect::<Option<Vec<Charge>>>()?;
         if self.limits.binding.read().is_stale(&batch) {
             self.store.local.renew(&mut self.limits.binding.write());
         }
         let charged = self.store.local.charge(&self.limits.binding.read(), &mut batch, now);
-        let mut all = wanted.iter().zip(&batch).zip(&charged);
-        let admitted = all.all(|((wanted, _), charged)| !wanted.manner.binds || charged.decision.is_admitted());
-        let told = wanted.iter().zip(batch).zip(charged).map(|((wanted, charge), charged)| {
-            if wanted.slot > 0 && admitted && charged.decision.is_admitted() && wanted.manner.takes {
-                self.hold(wanted.slot, &charge, now);
+        for (charge, slot) in batch.iter().filter_map(|charge| Some((charge, charge.slot?))) {
+            if self.store.guests.has(slot) {
+                self.store.local.end(&self.limits.binding.read(), charge, slot, Completion::UNMEASURED, now);
             }
-            Told { charged, common: (charge.key != wanted.key).then_some(charge.key) }
+        }
+        let told = wanted.iter().zip(batch).zip(charged).map(|((wanted, charge), charged)| Told {
+            charged,
+            common: (charge.key != wanted.key).then_some(charge.key),
         });
         Some(told.collect())
+    }
+
+    fn take_back(&self, wanted: &[Wanted], told: &[Told], now: Nanos) {
+        let charges = wanted.iter().zip(told).filter_map(|(wanted, told)| {
+            let key = told.common.unwrap_or(wanted.key);
+            let slot = (wanted.slot > 0).then(|| self.slot(wanted.slot));
+            Some(Charge { slot, ..self.charge_of(wanted.rule, key, wanted.cost, wanted.manner)? })
+        });
+        let charges: Vec<Charge> = charges.collect();
+        let charged: Vec<Charged> = told.iter().map(|told| told.charged).collect();
+        self.store.local.take_back(&self.limits.binding.read(), &charges, &charged, now);
     }
 
     fn refund(&self, rule: u32, key: LimitKey, cost: Cost, full_at: Nanos, now: Nanos) {
@@ -149,23 +194,11 @@ impl Guest for Visit {
         }
     }
 
-    fn complete(&self, slot: u64, end: Completion, now: Nanos) {
-        let held = {
-            let mut guests = self.store.guests.0.lock();
-            let process = guests.entry(self.boot).or_default();
-            let held = process.slots.remove(&slot);
-            if held.is_none() && process.early.insert(slot) {
-                process.early_in_order.push_back(slot);
-                if process.early_in_order.len() > MOST_EARLY
-                    && let Some(oldest) = process.early_in_order.pop_front()
-                {
-                    process.early.remove(&oldest);
-                }
-            }
-            held
-        };
-        if let Some((limits, charge)) = held {
-            self.store.let_go(&limits, charge, end, now);
+    fn complete(&self, rule: u32, key: LimitKey, slot: u64, end: Completion, now: Nanos) {
+        let slot = self.slot(slot);
+        self.store.guests.gives_back(slot);
+        if let Some(charge) = self.charge_of(rule, key, 0, Manner::USUAL) {
+            self.store.local.end(&self.limits.binding.read(), &charge, slot, end, now);
         }
     }
 }

@@ -17,12 +17,14 @@ use crate::store::{Amendment, LimitSpec, Usage};
 use crate::units::{LimitKey, Nanos};
 
 mod guests;
+mod held;
 mod moving;
 mod rules;
 pub mod snapshot;
 mod table;
 mod tables;
 
+use held::Held;
 use rules::Rules;
 use table::{Cells, Full};
 use tables::Tables;
@@ -44,6 +46,8 @@ struct LockedShard(Mutex<Shard>);
 #[derive(Default)]
 struct Shard {
     cells: SmallVec<[Cells; 2]>,
+    /// What requests hold of them, one by one.
+    held: Held,
 }
 
 /// What all shards share about one limit.
@@ -247,7 +251,13 @@ impl LocalStore {
     fn charge_one(&self, binding: &Binding, charge: &Charge, now: Nanos, charged: &mut AllCharged) -> Result<(), Full> {
         let (table, rule) = binding.find(charge);
         let mut shard = self.shards[shard_of(charge.key)].lock();
-        shard.cells[table.position].charge(table, rule, charge, now, charged)
+        shard.cells[table.position].charge(table, rule, charge, now, charged)?;
+        if let Some(slot) = charge.slot
+            && charged.last().is_some_and(|charged| charged.decision.is_admitted())
+        {
+            shard.held.add(table.position, charge.key, slot, charge.cost, now);
+        }
+        Ok(())
     }
 
     /// Decides first, and writes only when the request is not `denied` and no limit that binds denies; a limit that
@@ -277,10 +287,14 @@ impl LocalStore {
             let passes = admitted && decision.is_admitted();
             if charge.manner.takes && (passes || (!decision.is_admitted() && bound.rule.denials_count())) {
                 cells.put(table, bound, charge.key, after);
+                if let Some(slot) = charge.slot.filter(|_| passes) {
+                    locked.held(charge.key).add(table.position, charge.key, slot, charge.cost, now);
+                }
             } else if charge.manner.takes && charge.manner.counts_denied {
                 let before = cells.state(table, bound, charge.key, now);
                 cells.put(table, bound, charge.key, bound.rule.debit(before, charge.cost, now));
             }
+            let cells = locked.cells(charge.key, table.position);
             charged.push(Charged { decision, headroom: cells.headroom(table, bound, charge.key, now) });
         }
         Ok(())
@@ -408,6 +422,7 @@ impl Shard {
             Some(place) => *place = cells,
             None => self.cells.push(cells),
         }
+        self.held.forget(position);
     }
 }
 
@@ -416,10 +431,18 @@ struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>);
 
 impl Locked<'_> {
     fn cells(&mut self, key: LimitKey, table: usize) -> &mut Cells {
+        &mut self.shard(key).cells[table]
+    }
+
+    fn held(&mut self, key: LimitKey) -> &mut Held {
+        &mut self.shard(key).held
+    }
+
+    fn shard(&mut self, key: LimitKey) -> &mut Shard {
         let wanted = shard_of(key);
         let position =
             self.0.iter().position(|(index, _)| *index == wanted).expect("lock_all locked the shard of every charge");
-        &mut self.0[position].1.cells[table]
+        &mut self.0[position].1
     }
 }
 

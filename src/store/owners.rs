@@ -6,10 +6,12 @@ use std::sync::Arc;
 use quick_cache::sync::Cache;
 
 use crate::algorithm::{Completion, Decision, Rule};
-use crate::charge::{AllCharged, Charge, Charged, Manner, RuleRef, Taken};
-use crate::cluster::wire::{Identity, Told as Answered};
+use crate::charge::{AllCharged, Charge, Charged, Manner, RuleRef, Slot, Taken};
+use crate::cluster::wire::{Identity, States, Told as Answered};
 use crate::cluster::{Cluster, Correction, Form, Heard, Outcome, Part, Peer, Place};
 use crate::store::LimitSpec;
+use crate::store::local::is_overflow;
+use crate::store::running::{Running, Spot};
 use crate::store::told::{SETTLING, Told, denial_holds};
 use crate::units::{LimitKey, Nanos};
 
@@ -18,6 +20,7 @@ pub(super) struct Owners {
     pub(super) cluster: Arc<Cluster>,
     /// What they said of keys last.
     told: Cache<LimitKey, (u64, Told)>,
+    pub(super) running: Running,
 }
 
 /// How many keys are remembered: about 25 MB.
@@ -45,7 +48,7 @@ struct Formed {
 impl Owners {
     /// Asks over `cluster`.
     pub(super) fn new(cluster: Arc<Cluster>) -> Self {
-        Self { cluster, told: Cache::new(MOST_KEYS) }
+        Self { cluster, told: Cache::new(MOST_KEYS), running: Running::default() }
     }
 
     /// Who decides about a charge.
@@ -101,7 +104,7 @@ impl Owners {
         let (told, there) = heard.keep();
         let mut all = AllCharged::new();
         for ((charge, part), Answered { charged, common }) in batch.iter_mut().zip(&parts).zip(told) {
-            charge.taken = Taken::Owner { node: peer.number, here: now, there, slot: part.slot };
+            charge.taken = Taken::Owner { node: peer.number, here: now, there };
             charge.key = common.unwrap_or(charge.key);
             self.told.insert(part.key, (part.form.id(), Told::new(&charged, charge.cost, now)));
             all.push(charged);
@@ -110,34 +113,77 @@ impl Owners {
     }
 
     fn part(&self, limit: &OwnedLimit, charge: &Charge) -> Option<Part> {
-        let Formed { rule, form } = limit.formed(&charge.rule)?;
-        let Charge { key, cost, manner, .. } = *charge;
-        let slot = if rule.holds() && manner.takes { self.cluster.next_slot() } else { 0 };
-        Some(Part { form, key, cost, manner, slot })
+        let Formed { form, .. } = limit.formed(&charge.rule)?;
+        let Charge { key, cost, manner, slot, .. } = *charge;
+        Some(Part { form, key, cost, manner, slot: slot.map_or(0, |slot| slot.number) })
+    }
+
+    /// What a charge is going to hold while its request runs, if it holds anything.
+    pub(super) fn slot(&self, limit: &OwnedLimit, charge: &Charge) -> Option<Slot> {
+        let Formed { rule, .. } = limit.formed(&charge.rule)?;
+        let holds = rule.holds() && charge.manner.takes && charge.cost > 0;
+        holds.then(|| Slot { process: self.cluster.process(), number: self.cluster.next_slot() })
+    }
+
+    /// Whether `slot` is of this process, and held.
+    pub(super) fn holds(&self, slot: Slot) -> bool {
+        slot.process == self.cluster.process() && self.running.has(slot.number)
+    }
+
+    /// Notes where a charge, which was admitted, holds something from here on.
+    pub(super) fn runs(&self, limit: &OwnedLimit, charge: &Charge, now: Nanos) {
+        if charge.slot.is_some()
+            && let Some(part) = self.part(limit, charge)
+        {
+            let spot = Spot::of(charge);
+            self.running.begins(part, spot, now);
+            // it was decided while the owner became another, or could not be asked
+            if Spot::at(self.counts(charge.key, spot).as_deref()) != spot {
+                self.cluster.speak();
+            }
+        }
+    }
+
+    /// Gives back what is held under `slot`, wherever else it may be counted. Whether it was held.
+    pub(super) fn ends(&self, slot: Slot, end: Completion, now: Nanos) -> bool {
+        let Some((part, spots)) = self.running.ends(slot.number, now) else { return false };
+        for spot in spots {
+            if let Spot::There(number) = spot
+                && let Some(peer) = self.cluster.peer(number)
+            {
+                peer.correct(Correction::Complete(part.clone(), end));
+            }
+        }
+        true
     }
 
     /// Takes back what a charge took at the gateway `node`; `full_at` as in [`super::Store::refund`].
     pub(super) fn refund(&self, limit: &OwnedLimit, charge: &Charge, full_at: Nanos) {
-        let Taken::Owner { node, here, there, slot } = charge.taken else { return };
+        let Taken::Owner { node, here, there } = charge.taken else { return };
         let (Some(peer), Some(part)) = (self.cluster.peer(node), self.part(limit, charge)) else { return };
         // or it would be denied what is given back
         self.told.remove(&charge.key);
-        peer.correct(match slot {
-            0 => {
-                // to the nanosecond: it tells which window the charge was counted in, or which entry of a log it is
-                let full_at = there.saturating_add(full_at.saturating_sub(here));
-                Correction::Refund { part, full_at }
-            }
-            slot => Correction::Complete(slot, Completion::UNMEASURED),
-        });
+        // to the nanosecond: it tells which window the charge was counted in, or which entry of a log it is
+        let full_at = there.saturating_add(full_at.saturating_sub(here));
+        peer.correct(Correction::Refund { part, full_at });
     }
 
-    /// Gives back what a charge holds at the gateway where it was taken.
-    pub(super) fn complete(&self, charge: &Charge, end: Completion) {
-        if let Taken::Owner { node, slot: slot @ 1.., .. } = charge.taken
-            && let Some(peer) = self.cluster.peer(node)
-        {
-            peer.correct(Correction::Complete(slot, end));
+    /// What requests here hold that whoever counts it now has not been told of since `since`: see [`Running::untold`].
+    /// Tells them of what has ended.
+    pub(super) fn untold(&self, since: Nanos, now: Nanos) -> (Vec<(Arc<Peer>, States)>, Vec<States>) {
+        for (peer, part) in self.running.untold_ends(|key| self.cluster.home(key), now) {
+            peer.correct(Correction::Complete(part, Completion::UNMEASURED));
+        }
+        self.running.untold(self.cluster.process(), |key, last| self.counts(key, last), since, now)
+    }
+
+    /// The gateway that counts a key, if it is another one, where `last` did before.
+    fn counts(&self, key: LimitKey, last: Spot) -> Option<Arc<Peer>> {
+        match last {
+            // the common bucket of a full table is not the owner's
+            Spot::There(number) if is_overflow(key) => self.cluster.peer(number),
+            Spot::Here if is_overflow(key) => None,
+            _ => self.cluster.home(key),
         }
     }
 

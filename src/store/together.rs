@@ -14,13 +14,15 @@ use crate::charge::{Charge, Charged, Source};
 use crate::cluster::{Outcome, Peer, Place};
 use crate::store::owners::{OwnedLimit, Owners};
 use crate::store::shared::{Asked, SharedLimit, SharedStore, Tables};
-use crate::store::{Binding, Receipt, Store};
+use crate::store::{Binding, Departures, Receipt, Store};
 use crate::units::Nanos;
 
 /// A request being charged.
 pub(super) struct Together<'a> {
     pub(super) store: &'a Store,
     pub(super) binding: &'a Binding,
+    /// As [`Store::departures`] told before states were brought here.
+    pub(super) departures: Departures,
     pub(super) now: Nanos,
 }
 
@@ -69,8 +71,8 @@ impl<'a> Together<'a> {
                 break;
             }
             let asked = match &group.desk {
-                Desk::Here => self.charge_local(batch, &group.positions, &mut told, Source::Local),
-                Desk::Alone => self.charge_local(batch, &group.positions, &mut told, Source::Fallback),
+                Desk::Here => self.charge_local(batch, &group.positions, &mut told, Source::Local).await,
+                Desk::Alone => self.charge_local(batch, &group.positions, &mut told, Source::Fallback).await,
                 Desk::Redis => match self.charge_shared(batch, &group.positions, &mut told).await {
                     Ok(asked) => asked,
                     Err(position) => {
@@ -166,12 +168,14 @@ impl<'a> Together<'a> {
     }
 
     /// Charges what is in memory. Of a request that is denied already, only what counts although it is denied.
-    fn charge_local(&self, batch: &mut [Charge], local: &[usize], told: &mut Told, source: Source) -> Source {
+    async fn charge_local(&self, batch: &mut [Charge], local: &[usize], told: &mut Told, source: Source) -> Source {
         let denied = denies(batch, told);
         let mut some: SmallVec<[Charge; 4]> = local.iter().map(|position| batch[*position].clone()).collect();
+        let departures: Departures =
+            local.iter().filter_map(|position| self.departures.get(*position).copied()).collect();
         let charged = match denied {
             true => self.store.local.charge_denied(&self.binding.local, &mut some, self.now),
-            false => self.store.local.charge(&self.binding.local, &mut some, self.now),
+            false => self.store.charge_here(self.binding, &mut some, &departures, self.now).await,
         };
         for ((position, charge), charged) in local.iter().zip(some).zip(charged) {
             batch[*position] = charge;
@@ -192,6 +196,7 @@ impl<'a> Together<'a> {
         let limits: SmallVec<[&OwnedLimit; 4]> = some.iter().filter_map(|charge| Some(self.owned(charge)?.1)).collect();
         let Some(owners) = &self.store.owners else { return Err(Outcome::Unreachable) };
         let charged = owners.charge(peer, as_is, &limits, &mut some, self.now).await?;
+        self.store.run(self.binding, &some, &charged, self.now);
         for ((position, charge), charged) in group.iter().zip(some).zip(charged) {
             batch[*position] = charge;
             told[*position] = Some(charged);

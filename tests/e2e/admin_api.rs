@@ -4,6 +4,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
+use crate::support::cluster::{Nodes, wait_for_members};
 use crate::support::gateway::limited;
 use crate::support::redis::Redis;
 use crate::support::{Client, Gateway, Origin, Response, wait_until};
@@ -482,4 +483,49 @@ fn the_commands_look_and_change() {
         nobody.status.code() == Some(1) && error.contains("http://127.0.0.1:1") && error.contains("--admin"),
         "{error}"
     );
+}
+
+#[test]
+fn a_key_is_set_right_by_the_gateway_that_owns_it_and_the_others_say_which_one_that_is() {
+    let origin = Origin::start();
+    let nodes = Nodes::new(2);
+    let limits = "limits: { guard: { key: { header: x-key }, algorithm: gcra, rate: 1/d, burst: 2 } }
+routes: [{ name: all, upstream: origin, limits: [guard] }]
+";
+    let start = |node| {
+        let config = format!("{}{}{limits}", nodes.section(node, "timeout: 1s"), origin.upstream());
+        started(&config, &[("cluster.key", crate::support::cluster::SECRET)])
+    };
+    let gateways = [start(0), start(1)];
+    wait_for_members(&gateways, 2);
+    let token = [("TOLLGATE_ADMIN_TOKEN", TOKEN)];
+    for key in 0..8 {
+        let key = key.to_string();
+        let ask = |gateway: &Gateway| gateway.get("/", &[("x-key", &key)]).status;
+        assert_eq!([ask(&gateways[0]), ask(&gateways[1]), ask(&gateways[0])], [200, 200, 429]);
+        let part = format!("header:x-key={key}");
+        let run = |gateway: &Gateway, verb: &str| {
+            let output = tollgate(gateway, &["keys", verb, "--limit", "guard", &part], &token);
+            let [text, error] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+            (output.status.code(), text, error)
+        };
+        // it is asked about through any of them
+        for gateway in &gateways {
+            let (status, text, error) = run(gateway, "peek");
+            assert!(status == Some(0) && text.contains("now: 0 left, denied for"), "{text}{error}");
+        }
+        let (owners, others): (Vec<_>, Vec<_>) =
+            (0..2).map(|node| (node, run(&gateways[node], "reset"))).partition(|(_, (status, ..))| *status == Some(0));
+        let ([(owner, (_, text, _))], [(_, (status, _, error))]) = (&*owners, &*others) else {
+            panic!("{owners:?} {others:?}")
+        };
+        assert!(text.contains("now: 2 left, nothing is used"), "{text}");
+        let told = format!("its key belongs to the gateway at {}: ask the admin port of that one", nodes.0[*owner]);
+        assert!(*status == Some(1) && error.contains(&told), "{error}");
+        let question = json!({ "limit": "guard", "key": { "header: x-key": key } });
+        let refused = post(&gateways[1 - owner], "/v1/keys/reset", &[HOST, BEARER], &question);
+        assert_eq!(refused.status, 409, "{refused:?}");
+        assert!(refused.text().contains(&told), "{refused:?}");
+        assert_eq!([ask(&gateways[*owner]), ask(&gateways[*owner]), ask(&gateways[*owner])], [200, 200, 429]);
+    }
 }

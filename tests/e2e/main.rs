@@ -18,6 +18,7 @@ mod cluster;
 mod cluster_cost;
 mod cluster_moves;
 mod cluster_port;
+mod cluster_slots;
 mod concurrency;
 mod connections;
 mod cookbook;

@@ -34,10 +34,13 @@ fn a_state_may_be_with_whom_it_was_lent_to_with_its_owner_and_with_the_owners_be
     let mine = key(&now, 1, &before, 3);
     assert!(!moving.is_going_on());
     assert!(moving.sources(mine, at(1), &now).is_empty());
-    moving.turned(&before);
+    moving.turned(&before, NOW);
     assert!(moving.is_going_on());
     assert_eq!(moving.sources(mine, at(1), &now).as_slice(), [at(3)]);
-    moving.lend(mine, at(2), NOW);
+    assert_eq!(moving.lend(mine, at(2), NOW), None);
+    // what is not there is not lent, and is where it was
+    let before = moving.lend(mine, at(4), NOW);
+    moving.keep(mine, before);
     assert_eq!(moving.sources(mine, at(1), &now).as_slice(), [at(2), at(3)]);
     // as one sees it who does not own the key
     assert_eq!(moving.sources(mine, at(2), &now).as_slice(), [at(1), at(3)]);
@@ -47,13 +50,17 @@ fn a_state_may_be_with_whom_it_was_lent_to_with_its_owner_and_with_the_owners_be
 fn nobody_is_asked_any_more_when_all_have_said_that_they_have_nothing() {
     let (before, now) = (ring(&[2]), ring(&[1, 2]));
     let moving = Moving::default();
-    moving.turned(&before);
+    moving.turned(&before, NOW);
+    assert!(moving.has_just_turned(NOW) && !moving.has_just_turned(LATER));
     for untidy in [peer(now.hash(), false), peer(before.hash(), true)] {
-        moving.settle(&now, [untidy].iter(), LATER);
+        moving.settle(&now, [untidy].iter(), true, LATER);
         assert!(moving.is_going_on());
     }
-    moving.settle(&now, [peer(now.hash(), true)].iter(), LATER);
-    assert!(!moving.is_going_on());
+    // nor before this node has told whose requests hold what
+    moving.settle(&now, [peer(now.hash(), true)].iter(), false, LATER);
+    assert!(moving.is_going_on());
+    moving.settle(&now, [peer(now.hash(), true)].iter(), true, LATER);
+    assert!(!moving.is_going_on() && !moving.has_just_turned(NOW));
     assert!(moving.sources(key(&now, 1, &before, 2), at(1), &now).is_empty());
 }
 
@@ -62,11 +69,11 @@ fn what_was_lent_is_remembered_until_the_other_side_has_told_of_it() {
     let now = ring(&[1, 2]);
     let moving = Moving::default();
     moving.lend(LimitKey(7), at(2), NOW);
-    moving.settle(&now, [peer(now.hash(), true)].iter(), NOW);
+    moving.settle(&now, [peer(now.hash(), true)].iter(), true, NOW);
     assert!(moving.is_going_on());
-    moving.settle(&now, [peer(now.hash(), false)].iter(), LATER);
+    moving.settle(&now, [peer(now.hash(), false)].iter(), true, LATER);
     assert!(moving.is_going_on());
-    moving.settle(&now, [peer(now.hash(), true)].iter(), LATER);
+    moving.settle(&now, [peer(now.hash(), true)].iter(), true, LATER);
     assert!(!moving.is_going_on());
 }
 
@@ -98,8 +105,20 @@ async fn a_state_that_is_on_its_way_is_waited_for() {
         moving.left();
     };
     tokio::join!(waits, ends);
-    // of two that ask each other one does not wait
+    // of two that ask each other one waits less
     let coming = moving.comes(LimitKey(3), patience).await;
-    moving.rests(LimitKey(3), true, patience).await;
+    moving.rests(LimitKey(3), true, Nanos::new(8)).await;
     drop(coming);
+}
+
+#[test]
+fn who_decides_on_a_state_sees_that_it_went_meanwhile() {
+    let moving = Moving::default();
+    let stays = moving.departures(LimitKey(2));
+    for goes in [Moving::leaves, Moving::departs] {
+        let before = moving.departures(LimitKey(1));
+        goes(&moving, LimitKey(1));
+        assert_ne!(moving.departures(LimitKey(1)), before);
+    }
+    assert_eq!(moving.departures(LimitKey(2)), stays);
 }

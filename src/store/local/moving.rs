@@ -1,20 +1,24 @@
 //! States on their way between nodes: out of one node's store and into another's, never in both.
 //!
-//! What limits hold while requests run does not move: it is given back where it was taken. Neither do the common buckets
-//! of full tables, which are each node's own.
+//! What requests hold of a limit while they run goes with the state that counts it, slot by slot. Where some slots are known
+//! already, be it that another part of the state came before or that the gateways told whose requests they are of,
+//! the others are added: a slot is counted once, however often and in whatever order it comes.
+//!
+//! The common buckets of full tables do not move: they are each node's own.
 
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::held::Holders;
 use super::table::{Loose, read_cell, write_cell};
-use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY, shard_of};
-use crate::algorithm::{AlgorithmName, Parameters, Rule};
+use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY, Shard, shard_of};
+use crate::algorithm::{AlgorithmName, Completion, Parameters, Rule, State};
 use crate::charge::{Charge, Mode};
 use crate::cluster::moving::{Received, Walk};
-use crate::cluster::wire::{Identity, States};
+use crate::cluster::wire::{Held, Identity, States};
 use crate::store::LimitSpec;
-use crate::units::{LimitKey, Nanos};
+use crate::units::{Cost, LimitKey, Nanos};
 
 /// States are sent in parts of about this many bytes.
 const PART: usize = 64 << 10;
@@ -22,13 +26,18 @@ const PART: usize = 64 << 10;
 const SHARDS_AT_ONCE: usize = 16;
 /// The most bytes that one state may take to be sent.
 const LONGEST: usize = 512 << 10;
+/// The most slots of one key that are sent with its state: some 400 KB. The others are told of by those whose they are.
+const MOST_HELD: usize = 10_000;
+/// About so many bytes are a slot.
+const HELD_BYTES: usize = 40;
 
 impl LocalStore {
-    /// The limit of a charge, if there is no state of its key here and could be one elsewhere.
+    /// The limit of a charge, if there is no state of its key here and could be one elsewhere; or a part of it could,
+    /// where a state consists of what each request holds.
     pub fn misses(&self, binding: &Binding, charge: &Charge) -> Option<Identity> {
         let table = &binding.limits.get(charge.limit)?.table;
         let knows = || self.shards[shard_of(charge.key)].lock().cells[table.position].knows(charge.key);
-        (table.moves() && !knows()).then(|| table.identity())
+        (table.moves() && (table.algorithm.holds() || !knows())).then(|| table.identity())
     }
 
     /// Takes out the state of `key` under `limit`, if there is one that may be moved.
@@ -37,9 +46,12 @@ impl LocalStore {
         if !table.moves() || key == OVERFLOW_KEY {
             return None;
         }
-        let loose = self.shards[shard_of(key)].lock().cells[table.position].take_out(&table, key)?;
+        let mut shard = self.shards[shard_of(key)].lock();
+        let loose = shard.cells[table.position].take_out(&table, key)?;
+        let holders = shard.held.take(table.position, key);
+        drop(shard);
         let mut parcel = Parcel::of(Arc::clone(&table));
-        parcel.add(&loose);
+        parcel.add(&loose, holders);
         parcel.finish()
     }
 
@@ -56,6 +68,8 @@ impl LocalStore {
         for shard in self.shards.iter().skip(walk.next).take(SHARDS_AT_ONCE) {
             walk.next = walk.next.saturating_add(1);
             for table in &tables {
+                let mut shard = shard.lock();
+                let Shard { cells, held } = &mut *shard;
                 let chosen = Cell::new(None);
                 let moves = |key| {
                     chosen.set(if key == OVERFLOW_KEY { None } else { to(key) });
@@ -63,20 +77,21 @@ impl LocalStore {
                 };
                 let taken = |loose: Loose| {
                     let Some(place) = chosen.get() else { return };
+                    let holders = held.take(table.position, loose.key);
                     let of_same =
                         |(known, parcel): &&mut (usize, Parcel)| *known == place && parcel.has_room_for(table);
                     match parcels.iter_mut().rev().find(of_same) {
-                        Some((_, parcel)) => parcel.add(&loose),
+                        Some((_, parcel)) => parcel.add(&loose, holders),
                         None => {
                             let mut parcel = Parcel::of(Arc::clone(table));
-                            parcel.add(&loose);
+                            parcel.add(&loose, holders);
                             parcels.push((place, parcel));
                         }
                     }
                 };
-                shard.lock().cells[table.position].take_moved(table, now, &moves, taken);
+                cells[table.position].take_moved(table, now, &moves, taken);
             }
-            if parcels.iter().map(|(_, parcel)| parcel.cells.len()).sum::<usize>() >= PART {
+            if parcels.iter().map(|(_, parcel)| parcel.bytes()).sum::<usize>() >= PART {
                 break;
             }
         }
@@ -84,13 +99,13 @@ impl LocalStore {
         parcels.into_iter().filter_map(|(place, parcel)| Some((place, parcel.finish()?))).collect()
     }
 
-    /// Puts in states that came from elsewhere. Those that are here already stay.
+    /// Puts in states that came from elsewhere. Those that are here already stay, and hold what came too.
     ///
     /// A full table takes them all the same: there was room for them where they came from, and to forget them would make
     /// their keys as good as new.
-    pub fn put(&self, states: &States) -> Received {
+    pub fn put(&self, states: &States, now: Nanos) -> Received {
         let mut received = Received::default();
-        let known = spec(&states.limit).filter(|spec| !spec.algorithm.holds());
+        let known = spec(&states.limit);
         let Some(spec) = known else { return Received { unknown: states.count, ..Received::default() } };
         let table = self.table(&spec);
         let understood = |parameters: &Parameters| {
@@ -98,6 +113,10 @@ impl LocalStore {
             Some((table.number(&rule), rule))
         };
         let rules: Vec<Option<(u32, Rule)>> = states.rules.iter().map(understood).collect();
+        let bound = |position: u32| {
+            let (number, rule) = usize::try_from(position).ok().and_then(|position| rules.get(position)?.as_ref())?;
+            Some(BoundRule { number: *number, rule })
+        };
         let mut cells = states.cells.as_slice();
         for left in (1..=states.count).rev() {
             let Some(((key, rule, state), rest)) = read_cell(spec.algorithm, cells) else {
@@ -105,20 +124,29 @@ impl LocalStore {
                 break;
             };
             cells = rest;
-            let rule = usize::try_from(rule).ok().and_then(|position| rules.get(position)?.as_ref());
             let mut shard = self.shards[shard_of(key)].lock();
             let cells = &mut shard.cells[table.position];
-            match rule {
+            match bound(rule) {
                 None => received.unknown = received.unknown.saturating_add(1),
                 Some(_) if cells.knows(key) => received.known = received.known.saturating_add(1),
-                Some((number, rule)) => {
-                    cells.put(&table, BoundRule { number: *number, rule }, key, Some(state));
+                Some(bound) => {
+                    cells.put(&table, bound, key, unheld(bound.rule, state, now));
                     received.kept = received.kept.saturating_add(1);
                 }
             }
         }
+        for Held { slot, key, cost, rule } in states.held.iter().copied().filter(|_| spec.algorithm.holds()) {
+            if let Some(bound) = bound(rule) {
+                self.shards[shard_of(key)].lock().hold(&table, bound, (key, slot, cost), now);
+            }
+        }
         received
     }
+}
+
+/// A state without what requests hold of it.
+fn unheld(rule: &Rule, state: State, now: Nanos) -> Option<State> {
+    if rule.holds() { rule.complete(state, Cost::MAX, Completion::UNMEASURED, now) } else { Some(state) }
 }
 
 /// The limit with this identity; `None` if its algorithm is not known.
@@ -143,34 +171,42 @@ struct Parcel {
     rules: Vec<u32>,
     count: u64,
     cells: Vec<u8>,
+    held: Vec<Held>,
 }
 
 impl Parcel {
     const fn of(table: Arc<LimitTable>) -> Self {
-        Self { table, rules: Vec::new(), count: 0, cells: Vec::new() }
+        Self { table, rules: Vec::new(), count: 0, cells: Vec::new(), held: Vec::new() }
+    }
+
+    const fn bytes(&self) -> usize {
+        self.cells.len().saturating_add(self.held.len().saturating_mul(HELD_BYTES))
     }
 
     fn has_room_for(&self, table: &LimitTable) -> bool {
-        self.table.position == table.position && self.cells.len() < PART
+        self.table.position == table.position && self.bytes() < PART
     }
 
     /// Nothing is added of a state that cannot be sent.
-    fn add(&mut self, Loose { key, rule, state }: &Loose) {
+    fn add(&mut self, Loose { key, rule, state }: &Loose, holders: Holders) {
         let position = self.rules.iter().position(|known| known == rule).unwrap_or_else(|| {
             self.rules.push(*rule);
             self.rules.len().saturating_sub(1)
         });
         let before = self.cells.len();
-        let written = write_cell(*key, u32::try_from(position).unwrap_or(u32::MAX), state, &mut self.cells);
+        let rule = u32::try_from(position).unwrap_or(u32::MAX);
+        let written = write_cell(*key, rule, state, &mut self.cells);
         if written.is_err() || self.cells.len().saturating_sub(before) > LONGEST {
             self.cells.truncate(before);
             return;
         }
         self.count = self.count.saturating_add(1);
+        let held = holders.into_iter().map(|(slot, share)| Held { slot, key: *key, cost: share.cost, rule });
+        self.held.extend(held.take(MOST_HELD));
     }
 
     fn finish(self) -> Option<States> {
-        let Self { table, rules, count, cells } = self;
+        let Self { table, rules, count, cells, held } = self;
         if count == 0 {
             return None;
         }
@@ -179,7 +215,7 @@ impl Parcel {
         // Nobody can be charged under parameters that are not known.
         let rules = rules.iter().filter_map(|number| known.get(*number)).map(Parameters::of).collect();
         drop(known);
-        Some(States { limit, rules, count, cells })
+        Some(States { limit, rules, count, cells, held })
     }
 }
 
@@ -195,7 +231,7 @@ impl LimitTable {
 
     /// Whether its states may be moved to another node.
     fn moves(&self) -> bool {
-        !self.algorithm.holds() && !self.abandoned.load(Ordering::Relaxed)
+        !self.abandoned.load(Ordering::Relaxed)
     }
 }
 

@@ -7,9 +7,9 @@ use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 
 use super::{BoundRule, LimitTable, OVERFLOW_KEY};
-use crate::algorithm::{self, Algorithm, AlgorithmName, Headroom, Idle, Rule, State, Typed};
+use crate::algorithm::{self, Algorithm, AlgorithmName, Completion, Headroom, Idle, Rule, State, Typed};
 use crate::charge::{AllCharged, Charge, Charged};
-use crate::units::{LimitKey, Nanos};
+use crate::units::{Cost, LimitKey, Nanos};
 
 /// A new key has no place left in its limit's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +92,21 @@ impl<A: Typed> Table<A> {
     fn put(&mut self, table: &LimitTable, number: u32, key: LimitKey, state: Option<A::State>) {
         let words = words(key);
         set(table, self.cells.entry(words[0], |cell| cell.key == words, |cell| cell.key[0]), words, number, state);
+    }
+
+    /// What a request held comes back, under the parameters that the cell was written with.
+    fn complete(&mut self, table: &LimitTable, key: LimitKey, cost: Cost, end: Completion, now: Nanos) {
+        let words = words(key);
+        let Ok(entry) = self.cells.find_entry(words[0], |cell| cell.key == words) else { return };
+        let (Cell { rule: number, state, .. }, vacant) = entry.remove();
+        let after = match table.rules.read().get(number).and_then(A::of) {
+            Some(rule) => rule.complete(state, cost, end, now),
+            None => Some(state),
+        };
+        count(table, true, after.is_some());
+        if let Some(state) = after {
+            vacant.insert(Cell { key: words, rule: number, state });
+        }
     }
 
     /// Puts each cell behind `bytes`, and calls `then` after it.
@@ -267,6 +282,12 @@ macro_rules! define_cells {
                 match (self, state) {
                     $((Self::$Variant(cells), Some(State::$Variant(state))) => cells.put(table, bound.number, key, Some(state)),)*
                     $((Self::$Variant(cells), _) => cells.put(table, bound.number, key, None),)*
+                }
+            }
+
+            pub(super) fn complete(&mut self, table: &LimitTable, key: LimitKey, cost: Cost, end: Completion, now: Nanos) {
+                match self {
+                    $(Self::$Variant(cells) => cells.complete(table, key, cost, end, now),)*
                 }
             }
 

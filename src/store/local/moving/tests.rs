@@ -1,8 +1,10 @@
 use std::collections::HashSet;
 use std::slice;
 
+use proptest::prelude::*;
+
 use super::*;
-use crate::charge::{Charged, Manner, RuleRef};
+use crate::charge::{Charged, Manner, RuleRef, Slot};
 use crate::store::local::snapshot::tests::{at, rule, spec};
 
 /// Keys are hashes: small numbers are spread over all 128 bits.
@@ -65,7 +67,7 @@ fn a_key_that_moved_goes_on_where_it_was_under_every_algorithm() {
         let states = from.store.take(&from.identity(), key(1)).unwrap();
         assert!(!from.knows(1));
         assert_eq!(from.keys(), 0);
-        assert_eq!(to.store.put(&states), Received { kept: 1, ..Received::default() });
+        assert_eq!(to.store.put(&states, at(0)), Received { kept: 1, ..Received::default() });
         assert!(to.knows(1));
         for second in 7..100 {
             let (moved, stayed) = (to.charge(1, 1, at(second)), stays.charge(1, 1, at(second)));
@@ -74,14 +76,179 @@ fn a_key_that_moved_goes_on_where_it_was_under_every_algorithm() {
     }
 }
 
+/// The limits that hold tokens, wide enough for all that the tests hold.
+fn holding() -> impl Iterator<Item = Rule> {
+    let wide = |algorithm: AlgorithmName| {
+        let mut arguments = rule(algorithm).arguments();
+        for name in ["limit", "min", "max"] {
+            if algorithm.parameters().iter().any(|parameter| parameter.name == name) {
+                arguments.set(name, crate::algorithm::Value::Whole(WIDE));
+            }
+        }
+        algorithm.build(&arguments).unwrap()
+    };
+    AlgorithmName::ALL.iter().copied().filter(|algorithm| algorithm.holds()).map(wide)
+}
+
+const WIDE: u64 = 1000;
+
+fn slot(number: u64) -> Slot {
+    Slot { process: number % 2, number }
+}
+
+impl Place {
+    /// A request that holds `cost` begins, if there is room.
+    fn begin(&self, number: u128, slot: Slot, cost: u64, now: Nanos) -> bool {
+        let charge = Charge { slot: Some(slot), ..charge(number, cost) };
+        self.store.charge(&self.binding, &mut [charge], now)[0].decision.is_admitted()
+    }
+
+    fn end(&self, number: u128, slot: Slot) -> bool {
+        self.store.end(&self.binding, &charge(number, 0), slot, Completion::UNMEASURED, at(0))
+    }
+
+    /// How much is held of a key.
+    fn held(&self, number: u128) -> u64 {
+        let remaining = self.charge(number, 0, at(0)).headroom.remaining.unwrap();
+        WIDE - remaining
+    }
+
+    /// Says that `slot` holds `cost`.
+    fn tell(&self, number: u128, slot: Slot, cost: u64, now: Nanos) {
+        let rules = vec![Parameters::of(&self.binding.limits[0].rules[0].1)];
+        let held = vec![Held { slot, key: key(number), cost, rule: 0 }];
+        let states = States { limit: self.identity(), rules, count: 0, cells: Vec::new(), held };
+        assert_eq!(self.store.put(&states, now), Received::default());
+    }
+
+    fn give(&self, number: u128, to: &[&Self]) {
+        if let Some(states) = self.store.take(&self.identity(), key(number)) {
+            to.iter().for_each(|to| assert_eq!(to.store.put(&states, at(0)).unknown, 0));
+        }
+    }
+}
+
 #[test]
-fn what_is_held_while_requests_run_does_not_move() {
-    for algorithm in AlgorithmName::ALL.iter().copied().filter(|algorithm| algorithm.holds()) {
-        let place = Place::new(&[rule(algorithm)]);
-        place.charge(1, 1, at(0));
-        assert_eq!(place.store.take(&place.identity(), key(1)), None);
-        assert!(place.take_moved(|_| Some(0), at(0)).is_empty());
-        assert_eq!(place.keys(), 1);
+fn what_requests_hold_moves_with_their_key_and_comes_back_where_it_is() {
+    for rule in holding() {
+        let rules = [rule];
+        let [from, to] = [(); 2].map(|()| Place::new(&rules));
+        assert!(from.begin(1, slot(1), 3, at(0)) && from.begin(1, slot(2), 4, at(0)));
+        from.give(1, &[&to]);
+        assert_eq!((from.held(1), to.held(1)), (0, 7));
+        assert!(!from.end(1, slot(1)) && to.end(1, slot(1)) && !to.end(1, slot(1)));
+        assert_eq!(to.held(1), 4);
+        assert!(to.end(1, slot(2)));
+        assert_eq!(to.held(1), 0);
+    }
+}
+
+#[test]
+fn what_is_held_is_in_the_parts_of_a_store_that_is_given_away() {
+    for rule in holding() {
+        let rules = [rule];
+        let [from, to] = [(); 2].map(|()| Place::new(&rules));
+        for number in 0..1000 {
+            assert!(from.begin(u128::from(number), slot(number), 1 + number % 3, at(0)));
+        }
+        for (_, states) in from.take_moved(|_| Some(0), at(0)) {
+            to.store.put(&states, at(0));
+        }
+        for number in 0..1000 {
+            assert_eq!(to.held(u128::from(number)), 1 + number % 3);
+            assert!(to.end(u128::from(number), slot(number)));
+        }
+        assert!((0..1000).all(|number| to.held(number) == 0));
+    }
+}
+
+#[test]
+fn what_a_process_holds_that_is_gone_or_silent_comes_back() {
+    for rule in holding() {
+        let place = Place::new(&[rule]);
+        for number in 0..4 {
+            assert!(place.begin(1, slot(number), 1, at(0)));
+        }
+        place.store.release(1, at(1));
+        assert_eq!(place.held(1), 2);
+        // one of them is spoken for
+        place.tell(1, slot(2), 1, at(10));
+        let releases = |until| place.store.release_unheard(|slot, heard| slot.process == 0 && heard <= until, at(20));
+        releases(Nanos::ZERO);
+        assert_eq!(place.held(1), 2);
+        releases(at(9));
+        assert_eq!(place.held(1), 1);
+        assert!(place.end(1, slot(2)));
+        place.tell(1, slot(2), 1, at(15));
+        releases(at(15));
+        assert_eq!(place.held(1), 0);
+    }
+}
+
+/// What may happen to one key.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A request begins at a place.
+    Begin { at: usize, cost: u64 },
+    /// The state goes from a place to another, and to a third if that takes it too.
+    Give { from: usize, to: usize, twice: bool },
+    /// A place is told of a request that runs.
+    Tell { which: usize, at: usize },
+    /// A request ends.
+    End { which: usize },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let place = || 0_usize..3;
+    prop_oneof![
+        3 => (place(), 1_u64..4).prop_map(|(at, cost)| Step::Begin { at, cost }),
+        3 => (place(), place(), any::<bool>()).prop_map(|(from, to, twice)| Step::Give { from, to, twice }),
+        2 => (any::<usize>(), place()).prop_map(|(which, at)| Step::Tell { which, at }),
+        2 => any::<usize>().prop_map(|which| Step::End { which }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn a_slot_counts_once_however_often_it_comes(steps in prop::collection::vec(step(), 1..60)) {
+        for rule in holding() {
+            let rules = [rule];
+            let places = [(); 3].map(|()| Place::new(&rules));
+            let mut running: Vec<(Slot, u64)> = Vec::new();
+            for (number, step) in (0..).zip(&steps) {
+                match *step {
+                    Step::Begin { at: place, cost } => {
+                        prop_assert!(places[place].begin(1, slot(number), cost, at(0)));
+                        running.push((slot(number), cost));
+                    }
+                    Step::Give { from, to, .. } if from == to => {}
+                    Step::Give { from, to, twice } => {
+                        let both = [&places[to], &places[3 - from - to]];
+                        places[from].give(1, if twice { &both } else { &both[..1] });
+                    }
+                    Step::Tell { which, at: place } if !running.is_empty() => {
+                        let (slot, cost) = running[which % running.len()];
+                        places[place].tell(1, slot, cost, at(0));
+                    }
+                    Step::End { which } if !running.is_empty() => {
+                        let (slot, _) = running.swap_remove(which % running.len());
+                        let ended = places.iter().filter(|place| place.end(1, slot)).count();
+                        prop_assert!(ended >= 1);
+                    }
+                    Step::Tell { .. } | Step::End { .. } => {}
+                }
+                let whole: u64 = running.iter().map(|(_, cost)| cost).sum();
+                prop_assert!(places.iter().all(|place| place.held(1) <= whole));
+            }
+            places[1].give(1, &[&places[0]]);
+            places[2].give(1, &[&places[0]]);
+            prop_assert_eq!(places[0].held(1), running.iter().map(|(_, cost)| cost).sum::<u64>());
+            prop_assert_eq!(places[1].held(1) + places[2].held(1), 0);
+            prop_assert!(running.iter().all(|(slot, _)| places[0].end(1, *slot)));
+            prop_assert_eq!(places[0].keys(), 0);
+        }
     }
 }
 
@@ -105,7 +272,7 @@ fn only_what_belongs_elsewhere_is_taken_and_all_of_it_in_parts() {
     assert_eq!(places, HashSet::from([2, 3]));
     for (_, states) in &parts {
         assert!(states.cells.len() <= PART + 100, "{}", states.cells.len());
-        assert_eq!(to.store.put(states), Received { kept: states.count, ..Received::default() });
+        assert_eq!(to.store.put(states, at(0)), Received { kept: states.count, ..Received::default() });
     }
     for number in 0..keys {
         let (here, there) = match place(key(number)) {
@@ -126,7 +293,7 @@ fn a_state_that_is_there_stays() {
     to.charge(1, 4, at(0));
     alone.charge(1, 4, at(0));
     let states = from.store.take(&from.identity(), key(1)).unwrap();
-    assert_eq!(to.store.put(&states), Received { known: 1, ..Received::default() });
+    assert_eq!(to.store.put(&states, at(0)), Received { known: 1, ..Received::default() });
     assert_eq!(to.charge(1, 1, at(0)), alone.charge(1, 1, at(0)));
 }
 
@@ -153,7 +320,7 @@ fn the_common_bucket_of_a_full_table_stays_and_a_full_table_takes_what_comes() {
     assert_eq!((from.keys(), to.keys()), (3, 3));
     let parts = from.take_moved(|_| Some(0), at(0));
     assert_eq!(from.keys(), 1);
-    assert_eq!(parts.iter().map(|(_, states)| to.store.put(states).kept).sum::<u64>(), 2);
+    assert_eq!(parts.iter().map(|(_, states)| to.store.put(states, at(0)).kept).sum::<u64>(), 2);
     assert_eq!(to.keys(), 5);
 }
 
@@ -168,7 +335,7 @@ fn a_key_meets_the_parameters_of_where_it_comes_to_with_what_it_has_used() {
     for place in [&from, &carried] {
         place.charge(1, 3, at(0));
     }
-    to.store.put(&from.store.take(&from.identity(), key(1)).unwrap());
+    to.store.put(&from.store.take(&from.identity(), key(1)).unwrap(), at(0));
     let after_reload = carried.store.bind(&[spec(slice::from_ref(&wide))]);
     let expected = carried.store.charge(&after_reload, &mut [charge(1, 0)], at(0))[0];
     assert_eq!(to.charge(1, 0, at(0)), expected);
@@ -181,9 +348,9 @@ fn what_is_not_understood_is_counted_and_changes_nothing() {
     let states = place.store.take(&place.identity(), key(1)).unwrap();
     let foreign = Identity { algorithm: "future".to_owned(), ..states.limit.clone() };
     let unknown = Received { unknown: 1, ..Received::default() };
-    assert_eq!(place.store.put(&States { limit: foreign, ..states.clone() }), unknown);
-    assert_eq!(place.store.put(&States { rules: Vec::new(), ..states.clone() }), unknown);
-    assert_eq!(place.store.put(&States { cells: states.cells[..9].to_vec(), ..states.clone() }), unknown);
+    assert_eq!(place.store.put(&States { limit: foreign, ..states.clone() }, at(0)), unknown);
+    assert_eq!(place.store.put(&States { rules: Vec::new(), ..states.clone() }, at(0)), unknown);
+    assert_eq!(place.store.put(&States { cells: states.cells[..9].to_vec(), ..states.clone() }, at(0)), unknown);
     let too_many = States { count: u64::MAX, ..states };
-    assert_eq!(place.store.put(&too_many), Received { kept: 1, unknown: u64::MAX - 1, known: 0 });
+    assert_eq!(place.store.put(&too_many, at(0)), Received { kept: 1, unknown: u64::MAX - 1, known: 0 });
 }

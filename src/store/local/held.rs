@@ -1,0 +1,148 @@
+//! What requests hold while they run, one by one: beside the cells that count them together, and behind the same locks, so
+//! that a cell counts those that stand here and no others.
+//!
+//! Only where gateways divide keys: there a request may run through one gateway and be counted on another, and the key may
+//! move meanwhile. Processes speak for their slots; one that its process does not speak for any more is given back.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use super::{Binding, BoundLimit, BoundRule, LimitTable, LocalStore, Shard, shard_of};
+use crate::algorithm::Completion;
+use crate::charge::{Charge, Charged, Slot};
+use crate::units::{Cost, LimitKey, Nanos};
+
+/// What is held of the keys of one shard, by the position of the limit's table and the key.
+#[derive(Debug, Default)]
+pub(super) struct Held(HashMap<(usize, LimitKey), Holders>);
+
+/// What is held of one key.
+pub(super) type Holders = HashMap<Slot, Share>;
+
+/// What one slot holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    pub(super) cost: Cost,
+    /// When it was last spoken for.
+    heard: Nanos,
+}
+
+impl Held {
+    /// Speaks for `slot`, which holds `cost`. Whether it was not known yet.
+    pub(super) fn add(&mut self, table: usize, key: LimitKey, slot: Slot, cost: Cost, now: Nanos) -> bool {
+        match self.0.entry((table, key)).or_default().entry(slot) {
+            Entry::Occupied(mut known) => {
+                known.get_mut().heard = now;
+                false
+            }
+            Entry::Vacant(vacant) => {
+                vacant.insert(Share { cost, heard: now });
+                true
+            }
+        }
+    }
+
+    fn remove(&mut self, table: usize, key: LimitKey, slot: Slot) -> Option<Cost> {
+        let Entry::Occupied(mut holders) = self.0.entry((table, key)) else { return None };
+        let share = holders.get_mut().remove(&slot)?;
+        if holders.get().is_empty() {
+            holders.remove();
+        }
+        Some(share.cost)
+    }
+
+    /// Takes out what is held of a key.
+    pub(super) fn take(&mut self, table: usize, key: LimitKey) -> Holders {
+        self.0.remove(&(table, key)).unwrap_or_default()
+    }
+
+    /// Forgets what is held under a table.
+    pub(super) fn forget(&mut self, table: usize) {
+        self.0.retain(|(known, _), _| *known != table);
+    }
+
+    /// Takes out the slots for which `gone` holds.
+    fn take_gone(&mut self, gone: impl Fn(&Slot, &Share) -> bool) -> Vec<(usize, LimitKey, Cost)> {
+        let mut all = Vec::new();
+        self.0.retain(|(table, key), holders| {
+            all.extend(
+                holders.extract_if(|slot, share| gone(slot, share)).map(|(_, share)| (*table, *key, share.cost)),
+            );
+            !holders.is_empty()
+        });
+        all
+    }
+}
+
+impl Shard {
+    /// Has `slot` hold `cost` of a key, whatever the limit says, unless it does already.
+    pub(super) fn hold(
+        &mut self,
+        table: &LimitTable,
+        bound: BoundRule<'_>,
+        (key, slot, cost): (LimitKey, Slot, Cost),
+        now: Nanos,
+    ) {
+        if self.held.add(table.position, key, slot, cost, now) {
+            let cells = &mut self.cells[table.position];
+            let before = cells.state(table, bound, key, now);
+            cells.put(table, bound, key, bound.rule.hold(before, cost));
+        }
+    }
+}
+
+impl LocalStore {
+    /// Gives back what `slot` holds of the key of `charge`. Whether it was held here.
+    pub fn end(&self, binding: &Binding, charge: &Charge, slot: Slot, end: Completion, now: Nanos) -> bool {
+        let Some(BoundLimit { table, .. }) = binding.limits.get(charge.limit) else { return false };
+        let mut shard = self.shards[shard_of(charge.key)].lock();
+        let Some(cost) = shard.held.remove(table.position, charge.key, slot) else { return false };
+        shard.cells[table.position].complete(table, charge.key, cost, end, now);
+        true
+    }
+
+    /// Takes back what came of `batch` at `now`, if it was admitted.
+    pub fn take_back(&self, binding: &Binding, batch: &[Charge], charged: &[Charged], now: Nanos) {
+        let denies = |(charge, charged): (&Charge, &Charged)| charge.manner.binds && !charged.decision.is_admitted();
+        if batch.iter().zip(charged).any(denies) {
+            return;
+        }
+        for (charge, charged) in batch.iter().zip(charged) {
+            // what counts although it is denied stays taken
+            if !charged.decision.is_admitted() || !charge.manner.takes || charge.manner.counts_denied {
+                continue;
+            }
+            match charge.slot {
+                Some(slot) => drop(self.end(binding, charge, slot, Completion::UNMEASURED, now)),
+                None => {
+                    let full_at = now.saturating_add(charged.headroom.until_full);
+                    self.refund(binding, &[(charge.clone(), full_at)], now);
+                }
+            }
+        }
+    }
+
+    /// Gives back all that `process` holds here.
+    pub fn release(&self, process: u64, now: Nanos) {
+        self.give_back(|slot, _| slot.process == process, now);
+    }
+
+    /// Gives back the slots for which `gone` holds, which is asked with when each was last spoken for.
+    pub fn release_unheard(&self, gone: impl Fn(Slot, Nanos) -> bool, now: Nanos) {
+        self.give_back(|slot, share| gone(*slot, share.heard), now);
+    }
+
+    fn give_back(&self, gone: impl Fn(&Slot, &Share) -> bool, now: Nanos) {
+        // held, they keep their places while this lasts
+        let tables: Vec<Arc<LimitTable>> = self.tables.read().iter().cloned().collect();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            for (position, key, cost) in shard.held.take_gone(&gone) {
+                if let Some(table) = tables.iter().find(|table| table.position == position) {
+                    shard.cells[position].complete(table, key, cost, Completion::UNMEASURED, now);
+                }
+            }
+        }
+    }
+}
