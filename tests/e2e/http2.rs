@@ -153,7 +153,7 @@ async fn requests_that_run_are_finished_before_a_connection_ends() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_stops_coming_ends_its_stream_alone() {
     let origin = Origin::start();
-    let gateway = start(&proxied(&origin, "timeouts: { idle: 300ms, first_byte: 300ms }"));
+    let gateway = start(&proxied(&origin, "timeouts: { idle: 300ms, first_byte: 2s }"));
     let mut client = Http2::in_the_clear(gateway.address).await;
     let (response, mut sending) = client.begin(Method::POST, "http://test/echo", &[], false).await.unwrap();
     sending.send_data(Bytes::from_static(b"begun"), false).unwrap();
