@@ -46,8 +46,10 @@ pub(crate) fn run(data: &[u8]) {
                 assert_eq!(&record.clone().into_owned(), record);
                 assert!(record.headers.iter().all(|(position, _)| *position < 3));
                 assert!(record.target.as_ref().is_none_or(|target| !target.is_empty()));
-                if line.trim_ascii_start().starts_with(b"{") {
-                    let read = serde_json::from_slice::<serde::de::IgnoredAny>(line);
+                // white space in front of an object is passed over, a form feed too, which JSON does not know
+                let object = line.trim_ascii_start();
+                if object.starts_with(b"{") {
+                    let read = serde_json::from_slice::<serde::de::IgnoredAny>(object);
                     assert!(read.is_ok(), "{read:?}: {}", line.escape_ascii());
                 }
             }
