@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 
 use crate::algorithm::{AlgorithmName, Completion, Rule, State};
@@ -20,12 +20,13 @@ mod guests;
 mod held;
 mod moving;
 mod rules;
+mod shard;
 pub mod snapshot;
 mod table;
 mod tables;
 
-use held::Held;
 use rules::Rules;
+use shard::{Locked, LockedShard, SHARDS, Shard, shard_of};
 use table::{Cells, Full};
 use tables::Tables;
 
@@ -33,21 +34,6 @@ use tables::Tables;
 pub struct LocalStore {
     shards: Box<[LockedShard]>,
     tables: RwLock<Tables>,
-}
-
-/// A shard behind its lock. It begins with a line of the processor's cache, so that a charge finds the lock and the first
-/// limit's table in one, and no other lock lies in it.
-#[derive(Default)]
-#[repr(align(64))]
-struct LockedShard(Mutex<Shard>);
-
-/// What is behind one lock: this shard's part of every limit's table, indexed like the slots of [`LocalStore::tables`].
-/// Those of few limits lie beside the lock, one step nearer.
-#[derive(Default)]
-struct Shard {
-    cells: SmallVec<[Cells; 2]>,
-    /// What requests hold of them, one by one.
-    held: Held,
 }
 
 /// What all shards share about one limit.
@@ -105,9 +91,6 @@ pub fn is_overflow(key: LimitKey) -> bool {
 
 /// The bucket that new keys share when a table is full. A hash of 128 bits meets it by chance as often as another key.
 const OVERFLOW_KEY: LimitKey = LimitKey(u128::MAX);
-
-/// Shards are many so that two cores seldom meet and a sweep holds a lock for a short time only.
-const SHARDS: usize = 1024;
 
 /// How often a full table is searched for keys to forget, and how many keys are looked at each time.
 const SEARCH_PAUSE: Nanos = Nanos::new(100_000_000);
@@ -271,7 +254,7 @@ impl LocalStore {
         charged: &mut AllCharged,
     ) -> Result<(), (usize, Full)> {
         let bound: SmallVec<[_; 2]> = batch.iter().map(|charge| binding.find(charge)).collect();
-        let mut locked = self.lock_all(batch);
+        let mut locked = Locked::all(&self.shards, batch);
         let mut decided: SmallVec<[_; 2]> = SmallVec::with_capacity(batch.len());
         for (position, (charge, &(table, bound))) in batch.iter().zip(&bound).enumerate() {
             let cells = locked.cells(charge.key, table.position);
@@ -386,13 +369,6 @@ impl LocalStore {
     pub fn usage(&self, binding: &Binding) -> Vec<Usage> {
         binding.limits.iter().map(|limit| limit.table.usage()).collect()
     }
-
-    fn lock_all(&self, batch: &[Charge]) -> Locked<'_> {
-        let mut wanted: SmallVec<[usize; 4]> = batch.iter().map(|charge| shard_of(charge.key)).collect();
-        wanted.sort_unstable();
-        wanted.dedup();
-        Locked(wanted.into_iter().map(|index| (index, self.shards[index].lock())).collect())
-    }
 }
 
 impl Default for LocalStore {
@@ -405,51 +381,6 @@ impl fmt::Debug for LocalStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LocalStore").field("tables", &self.tables).finish_non_exhaustive()
     }
-}
-
-// === impl Shard ===
-
-impl LockedShard {
-    #[inline]
-    fn lock(&self) -> MutexGuard<'_, Shard> {
-        self.0.lock()
-    }
-}
-
-impl Shard {
-    fn replace(&mut self, position: usize, cells: Cells) {
-        match self.cells.get_mut(position) {
-            Some(place) => *place = cells,
-            None => self.cells.push(cells),
-        }
-        self.held.forget(position);
-    }
-}
-
-/// The shards of one batch, locked.
-struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>);
-
-impl Locked<'_> {
-    fn cells(&mut self, key: LimitKey, table: usize) -> &mut Cells {
-        &mut self.shard(key).cells[table]
-    }
-
-    fn held(&mut self, key: LimitKey) -> &mut Held {
-        &mut self.shard(key).held
-    }
-
-    fn shard(&mut self, key: LimitKey) -> &mut Shard {
-        let wanted = shard_of(key);
-        let position =
-            self.0.iter().position(|(index, _)| *index == wanted).expect("lock_all locked the shard of every charge");
-        &mut self.0[position].1
-    }
-}
-
-/// By the upper half of the key; the lower half is the hash within the shard.
-#[expect(clippy::cast_possible_truncation, reason = "the value is below SHARDS")]
-const fn shard_of(key: LimitKey) -> usize {
-    ((key.0 >> 64) % SHARDS as u128) as usize
 }
 
 // === impl Binding ===
