@@ -23,7 +23,7 @@ static PART: [u8; 64 << 10] = [b'x'; 64 << 10];
 /// How many clients that are not slow ask one request after the other.
 const GOOD: usize = 4;
 
-/// What a slow client is slow with. Of those who read there are fewer: for each the system takes megabytes first.
+/// What a slow client is slow with. Of those who read there are fewer: for each a part of its response is read ahead.
 const WAYS: [Way; 8] = [Way::Head, Way::Body, Way::Head, Way::Body, Way::Head, Way::Body, Way::Head, Way::Reading];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
