@@ -6,17 +6,19 @@
 //!
 //! Who owns a key ([`ring`]) follows from who is a member ([`members`]) and from the key's upper bits, its
 //! [`LimitKey::home`], which all keys of one customer have in common. Keys and the states behind them are names without
-//! meaning to this module; who keeps them comes in as a [`serve::Desk`].
+//! meaning to this module; who keeps them comes in as a [`desk::Desk`].
 
 mod carrier;
 mod connection;
 mod corrections;
+pub mod desk;
 mod discovery;
 mod gate;
 pub mod handshake;
 pub mod members;
 pub mod moving;
 pub mod peer;
+mod processes;
 mod report;
 pub mod ring;
 pub mod serve;
@@ -44,12 +46,13 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use self::connection::Own;
+use self::desk::Desk;
 use self::gate::Gate;
 use self::members::{ALONE_AFTER, BEAT, Members, PeerState, Standing, UP_AFTER};
 use self::moving::Moving;
 use self::peer::Asking;
 use self::ring::{Member, Ring, RingHash};
-use self::serve::{Carrier, Desk, Listener, Serving};
+use self::serve::{Carrier, Listener, Serving};
 use self::settings::{Peers, Settings};
 use crate::clock::Clock;
 use crate::panics::lasting;

@@ -14,6 +14,7 @@ pub mod names;
 pub mod offenders;
 pub mod recent;
 mod series;
+mod store;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,16 +22,17 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use prometheus::core::Collector;
 use prometheus::{
-    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
-    TextEncoder,
+    Gauge, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 
 use cluster::ClusterMetrics;
 use configured::Configured;
 use names::Name;
 use offenders::Offender;
+use store::StoreMetrics;
 
 pub use cluster::ClusterUsage;
+pub use store::StoreUsage;
 
 use crate::ruleset::Ruleset;
 use crate::units::Nanos;
@@ -56,19 +58,9 @@ pub struct Telemetry {
     limit_keys: IntGaugeVec,
     limit_keys_max: IntGaugeVec,
     limit_keys_evicted: IntCounterVec,
-    store_requests: IntCounterVec,
-    store_duration: HistogramVec,
-    store_batch: Histogram,
-    store_waiters: IntGauge,
-    store_clock_offset: Gauge,
-    breaker_state: IntGaugeVec,
-    states_healed: IntCounter,
-    overshoot: IntCounterVec,
-    unsynced: IntGauge,
+    store: StoreMetrics,
     cluster_members: IntGauge,
     cluster: ClusterMetrics,
-    lease_tokens: IntCounterVec,
-    lease_outstanding: IntGauge,
     upstream_healthy: IntGaugeVec,
     /// Reloads that came into force or were refused.
     reloads: IntCounterVec,
@@ -101,29 +93,6 @@ pub struct TableUsage<'a> {
     pub evicted: [(&'static str, u64); 3],
 }
 
-/// How what nodes share stands, as shown at a scrape.
-#[derive(Clone, Copy, Debug)]
-pub struct StoreUsage {
-    /// What the breaker is.
-    pub breaker: &'static str,
-    /// The nodes there are.
-    pub nodes: u64,
-    /// States that were set right so far.
-    pub healed: u64,
-    /// Tokens admitted so far in outages that were not there afterwards.
-    pub overshoot: u64,
-    /// Tokens admitted without the store that it has yet to be told of.
-    pub unsynced: u64,
-    /// Requests that wait for the call before theirs.
-    pub waiting: u64,
-    /// How far the store's clock is ahead, in seconds.
-    pub clock_ahead: f64,
-    /// Tokens taken ahead so far, by what became of them.
-    pub leased: [(&'static str, u64); 3],
-    /// Tokens of them that are held.
-    pub held: u64,
-}
-
 impl Telemetry {
     /// Registers every metric.
     ///
@@ -148,20 +117,7 @@ impl Telemetry {
             limit_keys: gauge(&registry, &names::LIMIT_KEYS)?,
             limit_keys_max: gauge(&registry, &names::LIMIT_KEYS_MAX)?,
             limit_keys_evicted: counter(&registry, &names::LIMIT_KEYS_EVICTED)?,
-            store_requests: counter(&registry, &names::STORE_REQUESTS)?,
-            store_duration: histogram(&registry, &names::STORE_REQUEST_DURATION, names::STORE_SECONDS)?,
-            store_batch: registered(
-                &registry,
-                Histogram::with_opts(histogram_opts(&names::STORE_BATCH_CHARGES, names::BATCH))?,
-            )?,
-            store_waiters: registered(&registry, IntGauge::with_opts(opts(&names::STORE_QUEUE_WAITERS))?)?,
-            store_clock_offset: registered(&registry, Gauge::with_opts(opts(&names::STORE_CLOCK_OFFSET))?)?,
-            breaker_state: gauge(&registry, &names::STORE_BREAKER_STATE)?,
-            states_healed: registered(&registry, IntCounter::with_opts(opts(&names::STORE_STATES_HEALED))?)?,
-            overshoot: counter(&registry, &names::LIMIT_OVERSHOOT)?,
-            unsynced: registered(&registry, IntGauge::with_opts(opts(&names::LIMIT_UNSYNCED))?)?,
-            lease_tokens: counter(&registry, &names::LEASE_TOKENS)?,
-            lease_outstanding: registered(&registry, IntGauge::with_opts(opts(&names::LEASE_OUTSTANDING))?)?,
+            store: StoreMetrics::new(&registry)?,
             cluster_members: registered(&registry, IntGauge::with_opts(opts(&names::CLUSTER_MEMBERS))?)?,
             cluster: ClusterMetrics::new(&registry)?,
             upstream_healthy: gauge(&registry, &names::UPSTREAM_NODES_HEALTHY)?,
@@ -314,48 +270,29 @@ impl Telemetry {
         self.limit_keys.with_label_values(&[usage.limit]).set(shown(usage.keys));
         self.limit_keys_max.with_label_values(&[usage.limit]).set(shown(usage.max_keys));
         for (reason, total) in usage.evicted {
-            let counter = self.limit_keys_evicted.with_label_values(&[usage.limit, reason]);
-            counter.inc_by(total.saturating_sub(counter.get()));
+            raise(&self.limit_keys_evicted.with_label_values(&[usage.limit, reason]), total);
         }
     }
 
     /// There is a store that nodes share, whose calls end with one of `results`: what it is asked begins at zero.
     pub fn store_expected(&self, results: impl Iterator<Item = &'static str> + Clone) {
-        for op in names::STORE_OPS {
-            results.clone().for_each(|result| drop(self.store_requests.with_label_values(&[op, result])));
-            self.store_duration.with_label_values(&[op]);
-        }
+        self.store.expect(results);
     }
 
     /// A store was asked for `op`, with this result, and took this long.
     pub fn store_called(&self, op: &str, result: &str, took: Nanos) {
-        self.store_requests.with_label_values(&[op, result]).inc();
-        self.store_duration.with_label_values(&[op]).observe(took.as_secs_f64());
+        self.store.called(op, result, took);
     }
 
     /// A call charged this many requests.
-    #[expect(clippy::cast_precision_loss, reason = "a report")]
     pub fn store_charged(&self, requests: u64) {
-        self.store_batch.observe(requests as f64);
+        self.store.charged(requests);
     }
 
     /// How what nodes share stands, to be called before [`Telemetry::render`].
     pub fn set_store_usage(&self, usage: &StoreUsage) {
-        for state in ["closed", "open", "half_open"] {
-            self.breaker_state.with_label_values(&[state]).set(i64::from(usage.breaker == state));
-        }
-        self.states_healed.inc_by(usage.healed.saturating_sub(self.states_healed.get()));
-        let overshoot = self.overshoot.with_label_values(&["outage"]);
-        overshoot.inc_by(usage.overshoot.saturating_sub(overshoot.get()));
-        for (event, total) in usage.leased {
-            let counter = self.lease_tokens.with_label_values(&[event]);
-            counter.inc_by(total.saturating_sub(counter.get()));
-        }
-        self.unsynced.set(i64::try_from(usage.unsynced).unwrap_or(i64::MAX));
-        self.store_waiters.set(i64::try_from(usage.waiting).unwrap_or(i64::MAX));
-        self.store_clock_offset.set(usage.clock_ahead);
-        self.lease_outstanding.set(i64::try_from(usage.held).unwrap_or(i64::MAX));
-        self.cluster_members.set(i64::try_from(usage.nodes).unwrap_or(i64::MAX));
+        self.store.set(usage);
+        self.cluster_members.set(shown(usage.nodes));
     }
 
     /// Who was denied most, in place of whoever it was before; to be called before [`Telemetry::render`].
@@ -385,6 +322,11 @@ impl Telemetry {
     pub fn set_upstream_health(&self, upstream: &str, healthy: usize) {
         self.upstream_healthy.with_label_values(&[upstream]).set(i64::try_from(healthy).unwrap_or(i64::MAX));
     }
+}
+
+/// Raises a counter to a total that is kept elsewhere.
+fn raise(counter: &IntCounter, total: u64) {
+    counter.inc_by(total.saturating_sub(counter.get()));
 }
 
 /// As a gauge has it.

@@ -153,7 +153,7 @@ impl Pair {
             });
             let store = Arc::clone(&node.store);
             running.spawn(async move {
-                let desk = Arc::clone(&store) as Arc<dyn tollgate::cluster::serve::Desk>;
+                let desk = Arc::clone(&store) as Arc<dyn tollgate::cluster::desk::Desk>;
                 store.cluster().unwrap().run(desk, accepted).await;
             });
         }

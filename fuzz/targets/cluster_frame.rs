@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tollgate::cluster::serve::{Desk, Guest};
+use tollgate::cluster::desk::{Desk, Guest};
 use tollgate::cluster::wire::{Answer, Ask, Change, Items, LONGEST_FRAME};
 use tollgate::store::{LocalStore, Store};
 use tollgate::units::Nanos;

@@ -9,11 +9,12 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
 
+use super::desk::Desk;
 use super::members::BEAT;
 use super::moving::{Received, Walk};
 use super::peer::Peer;
 use super::ring::RingHash;
-use super::serve::{Carrier, Desk};
+use super::serve::Carrier;
 use super::wire::{Answer, Ask, Identity, SPEAKS_WITHIN, States, Taken};
 use super::{Node, View};
 use crate::units::{LimitKey, Nanos};

@@ -11,70 +11,16 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::connection::{self, Connection, Failed, Own};
+use super::desk::{Desk, Guest};
 use super::gate::Inside;
 use super::handshake::Hello;
 use super::members::Beat;
-use super::moving::{Received, Walk};
-use super::peer::Peer;
+use super::processes::{GONE_AFTER, Processes};
 use super::ring::RingHash;
 use super::session::Outgoing;
 use super::wire::{Answer, Ask, Change, Identity, Items, States, Taken, Told, Wanted};
-use crate::algorithm::{Completion, Parameters};
 use crate::clock::Clock;
-use crate::units::{Cost, LimitKey, Nanos};
-
-/// Who keeps states, as other gateways' questions reach it.
-pub trait Desk: Send + Sync {
-    /// The side of one connection, from the process `boot`.
-    fn receive(self: Arc<Self>, boot: u64) -> Arc<dyn Guest>;
-
-    /// The process `boot` is gone: what it held while requests ran comes back.
-    fn release(&self, boot: u64, now: Nanos);
-
-    /// Takes out the state of a key, if there is one that may be moved.
-    fn take(&self, limit: &Identity, key: LimitKey) -> Option<States>;
-
-    /// Takes out states that belong elsewhere, where `to` says, in a part of what is kept. Those of one place together.
-    /// `to` is asked while the key's place is locked: what it notes is known before anybody misses the state.
-    fn take_moved(&self, walk: &mut Walk, to: &dyn Fn(LimitKey) -> Option<usize>, now: Nanos) -> Vec<(usize, States)>;
-
-    /// Puts in states that came from elsewhere, and what requests hold. States that are here already stay.
-    fn put(&self, states: &States, now: Nanos) -> Received;
-
-    /// What requests of this process hold that those who own the keys now have not been told of at `since` or later, and
-    /// to whom that is to be told. What is held of keys that this gateway owns is put in place.
-    fn running(&self, since: Nanos, now: Nanos) -> Vec<(Arc<Peer>, States)>;
-
-    /// The gateway of this number was told at `now` of what stands in `states`.
-    fn told(&self, peer: u32, states: &States, now: Nanos);
-
-    /// Gives back what was not told of since `until`, which says that of each process.
-    fn release_unheard(&self, until: &dyn Fn(u64) -> Nanos, now: Nanos);
-}
-
-/// One connection's side of a [`Desk`]. Parameters are known by the order in which they were learnt.
-pub trait Guest: Send + Sync {
-    /// Makes parameters known, be they understood or not.
-    fn learn(&self, limit: &Identity, parameters: &Parameters);
-
-    /// The keys of `wanted` of which there is no state here.
-    fn unknown(&self, wanted: &[Wanted]) -> Vec<(Arc<Identity>, LimitKey)>;
-
-    /// Charges all of `wanted` or none. `None` where some parameters are not understood.
-    fn charge(&self, wanted: &[Wanted], now: Nanos) -> Option<Vec<Told>>;
-
-    /// Takes back what came of `wanted` at `now`.
-    fn take_back(&self, wanted: &[Wanted], told: &[Told], now: Nanos);
-
-    /// Takes back `cost` of what was charged to `key`, which was going to be whole at `full_at`.
-    fn refund(&self, rule: u32, key: LimitKey, cost: Cost, full_at: Nanos, now: Nanos);
-
-    /// Charges `cost` to `key` whatever the limit says.
-    fn debit(&self, rule: u32, key: LimitKey, cost: Cost, now: Nanos);
-
-    /// Gives back what the process holds of `key` under `slot`, or keeps it from being held if its charge comes later.
-    fn complete(&self, rule: u32, key: LimitKey, slot: u64, end: Completion, now: Nanos);
-}
+use crate::units::{LimitKey, Nanos};
 
 /// What the members make of beats.
 pub(super) trait Listener: Send + Sync {
@@ -123,26 +69,13 @@ pub(super) struct Serving {
     strangers: Semaphore,
     /// The same for those who come from where a gateway is.
     neighbours: Semaphore,
-    processes: Mutex<HashMap<u64, Process>>,
+    processes: Processes,
     quiet: Mutex<HashMap<Option<SocketAddr>, Nanos>>,
-}
-
-/// A process that has asked something.
-struct Process {
-    address: SocketAddr,
-    connections: usize,
-    /// When its last connection ended.
-    left: Nanos,
-    /// When it had told of all that it holds.
-    spoke: Nanos,
-    made: Made,
 }
 
 /// How many connections may be at their handshake, and how long that may take.
 const MOST_STRANGERS: usize = 64;
 const HANDSHAKE_TIME: Nanos = Nanos::SECOND;
-/// How long a process that has no connection is believed to live.
-const GONE_AFTER: Nanos = Nanos::from_secs(15);
 /// How often a request is decided at most because the state on which that was done went away meanwhile.
 pub const MOST_TRIES: usize = 4;
 /// The same complaint is made once in this time.
@@ -163,7 +96,7 @@ impl Serving {
             carrier,
             strangers: Semaphore::new(MOST_STRANGERS),
             neighbours: Semaphore::new(MOST_STRANGERS),
-            processes: Mutex::default(),
+            processes: Processes::default(),
             quiet: Mutex::default(),
         }
     }
@@ -299,9 +232,7 @@ impl Serving {
             }
             Ask::Charge { wanted, .. } => Answered::Now(charge(guest, &wanted, now)),
             Ask::Change { number, change } => {
-                let is_new =
-                    self.processes.lock().get_mut(&other.boot).is_some_and(|process| process.made.is_new(number));
-                if is_new {
+                if self.processes.is_new(other.boot, number) {
                     make(&change, guest, now);
                 }
                 Answered::Now(Answer::Done)
@@ -312,9 +243,7 @@ impl Serving {
                 Answered::Now(Answer::Done)
             }
             Ask::Spoken => {
-                if let Some(process) = self.processes.lock().get_mut(&other.boot) {
-                    process.spoke = now;
-                }
+                self.processes.spoke(other.boot, now);
                 Answered::Now(Answer::Done)
             }
             // see `needs_time`
@@ -325,18 +254,8 @@ impl Serving {
     /// Gives back what processes held that are gone. Nobody listens at those addresses for which `refuses` holds.
     pub(super) fn tidy(&self, refuses: impl Fn(SocketAddr) -> bool) {
         let now = self.clock.now();
-        let mut gone = Vec::new();
-        self.processes.lock().retain(|boot, process| {
-            let waited = now.saturating_sub(process.left) >= GONE_AFTER;
-            let stays = process.connections > 0 || !(waited || refuses(process.address));
-            if !stays {
-                gone.push(*boot);
-            }
-            stays
-        });
-        gone.into_iter().for_each(|boot| self.desk.release(boot, now));
-        let spoke: HashMap<u64, Nanos> =
-            self.processes.lock().iter().map(|(boot, process)| (*boot, process.spoke)).collect();
+        self.processes.take_gone(refuses, now).into_iter().for_each(|boot| self.desk.release(boot, now));
+        let spoke = self.processes.all_spoke();
         // of one that is not known here something came with states: it speaks at once, or it is gone
         let until = |boot| spoke.get(&boot).copied().unwrap_or(now).saturating_sub(GONE_AFTER);
         self.desk.release_unheard(&until, now);
@@ -386,78 +305,13 @@ struct Arrived<'a> {
 
 impl<'a> Arrived<'a> {
     fn new(serving: &'a Serving, boot: u64, address: SocketAddr) -> Self {
-        let fresh =
-            || Process { address, connections: 0, left: Nanos::ZERO, spoke: Nanos::ZERO, made: Made::default() };
-        let mut processes = serving.processes.lock();
-        let process = processes.entry(boot).or_insert_with(fresh);
-        process.connections = process.connections.saturating_add(1);
+        serving.processes.arrived(boot, address);
         Self { serving, boot }
     }
 }
 
 impl Drop for Arrived<'_> {
     fn drop(&mut self) {
-        if let Some(process) = self.serving.processes.lock().get_mut(&self.boot) {
-            process.connections = process.connections.saturating_sub(1);
-            process.left = self.serving.clock.now();
-        }
-    }
-}
-
-/// Which changes of a process were made: the last ones by their numbers, and all before those.
-#[derive(Default)]
-struct Made {
-    largest: u64,
-    /// A bit for each of the last numbers, at its rest by their count.
-    last: Vec<u64>,
-}
-
-/// So many numbers are told apart; more than that are never under way at once.
-const TOLD_APART: u64 = 1 << 17;
-
-impl Made {
-    /// Whether the change of this number was not made before; from here on it was.
-    fn is_new(&mut self, number: u64) -> bool {
-        if self.last.is_empty() {
-            self.last = vec![0; usize::try_from(TOLD_APART / 64).unwrap_or_default()];
-        }
-        if number.saturating_add(TOLD_APART) <= self.largest {
-            return false;
-        }
-        if number > self.largest {
-            let passed = number.saturating_sub(self.largest).min(TOLD_APART);
-            for skipped in number.saturating_sub(passed).saturating_add(1)..=number {
-                let (word, bit) = place(skipped);
-                self.last[word] &= !bit;
-            }
-            self.largest = number;
-        }
-        let (word, bit) = place(number);
-        let is_new = self.last[word] & bit == 0;
-        self.last[word] |= bit;
-        is_new
-    }
-}
-
-/// Where the bit of a number stands.
-fn place(number: u64) -> (usize, u64) {
-    let rest = number % TOLD_APART;
-    (usize::try_from(rest / 64).unwrap_or_default(), 1 << (rest % 64))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_change_is_made_once_whatever_order_they_come_in() {
-        let mut made = Made::default();
-        assert!([3, 1, 2, 70].into_iter().all(|number| made.is_new(number)));
-        assert!([3, 1, 2, 70].into_iter().all(|number| !made.is_new(number)));
-        assert!(made.is_new(TOLD_APART + 70));
-        // too old to be told apart: as if it had been made
-        assert!(!made.is_new(69) && !made.is_new(70));
-        assert!(made.is_new(71) && !made.is_new(71));
-        assert!(made.is_new(10 * TOLD_APART) && made.is_new(10 * TOLD_APART - 1));
+        self.serving.processes.left(self.boot, self.serving.clock.now());
     }
 }

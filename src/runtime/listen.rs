@@ -21,6 +21,7 @@ use tokio::time::sleep;
 
 use super::doors::{Door, Doors};
 use super::socket::{Acceptor, Socket, open_path};
+use crate::panics::{lasting, point};
 use crate::proxy::traffic::Arriving;
 use crate::ruleset::Endpoint;
 use crate::store::Store;
@@ -127,7 +128,10 @@ impl<A: ServerApp + Send + Sync + 'static> Service for Listening<A> {
                 }
                 let mut accepting = JoinSet::new();
                 for (listener, app) in listeners {
-                    accepting.spawn(accept(listener, app, Arc::clone(&self.doors), shutdown.clone()));
+                    let (listener, doors, shutdown) = (Arc::new(listener), Arc::clone(&self.doors), shutdown.clone());
+                    accepting.spawn(lasting(move || {
+                        accept(Arc::clone(&listener), Arc::clone(&app), Arc::clone(&doors), shutdown.clone())
+                    }));
                 }
                 self.doors.opened();
                 while accepting.join_next().await.is_some() {}
@@ -147,7 +151,7 @@ impl<A: ServerApp + Send + Sync + 'static> Service for Listening<A> {
 
 /// Accepts until the door is shut.
 async fn accept<A: ServerApp + Send + Sync + 'static>(
-    listener: Acceptor,
+    listener: Arc<Acceptor>,
     app: Arc<A>,
     doors: Arc<Doors>,
     shutdown: ShutdownWatch,
@@ -162,6 +166,7 @@ async fn accept<A: ServerApp + Send + Sync + 'static>(
             };
             match accepted {
                 Ok(stream) => {
+                    point("accept");
                     let arriving = doors.traffic().arrive();
                     tokio::spawn(serve(Arc::clone(&app), stream, shutdown.clone(), arriving));
                     // where many come at once, those that are one too many are gone before the next is accepted

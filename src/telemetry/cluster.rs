@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Registry};
 
-use super::{counter, gauge, histogram, names, opts, registered, series};
+use super::{counter, gauge, histogram, names, opts, raise, registered, series};
 use crate::units::Nanos;
 
 /// What is counted of a cluster.
@@ -77,19 +77,17 @@ impl ClusterMetrics {
             self.up.with_label_values(&[&peer.to_string()]).set(i64::from(*is_up));
         }
         for (cause, total) in usage.decisions {
-            let counter = self.decisions.with_label_values(&[cause]);
-            counter.inc_by(total.saturating_sub(counter.get()));
+            raise(&self.decisions.with_label_values(&[cause]), total);
         }
         for (event, total) in usage.states {
-            let counter = self.states.with_label_values(&[event]);
-            counter.inc_by(total.saturating_sub(counter.get()));
+            raise(&self.states.with_label_values(&[event]), total);
         }
         for (counter, total) in [
             (&self.not_found, usage.not_found),
             (&self.under_another_ring, usage.under_another_ring),
             (&self.corrections_lost, usage.corrections_lost),
         ] {
-            counter.inc_by(total.saturating_sub(counter.get()));
+            raise(counter, total);
         }
     }
 }

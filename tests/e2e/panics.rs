@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::Method;
 
 use crate::support::cluster::{Nodes, SECRET, wait_for_members};
+use crate::support::gateway::{ALL, ALL_GUARDED};
 use crate::support::http2::{Http2, read};
 use crate::support::origin::by_path;
 use crate::support::wire::chunk;
@@ -225,14 +226,26 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]\n",
 }
 
 #[test]
+fn connections_are_accepted_after_a_panic() {
+    let (points, origin) = (Points::new(), Origin::start());
+    let gateway = Gateway::start_with(&format!("{}{ALL}", origin.upstream()), &[], &[points.environment()]);
+    // every thread has a socket of its own
+    for _ in 0..6 {
+        points.order("accept");
+        let mut client = gateway.client();
+        client.ask("GET", "/", &[]);
+        assert!(client.next().is_none() && points.has_happened("accept"), "the connection that it happened on is over");
+        assert_eq!(gateway.get("/", &[]).status, 200);
+    }
+    gateway.wait_for_metric("tollgate_panics_total", &[], 6.0);
+}
+
+#[test]
 fn gateways_keep_in_touch_after_a_panic() {
     let (points, origin, nodes) = (Points::new(), Origin::start(), Nodes::new(2));
     let limit = "algorithm: quota_reset, limit: 5, window: 1d";
-    let rest = format!(
-        "{}limits: {{ guard: {{ key: {{ header: x-key }}, {limit} }} }}\n{}",
-        origin.upstream(),
-        crate::support::gateway::ALL_GUARDED
-    );
+    let rest =
+        format!("{}limits: {{ guard: {{ key: {{ header: x-key }}, {limit} }} }}\n{}", origin.upstream(), ALL_GUARDED);
     let gateways = [0, 1].map(|position| {
         let config = format!("{}{rest}", nodes.section(position, "timeout: 1s"));
         Gateway::start_with(&config, &[("cluster.key", SECRET)], &[points.environment()])

@@ -1,6 +1,7 @@
 //! Keys that are made of values somebody names, without a request.
 
-use super::{Key, KeyHasher, KeyPart, SharedKey, Value, begun};
+use super::hash::{KeyHasher, SharedKey};
+use super::{Key, KeyPart, Value};
 use crate::units::LimitKey;
 
 /// The parts of a key, each with its value.
@@ -27,7 +28,7 @@ impl KeyPart {
 impl KeyHasher {
     /// The key of requests under the limit `limit` that have these values; or the part that is not named.
     pub fn key_of_values<'k>(&self, limit: &str, key: &'k Key, values: &Values<'_>) -> Result<LimitKey, &'k KeyPart> {
-        self.own_by(begun(self.own, limit), key, |part| value(part, values))
+        self.own_by(self.begun(limit), key, |part| value(part, values))
     }
 
     /// The same as [`KeyHasher::key_of_values`] for a limit that nodes share.

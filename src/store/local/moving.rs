@@ -55,7 +55,7 @@ impl LocalStore {
         parcel.finish()
     }
 
-    /// See [`crate::cluster::serve::Desk::take_moved`]. What is as good as new is forgotten instead.
+    /// See [`crate::cluster::desk::Desk::take_moved`]. What is as good as new is forgotten instead.
     pub fn take_moved(
         &self,
         walk: &mut Walk,

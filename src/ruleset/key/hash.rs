@@ -1,0 +1,271 @@
+//! How a key becomes a number that tells nothing about it.
+
+use std::fmt;
+use std::hash::Hasher;
+use std::net::IpAddr;
+
+use sha2::{Digest, Sha256};
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+use super::{Facts, Key, KeyPart, Resolved, Value, value};
+use crate::ruleset::limit::LimitId;
+use crate::units::LimitKey;
+
+/// Makes [`LimitKey`]s, which tell nothing about what they are made of and at which nobody outside can aim.
+///
+/// Keys of this node, and those that nodes divide among themselves, are a fast hash under a seed that nobody else knows.
+/// Keys that nodes share in Redis must be the same for
+/// all of them, so they are a cryptographic hash (SHA-256, cut to 128 bits), under a secret where the nodes have one.
+#[derive(Clone)]
+pub struct KeyHasher {
+    own: SipHasher13,
+    /// Whether nodes divide the keys of sticky limits among themselves.
+    divided: bool,
+    shared: Sha256,
+}
+
+/// A [`KeyHasher`] that knows the limits of a ruleset, whose names are hashed already.
+#[derive(Clone)]
+pub struct LimitHashers {
+    hasher: KeyHasher,
+    /// What this node's keys begin with, by the limit's position.
+    begun: Vec<SipHasher13>,
+}
+
+/// The name of a bucket that nodes share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedKey {
+    /// The bucket.
+    pub key: LimitKey,
+    /// The same for all buckets of a customer; otherwise the bucket's own.
+    pub tag: LimitKey,
+}
+
+impl fmt::Debug for KeyHasher {
+    /// The seed is a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyHasher")
+    }
+}
+
+impl fmt::Debug for LimitHashers {
+    /// So is what follows from it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LimitHashers")
+    }
+}
+
+impl KeyHasher {
+    /// A hasher with this seed for keys of this node, and without a secret for those that nodes share.
+    pub fn new(seed: &[u8; 16]) -> Self {
+        Self { own: SipHasher13::new_with_key(seed), divided: false, shared: Sha256::new() }
+    }
+
+    /// With all keys of a customer at one home, for nodes that have the same seed and divide keys among themselves.
+    pub fn divided(self) -> Self {
+        Self { divided: true, ..self }
+    }
+
+    /// With this secret for keys that nodes share.
+    pub fn with_secret(mut self, secret: &[u8]) -> Self {
+        write(&mut self.shared, TAG_SECRET, secret);
+        self
+    }
+
+    /// The same hashes in every process, for what nodes and restarts have to agree on. Nothing that matters may hang on
+    /// it: everybody can find keys for it.
+    pub fn stable() -> Self {
+        Self::new(&[0; 16])
+    }
+
+    /// With the limits of these names, in their order.
+    pub fn of_limits<'n>(self, names: impl IntoIterator<Item = &'n str>) -> LimitHashers {
+        LimitHashers { begun: names.into_iter().map(|name| self.begun(name)).collect(), hasher: self }
+    }
+
+    /// The key of a request under the limit `limit`, or the part that it lacks.
+    ///
+    /// Injective up to the hash (128 bits): every part is preceded by its length, the limit's name comes first.
+    pub fn key<'k>(
+        &self,
+        limit: &str,
+        key: &'k Key,
+        facts: &Facts<'_>,
+        resolved: &Resolved<'_>,
+    ) -> Result<LimitKey, &'k KeyPart> {
+        self.own_by(self.begun(limit), key, |part| value(part, facts, resolved))
+    }
+
+    /// What this node's keys of a limit begin with.
+    pub(super) fn begun(&self, limit: &str) -> SipHasher13 {
+        begun(self.own, limit)
+    }
+
+    pub(super) fn own_by<'k, 'f>(
+        &self,
+        begun: SipHasher13,
+        key: &'k Key,
+        value: impl Fn(&KeyPart) -> Option<Value<'f>>,
+    ) -> Result<LimitKey, &'k KeyPart> {
+        let hashed = hash_key(begun, key, &value)?;
+        if self.divided
+            && let Some(customer) = key.parts.iter().find(|part| **part == KeyPart::Customer)
+        {
+            let mut hash = self.own;
+            write_value(&mut hash, value(customer));
+            return Ok(hashed.at_home_of(hash.end()));
+        }
+        Ok(hashed)
+    }
+
+    /// The bucket that requests share which lack `part` of the key of `limit`.
+    pub fn shared_key(&self, limit: &str, part: &KeyPart) -> LimitKey {
+        hash_missing(self.own, limit, part)
+    }
+
+    /// The same as [`KeyHasher::key`] for a limit that nodes share.
+    pub fn key_of_all_nodes<'k>(
+        &self,
+        limit: &str,
+        key: &'k Key,
+        facts: &Facts<'_>,
+        resolved: &Resolved<'_>,
+    ) -> Result<SharedKey, &'k KeyPart> {
+        self.shared_by(limit, key, |part| value(part, facts, resolved))
+    }
+
+    pub(super) fn shared_by<'k, 'f>(
+        &self,
+        limit: &str,
+        key: &'k Key,
+        value: impl Fn(&KeyPart) -> Option<Value<'f>>,
+    ) -> Result<SharedKey, &'k KeyPart> {
+        let hashed = hash_key(begun(self.shared.clone(), limit), key, &value)?;
+        let customer = key.parts.iter().find(|part| **part == KeyPart::Customer);
+        let tag = customer.map(|customer| {
+            let mut hash = self.shared.clone();
+            write_value(&mut hash, value(customer));
+            hash.end()
+        });
+        Ok(SharedKey { key: hashed, tag: tag.unwrap_or(hashed) })
+    }
+
+    /// The same as [`KeyHasher::shared_key`] for a limit that nodes share.
+    pub fn shared_key_of_all_nodes(&self, limit: &str, part: &KeyPart) -> SharedKey {
+        let key = hash_missing(self.shared.clone(), limit, part);
+        SharedKey { key, tag: key }
+    }
+
+    /// A hash of one part, for balancing; `None` if the request lacks it.
+    pub fn part(&self, part: &KeyPart, facts: &Facts<'_>, resolved: &Resolved<'_>) -> Option<LimitKey> {
+        let mut hash = self.own;
+        write_value(&mut hash, value(part, facts, resolved)).then(|| hash.end())
+    }
+}
+
+impl LimitHashers {
+    /// The hasher, which knows no limits.
+    pub const fn hasher(&self) -> &KeyHasher {
+        &self.hasher
+    }
+
+    /// The same as [`KeyHasher::key`] for the limit at this position.
+    pub fn key<'k>(
+        &self,
+        LimitId(limit): LimitId,
+        key: &'k Key,
+        facts: &Facts<'_>,
+        resolved: &Resolved<'_>,
+    ) -> Result<LimitKey, &'k KeyPart> {
+        self.hasher.own_by(self.begun[limit], key, |part| value(part, facts, resolved))
+    }
+}
+
+/// What the keys of a limit begin with.
+fn begun<M: Mixer>(mut hash: M, limit: &str) -> M {
+    write(&mut hash, TAG_LIMIT, limit.as_bytes());
+    hash
+}
+
+fn hash_key<'k, 'f>(
+    mut hash: impl Mixer,
+    key: &'k Key,
+    value: impl Fn(&KeyPart) -> Option<Value<'f>>,
+) -> Result<LimitKey, &'k KeyPart> {
+    for part in &key.parts {
+        if !write_value(&mut hash, value(part)) {
+            return Err(part);
+        }
+    }
+    Ok(hash.end())
+}
+
+fn hash_missing(hash: impl Mixer, limit: &str, part: &KeyPart) -> LimitKey {
+    let mut hash = begun(hash, limit);
+    write(&mut hash, TAG_MISSING, part.describe().as_bytes());
+    hash.end()
+}
+
+const TAG_LIMIT: u8 = 0;
+const TAG_VALUE: u8 = 1;
+const TAG_MISSING: u8 = 2;
+const TAG_ADDRESS: u8 = 3;
+const TAG_SECRET: u8 = 4;
+
+/// A hash on its way.
+trait Mixer {
+    fn mix(&mut self, bytes: &[u8]);
+    fn end(self) -> LimitKey;
+}
+
+impl Mixer for SipHasher13 {
+    /// As few bytes as tags, lengths and addresses are make the same hash sooner as a number.
+    #[inline]
+    fn mix(&mut self, bytes: &[u8]) {
+        match *bytes {
+            [byte] => self.write_u8(byte),
+            [a, b, c, d] => self.write_u32(u32::from_ne_bytes([a, b, c, d])),
+            [a, b, c, d, e, f, g, h] => self.write_u64(u64::from_ne_bytes([a, b, c, d, e, f, g, h])),
+            _ => self.write(bytes),
+        }
+    }
+
+    fn end(self) -> LimitKey {
+        LimitKey(self.finish128().as_u128())
+    }
+}
+
+impl Mixer for Sha256 {
+    fn mix(&mut self, bytes: &[u8]) {
+        self.update(bytes);
+    }
+
+    fn end(self) -> LimitKey {
+        let hash = self.finalize();
+        LimitKey(hash.iter().take(16).fold(0, |key, byte| key << 8 | u128::from(*byte)))
+    }
+}
+
+#[inline]
+fn write(hash: &mut impl Mixer, tag: u8, bytes: &[u8]) {
+    hash.mix(&[tag]);
+    hash.mix(&u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_le_bytes());
+    hash.mix(bytes);
+}
+
+fn write_address(hash: &mut impl Mixer, address: IpAddr) {
+    match address {
+        IpAddr::V4(address) => write(hash, TAG_ADDRESS, &address.octets()),
+        IpAddr::V6(address) => write(hash, TAG_ADDRESS, &address.octets()),
+    }
+}
+
+/// Adds the value of one part; false if there is none.
+fn write_value(hash: &mut impl Mixer, value: Option<Value<'_>>) -> bool {
+    match value {
+        Some(Value::Address(address)) => write_address(hash, address),
+        Some(Value::Bytes(bytes)) => write(hash, TAG_VALUE, &bytes),
+        None => return false,
+    }
+    true
+}

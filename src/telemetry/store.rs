@@ -1,0 +1,100 @@
+//! The metrics of a gateway that shares states with others in a store.
+
+use prometheus::{Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
+
+use super::{counter, gauge, histogram, histogram_opts, names, opts, raise, registered, shown};
+use crate::units::Nanos;
+
+/// What is counted of a store.
+#[derive(Clone, Debug)]
+pub(super) struct StoreMetrics {
+    requests: IntCounterVec,
+    duration: HistogramVec,
+    batch: Histogram,
+    waiters: IntGauge,
+    clock_offset: Gauge,
+    breaker: IntGaugeVec,
+    healed: IntCounter,
+    overshoot: IntCounterVec,
+    unsynced: IntGauge,
+    lease_tokens: IntCounterVec,
+    lease_outstanding: IntGauge,
+}
+
+/// How what nodes share stands, as shown at a scrape.
+#[derive(Clone, Copy, Debug)]
+pub struct StoreUsage {
+    /// What the breaker is.
+    pub breaker: &'static str,
+    /// The nodes there are.
+    pub nodes: u64,
+    /// States that were set right so far.
+    pub healed: u64,
+    /// Tokens admitted so far in outages that were not there afterwards.
+    pub overshoot: u64,
+    /// Tokens admitted without the store that it has yet to be told of.
+    pub unsynced: u64,
+    /// Requests that wait for the call before theirs.
+    pub waiting: u64,
+    /// How far the store's clock is ahead, in seconds.
+    pub clock_ahead: f64,
+    /// Tokens taken ahead so far, by what became of them.
+    pub leased: [(&'static str, u64); 3],
+    /// Tokens of them that are held.
+    pub held: u64,
+}
+
+impl StoreMetrics {
+    pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let number = |name| registered(registry, IntGauge::with_opts(opts(name))?);
+        Ok(Self {
+            requests: counter(registry, &names::STORE_REQUESTS)?,
+            duration: histogram(registry, &names::STORE_REQUEST_DURATION, names::STORE_SECONDS)?,
+            batch: registered(
+                registry,
+                Histogram::with_opts(histogram_opts(&names::STORE_BATCH_CHARGES, names::BATCH))?,
+            )?,
+            waiters: number(&names::STORE_QUEUE_WAITERS)?,
+            clock_offset: registered(registry, Gauge::with_opts(opts(&names::STORE_CLOCK_OFFSET))?)?,
+            breaker: gauge(registry, &names::STORE_BREAKER_STATE)?,
+            healed: registered(registry, IntCounter::with_opts(opts(&names::STORE_STATES_HEALED))?)?,
+            overshoot: counter(registry, &names::LIMIT_OVERSHOOT)?,
+            unsynced: number(&names::LIMIT_UNSYNCED)?,
+            lease_tokens: counter(registry, &names::LEASE_TOKENS)?,
+            lease_outstanding: number(&names::LEASE_OUTSTANDING)?,
+        })
+    }
+
+    /// See [`super::Telemetry::store_expected`].
+    pub(super) fn expect(&self, results: impl Iterator<Item = &'static str> + Clone) {
+        for op in names::STORE_OPS {
+            results.clone().for_each(|result| drop(self.requests.with_label_values(&[op, result])));
+            self.duration.with_label_values(&[op]);
+        }
+    }
+
+    pub(super) fn called(&self, op: &str, result: &str, took: Nanos) {
+        self.requests.with_label_values(&[op, result]).inc();
+        self.duration.with_label_values(&[op]).observe(took.as_secs_f64());
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "a report")]
+    pub(super) fn charged(&self, requests: u64) {
+        self.batch.observe(requests as f64);
+    }
+
+    pub(super) fn set(&self, usage: &StoreUsage) {
+        for state in ["closed", "open", "half_open"] {
+            self.breaker.with_label_values(&[state]).set(i64::from(usage.breaker == state));
+        }
+        raise(&self.healed, usage.healed);
+        raise(&self.overshoot.with_label_values(&["outage"]), usage.overshoot);
+        for (event, total) in usage.leased {
+            raise(&self.lease_tokens.with_label_values(&[event]), total);
+        }
+        self.unsynced.set(shown(usage.unsynced));
+        self.waiters.set(shown(usage.waiting));
+        self.clock_offset.set(usage.clock_ahead);
+        self.lease_outstanding.set(shown(usage.held));
+    }
+}
