@@ -211,8 +211,19 @@ fn printable(raw: &[u8], plain: usize) -> Result<&str, Refused> {
 
 /// What a target may be made of: printable characters, but for the two that servers read in two ways.
 pub const fn is_target_byte(byte: u8) -> bool {
-    byte.is_ascii_graphic() && !matches!(byte, b'#' | b'\\')
+    TARGET_BYTES[byte as usize]
 }
+
+/// A table, because every byte of every target is looked up.
+const TARGET_BYTES: [bool; 256] = {
+    let mut allowed = [false; 256];
+    let mut byte = 0_u8;
+    while byte < 128 {
+        allowed[byte as usize] = byte.is_ascii_graphic() && !matches!(byte, b'#' | b'\\');
+        byte += 1;
+    }
+    allowed
+};
 
 /// The host alone, and its port if it names one. Names are letters, digits, `-` and `_` between dots; addresses have their
 /// usual spelling.

@@ -29,9 +29,9 @@ impl CommonReader {
         wanted: &Wanted,
         record: &mut Record<'l>,
     ) -> Result<(), Unreadable> {
-        let (caller, rest) = split(line, b'[').ok_or(Unreadable::Format)?;
-        let (client, rest_of_caller) = split_near(caller, b' ').ok_or(Unreadable::Format)?;
-        let (_ident, user) = split_near(rest_of_caller, b' ').ok_or(Unreadable::Format)?;
+        let (client, rest) = split(line, b' ').ok_or(Unreadable::Format)?;
+        let (_ident, rest) = split_near(rest, b' ').ok_or(Unreadable::Format)?;
+        let (user, rest) = split_near(rest, b'[').ok_or(Unreadable::Format)?;
         let (logged, rest) = self.time(rest)?;
         let (request, rest) = quoted(rest).ok_or(Unreadable::Format)?;
         let (method, target) = request_line(request.raw).unzip();
@@ -121,17 +121,23 @@ fn told(text: &[u8]) -> Option<&[u8]> {
 
 /// The word at the beginning of `text`, if it is a number, and what comes after the space behind it.
 fn number_word(text: &[u8]) -> (Option<u64>, &[u8]) {
-    let (word, rest) = split_near(text, b' ').unwrap_or((text, &[]));
-    (number(word), rest)
+    match number(text) {
+        Some((number, rest)) => (Some(number), rest),
+        None => (None, split_near(text, b' ').map_or(&[], |(_, rest)| rest)),
+    }
 }
 
-fn number(word: &[u8]) -> Option<u64> {
+/// The same where the word is a number.
+fn number(text: &[u8]) -> Option<(u64, &[u8])> {
     let mut number = 0_u64;
-    for byte in word {
+    for (at, byte) in text.iter().enumerate() {
+        if *byte == b' ' && at > 0 {
+            return Some((number, text.get(at + 1..)?));
+        }
         let digit = byte.is_ascii_digit().then(|| byte - b'0')?;
         number = number.checked_mul(10)?.checked_add(u64::from(digit))?;
     }
-    (!word.is_empty()).then_some(number)
+    (!text.is_empty()).then_some((number, &[]))
 }
 
 fn text(bytes: &[u8]) -> Cow<'_, str> {
@@ -210,6 +216,33 @@ mod tests {
             let line = COMBINED.replace("GET /a?b=c HTTP/1.1", garbage);
             assert_eq!(read(&line).unwrap().target, None, "{garbage}");
         }
+    }
+
+    #[test]
+    fn numbers_are_whole_words() {
+        for (text, expected) in [
+            ("200 2326", (Some(200), "2326")),
+            ("200", (Some(200), "")),
+            ("0 ", (Some(0), "")),
+            ("- 7", (None, "7")),
+            ("20x 7", (None, "7")),
+            (" 7", (None, "7")),
+            ("18446744073709551615 7", (Some(u64::MAX), "7")),
+            ("18446744073709551616 7", (None, "7")),
+            ("x", (None, "")),
+            ("", (None, "")),
+        ] {
+            let (number, rest) = number_word(text.as_bytes());
+            assert_eq!((number, str::from_utf8(rest).unwrap()), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_client_may_be_in_brackets() {
+        let line = COMBINED.replace("192.0.2.7", "[2001:db8::7]:4711");
+        let record = read(&line).unwrap();
+        assert_eq!(record.client.as_deref(), Some(&b"[2001:db8::7]:4711"[..]));
+        assert_eq!((record.logged, record.customer.as_deref()), (Nanos::from_secs(971_211_336), Some("ann")));
     }
 
     #[test]

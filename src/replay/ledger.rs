@@ -20,8 +20,8 @@ use crate::store::local::Binding;
 use crate::units::Nanos;
 
 /// How often expired keys are forgotten, in requests, and in how many parts.
-const SWEEP_EVERY: u64 = 1 << 14;
-const SWEEP_PARTS: usize = 64;
+const SWEEP_EVERY: u64 = 1 << 16;
+const SWEEP_PARTS: usize = 16;
 
 /// The states of all keys, and the requests that wait or run.
 pub(super) struct Ledger {
@@ -30,6 +30,8 @@ pub(super) struct Ledger {
     queues: Vec<Queue>,
     endings: BinaryHeap<Reverse<Ending>>,
     hold: Nanos,
+    /// That of the last request.
+    verdict: Verdict,
     /// The names of the response header fields in records.
     told_names: Vec<HeaderName>,
     count: u64,
@@ -76,13 +78,14 @@ impl Ord for Ending {
 impl Ledger {
     /// All keys fresh; `hold` is how long requests take whose lines do not tell.
     pub(super) fn new(ruleset: &Ruleset, hold: Nanos, told_names: Vec<HeaderName>) -> Self {
-        let store = LocalStore::new();
+        let store = LocalStore::for_one_thread();
         Self {
             binding: store.bind(&limit_specs(ruleset)),
             store,
             queues: ruleset.limits.iter().map(|limit| Queue::new(&limit.over_limit, None)).collect(),
             endings: BinaryHeap::new(),
             hold,
+            verdict: Verdict::unlimited(),
             told_names,
             count: 0,
             swept: 0,
@@ -119,51 +122,49 @@ impl Ledger {
         facts: &Facts<'_>,
         charges: &mut [Charge],
         now: Nanos,
-    ) -> Verdict {
+    ) -> &Verdict {
         let charged = self.store.charge(&self.binding, charges, now);
-        let mut verdict = Verdict::new(ruleset, charges, &charged);
-        if let Outcome::Admit { wait } = verdict.outcome
+        self.verdict.set(ruleset, charges, &charged);
+        if let Outcome::Admit { wait } = self.verdict.outcome
             && wait > Nanos::ZERO
         {
-            self.queue(charges, &mut verdict, now, wait);
+            self.queue(charges, now, wait);
         }
-        if let Some((position, alone)) = verdict.candidate_to_charge(ruleset, charges)
+        if let Some((position, alone)) = self.verdict.candidate_to_charge(ruleset, charges)
             && let [charged] = *self.store.charge(&self.binding, &mut [alone], now)
         {
-            verdict.replace(position, charged);
+            self.verdict.replace(position, charged);
         }
-        if let Outcome::Admit { wait } = verdict.outcome {
-            self.run(ruleset, record, facts, charges, &verdict, now, now.saturating_add(wait));
+        if let Outcome::Admit { wait } = self.verdict.outcome {
+            self.run(ruleset, record, facts, charges, now, now.saturating_add(wait));
         }
-        verdict
+        &self.verdict
     }
 
     /// A request waits in the queues of the limits that make it; where one is full, it is denied after all.
-    fn queue(&mut self, charges: &[Charge], verdict: &mut Verdict, now: Nanos, wait: Nanos) {
-        match queue::enter_all(&self.queues, verdict, now) {
+    fn queue(&mut self, charges: &[Charge], now: Nanos, wait: Nanos) {
+        match queue::enter_all(&self.queues, &self.verdict, now) {
             Ok(places) => {
                 self.later(now.saturating_add(wait), places, Vec::new(), Corrections::default(), UNMEASURED);
             }
             Err(full) => {
-                let taken = verdict.taken(charges).filter(|(charge, _)| !charge.manner.counts_denied);
+                let taken = self.verdict.taken(charges).filter(|(charge, _)| !charge.manner.counts_denied);
                 let full_at = |until: Nanos| now.saturating_add(until);
                 let back: Vec<_> =
                     taken.map(|(charge, at)| (charge.clone(), full_at(at.headroom.until_full))).collect();
                 self.store.refund(&self.binding, &back, now);
-                verdict.deny(full.position, Denial::Later { retry_after: full.retry_after });
+                self.verdict.deny(full.position, Denial::Later { retry_after: full.retry_after });
             }
         }
     }
 
     /// A request that came `now` passes, and ends when its line says.
-    #[expect(clippy::too_many_arguments, reason = "all that is known of the request")]
     fn run(
         &mut self,
         ruleset: &Ruleset,
         record: &Record<'_>,
         facts: &Facts<'_>,
         charges: &[Charge],
-        verdict: &Verdict,
         now: Nanos,
         passes: Nanos,
     ) {
@@ -171,7 +172,7 @@ impl Ledger {
             return;
         }
         let (mut held, mut corrections) = (Vec::new(), Corrections::default());
-        for (charge, standing) in charges.iter().zip(&verdict.standings) {
+        for (charge, standing) in charges.iter().zip(&self.verdict.standings) {
             let limit = &ruleset.limits[charge.limit];
             let rule = limit.rule(&charge.rule);
             if rule.holds() && charge.manner.takes && standing.decision.is_admitted() {

@@ -182,7 +182,7 @@ impl Way {
             let verdict = ledger.charge(ruleset, record, &facts, charges, at);
             let plan = resolved.plan.map(|(plan, _)| plan);
             let (charges, known) = (charges.as_slice(), Some((&facts, &resolved)));
-            let decided = Decided { at, route: id, plan, refused: None, bypassed, charges, verdict: &verdict, known };
+            let decided = Decided { at, route: id, plan, refused: None, bypassed, charges, verdict, known };
             return seen(&decided, ruleset);
         };
         let (refused, verdict) = (Some(refused), &Verdict::unlimited());

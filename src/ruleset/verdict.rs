@@ -74,8 +74,14 @@ impl Verdict {
 
     /// Combines what came of `charges`.
     pub fn new(ruleset: &Ruleset, charges: &[Charge], charged: &[Charged]) -> Self {
-        // filled where it is returned from: it is large
         let mut verdict = Self::unlimited();
+        verdict.set(ruleset, charges, charged);
+        verdict
+    }
+
+    /// The same in the place of another verdict: it is large, and moving it costs as much as making it.
+    pub fn set(&mut self, ruleset: &Ruleset, charges: &[Charge], charged: &[Charged]) {
+        self.standings.clear();
         let (mut longest_wait, mut severest, mut least) = (Nanos::ZERO, None, None);
         for (position, (charge, charged)) in charges.iter().zip(charged).enumerate() {
             let limit = &ruleset.limits[charge.limit];
@@ -93,7 +99,7 @@ impl Verdict {
             if visible && least.is_none_or(|(_, least)| left < least) {
                 least = Some((position, left));
             }
-            verdict.standings.push(Standing {
+            self.standings.push(Standing {
                 limit: LimitId(charge.limit),
                 binds,
                 visible,
@@ -102,11 +108,10 @@ impl Verdict {
                 headroom: charged.headroom,
             });
         }
-        (verdict.outcome, verdict.tightest) = match severest {
+        (self.outcome, self.tightest) = match severest {
             Some((position, denial)) => (Outcome::Deny(denial), Some(position)),
             None => (Outcome::Admit { wait: longest_wait }, least.map(|(position, _)| position)),
         };
-        verdict
     }
 
     /// Turns an admission into a denial by the limit at `position` of the standings.

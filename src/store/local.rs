@@ -26,13 +26,13 @@ mod table;
 mod tables;
 
 use rules::Rules;
-use shard::{Locked, LockedShard, SHARDS, Shard, shard_of};
+use shard::{FOR_MANY_THREADS, FOR_ONE_THREAD, Locked, Shard, Shards};
 use table::{Cells, Full};
 use tables::Tables;
 
 /// States in memory. See the module.
 pub struct LocalStore {
-    shards: Box<[LockedShard]>,
+    shards: Shards,
     tables: RwLock<Tables>,
 }
 
@@ -101,8 +101,12 @@ const SEARCHED_KEYS: u64 = 1 << 16;
 impl LocalStore {
     /// An empty store.
     pub fn new() -> Self {
-        let shards = (0..SHARDS).map(|_| LockedShard::default()).collect();
-        Self { shards, tables: RwLock::default() }
+        Self { shards: Shards::new(FOR_MANY_THREADS), tables: RwLock::default() }
+    }
+
+    /// The same for a single thread, which finds keys faster in it.
+    pub fn for_one_thread() -> Self {
+        Self { shards: Shards::new(FOR_ONE_THREAD), tables: RwLock::default() }
     }
 
     /// See [`super::Store::bind`].
@@ -144,7 +148,7 @@ impl LocalStore {
             searched: AtomicU64::new(0),
             search_from: AtomicUsize::new(0),
         });
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             shard.lock().replace(position, Cells::new(spec.algorithm));
         }
         tables.put(Arc::clone(&table));
@@ -156,7 +160,7 @@ impl LocalStore {
         let gone = self.tables.write().take_unneeded();
         // Nobody finds them any more, and their places are free only once they are empty.
         for table in &gone {
-            for shard in &self.shards {
+            for shard in self.shards.iter() {
                 shard.lock().replace(table.position, Cells::new(table.algorithm));
             }
         }
@@ -233,7 +237,7 @@ impl LocalStore {
 
     fn charge_one(&self, binding: &Binding, charge: &Charge, now: Nanos, charged: &mut AllCharged) -> Result<(), Full> {
         let (table, rule) = binding.find(charge);
-        let mut shard = self.shards[shard_of(charge.key)].lock();
+        let mut shard = self.shards.of(charge.key).lock();
         shard.cells[table.position].charge(table, rule, charge, now, charged)?;
         if let Some(slot) = charge.slot
             && charged.last().is_some_and(|charged| charged.decision.is_admitted())
@@ -293,11 +297,12 @@ impl LocalStore {
         if !rested || !mine() {
             return;
         }
-        let keys_per_shard = table.keys.load(Ordering::Relaxed) / SHARDS as u64;
-        let shards = usize::try_from(SEARCHED_KEYS / (keys_per_shard + 1)).unwrap_or(SHARDS).clamp(1, SHARDS);
+        let all = self.shards.len();
+        let keys_per_shard = table.keys.load(Ordering::Relaxed) / all as u64;
+        let shards = usize::try_from(SEARCHED_KEYS / (keys_per_shard + 1)).unwrap_or(all).clamp(1, all);
         let first = table.search_from.fetch_add(shards, Ordering::Relaxed);
         for index in first..first.saturating_add(shards) {
-            self.shards[index % SHARDS].lock().cells[table.position].sweep(table, now);
+            self.shards.at(index).lock().cells[table.position].sweep(table, now);
         }
     }
 
@@ -312,7 +317,7 @@ impl LocalStore {
     pub fn debit(&self, binding: &Binding, batch: &[Charge], now: Nanos) {
         for charge in batch {
             let table = &binding.limits[charge.limit].table;
-            let has_room = self.shards[shard_of(charge.key)].lock().cells[table.position].has_room(table, charge.key);
+            let has_room = self.shards.of(charge.key).lock().cells[table.position].has_room(table, charge.key);
             let mut charge = charge.clone();
             if has_room.is_err() {
                 table.forgotten.overflowed.fetch_add(1, Ordering::Relaxed);
@@ -346,7 +351,7 @@ impl LocalStore {
         change: impl Fn(&Rule, Option<State>) -> Option<State>,
     ) {
         let (table, bound) = binding.find(charge);
-        let mut shard = self.shards[shard_of(charge.key)].lock();
+        let mut shard = self.shards.of(charge.key).lock();
         let cells = &mut shard.cells[table.position];
         let before = cells.state(table, bound, charge.key, now);
         let after = change(bound.rule, before);

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use super::{Binding, BoundLimit, BoundRule, LimitTable, LocalStore, Shard, shard_of};
+use super::{Binding, BoundLimit, BoundRule, LimitTable, LocalStore, Shard};
 use crate::algorithm::Completion;
 use crate::charge::{Charge, Charged, Slot};
 use crate::units::{Cost, LimitKey, Nanos};
@@ -96,7 +96,7 @@ impl LocalStore {
     /// Gives back what `slot` holds of the key of `charge`. Whether it was held here.
     pub fn end(&self, binding: &Binding, charge: &Charge, slot: Slot, end: Completion, now: Nanos) -> bool {
         let Some(BoundLimit { table, .. }) = binding.limits.get(charge.limit) else { return false };
-        let mut shard = self.shards[shard_of(charge.key)].lock();
+        let mut shard = self.shards.of(charge.key).lock();
         let Some(cost) = shard.held.remove(table.position, charge.key, slot) else { return false };
         shard.cells[table.position].complete(table, charge.key, cost, end, now);
         true
@@ -136,7 +136,7 @@ impl LocalStore {
     fn give_back(&self, gone: impl Fn(&Slot, &Share) -> bool, now: Nanos) {
         // held, they keep their places while this lasts
         let tables: Vec<Arc<LimitTable>> = self.tables.read().iter().cloned().collect();
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             let mut shard = shard.lock();
             for (position, key, cost) in shard.held.take_gone(&gone) {
                 if let Some(table) = tables.iter().find(|table| table.position == position) {

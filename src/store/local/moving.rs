@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use super::held::Holders;
 use super::table::{Loose, read_cell, write_cell};
-use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY, Shard, shard_of};
+use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY, Shard};
 use crate::algorithm::{AlgorithmName, Completion, Parameters, Rule, State};
 use crate::charge::{Charge, Mode};
 use crate::cluster::moving::{Received, Walk};
@@ -36,7 +36,7 @@ impl LocalStore {
     /// where a state consists of what each request holds.
     pub fn misses(&self, binding: &Binding, charge: &Charge) -> Option<Identity> {
         let table = &binding.limits.get(charge.limit)?.table;
-        let knows = || self.shards[shard_of(charge.key)].lock().cells[table.position].knows(charge.key);
+        let knows = || self.shards.of(charge.key).lock().cells[table.position].knows(charge.key);
         (table.moves() && (table.algorithm.holds() || !knows())).then(|| table.identity())
     }
 
@@ -46,7 +46,7 @@ impl LocalStore {
         if !table.moves() || key == OVERFLOW_KEY {
             return None;
         }
-        let mut shard = self.shards[shard_of(key)].lock();
+        let mut shard = self.shards.of(key).lock();
         let loose = shard.cells[table.position].take_out(&table, key)?;
         let holders = shard.held.take(table.position, key);
         drop(shard);
@@ -124,7 +124,7 @@ impl LocalStore {
                 break;
             };
             cells = rest;
-            let mut shard = self.shards[shard_of(key)].lock();
+            let mut shard = self.shards.of(key).lock();
             let cells = &mut shard.cells[table.position];
             match bound(rule) {
                 None => received.unknown = received.unknown.saturating_add(1),
@@ -137,7 +137,7 @@ impl LocalStore {
         }
         for Held { slot, key, cost, rule } in states.held.iter().copied().filter(|_| spec.algorithm.holds()) {
             if let Some(bound) = bound(rule) {
-                self.shards[shard_of(key)].lock().hold(&table, bound, (key, slot, cost), now);
+                self.shards.of(key).lock().hold(&table, bound, (key, slot, cost), now);
             }
         }
         received

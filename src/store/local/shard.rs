@@ -9,7 +9,12 @@ use crate::charge::Charge;
 use crate::units::LimitKey;
 
 /// Shards are many so that two cores seldom meet and a sweep holds a lock for a short time only.
-pub(super) const SHARDS: usize = 1024;
+pub(super) const FOR_MANY_THREADS: usize = 1 << 10;
+/// Where only one core comes they are few: fewer lines of the processor's cache are locks and beginnings of tables.
+pub(super) const FOR_ONE_THREAD: usize = 1 << 4;
+
+/// The shards of a store.
+pub(super) struct Shards(Box<[LockedShard]>);
 
 /// A shard behind its lock. It begins with a line of the processor's cache, so that a charge finds the lock and the first
 /// limit's table in one, and no other lock lies in it.
@@ -24,6 +29,43 @@ pub(super) struct Shard {
     pub(super) cells: SmallVec<[Cells; 2]>,
     /// What requests hold of them, one by one.
     pub(super) held: Held,
+}
+
+impl Shards {
+    /// So many empty ones: a power of two.
+    pub(super) fn new(count: usize) -> Self {
+        Self((0..count.next_power_of_two()).map(|_| LockedShard::default()).collect())
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &LockedShard> {
+        self.0.iter()
+    }
+
+    /// The shard at this position, counted round and round.
+    pub(super) fn at(&self, position: usize) -> &LockedShard {
+        &self.0[self.within(position)]
+    }
+
+    /// The shard of a key.
+    #[inline]
+    pub(super) fn of(&self, key: LimitKey) -> &LockedShard {
+        &self.0[self.position(key)]
+    }
+
+    /// By the upper half of the key; the lower half is the hash within the shard.
+    #[expect(clippy::cast_possible_truncation, reason = "the half is cut out")]
+    fn position(&self, key: LimitKey) -> usize {
+        self.within((key.0 >> 64) as usize)
+    }
+
+    /// There are as many as a power of two, which divides sooner than other numbers.
+    fn within(&self, position: usize) -> usize {
+        position & self.len().wrapping_sub(1)
+    }
 }
 
 impl LockedShard {
@@ -44,15 +86,18 @@ impl Shard {
 }
 
 /// The shards of one batch, locked.
-pub(super) struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>);
+pub(super) struct Locked<'a> {
+    shards: &'a Shards,
+    locked: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
+}
 
 impl<'a> Locked<'a> {
     /// In ascending order, so that two batches cannot wait for each other.
-    pub(super) fn all(shards: &'a [LockedShard], batch: &[Charge]) -> Self {
-        let mut wanted: SmallVec<[usize; 4]> = batch.iter().map(|charge| shard_of(charge.key)).collect();
+    pub(super) fn all(shards: &'a Shards, batch: &[Charge]) -> Self {
+        let mut wanted: SmallVec<[usize; 4]> = batch.iter().map(|charge| shards.position(charge.key)).collect();
         wanted.sort_unstable();
         wanted.dedup();
-        Self(wanted.into_iter().map(|index| (index, shards[index].lock())).collect())
+        Self { shards, locked: wanted.into_iter().map(|position| (position, shards.at(position).lock())).collect() }
     }
 
     pub(super) fn cells(&mut self, key: LimitKey, table: usize) -> &mut Cells {
@@ -64,15 +109,8 @@ impl<'a> Locked<'a> {
     }
 
     fn shard(&mut self, key: LimitKey) -> &mut Shard {
-        let wanted = shard_of(key);
-        let position =
-            self.0.iter().position(|(index, _)| *index == wanted).expect("all locked the shard of every charge");
-        &mut self.0[position].1
+        let wanted = self.shards.position(key);
+        let mut locked = self.locked.iter_mut();
+        &mut locked.find(|(position, _)| *position == wanted).expect("all locked the shard of every charge").1
     }
-}
-
-/// By the upper half of the key; the lower half is the hash within the shard.
-#[expect(clippy::cast_possible_truncation, reason = "the value is below SHARDS")]
-pub(super) const fn shard_of(key: LimitKey) -> usize {
-    ((key.0 >> 64) % SHARDS as u128) as usize
 }

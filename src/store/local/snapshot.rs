@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::table::{Cells, read_cell};
-use super::{BoundRule, LimitTable, LocalStore, shard_of};
+use super::{BoundRule, LimitTable, LocalStore};
 use crate::algorithm::{AlgorithmName, Parameters, Rule};
 use crate::charge::Mode;
 use crate::store::LimitSpec;
@@ -145,7 +145,7 @@ impl LocalStore {
         };
         writer.part(&Part::Limit(Box::new(identity)), &[])?;
         let (mut rules_written, mut cells) = (0, Vec::new());
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             let copy: Cells = shard.lock().cells[table.position].clone();
             // Parameters become known before anything is written under them.
             let rules: Vec<Parameters> = table.rules.read().from(rules_written).map(Parameters::of).collect();
@@ -318,7 +318,7 @@ impl Restored {
             cells = rest;
             match usize::try_from(rule).ok().and_then(|position| rules.get(position)?.as_ref()) {
                 Some((number, rule)) => {
-                    let mut shard = self.store.shards[shard_of(key)].lock();
+                    let mut shard = self.store.shards.of(key).lock();
                     let bound = BoundRule { number: *number, rule };
                     shard.cells[table.position].put(table, bound, key, Some(state));
                     self.keys = self.keys.saturating_add(1);
