@@ -6,6 +6,8 @@ use crate::support::Folder;
 
 const LINES: u64 = 3_000_000;
 const KEYS: u64 = 50_000;
+/// How often each is measured. What others do on the machine only ever adds: the least counts.
+const TIMES: usize = 5;
 
 const CONFIG: &str = "listeners: [{ address: \"127.0.0.1:1\" }]
 upstreams: { origin: { nodes: [\"127.0.0.1:2\"] } }
@@ -45,8 +47,11 @@ fn a_million_lines_a_second_are_played() {
     for (format, text) in [("combined", combined), ("JSON", json)] {
         folder.write("access.log", &text);
         folder.write("first.log", text.lines().next().unwrap());
-        let start = processor_time(&folder, &["--config", "tollgate.yaml", "first.log"]);
-        let time = processor_time(&folder, &["--config", "tollgate.yaml", "access.log"]);
+        let least = |log| {
+            let times = (0..TIMES).map(|_| processor_time(&folder, &["--config", "tollgate.yaml", log]));
+            times.reduce(f64::min).unwrap()
+        };
+        let (start, time) = (least("first.log"), least("access.log"));
         #[expect(clippy::cast_precision_loss, reason = "a report")]
         let rate = LINES as f64 / (time - start);
         let mut out = std::io::stderr();
