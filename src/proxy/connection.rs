@@ -23,8 +23,10 @@ mod head;
 mod http2;
 mod pace;
 mod requests;
+mod room;
 mod state;
 mod stream;
+mod transport;
 
 pub use arrival::{Entrance, Secured};
 pub use edge::Edge;
@@ -93,12 +95,13 @@ impl Connection {
 
     fn in_phase(gateway: Gateway, phase: Phase, deadline: Option<Nanos>, spot: Option<Arc<Spot>>) -> Self {
         phase.stage().into_iter().for_each(|stage| gateway.traffic.enter(stage));
+        let patience = gateway.live.load().ruleset.connections.idle;
         Self {
             gateway,
             secured: OnceLock::new(),
             announced: OnceLock::new(),
             spot,
-            state: Mutex::new(State::new(phase, deadline)),
+            state: Mutex::new(State::new(phase, deadline, patience)),
         }
     }
 
@@ -170,11 +173,11 @@ impl Connection {
 
     /// The request is over, with an answer or without one; the next may come.
     pub fn request_ended(&self, answered: bool) {
-        let idle = self.gateway.live.load().ruleset.connections.idle;
-        let idle = self.gateway.clock.now().saturating_add(idle);
+        let patience = self.gateway.live.load().ruleset.connections.idle;
+        let idle = self.gateway.clock.now().saturating_add(patience);
         let mut state = self.state.lock();
         self.enter(&mut state, Phase::Idle);
-        (state.deadline, state.pace) = (Some(idle), None);
+        (state.deadline, state.pace, state.patience) = (Some(idle), None, patience);
         (state.answering, state.answered) = (false, answered);
     }
 
@@ -207,6 +210,17 @@ impl Connection {
     /// The current request has to be over by `deadline`.
     pub fn set_deadline(&self, deadline: Option<Nanos>) {
         self.state.lock().deadline = deadline;
+    }
+
+    /// The client may take so long for each part of the response to the current request.
+    pub fn set_patience(&self, patience: Nanos) {
+        self.state.lock().patience = patience;
+    }
+
+    /// What is written waits for the client to read, or does no longer.
+    fn is_held_up(&self, is_held_up: bool) {
+        let mut state = self.state.lock();
+        state.taken_due = is_held_up.then(|| self.gateway.clock.now().saturating_add(state.patience));
     }
 
     /// The current request is held back, or not any more.
@@ -334,12 +348,16 @@ impl Connection {
     fn expire(&self) {
         let now = self.gateway.clock.now();
         let mut state = self.state.lock();
-        let slow = state.pace.and_then(|pace| pace.runs_out()).is_some_and(|end| end <= now);
-        state.expired = Some(if slow { Late::Client } else { Late::Upstream });
+        let has_passed = |due: Option<Nanos>| due.is_some_and(|due| due <= now);
+        state.expired = Some(match state.pace.and_then(|pace| pace.runs_out()) {
+            _ if has_passed(state.taken_due) => Late::Reader,
+            body if has_passed(body) => Late::Client,
+            _ => Late::Upstream,
+        });
         if state.phase == Phase::Head {
             state.farewell = Some(raw_answer(&Answer::HeadTimeout));
         }
-        if state.phase == Phase::Head || state.head_due.is_some_and(|due| due <= now) {
+        if state.phase == Phase::Head || has_passed(state.head_due) {
             self.gateway.live.load().meters.route(None).count(Answer::HeadTimeout.status());
         }
     }

@@ -216,6 +216,8 @@ impl Context {
             let answer = match late {
                 Late::Client => Answer::BodyTimeout,
                 Late::Upstream => Answer::UpstreamTimeout,
+                // who does not read is told nothing
+                Late::Reader => return,
             };
             self.answered.get_or_insert(answer.cause());
             if answerable && self.status.is_none() {

@@ -81,7 +81,7 @@ impl AsFd for Socket {
 
 /// How many bytes of a response the system takes beyond what it has sent. Without a bound it takes megabytes for a client
 /// that reads nothing, and there is no telling that it does.
-const MOST_UNSENT: u32 = 128 << 10;
+const MOST_UNSENT: u32 = 32 << 10;
 
 /// A socket that connections are accepted from.
 #[derive(Debug)]

@@ -11,7 +11,8 @@ use tokio_rustls::TlsAcceptor;
 
 use super::frames::PREFACE;
 use super::requests::Requests;
-use super::stream::{Shared, Transport};
+use super::stream::Shared;
+use super::transport::Transport;
 use super::{Connection, announcement};
 use crate::proxy::seats::Seat;
 use crate::ruleset::Peers;

@@ -7,8 +7,9 @@ use std::task::{Context as TaskContext, Poll, ready};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use pingora::apps::ServerApp;
+use pingora::apps::{HttpPersistentSettings, HttpServerApp, ServerApp};
 use pingora::protocols::Stream;
+use pingora::protocols::http::ServerSession;
 use pingora::proxy::HttpProxy;
 use pingora::server::ShutdownWatch;
 use tokio::io::AsyncWriteExt;
@@ -118,9 +119,16 @@ async fn serve_http1(
     let mut last = watched.again();
     let shared = Arc::clone(&watched.shared);
     let end = {
-        let serve = proxy.process_new(Box::new(watched), shutdown);
+        let room = shared.lock().room();
+        let mut serve = pin!(CURRENT.scope(Arc::clone(connection), requests(proxy, watched, shutdown)));
+        // While the client does not take what is written, more of it would be read ahead from the upstream, and nothing
+        // else would come of it.
+        let while_room = poll_fn(|task| match room.is_awaited() {
+            true => Poll::Pending,
+            false => serve.as_mut().poll(task),
+        });
         let is_gone = |task: &mut TaskContext<'_>| shared.lock().client_is_gone(task);
-        drive(CURRENT.scope(Arc::clone(connection), serve), connection, is_gone).await
+        drive(while_room, connection, is_gone).await
     };
     let farewell = match connection.take_refusal() {
         Some(answer) => {
@@ -137,6 +145,23 @@ async fn serve_http1(
         // answered before all of the request was there; if its place is needed, that is the end of it
         (Ok(()), _) if last.is_within_request() => drop(drive(last.linger(), connection, |_| false).await),
         _ => {}
+    }
+}
+
+/// Serves one request after the other. pingora, which takes much memory for each, is asked when the head of one is here.
+async fn requests(proxy: &Arc<HttpProxy<Gateway>>, watched: WatchedStream, shutdown: &ShutdownWatch) {
+    let (shared, connection) = (Arc::clone(&watched.shared), Arc::clone(&watched.connection));
+    let mut stream: Stream = Box::new(watched);
+    let mut settings: Option<HttpPersistentSettings> = None;
+    while poll_fn(|task| shared.lock().poll_head(task, &connection)).await {
+        let mut session = ServerSession::new_http1(stream);
+        match settings {
+            Some(settings) => settings.apply_to_session(&mut session),
+            // for how long is up to the connection
+            None => session.set_keepalive((!*shutdown.borrow()).then_some(1)),
+        }
+        let Some(next) = proxy.process_new_http(session, shutdown).await else { return };
+        (stream, settings) = next.consume();
     }
 }
 

@@ -68,6 +68,11 @@ impl Requests {
         !matches!(self.state, State::Frames(_) | State::Unframed)
     }
 
+    /// Whether HTTP/2 is spoken.
+    pub(super) const fn is_http2(&self) -> bool {
+        matches!(self.state, State::Frames(_))
+    }
+
     /// Whether a head of HTTP/2 is begun and not over.
     pub(super) const fn is_in_frame(&self) -> bool {
         matches!(&self.state, State::Frames(frames) if frames.is_within())

@@ -13,6 +13,10 @@ pub(super) struct State {
     pub(super) spare_since: Option<Nanos>,
     /// How long the client may be waited for, while the body of a request comes in.
     pub(super) pace: Option<Pace>,
+    /// How long the client may take for what is written together.
+    pub(super) patience: Nanos,
+    /// When it has to have taken it, while there is no room for all of it.
+    pub(super) taken_due: Option<Nanos>,
     /// When a head of HTTP/2 has to be over that is coming in, whatever else goes on.
     pub(super) head_due: Option<Nanos>,
     /// Whether any byte of a response to the current request was sent.
@@ -37,6 +41,8 @@ pub enum Late {
     Client,
     /// The upstream, or both together.
     Upstream,
+    /// The client, with reading its response.
+    Reader,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,12 +66,14 @@ pub(super) enum Phase {
 }
 
 impl State {
-    pub(super) const fn new(phase: Phase, deadline: Option<Nanos>) -> Self {
+    pub(super) const fn new(phase: Phase, deadline: Option<Nanos>, patience: Nanos) -> Self {
         Self {
             phase,
             deadline,
             spare_since: None,
             pace: None,
+            patience,
+            taken_due: None,
             head_due: None,
             answering: false,
             farewell: None,
@@ -84,7 +92,8 @@ impl State {
 
     /// When the connection's future ends, if nothing happens before.
     pub(super) fn due(&self) -> Option<Nanos> {
-        [self.deadline, self.pace.and_then(|pace| pace.runs_out()), self.head_due].into_iter().flatten().min()
+        let body = self.pace.and_then(|pace| pace.runs_out());
+        [self.deadline, body, self.taken_due, self.head_due].into_iter().flatten().min()
     }
 }
 

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,9 +20,10 @@ use pingora::protocols::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufWriter, ReadBuf};
 use tokio::time::timeout;
-use tokio_rustls::server::TlsStream;
 
 use super::requests::Requests;
+use super::room::Room;
+use super::transport::Transport;
 use super::{Connection, LINGER, LONGEST_LINGER};
 
 /// For how many bytes a closing connection is still read so that the client can read its answer.
@@ -33,12 +35,6 @@ const PART: usize = 4 << 10;
 /// How much is written together: what fits into one packet.
 const PACKET: usize = 1460;
 
-/// What bytes go over.
-pub(super) enum Transport {
-    Clear(Stream),
-    Tls(Box<TlsStream<Stream>>),
-}
-
 /// The client's stream, and what was read of it ahead of time.
 pub(super) struct Shared {
     /// A head and a small body become one packet: pingora writes them one after the other, and then flushes.
@@ -47,12 +43,17 @@ pub(super) struct Shared {
     /// How much of that may go on.
     admitted: usize,
     requests: Requests,
+    /// For what is written; of HTTP/2 the streams have their own.
+    room: Arc<Room>,
+    /// Whether something that is written is not over, for want of room.
+    is_held_up: bool,
 }
 
 impl Shared {
     /// A stream of which `ahead` was read already, and on which `requests` come.
     pub(super) fn new(transport: Transport, ahead: BytesMut, requests: Requests) -> Self {
-        Self { stream: BufWriter::with_capacity(PACKET, transport), ahead, admitted: 0, requests }
+        let stream = BufWriter::with_capacity(PACKET, transport);
+        Self { stream, ahead, admitted: 0, requests, room: Arc::default(), is_held_up: false }
     }
 
     /// What pingora knows of the socket.
@@ -77,19 +78,87 @@ impl Shared {
 
     /// Reads what nobody is interested in any more; 0 at the end.
     fn poll_discard(&mut self, task: &mut TaskContext<'_>) -> Poll<io::Result<usize>> {
-        let mut part = [0; 16 * PART];
-        let mut buffer = ReadBuf::new(&mut part);
+        let mut part = [MaybeUninit::uninit(); 16 * PART];
+        let mut buffer = ReadBuf::uninit(&mut part);
         ready!(Pin::new(&mut self.stream).poll_read(task, &mut buffer))?;
         Poll::Ready(Ok(buffer.filled().len()))
     }
 
     /// Reads a part more ahead; `false` at the end.
     fn poll_read_ahead(&mut self, task: &mut TaskContext<'_>) -> Poll<io::Result<bool>> {
-        let mut part = [0; PART];
-        let mut buffer = ReadBuf::new(&mut part);
+        let mut part = [MaybeUninit::uninit(); PART];
+        let mut buffer = ReadBuf::uninit(&mut part);
         ready!(Pin::new(&mut self.stream).poll_read(task, &mut buffer))?;
         self.ahead.extend_from_slice(buffer.filled());
         Poll::Ready(Ok(!buffer.filled().is_empty()))
+    }
+
+    /// The room for what goes to the client.
+    pub(super) fn room(&self) -> Arc<Room> {
+        Arc::clone(&self.room)
+    }
+
+    /// Reads ahead until a whole head may go on; `false` if the client ends before.
+    pub(super) fn poll_head(&mut self, task: &mut TaskContext<'_>, connection: &Connection) -> Poll<bool> {
+        while self.admitted == 0 {
+            self.turn_to_next(connection);
+            if self.requests.is_over() {
+                return Poll::Ready(false);
+            }
+            if !self.ahead.is_empty() {
+                match ready!(admit(&mut self.requests, &self.ahead, connection)) {
+                    Ok(0) => {}
+                    Ok(admitted) => {
+                        self.admitted = admitted;
+                        break;
+                    }
+                    Err(_) => return Poll::Ready(false),
+                }
+            }
+            match self.poll_read_ahead(task) {
+                Poll::Ready(Ok(true)) => {}
+                Poll::Ready(_) => return Poll::Ready(false),
+                Poll::Pending => {
+                    connection.awaits();
+                    return Poll::Pending;
+                }
+            }
+        }
+        Poll::Ready(true)
+    }
+
+    /// Behind a request that is over comes the next one, once it may.
+    fn turn_to_next(&mut self, connection: &Connection) {
+        if self.requests.is_over()
+            && let Some(next) = connection.next_requests()
+        {
+            self.requests = next;
+        }
+    }
+
+    /// Writes `length` bytes, or a part of them, and tells the connection how long that waits.
+    fn poll_out(
+        &mut self,
+        task: &mut TaskContext<'_>,
+        length: usize,
+        connection: &Connection,
+        write: impl FnOnce(Pin<&mut BufWriter<Transport>>, &mut TaskContext<'_>) -> Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        let stream = Pin::new(&mut self.stream);
+        if self.requests.is_http2() {
+            return write(stream, task);
+        }
+        let written = self.room.poll(task, |task| write(stream, task));
+        let is_held_up = match &written {
+            Poll::Pending => true,
+            Poll::Ready(Ok(written)) => self.is_held_up && *written < length,
+            Poll::Ready(Err(_)) => false,
+        };
+        if is_held_up != self.is_held_up {
+            self.is_held_up = is_held_up;
+            connection.is_held_up(is_held_up);
+        }
+        written
     }
 
     /// Reads what may go on: of one request at a time, and nothing that two readers could read in two ways.
@@ -107,11 +176,7 @@ impl Shared {
                 self.admitted -= length;
                 return Poll::Ready(Ok(()));
             }
-            if self.requests.is_over()
-                && let Some(next) = connection.next_requests()
-            {
-                self.requests = next;
-            }
+            self.turn_to_next(connection);
             if !self.ahead.is_empty() {
                 self.admitted = ready!(admit(&mut self.requests, &self.ahead, connection))?;
                 if self.admitted > 0 {
@@ -164,56 +229,6 @@ fn admit(requests: &mut Requests, bytes: &[u8], connection: &Connection) -> Poll
             Poll::Pending
         }
         Err(refused) => Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, refused))),
-    }
-}
-
-impl AsyncRead for Transport {
-    fn poll_read(self: Pin<&mut Self>, task: &mut TaskContext<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Clear(stream) => Pin::new(stream).poll_read(task, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(task, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Transport {
-    fn poll_write(self: Pin<&mut Self>, task: &mut TaskContext<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Clear(stream) => Pin::new(stream).poll_write(task, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(task, bytes),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        task: &mut TaskContext<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Clear(stream) => Pin::new(stream).poll_write_vectored(task, slices),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(task, slices),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Self::Clear(stream) => stream.is_write_vectored(),
-            Self::Tls(stream) => stream.is_write_vectored(),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Clear(stream) => Pin::new(stream).poll_flush(task),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(task),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Clear(stream) => Pin::new(stream).poll_shutdown(task),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(task),
-        }
     }
 }
 
@@ -302,7 +317,7 @@ impl AsyncWrite for WatchedStream {
         if shared.requests.is_http1() {
             ready!(self.connection.sending(bytes));
         }
-        Pin::new(&mut shared.stream).poll_write(task, bytes)
+        shared.poll_out(task, bytes.len(), &self.connection, |stream, task| stream.poll_write(task, bytes))
     }
 
     fn poll_write_vectored(
@@ -314,7 +329,8 @@ impl AsyncWrite for WatchedStream {
         if shared.requests.is_http1() {
             ready!(self.connection.sending(slices.first().map_or(&[], |slice| slice)));
         }
-        Pin::new(&mut shared.stream).poll_write_vectored(task, slices)
+        let length = slices.iter().map(|slice| slice.len()).sum();
+        shared.poll_out(task, length, &self.connection, |stream, task| stream.poll_write_vectored(task, slices))
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -322,7 +338,8 @@ impl AsyncWrite for WatchedStream {
     }
 
     fn poll_flush(self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.shared.lock().stream).poll_flush(task)
+        let mut shared = self.shared.lock();
+        shared.poll_out(task, 0, &self.connection, |stream, task| stream.poll_flush(task).map_ok(|()| 0)).map_ok(drop)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, task: &mut TaskContext<'_>) -> Poll<io::Result<()>> {

@@ -63,9 +63,12 @@ pub fn body_came(context: &Context, bytes: usize, is_over: bool) {
 /// The client may take this long between two parts of a body, in either direction.
 pub fn set_idle(session: &mut Session, context: &Context) {
     let Some(upstream) = context.upstream() else { return };
-    let idle = context.live.ruleset.upstreams[upstream.0].timeouts.idle.to_duration();
-    session.as_downstream_mut().set_read_timeout(Some(idle));
-    session.as_downstream_mut().set_write_timeout(Some(idle));
+    let idle = context.live.ruleset.upstreams[upstream.0].timeouts.idle;
+    session.as_downstream_mut().set_read_timeout(Some(idle.to_duration()));
+    match &context.connection {
+        Some(connection) if !context.is_stream => connection.set_patience(idle),
+        _ => session.as_downstream_mut().set_write_timeout(Some(idle.to_duration())),
+    }
 }
 
 /// The connection became a tunnel: both sides may be silent for as long as the upstream may, and `total` holds.
