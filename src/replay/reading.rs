@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 
 use super::common::CommonReader;
 use super::fields::{Mapping, Place, Wanted};
-use super::json;
+use super::json::JsonReader;
 use super::record::{Record, Unreadable};
 use super::source::{Log, SourceError};
 use crate::units::Nanos;
@@ -79,7 +79,7 @@ pub struct Reading {
 /// Understands lines.
 pub struct Reader {
     common: CommonReader,
-    root: Place,
+    json: JsonReader,
     wanted: Wanted,
 }
 
@@ -235,14 +235,18 @@ impl Until {
 impl Reader {
     /// Looks for what is `wanted`, in lines of JSON also where `mappings` say.
     pub fn new(mappings: &[Mapping], wanted: Wanted) -> Self {
-        Self { common: CommonReader::default(), root: Place::root(mappings, &wanted), wanted }
+        Self {
+            common: CommonReader::default(),
+            json: JsonReader::new(Place::root(mappings, &wanted)),
+            wanted,
+        }
     }
 
     /// What a line tells, of which only the beginning is here if it `is_cut`, into a `record` that tells nothing yet.
     pub fn read<'l>(&mut self, line: &'l [u8], is_cut: bool, record: &mut Record<'l>) -> Result<(), Unreadable> {
         match line.trim_ascii_start() {
             _ if is_cut => Err(Unreadable::TooLong),
-            object @ [b'{', ..] => json::read(object, &self.root).map(|told| *record = told),
+            object @ [b'{', ..] => self.json.read(object, record),
             line => self.common.read(line, &self.wanted, record),
         }
     }
