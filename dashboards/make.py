@@ -280,7 +280,13 @@ OVERVIEW = {
             "Nodes that requests are sent to, as the gateway that sees fewest does.",
             "short",
             query("min by (upstream) (tollgate_upstream_nodes_healthy{NODE})", "{{upstream}}"),
-            width=12,
+        ),
+        lines(
+            "Faults, and log lines left out",
+            "Panics are faults of the gateway's own: each ended one request, connection or task. Lines are left out of the log where more than ten like them came within a second.",
+            "short",
+            query("sum by (instance) (increase(tollgate_panics_total{NODE}[I]))", "{{instance}} panics"),
+            query("sum by (instance) (increase(tollgate_log_lines_left_out_total{NODE}[I]))", "{{instance}} lines left out"),
         ),
         table(
             "Builds",
@@ -288,7 +294,6 @@ OVERVIEW = {
             "none",
             query("count by (version, revision) (tollgate_build_info{NODE})", ""),
             columns={"Value": "gateways"},
-            width=12,
         ),
     ],
 }

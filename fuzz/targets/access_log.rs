@@ -43,7 +43,6 @@ pub(crate) fn run(data: &[u8]) {
         READER.with_borrow_mut(|used| assert_eq!(told(used, line), read));
         match &read {
             Ok(record) => {
-                assert_eq!(&record.clone().into_owned(), record);
                 assert!(record.headers.iter().all(|(position, _)| *position < 3));
                 assert!(record.target.as_ref().is_none_or(|target| !target.is_empty()));
                 // white space in front of an object is passed over, a form feed too, which JSON does not know

@@ -1,92 +1,133 @@
 //! Lines of JSON: only what is looked for is taken, the rest is passed over.
 
+mod shapes;
+
 use std::borrow::Cow;
-use std::fmt;
 
-use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::IgnoredAny;
 
+use self::shapes::{Raw, Shapes, Word};
 use super::common::request_line;
 use super::fields::{Place, SLOTS, Slot};
 use super::record::{Record, Unreadable};
-use super::stamp;
+use super::stamp::{self, Rfc3339};
 use crate::units::Nanos;
 
 /// What some servers write in place of a value that is a secret.
 const REDACTED: &str = "REDACTED";
 
-/// What a line tells whose fields are at the places below `root`.
-pub(super) fn read<'l>(line: &'l [u8], root: &Place) -> Result<Record<'l>, Unreadable> {
-    let mut found = Found { record: Record::default(), ranks: [u8::MAX; SLOTS], time: None, request_line: None };
-    let mut deserializer = serde_json::Deserializer::from_slice(line);
-    let visited = At { place: root, found: &mut found }.deserialize(&mut deserializer);
-    visited.and_then(|()| deserializer.end()).map_err(|error| Unreadable::Json(error.to_string()))?;
-    let Found { mut record, time, request_line: line, .. } = found;
-    record.logged = time.ok_or(Unreadable::Missing("time"))?.ok_or(Unreadable::Time)?;
-    match line {
-        Some(Cow::Borrowed(line)) if record.target.is_none() => set_request(&mut record, line),
-        Some(Cow::Owned(line)) if record.target.is_none() => {
-            let mut told = Record::default();
-            set_request(&mut told, &line);
-            record.method = told.method.map(|method| Cow::Owned(method.into_owned()));
-            record.target = told.target.map(|target| Cow::Owned(target.into_owned()));
-        }
-        _ => {}
-    }
-    Ok(record)
+/// Reads lines; remembers their shapes.
+#[derive(Debug)]
+pub(super) struct JsonReader {
+    /// The places of all that is looked for.
+    root: Place,
+    shapes: Shapes,
+    rfc3339: Rfc3339,
 }
 
-fn set_request<'l>(record: &mut Record<'l>, line: &'l str) {
-    if let Some((method, target)) = request_line(line.as_bytes()) {
-        record.method = Some(String::from_utf8_lossy(method));
-        record.target = Some(Cow::Borrowed(target));
-    }
-}
-
-/// What was found of a line so far.
-struct Found<'l> {
-    record: Record<'l>,
-    /// The ranks of the places where each slot's value was found.
+/// What was found of a line so far, and the ranks of the places where each slot's value was.
+struct Found<'r, 'l> {
+    told: Told<'r, 'l>,
     ranks: [u8; SLOTS],
+}
+
+/// What a line tells.
+struct Told<'r, 'l> {
+    record: &'r mut Record<'l>,
     /// Whether there is a time, and whether it can be read.
     time: Option<Option<Nanos>>,
     request_line: Option<Cow<'l, str>>,
+    rfc3339: &'r mut Rfc3339,
 }
 
+#[derive(Clone)]
 enum Value<'l> {
     Text(Cow<'l, str>),
     Whole(u64),
     Float(f64),
 }
 
-/// One place of a line.
-struct At<'p, 'f, 'l> {
-    place: &'p Place,
-    found: &'f mut Found<'l>,
-}
+// === impl JsonReader ===
 
-/// The name of a member; borrowed unless it holds escapes.
-#[derive(Deserialize)]
-struct Name<'l>(#[serde(borrow)] Cow<'l, str>);
+impl JsonReader {
+    /// Takes what is at the places below `root`.
+    pub(super) fn new(root: Place) -> Self {
+        Self { root, shapes: Shapes::default(), rfc3339: Rfc3339::default() }
+    }
 
-// === impl Found ===
-
-impl<'l> Found<'l> {
-    fn put(&mut self, place: &Place, value: &Value<'l>) {
-        for (rank, slot) in &place.slots {
-            let best = slot.number().and_then(|number| self.ranks.get_mut(number));
-            if best.is_none_or(|best| *rank < *best) && self.take(*slot, value) {
-                best_of(&mut self.ranks, *slot, *rank);
-            }
+    /// What a line tells, into a `record` that tells nothing yet.
+    pub(super) fn read<'l>(&mut self, line: &'l [u8], record: &mut Record<'l>) -> Result<(), Unreadable> {
+        if self.read_known(line, record)? {
+            return Ok(());
+        }
+        serde_json::from_slice::<IgnoredAny>(line).map_err(|error| Unreadable::Json(error.to_string()))?;
+        self.shapes.learn(line, &self.root);
+        *record = Record::default();
+        match self.read_known(line, record)? {
+            true => Ok(()),
+            false => Err(Unreadable::Json("a string holds what is no character".to_owned())),
         }
     }
 
+    /// The same, of a line whose shape is known; `false` if it is not, or the line is no JSON.
+    fn read_known<'l>(&mut self, line: &'l [u8], record: &mut Record<'l>) -> Result<bool, Unreadable> {
+        let rfc3339 = &mut self.rfc3339;
+        let told = Told { record, time: None, request_line: None, rfc3339 };
+        let mut found = Found { told, ranks: [u8::MAX; SLOTS] };
+        let text = str::from_utf8(line).ok();
+        let is_known = self.shapes.walk(line, |slots, value| {
+            let value = match value {
+                Raw::Plain(place) => match text {
+                    Some(text) => text.get(place).map(|text| Value::Text(Cow::Borrowed(text))),
+                    None => line.get(place).map(|raw| Value::Text(String::from_utf8_lossy(raw))),
+                },
+                Raw::Escaped(place) => {
+                    let text = line.get(place).and_then(|quoted| serde_json::from_slice::<String>(quoted).ok());
+                    text.map(|text| Value::Text(Cow::Owned(text)))
+                }
+                Raw::Word(Word::Nothing) => return true,
+                Raw::Word(Word::Whole(number)) => Some(Value::Whole(number)),
+                Raw::Word(Word::Negative(number)) => Some(Value::Text(Cow::Owned(number.to_string()))),
+                Raw::Word(Word::Float(number)) => Some(Value::Float(number)),
+            };
+            value.map(|value| found.put(slots, value)).is_some()
+        });
+        match is_known {
+            true => found.told.finish().map(|()| true),
+            false => Ok(false),
+        }
+    }
+}
+
+// === impl Found ===
+
+impl<'l> Found<'_, 'l> {
+    /// Takes a value at a place that tells all of `slots`.
+    fn put(&mut self, slots: &[(u8, Slot)], value: Value<'l>) {
+        match slots {
+            [(rank, slot)] => self.put_one(*rank, *slot, value),
+            slots => slots.iter().for_each(|(rank, slot)| self.put_one(*rank, *slot, value.clone())),
+        }
+    }
+
+    fn put_one(&mut self, rank: u8, slot: Slot, value: Value<'l>) {
+        match slot.number().and_then(|number| self.ranks.get_mut(number)) {
+            None => _ = self.told.take(slot, value),
+            Some(best) if rank < *best && self.told.take(slot, value) => *best = rank,
+            Some(_) => {}
+        }
+    }
+}
+
+// === impl Told ===
+
+impl<'l> Told<'_, 'l> {
     /// Whether `value` tells what `slot` wants.
-    fn take(&mut self, slot: Slot, value: &Value<'l>) -> bool {
-        let record = &mut self.record;
+    fn take(&mut self, slot: Slot, value: Value<'l>) -> bool {
+        let record = &mut *self.record;
         match slot {
             Slot::Time => {
-                self.time = Some(value.time());
+                self.time = Some(value.time(self.rfc3339));
                 true
             }
             Slot::Took => put(&mut record.took, value.float().and_then(stamp::seconds)),
@@ -117,11 +158,29 @@ impl<'l> Found<'l> {
             }
         }
     }
+
+    /// All values were shown.
+    fn finish(self) -> Result<(), Unreadable> {
+        let record = self.record;
+        record.logged = self.time.ok_or(Unreadable::Missing("time"))?.ok_or(Unreadable::Time)?;
+        match self.request_line {
+            Some(Cow::Borrowed(line)) if record.target.is_none() => set_request(record, line),
+            Some(Cow::Owned(line)) if record.target.is_none() => {
+                let mut told = Record::default();
+                set_request(&mut told, &line);
+                record.method = told.method.map(|method| Cow::Owned(method.into_owned()));
+                record.target = told.target.map(|target| Cow::Owned(target.into_owned()));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
-fn best_of(ranks: &mut [u8; SLOTS], slot: Slot, rank: u8) {
-    if let Some(best) = slot.number().and_then(|number| ranks.get_mut(number)) {
-        *best = rank;
+fn set_request<'l>(record: &mut Record<'l>, line: &'l str) {
+    if let Some((method, target)) = request_line(line.as_bytes()) {
+        record.method = Some(String::from_utf8_lossy(method));
+        record.target = Some(Cow::Borrowed(target));
     }
 }
 
@@ -144,121 +203,61 @@ fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {
 
 impl<'l> Value<'l> {
     /// A dash, like nothing, stands for nothing.
-    fn text(&self) -> Option<Cow<'l, str>> {
+    #[inline]
+    fn text(self) -> Option<Cow<'l, str>> {
         match self {
-            Self::Text(text) => (!matches!(&**text, "" | "-")).then(|| text.clone()),
+            Self::Text(text) => (!matches!(&*text, "" | "-")).then_some(text),
             Self::Whole(number) => Some(number.to_string().into()),
             Self::Float(number) => Some(number.to_string().into()),
         }
     }
 
-    fn whole(&self) -> Option<u64> {
+    fn whole(self) -> Option<u64> {
         match self {
             Self::Text(text) => text.parse().ok(),
-            Self::Whole(number) => Some(*number),
+            Self::Whole(number) => Some(number),
             Self::Float(_) => None,
         }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a number of seconds")]
-    fn float(&self) -> Option<f64> {
+    fn float(self) -> Option<f64> {
         match self {
             Self::Text(text) => text.parse().ok(),
-            Self::Whole(number) => Some(*number as f64),
-            Self::Float(number) => Some(*number),
+            Self::Whole(number) => Some(number as f64),
+            Self::Float(number) => Some(number),
         }
     }
 
-    fn time(&self) -> Option<Nanos> {
+    fn time(self, rfc3339: &mut Rfc3339) -> Option<Nanos> {
         match self {
             Self::Text(text) => {
                 let text = text.trim_matches(['[', ']']).as_bytes();
-                stamp::rfc3339(text).or_else(|| stamp::number(text)).or_else(|| stamp::common(text))
+                rfc3339.read(text).or_else(|| stamp::number(text)).or_else(|| stamp::common(text))
             }
             Self::Whole(number) => stamp::number(number.to_string().as_bytes()),
-            Self::Float(number) => stamp::float(*number),
+            Self::Float(number) => stamp::float(number),
         }
-    }
-}
-
-// === impl At ===
-
-impl<'l> DeserializeSeed<'l> for At<'_, '_, 'l> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'l>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'l> Visitor<'l> for At<'_, '_, 'l> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_map<A: MapAccess<'l>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(Name(name)) = map.next_key()? {
-            match self.place.below(&name) {
-                Some(place) => map.next_value_seed(At { place, found: &mut *self.found })?,
-                None => drop(map.next_value::<IgnoredAny>()?),
-            }
-        }
-        Ok(())
-    }
-
-    /// Several values of one field, such as the lines of a header.
-    fn visit_seq<A: SeqAccess<'l>>(self, mut list: A) -> Result<(), A::Error> {
-        while list.next_element_seed(At { place: self.place, found: &mut *self.found })?.is_some() {}
-        Ok(())
-    }
-
-    fn visit_borrowed_str<E>(self, text: &'l str) -> Result<(), E> {
-        self.found.put(self.place, &Value::Text(Cow::Borrowed(text)));
-        Ok(())
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<(), E> {
-        self.found.put(self.place, &Value::Text(Cow::Owned(text.to_owned())));
-        Ok(())
-    }
-
-    fn visit_u64<E>(self, number: u64) -> Result<(), E> {
-        self.found.put(self.place, &Value::Whole(number));
-        Ok(())
-    }
-
-    fn visit_i64<E>(self, number: i64) -> Result<(), E> {
-        self.found.put(self.place, &Value::Text(Cow::Owned(number.to_string())));
-        Ok(())
-    }
-
-    fn visit_f64<E>(self, number: f64) -> Result<(), E> {
-        self.found.put(self.place, &Value::Float(number));
-        Ok(())
-    }
-
-    fn visit_bool<E>(self, _value: bool) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use http::HeaderName;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::replay::fields::{Mapping, Wanted};
 
-    fn read_with<'l>(line: &'l str, mappings: &[&str]) -> Result<Record<'l>, Unreadable> {
+    fn reader(mappings: &[&str]) -> JsonReader {
         let wanted = Wanted { headers: vec![HeaderName::from_static("x-api-key")], ..Wanted::default() };
         let mappings: Vec<Mapping> = mappings.iter().map(|mapping| mapping.parse().unwrap()).collect();
-        read(line.as_bytes(), &Place::root(&mappings, &wanted))
+        JsonReader::new(Place::root(&mappings, &wanted))
+    }
+
+    fn read_with<'l>(line: &'l str, mappings: &[&str]) -> Result<Record<'l>, Unreadable> {
+        let mut record = Record::default();
+        reader(mappings).read(line.as_bytes(), &mut record).map(|()| record)
     }
 
     #[test]
@@ -310,5 +309,74 @@ mod tests {
         assert_eq!(read_with("{\"a\":1}", &[]), Err(Unreadable::Missing("time")));
         assert_eq!(read_with("{\"time\":\"noon\"}", &[]), Err(Unreadable::Time));
         assert_eq!(read_with("{\"time\":null}", &[]), Err(Unreadable::Missing("time")));
+    }
+
+    #[test]
+    fn what_a_line_tells_does_not_hang_on_those_before_it() {
+        let mut reader = reader(&["header.x-api-key=who.keys"]);
+        for (line, expected) in [
+            (r#"{"time":1,"user":"a","status":200}"#, Ok((Some("a"), Some(200), 0))),
+            (r#"{"time":1,"user":"a","status":2001}"#, Ok((Some("a"), Some(2001), 0))),
+            (r#"{"time":1,"user":"ab","status":"200"}"#, Ok((Some("ab"), Some(200), 0))),
+            (r#"{"time":1,"user":null,"status":200}"#, Ok((None, Some(200), 0))),
+            (r#"{"time":1,"user":"a\"b","status":200,"more":[]}"#, Ok((Some("a\"b"), Some(200), 0))),
+            (r#"{"time":1,"user":"a","status":200,"who":{"keys":["k","l"]}}"#, Ok((Some("a"), Some(200), 2))),
+            (r#"{"time":1,"user":"a","status":200,"who":{"keys":["k","l","m"]}}"#, Ok((Some("a"), Some(200), 3))),
+            (r#"{"time":1,"user":"a","status":1e999}"#, Ok((Some("a"), None, 0))),
+            (r#"{"time":1,"user":"a","status":02}"#, Err(())),
+            (r#"{"time":1,"user":"a","status":nul}"#, Err(())),
+            (r#"{"time":1,"user":"a","status":200"#, Err(())),
+            (r#"{"time":1,"user":"a","status":200}}"#, Err(())),
+            ("{\"time\":1,\"user\":\"a\tb\",\"status\":200}", Err(())),
+            (r#"{"time":1,"user":"\q","status":200}"#, Err(())),
+            (r#"{"time":1,"user":"\ud800","status":200}"#, Err(())),
+            (r#"{"time":1,"user":"a","status":200}"#, Ok((Some("a"), Some(200), 0))),
+        ] {
+            let mut record = Record::default();
+            let read = reader.read(line.as_bytes(), &mut record);
+            let told = (record.customer.as_deref(), record.status, record.headers.len());
+            assert_eq!(read.map(|()| told).map_err(drop), expected, "{line}");
+        }
+    }
+
+    fn json() -> impl Strategy<Value = serde_json::Value> {
+        use serde_json::{Number, Value};
+        let float = any::<f64>().prop_filter_map("JSON has no such number", Number::from_f64);
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            float.prop_map(Value::from),
+            "[a-c \"\\\\é\t]{0,3}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(3, 12, 3, |inner| {
+            let name = prop_oneof![Just("user"), Just("time"), Just("who"), Just("request"), Just("\"\n"), Just("")];
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+                prop::collection::vec((name.prop_map(String::from), inner), 0..3)
+                    .prop_map(|members| Value::Object(members.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        /// A line is read after others as it is read alone, and read at all exactly if it is JSON.
+        #[test]
+        fn a_reader_that_was_used_reads_like_a_new_one(
+            values in prop::collection::vec((json(), json(), 0..200_usize), 1..8),
+        ) {
+            let mut used = reader(&["customer=who.user", "header.x-api-key=request"]);
+            for (user, who, cut) in values {
+                let line = serde_json::json!({"time": 1, "user": user, "who": who}).to_string();
+                for line in [line.as_bytes(), line.as_bytes().get(..cut).unwrap_or_default()] {
+                    let (mut first, mut second) = (Record::default(), Record::default());
+                    let mut fresh = reader(&["customer=who.user", "header.x-api-key=request"]);
+                    let read = fresh.read(line, &mut first).map(|()| first);
+                    prop_assert_eq!(&used.read(line, &mut second).map(|()| second), &read);
+                    let is_json = serde_json::from_slice::<IgnoredAny>(line).is_ok();
+                    prop_assert_eq!(!matches!(read, Err(Unreadable::Json(_))), is_json);
+                }
+            }
+        }
     }
 }

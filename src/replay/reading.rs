@@ -1,21 +1,12 @@
-//! Lines of several logs in the order in which their requests came.
-//!
-//! Logs are merged by the times of their lines. A line is written when its request ends: where it tells how long that
-//! took, the request began so much earlier, and lines are held back until no other can have begun before them. A request
-//! that began before one that was shown already comes at the time of that one.
-
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+//! Lines of several logs, merged by the times of the lines, and then in the order in which their requests came.
 
 use super::common::CommonReader;
 use super::fields::{Mapping, Place, Wanted};
-use super::json;
+use super::json::JsonReader;
+use super::order::{Disorder, Order};
 use super::record::{Record, Unreadable};
 use super::source::{Log, SourceError};
 use crate::units::Nanos;
-
-/// The most lines that are held back, whatever their times.
-const MOST_HELD: usize = 1 << 18;
 
 /// How lines are read and put in order.
 #[derive(Clone, Debug)]
@@ -60,15 +51,6 @@ pub enum Line<'l> {
     },
 }
 
-/// What there is to say of the lines that were read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Disorder {
-    /// How many came at the time of the one before, because their own time was earlier.
-    pub late: u64,
-    /// By how much at most.
-    pub by: Nanos,
-}
-
 /// Several logs.
 pub struct Reading {
     logs: Vec<Log>,
@@ -79,48 +61,8 @@ pub struct Reading {
 /// Understands lines.
 pub struct Reader {
     common: CommonReader,
-    root: Place,
+    json: JsonReader,
     wanted: Wanted,
-}
-
-/// Puts requests in order.
-struct Order {
-    times_are_starts: bool,
-    reorder: Nanos,
-    held: BinaryHeap<Reverse<Held>>,
-    count: u64,
-    /// The latest time of a line, and the time of the last request that was shown.
-    logged: Nanos,
-    shown: Nanos,
-    disorder: Disorder,
-}
-
-/// A request that is held back.
-struct Held {
-    began: Nanos,
-    order: u64,
-    spot: Spot,
-    record: Box<Record<'static>>,
-}
-
-impl PartialEq for Held {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Held {}
-
-impl PartialOrd for Held {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Held {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.began, self.order).cmp(&(other.began, other.order))
-    }
 }
 
 // === impl Reading ===
@@ -131,15 +73,7 @@ impl Reading {
         Self {
             logs,
             reader: Reader::new(&options.mappings, options.wanted),
-            order: Order {
-                times_are_starts: options.times_are_starts,
-                reorder: options.reorder,
-                held: BinaryHeap::new(),
-                count: 0,
-                logged: Nanos::ZERO,
-                shown: Nanos::ZERO,
-                disorder: Disorder::default(),
-            },
+            order: Order::new(options.times_are_starts, options.reorder),
         }
     }
 
@@ -150,7 +84,7 @@ impl Reading {
 
     /// How far the lines were out of order.
     pub const fn disorder(&self) -> Disorder {
-        self.order.disorder
+        self.order.disorder()
     }
 
     /// Shows every line to `each`, until that fails.
@@ -169,10 +103,7 @@ impl Reading {
             let until = next(&heads, Some(log)).map_or(Until::End, |(time, _)| Until::After(time));
             heads[log] = self.read(log, until, &mut each)?;
         }
-        while let Some(Reverse(held)) = self.order.held.pop() {
-            self.order.show(held.spot, held.began, &held.record, &mut each)?;
-        }
-        Ok(())
+        self.order.finish(&mut each)
     }
 
     /// Reads a log up to a line that is not to be read yet, and gives the time of that.
@@ -196,13 +127,7 @@ impl Reading {
                     source.retreat();
                     return Ok(Some(time));
                 }
-                Ok(()) if self.order.comes_now(&record) => {
-                    self.order.show(spot, record.logged, &record, each)?;
-                }
-                Ok(()) => {
-                    self.order.hold(spot, record);
-                    self.order.show_ripe(each)?;
-                }
+                Ok(()) => self.order.take(spot, &record, each)?,
             }
         }
         Ok(None)
@@ -235,62 +160,16 @@ impl Until {
 impl Reader {
     /// Looks for what is `wanted`, in lines of JSON also where `mappings` say.
     pub fn new(mappings: &[Mapping], wanted: Wanted) -> Self {
-        Self { common: CommonReader::default(), root: Place::root(mappings, &wanted), wanted }
+        Self { common: CommonReader::default(), json: JsonReader::new(Place::root(mappings, &wanted)), wanted }
     }
 
     /// What a line tells, of which only the beginning is here if it `is_cut`, into a `record` that tells nothing yet.
     pub fn read<'l>(&mut self, line: &'l [u8], is_cut: bool, record: &mut Record<'l>) -> Result<(), Unreadable> {
         match line.trim_ascii_start() {
             _ if is_cut => Err(Unreadable::TooLong),
-            object @ [b'{', ..] => json::read(object, &self.root).map(|told| *record = told),
+            object @ [b'{', ..] => self.json.read(object, record),
             line => self.common.read(line, &self.wanted, record),
         }
-    }
-}
-
-// === impl Order ===
-
-impl Order {
-    /// Whether a request began when its line was written and none is held back that may have begun before.
-    fn comes_now(&self, record: &Record<'_>) -> bool {
-        self.held.is_empty() && (record.took.is_none() || self.times_are_starts)
-    }
-
-    fn hold(&mut self, spot: Spot, record: Record<'_>) {
-        let began = match record.took {
-            Some(took) if !self.times_are_starts => record.logged.saturating_sub(took),
-            _ => record.logged,
-        };
-        self.logged = self.logged.max(record.logged);
-        self.count += 1;
-        let held = Held { began, order: self.count, spot, record: Box::new(record.into_owned()) };
-        self.held.push(Reverse(held));
-    }
-
-    /// Shows what no line to come can have begun before.
-    fn show_ripe<E>(&mut self, each: &mut impl FnMut(Line<'_>) -> Result<(), E>) -> Result<(), E> {
-        let (logged, reorder) = (self.logged, self.reorder);
-        let is_ripe = |first: &Held| first.began.saturating_add(reorder) <= logged;
-        while self.held.peek().is_some_and(|Reverse(first)| is_ripe(first)) || self.held.len() > MOST_HELD {
-            let Some(Reverse(held)) = self.held.pop() else { break };
-            self.show(held.spot, held.began, &held.record, each)?;
-        }
-        Ok(())
-    }
-
-    fn show<E>(
-        &mut self,
-        spot: Spot,
-        began: Nanos,
-        record: &Record<'_>,
-        each: &mut impl FnMut(Line<'_>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        if began < self.shown {
-            self.disorder.late += 1;
-            self.disorder.by = self.disorder.by.max(self.shown.saturating_sub(began));
-        }
-        self.shown = self.shown.max(began);
-        each(Line::Request { spot, at: self.shown, record })
     }
 }
 

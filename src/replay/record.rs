@@ -43,40 +43,6 @@ pub struct Record<'l> {
     pub response_headers: Vec<(usize, Cow<'l, str>)>,
 }
 
-impl Record<'_> {
-    /// The same, which outlives the line.
-    pub fn into_owned(self) -> Record<'static> {
-        fn text(text: Option<Cow<'_, str>>) -> Option<Cow<'static, str>> {
-            text.map(|text| Cow::Owned(text.into_owned()))
-        }
-        fn bytes(bytes: Option<Cow<'_, [u8]>>) -> Option<Cow<'static, [u8]>> {
-            bytes.map(|bytes| Cow::Owned(bytes.into_owned()))
-        }
-        fn values(values: Vec<(usize, Cow<'_, str>)>) -> Vec<(usize, Cow<'static, str>)> {
-            values.into_iter().map(|(position, value)| (position, Cow::Owned(value.into_owned()))).collect()
-        }
-        Record {
-            logged: self.logged,
-            took: self.took,
-            waited: self.waited,
-            client: bytes(self.client),
-            method: text(self.method),
-            target: bytes(self.target),
-            host: text(self.host),
-            status: self.status,
-            request_bytes: self.request_bytes,
-            response_bytes: self.response_bytes,
-            customer: text(self.customer),
-            plan: text(self.plan),
-            node: text(self.node),
-            answered: text(self.answered),
-            decision: text(self.decision),
-            headers: values(self.headers),
-            response_headers: values(self.response_headers),
-        }
-    }
-}
-
 /// Why a line cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {

@@ -26,17 +26,40 @@ pub(super) fn common(text: &[u8]) -> Option<Nanos> {
     };
     let days = days(digits(&[*y1, *y2, *y3, *y4])?, month, digits(&[*d1, *d2])?)?;
     let zone = zone(*sign, digits(&[*z1, *z2])?, digits(&[*z3, *z4])?)?;
-    put_together(days, clock_seconds(clock)?, zone, 0)
+    put_together(days * 86_400 + clock_seconds(clock)?, zone, 0)
 }
 
-/// `2000-10-10T13:55:36.123Z`, `2000-10-10 13:55:36-07:00`: RFC 3339, to the nanosecond.
-pub(super) fn rfc3339(text: &[u8]) -> Option<Nanos> {
-    let (date, rest) = text.split_at_checked("2000-10-10".len())?;
-    let [y1, y2, y3, y4, b'-', m1, m2, b'-', d1, d2] = date else { return None };
+/// Reads RFC 3339, to the nanosecond: `2000-10-10T13:55:36.123Z`, `2000-10-10 13:55:36-07:00`. Remembers the last second,
+/// as many lines have the same.
+#[derive(Debug, Default)]
+pub(super) struct Rfc3339 {
+    /// The date and the time of day.
+    text: Vec<u8>,
+    /// Since 1970, where the clock shows that.
+    second: i64,
+}
+
+impl Rfc3339 {
+    /// The time that `text` is.
+    pub(super) fn read(&mut self, text: &[u8]) -> Option<Nanos> {
+        let (second, rest) = text.split_at_checked("2000-10-10T13:55:36".len())?;
+        if second != self.text.as_slice() {
+            self.second = date_and_clock(second)?;
+            second.clone_into(&mut self.text);
+        }
+        within_second(self.second, rest)
+    }
+}
+
+fn date_and_clock(text: &[u8]) -> Option<i64> {
+    let [y1, y2, y3, y4, b'-', m1, m2, b'-', d1, d2, b'T' | b't' | b' ', clock @ ..] = text else { return None };
     let days = days(digits(&[*y1, *y2, *y3, *y4])?, digits(&[*m1, *m2])?, digits(&[*d1, *d2])?)?;
-    let ([b'T' | b't' | b' ', clock @ ..], rest) = rest.split_at_checked("T13:55:36".len())? else { return None };
-    let seconds = clock_seconds(clock)?;
-    let (fraction, rest) = match rest {
+    Some(days * 86_400 + clock_seconds(clock)?)
+}
+
+/// What follows the second in RFC 3339: `.123Z`, `-07:00`.
+fn within_second(second: i64, text: &[u8]) -> Option<Nanos> {
+    let (fraction, rest) = match text {
         [b'.' | b',', rest @ ..] => {
             let length = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
             let (digits, rest) = rest.split_at_checked(length)?;
@@ -51,7 +74,7 @@ pub(super) fn rfc3339(text: &[u8]) -> Option<Nanos> {
         }
         _ => return None,
     };
-    put_together(days, seconds, zone, fraction)
+    put_together(second, zone, fraction)
 }
 
 /// A number since 1970: of seconds, or, as its size tells, of milliseconds, microseconds or nanoseconds.
@@ -93,8 +116,8 @@ const fn unit_of(number: u64) -> u64 {
     }
 }
 
-fn put_together(days: i64, seconds: i64, zone: i64, fraction: u64) -> Option<Nanos> {
-    let seconds = u64::try_from(days * 86_400 + seconds - zone).ok()?;
+fn put_together(seconds: i64, zone: i64, fraction: u64) -> Option<Nanos> {
+    let seconds = u64::try_from(seconds - zone).ok()?;
     Some(Nanos::new(seconds.checked_mul(SECOND)?.checked_add(fraction)?))
 }
 
@@ -122,16 +145,11 @@ fn digits(text: &[u8]) -> Option<i64> {
 
 /// What digits behind a decimal point are worth, in billionths; those after the ninth do not count.
 fn fraction(text: &[u8]) -> Option<u64> {
-    let mut worth = SECOND / 10;
-    let mut sum = 0;
-    for digit in text {
-        if !digit.is_ascii_digit() {
-            return None;
-        }
-        sum += u64::from(digit - b'0') * worth;
-        worth /= 10;
-    }
-    (!text.is_empty()).then_some(sum)
+    const WORTH: [u64; 10] = [1_000_000_000, 100_000_000, 10_000_000, 1_000_000, 100_000, 10_000, 1_000, 100, 10, 1];
+    let (counted, rest) = text.split_at_checked(text.len().min(9))?;
+    let counted = u64::try_from(digits(counted)?).ok()?;
+    let is_fraction = !text.is_empty() && rest.iter().all(u8::is_ascii_digit);
+    is_fraction.then_some(counted * WORTH.get(text.len().min(9))?)
 }
 
 /// Days since 1970-01-01 in the Gregorian calendar; `None` for a day that no month has.
@@ -160,6 +178,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn rfc3339(text: &[u8]) -> Option<Nanos> {
+        Rfc3339::default().read(text)
+    }
 
     #[test]
     fn times_of_logs_are_read() {

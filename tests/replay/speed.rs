@@ -27,8 +27,9 @@ fn a_million_lines_a_second_are_played() {
     for line in 0..LINES {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let key = (state >> 40) % KEYS;
-        let (a, b, second) = (key / 250, key % 250, line / 20_000);
-        let time = jiff::Timestamp::from_second(1_700_000_000 + i64::try_from(second).unwrap()).unwrap();
+        let (a, b) = (key / 250, key % 250);
+        let time =
+            jiff::Timestamp::from_microsecond(1_700_000_000_000_000 + i64::try_from(line * 50).unwrap()).unwrap();
         writeln!(
             combined,
             "10.0.{a}.{b} - - [{}] \"GET /v1/orders/{line}?page=2 HTTP/1.1\" 200 5316 \"https://shop.example/\" \
@@ -36,10 +37,12 @@ fn a_million_lines_a_second_are_played() {
             time.strftime("%d/%b/%Y:%H:%M:%S +0000")
         )
         .unwrap();
+        // as the gateway writes it
+        let took = (state >> 20) % 16_000;
         writeln!(
             json,
-            "{{\"timestamp\":\"{time}\",\"method\":\"GET\",\"host\":\"shop.example\",\"path\":\"/v1/orders/{line}\",\
-             \"status\":200,\"duration_seconds\":0.004,\"route\":\"all\",\"client\":\"10.0.{a}.{b}\",\
+            "{{\"timestamp\":\"{time:.6}\",\"method\":\"GET\",\"host\":\"shop.example\",\"path\":\"/v1/orders/{line}\",\
+             \"status\":200,\"duration_seconds\":0.{took:06},\"route\":\"all\",\"client\":\"10.0.{a}.{b}\",\
              \"decision\":\"admitted\",\"limit\":\"guard\",\"wait_seconds\":0.0,\"upstream\":\"127.0.0.1:2\"}}"
         )
         .unwrap();
