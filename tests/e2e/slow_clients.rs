@@ -1,10 +1,11 @@
 //! Clients that take their time: with a body, with reading, with doing nothing. Each is let go at its deadline, on the
 //! first request of a connection and on later ones, and who is merely slow is served.
 
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -188,6 +189,57 @@ fn a_client_that_reads_almost_nothing_is_let_go() {
         });
     }
     assert_eq!(gateway.get("/", &[]).status, 200);
+}
+
+/// Sends the same on so many narrow connections.
+fn many(to: SocketAddr, count: usize, text: &str) -> Vec<TcpStream> {
+    let sending = |_| {
+        let mut stream = narrow(to);
+        stream.write_all(text.as_bytes()).unwrap();
+        stream
+    };
+    (0..count).map(sending).collect()
+}
+
+#[test]
+fn little_is_read_ahead_for_those_who_do_not_read() {
+    const READERS: usize = 100;
+    let sent = Arc::new(AtomicUsize::new(0));
+    let parts = Arc::clone(&sent);
+    let origin = Origin::with(move |exchange| {
+        let part = [b'x'; 64 << 10];
+        exchange.send(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", 200 * part.len()))?;
+        for _ in 0..200 {
+            exchange.send(part)?;
+            parts.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    });
+    let gateway = Gateway::start(&proxied(&origin, ""));
+    let before = gateway.process.memory();
+    let _readers = many(gateway.address, READERS, &request("GET", "/", &[]));
+    origin.wait_for_count(READERS);
+    wait_until("the upstream to be stopped", || {
+        let before = sent.load(Ordering::Relaxed);
+        std::thread::park_timeout(10 * A_MOMENT);
+        before >= READERS && before == sent.load(Ordering::Relaxed)
+    });
+    let grown = gateway.process.memory().saturating_sub(before) >> 10;
+    assert!(grown < 400 * READERS as u64, "{grown} KiB for {READERS} who do not read");
+}
+
+#[test]
+fn a_head_that_is_not_here_takes_little() {
+    const HEADS: usize = 400;
+    let origin = Origin::start();
+    let gateway = Gateway::start(&proxied(&origin, ""));
+    assert_eq!(gateway.get("/", &[]).status, 200);
+    let before = gateway.process.memory();
+    let _heads = many(gateway.address, HEADS, "GET / HTTP/1.1\r\nhost: test\r\nx-drip: ");
+    wait_until("all of them to be let in", || gateway.process.descriptors() > HEADS);
+    assert_eq!(gateway.get("/", &[]).status, 200);
+    let grown = gateway.process.memory().saturating_sub(before) >> 10;
+    assert!(grown < 16 * HEADS as u64, "{grown} KiB for {HEADS} heads that are not here");
 }
 
 #[test]

@@ -150,6 +150,11 @@ impl Process {
         resident.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 
+    /// How many descriptors it has.
+    pub fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
     /// The processor time it has used.
     pub fn processor_time(&self) -> Duration {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
