@@ -58,6 +58,8 @@ struct Block {
     /// What may be no UTF-8: clients and targets, one after the other.
     raw: Vec<u8>,
     texts: String,
+    /// How many values of header fields there are.
+    values: usize,
     /// How many of the lines were let go.
     done: usize,
 }
@@ -220,6 +222,7 @@ impl Block {
             let (of_request, of_response) = (values(&record.headers), values(&record.response_headers));
             Box::new(Headers { of_request, of_response })
         });
+        self.values += record.headers.len() + record.response_headers.len();
         let Record { logged, took, waited, status, request_bytes, response_bytes, .. } = *record;
         self.rows.push(Row {
             spot,
@@ -272,16 +275,17 @@ impl Block {
         })
     }
 
-    /// How many bytes it takes, but for the headers' positions.
+    /// How many bytes it takes.
     const fn bytes(&self) -> usize {
-        self.rows.len() * size_of::<Row>() + self.raw.len() + self.texts.len()
+        let values = self.values * size_of::<(usize, Length)>();
+        self.rows.len() * size_of::<Row>() + self.raw.len() + self.texts.len() + values
     }
 
     fn emptied(mut self) -> Self {
         self.rows.clear();
         self.raw.clear();
         self.texts.clear();
-        self.done = 0;
+        (self.values, self.done) = (0, 0);
         self
     }
 }
@@ -375,6 +379,17 @@ mod tests {
         assert_eq!((most, held.count), (1000 / BLOCK + 2, 1000));
         assert!(held.bytes <= most * BLOCK * (size_of::<Row>() + 9), "{}", held.bytes);
         assert!(held.spare_stretches.len() <= 2 && held.spare_blocks.len() <= 2);
+    }
+
+    #[test]
+    fn values_of_header_fields_take_room_however_short_they_are() {
+        let mut held = Held::default();
+        let record = Record { headers: vec![(0, Cow::Borrowed("")); 200_000], ..Record::default() };
+        let most = MOST_BYTES / (200_000 * size_of::<(usize, Length)>()) + 1;
+        (0..most).for_each(|_| held.push(Nanos::ZERO, Spot { log: 0, line: 1 }, &record));
+        assert!(held.is_too_full(), "{}", held.bytes);
+        (0..most).for_each(|_| held.pop());
+        assert!(held.is_empty());
     }
 
     proptest! {
