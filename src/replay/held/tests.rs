@@ -1,0 +1,105 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn text() -> impl Strategy<Value = Option<Cow<'static, str>>> {
+    prop::option::of(".{0,20}".prop_map(Cow::Owned))
+}
+
+fn raw() -> impl Strategy<Value = Option<Cow<'static, [u8]>>> {
+    prop::option::of(prop::collection::vec(any::<u8>(), 0..20).prop_map(Cow::Owned))
+}
+
+fn values() -> impl Strategy<Value = Vec<(usize, Cow<'static, str>)>> {
+    prop::collection::vec((0..5_usize, ".{0,9}".prop_map(Cow::Owned)), 0..3)
+}
+
+prop_compose! {
+    fn record()(
+        (logged, took, waited) in any::<(u64, Option<u64>, u64)>(),
+        (status, request_bytes, response_bytes) in any::<(Option<u16>, Option<u64>, Option<u64>)>(),
+        (client, target) in (raw(), raw()),
+        (method, host, customer, plan) in (text(), text(), text(), text()),
+        (node, answered, decision) in (text(), text(), text()),
+        (headers, response_headers) in (values(), values()),
+    ) -> Record<'static> {
+        Record {
+            logged: Nanos::new(logged),
+            took: took.map(Nanos::new),
+            waited: Nanos::new(waited),
+            client,
+            method,
+            target,
+            host,
+            status,
+            request_bytes,
+            response_bytes,
+            customer,
+            plan,
+            node,
+            answered,
+            decision,
+            headers,
+            response_headers,
+        }
+    }
+}
+
+#[test]
+fn room_is_given_back_when_lines_are_let_go() {
+    let mut held = Held::default();
+    let record = Record { client: Some(Cow::Borrowed(b"192.0.2.1")), ..Record::default() };
+    let mut most = 0;
+    for line in 0..100_000_u64 {
+        held.push(Nanos::new(line * 1_000_000), Spot { log: 0, line }, &record);
+        if line >= 1000 {
+            held.pop();
+        }
+        most = most.max(held.blocks.len());
+    }
+    // one begun and one not yet over
+    assert_eq!((most, held.count), (1000 / BLOCK + 2, 1000));
+    assert!(held.bytes <= most * BLOCK * (size_of::<Row>() + 9), "{}", held.bytes);
+    assert!(held.spare_stretches.len() <= 2 && held.spare_blocks.len() <= 2);
+}
+
+#[test]
+fn values_of_header_fields_take_room_however_short_they_are() {
+    let mut held = Held::default();
+    let record = Record { headers: vec![(0, Cow::Borrowed("")); 200_000], ..Record::default() };
+    let most = MOST_BYTES / (200_000 * size_of::<(usize, Length)>()) + 1;
+    (0..most).for_each(|_| held.push(Nanos::ZERO, Spot { log: 0, line: 1 }, &record));
+    assert!(held.is_too_full(), "{}", held.bytes);
+    (0..most).for_each(|_| held.pop());
+    assert!(held.is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+    /// In the order in which requests began, and in that in which they were held back where they began at once.
+    #[test]
+    fn what_was_held_back_comes_whole_and_in_order(
+        steps in prop::collection::vec((0..3 * STRETCH, record(), any::<bool>()), 1..600),
+    ) {
+        let (mut held, mut expected) = (Held::default(), Vec::new());
+        for (line, (began, record, pops)) in (0..).zip(steps) {
+            // few times, so that some are the same
+            let (began, spot) = (Nanos::new(began / STRETCH * STRETCH + began % 3), Spot { log: 1, line });
+            held.push(began, spot, &record);
+            expected.push((began, spot, record));
+            if pops {
+                let (first, _) = expected.iter().enumerate().min_by_key(|(_, (began, ..))| *began).unwrap();
+                prop_assert_eq!(held.first_began(), held.first().map(|(began, ..)| began));
+                prop_assert_eq!(held.first(), Some(expected.remove(first)));
+                held.pop();
+            }
+        }
+        expected.sort_by_key(|(began, ..)| *began);
+        for expected in expected {
+            prop_assert_eq!(held.first(), Some(expected));
+            held.pop();
+        }
+        prop_assert!(held.is_empty());
+        prop_assert_eq!(held.first_began(), None);
+    }
+}
