@@ -21,28 +21,48 @@ pub struct Wanted {
     pub user_agent: Option<usize>,
     /// Those of requests that limits and routes ask about, and not only to find out who is calling.
     pub by_rules: Vec<HeaderName>,
+    /// What lines tell that no rule asks about, so that it is passed over.
+    pub passed_over: Vec<Slot>,
 }
 
 /// Something that a line can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Slot {
+pub enum Slot {
+    /// The time of the line.
     Time,
+    /// How long the request took.
     Took,
+    /// How long it was made to wait within that.
     Waited,
+    /// The client's address.
     Client,
+    /// The method.
     Method,
+    /// The request target.
     Target,
+    /// Method and target, as in a request line.
     RequestLine,
+    /// The host asked for.
     Host,
+    /// The status of the answer.
     Status,
+    /// The length of the request's body.
     RequestBytes,
+    /// The length of the response's body.
     ResponseBytes,
+    /// Who was calling.
     Customer,
+    /// The caller's plan.
     Plan,
+    /// The upstream node.
     Node,
+    /// Why a gateway answered itself.
     Answered,
+    /// What a gateway decided.
     Decision,
+    /// A request header field, by its position in [`Wanted::headers`].
     Header(usize),
+    /// A response header field, by its position in [`Wanted::response_headers`].
     ResponseHeader(usize),
 }
 
@@ -166,7 +186,8 @@ impl Place {
     /// The places of all that is looked for.
     pub(super) fn root(mappings: &[Mapping], wanted: &Wanted) -> Self {
         let mut root = Self::default();
-        for (slot, paths) in USUAL {
+        let is_wanted = |slot: &Slot| !wanted.passed_over.contains(slot);
+        for (slot, paths) in USUAL.into_iter().filter(|(slot, _)| is_wanted(slot)) {
             for (rank, path) in (1..).zip(paths) {
                 root.add(path, rank, slot);
             }
@@ -184,7 +205,7 @@ impl Place {
         for mapping in mappings {
             let position = |names: &[HeaderName], name| names.iter().position(|wanted| wanted == name);
             let slot = match &mapping.what {
-                What::Slot(slot) => Some(*slot),
+                What::Slot(slot) => Some(*slot).filter(is_wanted),
                 What::Header(name) => position(&wanted.headers, name).map(Slot::Header),
                 What::ResponseHeader(name) => position(&wanted.response_headers, name).map(Slot::ResponseHeader),
             };
@@ -231,6 +252,7 @@ impl Wanted {
         rulesets.iter().for_each(|ruleset| wanted.add_callers(ruleset));
         let position = |name| wanted.headers.iter().position(|known| known == name);
         (wanted.referer, wanted.user_agent) = (position(header::REFERER), position(header::USER_AGENT));
+        wanted.pass_over(&rulesets);
         wanted
     }
 
@@ -275,6 +297,23 @@ impl Wanted {
         if !ruleset.client_address.trusted_proxies.is_empty() {
             self.want(&HeaderName::from_static("x-forwarded-for"));
         }
+    }
+
+    /// What is set right at the end of requests goes by how that was; plans are those of customers.
+    fn pass_over(&mut self, rulesets: &[&Ruleset]) {
+        let limits = || rulesets.iter().flat_map(|ruleset| &ruleset.limits);
+        let ends = limits().any(|limit| !limit.is_settled_at_once());
+        let lengths = ends || self.headers.contains(&header::CONTENT_LENGTH);
+        let nodes = limits().any(|limit| limit.key.counts_by_node());
+        let plans = rulesets.iter().any(|ruleset| ruleset.customers.is_some());
+        let asked = [
+            (Slot::Waited, ends),
+            (Slot::ResponseBytes, ends),
+            (Slot::RequestBytes, lengths),
+            (Slot::Node, nodes),
+            (Slot::Plan, plans),
+        ];
+        self.passed_over = asked.into_iter().filter(|(_, is_asked)| !is_asked).map(|(slot, _)| slot).collect();
     }
 
     fn want(&mut self, name: &HeaderName) {

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use serde::de::IgnoredAny;
 
-use self::shapes::{Raw, Shapes, Word};
+use self::shapes::{Shapes, Value, Word};
 use super::common::request_line;
 use super::fields::{Place, SLOTS, Slot};
 use super::record::{Record, Unreadable};
@@ -40,13 +40,6 @@ struct Told<'r, 'l> {
     rfc3339: &'r mut Rfc3339,
 }
 
-#[derive(Clone)]
-enum Value<'l> {
-    Text(Cow<'l, str>),
-    Whole(u64),
-    Float(f64),
-}
-
 // === impl JsonReader ===
 
 impl JsonReader {
@@ -74,23 +67,9 @@ impl JsonReader {
         let rfc3339 = &mut self.rfc3339;
         let told = Told { record, time: None, request_line: None, rfc3339 };
         let mut found = Found { told, ranks: [u8::MAX; SLOTS] };
-        let text = str::from_utf8(line).ok();
-        let is_known = self.shapes.walk(line, |slots, value| {
-            let value = match value {
-                Raw::Plain(place) => match text {
-                    Some(text) => text.get(place).map(|text| Value::Text(Cow::Borrowed(text))),
-                    None => line.get(place).map(|raw| Value::Text(String::from_utf8_lossy(raw))),
-                },
-                Raw::Escaped(place) => {
-                    let text = line.get(place).and_then(|quoted| serde_json::from_slice::<String>(quoted).ok());
-                    text.map(|text| Value::Text(Cow::Owned(text)))
-                }
-                Raw::Word(Word::Nothing) => return true,
-                Raw::Word(Word::Whole(number)) => Some(Value::Whole(number)),
-                Raw::Word(Word::Negative(number)) => Some(Value::Text(Cow::Owned(number.to_string()))),
-                Raw::Word(Word::Float(number)) => Some(Value::Float(number)),
-            };
-            value.map(|value| found.put(slots, value)).is_some()
+        let is_known = self.shapes.walk(line, |slots, value| match value {
+            Value::Word(Word::Nothing) => {}
+            value => found.put(slots, value),
         });
         match is_known {
             true => found.told.finish().map(|()| true),
@@ -135,11 +114,11 @@ impl<'l> Told<'_, 'l> {
                 record.waited = value.float().and_then(stamp::seconds).unwrap_or_default();
                 true
             }
-            Slot::Client => put(&mut record.client, value.text().map(bytes)),
+            Slot::Client => put(&mut record.client, value.bytes()),
             Slot::Method => put(&mut record.method, value.text()),
-            Slot::Target => put(&mut record.target, value.text().map(bytes)),
+            Slot::Target => put(&mut record.target, value.bytes()),
             Slot::RequestLine => put(&mut self.request_line, value.text()),
-            Slot::Host => put(&mut record.host, value.text()),
+            Slot::Host => put(&mut record.host, value.bytes()),
             Slot::Status => put(&mut record.status, value.whole().and_then(|status| u16::try_from(status).ok())),
             Slot::RequestBytes => put(&mut record.request_bytes, value.whole()),
             Slot::ResponseBytes => put(&mut record.response_bytes, value.whole()),
@@ -147,7 +126,7 @@ impl<'l> Told<'_, 'l> {
             Slot::Plan => put(&mut record.plan, value.text()),
             Slot::Node => put(&mut record.node, value.text()),
             Slot::Answered => put(&mut record.answered, value.text()),
-            Slot::Decision => put(&mut record.decision, value.text()),
+            Slot::Decision => put(&mut record.was_exempt, value.bytes().map(|word| *word == *b"bypassed")),
             Slot::Header(position) => {
                 record.headers.extend(value.text().filter(|text| text != REDACTED).map(|text| (position, text)));
                 true
@@ -192,51 +171,79 @@ fn put<T>(place: &mut Option<T>, value: Option<T>) -> bool {
     is_there
 }
 
-fn bytes(text: Cow<'_, str>) -> Cow<'_, [u8]> {
-    match text {
-        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
-        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+/// Whether a text stands for nothing, as a dash does.
+fn is_nothing(text: &[u8]) -> bool {
+    matches!(text, b"" | b"-")
+}
+
+/// What some servers write a time without.
+fn without_brackets(mut text: &[u8]) -> &[u8] {
+    while let [b'[' | b']', inside @ ..] | [inside @ .., b'[' | b']'] = text {
+        text = inside;
     }
+    text
 }
 
 // === impl Value ===
 
 impl<'l> Value<'l> {
-    /// A dash, like nothing, stands for nothing.
-    #[inline]
     fn text(self) -> Option<Cow<'l, str>> {
         match self {
-            Self::Text(text) => (!matches!(&*text, "" | "-")).then_some(text),
-            Self::Whole(number) => Some(number.to_string().into()),
-            Self::Float(number) => Some(number.to_string().into()),
+            Self::Plain(text) if is_nothing(text) => None,
+            Self::Plain(text) => str::from_utf8(text).ok().map(Cow::Borrowed),
+            Self::Text(text) => (!is_nothing(text.as_bytes())).then_some(text),
+            Self::Word(word) => word.text().map(Cow::Owned),
+            Self::End => None,
+        }
+    }
+
+    fn bytes(self) -> Option<Cow<'l, [u8]>> {
+        match self {
+            Self::Plain(text) => (!is_nothing(text)).then_some(Cow::Borrowed(text)),
+            other => other.text().map(|text| match text {
+                Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+                Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+            }),
         }
     }
 
     fn whole(self) -> Option<u64> {
         match self {
-            Self::Text(text) => text.parse().ok(),
-            Self::Whole(number) => Some(number),
-            Self::Float(_) => None,
+            Self::Word(Word::Whole(number)) => Some(number),
+            Self::Word(_) => None,
+            other => other.text()?.parse().ok(),
         }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a number of seconds")]
     fn float(self) -> Option<f64> {
         match self {
-            Self::Text(text) => text.parse().ok(),
-            Self::Whole(number) => Some(number as f64),
-            Self::Float(number) => Some(number),
+            Self::Word(Word::Float(number)) => Some(number),
+            Self::Word(Word::Whole(number)) => Some(number as f64),
+            other => other.text()?.parse().ok(),
         }
     }
 
     fn time(self, rfc3339: &mut Rfc3339) -> Option<Nanos> {
         match self {
-            Self::Text(text) => {
-                let text = text.trim_matches(['[', ']']).as_bytes();
+            Self::Word(Word::Float(number)) => stamp::float(number),
+            other => {
+                let text = other.bytes()?;
+                let text = without_brackets(&text);
                 rfc3339.read(text).or_else(|| stamp::number(text)).or_else(|| stamp::common(text))
             }
-            Self::Whole(number) => stamp::number(number.to_string().as_bytes()),
-            Self::Float(number) => stamp::float(number),
+        }
+    }
+}
+
+impl Word {
+    #[inline(never)] // mostly texts are strings
+    fn text(self) -> Option<String> {
+        match self {
+            Self::Nothing => None,
+            Self::Whole(number) => Some(number.to_string()),
+            Self::Negative(number) => Some(number.to_string()),
+            Self::Float(number) => Some(number.to_string()),
         }
     }
 }
@@ -267,12 +274,17 @@ mod tests {
             "limit":"guard","wait_seconds":0.0,"answered":"limited"}"#;
         let record = read_with(line, &[]).unwrap();
         assert_eq!((record.logged.get(), record.took), (971_211_336_250_000_000, Some(Nanos::new(250_000_000))));
-        let texts = [&record.method, &record.host, &record.customer, &record.plan];
-        assert_eq!(texts.map(|text| text.as_deref().unwrap()), ["GET", "api.test", "acme", "free"]);
-        assert_eq!(record.client.as_deref(), Some(&b"192.0.2.7"[..]));
+        let texts = [&record.method, &record.customer, &record.plan].map(|text| text.as_deref().unwrap());
+        assert_eq!(texts, ["GET", "acme", "free"]);
+        assert_eq!(
+            (record.client.as_deref(), record.host.as_deref()),
+            (Some(&b"192.0.2.7"[..]), Some(&b"api.test"[..]))
+        );
         assert_eq!((record.target.as_deref(), record.status), (Some(&b"/a"[..]), Some(429)));
-        let words = [&record.answered, &record.decision].map(|text| text.as_deref().unwrap());
-        assert_eq!(words, ["limited", "denied"]);
+        assert_eq!((record.answered.as_deref(), record.was_exempt), (Some("limited"), Some(false)));
+        let line = line.replace("denied", "bypassed");
+        let read = read_with(&line, &[]).unwrap();
+        assert_eq!(read, Record { was_exempt: Some(true), ..record });
     }
 
     #[test]

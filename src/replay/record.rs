@@ -19,8 +19,8 @@ pub struct Record<'l> {
     pub method: Option<Cow<'l, str>>,
     /// The request target: a path, perhaps with a query.
     pub target: Option<Cow<'l, [u8]>>,
-    /// The host asked for.
-    pub host: Option<Cow<'l, str>>,
+    /// The host asked for, as written.
+    pub host: Option<Cow<'l, [u8]>>,
     /// The status of the answer.
     pub status: Option<u16>,
     /// The length of the request's body.
@@ -35,8 +35,8 @@ pub struct Record<'l> {
     pub node: Option<Cow<'l, str>>,
     /// Why the gateway that wrote the line answered itself, in its own word.
     pub answered: Option<Cow<'l, str>>,
-    /// What the gateway that wrote the line decided, in its own word.
-    pub decision: Option<Cow<'l, str>>,
+    /// Whether the gateway that wrote the line let the request pass its limits without a charge.
+    pub was_exempt: Option<bool>,
     /// Values of request header fields, by their position in [`Wanted::headers`](super::fields::Wanted).
     pub headers: Vec<(usize, Cow<'l, str>)>,
     /// The same of response header fields.

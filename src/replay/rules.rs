@@ -94,7 +94,7 @@ impl Callers {
                     let nobody =
                         matches!(found, Ok(Who::Identity(Identity::Anonymous)) | Err(Answer::CredentialMissing));
                     // where the line says nothing of a caller whose plan it tells, there was no credential
-                    untold.callers += u64::from(nobody && record.decision.is_none());
+                    untold.callers += u64::from(nobody && record.was_exempt.is_none());
                     found
                 }
             };
@@ -148,7 +148,7 @@ pub(super) fn set_headers(headers: &mut HeaderMap, record: &Record<'_>, names: &
 
 /// Whether a request was a preflight: as its header fields tell, or the gateway that exempted it.
 pub(super) fn is_preflight(route: &Route, record: &Record<'_>, facts: &Facts<'_>) -> bool {
-    let was_exempt = record.decision.as_deref() == Some("bypassed") && record.customer.is_none();
+    let was_exempt = record.was_exempt == Some(true) && record.customer.is_none();
     route.bypass.covers_preflight(facts.method, facts.headers)
         || (route.bypass.preflights && facts.method == "OPTIONS" && was_exempt)
 }

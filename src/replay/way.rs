@@ -72,7 +72,7 @@ struct Missing {
 /// The last host and what became of it: most lines of a log have the same.
 #[derive(Debug, Default)]
 struct Host {
-    raw: String,
+    raw: Vec<u8>,
     canonical: Option<String>,
 }
 
@@ -258,13 +258,14 @@ fn address(text: &[u8]) -> Option<IpAddr> {
 impl Host {
     /// The canonical host of a request; `None` if it is no host name.
     fn of(&mut self, record: &Record<'_>, default: &str) -> Option<&str> {
-        let raw = record.host.as_deref().unwrap_or(default);
+        let raw = record.host.as_deref().unwrap_or(default.as_bytes());
         if raw.is_empty() {
             return Some("");
         }
         if self.canonical.is_none() || self.raw != raw {
             raw.clone_into(&mut self.raw);
-            self.canonical = facts::canonical_host(raw).ok().map(|(host, _)| host);
+            let host = str::from_utf8(raw).ok().and_then(|host| facts::canonical_host(host).ok());
+            self.canonical = host.map(|(host, _)| host);
         }
         self.canonical.as_deref()
     }

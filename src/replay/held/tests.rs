@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -18,9 +20,9 @@ prop_compose! {
     fn record()(
         (logged, took, waited) in any::<(u64, Option<u64>, u64)>(),
         (status, request_bytes, response_bytes) in any::<(Option<u16>, Option<u64>, Option<u64>)>(),
-        (client, target) in (raw(), raw()),
-        (method, host, customer, plan) in (text(), text(), text(), text()),
-        (node, answered, decision) in (text(), text(), text()),
+        (client, target, host) in (raw(), raw(), raw()),
+        (method, customer, plan) in (text(), text(), text()),
+        (node, answered, was_exempt) in (text(), text(), any::<Option<bool>>()),
         (headers, response_headers) in (values(), values()),
     ) -> Record<'static> {
         Record {
@@ -38,7 +40,7 @@ prop_compose! {
             plan,
             node,
             answered,
-            decision,
+            was_exempt,
             headers,
             response_headers,
         }
@@ -49,29 +51,34 @@ prop_compose! {
 fn room_is_given_back_when_lines_are_let_go() {
     let mut held = Held::default();
     let record = Record { client: Some(Cow::Borrowed(b"192.0.2.1")), ..Record::default() };
-    let mut most = 0;
+    let (mut most, mut most_bytes) = (0, 0);
     for line in 0..100_000_u64 {
         held.push(Nanos::new(line * 1_000_000), Spot { log: 0, line }, &record);
         if line >= 1000 {
             held.pop();
         }
-        most = most.max(held.blocks.len());
+        most = most.max(held.coming.len());
+        most_bytes = most_bytes.max(held.bytes);
     }
-    // one begun and one not yet over
-    assert_eq!((most, held.count), (1000 / BLOCK + 2, 1000));
-    assert!(held.bytes <= most * BLOCK * (size_of::<Row>() + 9), "{}", held.bytes);
-    assert!(held.spare_stretches.len() <= 2 && held.spare_blocks.len() <= 2);
+    // a second, of which one stretch is begun and one not yet over
+    assert!(most <= 1_000_000_000 / usize::try_from(STRETCH).unwrap() + 1, "{most}");
+    assert_eq!(held.count, 1000);
+    assert!(most_bytes <= 1200 * 40, "{most_bytes}");
+    assert!(held.spare.len() <= 1);
+    (0..1000).for_each(|_| held.pop());
+    assert!(held.is_empty() && held.bytes == 0 && held.coming.is_empty());
 }
 
 #[test]
 fn values_of_header_fields_take_room_however_short_they_are() {
     let mut held = Held::default();
     let record = Record { headers: vec![(0, Cow::Borrowed("")); 200_000], ..Record::default() };
-    let most = MOST_BYTES / (200_000 * size_of::<(usize, Length)>()) + 1;
-    (0..most).for_each(|_| held.push(Nanos::ZERO, Spot { log: 0, line: 1 }, &record));
-    assert!(held.is_too_full(), "{}", held.bytes);
-    (0..most).for_each(|_| held.pop());
-    assert!(held.is_empty());
+    held.push(Nanos::ZERO, Spot { log: 0, line: 1 }, &record);
+    // a position and a length each
+    assert!(held.bytes >= 200_000 * 2, "{}", held.bytes);
+    assert_eq!(held.first().map(|(.., held)| held), Some(record));
+    held.pop();
+    assert!(held.is_empty() && held.bytes == 0);
 }
 
 proptest! {
