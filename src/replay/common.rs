@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use memchr::{memchr, memchr2, memrchr};
 
 use super::fields::Wanted;
-use super::record::{Record, Unreadable};
+use super::record::{self, Record, Unreadable};
 use super::stamp;
 use crate::units::Nanos;
 
@@ -40,7 +40,7 @@ impl CommonReader {
         record.logged = logged.ok_or(Unreadable::Time)?;
         record.client = Some(Cow::Borrowed(client));
         record.customer = told(user.trim_ascii()).map(unescaped_text);
-        record.method = method.map(|method| if method == b"GET" { Cow::Borrowed("GET") } else { text(method) });
+        record.method = method.map(record::method);
         record.target = target.map(|target| if request.is_escaped { unescaped(target) } else { Cow::Borrowed(target) });
         record.status = status.and_then(|status| u16::try_from(status).ok());
         record.response_bytes = response_bytes;

@@ -43,6 +43,17 @@ pub struct Record<'l> {
     pub response_headers: Vec<(usize, Cow<'l, str>)>,
 }
 
+/// A method as text. Most are one of few, which are known without a look at every byte.
+pub(super) fn method(text: &[u8]) -> Cow<'_, str> {
+    match text {
+        b"GET" => Cow::Borrowed("GET"),
+        b"POST" => Cow::Borrowed("POST"),
+        b"PUT" => Cow::Borrowed("PUT"),
+        b"DELETE" => Cow::Borrowed("DELETE"),
+        text => String::from_utf8_lossy(text),
+    }
+}
+
 /// Why a line cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {

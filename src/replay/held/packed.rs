@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::replay::reading::Spot;
-use crate::replay::record::Record;
+use crate::replay::record::{self, Record};
 use crate::units::Nanos;
 
 /// What some lines tell.
@@ -73,7 +73,7 @@ impl Packed {
             client: from.bytes().map(Cow::Borrowed),
             target: from.bytes().map(Cow::Borrowed),
             host: from.bytes().map(Cow::Borrowed),
-            method: from.text(),
+            method: from.bytes().map(record::method),
             customer: from.text(),
             plan: from.text(),
             node: from.text(),

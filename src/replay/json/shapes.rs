@@ -2,9 +2,11 @@
 //!
 //! A server writes lines of few shapes. What stands between the values of a line is kept when it is seen for the first
 //! time, as a path through a tree; later lines are compared with it, and only their values are looked at. Many values are
-//! those of an earlier line: these are compared together with what stands in front of them.
+//! those of an earlier line: these are compared together with what stands in front of them, as many at once as hardly ever
+//! change.
 
 mod learn;
+mod runs;
 
 use std::borrow::Cow;
 
@@ -12,14 +14,12 @@ use memchr::memchr2;
 use serde::de::IgnoredAny;
 use serde_json::Number;
 
+use self::runs::Run;
 use crate::replay::fields::Slot;
 
 /// When there are more pieces, or more bytes in them, everything is learnt anew.
 const MOST_PIECES: usize = 1 << 14;
 const MOST_BYTES: usize = 4 << 20;
-
-/// The longest value that is kept to be compared with, together with what stands in front of it.
-const LONGEST_SEEN: usize = 256;
 
 /// All shapes that were learnt.
 #[derive(Debug)]
@@ -38,19 +38,8 @@ struct Piece {
     slots: Box<[(u8, Slot)]>,
     /// What may come behind it, what did so last first.
     next: Vec<usize>,
-    seen: Seen,
-}
-
-/// An earlier value.
-#[derive(Debug, Default)]
-struct Seen {
-    /// The text in front of it, the value and the byte behind it; nothing if there is none to compare with.
-    bytes: Vec<u8>,
-    /// What the value tells, if it has no quotes.
-    word: Word,
-    /// How often the value was the same, and how often another.
-    hits: u64,
-    misses: u64,
+    /// Values from this one on as they were in an earlier line.
+    run: Run,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,7 +62,15 @@ pub(super) enum Value<'l> {
     Text(Cow<'l, str>),
     /// What has no quotes.
     Word(Word),
-    /// There is none: the line ends.
+}
+
+/// What a line goes on with.
+enum Step<'l> {
+    /// Values as they were in an earlier line, and what stands behind them.
+    Run(&'l [u8]),
+    /// A value, and what stands behind it.
+    Value(Value<'l>, &'l [u8]),
+    /// Nothing.
     End,
 }
 
@@ -98,68 +95,71 @@ impl Shapes {
     /// Whether the line is JSON of a shape that is known. The values that tell something are shown to `each`, also of a line
     /// that turns out later to be none.
     pub(super) fn walk<'l>(&mut self, line: &'l [u8], mut each: impl FnMut(&[(u8, Slot)], Value<'l>)) -> bool {
+        self.try_walk(line, &mut each).is_some()
+    }
+
+    fn try_walk<'l>(&mut self, line: &'l [u8], each: &mut impl FnMut(&[(u8, Slot)], Value<'l>)) -> Option<()> {
         let (mut last, mut rest) = (0, line);
+        // the piece with which a run began that ends here
+        let mut run_before = None;
         loop {
-            let Some(first) = self.first_behind(last) else { return false };
-            let taken = self.pieces.get_mut(first).and_then(|piece| piece.take(rest));
-            let Some((id, value, behind)) =
-                taken.map(|(value, behind)| (first, value, behind)).or_else(|| self.take_other(last, rest))
-            else {
-                return false;
-            };
-            match (value, self.pieces.get(id)) {
-                (Value::End, _) => return true,
-                (value, Some(piece)) if !piece.slots.is_empty() => each(&piece.slots, value),
-                _ => {}
+            let (id, step) = self.step(last, rest)?;
+            match step {
+                Step::Run(behind) => {
+                    let run = &self.pieces.get(id)?.run;
+                    for (piece, value) in run.told() {
+                        each(&self.pieces.get(*piece)?.slots, value.within(rest)?);
+                    }
+                    (last, rest) = (run.last(), behind);
+                    run_before = match run_before {
+                        Some(before) if self.join(before, id) => Some(before),
+                        _ => Some(id),
+                    };
+                }
+                Step::Value(value, behind) => {
+                    let slots = &self.pieces.get(id)?.slots;
+                    if !slots.is_empty() {
+                        each(slots, value);
+                    }
+                    (last, rest, run_before) = (id, behind, None);
+                }
+                Step::End => return Some(()),
             }
-            (last, rest) = (id, behind);
         }
     }
 
-    /// The piece that came behind the piece `last` the last time.
-    fn first_behind(&self, last: usize) -> Option<usize> {
-        self.pieces.get(last)?.next.first().copied()
-    }
-
-    /// Another piece that may come behind the piece `last`, if `text` begins with it, its value and what stands behind that.
-    #[inline(never)] // most lines are like the one before
-    fn take_other<'l>(&mut self, last: usize, text: &'l [u8]) -> Option<(usize, Value<'l>, &'l [u8])> {
-        for position in 1..self.pieces.get(last)?.next.len() {
-            let piece = *self.pieces.get(last)?.next.get(position)?;
-            if let Some((value, behind)) = self.pieces.get_mut(piece)?.take(text) {
+    /// The piece behind the piece `last` that `text` begins with.
+    fn step<'l>(&mut self, last: usize, text: &'l [u8]) -> Option<(usize, Step<'l>)> {
+        for position in 0..self.pieces.get(last)?.next.len() {
+            let id = *self.pieces.get(last)?.next.get(position)?;
+            let Some(step) = self.pieces.get_mut(id)?.take(id, text) else { continue };
+            if position > 0 {
                 self.pieces.get_mut(last)?.next.swap(0, position);
-                return Some((piece, value, behind));
             }
+            return Some((id, step));
         }
         None
     }
 }
 
 impl Piece {
-    /// The value and what stands behind it, if `text` begins with this piece.
-    fn take<'l>(&mut self, text: &'l [u8]) -> Option<(Value<'l>, &'l [u8])> {
-        if let Some((seen, behind)) = self.seen.take(text) {
-            let value = match self.kind {
-                Kind::Text => Value::Plain(seen.get(self.text.len()..)?),
-                Kind::Word | Kind::End => Value::Word(self.seen.word),
-            };
-            return Some((value, behind));
+    /// What `text` goes on with, if it begins with this piece, whose position is `id`.
+    fn take<'l>(&mut self, id: usize, text: &'l [u8]) -> Option<Step<'l>> {
+        if let Some(behind) = self.run.behind(text) {
+            return Some(Step::Run(behind));
         }
         let inside = text.strip_prefix(&*self.text)?;
         let (value, length) = match self.kind {
-            Kind::End => return inside.is_empty().then_some((Value::End, inside)),
+            Kind::End => return inside.is_empty().then_some(Step::End),
             Kind::Word => Word::read(inside).map(|(word, length)| (Value::Word(word), length))?,
             Kind::Text => match plain_length(inside) {
                 Some(length) => (Value::Plain(inside.get(..length)?), length),
                 None => self.odd_text(text, inside)?,
             },
         };
-        match value {
-            Value::Plain(_) => self.seen.keep(text.get(..=self.text.len() + length)?, Word::Nothing),
-            Value::Word(word) => self.seen.keep(text.get(..=self.text.len() + length)?, word),
-            Value::Text(_) | Value::End => {}
-        }
-        Some((value, inside.get(length..)?))
+        let tells = !self.slots.is_empty();
+        self.run.keep(id, text.get(..=self.text.len() + length)?, self.text.len(), tells.then_some(&value));
+        Some(Step::Value(value, inside.get(length..)?))
     }
 
     /// A string that is not plain, and how long it is as it stands `inside` its quotes.
@@ -179,28 +179,6 @@ impl Piece {
             false => serde_json::from_slice::<String>(quoted).ok(),
         };
         Some((Value::Text(Cow::Owned(value?)), length))
-    }
-}
-
-impl Seen {
-    /// What was seen and what stands behind it, if `text` begins with that.
-    fn take<'l>(&mut self, text: &'l [u8]) -> Option<(&'l [u8], &'l [u8])> {
-        if self.bytes.is_empty() || !text.starts_with(&self.bytes) {
-            return None;
-        }
-        self.hits = self.hits.wrapping_add(1);
-        text.split_at_checked(self.bytes.len() - 1)
-    }
-
-    /// Keeps what is there now; or nothing, where that was hardly ever worth it.
-    fn keep(&mut self, bytes: &[u8], word: Word) {
-        const TRIES: u64 = 64;
-        self.misses = self.misses.wrapping_add(1);
-        self.bytes.clear();
-        if bytes.len() <= LONGEST_SEEN && (self.misses < TRIES || self.misses < self.hits) {
-            self.bytes.extend_from_slice(bytes);
-            self.word = word;
-        }
     }
 }
 
