@@ -82,14 +82,12 @@ impl JsonReader {
 
 impl<'l> Found<'_, 'l> {
     /// Takes a value at a place that tells all of `slots`.
-    fn put(&mut self, slots: &[(u8, Slot)], value: Value<'l>) {
-        match slots {
-            [(rank, slot)] => self.put_one(*rank, *slot, value),
-            slots => slots.iter().for_each(|(rank, slot)| self.put_one(*rank, *slot, value.clone())),
-        }
+    fn put(&mut self, slots: &[(u8, Slot)], value: &Value<'l>) {
+        slots.iter().for_each(|(rank, slot)| self.put_one(*rank, *slot, value));
     }
 
-    fn put_one(&mut self, rank: u8, slot: Slot, value: Value<'l>) {
+    #[inline]
+    fn put_one(&mut self, rank: u8, slot: Slot, value: &Value<'l>) {
         match slot.number().and_then(|number| self.ranks.get_mut(number)) {
             None => _ = self.told.take(slot, value),
             Some(best) if rank < *best && self.told.take(slot, value) => *best = rank,
@@ -102,7 +100,8 @@ impl<'l> Found<'_, 'l> {
 
 impl<'l> Told<'_, 'l> {
     /// Whether `value` tells what `slot` wants.
-    fn take(&mut self, slot: Slot, value: Value<'l>) -> bool {
+    #[inline]
+    fn take(&mut self, slot: Slot, value: &Value<'l>) -> bool {
         let record = &mut *self.record;
         match slot {
             Slot::Time => {
@@ -187,23 +186,23 @@ fn without_brackets(mut text: &[u8]) -> &[u8] {
 // === impl Value ===
 
 impl<'l> Value<'l> {
-    fn text(self) -> Option<Cow<'l, str>> {
+    fn text(&self) -> Option<Cow<'l, str>> {
         match self {
             Self::Plain(text) if is_nothing(text) => None,
             Self::Plain(text) => str::from_utf8(text).ok().map(Cow::Borrowed),
-            Self::Text(text) => (!is_nothing(text.as_bytes())).then_some(text),
+            Self::Text(text) => (!is_nothing(text.as_bytes())).then(|| text.clone()),
             Self::Word(word) => word.text().map(Cow::Owned),
         }
     }
 
-    fn method(self) -> Option<Cow<'l, str>> {
+    fn method(&self) -> Option<Cow<'l, str>> {
         match self {
             Self::Plain(text) => (!is_nothing(text)).then(|| record::method(text)),
             other => other.text(),
         }
     }
 
-    fn bytes(self) -> Option<Cow<'l, [u8]>> {
+    fn bytes(&self) -> Option<Cow<'l, [u8]>> {
         match self {
             Self::Plain(text) => (!is_nothing(text)).then_some(Cow::Borrowed(text)),
             other => other.text().map(|text| match text {
@@ -213,26 +212,26 @@ impl<'l> Value<'l> {
         }
     }
 
-    fn whole(self) -> Option<u64> {
+    fn whole(&self) -> Option<u64> {
         match self {
-            Self::Word(Word::Whole(number)) => Some(number),
+            Self::Word(Word::Whole(number)) => Some(*number),
             Self::Word(_) => None,
             other => other.text()?.parse().ok(),
         }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a number of seconds")]
-    fn float(self) -> Option<f64> {
+    fn float(&self) -> Option<f64> {
         match self {
-            Self::Word(Word::Float(number)) => Some(number),
-            Self::Word(Word::Whole(number)) => Some(number as f64),
+            Self::Word(Word::Float(number)) => Some(*number),
+            Self::Word(Word::Whole(number)) => Some(*number as f64),
             other => other.text()?.parse().ok(),
         }
     }
 
-    fn time(self, rfc3339: &mut Rfc3339) -> Option<Nanos> {
+    fn time(&self, rfc3339: &mut Rfc3339) -> Option<Nanos> {
         match self {
-            Self::Word(Word::Float(number)) => stamp::float(number),
+            Self::Word(Word::Float(number)) => stamp::float(*number),
             other => {
                 let text = other.bytes()?;
                 let text = without_brackets(&text);

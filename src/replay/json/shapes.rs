@@ -94,11 +94,11 @@ impl Default for Shapes {
 impl Shapes {
     /// Whether the line is JSON of a shape that is known. The values that tell something are shown to `each`, also of a line
     /// that turns out later to be none.
-    pub(super) fn walk<'l>(&mut self, line: &'l [u8], mut each: impl FnMut(&[(u8, Slot)], Value<'l>)) -> bool {
+    pub(super) fn walk<'l>(&mut self, line: &'l [u8], mut each: impl FnMut(&[(u8, Slot)], &Value<'l>)) -> bool {
         self.try_walk(line, &mut each).is_some()
     }
 
-    fn try_walk<'l>(&mut self, line: &'l [u8], each: &mut impl FnMut(&[(u8, Slot)], Value<'l>)) -> Option<()> {
+    fn try_walk<'l>(&mut self, line: &'l [u8], each: &mut impl FnMut(&[(u8, Slot)], &Value<'l>)) -> Option<()> {
         let (mut last, mut rest) = (0, line);
         // the piece with which a run began that ends here
         let mut run_before = None;
@@ -108,7 +108,7 @@ impl Shapes {
                 Step::Run(behind) => {
                     let run = &self.pieces.get(id)?.run;
                     for (piece, value) in run.told() {
-                        each(&self.pieces.get(*piece)?.slots, value.within(rest)?);
+                        each(&self.pieces.get(*piece)?.slots, &value.within(rest)?);
                     }
                     (last, rest) = (run.last(), behind);
                     run_before = match run_before {
@@ -119,7 +119,7 @@ impl Shapes {
                 Step::Value(value, behind) => {
                     let slots = &self.pieces.get(id)?.slots;
                     if !slots.is_empty() {
-                        each(slots, value);
+                        each(slots, &value);
                     }
                     (last, rest, run_before) = (id, behind, None);
                 }
