@@ -280,6 +280,62 @@ routes: [{ name: all, upstream: origin, limits: [calls, users] }]
 }
 
 #[test]
+fn what_only_some_rules_ask_about_counts_with_these() {
+    let callers =
+        "customers: { identify: [{ header: x-api-key }], directory: { file: customers.csv } }\nplans: [one]\n";
+    for (callers, limit, lines, expected) in [
+        (
+            "",
+            "{ key: upstream_node, algorithm: gcra, rate: 1/h, burst: 1 }",
+            ["\"upstream\":\"127.0.0.1:2\"", "\"upstream\":\"127.0.0.1:3\"", "\"upstream\":\"127.0.0.1:2\""],
+            ["admitted", "admitted", "denied"],
+        ),
+        (
+            "",
+            "{ key: all, algorithm: concurrency, limit: 1 }",
+            ["\"duration\":60,\"wait_seconds\":59.5", "\"duration\":60", "\"duration\":60"],
+            ["admitted", "admitted", "denied"],
+        ),
+        (
+            "",
+            "{ key: all, algorithm: token_bucket, rate: 1/h, burst: 9, cost: { response_bytes: 1KiB }, charge: { when: response } }",
+            ["\"bytes\":1024", "\"bytes\":9216", "\"bytes\":1"],
+            ["admitted", "admitted", "denied"],
+        ),
+        (
+            "",
+            "{ key: all, algorithm: token_bucket, rate: 1/h, burst: 9, cost: { request_bytes: 1KiB } }",
+            ["\"request_bytes\":8192", "\"request_bytes\":2048", "\"request_bytes\":1024"],
+            ["admitted", "denied", "admitted"],
+        ),
+        (
+            callers,
+            "{ key: customer, algorithm: gcra, plans: { one: { rate: 1/h, burst: 1 } } }",
+            ["\"user\":\"a\"", "\"user\":\"b\",\"plan\":\"one\"", "\"user\":\"b\",\"plan\":\"one\""],
+            ["refused", "admitted", "denied"],
+        ),
+    ] {
+        let folder = Folder::new();
+        let config = CONFIG.lines().next().unwrap();
+        folder.write(
+            "tollgate.yaml",
+            format!(
+                "{config}\nupstreams: {{ origin: {{ nodes: [\"127.0.0.1:2\", \"127.0.0.1:3\"] }} }}\n{callers}limits: {{ of: {limit} }}\n\
+                 routes: [{{ name: all, upstream: origin, limits: [of] }}]\n"
+            ),
+        );
+        folder.write("customers.csv", "credential,customer,plan\n");
+        let line = |(second, rest): (usize, &&str)| {
+            format!("{{\"time\":{},\"method\":\"POST\",\"path\":\"/\",\"status\":200,{rest}}}\n", 971_182_800 + second)
+        };
+        folder.write("access.log", lines.iter().enumerate().map(line).collect::<String>());
+        folder.replayed(&[&REPLAY[..], &["--times", "start", "--decisions", "d.csv", "access.log"]].concat());
+        let decisions: Vec<String> = folder.rows("d.csv").iter().map(|row| row["decision"].clone()).collect();
+        assert_eq!(decisions, expected, "{limit}");
+    }
+}
+
+#[test]
 fn lines_without_a_request_are_counted_and_said() {
     let folder = folder();
     let told = "{\"time\":971182800,\"method\":\"GET\",\"path\":\"/\"}\n";
