@@ -173,7 +173,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     });
     let store = Arc::new(Store::new(local, shared, cluster));
     let secures = rules.securing.iter().any(Option::is_some);
-    let room = Room::within(descriptors::limit(), (descriptors::cores(), clients.len()), secures);
+    let room = Room::within(descriptors::limit(), (descriptors::proxies(), clients.len()), secures);
     let live = Live::new(rules, None, &store, hasher.clone(), &telemetry);
     telemetry.reload_applied(&live.ruleset, &live.hash, clock.now());
     let gateway = Gateway::new(Shared {
@@ -300,10 +300,10 @@ impl Sockets {
             all.extend(open);
             Ok::<_, StartError>(spread)
         };
-        let cores = descriptors::cores();
-        let mut proxies: Vec<Vec<(usize, Socket)>> = (0..cores).map(|_| Vec::new()).collect();
+        let count = descriptors::proxies();
+        let mut proxies: Vec<Vec<(usize, Socket)>> = (0..count).map(|_| Vec::new()).collect();
         for (position, endpoint) in clients.iter().enumerate() {
-            for (proxy, sockets) in proxies.iter_mut().zip(open(endpoint, cores)?) {
+            for (proxy, sockets) in proxies.iter_mut().zip(open(endpoint, count)?) {
                 proxy.extend(sockets.into_iter().map(|socket| (position, socket)));
             }
         }
@@ -317,10 +317,10 @@ impl Sockets {
     }
 }
 
-/// A proxy for each core, all on the same addresses: a request stays on the core that accepted it, and no thread wakes
-/// another.
+/// So many proxies on the same addresses, a thread each: a request stays with the one that accepted it, and no thread
+/// wakes another.
 fn add_proxies(server: &mut Server, listeners: Vec<Vec<(usize, Socket)>>, gateway: &Gateway, doors: &Arc<Doors>) {
-    for (core, listeners) in listeners.into_iter().enumerate() {
+    for (number, listeners) in listeners.into_iter().enumerate() {
         let mut proxy = http_proxy(&server.configuration, gateway.clone());
         // so that its refusal is tollgate's, like that of TRACE
         let options = proxy.server_options.get_or_insert_default();
@@ -328,12 +328,12 @@ fn add_proxies(server: &mut Server, listeners: Vec<Vec<(usize, Socket)>>, gatewa
         let proxy = Arc::new(proxy);
         let edge = |(listener, socket)| (socket, Edge::new(Arc::clone(&proxy), gateway.clone(), listener).into());
         let listeners = listeners.into_iter().map(edge).collect();
-        let service = Listening::new(format!("proxy {core}"), listeners, Arc::clone(doors));
+        let service = Listening::new(format!("proxy {number}"), listeners, Arc::clone(doors));
         server.add_service(service.asking(&gateway.store));
     }
 }
 
-/// With so many connections to upstreams kept for the next request, for each core.
+/// With so many connections to upstreams kept for the next request, for each proxy.
 fn configuration(kept: usize) -> ServerConf {
     ServerConf {
         threads: 1,

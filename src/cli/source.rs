@@ -121,7 +121,7 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
 /// Warns of more connections than a process that is started like this one has descriptors for.
 fn beyond_descriptors(file: &str, loaded: &Loaded, secures: bool) -> Option<Warning> {
     let limit = descriptors::limit();
-    let room = Room::within(limit, (descriptors::cores(), loaded.server.listeners.len()), secures);
+    let room = Room::within(limit, (descriptors::proxies(), loaded.server.listeners.len()), secures);
     let most = loaded.ruleset.connections.most.filter(|most| *most > room.clients)?;
     let place = Place { file: file.into(), mark: None, path: "connections.max".to_owned() };
     let warning = Problem::warning(place, "is more than there are descriptors for, upstreams counted in");

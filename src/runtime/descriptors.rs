@@ -2,12 +2,12 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Connections to upstreams that are kept for the next request, for each core, at most.
+/// Connections to upstreams that are kept for the next request, for each proxy, at most.
 const MOST_KEPT: usize = 512;
 /// What the process itself needs: logs, state, admin, Redis, other gateways, health checks, files that are read again.
 const OWN: usize = 64;
-/// What each core needs, and each listener on it.
-const OF_CORE: usize = 8;
+/// What each proxy needs, and each listener of it.
+const OF_PROXY: usize = 8;
 const OF_LISTENER: usize = 2;
 /// How many descriptors a connection over TLS to an upstream takes: pingora's end of a pair, the other one, the socket.
 const OF_SECURED: usize = 3;
@@ -17,27 +17,28 @@ const OF_SECURED: usize = 3;
 pub struct Room {
     /// Connections of clients.
     pub clients: usize,
-    /// Connections to upstreams that are kept for the next request, for each core.
+    /// Connections to upstreams that are kept for the next request, for each proxy.
     pub kept: usize,
 }
 
 impl Room {
-    /// What `limit` descriptors are enough for, with so many `cores` and `listeners`: a connection of a client, one to an
-    /// upstream for its request, and one there that another core keeps.
-    pub fn within(limit: usize, (cores, listeners): (usize, usize), secures: bool) -> Self {
-        let of_core = OF_LISTENER.saturating_mul(listeners).saturating_add(OF_CORE);
-        let own = of_core.saturating_mul(cores).saturating_add(OWN);
+    /// What `limit` descriptors are enough for, with so many `proxies` and `listeners`: a connection of a client, one to an
+    /// upstream for its request, and one there that another proxy keeps.
+    pub fn within(limit: usize, (proxies, listeners): (usize, usize), secures: bool) -> Self {
+        let of_proxy = OF_LISTENER.saturating_mul(listeners).saturating_add(OF_PROXY);
+        let own = of_proxy.saturating_mul(proxies).saturating_add(OWN);
         let upstream = if secures { OF_SECURED } else { 1 };
         let each = upstream.saturating_mul(2).saturating_add(1);
         let clients = limit.saturating_sub(own).checked_div(each).unwrap_or(0).max(1);
-        let kept = clients.checked_div(cores).unwrap_or(clients).clamp(1, MOST_KEPT);
+        let kept = clients.checked_div(proxies).unwrap_or(clients).clamp(1, MOST_KEPT);
         Self { clients, kept }
     }
 }
 
-/// How many processors there are, each of which has a proxy.
-pub fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+/// How many proxies there are, each of them a thread: two for each core. A proxy does one thing after the other; with a
+/// second one, the system lets requests there go on while the first has much to do for others.
+pub fn proxies() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(2)
 }
 
 /// How many descriptors a gateway may have that is started as this process is.
@@ -60,8 +61,8 @@ mod tests {
 
     #[test]
     fn clients_get_a_third_of_what_is_left_and_less_where_upstreams_take_more() {
-        assert_eq!(Room::within(256, (2, 1), false), Room { clients: 57, kept: 28 });
-        assert_eq!(Room::within(256, (2, 1), true), Room { clients: 24, kept: 12 });
+        assert_eq!(Room::within(256, (4, 1), false), Room { clients: 50, kept: 12 });
+        assert_eq!(Room::within(256, (4, 1), true), Room { clients: 21, kept: 5 });
         assert_eq!(Room::within(1 << 20, (4, 2), false).kept, MOST_KEPT);
         assert_eq!(Room::within(10, (64, 64), true), Room { clients: 1, kept: 1 });
         assert!(Room::within(usize::MAX, (1, 1), false).clients > 1 << 60);
