@@ -35,30 +35,31 @@ pub(super) struct Held {
     spare: Vec<Stretch>,
 }
 
-/// Requests that began within one stretch of time, as their lines came.
+/// The stretch whose requests are the next.
+struct Due {
+    number: u64,
+    stretch: Stretch,
+    /// The first of its requests.
+    first: Start,
+}
+
+/// Requests that began within one stretch of time.
 #[derive(Default)]
 struct Stretch {
-    starts: Vec<Start>,
+    /// What the lines tell, as they came.
     told: Packed,
+    starts: Vec<Start>,
+    /// Whether these are in order, and how many of them are gone.
+    is_in_order: bool,
+    gone: usize,
+    /// Those that came since.
+    late: BinaryHeap<Reverse<Start>>,
 }
 
 /// When a request began since its stretch did, and behind that, in the lower bits, where stands what its line tells: in the
 /// order of these numbers requests began, and lines came whose requests began at once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Start(u64);
-
-/// The stretch whose requests are shown.
-struct Due {
-    number: u64,
-    /// In order.
-    stretch: Stretch,
-    /// How many of these are gone.
-    gone: usize,
-    /// Those that came since, which may have begun before the stretch.
-    late: BinaryHeap<Reverse<(Nanos, usize)>>,
-    /// The first of all that are left, and where stands what its line tells.
-    first: (Nanos, usize),
-}
 
 // === impl Held ===
 
@@ -75,48 +76,63 @@ impl Held {
     /// Holds back what a line tells of a request that `began` at this time.
     pub(super) fn push(&mut self, began: Nanos, spot: Spot, record: &Record<'_>) {
         let number = began.get() / STRETCH;
-        self.count = self.count.saturating_add(1);
-        let added = match &mut self.due {
-            Some(due) if number <= due.number => due.push(began, spot, record),
+        if let Some(after) = self.due.take_if(|due| number < due.number) {
+            self.coming.insert(after.number, after.stretch);
+        }
+        let bytes = match &mut self.due {
+            Some(due) if number == due.number => {
+                let (start, bytes) = due.stretch.push(began, spot, record);
+                due.first = due.first.min(start);
+                bytes
+            }
             _ => {
                 let spare = &mut self.spare;
                 let stretch = self.coming.entry(number).or_insert_with(|| spare.pop().unwrap_or_default());
-                stretch.push(began, spot, record)
+                let (_, bytes) = stretch.push(began, spot, record);
+                bytes
             }
         };
-        self.bytes = self.bytes.saturating_add(added);
+        self.count = self.count.saturating_add(1);
+        self.bytes = self.bytes.saturating_add(bytes);
         if self.due.is_none() {
-            self.due = self.coming.pop_first().and_then(|(number, stretch)| Due::new(number, stretch));
+            self.go_on();
         }
     }
 
     /// When the first request began.
     pub(super) fn first_began(&self) -> Option<Nanos> {
-        self.due.as_ref().map(|due| due.first.0)
+        self.due.as_ref().map(|due| due.first.began(due.number))
     }
 
     /// When the first request began, where its line stands and what that tells.
     pub(super) fn first(&self) -> Option<(Nanos, Spot, Record<'_>)> {
-        let due = self.due.as_ref()?;
-        let (began, at) = due.first;
-        let (spot, record) = due.stretch.told.at(at)?;
-        Some((began, spot, record))
+        let Due { number, stretch, first } = self.due.as_ref()?;
+        let (spot, record) = stretch.told.at(first.at())?;
+        Some((first.began(*number), spot, record))
     }
 
     /// Lets go of the first request. What its line takes is free again with the rest of its stretch.
     pub(super) fn pop(&mut self) {
         let Some(due) = &mut self.due else { return };
         self.count = self.count.saturating_sub(1);
-        if due.pop() {
-            return;
+        due.stretch.pop(due.first);
+        match due.stretch.first() {
+            Some(first) => due.first = first,
+            None => self.go_on(),
         }
-        let next = self.coming.pop_first().and_then(|(number, stretch)| Due::new(number, stretch));
-        if let Some(mut over) = std::mem::replace(&mut self.due, next) {
-            self.bytes = self.bytes.saturating_sub(over.stretch.bytes());
-            if self.spare.len() < MOST_SPARE && over.stretch.bytes() <= LONGEST_SPARE {
-                over.stretch.clear();
-                self.spare.push(over.stretch);
-            }
+    }
+
+    /// Goes on to the next stretch.
+    fn go_on(&mut self) {
+        let next = self.coming.pop_first().and_then(|(number, mut stretch)| {
+            stretch.put_in_order();
+            stretch.first().map(|first| Due { number, stretch, first })
+        });
+        let Some(Due { stretch: mut over, .. }) = std::mem::replace(&mut self.due, next) else { return };
+        self.bytes = self.bytes.saturating_sub(over.bytes());
+        if self.spare.len() < MOST_SPARE && over.bytes() <= LONGEST_SPARE {
+            over.clear();
+            self.spare.push(over);
         }
     }
 }
@@ -124,11 +140,35 @@ impl Held {
 // === impl Stretch ===
 
 impl Stretch {
-    /// Gives how many bytes that takes.
-    fn push(&mut self, began: Nanos, spot: Spot, record: &Record<'_>) -> usize {
+    /// Gives how many bytes that takes, too.
+    fn push(&mut self, began: Nanos, spot: Spot, record: &Record<'_>) -> (Start, usize) {
         let before = self.bytes();
-        self.starts.push(Start::new(began, self.told.push(spot, record)));
-        self.bytes() - before
+        let start = Start::new(began, self.told.push(spot, record));
+        match self.is_in_order {
+            true => self.late.push(Reverse(start)),
+            false => self.starts.push(start),
+        }
+        (start, self.bytes() - before)
+    }
+
+    fn put_in_order(&mut self) {
+        if !self.is_in_order {
+            self.starts.sort_unstable();
+            self.is_in_order = true;
+        }
+    }
+
+    fn first(&self) -> Option<Start> {
+        let late = self.late.peek().map(|Reverse(late)| *late);
+        self.starts.get(self.gone).copied().into_iter().chain(late).min()
+    }
+
+    /// Lets go of the `first` request.
+    fn pop(&mut self, first: Start) {
+        match self.late.peek() {
+            Some(Reverse(late)) if *late == first => drop(self.late.pop()),
+            _ => self.gone += 1,
+        }
     }
 
     fn bytes(&self) -> usize {
@@ -136,44 +176,10 @@ impl Stretch {
     }
 
     fn clear(&mut self) {
-        self.starts.clear();
         self.told.clear();
-    }
-}
-
-// === impl Due ===
-
-impl Due {
-    /// Puts the requests of a stretch in order; `None` if there are none.
-    fn new(number: u64, mut stretch: Stretch) -> Option<Self> {
-        stretch.starts.sort_unstable();
-        let first = stretch.starts.first()?.of(number);
-        Some(Self { number, stretch, gone: 0, late: BinaryHeap::new(), first })
-    }
-
-    /// Gives how many bytes that takes.
-    fn push(&mut self, began: Nanos, spot: Spot, record: &Record<'_>) -> usize {
-        let told = &mut self.stretch.told;
-        let before = told.bytes();
-        let start = (began, told.push(spot, record));
-        self.late.push(Reverse(start));
-        self.first = self.first.min(start);
-        self.stretch.told.bytes() - before
-    }
-
-    /// Lets go of the first request; `false` if no other is left.
-    fn pop(&mut self) -> bool {
-        match self.late.peek() {
-            Some(Reverse(late)) if *late == self.first => drop(self.late.pop()),
-            _ => self.gone += 1,
-        }
-        let due = self.stretch.starts.get(self.gone).map(|start| start.of(self.number));
-        let late = self.late.peek().map(|Reverse(late)| *late);
-        match due.into_iter().chain(late).min() {
-            Some(first) => self.first = first,
-            None => return false,
-        }
-        true
+        self.starts.clear();
+        self.late.clear();
+        (self.is_in_order, self.gone) = (false, 0);
     }
 }
 
@@ -187,10 +193,14 @@ impl Start {
         Self((began.get() % STRETCH) << Self::AT_BITS | at as u64)
     }
 
-    /// When the request of a stretch with this `number` began, and where stands what its line tells.
-    const fn of(self, number: u64) -> (Nanos, usize) {
-        let began = number * STRETCH + (self.0 >> Self::AT_BITS);
-        (Nanos::new(began), (self.0 & ((1 << Self::AT_BITS) - 1)) as usize)
+    /// When the request began, in the stretch with this `number`.
+    const fn began(self, number: u64) -> Nanos {
+        Nanos::new(number * STRETCH + (self.0 >> Self::AT_BITS))
+    }
+
+    /// Where stands what its line tells.
+    const fn at(self) -> usize {
+        (self.0 & ((1 << Self::AT_BITS) - 1)) as usize
     }
 }
 

@@ -70,6 +70,22 @@ fn room_is_given_back_when_lines_are_let_go() {
 }
 
 #[test]
+fn a_line_that_is_far_ahead_of_the_others_does_not_keep_their_room() {
+    let mut held = Held::default();
+    let ahead = Spot { log: 0, line: 1 };
+    held.push(Nanos::new(u64::MAX), ahead, &Record::default());
+    let alone = held.bytes;
+    for line in 2..10_000_u64 {
+        let began = Nanos::new(line * 1_000_000);
+        held.push(began, Spot { log: 0, line }, &Record::default());
+        assert_eq!(held.first_began(), Some(began));
+        held.pop();
+        assert_eq!(held.bytes, alone);
+    }
+    assert_eq!(held.first().map(|(began, spot, _)| (began, spot)), Some((Nanos::new(u64::MAX), ahead)));
+}
+
+#[test]
 fn values_of_header_fields_take_room_however_short_they_are() {
     let mut held = Held::default();
     let record = Record { headers: vec![(0, Cow::Borrowed("")); 200_000], ..Record::default() };
