@@ -450,7 +450,7 @@ fn hundreds_of_slow_clients_are_ended_and_others_see_no_error() {
 }
 
 /// `cargo test --release --test e2e -- --ignored --nocapture thousands_of_slow_clients`, on a machine that does little
-/// else. What slow clients take from everybody on the machine, requests past the gateway show; the gateway may add a fifth.
+/// else. What slow clients take from everybody on the machine, the figures of the upstream itself show.
 #[test]
 #[ignore = "takes minutes, and measures"]
 fn thousands_of_slow_clients_do_not_slow_down_others() {
@@ -467,10 +467,6 @@ fn thousands_of_slow_clients_do_not_slow_down_others() {
     let mut outcome = awake(|| run(&plan));
     say(&tell(&plan, &mut outcome));
     hold(&plan, &outcome);
-    let p99 = |seen: &mut Seen| seen.quantile(990).as_secs_f64();
-    let grown = |with: &mut Seen, without: &mut Seen| p99(with) / p99(without);
-    let through = grown(&mut outcome.with.through, &mut outcome.without.through);
-    // 1 where slow clients, those who are not slow, upstream and gateway have cores enough
-    let past = grown(&mut outcome.with.past, &mut outcome.without.past).max(1.0);
-    assert!(through < 1.2 * past, "p99 grew {through:.2}-fold, past the gateway {past:.2}-fold");
+    let (without, with) = (outcome.without.through.quantile(990), outcome.with.through.quantile(990));
+    assert!(with < without + without / 5, "p99 {without:?} without them, {with:?} with them");
 }
