@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,7 +16,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::support::client::request;
-use crate::support::gateway::proxied;
+use crate::support::gateway::{ALL_GUARDED, proxied};
 use crate::support::http2::Http2;
 use crate::support::tls::{Authority, connect};
 use crate::support::wire::{Wire, chunk};
@@ -189,6 +190,30 @@ fn a_client_that_reads_almost_nothing_is_let_go() {
         });
     }
     assert_eq!(gateway.get("/", &[]).status, 200);
+}
+
+/// A client that asks on and on, and reads none of its denials, until its connection ends.
+fn deaf(idle: &str) -> (Gateway, JoinHandle<()>) {
+    let origin = Origin::start();
+    let limit = "limits: { guard: { key: all, algorithm: fixed_window, limit: 1, window: 1d } }\n";
+    let patience = format!("connections: {{ idle: {idle} }}\nrequest_head: {{ timeout: 1m }}\n");
+    let gateway = Gateway::start(&format!("{patience}{limit}{}{ALL_GUARDED}", origin.upstream_with("")));
+    assert_eq!(gateway.get("/", &[]).status, 200);
+    let mut stream = narrow(gateway.address);
+    let asking = std::thread::spawn(move || {
+        let many = request("GET", "/", &[]).repeat(100);
+        while stream.write_all(many.as_bytes()).is_ok() {}
+    });
+    (gateway, asking)
+}
+
+#[test]
+fn a_client_that_reads_none_of_its_denials_is_let_go() {
+    let (_patient, first) = deaf("1m");
+    let (gateway, second) = deaf("500ms");
+    wait_until("the gateway to end the connection", || second.is_finished());
+    assert!(!first.is_finished(), "the time for an answer ended it, and not that for what is not taken");
+    assert_eq!(gateway.get("/", &[]).status, 429);
 }
 
 /// Sends the same on so many narrow connections.
