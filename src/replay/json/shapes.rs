@@ -9,6 +9,7 @@ mod learn;
 mod runs;
 
 use std::borrow::Cow;
+use std::rc::Rc;
 
 use memchr::memchr2;
 use serde::de::IgnoredAny;
@@ -29,13 +30,15 @@ pub(super) struct Shapes {
     bytes: usize,
 }
 
+/// What a value tells, each with the rank of its place.
+type Slots = Rc<[(u8, Slot)]>;
+
 /// What stands in front of a value, and that value; or what stands behind the last one.
 #[derive(Debug, Default)]
 struct Piece {
     text: Box<[u8]>,
     kind: Kind,
-    /// What the value tells.
-    slots: Box<[(u8, Slot)]>,
+    slots: Slots,
     /// What may come behind it, what did so last first.
     next: Vec<usize>,
     /// Values from this one on as they were in an earlier line.
@@ -64,14 +67,21 @@ pub(super) enum Value<'l> {
     Word(Word),
 }
 
-/// What a line goes on with.
-enum Step<'l> {
-    /// Values as they were in an earlier line, and what stands behind them.
-    Run(&'l [u8]),
-    /// A value, and what stands behind it.
-    Value(Value<'l>, &'l [u8]),
-    /// Nothing.
+/// How a line goes on.
+enum Step {
+    /// With values as they were in an earlier line, of which the first is that of this piece.
+    Run(usize),
+    /// With one value.
+    Value,
+    /// Not at all.
     End,
+}
+
+/// Where a line was gone through to: the piece of the last value, and what stands behind that value.
+#[derive(Clone, Copy)]
+struct Reached<'l> {
+    last: usize,
+    rest: &'l [u8],
 }
 
 /// A value without quotes.
@@ -99,67 +109,78 @@ impl Shapes {
     }
 
     fn try_walk<'l>(&mut self, line: &'l [u8], each: &mut impl FnMut(&[(u8, Slot)], &Value<'l>)) -> Option<()> {
-        let (mut last, mut rest) = (0, line);
+        let mut reached = Reached { last: 0, rest: line };
         // the piece with which a run began that ends here
         let mut run_before = None;
         loop {
-            let (id, step) = self.step(last, rest)?;
-            match step {
-                Step::Run(behind) => {
-                    let run = &self.pieces.get(id)?.run;
-                    for (piece, value) in run.told() {
-                        each(&self.pieces.get(*piece)?.slots, &value.within(rest)?);
-                    }
-                    (last, rest) = (run.last(), behind);
-                    run_before = match run_before {
-                        Some(before) if self.join(before, id) => Some(before),
-                        _ => Some(id),
-                    };
-                }
-                Step::Value(value, behind) => {
-                    let slots = &self.pieces.get(id)?.slots;
-                    if !slots.is_empty() {
-                        each(slots, &value);
-                    }
-                    (last, rest, run_before) = (id, behind, None);
-                }
-                Step::End => return Some(()),
-            }
+            let likely = *self.pieces.get(reached.last)?.next.first()?;
+            let step = match self.pieces.get_mut(likely)?.take(likely, &mut reached, each) {
+                Some(step) => step,
+                None => self.take_another(&mut reached, each)?,
+            };
+            run_before = match (step, run_before) {
+                (Step::Run(id), Some(before)) if self.join(before, id) => Some(before),
+                (Step::Run(id), _) => Some(id),
+                (Step::Value, _) => None,
+                (Step::End, _) => return Some(()),
+            };
         }
     }
 
-    /// The piece behind the piece `last` that `text` begins with.
-    fn step<'l>(&mut self, last: usize, text: &'l [u8]) -> Option<(usize, Step<'l>)> {
-        for position in 0..self.pieces.get(last)?.next.len() {
-            let id = *self.pieces.get(last)?.next.get(position)?;
-            let Some(step) = self.pieces.get_mut(id)?.take(id, text) else { continue };
-            if position > 0 {
-                self.pieces.get_mut(last)?.next.swap(0, position);
+    /// Goes on with a piece that is not the likely one.
+    #[inline(never)] // mostly it is the same
+    fn take_another<'l>(
+        &mut self,
+        reached: &mut Reached<'l>,
+        each: &mut impl FnMut(&[(u8, Slot)], &Value<'l>),
+    ) -> Option<Step> {
+        let before = reached.last;
+        for position in 1..self.pieces.get(before)?.next.len() {
+            let id = *self.pieces.get(before)?.next.get(position)?;
+            if let Some(step) = self.pieces.get_mut(id)?.take(id, reached, each) {
+                self.pieces.get_mut(before)?.next.swap(0, position);
+                return Some(step);
             }
-            return Some((id, step));
         }
         None
     }
 }
 
 impl Piece {
-    /// What `text` goes on with, if it begins with this piece, whose position is `id`.
-    fn take<'l>(&mut self, id: usize, text: &'l [u8]) -> Option<Step<'l>> {
+    /// Goes on with this piece, whose position is `id`, and shows what it tells, if the line does.
+    #[inline]
+    fn take<'l>(
+        &mut self,
+        id: usize,
+        reached: &mut Reached<'l>,
+        each: &mut impl FnMut(&[(u8, Slot)], &Value<'l>),
+    ) -> Option<Step> {
+        let text = reached.rest;
         if let Some(behind) = self.run.behind(text) {
-            return Some(Step::Run(behind));
+            for (slots, value) in self.run.told() {
+                each(slots, &value.within(text)?);
+            }
+            *reached = Reached { last: self.run.last(), rest: behind };
+            return Some(Step::Run(id));
         }
         let inside = text.strip_prefix(&*self.text)?;
         let (value, length) = match self.kind {
-            Kind::End => return inside.is_empty().then_some(Step::End),
-            Kind::Word => Word::read(inside).map(|(word, length)| (Value::Word(word), length))?,
             Kind::Text => match plain_length(inside) {
                 Some(length) => (Value::Plain(inside.get(..length)?), length),
                 None => self.odd_text(text, inside)?,
             },
+            Kind::Word => Word::read(inside).map(|(word, length)| (Value::Word(word), length))?,
+            Kind::End => return inside.is_empty().then_some(Step::End),
         };
-        let tells = !self.slots.is_empty();
-        self.run.keep(id, text.get(..=self.text.len() + length)?, self.text.len(), tells.then_some(&value));
-        Some(Step::Value(value, inside.get(length..)?))
+        if self.run.misses() {
+            let bytes = text.get(..=self.text.len() + length)?;
+            self.run.keep(id, &self.slots, bytes, self.text.len(), &value);
+        }
+        if !self.slots.is_empty() {
+            each(&self.slots, &value);
+        }
+        *reached = Reached { last: id, rest: inside.get(length..)? };
+        Some(Step::Value)
     }
 
     /// A string that is not plain, and how long it is as it stands `inside` its quotes.

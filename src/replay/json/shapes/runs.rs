@@ -1,8 +1,9 @@
 //! Values that are those of an earlier line, together with what stands in front of each.
 
 use std::ops::Range;
+use std::rc::Rc;
 
-use super::{Shapes, Value, Word};
+use super::{Shapes, Slots, Value, Word};
 
 /// The longest value that is kept to be compared with, together with what stands in front of it; and the longest run.
 const LONGEST_VALUE: usize = 256;
@@ -14,8 +15,8 @@ pub(super) struct Run {
     /// The text in front of the first value, then all up to the byte behind the last one; nothing if there is none to
     /// compare with.
     bytes: Vec<u8>,
-    /// The values that tell something, and the piece of each.
-    told: Vec<(usize, Known)>,
+    /// The values that tell something, and what.
+    told: Vec<(Slots, Known)>,
     /// The piece of the last value.
     last: usize,
     /// How often there was the same, and how often something else.
@@ -32,8 +33,8 @@ pub(super) enum Known {
 }
 
 impl Run {
-    /// The values that tell something, and the piece of each.
-    pub(super) fn told(&self) -> &[(usize, Known)] {
+    /// The values that tell something, and what.
+    pub(super) fn told(&self) -> &[(Slots, Known)] {
         &self.told
     }
 
@@ -51,23 +52,30 @@ impl Run {
         text.get(self.bytes.len() - 1..)
     }
 
-    /// Keeps the one value that is there now, which stands in `bytes` from `start` on and tells something if it is given;
-    /// or nothing, where that was hardly ever worth it.
-    pub(super) fn keep(&mut self, piece: usize, bytes: &[u8], start: usize, value: Option<&Value<'_>>) {
+    /// There is something else. Tells whether that is worth keeping: not where it hardly ever was.
+    pub(super) fn misses(&mut self) -> bool {
         const TRIES: u64 = 64;
         self.misses = self.misses.wrapping_add(1);
         self.bytes.clear();
-        if bytes.len() > LONGEST_VALUE || (self.misses >= TRIES && self.misses >= self.hits) {
+        self.misses < TRIES || self.misses < self.hits
+    }
+
+    /// Keeps the one value that is there now, of this `piece`, which stands in `bytes` from `start` on.
+    #[inline(never)] // values that are kept hardly ever change
+    pub(super) fn keep(&mut self, piece: usize, slots: &Slots, bytes: &[u8], start: usize, value: &Value<'_>) {
+        if bytes.len() > LONGEST_VALUE {
             return;
         }
         self.told.clear();
-        self.told.extend(match value {
-            Some(Value::Plain(text)) => Some((piece, Known::Plain(start..start + text.len()))),
-            Some(Value::Word(word)) => Some((piece, Known::Word(*word))),
-            // what it tells does not stand in the line
-            Some(Value::Text(_)) => return,
-            None => None,
-        });
+        if !slots.is_empty() {
+            let known = match value {
+                Value::Plain(text) => Known::Plain(start..start + text.len()),
+                Value::Word(word) => Known::Word(*word),
+                // what it tells does not stand in the line
+                Value::Text(_) => return,
+            };
+            self.told.push((Rc::clone(slots), known));
+        }
         self.bytes.extend_from_slice(bytes);
         self.last = piece;
     }
@@ -107,12 +115,12 @@ impl Shapes {
         run.bytes.pop();
         let shift = run.bytes.len();
         run.bytes.extend_from_slice(&behind.bytes);
-        run.told.extend(behind.told.iter().map(|(piece, value)| {
+        run.told.extend(behind.told.iter().map(|(slots, value)| {
             let value = match value {
                 Known::Plain(place) => Known::Plain(place.start + shift..place.end + shift),
                 Known::Word(word) => Known::Word(*word),
             };
-            (*piece, value)
+            (Rc::clone(slots), value)
         }));
         run.last = behind.last;
         Some(())
