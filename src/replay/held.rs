@@ -104,11 +104,10 @@ impl Held {
         self.due.as_ref().map(|due| due.first.began(due.number))
     }
 
-    /// When the first request began, where its line stands and what that tells.
-    pub(super) fn first(&self) -> Option<(Nanos, Spot, Record<'_>)> {
-        let Due { number, stretch, first } = self.due.as_ref()?;
-        let (spot, record) = stretch.told.at(first.at())?;
-        Some((first.began(*number), spot, record))
+    /// Where the line of the first request stands and what it tells.
+    pub(super) fn first(&self) -> Option<(Spot, Record<'_>)> {
+        let due = self.due.as_ref()?;
+        due.stretch.told.at(due.first.at())
     }
 
     /// Lets go of the first request. What its line takes is free again with the rest of its stretch.
@@ -126,6 +125,7 @@ impl Held {
     fn go_on(&mut self) {
         let next = self.coming.pop_first().and_then(|(number, mut stretch)| {
             stretch.put_in_order();
+            stretch.told.bring_near();
             stretch.first().map(|first| Due { number, stretch, first })
         });
         let Some(Due { stretch: mut over, .. }) = std::mem::replace(&mut self.due, next) else { return };

@@ -63,22 +63,24 @@ impl Order {
         while let Some(began) = self.held.first_began()
             && (began.saturating_add(self.reorder) <= self.logged || self.held.is_too_full())
         {
-            self.show_first(each)?;
+            self.show_first(began, each)?;
         }
         Ok(())
     }
 
     /// No line is to come: shows all that is held back.
     pub(super) fn finish<E>(&mut self, each: &mut impl FnMut(Line<'_>) -> Result<(), E>) -> Result<(), E> {
-        while !self.held.is_empty() {
-            self.show_first(each)?;
+        while let Some(began) = self.held.first_began() {
+            self.show_first(began, each)?;
         }
         Ok(())
     }
 
-    fn show_first<E>(&mut self, each: &mut impl FnMut(Line<'_>) -> Result<(), E>) -> Result<(), E> {
-        let shown = match self.held.first() {
-            Some((began, spot, record)) => self.shown.show(spot, began, &record, each),
+    /// Shows the first request, which `began` at this time, and lets go of it.
+    fn show_first<E>(&mut self, began: Nanos, each: &mut impl FnMut(Line<'_>) -> Result<(), E>) -> Result<(), E> {
+        // looked at where it stands: it is large
+        let shown = match &self.held.first() {
+            Some((spot, record)) => self.shown.show(*spot, began, record, each),
             None => Ok(()),
         };
         self.held.pop();
