@@ -107,7 +107,7 @@ impl Held {
     /// Where the line of the first request stands and what it tells.
     pub(super) fn first(&self) -> Option<(Spot, Record<'_>)> {
         let due = self.due.as_ref()?;
-        due.stretch.told.at(due.first.at())
+        due.stretch.told.at(due.first.at(), due.first.began(due.number))
     }
 
     /// Lets go of the first request. What its line takes is free again with the rest of its stretch.
@@ -143,7 +143,7 @@ impl Stretch {
     /// Gives how many bytes that takes, too.
     fn push(&mut self, began: Nanos, spot: Spot, record: &Record<'_>) -> (Start, usize) {
         let before = self.bytes();
-        let start = Start::new(began, self.told.push(spot, record));
+        let start = Start::new(began, self.told.push(began, spot, record));
         match self.is_in_order {
             true => self.late.push(Reverse(start)),
             false => self.starts.push(start),

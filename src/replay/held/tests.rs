@@ -4,8 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// Often one that other lines have too.
 fn text() -> impl Strategy<Value = Option<Cow<'static, str>>> {
-    prop::option::of(".{0,20}".prop_map(Cow::Owned))
+    prop::option::of(prop_oneof!["[ab]?", ".{0,20}"].prop_map(Cow::Owned))
 }
 
 fn raw() -> impl Strategy<Value = Option<Cow<'static, [u8]>>> {
