@@ -31,7 +31,7 @@ pub enum Slot {
     /// The time of the line.
     Time,
     /// How long the request took.
-    Took,
+    Took(Unit),
     /// How long it was made to wait within that.
     Waited,
     /// The client's address.
@@ -66,6 +66,15 @@ pub enum Slot {
     ResponseHeader(usize),
 }
 
+/// What a time is told in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Seconds.
+    Seconds,
+    /// Nanoseconds.
+    Nanoseconds,
+}
+
 /// How many there are without a header's name.
 pub(super) const SLOTS: usize = 16;
 
@@ -74,7 +83,7 @@ impl Slot {
     pub(super) const fn number(self) -> Option<usize> {
         Some(match self {
             Self::Time => 0,
-            Self::Took => 1,
+            Self::Took(_) => 1,
             Self::Waited => 2,
             Self::Client => 3,
             Self::Method => 4,
@@ -95,12 +104,13 @@ impl Slot {
 }
 
 /// Where it is looked for: first as tollgate itself writes it, then as nginx, Caddy and Traefik do, or are often told to.
-const USUAL: [(Slot, &[&str]); SLOTS] = [
+const USUAL: [(Slot, &[&str]); SLOTS + 1] = [
     (
         Slot::Time,
         &["timestamp", "time", "ts", "@timestamp", "time_iso8601", "msec", "StartUTC", "datetime", "time_local"],
     ),
-    (Slot::Took, &["duration_seconds", "request_time", "duration"]),
+    (Slot::Took(Unit::Seconds), &["duration_seconds", "request_time", "duration"]),
+    (Slot::Took(Unit::Nanoseconds), &["Duration"]),
     (Slot::Waited, &["wait_seconds"]),
     (
         Slot::Client,
@@ -155,7 +165,7 @@ impl FromStr for Mapping {
             "status" => What::Slot(Slot::Status),
             "bytes" => What::Slot(Slot::ResponseBytes),
             "request_bytes" => What::Slot(Slot::RequestBytes),
-            "duration" => What::Slot(Slot::Took),
+            "duration" => What::Slot(Slot::Took(Unit::Seconds)),
             "wait" => What::Slot(Slot::Waited),
             "customer" => What::Slot(Slot::Customer),
             "plan" => What::Slot(Slot::Plan),
@@ -195,12 +205,14 @@ impl Place {
         for (position, name) in wanted.headers.iter().enumerate() {
             let underscored = format!("http_{}", name.as_str().replace('-', "_"));
             root.add(&underscored, 1, Slot::Header(position));
+            root.add(&format!("request_{name}"), 1, Slot::Header(position));
             for above in ["request.headers", "headers"] {
                 root.add(&format!("{above}.{name}"), 1, Slot::Header(position));
             }
         }
         for (position, name) in wanted.response_headers.iter().enumerate() {
             root.add(&format!("resp_headers.{name}"), 1, Slot::ResponseHeader(position));
+            root.add(&format!("downstream_{name}"), 1, Slot::ResponseHeader(position));
         }
         for mapping in mappings {
             let position = |names: &[HeaderName], name| names.iter().position(|wanted| wanted == name);
@@ -223,7 +235,7 @@ impl Place {
                 place.below.resize_with(name.len() + 1, Vec::new);
             }
             let same_length = &mut place.below[name.len()];
-            let at = same_length.iter().position(|(known, _)| known.eq_ignore_ascii_case(name));
+            let at = same_length.iter().position(|(known, _)| known == name);
             let at = at.unwrap_or_else(|| {
                 same_length.push((name.to_owned(), Self::default()));
                 same_length.len() - 1
@@ -233,10 +245,12 @@ impl Place {
         place.slots.push((rank, slot));
     }
 
-    /// The place below this one that is called `name`, in whatever case.
+    /// The place below this one that is called `name`; in another case, if there is none.
     pub(super) fn below(&self, name: &str) -> Option<&Self> {
         let same_length = self.below.get(name.len())?;
-        same_length.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, place)| place)
+        let exact = same_length.iter().find(|(known, _)| known == name);
+        let place = exact.or_else(|| same_length.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)));
+        place.map(|(_, place)| place)
     }
 }
 
@@ -329,7 +343,8 @@ mod tests {
 
     #[test]
     fn every_slot_has_its_number_and_usual_places() {
-        let numbers: Vec<usize> = USUAL.iter().filter_map(|(slot, _)| slot.number()).collect();
+        let mut numbers: Vec<usize> = USUAL.iter().filter_map(|(slot, _)| slot.number()).collect();
+        numbers.dedup();
         assert_eq!(numbers, (0..SLOTS).collect::<Vec<_>>());
     }
 

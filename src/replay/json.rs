@@ -8,7 +8,7 @@ use serde::de::IgnoredAny;
 
 use self::shapes::{Shapes, Value, Word};
 use super::common::request_line;
-use super::fields::{Place, SLOTS, Slot};
+use super::fields::{Place, SLOTS, Slot, Unit};
 use super::record::{self, Record, Unreadable};
 use super::stamp::{self, Rfc3339};
 use crate::units::Nanos;
@@ -108,7 +108,8 @@ impl<'l> Told<'_, 'l> {
                 self.time = Some(value.time(self.rfc3339));
                 true
             }
-            Slot::Took => put(&mut record.took, value.float().and_then(stamp::seconds)),
+            Slot::Took(Unit::Seconds) => put(&mut record.took, value.float().and_then(stamp::seconds)),
+            Slot::Took(Unit::Nanoseconds) => put(&mut record.took, value.whole().map(Nanos::new)),
             Slot::Waited => {
                 record.waited = value.float().and_then(stamp::seconds).unwrap_or_default();
                 true
@@ -309,6 +310,19 @@ mod tests {
         assert_eq!((record.target.as_deref(), record.status), (Some(&b"/a"[..]), Some(204)));
         assert_eq!((record.took, record.customer), (Some(Nanos::new(10_000_000)), None));
         assert_eq!(record.headers, [(0, "k".into())]);
+    }
+
+    #[test]
+    fn lines_of_traefik_tell_in_nanoseconds_how_long_a_request_took() {
+        let line = r#"{"ClientHost":"192.0.2.7","DownstreamStatus":200,"DownstreamContentSize":9,"Duration":1500000,"RequestHost":
+            "a.test","RequestMethod":"GET","RequestPath":"/x?y","time":"2000-10-10T20:55:36Z","request_X-Api-Key":"k"}"#;
+        let record = read_with(line, &[]).unwrap();
+        assert_eq!((record.took, record.status), (Some(Nanos::new(1_500_000)), Some(200)));
+        assert_eq!(record.headers, [(0, "k".into())]);
+        let caddy = line.replace("\"Duration\":1500000", "\"duration\":1.5");
+        assert_eq!(read_with(&caddy, &[]).unwrap().took, Some(Nanos::new(1_500_000_000)));
+        let line = line.replace('}', ",\"took\":2}");
+        assert_eq!(read_with(&line, &["duration=took"]).unwrap().took, Some(Nanos::from_secs(2)));
     }
 
     #[test]
