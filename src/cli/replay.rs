@@ -202,7 +202,7 @@ pub fn execute(
     args: &ReplayArgs,
     input: impl Read + 'static,
     output: impl Write,
-    errors: impl Write,
+    mut errors: impl Write,
 ) -> Result<ExitCode, ReplayError> {
     refuse_to_overwrite(args)?;
     let rules = open_rules(args, &args.config)?;
@@ -243,11 +243,15 @@ pub fn execute(
         let written = file.write_all(page.as_bytes()).and_then(|()| file.flush());
         written.map_err(|source| ReplayError::Write { path: path.to_owned(), source })?;
     }
-    print(&played, args.format, output, errors)?;
-    Ok(match args.fail_if_denied {
-        Some(Percent(most)) if played.denied_share() > most => ExitCode::from(TOO_MUCH_DENIED),
-        _ => ExitCode::SUCCESS,
-    })
+    print(&played, args.format, output, &mut errors)?;
+    let Some(Percent(most)) = args.fail_if_denied.filter(|Percent(most)| played.denied_share() > *most) else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let [denied, most] = [played.denied_share(), most].map(|share| (share * 1e5).round() / 1e3);
+    let whose = if played.comparison.is_some() { " that the other rules let pass" } else { "" };
+    // to whoever started it the exit status tells the same
+    drop(writeln!(errors, "{denied} % of the requests would be denied{whose}: more than --fail-if-denied {most}%"));
+    Ok(ExitCode::from(TOO_MUCH_DENIED))
 }
 
 fn play<W: Write>(reading: &mut Reading, player: &mut Player<W>, progress: &Progress) -> Result<(), PlayError> {
@@ -318,7 +322,7 @@ fn refuse_nothing(played: &Played) -> Result<(), ReplayError> {
 }
 
 /// An output that nobody reads to its end is no error.
-fn print(played: &Played, format: Format, mut output: impl Write, mut errors: impl Write) -> Result<(), ReplayError> {
+fn print(played: &Played, format: Format, mut output: impl Write, errors: &mut impl Write) -> Result<(), ReplayError> {
     let printed = match format {
         Format::Table => output.write_all(render::table(played).as_bytes()),
         Format::Json => writeln!(output, "{}", render::json(played)?),

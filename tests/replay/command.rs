@@ -170,16 +170,24 @@ fn the_exit_status_tells_whether_too_much_was_denied() {
     let folder = folder();
     folder.write("access.log", log());
     folder.write("old.yaml", CONFIG.replace("limit: 2", "limit: 3"));
-    for (flags, status) in [
-        (&["--fail-if-denied", "33.3%"][..], 3),
-        (&["--fail-if-denied", "33.4%"], 0),
-        (&["--fail-if-denied", "16%", "--against", "old.yaml"], 3),
-        (&["--fail-if-denied", "17%", "--against", "old.yaml"], 0),
-        (&["--fail-if-denied", "17"], 2),
-        (&["--fail-if-denied", "101%"], 2),
+    let against =
+        "16.667 % of the requests would be denied that the other rules let pass: more than --fail-if-denied 16%";
+    for (flags, status, says) in [
+        (
+            &["--fail-if-denied", "33.3%"][..],
+            3,
+            "33.333 % of the requests would be denied: more than --fail-if-denied 33.3%",
+        ),
+        (&["--fail-if-denied", "33.4%"], 0, ""),
+        (&["--fail-if-denied", "16%", "--against", "old.yaml"], 3, against),
+        (&["--fail-if-denied", "17%", "--against", "old.yaml"], 0, ""),
+        (&["--fail-if-denied", "17"], 2, "expected a share from 0% to 100%"),
+        (&["--fail-if-denied", "101%"], 2, "expected a share from 0% to 100%"),
     ] {
         let output = folder.replay(&[&REPLAY, flags, &["access.log"]].concat());
-        assert_eq!(output.status.code(), Some(status), "{flags:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{flags:?}: {said}");
+        assert!(said.contains(says), "{flags:?}: {said}");
     }
 }
 
