@@ -166,4 +166,6 @@ fn quarantine() {
     assert_eq!(shop.count() + pen.count(), 480);
     let labels = [("route", "shop"), ("limit", "stricter"), ("plan", "none"), ("outcome", "shadow_denied")];
     assert!(gateway.metrics().value("tollgate_limit_requests_total", &labels).unwrap() > 0.0, "the trial counts");
+    let answer = gateway.get("/", &[]);
+    assert!(answer.head.field("ratelimit").is_none() && answer.head.field("ratelimit-policy").is_none());
 }
