@@ -8,6 +8,7 @@ use crate::ruleset::limit::{Limit, PlanId};
 use crate::ruleset::matcher::{Rewrite, Route};
 use crate::ruleset::words::{self, Line};
 use crate::ruleset::{CredentialSource, JwtRules, Ruleset, Upstream};
+use crate::units::{Cost, Nanos};
 
 /// What differs between two rulesets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -182,13 +183,26 @@ fn terms((before, was): (&Ruleset, &Limit), (after, limit): (&Ruleset, &Limit), 
 }
 
 /// What becomes of what was counted under `old`.
-fn carried(old: Option<&Rule>, new: Option<&Rule>, change: LimitChange) -> &'static str {
+fn carried(old: Option<&Rule>, new: Option<&Rule>, change: LimitChange) -> String {
     match (old, new, change) {
-        (Some(_), Some(new), LimitChange::Carried) if new.holds() => "; what is in flight stays counted",
-        (Some(_), Some(_), LimitChange::Carried) => "; a spent bucket stays spent",
-        (None, Some(_), LimitChange::Carried) => "; nothing was counted yet",
-        _ => "",
+        (Some(_), Some(new), LimitChange::Carried) if new.holds() => "; what is in flight stays counted".to_owned(),
+        (Some(old), Some(new), LimitChange::Carried) => match left_of_spent(old, new) {
+            Some(0) => "; a spent bucket stays spent".to_owned(),
+            Some(left) => format!("; a spent bucket has {left} left at once"),
+            None => "; what is used stays used".to_owned(),
+        },
+        (None, Some(_), LimitChange::Carried) => "; nothing was counted yet".to_owned(),
+        _ => String::new(),
     }
+}
+
+/// What a bucket that has just been spent under `old` would admit under `new`; `None` where no number says so.
+fn left_of_spent(old: &Rule, new: &Rule) -> Option<Cost> {
+    // any time would do
+    let now = Nanos::from_secs(1_700_000_000);
+    let all = old.headroom(None, now).remaining?;
+    let (_, spent) = old.decide(None, all, now);
+    new.headroom(new.carry(old, spent?, now).as_ref(), now).remaining
 }
 
 /// What else differs between two limits of one name.
