@@ -54,7 +54,8 @@ impl Ruleset {
             OverLimit::Deny(denied) => denied.words().map(|answer| format!("denied with {answer}")),
             OverLimit::Delay { max_wait, max_waiting, denied } => {
                 let after = denied.words().map(|answer| format!("denied with {answer}"));
-                match (waits(*max_wait, *max_waiting), after) {
+                let reserves = limit.rules.iter().any(Rule::reserves);
+                match (waits(*max_wait, *max_waiting).filter(|_| reserves), after) {
                     (Some(wait), Some(denied)) => Some(format!("{wait}; else {denied}")),
                     (wait, denied) => wait.or(denied),
                 }
