@@ -193,7 +193,7 @@ impl CostRule {
                 format!("{}{others} for others", each.collect::<String>())
             }
             Self::Header { name, max, missing } => {
-                format!("what the request header {name} says, at most {max}; {missing} without it")
+                format!("what the request header {name} says, at least 1 and at most {max}; {missing} without it")
             }
             Self::RequestBytes(length) => format!("1 for each started {length} bytes of the request's body"),
             Self::ResponseHeader { name, max } => format!("what the response header {name} says, at most {max}"),

@@ -35,7 +35,7 @@ catalogue! {
     LIMIT_CANDIDATE_REQUESTS: "tollgate_limit_candidate_requests_total" ["limit", "plan", "live", "candidate"]
         "Requests by what a limit said of them and what its candidate, which never acts, would have said; without those that another limit denied."
     LIMIT_TOKENS: "tollgate_limit_tokens_total" ["limit", "plan", "outcome"]
-        "Tokens asked for, by what the limit made of the request: admitted, denied; and what was set right afterwards: refunded (taken too much), debited (taken too little, or by denied requests that count)."
+        "Tokens asked for, by what the limit made of the request: admitted, denied, or let pass although it was over: diverted, marked, shadow_denied; and what was set right afterwards: refunded (taken too much), debited (taken too little, or by denied requests that count)."
     LIMIT_COST_INVALID: "tollgate_limit_cost_invalid_total" ["limit"]
         "Responses that did not tell what they cost, or something that is not a number of tokens; what was taken before stays taken."
     LIMIT_NEAR: "tollgate_limit_near_total" ["limit", "plan"]
