@@ -22,6 +22,10 @@ impl HostPattern {
                 address.parse().map_err(|_| "must hold an IPv6 address in its brackets".to_owned())?;
             return Ok(Self::Exact(format!("[{address}]")));
         }
+        if let Some((_, host)) = name.split_once("://") {
+            let host = host.split('/').next().unwrap_or_default();
+            return Err(format!("must be a host name and no URL; write `{host}`"));
+        }
         if name.contains(':') {
             return Err("is matched without its port; leave the port out".to_owned());
         }
@@ -76,5 +80,7 @@ mod tests {
             assert!(HostPattern::parse(spelling).unwrap().matches("[::1]"), "{spelling}");
         }
         assert!(HostPattern::parse("[v1.x]").is_err());
+        let url = HostPattern::parse("http://a.test/x").unwrap_err();
+        assert_eq!(url, "must be a host name and no URL; write `a.test`");
     }
 }

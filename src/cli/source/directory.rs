@@ -153,6 +153,9 @@ fn explain(file: &str, line: u64, fault: Fault) -> Problem {
         Fault::Plan(misread) => in_field(says, "plan", misread),
         Fault::TimeZone(misread) => in_field(says, "time_zone", misread),
         Fault::Overrides(misread) => in_field(says, "overrides", misread),
+        Fault::FieldCount { found, expected } if found < expected => {
+            says.hint("is a comma missing, or the quote that closes a field?")
+        }
         Fault::FieldCount { .. } => says.hint("a field that holds a comma has to be in quotes"),
         Fault::LineBreak => says.hint("is a quote missing?"),
         Fault::Disagrees { what, .. } => says.expected(format!("the same {what} on all lines of a customer")),
