@@ -22,6 +22,7 @@ mod amend;
 mod breaker;
 mod calls;
 mod clock;
+mod corrections;
 mod counted;
 mod fallback;
 mod lease;
@@ -44,7 +45,7 @@ use calls::{Counts, Down};
 use clock::Ahead;
 use counted::Counted;
 pub(super) use fallback::Tables;
-use fallback::{Fallback, Stranded};
+use fallback::{Fallback, Stranded, share};
 use lease::{Leased, Leases};
 use limit::{Part, slot_name};
 use line::{Heard, Lines};
@@ -246,53 +247,6 @@ impl SharedStore {
     pub(super) fn slot(&self, tag: LimitKey) -> u16 {
         self.0.link.slot(tag)
     }
-
-    /// Takes back what a charge took in Redis; `full_at` as in [`super::Store::refund`].
-    pub(super) fn refund(&self, limit: &SharedLimit, charge: &Charge, full_at: Nanos) {
-        let Some(part) = limit.part(charge) else { return };
-        let node = &self.0;
-        let now = node.clock.now();
-        let full_at = match charge.taken {
-            // to the nanosecond: it tells which window the charge was counted in, or which entry of a log it is
-            Taken::Elsewhere { here, there } => there.saturating_add(full_at.saturating_sub(here)),
-            _ => node.ahead.theirs(full_at),
-        };
-        match charge.taken {
-            Taken::Slot(slot) => node.release(slot, [&part]),
-            Taken::Lease => node.leases.give_back(part.key, part.cost, now),
-            _ if limit.is_eventual() && node.counted.refund(&part, full_at, node.ahead.theirs(now)) => {}
-            _ => node.refund_later(vec![(part, full_at)]),
-        }
-    }
-
-    /// Charges whatever the limit says.
-    pub(super) fn debit(&self, limit: &SharedLimit, charge: &Charge) {
-        let Some(part) = limit.part(charge) else { return };
-        let node = Arc::clone(&self.0);
-        let now = node.clock.now();
-        let theirs = node.ahead.theirs(now);
-        if limit.is_eventual() && node.counted.debit(&part, theirs) {
-            return;
-        }
-        if charge.taken == Taken::Lease && node.leases.take_more(part.key, part.cost, now) {
-            return;
-        }
-        if node.is_away() {
-            node.fallback.owe(&part, charge.cost, theirs);
-            return;
-        }
-        self.0.later(async move {
-            // what is lost here is lost to the limit: a debit is tried once
-            drop(node.call_change(("debit", Call::Debit), &[(part, Beside::Nothing)]).await);
-        });
-    }
-
-    /// Gives back the slot that a charge took.
-    pub(super) fn complete(&self, limit: &SharedLimit, charge: &Charge) {
-        if let (Some(part), Taken::Slot(slot)) = (limit.part(charge), charge.taken) {
-            self.0.release(slot, [&part]);
-        }
-    }
 }
 
 impl std::fmt::Debug for SharedStore {
@@ -348,6 +302,14 @@ impl Node {
         Ok((charged, source))
     }
 
+    /// How many tokens each token of `limit` is for this node: it has a share only while Redis is away.
+    fn times(&self, limit: &SharedLimit) -> u64 {
+        match self.is_away() {
+            true => share(limit.sharing.on_store_down, self.nodes.load(Ordering::Relaxed)),
+            false => 1,
+        }
+    }
+
     /// Decides on what this node counts by itself; a key that is new to it is asked for.
     async fn charge_counted(
         self: &Arc<Self>,
@@ -356,16 +318,13 @@ impl Node {
         charge: &mut Charge,
         now: Nanos,
     ) -> Result<(AllCharged, Source), Down> {
-        let times = match limit.sharing.on_store_down {
-            OnStoreDown::Share | OnStoreDown::Local if !self.is_away() => 1,
-            OnStoreDown::Share => self.nodes.load(Ordering::Relaxed).max(1),
-            OnStoreDown::Local => 1,
-            OnStoreDown::Allow | OnStoreDown::Deny if self.is_away() => return Err(Down),
-            OnStoreDown::Allow | OnStoreDown::Deny => 1,
-        };
-        let there = self.ahead.theirs(now);
+        let by_itself = matches!(limit.sharing.on_store_down, OnStoreDown::Share | OnStoreDown::Local);
+        if self.is_away() && !by_itself {
+            return Err(Down);
+        }
+        let (times, there) = (self.times(limit), self.ahead.theirs(now));
         if let Some(charged) = self.counted.decide(part, times, there) {
-            charge.taken = Taken::Elsewhere { here: now, there };
+            charge.taken = Taken::Counted { here: now, there, times };
             return Ok((AllCharged::from_iter([charged]), Source::Local));
         }
         let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), now).await?;
@@ -396,21 +355,6 @@ impl Node {
             // answers that are still to come are of use to nobody
             self.later(async move { node.link.give_up().await });
         }
-    }
-
-    /// Takes charges back; beside each stands when its key was going to be whole, on Redis's clock.
-    fn refund_later(self: &Arc<Self>, back: Vec<(Part, Nanos)>) {
-        if back.is_empty() || self.is_away() {
-            return;
-        }
-        // or a charge that is sent meanwhile would remind Redis of what is given back
-        back.iter().for_each(|(part, _)| self.memory.forget(part.key));
-        let node = Arc::clone(self);
-        self.later(async move {
-            let back: Vec<_> = back.into_iter().map(|(part, full_at)| (part, Beside::FullAt(full_at))).collect();
-            // what cannot be given back is missing until time makes it good
-            drop(node.call_change(("refund", Call::Refund), &back).await);
-        });
     }
 
     /// Gives the slot of this number back under each limit.

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use crate::charge::{Charge, Charged, Source};
 use crate::cluster::{Outcome, Peer, Place};
 use crate::store::owners::{OwnedLimit, Owners};
-use crate::store::shared::{Asked, SharedLimit, SharedStore, Tables};
+use crate::store::shared::{Asked, SharedLimit, SharedStore};
 use crate::store::{Binding, Departures, Receipt, Store};
 use crate::units::Nanos;
 
@@ -209,7 +209,7 @@ impl<'a> Together<'a> {
         let mut some: SmallVec<[Charge; 4]> = group.iter().map(|position| batch[*position].clone()).collect();
         let limits: SmallVec<[&SharedLimit; 4]> =
             some.iter().filter_map(|charge| Some(self.shared(charge)?.1)).collect();
-        let tables = Tables { store: &self.store.local, binding: &self.binding.local };
+        let tables = self.store.tables_of(self.binding);
         let first = || group.first().copied().unwrap_or_default();
         let shared = self.store.shared.as_ref().ok_or_else(first)?;
         let (charged, source) = match shared.charge(tables, &limits, &mut some, self.now).await {
