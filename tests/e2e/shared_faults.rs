@@ -221,3 +221,39 @@ fn connections_that_are_cut_are_opened_again() {
         redis.say(&["CLIENT", "KILL", "TYPE", "normal"]);
     }
 }
+
+const LEASED: &str = "algorithm: gcra, rate: 1/h, burst: 100, consistency: leased";
+
+#[test]
+fn what_was_taken_ahead_is_not_refilled_by_a_redis_that_forgets() {
+    for meanwhile in [0, 15] {
+        let (origin, port) = (Origin::start(), free_port());
+        let redis = Redis::start_on(port, None);
+        let gateway = gateway(&origin, port, LEASED);
+        let mut passes = passed(&gateway, "a", 60);
+        drop(redis);
+        wait_for_breaker(&gateway, "open");
+        passes += passed(&gateway, "a", meanwhile);
+        let redis = Redis::start_on(port, None);
+        wait_for_breaker(&gateway, "closed");
+        passes += passed(&gateway, "a", 130);
+        // what has lapsed is lost
+        assert!((85..=100).contains(&passes), "{passes}");
+        drop(redis);
+    }
+}
+
+#[test]
+fn of_tokens_taken_ahead_clients_are_never_told_of_more_than_there_are() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let gateway = gateway(&origin, redis.port, LEASED);
+    let mut client = gateway.client();
+    let mut most = 100;
+    for _ in 0..100 {
+        let response = client.exchange("GET", "/", &[("x-key", "a")]);
+        most -= u64::from(response.status == 200 && most > 0);
+        let told = response.number("x-ratelimit-remaining").unwrap();
+        assert!(told <= most, "{told} of {most}");
+        most = told;
+    }
+}
