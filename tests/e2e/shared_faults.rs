@@ -98,8 +98,13 @@ fn a_limit_says_what_becomes_of_requests_without_redis() {
 
     let open = gateway(&origin, port, "algorithm: gcra, rate: 1/h, burst: 2, on_store_down: allow");
     assert_eq!(passed(&open, "a", 5), 5);
+    let admitted = open.get("/", &[("x-key", "a")]);
+    assert_eq!(
+        (admitted.status, admitted.field("ratelimit"), admitted.field("x-ratelimit-remaining")),
+        (200, None, None)
+    );
     let passed_over = outcome("error_admitted");
-    open.wait_for_metric("tollgate_limit_requests_total", &passed_over, 5.0);
+    open.wait_for_metric("tollgate_limit_requests_total", &passed_over, 6.0);
 
     let local = gateway(&origin, port, "algorithm: gcra, rate: 1/h, burst: 2, on_store_down: local");
     assert_eq!(passed(&local, "a", 5), 2);
