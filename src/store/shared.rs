@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::charge::{AllCharged, Charge, Charged, OnStoreDown, Source, Taken};
 use crate::clock::Clock;
 use crate::store::LimitSpec;
-use crate::store::redis::{Beside, Call, SCRIPT};
+use crate::store::redis::SCRIPT;
 use crate::units::{LimitKey, Nanos};
 
 mod amend;
@@ -47,7 +47,7 @@ use counted::Counted;
 pub(super) use fallback::Tables;
 use fallback::{Fallback, Stranded, share};
 use lease::{Leased, Leases};
-use limit::{Part, slot_name};
+use limit::Part;
 use line::{Heard, Lines};
 use link::{Link, Script};
 use memory::Memory;
@@ -206,20 +206,22 @@ impl SharedStore {
         Some(self.0.memory.standing(&part, self.0.ahead.theirs(now)))
     }
 
-    /// Charges what lies in Redis of one request, all or none.
+    /// Charges what lies in Redis of one request, all or none. The request came `now`, and has `waited` for Redis so long.
     pub(super) async fn charge(
         &self,
         tables: Tables<'_>,
         limits: &[&SharedLimit],
         batch: &mut [Charge],
-        now: Nanos,
+        (now, waited): (Nanos, &mut Nanos),
     ) -> Asked {
         let node = &self.0;
         let parts: Vec<Part> = limits.iter().zip(&*batch).filter_map(|(limit, charge)| limit.part(charge)).collect();
         let asked = match (limits, &*parts, &mut *batch) {
-            ([limit], [part], [charge]) if limit.is_leased() => node.charge_leased(part, charge, now).await,
-            ([limit], [part], [charge]) if limit.is_eventual() => node.charge_counted(limit, part, charge, now).await,
-            _ => node.ask(&parts, batch, now).await.map(|charged| (charged, Source::Store)),
+            ([limit], [part], [charge]) if limit.is_leased() => node.charge_leased(part, charge, (now, waited)).await,
+            ([limit], [part], [charge]) if limit.is_eventual() => {
+                node.charge_counted(limit, part, charge, (now, waited)).await
+            }
+            _ => node.ask(&parts, batch, (now, waited)).await.map(|charged| (charged, Source::Store)),
         };
         if let Ok((charged, source)) = asked {
             return Asked::Charged(charged, source);
@@ -261,8 +263,13 @@ impl Node {
     }
 
     /// What Redis says to one request, if it says so in time.
-    async fn ask(self: &Arc<Self>, parts: &[Part], batch: &mut [Charge], now: Nanos) -> Result<AllCharged, Down> {
-        if self.is_away() {
+    async fn ask(
+        self: &Arc<Self>,
+        parts: &[Part],
+        batch: &mut [Charge],
+        (now, waited): (Nanos, &mut Nanos),
+    ) -> Result<AllCharged, Down> {
+        if self.is_away() || *waited >= self.settings.timeout {
             return Err(Down);
         }
         let mergeable = parts.iter().all(|part| !part.rule().holds() && !part.rule().denials_count());
@@ -271,7 +278,7 @@ impl Node {
             true => self.ask_together(parts.to_vec()),
             false => self.ask_alone(parts.to_vec(), slot.unwrap_or_default()),
         };
-        let (charged, there) = self.hear(heard, now).await?;
+        let (charged, there) = self.hear(heard, (now, waited)).await?;
         for ((part, charge), charged) in parts.iter().zip(batch).zip(&charged) {
             charge.taken = Taken::Elsewhere { here: now, there };
             let holds = part.rule().holds() && part.manner.takes && charged.decision.is_admitted();
@@ -288,13 +295,13 @@ impl Node {
         self: &Arc<Self>,
         part: &Part,
         charge: &mut Charge,
-        now: Nanos,
+        (now, waited): (Nanos, &mut Nanos),
     ) -> Result<(AllCharged, Source), Down> {
-        let (charged, source) = match self.lease(part, now) {
+        let (charged, source) = match self.lease(part, now, *waited < self.settings.timeout) {
             Leased::Now(charged) => (AllCharged::from_iter([charged]), Source::Lease),
-            Leased::Soon(heard) => (self.hear(heard, now).await?.0, Source::Store),
+            Leased::Soon(heard) => (self.hear(heard, (now, waited)).await?.0, Source::Store),
             Leased::Crowded => {
-                let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), now).await?;
+                let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), (now, waited)).await?;
                 return Ok((charged, Source::Store));
             }
         };
@@ -316,7 +323,7 @@ impl Node {
         limit: &SharedLimit,
         part: &Part,
         charge: &mut Charge,
-        now: Nanos,
+        (now, waited): (Nanos, &mut Nanos),
     ) -> Result<(AllCharged, Source), Down> {
         let by_itself = matches!(limit.sharing.on_store_down, OnStoreDown::Share | OnStoreDown::Local);
         if self.is_away() && !by_itself {
@@ -327,18 +334,24 @@ impl Node {
             charge.taken = Taken::Counted { here: now, there, times };
             return Ok((AllCharged::from_iter([charged]), Source::Local));
         }
-        let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), now).await?;
+        let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), (now, waited)).await?;
         self.counted.begin(part, self.memory.state(part));
         Ok((charged, Source::Store))
     }
 
-    /// What is heard of a call, if it is in time.
-    async fn hear(self: &Arc<Self>, heard: oneshot::Receiver<Heard>, now: Nanos) -> Heard {
-        match timeout(self.settings.timeout.to_duration(), heard).await {
+    /// What is heard of a call, if it is in time: in what the request has left of it.
+    async fn hear(self: &Arc<Self>, heard: oneshot::Receiver<Heard>, (now, waited): (Nanos, &mut Nanos)) -> Heard {
+        let whole = self.settings.timeout;
+        let (asked, left) = (self.clock.now(), whole.saturating_sub(*waited));
+        let heard = timeout(left.to_duration(), heard).await;
+        *waited = waited.saturating_add(self.clock.now().saturating_sub(asked));
+        match heard {
             Ok(Ok(Ok(heard))) => {
                 self.breaker.lock().succeeded(now);
                 Ok(heard)
             }
+            // Redis answered others of the request's calls, and had little time for this one
+            Err(_) if left < Nanos::new(whole.get() / 2) => Err(Down),
             _ => {
                 self.failed(now);
                 Err(Down)
@@ -354,21 +367,6 @@ impl Node {
             let node = Arc::clone(self);
             // answers that are still to come are of use to nobody
             self.later(async move { node.link.give_up().await });
-        }
-    }
-
-    /// Gives the slot of this number back under each limit.
-    fn release<'p>(self: &Arc<Self>, slot: u64, parts: impl IntoIterator<Item = &'p Part>) {
-        self.slots.let_go(slot);
-        for part in parts {
-            if self.is_away() {
-                return;
-            }
-            let (node, name, part) = (Arc::clone(self), slot_name(self.id, slot), part.clone());
-            self.later(async move {
-                // a slot that cannot be given back lapses
-                drop(node.call_change(("complete", Call::Complete), &[(part, Beside::Slot(&name))]).await);
-            });
         }
     }
 

@@ -8,7 +8,7 @@ use crate::algorithm::Completion;
 use crate::charge::{Charge, Taken};
 use crate::store::redis::{Beside, Call};
 use crate::store::shared::fallback::{Stranded, scaled};
-use crate::store::shared::limit::Part;
+use crate::store::shared::limit::{Part, slot_name};
 use crate::store::shared::{Node, SharedLimit, SharedStore, Tables};
 use crate::units::Nanos;
 
@@ -26,7 +26,8 @@ impl SharedStore {
                     false => charge.cost.saturating_mul(times),
                 };
                 tables.store.refund(tables.binding, &[(Charge { key, cost, ..charge.clone() }, full_at)], now);
-                if part.rule().holds() || node.fallback.take_back(&part, charge.cost, made_good, theirs) {
+                let is_noted = alone > Nanos::ZERO;
+                if !is_noted || node.fallback.take_back(&part, charge.cost, made_good, theirs) {
                     return;
                 }
                 // it was handed in, and made good there no sooner
@@ -114,5 +115,20 @@ impl Node {
             // what cannot be given back is missing until time makes it good
             drop(node.call_change(("refund", Call::Refund), &back).await);
         });
+    }
+
+    /// Gives the slot of this number back under each limit.
+    pub(super) fn release<'p>(self: &Arc<Self>, slot: u64, parts: impl IntoIterator<Item = &'p Part>) {
+        self.slots.let_go(slot);
+        for part in parts {
+            if self.is_away() {
+                return;
+            }
+            let (node, name, part) = (Arc::clone(self), slot_name(self.id, slot), part.clone());
+            self.later(async move {
+                // a slot that cannot be given back lapses
+                drop(node.call_change(("complete", Call::Complete), &[(part, Beside::Slot(&name))]).await);
+            });
+        }
     }
 }
