@@ -57,6 +57,15 @@ pub enum Taken {
         /// As its states know it.
         there: Nanos,
     },
+    /// There too, by what this node counts of it, when it was this time here and that time there.
+    Counted {
+        /// As the charge was made with.
+        here: Nanos,
+        /// As its states know it.
+        there: Nanos,
+        /// How many tokens each token was, of which this node had only a share.
+        times: u64,
+    },
     /// There too, as the slot of this number.
     Slot(u64),
     /// From tokens that this node had taken ahead.
@@ -65,8 +74,11 @@ pub enum Taken {
     Fallback {
         /// Which bucket.
         key: LimitKey,
-        /// How many tokens, of which every node has only a share.
-        cost: Cost,
+        /// How many tokens each token is there, of which every node has only a share.
+        times: u64,
+        /// When what this node has to hand in was going to be made good, by itself and as one of all nodes, by the clock of
+        /// what is shared.
+        made_good: [Nanos; 2],
     },
     /// At the gateway that owns its key.
     Owner {

@@ -32,6 +32,7 @@ use crate::cluster::serve::MOST_TRIES;
 use crate::units::Nanos;
 use guests::Guests;
 use owners::{OwnedLimit, Owners};
+use shared::Tables;
 use together::Together;
 
 /// A limit as a store has to know it. Its states belong to `name`, `algorithm` and `key`: a limit that comes back with
@@ -280,8 +281,8 @@ impl Store {
                 continue;
             }
             match self.place(binding, charge) {
-                Place::Local(charge) => local.push((charge, *full_at)),
-                Place::Shared(shared, limit) => shared.refund(limit, charge, *full_at),
+                Place::Local => local.push((charge.clone(), *full_at)),
+                Place::Shared(shared, limit) => shared.refund(self.tables_of(binding), limit, charge, *full_at),
                 Place::Owner(owners, limit) => owners.refund(limit, charge, *full_at),
                 Place::Nowhere => {}
             }
@@ -302,9 +303,8 @@ impl Store {
                 continue;
             }
             match self.place(binding, charge) {
-                Place::Local(in_memory) => local.push(Charge { cost: charge.cost, ..in_memory }),
-                Place::Owner(..) => local.push(charge.clone()),
-                Place::Shared(shared, limit) => shared.debit(limit, charge),
+                Place::Local | Place::Owner(..) => local.push(charge.clone()),
+                Place::Shared(shared, limit) => shared.debit(self.tables_of(binding), limit, charge),
                 Place::Nowhere => {}
             }
         }
@@ -319,8 +319,10 @@ impl Store {
                 continue;
             }
             match self.place(binding, charge) {
-                Place::Local(charge) => local.push(charge),
-                Place::Shared(shared, limit) => shared.complete(limit, charge),
+                Place::Local => local.push(charge.clone()),
+                Place::Shared(shared, limit) => {
+                    shared.complete(self.tables_of(binding), limit, charge, (end, now));
+                }
                 // what is held there has a slot
                 Place::Owner(..) | Place::Nowhere => {}
             }
@@ -332,14 +334,17 @@ impl Store {
     fn place<'a>(&'a self, binding: &'a Binding, charge: &Charge) -> Place<'a> {
         match (charge.taken, &self.shared, binding.shared(charge)) {
             (Taken::Nowhere, _, _) => Place::Nowhere,
-            (Taken::Fallback { key, cost }, _, _) => Place::Local(Charge { key, cost, ..charge.clone() }),
             (Taken::Owner { .. }, _, _) => match (&self.owners, binding.owned(charge)) {
                 (Some(owners), Some(limit)) => Place::Owner(owners, limit),
                 _ => Place::Nowhere,
             },
             (_, Some(shared), Some(limit)) => Place::Shared(shared, limit),
-            _ => Place::Local(charge.clone()),
+            _ => Place::Local,
         }
+    }
+
+    const fn tables_of<'a>(&'a self, binding: &'a Binding) -> Tables<'a> {
+        Tables { store: &self.local, binding: &binding.local }
     }
 
     /// Forgets keys that are as good as new, in the `part`-th of `parts` equal parts of the store.
@@ -373,7 +378,9 @@ type Departures = SmallVec<[u64; 4]>;
 
 /// See [`Store::place`].
 enum Place<'a> {
-    Local(Charge),
+    /// In this process's memory.
+    Local,
+    /// In Redis, or here because that was away.
     Shared(&'a SharedStore, &'a SharedLimit),
     /// At the gateway that the charge tells of.
     Owner(&'a Owners, &'a OwnedLimit),

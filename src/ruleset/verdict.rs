@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use smallvec::SmallVec;
 
 use crate::algorithm::{Decision, Denial, Headroom, Policy};
-use crate::charge::{Charge, Charged, Manner};
+use crate::charge::{Charge, Charged, Manner, Taken};
 use crate::ruleset::Ruleset;
 use crate::ruleset::limit::{Limit, LimitId, OverLimit};
 use crate::ruleset::upstream::UpstreamId;
@@ -85,7 +85,9 @@ impl Verdict {
         let (mut longest_wait, mut severest, mut least) = (Nanos::ZERO, None, None);
         for (position, (charge, charged)) in charges.iter().zip(charged).enumerate() {
             let limit = &ruleset.limits[charge.limit];
-            let (binds, visible) = (charge.manner.binds, limit.is_visible());
+            let binds = charge.manner.binds;
+            // of what could not be asked nobody knows what is left
+            let visible = limit.is_visible() && charge.taken != Taken::Nowhere;
             match charged.decision {
                 Decision::Admit { wait } if binds => longest_wait = longest_wait.max(wait),
                 Decision::Deny(denial)

@@ -15,13 +15,14 @@ use tokio::time::timeout;
 use crate::charge::{AllCharged, Charge, Charged, OnStoreDown, Source, Taken};
 use crate::clock::Clock;
 use crate::store::LimitSpec;
-use crate::store::redis::{Beside, Call, SCRIPT};
+use crate::store::redis::SCRIPT;
 use crate::units::{LimitKey, Nanos};
 
 mod amend;
 mod breaker;
 mod calls;
 mod clock;
+mod corrections;
 mod counted;
 mod fallback;
 mod lease;
@@ -44,9 +45,9 @@ use calls::{Counts, Down};
 use clock::Ahead;
 use counted::Counted;
 pub(super) use fallback::Tables;
-use fallback::{Fallback, Stranded};
+use fallback::{Fallback, Stranded, share};
 use lease::{Leased, Leases};
-use limit::{Part, slot_name};
+use limit::Part;
 use line::{Heard, Lines};
 use link::{Link, Script};
 use memory::Memory;
@@ -205,20 +206,22 @@ impl SharedStore {
         Some(self.0.memory.standing(&part, self.0.ahead.theirs(now)))
     }
 
-    /// Charges what lies in Redis of one request, all or none.
+    /// Charges what lies in Redis of one request, all or none. The request came `now`, and has `waited` for Redis so long.
     pub(super) async fn charge(
         &self,
         tables: Tables<'_>,
         limits: &[&SharedLimit],
         batch: &mut [Charge],
-        now: Nanos,
+        (now, waited): (Nanos, &mut Nanos),
     ) -> Asked {
         let node = &self.0;
         let parts: Vec<Part> = limits.iter().zip(&*batch).filter_map(|(limit, charge)| limit.part(charge)).collect();
         let asked = match (limits, &*parts, &mut *batch) {
-            ([limit], [part], [charge]) if limit.is_leased() => node.charge_leased(part, charge, now).await,
-            ([limit], [part], [charge]) if limit.is_eventual() => node.charge_counted(limit, part, charge, now).await,
-            _ => node.ask(&parts, batch, now).await.map(|charged| (charged, Source::Store)),
+            ([limit], [part], [charge]) if limit.is_leased() => node.charge_leased(part, charge, (now, waited)).await,
+            ([limit], [part], [charge]) if limit.is_eventual() => {
+                node.charge_counted(limit, part, charge, (now, waited)).await
+            }
+            _ => node.ask(&parts, batch, (now, waited)).await.map(|charged| (charged, Source::Store)),
         };
         if let Ok((charged, source)) = asked {
             return Asked::Charged(charged, source);
@@ -246,53 +249,6 @@ impl SharedStore {
     pub(super) fn slot(&self, tag: LimitKey) -> u16 {
         self.0.link.slot(tag)
     }
-
-    /// Takes back what a charge took in Redis; `full_at` as in [`super::Store::refund`].
-    pub(super) fn refund(&self, limit: &SharedLimit, charge: &Charge, full_at: Nanos) {
-        let Some(part) = limit.part(charge) else { return };
-        let node = &self.0;
-        let now = node.clock.now();
-        let full_at = match charge.taken {
-            // to the nanosecond: it tells which window the charge was counted in, or which entry of a log it is
-            Taken::Elsewhere { here, there } => there.saturating_add(full_at.saturating_sub(here)),
-            _ => node.ahead.theirs(full_at),
-        };
-        match charge.taken {
-            Taken::Slot(slot) => node.release(slot, [&part]),
-            Taken::Lease => node.leases.give_back(part.key, part.cost, now),
-            _ if limit.is_eventual() && node.counted.refund(&part, full_at, node.ahead.theirs(now)) => {}
-            _ => node.refund_later(vec![(part, full_at)]),
-        }
-    }
-
-    /// Charges whatever the limit says.
-    pub(super) fn debit(&self, limit: &SharedLimit, charge: &Charge) {
-        let Some(part) = limit.part(charge) else { return };
-        let node = Arc::clone(&self.0);
-        let now = node.clock.now();
-        let theirs = node.ahead.theirs(now);
-        if limit.is_eventual() && node.counted.debit(&part, theirs) {
-            return;
-        }
-        if charge.taken == Taken::Lease && node.leases.take_more(part.key, part.cost, now) {
-            return;
-        }
-        if node.is_away() {
-            node.fallback.owe(&part, charge.cost, theirs);
-            return;
-        }
-        self.0.later(async move {
-            // what is lost here is lost to the limit: a debit is tried once
-            drop(node.call_change(("debit", Call::Debit), &[(part, Beside::Nothing)]).await);
-        });
-    }
-
-    /// Gives back the slot that a charge took.
-    pub(super) fn complete(&self, limit: &SharedLimit, charge: &Charge) {
-        if let (Some(part), Taken::Slot(slot)) = (limit.part(charge), charge.taken) {
-            self.0.release(slot, [&part]);
-        }
-    }
 }
 
 impl std::fmt::Debug for SharedStore {
@@ -307,8 +263,13 @@ impl Node {
     }
 
     /// What Redis says to one request, if it says so in time.
-    async fn ask(self: &Arc<Self>, parts: &[Part], batch: &mut [Charge], now: Nanos) -> Result<AllCharged, Down> {
-        if self.is_away() {
+    async fn ask(
+        self: &Arc<Self>,
+        parts: &[Part],
+        batch: &mut [Charge],
+        (now, waited): (Nanos, &mut Nanos),
+    ) -> Result<AllCharged, Down> {
+        if self.is_away() || *waited >= self.settings.timeout {
             return Err(Down);
         }
         let mergeable = parts.iter().all(|part| !part.rule().holds() && !part.rule().denials_count());
@@ -317,7 +278,7 @@ impl Node {
             true => self.ask_together(parts.to_vec()),
             false => self.ask_alone(parts.to_vec(), slot.unwrap_or_default()),
         };
-        let (charged, there) = self.hear(heard, now).await?;
+        let (charged, there) = self.hear(heard, (now, waited)).await?;
         for ((part, charge), charged) in parts.iter().zip(batch).zip(&charged) {
             charge.taken = Taken::Elsewhere { here: now, there };
             let holds = part.rule().holds() && part.manner.takes && charged.decision.is_admitted();
@@ -334,18 +295,26 @@ impl Node {
         self: &Arc<Self>,
         part: &Part,
         charge: &mut Charge,
-        now: Nanos,
+        (now, waited): (Nanos, &mut Nanos),
     ) -> Result<(AllCharged, Source), Down> {
-        let (charged, source) = match self.lease(part, now) {
+        let (charged, source) = match self.lease(part, now, *waited < self.settings.timeout) {
             Leased::Now(charged) => (AllCharged::from_iter([charged]), Source::Lease),
-            Leased::Soon(heard) => (self.hear(heard, now).await?.0, Source::Store),
+            Leased::Soon(heard) => (self.hear(heard, (now, waited)).await?.0, Source::Store),
             Leased::Crowded => {
-                let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), now).await?;
+                let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), (now, waited)).await?;
                 return Ok((charged, Source::Store));
             }
         };
         charge.taken = Taken::Lease;
         Ok((charged, source))
+    }
+
+    /// How many tokens each token of `limit` is for this node: it has a share only while Redis is away.
+    fn times(&self, limit: &SharedLimit) -> u64 {
+        match self.is_away() {
+            true => share(limit.sharing.on_store_down, self.nodes.load(Ordering::Relaxed)),
+            false => 1,
+        }
     }
 
     /// Decides on what this node counts by itself; a key that is new to it is asked for.
@@ -354,32 +323,35 @@ impl Node {
         limit: &SharedLimit,
         part: &Part,
         charge: &mut Charge,
-        now: Nanos,
+        (now, waited): (Nanos, &mut Nanos),
     ) -> Result<(AllCharged, Source), Down> {
-        let times = match limit.sharing.on_store_down {
-            OnStoreDown::Share | OnStoreDown::Local if !self.is_away() => 1,
-            OnStoreDown::Share => self.nodes.load(Ordering::Relaxed).max(1),
-            OnStoreDown::Local => 1,
-            OnStoreDown::Allow | OnStoreDown::Deny if self.is_away() => return Err(Down),
-            OnStoreDown::Allow | OnStoreDown::Deny => 1,
-        };
-        let there = self.ahead.theirs(now);
+        let by_itself = matches!(limit.sharing.on_store_down, OnStoreDown::Share | OnStoreDown::Local);
+        if self.is_away() && !by_itself {
+            return Err(Down);
+        }
+        let (times, there) = (self.times(limit), self.ahead.theirs(now));
         if let Some(charged) = self.counted.decide(part, times, there) {
-            charge.taken = Taken::Elsewhere { here: now, there };
+            charge.taken = Taken::Counted { here: now, there, times };
             return Ok((AllCharged::from_iter([charged]), Source::Local));
         }
-        let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), now).await?;
+        let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), (now, waited)).await?;
         self.counted.begin(part, self.memory.state(part));
         Ok((charged, Source::Store))
     }
 
-    /// What is heard of a call, if it is in time.
-    async fn hear(self: &Arc<Self>, heard: oneshot::Receiver<Heard>, now: Nanos) -> Heard {
-        match timeout(self.settings.timeout.to_duration(), heard).await {
+    /// What is heard of a call, if it is in time: in what the request has left of it.
+    async fn hear(self: &Arc<Self>, heard: oneshot::Receiver<Heard>, (now, waited): (Nanos, &mut Nanos)) -> Heard {
+        let whole = self.settings.timeout;
+        let (asked, left) = (self.clock.now(), whole.saturating_sub(*waited));
+        let heard = timeout(left.to_duration(), heard).await;
+        *waited = waited.saturating_add(self.clock.now().saturating_sub(asked));
+        match heard {
             Ok(Ok(Ok(heard))) => {
                 self.breaker.lock().succeeded(now);
                 Ok(heard)
             }
+            // Redis answered others of the request's calls, and had little time for this one
+            Err(_) if left < Nanos::new(whole.get() / 2) => Err(Down),
             _ => {
                 self.failed(now);
                 Err(Down)
@@ -395,36 +367,6 @@ impl Node {
             let node = Arc::clone(self);
             // answers that are still to come are of use to nobody
             self.later(async move { node.link.give_up().await });
-        }
-    }
-
-    /// Takes charges back; beside each stands when its key was going to be whole, on Redis's clock.
-    fn refund_later(self: &Arc<Self>, back: Vec<(Part, Nanos)>) {
-        if back.is_empty() || self.is_away() {
-            return;
-        }
-        // or a charge that is sent meanwhile would remind Redis of what is given back
-        back.iter().for_each(|(part, _)| self.memory.forget(part.key));
-        let node = Arc::clone(self);
-        self.later(async move {
-            let back: Vec<_> = back.into_iter().map(|(part, full_at)| (part, Beside::FullAt(full_at))).collect();
-            // what cannot be given back is missing until time makes it good
-            drop(node.call_change(("refund", Call::Refund), &back).await);
-        });
-    }
-
-    /// Gives the slot of this number back under each limit.
-    fn release<'p>(self: &Arc<Self>, slot: u64, parts: impl IntoIterator<Item = &'p Part>) {
-        self.slots.let_go(slot);
-        for part in parts {
-            if self.is_away() {
-                return;
-            }
-            let (node, name, part) = (Arc::clone(self), slot_name(self.id, slot), part.clone());
-            self.later(async move {
-                // a slot that cannot be given back lapses
-                drop(node.call_change(("complete", Call::Complete), &[(part, Beside::Slot(&name))]).await);
-            });
         }
     }
 

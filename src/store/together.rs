@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use crate::charge::{Charge, Charged, Source};
 use crate::cluster::{Outcome, Peer, Place};
 use crate::store::owners::{OwnedLimit, Owners};
-use crate::store::shared::{Asked, SharedLimit, SharedStore, Tables};
+use crate::store::shared::{Asked, SharedLimit, SharedStore};
 use crate::store::{Binding, Departures, Receipt, Store};
 use crate::units::Nanos;
 
@@ -65,6 +65,7 @@ impl<'a> Together<'a> {
         let mut refused = None;
         let mut undo = Undo { store: self.store, binding: self.binding, taken: Vec::new(), now: self.now };
         let mut groups = self.groups(batch, &told);
+        let mut waited = Nanos::ZERO;
         while let Some(group) = groups.pop_front() {
             // what is in memory remembers what counts although it is denied
             if denies(batch, &told) && !matches!(group.desk, Desk::Here) {
@@ -73,7 +74,7 @@ impl<'a> Together<'a> {
             let asked = match &group.desk {
                 Desk::Here => self.charge_local(batch, &group.positions, &mut told, Source::Local).await,
                 Desk::Alone => self.charge_local(batch, &group.positions, &mut told, Source::Fallback).await,
-                Desk::Redis => match self.charge_shared(batch, &group.positions, &mut told).await {
+                Desk::Redis => match self.charge_shared(batch, &group.positions, &mut told, &mut waited).await {
                     Ok(asked) => asked,
                     Err(position) => {
                         refused = Some(position);
@@ -204,15 +205,22 @@ impl<'a> Together<'a> {
         Ok(())
     }
 
-    /// Charges what lies together in Redis. The position of a limit that lets nothing pass without Redis is an error.
-    async fn charge_shared(&self, batch: &mut [Charge], group: &[usize], told: &mut Told) -> Result<Source, usize> {
+    /// Charges what lies together in Redis, for which the request has `waited` so long. The position of a limit that lets
+    /// nothing pass without Redis is an error.
+    async fn charge_shared(
+        &self,
+        batch: &mut [Charge],
+        group: &[usize],
+        told: &mut Told,
+        waited: &mut Nanos,
+    ) -> Result<Source, usize> {
         let mut some: SmallVec<[Charge; 4]> = group.iter().map(|position| batch[*position].clone()).collect();
         let limits: SmallVec<[&SharedLimit; 4]> =
             some.iter().filter_map(|charge| Some(self.shared(charge)?.1)).collect();
-        let tables = Tables { store: &self.store.local, binding: &self.binding.local };
+        let tables = self.store.tables_of(self.binding);
         let first = || group.first().copied().unwrap_or_default();
         let shared = self.store.shared.as_ref().ok_or_else(first)?;
-        let (charged, source) = match shared.charge(tables, &limits, &mut some, self.now).await {
+        let (charged, source) = match shared.charge(tables, &limits, &mut some, (self.now, waited)).await {
             Asked::Charged(charged, source) => (charged, source),
             Asked::Alone(charged) => (charged, Source::Fallback),
             Asked::Refused(refused) => return Err(group.get(refused).copied().unwrap_or_default()),

@@ -57,6 +57,7 @@ mod retrying;
 mod routing;
 mod series;
 mod shared;
+mod shared_corrections;
 mod shared_faults;
 mod shared_outages;
 mod shared_servers;

@@ -98,8 +98,13 @@ fn a_limit_says_what_becomes_of_requests_without_redis() {
 
     let open = gateway(&origin, port, "algorithm: gcra, rate: 1/h, burst: 2, on_store_down: allow");
     assert_eq!(passed(&open, "a", 5), 5);
+    let admitted = open.get("/", &[("x-key", "a")]);
+    assert_eq!(
+        (admitted.status, admitted.field("ratelimit"), admitted.field("x-ratelimit-remaining")),
+        (200, None, None)
+    );
     let passed_over = outcome("error_admitted");
-    open.wait_for_metric("tollgate_limit_requests_total", &passed_over, 5.0);
+    open.wait_for_metric("tollgate_limit_requests_total", &passed_over, 6.0);
 
     let local = gateway(&origin, port, "algorithm: gcra, rate: 1/h, burst: 2, on_store_down: local");
     assert_eq!(passed(&local, "a", 5), 2);
@@ -219,5 +224,45 @@ fn connections_that_are_cut_are_opened_again() {
     for _ in 0..20 {
         assert_eq!(passed(&gateway, "a", 5), 5);
         redis.say(&["CLIENT", "KILL", "TYPE", "normal"]);
+    }
+}
+
+const LEASED: &str = "algorithm: gcra, rate: 1/h, burst: 100, consistency: leased";
+
+#[test]
+fn what_was_taken_ahead_is_not_refilled_by_a_redis_that_forgets() {
+    for meanwhile in [0, 15] {
+        let (origin, port) = (Origin::start(), free_port());
+        let redis = Redis::start_on(port, None);
+        let gateway = gateway(&origin, port, LEASED);
+        let mut passes = passed(&gateway, "a", 60);
+        drop(redis);
+        wait_for_breaker(&gateway, "open");
+        passes += passed(&gateway, "a", meanwhile);
+        let redis = Redis::start_on(port, None);
+        wait_for_breaker(&gateway, "closed");
+        passes += passed(&gateway, "a", 130);
+        let tokens =
+            |event| gateway.metrics().value("tollgate_lease_tokens_total", &[("event", event)]).unwrap_or_default();
+        // what has lapsed is lost
+        let lost = tokens("taken") - tokens("spent");
+        let used = f64::from(u32::try_from(passes).unwrap()) + lost;
+        assert!(passes <= 100 && used >= 95.0, "{passes} passed, {lost} lapsed");
+        drop(redis);
+    }
+}
+
+#[test]
+fn of_tokens_taken_ahead_clients_are_never_told_of_more_than_there_are() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let gateway = gateway(&origin, redis.port, LEASED);
+    let mut client = gateway.client();
+    let mut most = 100;
+    for _ in 0..100 {
+        let response = client.exchange("GET", "/", &[("x-key", "a")]);
+        most -= u64::from(response.status == 200 && most > 0);
+        let told = response.number("x-ratelimit-remaining").unwrap();
+        assert!(told <= most, "{told} of {most}");
+        most = told;
     }
 }

@@ -218,6 +218,31 @@ fn whatever_befalls_redis_requests_do_not_wait_for_it_and_it_is_asked_again_soon
     }
 }
 
+#[test]
+fn a_request_waits_for_redis_once_whatever_is_asked_for_it() {
+    const TIMEOUT: Duration = Duration::from_millis(500);
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let limit = |consistency| {
+        format!(
+            "  {consistency}: {{ key: all, mode: shared, algorithm: gcra, rate: 1/h, burst: 9, consistency: {consistency} }}\n"
+        )
+    };
+    let gateway = Gateway::start(&format!(
+        "{}store: {{ redis: \"{}\", timeout: 500ms }}
+limits:\n{}routes: [{{ name: all, upstream: origin, limits: [leased, eventual, exact] }}]
+",
+        origin.upstream(),
+        redis.url(),
+        ["leased", "eventual", "exact"].map(limit).concat(),
+    ));
+    let mut client = gateway.client();
+    redis.signal("STOP");
+    let began = now();
+    assert_eq!(client.exchange("GET", "/", &[]).status, 200);
+    let took = now() - began;
+    assert!(took >= TIMEOUT && took < TIMEOUT * 2, "{took:?}");
+}
+
 /// Asks until Redis is left alone; how many requests waited for it.
 fn wait_for_open(gateway: &Gateway, mut ask: impl FnMut() -> Duration) -> usize {
     let mut waited = 0;

@@ -213,9 +213,18 @@ impl Iterator for Each<'_> {
 }
 
 impl Each<'_> {
-    /// What is known of the buckets after the requests that were asked for.
+    /// What is known of the buckets after the requests that were asked for, and all others that were granted.
     pub fn into_seen(self) -> AllSeen {
-        self.seen
+        let Each { answer, buckets, seen, position } = self;
+        let others = answer.granted.saturating_sub(position);
+        let all = buckets.iter().zip(seen).map(|(bucket, seen)| match seen {
+            // in whatever portions they are taken: each of them was admitted
+            Seen::State(state) if bucket.manner.takes => {
+                Seen::State(bucket.rule.rule().debit(state, bucket.cost.saturating_mul(others), answer.now))
+            }
+            seen => seen,
+        });
+        all.collect()
     }
 }
 

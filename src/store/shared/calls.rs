@@ -87,7 +87,7 @@ impl Node {
         Ok(Outcome { each: vec![charged], granted: answer.granted, at: answer.now })
     }
 
-    /// Charges `parts` for up to `want` requests alike.
+    /// Charges `parts` for up to `want` requests alike, `answers` of which are told what came of it.
     pub(super) async fn call_partial(
         self: &Arc<Self>,
         parts: &[Part],
@@ -100,8 +100,7 @@ impl Node {
         self.remind(parts, &answer);
         let mut all = answer.each(&buckets);
         let each: Vec<AllCharged> = all.by_ref().take(answers).collect();
-        let seen = all.into_seen();
-        self.learn(parts, seen, each.last(), answer.now);
+        self.learn(parts, all.into_seen(), each.last(), answer.now);
         Ok(Outcome { each, granted: answer.granted, at: answer.now })
     }
 

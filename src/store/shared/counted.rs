@@ -15,6 +15,7 @@ use crate::algorithm::State;
 use crate::charge::{Charged, Manner};
 use crate::store::redis::{Beside, Call, Seen};
 use crate::store::shared::Node;
+use crate::store::shared::fallback::scaled;
 use crate::store::shared::limit::Part;
 use crate::units::{Cost, LimitKey, Nanos};
 
@@ -47,16 +48,18 @@ impl Counted {
         count.follow(part, theirs);
         count.is_used = true;
         let rule = part.rule();
-        let most = rule.largest_cost().unwrap_or(Cost::MAX).max(part.cost);
-        let cost = part.cost.saturating_mul(times).min(most);
+        let (wanted, cost) = (part.cost.saturating_mul(times), scaled(rule, part.cost, times));
         let (decision, after) = rule.decide(count.state.clone(), cost, theirs);
         if part.manner.takes && decision.is_admitted() {
-            count.state = after;
+            // what does not fit in at once is owed
+            count.state = rule.debit(after, wanted.saturating_sub(cost), theirs);
             count.untold = count.untold.saturating_add(part.cost);
         } else if part.manner.takes && part.manner.counts_denied {
-            count.owe(part.cost, theirs);
+            count.owe(part.cost, times, theirs);
         }
-        Some(Charged { decision, headroom: rule.headroom(count.state.as_ref(), theirs) })
+        let mut headroom = rule.headroom(count.state.as_ref(), theirs);
+        headroom.remaining = headroom.remaining.map(|left| left / times.max(1));
+        Some(Charged { decision, headroom })
     }
 
     /// The key of `part` is in `state` now.
@@ -68,22 +71,24 @@ impl Counted {
         }
     }
 
-    /// Takes back what was admitted; `full_at` is when the key was going to be whole. What was told already is told again.
-    pub(super) fn refund(&self, part: &Part, full_at: Nanos, theirs: Nanos) -> bool {
+    /// Takes back what was admitted with each token counted `times`-fold; `full_at` is when the key was going to be whole.
+    /// False where it was told already.
+    pub(super) fn refund(&self, part: &Part, full_at: Nanos, times: u64, theirs: Nanos) -> bool {
         let mut counted = self.0.lock();
         let Some(count) = counted.get_mut(&part.key).filter(|count| count.untold >= part.cost) else { return false };
         count.follow(part, theirs);
         count.untold = count.untold.saturating_sub(part.cost);
-        count.state = count.state.take().and_then(|state| part.rule().refund(state, part.cost, full_at, theirs));
+        let cost = part.cost.saturating_mul(times);
+        count.state = count.state.take().and_then(|state| part.rule().refund(state, cost, full_at, theirs));
         true
     }
 
-    /// Counts what turned out to be owed; false if the key is not counted here.
-    pub(super) fn debit(&self, part: &Part, theirs: Nanos) -> bool {
+    /// Counts what turned out to be owed, each token `times`-fold; false if the key is not counted here.
+    pub(super) fn debit(&self, part: &Part, times: u64, theirs: Nanos) -> bool {
         let mut counted = self.0.lock();
         let Some(count) = counted.get_mut(&part.key) else { return false };
         count.follow(part, theirs);
-        count.owe(part.cost, theirs);
+        count.owe(part.cost, times, theirs);
         true
     }
 
@@ -136,8 +141,8 @@ impl Count {
         }
     }
 
-    fn owe(&mut self, cost: Cost, theirs: Nanos) {
-        self.state = self.part.rule().debit(self.state.take(), cost, theirs);
+    fn owe(&mut self, cost: Cost, times: u64, theirs: Nanos) {
+        self.state = self.part.rule().debit(self.state.take(), cost.saturating_mul(times), theirs);
         self.untold = self.untold.saturating_add(cost);
     }
 }

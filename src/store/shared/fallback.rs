@@ -10,11 +10,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::MutexGuard;
 
-use crate::algorithm::{Decision, State};
-use crate::charge::{AllCharged, Charge, Charged, OnStoreDown, Taken};
+use crate::algorithm::{Decision, Headroom, Rule};
+use crate::charge::{AllCharged, Charge, Charged, Manner, OnStoreDown, Taken};
 use crate::store::local::{self, LocalStore};
 use crate::store::shared::limit::Part;
 use crate::units::{Cost, LimitKey, Nanos};
+
+mod owed;
+
+pub(super) use owed::Due;
+use owed::{MadeGood, Owed};
 
 /// What this node did by itself.
 #[derive(Default)]
@@ -30,21 +35,6 @@ pub(super) struct Fallback {
 /// Keys of one of these are handed in one after the other.
 type Turn = tokio::sync::Mutex<()>;
 const TURNS: usize = 32;
-
-/// What a node admitted of one key.
-struct Owed {
-    part: Part,
-    /// Tells its bucket from those that were handed in before.
-    round: u64,
-    /// The key as if nobody else had been there, on Redis's clock: time makes good what is long ago.
-    alone: Option<State>,
-    /// The key as if all nodes had admitted as much: time makes good for this one its share only.
-    shared: Option<State>,
-    /// How many nodes there are then.
-    nodes: u64,
-    /// All of it.
-    sum: Cost,
-}
 
 /// A request's part that is decided without Redis.
 pub(super) struct Stranded<'a> {
@@ -79,51 +69,59 @@ impl Fallback {
         {
             return Err(refused);
         }
-        let enforced = |one: &Stranded<'_>| matches!(one.on_down, OnStoreDown::Share | OnStoreDown::Local);
+        let times = |one: &Stranded<'_>| share(one.on_down, nodes);
         let mut batch: Vec<Charge> = Vec::with_capacity(stranded.len());
-        for one in stranded.iter().filter(|one| enforced(one)) {
-            let (round, is_first) = self.round(one.part);
-            let charge = scaled(one, nodes, round);
-            if is_first {
-                let used = [Charge { cost: one.used, ..charge.clone() }];
-                tables.store.debit(tables.binding, &used, now);
-            }
-            batch.push(charge);
+        for one in stranded.iter().filter(|one| one.is_enforced()) {
+            let key = self.bucket(tables, one, now);
+            batch.push(Charge {
+                key,
+                cost: scaled(one.part.rule(), one.charge.cost, times(one)),
+                ..one.charge.clone()
+            });
         }
         let charged = tables.store.charge(tables.binding, &mut batch, now);
         let mut decided = batch.into_iter().zip(charged);
         let mut all = AllCharged::new();
         for one in stranded.iter_mut() {
             let rule = one.part.rule();
-            let Some((charge, mut charged)) = enforced(one).then(|| decided.next()).flatten() else {
+            let Some((charge, charged)) = one.is_enforced().then(|| decided.next()).flatten() else {
                 one.charge.taken = Taken::Nowhere;
                 all.push(Charged { decision: Decision::ADMIT, headroom: rule.headroom(None, now) });
                 continue;
             };
-            let nodes = share(one.on_down, nodes);
-            charged.headroom.remaining = charged.headroom.remaining.map(|left| left / nodes);
-            one.charge.taken = Taken::Fallback { key: charge.key, cost: charge.cost };
+            let made_good = MadeGood::default();
+            one.charge.taken = Taken::Fallback { key: charge.key, times: times(one), made_good };
             all.push(charged);
         }
         let passes =
             stranded.iter().zip(&all).all(|(one, charged)| !one.part.manner.binds || charged.decision.is_admitted());
-        for (one, charged) in stranded.iter().zip(&all) {
-            if passes && one.part.manner.takes && charged.decision.is_admitted() {
-                self.add(one.part, one.charge.cost, share(one.on_down, nodes), theirs);
-                self.take_rest(tables, one, nodes, now);
+        for (one, charged) in stranded.iter_mut().zip(&mut all) {
+            let Taken::Fallback { key, times, .. } = one.charge.taken else { continue };
+            let manner = one.part.manner;
+            let admitted = passes && charged.decision.is_admitted();
+            if manner.takes && (admitted || manner.counts_denied) {
+                let made_good = self.add(one.part, one.charge.cost, times, theirs).unwrap_or_default();
+                one.charge.taken = Taken::Fallback { key, times, made_good };
             }
+            if manner.takes && admitted {
+                charged.headroom = take_rest(tables, one, (key, times), now).unwrap_or(charged.headroom);
+            }
+            charged.headroom.remaining = charged.headroom.remaining.map(|left| left / times);
         }
         Ok(all)
     }
 
-    /// What does not fit into the bucket at once is owed to it, so that the rate is right even where the burst is not.
-    fn take_rest(&self, tables: Tables<'_>, one: &Stranded<'_>, nodes: u64, now: Nanos) {
-        let Taken::Fallback { key, cost } = one.charge.taken else { return };
-        let wanted = one.charge.cost.saturating_mul(share(one.on_down, nodes));
-        if wanted > cost {
-            let rest = Charge { key, cost: wanted.saturating_sub(cost), ..one.charge.clone() };
-            tables.store.debit(tables.binding, &[rest], now);
+    /// The bucket here of a key, which starts from what was known to be used when it is a new one.
+    fn bucket(&self, tables: Tables<'_>, one: &Stranded<'_>, now: Nanos) -> LimitKey {
+        /// An odd number that spreads over the lower half, by which keys are told apart within a shard.
+        const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+        let (round, is_first) = self.round(one.part);
+        let key = LimitKey(one.charge.key.0 ^ u128::from(round.wrapping_mul(SPREAD)));
+        if is_first {
+            let used = [Charge { key, cost: one.used, ..one.charge.clone() }];
+            tables.store.debit(tables.binding, &used, now);
         }
+        key
     }
 
     /// Which bucket the key of `part` has here, and whether it is a new one. Keys beyond the bound share their rounds.
@@ -140,17 +138,33 @@ impl Fallback {
         (round, true)
     }
 
-    /// Notes that a request turned out to owe `cost`.
-    pub(super) fn owe(&self, part: &Part, cost: Cost, theirs: Nanos) {
-        self.add(part, cost, 1, theirs);
+    /// Charges, whatever the limit says, a request that was charged before Redis was away.
+    pub(super) fn debit(&self, tables: Tables<'_>, stranded: &Stranded<'_>, nodes: u64, (now, theirs): (Nanos, Nanos)) {
+        let times = share(stranded.on_down, nodes);
+        if !stranded.is_enforced() {
+            self.round(stranded.part);
+        } else {
+            let key = self.bucket(tables, stranded, now);
+            let cost = stranded.charge.cost.saturating_mul(times);
+            tables.store.debit(tables.binding, &[Charge { key, cost, ..stranded.charge.clone() }], now);
+        }
+        self.add(stranded.part, stranded.charge.cost, times, theirs);
     }
 
-    /// Notes that `cost` was admitted as a share of one of `nodes`.
-    fn add(&self, part: &Part, cost: Cost, nodes: u64, theirs: Nanos) {
-        if let Some(owed) = self.owed.lock().get_mut(&part.key) {
-            owed.nodes = owed.nodes.max(nodes);
-            owed.add(cost, theirs);
-        }
+    /// Notes that `cost` was taken as a share of one of `nodes`. `None` if nothing is to be handed in of the key.
+    pub(super) fn add(&self, part: &Part, cost: Cost, nodes: u64, theirs: Nanos) -> Option<MadeGood> {
+        // what is held while a request runs is not handed in
+        let mut owed = if part.rule().holds() { return None } else { self.owed.lock() };
+        Some(owed.get_mut(&part.key)?.add(cost, nodes, theirs))
+    }
+
+    /// Notes that `cost` of a charge was not taken after all; `made_good` is what [`Self::add`] told of it. Whether the
+    /// charge was not handed in yet.
+    pub(super) fn take_back(&self, part: &Part, cost: Cost, made_good: MadeGood, theirs: Nanos) -> bool {
+        let mut owed = self.owed.lock();
+        let Some(owed) = owed.get_mut(&part.key) else { return false };
+        owed.take_back(cost, made_good, theirs);
+        true
     }
 
     /// Waits until nobody else hands `key` in.
@@ -180,10 +194,7 @@ impl Fallback {
     pub(super) fn handed_in(&self, due: &Due, theirs: Nanos) {
         let mut owed = self.owed.lock();
         let Some(known) = owed.remove(&due.part.key) else { return };
-        let since = known.sum.saturating_sub(due.sum);
-        if since > 0 {
-            let mut rest = Owed { nodes: known.nodes, ..Owed::new(&known.part, known.round) };
-            rest.add(since, theirs);
+        if let Some(rest) = known.since(due, theirs) {
             owed.insert(due.part.key, rest);
         }
     }
@@ -199,53 +210,33 @@ impl Fallback {
     }
 }
 
-/// What is to be handed in of one key.
-pub(super) struct Due {
-    /// So many tokens.
-    pub(super) part: Part,
-    /// All that was admitted, much of which time has made good.
-    sum: Cost,
-}
-
-impl Owed {
-    fn new(part: &Part, round: u64) -> Self {
-        Self { part: part.clone(), round, alone: None, shared: None, nodes: 1, sum: 0 }
-    }
-
-    fn add(&mut self, cost: Cost, theirs: Nanos) {
-        self.sum = self.sum.saturating_add(cost);
-        let rule = self.part.rule();
-        self.alone = rule.debit(self.alone.take(), cost, theirs);
-        self.shared = rule.debit(self.shared.take(), cost.saturating_mul(self.nodes), theirs);
-    }
-
-    /// What is left of it at `theirs`: never more than a whole bucket, and nothing that time has made good. Time makes good
-    /// one bucket only for all nodes together, so that each takes its share of that, unless it admitted more at once.
-    fn due(&self, theirs: Nanos) -> Option<Due> {
-        let rule = self.part.rule();
-        let quota = rule.policy().quota;
-        let used = |state: &Option<State>| {
-            let remaining = rule.headroom(state.as_ref(), theirs).remaining;
-            remaining.map_or(quota, |remaining| quota.saturating_sub(remaining))
-        };
-        let cost = used(&self.alone).max(used(&self.shared).div_ceil(self.nodes.max(1))).min(self.sum);
-        let part = Part { cost, ..self.part.clone() };
-        (cost > 0 && !rule.holds()).then_some(Due { part, sum: self.sum })
+impl Stranded<'_> {
+    /// Whether this node goes by the limit.
+    const fn is_enforced(&self) -> bool {
+        matches!(self.on_down, OnStoreDown::Share | OnStoreDown::Local)
     }
 }
 
-/// The charge of this node's own bucket. A share of less than a token is rounded up to one.
-fn scaled(one: &Stranded<'_>, nodes: u64, round: u64) -> Charge {
-    /// An odd number that spreads over the lower half, by which keys are told apart within a shard.
-    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let wanted = one.charge.cost.saturating_mul(share(one.on_down, nodes));
-    let most = one.part.rule().largest_cost().unwrap_or(Cost::MAX).max(one.charge.cost);
-    let key = LimitKey(one.charge.key.0 ^ u128::from(round.wrapping_mul(SPREAD)));
-    Charge { key, cost: wanted.min(most), ..one.charge.clone() }
+/// What does not fit into the bucket at once is owed to it, so that the rate is right even where the burst is not. Where the
+/// bucket stands then, if anything did not fit.
+fn take_rest(tables: Tables<'_>, one: &Stranded<'_>, (key, times): (LimitKey, u64), now: Nanos) -> Option<Headroom> {
+    let cost = one.charge.cost.saturating_mul(times).saturating_sub(scaled(one.part.rule(), one.charge.cost, times));
+    if cost == 0 {
+        return None;
+    }
+    tables.store.debit(tables.binding, &[Charge { key, cost, ..one.charge.clone() }], now);
+    let asks = Charge { key, cost: 0, manner: Manner::ASKS, ..one.charge.clone() };
+    tables.store.charge(tables.binding, &mut [asks], now).first().map(|charged| charged.headroom)
 }
 
-/// By how much costs are multiplied.
-const fn share(on_down: OnStoreDown, nodes: u64) -> u64 {
+/// What `cost` takes at once from a bucket where each token is so many. A share of less than a token is rounded up to one.
+pub(super) fn scaled(rule: &Rule, cost: Cost, times: u64) -> Cost {
+    let most = rule.largest_cost().unwrap_or(Cost::MAX).max(cost);
+    cost.saturating_mul(times).min(most)
+}
+
+/// How many tokens each token is for this node, as one of `nodes`.
+pub(super) const fn share(on_down: OnStoreDown, nodes: u64) -> u64 {
     match on_down {
         OnStoreDown::Share if nodes > 1 => nodes,
         _ => 1,

@@ -156,8 +156,8 @@ impl Events {
 }
 
 impl Node {
-    /// What a request gets that asks for `part` under a lease. Times are `now` here.
-    pub(super) fn lease(self: &Arc<Self>, part: &Part, now: Nanos) -> Leased {
+    /// What a request gets that asks for `part` under a lease, and `may_wait` or not. Times are `now` here.
+    pub(super) fn lease(self: &Arc<Self>, part: &Part, now: Nanos, may_wait: bool) -> Leased {
         let mut shard = self.leases.shard(part.key).lock();
         if !shard.contains_key(&part.key) && shard.len() >= MOST_KEYS_OF_SHARD {
             return Leased::Crowded;
@@ -180,7 +180,7 @@ impl Node {
         if let Some(denied) = self.memory.denial(part, self.ahead.theirs(now)) {
             return Leased::Now(denied);
         }
-        if lease.waiting.len() >= MOST_WAITING || self.is_away() {
+        if lease.waiting.len() >= MOST_WAITING || self.is_away() || !may_wait {
             return Leased::Crowded;
         }
         let (sender, receiver) = oneshot::channel();

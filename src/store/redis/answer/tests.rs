@@ -53,6 +53,21 @@ fn a_denial_is_worked_out_from_the_state_that_was_found() {
 }
 
 #[test]
+fn what_was_granted_is_known_however_few_are_told_of_it() {
+    let window = Value::Duration(Nanos::SECOND);
+    let rule = shared(AlgorithmName::FixedWindow, &[("limit", Value::Whole(9)), ("window", window)]);
+    let buckets = [bucket(&rule)];
+    let reply = [text("5000000000"), text("5"), Field::Integer(1), text("")];
+    let answer = Answer::parse(&reply, &buckets).unwrap();
+    for told in 0..=5 {
+        let mut each = answer.each(&buckets);
+        each.by_ref().take(told).for_each(drop);
+        let [Seen::State(state)] = &*each.into_seen() else { panic!("a state") };
+        assert_eq!(buckets[0].rule.rule().headroom(state.as_ref(), answer.now).remaining, Some(4), "{told}");
+    }
+}
+
+#[test]
 fn what_is_no_reply_is_an_error_that_says_where() {
     let (gcra, log) = (gcra(), log());
     let both = [bucket(&gcra), bucket(&log)];

@@ -1,0 +1,134 @@
+//! Charges that are set right: what is given back, what turns out to be owed, what requests held that have ended. Each
+//! where it was taken, which while Redis is away is here.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::algorithm::Completion;
+use crate::charge::{Charge, Taken};
+use crate::store::redis::{Beside, Call};
+use crate::store::shared::fallback::{Stranded, scaled};
+use crate::store::shared::limit::{Part, slot_name};
+use crate::store::shared::{Node, SharedLimit, SharedStore, Tables};
+use crate::units::Nanos;
+
+impl SharedStore {
+    /// Takes back what a charge took; `full_at` as in [`super::super::Store::refund`].
+    pub(in crate::store) fn refund(&self, tables: Tables<'_>, limit: &SharedLimit, charge: &Charge, full_at: Nanos) {
+        let Some(part) = limit.part(charge) else { return };
+        let node = &self.0;
+        let now = node.clock.now();
+        let theirs = node.ahead.theirs(now);
+        let full_at = match charge.taken {
+            Taken::Fallback { key, times, made_good: made_good @ [alone, _] } => {
+                let cost = match part.rule().holds() {
+                    true => scaled(part.rule(), charge.cost, times),
+                    false => charge.cost.saturating_mul(times),
+                };
+                tables.store.refund(tables.binding, &[(Charge { key, cost, ..charge.clone() }, full_at)], now);
+                let is_noted = alone > Nanos::ZERO;
+                if !is_noted || node.fallback.take_back(&part, charge.cost, made_good, theirs) {
+                    return;
+                }
+                // it was handed in, and made good there no sooner
+                alone
+            }
+            // to the nanosecond: it tells which window the charge was counted in, or which entry of a log it is
+            Taken::Elsewhere { here, there } | Taken::Counted { here, there, .. } => {
+                there.saturating_add(full_at.saturating_sub(here))
+            }
+            _ => node.ahead.theirs(full_at),
+        };
+        match charge.taken {
+            Taken::Slot(slot) => node.release(slot, [&part]),
+            Taken::Lease => node.leases.give_back(part.key, part.cost, now),
+            Taken::Counted { times, .. }
+                // a share that has been told since is counted like any other
+                if node.counted.refund(&part, full_at, times.min(node.times(limit)), theirs) => {}
+            Taken::Elsewhere { .. } if limit.is_eventual() && node.counted.refund(&part, full_at, 1, theirs) => {}
+            _ => node.refund_later(vec![(part, full_at)]),
+        }
+    }
+
+    /// Charges whatever the limit says.
+    pub(in crate::store) fn debit(&self, tables: Tables<'_>, limit: &SharedLimit, charge: &Charge) {
+        let Some(part) = limit.part(charge) else { return };
+        let node = Arc::clone(&self.0);
+        let now = node.clock.now();
+        let theirs = node.ahead.theirs(now);
+        if let Taken::Fallback { key, times, .. } = charge.taken {
+            let cost = charge.cost.saturating_mul(times);
+            tables.store.debit(tables.binding, &[Charge { key, cost, ..charge.clone() }], now);
+            if node.fallback.add(&part, charge.cost, times, theirs).is_some() {
+                return;
+            }
+        }
+        if limit.is_eventual() && node.counted.debit(&part, node.times(limit), theirs) {
+            return;
+        }
+        if charge.taken == Taken::Lease && node.leases.take_more(part.key, part.cost, now) {
+            return;
+        }
+        if node.is_away() {
+            let (on_down, used) = (limit.sharing.on_store_down, node.memory.used(&part, theirs));
+            let stranded = Stranded { charge: &mut charge.clone(), part: &part, on_down, used };
+            node.fallback.debit(tables, &stranded, node.nodes.load(Ordering::Relaxed), (now, theirs));
+            return;
+        }
+        self.0.later(async move {
+            // what is lost here is lost to the limit: a debit is tried once
+            drop(node.call_change(("debit", Call::Debit), &[(part, Beside::Nothing)]).await);
+        });
+    }
+
+    /// Gives back what a charge holds while its request runs.
+    pub(in crate::store) fn complete(
+        &self,
+        tables: Tables<'_>,
+        limit: &SharedLimit,
+        charge: &Charge,
+        (end, now): (Completion, Nanos),
+    ) {
+        let Some(part) = limit.part(charge) else { return };
+        match charge.taken {
+            Taken::Slot(slot) => self.0.release(slot, [&part]),
+            Taken::Fallback { key, times, .. } => {
+                let cost = scaled(part.rule(), charge.cost, times);
+                tables.store.complete(tables.binding, &[Charge { key, cost, ..charge.clone() }], end, now);
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Node {
+    /// Takes charges back; beside each stands when its key was going to be whole, on Redis's clock.
+    pub(super) fn refund_later(self: &Arc<Self>, back: Vec<(Part, Nanos)>) {
+        if back.is_empty() || self.is_away() {
+            return;
+        }
+        // or a charge that is sent meanwhile would remind Redis of what is given back
+        back.iter().for_each(|(part, _)| self.memory.forget(part.key));
+        let node = Arc::clone(self);
+        self.later(async move {
+            let back: Vec<_> = back.into_iter().map(|(part, full_at)| (part, Beside::FullAt(full_at))).collect();
+            // what cannot be given back is missing until time makes it good
+            drop(node.call_change(("refund", Call::Refund), &back).await);
+        });
+    }
+
+    /// Gives the slot of this number back under each limit.
+    pub(super) fn release<'p>(self: &Arc<Self>, slot: u64, parts: impl IntoIterator<Item = &'p Part>) {
+        self.slots.let_go(slot);
+        for part in parts {
+            if self.is_away() {
+                return;
+            }
+            let (node, name, part) = (Arc::clone(self), slot_name(self.id, slot), part.clone());
+            self.later(async move {
+                // a slot that cannot be given back lapses
+                drop(node.call_change(("complete", Call::Complete), &[(part, Beside::Slot(&name))]).await);
+            });
+        }
+    }
+}
