@@ -16,7 +16,7 @@ use tollgate::clock::{Clock, SystemClock};
 use tollgate::cluster::ring::Member;
 use tollgate::cluster::settings::{Peers, Settings};
 use tollgate::cluster::{Cluster, Secret};
-use tollgate::store::{Binding, LimitSpec, LocalStore, Receipt, Store};
+use tollgate::store::{Amendment, Binding, LimitSpec, LocalStore, Receipt, Store};
 use tollgate::units::{LimitKey, Nanos, Rate};
 
 /// The limits, by position.
@@ -195,6 +195,19 @@ async fn the_owner_counts_whoever_is_asked_and_a_denial_is_repeated_without_aski
     assert_eq!(asks.asked(), asked);
     // the owner never asks for its own
     assert_eq!(owns.asked(), 0);
+}
+
+#[tokio::test]
+async fn a_key_that_is_set_right_at_its_owner_is_not_denied_elsewhere_for_long() {
+    let pair = Pair::start([5, 5]).await;
+    let [asks, owns] = &pair.nodes;
+    for amendment in [Amendment::Afresh, Amendment::Grant(2)] {
+        let key = pair.key();
+        assert_eq!(asks.admitted(BURST, key).await, 5);
+        assert!(!owns.admits(BURST, key).await);
+        owns.store.amend(&owns.binding, &one(BURST, key), amendment, owns.clock.now()).await.unwrap();
+        wait_for("the other gateway to ask again", || asks.admits(BURST, key)).await;
+    }
 }
 
 #[tokio::test]

@@ -34,8 +34,6 @@ pub(super) struct OwnedLimit {
     forms: Vec<Formed>,
     /// Those of customers' own, by where they are in memory, where they stay while they are in here.
     own: Cache<usize, Formed>,
-    /// Whether tokens come back when requests turn out to cost less.
-    gives_back: bool,
 }
 
 /// Parameters, and their form.
@@ -70,7 +68,8 @@ impl Owners {
             };
             return Some(Charged { decision: Decision::never(largest), headroom });
         }
-        let known = known.filter(|known| !limit.gives_back || now.saturating_sub(known.at()) < SETTLING)?;
+        // the owner may have been told to set the key right, and gives back what requests did not cost
+        let known = known.filter(|known| now.saturating_sub(known.at()) < SETTLING)?;
         let charged = known.again(&rule, charge.cost, now);
         (!charged.decision.is_admitted()).then_some(charged)
     }
@@ -214,7 +213,7 @@ impl OwnedLimit {
             max_keys: spec.max_keys,
         });
         let forms = spec.rules.iter().map(|rule| Formed::new(&identity, Arc::new(rule.clone()))).collect();
-        Self { forms, identity, own: Cache::new(MOST_OWN), gives_back: spec.gives_back }
+        Self { forms, identity, own: Cache::new(MOST_OWN) }
     }
 
     fn formed(&self, rule: &RuleRef) -> Option<Formed> {

@@ -13,7 +13,7 @@ pub(super) struct Told {
     denied: Option<(Cost, Nanos)>,
 }
 
-/// How long a denial is certain of a limit whose tokens come back when requests turn out to cost less.
+/// How long a denial is certain where tokens may come back otherwise than with time.
 pub(super) const SETTLING: Nanos = Nanos::SECOND;
 
 /// Whether a denial holds until its time has come, whatever else happens, so that it can be repeated without asking.
