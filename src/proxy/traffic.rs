@@ -12,7 +12,7 @@ use tokio::sync::futures::Notified;
 /// What every connection and request of a gateway is counted in.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    counts: [Count; 3],
+    counts: [Count; 4],
     leaving: AtomicBool,
     /// How often connections were told to close.
     departures: AtomicUsize,
@@ -29,7 +29,9 @@ struct Count(AtomicUsize);
 pub(super) enum Stage {
     /// A connection on which nothing has come yet.
     Fresh,
-    /// A request whose head is coming in, or that is not decided on yet.
+    /// A request whose head is coming in.
+    Coming,
+    /// A request that is not decided on yet.
     Undecided,
     /// A request that is being handled.
     Request,
@@ -52,7 +54,7 @@ impl Traffic {
         Arriving(Arc::clone(self))
     }
 
-    /// Whether no request is here or coming in.
+    /// Whether no request is here.
     pub fn is_idle(&self) -> bool {
         // In the order in which a request passes through them.
         [Stage::Undecided, Stage::Request].into_iter().all(|stage| self.is_empty(stage))
@@ -61,7 +63,12 @@ impl Traffic {
     /// Whether something is soon to be decided: about the first request of a new connection, or one of which a part is
     /// here.
     pub fn awaits_requests(&self) -> bool {
-        [Stage::Fresh, Stage::Undecided].into_iter().any(|stage| !self.is_empty(stage))
+        [Stage::Fresh, Stage::Coming, Stage::Undecided].into_iter().any(|stage| !self.is_empty(stage))
+    }
+
+    /// Whether a part of a request is here.
+    pub fn is_in_a_request(&self) -> bool {
+        !self.is_empty(Stage::Coming)
     }
 
     /// From here on a connection is closed once its request is answered, and at once if it waits for a further one.
@@ -91,9 +98,10 @@ impl Traffic {
     }
 
     const fn count(&self, stage: Stage) -> &AtomicUsize {
-        let [fresh, undecided, request] = &self.counts;
+        let [fresh, coming, undecided, request] = &self.counts;
         let Count(count) = match stage {
             Stage::Fresh => fresh,
+            Stage::Coming => coming,
             Stage::Undecided => undecided,
             Stage::Request => request,
         };

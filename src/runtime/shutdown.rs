@@ -53,8 +53,10 @@ pub(super) fn run_until_idle(server: Server, gateway: &Gateway, reach: Reach) ->
     });
     // pingora sleeps through the whole grace period, idle or not; returning from here ends the process before.
     while has_finished.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+        // a head that has not come by now is waited for only where another process answers everybody else
+        let waits = || succeeded.load(Ordering::Acquire) && gateway.traffic.is_in_a_request();
         // last: what requests leave behind at their end is there only then, and whoever is settled answers no other gateway
-        let idle = doors.is_closed() && gateway.traffic.is_idle() && gateway.store.is_settled();
+        let idle = doors.is_closed() && !waits() && gateway.traffic.is_idle() && gateway.store.is_settled();
         if idle || hurry.load(Ordering::Relaxed) {
             break;
         }

@@ -230,6 +230,20 @@ fn an_idle_gateway_ends_promptly_when_told_to() {
 }
 
 #[test]
+fn a_head_that_does_not_come_does_not_hold_the_end() {
+    let origin = Origin::start();
+    let mut gateway = Gateway::start(&(proxied(&origin, "") + "request_head: { timeout: 10m }\n"));
+    wait_until("the handler", || gateway.process.catches(SIGTERM));
+    let [mut new, mut kept] = [(); 2].map(|()| gateway.client());
+    new.send("GET / HTTP/1.1\r\n");
+    assert_eq!(kept.get("/").status, 200);
+    kept.send("GET / HT");
+    assert_eq!(gateway.get("/", &[]).status, 200);
+    gateway.process.signal("TERM");
+    assert_eq!(gateway.process.wait().code(), Some(0), "{}", gateway.process.stderr());
+}
+
+#[test]
 fn requests_in_flight_finish_before_the_end() {
     let (command, origin) = Origin::on_command();
     let mut gateway = Gateway::start(&proxied(&origin, ""));

@@ -102,7 +102,8 @@ impl Phase {
     pub(super) const fn stage(self) -> Option<Stage> {
         match self {
             Self::New => Some(Stage::Fresh),
-            Self::Head | Self::Undecided => Some(Stage::Undecided),
+            Self::Head => Some(Stage::Coming),
+            Self::Undecided => Some(Stage::Undecided),
             Self::Idle | Self::Busy | Self::Waiting | Self::Streams | Self::NoStreams => None,
         }
     }
