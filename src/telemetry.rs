@@ -72,7 +72,7 @@ pub struct Telemetry {
     state_snapshots: IntCounterVec,
     /// When the last one was begun, how long it took, and its size.
     state_last: [Gauge; 3],
-    upgrades: IntCounterVec,
+    upgrade_failures: IntCounter,
     panics: IntCounter,
     /// The keys that were denied most, and by how much that may be too high.
     top_denied: [IntGaugeVec; 2],
@@ -139,7 +139,7 @@ impl Telemetry {
                 registered(&registry, Gauge::with_opts(opts(&names::STATE_SNAPSHOT_DURATION))?)?,
                 registered(&registry, Gauge::with_opts(opts(&names::STATE_SNAPSHOT_SIZE))?)?,
             ],
-            upgrades: counter(&registry, &names::UPGRADES)?,
+            upgrade_failures: registered(&registry, IntCounter::with_opts(opts(&names::UPGRADE_FAILURES))?)?,
             panics: registered(&registry, IntCounter::with_opts(opts(&names::PANICS))?)?,
             top_denied: [
                 gauge(&registry, &names::LIMIT_TOP_DENIED_REQUESTS)?,
@@ -154,9 +154,8 @@ impl Telemetry {
         for reason in ["all", "listener", "client", "idle"] {
             telemetry.connections_shed.with_label_values(&[reason]);
         }
-        for counter in [&telemetry.state_snapshots, &telemetry.upgrades] {
-            counter.with_label_values(&["success"]);
-            counter.with_label_values(&["failure"]);
+        for result in ["success", "failure"] {
+            telemetry.state_snapshots.with_label_values(&[result]);
         }
         registered(&telemetry.registry, logging::LEFT_OUT.clone())?;
         let build = gauge(&telemetry.registry, &names::BUILD_INFO)?;
@@ -223,9 +222,9 @@ impl Telemetry {
         self.state_snapshots.with_label_values(&["failure"]).inc();
     }
 
-    /// The attempt to hand over to a new process has ended.
-    pub fn upgraded(&self, success: bool) {
-        self.upgrades.with_label_values(&[if success { "success" } else { "failure" }]).inc();
+    /// No process has taken over.
+    pub fn upgrade_failed(&self) {
+        self.upgrade_failures.inc();
     }
 
     /// Counts and tells panics of all threads from here on. What they say is told only where it was written in the

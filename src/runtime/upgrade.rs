@@ -43,7 +43,6 @@ impl Upgrader {
         tracing::info!(process, "it is ready: handing over, connections wait");
         match self.give_to(successor).await {
             Ok(Written { keys, .. }) => {
-                self.telemetry.upgraded(true);
                 tracing::info!(process, keys, "another process has taken over");
                 true
             }
@@ -57,7 +56,7 @@ impl Upgrader {
     }
 
     fn failed(&self, error: &UpgradeError) {
-        self.telemetry.upgraded(false);
+        self.telemetry.upgrade_failed();
         tracing::error!(%error, "no process has taken over; this one goes on");
     }
 

@@ -126,8 +126,8 @@ catalogue! {
         "Time that the last snapshot took."
     STATE_SNAPSHOT_SIZE: "tollgate_state_snapshot_size_bytes" []
         "Size of the last snapshot."
-    UPGRADES: "tollgate_upgrades_total" ["result"]
-        "Attempts to hand over to a new process, by result; this process goes on after a failure."
+    UPGRADE_FAILURES: "tollgate_upgrade_failures_total" []
+        "Attempts to hand over to a new process that failed; this process went on."
     LOG_LINES_LEFT_OUT: "tollgate_log_lines_left_out_total" []
         "Lines that were not logged because ten like them were within a second."
     PANICS: "tollgate_panics_total" []

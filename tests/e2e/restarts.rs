@@ -302,9 +302,7 @@ fn a_process_that_cannot_start_takes_nothing_over() {
     let mut lineage = Lineage::start(&config(&origin));
     let (address, folder) = (lineage.gateway.address, lineage.gateway.folder.path().to_owned());
     spend(address);
-    let failures = |lineage: &Lineage| {
-        lineage.gateway.metrics().value("tollgate_upgrades_total", &[("result", "failure")]).unwrap()
-    };
+    let failures = |lineage: &Lineage| lineage.gateway.metrics().value("tollgate_upgrade_failures_total", &[]).unwrap();
     let good = lineage.gateway.whole(&config(&origin));
     // Only the next process reads it: nothing of this one comes into force.
     std::fs::write(folder.join("tollgate.yaml"), "limits: [nonsense\n").unwrap();
