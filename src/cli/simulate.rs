@@ -54,7 +54,8 @@ pub struct SimulateArgs {
     /// The length of the window in which the most tokens are looked for [default: the limit's own]
     #[arg(long, value_name = "DURATION", value_parser = longer_than_nothing)]
     pub window: Option<Nanos>,
-    /// How many times the rate an abuser asks for, to see when it is denied: more than 1 time, to a thousandth
+    /// How many times the rate an abuser asks for, to see when it is denied (never, where that is at most 1 time), to a
+    /// thousandth
     #[arg(long, value_name = "FACTOR", default_value_t = 2.0, value_parser = factor, allow_negative_numbers = true)]
     pub abuse: f64,
     /// What is printed

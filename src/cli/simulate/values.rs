@@ -38,9 +38,7 @@ pub(super) fn servers(text: &str) -> Result<NonZeroUsize, String> {
 /// How many times the rate.
 pub(super) fn factor(text: &str) -> Result<f64, String> {
     let factor = text.parse().ok().filter(|factor: &f64| factor.is_finite() && *factor >= LEAST_FACTOR);
-    factor.ok_or_else(|| {
-        format!("expected a number of at least {LEAST_FACTOR}; who asks for no more than 1 time the rate is no abuser")
-    })
+    factor.ok_or_else(|| format!("expected a number of at least {LEAST_FACTOR}"))
 }
 
 fn in_words(misfit: Misfit) -> String {
