@@ -12,7 +12,7 @@ use crate::files;
 /// Which gateway, and how to ask it for changes.
 #[derive(Args, Clone, Debug)]
 pub struct RemoteArgs {
-    /// The admin port of the gateway
+    /// The admin port of the gateway: a URL, or only an address
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
     pub admin: String,
 }
@@ -108,7 +108,8 @@ impl Remote {
             // an operator's proxy leads elsewhere
             .proxy(None)
             .build();
-        let admin = args.admin.trim_end_matches('/').to_owned();
+        let scheme = if args.admin.contains("://") { "" } else { "http://" };
+        let admin = format!("{scheme}{}", args.admin.trim_end_matches('/'));
         Self { agent: config.into(), admin, token }
     }
 

@@ -127,7 +127,7 @@ fn rule(
             };
             let plans = ruleset.plans.join(", ");
             return Err(BadKey::Plan(format!(
-                "which plan's parameters apply? {whose}; say it as \"plan\", one of: {plans}"
+                "which plan's parameters apply? {whose}; name it beside the key (\"plan\", or --plan), one of: {plans}"
             )));
         }
     };
