@@ -62,6 +62,20 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8";
 const JSON: &str = "application/json";
 
+/// Where everything is JSON, errors too.
+const API: &str = "/v1/";
+
+/// What is done with a key at `path`.
+fn verb(path: &str) -> Option<Verb> {
+    path.strip_prefix("/v1/keys/").and_then(Verb::called)
+}
+
+/// The methods that `path` is asked with, as `Allow` lists them.
+fn methods(path: &str) -> &'static str {
+    let is_posted = matches!(path, "/-/reload" | "/explain" | "/v1/explain" | "/v1/reload") || verb(path).is_some();
+    if is_posted { "POST" } else { "GET, HEAD" }
+}
+
 /// A status, what the body is, and the body.
 type Answer = (StatusCode, &'static str, String);
 
@@ -75,15 +89,16 @@ impl Admin {
     async fn answer(&self, session: &mut ServerSession) -> Answer {
         let head = session.req_header();
         let (method, path) = (head.method.clone(), head.uri.path().to_owned());
-        let is_for_browsers = path.starts_with("/v1/") || page::file(&path).is_some();
+        let is_for_browsers = path.starts_with(API) || page::file(&path).is_some();
         if let Err(refused) = self.records.access.check_site(head, is_for_browsers) {
             return refused;
         }
-        let verb = path.strip_prefix("/v1/keys/").and_then(Verb::called);
-        match (path.as_str(), verb) {
-            ("/-/reload" | "/explain" | "/v1/explain" | "/v1/reload", _) | (_, Some(_)) if method != Method::POST => {
-                (StatusCode::METHOD_NOT_ALLOWED, TEXT, "only POST is served here\n".to_owned())
-            }
+        let methods = methods(&path);
+        if !methods.split(", ").any(|served| method == served) {
+            let message = format!("{method} is not served here, only {methods}");
+            return refusal(&path, StatusCode::METHOD_NOT_ALLOWED, &message);
+        }
+        match (path.as_str(), verb(&path)) {
             ("/-/reload", _) => self.reload().await,
             ("/v1/reload", _) => match self.records.access.check_token(session.req_header()) {
                 Ok(()) => self.reload().await,
@@ -91,15 +106,12 @@ impl Admin {
             },
             ("/explain" | "/v1/explain", _) => explain::answer(&self.gateway, session).await,
             (_, Some(verb)) => self.key(verb, session).await,
-            (path, None) => self.shown(&method, path),
+            (path, None) => self.shown(path),
         }
     }
 
     /// What can be looked at.
-    fn shown(&self, method: &Method, path: &str) -> Answer {
-        if !matches!(*method, Method::GET | Method::HEAD) {
-            return (StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET is served here\n".to_owned());
-        }
+    fn shown(&self, path: &str) -> Answer {
         if let Some((content_type, text)) = page::file(path) {
             return (StatusCode::OK, content_type, text.to_owned());
         }
@@ -120,12 +132,11 @@ impl Admin {
             "/v1/limits" => json_of(&live::limits(&self.gateway, &live, history)),
             "/v1/offenders" => json_of(&live::offenders(&offenders.recent(self.gateway.clock.now()))),
             "/v1/decisions" => json_of(&live::decisions(&self.gateway.lookout.recent.all())),
-            _ => (
+            _ => refusal(
+                path,
                 StatusCode::NOT_FOUND,
-                TEXT,
                 "here are / (the page), /metrics, /healthz, /readyz, /status, /explain and /-/reload, and under /v1/: status, \
-                 routes, limits, offenders, decisions, explain, keys/peek, keys/reset, keys/grant and reload\n"
-                    .to_owned(),
+                 routes, limits, offenders, decisions, explain, keys/peek, keys/reset, keys/grant and reload",
             ),
         }
     }
@@ -212,6 +223,14 @@ fn json_of(value: &Value) -> Answer {
     (StatusCode::OK, JSON, format!("{value}\n"))
 }
 
+/// Refuses a request for `path` in the form that its clients read: JSON under `/v1/`, a line elsewhere.
+fn refusal(path: &str, status: StatusCode, message: &str) -> Answer {
+    match path.starts_with(API) {
+        true => failure(status, message),
+        false => (status, TEXT, format!("{message}\n")),
+    }
+}
+
 fn failure(status: StatusCode, message: &str) -> Answer {
     (status, JSON, format!("{:#}\n", json!({ "error": message })))
 }
@@ -231,6 +250,7 @@ const FENCES: [(HeaderName, &str); 6] = [
 impl ServeHttp for Admin {
     async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
         let is_head = session.req_header().method == Method::HEAD;
+        let methods = methods(session.req_header().uri.path());
         let (status, content_type, body) = self.answer(session).await;
         let body = if is_head { String::new() } else { body };
         let mut response = Response::new(body.into_bytes());
@@ -241,6 +261,9 @@ impl ServeHttp for Admin {
         headers.insert(header::CONTENT_LENGTH, length);
         for (name, value) in FENCES {
             headers.insert(name, HeaderValue::from_static(value));
+        }
+        if status == StatusCode::METHOD_NOT_ALLOWED {
+            headers.insert(header::ALLOW, HeaderValue::from_static(methods));
         }
         if status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -230,6 +230,9 @@ async fn wait_for(session: &mut Session, Turn { wait, places }: Turn, context: &
     context.admission = Admission::Passed { at: context.gateway.clock.now() };
 }
 
+/// What upstreams may serve, as far as tollgate knows (RFC 9110, section 9.3; RFC 5789).
+const FORWARDED: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+
 impl From<Refused> for Answer {
     fn from(refused: Refused) -> Self {
         match refused {
@@ -237,7 +240,7 @@ impl From<Refused> for Answer {
             Refused::TargetTooLong(_) => Self::TargetTooLong,
             Refused::HeadTooLarge(problem) => Self::HeadTooLarge(problem),
             Refused::CodingUnknown => Self::CodingUnknown,
-            Refused::MethodNotServed => Self::MethodNotAllowed,
+            Refused::MethodNotServed => Self::MethodNotAllowed { allow: FORWARDED },
         }
     }
 }

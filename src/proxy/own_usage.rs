@@ -47,7 +47,7 @@ pub fn is_asked_for(context: &Context, path: &str) -> bool {
 /// Answers the customer whose credential the request carries.
 pub async fn answer(context: &Context, facts: &Facts<'_>) -> Answer {
     if facts.method != Method::GET && facts.method != Method::HEAD {
-        return Answer::MethodNotAllowed;
+        return Answer::MethodNotAllowed { allow: "GET, HEAD" };
     }
     match report(context, facts).await {
         Ok(report) => Answer::Usage(report),

@@ -40,7 +40,7 @@ pub async fn send(session: &mut Session, context: &mut Context, answer: &Answer)
     }
     match answer {
         // Nobody knows for sure where the next request would begin.
-        Answer::Malformed(_) | Answer::MethodNotAllowed => session.set_keepalive(None),
+        Answer::Malformed(_) | Answer::MethodNotAllowed { .. } => session.set_keepalive(None),
         _ => keep_connection(session),
     }
     context.gateway.close_if_leaving(session);
@@ -187,6 +187,9 @@ fn common_fields(answer: &Answer, context: Option<&Context>) -> Vec<(HeaderName,
     }
     if matches!(answer, Answer::DirectoryAway | Answer::StoreAway) {
         fields.push((header::RETRY_AFTER, HeaderValue::from(1)));
+    }
+    if let Answer::MethodNotAllowed { allow } = answer {
+        fields.push((header::ALLOW, HeaderValue::from_static(allow)));
     }
     fields.extend(challenge::challenges(answer, context));
     fields

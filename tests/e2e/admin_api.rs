@@ -341,6 +341,22 @@ fn changes_take_the_token_and_other_sites_get_nothing() {
         assert_eq!(asked("POST", path, &[HOST, BEARER, ("origin", "http://evil.example")]), 403, "{path}");
         assert_eq!(asked("GET", path, &[HOST]), 405, "{path}");
     }
+    let answer = |method: &str, path: &str| {
+        let fields = [HOST, ("connection", "close"), ("content-length", "0")];
+        Client::connect(gateway.admin).exchange(method, path, &fields)
+    };
+    for (method, path, status, allowed) in [
+        ("POST", "/v1/nosuch", 405, Some("GET, HEAD")),
+        ("GET", "/v1/nosuch", 404, None),
+        ("GET", "/v1/reload", 405, Some("POST")),
+        ("GET", "/v1/keys/peek", 405, Some("POST")),
+        ("DELETE", "/v1/limits", 405, Some("GET, HEAD")),
+    ] {
+        let refused = answer(method, path);
+        assert_eq!((refused.status, refused.field("allow")), (status, allowed), "{method} {path}");
+        assert!(refused.json()["error"].is_string(), "{method} {path}: {}", refused.text());
+    }
+    assert_eq!(answer("GET", "/-/reload").text(), "GET is not served here, only POST\n");
     let page = gateway.say_admin("GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     assert!(page.field("content-security-policy").is_some_and(|policy| policy.starts_with("default-src 'none'")));
     assert_eq!(page.field("x-content-type-options"), Some("nosniff"));
@@ -474,6 +490,11 @@ fn the_commands_look_and_change() {
     assert_eq!(look["offenders"]["offenders"][0]["denied"], 2);
     assert_eq!(look["limits"][0]["name"], "guard");
 
+    let by_address = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["top", "--once", "--admin", &gateway.admin.to_string()])
+        .output()
+        .unwrap();
+    assert!(by_address.status.success(), "an address will do: {}", String::from_utf8_lossy(&by_address.stderr));
     let nobody = Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(["top", "--once", "--admin", "http://127.0.0.1:1"])
         .output()

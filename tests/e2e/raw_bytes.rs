@@ -267,6 +267,7 @@ async fn what_a_stream_of_http_2_can_say_of_it_is_refused_too() {
         let (response, _) = client.begin(method.clone(), url, &[], true).await.unwrap();
         let answer = crate::support::http2::read(response).await.unwrap();
         assert_eq!((answer.status, answer.field("server")), (405, None), "{method}");
+        assert!(answer.field("allow").is_some_and(|allowed| allowed.starts_with("GET, HEAD, POST")), "{method}");
     }
     let two_hosts = client.get("http://a/", &[("host", "b")]).await;
     assert!(two_hosts.map_or(true, |answer| answer.status == 400));

@@ -32,7 +32,10 @@ pub enum Answer {
     /// The body is coded in a way that is not understood.
     CodingUnknown,
     /// The method is not served.
-    MethodNotAllowed,
+    MethodNotAllowed {
+        /// Those that are, as `Allow` lists them.
+        allow: &'static str,
+    },
     /// No route matches.
     NoRoute,
     /// A part of a limit's key is missing: the credential.
@@ -77,7 +80,7 @@ pub const BEFORE_LIMITS: [&str; 19] = [
     Answer::TargetTooLong.cause(),
     Answer::HeadTooLarge("").cause(),
     Answer::CodingUnknown.cause(),
-    Answer::MethodNotAllowed.cause(),
+    Answer::MethodNotAllowed { allow: "" }.cause(),
     Answer::NoRoute.cause(),
     Answer::CredentialMissing.cause(),
     Answer::CredentialUnknown.cause(),
@@ -101,7 +104,7 @@ impl Answer {
             Self::Suspended | Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 403,
             Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired | Self::TokenRefused(_) => 401,
             Self::NoRoute => 404,
-            Self::MethodNotAllowed => 405,
+            Self::MethodNotAllowed { .. } => 405,
             Self::HeadTimeout | Self::BodyTimeout => 408,
             Self::TargetTooLong => 414,
             Self::Misdirected => 421,
@@ -125,7 +128,7 @@ impl Answer {
             Self::TargetTooLong => "target_too_long",
             Self::HeadTooLarge(_) => "head_too_large",
             Self::CodingUnknown => "coding_unknown",
-            Self::MethodNotAllowed => "method_not_allowed",
+            Self::MethodNotAllowed { .. } => "method_not_allowed",
             Self::NoRoute => "no_route",
             Self::CredentialMissing => "credential_missing",
             Self::KeyMissing(_) => "key_missing",
@@ -177,7 +180,7 @@ impl Answer {
             }
             Self::TargetTooLong => "The request target is too long.".to_owned(),
             Self::CodingUnknown => "Of transfer codings only chunked is understood.".to_owned(),
-            Self::MethodNotAllowed => "This method is not served here.".to_owned(),
+            Self::MethodNotAllowed { .. } => "This method is not served here.".to_owned(),
             Self::NoRoute => "Nothing is served at this host and path.".to_owned(),
             Self::CredentialMissing => challenge::request_for_credential(context),
             Self::KeyMissing(part) => format!("The request lacks its {part}."),
@@ -212,7 +215,7 @@ impl Answer {
             Self::Limited => 8,
             Self::Suspended | Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 7,
             Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired | Self::TokenRefused(_) => 16,
-            Self::NoRoute | Self::MethodNotAllowed | Self::CodingUnknown => 12,
+            Self::NoRoute | Self::MethodNotAllowed { .. } | Self::CodingUnknown => 12,
             Self::NoNode | Self::DirectoryAway | Self::StoreAway | Self::UpstreamFailed => 14,
             Self::UpstreamTimeout => 4,
             Self::Internal => 13,
