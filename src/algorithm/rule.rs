@@ -1,0 +1,227 @@
+//! All algorithms behind one type.
+
+use super::{Algorithm, Arguments, Completion, Decision, Headroom, Idle, Parameter, Policy, Unfit};
+use crate::algorithm;
+use crate::for_each_algorithm;
+use crate::units::{Cost, Nanos};
+
+/// The way back from [`Rule`] to one algorithm.
+pub trait Typed: Algorithm {
+    /// The parameters, if `rule` is of this algorithm.
+    fn of(rule: &Rule) -> Option<&Self>;
+}
+
+macro_rules! define_rule {
+    ($($Variant:ident $module:ident,)*) => {
+        /// Any algorithm with its parameters.
+        #[derive(Clone, Debug, PartialEq, Hash)]
+        #[expect(missing_docs, reason = "each variant is documented at its module")]
+        pub enum Rule {
+            $($Variant(algorithm::$module::$Variant),)*
+        }
+
+        /// The state of a key under any algorithm.
+        #[derive(Clone, Debug, PartialEq)]
+        #[expect(missing_docs, reason = "each variant is documented at its module")]
+        pub enum State {
+            $($Variant(<algorithm::$module::$Variant as Algorithm>::State),)*
+        }
+
+        /// An algorithm's name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[expect(missing_docs, reason = "each variant is documented at its module")]
+        pub enum AlgorithmName {
+            $($Variant,)*
+        }
+
+        impl AlgorithmName {
+            /// Every algorithm there is, in the order of the list.
+            pub const ALL: &'static [Self] = &[$(Self::$Variant,)*];
+
+            /// The name in the configuration.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$Variant => <algorithm::$module::$Variant as Algorithm>::NAME,)*
+                }
+            }
+
+            /// [`Algorithm::HOLDS`]
+            pub const fn holds(self) -> bool {
+                match self {
+                    $(Self::$Variant => <algorithm::$module::$Variant as Algorithm>::HOLDS,)*
+                }
+            }
+
+            /// What can be set.
+            pub const fn parameters(self) -> &'static [Parameter] {
+                match self {
+                    $(Self::$Variant => <algorithm::$module::$Variant as Algorithm>::PARAMETERS,)*
+                }
+            }
+
+            /// The parameters, checked.
+            pub fn build(self, arguments: &Arguments) -> Result<Rule, Unfit> {
+                match self {
+                    $(Self::$Variant => <algorithm::$module::$Variant as Algorithm>::build(arguments).map(Rule::$Variant),)*
+                }
+            }
+        }
+
+        $(
+            impl Typed for algorithm::$module::$Variant {
+                fn of(rule: &Rule) -> Option<&Self> {
+                    match rule {
+                        Rule::$Variant(rule) => Some(rule),
+                        #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
+                        _ => None,
+                    }
+                }
+            }
+        )*
+
+        impl Rule {
+            /// Which algorithm this is.
+            pub const fn name(&self) -> AlgorithmName {
+                match self {
+                    $(Self::$Variant(_) => AlgorithmName::$Variant,)*
+                }
+            }
+
+            /// [`Algorithm::arguments`]
+            pub fn arguments(&self) -> Arguments {
+                match self {
+                    $(Self::$Variant(rule) => rule.arguments(),)*
+                }
+            }
+
+            /// [`Algorithm::HOLDS`]
+            pub const fn holds(&self) -> bool {
+                self.name().holds()
+            }
+
+            /// [`Algorithm::reserves`]
+            pub fn reserves(&self) -> bool {
+                match self {
+                    $(Self::$Variant(rule) => rule.reserves(),)*
+                }
+            }
+
+            /// [`Algorithm::denials_count`]
+            pub fn denials_count(&self) -> bool {
+                match self {
+                    $(Self::$Variant(rule) => rule.denials_count(),)*
+                }
+            }
+
+            /// [`Algorithm::decide`]; a state of another algorithm counts as none.
+            pub fn decide(&self, state: Option<State>, cost: Cost, now: Nanos) -> (Decision, Option<State>) {
+                match self {
+                    $(Self::$Variant(rule) => {
+                        let state = match state { Some(State::$Variant(state)) => Some(state), _ => None };
+                        let (decision, state) = rule.decide(state, cost, now);
+                        (decision, state.map(State::$Variant))
+                    })*
+                }
+            }
+
+            /// [`Algorithm::refund`]; a state of another algorithm counts as none.
+            pub fn refund(&self, state: State, cost: Cost, full_at: Nanos, now: Nanos) -> Option<State> {
+                match (self, state) {
+                    $((Self::$Variant(rule), State::$Variant(state)) => {
+                        rule.refund(state, cost, full_at, now).map(State::$Variant)
+                    })*
+                    #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
+                    _ => None,
+                }
+            }
+
+            /// [`Algorithm::debit`]; a state of another algorithm counts as none.
+            pub fn debit(&self, state: Option<State>, cost: Cost, now: Nanos) -> Option<State> {
+                match self {
+                    $(Self::$Variant(rule) => {
+                        let state = match state { Some(State::$Variant(state)) => Some(state), _ => None };
+                        rule.debit(state, cost, now).map(State::$Variant)
+                    })*
+                }
+            }
+
+            /// [`Algorithm::complete`]; a state of another algorithm counts as none.
+            pub fn complete(&self, state: State, cost: Cost, end: Completion, now: Nanos) -> Option<State> {
+                match (self, state) {
+                    $((Self::$Variant(rule), State::$Variant(state)) => rule.complete(state, cost, end, now).map(State::$Variant),)*
+                    #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
+                    _ => None,
+                }
+            }
+
+            /// [`Algorithm::hold`]; a state of another algorithm counts as none.
+            pub fn hold(&self, state: Option<State>, cost: Cost) -> Option<State> {
+                match self {
+                    $(Self::$Variant(rule) => {
+                        let state = match state { Some(State::$Variant(state)) => Some(state), _ => None };
+                        rule.hold(state, cost).map(State::$Variant)
+                    })*
+                }
+            }
+
+            /// [`Algorithm::headroom`]; a state of another algorithm counts as none.
+            pub fn headroom(&self, state: Option<&State>, now: Nanos) -> Headroom {
+                match self {
+                    $(Self::$Variant(rule) => {
+                        let state = match state { Some(State::$Variant(state)) => Some(state), _ => None };
+                        rule.headroom(state, now)
+                    })*
+                }
+            }
+
+            /// [`Algorithm::idle`]; a state of another algorithm is forgotten at once.
+            pub fn idle(&self, state: &State) -> Idle {
+                match (self, state) {
+                    $((Self::$Variant(rule), State::$Variant(state)) => rule.idle(state),)*
+                    #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
+                    _ => Idle::Fresh(Nanos::ZERO),
+                }
+            }
+
+            /// [`Algorithm::carry`]; from another algorithm nothing is carried.
+            pub fn carry(&self, old: &Self, state: State, now: Nanos) -> Option<State> {
+                match (self, old, state) {
+                    $((Self::$Variant(rule), Self::$Variant(old), State::$Variant(state)) => {
+                        rule.carry(old, state, now).map(State::$Variant)
+                    })*
+                    #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
+                    _ => None,
+                }
+            }
+
+            /// [`Algorithm::largest_cost`]
+            pub fn largest_cost(&self) -> Option<Cost> {
+                match self {
+                    $(Self::$Variant(rule) => rule.largest_cost(),)*
+                }
+            }
+
+            /// [`Algorithm::largest_state`]
+            pub fn largest_state(&self) -> u64 {
+                match self {
+                    $(Self::$Variant(rule) => rule.largest_state(),)*
+                }
+            }
+
+            /// [`Algorithm::policy`]
+            pub fn policy(&self) -> Policy {
+                match self {
+                    $(Self::$Variant(rule) => rule.policy(),)*
+                }
+            }
+
+            /// [`Algorithm::words`]
+            pub fn words(&self) -> String {
+                match self {
+                    $(Self::$Variant(rule) => rule.words(),)*
+                }
+            }
+        }
+    };
+}
+for_each_algorithm!(define_rule);

@@ -1,0 +1,100 @@
+//! What a gateway sees of its cluster: who is a member, and how to reach them.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Node;
+use super::members::{PeerState, UP_AFTER};
+use super::peer::Peer;
+use super::ring::{Ring, RingHash};
+use crate::units::Nanos;
+
+/// How long gateways may see other members before that is said.
+const DIFFERS: Nanos = UP_AFTER;
+
+/// The members, and how to reach them.
+pub(super) struct View {
+    pub(super) ring: Arc<Ring>,
+    pub(super) peers: HashMap<SocketAddr, Arc<Peer>>,
+}
+
+impl Node {
+    /// Takes up what the members are now.
+    pub(super) fn look(&self) {
+        let members = self.members.lock();
+        let ring = Arc::clone(members.ring());
+        self.is_settled.send_if_modified(|settled| {
+            let differs = *settled != members.is_settled();
+            *settled = members.is_settled();
+            differs
+        });
+        for silent in members.peers().filter(|peer| peer.state == PeerState::Down) {
+            self.find(silent.member.address).iter().for_each(|peer| peer.falls_silent());
+        }
+        let differs =
+            members.peers().any(|peer| peer.counts() && peer.said.is_some_and(|said| said.ring != ring.hash()));
+        let known: HashSet<SocketAddr> = members.peers().map(|peer| peer.member.address).collect();
+        self.tell_of_difference(differs, ring.hash());
+        self.peers.write().retain(|_, peer| known.contains(&peer.address));
+        let missing: Vec<SocketAddr> = known.into_iter().filter(|address| self.find(*address).is_none()).collect();
+        for address in missing {
+            let number = self.last_peer.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+            let number = u32::try_from(number).unwrap_or(u32::MAX);
+            self.peers.write().insert(number, Peer::new(address, number, Arc::clone(&self.asking)));
+        }
+        self.moving.settle(&ring, members.peers(), members.is_tidy(), self.asking.clock.now());
+        let before = self.view.load();
+        let peers: HashMap<SocketAddr, Arc<Peer>> = self.known();
+        let is_known =
+            |peer: &Arc<Peer>| before.peers.get(&peer.address).is_some_and(|known| known.number == peer.number);
+        if before.ring.hash() == ring.hash() && peers.values().all(is_known) {
+            return;
+        }
+        if before.ring.hash() != ring.hash() {
+            self.moving.turned(&before.ring, self.asking.clock.now());
+            self.has_news();
+            let members: Vec<String> = ring.members().map(|member| member.address.to_string()).collect();
+            tracing::info!(ring = %ring.hash(), members = members.join(", "), "the cluster's members are others");
+        }
+        self.asking.ring.store(ring.hash().0, Ordering::Relaxed);
+        self.view.store(Arc::new(View { ring, peers }));
+        // until here: what is seen is never older than what was seen before
+        drop(members);
+    }
+
+    /// Pushes what is here since the last time and others own.
+    pub(super) fn push_what_came(&self) {
+        if !self.members.lock().is_tidy() {
+            self.moving.push.notify_one();
+        }
+    }
+
+    /// Says that others see other members, once, if that lasts longer than it takes to tell each other.
+    fn tell_of_difference(&self, differs: bool, ring: RingHash) {
+        let (since, now) = (Nanos::new(self.counts.differs.load(Ordering::Relaxed)), self.asking.clock.now());
+        let then = match (differs, since) {
+            (false, _) => Nanos::ZERO,
+            (true, Nanos::ZERO) => now,
+            (true, since) if since < Nanos::MAX && now.saturating_sub(since) >= DIFFERS => {
+                tracing::warn!(%ring, "gateways of the cluster see other members than this one");
+                Nanos::MAX
+            }
+            (true, since) => since,
+        };
+        self.counts.differs.store(then.get(), Ordering::Relaxed);
+    }
+
+    pub(super) fn has_news(&self) {
+        self.news.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    pub(super) fn known(&self) -> HashMap<SocketAddr, Arc<Peer>> {
+        self.peers.read().values().map(|peer| (peer.address, Arc::clone(peer))).collect()
+    }
+
+    pub(super) fn find(&self, address: SocketAddr) -> Option<Arc<Peer>> {
+        self.peers.read().values().find(|peer| peer.address == address).map(Arc::clone)
+    }
+}

@@ -1,0 +1,154 @@
+use http::HeaderName;
+use proptest::prelude::*;
+
+use super::*;
+use crate::replay::fields::{Mapping, Wanted};
+
+fn reader(mappings: &[&str]) -> JsonReader {
+    let wanted = Wanted { headers: vec![HeaderName::from_static("x-api-key")], ..Wanted::default() };
+    let mappings: Vec<Mapping> = mappings.iter().map(|mapping| mapping.parse().unwrap()).collect();
+    JsonReader::new(Place::root(&mappings, &wanted))
+}
+
+fn read_with<'l>(line: &'l str, mappings: &[&str]) -> Result<Record<'l>, Unreadable> {
+    let mut record = Record::default();
+    reader(mappings).read(line.as_bytes(), &mut record).map(|()| record)
+}
+
+#[test]
+fn lines_of_tollgate_tell_all_that_is_needed() {
+    let line = r#"{"timestamp":"2000-10-10T20:55:36.250000Z","method":"GET","host":"api.test","path":"/a","status":429,
+        "duration_seconds":0.25,"route":"all","client":"192.0.2.7","customer":"acme","plan":"free","decision":"denied",
+        "limit":"guard","wait_seconds":0.0,"answered":"limited"}"#;
+    let record = read_with(line, &[]).unwrap();
+    assert_eq!((record.logged.get(), record.took), (971_211_336_250_000_000, Some(Nanos::new(250_000_000))));
+    let texts = [&record.method, &record.customer, &record.plan].map(|text| text.as_deref().unwrap());
+    assert_eq!(texts, ["GET", "acme", "free"]);
+    assert_eq!((record.client.as_deref(), record.host.as_deref()), (Some(&b"192.0.2.7"[..]), Some(&b"api.test"[..])));
+    assert_eq!((record.target.as_deref(), record.status), (Some(&b"/a"[..]), Some(429)));
+    assert_eq!((record.answered.as_deref(), record.was_exempt), (Some("limited"), Some(false)));
+    let line = line.replace("denied", "bypassed");
+    let read = read_with(&line, &[]).unwrap();
+    assert_eq!(read, Record { was_exempt: Some(true), ..record });
+}
+
+#[test]
+fn lines_of_other_servers_are_understood() {
+    let caddy = r#"{"level":"info","ts":971211336.5,"msg":"handled request","request":{"remote_ip":"192.0.2.7","client_ip":
+        "192.0.2.8","method":"PUT","host":"a.test","uri":"/x?y","headers":{"X-Api-Key":["k1"],"Authorization":["REDACTED"]}},
+        "bytes_read":7,"user_id":"","duration":0.5,"size":9,"status":200,"resp_headers":{"Server":["Caddy"]}}"#;
+    let record = read_with(caddy, &[]).unwrap();
+    assert_eq!((record.logged.get(), record.client.as_deref()), (971_211_336_500_000_000, Some(&b"192.0.2.8"[..])));
+    assert_eq!((record.target.as_deref(), record.method.as_deref()), (Some(&b"/x?y"[..]), Some("PUT")));
+    assert_eq!((record.request_bytes, record.response_bytes, record.customer), (Some(7), Some(9), None));
+    assert_eq!(record.headers, [(0, "k1".into())]);
+
+    let nginx = r#"{"time_iso8601":"2000-10-10T20:55:36+00:00","remote_addr":"192.0.2.7","request":"GET /\u0061 HTTP/1.1",
+        "status":"204","body_bytes_sent":"0","request_time":"0.010","http_host":"a.test","http_x_api_key":"k","remote_user":"-"}"#;
+    let record = read_with(nginx, &[]).unwrap();
+    assert_eq!((record.target.as_deref(), record.status), (Some(&b"/a"[..]), Some(204)));
+    assert_eq!((record.took, record.customer), (Some(Nanos::new(10_000_000)), None));
+    assert_eq!(record.headers, [(0, "k".into())]);
+}
+
+#[test]
+fn lines_of_traefik_tell_in_nanoseconds_how_long_a_request_took() {
+    let line = r#"{"ClientHost":"192.0.2.7","DownstreamStatus":200,"DownstreamContentSize":9,"Duration":1500000,"RequestHost":
+        "a.test","RequestMethod":"GET","RequestPath":"/x?y","time":"2000-10-10T20:55:36Z","request_X-Api-Key":"k"}"#;
+    let record = read_with(line, &[]).unwrap();
+    assert_eq!((record.took, record.status), (Some(Nanos::new(1_500_000)), Some(200)));
+    assert_eq!(record.headers, [(0, "k".into())]);
+    let caddy = line.replace("\"Duration\":1500000", "\"duration\":1.5");
+    assert_eq!(read_with(&caddy, &[]).unwrap().took, Some(Nanos::new(1_500_000_000)));
+    let line = line.replace('}', ",\"took\":2}");
+    assert_eq!(read_with(&line, &["duration=took"]).unwrap().took, Some(Nanos::from_secs(2)));
+}
+
+#[test]
+fn a_mapping_outranks_the_usual_places() {
+    let line = r#"{"time":1,"start":971211336,"user":"a","who":{"id":42},"uri":"/u","path":"/p","client":"bad"}"#;
+    let record = read_with(line, &["time=start", "customer=who.id", "path=uri"]).unwrap();
+    assert_eq!((record.logged, record.customer.as_deref()), (Nanos::from_secs(971_211_336), Some("42")));
+    assert_eq!(record.target.as_deref(), Some(&b"/u"[..]));
+}
+
+#[test]
+fn what_is_no_such_line_is_told() {
+    assert!(matches!(read_with("{\"time\":1", &[]), Err(Unreadable::Json(_))));
+    assert!(matches!(read_with("{\"time\":1} x", &[]), Err(Unreadable::Json(_))));
+    assert_eq!(read_with("{\"a\":1}", &[]), Err(Unreadable::Missing("time")));
+    assert_eq!(read_with("{\"time\":\"noon\"}", &[]), Err(Unreadable::Time));
+    assert_eq!(read_with("{\"time\":null}", &[]), Err(Unreadable::Missing("time")));
+}
+
+#[test]
+fn what_a_line_tells_does_not_hang_on_those_before_it() {
+    let mut reader = reader(&["header.x-api-key=who.keys"]);
+    for (line, expected) in [
+        (r#"{"time":1,"user":"a","status":200}"#, Ok((Some("a"), Some(200), 0))),
+        (r#"{"time":1,"user":"a","status":2001}"#, Ok((Some("a"), Some(2001), 0))),
+        (r#"{"time":1,"user":"ab","status":"200"}"#, Ok((Some("ab"), Some(200), 0))),
+        (r#"{"time":1,"user":null,"status":200}"#, Ok((None, Some(200), 0))),
+        (r#"{"time":1,"user":"a\"b","status":200,"more":[]}"#, Ok((Some("a\"b"), Some(200), 0))),
+        (r#"{"time":1,"user":"a","status":200,"who":{"keys":["k","l"]}}"#, Ok((Some("a"), Some(200), 2))),
+        (r#"{"time":1,"user":"a","status":200,"who":{"keys":["k","l","m"]}}"#, Ok((Some("a"), Some(200), 3))),
+        (r#"{"time":1,"user":"a","status":1e999}"#, Ok((Some("a"), None, 0))),
+        (r#"{"time":1,"user":"a","status":02}"#, Err(())),
+        (r#"{"time":1,"user":"a","status":nul}"#, Err(())),
+        (r#"{"time":1,"user":"a","status":200"#, Err(())),
+        (r#"{"time":1,"user":"a","status":200}}"#, Err(())),
+        ("{\"time\":1,\"user\":\"a\tb\",\"status\":200}", Err(())),
+        (r#"{"time":1,"user":"\q","status":200}"#, Err(())),
+        (r#"{"time":1,"user":"\ud800","status":200}"#, Err(())),
+        (r#"{"time":1,"user":"a","status":200}"#, Ok((Some("a"), Some(200), 0))),
+    ] {
+        let mut record = Record::default();
+        let read = reader.read(line.as_bytes(), &mut record);
+        let told = (record.customer.as_deref(), record.status, record.headers.len());
+        assert_eq!(read.map(|()| told).map_err(drop), expected, "{line}");
+    }
+}
+
+fn json() -> impl Strategy<Value = serde_json::Value> {
+    use serde_json::{Number, Value};
+    let float = any::<f64>().prop_filter_map("JSON has no such number", Number::from_f64);
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        float.prop_map(Value::from),
+        "[a-c \"\\\\é\t]{0,3}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 12, 3, |inner| {
+        let name = prop_oneof![Just("user"), Just("time"), Just("who"), Just("request"), Just("\"\n"), Just("")];
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+            prop::collection::vec((name.prop_map(String::from), inner), 0..3)
+                .prop_map(|members| Value::Object(members.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    /// A line is read after others as it is read alone, and read at all exactly if it is JSON.
+    #[test]
+    fn a_reader_that_was_used_reads_like_a_new_one(
+        values in prop::collection::vec((json(), json(), 0..200_usize, prop::bool::weighted(0.2)), 1..8),
+    ) {
+        let mut used = reader(&["customer=who.user", "header.x-api-key=request"]);
+        for (user, who, cut, often) in values {
+            let line = serde_json::json!({"time": 1, "user": user, "who": who}).to_string();
+            // so often that what stays the same is compared at once
+            let times = if often { 40 } else { 0 };
+            (0..times).for_each(|_| drop(used.read(line.as_bytes(), &mut Record::default())));
+            for line in [line.as_bytes(), line.as_bytes().get(..cut).unwrap_or_default()] {
+                let (mut first, mut second) = (Record::default(), Record::default());
+                let mut fresh = reader(&["customer=who.user", "header.x-api-key=request"]);
+                let read = fresh.read(line, &mut first).map(|()| first);
+                prop_assert_eq!(&used.read(line, &mut second).map(|()| second), &read);
+                let is_json = serde_json::from_slice::<IgnoredAny>(line).is_ok();
+                prop_assert_eq!(!matches!(read, Err(Unreadable::Json(_))), is_json);
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Charges: all cells of a request or none, and a common bucket for new keys where a table is full.
+
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+
+use super::shard::Locked;
+use super::table::Full;
+use super::{Binding, LimitTable, LocalStore, OVERFLOW_KEY};
+use crate::charge::{AllCharged, Charge, Charged};
+use crate::units::Nanos;
+
+/// How often a full table is searched for keys to forget, and how many keys are looked at each time.
+const SEARCH_PAUSE: Nanos = Nanos::new(100_000_000);
+const SEARCHED_KEYS: u64 = 1 << 16;
+
+impl LocalStore {
+    /// See [`crate::store::Store::charge`].
+    #[inline]
+    pub fn charge(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> AllCharged {
+        // Filled where it is returned from: moving what came of a charge costs nearly as much as deciding it.
+        let mut charged = AllCharged::new();
+        if let Err(full) = self.try_charge(binding, batch, now, &mut charged) {
+            self.charge_with_overflow(binding, batch, full, now, &mut charged);
+        }
+        charged
+    }
+
+    /// The same for a request that is denied by something else: charges nothing but what counts although it is denied.
+    pub fn charge_denied(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> AllCharged {
+        let mut charged = AllCharged::new();
+        if self.charge_all(binding, batch, true, now, &mut charged).is_err() {
+            // what a new key has used is not remembered where there is no room for it
+            for charge in batch.iter() {
+                let rule = binding.rule(charge);
+                let decision = rule.decide(None, charge.cost, now).0;
+                charged.push(Charged { decision, headroom: rule.headroom(None, now) });
+            }
+        }
+        charged
+    }
+
+    /// `charged` is left alone where a table is full.
+    fn try_charge(
+        &self,
+        binding: &Binding,
+        batch: &[Charge],
+        now: Nanos,
+        charged: &mut AllCharged,
+    ) -> Result<(), (usize, Full)> {
+        match batch {
+            [only] if only.manner.takes && !only.manner.counts_denied => {
+                self.charge_one(binding, only, now, charged).map_err(|full| (0, full))
+            }
+            several => self.charge_all(binding, several, false, now, charged),
+        }
+    }
+
+    /// Sends new keys of full tables to those tables' common buckets.
+    fn charge_with_overflow(
+        &self,
+        binding: &Binding,
+        batch: &mut [Charge],
+        full: (usize, Full),
+        now: Nanos,
+        charged: &mut AllCharged,
+    ) {
+        let mut outcome = Err(full);
+        while let Err((position, Full)) = outcome {
+            let charge = &mut batch[position];
+            let table = &binding.limits[charge.limit].table;
+            self.make_room(table, now);
+            if table.is_full() {
+                table.forgotten.overflowed.fetch_add(1, Ordering::Relaxed);
+                charge.key = OVERFLOW_KEY;
+            }
+            outcome = self.try_charge(binding, batch, now, charged);
+        }
+    }
+
+    fn charge_one(&self, binding: &Binding, charge: &Charge, now: Nanos, charged: &mut AllCharged) -> Result<(), Full> {
+        let (table, rule) = binding.find(charge);
+        let mut shard = self.shards.of(charge.key).lock();
+        shard.cells[table.position].charge(table, rule, charge, now, charged)?;
+        if let Some(slot) = charge.slot
+            && charged.last().is_some_and(|charged| charged.decision.is_admitted())
+        {
+            shard.held.add(table.position, charge.key, slot, charge.cost, now);
+        }
+        Ok(())
+    }
+
+    /// Decides first, and writes only when the request is not `denied` and no limit that binds denies; a limit that
+    /// remembers denials remembers its own.
+    fn charge_all(
+        &self,
+        binding: &Binding,
+        batch: &[Charge],
+        denied: bool,
+        now: Nanos,
+        charged: &mut AllCharged,
+    ) -> Result<(), (usize, Full)> {
+        let bound: SmallVec<[_; 2]> = batch.iter().map(|charge| binding.find(charge)).collect();
+        let mut locked = Locked::all(&self.shards, batch);
+        let mut decided: SmallVec<[_; 2]> = SmallVec::with_capacity(batch.len());
+        for (position, (charge, &(table, bound))) in batch.iter().zip(&bound).enumerate() {
+            let cells = locked.cells(charge.key, table.position);
+            cells.has_room(table, charge.key).map_err(|full| (position, full))?;
+            let before = cells.state(table, bound, charge.key, now);
+            decided.push(bound.rule.decide(before, charge.cost, now));
+        }
+        let mut decisions = batch.iter().zip(&decided);
+        let admitted =
+            !denied && decisions.all(|(charge, (decision, _))| decision.is_admitted() || !charge.manner.binds);
+        for ((charge, &(table, bound)), (decision, after)) in batch.iter().zip(&bound).zip(decided) {
+            let cells = locked.cells(charge.key, table.position);
+            let passes = admitted && decision.is_admitted();
+            if charge.manner.takes && (passes || (!decision.is_admitted() && bound.rule.denials_count())) {
+                cells.put(table, bound, charge.key, after);
+                if let Some(slot) = charge.slot.filter(|_| passes) {
+                    locked.held(charge.key).add(table.position, charge.key, slot, charge.cost, now);
+                }
+            } else if charge.manner.takes && charge.manner.counts_denied {
+                let before = cells.state(table, bound, charge.key, now);
+                cells.put(table, bound, charge.key, bound.rule.debit(before, charge.cost, now));
+            }
+            let cells = locked.cells(charge.key, table.position);
+            charged.push(Charged { decision, headroom: cells.headroom(table, bound, charge.key, now) });
+        }
+        Ok(())
+    }
+
+    /// Searches a part of a full table for keys that may be forgotten: now and then, so that a flood of new keys cannot
+    /// keep the store busy with it.
+    fn make_room(&self, table: &LimitTable, now: Nanos) {
+        let searched = table.searched.load(Ordering::Relaxed);
+        let rested = now.get().saturating_sub(searched) >= SEARCH_PAUSE.get();
+        let mine =
+            || table.searched.compare_exchange(searched, now.get(), Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if !rested || !mine() {
+            return;
+        }
+        let all = self.shards.len();
+        let keys_per_shard = table.keys.load(Ordering::Relaxed) / all as u64;
+        let shards = usize::try_from(SEARCHED_KEYS / (keys_per_shard + 1)).unwrap_or(all).clamp(1, all);
+        let first = table.search_from.fetch_add(shards, Ordering::Relaxed);
+        for index in first..first.saturating_add(shards) {
+            self.shards.at(index).lock().cells[table.position].sweep(table, now);
+        }
+    }
+}
