@@ -50,7 +50,7 @@ use self::connection::Own;
 use self::desk::Desk;
 use self::gate::Gate;
 use self::members::{ALONE_AFTER, BEAT, Members, Standing};
-use self::moving::Moving;
+use self::moving::{Moving, Seen};
 use self::peer::Asking;
 use self::ring::Member;
 use self::serve::{Carrier, Listener, Serving};
@@ -282,9 +282,14 @@ impl Cluster {
         self.0.moving.is_going_on()
     }
 
-    /// Another number whenever the state of `key` has been given away.
-    pub fn departures(&self, key: LimitKey) -> u64 {
-        self.0.moving.departures(key)
+    /// Where the states of `keys` are, for [`Cluster::has_left`].
+    pub fn seen(&self, keys: impl Iterator<Item = LimitKey>) -> Seen {
+        self.0.moving.seen(keys)
+    }
+
+    /// Whether the state of the key at this position may be with another gateway since it was `seen`.
+    pub fn has_left(&self, seen: &Seen, position: usize) -> bool {
+        self.0.moving.has_left(seen, position)
     }
 
     /// Brings states here, from wherever they are.

@@ -28,6 +28,7 @@ use smallvec::SmallVec;
 use crate::algorithm::{AlgorithmName, Completion, Rule};
 use crate::charge::{AllCharged, Charge, Charged, Mode, Source, Taken};
 use crate::cluster::Cluster;
+use crate::cluster::moving::Seen;
 use crate::cluster::serve::MOST_TRIES;
 use crate::units::Nanos;
 use guests::Guests;
@@ -180,35 +181,29 @@ impl Store {
     ///
     /// A future that is dropped before it is ready has charged nothing, or gives it back.
     pub async fn charge(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Receipt {
-        let departures = self.departures(batch);
+        let seen = self.seen(batch);
         if let Some(cluster) = self.cluster().filter(|cluster| cluster.is_moving()) {
             self.gather(cluster, binding, batch.iter().filter(|charge| cluster.owns(charge.key))).await;
         }
         self.number(binding, batch);
         if batch.iter().all(|charge| self.is_here(binding, charge)) {
-            let charged = self.charge_here(binding, batch, &departures, now).await;
+            let charged = self.charge_here(binding, batch, seen, now).await;
             return Receipt { charged, source: Source::Local, refused: None };
         }
-        Together { store: self, binding, departures, now }.charge(batch).await
+        Together { store: self, binding, seen, now }.charge(batch).await
     }
 
-    /// Charges what is decided in memory. Where something is held that is done again if a state has gone to another gateway
-    /// since `departures` were those of `batch`.
-    async fn charge_here(&self, binding: &Binding, batch: &mut [Charge], departures: &[u64], now: Nanos) -> AllCharged {
-        let held = self.cluster().filter(|_| batch.iter().any(|charge| charge.slot.is_some()));
-        let Some(cluster) = held else { return self.local.charge(&binding.local, batch, now) };
-        let mut before = Departures::from_slice(departures);
+    /// Charges what is decided in memory. A state that is not here, and may have come to be elsewhere since that was `seen`,
+    /// is brought here first.
+    async fn charge_here(&self, binding: &Binding, batch: &mut [Charge], mut seen: Seen, now: Nanos) -> AllCharged {
+        let Some(cluster) = self.cluster() else { return self.local.charge(&binding.local, batch, now) };
         for _ in 0..MOST_TRIES {
-            let mut some: SmallVec<[Charge; 4]> = batch.iter().cloned().collect();
-            let charged = self.local.charge(&binding.local, &mut some, now);
-            let after = self.departures(batch);
-            if before == after {
-                self.run(binding, &some, &charged, now);
-                batch.clone_from_slice(&some);
+            let has_left = |position| cluster.has_left(&seen, position);
+            if let Ok(charged) = self.local.charge_unless(&binding.local, batch, has_left, now) {
+                self.run(binding, batch, &charged, now);
                 return charged;
             }
-            self.local.take_back(&binding.local, &some, &charged, now);
-            before = after;
+            seen = self.seen(batch);
             // whoever owns it by now: it goes there afterwards
             self.gather(cluster, binding, batch.iter()).await;
         }
@@ -217,10 +212,9 @@ impl Store {
         charged
     }
 
-    /// For each of `batch`, another number whenever the state of its key has been given to another gateway.
-    fn departures(&self, batch: &[Charge]) -> Departures {
-        let Some(cluster) = self.cluster() else { return Departures::new() };
-        batch.iter().map(|charge| cluster.departures(charge.key)).collect()
+    /// Where the states of `batch` are.
+    fn seen(&self, batch: &[Charge]) -> Seen {
+        self.cluster().map(|cluster| cluster.seen(batch.iter().map(|charge| charge.key))).unwrap_or_default()
     }
 
     /// Numbers what charges are going to hold, where keys are divided.
@@ -372,9 +366,6 @@ impl Store {
         self.local.tables()
     }
 }
-
-/// See [`Store::departures`].
-type Departures = SmallVec<[u64; 4]>;
 
 /// See [`Store::place`].
 enum Place<'a> {

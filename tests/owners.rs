@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
@@ -320,4 +320,41 @@ async fn keys_for_which_the_owner_has_no_room_share_its_common_bucket() {
     assert_eq!(asks.admitted(SMALL, third).await, 4);
     assert!(!owns.admits(SMALL, second).await);
     assert_eq!(owns.store.usage(&owns.binding)[SMALL].keys, 2);
+}
+
+/// What is asked for at the moment at which a state goes is counted once, by whoever has the state then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_gateway_that_leaves_while_all_its_keys_are_asked_for_refills_none() {
+    const BURSTS: u64 = 1 << 40;
+    const KEYS: usize = 900;
+    let pair = Arc::new(Pair::start([BURSTS, BURSTS]).await);
+    let keys: Arc<Vec<LimitKey>> = Arc::new((0..KEYS).map(|_| pair.key()).collect());
+    let over = Arc::new(AtomicBool::new(false));
+    let mut asking = JoinSet::new();
+    for task in 0..8 {
+        let (pair, keys, over) = (Arc::clone(&pair), Arc::clone(&keys), Arc::clone(&over));
+        asking.spawn(async move {
+            let mut passed = vec![0_u64; KEYS];
+            let turns = (0..KEYS).cycle().skip(task * KEYS / 8);
+            for turn in turns.take_while(|_| !over.load(Ordering::Relaxed)) {
+                assert!(pair.nodes[task % 2].admits(BURST, keys[turn]).await);
+                passed[turn] += 1;
+                // what is decided here waits for nothing
+                tokio::task::yield_now().await;
+            }
+            passed
+        });
+    }
+    let [stays, leaves] = &pair.nodes;
+    let known = |node: &Node| node.store.usage(&node.binding)[BURST].keys;
+    wait_for("all keys to be known", || async { known(leaves) == KEYS as u64 }).await;
+    leaves.cluster().leave();
+    wait_for("all keys to have moved", || async { known(stays) == KEYS as u64 && known(leaves) == 0 }).await;
+    over.store(true, Ordering::Relaxed);
+    let passed = asking.join_all().await;
+    for (position, key) in keys.iter().enumerate() {
+        let passed: u64 = passed.iter().map(|passed| passed[position]).sum();
+        let left = stays.charge(&mut [one(BURST, *key)]).await.charged[0].headroom.remaining.unwrap();
+        assert_eq!(left + 1 + passed, BURSTS, "key {position}");
+    }
 }

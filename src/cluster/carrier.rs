@@ -11,11 +11,11 @@ use tokio::time::{sleep, timeout};
 
 use super::desk::Desk;
 use super::members::BEAT;
-use super::moving::{Received, Walk};
+use super::moving::{Received, Seen, Walk};
 use super::peer::Peer;
 use super::ring::RingHash;
-use super::serve::Carrier;
-use super::wire::{Answer, Ask, Identity, SPEAKS_WITHIN, States, Taken};
+use super::serve::{Carrier, MOST_TRIES};
+use super::wire::{self, Answer, Ask, Identity, SPEAKS_WITHIN, States, Taken};
 use super::{Node, View};
 use crate::units::{LimitKey, Nanos};
 
@@ -57,24 +57,26 @@ impl Carrier for Node {
         self.moving.once(have_told, Nanos::new(self.asking.timeout.get() / 2)).await;
     }
 
-    fn departures(&self, key: LimitKey) -> u64 {
-        self.moving.departures(key)
+    fn seen(&self, wanted: &[wire::Wanted]) -> Seen {
+        self.moving.seen(wanted.iter().map(|wanted| wanted.key))
+    }
+
+    fn has_left(&self, seen: &Seen, position: usize) -> bool {
+        self.moving.has_left(seen, position)
     }
 
     async fn give(&self, to: SocketAddr, limit: &Identity, key: LimitKey) -> Taken {
         let own = self.asking.own.address;
-        self.moving.rests(key, own < to, self.asking.timeout).await;
-        let is_lent = self.view.load().ring.owner(key) != Some(to);
-        let before = if is_lent { self.moving.lend(key, to, self.asking.clock.now()) } else { None };
-        self.moving.departs(key);
-        let Some(states) = self.desk().and_then(|desk| desk.take(limit, key)) else {
-            if is_lent {
-                self.moving.keep(key, before);
+        let mut taken = Taken::Nothing;
+        // it may be pushed just before it is taken
+        for _ in 0..MOST_TRIES {
+            self.moving.rests(key, own < to, self.asking.timeout).await;
+            taken = self.take_out(to, limit, key);
+            if matches!(taken, Taken::State(_)) || !self.moving.is_leaving(key) {
+                break;
             }
-            return Taken::Nothing;
-        };
-        self.moving.counts.given.fetch_add(states.count, Ordering::Relaxed);
-        Taken::State(states)
+        }
+        taken
     }
 
     fn receive(&self, all: &[States], ring: RingHash) {
@@ -101,12 +103,29 @@ impl Node {
         counts.unknown.fetch_add(received.unknown, Ordering::Relaxed);
     }
 
+    /// Takes the state of `key` out of this node's for `to`.
+    fn take_out(&self, to: SocketAddr, limit: &Identity, key: LimitKey) -> Taken {
+        let is_lent = self.view.load().ring.owner(key) != Some(to);
+        let before = if is_lent { self.moving.lend(key, to, self.asking.clock.now()) } else { None };
+        self.moving.departs(key);
+        let Some(states) = self.desk().and_then(|desk| desk.take(limit, key)) else {
+            if is_lent {
+                self.moving.keep(key, before);
+            }
+            return Taken::Nothing;
+        };
+        self.moving.counts.given.fetch_add(states.count, Ordering::Relaxed);
+        Taken::State(states)
+    }
+
     /// Brings the state of `key` here, from wherever it is. Waits for each who may have it as long as for a decision.
     async fn fetch(&self, limit: Arc<Identity>, key: LimitKey) {
         let Some(_coming) = self.moving.comes(key, self.asking.timeout).await else { return };
         if self.gate.is_closed() {
             return;
         }
+        // what is on its way out has to arrive before it can come back
+        self.moving.has_arrived(key, self.asking.timeout).await;
         let view = self.view.load_full();
         for source in self.moving.sources(key, self.asking.own.address, &view.ring) {
             let Some(peer) = view.peers.get(&source).filter(|peer| peer.is_reachable()) else { continue };

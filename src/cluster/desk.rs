@@ -37,6 +37,15 @@ pub trait Desk: Send + Sync {
     fn release_unheard(&self, until: &dyn Fn(u64) -> Nanos, now: Nanos);
 }
 
+/// Why nothing is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Some parameters are not understood.
+    Unknown,
+    /// A state is not here, and may be elsewhere.
+    Left,
+}
+
 /// One connection's side of a [`Desk`]. Parameters are known by the order in which they were learnt.
 pub trait Guest: Send + Sync {
     /// Makes parameters known, be they understood or not.
@@ -45,11 +54,8 @@ pub trait Guest: Send + Sync {
     /// The keys of `wanted` of which there is no state here.
     fn unknown(&self, wanted: &[Wanted]) -> Vec<(Arc<Identity>, LimitKey)>;
 
-    /// Charges all of `wanted` or none. `None` where some parameters are not understood.
-    fn charge(&self, wanted: &[Wanted], now: Nanos) -> Option<Vec<Told>>;
-
-    /// Takes back what came of `wanted` at `now`.
-    fn take_back(&self, wanted: &[Wanted], told: &[Told], now: Nanos);
+    /// Charges all of `wanted` or none. `has_left` says by its position whether a state that is not here may be elsewhere.
+    fn charge(&self, wanted: &[Wanted], has_left: &dyn Fn(usize) -> bool, now: Nanos) -> Result<Vec<Told>, Refusal>;
 
     /// Takes back `cost` of what was charged to `key`, which was going to be whole at `full_at`.
     fn refund(&self, rule: u32, key: LimitKey, cost: Cost, full_at: Nanos, now: Nanos);

@@ -49,6 +49,8 @@ pub(super) struct Moving {
     past: Mutex<Past>,
     /// Whether anything may be elsewhere: read for every request.
     is_going_on: AtomicBool,
+    /// How often the members have changed.
+    turns: AtomicU64,
     /// Keys whose states are on their way out, and not known to have arrived.
     leaving: Mutex<HashSet<LimitKey>>,
     /// Keys whose states are being asked for.
@@ -75,6 +77,22 @@ impl Default for Departures {
 impl Departures {
     fn of(&self, key: LimitKey) -> Option<&AtomicU64> {
         self.0.get(usize::try_from(key.0 % DEPARTURES).ok()?)
+    }
+}
+
+/// What was to be seen at one time of where the states of some keys are.
+#[derive(Debug, Default)]
+pub struct Seen {
+    turns: u64,
+    /// How often each had been given away.
+    keys: SmallVec<[(LimitKey, u64); 4]>,
+}
+
+impl Seen {
+    /// Only the keys at these positions.
+    pub fn only(&self, positions: &[usize]) -> Self {
+        let keys = positions.iter().filter_map(|position| self.keys.get(*position).copied());
+        Self { turns: self.turns, keys: keys.collect() }
     }
 }
 
@@ -126,7 +144,7 @@ impl Moving {
         self.is_going_on.load(Ordering::Relaxed)
     }
 
-    /// The members are others than in `before`.
+    /// The members are others than in `before`. To be said before anybody sees who they are.
     pub(super) fn turned(&self, before: &Arc<Ring>, now: Nanos) {
         let mut past = self.past.lock();
         past.turned = now;
@@ -135,6 +153,7 @@ impl Moving {
         }
         past.rings.push(Arc::clone(before));
         self.is_going_on.store(true, Ordering::Relaxed);
+        self.turns.fetch_add(1, Ordering::SeqCst);
         self.push.notify_one();
     }
 
@@ -204,8 +223,20 @@ impl Moving {
         }
     }
 
-    /// Another number whenever the state of `key` has been given away.
-    pub(super) fn departures(&self, key: LimitKey) -> u64 {
+    /// Where the states of `keys` are, for [`Moving::has_left`].
+    pub(super) fn seen(&self, keys: impl Iterator<Item = LimitKey>) -> Seen {
+        let turns = self.turns.load(Ordering::SeqCst);
+        Seen { turns, keys: keys.map(|key| (key, self.departures(key))).collect() }
+    }
+
+    /// Whether the state of the key at this position may be elsewhere since it was `seen`: it was given away, or the members
+    /// changed, and this node may own now what another one has.
+    pub(super) fn has_left(&self, seen: &Seen, position: usize) -> bool {
+        let Some((key, before)) = seen.keys.get(position) else { return false };
+        self.turns.load(Ordering::SeqCst) != seen.turns || self.departures(*key) != *before
+    }
+
+    fn departures(&self, key: LimitKey) -> u64 {
         self.departures.of(key).map_or(0, |count| count.load(Ordering::SeqCst))
     }
 
@@ -242,7 +273,17 @@ impl Moving {
         let has_come = || !self.coming.lock().contains(&key);
         let patience_with_coming = if first { Nanos::new(patience.get() / 8) } else { patience };
         self.once(has_come, patience_with_coming).await;
-        self.once(|| !self.leaving.lock().contains(&key) && (first || has_come()), patience).await;
+        self.once(|| !self.is_leaving(key) && (first || has_come()), patience).await;
+    }
+
+    /// Returns once the state of `key` is not on its way out any more, and at the latest after `patience`.
+    pub(super) async fn has_arrived(&self, key: LimitKey, patience: Nanos) {
+        self.once(|| !self.is_leaving(key), patience).await;
+    }
+
+    /// Whether the state of `key` is on its way out.
+    pub(super) fn is_leaving(&self, key: LimitKey) -> bool {
+        self.leaving.lock().contains(&key)
     }
 
     /// Returns once `holds`, which is looked at whenever something has moved or settled, and at the latest after

@@ -11,14 +11,15 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::connection::{self, Connection, Failed, Own};
-use super::desk::{Desk, Guest};
+use super::desk::{Desk, Guest, Refusal};
 use super::gate::Inside;
 use super::handshake::Hello;
 use super::members::Beat;
+use super::moving::Seen;
 use super::processes::{GONE_AFTER, Processes};
 use super::ring::RingHash;
 use super::session::Outgoing;
-use super::wire::{Answer, Ask, Change, Identity, Items, States, Taken, Told, Wanted};
+use super::wire::{Answer, Ask, Change, Identity, Items, States, Taken, Wanted};
 use crate::clock::Clock;
 use crate::units::{LimitKey, Nanos};
 
@@ -46,8 +47,11 @@ pub(super) trait Carrier: Send + Sync {
     /// Brings states here, from wherever they are.
     async fn gather(&self, wanted: Vec<(Arc<Identity>, LimitKey)>);
 
-    /// Another number whenever the state of `key` has been given away.
-    fn departures(&self, key: LimitKey) -> u64;
+    /// Where the states of `wanted` are.
+    fn seen(&self, wanted: &[Wanted]) -> Seen;
+
+    /// Whether the state of the key at this position may be with another gateway since it was `seen`.
+    fn has_left(&self, seen: &Seen, position: usize) -> bool;
 
     /// Waits a moment for all to tell what they hold of `key`, if one is gone who may have counted it.
     async fn hear_all(&self, key: LimitKey);
@@ -145,19 +149,15 @@ impl Serving {
                 for item in asks {
                     let Some((number, ask)) = item else { return };
                     charges |= matches!(ask, Ask::Charge { .. });
-                    let ask = match self.needs_time(ask, &*guest, ring) {
-                        Ok(later) => {
+                    match self.answer(ask, (&other, ring), &*guest, now) {
+                        Answered::Now(answer) => told.push((number, answer)),
+                        Answered::Never => {}
+                        Answered::Later(later) => {
                             let (serving, guest, answers) = (Arc::clone(self), Arc::clone(&guest), answers.clone());
                             tokio::spawn(async move {
                                 answers.push([(number, serving.answer_later(later, other.from, &*guest).await)]);
                             });
-                            continue;
                         }
-                        Err(ask) => ask,
-                    };
-                    match self.answer(ask, (&other, ring), &*guest, now) {
-                        Answered::Now(answer) => told.push((number, answer)),
-                        Answered::Never => {}
                     }
                 }
                 if charges {
@@ -174,80 +174,72 @@ impl Serving {
         drop(arrived);
     }
 
-    /// What has to be waited for before it can be answered, if anything has.
-    fn needs_time(&self, ask: Ask, guest: &dyn Guest, ring: RingHash) -> Result<Later, Ask> {
+    fn answer(&self, ask: Ask, (other, ring): (&Hello, RingHash), guest: &dyn Guest, now: Nanos) -> Answered {
         match ask {
-            Ask::Take { limit, key } => Ok(Later::Take(limit, key)),
-            Ask::Charge { wanted, as_is: false } if self.carrier.may_be_elsewhere(ring) => {
-                match guest.unknown(&wanted) {
-                    unknown if unknown.is_empty() => Err(Ask::Charge { wanted, as_is: false }),
-                    unknown => Ok(Later::Charge { wanted, unknown }),
-                }
+            Ask::Learn { limit, parameters } => {
+                guest.learn(&limit, &parameters);
+                return Answered::Never;
             }
+            Ask::Take { limit, key } => return Answered::Later(Later::Take(limit, key)),
+            Ask::Charge { wanted, as_is: false } => return self.charge(wanted, ring, guest, now),
             // what is held is told by all who hold some, once they know that the owner is gone
             Ask::Charge { wanted, as_is: true } if wanted.iter().any(|wanted| wanted.slot > 0) => {
-                Ok(Later::StandIn(wanted))
+                return Answered::Later(Later::StandIn(wanted));
             }
-            ask => Err(ask),
+            Ask::Charge { wanted, as_is: true } => return Answered::Now(charge_as_is(guest, &wanted, now)),
+            Ask::Change { number, change } => {
+                if self.processes.is_new(other.boot, number) {
+                    make(&change, guest, now);
+                }
+            }
+            Ask::Beat(beat) => return Answered::Now(Answer::Beat(self.listener.beat(other.from, beat))),
+            Ask::Put(states) => self.carrier.receive(&states, ring),
+            Ask::Spoken => self.processes.spoke(other.boot, now),
+        }
+        Answered::Now(Answer::Done)
+    }
+
+    /// Charges at once where all states are here or nowhere.
+    fn charge(&self, wanted: Vec<Wanted>, ring: RingHash, guest: &dyn Guest, now: Nanos) -> Answered {
+        let seen = self.carrier.seen(&wanted);
+        if self.carrier.may_be_elsewhere(ring) && !guest.unknown(&wanted).is_empty() {
+            return Answered::Later(Later::Charge(wanted));
+        }
+        match self.try_charge(guest, &wanted, &seen, now) {
+            Some(answer) => Answered::Now(answer),
+            None => Answered::Later(Later::Charge(wanted)),
+        }
+    }
+
+    /// `None` where a state is not here and may have come to be elsewhere since that was `seen`.
+    fn try_charge(&self, guest: &dyn Guest, wanted: &[Wanted], seen: &Seen, now: Nanos) -> Option<Answer> {
+        let has_left = |position| self.carrier.has_left(seen, position);
+        match guest.charge(wanted, &has_left, now) {
+            Ok(told) => Some(Answer::Charged { at: now, told }),
+            Err(Refusal::Unknown) => Some(Answer::Unknown),
+            Err(Refusal::Left) => None,
         }
     }
 
     async fn answer_later(&self, later: Later, from: SocketAddr, guest: &dyn Guest) -> Answer {
         match later {
             Later::Take(limit, key) => Answer::Taken(self.carrier.give(from, &limit, key).await),
-            Later::Charge { wanted, unknown } => {
+            Later::Charge(wanted) => {
                 for _ in 0..MOST_TRIES {
-                    let before = self.departures(&wanted);
-                    self.carrier.gather(unknown.clone()).await;
-                    let now = self.clock.now();
-                    let told = guest.charge(&wanted, now);
-                    // others were served before this went on
-                    match told {
-                        Some(told) if before != self.departures(&wanted) => guest.take_back(&wanted, &told, now),
-                        told => return charged(told, now),
+                    let seen = self.carrier.seen(&wanted);
+                    self.carrier.gather(guest.unknown(&wanted)).await;
+                    if let Some(answer) = self.try_charge(guest, &wanted, &seen, self.clock.now()) {
+                        return answer;
                     }
                 }
-                charge(guest, &wanted, self.clock.now())
+                charge_as_is(guest, &wanted, self.clock.now())
             }
             Later::StandIn(wanted) => {
                 for held in wanted.iter().filter(|wanted| wanted.slot > 0) {
                     self.carrier.hear_all(held.key).await;
                 }
-                charge(guest, &wanted, self.clock.now())
+                charge_as_is(guest, &wanted, self.clock.now())
             }
-        }
-    }
-
-    /// Another number whenever a state that counts what runs, of a key of `wanted`, has been given away.
-    fn departures(&self, wanted: &[Wanted]) -> u64 {
-        let held = wanted.iter().filter(|wanted| wanted.slot > 0);
-        held.fold(0, |sum, wanted| sum.wrapping_add(self.carrier.departures(wanted.key)))
-    }
-
-    fn answer(&self, ask: Ask, (other, ring): (&Hello, RingHash), guest: &dyn Guest, now: Nanos) -> Answered {
-        match ask {
-            Ask::Learn { limit, parameters } => {
-                guest.learn(&limit, &parameters);
-                Answered::Never
-            }
-            Ask::Charge { wanted, .. } => Answered::Now(charge(guest, &wanted, now)),
-            Ask::Change { number, change } => {
-                if self.processes.is_new(other.boot, number) {
-                    make(&change, guest, now);
-                }
-                Answered::Now(Answer::Done)
-            }
-            Ask::Beat(beat) => Answered::Now(Answer::Beat(self.listener.beat(other.from, beat))),
-            Ask::Put(states) => {
-                self.carrier.receive(&states, ring);
-                Answered::Now(Answer::Done)
-            }
-            Ask::Spoken => {
-                self.processes.spoke(other.boot, now);
-                Answered::Now(Answer::Done)
-            }
-            // see `needs_time`
-            Ask::Take { .. } => Answered::Never,
         }
     }
 
@@ -265,27 +257,22 @@ impl Serving {
 enum Answered {
     Now(Answer),
     Never,
+    Later(Later),
 }
 
 /// What is answered once states have moved.
 enum Later {
     Take(Identity, LimitKey),
-    Charge {
-        wanted: Vec<Wanted>,
-        unknown: Vec<(Arc<Identity>, LimitKey)>,
-    },
+    Charge(Vec<Wanted>),
     /// In place of an owner that the asker cannot ask.
     StandIn(Vec<Wanted>),
 }
 
-fn charge(guest: &dyn Guest, wanted: &[Wanted], now: Nanos) -> Answer {
-    charged(guest.charge(wanted, now), now)
-}
-
-fn charged(told: Option<Vec<Told>>, now: Nanos) -> Answer {
-    match told {
-        Some(told) => Answer::Charged { at: now, told },
-        None => Answer::Unknown,
+/// Charges on the states that are here, whoever else may have some.
+fn charge_as_is(guest: &dyn Guest, wanted: &[Wanted], now: Nanos) -> Answer {
+    match guest.charge(wanted, &|_| false, now) {
+        Ok(told) => Answer::Charged { at: now, told },
+        Err(Refusal::Unknown | Refusal::Left) => Answer::Unknown,
     }
 }
 

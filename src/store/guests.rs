@@ -7,12 +7,12 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use crate::algorithm::{AlgorithmName, Completion, Parameters};
-use crate::charge::{Charge, Charged, Manner, RuleRef, Slot};
+use crate::charge::{Charge, Manner, RuleRef, Slot};
 use crate::cluster::Peer;
-use crate::cluster::desk::{Desk, Guest};
+use crate::cluster::desk::{Desk, Guest, Refusal};
 use crate::cluster::moving::{Received, Walk};
 use crate::cluster::wire::{Identity, States, Told, Wanted};
-use crate::store::local::Binding;
+use crate::store::local::{Binding, Left};
 use crate::store::{LimitSpec, Store};
 use crate::units::{Cost, LimitKey, Nanos};
 
@@ -149,16 +149,17 @@ impl Guest for Visit {
         unknown.collect()
     }
 
-    fn charge(&self, wanted: &[Wanted], now: Nanos) -> Option<Vec<Told>> {
+    fn charge(&self, wanted: &[Wanted], has_left: &dyn Fn(usize) -> bool, now: Nanos) -> Result<Vec<Told>, Refusal> {
         let charges = wanted.iter().map(|wanted| {
             let slot = (wanted.slot > 0).then(|| self.slot(wanted.slot));
             Some(Charge { slot, ..self.charge_of(wanted.rule, wanted.key, wanted.cost, wanted.manner)? })
         });
-        let mut batch = charges.collect::<Option<Vec<Charge>>>()?;
+        let mut batch = charges.collect::<Option<Vec<Charge>>>().ok_or(Refusal::Unknown)?;
         if self.limits.binding.read().is_stale(&batch) {
             self.store.local.renew(&mut self.limits.binding.write());
         }
-        let charged = self.store.local.charge(&self.limits.binding.read(), &mut batch, now);
+        let charged = self.store.local.charge_unless(&self.limits.binding.read(), &mut batch, has_left, now);
+        let charged = charged.map_err(|Left| Refusal::Left)?;
         for (charge, slot) in batch.iter().filter_map(|charge| Some((charge, charge.slot?))) {
             if self.store.guests.has(slot) {
                 self.store.local.end(&self.limits.binding.read(), charge, slot, Completion::UNMEASURED, now);
@@ -168,18 +169,7 @@ impl Guest for Visit {
             charged,
             common: (charge.key != wanted.key).then_some(charge.key),
         });
-        Some(told.collect())
-    }
-
-    fn take_back(&self, wanted: &[Wanted], told: &[Told], now: Nanos) {
-        let charges = wanted.iter().zip(told).filter_map(|(wanted, told)| {
-            let key = told.common.unwrap_or(wanted.key);
-            let slot = (wanted.slot > 0).then(|| self.slot(wanted.slot));
-            Some(Charge { slot, ..self.charge_of(wanted.rule, key, wanted.cost, wanted.manner)? })
-        });
-        let charges: Vec<Charge> = charges.collect();
-        let charged: Vec<Charged> = told.iter().map(|told| told.charged).collect();
-        self.store.local.take_back(&self.limits.binding.read(), &charges, &charged, now);
+        Ok(told.collect())
     }
 
     fn refund(&self, rule: u32, key: LimitKey, cost: Cost, full_at: Nanos, now: Nanos) {

@@ -25,6 +25,7 @@ pub mod snapshot;
 mod table;
 mod tables;
 
+pub use charging::Left;
 use rules::Rules;
 use shard::{FOR_MANY_THREADS, FOR_ONE_THREAD, Shard, Shards};
 use table::Cells;

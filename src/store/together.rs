@@ -11,18 +11,19 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::charge::{Charge, Charged, Source};
+use crate::cluster::moving::Seen;
 use crate::cluster::{Outcome, Peer, Place};
 use crate::store::owners::{OwnedLimit, Owners};
 use crate::store::shared::{Asked, SharedLimit, SharedStore};
-use crate::store::{Binding, Departures, Receipt, Store};
+use crate::store::{Binding, Receipt, Store};
 use crate::units::Nanos;
 
 /// A request being charged.
 pub(super) struct Together<'a> {
     pub(super) store: &'a Store,
     pub(super) binding: &'a Binding,
-    /// As [`Store::departures`] told before states were brought here.
-    pub(super) departures: Departures,
+    /// Before states were brought here.
+    pub(super) seen: Seen,
     pub(super) now: Nanos,
 }
 
@@ -172,11 +173,9 @@ impl<'a> Together<'a> {
     async fn charge_local(&self, batch: &mut [Charge], local: &[usize], told: &mut Told, source: Source) -> Source {
         let denied = denies(batch, told);
         let mut some: SmallVec<[Charge; 4]> = local.iter().map(|position| batch[*position].clone()).collect();
-        let departures: Departures =
-            local.iter().filter_map(|position| self.departures.get(*position).copied()).collect();
         let charged = match denied {
             true => self.store.local.charge_denied(&self.binding.local, &mut some, self.now),
-            false => self.store.charge_here(self.binding, &mut some, &departures, self.now).await,
+            false => self.store.charge_here(self.binding, &mut some, self.seen.only(local), self.now).await,
         };
         for ((position, charge), charged) in local.iter().zip(some).zip(charged) {
             batch[*position] = charge;

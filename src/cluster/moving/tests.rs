@@ -112,13 +112,19 @@ async fn a_state_that_is_on_its_way_is_waited_for() {
 }
 
 #[test]
-fn who_decides_on_a_state_sees_that_it_went_meanwhile() {
+fn who_decides_on_a_state_sees_that_it_went_or_that_the_members_changed_meanwhile() {
     let moving = Moving::default();
-    let stays = moving.departures(LimitKey(2));
+    let keys = [LimitKey(1), LimitKey(2)];
+    let look = || moving.seen(keys.into_iter());
+    let gone = |seen: &Seen| [0, 1].map(|position| moving.has_left(seen, position));
     for goes in [Moving::leaves, Moving::departs] {
-        let before = moving.departures(LimitKey(1));
-        goes(&moving, LimitKey(1));
-        assert_ne!(moving.departures(LimitKey(1)), before);
+        let seen = look();
+        assert_eq!(gone(&seen), [false, false]);
+        goes(&moving, LimitKey(2));
+        assert_eq!((gone(&seen), moving.has_left(&seen.only(&[1]), 0)), ([false, true], true));
     }
-    assert_eq!(moving.departures(LimitKey(2)), stays);
+    let seen = look();
+    moving.turned(&ring(&[1, 2]), NOW);
+    assert_eq!(gone(&seen), [true, true]);
+    assert_eq!(gone(&look()), [false, false]);
 }

@@ -1,11 +1,12 @@
 //! Charges: all cells of a request or none, and a common bucket for new keys where a table is full.
 
+use std::convert::Infallible;
 use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
 use super::shard::Locked;
-use super::table::Full;
+use super::table::{Cells, Full};
 use super::{Binding, LimitTable, LocalStore, OVERFLOW_KEY};
 use crate::charge::{AllCharged, Charge, Charged};
 use crate::units::Nanos;
@@ -14,22 +15,70 @@ use crate::units::Nanos;
 const SEARCH_PAUSE: Nanos = Nanos::new(100_000_000);
 const SEARCHED_KEYS: u64 = 1 << 16;
 
+/// The state of a charge's key is not here, and may be elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left;
+
+/// Why a batch is not charged.
+enum Stop<E> {
+    /// The charge at this position is of a new key for which there is no room.
+    Full(usize),
+    /// A state is missing.
+    Missing(E),
+}
+
+/// Says of the charge at a position that its state may be elsewhere: asked while the state can neither come nor go, and an
+/// error only if it is not here.
+trait Watch<E>: Fn(usize) -> Result<(), E> {}
+
+impl<E, W: Fn(usize) -> Result<(), E>> Watch<E> for W {}
+
 impl LocalStore {
     /// See [`crate::store::Store::charge`].
     #[inline]
     pub fn charge(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> AllCharged {
         // Filled where it is returned from: moving what came of a charge costs nearly as much as deciding it.
         let mut charged = AllCharged::new();
-        if let Err(full) = self.try_charge(binding, batch, now, &mut charged) {
-            self.charge_with_overflow(binding, batch, full, now, &mut charged);
-        }
+        let Ok(()) = self.charge_into(binding, batch, &|_| Ok::<(), Infallible>(()), now, &mut charged);
         charged
+    }
+
+    /// The same, unless a state is not here of which `has_left` says, by its charge's position, that it may be elsewhere: it
+    /// would begin anew here, so nothing is charged.
+    pub fn charge_unless(
+        &self,
+        binding: &Binding,
+        batch: &mut [Charge],
+        has_left: impl Fn(usize) -> bool,
+        now: Nanos,
+    ) -> Result<AllCharged, Left> {
+        let mut charged = AllCharged::new();
+        let watch = |position| if has_left(position) { Err(Left) } else { Ok(()) };
+        self.charge_into(binding, batch, &watch, now, &mut charged)?;
+        Ok(charged)
+    }
+
+    #[inline]
+    fn charge_into<E>(
+        &self,
+        binding: &Binding,
+        batch: &mut [Charge],
+        watch: &impl Watch<E>,
+        now: Nanos,
+        charged: &mut AllCharged,
+    ) -> Result<(), E> {
+        match self.try_charge(binding, batch, watch, now, charged) {
+            Ok(()) => Ok(()),
+            Err(Stop::Missing(missing)) => Err(missing),
+            Err(Stop::Full(position)) => self.charge_with_overflow(binding, batch, position, watch, now, charged),
+        }
     }
 
     /// The same for a request that is denied by something else: charges nothing but what counts although it is denied.
     pub fn charge_denied(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> AllCharged {
         let mut charged = AllCharged::new();
-        if self.charge_all(binding, batch, true, now, &mut charged).is_err() {
+        let watch = |_| Ok::<(), Infallible>(());
+        if self.charge_all(binding, batch, true, &watch, now, &mut charged).is_err() {
             // what a new key has used is not remembered where there is no room for it
             for charge in batch.iter() {
                 let rule = binding.rule(charge);
@@ -40,33 +89,36 @@ impl LocalStore {
         charged
     }
 
-    /// `charged` is left alone where a table is full.
-    fn try_charge(
+    /// `charged` is left alone where nothing is charged.
+    fn try_charge<E>(
         &self,
         binding: &Binding,
         batch: &[Charge],
+        watch: &impl Watch<E>,
         now: Nanos,
         charged: &mut AllCharged,
-    ) -> Result<(), (usize, Full)> {
+    ) -> Result<(), Stop<E>> {
         match batch {
             [only] if only.manner.takes && !only.manner.counts_denied => {
-                self.charge_one(binding, only, now, charged).map_err(|full| (0, full))
+                self.charge_one(binding, only, watch, now, charged)
             }
-            several => self.charge_all(binding, several, false, now, charged),
+            several => self.charge_all(binding, several, false, watch, now, charged),
         }
     }
 
-    /// Sends new keys of full tables to those tables' common buckets.
-    fn charge_with_overflow(
+    /// Sends new keys of full tables to those tables' common buckets; `full` is the position of the first.
+    fn charge_with_overflow<E>(
         &self,
         binding: &Binding,
         batch: &mut [Charge],
-        full: (usize, Full),
+        full: usize,
+        watch: &impl Watch<E>,
         now: Nanos,
         charged: &mut AllCharged,
-    ) {
-        let mut outcome = Err(full);
-        while let Err((position, Full)) = outcome {
+    ) -> Result<(), E> {
+        let keys: SmallVec<[_; 2]> = batch.iter().map(|charge| charge.key).collect();
+        let mut position = full;
+        loop {
             let charge = &mut batch[position];
             let table = &binding.limits[charge.limit].table;
             self.make_room(table, now);
@@ -74,14 +126,30 @@ impl LocalStore {
                 table.forgotten.overflowed.fetch_add(1, Ordering::Relaxed);
                 charge.key = OVERFLOW_KEY;
             }
-            outcome = self.try_charge(binding, batch, now, charged);
+            match self.try_charge(binding, batch, watch, now, charged) {
+                Ok(()) => return Ok(()),
+                Err(Stop::Full(next)) => position = next,
+                Err(Stop::Missing(missing)) => {
+                    batch.iter_mut().zip(keys).for_each(|(charge, key)| charge.key = key);
+                    return Err(missing);
+                }
+            }
         }
     }
 
-    fn charge_one(&self, binding: &Binding, charge: &Charge, now: Nanos, charged: &mut AllCharged) -> Result<(), Full> {
+    fn charge_one<E>(
+        &self,
+        binding: &Binding,
+        charge: &Charge,
+        watch: &impl Watch<E>,
+        now: Nanos,
+        charged: &mut AllCharged,
+    ) -> Result<(), Stop<E>> {
         let (table, rule) = binding.find(charge);
         let mut shard = self.shards.of(charge.key).lock();
-        shard.cells[table.position].charge(table, rule, charge, now, charged)?;
+        let cells = &mut shard.cells[table.position];
+        is_not_missed(table, cells, charge, || watch(0)).map_err(Stop::Missing)?;
+        cells.charge(table, rule, charge, now, charged).map_err(|Full| Stop::Full(0))?;
         if let Some(slot) = charge.slot
             && charged.last().is_some_and(|charged| charged.decision.is_admitted())
         {
@@ -92,20 +160,22 @@ impl LocalStore {
 
     /// Decides first, and writes only when the request is not `denied` and no limit that binds denies; a limit that
     /// remembers denials remembers its own.
-    fn charge_all(
+    fn charge_all<E>(
         &self,
         binding: &Binding,
         batch: &[Charge],
         denied: bool,
+        watch: &impl Watch<E>,
         now: Nanos,
         charged: &mut AllCharged,
-    ) -> Result<(), (usize, Full)> {
+    ) -> Result<(), Stop<E>> {
         let bound: SmallVec<[_; 2]> = batch.iter().map(|charge| binding.find(charge)).collect();
         let mut locked = Locked::all(&self.shards, batch);
         let mut decided: SmallVec<[_; 2]> = SmallVec::with_capacity(batch.len());
         for (position, (charge, &(table, bound))) in batch.iter().zip(&bound).enumerate() {
             let cells = locked.cells(charge.key, table.position);
-            cells.has_room(table, charge.key).map_err(|full| (position, full))?;
+            is_not_missed(table, cells, charge, || watch(position)).map_err(Stop::Missing)?;
+            cells.has_room(table, charge.key).map_err(|Full| Stop::Full(position))?;
             let before = cells.state(table, bound, charge.key, now);
             decided.push(bound.rule.decide(before, charge.cost, now));
         }
@@ -147,5 +217,21 @@ impl LocalStore {
         for index in first..first.saturating_add(shards) {
             self.shards.at(index).lock().cells[table.position].sweep(table, now);
         }
+    }
+}
+
+/// Passes on what `watch` says, if the state of a charge is not here, or perhaps only a part of it.
+fn is_not_missed<E>(
+    table: &LimitTable,
+    cells: &Cells,
+    charge: &Charge,
+    watch: impl FnOnce() -> Result<(), E>,
+) -> Result<(), E> {
+    match watch() {
+        // common buckets stay
+        Err(missing) if charge.key != OVERFLOW_KEY && (table.algorithm.holds() || !cells.knows(charge.key)) => {
+            Err(missing)
+        }
+        Ok(()) | Err(_) => Ok(()),
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::{Binding, BoundLimit, BoundRule, LimitTable, LocalStore, Shard};
 use crate::algorithm::Completion;
-use crate::charge::{Charge, Charged, Slot};
+use crate::charge::{Charge, Slot};
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// What is held of the keys of one shard, by the position of the limit's table and the key.
@@ -100,27 +100,6 @@ impl LocalStore {
         let Some(cost) = shard.held.remove(table.position, charge.key, slot) else { return false };
         shard.cells[table.position].complete(table, charge.key, cost, end, now);
         true
-    }
-
-    /// Takes back what came of `batch` at `now`, if it was admitted.
-    pub fn take_back(&self, binding: &Binding, batch: &[Charge], charged: &[Charged], now: Nanos) {
-        let denies = |(charge, charged): (&Charge, &Charged)| charge.manner.binds && !charged.decision.is_admitted();
-        if batch.iter().zip(charged).any(denies) {
-            return;
-        }
-        for (charge, charged) in batch.iter().zip(charged) {
-            // what counts although it is denied stays taken
-            if !charged.decision.is_admitted() || !charge.manner.takes || charge.manner.counts_denied {
-                continue;
-            }
-            match charge.slot {
-                Some(slot) => drop(self.end(binding, charge, slot, Completion::UNMEASURED, now)),
-                None => {
-                    let full_at = now.saturating_add(charged.headroom.until_full);
-                    self.refund(binding, &[(charge.clone(), full_at)], now);
-                }
-            }
-        }
     }
 
     /// Gives back all that `process` holds here.

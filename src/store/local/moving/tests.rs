@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::charge::{Charged, Manner, RuleRef, Slot};
+use crate::store::local::Left;
 use crate::store::local::snapshot::tests::{at, rule, spec};
 
 /// Keys are hashes: small numbers are spread over all 128 bits.
@@ -53,6 +54,27 @@ impl Place {
             all.extend(self.store.take_moved(&mut walk, &to, now));
         }
         all
+    }
+}
+
+#[test]
+fn a_state_that_may_be_elsewhere_does_not_begin_anew() {
+    for algorithm in AlgorithmName::ALL.iter().copied() {
+        let place = Place::new(&[rule(algorithm)]);
+        let unless = |batch: &[Charge], has_left: fn(usize) -> bool| {
+            place.store.charge_unless(&place.binding, &mut batch.to_vec(), has_left, at(0)).map(drop)
+        };
+        let [here, elsewhere] = [charge(1, 1), charge(2, 1)];
+        place.charge(1, 1, at(0));
+        let before = place.charge(1, 0, at(0));
+        assert_eq!(unless(slice::from_ref(&elsewhere), |_| true), Err(Left));
+        // neither is the other one of its batch charged
+        assert_eq!(unless(&[elsewhere.clone(), here.clone()], |position| position == 0), Err(Left));
+        assert_eq!((place.keys(), place.charge(1, 0, at(0))), (1, before), "{algorithm:?}");
+        // of what is held a part may be elsewhere
+        let known = if algorithm.holds() { Err(Left) } else { Ok(()) };
+        assert_eq!(unless(slice::from_ref(&here), |_| true), known, "{algorithm:?}");
+        assert_eq!(unless(slice::from_ref(&elsewhere), |_| false), Ok(()));
     }
 }
 
