@@ -67,11 +67,9 @@ fn answer(store: &Arc<Store>, guest: &dyn Guest, ask: Ask, now: Nanos) {
                 assert_eq!(store.put(&states, now).kept, 1);
             }
         }
-        Ask::Put(all) => {
-            for states in &all {
-                let received = store.put(states, now);
-                assert!(received.kept + received.known + received.unknown <= states.count.max(1));
-            }
+        Ask::Put { states, .. } => {
+            let received = store.put(&states, now);
+            assert!(received.kept + received.known + received.unknown <= states.count.max(1));
         }
     }
 }

@@ -79,14 +79,13 @@ impl Carrier for Node {
         taken
     }
 
-    fn receive(&self, all: &[States], ring: RingHash) {
+    fn receive(&self, states: &States, ring: RingHash) {
         let Some(desk) = self.desk() else { return };
         let now = self.asking.clock.now();
-        all.iter().for_each(|states| self.note(&desk.put(states, now)));
+        self.note(&desk.put(states, now));
         if ring.0 != self.asking.ring.load(Ordering::Relaxed) {
-            // some of them may belong elsewhere in this node's eyes
+            // some of them may belong elsewhere in this node's eyes, and go there with the next beat
             self.members.lock().untidied();
-            self.moving.push.notify_one();
         }
     }
 }
@@ -178,10 +177,11 @@ impl Node {
     /// Tells the owners of keys what requests here hold of these, unless they know since `since`. Whether all know now.
     async fn tell_held(&self, since: Nanos) -> bool {
         let Some(desk) = self.desk() else { return true };
+        let ring = self.view.load().ring.hash();
         let mut telling = JoinSet::new();
         for (peer, states) in desk.running(since, self.asking.clock.now()) {
             telling.spawn(async move {
-                let is_told = put(&peer, &states).await;
+                let is_told = put(&peer, &states, ring).await;
                 (peer.number, states, is_told)
             });
         }
@@ -211,6 +211,7 @@ impl Node {
     async fn push_all(&self) -> bool {
         let Some(desk) = self.desk() else { return true };
         let view = self.view.load_full();
+        let before = self.members.lock().times_untidied();
         let mut walk = Walk::default();
         // before the states in which it is counted: whoever has heard of all this knows what runs
         let mut is_all = self.tell_held(Nanos::ZERO).await;
@@ -223,7 +224,7 @@ impl Node {
             yield_now().await;
         }
         if is_all {
-            self.members.lock().tidied(view.ring.hash(), self.asking.clock.now());
+            self.members.lock().tidied(view.ring.hash(), before, self.asking.clock.now());
             self.look();
         }
         is_all
@@ -245,11 +246,12 @@ impl Node {
             place
         };
         let parts = desk.take_moved(walk, &to, self.asking.clock.now());
+        let ring = view.ring.hash();
         let mut sending = JoinSet::new();
         for (place, states) in parts {
             let Some(peer) = peers.get(place).map(|peer| Arc::clone(peer)) else { continue };
             sending.spawn(async move {
-                let has_arrived = put(&peer, &states).await;
+                let has_arrived = put(&peer, &states, ring).await;
                 (states, has_arrived)
             });
         }
@@ -270,10 +272,10 @@ impl Node {
     }
 }
 
-/// Whether `peer` has the states now.
-async fn put(peer: &Arc<Peer>, states: &States) -> bool {
+/// Whether `peer`, which owns them in the eyes of who sees `ring`, has the states now.
+async fn put(peer: &Arc<Peer>, states: &States, ring: RingHash) -> bool {
     let (sender, receiver) = oneshot::channel();
     let told = move |answer| drop(sender.send(answer));
-    let asked = peer.ask(&|| Ask::Put(vec![states.clone()]), Box::new(told));
+    let asked = peer.ask(&|| Ask::Put { ring, states: states.clone() }, Box::new(told));
     asked && matches!(timeout(ARRIVES_WITHIN.to_duration(), receiver).await, Ok(Ok(Some(Answer::Done))))
 }

@@ -118,6 +118,8 @@ pub struct Members {
     looked: Nanos,
     /// The hash of the ring under which this node has given away all that others own.
     tidy: Option<RingHash>,
+    /// How often it got states that others own.
+    untidied: u64,
     ring: Arc<Ring>,
 }
 
@@ -135,6 +137,7 @@ impl Members {
             started: now,
             looked: now,
             tidy: None,
+            untidied: 0,
             ring: Arc::new(Ring::new([own])),
         }
     }
@@ -227,15 +230,24 @@ impl Members {
         self.look(now);
     }
 
-    /// This node has given away all that others own under the ring of this hash.
-    pub fn tidied(&mut self, ring: RingHash, now: Nanos) {
-        self.tidy = Some(ring);
-        self.look(now);
+    /// This node has given away all that others own under the ring of this hash, unless it got more since
+    /// [`Members::times_untidied`] told `before`.
+    pub fn tidied(&mut self, ring: RingHash, before: u64, now: Nanos) {
+        if self.untidied == before {
+            self.tidy = Some(ring);
+            self.look(now);
+        }
     }
 
     /// This node has got states that others own.
     pub const fn untidied(&mut self) {
         self.tidy = None;
+        self.untidied = self.untidied.wrapping_add(1);
+    }
+
+    /// How often it got any.
+    pub const fn times_untidied(&self) -> u64 {
+        self.untidied
     }
 
     /// Whether this node keeps nothing that another member owns.

@@ -59,8 +59,8 @@ pub(super) trait Carrier: Send + Sync {
     /// Gives the state of `key` to `to`, which decides about it now.
     async fn give(&self, to: SocketAddr, limit: &Identity, key: LimitKey) -> Taken;
 
-    /// States came from a gateway that sees the members like that.
-    fn receive(&self, all: &[States], ring: RingHash);
+    /// States came that this node owns in the eyes of who sees the members like that.
+    fn receive(&self, states: &States, ring: RingHash);
 }
 
 /// Where other gateways are served.
@@ -193,7 +193,7 @@ impl Serving {
                 }
             }
             Ask::Beat(beat) => return Answered::Now(Answer::Beat(self.listener.beat(other.from, beat))),
-            Ask::Put(states) => self.carrier.receive(&states, ring),
+            Ask::Put { ring, states } => self.carrier.receive(&states, ring),
             Ask::Spoken => self.processes.spoke(other.boot, now),
         }
         Answered::Now(Answer::Done)

@@ -18,7 +18,7 @@ use crate::cluster::ring::RingHash;
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// The version of what is said; gateways of another one are refused.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// The most bytes of a frame, as they are sent.
 pub const LONGEST_FRAME: usize = 1 << 20;
@@ -98,7 +98,12 @@ pub enum Ask {
     },
     /// States that the other side owns now and the asker has forgotten, and what the asker's requests hold; states that
     /// are there stay as they are, and count what is held. Answered with [`Answer::Done`].
-    Put(Vec<States>),
+    Put {
+        /// How the asker saw the members when it looked whose they are: this may be others by the time they are sent.
+        ring: RingHash,
+        /// Those of one limit.
+        states: States,
+    },
     /// Says that the asker has told, within [`SPEAKS_WITHIN`], of all that its requests hold of keys that the other side
     /// owns. Answered with [`Answer::Done`].
     Spoken,

@@ -87,7 +87,8 @@ impl Net {
         let node = &mut self.nodes[number];
         if node.gives_away {
             let ring = node.members.ring().hash();
-            node.members.tidied(ring, self.now);
+            let before = node.members.times_untidied();
+            node.members.tidied(ring, before, self.now);
         }
     }
 
@@ -260,12 +261,18 @@ fn it_is_said_whether_states_are_where_they_belong() {
     members.unreachable(member(1).address, Nanos::ZERO);
     let ring = members.ring().hash();
     assert!(!members.says(member(1).address).tidy);
-    members.tidied(ring, Nanos::ZERO);
+    let before = members.times_untidied();
+    members.tidied(ring, before, Nanos::ZERO);
     assert!(members.says(member(1).address).tidy);
     members.untidied();
     assert!(!members.says(member(1).address).tidy);
-    members.tidied(RingHash(1), Nanos::ZERO);
+    // what came while the rest was given away has not been looked at
+    members.tidied(ring, before, Nanos::ZERO);
     assert!(!members.says(member(1).address).tidy);
+    members.tidied(RingHash(1), members.times_untidied(), Nanos::ZERO);
+    assert!(!members.says(member(1).address).tidy);
+    members.tidied(ring, members.times_untidied(), Nanos::ZERO);
+    assert!(members.says(member(1).address).tidy);
 }
 
 #[test]
