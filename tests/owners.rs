@@ -355,6 +355,7 @@ async fn a_gateway_that_leaves_while_all_its_keys_are_asked_for_refills_none() {
     for (position, key) in keys.iter().enumerate() {
         let passed: u64 = passed.iter().map(|passed| passed[position]).sum();
         let left = stays.charge(&mut [one(BURST, *key)]).await.charged[0].headroom.remaining.unwrap();
-        assert_eq!(left + 1 + passed, BURSTS, "key {position}");
+        let reports = || pair.nodes.each_ref().map(|node| node.cluster().report());
+        assert_eq!(left + 1 + passed, BURSTS, "key {position}: {:#?}", reports());
     }
 }
