@@ -59,6 +59,19 @@ impl Subject {
         self.rate().or_else(|| Rate::new(policy.quota, policy.window?))
     }
 
+    /// [`Subject::rule`], with states in units that those of `old` are whole numbers of too: what carries over from
+    /// `old` is not rounded, however often the rate changes. `None` where such units would be too small, and for what
+    /// is defined in doubles, where 20/2s need not be 10/s to the last bit.
+    fn rule_in_units_of(&self, old: &Rule) -> Option<Rule> {
+        if matches!(self.algorithm, AlgorithmName::SmoothBursty | AlgorithmName::SmoothWarmingUp) {
+            return None;
+        }
+        let rate = self.rate()?.over_multiple_of(old.arguments().rate(RATE).ok()?.period())?;
+        let mut arguments = self.arguments.clone();
+        arguments.set(RATE, Value::Rate(rate));
+        self.algorithm.build(&arguments).ok()
+    }
+
     /// Sets `rate`; `false`, and nothing changed, where the algorithm has no such parameter.
     fn set_rate(&mut self, rate: Rate) -> bool {
         let known = self.algorithm.parameters().iter().any(|parameter| parameter.name == RATE);

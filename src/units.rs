@@ -160,6 +160,18 @@ impl Rate {
         Nanos(self.period.get())
     }
 
+    /// The same rate over the shortest period that is also a multiple of `period`; `None` if its numerator would be
+    /// above [`Rate::MAX_TOKENS`], or the period too long.
+    pub fn over_multiple_of(self, period: Nanos) -> Option<Self> {
+        let common = greatest_common_divisor(self.tokens.get().into(), self.period.get().into());
+        let tokens = u128::from(self.tokens.get()).checked_div(common)?;
+        let shortest = u128::from(self.period.get()).checked_div(common)?;
+        let factor = u128::from(period.get()).checked_div(greatest_common_divisor(shortest, period.get().into()))?;
+        let tokens = u64::try_from(tokens.checked_mul(factor)?).ok().and_then(NonZeroU64::new)?;
+        let period = u64::try_from(shortest.checked_mul(factor)?).ok().and_then(NonZeroU64::new)?;
+        (tokens.get() <= Self::MAX_TOKENS).then_some(Self { tokens, period })
+    }
+
     /// Tokens per second as a float, for metrics, pictures and the algorithms that are defined in doubles.
     #[expect(clippy::cast_precision_loss, reason = "exact below 2^53, as the algorithms in doubles define it")]
     pub fn per_second(self) -> f64 {
@@ -319,6 +331,16 @@ mod tests {
         assert_eq!(Rate::new(1 << 62, Nanos::new(1 << 40)).map(Rate::tokens), Some(1 << 22));
         assert_eq!(Rate::new(0, Nanos::SECOND), None);
         assert_eq!(Rate::new((1 << 33) + 1, Nanos::SECOND), None);
+    }
+
+    #[test]
+    fn a_rate_can_be_said_over_a_period_in_common() {
+        let rate = |tokens, nanos| Rate::new(tokens, Nanos::new(nanos)).unwrap();
+        assert_eq!(rate(10, 1000).over_multiple_of(Nanos::new(400)), Some(rate(4, 400)));
+        assert_eq!(rate(3, 1000).over_multiple_of(Nanos::new(400)), Some(rate(6, 2000)));
+        assert_eq!(rate(3, 1000).over_multiple_of(Nanos::ZERO), None);
+        assert_eq!(rate(3, 1000).over_multiple_of(Nanos::new((1 << 33) + 1)), None);
+        assert_eq!(rate(1, 1 << 40).over_multiple_of(Nanos::MAX), None);
     }
 
     #[test]

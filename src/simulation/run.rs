@@ -251,6 +251,7 @@ impl Run {
             return Err(RunError::NoRate { limit: limit(), algorithm: subject.algorithm.as_str(), rate });
         }
         let rule = subject.rule().map_err(|unfit| RunError::Unfit { limit: limit(), rate, unfit })?;
+        let rule = subject.rule_in_units_of(&self.rule).unwrap_or(rule);
         for cell in &mut self.keys {
             cell.complete_until(now, &self.rule);
             cell.state = cell.state.take().and_then(|state| rule.carry(&self.rule, state, now));

@@ -101,6 +101,19 @@ fn a_trace_from_standard_input_gives_its_rows() {
 }
 
 #[test]
+fn rates_that_come_and_go_round_nothing() {
+    // At 2 ns the whole burst takes 7.999999995 s to come back at 2.5/s; at 10/s a quarter of that, no whole nanoseconds.
+    let trace = "t_ns,key,cost,set_rate\n0,a,20,\n1,a,0,2.5/s\n2,a,0,10/s\n2,a,1,2.5/s\n";
+    let rows = run("l --trace - --format csv", trace).unwrap();
+    assert_eq!(rows.lines().last(), Some("2,a,1,0,,399999995,0"));
+    // all tokens are used at 0; one fits when 1 - 12/10⁸ of one is back, however long that takes
+    let trace = "t_ns,key,cost,set_rate\n0,a,20,\n12,a,1,1/333333333ns\n12,a,1,1000/h\n12,a,1,7/13s\n12,a,1,10/s\n";
+    let rows = run("l --trace - --format csv", trace).unwrap();
+    let retry: Vec<&str> = rows.lines().skip(2).filter_map(|row| row.split(',').nth(5)).collect();
+    assert_eq!(retry, ["333333294", "3599999568", "1857142635", "99999988"]);
+}
+
+#[test]
 fn made_up_traffic_gives_the_same_table_every_time() {
     let line = "l --rate 20/s --for 60s --arrivals poisson --seed 3 --compare queue";
     let table = run(line, "").unwrap();
