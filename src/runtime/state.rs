@@ -1,9 +1,9 @@
 //! The state that outlives the process: what a process begins with, and the snapshots that it leaves.
 //!
 //! A snapshot that cannot be used keeps no gateway from starting: it is put aside (`<file>.refused`), told of loudly, and
-//! everybody starts afresh. A file that is no snapshot is left alone, and never written over.
+//! everybody starts afresh. A file that is no snapshot is left alone, and never written over; an empty one counts as none.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -119,9 +119,10 @@ fn fits(restored: &Restored, seed: Option<&[u8; 16]>) -> bool {
     seed.is_none_or(|seed| restored.head.seed == *seed)
 }
 
-/// The snapshot in a file; `None` if there is no file.
+/// The snapshot in a file; `None` if there is no file, or an empty one.
 fn read(path: &Path) -> Result<Option<Restored>, Refused> {
     let file = match files::open(path) {
+        Ok(file) if file.metadata().is_ok_and(|about| about.len() == 0) => return Ok(None),
         Ok(file) => file,
         Err(Unreadable::Failed(error)) if error.kind() == ErrorKind::NotFound => return Ok(None),
         Err(Unreadable::Failed(error)) => return Err(Refused::Unreadable(error)),
@@ -261,12 +262,16 @@ impl Keeper {
 
 /// Writes the file anew, whole or not at all. What is there is written over only if it is a snapshot, or empty.
 fn write_to(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<Written>) -> io::Result<Written> {
-    if let Ok(file) = File::open(path) {
-        let mut begin = Vec::new();
-        file.take(snapshot::MARK.len() as u64).read_to_end(&mut begin)?;
-        if !begin.is_empty() && begin != snapshot::MARK {
-            return Err(io::Error::other("the file is no snapshot of tollgate's, and is not written over"));
+    match files::open(path) {
+        Ok(file) => {
+            let mut begin = Vec::new();
+            file.take(snapshot::MARK.len() as u64).read_to_end(&mut begin)?;
+            if !begin.is_empty() && begin != snapshot::MARK {
+                return Err(io::Error::other("the file is no snapshot of tollgate's, and is not written over"));
+            }
         }
+        Err(Unreadable::Failed(error)) if error.kind() == ErrorKind::NotFound => {}
+        Err(unreadable) => return Err(io::Error::other(format!("what is there {unreadable}; it is not written over"))),
     }
     files::replace(path, |file| {
         let mut out = BufWriter::with_capacity(BUFFER, file);

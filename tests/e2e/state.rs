@@ -187,8 +187,25 @@ fn a_state_cut_short_is_put_aside_and_everybody_starts_afresh() {
 }
 
 #[test]
-fn an_empty_state_is_refused() {
-    refuses(|path| edit(path, Vec::clear), "is cut short");
+fn an_empty_file_is_a_state_file_that_was_not_written_yet() {
+    let origin = Origin::start();
+    let mut gateway = Gateway::start(&config(&origin, DAILY));
+    gateway.end("TERM");
+    edit(&file(&gateway), Vec::clear);
+    gateway.start_again();
+    assert_eq!(began_with(&gateway), "absent");
+    assert!(!gateway.process.stderr().contains("\"ERROR\""), "{}", gateway.process.stderr());
+    assert!(!gateway.folder.path().join("tollgate.state.refused").exists());
+    assert_eq!([0; 4].map(|_| ask(&gateway, "ann")), [200, 200, 200, 429]);
+    wait_for_snapshot(&gateway);
+    gateway.restart("KILL");
+    assert_eq!(ask(&gateway, "ann"), 429);
+}
+
+#[test]
+fn a_state_cut_short_within_its_mark_is_put_aside() {
+    let gateway = refuses(|path| edit(path, |bytes| bytes.truncate(5)), "is cut short");
+    assert!(gateway.folder.path().join("tollgate.state.refused").exists());
 }
 
 #[test]
@@ -222,6 +239,31 @@ fn a_file_that_is_something_else_is_left_alone() {
     assert_eq!(snapshots(&gateway, "success"), 0.0);
     let error = gateway.admin_get("/status").json()["state"]["last_error"].to_string();
     assert!(error.contains("is no snapshot of tollgate's, and is not written over"), "{error}");
+}
+
+#[test]
+fn a_short_file_that_is_something_else_is_neither_moved_nor_written_over() {
+    let gateway = refuses(|path| fs::write(path, "precious\n").unwrap(), "is no snapshot");
+    assert_eq!([0; 3].map(|_| ask(&gateway, "ann") == 429), [false, false, true], "what is counted stays in memory");
+    wait_until("a failure", || snapshots(&gateway, "failure") >= 2.0);
+    assert_eq!(fs::read_to_string(file(&gateway)).unwrap(), "precious\n");
+    assert!(!gateway.folder.path().join("tollgate.state.refused").exists());
+    let state = gateway.admin_get("/status").json()["state"].clone();
+    assert!(state["recovery"]["error"].to_string().contains("is no snapshot of tollgate's"), "{state}");
+    assert!(state["last_error"].to_string().contains("is not written over"), "{state}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_not_written_over() {
+    let gateway = refuses(
+        |path| {
+            fs::remove_file(path).unwrap();
+            assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+        },
+        "tollgate.state cannot be read: it is a pipe",
+    );
+    wait_until("a failure", || snapshots(&gateway, "failure") >= 1.0);
+    assert!(!fs::metadata(file(&gateway)).unwrap().is_file());
 }
 
 #[test]

@@ -1,3 +1,5 @@
+use std::fs::File;
+
 use super::*;
 
 /// A directory of its own for each test; removed with it.

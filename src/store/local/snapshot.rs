@@ -210,14 +210,12 @@ impl LocalStore {
     /// Reads a snapshot, which must not have been begun after `latest`.
     pub fn read_snapshot(input: impl Read, latest: Nanos) -> Result<Restored, Refused> {
         let mut reader = Reader { input, hasher: SipHasher13::new(), part: Vec::new() };
-        let mut begin = [0; MARK.len() + 1];
-        reader.fill(&mut begin)?;
-        let [mark @ .., version] = &begin;
-        if mark != MARK {
-            return Err(Refused::Foreign);
-        }
-        if *version != VERSION {
-            return Err(Refused::Version(*version));
+        reader.mark()?;
+        let mut version = [0];
+        reader.fill(&mut version)?;
+        let [version] = version;
+        if version != VERSION {
+            return Err(Refused::Version(version));
         }
         let (Part::Head(head), _) = reader.part()? else { return Err(Refused::Damaged("it lacks its head")) };
         if head.at > latest {
@@ -337,6 +335,18 @@ struct Reader<R> {
 }
 
 impl<R: Read> Reader<R> {
+    /// Reads what every snapshot begins with. A shorter input that begins with other bytes is no snapshot either.
+    fn mark(&mut self) -> Result<(), Refused> {
+        let mut mark = Vec::with_capacity(MARK.len());
+        self.input.by_ref().take(MARK.len() as u64).read_to_end(&mut mark).map_err(Refused::Unreadable)?;
+        self.hasher.write(&mark);
+        match mark.len() == MARK.len() {
+            _ if !MARK.starts_with(&mark) => Err(Refused::Foreign),
+            true => Ok(()),
+            false => Err(Refused::CutShort),
+        }
+    }
+
     fn fill(&mut self, bytes: &mut [u8]) -> Result<(), Refused> {
         self.input.read_exact(bytes).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => Refused::CutShort,
