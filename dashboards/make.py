@@ -282,11 +282,12 @@ OVERVIEW = {
             query("min by (upstream) (tollgate_upstream_nodes_healthy{NODE})", "{{upstream}}"),
         ),
         lines(
-            "Faults, and log lines left out",
-            "Panics are faults of the gateway's own: each ended one request, connection or task. Lines are left out of the log where more than ten like them came within a second.",
+            "Faults, and log lines left out or dropped",
+            "Panics are faults of the gateway's own: each ended one request, connection or task. Lines are left out of the log where more than ten like them came within a second. Lines are dropped where the log's reader is too slow, or they cannot be written.",
             "short",
             query("sum by (instance) (increase(tollgate_panics_total{NODE}[I]))", "{{instance}} panics"),
             query("sum by (instance) (increase(tollgate_log_lines_left_out_total{NODE}[I]))", "{{instance}} lines left out"),
+            query("sum by (instance, log) (increase(tollgate_log_lines_dropped_total{NODE}[I]))", "{{instance}} {{log}} lines dropped"),
         ),
         table(
             "Builds",

@@ -74,6 +74,7 @@ pub struct Telemetry {
     state_last: [Gauge; 3],
     upgrade_failures: IntCounter,
     panics: IntCounter,
+    log_lines_dropped: IntCounterVec,
     /// The keys that were denied most, and by how much that may be too high.
     top_denied: [IntGaugeVec; 2],
     /// Held while what is told of one configuration takes the place of another's: a scrape sees exactly one.
@@ -141,6 +142,7 @@ impl Telemetry {
             ],
             upgrade_failures: registered(&registry, IntCounter::with_opts(opts(&names::UPGRADE_FAILURES))?)?,
             panics: registered(&registry, IntCounter::with_opts(opts(&names::PANICS))?)?,
+            log_lines_dropped: counter(&registry, &names::LOG_LINES_DROPPED)?,
             top_denied: [
                 gauge(&registry, &names::LIMIT_TOP_DENIED_REQUESTS)?,
                 gauge(&registry, &names::LIMIT_TOP_DENIED_ERROR_REQUESTS)?,
@@ -151,7 +153,7 @@ impl Telemetry {
         for result in ["success", "unchanged", "failure"] {
             telemetry.reloads.with_label_values(&[result]);
         }
-        for reason in ["all", "listener", "client", "idle"] {
+        for reason in ["all", "listener", "client", "idle", "admin"] {
             telemetry.connections_shed.with_label_values(&[reason]);
         }
         for result in ["success", "failure"] {
@@ -170,6 +172,9 @@ impl Telemetry {
     /// The text exposition format.
     pub fn render(&self) -> Result<String, prometheus::Error> {
         let exchange = self.exchange.lock();
+        for (log, lines) in logging::dropped() {
+            raise(&self.log_lines_dropped.with_label_values(&[log]), lines);
+        }
         let families = self.registry.gather();
         drop(exchange);
         TextEncoder::new().encode_to_string(&families)

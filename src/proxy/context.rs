@@ -287,13 +287,14 @@ impl Drop for Context {
 #[cfg(test)]
 mod tests {
     use arc_swap::ArcSwap;
+    use pingora::http::RequestHeader;
 
     use super::*;
     use crate::charge::{Manner, RuleRef};
     use crate::clock::SystemClock;
-    use crate::proxy::Shared;
     use crate::proxy::live::Rules;
     use crate::proxy::spare::Spare;
+    use crate::proxy::{Shared, forward, respond};
     use crate::ruleset::key::KeyHasher;
     use crate::store::Store;
     use crate::telemetry::Telemetry;
@@ -344,6 +345,19 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
         let passed = charged[0].decision.is_admitted();
         context.admission = if passed { Admission::Passed { at: now } } else { Admission::None };
         (context, passed)
+    }
+
+    #[test]
+    fn a_request_without_a_target_or_a_route_is_an_error_and_never_forwarded_as_it_came() {
+        let gateway = gateway();
+        for route in [None, Some(RouteId(0))] {
+            let mut context = Context::new(&gateway);
+            context.set_route(route);
+            let mut head = RequestHeader::build("GET", b"/raw", None).unwrap();
+            let error = forward::request(&mut head, &context, None).unwrap_err();
+            let answer = respond::answer_to(&error).map(|answer| answer.status());
+            assert_eq!(answer, Some(500), "{error}");
+        }
     }
 
     #[test]

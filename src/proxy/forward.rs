@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use http::{HeaderName, HeaderValue, Version, header};
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::proxy::Session;
+use pingora::{Error, ErrorType};
 
 use crate::proxy::context::Context;
 use crate::proxy::respond;
@@ -23,8 +24,12 @@ const HOP_BY_HOP: [&str; 5] = ["keep-alive", "proxy-connection", "proxy-authenti
 const FRAMING: [HeaderName; 2] = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
 
 /// Turns the client's request into the one that the upstream gets. `peer` is the other end of the connection.
+///
+/// Errors: the request has no target or no route; the head as the client sent it must not reach an upstream.
 pub fn request(request: &mut RequestHeader, context: &Context, peer: Option<IpAddr>) -> pingora::Result<()> {
-    let (Some(target), Some(route)) = (&context.target, context.matched()) else { return Ok(()) };
+    let (Some(target), Some(route)) = (&context.target, context.matched()) else {
+        return Err(Error::explain(ErrorType::InternalError, "a request without a target or a route is forwarded"));
+    };
     let path = match &route.rewrite {
         Some(rewrite) => rewrite.apply(&target.path),
         None => target.path.clone(),

@@ -1,14 +1,16 @@
 //! Log lines: JSON on standard error for what happens to tollgate, JSON on standard output for requests.
 //!
 //! Both are written by a thread of their own. When a reader is too slow and the queue is full, lines are dropped
-//! rather than requests delayed; and of what clients can make be said for each of their requests, so many lines are
-//! logged in a second and no more.
+//! rather than requests delayed, and counted like those that cannot be written; and of what clients can make be said for
+//! each of their requests, so many lines are logged in a second and no more.
 
-use std::sync::LazyLock;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use prometheus::IntCounter;
 use tracing::Level;
-use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::{EnvFilter, FilterExt, filter_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
@@ -26,6 +28,14 @@ use crate::units::Nanos;
 pub(super) static LEFT_OUT: LazyLock<IntCounter> = LazyLock::new(|| {
     IntCounter::with_opts(opts(&names::LOG_LINES_LEFT_OUT)).expect("the name of a metric is a good one")
 });
+
+/// The lines of each log that were not written; there from when on logging is set up.
+static QUEUES: OnceLock<[(&str, Losses); 2]> = OnceLock::new();
+
+/// How many lines of each log, by its name, were not written: the queue was full, or writing failed.
+pub(super) fn dropped() -> impl Iterator<Item = (&'static str, u64)> {
+    QUEUES.get().into_iter().flatten().map(|(log, losses)| (*log, losses.total()))
+}
 
 /// The target of access log lines.
 pub const ACCESS: &str = "tollgate::access";
@@ -66,8 +76,8 @@ impl Drop for LoggingGuard {
 ///
 /// Errors: logging was set up before.
 pub fn start(now: impl Fn() -> Nanos + Send + Sync + 'static) -> Result<LoggingGuard, TryInitError> {
-    let (events, events_guard) = queued(std::io::stderr());
-    let (access, access_guard) = queued(std::io::stdout());
+    let (events, events_guard, events_losses) = queued(io::stderr());
+    let (access, access_guard, access_losses) = queued(io::stdout());
     let chosen = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
     let is_access = filter_fn(|metadata| metadata.target() == ACCESS);
     let shows_no_heads =
@@ -82,11 +92,55 @@ pub fn start(now: impl Fn() -> Nanos + Send + Sync + 'static) -> Result<LoggingG
         .with_writer(access)
         .with_filter(is_access);
     tracing_subscriber::registry().with(events).with(access).try_init()?;
+    QUEUES.get_or_init(|| [("events", events_losses), ("access", access_losses)]);
     // what is left out anyway is not even looked at, many times a request
     log::set_max_level(log::LevelFilter::Info);
     Ok(LoggingGuard(Some([events_guard, access_guard])))
 }
 
-fn queued(writer: impl std::io::Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
-    NonBlockingBuilder::default().lossy(true).buffered_lines_limit(QUEUE).finish(writer)
+fn queued(inner: impl Write + Send + 'static) -> (NonBlocking, WorkerGuard, Losses) {
+    let failed = Arc::new(AtomicU64::new(0));
+    let writer = CountingWriter { inner, failed: Arc::clone(&failed) };
+    let (queue, guard) = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(QUEUE).finish(writer);
+    let full = queue.error_counter();
+    (queue, guard, Losses { full, failed })
+}
+
+/// The lines of a log that were not written.
+#[derive(Debug)]
+struct Losses {
+    /// Because the queue was full.
+    full: ErrorCounter,
+    /// Because writing failed.
+    failed: Arc<AtomicU64>,
+}
+
+impl Losses {
+    fn total(&self) -> u64 {
+        let full = u64::try_from(self.full.dropped_lines()).unwrap_or(u64::MAX);
+        full.saturating_add(self.failed.load(Ordering::Relaxed))
+    }
+}
+
+/// Counts what cannot be written: nobody else hears of it.
+struct CountingWriter<W> {
+    inner: W,
+    failed: Arc<AtomicU64>,
+}
+
+impl<W: Write> Write for CountingWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.inner.write(bytes)
+    }
+
+    /// Writes one line.
+    fn write_all(&mut self, line: &[u8]) -> io::Result<()> {
+        self.inner.write_all(line).inspect_err(|_| {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        })
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
 }

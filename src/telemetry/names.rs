@@ -29,7 +29,7 @@ catalogue! {
     HTTP_REQUESTS_IN_FLIGHT: "tollgate_http_requests_in_flight" ["route"]
         "Requests that are being handled."
     CONNECTIONS_SHED: "tollgate_connections_shed_total" ["reason"]
-        "Connections closed to keep within bounds: one too many, as soon as it came, by what had as many as it may have (all, listener, client); one without a request, so that another has its place (idle)."
+        "Connections closed to keep within bounds: one too many, as soon as it came, by what had as many as it may have (all, listener, client); one without a request, so that another has its place (idle); one of the admin port (admin)."
     LIMIT_REQUESTS: "tollgate_limit_requests_total" ["route", "limit", "plan", "outcome"]
         "Requests by what a limit made of them; on a denial only the limit that is reported counts. bypassed: exempt from it. error_admitted, error_denied: what it would say could not be known. shadow_denied: a shadow limit would have denied it, and let it pass."
     LIMIT_CANDIDATE_REQUESTS: "tollgate_limit_candidate_requests_total" ["limit", "plan", "live", "candidate"]
@@ -128,6 +128,8 @@ catalogue! {
         "Size of the last snapshot."
     UPGRADE_FAILURES: "tollgate_upgrade_failures_total" []
         "Attempts to hand over to a new process that failed; this process went on."
+    LOG_LINES_DROPPED: "tollgate_log_lines_dropped_total" ["log"]
+        "Lines of a log (access, on standard output; events, on standard error) that were not written: its reader was too slow, or writing failed."
     LOG_LINES_LEFT_OUT: "tollgate_log_lines_left_out_total" []
         "Lines that were not logged because ten like them were within a second."
     PANICS: "tollgate_panics_total" []

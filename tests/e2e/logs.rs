@@ -88,5 +88,28 @@ fn a_log_that_nobody_reads_delays_no_request_and_no_end() {
         }
     });
     gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "all"), ("code", "429")], REQUESTS as f64);
+    let dropped = dropped(&gateway, "access");
+    assert!(dropped > 0.0 && dropped < REQUESTS as f64, "{dropped}");
     gateway.end("TERM");
+}
+
+/// Lines of a log that were not written, as the metric counts them.
+fn dropped(gateway: &Gateway, log: &str) -> f64 {
+    gateway.metrics().value("tollgate_log_lines_dropped_total", &[("log", log)]).unwrap()
+}
+
+#[test]
+fn access_log_lines_that_cannot_be_written_are_counted() {
+    let origin = Origin::start();
+    let mut gateway = Gateway::start(&(String::from("access_log: full\n") + &proxied(&origin, "")));
+    assert_eq!(dropped(&gateway, "access"), 0.0);
+    gateway.end("TERM");
+    let full = "exec \"$0\" run --config tollgate.yaml >/dev/full";
+    gateway.process = Process::program("sh", &["-c", full, env!("CARGO_BIN_EXE_tollgate")], gateway.folder.path());
+    wait_until("the gateway to be ready", || is_ready(gateway.admin));
+    for _ in 0..5 {
+        assert_eq!(gateway.get("/", &[]).status, 200);
+    }
+    wait_until("every line to be counted", || dropped(&gateway, "access") == 5.0);
+    assert_eq!(dropped(&gateway, "events"), 0.0);
 }
