@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use pingora::apps::http_app::HttpServer;
 use pingora::proxy::http_proxy;
 use pingora::server::Server;
 use pingora::server::configuration::ServerConf;
 use pingora::services::background::background_service;
 
+mod bounded;
 mod cluster;
 pub mod descriptors;
 mod doors;
@@ -25,10 +25,11 @@ pub mod state;
 mod upgrade;
 mod upkeep;
 
-pub use self::shutdown::GRACE;
+pub use self::shutdown::{GRACE, ServerPanicked};
 
+use self::bounded::{Bounded, PATIENCE};
 use self::cluster::Neighbours;
-use self::descriptors::Room;
+use self::descriptors::{MOST_ADMIN, Needs, Room};
 use self::doors::{Announcement, Doors};
 use self::handover::Predecessor;
 use self::inherit::Inherited;
@@ -173,7 +174,14 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     });
     let store = Arc::new(Store::new(local, shared, cluster));
     let secures = rules.securing.iter().any(Option::is_some);
-    let room = Room::within(descriptors::limit(), (descriptors::proxies(), clients.len()), secures);
+    let needs = Needs {
+        proxies: descriptors::proxies(),
+        listeners: clients.len(),
+        secures,
+        is_clustered: store.cluster().is_some(),
+        has_sample: sample.is_some(),
+    };
+    let room = Room::within(descriptors::limit(), needs);
     let live = Live::new(rules, None, &store, hasher.clone(), &telemetry);
     telemetry.reload_applied(&live.ruleset, &live.hash, clock.now());
     let gateway = Gateway::new(Shared {
@@ -208,7 +216,9 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
 
 impl Prepared {
     /// Runs the gateway until it is told to stop. Returns when the requests in flight are finished.
-    pub fn run(self) {
+    ///
+    /// Errors: it ended without being told to.
+    pub fn run(self) -> Result<(), ServerPanicked> {
         let Self {
             sockets,
             predecessor,
@@ -244,7 +254,10 @@ impl Prepared {
             history: Arc::clone(&history),
             access: Arc::clone(&access),
         };
-        let app = HttpServer::new_app(Admin::new(gateway.clone(), telemetry.clone(), Arc::clone(&readiness), records));
+        let app = Admin::new(gateway.clone(), telemetry.clone(), Arc::clone(&readiness), records);
+        let meters = gateway.clone();
+        let shed = move || meters.live.load().meters.shed("admin");
+        let app = Bounded::new(app, (MOST_ADMIN, PATIENCE), Arc::clone(&gateway.clock), shed);
         server.add_service(Listening::of_one("admin".to_owned(), admin, app, Arc::clone(&doors)));
         let reloader = Reloader::new(
             gateway.clone(),
@@ -256,16 +269,19 @@ impl Prepared {
         let upkeep = upkeep::Upkeep::new(gateway.clone(), reloader, Arc::clone(&keeper), history);
         server.add_service(background_service("upkeep", upkeep));
         if let Some(listeners) = sample {
-            let app = HttpServer::new_app(sample::Sample);
+            let most = room.clients.saturating_mul(2);
+            let app = Bounded::new(sample::Sample, (most, PATIENCE), Arc::clone(&gateway.clock), || ());
             server.add_service(Listening::of_one("sample upstream".to_owned(), listeners, app, Arc::clone(&doors)));
         }
         let upgrader = Upgrader { doors: Arc::clone(&doors), keeper: Arc::clone(&keeper), telemetry };
         let reach = Reach { readiness, reloads, doors, upgrader };
-        if shutdown::run_until_idle(server, &gateway, reach) == Sequel::Nobody {
+        let ended = shutdown::run_until_idle(server, &gateway, reach);
+        if !matches!(ended, Ok(Sequel::Successor)) {
             left.clear();
         }
         keeper.write();
         tracing::info!("stopped");
+        ended.map(drop)
     }
 }
 

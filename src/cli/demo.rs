@@ -62,9 +62,9 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
     introduce(args, out)?;
     let clock = SystemClock::new();
     let guard = logging::start(move || clock.now())?;
-    prepared.run();
+    let ended = prepared.run();
     drop(guard);
-    Ok(())
+    Ok(ended?)
 }
 
 fn introduce(args: &DemoArgs, out: &mut dyn Write) -> std::io::Result<()> {

@@ -12,7 +12,7 @@ use crate::config::Problems;
 use crate::files::{self, Seen};
 use crate::runtime::reload::{Loader, Origin, Parts, Reading, Rules};
 use crate::runtime::state::StateFile;
-use crate::runtime::{self, Setup, StartError};
+use crate::runtime::{self, ServerPanicked, Setup, StartError};
 use crate::telemetry::logging;
 
 /// What `tollgate run` takes.
@@ -32,6 +32,9 @@ pub enum RunError {
     /// It cannot start.
     #[error("{0}")]
     Start(#[from] StartError),
+    /// It ended without being told to.
+    #[error("{0}")]
+    Ended(#[from] ServerPanicked),
     /// The demo cannot start.
     #[error("{0}; --listen, --admin and --upstream choose other addresses")]
     Demo(#[source] StartError),
@@ -54,9 +57,9 @@ pub fn execute(args: &RunArgs) -> Result<(), RunError> {
         tracing::warn!("{warning}");
     }
     let origin = Some(Origin { loader: Box::new(loader), files });
-    runtime::prepare(Setup { parts, origin, sample: None })?.run();
+    let ended = runtime::prepare(Setup { parts, origin, sample: None })?.run();
     drop(guard);
-    Ok(())
+    Ok(ended?)
 }
 
 /// What a configuration and what it names say to a gateway.

@@ -13,7 +13,7 @@ use crate::files::{self, Seen, Unreadable};
 use crate::proxy::connection::Entrance;
 use crate::proxy::upstream::Securing;
 use crate::ruleset::Endpoint;
-use crate::runtime::descriptors::{self, Room};
+use crate::runtime::descriptors::{self, Needs, Room};
 use crate::runtime::reload::{AccessTerms, StoreSettings};
 
 mod cluster;
@@ -121,7 +121,14 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
 /// Warns of more connections than a process that is started like this one has descriptors for.
 fn beyond_descriptors(file: &str, loaded: &Loaded, secures: bool) -> Option<Warning> {
     let limit = descriptors::limit();
-    let room = Room::within(limit, (descriptors::proxies(), loaded.server.listeners.len()), secures);
+    let needs = Needs {
+        proxies: descriptors::proxies(),
+        listeners: loaded.server.listeners.len(),
+        secures,
+        is_clustered: loaded.cluster.is_some(),
+        has_sample: false,
+    };
+    let room = Room::within(limit, needs);
     let most = loaded.ruleset.connections.most.filter(|most| *most > room.clients)?;
     let place = Place { file: file.into(), mark: None, path: "connections.max".to_owned() };
     let warning = Problem::warning(place, "is more than there are descriptors for, upstreams counted in");

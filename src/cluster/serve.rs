@@ -77,8 +77,10 @@ pub(super) struct Serving {
     quiet: Mutex<HashMap<Option<SocketAddr>, Nanos>>,
 }
 
-/// How many connections may be at their handshake, and how long that may take.
+/// How many connections may be at their handshake: of gateways that are known, and as many of anybody else.
+pub const MOST_HANDSHAKES: usize = 2 * MOST_STRANGERS;
 const MOST_STRANGERS: usize = 64;
+/// How long a handshake may take.
 const HANDSHAKE_TIME: Nanos = Nanos::SECOND;
 /// How often a request is decided at most because the state on which that was done went away meanwhile.
 pub const MOST_TRIES: usize = 4;

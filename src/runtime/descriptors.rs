@@ -2,10 +2,16 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::cluster::serve::MOST_HANDSHAKES;
+
 /// Connections to upstreams that are kept for the next request, for each proxy, at most.
 const MOST_KEPT: usize = 512;
-/// What the process itself needs: logs, state, admin, Redis, other gateways, health checks, files that are read again.
+/// What the process itself needs: logs, state, Redis, other gateways, health checks, files that are read again.
 const OWN: usize = 64;
+/// Connections to the admin port, at most.
+pub(super) const MOST_ADMIN: usize = 64;
+/// Connections to the cluster's port that are at their handshake, at most.
+const OF_CLUSTER: usize = MOST_HANDSHAKES;
 /// What each proxy needs, and each listener of it.
 const OF_PROXY: usize = 8;
 const OF_LISTENER: usize = 2;
@@ -21,13 +27,31 @@ pub struct Room {
     pub kept: usize,
 }
 
+/// What takes descriptors beside the connections of clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needs {
+    /// How many proxies there are.
+    pub proxies: usize,
+    /// How many listeners each of them has.
+    pub listeners: usize,
+    /// Whether an upstream is spoken to over TLS.
+    pub secures: bool,
+    /// Whether there is a port for other gateways.
+    pub is_clustered: bool,
+    /// Whether the sample upstream is served by the same process.
+    pub has_sample: bool,
+}
+
 impl Room {
-    /// What `limit` descriptors are enough for, with so many `proxies` and `listeners`: a connection of a client, one to an
-    /// upstream for its request, and one there that another proxy keeps.
-    pub fn within(limit: usize, (proxies, listeners): (usize, usize), secures: bool) -> Self {
+    /// What `limit` descriptors are enough for: a connection of a client, one to an upstream for its request, and one there
+    /// that another proxy keeps.
+    pub fn within(limit: usize, needs: Needs) -> Self {
+        let Needs { proxies, listeners, secures, is_clustered, has_sample } = needs;
         let of_proxy = OF_LISTENER.saturating_mul(listeners).saturating_add(OF_PROXY);
-        let own = of_proxy.saturating_mul(proxies).saturating_add(OWN);
+        let own = of_proxy.saturating_mul(proxies).saturating_add(OWN).saturating_add(MOST_ADMIN);
+        let own = own.saturating_add(if is_clustered { OF_CLUSTER } else { 0 });
         let upstream = if secures { OF_SECURED } else { 1 };
+        let upstream = if has_sample { upstream.saturating_add(1) } else { upstream };
         let each = upstream.saturating_mul(2).saturating_add(1);
         let clients = limit.saturating_sub(own).checked_div(each).unwrap_or(0).max(1);
         let kept = clients.checked_div(proxies).unwrap_or(clients).clamp(1, MOST_KEPT);
@@ -61,10 +85,15 @@ mod tests {
 
     #[test]
     fn clients_get_a_third_of_what_is_left_and_less_where_upstreams_take_more() {
-        assert_eq!(Room::within(256, (4, 1), false), Room { clients: 50, kept: 12 });
-        assert_eq!(Room::within(256, (4, 1), true), Room { clients: 21, kept: 5 });
-        assert_eq!(Room::within(1 << 20, (4, 2), false).kept, MOST_KEPT);
-        assert_eq!(Room::within(10, (64, 64), true), Room { clients: 1, kept: 1 });
-        assert!(Room::within(usize::MAX, (1, 1), false).clients > 1 << 60);
+        let plain = Needs { proxies: 4, listeners: 1, secures: false, is_clustered: false, has_sample: false };
+        let secures = Needs { secures: true, ..plain };
+        assert_eq!(Room::within(256, plain), Room { clients: 29, kept: 7 });
+        assert_eq!(Room::within(256, secures), Room { clients: 12, kept: 3 });
+        assert_eq!(Room::within(1024, plain), Room { clients: 285, kept: 71 });
+        assert_eq!(Room::within(1024, Needs { is_clustered: true, ..plain }), Room { clients: 242, kept: 60 });
+        assert_eq!(Room::within(1024, Needs { has_sample: true, ..plain }), Room { clients: 171, kept: 42 });
+        assert_eq!(Room::within(1 << 20, Needs { listeners: 2, ..plain }).kept, MOST_KEPT);
+        assert_eq!(Room::within(10, Needs { proxies: 64, listeners: 64, ..secures }), Room { clients: 1, kept: 1 });
+        assert!(Room::within(usize::MAX, Needs { proxies: 1, ..plain }).clients > 1 << 60);
     }
 }

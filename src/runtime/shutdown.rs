@@ -1,5 +1,7 @@
 //! The end: readiness fails, accepting stops, requests in flight finish, and the process ends as soon as they have.
+//! A panic of the server's thread ends the process too, as failed.
 
+use std::any::Any;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +16,7 @@ use super::doors::Doors;
 use super::upgrade::Upgrader;
 use crate::admin::Readiness;
 use crate::admin::reloads::Reloads;
+use crate::panics::point;
 use crate::proxy::Gateway;
 use crate::units::Nanos;
 
@@ -38,9 +41,18 @@ pub(super) enum Sequel {
     Successor,
 }
 
+/// The server's thread panicked, in which no request is handled: it starts the threads that handle them, and waits for
+/// signals.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the server thread panicked: {0}; if it could not start a thread, allow more (`ulimit -u`, `TasksMax=` of systemd, \
+         `pids.max`)"
+)]
+pub struct ServerPanicked(String);
+
 /// Runs `server` until a signal ends it. SIGTERM and SIGINT finish what is in flight, a second one does not wait; SIGUSR2
 /// does the same once another process has taken over.
-pub(super) fn run_until_idle(server: Server, gateway: &Gateway, reach: Reach) -> Sequel {
+pub(super) fn run_until_idle(server: Server, gateway: &Gateway, reach: Reach) -> Result<Sequel, ServerPanicked> {
     let (finished, has_finished) = channel::<()>();
     let hurry = Arc::new(AtomicBool::new(false));
     let doors = Arc::clone(&reach.doors);
@@ -48,6 +60,7 @@ pub(super) fn run_until_idle(server: Server, gateway: &Gateway, reach: Reach) ->
     let watch =
         Signals { reach, gateway: gateway.clone(), hurry: Arc::clone(&hurry), succeeded: Arc::clone(&succeeded) };
     let serving = std::thread::spawn(move || {
+        point("server_thread");
         server.run(RunArgs { shutdown_signal: Box::new(watch) });
         drop(finished);
     });
@@ -61,10 +74,20 @@ pub(super) fn run_until_idle(server: Server, gateway: &Gateway, reach: Reach) ->
             break;
         }
     }
-    if serving.is_finished() && serving.join().is_err() {
-        tracing::error!("the server ended with a panic");
+    if serving.is_finished()
+        && let Err(panic) = serving.join()
+    {
+        let panicked = ServerPanicked(what_it_said(&*panic));
+        tracing::error!("{panicked}");
+        return Err(panicked);
     }
-    if succeeded.load(Ordering::Acquire) { Sequel::Successor } else { Sequel::Nobody }
+    Ok(if succeeded.load(Ordering::Acquire) { Sequel::Successor } else { Sequel::Nobody })
+}
+
+/// The message of a panic.
+fn what_it_said(panic: &(dyn Any + Send)) -> String {
+    let message = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    message.unwrap_or("without a message").to_owned()
 }
 
 /// Which signals end the server, and which make it do something else.

@@ -4,6 +4,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use crate::support::gateway::{is_ready, proxied};
+use crate::support::metrics::Metrics;
 use crate::support::process::Process;
 use crate::support::wire::Framing;
 use crate::support::{Client, Folder, Gateway, Origin, free_port, now, together, wait_until};
@@ -154,16 +155,7 @@ fn out_of_descriptors_connections_wait_and_are_served_when_some_are_free() {
 #[test]
 fn descriptors_are_left_for_who_asks_however_many_clients_do_not() {
     let (origin, folder) = (Origin::start(), Folder::new());
-    let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-    folder.write(
-        "t.yaml",
-        format!(
-            "listeners: [{{ address: \"{address}\" }}]\nadmin: {{ address: \"{admin}\" }}\n{}",
-            proxied(&origin, "")
-        ),
-    );
-    let process = Process::tollgate_within(256, &["run", "--config", "t.yaml"], folder.path());
-    wait_until("readiness", || is_ready(admin));
+    let (process, address, admin) = start_within(256, &origin, &folder);
     let mut idle: Vec<Client> = (0..900).map(|_| Client::connect(address)).collect();
     let (began, used) = (now(), process.processor_time());
     for number in 0..100 {
@@ -175,6 +167,57 @@ fn descriptors_are_left_for_who_asks_however_many_clients_do_not() {
     wait_until("a while", || now() - began > Duration::from_secs(1));
     let (waited, used) = (now() - began, process.processor_time() - used);
     assert!(used < waited / 2, "it used the processor for {used:?} of {waited:?}");
+}
+
+/// A gateway with so many descriptors, and its client and admin addresses.
+fn start_within(descriptors: u32, origin: &Origin, folder: &Folder) -> (Process, SocketAddr, SocketAddr) {
+    let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    let rest = proxied(origin, "");
+    folder.write(
+        "t.yaml",
+        format!("listeners: [{{ address: \"{address}\" }}]\nadmin: {{ address: \"{admin}\" }}\n{rest}"),
+    );
+    let process = Process::tollgate_within(descriptors, &["run", "--config", "t.yaml"], folder.path());
+    wait_until("readiness", || is_ready(admin));
+    (process, address, admin)
+}
+
+#[test]
+fn idle_admin_connections_shut_out_neither_clients_nor_scrapes() {
+    let (origin, folder) = (Origin::start(), Folder::new());
+    let (process, address, admin) = start_within(1024, &origin, &folder);
+    // the head is here and the body is not: a request, which keeps its place
+    let mut asking = Client::connect(admin);
+    asking.send("POST /explain HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n");
+    let mut kept = Client::connect(admin);
+    assert_eq!(kept.get("/healthz").status, 200);
+    let idle: Vec<TcpStream> = (0..1000).map(|_| TcpStream::connect(admin).unwrap()).collect();
+    let mut clients: Vec<Client> = (0..100).map(|_| Client::connect(address)).collect();
+    for client in &mut clients {
+        assert_eq!(client.get("/").status, 200);
+    }
+    let metrics = Metrics::parse(&Client::connect(admin).get("/metrics").text());
+    assert!(process.descriptors() < 500, "{}", process.descriptors());
+    let shed = metrics.value("tollgate_connections_shed_total", &[("reason", "admin")]).unwrap();
+    assert!(shed >= 900.0, "{shed}");
+    assert!(kept.is_ended(), "the connections that are idle for longest go first");
+    asking.send("{}");
+    assert_eq!(asking.receive().status, 400, "the question lacks its url");
+    drop(idle);
+}
+
+#[test]
+fn a_server_thread_that_panics_ends_the_process_as_failed() {
+    let (folder, points) = (Folder::new(), Folder::new());
+    let addresses = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    folder.write("t.yaml", config_on(addresses[0], addresses[1]));
+    points.write("server_thread", "");
+    let environment = [("TOLLGATE_FAILPOINTS", points.path().to_str().unwrap())];
+    let mut process = Process::tollgate(&["run", "--config", "t.yaml"], folder.path(), &environment);
+    assert_eq!(process.wait().code(), Some(1), "{}", process.stderr());
+    let said = process.stderr();
+    let line = said.lines().find(|line| line.contains("server thread panicked")).unwrap_or_else(|| panic!("{said}"));
+    assert!(line.contains("a test wants a panic here"), "{line}");
 }
 
 #[test]

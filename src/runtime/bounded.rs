@@ -1,0 +1,227 @@
+//! An HTTP application whose connections are bounded, in number and in time: those of the admin port, which share the
+//! process's descriptors with clients and must not take theirs.
+//!
+//! A connection without a request is closed after a while, and when there are as many connections as there may be: the one
+//! that has been without a request for longest makes room for the next. Requests keep their places, but not for good.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use http::Response;
+use pingora::apps::http_app::ServeHttp;
+use pingora::apps::{HttpPersistentSettings, HttpServerApp, ReusedHttpStream, ServerApp};
+use pingora::http::ResponseHeader;
+use pingora::protocols::Stream;
+use pingora::protocols::http::ServerSession;
+use pingora::server::ShutdownWatch;
+use tokio::time::timeout;
+
+use crate::clock::Clock;
+use crate::proxy::seats::{Seat, Seats};
+use crate::proxy::spare::Spare;
+
+/// How long a connection may be without a whole head of a request, and how long a request may take from then until its
+/// answer is sent.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `app` on at most so many connections.
+pub(super) struct Bounded<A> {
+    requests: Arc<Requests<A>>,
+    most: usize,
+    seats: Arc<Seats>,
+    shed: Box<dyn Fn() + Send + Sync>,
+}
+
+/// Serves the requests of each connection, one after the other.
+struct Requests<A> {
+    app: A,
+    patience: Duration,
+    clock: Arc<dyn Clock>,
+    /// The connections without a request.
+    idle: Spare,
+}
+
+impl<A> Bounded<A> {
+    /// `shed` is called for each connection that is closed because there are too many.
+    pub(super) fn new(
+        app: A,
+        (most, patience): (usize, Duration),
+        clock: Arc<dyn Clock>,
+        shed: impl Fn() + Send + Sync + 'static,
+    ) -> Self {
+        let requests = Arc::new(Requests { app, patience, clock, idle: Spare::new(1) });
+        Self { requests, most, seats: Arc::new(Seats::new(1)), shed: Box::new(shed) }
+    }
+
+    /// A place for a connection; `None` where all have requests.
+    fn seat(&self) -> Option<Seat> {
+        if let Ok(seat) = self.seats.take(0, (Some(self.most), None)) {
+            return Some(seat);
+        }
+        (self.shed)();
+        let Requests { idle, clock, .. } = &*self.requests;
+        // the connection that makes room is counted until its task has ended
+        if idle.make_room(None, clock.now()) { self.seats.take(0, (None, None)).ok() } else { None }
+    }
+}
+
+#[async_trait]
+impl<A: ServeHttp + Send + Sync + 'static> ServerApp for Bounded<A> {
+    async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
+        let _seat = self.seat()?;
+        self.requests.process_new(stream, shutdown).await
+    }
+}
+
+#[async_trait]
+impl<A: ServeHttp + Send + Sync + 'static> HttpServerApp for Requests<A> {
+    async fn process_new_http(
+        self: &Arc<Self>,
+        mut session: ServerSession,
+        shutdown: &ShutdownWatch,
+    ) -> Option<ReusedHttpStream> {
+        if !self.has_request(&mut session).await {
+            return None;
+        }
+        session.set_keepalive((!*shutdown.borrow()).then_some(self.patience.as_secs()));
+        timeout(self.patience, self.answer(session)).await.ok().flatten()
+    }
+}
+
+impl<A: ServeHttp + Send + Sync> Requests<A> {
+    /// Waits for the head of the next request; false where the connection ends without one.
+    async fn has_request(&self, session: &mut ServerSession) -> bool {
+        let (spot, since) = (self.idle.spot(0), self.clock.now());
+        self.idle.enter(&spot, since);
+        let makes_room = poll_fn(|task| match spot.is_called_off(task.waker()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        });
+        let has_request = tokio::select! {
+            read = timeout(self.patience, session.read_request()) => matches!(read, Ok(Ok(true))),
+            () = makes_room => false,
+        };
+        self.idle.leave(&spot, since);
+        has_request
+    }
+
+    /// Answers the request that is there. The connection, if another one can follow.
+    async fn answer(&self, mut session: ServerSession) -> Option<ReusedHttpStream> {
+        let (parts, body) = Response::into_parts(self.app.response(&mut session).await);
+        session.write_response_header(Box::new(ResponseHeader::from(parts))).await.ok()?;
+        if !body.is_empty() {
+            session.write_response_body(body.into(), true).await.ok()?;
+        }
+        let settings = HttpPersistentSettings::for_session(&session);
+        let stream = session.finish().await.ok()??;
+        Some(ReusedHttpStream::from_reusable_stream(stream, settings))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use pingora::protocols::l4::stream::Stream as L4Stream;
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::clock::SystemClock;
+
+    /// Greets who sent a whole request.
+    #[derive(Default)]
+    struct Greets {
+        /// The heads that came.
+        heads: AtomicUsize,
+    }
+
+    #[async_trait]
+    impl ServeHttp for Greets {
+        async fn response(&self, session: &mut ServerSession) -> Response<Vec<u8>> {
+            self.heads.fetch_add(1, Ordering::Relaxed);
+            while let Ok(Some(_)) = session.read_request_body().await {}
+            Response::builder().header("content-length", 5).body(b"hello".to_vec()).unwrap()
+        }
+    }
+
+    /// The other end of a connection that `app` serves.
+    async fn connect(app: &Arc<Bounded<Greets>>, listener: &tokio::net::TcpListener) -> TcpStream {
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let stream: Stream = Box::new(L4Stream::from(listener.accept().await.unwrap().0));
+        let app = Arc::clone(app);
+        tokio::spawn(async move {
+            let (_sender, shutdown) = watch::channel(false);
+            app.process_new(stream, &shutdown).await
+        });
+        // the task has seen it
+        tokio::task::yield_now().await;
+        client
+    }
+
+    /// Everything that comes until the end of the connection.
+    async fn rest(mut client: TcpStream) -> String {
+        let read = move || {
+            let mut text = String::new();
+            client.read_to_string(&mut text).map(|_| text)
+        };
+        tokio::task::spawn_blocking(read).await.unwrap().unwrap()
+    }
+
+    fn app(most: usize, patience: Duration) -> (Arc<Bounded<Greets>>, Arc<AtomicUsize>) {
+        let shed = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&shed);
+        let count = move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+        };
+        (Arc::new(Bounded::new(Greets::default(), (most, patience), Arc::new(SystemClock::new()), count)), shed)
+    }
+
+    #[tokio::test]
+    async fn heads_and_bodies_that_do_not_come_end_their_connections_and_idle_ones_end_too() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (app, shed) = app(8, Duration::from_millis(50));
+        for (sent, answered) in [
+            ("", ""),
+            ("GET / HTTP/1.1\r\nhost:", ""),
+            ("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n1", ""),
+            ("GET / HTTP/1.1\r\nhost: a\r\n\r\n", "hello"),
+        ] {
+            let mut client = connect(&app, &listener).await;
+            client.write_all(sent.as_bytes()).unwrap();
+            let text = rest(client).await;
+            assert!(text.ends_with(answered) && text.is_empty() == answered.is_empty(), "{sent}: {text}");
+        }
+        assert_eq!(shed.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test]
+    async fn one_too_many_takes_the_place_of_an_idle_connection_and_of_no_request() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (app, shed) = app(2, PATIENCE);
+        let asks = async |mut client: TcpStream, heads: usize| {
+            client.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n").unwrap();
+            while app.requests.app.heads.load(Ordering::Relaxed) < heads {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            client
+        };
+        let asking = asks(connect(&app, &listener).await, 1).await;
+        let idle = connect(&app, &listener).await;
+        let next = connect(&app, &listener).await;
+        assert_eq!(rest(idle).await, "");
+        let next = asks(next, 2).await;
+        assert_eq!(rest(connect(&app, &listener).await).await, "", "both places are those of requests");
+        assert_eq!(shed.load(Ordering::Relaxed), 2);
+        for mut client in [asking, next] {
+            client.write_all(b"12").unwrap();
+            client.shutdown(std::net::Shutdown::Write).unwrap();
+            assert!(rest(client).await.ends_with("hello"));
+        }
+    }
+}
