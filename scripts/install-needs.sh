@@ -22,11 +22,17 @@ need curl curl                 # a client of others for HTTP/2 and TLS; customer
 need h2load nghttp2-client
 need systemd-analyze systemd   # the test of deploy/systemd
 need promtool prometheus       # tests of metrics, rules and dashboards
+PATH="$PATH:/usr/sbin" # where the path of users does not lead
+need nginx nginx-light         # upstreams of others: in C, JavaScript, Go and, below, Python
+need haproxy haproxy
+need node nodejs
+need caddy caddy
 imports() { # imports PYTHON MODULE
     "$1" -c "import $2" >/dev/null 2>&1
 }
 # a client library for tests of what clients are told
 imports python3 urllib3 || imports /usr/bin/python3 urllib3 || missing="$missing python3 python3-urllib3"
+imports python3 uvicorn || imports /usr/bin/python3 uvicorn || missing="$missing python3 python3-uvicorn"
 # Grafana's own types, with which the dashboards are read: a package of Python alone, which is fetched and not installed.
 types=target/python/grafana_foundation_sdk-0.0.21-py3-none-any.whl
 [ -f "$types" ] || imports python3 pip || missing="$missing python3-pip"
@@ -52,7 +58,7 @@ install_missing() {
     $as_root apt-get update -q
     # shellcheck disable=SC2086
     DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -q --no-install-recommends $missing
-    for service in redis-server prometheus; do
+    for service in redis-server prometheus nginx haproxy caddy; do
         case "$missing" in
             *" $service"*) $as_root systemctl disable "$service" >/dev/null 2>&1 || true ;;
         esac

@@ -188,6 +188,10 @@ impl ProxyHttp for Gateway {
                 true => upstream::deadline::set_first_byte(context),
                 false => upstream::deadline::set_next_part(context),
             }
+            // pingora writes an empty last part to HTTP/1.1 as a chunk of length 0, and the terminator after it.
+            if end_of_stream && length == 0 {
+                *body = None;
+            }
             Ok(())
         })
     }

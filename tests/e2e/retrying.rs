@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use crate::support::servers::python_with;
 use crate::support::{Gateway, Origin};
 
 /// Asks once, and once more when it is told when: the status, and how many requests were answered otherwise before.
@@ -12,16 +13,6 @@ response = urllib3.PoolManager().request('GET', sys.argv[1], retries=retry)
 print(response.status, [attempt.status for attempt in response.retries.history])
 ";
 
-/// A Python that has the library: the first on the path may be another than the system's.
-fn python() -> &'static str {
-    let has_library = |python: &&str| {
-        let tried = Command::new(python).args(["-c", "import urllib3"]).output();
-        tried.is_ok_and(|output| output.status.success())
-    };
-    let found = ["python3", "/usr/bin/python3"].into_iter().find(|python| has_library(python));
-    found.expect("a python3 with urllib3; `make needs` installs it")
-}
-
 fn gets_through_on_its_first_retry(headers: &str) {
     let origin = Origin::start();
     let limits = "limits: { guard: { algorithm: gcra, rate: 1/8s, burst: 1, key: all } }\n";
@@ -29,7 +20,7 @@ fn gets_through_on_its_first_retry(headers: &str) {
     let gateway = Gateway::start(&format!("{}{limits}{route}{headers}", origin.upstream()));
     assert_eq!(gateway.get("/", &[]).status, 200);
     let url = format!("http://{}/", gateway.address);
-    let output = Command::new(python()).args(["-c", PROGRAM, &url]).output().unwrap();
+    let output = Command::new(python_with("urllib3")).args(["-c", PROGRAM, &url]).output().unwrap();
     let (said, complained) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!(said.trim(), "200 [429]", "{complained}");
     assert_eq!(origin.count(), 2);

@@ -15,6 +15,7 @@ mod ports;
 pub mod process;
 pub mod prometheus;
 pub mod redis;
+pub mod servers;
 pub mod tls;
 pub mod tokens;
 pub mod wire;
