@@ -241,8 +241,10 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let (limit_names, limits) = limits::read(top, &plans, Some(&upstream_names), setting);
     let access = top.get_or("access", Access::default(), access::access);
     let bypass = top.get_or("bypass", Bypass::default(), |field| access::bypass(field, &Bypass::default()));
-    let mut routes = routes::read(top, &upstream_names, &limit_names, &bypass.unwrap_or_default());
     let cors = top.get_with("cors", access::cors);
+    let (cors, forwards_preflights) = cors.map(Option::unzip).unzip();
+    let bypass = Bypass { preflights: forwards_preflights.flatten().unwrap_or(false), ..bypass.unwrap_or_default() };
+    let mut routes = routes::read(top, &upstream_names, &limit_names, &bypass, top.has("cors"));
     let usage = top.get_with("usage", |field| server::usage(field, outline.customers));
     let dialects = top.get_or("headers", Dialects::default(), server::dialects);
     let access_log = top.get_or("access_log", AccessLog::default(), server::access_log);

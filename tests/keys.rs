@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tollgate::ruleset::key::{Caller, Facts, Key, KeyHasher, KeyPart, Resolved};
+use tollgate::ruleset::key::{Caller, Facts, Key, KeyHasher, KeyPart, Repeated, Resolved};
 use tollgate::ruleset::limit::{LimitId, Share};
 use tollgate::units::LimitKey;
 
@@ -69,7 +69,7 @@ fn key(hasher: &KeyHasher, parts: &Key, headers: &mut HeaderMap, tuple: &Tuple) 
 
 #[test]
 fn a_million_tuples_have_as_many_keys_as_there_are_different_ones() {
-    let parts = [KeyPart::Customer, KeyPart::ClientAddress, KeyPart::Host, KeyPart::Header(USER)];
+    let parts = [KeyPart::Customer, KeyPart::ClientAddress, KeyPart::Host, KeyPart::Header(USER, Repeated::Deny)];
     let (parts, mut headers) = (Key { parts: parts.to_vec() }, HeaderMap::new());
     let hasher = KeyHasher::new(&[3; 16]);
     let mut random = StdRng::seed_from_u64(1);
@@ -123,7 +123,7 @@ fn the_name_of_the_limit_and_the_order_of_the_parts_count() {
 
 #[test]
 fn what_nodes_and_versions_have_to_agree_on_never_changes() {
-    let parts = Key { parts: vec![KeyPart::Customer, KeyPart::ClientAddress, KeyPart::Header(USER)] };
+    let parts = Key { parts: vec![KeyPart::Customer, KeyPart::ClientAddress, KeyPart::Header(USER, Repeated::Deny)] };
     let mut headers = HeaderMap::new();
     let tuple = Tuple {
         customer: Some("acme".to_owned()),
@@ -148,7 +148,7 @@ fn keys_of_a_customer_have_one_home_where_nodes_divide_keys_and_no_other_keys_do
         host: "h".to_owned(),
         header: header.to_string(),
     };
-    let by_both = Key { parts: vec![KeyPart::Header(USER), KeyPart::Customer] };
+    let by_both = Key { parts: vec![KeyPart::Header(USER, Repeated::Deny), KeyPart::Customer] };
     let mut keys = |hasher: &KeyHasher, parts: &Key, customer: &str| -> Vec<LimitKey> {
         (0..20).map(|header| key(hasher, parts, &mut headers, &tuple(customer, header))).collect()
     };
@@ -160,7 +160,7 @@ fn keys_of_a_customer_have_one_home_where_nodes_divide_keys_and_no_other_keys_do
     assert!(homes(&keys(&divided, &by_both, "other")).is_disjoint(&homes(&acme)));
     assert_eq!(homes(&keys(&alone, &by_both, "acme")).len(), 20);
     // a key without the customer in it is what it was
-    let by_header = Key { parts: vec![KeyPart::Header(USER)] };
+    let by_header = Key { parts: vec![KeyPart::Header(USER, Repeated::Deny)] };
     assert_eq!(keys(&divided, &by_header, "acme"), keys(&alone, &by_header, "acme"));
 }
 

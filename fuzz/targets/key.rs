@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tollgate::charge::Manner;
-use tollgate::ruleset::key::{Caller, Facts, Key, KeyHasher, KeyPart, Resolved, Value, value};
+use tollgate::ruleset::key::{Caller, Facts, Key, KeyHasher, KeyPart, Repeated, Resolved, Value, value};
 use tollgate::store::redis::{Beside, Bucket, Shared, key_name};
 use tollgate::units::LimitKey;
 
@@ -17,13 +17,14 @@ const ADDRESSES: [&str; 4] = ["192.0.2.1", "::c000:201", "2001:db8::", "192.0.2.
 pub(crate) fn run(data: &[u8]) {
     let mut input = Input(data);
     let chosen = input.byte();
+    let repeated = [Repeated::First, Repeated::Deny, Repeated::Last][usize::from(input.byte() % 3)];
     let all = [
         KeyPart::Customer,
         KeyPart::ClientAddress,
         KeyPart::Host,
-        KeyPart::Query("q".to_owned()),
-        KeyPart::Header(HEADER),
-        KeyPart::Cookie("c".to_owned()),
+        KeyPart::Query("q".to_owned(), repeated),
+        KeyPart::Header(HEADER, repeated),
+        KeyPart::Cookie("c".to_owned(), repeated),
         KeyPart::Method,
         KeyPart::Path,
     ];
@@ -132,10 +133,10 @@ impl Request {
         let (facts, resolved) = (self.facts(), self.resolved());
         // what is written in a query is what it means
         if let Some(query) = &self.query {
-            let read = value(&KeyPart::Query("q".to_owned()), &facts, &resolved);
+            let read = value(&KeyPart::Query("q".to_owned(), Repeated::First), &facts, &resolved).ok();
             assert_eq!(read, plain(query).map(|value| Value::Bytes(value.into())), "{query}");
         }
-        key.parts.iter().map(|part| value(part, &facts, &resolved)).collect()
+        key.parts.iter().map(|part| value(part, &facts, &resolved).ok()).collect()
     }
 }
 

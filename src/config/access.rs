@@ -47,12 +47,11 @@ fn addresses(field: &Field<'_>) -> Option<Vec<IpNet>> {
     networks(field, "holds every address")
 }
 
-/// Reads `bypass:` of the file or, on top of that, of a route: lists grow, and the route's word about preflights counts.
+/// Reads `bypass:` of the file or, on top of that, of a route: lists grow.
 pub(super) fn bypass(field: &Field<'_>, common: &Bypass) -> Option<Bypass> {
-    let section = field.section(&["addresses", "customers", "methods", "paths", "preflights"])?;
+    let section = field.section(&["addresses", "customers", "methods", "paths"])?;
     if section.is_empty() {
-        return field
-            .fail(field.error("is empty").expected("`addresses`, `customers`, `methods`, `paths` or `preflights`"));
+        return field.fail(field.error("is empty").expected("`addresses`, `customers`, `methods` or `paths`"));
     }
     let callers = callers(&section);
     let methods = section.get_or("methods", Vec::new(), |field| {
@@ -68,7 +67,6 @@ pub(super) fn bypass(field: &Field<'_>, common: &Bypass) -> Option<Bypass> {
         };
         each_once(&field.nonempty_list("a list of paths")?, exempt, |(_, written)| written.clone())
     });
-    let preflights = section.get_or("preflights", common.preflights, Field::flag);
     let Callers { addresses, customers } = callers?;
     Some(Bypass {
         callers: Callers {
@@ -77,27 +75,45 @@ pub(super) fn bypass(field: &Field<'_>, common: &Bypass) -> Option<Bypass> {
         },
         methods: [common.methods.as_slice(), &methods?].concat(),
         paths: common.paths.iter().cloned().chain(paths?.into_iter().map(|(path, _)| path)).collect(),
-        preflights: preflights?,
+        preflights: common.preflights,
     })
 }
 
 const ORIGIN: &str = "a site as browsers write it, like `https://app.example.com` or `https://*.example.com`";
 
-/// Reads `cors:`.
-pub(super) fn cors(field: &Field<'_>) -> Option<Cors> {
+/// Reads `cors:` of the file, and whether preflights are forwarded.
+pub(super) fn cors(field: &Field<'_>) -> Option<(Cors, bool)> {
     const EXPECTED: &str = "`\"*\"` for every site, or a list of sites";
-    let section = field.section(&["origins", "credentials"])?;
+    let section = field.section(&["origins", "credentials", "max_age", "preflight"])?;
     let credentials = section.get_or("credentials", false, Field::flag);
     let origins = section.required("origins", EXPECTED).and_then(|field| match field.is_list() {
         true => sites(&field),
         false => field.choice_or(&[("*", ())], EXPECTED).map(|()| Origins::Any),
     });
+    let max_age = section.get_with("max_age", Field::duration);
+    let forwards = section.get_or("preflight", false, forwards);
     let (credentials, origins) = (credentials?, origins?);
     if credentials && origins == Origins::Any {
         let problem = Problem::error(field.place(), "lets every site read what is meant for one user");
         return field.fail(problem.expected("the sites by name where `credentials` is true"));
     }
-    Some(Cors { origins, credentials })
+    Some((Cors { origins, credentials, max_age: max_age? }, forwards?))
+}
+
+fn forwards(field: &Field<'_>) -> Option<bool> {
+    field.choice(&[("answer", false), ("forward", true)])
+}
+
+/// Reads `cors:` of a route: whether preflights are forwarded.
+pub(super) fn route_cors(field: &Field<'_>, has_cors: bool) -> Option<bool> {
+    let section = field.section(&["preflight"])?;
+    let preflight = section.required("preflight", "`answer` or `forward`")?;
+    match forwards(&preflight)? {
+        false if !has_cors => preflight.fail(
+            preflight.error("is only for files that say which sites may read answers").hint("add `cors:` to the file"),
+        ),
+        forwards => Some(forwards),
+    }
 }
 
 /// One site: the whole of it, or what comes before and after its star.

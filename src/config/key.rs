@@ -3,7 +3,7 @@
 use crate::config::problem::Problem;
 use crate::config::read::{Field, each_once};
 use crate::config::scalar::Misfit;
-use crate::ruleset::key::{Key, KeyPart};
+use crate::ruleset::key::{Key, KeyPart, Repeated};
 
 pub(super) const EXPECTED: &str = "`all`, `customer`, `plan`, `client_address`, `host`, `route`, `path`, `method`, `upstream_node`, `{header: NAME}`, `{query: NAME}`, \
      `{cookie: NAME}`, `{jwt_claim: NAME}`, or a list of these";
@@ -27,7 +27,7 @@ pub(super) fn read(field: &Field<'_>) -> Option<Key> {
             false => Some(Key { parts: vec![part(field)?] }),
         };
     }
-    each_once(&field.nonempty_list(EXPECTED)?, part, KeyPart::clone).map(|parts| Key { parts })
+    each_once(&field.nonempty_list(EXPECTED)?, part, KeyPart::describe).map(|parts| Key { parts })
 }
 
 /// One part.
@@ -36,17 +36,22 @@ pub(super) fn part(field: &Field<'_>) -> Option<KeyPart> {
         return word(field);
     }
     let section = field.mapping(EXPECTED)?;
-    section.refuse_others(&["header", "query", "cookie", "jwt_claim"]);
+    section.refuse_others(&["header", "query", "cookie", "jwt_claim", "repeated"]);
+    let repeated = section.get_or("repeated", Repeated::Deny, |field| match section.has("jwt_claim") {
+        true => field.fail(Problem::error(field.key_place(), "says nothing of a claim, which a token has once")),
+        false => field.choice(&[("deny", Repeated::Deny), ("first", Repeated::First), ("last", Repeated::Last)]),
+    });
+    let repeated = repeated?;
     let mut parts = section.fields().filter_map(|(kind, name)| match kind {
-        "header" => Some(name.request_header_name().map(KeyPart::Header)),
-        "query" => Some(name.parsed("the name of a query parameter", named).map(KeyPart::Query)),
-        "cookie" => Some(name.parsed("the name of a cookie", cookie_name).map(KeyPart::Cookie)),
+        "header" => Some(name.request_header_name().map(|name| KeyPart::Header(name, repeated))),
+        "query" => Some(name.parsed("the name of a query parameter", named).map(|name| KeyPart::Query(name, repeated))),
+        "cookie" => Some(name.parsed("the name of a cookie", cookie_name).map(|name| KeyPart::Cookie(name, repeated))),
         "jwt_claim" => Some(name.parsed("the name of a claim, like `sub`", named).map(KeyPart::JwtClaim)),
         _ => None,
     });
     match (parts.next(), parts.next()) {
         (Some(part), None) => part,
-        (None, _) if !section.is_empty() => None,
+        (None, _) if section.fields().any(|(kind, _)| kind != "repeated") => None,
         _ => field.fail(Problem::error(field.place(), "does not name one part of a key").expected(EXPECTED)),
     }
 }

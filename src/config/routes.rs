@@ -19,7 +19,7 @@ use crate::ruleset::matcher::{HeaderEdits, HeaderMatch, Rewrite, Route};
 use crate::ruleset::path::PathPattern;
 use crate::ruleset::upstream::UpstreamId;
 
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "name",
     "match",
     "upstream",
@@ -27,6 +27,7 @@ const KEYS: [&str; 11] = [
     "denied",
     "access",
     "bypass",
+    "cors",
     "upgrade",
     "rewrite",
     "request_headers",
@@ -36,8 +37,14 @@ const KEYS: [&str; 11] = [
 /// The pattern of a route that names no path.
 const EVERY_PATH: &str = "/**";
 
-/// Reads `routes:`; those that could be read. `bypass` holds for every route.
-pub(super) fn read(top: &Section<'_>, upstreams: &Names, limits: &Names, bypass: &Bypass) -> Vec<Route> {
+/// Reads `routes:`; those that could be read. `bypass` holds for every route; `has_cors` says whether the file has `cors`.
+pub(super) fn read(
+    top: &Section<'_>,
+    upstreams: &Names,
+    limits: &Names,
+    bypass: &Bypass,
+    has_cors: bool,
+) -> Vec<Route> {
     const EXPECTED: &str = "a list of routes";
     let mut names = Names::none("a route", true);
     let mut routes = Vec::new();
@@ -48,7 +55,7 @@ pub(super) fn read(top: &Section<'_>, upstreams: &Names, limits: &Names, bypass:
             continue;
         };
         let name = name(&section, &mut names);
-        let route = route(&section, upstreams, limits, bypass);
+        let route = route(&section, upstreams, limits, bypass, has_cors);
         if let (Some(name), Some(route)) = (name, route) {
             let route = Route { name, ..route };
             unreachable.look_at(&route, &item);
@@ -66,12 +73,13 @@ fn name(section: &Section<'_>, names: &mut Names) -> Option<String> {
 }
 
 /// Everything but the name.
-fn route(section: &Section<'_>, upstreams: &Names, limits: &Names, bypass: &Bypass) -> Option<Route> {
+fn route(section: &Section<'_>, upstreams: &Names, limits: &Names, bypass: &Bypass, has_cors: bool) -> Option<Route> {
     let matched = section.get_or("match", Match::default(), read_match);
     let upstream = section.required("upstream", "the name of an upstream").and_then(|field| upstreams.resolve(&field));
     let limits = section.get_or("limits", Vec::new(), |field| read_limits(field, limits));
     let denied = section.get_or("denied", Denied::default(), denied::read);
     let access = section.get_or("access", Access::default(), access::access);
+    let preflights = section.get_or("cors", bypass.preflights, |field| access::route_cors(field, has_cors));
     let bypass = section.get_or("bypass", bypass.clone(), |field| access::bypass(field, bypass));
     let upgrade = section.get_or("upgrade", false, |field| {
         let items = field.nonempty_list("a list of `websocket`")?;
@@ -92,7 +100,7 @@ fn route(section: &Section<'_>, upstreams: &Names, limits: &Names, bypass: &Bypa
         limits: limits?,
         denied: denied?,
         access: access?,
-        bypass: bypass?,
+        bypass: Bypass { preflights: preflights?, ..bypass? },
         upgrades_to_websocket: upgrade?,
         rewrite: rewrite?,
         request_headers: request_headers?,

@@ -1,8 +1,15 @@
 //! Names that other descriptions of tollgate have and nobody needs.
 
 /// Refused wherever they stand, with the reason.
-pub(super) const NAMES: &[(&str, &str)] = &[(
-    "sticky_by",
-    "leave it out: the keys of sticky limits have their owners by themselves, and a request is charged by all of its \
-     owners or by none",
-)];
+pub(super) const NAMES: &[(&str, &str)] = &[
+    (
+        "sticky_by",
+        "leave it out: the keys of sticky limits have their owners by themselves, and a request is charged by all of \
+         its owners or by none",
+    ),
+    (
+        "preflights",
+        "leave it out: a preflight is answered where the file has `cors`, is forwarded with `cors: {preflight: forward}`, \
+         and is a request like others elsewhere",
+    ),
+];

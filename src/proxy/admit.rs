@@ -23,7 +23,6 @@ use crate::proxy::upstream::deadline;
 use crate::proxy::watch;
 use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::RouteId;
-use crate::ruleset::upstream::Balance;
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::ruleset::{AccessLog, Ruleset};
 use crate::units::Nanos;
@@ -55,7 +54,7 @@ pub async fn admit(session: &mut Session, context: &mut Context) -> Result<(), A
     let asks_usage = found.as_ref().is_ok_and(|target| own_usage::is_asked_for(context, &target.path));
     let routed = found.as_ref().ok().filter(|_| !asks_usage);
     let rules = &ruleset.client_address;
-    context.set_route(routed.and_then(|target| ruleset.matcher.find(&head.facts(rules, target, address))));
+    context.set_route(routed.and_then(|target| ruleset.route_of(&head.facts(rules, target, address))));
     let target = found?;
     let facts = head.facts(rules, &target, address);
     if asks_usage {
@@ -82,11 +81,7 @@ fn meet(context: &mut Context, live: &Live, route: RouteId, facts: &Facts<'_>, c
     let route = ruleset.matcher.route(route);
     let hashers = &live.hashers;
     let mut resolved = caller.resolved(ruleset, route);
-    let balance_hashes = ruleset.reachable(route).filter_map(|upstream| match &ruleset.upstreams[upstream.0].balance {
-        Balance::ConsistentHash(part) => Some((upstream, hashers.hasher().part(part, facts, &resolved)?)),
-        _ => None,
-    });
-    let balance_hashes: Vec<_> = balance_hashes.collect();
+    let balance_hashes = ruleset.balance_hashes(route, facts, &resolved, hashers.hasher())?;
     let pool = &live.pools[route.upstream.0];
     let balance_hash = balance_hashes.iter().find(|(upstream, _)| *upstream == route.upstream).map(|(_, hash)| *hash);
     let chosen = match ruleset.counts_by_node(route) {

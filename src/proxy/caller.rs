@@ -5,7 +5,7 @@ use crate::charge::Charge;
 use crate::proxy::identify::{self, Identity, Register};
 use crate::proxy::respond::Answer;
 use crate::ruleset::Ruleset;
-use crate::ruleset::key::{Facts, KeyPart, LimitHashers, Resolved};
+use crate::ruleset::key::{Facts, KeyFault, KeyPart, LimitHashers, Resolved, ValueFault};
 use crate::ruleset::matcher::Route;
 
 /// Who is calling.
@@ -28,6 +28,9 @@ impl Caller {
     ) -> Result<Self, Answer> {
         if ruleset.keeps_out_address(route, facts.address) {
             return Err(Answer::AccessDenied);
+        }
+        if ruleset.answers_preflight(route, facts) {
+            return Err(Answer::Preflight);
         }
         let caller = Self::identify(ruleset, route, facts, register).await?;
         // a preflight is nobody's
@@ -80,8 +83,17 @@ impl Caller {
         let mut charges = Vec::with_capacity(route.limits.len());
         match ruleset.add_charges(route, facts, resolved, hashers, &mut charges) {
             Ok(()) => Ok(charges),
-            Err(missing) if *missing.part == KeyPart::Customer => Err(Answer::CredentialMissing),
-            Err(missing) => Err(Answer::KeyMissing(missing.part.describe())),
+            Err(fault) => Err(fault.into()),
+        }
+    }
+}
+
+impl From<KeyFault<'_>> for Answer {
+    fn from(KeyFault { part, fault }: KeyFault<'_>) -> Self {
+        match fault {
+            ValueFault::Missing if *part == KeyPart::Customer => Self::CredentialMissing,
+            ValueFault::Missing => Self::KeyMissing(part.describe()),
+            ValueFault::Repeated => Self::KeyRepeated(part.describe()),
         }
     }
 }

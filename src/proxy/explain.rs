@@ -215,8 +215,8 @@ impl Met {
             explanation.answer = Some(AnswerAccount { status: 200, cause: "usage", detail });
             return Err(Box::new(explanation));
         }
-        let taken = ruleset.matcher.find(&facts);
-        explanation.route = Some(Way::of(&ruleset.matcher, taken, &facts));
+        let taken = ruleset.route_of(&facts);
+        explanation.route = Some(Way::of(ruleset, taken, &facts));
         let Some(route) = taken.map(|taken| ruleset.matcher.route(taken)) else {
             return Err(explanation.answered(&Answer::NoRoute));
         };
@@ -240,6 +240,9 @@ impl Met {
             has_own_terms: resolved.own.is_some(),
             ..credential
         });
+        if let Err(fault) = ruleset.balance_hashes(route, &facts, &resolved, hashers.hasher()) {
+            return Err(explanation.answered(&fault.into()));
+        }
         let exemption = route.bypass.exemption(&facts, caller.customer());
         if let Some(exemption) = exemption {
             explanation.bypassed = Some(exemption.to_string());

@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::proxy::context::Context;
 use crate::proxy::identify;
 use crate::proxy::respond::Answer;
+use crate::ruleset::access::preflight_method;
 use crate::ruleset::charges::Bucket;
 use crate::ruleset::key::{Caller, Facts, Resolved};
 use crate::units::Nanos;
@@ -46,6 +47,9 @@ pub fn is_asked_for(context: &Context, path: &str) -> bool {
 
 /// Answers the customer whose credential the request carries.
 pub async fn answer(context: &Context, facts: &Facts<'_>) -> Answer {
+    if context.live.ruleset.cors.is_some() && preflight_method(facts.method, facts.headers).is_some() {
+        return Answer::Preflight;
+    }
     if facts.method != Method::GET && facts.method != Method::HEAD {
         return Answer::MethodNotAllowed { allow: "GET, HEAD" };
     }

@@ -50,7 +50,9 @@ pub async fn send(session: &mut Session, context: &mut Context, answer: &Answer)
     for (name, value) in fields {
         head.append_header(name, value)?;
     }
-    head.insert_header(header::CONTENT_LENGTH, body.len())?;
+    if status != StatusCode::NO_CONTENT {
+        head.insert_header(header::CONTENT_LENGTH, body.len())?;
+    }
     let without_body = is_head || body.is_empty();
     session.write_response_header(Box::new(head), without_body).await?;
     if !without_body {
@@ -111,7 +113,7 @@ fn serialize(response: Response) -> Vec<u8> {
 fn response(answer: &Answer, context: Option<&Context>, request: &HeaderMap) -> Response {
     let mut response = own_site_response(answer, context, request);
     if let Some(context) = context {
-        cors::add_to_answer(&mut response.fields, context);
+        cors::add_to_answer(&mut response.fields, context, answer, request);
     }
     response
 }
@@ -119,6 +121,7 @@ fn response(answer: &Answer, context: Option<&Context>, request: &HeaderMap) -> 
 /// The response as scripts of the site itself may read it.
 fn own_site_response(answer: &Answer, context: Option<&Context>, request: &HeaderMap) -> Response {
     match (answer, context) {
+        (Answer::Preflight, _) => Response { status: StatusCode::NO_CONTENT, fields: Vec::new(), body: Vec::new() },
         (Answer::Usage(report), _) => {
             let fields = vec![
                 (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),

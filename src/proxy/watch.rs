@@ -75,7 +75,7 @@ fn subject(ruleset: &Ruleset, limit: &Limit, charge: &Charge, facts: &Facts<'_>,
         return Subject { limit: limit.name.clone(), key: vec![beyond] };
     }
     let parts = limit.key.parts.iter().map(|part| {
-        let value = key::value(part, facts, resolved);
+        let value = key::value(part, facts, resolved).ok();
         (part.describe(), value.map(|value| cut(masked::shown(part, &value, ruleset.customers.as_ref()))))
     });
     Subject { limit: limit.name.clone(), key: parts.collect() }

@@ -6,6 +6,7 @@ use http::{HeaderName, header};
 
 use crate::ruleset::cost::CostRule;
 use crate::ruleset::key::KeyPart;
+use crate::ruleset::upstream::Balance;
 use crate::ruleset::{CredentialSource, Ruleset};
 
 /// The header fields that rules ask about: only these are taken from a log.
@@ -278,11 +279,7 @@ impl Wanted {
     fn add_rules(&mut self, ruleset: &Ruleset) {
         for limit in &ruleset.limits {
             for part in &limit.key.parts {
-                match part {
-                    KeyPart::Header(name) => self.want(name),
-                    KeyPart::Cookie(_) => self.want(&header::COOKIE),
-                    _ => {}
-                }
+                self.want_part(part);
             }
             match &limit.cost {
                 CostRule::Header { name, .. } => self.want(name),
@@ -293,8 +290,21 @@ impl Wanted {
                 _ => {}
             }
         }
+        for upstream in &ruleset.upstreams {
+            if let Balance::ConsistentHash(part) = &upstream.balance {
+                self.want_part(part);
+            }
+        }
         for route in ruleset.matcher.routes() {
             route.headers.iter().for_each(|condition| self.want(&condition.name));
+        }
+    }
+
+    fn want_part(&mut self, part: &KeyPart) {
+        match part {
+            KeyPart::Header(name, _) => self.want(name),
+            KeyPart::Cookie(..) => self.want(&header::COOKIE),
+            _ => {}
         }
     }
 
@@ -307,6 +317,10 @@ impl Wanted {
                 CredentialSource::Jwt(rules) => self.want(rules.header.as_ref().unwrap_or(&header::AUTHORIZATION)),
                 CredentialSource::Query(_) | CredentialSource::ClientCertificate => {}
             }
+        }
+        if ruleset.cors.is_some() || ruleset.matcher.routes().iter().any(|route| route.bypass.preflights) {
+            self.want(&header::ORIGIN);
+            self.want(&header::ACCESS_CONTROL_REQUEST_METHOD);
         }
         if !ruleset.client_address.trusted_proxies.is_empty() {
             self.want(&HeaderName::from_static("x-forwarded-for"));

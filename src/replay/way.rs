@@ -19,7 +19,7 @@ use crate::proxy::facts;
 use crate::proxy::identify::Identity;
 use crate::proxy::respond::{Answer, BEFORE_LIMITS};
 use crate::ruleset::Ruleset;
-use crate::ruleset::key::{self, Facts, KeyHasher, KeyPart, LimitHashers, Resolved};
+use crate::ruleset::key::{self, Facts, KeyHasher, KeyPart, LimitHashers, Resolved, ValueFault};
 use crate::ruleset::limit::{LimitId, PlanId};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::verdict::Verdict;
@@ -142,11 +142,14 @@ impl Way {
                 break 'refused USAGE;
             }
             let facts = facts.borrowed(headers);
-            id = ruleset.matcher.find(&facts);
+            id = ruleset.route_of(&facts);
             let Some(route) = id.map(|id| ruleset.matcher.route(id)) else { break 'refused Answer::NoRoute.cause() };
             let is_preflight = is_preflight(route, record, &facts);
             if ruleset.keeps_out_address(route, facts.address) {
                 break 'refused Answer::AccessDenied.cause();
+            }
+            if ruleset.answers_preflight(route, &facts) {
+                break 'refused Answer::Preflight.cause();
             }
             let who = match &ruleset.customers {
                 Some(asked) if !is_preflight => callers.find(rules, asked, record, &facts, at, untold),
@@ -166,7 +169,11 @@ impl Way {
                 resolved.plan = ruleset.plans.get(plan.0).map(|name| (plan, name.as_str()));
             }
             for missing in missing.iter_mut().filter(|missing| route.limits.contains(&missing.limit)) {
-                missing.count += u64::from(key::value(&missing.part, &facts, &resolved).is_none());
+                let is_missing = key::value(&missing.part, &facts, &resolved) == Err(ValueFault::Missing);
+                missing.count += u64::from(is_missing);
+            }
+            if let Err(fault) = ruleset.balance_hashes(route, &facts, &resolved, hashers.hasher()) {
+                break 'refused Answer::from(fault).cause();
             }
             let bypassed = is_preflight || route.bypass.covers(&facts, name);
             charges.clear();
@@ -176,8 +183,7 @@ impl Way {
             };
             match made {
                 Ok(()) => {}
-                Err(missing) if *missing.part == KeyPart::Customer => break 'refused Answer::CredentialMissing.cause(),
-                Err(missing) => break 'refused Answer::KeyMissing(missing.part.describe()).cause(),
+                Err(fault) => break 'refused Answer::from(fault).cause(),
             }
             let verdict = ledger.charge(ruleset, record, &facts, charges, at);
             let plan = resolved.plan.map(|(plan, _)| plan);

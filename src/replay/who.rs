@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use http::{HeaderName, header};
 
-use crate::ruleset::key::{Caller, Facts, Key, KeyHasher, KeyPart, Resolved, cookies, query_values};
+use crate::ruleset::key::{self, Caller, Facts, Key, KeyHasher, KeyPart, Resolved, Value};
 use crate::ruleset::{CredentialSource, Ruleset};
 
 /// The longest value that is shown whole, in characters.
@@ -26,13 +26,14 @@ pub fn caller(facts: &Facts<'_>, resolved: &Resolved<'_>) -> String {
 }
 
 fn describe_part(ruleset: &Ruleset, part: &KeyPart, facts: &Facts<'_>, resolved: &Resolved<'_>) -> String {
-    let named = |value: Option<Vec<u8>>| match value {
+    let named = |value: Option<Value<'_>>| match value {
         None => format!("no {}", part.describe()),
         Some(_) if is_secret(ruleset, part) => {
             let print = KeyHasher::stable().part(part, facts, resolved).map_or(0, |hash| hash.0 >> 96);
             format!("{} #{print:08x}", part.describe())
         }
-        Some(value) => format!("{} {}", part.describe(), shown(&value)),
+        Some(Value::Bytes(value)) => format!("{} {}", part.describe(), shown(&value)),
+        Some(Value::Address(address)) => format!("{} {address}", part.describe()),
     };
     match part {
         KeyPart::Customer => caller(facts, resolved),
@@ -42,13 +43,11 @@ fn describe_part(ruleset: &Ruleset, part: &KeyPart, facts: &Facts<'_>, resolved:
         KeyPart::Route => format!("route {}", resolved.route),
         KeyPart::Path => resolved.path_pattern.to_owned(),
         KeyPart::Method => shown(facts.method.as_bytes()),
-        KeyPart::UpstreamNode => named(resolved.upstream_node.map(|node| node.as_bytes().to_vec())),
-        KeyPart::Header(name) => named(facts.headers.get(name).map(|value| value.as_bytes().to_vec())),
-        KeyPart::Query(name) => named(query_values(facts.query, name).next()),
-        KeyPart::Cookie(name) => named(cookies(facts.headers, name).next().map(<[u8]>::to_vec)),
-        KeyPart::JwtClaim(name) => {
-            named(resolved.claims.and_then(|claims| claims.text(name)).map(|claim| claim.as_bytes().to_vec()))
-        }
+        KeyPart::UpstreamNode
+        | KeyPart::Header(..)
+        | KeyPart::Query(..)
+        | KeyPart::Cookie(..)
+        | KeyPart::JwtClaim(_) => named(key::value(part, facts, resolved).ok()),
     }
 }
 
@@ -60,8 +59,8 @@ fn address(facts: &Facts<'_>) -> String {
 fn is_secret(ruleset: &Ruleset, part: &KeyPart) -> bool {
     let mut sources = ruleset.customers.iter().flat_map(|rules| &rules.identify);
     match part {
-        KeyPart::Cookie(_) => true,
-        KeyPart::Header(name) => {
+        KeyPart::Cookie(..) => true,
+        KeyPart::Header(name, _) => {
             const SECRET: [HeaderName; 3] = [header::AUTHORIZATION, header::PROXY_AUTHORIZATION, header::COOKIE];
             let is_source = |source: &CredentialSource| match source {
                 CredentialSource::Header(other) => other == name,
@@ -73,7 +72,7 @@ fn is_secret(ruleset: &Ruleset, part: &KeyPart) -> bool {
                 || name.as_str().contains("token")
                 || sources.any(is_source)
         }
-        KeyPart::Query(name) => {
+        KeyPart::Query(name, _) => {
             name.contains("key")
                 || name.contains("token")
                 || sources.any(|source| matches!(source, CredentialSource::Query(other) if other == name))

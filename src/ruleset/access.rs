@@ -3,14 +3,11 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use http::{HeaderMap, HeaderName, header};
+use http::{HeaderMap, header};
 use ipnet::IpNet;
 
 use crate::ruleset::key::Facts;
 use crate::ruleset::path::PathPattern;
-
-const ORIGIN: HeaderName = header::ORIGIN;
-const PREFLIGHT_METHOD: HeaderName = header::ACCESS_CONTROL_REQUEST_METHOD;
 
 /// Some callers, by where they are or who they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,7 +69,7 @@ impl Access {
 }
 
 /// Requests that are never charged: those of these callers, with these methods, or at these paths.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bypass {
     /// Whoever is one of these.
     pub callers: Callers,
@@ -80,15 +77,9 @@ pub struct Bypass {
     pub methods: Vec<String>,
     /// Canonical paths that match one of these.
     pub paths: Vec<PathPattern>,
-    /// Whether what a browser asks before a request of another site is exempt: it needs no credential either, as
-    /// browsers send none with it.
+    /// Whether CORS preflights are forwarded: they are exempt, and need no credential either, as browsers send none with
+    /// them.
     pub preflights: bool,
-}
-
-impl Default for Bypass {
-    fn default() -> Self {
-        Self { callers: Callers::default(), methods: Vec::new(), paths: Vec::new(), preflights: true }
-    }
 }
 
 /// Why a request is exempt.
@@ -135,8 +126,19 @@ impl Bypass {
 
     /// Whether a request is exempt because it is a CORS preflight.
     pub fn covers_preflight(&self, method: &str, headers: &HeaderMap) -> bool {
-        self.preflights && method == "OPTIONS" && headers.contains_key(ORIGIN) && headers.contains_key(PREFLIGHT_METHOD)
+        self.preflights && preflight_method(method, headers).is_some()
     }
+}
+
+/// The method that a CORS preflight asks about: an `OPTIONS` request without a body, from a page of an origin.
+pub fn preflight_method<'h>(method: &str, headers: &'h HeaderMap) -> Option<&'h str> {
+    if method != "OPTIONS" || !headers.contains_key(header::ORIGIN) {
+        return None;
+    }
+    let asked = headers.get(header::ACCESS_CONTROL_REQUEST_METHOD)?.to_str().ok()?;
+    let has_body = headers.contains_key(header::TRANSFER_ENCODING)
+        || headers.get(header::CONTENT_LENGTH).is_some_and(|length| length != "0");
+    (!has_body).then_some(asked)
 }
 
 #[cfg(test)]

@@ -5,19 +5,13 @@ use std::sync::Arc;
 
 use crate::charge::{Charge, Manner, Mode, RuleRef};
 use crate::ruleset::Ruleset;
-use crate::ruleset::key::{Caller, Claims, Facts, KeyHasher, KeyPart, LimitHashers, Resolved, SharedKey};
+use crate::ruleset::key::{
+    Caller, Claims, Facts, KeyFault, KeyHasher, KeyPart, LimitHashers, Resolved, SharedKey, ValueFault,
+};
 use crate::ruleset::limit::{Limit, LimitId, MissingKey, OwnTerm, OwnTerms, PlanId, Share, Terms};
 use crate::ruleset::matcher::Route;
+use crate::ruleset::upstream::{Balance, UpstreamId};
 use crate::units::LimitKey;
-
-/// A request lacks a part of a limit's key, and the limit does not let such requests through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MissingPart<'r> {
-    /// The limit's name.
-    pub limit: &'r str,
-    /// What is missing.
-    pub part: &'r KeyPart,
-}
 
 /// Why a limit of its route charges a request nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +22,14 @@ pub enum Uncharged<'r> {
     OwnUnlimited,
     /// It is tried out on what plans have, and the customer has terms of its own.
     NotTried,
-    /// The request lacks this part of its key, and such requests are let through.
-    Skipped(&'r KeyPart),
+    /// The request lacks a part of its key, and such requests are let through.
+    Skipped(KeyFault<'r>),
+    /// The request has no key, and the limit only watches: it refuses nobody.
+    Unwatched(KeyFault<'r>),
     /// The key is not among the share of all that it applies to.
     NotEnabled,
-    /// The request lacks a part of its key, and is refused.
-    Refused(MissingPart<'r>),
+    /// The request has no key, and is refused.
+    Refused(KeyFault<'r>),
 }
 
 /// Somebody whose credential is known.
@@ -135,6 +131,26 @@ impl Ruleset {
         route.limits.iter().any(|id| self.limits[id.0].key.counts_by_node())
     }
 
+    /// What `consistent_hash` goes by, for the upstreams that a request of `route` may go to and that balance so.
+    pub fn balance_hashes(
+        &self,
+        route: &Route,
+        facts: &Facts<'_>,
+        resolved: &Resolved<'_>,
+        hasher: &KeyHasher,
+    ) -> Result<Vec<(UpstreamId, LimitKey)>, KeyFault<'_>> {
+        let mut hashes = Vec::new();
+        for upstream in self.reachable(route) {
+            let Balance::ConsistentHash(part) = &self.upstreams[upstream.0].balance else { continue };
+            match hasher.part(part, facts, resolved) {
+                Ok(hash) => hashes.push((upstream, hash)),
+                Err(ValueFault::Missing) => {}
+                Err(fault) => return Err(KeyFault { part, fault }),
+            }
+        }
+        Ok(hashes)
+    }
+
     /// Adds to `charges` those of a request that takes `route`, one for each limit that applies to it. An error refuses
     /// the request.
     pub fn add_charges(
@@ -144,11 +160,11 @@ impl Ruleset {
         resolved: &Resolved<'_>,
         hashers: &LimitHashers,
         charges: &mut Vec<Charge>,
-    ) -> Result<(), MissingPart<'_>> {
+    ) -> Result<(), KeyFault<'_>> {
         for id in &route.limits {
             match self.charge(*id, facts, resolved, hashers) {
                 Ok(charge) => charges.push(charge),
-                Err(Uncharged::Refused(missing)) => return Err(missing),
+                Err(Uncharged::Refused(fault)) => return Err(fault),
                 Err(_) => {}
             }
         }
@@ -223,15 +239,18 @@ fn key_of_all_nodes<'r>(
     or_without(limit, key, |part| hasher.shared_key_of_all_nodes(&limit.name, part))
 }
 
-/// The key, or what `limit` puts in its place where a part is missing.
+/// The key, or what `limit` puts in its place where a part is missing. A part that is there more than once is not missing.
 fn or_without<'r, T>(
     limit: &'r Limit,
-    key: Result<T, &'r KeyPart>,
+    key: Result<T, KeyFault<'r>>,
     without: impl FnOnce(&KeyPart) -> T,
 ) -> Result<T, Uncharged<'r>> {
-    key.or_else(|part| match limit.missing_key {
-        MissingKey::Skip => Err(Uncharged::Skipped(part)),
-        MissingKey::Share => Ok(without(part)),
-        MissingKey::Deny => Err(Uncharged::Refused(MissingPart { limit: &limit.name, part })),
+    key.or_else(|fault| match (fault.fault, limit.missing_key) {
+        (ValueFault::Missing, MissingKey::Skip) => Err(Uncharged::Skipped(fault)),
+        (ValueFault::Missing, MissingKey::Share) => Ok(without(fault.part)),
+        (ValueFault::Missing, MissingKey::Deny) | (ValueFault::Repeated, _) => match limit.is_visible() {
+            true => Err(Uncharged::Refused(fault)),
+            false => Err(Uncharged::Unwatched(fault)),
+        },
     })
 }

@@ -1,6 +1,12 @@
-//! Which sites may read what tollgate itself answers.
+//! Which sites may read what tollgate itself answers, and which preflights it answers itself.
 
 use std::collections::BTreeSet;
+
+use crate::ruleset::Ruleset;
+use crate::ruleset::access::preflight_method;
+use crate::ruleset::key::Facts;
+use crate::ruleset::matcher::{Route, RouteId};
+use crate::units::Nanos;
 
 /// Whose scripts may read tollgate's own answers, in a browser.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,6 +15,8 @@ pub struct Cors {
     pub origins: Origins,
     /// Whether they may, of requests that carried cookies or other credentials of the browser's.
     pub credentials: bool,
+    /// How long browsers may remember the answer to a preflight; as long as they do by themselves if absent.
+    pub max_age: Option<Nanos>,
 }
 
 /// Sites, by the `Origin` that browsers send.
@@ -37,6 +45,21 @@ impl Cors {
     }
 }
 
+impl Ruleset {
+    /// The route of a request. A preflight that tollgate answers itself has the route of the request that it asks about.
+    pub fn route_of(&self, facts: &Facts<'_>) -> Option<RouteId> {
+        let asked = self.cors.as_ref().and_then(|_| preflight_method(facts.method, facts.headers));
+        let answered = asked.and_then(|method| self.matcher.find(&Facts { method, ..facts.clone() }));
+        let answered = answered.filter(|id| self.answers_preflight(self.matcher.route(*id), facts));
+        answered.or_else(|| self.matcher.find(facts))
+    }
+
+    /// Whether a request for `route` is a preflight that tollgate answers itself.
+    pub fn answers_preflight(&self, route: &Route, facts: &Facts<'_>) -> bool {
+        self.cors.is_some() && !route.bypass.preflights && preflight_method(facts.method, facts.headers).is_some()
+    }
+}
+
 /// The star stands for one or more whole labels of a host name.
 fn is_below((before, after): &(String, String), origin: &str) -> bool {
     let labels = origin.strip_prefix(before.as_str()).and_then(|rest| rest.strip_suffix(after.as_str()));
@@ -58,6 +81,7 @@ mod tests {
                 below: vec![("https://".to_owned(), ".example.org".to_owned())],
             },
             credentials: false,
+            max_age: None,
         };
         for fine in ["https://app.example.com", "https://a.example.org", "https://a.b.example.org"] {
             assert!(cors.admits(fine), "{fine}");

@@ -15,7 +15,7 @@ mod value;
 
 pub use hash::{KeyHasher, LimitHashers, SharedKey};
 pub use named::Values;
-pub use value::{Value, cookies, query_values, value};
+pub use value::{Value, ValueFault, cookies, query_values, value};
 
 /// The parts that together make a limit's key; empty for `all` (one bucket for everybody).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -50,14 +50,46 @@ pub enum KeyPart {
     Method,
     /// The upstream node that the request goes to first.
     UpstreamNode,
-    /// The value of this header; several lines count as one value, joined by commas.
-    Header(http::HeaderName),
-    /// The value of this query parameter, percent-decoded; the first if there are several.
-    Query(String),
-    /// The value of this cookie; the first if there are several.
-    Cookie(String),
+    /// The value of this header.
+    Header(http::HeaderName, Repeated),
+    /// The value of this query parameter, percent-decoded.
+    Query(String, Repeated),
+    /// The value of this cookie.
+    Cookie(String, Repeated),
     /// This claim of the caller's token, or a way through nested ones: text, a whole number, `true` or `false`.
     JwtClaim(String),
+}
+
+/// What is taken of a header, a query parameter or a cookie that a request carries more than once. An upstream may take
+/// another value than tollgate does, so a client could choose its bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Repeated {
+    /// Nothing: the request is refused.
+    #[default]
+    Deny,
+    /// The first value.
+    First,
+    /// The last value.
+    Last,
+}
+
+/// A request has no key, because of one of its parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyFault<'k> {
+    /// The part.
+    pub part: &'k KeyPart,
+    /// What is wrong with it.
+    pub fault: ValueFault,
+}
+
+impl fmt::Display for KeyFault<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let part = self.part.describe();
+        match self.fault {
+            ValueFault::Missing => write!(f, "lacks its {part}"),
+            ValueFault::Repeated => write!(f, "carries its {part} more than once"),
+        }
+    }
 }
 
 impl Key {
@@ -85,9 +117,9 @@ impl KeyPart {
             Self::Path => "path".to_owned(),
             Self::Method => "method".to_owned(),
             Self::UpstreamNode => "upstream_node".to_owned(),
-            Self::Header(name) => format!("header {name}"),
-            Self::Query(name) => format!("query {name}"),
-            Self::Cookie(name) => format!("cookie {name}"),
+            Self::Header(name, _) => format!("header {name}"),
+            Self::Query(name, _) => format!("query {name}"),
+            Self::Cookie(name, _) => format!("cookie {name}"),
             Self::JwtClaim(name) => format!("token claim {name}"),
         }
     }

@@ -27,8 +27,6 @@ access_log: full
     Gateway::start_with(&config, &[("customers.csv", CUSTOMERS)], &[])
 }
 
-const PREFLIGHT: [(&str, &str); 2] = [("origin", "https://app.example.com"), ("access-control-request-method", "POST")];
-
 fn three_times(ask: impl Fn() -> Response) -> [u16; 3] {
     [(); 3].map(|()| ask().status)
 }
@@ -75,38 +73,6 @@ fn a_route_adds_to_what_is_bypassed_everywhere() {
     assert_eq!(ask("GET", "/"), [200, 429, 429]);
     bypassed(&gateway, "here", 6.0);
     bypassed(&gateway, "all", 3.0);
-}
-
-#[test]
-fn preflights_are_free_and_need_no_credential() {
-    let origin = Origin::start();
-    let config = format!(
-        "{}customers: {{ identify: [{{ header: x-api-key }}], directory: {{ file: customers.csv }} }}
-plans: [free]
-limits: {{ guard: {{ key: host, algorithm: gcra, rate: 1/h, burst: 1 }} }}
-access: {{ deny: {{ addresses: [127.0.0.13] }} }}
-routes:
-  - {{ name: charged, match: {{ path: /charged }}, upstream: origin, limits: [guard], bypass: {{ preflights: false }} }}
-  - {{ name: inside, match: {{ path: /inside }}, upstream: origin, access: {{ allow: {{ customers: [acme] }} }} }}
-  - {{ name: all, upstream: origin, limits: [guard] }}
-",
-        origin.upstream()
-    );
-    let gateway = Gateway::start_with(&config, &[("customers.csv", CUSTOMERS)], &[]);
-    let options = |path: &str, fields: &[(&str, &str)]| gateway.client().exchange("OPTIONS", path, fields).status;
-    for _ in 0..3 {
-        assert_eq!(options("/", &PREFLIGHT), 200);
-    }
-    let labels = [("route", "all"), ("limit", "guard"), ("plan", "none"), ("outcome", "bypassed")];
-    gateway.wait_for_metric("tollgate_limit_requests_total", &labels, 3.0);
-    assert_eq!(options("/", &PREFLIGHT[..1]), 401, "without the method asked for it is no preflight");
-    assert_eq!(options("/", &PREFLIGHT[1..]), 401);
-    assert_eq!(gateway.get("/", &PREFLIGHT).status, 401, "nor is any other method");
-    assert_eq!(options("/charged", &PREFLIGHT), 401, "unless a route says otherwise");
-    assert_eq!(options("/inside", &PREFLIGHT), 200, "nobody knows yet who will call");
-    assert_eq!(gateway.get("/", &[("x-api-key", "acme-key")]).status, 200, "nothing was taken");
-    let denied = gateway.client_from(13).exchange("OPTIONS", "/", &PREFLIGHT);
-    assert_eq!(denied.status, 403, "an address that is kept out is kept out");
 }
 
 #[test]

@@ -106,3 +106,93 @@ fn what_the_upstream_lets_others_read_they_can_read_with_its_numbers() {
     let without = Gateway::start(&config(""));
     assert_eq!(without.get("/shared", &APP).field("access-control-expose-headers"), Some("x-own"));
 }
+
+const PREFLIGHT: [(&str, &str); 3] =
+    [APP[0], ("access-control-request-method", "PUT"), ("access-control-request-headers", "content-type, x-api-key")];
+
+/// A gateway whose route `orders` is for `PUT` alone; `everywhere` and `orders` are settings of the file and of the route.
+fn with_preflights(origin: &Origin, everywhere: &str, orders: &str) -> Gateway {
+    let config = format!(
+        "{}customers: {{ identify: [{{ header: x-api-key }}], directory: {{ file: c.csv }} }}
+plans: [free]
+{everywhere}
+limits: {{ guard: {{ key: host, algorithm: gcra, rate: 1/h, burst: 1 }} }}
+access: {{ deny: {{ addresses: [127.0.0.13] }} }}
+routes:
+  - {{ name: orders, match: {{ path: /orders, methods: [PUT, OPTIONS] }}, upstream: origin, limits: [guard]{orders} }}
+  - {{ name: put, match: {{ path: /put, methods: [PUT] }}, upstream: origin, limits: [guard] }}
+access_log: full
+",
+        origin.upstream()
+    );
+    Gateway::start_with(&config, &[("c.csv", "credential,customer,plan\nk1,acme,free\n")], &[])
+}
+
+fn options(gateway: &Gateway, target: &str, fields: &[(&str, &str)]) -> Response {
+    gateway.client().exchange("OPTIONS", target, fields)
+}
+
+#[test]
+fn without_cors_a_preflight_is_a_request_like_others() {
+    let origin = Origin::start();
+    let gateway = with_preflights(&origin, "", "");
+    assert_eq!(options(&gateway, "/orders", &PREFLIGHT).status, 401);
+    assert_eq!(origin.count(), 0, "nothing reaches the upstream without a credential");
+    let key = [&PREFLIGHT[..], &[("x-api-key", "k1")]].concat();
+    let fresh = with_preflights(&origin, "", "");
+    assert_eq!(options(&fresh, "/orders", &key).status, 200);
+    assert_eq!(options(&fresh, "/orders", &key).status, 429);
+}
+
+#[test]
+fn with_cors_preflights_are_answered_here_and_are_free() {
+    let origin = Origin::start();
+    let gateway = with_preflights(&origin, "cors: { origins: [https://app.example.com], max_age: 5m }", "");
+    for target in ["/orders", "/put", "/put"] {
+        let response = options(&gateway, target, &PREFLIGHT);
+        assert_eq!((response.status, response.text()), (204, String::new()), "{response:?}");
+        assert_eq!(response.field("access-control-allow-origin"), Some("https://app.example.com"));
+        assert_eq!(response.field("access-control-allow-methods"), Some("PUT"));
+        assert_eq!(response.field("access-control-allow-headers"), Some("content-type, x-api-key"));
+        assert_eq!(response.field("access-control-max-age"), Some("300"));
+        assert_eq!(response.field("vary"), Some("Origin"));
+        assert_eq!(response.field("content-type"), None);
+        assert_eq!(response.field("content-length"), None, "a 204 has none");
+    }
+    let other = options(&gateway, "/put", &[&[("origin", "https://evil.test")], &PREFLIGHT[1..]].concat());
+    assert_eq!((other.status, shared(&other)), (204, [None, None, Some("Origin"), None]));
+    assert_eq!(other.field("access-control-allow-methods"), None);
+    let get = [APP[0], ("access-control-request-method", "GET")];
+    assert_eq!(options(&gateway, "/put", &get).status, 404, "no route takes what it asks about");
+    assert_eq!(options(&gateway, "/nowhere", &PREFLIGHT).status, 404);
+    assert_eq!(gateway.client_from(13).exchange("OPTIONS", "/put", &PREFLIGHT).status, 403);
+    // it has a body, so it is none
+    let mut client = gateway.client();
+    let head = "OPTIONS /orders HTTP/1.1\r\nhost: test\r\norigin: https://app.example.com\r\n\
+                access-control-request-method: PUT\r\ncontent-length: 4\r\n\r\nbody";
+    client.send(head);
+    assert_eq!(client.receive().status, 401);
+    assert_eq!(origin.count(), 0);
+    gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "put"), ("code", "204")], 3.0);
+    let seen = gateway.process.stdout() + &gateway.process.stderr();
+    assert!(seen.contains("\"answered\":\"preflight\""), "{seen}");
+}
+
+#[test]
+fn preflights_are_forwarded_where_the_upstream_answers_them() {
+    let origin = Origin::start();
+    let everywhere = "cors: { origins: [https://app.example.com], preflight: forward }";
+    for (everywhere, orders) in [(everywhere, ""), ("", ", cors: { preflight: forward }")] {
+        let gateway = with_preflights(&origin, everywhere, orders);
+        let before = origin.count();
+        for _ in 0..3 {
+            assert_eq!(options(&gateway, "/orders", &PREFLIGHT).status, 200);
+        }
+        assert_eq!(origin.count() - before, 3);
+        let labels = [("route", "orders"), ("limit", "guard"), ("plan", "none"), ("outcome", "bypassed")];
+        gateway.wait_for_metric("tollgate_limit_requests_total", &labels, 3.0);
+        assert_eq!(options(&gateway, "/orders", &PREFLIGHT[..1]).status, 401);
+    }
+    let answered = with_preflights(&origin, everywhere, ", cors: { preflight: answer }");
+    assert_eq!(options(&answered, "/orders", &PREFLIGHT).status, 204, "the route's word counts");
+}

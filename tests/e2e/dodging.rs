@@ -2,6 +2,7 @@
 //! limit that it would meet otherwise, or is refused.
 
 use crate::support::gateway::{ALL_GUARDED, limited};
+use crate::support::http2::Http2;
 use crate::support::origin::by_path;
 use crate::support::{Gateway, Origin, wait_until};
 
@@ -180,9 +181,88 @@ fn a_key_in_a_field_is_its_whole_value_and_neither_its_case_nor_its_length_makes
     }
     assert_eq!(admitted(&[]), 2, "none is one more");
     assert_eq!(admitted(&[b"x_api_key: c"]), 0, "which has no name for itself");
-    // several are one key, in their order
-    assert_eq!(admitted(&[b"x-api-key: d", b"x-api-key: e"]), 2);
+    // several would be another key each
     assert_eq!(admitted(&[b"x-api-key: d", b"X-Api-Key: e"]), 0);
+}
+
+/// Routes whose limits count by a header, a query parameter and a cookie, of which each says `repeated`.
+fn by_fields(origin: &Origin, repeated: &str) -> Gateway {
+    let of = |kind: &str| match repeated {
+        "" => format!("{{ {kind}: user }}"),
+        word => format!("{{ {kind}: user, repeated: {word} }}"),
+    };
+    let kinds = ["header", "query", "cookie"];
+    let limits = kinds.map(|kind| format!("  {kind}: {{ algorithm: gcra, rate: 1/h, burst: 2, key: {} }}\n", of(kind)));
+    let routes = kinds.map(|kind| {
+        format!("  - {{ name: {kind}, match: {{ path: /{kind} }}, upstream: origin, limits: [{kind}] }}\n")
+    });
+    Gateway::start_listening(
+        "http2: true",
+        &format!("{}limits:\n{}routes:\n{}", origin.upstream(), limits.concat(), routes.concat()),
+        &[],
+    )
+}
+
+/// How many of ten requests are let through that carry `first` and `last` as user, in each of the three places.
+fn let_through(gateway: &Gateway, first: impl Fn(usize) -> String, last: impl Fn(usize) -> String) -> [usize; 3] {
+    ["header", "query", "cookie"].map(|kind| {
+        let statuses = (0..10).map(|number| {
+            let (first, last) = (first(number), last(number));
+            let (target, fields) = match kind {
+                "header" => (format!("/{kind}"), vec![("user", first), ("User", last)]),
+                "query" => (format!("/{kind}?user={first}&x&us%65r={last}"), vec![]),
+                _ => (format!("/{kind}"), vec![("cookie", format!("user={first}; a=b; user={last}"))]),
+            };
+            let fields: Vec<_> = fields.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            let response = gateway.get(&target, &fields);
+            if response.status == 400 {
+                assert_eq!(response.json()["detail"], format!("The request carries its {kind} user more than once."));
+            }
+            assert!(matches!(response.status, 200 | 400 | 429), "{response:?}");
+            response.status
+        });
+        statuses.filter(|status| *status == 200).count()
+    })
+}
+
+#[test]
+fn a_part_of_a_key_that_comes_twice_gives_no_fresh_bucket() {
+    let origin = Origin::start();
+    let gateway = by_fields(&origin, "");
+    let (me, other) = (|_| "me".to_owned(), |number| format!("random-{number}"));
+    assert_eq!(let_through(&gateway, me, other), [0; 3]);
+    assert_eq!(let_through(&gateway, other, me), [0; 3]);
+    assert_eq!(let_through(&gateway, me, me), [0; 3], "nobody knows what the upstream makes of it");
+    assert_eq!(origin.count(), 0);
+    gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "cookie"), ("code", "400")], 30.0);
+    let first = by_fields(&origin, "first");
+    assert_eq!(let_through(&first, me, other), [2; 3]);
+    let last = by_fields(&origin, "last");
+    assert_eq!(let_through(&last, other, me), [2; 3]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn crumbs_of_a_cookie_over_http2_are_looked_at_together() {
+    let origin = Origin::start();
+    let gateway = by_fields(&origin, "");
+    let mut client = Http2::in_the_clear(gateway.address).await;
+    let url = "http://test/cookie";
+    let crumbs = client.get(url, &[("cookie", "a=b"), ("cookie", "user=me")]).await.unwrap();
+    assert_eq!(crumbs.status, 200);
+    let twice = client.get(url, &[("cookie", "user=me"), ("cookie", "user=random")]).await.unwrap();
+    assert_eq!(twice.status, 400);
+}
+
+#[test]
+fn what_nodes_are_chosen_by_may_not_come_twice_either_and_a_limit_that_watches_refuses_nobody() {
+    let origin = Origin::start();
+    let watches = "{ algorithm: gcra, rate: 1/h, burst: 2, key: { header: x-user }, shadow: true }";
+    let balance = "balance: consistent_hash, hash_on: { header: x-node }";
+    let gateway =
+        Gateway::start(&format!("{}limits: {{ guard: {watches} }}\n{ALL_GUARDED}", origin.upstream_with(balance)));
+    assert_eq!(gateway.get("/", &[("x-node", "a")]).status, 200);
+    assert_eq!(gateway.get("/", &[("x-node", "a"), ("x-node", "b")]).status, 400);
+    assert_eq!(gateway.get("/", &[("x-user", "a"), ("x-user", "b")]).status, 200);
 }
 
 #[test]

@@ -24,6 +24,7 @@ limits:
   tenant: {{ algorithm: fixed_window, limit: 1, window: 1d, key: [{{ header: x-tenant }}, upstream_node], missing_key: deny }}
 access: {{ deny: {{ addresses: [192.0.2.0/24] }} }}
 bypass: {{ paths: [/open/free] }}
+cors: {{ origins: \"*\" }}
 client_address: {{ trusted_proxies: [127.0.0.0/8] }}
 routes:
   - {{ name: posts, match: {{ path: /v1/**, methods: [POST] }}, upstream: origin, limits: [guard, session], response_headers: {{ set: {{ x-route: posts }} }} }}
@@ -98,6 +99,8 @@ fn what_is_explained_is_what_happens() {
         ("GET", "/v1/a", &[("x-api-key", SECRET)]),
         ("GET", "/v1/a", &[("x-api-key", SECRET)]),
         ("GET", "/v1/a", &[]),
+        ("GET", "/v1/a", &[("x-forwarded-for", "198.51.100.7"), ("cookie", "session=1; session=2")]),
+        ("OPTIONS", "/v1/a", &[("origin", "https://app.test"), ("access-control-request-method", "POST")]),
         ("GET", "/v1/a", &[("x-forwarded-for", "198.51.100.7")]),
         ("GET", "/v1/a", &[("x-forwarded-for", "192.0.2.7")]),
         ("GET", "/v1/a", &[("x-api-key", "nobody-s")]),

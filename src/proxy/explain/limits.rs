@@ -9,8 +9,8 @@ use crate::proxy::Gateway;
 use crate::proxy::live::Live;
 use crate::proxy::respond::Answer;
 use crate::ruleset::Ruleset;
-use crate::ruleset::charges::{MissingPart, Uncharged};
-use crate::ruleset::key::{self, Facts, KeyPart, LimitHashers, Resolved};
+use crate::ruleset::charges::Uncharged;
+use crate::ruleset::key::{self, Facts, KeyFault, KeyPart, LimitHashers, Resolved, ValueFault};
 use crate::ruleset::limit::Limit;
 use crate::ruleset::matcher::Route;
 use crate::ruleset::verdict::{Outcome, Verdict};
@@ -50,7 +50,7 @@ pub struct LimitAccount {
 pub struct KeyAccount {
     /// What part.
     pub part: String,
-    /// What the request has there, masked where it may be a secret; null if it lacks it.
+    /// What the request has there, masked where it may be a secret; null if it has nothing, or too much.
     pub value: Option<String>,
 }
 
@@ -139,13 +139,13 @@ fn uncharged_because(uncharged: Uncharged<'_>, resolved: &Resolved<'_>) -> Strin
         },
         Uncharged::OwnUnlimited => "the customer's own parameters say that it is unlimited".to_owned(),
         Uncharged::NotTried => "a candidate is not tried on customers with parameters of their own".to_owned(),
-        Uncharged::Skipped(part) => {
-            format!("the request lacks its {}, and `missing_key` is `skip`", part.describe())
-        }
+        Uncharged::Skipped(fault) => format!("the request {fault}, and `missing_key` is `skip`"),
+        Uncharged::Unwatched(fault) => format!("the request {fault}, and the limit only watches"),
         Uncharged::NotEnabled => "the key is not in the share of `enabled_percent`".to_owned(),
-        Uncharged::Refused(MissingPart { part, .. }) => {
-            format!("the request lacks its {}, and `missing_key` is `deny`", part.describe())
+        Uncharged::Refused(fault @ KeyFault { fault: ValueFault::Missing, .. }) => {
+            format!("the request {fault}, and `missing_key` is `deny`")
         }
+        Uncharged::Refused(fault) => format!("the request {fault}, and the key does not say which one counts"),
     }
 }
 
@@ -157,7 +157,7 @@ fn key_of(
     resolved: &Resolved<'_>,
 ) -> Vec<KeyAccount> {
     let parts = limit.key.parts.iter().map(|part| {
-        let value = key::value(part, facts, resolved);
+        let value = key::value(part, facts, resolved).ok();
         let value = value.map(|value| masked::shown(part, &value, ruleset.customers.as_ref()));
         let others = ruleset.upstreams[route.upstream.0].nodes.len().saturating_sub(1);
         KeyAccount {

@@ -25,15 +25,15 @@ fn may_be_secret(part: &KeyPart, customers: Option<&CustomerRules>) -> bool {
     const WORDS: [&str; 10] =
         ["auth", "key", "token", "secret", "session", "password", "passwd", "cookie", "credential", "sig"];
     let name = match part {
-        KeyPart::Cookie(_) => return true,
-        KeyPart::Header(name) => name.as_str(),
-        KeyPart::Query(name) => name,
+        KeyPart::Cookie(..) => return true,
+        KeyPart::Header(name, _) => name.as_str(),
+        KeyPart::Query(name, _) => name,
         _ => return false,
     };
     let reads = |source: &CredentialSource| match (source, part) {
-        (CredentialSource::Header(of), KeyPart::Header(name)) => of == name,
-        (CredentialSource::Query(of), KeyPart::Query(name)) => of == name,
-        (CredentialSource::Jwt(rules), KeyPart::Header(name)) => rules.header.as_ref() == Some(name),
+        (CredentialSource::Header(of), KeyPart::Header(name, _)) => of == name,
+        (CredentialSource::Query(of), KeyPart::Query(name, _)) => of == name,
+        (CredentialSource::Jwt(rules), KeyPart::Header(name, _)) => rules.header.as_ref() == Some(name),
         _ => false,
     };
     let name = name.to_ascii_lowercase();
@@ -45,6 +45,7 @@ mod tests {
     use std::borrow::Cow;
 
     use super::*;
+    use crate::ruleset::key::Repeated;
 
     #[test]
     fn a_secret_is_never_shown_whole_nor_by_more_than_its_beginning() {
@@ -64,8 +65,12 @@ mod tests {
             anonymous: None,
             unknown: crate::ruleset::UnknownCredential::Deny,
         };
-        let header = |name: &'static str| KeyPart::Header(http::HeaderName::from_static(name));
-        for part in [header("authorization"), KeyPart::Cookie("a".to_owned()), KeyPart::Query("who".to_owned())] {
+        let header = |name: &'static str| KeyPart::Header(http::HeaderName::from_static(name), Repeated::Deny);
+        for part in [
+            header("authorization"),
+            KeyPart::Cookie("a".to_owned(), Repeated::Deny),
+            KeyPart::Query("who".to_owned(), Repeated::Deny),
+        ] {
             assert_eq!(shown(&part, &value, Some(&rules)), "0123... (16 bytes)");
         }
         assert_eq!(shown(&header("x-user"), &value, Some(&rules)), "0123456789abcdef");

@@ -4,8 +4,10 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 
+use crate::ruleset::Ruleset;
+use crate::ruleset::access::preflight_method;
 use crate::ruleset::key::Facts;
-use crate::ruleset::matcher::{Matcher, Mismatch, Route, RouteId};
+use crate::ruleset::matcher::{Mismatch, Route, RouteId};
 
 /// The most routes of a kind that are named.
 const MOST: usize = 20;
@@ -36,7 +38,11 @@ pub struct PassedOver {
 
 impl Way {
     /// The way of a request that takes `taken`.
-    pub(super) fn of(matcher: &Matcher, taken: Option<RouteId>, facts: &Facts<'_>) -> Self {
+    pub(super) fn of(ruleset: &Ruleset, taken: Option<RouteId>, facts: &Facts<'_>) -> Self {
+        let matcher = &ruleset.matcher;
+        let answered = taken.is_some_and(|taken| ruleset.answers_preflight(matcher.route(taken), facts));
+        let asked = preflight_method(facts.method, facts.headers).filter(|_| answered);
+        let facts = &Facts { method: asked.unwrap_or(facts.method), ..facts.clone() };
         let mut known: HashSet<RouteId> = HashSet::new();
         let tried: Vec<RouteId> = matcher.tried(facts).filter(|id| known.insert(*id)).collect();
         let place = taken.and_then(|taken| tried.iter().position(|id| *id == taken));

@@ -12,7 +12,7 @@ use crate::proxy::explain::{KeyAccount, masked};
 use crate::proxy::facts;
 use crate::proxy::live::Live;
 use crate::ruleset::Ruleset;
-use crate::ruleset::key::{KeyPart, SharedKey, Value};
+use crate::ruleset::key::{KeyFault, KeyPart, SharedKey, Value};
 use crate::ruleset::limit::{Limit, LimitId, OwnTerm, PlanId, Terms};
 
 /// The key of the limit `id` that has these parts; `plan` where somebody says whose parameters apply.
@@ -56,7 +56,7 @@ pub(super) fn find(
     }
     let in_key = named.iter().find(|(name, _)| KeyPart::Plan.is_called(name)).map(|(_, plan)| plan.as_str());
     let (rule, plan) = rule(live, id, caller.as_ref(), plan.or(in_key))?;
-    let missing = |part: &KeyPart| wrong(format!("{:?} has to be named", part.describe()));
+    let missing = |fault: KeyFault<'_>| wrong(format!("{:?} has to be named", fault.part.describe()));
     let hasher = &gateway.hasher;
     let SharedKey { key, tag } = match limit.mode {
         Mode::Sticky => {
@@ -172,7 +172,7 @@ fn value(part: &KeyPart, text: &str, ruleset: &Ruleset) -> Result<Value<'static>
             let mut nodes = ruleset.upstreams.iter().flat_map(|upstream| &upstream.nodes);
             one_of(nodes.any(|node| node.address == text), "node")
         }
-        KeyPart::Method | KeyPart::Header(_) | KeyPart::Query(_) | KeyPart::Cookie(_) | KeyPart::JwtClaim(_) => {
+        KeyPart::Method | KeyPart::Header(..) | KeyPart::Query(..) | KeyPart::Cookie(..) | KeyPart::JwtClaim(_) => {
             Ok(bytes(text))
         }
     }

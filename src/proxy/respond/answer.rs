@@ -42,6 +42,8 @@ pub enum Answer {
     CredentialMissing,
     /// A part of a limit's key is missing: something else.
     KeyMissing(String),
+    /// A part of a limit's key is there more than once.
+    KeyRepeated(String),
     /// The credential is nobody's.
     CredentialUnknown,
     /// The credential is there more than once.
@@ -70,10 +72,12 @@ pub enum Answer {
     Internal,
     /// A customer asked where it stands: this JSON.
     Usage(String),
+    /// A browser asked which requests of other sites are allowed.
+    Preflight,
 }
 
 /// The causes of answers that are given before any limit is asked: their lines in the access log hold no path.
-pub const BEFORE_LIMITS: [&str; 19] = [
+pub const BEFORE_LIMITS: [&str; 21] = [
     Answer::Malformed("").cause(),
     Answer::Misdirected.cause(),
     Answer::HeadTimeout.cause(),
@@ -90,9 +94,11 @@ pub const BEFORE_LIMITS: [&str; 19] = [
     Answer::Suspended.cause(),
     Answer::AccessDenied.cause(),
     "key_missing",
+    "key_repeated",
     Answer::DirectoryAway.cause(),
     Answer::NoNode.cause(),
     "usage",
+    Answer::Preflight.cause(),
 ];
 
 impl Answer {
@@ -100,7 +106,8 @@ impl Answer {
     pub const fn status(&self) -> u16 {
         match self {
             Self::Usage(_) => 200,
-            Self::Malformed(_) | Self::KeyMissing(_) | Self::CredentialRepeated => 400,
+            Self::Preflight => 204,
+            Self::Malformed(_) | Self::KeyMissing(_) | Self::KeyRepeated(_) | Self::CredentialRepeated => 400,
             Self::Suspended | Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 403,
             Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired | Self::TokenRefused(_) => 401,
             Self::NoRoute => 404,
@@ -132,6 +139,7 @@ impl Answer {
             Self::NoRoute => "no_route",
             Self::CredentialMissing => "credential_missing",
             Self::KeyMissing(_) => "key_missing",
+            Self::KeyRepeated(_) => "key_repeated",
             Self::CredentialUnknown => "credential_unknown",
             Self::CredentialRepeated => "credential_repeated",
             Self::TokenRefused(_) => "token_refused",
@@ -146,6 +154,7 @@ impl Answer {
             Self::UpstreamTimeout => "upstream_timeout",
             Self::Internal => "internal",
             Self::Usage(_) => "usage",
+            Self::Preflight => "preflight",
         }
     }
 
@@ -184,6 +193,7 @@ impl Answer {
             Self::NoRoute => "Nothing is served at this host and path.".to_owned(),
             Self::CredentialMissing => challenge::request_for_credential(context),
             Self::KeyMissing(part) => format!("The request lacks its {part}."),
+            Self::KeyRepeated(part) => format!("The request carries its {part} more than once."),
             Self::CredentialUnknown => "The credential is not known.".to_owned(),
             Self::CredentialRepeated => "The request carries its credential more than once.".to_owned(),
             Self::TokenRefused(fault) => challenge::sentence(*fault),
@@ -206,6 +216,7 @@ impl Answer {
             Self::UpstreamTimeout => "The service behind this address did not answer in time.".to_owned(),
             Self::Internal => "Something went wrong in the gateway.".to_owned(),
             Self::Usage(_) => "Where the customer stands.".to_owned(),
+            Self::Preflight => "Which requests of other sites are allowed, as `cors` says.".to_owned(),
         }
     }
 

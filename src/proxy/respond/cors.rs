@@ -1,12 +1,12 @@
 //! What browsers need before a script of another site may read an answer (the CORS protocol of the Fetch standard).
 //!
-//! Preflights are the upstream's to answer; here only answers that tollgate itself gives, and the names of its header
-//! fields on answers that the upstream lets other sites read.
+//! Answers that tollgate itself gives, preflights among them, and the names of its header fields on answers that the
+//! upstream lets other sites read.
 
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 
 use crate::proxy::context::Context;
-use crate::proxy::respond::fields;
+use crate::proxy::respond::{Answer, fields};
 use crate::ruleset::{Origins, Ruleset};
 
 const ANY: HeaderValue = HeaderValue::from_static("*");
@@ -27,7 +27,13 @@ impl Reader {
 }
 
 /// Lets the site that asks read an answer of tollgate's own, unless the configuration gave the answer such fields.
-pub(super) fn add_to_answer(fields: &mut Vec<(HeaderName, HeaderValue)>, context: &Context) {
+/// `request` is the head of the request.
+pub(super) fn add_to_answer(
+    fields: &mut Vec<(HeaderName, HeaderValue)>,
+    context: &Context,
+    answer: &Answer,
+    request: &HeaderMap,
+) {
     let Some(cors) = &context.live.ruleset.cors else { return };
     if fields.iter().any(|(name, _)| *name == header::ACCESS_CONTROL_ALLOW_ORIGIN) {
         return;
@@ -43,6 +49,23 @@ pub(super) fn add_to_answer(fields: &mut Vec<(HeaderName, HeaderValue)>, context
         fields.push((header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true")));
     }
     fields.extend(exposed.map(|value| (header::ACCESS_CONTROL_EXPOSE_HEADERS, value)));
+    if *answer == Answer::Preflight {
+        let methods =
+            asked(request, &header::ACCESS_CONTROL_REQUEST_METHOD, |method| Method::from_bytes(method).is_ok());
+        fields.extend(methods.map(|value| (header::ACCESS_CONTROL_ALLOW_METHODS, value)));
+        let is_name = |name: &[u8]| HeaderName::from_bytes(name).is_ok();
+        let names = asked(request, &header::ACCESS_CONTROL_REQUEST_HEADERS, is_name);
+        fields.extend(names.map(|value| (header::ACCESS_CONTROL_ALLOW_HEADERS, value)));
+        let seconds = cors.max_age.map(|time| HeaderValue::from(time.secs_ceil()));
+        fields.extend(seconds.map(|value| (header::ACCESS_CONTROL_MAX_AGE, value)));
+    }
+}
+
+/// What a preflight asks for in the field `name`, as far as it is made of words that `is_word` knows.
+fn asked(request: &HeaderMap, name: &HeaderName, is_word: impl Fn(&[u8]) -> bool) -> Option<HeaderValue> {
+    let words = request.get_all(name).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    let words: Vec<&[u8]> = words.map(<[u8]>::trim_ascii).filter(|word| is_word(word)).collect();
+    (!words.is_empty()).then(|| HeaderValue::from_bytes(&words.join(&b", "[..])).ok()).flatten()
 }
 
 /// What is added to the fields that scripts may read of an upstream's response, when `added` goes with it: nothing

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use sha2::{Digest, Sha256};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use super::{Facts, Key, KeyPart, Resolved, Value, value};
+use super::{Facts, Key, KeyFault, KeyPart, Resolved, Value, ValueFault, value};
 use crate::ruleset::limit::LimitId;
 use crate::units::LimitKey;
 
@@ -83,7 +83,7 @@ impl KeyHasher {
         LimitHashers { begun: names.into_iter().map(|name| self.begun(name)).collect(), hasher: self }
     }
 
-    /// The key of a request under the limit `limit`, or the part that it lacks.
+    /// The key of a request under the limit `limit`, or the part because of which it has none.
     ///
     /// Injective up to the hash (128 bits): every part is preceded by its length, the limit's name comes first.
     pub fn key<'k>(
@@ -92,7 +92,7 @@ impl KeyHasher {
         key: &'k Key,
         facts: &Facts<'_>,
         resolved: &Resolved<'_>,
-    ) -> Result<LimitKey, &'k KeyPart> {
+    ) -> Result<LimitKey, KeyFault<'k>> {
         self.own_by(self.begun(limit), key, |part| value(part, facts, resolved))
     }
 
@@ -105,14 +105,14 @@ impl KeyHasher {
         &self,
         begun: SipHasher13,
         key: &'k Key,
-        value: impl Fn(&KeyPart) -> Option<Value<'f>>,
-    ) -> Result<LimitKey, &'k KeyPart> {
+        value: impl Fn(&KeyPart) -> Result<Value<'f>, ValueFault>,
+    ) -> Result<LimitKey, KeyFault<'k>> {
         let hashed = hash_key(begun, key, &value)?;
         if self.divided
             && let Some(customer) = key.parts.iter().find(|part| **part == KeyPart::Customer)
         {
             let mut hash = self.own;
-            write_value(&mut hash, value(customer));
+            write_value(&mut hash, value(customer).ok());
             return Ok(hashed.at_home_of(hash.end()));
         }
         Ok(hashed)
@@ -130,7 +130,7 @@ impl KeyHasher {
         key: &'k Key,
         facts: &Facts<'_>,
         resolved: &Resolved<'_>,
-    ) -> Result<SharedKey, &'k KeyPart> {
+    ) -> Result<SharedKey, KeyFault<'k>> {
         self.shared_by(limit, key, |part| value(part, facts, resolved))
     }
 
@@ -138,13 +138,13 @@ impl KeyHasher {
         &self,
         limit: &str,
         key: &'k Key,
-        value: impl Fn(&KeyPart) -> Option<Value<'f>>,
-    ) -> Result<SharedKey, &'k KeyPart> {
+        value: impl Fn(&KeyPart) -> Result<Value<'f>, ValueFault>,
+    ) -> Result<SharedKey, KeyFault<'k>> {
         let hashed = hash_key(begun(self.shared.clone(), limit), key, &value)?;
         let customer = key.parts.iter().find(|part| **part == KeyPart::Customer);
         let tag = customer.map(|customer| {
             let mut hash = self.shared.clone();
-            write_value(&mut hash, value(customer));
+            write_value(&mut hash, value(customer).ok());
             hash.end()
         });
         Ok(SharedKey { key: hashed, tag: tag.unwrap_or(hashed) })
@@ -156,10 +156,11 @@ impl KeyHasher {
         SharedKey { key, tag: key }
     }
 
-    /// A hash of one part, for balancing; `None` if the request lacks it.
-    pub fn part(&self, part: &KeyPart, facts: &Facts<'_>, resolved: &Resolved<'_>) -> Option<LimitKey> {
+    /// A hash of one part, for balancing.
+    pub fn part(&self, part: &KeyPart, facts: &Facts<'_>, resolved: &Resolved<'_>) -> Result<LimitKey, ValueFault> {
         let mut hash = self.own;
-        write_value(&mut hash, value(part, facts, resolved)).then(|| hash.end())
+        write_value(&mut hash, Some(value(part, facts, resolved)?));
+        Ok(hash.end())
     }
 }
 
@@ -176,7 +177,7 @@ impl LimitHashers {
         key: &'k Key,
         facts: &Facts<'_>,
         resolved: &Resolved<'_>,
-    ) -> Result<LimitKey, &'k KeyPart> {
+    ) -> Result<LimitKey, KeyFault<'k>> {
         self.hasher.own_by(self.begun[limit], key, |part| value(part, facts, resolved))
     }
 }
@@ -190,12 +191,11 @@ fn begun<M: Mixer>(mut hash: M, limit: &str) -> M {
 fn hash_key<'k, 'f>(
     mut hash: impl Mixer,
     key: &'k Key,
-    value: impl Fn(&KeyPart) -> Option<Value<'f>>,
-) -> Result<LimitKey, &'k KeyPart> {
+    value: impl Fn(&KeyPart) -> Result<Value<'f>, ValueFault>,
+) -> Result<LimitKey, KeyFault<'k>> {
     for part in &key.parts {
-        if !write_value(&mut hash, value(part)) {
-            return Err(part);
-        }
+        let value = value(part).map_err(|fault| KeyFault { part, fault })?;
+        write_value(&mut hash, Some(value));
     }
     Ok(hash.end())
 }
@@ -260,12 +260,11 @@ fn write_address(hash: &mut impl Mixer, address: IpAddr) {
     }
 }
 
-/// Adds the value of one part; false if there is none.
-fn write_value(hash: &mut impl Mixer, value: Option<Value<'_>>) -> bool {
+/// Adds the value of one part, if there is one.
+fn write_value(hash: &mut impl Mixer, value: Option<Value<'_>>) {
     match value {
         Some(Value::Address(address)) => write_address(hash, address),
         Some(Value::Bytes(bytes)) => write(hash, TAG_VALUE, &bytes),
-        None => return false,
+        None => {}
     }
-    true
 }

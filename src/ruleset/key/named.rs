@@ -1,7 +1,7 @@
 //! Keys that are made of values somebody names, without a request.
 
 use super::hash::{KeyHasher, SharedKey};
-use super::{Key, KeyPart, Value};
+use super::{Key, KeyFault, KeyPart, Value, ValueFault};
 use crate::units::LimitKey;
 
 /// The parts of a key, each with its value.
@@ -16,9 +16,9 @@ impl KeyPart {
             None => (name, ""),
         };
         match self {
-            Self::Header(header) => kind == "header" && header.as_str().eq_ignore_ascii_case(of),
-            Self::Query(query) => kind == "query" && query == of,
-            Self::Cookie(cookie) => kind == "cookie" && cookie == of,
+            Self::Header(header, _) => kind == "header" && header.as_str().eq_ignore_ascii_case(of),
+            Self::Query(query, _) => kind == "query" && query == of,
+            Self::Cookie(cookie, _) => kind == "cookie" && cookie == of,
             Self::JwtClaim(claim) => (kind == "jwt_claim" && claim == of) || name == self.describe(),
             part => name == part.describe(),
         }
@@ -27,7 +27,7 @@ impl KeyPart {
 
 impl KeyHasher {
     /// The key of requests under the limit `limit` that have these values; or the part that is not named.
-    pub fn key_of_values<'k>(&self, limit: &str, key: &'k Key, values: &Values<'_>) -> Result<LimitKey, &'k KeyPart> {
+    pub fn key_of_values<'k>(&self, limit: &str, key: &'k Key, values: &Values<'_>) -> Result<LimitKey, KeyFault<'k>> {
         self.own_by(self.begun(limit), key, |part| value(part, values))
     }
 
@@ -37,22 +37,24 @@ impl KeyHasher {
         limit: &str,
         key: &'k Key,
         values: &Values<'_>,
-    ) -> Result<SharedKey, &'k KeyPart> {
+    ) -> Result<SharedKey, KeyFault<'k>> {
         self.shared_by(limit, key, |part| value(part, values))
     }
 }
 
-fn value<'v>(part: &KeyPart, values: &Values<'v>) -> Option<Value<'v>> {
-    values.iter().find(|(named, _)| named == part).map(|(_, value)| value.clone())
+fn value<'v>(part: &KeyPart, values: &Values<'v>) -> Result<Value<'v>, ValueFault> {
+    let named = values.iter().find(|(named, _)| named == part);
+    named.map(|(_, value)| value.clone()).ok_or(ValueFault::Missing)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ruleset::key::Repeated;
 
     #[test]
     fn parts_are_called_as_they_are_described_and_as_they_are_written() {
-        let header = KeyPart::Header(http::HeaderName::from_static("x-user"));
+        let header = KeyPart::Header(http::HeaderName::from_static("x-user"), Repeated::Deny);
         for name in ["header x-user", "header:x-user", "header: x-user", "header X-User"] {
             assert!(header.is_called(name), "{name}");
         }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use super::{Caller, Facts, KeyPart, Resolved};
+use super::{Caller, Facts, KeyPart, Repeated, Resolved};
 
 /// What a request has for a part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,13 +14,23 @@ pub enum Value<'f> {
     Bytes(Cow<'f, [u8]>),
 }
 
-/// What a request is counted by under `part`; `None` if it lacks that.
-pub fn value<'f>(part: &KeyPart, facts: &Facts<'f>, resolved: &Resolved<'f>) -> Option<Value<'f>> {
+/// Why a request has no value for a part of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueFault {
+    /// It lacks that part.
+    Missing,
+    /// It has several values, and the part does not say which one is taken.
+    Repeated,
+}
+
+/// What a request is counted by under `part`.
+pub fn value<'f>(part: &KeyPart, facts: &Facts<'f>, resolved: &Resolved<'f>) -> Result<Value<'f>, ValueFault> {
+    let of_client = || facts.client.map(Value::Address).ok_or(ValueFault::Missing);
     let text = match part {
-        KeyPart::ClientAddress => return facts.client.map(Value::Address),
+        KeyPart::ClientAddress => return of_client(),
         KeyPart::Customer => match resolved.caller {
             Caller::Customer(name) => Some(name),
-            Caller::Anonymous => return facts.client.map(Value::Address),
+            Caller::Anonymous => return of_client(),
         },
         KeyPart::Plan => resolved.plan.map(|(_, name)| name),
         KeyPart::Host => Some(facts.host),
@@ -28,35 +38,36 @@ pub fn value<'f>(part: &KeyPart, facts: &Facts<'f>, resolved: &Resolved<'f>) -> 
         KeyPart::Path => Some(resolved.path_pattern),
         KeyPart::Method => Some(facts.method),
         KeyPart::UpstreamNode => resolved.upstream_node,
-        KeyPart::Header(name) => return header_value(facts.headers, name).map(Value::Bytes),
-        KeyPart::Query(name) => {
-            return query_values(facts.query, name).next().map(|value| Value::Bytes(Cow::Owned(value)));
+        KeyPart::Header(name, repeated) => {
+            let lines = facts.headers.get_all(name).iter();
+            return one(lines.map(|line| Cow::Borrowed(line.as_bytes())), *repeated);
         }
-        KeyPart::Cookie(name) => {
-            return cookies(facts.headers, name).next().map(|value| Value::Bytes(Cow::Borrowed(value)));
+        KeyPart::Query(name, repeated) => {
+            return one(query_values(facts.query, name).map(Cow::Owned), *repeated);
+        }
+        KeyPart::Cookie(name, repeated) => {
+            return one(cookies(facts.headers, name).map(Cow::Borrowed), *repeated);
         }
         KeyPart::JwtClaim(name) => {
-            let claim = resolved.claims.and_then(|claims| claims.text(name))?;
-            return Some(Value::Bytes(match claim {
+            let claim = resolved.claims.and_then(|claims| claims.text(name)).ok_or(ValueFault::Missing)?;
+            return Ok(Value::Bytes(match claim {
                 Cow::Borrowed(claim) => Cow::Borrowed(claim.as_bytes()),
                 Cow::Owned(claim) => Cow::Owned(claim.into_bytes()),
             }));
         }
     };
-    text.map(|text| Value::Bytes(Cow::Borrowed(text.as_bytes())))
+    text.map(|text| Value::Bytes(Cow::Borrowed(text.as_bytes()))).ok_or(ValueFault::Missing)
 }
 
-/// Several lines are one value, joined by commas.
-fn header_value<'f>(headers: &'f http::HeaderMap, name: &http::HeaderName) -> Option<Cow<'f, [u8]>> {
-    let mut lines = headers.get_all(name).iter().map(http::HeaderValue::as_bytes);
-    match (lines.next(), lines.next()) {
-        (only, None) => only.map(Cow::Borrowed),
-        (Some(first), Some(second)) => {
-            let all: Vec<&[u8]> = [first, second].into_iter().chain(lines).collect();
-            Some(Cow::Owned(all.join(&b","[..])))
-        }
-        (None, Some(_)) => None,
-    }
+/// The one value that counts.
+fn one<'f>(mut values: impl Iterator<Item = Cow<'f, [u8]>>, repeated: Repeated) -> Result<Value<'f>, ValueFault> {
+    let first = values.next().ok_or(ValueFault::Missing)?;
+    let value = match (repeated, values.next()) {
+        (Repeated::First, _) | (_, None) => first,
+        (Repeated::Last, Some(second)) => values.last().unwrap_or(second),
+        (Repeated::Deny, Some(_)) => return Err(ValueFault::Repeated),
+    };
+    Ok(Value::Bytes(value))
 }
 
 /// The values of the query parameter `wanted`, percent-decoded (`+` is a space), in the order of the query.
