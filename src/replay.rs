@@ -1,6 +1,6 @@
 //! Plays access logs through the gateway's rules on the time of the log: who would have been limited.
 //!
-//! `logs (source, lines) -> records (common, json) -> order (reading) -> way -> (report | decisions) -> render`
+//! `logs (source, lines) -> records (common, json) -> spread -> order (reading) -> way -> (report | decisions) -> render`
 //!
 //! The states are a store's own on a virtual clock, and everything that decides is the gateway's (see `way`). Memory is
 //! bounded but for the keys: lines are looked at one by one, and reports count.
@@ -23,6 +23,7 @@ pub mod render;
 pub mod report;
 pub mod rules;
 pub mod source;
+mod spread;
 mod stamp;
 pub mod tally;
 pub mod top;

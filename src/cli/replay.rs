@@ -13,7 +13,7 @@ use crate::cli::source::{self, Source};
 use crate::config::{Problems, nearest};
 use crate::replay::decisions::Decisions;
 use crate::replay::fields::{Mapping, Wanted};
-use crate::replay::play::{PlayError, Player, Side};
+use crate::replay::play::{PlayError, Player, Side, Within};
 use crate::replay::reading::{Options, Reading};
 use crate::replay::report::Played;
 use crate::replay::rules::Rules;
@@ -70,7 +70,8 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// End with exit status 3 if more than this share of the requests is denied; with --against, if more than this
-    /// share is denied by FILE and not by OTHER
+    /// share is denied by FILE and not by OTHER. Where the log's timestamps are whole seconds, only requests count that
+    /// are denied whenever they came in their second
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub fail_if_denied: Option<Percent>,
 }
@@ -96,7 +97,8 @@ What a line tells:
 Order:
   Several logs are merged by time. A line that tells how long its request took was written at its
   end (see --times); such lines are put in the order in which requests began. A request that is
-  still out of order comes at the time of the one before it, and is counted.
+  still out of order comes at the time of the one before it, and is counted. Where timestamps are
+  whole seconds, the requests of a second are spread evenly over it.
 
 Exit status:
   0  done      1  it failed: standard error says why      2  the command line is wrong
@@ -206,8 +208,9 @@ pub fn execute(
 ) -> Result<ExitCode, ReplayError> {
     refuse_to_overwrite(args)?;
     let rules = open_rules(args, &args.config)?;
-    let against =
-        args.against.as_deref().map(|path| Ok::<_, ReplayError>((path, open_rules(args, path)?))).transpose()?;
+    let open_against =
+        || args.against.as_deref().map(|path| Ok::<_, ReplayError>((path, open_rules(args, path)?))).transpose();
+    let against = open_against()?;
     let rulesets = std::iter::once(&rules).chain(against.as_ref().map(|(_, rules)| rules));
     let wanted = Wanted::of(rulesets.map(|rules| &rules.ruleset));
     let (logs, progress) = crate::replay::source::open(&args.logs, input)?;
@@ -229,11 +232,19 @@ pub fn execute(
         let way = Way::new(rules, &wanted, args.hold, KeyHasher::new(&rand::random()));
         Side::new(path.display().to_string(), way, page.is_some())
     };
-    let against = against.map(|(path, rules)| side(path, rules));
-    let mut player = Player::new(side(&args.config, rules), against, decisions.transpose()?, &wanted);
+    let player = |rules, against: Option<(&Path, Rules)>, within, decisions| {
+        let against = against.map(|(path, rules)| side(path, rules));
+        Player::new(side(&args.config, rules), against, within, decisions, &wanted)
+    };
+    // states of its own: so it needs rules of its own
+    let mut best = match args.fail_if_denied {
+        Some(_) => Some(player(open_rules(args, &args.config)?, open_against()?, Within::Best, None)),
+        None => None,
+    };
+    let mut player = player(rules, against, Within::Spread, decisions.transpose()?);
 
-    play(&mut reading, &mut player, &progress)?;
-    let played = Played::new(&player, reading.names(), reading.disorder(), &wanted, args.top);
+    play(&mut reading, &mut player, best.as_mut(), &progress)?;
+    let played = Played::new(&player, best.as_ref(), reading.names(), reading.disorder(), &wanted, args.top);
     if let (Some(decisions), Some(path)) = (player.decisions.take(), &args.decisions) {
         decisions.finish().map_err(|source| ReplayError::Write { path: path.clone(), source })?;
     }
@@ -248,13 +259,22 @@ pub fn execute(
         return Ok(ExitCode::SUCCESS);
     };
     let [denied, most] = [played.denied_share(), most].map(|share| (share * 1e5).round() / 1e3);
+    let at_least = if played.whole_second_timestamps > 0 { "at least " } else { "" };
     let whose = if played.comparison.is_some() { " that the other rules let pass" } else { "" };
     // to whoever started it the exit status tells the same
-    drop(writeln!(errors, "{denied} % of the requests would be denied{whose}: more than --fail-if-denied {most}%"));
+    drop(writeln!(
+        errors,
+        "{at_least}{denied} % of the requests would be denied{whose}: more than --fail-if-denied {most}%"
+    ));
     Ok(ExitCode::from(TOO_MUCH_DENIED))
 }
 
-fn play<W: Write>(reading: &mut Reading, player: &mut Player<W>, progress: &Progress) -> Result<(), PlayError> {
+fn play<W: Write>(
+    reading: &mut Reading,
+    player: &mut Player<W>,
+    mut best: Option<&mut Player<W>>,
+    progress: &Progress,
+) -> Result<(), PlayError> {
     // draws only where standard error is a terminal
     let bar = match progress.total() {
         Some(total) => ProgressBar::new(total),
@@ -266,7 +286,10 @@ fn play<W: Write>(reading: &mut Reading, player: &mut Player<W>, progress: &Prog
         bar.set_style(style);
     }
     let played = reading.run(|line| {
-        player.play(line)?;
+        player.play(&line)?;
+        if let Some(best) = &mut best {
+            best.play(&line)?;
+        }
         let lines = player.lines.all;
         if lines.is_multiple_of(SHOW_EVERY) {
             bar.set_position(progress.read());

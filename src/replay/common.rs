@@ -38,6 +38,7 @@ impl CommonReader {
         let (status, rest) = number_word(rest.trim_ascii_start());
         let (response_bytes, rest) = number_word(rest);
         record.logged = logged.ok_or(Unreadable::Time)?;
+        record.within_second = Some(Nanos::ZERO);
         record.client = Some(Cow::Borrowed(client));
         record.customer = told(user.trim_ascii()).map(unescaped_text);
         record.method = method.map(record::method);
@@ -66,12 +67,12 @@ impl CommonReader {
         let rest = rest.strip_prefix(BEFORE_REQUEST).ok_or(Unreadable::Format)?;
         let read = stamp::common(time);
         if let Some(read) = read {
-            self.time = read;
+            self.time = read.time;
             self.text.clear();
             self.text.extend_from_slice(time);
             self.text.extend_from_slice(BEFORE_REQUEST);
         }
-        Ok((read, rest))
+        Ok((read.map(|read| read.time), rest))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Lines that are held back, in little room and in the order in which their requests began.
 
-mod packed;
+pub(super) mod packed;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -11,8 +11,8 @@ use super::record::Record;
 use crate::units::Nanos;
 
 /// The most lines that are held back, whatever their times, and the most bytes that they may take.
-const MOST_LINES: usize = 1 << 18;
-const MOST_BYTES: usize = 256 << 20;
+pub(super) const MOST_LINES: usize = 1 << 18;
+pub(super) const MOST_BYTES: usize = 256 << 20;
 
 /// Requests that began within one stretch of this many nanoseconds, about an eighth of a second, are put in order
 /// together: so few that this stays near.

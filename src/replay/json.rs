@@ -10,7 +10,7 @@ use self::shapes::{Shapes, Value, Word};
 use super::common::request_line;
 use super::fields::{Place, SLOTS, Slot, Unit};
 use super::record::{self, Record, Unreadable};
-use super::stamp::{self, Rfc3339};
+use super::stamp::{self, Rfc3339, Stamp};
 use crate::units::Nanos;
 
 /// What some servers write in place of a value that is a secret.
@@ -35,7 +35,7 @@ struct Found<'r, 'l> {
 struct Told<'r, 'l> {
     record: &'r mut Record<'l>,
     /// Whether there is a time, and whether it can be read.
-    time: Option<Option<Nanos>>,
+    time: Option<Option<Stamp>>,
     request_line: Option<Cow<'l, str>>,
     rfc3339: &'r mut Rfc3339,
 }
@@ -141,7 +141,9 @@ impl<'l> Told<'_, 'l> {
     /// All values were shown.
     fn finish(self) -> Result<(), Unreadable> {
         let record = self.record;
-        record.logged = self.time.ok_or(Unreadable::Missing("time"))?.ok_or(Unreadable::Time)?;
+        let stamp = self.time.ok_or(Unreadable::Missing("time"))?.ok_or(Unreadable::Time)?;
+        record.logged = stamp.time;
+        record.within_second = stamp.is_whole_second.then_some(Nanos::ZERO);
         match self.request_line {
             Some(Cow::Borrowed(line)) if record.target.is_none() => set_request(record, line),
             Some(Cow::Owned(line)) if record.target.is_none() => {
@@ -230,7 +232,7 @@ impl<'l> Value<'l> {
         }
     }
 
-    fn time(&self, rfc3339: &mut Rfc3339) -> Option<Nanos> {
+    fn time(&self, rfc3339: &mut Rfc3339) -> Option<Stamp> {
         match self {
             Self::Word(Word::Float(number)) => stamp::float(*number),
             other => {

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BinaryHeap};
 use http::HeaderName;
 
 use super::record::Record;
+use super::way::Arrival;
 use crate::algorithm::{Completion, Denial};
-use crate::charge::Charge;
+use crate::charge::{Charge, Manner};
 use crate::proxy::live::limit_specs;
 use crate::proxy::queue::{self, Place, Queue};
 use crate::proxy::tally::Corrections;
@@ -101,17 +102,64 @@ impl Ledger {
 
     /// The time is `now`: what ends until then has ended.
     pub(super) fn go_to(&mut self, now: Nanos) {
+        self.end_until(now);
+        self.count = self.count.wrapping_add(1);
+        if self.count.is_multiple_of(SWEEP_EVERY) {
+            self.store.sweep(self.swept % SWEEP_PARTS, SWEEP_PARTS, now);
+            self.swept = self.swept.wrapping_add(1);
+        }
+    }
+
+    fn end_until(&mut self, now: Nanos) {
         while self.endings.peek().is_some_and(|Reverse(first)| first.at <= now) {
             let Some(Reverse(ending)) = self.endings.pop() else { break };
             self.store.complete(&self.binding, &ending.held, ending.completion, ending.at);
             self.store.debit(&self.binding, &ending.corrections.owed, ending.at);
             self.store.refund(&self.binding, &ending.corrections.back, ending.at);
         }
-        self.count = self.count.wrapping_add(1);
-        if self.count.is_multiple_of(SWEEP_EVERY) {
-            self.store.sweep(self.swept % SWEEP_PARTS, SWEEP_PARTS, now);
-            self.swept = self.swept.wrapping_add(1);
+    }
+
+    /// The first time at which a request is admitted that may have come at any time of its `arrival`; the last one, if it
+    /// is admitted at none. Charges nothing.
+    fn admitted_at(&mut self, ruleset: &Ruleset, charges: &[Charge], arrival: Arrival) -> Nanos {
+        let asked = |charge: &Charge| Charge {
+            manner: Manner { takes: false, counts_denied: false, ..charge.manner },
+            ..charge.clone()
+        };
+        let mut asked: Vec<Charge> = charges.iter().map(asked).collect();
+        let mut now = arrival.earliest;
+        while now < arrival.latest {
+            let charged = self.store.charge(&self.binding, &mut asked, now);
+            self.verdict.set(ruleset, &asked, &charged);
+            let next = match self.verdict.outcome {
+                Outcome::Admit { wait: Nanos::ZERO } | Outcome::Deny(Denial::Never { .. }) => break,
+                Outcome::Admit { .. } => match queue::enter_all(&self.queues, &self.verdict, now) {
+                    Ok(_) => break,
+                    Err(full) => now.saturating_add(full.retry_after),
+                },
+                Outcome::Deny(Denial::Later { retry_after }) => {
+                    now.saturating_add(self.until_more(ruleset, &asked).unwrap_or(retry_after))
+                }
+                Outcome::Deny(Denial::Busy) => match self.endings.peek() {
+                    Some(Reverse(first)) if first.at <= arrival.latest => first.at.max(now),
+                    _ => break,
+                },
+            };
+            now = next.min(arrival.latest);
+            self.end_until(now);
         }
+        now
+    }
+
+    /// How long it takes until there is more at a limit that denies and counts what it denies: its `retry_after` is that of
+    /// a denial that was counted.
+    fn until_more(&self, ruleset: &Ruleset, charges: &[Charge]) -> Option<Nanos> {
+        let standings = charges.iter().zip(&self.verdict.standings);
+        let counting = standings.filter(|(charge, standing)| {
+            let rule = ruleset.limits[charge.limit].rule(&charge.rule);
+            standing.binds && !standing.decision.is_admitted() && rule.denials_count()
+        });
+        counting.map(|(_, standing)| standing.headroom.until_more).filter(|until| *until > Nanos::ZERO).max()
     }
 
     /// Charges a request that comes now under all its limits.
@@ -121,8 +169,12 @@ impl Ledger {
         record: &Record<'_>,
         facts: &Facts<'_>,
         charges: &mut [Charge],
-        now: Nanos,
+        arrival: Arrival,
     ) -> &Verdict {
+        let now = match arrival.is_exact() {
+            true => arrival.earliest,
+            false => self.admitted_at(ruleset, charges, arrival),
+        };
         let charged = self.store.charge(&self.binding, charges, now);
         self.verdict.set(ruleset, charges, &charged);
         if let Outcome::Admit { wait } = self.verdict.outcome

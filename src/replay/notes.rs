@@ -5,6 +5,7 @@ use std::io::Write;
 use super::fields::Wanted;
 use super::order::Disorder;
 use super::play::{Player, Side};
+use crate::algorithm::AlgorithmName;
 use crate::charge::Mode;
 use crate::customers::Directory;
 use crate::ruleset::limit::MissingKey;
@@ -25,6 +26,14 @@ pub(super) fn of<W: Write>(player: &Player<W>, disorder: Disorder, wanted: &Want
         notes.push(format!(
             "{late} {} out of order, by {by} at most: each came at the time of the one before it{hint}",
             requests(late)
+        ));
+    }
+    let coarse = player.lines.whole_seconds;
+    if coarse > 0 {
+        notes.push(format!(
+            "{coarse} {} timestamps in whole seconds: the requests of one second are spread evenly over it, in the order of \
+             their lines; bursts within a second do not show",
+            if coarse == 1 { "line has" } else { "lines have" },
         ));
     }
     let readable = player.lines.all.saturating_sub(player.lines.unreadable);
@@ -103,6 +112,20 @@ fn of_side(side: &Side) -> Vec<String> {
     let (way, ruleset) = (&side.way, &side.way.rules().ruleset);
     for limit in ruleset.limits.iter().filter(|limit| limit.mode != Mode::Sticky) {
         notes.push(format!("limit `{}` is shared by nodes: it is decided here as if in one place", limit.name));
+    }
+    for limit in &ruleset.limits {
+        let name = &limit.name;
+        match limit.algorithm {
+            AlgorithmName::AdaptiveConcurrency => notes.push(format!(
+                "limit `{name}` (adaptive_concurrency) cannot be replayed: it would have changed the latencies that the log \
+                 tells, which it goes by; its numbers say little"
+            )),
+            AlgorithmName::Concurrency => notes.push(format!(
+                "limit `{name}` holds each request for as long as the log says that it took, without this limit; where it \
+                 does not say, for --hold"
+            )),
+            _ => {}
+        }
     }
     for (limit, part, count) in way.missing() {
         let limit = &ruleset.limits[limit.0];

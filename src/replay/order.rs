@@ -18,6 +18,19 @@ pub struct Disorder {
     pub by: Nanos,
 }
 
+impl Disorder {
+    /// One more, which was this much too late.
+    pub(super) fn add(&mut self, by: Nanos) {
+        self.late += 1;
+        self.by = self.by.max(by);
+    }
+
+    /// Those and these.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self { late: self.late + other.late, by: self.by.max(other.by) }
+    }
+}
+
 /// Puts requests in order.
 pub(super) struct Order {
     times_are_starts: bool,
@@ -97,8 +110,7 @@ impl Shown {
         each: &mut impl FnMut(Line<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         if began < self.last {
-            self.disorder.late += 1;
-            self.disorder.by = self.disorder.by.max(self.last.saturating_sub(began));
+            self.disorder.add(self.last.saturating_sub(began));
         }
         self.last = self.last.max(began);
         each(Line::Request { spot, at: self.last, record })

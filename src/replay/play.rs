@@ -9,7 +9,7 @@ use super::reading::{Line, Spot};
 use super::record::{Record, Unreadable};
 use super::source::SourceError;
 use super::tally::{Tally, is_denied};
-use super::way::{Decided, Way};
+use super::way::{Arrival, Decided, Way};
 use super::who;
 use crate::algorithm::Denial;
 use crate::ruleset::limit::LimitId;
@@ -57,6 +57,15 @@ pub struct Brief {
     pub plan: Option<usize>,
 }
 
+/// When requests came whose timestamps are whole seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Within {
+    /// Where they are spread over their second.
+    Spread,
+    /// When in their second they are admitted, if ever: what is denied all the same is denied for certain.
+    Best,
+}
+
 /// One set of rules and what was counted under it.
 pub struct Side {
     /// What messages call it.
@@ -78,6 +87,8 @@ pub struct Lines {
     pub shown: Vec<(Spot, Unreadable)>,
     /// The time of the first request and of the last.
     pub times: Option<(Nanos, Nanos)>,
+    /// Those whose timestamps are whole seconds.
+    pub whole_seconds: u64,
     /// Those that were answered with 429.
     pub too_many: u64,
     /// How many lines tell each header field that rules ask about.
@@ -90,10 +101,25 @@ pub struct Player<W: Write> {
     pub side: Side,
     /// Other rules, and how the two differ.
     pub against: Option<(Side, Comparison)>,
+    /// When requests came whose timestamps do not tell exactly.
+    pub within: Within,
     /// Where every decision is written.
     pub decisions: Option<Decisions<W>>,
     /// What was found out about the lines.
     pub lines: Lines,
+}
+
+impl Within {
+    /// When a request came that is placed `at` this time.
+    fn arrival(self, at: Nanos, record: &Record<'_>) -> Arrival {
+        match record.within_second.filter(|_| self == Self::Best) {
+            None => Arrival::at(at),
+            Some(within) => {
+                let begins = at.saturating_sub(within);
+                Arrival { earliest: begins, latest: begins.saturating_add(Nanos::new(Nanos::SECOND.get() - 1)) }
+            }
+        }
+    }
 }
 
 impl Side {
@@ -104,9 +130,9 @@ impl Side {
     }
 
     /// Tells what becomes of a request, if somebody wants to know.
-    fn play(&mut self, at: Nanos, record: &Record<'_>, is_wanted: bool) -> Option<Brief> {
+    fn play(&mut self, arrival: Arrival, record: &Record<'_>, is_wanted: bool) -> Option<Brief> {
         let Self { way, tally, .. } = self;
-        way.decide(at, record, |decided, ruleset| {
+        way.decide(arrival, record, |decided, ruleset| {
             let summary = match decided.refused {
                 Some(_) => ("refused", None, Nanos::ZERO),
                 None => decided.verdict.summary(ruleset, decided.bypassed),
@@ -141,29 +167,44 @@ impl Brief {
 
 impl<W: Write> Player<W> {
     /// Everything fresh.
-    pub fn new(side: Side, against: Option<Side>, decisions: Option<Decisions<W>>, wanted: &Wanted) -> Self {
+    pub fn new(
+        side: Side,
+        against: Option<Side>,
+        within: Within,
+        decisions: Option<Decisions<W>>,
+        wanted: &Wanted,
+    ) -> Self {
         let lines = Lines { told: vec![0; wanted.headers.len()], ..Lines::default() };
-        Self { side, against: against.map(|side| (side, Comparison::default())), decisions, lines }
+        Self { side, against: against.map(|side| (side, Comparison::default())), within, decisions, lines }
+    }
+
+    /// How many requests are denied; beside other rules, by the rules that are tried and not by the others.
+    pub fn denied(&self) -> u64 {
+        match &self.against {
+            Some((_, comparison)) => comparison.cells.only_first,
+            None => self.side.tally.all.denied,
+        }
     }
 
     /// Plays one line.
-    pub fn play(&mut self, line: Line<'_>) -> Result<(), PlayError> {
+    pub fn play(&mut self, line: &Line<'_>) -> Result<(), PlayError> {
         self.lines.all += 1;
-        let (spot, at, record) = match line {
+        let (spot, at, record) = match *line {
             Line::Request { spot, at, record } => (spot, at, record),
-            Line::Unreadable { spot, why } => {
+            Line::Unreadable { spot, ref why } => {
                 self.lines.unreadable += 1;
                 if let Some(decisions) = &mut self.decisions {
                     decisions.unreadable(spot)?;
                 }
                 if self.lines.shown.len() < SHOWN {
-                    self.lines.shown.push((spot, why));
+                    self.lines.shown.push((spot, why.clone()));
                 }
                 return Ok(());
             }
         };
         let first = self.lines.times.map_or(at, |(first, _)| first);
         self.lines.times = Some((first, at));
+        self.lines.whole_seconds += u64::from(record.within_second.is_some());
         self.lines.too_many += u64::from(record.status == Some(TOO_MANY));
         for (position, _) in &record.headers {
             if let Some(told) = self.lines.told.get_mut(*position) {
@@ -171,9 +212,10 @@ impl<W: Write> Player<W> {
             }
         }
         let is_wanted = self.decisions.is_some() || self.against.is_some();
-        let Some(brief) = self.side.play(at, record, is_wanted) else { return Ok(()) };
+        let arrival = self.within.arrival(at, record);
+        let Some(brief) = self.side.play(arrival, record, is_wanted) else { return Ok(()) };
         let other = self.against.as_mut().and_then(|(side, comparison)| {
-            let other = side.play(at, record, is_wanted)?;
+            let other = side.play(arrival, record, is_wanted)?;
             comparison.add(spot, at, &brief, &other);
             Some(other)
         });

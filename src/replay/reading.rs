@@ -6,6 +6,7 @@ use super::json::JsonReader;
 use super::order::{Disorder, Order};
 use super::record::{Record, Unreadable};
 use super::source::{Log, SourceError};
+use super::spread::Spread;
 use crate::units::Nanos;
 
 /// How lines are read and put in order.
@@ -55,6 +56,12 @@ pub enum Line<'l> {
 pub struct Reading {
     logs: Vec<Log>,
     reader: Reader,
+    queue: Queue,
+}
+
+/// Where lines wait until their requests can be shown in order.
+struct Queue {
+    spread: Spread,
     order: Order,
 }
 
@@ -73,7 +80,7 @@ impl Reading {
         Self {
             logs,
             reader: Reader::new(&options.mappings, options.wanted),
-            order: Order::new(options.times_are_starts, options.reorder),
+            queue: Queue { spread: Spread::default(), order: Order::new(options.times_are_starts, options.reorder) },
         }
     }
 
@@ -83,8 +90,8 @@ impl Reading {
     }
 
     /// How far the lines were out of order.
-    pub const fn disorder(&self) -> Disorder {
-        self.order.disorder()
+    pub fn disorder(&self) -> Disorder {
+        self.queue.order.disorder().and(self.queue.spread.disorder())
     }
 
     /// Shows every line to `each`, until that fails.
@@ -103,7 +110,8 @@ impl Reading {
             let until = next(&heads, Some(log)).map_or(Until::End, |(time, _)| Until::After(time));
             heads[log] = self.read(log, until, &mut each)?;
         }
-        self.order.finish(&mut each)
+        self.queue.release(false, &mut each)?;
+        self.queue.order.finish(&mut each)
     }
 
     /// Reads a log up to a line that is not to be read yet, and gives the time of that.
@@ -127,10 +135,36 @@ impl Reading {
                     source.retreat();
                     return Ok(Some(time));
                 }
-                Ok(()) => self.order.take(spot, &record, each)?,
+                Ok(()) => self.queue.take(spot, &record, each)?,
             }
         }
         Ok(None)
+    }
+}
+
+impl Queue {
+    /// Takes what a line tells, and shows the requests that can be shown.
+    fn take<E>(
+        &mut self,
+        spot: Spot,
+        record: &Record<'_>,
+        each: &mut impl FnMut(Line<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let is_over = self.spread.is_over(record.logged);
+        if is_over || self.spread.is_full() {
+            self.release(!is_over, each)?;
+        }
+        match self.spread.holds(record) {
+            true => self.spread.push(spot, record),
+            false => self.order.take(spot, record, each)?,
+        }
+        Ok(())
+    }
+
+    /// Lets go of the lines whose second is over, or goes on because there are too many.
+    fn release<E>(&mut self, goes_on: bool, each: &mut impl FnMut(Line<'_>) -> Result<(), E>) -> Result<(), E> {
+        let order = &mut self.order;
+        self.spread.release(goes_on, |spot, record| order.take(spot, record, each))
     }
 }
 

@@ -9,6 +9,8 @@ use crate::units::Nanos;
 pub struct Record<'l> {
     /// The time of the line.
     pub logged: Nanos,
+    /// How far into its second the request was placed, where the timestamp is a whole second.
+    pub within_second: Option<Nanos>,
     /// How long the request took.
     pub took: Option<Nanos>,
     /// How long it was made to wait within that.

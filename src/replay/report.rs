@@ -36,6 +36,11 @@ pub struct Played {
     pub to: Option<Nanos>,
     /// Requests that came at the time of the one before, because their own was earlier.
     pub out_of_order: u64,
+    /// Lines whose timestamps are whole seconds.
+    pub whole_second_timestamps: u64,
+    /// How many are denied whenever in their second such requests came, where `--fail-if-denied` asks for it; beside other
+    /// rules, by the rules that are tried and not by the others.
+    pub denied_at_least: Option<u64>,
     /// Lines whose status is 429.
     pub answered_429: u64,
     /// What to know about the numbers.
@@ -170,9 +175,10 @@ pub struct Onesided {
 }
 
 impl Played {
-    /// What there is to say; `most` keys are named for each limit.
+    /// What there is to say; `most` keys are named for each limit. `best` played the same lines with the best times.
     pub fn new<W: Write>(
         player: &Player<W>,
+        best: Option<&Player<W>>,
         names: Vec<String>,
         disorder: Disorder,
         wanted: &Wanted,
@@ -192,6 +198,8 @@ impl Played {
             from: lines.times.map(|(first, _)| first),
             to: lines.times.map(|(_, last)| last),
             out_of_order: disorder.late,
+            whole_second_timestamps: lines.whole_seconds,
+            denied_at_least: best.map(|best| best.denied().min(player.denied())),
             answered_429: lines.too_many,
             notes: notes::of(player, disorder, wanted),
             rules: Report::of(&player.side, most),
@@ -201,13 +209,11 @@ impl Played {
         }
     }
 
-    /// The share of all requests that are denied; beside other rules, of those that only the rules that are tried deny.
+    /// The share of all requests that are denied for certain; beside other rules, of those that only the rules that are
+    /// tried deny.
     pub fn denied_share(&self) -> f64 {
-        let share = match &self.comparison {
-            Some(difference) => share(difference.cells.only_first, difference.cells.all()),
-            None => self.rules.all.share,
-        };
-        share.unwrap_or_default()
+        let all = self.comparison.as_ref().map_or(self.rules.all.offered, |difference| difference.cells.all());
+        self.denied_at_least.and_then(|denied| share(denied, all)).unwrap_or_default()
     }
 }
 

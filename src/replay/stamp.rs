@@ -4,8 +4,16 @@ use crate::units::Nanos;
 
 const SECOND: u64 = Nanos::SECOND.get();
 
+/// A time as a line tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    pub(super) time: Nanos,
+    /// Whether it is written without a fraction of the second.
+    pub(super) is_whole_second: bool,
+}
+
 /// `10/Oct/2000:13:55:36 -0700`, as in common log format.
-pub(super) fn common(text: &[u8]) -> Option<Nanos> {
+pub(super) fn common(text: &[u8]) -> Option<Stamp> {
     let [d1, d2, b'/', m1, m2, m3, b'/', y1, y2, y3, y4, b':', clock @ .., b' ', sign, z1, z2, z3, z4] = text else {
         return None;
     };
@@ -26,7 +34,8 @@ pub(super) fn common(text: &[u8]) -> Option<Nanos> {
     };
     let days = days(digits(&[*y1, *y2, *y3, *y4])?, month, digits(&[*d1, *d2])?)?;
     let zone = zone(*sign, digits(&[*z1, *z2])?, digits(&[*z3, *z4])?)?;
-    put_together(days * 86_400 + clock_seconds(clock)?, zone, 0)
+    let time = put_together(days * 86_400 + clock_seconds(clock)?, zone, 0)?;
+    Some(Stamp { time, is_whole_second: true })
 }
 
 /// Reads RFC 3339, to the nanosecond: `2000-10-10T13:55:36.123Z`, `2000-10-10 13:55:36-07:00`. Remembers the last second,
@@ -41,7 +50,7 @@ pub(super) struct Rfc3339 {
 
 impl Rfc3339 {
     /// The time that `text` is.
-    pub(super) fn read(&mut self, text: &[u8]) -> Option<Nanos> {
+    pub(super) fn read(&mut self, text: &[u8]) -> Option<Stamp> {
         let (second, rest) = text.split_at_checked("2000-10-10T13:55:36".len())?;
         if second != self.text.as_slice() {
             self.second = date_and_clock(second)?;
@@ -58,7 +67,8 @@ fn date_and_clock(text: &[u8]) -> Option<i64> {
 }
 
 /// What follows the second in RFC 3339: `.123Z`, `-07:00`.
-fn within_second(second: i64, text: &[u8]) -> Option<Nanos> {
+fn within_second(second: i64, text: &[u8]) -> Option<Stamp> {
+    let is_whole_second = !matches!(text, [b'.' | b',', ..]);
     let (fraction, rest) = match text {
         [b'.' | b',', rest @ ..] => {
             let length = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -74,11 +84,11 @@ fn within_second(second: i64, text: &[u8]) -> Option<Nanos> {
         }
         _ => return None,
     };
-    put_together(second, zone, fraction)
+    put_together(second, zone, fraction).map(|time| Stamp { time, is_whole_second })
 }
 
 /// A number since 1970: of seconds, or, as its size tells, of milliseconds, microseconds or nanoseconds.
-pub(super) fn number(text: &[u8]) -> Option<Nanos> {
+pub(super) fn number(text: &[u8]) -> Option<Stamp> {
     let length = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (whole, rest) = text.split_at_checked(length)?;
     let whole = std::str::from_utf8(whole).ok()?.parse().ok()?;
@@ -88,15 +98,16 @@ pub(super) fn number(text: &[u8]) -> Option<Nanos> {
         [b'.', digits @ ..] => fraction(digits)? / (SECOND / unit),
         _ => return None,
     };
-    Some(Nanos::new(whole.checked_mul(unit)?.checked_add(part)?))
+    let time = Nanos::new(whole.checked_mul(unit)?.checked_add(part)?);
+    Some(Stamp { time, is_whole_second: unit == SECOND && rest.is_empty() })
 }
 
 /// The same of a number that is a float.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "checked")]
-pub(super) fn float(value: f64) -> Option<Nanos> {
+pub(super) fn float(value: f64) -> Option<Stamp> {
     (value.is_finite() && (0.0..1.8e19).contains(&value)).then(|| {
         let nanos = value * unit_of(value as u64) as f64;
-        Nanos::new(nanos.round() as u64)
+        Stamp { time: Nanos::new(nanos.round() as u64), is_whole_second: false }
     })
 }
 
@@ -179,25 +190,32 @@ mod tests {
 
     use super::*;
 
-    fn rfc3339(text: &[u8]) -> Option<Nanos> {
+    fn rfc3339(text: &[u8]) -> Option<Stamp> {
         Rfc3339::default().read(text)
+    }
+
+    const fn stamp(nanos: u64, is_whole_second: bool) -> Option<Stamp> {
+        Some(Stamp { time: Nanos::new(nanos), is_whole_second })
     }
 
     #[test]
     fn times_of_logs_are_read() {
-        let second = Some(Nanos::from_secs(971_211_336));
+        let second = stamp(971_211_336 * SECOND, true);
         assert_eq!(common(b"10/Oct/2000:13:55:36 -0700"), second);
         assert_eq!(rfc3339(b"2000-10-10T13:55:36-07:00"), second);
         assert_eq!(rfc3339(b"2000-10-10T20:55:36Z"), second);
         assert_eq!(rfc3339(b"2000-10-10 22:55:36+0200"), second);
-        for text in ["971211336", "971211336000", "971211336000000", "971211336000000000", "971211336.0"] {
-            assert_eq!(number(text.as_bytes()), second, "{text}");
+        assert_eq!(number(b"971211336"), second);
+        let exact = stamp(971_211_336 * SECOND, false);
+        for text in ["971211336000", "971211336000000", "971211336000000000", "971211336.0"] {
+            assert_eq!(number(text.as_bytes()), exact, "{text}");
         }
-        let half = Some(Nanos::new(971_211_336_500_000_000));
+        assert_eq!(rfc3339(b"2000-10-10T20:55:36.000Z"), exact);
+        let half = stamp(971_211_336_500_000_000, false);
         assert_eq!(rfc3339(b"2000-10-10T20:55:36.5Z"), half);
         assert_eq!(rfc3339(b"2000-10-10T20:55:36.5000000009Z"), half);
         assert_eq!((number(b"971211336.5"), number(b"971211336500"), float(971_211_336.5)), (half, half, half));
-        assert_eq!(number(b"971211336500.25"), Some(Nanos::new(971_211_336_500_250_000)));
+        assert_eq!(number(b"971211336500.25"), stamp(971_211_336_500_250_000, false));
         assert_eq!(seconds(0.25), Some(Nanos::new(250_000_000)));
     }
 
@@ -228,10 +246,11 @@ mod tests {
         #[test]
         fn days_are_those_of_the_calendar(second in 0_i64..17_000_000_000) {
             let time = jiff::Timestamp::from_second(second).unwrap();
-            prop_assert_eq!(rfc3339(time.to_string().as_bytes()), Some(Nanos::from_secs(second.unsigned_abs())));
+            let expected = stamp(second.unsigned_abs() * SECOND, true);
+            prop_assert_eq!(rfc3339(time.to_string().as_bytes()), expected);
             let zone = jiff::tz::TimeZone::get("America/St_Johns").unwrap();
             let text = time.to_zoned(zone).strftime("%d/%b/%Y:%H:%M:%S %z").to_string();
-            prop_assert_eq!(common(text.as_bytes()), Some(Nanos::from_secs(second.unsigned_abs())), "{}", text);
+            prop_assert_eq!(common(text.as_bytes()), expected, "{}", text);
         }
     }
 }

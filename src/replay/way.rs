@@ -46,6 +46,15 @@ pub struct Decided<'d> {
     pub known: Option<(&'d Facts<'d>, &'d Resolved<'d>)>,
 }
 
+/// When a request came, as far as its line tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Not before this time.
+    pub earliest: Nanos,
+    /// Nor after this one.
+    pub latest: Nanos,
+}
+
 /// The rules, and what requests have taken under them.
 pub struct Way {
     rules: Rules,
@@ -74,6 +83,20 @@ struct Missing {
 struct Host {
     raw: Vec<u8>,
     canonical: Option<String>,
+}
+
+// === impl Arrival ===
+
+impl Arrival {
+    /// At this time.
+    pub const fn at(time: Nanos) -> Self {
+        Self { earliest: time, latest: time }
+    }
+
+    /// Whether the line tells it exactly.
+    pub fn is_exact(self) -> bool {
+        self.earliest == self.latest
+    }
 }
 
 // === impl Way ===
@@ -123,8 +146,15 @@ impl Way {
         self.ledger.overflowed()
     }
 
-    /// Decides a request that came `at`, never before the one before it, and shows what became of it.
-    pub fn decide<T>(&mut self, at: Nanos, record: &Record<'_>, seen: impl FnOnce(&Decided<'_>, &Ruleset) -> T) -> T {
+    /// Decides a request, and shows what became of it. Requests come in order; one that may have come at several times
+    /// comes at the first at which it is admitted.
+    pub fn decide<T>(
+        &mut self,
+        arrival: Arrival,
+        record: &Record<'_>,
+        seen: impl FnOnce(&Decided<'_>, &Ruleset) -> T,
+    ) -> T {
+        let at = arrival.earliest;
         let Self { rules, callers, names, hashers, ledger, charges, headers, host, untold, missing } = self;
         let ruleset = &rules.ruleset;
         ledger.go_to(at);
@@ -185,7 +215,7 @@ impl Way {
                 Ok(()) => {}
                 Err(fault) => break 'refused Answer::from(fault).cause(),
             }
-            let verdict = ledger.charge(ruleset, record, &facts, charges, at);
+            let verdict = ledger.charge(ruleset, record, &facts, charges, arrival);
             let plan = resolved.plan.map(|(plan, _)| plan);
             let (charges, known) = (charges.as_slice(), Some((&facts, &resolved)));
             let decided = Decided { at, route: id, plan, refused: None, bypassed, charges, verdict, known };

@@ -244,7 +244,7 @@ routes: [{ name: all, upstream: origin, limits: [calls, users] }]
     );
     folder.write("customers.csv", "credential,customer,plan\nsecret-1,acme,many\n");
     let object =
-        |rest: &str| format!("{{\"time\":\"2000-10-10T13:00:00Z\",\"method\":\"GET\",\"path\":\"/\",{rest}}}\n");
+        |rest: &str| format!("{{\"time\":\"2000-10-10T13:00:00.0Z\",\"method\":\"GET\",\"path\":\"/\",{rest}}}\n");
     folder.write(
         "access.log",
         [

@@ -8,4 +8,5 @@ mod command;
 mod played;
 mod speed;
 mod stage;
+mod stamps;
 mod support;

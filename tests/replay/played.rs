@@ -9,7 +9,7 @@ use rand::{Rng, SeedableRng};
 use tollgate::units::Nanos;
 
 use crate::stage::{Asked, Stage};
-use crate::support::Folder;
+use crate::support::{Folder, seed};
 
 const START: u64 = 1_700_000_000;
 
@@ -83,13 +83,6 @@ const PLACES: [(&str, &str, &[&str]); 7] = [
 ];
 const KEYS: [Option<&str>; 8] =
     [None, None, Some("k-ann"), Some("k-bob"), Some("k-eve"), Some("k-vip"), Some("k-friend"), Some("nobodys")];
-
-fn seed() -> u64 {
-    let seed = std::env::var("SEED").map_or_else(|_| rand::random(), |seed| seed.parse().unwrap());
-    let mut err = std::io::stderr();
-    drop(std::io::Write::write_all(&mut err, format!("SEED={seed}\n").as_bytes()));
-    seed
-}
 
 /// The number that the path of a request ends with.
 fn number(path: &str) -> usize {
@@ -173,22 +166,27 @@ async fn the_access_log_of_a_gateway_is_decided_as_the_gateway_decided() {
 }
 
 #[tokio::test]
-async fn a_combined_log_of_the_same_traffic_is_decided_as_the_gateway_decided() {
+async fn a_combined_log_of_evenly_paced_traffic_is_decided_as_the_gateway_decided() {
     let mut random = StdRng::seed_from_u64(seed());
     let folder = Folder::new();
     folder.write("customers.csv", CUSTOMERS);
     let mut stage = Stage::new(&folder.write("tollgate.yaml", CONFIG)).await;
-    let (mut at, mut log) = (START, String::new());
+    let mut log = String::new();
     let mut denied = Vec::new();
-    for id in 0..3000 {
-        at += u64::from(random.random_ratio(1, 8)) * random.random_range(1..3);
+    // so many requests in each second, evenly paced; the log tells the seconds only
+    let mut times = Vec::new();
+    for second in START..START + 400 {
+        let count = if random.random_ratio(1, 8) { 0 } else { random.random_range(1..16) };
+        times.extend((0..count).map(|number| second * 1_000_000_000 + number * 1_000_000_000 / count));
+    }
+    for (id, at) in times.into_iter().enumerate() {
         let (_, path, methods) = PLACES.choose(&mut random).unwrap();
         // what such a log does not tell is the same for all: the host, and credentials that are nobody's
         let key = KEYS.iter().filter(|key| **key != Some("nobodys")).collect::<Vec<_>>();
         let key = **key.choose(&mut random).unwrap();
         let fields: Vec<_> = [("host", "a.test")].into_iter().chain(key.map(|key| ("x-api-key", key))).collect();
         let asked = Asked {
-            at: Nanos::from_secs(at),
+            at: Nanos::new(at),
             from: *[2, 3, 3, 3, 4, 4, 9].choose(&mut random).unwrap(),
             method: methods.choose(&mut random).unwrap(),
             target: &format!("{path}{id}?x=1"),
@@ -199,7 +197,8 @@ async fn a_combined_log_of_the_same_traffic_is_decided_as_the_gateway_decided() 
         if stage.ask(&asked).await {
             denied.push(id);
         }
-        let time = jiff::Timestamp::from_second(at.try_into().unwrap()).unwrap().strftime("%d/%b/%Y:%H:%M:%S +0000");
+        let second = jiff::Timestamp::from_second((at / 1_000_000_000).try_into().unwrap()).unwrap();
+        let time = second.strftime("%d/%b/%Y:%H:%M:%S +0000");
         let user = key.map_or("-", |key| key.strip_prefix("k-").unwrap());
         let Asked { from, method, target, status, .. } = asked;
         log +=

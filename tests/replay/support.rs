@@ -8,6 +8,14 @@ mod folder;
 
 pub use folder::Folder;
 
+/// What random traffic begins with: the same each time, unless `SEED` says otherwise. A failed test shows it.
+pub fn seed() -> u64 {
+    let seed = std::env::var("SEED").map_or(1, |seed| seed.parse().unwrap());
+    let mut err = std::io::stderr();
+    drop(std::io::Write::write_all(&mut err, format!("SEED={seed}\n").as_bytes()));
+    seed
+}
+
 impl Folder {
     pub fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path().join(name)).unwrap()

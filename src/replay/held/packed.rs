@@ -9,7 +9,7 @@ use crate::units::Nanos;
 
 /// What some lines tell.
 #[derive(Default)]
-pub(super) struct Packed {
+pub(in crate::replay) struct Packed {
     bytes: Vec<u8>,
     usual: [Usual; USUAL],
 }
@@ -42,7 +42,7 @@ type Bits = u32;
 
 impl Packed {
     /// Adds what a line tells of a request that `began` at this time, and gives its place.
-    pub(super) fn push(&mut self, began: Nanos, spot: Spot, record: &Record<'_>) -> usize {
+    pub(in crate::replay) fn push(&mut self, began: Nanos, spot: Spot, record: &Record<'_>) -> usize {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(&Bits::MIN.to_le_bytes());
         let mut to = Writer { to: &mut self.bytes, bits: 0, bit: 1 };
@@ -51,6 +51,7 @@ impl Packed {
         to.time(record.took);
         to.time((record.logged != ended(began, record.took)).then_some(record.logged));
         to.time((record.waited > Nanos::ZERO).then_some(record.waited));
+        to.number(record.within_second.map(Nanos::get));
         to.number(record.status.map(u64::from));
         to.number(record.request_bytes);
         to.number(record.response_bytes);
@@ -74,7 +75,7 @@ impl Packed {
     }
 
     /// What the line tells whose place is `at`, of a request that `began` at this time.
-    pub(super) fn at(&self, at: usize, began: Nanos) -> Option<(Spot, Record<'_>)> {
+    pub(in crate::replay) fn at(&self, at: usize, began: Nanos) -> Option<(Spot, Record<'_>)> {
         let (bits, from) = self.bytes.get(at..)?.split_first_chunk()?;
         let mut from = Reader { all: &self.bytes, from, bits: Bits::from_le_bytes(*bits) };
         let spot = Spot { log: from.plain_length()?, line: from.plain_eight()? };
@@ -84,6 +85,7 @@ impl Packed {
             took,
             logged: from.time().unwrap_or_else(|| ended(began, took)),
             waited: from.time().unwrap_or_default(),
+            within_second: from.number().map(Nanos::new),
             status: from.number().and_then(|status| u16::try_from(status).ok()),
             request_bytes: from.number(),
             response_bytes: from.number(),
@@ -103,17 +105,17 @@ impl Packed {
     }
 
     /// Brings near what was put here long ago: looks at every line of the cache, one after the other.
-    pub(super) fn bring_near(&self) {
+    pub(in crate::replay) fn bring_near(&self) {
         const CACHE_LINE: usize = 64;
         std::hint::black_box(self.bytes.iter().step_by(CACHE_LINE).fold(0, |all, byte| all ^ byte));
     }
 
     /// How many bytes it takes.
-    pub(super) const fn bytes(&self) -> usize {
+    pub(in crate::replay) const fn bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(in crate::replay) fn clear(&mut self) {
         self.bytes.clear();
         self.usual = Default::default();
     }

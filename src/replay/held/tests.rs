@@ -19,7 +19,7 @@ fn values() -> impl Strategy<Value = Vec<(usize, Cow<'static, str>)>> {
 
 prop_compose! {
     fn record()(
-        (logged, took, waited) in any::<(u64, Option<u64>, u64)>(),
+        (logged, took, waited, within) in any::<(u64, Option<u64>, u64, Option<u64>)>(),
         (status, request_bytes, response_bytes) in any::<(Option<u16>, Option<u64>, Option<u64>)>(),
         (client, target, host) in (raw(), raw(), raw()),
         (method, customer, plan) in (text(), text(), text()),
@@ -30,6 +30,7 @@ prop_compose! {
             logged: Nanos::new(logged),
             took: took.map(Nanos::new),
             waited: Nanos::new(waited),
+            within_second: within.map(Nanos::new),
             client,
             method,
             target,

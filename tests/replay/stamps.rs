@@ -1,0 +1,209 @@
+//! Logs whose timestamps are whole seconds, and what limits cannot be replayed from a log.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::process::Output;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+
+use crate::support::Folder;
+
+const SECOND: u64 = 1_000_000_000;
+/// 2023-11-14T22:13:20Z
+const START: u64 = 1_700_000_000;
+
+/// A request at a time in nanoseconds since the log begins, from 192.0.2.`from`.
+type Request = (u64, u8);
+
+fn folder(limit: &str) -> Folder {
+    let folder = Folder::new();
+    let config = |limit: &str| {
+        format!(
+            "listeners: [{{ address: \"127.0.0.1:1\" }}]
+upstreams: {{ origin: {{ nodes: [\"127.0.0.1:2\"] }} }}
+limits: {{ guard: {{ key: client_address, {limit} }} }}
+routes: [{{ name: all, upstream: origin, limits: [guard] }}]
+"
+        )
+    };
+    folder.write("tollgate.yaml", config(limit));
+    folder.write("loose.yaml", config("algorithm: gcra, rate: 1000/s, burst: 1000"));
+    folder
+}
+
+fn combined(requests: &[Request]) -> String {
+    requests.iter().fold(String::new(), |mut log, (at, from)| {
+        let second = jiff::Timestamp::from_second((START + at / SECOND).try_into().unwrap()).unwrap();
+        let time = second.strftime("%d/%b/%Y:%H:%M:%S +0000");
+        writeln!(log, "192.0.2.{from} - - [{time}] \"GET / HTTP/1.1\" 200 1 \"-\" \"test/1\"").unwrap();
+        log
+    })
+}
+
+/// As nginx writes `$time_iso8601`, or with the fraction of the second.
+fn json_lines(requests: &[Request], with_fraction: bool) -> String {
+    requests.iter().fold(String::new(), |mut log, (at, from)| {
+        let at = if with_fraction { *at } else { at - at % SECOND };
+        let time = jiff::Timestamp::from_nanosecond(i128::from(START * SECOND + at)).unwrap();
+        let time = if with_fraction { format!("{time:.6}") } else { format!("{time:.0}") };
+        writeln!(log, "{{\"time\":\"{time}\",\"client\":\"192.0.2.{from}\",\"method\":\"GET\",\"path\":\"/\"}}")
+            .unwrap();
+        log
+    })
+}
+
+/// A request every `pace` nanoseconds for so many seconds, from 192.0.2.`from`; the first one at `phase`.
+fn paced(seconds: u64, pace: u64, phase: u64, from: u8) -> Vec<Request> {
+    (0..).map(|number| phase + number * pace).take_while(|at| *at < seconds * SECOND).map(|at| (at, from)).collect()
+}
+
+fn replay(folder: &Folder, flags: &[&str]) -> (Output, Value) {
+    let output = folder.replay(&[&["--config", "tollgate.yaml", "--format", "json"], flags, &["access.log"]].concat());
+    let report = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    (output, report)
+}
+
+fn has_note(report: &Value, text: &str) -> bool {
+    report["notes"].as_array().unwrap().iter().any(|note| note.as_str().unwrap().contains(text))
+}
+
+const NOTE: &str = "have timestamps in whole seconds";
+
+#[test]
+fn an_evenly_paced_client_under_its_limit_is_not_denied() {
+    let folder = folder("algorithm: gcra, rate: 4/s, burst: 1");
+    let mut requests = paced(60, SECOND / 4, 0, 1);
+    for from in 2..10 {
+        requests.extend(paced(60, SECOND / 4, u64::from(from) * 11_000_000, from));
+    }
+    requests.sort_unstable();
+    for log in [combined(&requests), json_lines(&requests, false)] {
+        folder.write("access.log", &log);
+        let (output, report) = replay(&folder, &["--fail-if-denied", "0%"]);
+        assert_eq!((&report["rules"]["offered"], &report["rules"]["denied"]), (&json!(2160), &json!(0)));
+        assert_eq!((output.status.code(), &report["whole_second_timestamps"]), (Some(0), &json!(2160)));
+        assert!(has_note(&report, NOTE), "{}", report["notes"]);
+    }
+    // one request of each client comes 1 ms too early
+    for request in &mut requests[1000..1009] {
+        request.0 -= 1_000_000;
+    }
+    folder.write("access.log", json_lines(&requests, true));
+    let (output, report) = replay(&folder, &["--fail-if-denied", "0%"]);
+    assert_eq!((&report["rules"]["denied"], output.status.code()), (&json!(9), Some(3)));
+    assert!(report["whole_second_timestamps"] == 0 && !has_note(&report, NOTE), "{}", report["notes"]);
+}
+
+#[test]
+fn a_client_over_its_limit_is_denied_as_often_as_its_rate_says() {
+    let folder = folder("algorithm: token_bucket, rate: 5/s, burst: 1");
+    folder.write("access.log", combined(&paced(100, SECOND / 10, 0, 1)));
+    let (output, report) = replay(&folder, &["--fail-if-denied", "49%"]);
+    assert_eq!((&report["rules"]["offered"], &report["rules"]["denied"]), (&json!(1000), &json!(500)));
+    assert_eq!((&report["denied_at_least"], output.status.code()), (&json!(500), Some(3)));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("at least 50 % of the requests would be denied: more than --fail-if-denied 49%"), "{said}");
+    assert_eq!(replay(&folder, &["--fail-if-denied", "50%"]).0.status.code(), Some(0));
+}
+
+#[test]
+fn denials_that_coarse_timestamps_explain_do_not_fail_the_build() {
+    // a crowd in one corner of each second moves the paced client's requests together
+    let mut requests = paced(20, 700_000_000, 0, 1);
+    let crowd = |second: u64| {
+        (0..60_u8).map(move |number| (second * SECOND + 600_000_000 + u64::from(number) * 3_000_000, 2 + number))
+    };
+    requests.extend((0..20).flat_map(crowd));
+    requests.sort_unstable();
+    for limit in [
+        "algorithm: gcra, rate: 10/7s, burst: 1",
+        "algorithm: sliding_log, limit: 1, window: 700ms",
+        "algorithm: sliding_log, limit: 1, window: 700ms, count_denied: true",
+        "algorithm: concurrency, limit: 1",
+    ] {
+        let folder = folder(limit);
+        folder.write("access.log", combined(&requests));
+        let (output, report) = replay(&folder, &["--fail-if-denied", "0%"]);
+        assert!(report["rules"]["denied"].as_u64() > Some(0), "{limit}: {report:#}");
+        assert_eq!((output.status.code(), &report["denied_at_least"]), (Some(0), &json!(0)), "{limit}");
+        assert_eq!(replay(&folder, &["--fail-if-denied", "0%", "--against", "loose.yaml"]).0.status.code(), Some(0));
+        folder.write("access.log", json_lines(&requests, true));
+        assert_eq!(replay(&folder, &["--fail-if-denied", "0%"]).1["rules"]["denied"], 0, "{limit}");
+    }
+}
+
+#[test]
+fn logs_of_several_servers_are_spread_side_by_side() {
+    let folder = folder("algorithm: gcra, rate: 10/s, burst: 2");
+    let requests = paced(30, SECOND / 10, 0, 1);
+    let of_server = |server: usize| requests.iter().copied().skip(server).step_by(2).collect::<Vec<_>>();
+    folder.write("access.log", combined(&of_server(0)));
+    folder.write("other.log", combined(&of_server(1)));
+    let (_, report) = replay(&folder, &["other.log"]);
+    assert_eq!((&report["rules"]["offered"], &report["rules"]["denied"]), (&json!(300), &json!(0)));
+    assert_eq!(report["out_of_order"], 0);
+}
+
+#[test]
+fn limits_that_a_log_cannot_replay_are_named() {
+    for (limit, says) in [
+        (
+            "algorithm: adaptive_concurrency, min: 1, max: 9",
+            "limit `guard` (adaptive_concurrency) cannot be replayed: it would have changed the latencies that the log tells",
+        ),
+        (
+            "algorithm: concurrency, limit: 9",
+            "limit `guard` holds each request for as long as the log says that it took",
+        ),
+    ] {
+        let folder = folder(limit);
+        folder.write("access.log", combined(&paced(2, SECOND / 4, 0, 1)));
+        let (_, report) = replay(&folder, &[]);
+        assert!(has_note(&report, says), "{limit}: {}", report["notes"]);
+    }
+}
+
+#[test]
+fn traffic_that_its_limit_admits_is_denied_for_certain_nowhere() {
+    let mut random = StdRng::seed_from_u64(crate::support::seed());
+    for limit in [
+        "algorithm: gcra, rate: 3/s, burst: 1",
+        "algorithm: gcra, rate: 7/s, burst: 4, over_limit: { delay: { max_wait: 300ms, max_waiting: 3 } }, delay_after: 1",
+        "algorithm: token_bucket, rate: 10/7s, burst: 2",
+        "algorithm: leaky_queue, rate: 3/s, capacity: 2, over_limit: { delay: { max_wait: 1s } }",
+        "algorithm: fixed_window, limit: 2, window: 700ms",
+        "algorithm: sliding_log, limit: 3, window: 1300ms, min_gap: 150ms",
+        "algorithm: sliding_log, limit: 3, window: 300ms, count_denied: true",
+        "algorithm: sliding_window, limit: 3, window: 1300ms",
+        "algorithm: quota_linear, limit: 4, window: 2s",
+        "algorithm: exponential, limit: 20, period: 2s, policy: strict",
+        "algorithm: cycle, limit: 3, period: 1500ms",
+        "algorithm: concurrency, limit: 1",
+    ] {
+        let folder = folder(limit);
+        let mut at = 0;
+        let mut requests: Vec<Request> = Vec::new();
+        while requests.len() < 1500 {
+            at += random.random_range(1..60_000_000);
+            requests.push((at, random.random_range(1..4)));
+        }
+        folder.write("access.log", json_lines(&requests, true));
+        folder.replayed(&["--config", "tollgate.yaml", "--decisions", "d.csv", "access.log"]);
+        let rows = folder.rows("d.csv");
+        let admitted = |row: &&HashMap<String, String>| row["decision"] != "denied";
+        let admitted: Vec<Request> =
+            rows.iter().filter(admitted).map(|row| requests[row["line"].parse::<usize>().unwrap() - 1]).collect();
+        assert!((50..1490).contains(&admitted.len()), "{limit}: {}", admitted.len());
+        folder.write("access.log", combined(&admitted));
+        let (output, report) = replay(&folder, &["--fail-if-denied", "0%"]);
+        assert_eq!(
+            (output.status.code(), &report["denied_at_least"]),
+            (Some(0), &json!(0)),
+            "{limit}: {}",
+            report["rules"]["denied"]
+        );
+    }
+}
