@@ -27,6 +27,7 @@ need nginx nginx-light         # upstreams of others: in C, JavaScript, Go and, 
 need haproxy haproxy
 need node nodejs
 need caddy caddy
+[ -e /usr/lib/*/libnss_wrapper.so ] || missing="$missing libnss-wrapper" # host names of the tests' own
 imports() { # imports PYTHON MODULE
     "$1" -c "import $2" >/dev/null 2>&1
 }

@@ -214,6 +214,9 @@ impl ProxyHttp for Gateway {
         contained("upstream_response_filter", || {
             if !response.status.is_informational() {
                 upstream::answered(context);
+                if let Some(value) = response.headers.get("keep-alive") {
+                    upstream::said_keep_alive(context, value);
+                }
                 if !forward::ends_with_connection(response) {
                     context.ending = None;
                 }

@@ -49,6 +49,7 @@ use crate::proxy::connection::Edge;
 use crate::proxy::live::Live;
 use crate::proxy::seats::Seats;
 use crate::proxy::spare::Spare;
+use crate::proxy::upstream::{Pool, health};
 use crate::proxy::{Gateway, Shared};
 use crate::ruleset::Endpoint;
 use crate::ruleset::key::KeyHasher;
@@ -142,6 +143,9 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         Sockets::open(&clients, operators, (sample, cluster.as_ref().map(|cluster| cluster.listen)), inherited)?;
     let telemetry = Telemetry::new()?;
     telemetry.watch_panics();
+    // Before the process that hands over stops, and before anybody is told that this one is ready.
+    let pools = rules.pools(None);
+    resolve(&pools);
     let seed = cluster.as_ref().map(|cluster| cluster.secret.key_seed());
     let recovered = match &mut predecessor {
         Some(predecessor) => {
@@ -182,7 +186,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         has_sample: sample.is_some(),
     };
     let room = Room::within(descriptors::limit(), needs);
-    let live = Live::new(rules, None, &store, hasher.clone(), &telemetry);
+    let live = Live::new((rules, pools), None, &store, hasher.clone(), &telemetry);
     telemetry.reload_applied(&live.ruleset, &live.hash, clock.now());
     let gateway = Gateway::new(Shared {
         live: ArcSwap::from_pointee(live),
@@ -212,6 +216,19 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         keeper,
         room,
     })
+}
+
+/// Finds addresses for the nodes that are written as host names; those that are not resolved in time have to wait for the
+/// watch of their pool.
+fn resolve(pools: &[Arc<Pool>]) {
+    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => {
+            runtime.block_on(health::resolve_new(pools, reload::RESOLVE));
+            // Nobody waits for what the system is still looking up.
+            runtime.shutdown_background();
+        }
+        Err(error) => tracing::warn!(%error, "cannot resolve host names before the start"),
+    }
 }
 
 impl Prepared {

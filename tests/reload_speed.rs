@@ -79,7 +79,10 @@ fn ten_thousand_routes_and_a_hundred_thousand_parameters_reload_in_half_a_second
             securing: Vec::new(),
             hash: String::new(),
         };
-        let (live, building) = timed(|| Live::new(rules, before.as_ref(), &store, hasher.clone(), &telemetry));
+        let (live, building) = timed(|| {
+            let pools = rules.pools(before.as_ref());
+            Live::new((rules, pools), before.as_ref(), &store, hasher.clone(), &telemetry)
+        });
         let taken = processor_time() - taken;
         let (_, dropping) = timed(|| drop(before.replace(live)));
         eprintln!(

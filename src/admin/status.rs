@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Admin, cluster};
+use crate::proxy::upstream::NodeStatus;
 use crate::store::SharedStore;
 use crate::store::shared::Report;
 
@@ -21,8 +22,14 @@ pub(super) fn status(admin: &Admin) -> Value {
         })
     });
     let upstreams = live.pools.iter().map(|pool| {
-        let nodes = pool.nodes().map(|(address, healthy)| json!({"address": address, "healthy": healthy}));
-        json!({"name": pool.upstream.name, "nodes": nodes.collect::<Vec<_>>()})
+        let shown = |node: &NodeStatus<'_>| {
+            let mut shown = json!({"address": node.address, "healthy": node.healthy});
+            if let Some(resolved) = &node.resolved {
+                shown["resolved"] = json!(resolved);
+            }
+            shown
+        };
+        json!({"name": pool.upstream.name, "nodes": pool.nodes().iter().map(shown).collect::<Vec<_>>()})
     });
     let now = gateway.clock.now();
     json!({

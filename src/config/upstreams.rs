@@ -197,13 +197,14 @@ fn health_check(field: &Field<'_>) -> Option<HealthCheck> {
 }
 
 fn timeouts(field: &Field<'_>) -> Option<Timeouts> {
-    let section = field.section(&["connect", "first_byte", "idle", "total"])?;
+    let section = field.section(&["connect", "first_byte", "idle", "total", "keep_alive"])?;
     let defaults = Timeouts::default();
     let connect = section.get_or("connect", defaults.connect, Field::positive_duration);
     let first_byte = section.get_or("first_byte", defaults.first_byte, Field::positive_duration);
     let idle = section.get_or("idle", defaults.idle, Field::positive_duration);
     let total = section.get_with("total", Field::positive_duration);
-    Some(Timeouts { connect: connect?, first_byte: first_byte?, idle: idle?, total: total? })
+    let keep_alive = section.get_or("keep_alive", defaults.keep_alive, Field::duration);
+    Some(Timeouts { connect: connect?, first_byte: first_byte?, idle: idle?, total: total?, keep_alive: keep_alive? })
 }
 
 /// `on` says what every retry is for; there is one kind.

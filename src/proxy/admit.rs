@@ -88,17 +88,17 @@ fn meet(context: &mut Context, live: &Live, route: RouteId, facts: &Facts<'_>, c
         true => Some(pool.choose(&[], balance_hash, context.gateway.clock.now()).ok_or(Answer::NoNode)?),
         false => None,
     };
-    resolved.upstream_node = chosen.as_ref().and_then(|chosen| pool.name(chosen));
+    resolved.upstream_node = chosen.as_ref().map(|chosen| chosen.instance.name());
     let charges = caller.charges(ruleset, route, facts, &resolved, hashers)?;
 
     context.tally = Tally::new(ruleset, &charges, facts);
     context.balance_hashes = balance_hashes;
-    context.chosen = chosen;
     context.customer = caller.identity.customer().map(|customer| Arc::clone(&customer.name));
     context.plan = resolved.plan.map(|(plan, _)| plan);
     context.client = facts.client;
     context.charges = charges;
     context.bypassed = caller.bypassed;
+    context.chosen = chosen;
     Ok(())
 }
 

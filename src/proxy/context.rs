@@ -13,7 +13,7 @@ use crate::proxy::respond::cors::Reader;
 use crate::proxy::respond::{Answer, raw_answer_with};
 use crate::proxy::tally::{self, Tally};
 use crate::proxy::traffic::Stage;
-use crate::proxy::upstream::{Chosen, Ending};
+use crate::proxy::upstream::{Chosen, Ending, Instance};
 use crate::ruleset::AccessLog;
 use crate::ruleset::limit::{LimitId, PlanId};
 use crate::ruleset::matcher::{Route, RouteId};
@@ -75,8 +75,8 @@ pub struct Context {
     pub balance_hashes: Vec<(UpstreamId, LimitKey)>,
     /// The node it is at.
     pub chosen: Option<Chosen>,
-    /// The nodes whose connections failed.
-    pub tried: Vec<usize>,
+    /// Those whose connections failed.
+    pub tried: Vec<Arc<Instance>>,
     /// When the node was chosen.
     pub chosen_at: Nanos,
     /// Whether the upstream began to answer.
@@ -260,7 +260,7 @@ impl Context {
             limit,
             shadow_denied = (!shadow_denied.is_empty()).then(|| shadow_denied.join(",")),
             wait_seconds = wait.as_secs_f64(),
-            upstream = self.chosen.as_ref().map(|chosen| tracing::field::display(&chosen.address)),
+            upstream = self.chosen.as_ref().map(|chosen| tracing::field::display(&chosen.instance.address)),
             answered = self.answered,
             trace_id = self.trace,
         );
@@ -318,7 +318,8 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             hash: String::new(),
         };
         let hasher = KeyHasher::new(&[0; 16]);
-        let live = Live::new(rules, None, &store, hasher.clone(), &Telemetry::new().unwrap());
+        let pools = rules.pools(None);
+        let live = Live::new((rules, pools), None, &store, hasher.clone(), &Telemetry::new().unwrap());
         Gateway::new(Shared {
             live: ArcSwap::from_pointee(live),
             store,

@@ -60,11 +60,31 @@ pub struct Rules {
     pub hash: String,
 }
 
+impl Rules {
+    /// The pools of its upstreams, in place of those `before`: pools that did not change stay, and what is known of nodes
+    /// is kept.
+    pub fn pools(&self, before: Option<&Live>) -> Vec<Arc<Pool>> {
+        let before: HashMap<&str, &Arc<Pool>> =
+            before.iter().flat_map(|before| &before.pools).map(|pool| (pool.upstream.name.as_str(), pool)).collect();
+        let pools = self.ruleset.upstreams.iter().enumerate().map(|(position, upstream)| {
+            let securing = self.securing.get(position).cloned().flatten();
+            Pool::following(upstream, securing, before.get(upstream.name.as_str()).copied())
+        });
+        pools.collect()
+    }
+}
+
 impl Live {
-    /// Puts rules together with the store and the metrics, in place of those `before`: pools that did not change stay,
-    /// what is known of nodes and who waits is kept, and states stay where they are.
-    pub fn new(rules: Rules, before: Option<&Self>, store: &Store, hasher: KeyHasher, telemetry: &Telemetry) -> Self {
-        let Rules { ruleset, directory, tokens, entrances, securing, hash } = rules;
+    /// Puts rules and the pools of their upstreams together with the store and the metrics, in place of those `before`:
+    /// who waits is kept, and states stay where they are.
+    pub fn new(
+        (rules, pools): (Rules, Vec<Arc<Pool>>),
+        before: Option<&Self>,
+        store: &Store,
+        hasher: KeyHasher,
+        telemetry: &Telemetry,
+    ) -> Self {
+        let Rules { ruleset, directory, tokens, entrances, securing: _, hash } = rules;
         let changes = before.map(|before| changes::of_limits(&before.ruleset, &ruleset)).unwrap_or_default();
         let mut specs = limit_specs(&ruleset);
         for (position, (spec, limit)) in specs.iter_mut().zip(&ruleset.limits).enumerate() {
@@ -83,12 +103,6 @@ impl Live {
         }
         let hashers = ruleset.hashers(hasher);
         let meters = Meters::new(telemetry, &ruleset);
-        let pools_before: HashMap<&str, &Arc<Pool>> =
-            before.iter().flat_map(|before| &before.pools).map(|pool| (pool.upstream.name.as_str(), pool)).collect();
-        let pools = ruleset.upstreams.iter().enumerate().map(|(position, upstream)| {
-            let securing = securing.get(position).cloned().flatten();
-            Pool::following(upstream, securing, pools_before.get(upstream.name.as_str()).copied())
-        });
         let queues_before: HashMap<&str, &Queue> = before
             .iter()
             .flat_map(|before| before.ruleset.limits.iter().map(|limit| limit.name.as_str()).zip(&before.queues))
@@ -97,7 +111,7 @@ impl Live {
             .limits
             .iter()
             .map(|limit| Queue::new(&limit.over_limit, queues_before.get(limit.name.as_str()).copied()));
-        let (pools, queues) = (pools.collect(), queues.collect());
+        let queues = queues.collect();
         Self { pools, queues, ruleset, directory, tokens, binding, hashers, meters, entrances, hash }
     }
 

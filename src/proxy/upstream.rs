@@ -1,12 +1,7 @@
 //! The nodes of an upstream: which one a request goes to, and what is known of each.
 
-use std::fmt;
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 
 use crate::ruleset::upstream::{Balance, Upstream};
@@ -16,15 +11,15 @@ mod balance;
 pub mod deadline;
 mod exchange;
 pub mod health;
+mod node;
 mod securing;
 
-pub use exchange::{answered, broke_off, connect_failed, log_failure, peer};
+pub use exchange::{answered, broke_off, connect_failed, log_failure, peer, said_keep_alive};
+pub use node::{Instance, NodeAddress};
 pub use securing::{Ending, Securing};
 
 use balance::Candidate;
-
-/// How long a node is left alone after a connection to it failed, as long as there are others.
-const EJECTION: Nanos = Nanos::from_secs(1);
+use node::NodeState;
 
 /// An upstream while tollgate runs.
 #[derive(Debug)]
@@ -34,64 +29,34 @@ pub struct Pool {
     /// How TLS is spoken to its nodes, if it is.
     securing: Option<Arc<Securing>>,
     nodes: Vec<Arc<NodeState>>,
-    /// The current weights of smooth weighted round robin, one per node.
-    turns: Mutex<Vec<i64>>,
+    /// Held by the one request at a time that is given its turn in round robin.
+    turns: Mutex<()>,
 }
 
-/// What is known of one node.
-#[derive(Debug)]
-struct NodeState {
-    /// The address that requests go to; a host name's is found out in the background.
-    address: ArcSwapOption<NodeAddress>,
-    healthy: AtomicBool,
-    /// When the node became healthy again; 0 if it always was.
-    healthy_since: AtomicU64,
-    ejected_until: AtomicU64,
-    in_flight: Arc<AtomicU64>,
-}
-
-/// Where a node listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodeAddress {
-    /// At an address and a port.
-    Inet(SocketAddr),
-    /// At a path in the file system.
-    Unix(PathBuf),
-}
-
-impl NodeAddress {
-    /// Where a node listens that is written like this; `None` of a host name.
-    fn of(written: &str) -> Option<Self> {
-        match written.strip_prefix("unix:") {
-            Some(path) => Some(Self::Unix(path.into())),
-            None => written.parse().ok().map(Self::Inet),
-        }
-    }
-}
-
-impl fmt::Display for NodeAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Inet(address) => address.fmt(f),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
-/// A node chosen for a request; counts as in flight there until it is dropped.
+/// An instance of a node, chosen for a request; counts as in flight there until it is dropped.
 #[derive(Debug)]
 pub struct Chosen {
     /// The node's position in the upstream.
     pub node: usize,
     /// Where to connect to.
-    pub address: NodeAddress,
-    in_flight: Arc<AtomicU64>,
+    pub instance: Arc<Instance>,
 }
 
 impl Drop for Chosen {
     fn drop(&mut self) {
-        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        self.instance.end();
     }
+}
+
+/// What operators are shown of an instance, or of a node that has none.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NodeStatus<'a> {
+    /// The node as it is written.
+    pub address: &'a str,
+    /// What its host name was resolved to.
+    pub resolved: Option<String>,
+    /// Whether requests are sent to it.
+    pub healthy: bool,
 }
 
 // === impl Pool ===
@@ -118,125 +83,86 @@ impl Pool {
             Some((state, _)) => Arc::new(state.unjudged()),
             None => Arc::new(NodeState::new(&node.address)),
         });
-        let nodes: Vec<Arc<NodeState>> = nodes.collect();
-        let turns = Mutex::new(vec![0; nodes.len()]);
-        Self { upstream, securing, nodes, turns }
+        let nodes = nodes.collect();
+        Self { upstream, securing, nodes, turns: Mutex::new(()) }
     }
 
-    /// Chooses a node for a request, other than those in `tried`; `hash` is of the part that `consistent_hash` goes by.
+    /// Chooses an instance for a request, other than those in `tried`; `hash` is of the part that `consistent_hash` goes
+    /// by.
     ///
-    /// `None` if no node is healthy. A node whose connection failed a moment ago is used only if there is no other.
-    pub fn choose(&self, tried: &[usize], hash: Option<LimitKey>, now: Nanos) -> Option<Chosen> {
-        let candidates = |ejected_too: bool| -> Vec<Candidate<'_>> {
-            let nodes = self.nodes.iter().enumerate();
-            nodes
-                .filter(|(position, node)| {
-                    !tried.contains(position)
-                        && node.healthy.load(Ordering::Relaxed)
-                        && node.address.load().is_some()
-                        && (ejected_too || node.ejected_until.load(Ordering::Relaxed) <= now.get())
-                })
-                .map(|(position, node)| Candidate {
-                    node: position,
-                    name: &self.upstream.nodes[position].address,
-                    weight: node.weight(self.upstream.nodes[position].weight, self.upstream.slow_start, now),
-                    in_flight: node.in_flight.load(Ordering::Relaxed),
-                })
-                .collect()
-        };
-        let mut open = candidates(false);
-        if open.is_empty() {
-            open = candidates(true);
+    /// `None` if none is healthy. One whose connection failed a moment ago is used only if there is no other.
+    pub fn choose(&self, tried: &[Arc<Instance>], hash: Option<LimitKey>, now: Nanos) -> Option<Chosen> {
+        let mut usable = self.instances();
+        usable.retain(|(_, instance)| instance.is_healthy() && !tried.iter().any(|tried| Arc::ptr_eq(tried, instance)));
+        if usable.iter().any(|(_, instance)| !instance.is_ejected(now)) {
+            usable.retain(|(_, instance)| !instance.is_ejected(now));
         }
-        let node = match &self.upstream.balance {
-            Balance::RoundRobin => balance::round_robin(&open, &mut self.turns.lock()),
-            Balance::Random => balance::random(&open, &mut rand::rng()),
-            Balance::LeastRequests => balance::least_requests(&open, &mut rand::rng()),
+        let candidates = usable.iter().map(|(node, instance)| Candidate {
+            name: instance.name(),
+            weight: instance.weight(self.upstream.nodes[*node].weight, self.upstream.slow_start, now),
+            in_flight: instance.in_flight(),
+            turn: &instance.turn,
+        });
+        let candidates: Vec<Candidate<'_>> = candidates.collect();
+        let chosen = match &self.upstream.balance {
+            Balance::RoundRobin => {
+                let _turn = self.turns.lock();
+                balance::round_robin(&candidates)
+            }
+            Balance::Random => balance::random(&candidates, &mut rand::rng()),
+            Balance::LeastRequests => balance::least_requests(&candidates, &mut rand::rng()),
             Balance::ConsistentHash(_) => match hash {
-                Some(hash) => balance::rendezvous(&open, hash),
-                None => balance::random(&open, &mut rand::rng()),
+                Some(hash) => balance::rendezvous(&candidates, hash),
+                None => balance::random(&candidates, &mut rand::rng()),
             },
         }?;
-        let state = &self.nodes[node];
-        let address = NodeAddress::clone(state.address.load().as_ref()?);
-        state.in_flight.fetch_add(1, Ordering::Relaxed);
-        Some(Chosen { node, address, in_flight: Arc::clone(&state.in_flight) })
+        drop(candidates);
+        let (node, instance) = usable.swap_remove(chosen);
+        instance.begin();
+        Some(Chosen { node, instance })
     }
 
-    /// The name of a node in the configuration.
-    pub fn name(&self, chosen: &Chosen) -> Option<&str> {
-        self.upstream.nodes.get(chosen.node).map(|node| node.address.as_str())
+    /// All instances, with the positions of their nodes.
+    fn instances(&self) -> Vec<(usize, Arc<Instance>)> {
+        let of_node = |(position, node): (usize, &Arc<NodeState>)| -> Vec<(usize, Arc<Instance>)> {
+            node.instances().iter().map(|instance| (position, Arc::clone(instance))).collect()
+        };
+        self.nodes.iter().enumerate().flat_map(of_node).collect()
     }
 
-    /// A connection to `node` could not be made. Says whether that is news.
-    pub fn eject(&self, node: usize, now: Nanos) -> bool {
-        let Some(state) = self.nodes.get(node) else { return false };
-        let before = state.ejected_until.swap(now.saturating_add(EJECTION).get(), Ordering::Relaxed);
-        before <= now.get()
-    }
-
-    /// How many nodes requests are sent to.
+    /// How many instances requests are sent to.
     pub fn healthy(&self) -> usize {
-        let usable = |node: &&Arc<NodeState>| node.healthy.load(Ordering::Relaxed) && node.address.load().is_some();
-        self.nodes.iter().filter(usable).count()
+        self.instances().iter().filter(|(_, instance)| instance.is_healthy()).count()
     }
 
-    /// Each node's address as configured, and whether requests are sent to it.
-    pub fn nodes(&self) -> impl Iterator<Item = (&str, bool)> {
-        self.upstream.nodes.iter().zip(&self.nodes).map(|(node, state)| {
-            (node.address.as_str(), state.healthy.load(Ordering::Relaxed) && state.address.load().is_some())
-        })
+    /// How each instance is, and each node that has none.
+    pub fn nodes(&self) -> Vec<NodeStatus<'_>> {
+        let mut statuses = Vec::new();
+        for (node, state) in self.upstream.nodes.iter().zip(&self.nodes) {
+            let address = node.address.as_str();
+            let instances = state.instances();
+            if instances.is_empty() {
+                statuses.push(NodeStatus { address, resolved: None, healthy: false });
+            }
+            statuses.extend(instances.iter().map(|instance| NodeStatus {
+                address,
+                resolved: NodeAddress::of(address).is_none().then(|| instance.name().to_owned()),
+                healthy: instance.is_healthy(),
+            }));
+        }
+        statuses
     }
 
-    fn set_health(&self, node: usize, healthy: bool, now: Nanos) {
-        let state = &self.nodes[node];
-        if state.healthy.swap(healthy, Ordering::Relaxed) == healthy {
+    fn set_health(&self, node: usize, instance: &Instance, healthy: bool, now: Nanos) {
+        if !instance.set_health(healthy, now) {
             return;
         }
-        let (upstream, address) = (&self.upstream.name, &self.upstream.nodes[node].address);
+        let (upstream, written, address) = (&self.upstream.name, &self.upstream.nodes[node].address, instance.name());
         if healthy {
-            state.healthy_since.store(now.get(), Ordering::Relaxed);
-            tracing::info!(upstream, node = address, "upstream node is healthy again");
+            tracing::info!(upstream, node = written, address, "upstream node is healthy again");
         } else {
-            tracing::warn!(upstream, node = address, "upstream node is unhealthy: requests go to the others");
+            tracing::warn!(upstream, node = written, address, "upstream node is unhealthy: requests go to the others");
         }
-    }
-}
-
-// === impl NodeState ===
-
-impl NodeState {
-    fn new(address: &str) -> Self {
-        Self {
-            address: ArcSwapOption::new(NodeAddress::of(address).map(Arc::new)),
-            healthy: AtomicBool::new(true),
-            healthy_since: AtomicU64::new(0),
-            ejected_until: AtomicU64::new(0),
-            in_flight: Arc::default(),
-        }
-    }
-
-    /// The same node, healthy until a health check says otherwise.
-    fn unjudged(&self) -> Self {
-        Self {
-            address: ArcSwapOption::new(self.address.load_full()),
-            healthy: AtomicBool::new(true),
-            healthy_since: AtomicU64::new(0),
-            ejected_until: AtomicU64::new(self.ejected_until.load(Ordering::Relaxed)),
-            in_flight: Arc::clone(&self.in_flight),
-        }
-    }
-
-    /// The configured weight in thousandths; less while the node warms up, but at least a hundredth of it.
-    fn weight(&self, configured: u32, slow_start: Nanos, now: Nanos) -> u64 {
-        let full = u64::from(configured) * 1000;
-        let since = self.healthy_since.load(Ordering::Relaxed);
-        let up = now.get().saturating_sub(since);
-        if since == 0 || up >= slow_start.get() {
-            return full;
-        }
-        let ramped = u128::from(full) * u128::from(up) / u128::from(slow_start.get().max(1));
-        u64::try_from(ramped).unwrap_or(full).max(full / 100)
     }
 }
 
@@ -262,33 +188,45 @@ mod tests {
 
     const NOW: Nanos = Nanos::from_secs(1000);
 
+    fn instance(pool: &Pool, position: usize) -> Arc<Instance> {
+        Arc::clone(&pool.instances()[position].1)
+    }
+
+    fn set_health(pool: &Pool, position: usize, healthy: bool) {
+        pool.set_health(position, &instance(pool, position), healthy, NOW);
+    }
+
+    fn healthy(pool: &Pool) -> Vec<bool> {
+        pool.nodes().iter().map(|node| node.healthy).collect()
+    }
+
     #[test]
     fn an_unhealthy_node_is_not_chosen_and_without_a_healthy_one_there_is_no_choice() {
         let pool = pool(Balance::RoundRobin);
-        pool.set_health(0, false, NOW);
+        set_health(&pool, 0, false);
         let chosen: Vec<usize> = (0..4).map(|_| pool.choose(&[], None, NOW).unwrap().node).collect();
         assert_eq!(chosen, [1, 2, 1, 2]);
-        pool.set_health(1, false, NOW);
-        pool.set_health(2, false, NOW);
+        set_health(&pool, 1, false);
+        set_health(&pool, 2, false);
         assert!(pool.choose(&[], None, NOW).is_none());
     }
 
     #[test]
     fn a_node_that_refused_a_connection_is_left_alone_while_there_are_others() {
         let pool = pool(Balance::RoundRobin);
-        pool.eject(1, NOW);
+        instance(&pool, 1).eject(NOW);
         assert!((0..6).all(|_| pool.choose(&[], None, NOW).unwrap().node != 1));
-        pool.eject(0, NOW);
-        pool.eject(2, NOW);
+        instance(&pool, 0).eject(NOW);
+        instance(&pool, 2).eject(NOW);
         assert!(pool.choose(&[], None, NOW).is_some());
-        assert_eq!(pool.choose(&[0, 2], None, NOW).unwrap().node, 1);
+        assert_eq!(pool.choose(&[instance(&pool, 0), instance(&pool, 2)], None, NOW).unwrap().node, 1);
     }
 
     #[test]
     fn a_node_that_comes_back_warms_up() {
         let pool = pool(Balance::RoundRobin);
-        pool.set_health(0, false, NOW);
-        pool.set_health(0, true, NOW);
+        set_health(&pool, 0, false);
+        set_health(&pool, 0, true);
         let share = |now: Nanos| (0..2100).filter(|_| pool.choose(&[], None, now).unwrap().node == 0).count();
         assert!(share(NOW) < 30);
         assert!((300..500).contains(&share(NOW.saturating_add(Nanos::from_secs(5)))));
@@ -303,23 +241,23 @@ mod tests {
         nodes.sort_unstable();
         assert_eq!(nodes, [0, 1, 2]);
         drop(held);
-        assert!(pool.nodes.iter().all(|node| node.in_flight.load(Ordering::Relaxed) == 0));
+        assert!(pool.instances().iter().all(|(_, instance)| instance.in_flight() == 0));
     }
 
     #[test]
     fn what_is_known_of_a_node_outlives_a_change_of_its_upstream() {
         let before = Arc::new(pool(Balance::LeastRequests));
-        before.set_health(0, false, NOW);
-        let held = before.choose(&[0, 1], None, NOW).unwrap();
+        set_health(&before, 0, false);
+        let held = before.choose(&[instance(&before, 0), instance(&before, 1)], None, NOW).unwrap();
         assert!(Arc::ptr_eq(&before, &Pool::following(&before.upstream, None, Some(&before))), "nothing changed");
         let mut upstream = before.upstream.clone();
         upstream.nodes.remove(1);
         upstream.nodes.push(Node { address: "127.0.0.1:4".to_owned(), weight: 1 });
         let after = Pool::following(&upstream, None, Some(&before));
-        assert_eq!(after.nodes().map(|(_, healthy)| healthy).collect::<Vec<_>>(), [false, true, true]);
+        assert_eq!(healthy(&after), [false, true, true]);
         assert_eq!(after.choose(&[], None, NOW).unwrap().node, 2, "the other one has a request in flight");
         drop(held);
-        assert!(after.nodes.iter().all(|node| node.in_flight.load(Ordering::Relaxed) == 0));
+        assert!(after.instances().iter().all(|(_, instance)| instance.in_flight() == 0));
         // Without health checks nobody would ever find the node healthy again.
         upstream.health_check = Some(HealthCheck {
             path: "/".to_owned(),
@@ -328,6 +266,6 @@ mod tests {
             healthy_after: 1,
             unhealthy_after: 1,
         });
-        assert!(Pool::following(&upstream, None, Some(&after)).nodes().all(|(_, healthy)| healthy));
+        assert_eq!(healthy(&Pool::following(&upstream, None, Some(&after))), [true; 3]);
     }
 }

@@ -35,8 +35,7 @@ pub(super) fn note(context: &Context, facts: &Facts<'_>, caller: &Caller) {
     let (Some(route), Some(charge)) = (context.matched(), charge) else { return };
     let Some(limit) = ruleset.limits.get(limit.0).filter(|_| outcome != "admitted") else { return };
     let mut resolved = caller.resolved(ruleset, route);
-    let pool = live.pools.get(route.upstream.0);
-    resolved.upstream_node = context.chosen.as_ref().and_then(|chosen| pool?.name(chosen));
+    resolved.upstream_node = context.chosen.as_ref().map(|chosen| chosen.instance.name());
     let subject = || subject(ruleset, limit, charge, facts, &resolved);
     let retry_after = match context.verdict.outcome {
         Outcome::Deny(Denial::Later { retry_after }) => Some(retry_after),

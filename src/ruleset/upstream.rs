@@ -31,7 +31,7 @@ pub struct Upstream {
 /// One node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
-    /// `host:port`; a host name is resolved again and again while tollgate runs.
+    /// `host:port`; a host name is resolved again and again while tollgate runs, and stands for all its addresses.
     pub address: String,
     /// Its share, 1 to 1000.
     pub weight: u32,
@@ -76,16 +76,25 @@ pub struct Timeouts {
     pub idle: Nanos,
     /// From the request's arrival to the response's end; `None` for as long as it takes (streams).
     pub total: Option<Nanos>,
+    /// How long an idle connection is kept for the next request; zero for not at all.
+    pub keep_alive: Nanos,
 }
 
 impl Default for Timeouts {
     fn default() -> Self {
-        Self { connect: Nanos::from_secs(1), first_byte: Nanos::from_secs(30), idle: Nanos::from_secs(60), total: None }
+        Self {
+            connect: Nanos::from_secs(1),
+            first_byte: Nanos::from_secs(30),
+            idle: Nanos::from_secs(60),
+            total: None,
+            // less than the 5 s after which common servers close
+            keep_alive: Nanos::from_secs(4),
+        }
     }
 }
 
 /// What is tried again on another node: a connection that could not be made, which is safe for every request. (A kept
-/// connection that turns out to be closed is tried again, once, for idempotent methods whatever is said here.)
+/// connection that turns out to be closed is replaced by a new one, once, for idempotent methods whatever is said here.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
     /// How many times beyond the first, 0 to 5.

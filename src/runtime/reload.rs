@@ -38,8 +38,8 @@ use crate::units::Nanos;
 
 /// How often what was in force before is asked whether a request still holds it.
 const TIDY: Duration = Duration::from_secs(1);
-/// How long new upstream nodes may take to get an address before the swap.
-const RESOLVE: Nanos = Nanos::from_secs(1);
+/// How long the host names of new upstream nodes may take to be resolved before requests are sent there.
+pub(super) const RESOLVE: Nanos = Nanos::from_secs(5);
 
 /// What a configuration says, read whole.
 #[derive(Debug)]
@@ -245,15 +245,16 @@ impl Reloader {
     async fn apply(&mut self, parts: Parts) -> Outcome {
         let Parts { rules, warnings, state, cluster, access, .. } = parts;
         let (gateway, telemetry) = (self.gateway.clone(), self.telemetry.clone());
-        let build =
-            move || Live::new(rules, Some(&gateway.live.load()), &gateway.store, gateway.hasher.clone(), &telemetry);
+        let pools = rules.pools(Some(&gateway.live.load()));
+        health::resolve_new(&pools, RESOLVE).await;
+        let build = move || {
+            let before = gateway.live.load();
+            Live::new((rules, pools), Some(&before), &gateway.store, gateway.hasher.clone(), &telemetry)
+        };
         let live = match spawn_blocking(build).await {
             Ok(live) => Arc::new(live),
             Err(error) => return Outcome::Refused { errors: vec![format!("building the ruleset failed: {error}")] },
         };
-        for pool in &live.pools {
-            health::resolve_new(Arc::clone(pool), RESOLVE).await;
-        }
         let before = self.gateway.live.swap(Arc::clone(&live));
         self.keeper.follow(state);
         self.access.follow(access);

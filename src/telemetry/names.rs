@@ -107,7 +107,7 @@ catalogue! {
     CLUSTER_CORRECTIONS_LOST: "tollgate_cluster_corrections_lost_total" []
         "Corrections of charges that could not be told to the gateway that had made them."
     UPSTREAM_NODES_HEALTHY: "tollgate_upstream_nodes_healthy" ["upstream"]
-        "Nodes of an upstream that requests are sent to."
+        "Nodes of an upstream that requests are sent to; each address of a host name is one."
     CONFIG_RELOADS: "tollgate_config_reloads_total" ["result"]
         "Configurations read, by result."
     CONFIG_LAST_RELOAD_SUCCESSFUL: "tollgate_config_last_reload_successful" []

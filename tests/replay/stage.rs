@@ -95,7 +95,8 @@ impl Stage {
         let rules = Rules { ruleset: loaded.ruleset, directory, tokens, entrances, securing, hash: String::new() };
         let store = Arc::new(Store::default());
         let hasher = KeyHasher::new(&[7; 16]);
-        let live = Live::new(rules, None, &store, hasher.clone(), &Telemetry::new().unwrap());
+        let pools = rules.pools(None);
+        let live = Live::new((rules, pools), None, &store, hasher.clone(), &Telemetry::new().unwrap());
         let gateway = Gateway::new(Shared {
             live: ArcSwap::from_pointee(live),
             store,

@@ -221,7 +221,7 @@ function showStatus(status) {
     ["changes", status.takes_changes ? "with the token" : "none: there is no token"],
   ]);
   facts(byId("about-upstreams"), upstreams.map((upstream) => {
-    const away = upstream.nodes.filter((node) => !node.healthy).map((node) => node.address);
+    const away = upstream.nodes.filter((node) => !node.healthy).map((node) => node.resolved ?? node.address);
     const words = away.length === 0 ? `${upstream.nodes.length} healthy` : `${away.join(", ")} of ${upstream.nodes.length} not healthy`;
     return [upstream.name, words, away.length > 0 ? "bad" : ""];
   }));

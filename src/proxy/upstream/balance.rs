@@ -1,39 +1,39 @@
-//! The choice among nodes that may be used. Pure: randomness and the memory of past turns are passed in.
+//! The choice among instances that may be used. Pure: randomness and the memory of past turns are passed in.
 
 use std::hash::Hasher;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use rand::Rng;
 use siphasher::sip::SipHasher13;
 
 use crate::units::LimitKey;
 
-/// A node that may be chosen.
+/// An instance that may be chosen.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate<'a> {
-    /// Its position in the upstream.
-    pub(super) node: usize,
-    /// Its address as configured.
+    /// Its address.
     pub(super) name: &'a str,
     /// Its share, at least 1.
     pub(super) weight: u64,
     /// The requests it is working on.
     pub(super) in_flight: u64,
+    /// What it has gained in the turns so far.
+    pub(super) turn: &'a AtomicI64,
 }
 
-/// Smooth weighted round robin: every node gains its weight each turn, the one with the most goes and pays for all.
-///
-/// `turns` holds what each node of the upstream has gained, by position.
-pub(super) fn round_robin(candidates: &[Candidate<'_>], turns: &mut [i64]) -> Option<usize> {
+/// Smooth weighted round robin: every candidate gains its weight each turn, the one with the most goes and pays for all.
+/// Returns a position in `candidates`, as the others do.
+pub(super) fn round_robin(candidates: &[Candidate<'_>]) -> Option<usize> {
     let weight = |candidate: &Candidate<'_>| i64::try_from(candidate.weight).unwrap_or(i64::MAX);
     for candidate in candidates {
-        let turn = turns.get_mut(candidate.node)?;
-        *turn = turn.saturating_add(weight(candidate));
+        let turn = candidate.turn.load(Ordering::Relaxed);
+        candidate.turn.store(turn.saturating_add(weight(candidate)), Ordering::Relaxed);
     }
-    let chosen = candidates.iter().rev().max_by_key(|candidate| turns.get(candidate.node))?;
+    let most = |(_, candidate): &(usize, &Candidate<'_>)| candidate.turn.load(Ordering::Relaxed);
+    let (position, chosen) = candidates.iter().enumerate().rev().max_by_key(most)?;
     let total = candidates.iter().map(weight).fold(0, i64::saturating_add);
-    let turn = turns.get_mut(chosen.node)?;
-    *turn = turn.saturating_sub(total);
-    Some(chosen.node)
+    chosen.turn.store(chosen.turn.load(Ordering::Relaxed).saturating_sub(total), Ordering::Relaxed);
+    Some(position)
 }
 
 /// At random, by weight.
@@ -43,14 +43,13 @@ pub(super) fn random(candidates: &[Candidate<'_>], random: &mut impl Rng) -> Opt
         return None;
     }
     let mut ticket = random.random_range(0..total);
-    let winner = candidates.iter().find(|candidate| match ticket.checked_sub(candidate.weight) {
+    candidates.iter().position(|candidate| match ticket.checked_sub(candidate.weight) {
         Some(rest) => {
             ticket = rest;
             false
         }
         None => true,
-    });
-    winner.map(|candidate| candidate.node)
+    })
 }
 
 /// The least work for its weight, counting this request; at random among equals.
@@ -60,13 +59,13 @@ pub(super) fn least_requests(candidates: &[Candidate<'_>], random: &mut impl Rng
         (work << 32) / u128::from(candidate.weight.max(1))
     };
     let least = candidates.iter().map(load).min()?;
-    let equals: Vec<usize> =
-        candidates.iter().filter(|candidate| load(candidate) == least).map(|candidate| candidate.node).collect();
+    let equals = candidates.iter().enumerate().filter(|(_, candidate)| load(candidate) == least);
+    let equals: Vec<usize> = equals.map(|(position, _)| position).collect();
     equals.get(random.random_range(0..equals.len())).copied()
 }
 
-/// Weighted rendezvous hashing (Thaler and Ravishankar 1998; logarithmic weights): every node draws a number from the
-/// hash and its own name, the highest wins. When a node goes, only its own values move.
+/// Weighted rendezvous hashing (Thaler and Ravishankar 1998; logarithmic weights): every candidate draws a number from
+/// the hash and its own name, the highest wins. When one goes, only its own values move.
 #[expect(clippy::cast_precision_loss, reason = "a draw needs no more than 53 bits")]
 pub(super) fn rendezvous(candidates: &[Candidate<'_>], hash: LimitKey) -> Option<usize> {
     let draw = |candidate: &Candidate<'_>| {
@@ -76,8 +75,8 @@ pub(super) fn rendezvous(candidates: &[Candidate<'_>], hash: LimitKey) -> Option
         let uniform = ((hasher.finish() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
         -(candidate.weight.max(1) as f64) / uniform.ln()
     };
-    let best = candidates.iter().map(|candidate| (draw(candidate), candidate.node));
-    best.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, node)| node)
+    let best = candidates.iter().map(draw).enumerate();
+    best.max_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(position, _)| position)
 }
 
 #[cfg(test)]
@@ -90,8 +89,14 @@ mod tests {
     const NAMES: [&str; 4] = ["a:1", "b:1", "c:1", "d:1"];
 
     fn candidates(weights: &[u64]) -> Vec<Candidate<'static>> {
-        let nodes = weights.iter().enumerate();
-        nodes.map(|(node, weight)| Candidate { node, name: NAMES[node], weight: *weight, in_flight: 0 }).collect()
+        let named = weights.iter().zip(NAMES);
+        let candidate = |(weight, name): (&u64, _)| Candidate {
+            name,
+            weight: *weight,
+            in_flight: 0,
+            turn: Box::leak(Box::default()),
+        };
+        named.map(candidate).collect()
     }
 
     fn counts(nodes: impl Iterator<Item = usize>) -> [usize; 4] {
@@ -103,9 +108,9 @@ mod tests {
 
     #[test]
     fn round_robin_follows_the_weights_and_does_not_bunch() {
-        let mut turns = [0; 4];
-        let nodes: Vec<usize> = (0..8).filter_map(|_| round_robin(&candidates(&[1, 2, 1]), &mut turns)).collect();
-        assert_eq!(nodes, [1, 0, 2, 1, 1, 0, 2, 1]);
+        let candidates = candidates(&[1, 2, 1]);
+        let chosen: Vec<usize> = (0..8).filter_map(|_| round_robin(&candidates)).collect();
+        assert_eq!(chosen, [1, 0, 2, 1, 1, 0, 2, 1]);
     }
 
     #[test]
@@ -121,11 +126,13 @@ mod tests {
     #[test]
     fn when_a_node_goes_only_its_own_values_move() {
         let all = candidates(&[1, 1, 1, 1]);
-        let without: Vec<Candidate<'_>> = all.iter().copied().filter(|candidate| candidate.node != 2).collect();
+        let without: Vec<Candidate<'static>> =
+            all.iter().copied().filter(|candidate| candidate.name != NAMES[2]).collect();
+        let name = |among: &[Candidate<'static>], hash| among[rendezvous(among, hash).unwrap()].name;
         for hash in (0..1000).map(LimitKey) {
-            let before = rendezvous(&all, hash);
-            if before != Some(2) {
-                assert_eq!(rendezvous(&without, hash), before);
+            let before = name(&all, hash);
+            if before != NAMES[2] {
+                assert_eq!(name(&without, hash), before);
             }
         }
     }
@@ -143,7 +150,7 @@ mod tests {
     #[test]
     fn without_candidates_there_is_no_choice() {
         let mut rng = StdRng::seed_from_u64(1);
-        assert_eq!(round_robin(&[], &mut []), None);
+        assert_eq!(round_robin(&[]), None);
         assert_eq!(random(&[], &mut rng), None);
         assert_eq!(least_requests(&[], &mut rng), None);
         assert_eq!(rendezvous(&[], LimitKey(1)), None);

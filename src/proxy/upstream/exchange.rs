@@ -1,5 +1,9 @@
 //! One request's dealings with an upstream: the node it goes to, what is tried again, what is reported.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use http::HeaderValue;
 use pingora::proxy::Session;
 use pingora::upstreams::peer::{HttpPeer, HttpUpstreamRequestPolicy, PeerOptions};
 use pingora::{Error, ErrorSource, ErrorType, Result};
@@ -8,10 +12,8 @@ use super::{Chosen, NodeAddress, Pool, deadline};
 use crate::proxy::context::Context;
 use crate::proxy::no_node;
 use crate::proxy::respond;
+use crate::units::Nanos;
 
-/// How long an unused connection to an upstream is kept: shorter than what servers commonly allow, so that a request
-/// seldom meets one that is being closed.
-const KEPT: std::time::Duration = std::time::Duration::from_secs(30);
 /// How many requests share a connection to an upstream that speaks HTTP/2, if the upstream allows so many.
 const STREAMS: usize = 100;
 /// How much of one response, and of all on a connection, may wait for clients, in bytes.
@@ -25,7 +27,8 @@ fn pool(context: &Context) -> Option<&Pool> {
 /// Where the request goes next: to the node that was chosen when it was charged, or to one that was not tried yet.
 pub fn peer(context: &mut Context) -> Result<Box<HttpPeer>> {
     let now = context.gateway.clock.now();
-    let charged = context.chosen.take().filter(|chosen| !context.tried.contains(&chosen.node));
+    let was_tried = |chosen: &Chosen| context.tried.iter().any(|tried| Arc::ptr_eq(tried, &chosen.instance));
+    let charged = context.chosen.take().filter(|chosen| !was_tried(chosen));
     let pool = pool(context).ok_or_else(no_node)?;
     let hash = context.balance_hashes.iter().find(|(upstream, _)| Some(*upstream) == context.upstream());
     let hash = hash.map(|(_, hash)| *hash);
@@ -41,7 +44,7 @@ pub fn peer(context: &mut Context) -> Result<Box<HttpPeer>> {
     let idle = timeouts.idle.max(timeouts.first_byte).to_duration();
     peer.options.read_timeout = Some(idle);
     peer.options.write_timeout = Some(timeouts.idle.to_duration());
-    peer.options.idle_timeout = Some(KEPT);
+    keep_for(&mut peer, chosen.instance.keep_alive(timeouts.keep_alive), pool.upstream.http2, context.tried.is_empty());
     if pool.upstream.http2 {
         speak_http2(&mut peer.options);
     }
@@ -56,8 +59,19 @@ pub fn peer(context: &mut Context) -> Result<Box<HttpPeer>> {
     Ok(Box::new(peer))
 }
 
+/// Says for how long the connection is kept when it is idle, and which ones may be used: of those only that were to be kept
+/// for as long, and none at all for a request that is tried again.
+fn keep_for(peer: &mut HttpPeer, keep_alive: Nanos, http2: bool, is_first_try: bool) {
+    peer.options.idle_timeout = Some(if is_first_try { keep_alive } else { Nanos::ZERO }.to_duration());
+    // requests of HTTP/2 share a connection that is in use, also where none is kept
+    let may_share = is_first_try && (http2 || keep_alive > Nanos::ZERO);
+    let mut terms = DefaultHasher::new();
+    (peer.group_key, keep_alive.get()).hash(&mut terms);
+    peer.group_key = if may_share { terms.finish() } else { rand::random() };
+}
+
 fn peer_at(pool: &Pool, chosen: &Chosen) -> Result<HttpPeer> {
-    let address = match &chosen.address {
+    let address = match &chosen.instance.address {
         NodeAddress::Inet(address) => *address,
         NodeAddress::Unix(path) => {
             return HttpPeer::new_uds(path.to_str().unwrap_or_default(), false, String::new());
@@ -81,23 +95,23 @@ pub(super) fn speak_http2(options: &mut PeerOptions) {
 /// A connection could not be made: the node is left alone for a moment, and another tried if that is wanted.
 pub fn connect_failed(context: &mut Context, mut error: Box<Error>) -> Box<Error> {
     let now = context.gateway.clock.now();
-    let node = context.chosen.take().map(|chosen| chosen.node);
-    let Some((pool, node)) = pool(context).zip(node) else { return error };
-    let first = pool.eject(node, now);
+    let chosen = context.chosen.take();
+    let Some((pool, chosen)) = pool(context).zip(chosen) else { return error };
+    let first = chosen.instance.eject(now);
     let retries = pool.upstream.retries;
     let failed = u32::try_from(context.tried.len()).unwrap_or(u32::MAX);
     error.set_retry(failed < retries.attempts);
     error.esource = ErrorSource::Upstream;
     if first {
-        let address = &pool.upstream.nodes[node].address;
-        tracing::warn!(upstream = pool.upstream.name, node = address, %error, "cannot connect to upstream node");
+        let node = &pool.upstream.nodes[chosen.node].address;
+        tracing::warn!(upstream = pool.upstream.name, node, %error, "cannot connect to upstream node");
     }
-    context.tried.push(node);
+    context.tried.push(Arc::clone(&chosen.instance));
     error
 }
 
 /// The exchange broke off. It is begun again only where that is safe: on a kept connection that the upstream had closed
-/// already, for an idempotent method, with a body that can be sent again; and once.
+/// already, for an idempotent method, with a body that can be sent again; and once, on a new connection.
 pub fn broke_off(session: &mut Session, context: &mut Context, mut error: Box<Error>, reused: bool) -> Box<Error> {
     // pingora waits for the upstream anew after each part of the request's body: where the body is not complete, it was
     // the client who kept silent for all that time.
@@ -105,18 +119,26 @@ pub fn broke_off(session: &mut Session, context: &mut Context, mut error: Box<Er
     if silent && !session.as_downstream_mut().is_body_done() {
         error.esource = ErrorSource::Downstream;
     }
-    let node = context.chosen.as_ref().map(|chosen| chosen.node);
+    let instance = context.chosen.as_ref().map(|chosen| Arc::clone(&chosen.instance));
+    let is_first = |instance: &Arc<_>| !context.tried.iter().any(|tried| Arc::ptr_eq(tried, instance));
     let again = error.esource() == &ErrorSource::Upstream
         && reused
         && session.req_header().method.is_idempotent()
         && !session.as_ref().retry_buffer_truncated()
-        && node.is_some_and(|node| !context.tried.contains(&node));
+        && instance.as_ref().is_some_and(is_first);
     match again {
         true => error.retry.decide_reuse(reused),
         false => error.set_retry(false),
     }
-    context.tried.extend(node);
+    context.tried.extend(instance);
     error
+}
+
+/// The upstream says how long it keeps its connections.
+pub fn said_keep_alive(context: &Context, value: &HeaderValue) {
+    if let Some(chosen) = &context.chosen {
+        chosen.instance.said_keep_alive(value);
+    }
 }
 
 /// The head of the response is there.
@@ -132,7 +154,7 @@ pub fn answered(context: &mut Context) {
 /// A request failed for good.
 pub fn log_failure(context: &Context, error: &Error) {
     let upstream = pool(context).map(|pool| pool.upstream.name.as_str());
-    let node = context.chosen.as_ref().map(|chosen| tracing::field::display(&chosen.address));
+    let node = context.chosen.as_ref().map(|chosen| tracing::field::display(&chosen.instance.address));
     let (source, etype, answer) = (error.esource(), error.etype(), respond::answer_to(error));
     let error = match etype {
         // The whole text holds the bytes that could not be read.

@@ -1,16 +1,18 @@
 //! What is found out about nodes in the background: addresses of host names, and health.
 
+use std::net::SocketAddr;
 use std::os::unix::net::SocketAddr as UnixAddress;
 use std::sync::Arc;
 
+use pingora::OrErr;
 use pingora::lb::Backend;
 use pingora::lb::health_check::{HealthCheck as _, HttpHealthCheck};
 use pingora::protocols::l4::socket::SocketAddr as PingoraAddress;
-use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::exchange::speak_http2;
-use super::{NodeAddress, Pool};
+use super::{Instance, NodeAddress, Pool};
 use crate::clock::Clock;
 use crate::panics::{lasting, point};
 use crate::ruleset::upstream::HealthCheck;
@@ -18,89 +20,146 @@ use crate::units::Nanos;
 
 /// How often host names are resolved, and how long that may take.
 const RESOLVE_EVERY: Nanos = Nanos::from_secs(5);
+/// How often a host name is tried that has no address yet.
+const RETRY_EVERY: Nanos = Nanos::new(250_000_000);
 
 /// Watches the nodes of `pool` until dropped.
 pub async fn watch(pool: Arc<Pool>, clock: Arc<dyn Clock>) {
     let mut tasks = JoinSet::new();
     for node in 0..pool.nodes.len() {
-        if NodeAddress::of(&pool.upstream.nodes[node].address).is_none() {
-            let pool = Arc::clone(&pool);
-            tasks.spawn(lasting(move || resolve(Arc::clone(&pool), node)));
-        }
-        if let Some(check) = pool.upstream.health_check.clone() {
-            let (pool, clock) = (Arc::clone(&pool), Arc::clone(&clock));
-            tasks.spawn(lasting(move || check_health(Arc::clone(&pool), node, check.clone(), Arc::clone(&clock))));
-        }
+        let (pool, clock) = (Arc::clone(&pool), Arc::clone(&clock));
+        tasks.spawn(lasting(move || watch_node(Arc::clone(&pool), node, Arc::clone(&clock))));
     }
     while tasks.join_next().await.is_some() {}
 }
 
-/// Finds an address for each node of `pool` that has none, before requests are sent there; waits for `patience` at most.
-pub async fn resolve_new(pool: Arc<Pool>, patience: Nanos) {
+/// Finds addresses for each node of `pools` that has none; waits for `patience` at most.
+pub async fn resolve_new(pools: &[Arc<Pool>], patience: Nanos) {
     let mut tasks = JoinSet::new();
-    for (node, state) in pool.nodes.iter().enumerate().filter(|(_, state)| state.address.load().is_none()) {
-        let (name, state) = (pool.upstream.nodes[node].address.clone(), Arc::clone(state));
-        tasks.spawn(async move {
-            if let Some(address) = look_up(&name, patience).await {
-                state.address.store(Some(Arc::new(NodeAddress::Inet(address))));
-            }
-        });
+    for pool in pools {
+        for (node, state) in pool.nodes.iter().enumerate().filter(|(_, state)| state.instances().is_empty()) {
+            let (name, state) = (pool.upstream.nodes[node].address.clone(), Arc::clone(state));
+            tasks.spawn(async move {
+                loop {
+                    if let Some(addresses) = look_up(&name).await {
+                        // the first ones do not warm up
+                        return state.resolved(addresses, Nanos::ZERO);
+                    }
+                    sleep(RETRY_EVERY.to_duration()).await;
+                }
+            });
+        }
     }
-    while tasks.join_next().await.is_some() {}
+    let all = async { while tasks.join_next().await.is_some() {} };
+    // The watch goes on looking for those that are not there in time.
+    drop(timeout(patience.to_duration(), all).await);
 }
 
-async fn look_up(name: &str, patience: Nanos) -> Option<std::net::SocketAddr> {
-    let found = timeout(patience.to_duration(), tokio::net::lookup_host(name)).await;
-    found.ok().and_then(Result::ok).and_then(|mut addresses| addresses.next())
+/// At least one address.
+async fn look_up(name: &str) -> Option<Vec<SocketAddr>> {
+    let found = timeout(RESOLVE_EVERY.to_duration(), tokio::net::lookup_host(name)).await;
+    let addresses: Vec<SocketAddr> = found.ok()?.ok()?.collect();
+    (!addresses.is_empty()).then_some(addresses)
 }
 
-/// Keeps the address of a node that is written as a host name. The last good address stays when resolving fails.
-async fn resolve(pool: Arc<Pool>, node: usize) {
-    let name = pool.upstream.nodes[node].address.clone();
-    let mut ticks = interval(RESOLVE_EVERY.to_duration());
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+/// Follows the addresses of a node, and checks the health of each.
+async fn watch_node(pool: Arc<Pool>, node: usize, clock: Arc<dyn Clock>) {
+    let name = &pool.upstream.nodes[node].address;
+    let state = &pool.nodes[node];
+    let mut checks = Checks::default();
+    if NodeAddress::of(name).is_some() {
+        checks.follow(&pool, node, &clock);
+        return while checks.tasks.join_next().await.is_some() {};
+    }
     let mut failing = false;
     loop {
-        ticks.tick().await;
-        let first = look_up(&name, RESOLVE_EVERY).await;
-        match first {
-            Some(address) => pool.nodes[node].address.store(Some(Arc::new(NodeAddress::Inet(address)))),
-            None if !failing => tracing::warn!(
-                upstream = pool.upstream.name,
-                node = name,
-                "cannot resolve the node's host name; trying again every {RESOLVE_EVERY}"
-            ),
+        match look_up(name).await {
+            Some(addresses) => {
+                state.resolved(addresses, clock.now());
+                failing = false;
+            }
+            // the addresses that it had stay
+            None if !failing => {
+                let upstream = &pool.upstream.name;
+                tracing::warn!(upstream, node = name, "cannot resolve the node's host name; it is tried again");
+                failing = true;
+            }
             None => {}
         }
-        failing = first.is_none();
+        checks.follow(&pool, node, &clock);
+        let has_none = state.instances().is_empty();
+        sleep(if has_none { RETRY_EVERY } else { RESOLVE_EVERY }.to_duration()).await;
     }
 }
 
-/// Asks a node for its health at intervals, and marks it after enough answers of the same kind in a row.
-async fn check_health(pool: Arc<Pool>, node: usize, check: HealthCheck, clock: Arc<dyn Clock>) {
-    let Ok(mut request) = health_request(&pool.upstream.nodes[node].address, &check, pool.upstream.http2) else {
+/// The health checks of a node, one for each of its instances.
+#[derive(Default)]
+struct Checks {
+    tasks: JoinSet<()>,
+    running: Vec<(Arc<Instance>, AbortHandle)>,
+}
+
+impl Checks {
+    /// Checks the instances that the node has now, and no others.
+    fn follow(&mut self, pool: &Arc<Pool>, node: usize, clock: &Arc<dyn Clock>) {
+        let Some(check) = &pool.upstream.health_check else { return };
+        let instances = pool.nodes[node].instances();
+        self.running.retain(|(running, task)| {
+            let stays = instances.iter().any(|instance| Arc::ptr_eq(instance, running));
+            if !stays {
+                task.abort();
+            }
+            stays
+        });
+        while self.tasks.try_join_next().is_some() {}
+        for instance in instances.iter() {
+            if !self.running.iter().any(|(running, _)| Arc::ptr_eq(running, instance)) {
+                let (pool, check, clock) = (Arc::clone(pool), check.clone(), Arc::clone(clock));
+                let begin = {
+                    let instance = Arc::clone(instance);
+                    move || {
+                        let (pool, instance) = (Arc::clone(&pool), Arc::clone(&instance));
+                        check_health(pool, node, instance, check.clone(), Arc::clone(&clock))
+                    }
+                };
+                self.running.push((Arc::clone(instance), self.tasks.spawn(lasting(begin))));
+            }
+        }
+    }
+}
+
+/// Asks an instance for its health at intervals, and marks it after enough answers of the same kind in a row.
+async fn check_health(
+    pool: Arc<Pool>,
+    node: usize,
+    instance: Arc<Instance>,
+    check: HealthCheck,
+    clock: Arc<dyn Clock>,
+) {
+    let written = &pool.upstream.nodes[node].address;
+    let (addr, host) = match &instance.address {
+        NodeAddress::Inet(address) => (PingoraAddress::Inet(*address), written.as_str()),
+        NodeAddress::Unix(path) => match UnixAddress::from_pathname(path) {
+            // A path is no host, and servers refuse it as one.
+            Ok(address) => (PingoraAddress::Unix(address), "localhost"),
+            Err(_) => return,
+        },
+    };
+    let Ok(mut request) = health_request(host, &check, pool.upstream.http2) else {
         tracing::error!(upstream = pool.upstream.name, path = check.path, "cannot build the health check's request");
         return;
     };
+    let backend = Backend { addr, weight: 1, ext: Default::default() };
     let mut ticks = interval(check.every.to_duration());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut good, mut bad) = (0_u32, 0_u32);
     loop {
         ticks.tick().await;
         point("health_check");
-        let Some(address) = pool.nodes[node].address.load_full() else { continue };
-        let addr = match &*address {
-            NodeAddress::Inet(address) => PingoraAddress::Inet(*address),
-            NodeAddress::Unix(path) => match UnixAddress::from_pathname(path) {
-                Ok(address) => PingoraAddress::Unix(address),
-                Err(_) => continue,
-            },
-        };
-        if let (Some(securing), NodeAddress::Inet(address)) = (&pool.securing, &*address) {
-            let way = securing.way_to(*address, &pool.upstream.nodes[node].address, pool.upstream.http2);
+        if let (Some(securing), NodeAddress::Inet(address)) = (&pool.securing, &instance.address) {
+            let way = securing.way_to(*address, written, pool.upstream.http2);
             request.peer_template.options.custom_l4 = Some(Arc::new(way));
         }
-        let backend = Backend { addr, weight: 1, ext: Default::default() };
         let answer = timeout(check.timeout.to_duration(), request.check(&backend)).await;
         if matches!(answer, Ok(Ok(()))) {
             (good, bad) = (good.saturating_add(1), 0);
@@ -108,19 +167,23 @@ async fn check_health(pool: Arc<Pool>, node: usize, check: HealthCheck, clock: A
             (good, bad) = (0, bad.saturating_add(1));
         }
         if good >= check.healthy_after {
-            pool.set_health(node, true, clock.now());
+            pool.set_health(node, &instance, true, clock.now());
         } else if bad >= check.unhealthy_after {
-            pool.set_health(node, false, clock.now());
+            pool.set_health(node, &instance, false, clock.now());
         }
     }
 }
 
 fn health_request(host: &str, check: &HealthCheck, http2: bool) -> Result<HttpHealthCheck, pingora::BError> {
     let mut request = HttpHealthCheck::new(host, false);
+    request.req.set_raw_path(check.path.as_bytes())?;
     if http2 {
         speak_http2(&mut request.peer_template.options);
+        // Of a `Host` pingora makes the authority, and sends both, which nginx refuses.
+        drop(request.req.remove_header(&http::header::HOST));
+        let target = http::Uri::try_from(format!("https://{host}{}", check.path));
+        request.req.set_uri(target.or_err(pingora::ErrorType::InvalidHTTPHeader, "the target of the health check")?);
     }
-    request.req.set_raw_path(check.path.as_bytes())?;
     request.req.insert_header(http::header::USER_AGENT, "tollgate-health-check")?;
     request.peer_template.options.connection_timeout = Some(check.timeout.to_duration());
     request.peer_template.options.read_timeout = Some(check.timeout.to_duration());

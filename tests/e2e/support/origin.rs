@@ -62,9 +62,20 @@ impl Origin {
         Self::with(by_path)
     }
 
+    /// Answers as the path says, at this address.
+    pub fn at(address: SocketAddr) -> Self {
+        Self::on(TcpListener::bind(address).unwrap(), by_path)
+    }
+
     /// Answers as `handler` does; where that fails the connection is closed.
     pub fn with(handler: impl Fn(&mut Exchange<'_>) -> io::Result<()> + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        Self::on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(), handler)
+    }
+
+    fn on(
+        listener: TcpListener,
+        handler: impl Fn(&mut Exchange<'_>) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
             handler: Box::new(handler),
@@ -203,6 +214,16 @@ fn serve(wire: &mut Wire, shared: &Shared, connection: usize) -> io::Result<()> 
 impl Exchange<'_> {
     pub fn method(&self) -> &str {
         self.head.word(0)
+    }
+
+    /// The number of the connection.
+    pub fn connection(&self) -> usize {
+        self.shared.seen.lock().unwrap()[self.number].connection
+    }
+
+    /// How many requests came so far, with this one.
+    pub fn seen(&self) -> usize {
+        self.shared.seen.lock().unwrap().len()
     }
 
     /// The path without its query.

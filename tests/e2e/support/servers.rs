@@ -1,4 +1,5 @@
-//! HTTP servers of others. Each answers a request with the request's own body, and with its field `x-marker`.
+//! HTTP servers of others. Each answers a request with the request's own body, and with its field `x-marker`. Node does
+//! nothing else for N ms when it is asked for `/busy/N`. nginx and Go listen at the path `echo.sock` as well.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
@@ -28,6 +29,9 @@ pub struct Server {
 const NODE: &str = "
 const http = require(process.argv[3]);
 const server = http.createServer((request, response) => {
+    const busy = /^\\/busy\\/(\\d+)$/.exec(request.url);
+    const end = Date.now() + (busy ? Number(busy[1]) : 0);
+    while (Date.now() < end);
     const parts = [];
     request.on('data', part => parts.push(part));
     request.on('error', () => {});
@@ -55,7 +59,7 @@ async def app(scope, receive, send):
     await send({'type': 'http.response.body', 'body': body})
 ";
 
-fn nginx(port: u16, http2: bool) -> String {
+fn nginx(port: u16, path: &str, http2: bool) -> String {
     let http2 = if http2 { " http2" } else { "" };
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|name| format!("{name}_temp_path temporary;\n"))
@@ -69,6 +73,7 @@ fn nginx(port: u16, http2: bool) -> String {
              {temporary}
              server {{
                  listen 127.0.0.1:{port}{http2};
+                 listen unix:{path}{http2};
                  location / {{
                      add_header x-marker $http_x_marker;
                      echo_read_request_body;
@@ -89,11 +94,11 @@ fn haproxy(port: u16, http2: bool) -> String {
     )
 }
 
-fn caddy(port: u16, http2: bool) -> String {
+fn caddy(port: u16, path: &str, http2: bool) -> String {
     let protocols = if http2 { "h1 h2c" } else { "h1" };
     format!(
         "{{\n admin off\n auto_https off\n servers {{\n protocols {protocols}\n }}\n}}\n\
-         http://:{port} {{\n bind 127.0.0.1\n header x-marker {{http.request.header.x-marker}}\n \
+         http://:{port} {{\n bind 127.0.0.1 unix/{path}\n header x-marker {{http.request.header.x-marker}}\n \
          respond \"{{http.request.body}}\"\n}}\n"
     )
 }
@@ -101,11 +106,17 @@ fn caddy(port: u16, http2: bool) -> String {
 impl Server {
     /// Starts a server that speaks HTTP/1.1, or HTTP/2 without asking first.
     pub fn start(kind: Kind, http2: bool) -> Self {
-        let (folder, port) = (Folder::new(), free_port());
-        let number = port.to_string();
+        Self::start_in(Folder::new(), kind, http2)
+    }
+
+    /// Starts a server whose files are in `folder`.
+    pub fn start_in(folder: Folder, kind: Kind, http2: bool) -> Self {
+        let port = free_port();
+        let (number, path) = (port.to_string(), folder.path().join("echo.sock"));
+        let path = path.to_str().unwrap();
         let arguments = match kind {
             Kind::Nginx => {
-                folder.write("nginx.conf", nginx(port, http2));
+                folder.write("nginx.conf", nginx(port, path, http2));
                 vec!["nginx", "-e", "stderr", "-p", ".", "-c", "nginx.conf"]
             }
             Kind::Haproxy => {
@@ -122,13 +133,13 @@ impl Server {
                 vec![python_with("uvicorn"), "-m", "uvicorn", "--log-level", "error", "--port", &number, "echo:app"]
             }
             Kind::Go => {
-                folder.write("Caddyfile", caddy(port, http2));
+                folder.write("Caddyfile", caddy(port, path, http2));
                 vec!["XDG_DATA_HOME=.", "XDG_CONFIG_HOME=.", "caddy", "run", "--config", "Caddyfile"]
             }
         };
         // Some of them are where a path for users alone does not lead.
-        let path = format!("PATH={}:/usr/sbin", std::env::var("PATH").unwrap());
-        let process = Process::program("env", &[&[path.as_str()], &arguments[..]].concat(), folder.path());
+        let programs = format!("PATH={}:/usr/sbin", std::env::var("PATH").unwrap());
+        let process = Process::program("env", &[&[programs.as_str()], &arguments[..]].concat(), folder.path());
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         wait_until(&format!("{kind:?} to listen"), || TcpStream::connect(address).is_ok());
         Self { address, _process: process, _folder: folder }

@@ -1,0 +1,259 @@
+//! A node of an upstream, and its instances: one for each address that its host name stands for.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use http::HeaderValue;
+
+use crate::units::Nanos;
+
+/// How long an instance is left alone after a connection to it failed, as long as there are others.
+const EJECTION: Nanos = Nanos::from_secs(1);
+
+/// Where an instance listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeAddress {
+    /// At an address and a port.
+    Inet(SocketAddr),
+    /// At a path in the file system.
+    Unix(PathBuf),
+}
+
+/// What is known of one node.
+#[derive(Debug)]
+pub(super) struct NodeState {
+    /// One, unless the node is written as a host name: then one for each address, and none before it is resolved.
+    instances: ArcSwap<Vec<Arc<Instance>>>,
+}
+
+/// What is known of one address of a node.
+#[derive(Debug)]
+pub struct Instance {
+    /// Where to connect to.
+    pub address: NodeAddress,
+    name: String,
+    healthy: AtomicBool,
+    /// When the instance began to warm up; 0 if it does not.
+    healthy_since: AtomicU64,
+    ejected_until: AtomicU64,
+    in_flight: Arc<AtomicU64>,
+    /// What it has gained in smooth weighted round robin.
+    pub(super) turn: AtomicI64,
+    /// How long its idle connections can be kept, by what it says of them.
+    keep_alive: AtomicU64,
+}
+
+impl NodeAddress {
+    /// The address of a node that is written like this; `None` of a host name.
+    pub(super) fn of(written: &str) -> Option<Self> {
+        match written.strip_prefix("unix:") {
+            Some(path) => Some(Self::Unix(path.into())),
+            None => written.parse().ok().map(Self::Inet),
+        }
+    }
+}
+
+impl fmt::Display for NodeAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inet(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+// === impl NodeState ===
+
+impl NodeState {
+    /// A node that is written like this; its instances are healthy.
+    pub(super) fn new(written: &str) -> Self {
+        let instance = NodeAddress::of(written).map(|address| Arc::new(Instance::new(address, None)));
+        Self { instances: ArcSwap::from_pointee(instance.into_iter().collect()) }
+    }
+
+    /// The same node, whose instances are healthy until a health check says otherwise.
+    pub(super) fn unjudged(&self) -> Self {
+        let instances = self.instances();
+        Self {
+            instances: ArcSwap::from_pointee(instances.iter().map(|instance| Arc::new(instance.unjudged())).collect()),
+        }
+    }
+
+    pub(super) fn instances(&self) -> Arc<Vec<Arc<Instance>>> {
+        self.instances.load_full()
+    }
+
+    /// The host name stands for these addresses now. What is known of those that stay is kept; one that comes later than
+    /// others warms up.
+    pub(super) fn resolved(&self, mut addresses: Vec<SocketAddr>, now: Nanos) {
+        addresses.sort_unstable();
+        addresses.dedup();
+        let before = self.instances();
+        let since = (!before.is_empty()).then_some(now);
+        let instance = |address: SocketAddr| {
+            let address = NodeAddress::Inet(address);
+            let known = before.iter().find(|instance| instance.address == address);
+            known.cloned().unwrap_or_else(|| Arc::new(Instance::new(address, since)))
+        };
+        self.instances.store(Arc::new(addresses.into_iter().map(instance).collect()));
+    }
+}
+
+// === impl Instance ===
+
+impl Instance {
+    fn new(address: NodeAddress, healthy_since: Option<Nanos>) -> Self {
+        Self {
+            name: address.to_string(),
+            address,
+            healthy: AtomicBool::new(true),
+            healthy_since: AtomicU64::new(healthy_since.map_or(0, Nanos::get)),
+            ejected_until: AtomicU64::new(0),
+            in_flight: Arc::default(),
+            turn: AtomicI64::new(0),
+            keep_alive: AtomicU64::new(u64::MAX),
+        }
+    }
+
+    fn unjudged(&self) -> Self {
+        let copy = |value: &AtomicU64| AtomicU64::new(value.load(Ordering::Relaxed));
+        Self {
+            name: self.name.clone(),
+            address: self.address.clone(),
+            healthy: AtomicBool::new(true),
+            healthy_since: AtomicU64::new(0),
+            ejected_until: copy(&self.ejected_until),
+            in_flight: Arc::clone(&self.in_flight),
+            turn: AtomicI64::new(0),
+            keep_alive: copy(&self.keep_alive),
+        }
+    }
+
+    /// The address in text.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn is_healthy(&self) -> bool {
+        self.healthy.load(Ordering::Relaxed)
+    }
+
+    /// Says whether that is news.
+    pub(super) fn set_health(&self, healthy: bool, now: Nanos) -> bool {
+        let is_news = self.healthy.swap(healthy, Ordering::Relaxed) != healthy;
+        if is_news && healthy {
+            self.healthy_since.store(now.get(), Ordering::Relaxed);
+        }
+        is_news
+    }
+
+    /// A connection could not be made. Says whether that is news.
+    pub(super) fn eject(&self, now: Nanos) -> bool {
+        let before = self.ejected_until.swap(now.saturating_add(EJECTION).get(), Ordering::Relaxed);
+        before <= now.get()
+    }
+
+    pub(super) fn is_ejected(&self, now: Nanos) -> bool {
+        self.ejected_until.load(Ordering::Relaxed) > now.get()
+    }
+
+    pub(super) fn in_flight(&self) -> u64 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn begin(&self) {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn end(&self) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The configured weight in thousandths; less while the instance warms up, but at least a hundredth of it.
+    pub(super) fn weight(&self, configured: u32, slow_start: Nanos, now: Nanos) -> u64 {
+        let full = u64::from(configured) * 1000;
+        let since = self.healthy_since.load(Ordering::Relaxed);
+        let up = now.get().saturating_sub(since);
+        if since == 0 || up >= slow_start.get() {
+            return full;
+        }
+        let ramped = u128::from(full) * u128::from(up) / u128::from(slow_start.get().max(1));
+        u64::try_from(ramped).unwrap_or(full).max(full / 100)
+    }
+
+    /// How long an idle connection is kept: for as long as `configured`, or a second less than the shortest time that the
+    /// instance has said it keeps one.
+    pub(super) fn keep_alive(&self, configured: Nanos) -> Nanos {
+        configured.min(Nanos::new(self.keep_alive.load(Ordering::Relaxed)))
+    }
+
+    /// The instance sent this `Keep-Alive` field.
+    pub(super) fn said_keep_alive(&self, value: &HeaderValue) {
+        if let Some(timeout) = keep_alive_timeout(value) {
+            let kept = Nanos::from_secs(timeout.saturating_sub(1));
+            self.keep_alive.fetch_min(kept.get(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// The parameter `timeout` of a `Keep-Alive` field, in seconds.
+fn keep_alive_timeout(value: &HeaderValue) -> Option<u64> {
+    value.to_str().ok()?.split(',').find_map(|parameter| {
+        let (name, value) = parameter.split_once('=')?;
+        let value = value.trim().trim_matches('"');
+        name.trim().eq_ignore_ascii_case("timeout").then(|| value.parse().ok())?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Nanos = Nanos::from_secs(1000);
+
+    fn address(last: u8) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, last], 80))
+    }
+
+    #[test]
+    fn an_instance_whose_address_stays_keeps_its_state() {
+        let node = NodeState::new("many.test:80");
+        assert!(node.instances().is_empty());
+        node.resolved(vec![address(2), address(1), address(2)], NOW);
+        let before = node.instances();
+        assert_eq!(
+            before.iter().map(|instance| instance.name.as_str()).collect::<Vec<_>>(),
+            ["10.0.0.1:80", "10.0.0.2:80"]
+        );
+        before[1].set_health(false, NOW);
+        node.resolved(vec![address(3), address(2)], NOW);
+        let after = node.instances();
+        assert!(Arc::ptr_eq(&before[1], &after[0]));
+        assert_eq!(after.iter().map(|instance| instance.is_healthy()).collect::<Vec<_>>(), [false, true]);
+        let full = |instance: &Instance| instance.weight(1, Nanos::from_secs(10), NOW) == 1000;
+        assert_eq!((full(&before[0]), full(&after[1])), (true, false), "one that comes later warms up");
+    }
+
+    #[test]
+    fn idle_connections_are_kept_for_a_second_less_than_the_shortest_time_said() {
+        let instance = Instance::new(NodeAddress::Inet(address(1)), None);
+        let configured = Nanos::from_secs(4);
+        let kept_after = |said: &'static str| {
+            instance.said_keep_alive(&HeaderValue::from_static(said));
+            instance.keep_alive(configured).secs_ceil()
+        };
+        assert_eq!(kept_after("max=5"), 4);
+        assert_eq!(kept_after("timeout=-3"), 4);
+        assert_eq!(kept_after("timeout=99999999999999999999"), 4);
+        assert_eq!(kept_after("timeout=18446744073709551615"), 4);
+        assert_eq!(kept_after("timeout=5, max=100"), 4);
+        assert_eq!(kept_after("max=1,Timeout = \"3\""), 2);
+        assert_eq!(kept_after("timeout=60"), 2);
+        assert_eq!(kept_after("timeout=1"), 0);
+        assert_eq!(kept_after("timeout=0"), 0);
+    }
+}

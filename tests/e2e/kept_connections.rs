@@ -1,0 +1,183 @@
+//! Connections to upstreams that are kept for the next request, and upstreams that close them.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::support::gateway::{ALL, proxied};
+use crate::support::origin::upstream;
+use crate::support::servers::{Kind, Server};
+use crate::support::{Client, Gateway, Origin, now, together, wait_until};
+
+/// An upstream that says `keep_alive` of its connections, and closes one that was idle for as long as `idle` in the
+/// moment in which the next request comes, as those do whose time is up while the request is under way.
+fn closing_after(idle: Duration, keep_alive: &'static str) -> Origin {
+    let answered: Mutex<HashMap<usize, Instant>> = Mutex::default();
+    Origin::with(move |exchange| {
+        exchange.body()?;
+        let since = answered.lock().unwrap().get(&exchange.connection()).copied();
+        if since.is_some_and(|since| now() - since >= idle) {
+            exchange.keep = false;
+            return Ok(());
+        }
+        exchange.reply("200 OK", keep_alive, b"ok\n")?;
+        answered.lock().unwrap().insert(exchange.connection(), now());
+        Ok(())
+    })
+}
+
+fn wait_since(began: Instant, time: Duration) {
+    wait_until("the moment at which the upstream closes", || now() - began >= time);
+}
+
+fn post(client: &mut Client, number: usize) {
+    let response = client.post("/", &[], b"once");
+    assert_eq!(response.status, 200, "request {number}: {response:?}");
+}
+
+/// Posts twice on one connection of the client, `idle` apart, after as many as there may be that teach the gateway.
+fn post_after(gateway: &Gateway, idle: Duration) {
+    let mut client = gateway.client();
+    (0..3).for_each(|number| post(&mut client, number));
+    let began = now();
+    wait_since(began, idle);
+    (3..6).for_each(|number| post(&mut client, number));
+}
+
+#[test]
+fn a_connection_is_kept_for_less_than_the_five_seconds_of_common_servers() {
+    let origin = closing_after(Duration::from_secs(5), "");
+    let gateway = Gateway::start(&proxied(&origin, ""));
+    post_after(&gateway, Duration::from_secs(5));
+    assert_eq!(origin.count(), 6);
+}
+
+#[test]
+fn a_connection_is_kept_for_as_long_as_the_setting_says() {
+    let origin = closing_after(Duration::from_millis(400), "");
+    let gateway = Gateway::start(&proxied(&origin, "timeouts: { keep_alive: 200ms }"));
+    post_after(&gateway, Duration::from_millis(400));
+    let long = Gateway::start(&proxied(&origin, "timeouts: { keep_alive: 1m }"));
+    let mut client = long.client();
+    post(&mut client, 0);
+    wait_since(now(), Duration::from_millis(400));
+    assert_eq!(client.post("/", &[], b"once").status, 502, "a connection is not kept for a minute");
+}
+
+#[test]
+fn a_connection_that_is_not_to_be_kept_serves_one_request() {
+    let origin = closing_after(Duration::ZERO, "");
+    let gateway = Gateway::start(&proxied(&origin, "timeouts: { keep_alive: 0s }"));
+    let mut client = gateway.client();
+    (0..20).for_each(|number| post(&mut client, number));
+    let connections: Vec<usize> = origin.seen().iter().map(|seen| seen.connection).collect();
+    assert_eq!(connections, (0..20).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_upstream_that_says_how_long_it_keeps_connections_is_believed() {
+    let origin = closing_after(Duration::from_secs(2), "keep-alive: timeout=2, max=100\r\n");
+    let gateway = Gateway::start(&proxied(&origin, ""));
+    post_after(&gateway, Duration::from_secs(2));
+    let seen = origin.seen();
+    assert_eq!(seen[1].connection, seen[2].connection, "it is kept for a second all the same");
+    assert_eq!(seen[3].connection, seen[5].connection);
+}
+
+#[test]
+fn an_upstream_that_keeps_connections_for_a_second_or_less_gets_one_for_each_request() {
+    for said in ["keep-alive: timeout=1\r\n", "Keep-Alive: max=5, Timeout = 0\r\n"] {
+        let origin = closing_after(Duration::ZERO, said);
+        let gateway = Gateway::start(&proxied(&origin, ""));
+        let mut client = gateway.client();
+        (0..10).for_each(|number| post(&mut client, number));
+        assert_eq!(origin.count(), 10, "{said}");
+    }
+}
+
+#[test]
+fn in_front_of_node_no_request_meets_a_connection_that_is_being_closed() {
+    let server = Server::start(Kind::Node, false);
+    let gateway = Gateway::start(&format!("{}{ALL}", upstream(&[server.node()], "")));
+    let began = now();
+    together(48, |number| post(&mut gateway.client(), number));
+    // Node closes after 5 s, newer ones after 6. If it is busy then, it does so before it reads what has come meanwhile.
+    let busy = (now() - began).as_millis() + 2500;
+    wait_since(began, Duration::from_millis(4500));
+    let mut busy_client = Client::connect(server.address);
+    busy_client.ask("GET", &format!("/busy/{busy}"), &[]);
+    let statuses = together(48, |_| {
+        let mut client = gateway.client();
+        wait_since(began, Duration::from_millis(4600));
+        client.post("/", &[], b"once").status
+    });
+    assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
+}
+
+/// An upstream that, from a moment on, closes each connection that is older in the moment in which a request comes.
+fn forgetting() -> (Arc<AtomicBool>, Origin) {
+    let forgets = Arc::new(AtomicBool::new(false));
+    let (told, known) = (Arc::clone(&forgets), Mutex::new(Vec::new()));
+    let origin = Origin::with(move |exchange| {
+        exchange.body()?;
+        let connection = exchange.connection();
+        let mut known = known.lock().unwrap();
+        if told.load(Ordering::Relaxed) && known.contains(&connection) {
+            exchange.keep = false;
+            return Ok(());
+        }
+        known.push(connection);
+        drop(known);
+        if exchange.path() == "/together" {
+            wait_until("all of them", || exchange.seen() >= 8);
+        }
+        exchange.reply("200 OK", "", b"ok\n")
+    });
+    (forgets, origin)
+}
+
+#[test]
+fn a_request_that_met_a_closed_connection_is_tried_again_on_a_new_one_alone() {
+    let (forgets, origin) = forgetting();
+    let gateway = Gateway::start(&proxied(&origin, ""));
+    let clients = together(8, |_| {
+        let mut client = gateway.client();
+        assert_eq!(client.get("/together").status, 200);
+        client
+    });
+    forgets.store(true, Ordering::Relaxed);
+    for (number, mut client) in clients.into_iter().enumerate() {
+        assert_eq!(client.get("/").status, 200, "{number}");
+    }
+    assert!(origin.seen().iter().filter(|seen| seen.target() == "/").count() <= 16, "each is tried again once");
+}
+
+#[test]
+fn a_post_that_meets_a_closed_connection_is_not_sent_again() {
+    let (forgets, origin) = forgetting();
+    let gateway = Gateway::start(&proxied(&origin, ""));
+    let mut client = gateway.client();
+    post(&mut client, 0);
+    forgets.store(true, Ordering::Relaxed);
+    assert_eq!(client.post("/pay", &[], b"5").status, 502);
+    assert_eq!(origin.seen().iter().filter(|seen| seen.target() == "/pay").count(), 1);
+}
+
+#[test]
+fn a_connection_that_its_upstream_has_closed_is_not_used() {
+    let (closed, closing) = std::sync::mpsc::channel();
+    let origin = Origin::with(move |exchange| {
+        exchange.body()?;
+        exchange.keep = false;
+        exchange.reply("200 OK", "", b"ok\n")?;
+        exchange.wire.close();
+        closed.send(()).map_err(std::io::Error::other)
+    });
+    let gateway = Gateway::start(&proxied(&origin, ""));
+    let mut client = gateway.client();
+    for number in 0..50 {
+        post(&mut client, number);
+        closing.recv_timeout(crate::support::PATIENCE).unwrap();
+    }
+}

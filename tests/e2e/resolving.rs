@@ -1,0 +1,200 @@
+//! Nodes that are written as host names: all their addresses are used, and those that are dead are left out.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use crate::support::client::Client;
+use crate::support::gateway::{ALL, is_ready};
+use crate::support::{Folder, Gateway, Origin, Process, free_port, now, wait_until};
+
+/// Names as a system resolves them whose file of hosts this is.
+struct Hosts(Folder);
+
+impl Hosts {
+    fn new(addresses: &[u8]) -> Self {
+        let hosts = Self(Folder::new());
+        hosts.set(addresses);
+        hosts
+    }
+
+    /// `many.test` is at each 127.0.0.N.
+    fn set(&self, addresses: &[u8]) {
+        let lines: String = addresses.iter().map(|last| format!("127.0.0.{last} many.test\n")).collect();
+        self.0.write("new", format!("127.0.0.1 one.test\n{lines}"));
+        std::fs::rename(self.0.path().join("new"), self.0.path().join("hosts")).unwrap();
+    }
+
+    fn environment(&self) -> [(&'static str, String); 2] {
+        let hosts = self.0.path().join("hosts");
+        [("LD_PRELOAD", "libnss_wrapper.so".to_owned()), ("NSS_WRAPPER_HOSTS", hosts.to_str().unwrap().to_owned())]
+    }
+
+    fn start(&self, config: &str) -> Gateway {
+        let environment = self.environment();
+        let environment = environment.each_ref().map(|(name, value)| (*name, value.as_str()));
+        Gateway::start_with(config, &[], &environment)
+    }
+}
+
+/// An upstream at each 127.0.0.N, all on one port.
+fn origins(addresses: &[u8]) -> (Vec<Origin>, u16) {
+    let port = free_port();
+    let at = |last: &u8| Origin::at(SocketAddr::from((Ipv4Addr::new(127, 0, 0, *last), port)));
+    (addresses.iter().map(at).collect(), port)
+}
+
+fn upstream(port: u16, more: &str) -> String {
+    format!("upstreams: {{ origin: {{ nodes: [\"many.test:{port}\"]{more} }} }}\n{ALL}")
+}
+
+#[test]
+fn all_addresses_of_a_host_name_are_used() {
+    let hosts = Hosts::new(&[2, 3, 4]);
+    let (origins, port) = origins(&[2, 3, 4]);
+    let gateway = hosts.start(&upstream(port, ""));
+    let mut client = gateway.client();
+    for _ in 0..30 {
+        assert_eq!(client.get("/").status, 200);
+    }
+    assert_eq!(origins.iter().map(Origin::count).collect::<Vec<_>>(), [10, 10, 10]);
+    gateway.wait_for_metric("tollgate_upstream_nodes_healthy", &[("upstream", "origin")], 3.0);
+    let nodes = gateway.admin_get("/status").json()["upstreams"][0]["nodes"].clone();
+    let shown = |node: &serde_json::Value| (node["address"].clone(), node["resolved"].clone(), node["healthy"].clone());
+    let expected = [2, 3, 4].map(|last| {
+        (format!("many.test:{port}").into(), format!("127.0.0.{last}:{port}").into(), serde_json::Value::from(true))
+    });
+    assert_eq!(nodes.as_array().unwrap().iter().map(shown).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn an_address_that_refuses_connections_is_passed_over() {
+    let hosts = Hosts::new(&[2, 3]);
+    let (origins, port) = origins(&[3]);
+    let gateway = hosts.start(&upstream(port, ""));
+    let mut client = gateway.client();
+    for number in 0..20 {
+        assert_eq!(client.post("/echo", &[], b"once").status, 200, "{number}");
+    }
+    assert_eq!(origins[0].count(), 20);
+}
+
+#[test]
+fn the_health_of_each_address_is_checked() {
+    let hosts = Hosts::new(&[2, 3]);
+    let (origins, port) = origins(&[2, 3]);
+    let check = ", health_check: { path: /healthz, every: 10ms, healthy_after: 1, unhealthy_after: 2 }";
+    let gateway = hosts.start(&upstream(port, check));
+    let healthy = |count: f64| {
+        gateway.wait_for_metric("tollgate_upstream_nodes_healthy", &[("upstream", "origin")], count);
+    };
+    for (sick, other) in [(0, 1), (1, 0)] {
+        origins[sick].set_healthy(false);
+        healthy(1.0);
+        let before = (origins[sick].count(), origins[other].count());
+        let mut client = gateway.client();
+        for _ in 0..10 {
+            assert_eq!(client.get("/").status, 200);
+        }
+        assert_eq!((origins[sick].count(), origins[other].count()), (before.0, before.1 + 10));
+        origins[sick].set_healthy(true);
+        healthy(2.0);
+    }
+}
+
+#[test]
+fn a_host_name_whose_addresses_change_is_followed() {
+    let hosts = Hosts::new(&[2, 3]);
+    let (origins, port) = origins(&[2, 3, 4]);
+    let gateway = hosts.start(&upstream(port, ""));
+    hosts.set(&[3, 4]);
+    let mut client = gateway.client();
+    wait_until("requests to the new address", || {
+        assert_eq!(client.get("/").status, 200);
+        origins[2].count() > 0
+    });
+    let before = origins[0].count();
+    for _ in 0..10 {
+        assert_eq!(client.get("/").status, 200);
+    }
+    assert_eq!(origins[0].count(), before, "the address that went gets no requests");
+}
+
+#[test]
+fn addresses_of_one_host_name_are_hashed_like_nodes() {
+    let hosts = Hosts::new(&[2, 3, 4]);
+    let (origins, port) = origins(&[2, 3, 4]);
+    let gateway = hosts.start(&upstream(port, ", balance: consistent_hash, hash_on: { header: x-user }"));
+    let mut client = gateway.client();
+    for _ in 0..3 {
+        for user in 0..40 {
+            let user = user.to_string();
+            assert_eq!(client.exchange("GET", "/", &[("x-user", &user)]).status, 200);
+        }
+    }
+    let users = |origin: &Origin| -> BTreeSet<String> {
+        origin.seen().iter().map(|seen| seen.head.field("x-user").unwrap().to_owned()).collect()
+    };
+    let at: Vec<_> = origins.iter().map(users).collect();
+    assert!(at.iter().all(|users| !users.is_empty()), "{at:?}");
+    assert_eq!(at.iter().map(BTreeSet::len).sum::<usize>(), 40, "each user is at one address");
+}
+
+/// A gateway that is not waited for.
+fn start_unready(hosts: &Hosts, folder: &Folder, config: &str) -> (Process, SocketAddr, SocketAddr) {
+    let [address, admin] = [free_port(), free_port()].map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    let listeners = format!("listeners: [{{ address: \"{address}\" }}]\nadmin: {{ address: \"{admin}\" }}\n");
+    folder.write("tollgate.yaml", format!("{listeners}{config}"));
+    let environment = hosts.environment();
+    let environment = environment.each_ref().map(|(name, value)| (*name, value.as_str()));
+    (Process::tollgate(&["run", "--config", "tollgate.yaml"], folder.path(), &environment), address, admin)
+}
+
+#[test]
+fn a_gateway_that_is_ready_has_resolved_its_host_names() {
+    let (folder, hosts) = (Folder::new(), Hosts::new(&[]));
+    let (origins, port) = origins(&[2]);
+    let (_process, address, admin) = start_unready(&hosts, &folder, &upstream(port, ""));
+    // Its socket is open before it looks: whoever connects waits.
+    wait_until("the socket", || std::net::TcpStream::connect(address).is_ok());
+    let mut early = Client::connect(address);
+    early.ask("GET", "/early", &[]);
+    let began = now();
+    wait_until("a gateway that does not wait to be ready", || now() - began > Duration::from_secs(1));
+    hosts.set(&[2]);
+    wait_until("the gateway to be ready", || is_ready(admin));
+    assert_eq!(Client::connect(address).get("/").status, 200);
+    assert_eq!(early.receive().status, 200);
+    assert_eq!(origins[0].count(), 2);
+}
+
+#[test]
+fn a_gateway_whose_host_name_cannot_be_resolved_starts_all_the_same() {
+    let (folder, hosts) = (Folder::new(), Hosts::new(&[]));
+    let (origins, port) = origins(&[2]);
+    let others = format!("one.test:{}", free_port());
+    let config = format!(
+        "upstreams: {{ origin: {{ nodes: [\"many.test:{port}\"] }}, other: {{ nodes: [\"{others}\"] }} }}\n{ALL}"
+    );
+    let (process, address, admin) = start_unready(&hosts, &folder, &config);
+    wait_until("the gateway to be ready", || is_ready(admin));
+    assert_eq!(Client::connect(address).get("/").status, 503);
+    wait_until("a warning", || process.stderr().contains("cannot resolve"));
+    assert!(process.stderr().contains("many.test") && !process.stderr().contains("one.test"), "{}", process.stderr());
+    hosts.set(&[2]);
+    wait_until("the upstream", || Client::connect(address).get("/").status == 200);
+    assert!(origins[0].count() > 0);
+}
+
+#[test]
+fn a_reload_waits_for_the_addresses_of_new_nodes() {
+    let hosts = Hosts::new(&[2]);
+    let (_origins, port) = origins(&[2, 3]);
+    let gateway = hosts.start(&upstream(port, ""));
+    gateway.rewrite(&upstream(port, "").replace("many.test", "one.test"));
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!(gateway.get("/", &[]).status, 502, "nothing listens at the only address");
+    gateway.rewrite(&upstream(port, ", balance: random"));
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!(gateway.get("/", &[]).status, 200);
+}
