@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::charge::Mode;
 use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::{
-    Access, AccessLog, Bypass, ClientAddress, ConnectionBounds, CredentialSource, Dialects, LeastRate, Matcher,
+    Access, AccessLog, Bypass, ClientAddress, ConnectionBounds, CredentialSource, Dialects, Matcher, MinBodyRate,
     RequestHead, Ruleset,
 };
 
@@ -249,7 +249,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let dialects = top.get_or("headers", Dialects::default(), server::dialects);
     let access_log = top.get_or("access_log", AccessLog::default(), server::access_log);
     let request_head = top.get_or("request_head", RequestHead::default(), server::request_head);
-    let request_body = top.get_or("request_body", Some(LeastRate::default()), server::request_body);
+    let request_body = top.get_or("request_body", Some(MinBodyRate::default()), server::request_body);
     if findings.has_errors() {
         return None;
     }

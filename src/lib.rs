@@ -10,6 +10,7 @@ pub mod config;
 pub mod customers;
 pub mod dial;
 pub mod files;
+pub mod http;
 pub mod panics;
 pub mod proxy;
 pub mod replay;

@@ -1,21 +1,11 @@
-//! The glue to pingora: each filter hands over to the file that knows.
+//! What decides on requests: the engine (`http`) asks, and each question goes to the file that knows.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use async_trait::async_trait;
-use bytes::Bytes;
-use pingora::http::{RequestHeader, ResponseHeader};
-use pingora::protocols::Digest;
-use pingora::proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
-use pingora::upstreams::peer::HttpPeer;
-use pingora::{Error, ErrorType, Result};
 
 pub mod admit;
 pub mod caller;
-pub mod connection;
 pub mod context;
 pub mod explain;
 pub mod facts;
@@ -27,25 +17,33 @@ pub mod live;
 pub mod own_usage;
 pub mod queue;
 pub mod respond;
-pub mod seats;
-pub mod spare;
 pub mod tally;
 pub mod trace;
-pub mod traffic;
 pub mod upstream;
 mod watch;
 
 use context::Context;
 use live::Live;
-use seats::Seats;
-use spare::Spare;
-use traffic::Traffic;
+use respond::Answer;
 
 use crate::clock::Clock;
-use crate::panics::{caught, point};
+use crate::http::fields::Fields;
+use crate::http::head::{HeadBounds, RequestHead, ResponseHead, Version};
+use crate::http::listener::ListenerConfig;
+use crate::http::service::{
+    ConnectError, Exchange, Failure, OutgoingRequest, Peer, Response, Service, Settings, Timing,
+};
+use crate::http::traffic::Traffic;
+use crate::http::upstream::Destination;
+use crate::panics::point;
 use crate::ruleset::key::KeyHasher;
 use crate::store::Store;
 use crate::telemetry::lookout::Lookout;
+
+/// How much longer than its target the first line of a request may be, in bytes.
+const BESIDE_TARGET: usize = 256;
+/// What each field of HTTP/2 counts in a list beside its bytes (RFC 9113, section 6.5.2).
+const FIELD_OVERHEAD: usize = 32;
 
 /// What all connections share.
 #[derive(Clone)]
@@ -63,10 +61,6 @@ pub struct Shared {
     pub hasher: KeyHasher,
     /// Which requests are here, and whether connections stay open.
     pub traffic: Arc<Traffic>,
-    /// How many connections there are.
-    pub seats: Arc<Seats>,
-    /// Which of them are without a request.
-    pub spare: Spare,
     /// How many connections there may be where the configuration does not say.
     pub room: usize,
     /// What is noted of requests that do not simply pass.
@@ -78,13 +72,6 @@ impl Gateway {
     pub fn new(shared: Shared) -> Self {
         Self(Arc::new(shared))
     }
-
-    /// Lets a response say that its connection ends with it, where connections are to be closed.
-    pub fn close_if_leaving(&self, session: &mut Session) {
-        if self.traffic.is_leaving() {
-            session.set_keepalive(None);
-        }
-    }
 }
 
 impl std::ops::Deref for Gateway {
@@ -95,268 +82,156 @@ impl std::ops::Deref for Gateway {
     }
 }
 
-#[async_trait]
-impl ProxyHttp for Gateway {
-    type CTX = Context;
+impl Service for Gateway {
+    type Exchange = Context;
 
-    fn new_ctx(&self) -> Context {
-        Context::new(self)
-    }
-
-    async fn early_request_filter(&self, session: &mut Session, context: &mut Context) -> Result<()> {
-        let filter = || {
-            context.is_stream = session.is_http2();
-            if context.is_stream {
-                facts::spell_as_http1(session.req_header_mut())?;
-            }
-            facts::drop_fields(session.req_header_mut());
-            // Never on again where pingora turned it off: HTTP/1.0, `Connection: close`.
-            if session.get_keepalive().is_some() {
-                session.set_keepalive(Some(context.live.ruleset.connections.idle.secs_ceil()));
-            }
-            self.close_if_leaving(session);
-            Ok(())
-        };
-        contained("early_request_filter", filter)
-    }
-
-    async fn request_filter(&self, session: &mut Session, context: &mut Context) -> Result<bool> {
-        let admitting = async {
-            point("request_filter");
-            admit::admit(session, context).await
-        };
-        let admitted = caught(admitting).await.map_err(|_| panicked())?;
-        if let Some(connection) = &context.connection {
-            connection.decided();
-        }
-        match admitted {
-            Ok(()) => {
-                upstream::deadline::set_total(context);
-                upstream::deadline::set_idle(session, context);
-                if !session.as_mut().is_body_empty() {
-                    upstream::deadline::set_next_part(context);
-                    // who asks first sends nothing before the upstream agrees
-                    if !session.req_header().headers.contains_key(http::header::EXPECT) {
-                        upstream::deadline::expect_body(context);
-                    }
-                }
-                Ok(false)
-            }
-            Err(answer) => respond::send(session, context, &answer).await.map(|()| true),
+    fn settings(&self) -> Settings {
+        let live = self.live.load();
+        let (head, connections) = (&live.ruleset.request_head, &live.ruleset.connections);
+        let first_line = head.max_target.saturating_add(BESIDE_TARGET);
+        // over HTTP/2 the target and the host are fields, and what is over by a little is refused by a response that says so
+        let overhead = head.max_headers.saturating_mul(FIELD_OVERHEAD).saturating_add(FIELD_OVERHEAD);
+        let list = head.max_headers_total.saturating_add(overhead).saturating_add(head.max_target);
+        Settings {
+            head: HeadBounds { first_line, fields: head.max_headers_total },
+            head_timeout: head.timeout,
+            max_list: u32::try_from(list).unwrap_or(u32::MAX),
+            idle: connections.idle,
+            max_connections: Some(connections.most.unwrap_or(self.room)),
+            max_per_client: connections.per_client,
+            ipv6_prefix: live.ruleset.client_address.ipv6_prefix,
         }
     }
 
-    async fn upstream_peer(&self, _session: &mut Session, context: &mut Context) -> Result<Box<HttpPeer>> {
-        contained("upstream_peer", || upstream::peer(context))
+    fn listener(&self, position: usize) -> Option<Arc<ListenerConfig>> {
+        self.live.load().entrances.get(position).map(Arc::clone)
     }
 
-    async fn connected_to_upstream(
-        &self,
-        session: &mut Session,
-        _reused: bool,
-        _peer: &HttpPeer,
-        _fd: std::os::fd::RawFd,
-        digest: Option<&Digest>,
-        context: &mut Context,
-    ) -> Result<()> {
-        contained("connected_to_upstream", || {
-            context.ending = digest.and_then(upstream::Ending::of);
-            if let Some(tally) = &mut context.tally {
-                tally.reached_upstream();
-            }
-            if session.as_mut().is_body_empty() {
-                upstream::deadline::set_first_byte(context);
-            }
-            Ok(())
-        })
+    fn begin(&self, peer: &Arc<Peer>, version: Version) -> Context {
+        Context::new(self, Arc::clone(peer), version)
     }
 
-    async fn request_body_filter(
-        &self,
-        _session: &mut Session,
-        body: &mut Option<Bytes>,
-        end_of_stream: bool,
-        context: &mut Context,
-    ) -> Result<()> {
-        contained("request_body_filter", || {
-            let length = body.as_ref().map_or(0, Bytes::len);
-            if let Some(tally) = &mut context.tally {
-                tally.request_body(length);
-            }
-            upstream::deadline::body_came(context, length, end_of_stream);
-            match end_of_stream {
-                true => upstream::deadline::set_first_byte(context),
-                false => upstream::deadline::set_next_part(context),
-            }
-            // pingora writes an empty last part to HTTP/1.1 as a chunk of length 0, and the terminator after it.
-            if end_of_stream && length == 0 {
-                *body = None;
-            }
-            Ok(())
-        })
+    fn count_refused(&self, status: u16) {
+        self.live.load().meters.route(None).count(status);
     }
 
-    async fn upstream_request_filter(
-        &self,
-        session: &mut Session,
-        request: &mut RequestHeader,
-        context: &mut Context,
-    ) -> Result<()> {
-        contained("upstream_request_filter", || forward::request(request, context, admit::peer(session, context)))
+    fn count_shed(&self, reason: &'static str) {
+        self.live.load().meters.shed(reason);
     }
 
-    async fn upstream_response_filter(
-        &self,
-        _session: &mut Session,
-        response: &mut ResponseHeader,
-        context: &mut Context,
-    ) -> Result<()> {
-        contained("upstream_response_filter", || {
-            if !response.status.is_informational() {
-                upstream::answered(context);
-                if let Some(value) = response.headers.get("keep-alive") {
-                    upstream::said_keep_alive(context, value);
-                }
-                if !forward::ends_with_connection(response) {
-                    context.ending = None;
-                }
-                if let Some(tally) = &mut context.tally {
-                    tally.response_head(&context.live.ruleset, &context.method, response);
-                }
-            }
-            Ok(())
-        })
-    }
-
-    fn response_body_filter(
-        &self,
-        _session: &mut Session,
-        body: &mut Option<Bytes>,
-        end_of_stream: bool,
-        context: &mut Context,
-    ) -> Result<Option<Duration>> {
-        contained("response_body_filter", || {
-            if end_of_stream && context.ending.as_ref().is_some_and(|ending| ending.is_cut_off()) {
-                let cut_off = Error::explain(ErrorType::ConnectionClosed, "cut off within the response");
-                return Err(cut_off.into_up());
-            }
-            if let Some(tally) = &mut context.tally {
-                tally.response_body(&context.live.ruleset, body.as_deref().unwrap_or_default(), end_of_stream);
-            }
-            Ok(None)
-        })
-    }
-
-    async fn response_filter(
-        &self,
-        session: &mut Session,
-        response: &mut ResponseHeader,
-        context: &mut Context,
-    ) -> Result<()> {
-        contained("response_filter", || {
-            if response.status == http::StatusCode::SWITCHING_PROTOCOLS {
-                context.status = Some(response.status.as_u16());
-                upstream::answered(context);
-                upstream::deadline::set_tunnel(session, context);
-            }
-            if response.status == http::StatusCode::CONTINUE {
-                upstream::deadline::expect_body(context);
-            }
-            if response.status.is_informational() {
-                return Ok(());
-            }
-            context.status = Some(response.status.as_u16());
-            forward::response(response, context)?;
-            forward::frame_for_client(session, response);
-            self.close_if_leaving(session);
-            Ok(())
-        })
-    }
-
-    fn fail_to_connect(
-        &self,
-        _session: &mut Session,
-        _peer: &HttpPeer,
-        context: &mut Context,
-        error: Box<Error>,
-    ) -> Box<Error> {
-        point("fail_to_connect");
-        upstream::connect_failed(context, error)
-    }
-
-    fn error_while_proxy(
-        &self,
-        _peer: &HttpPeer,
-        session: &mut Session,
-        error: Box<Error>,
-        context: &mut Context,
-        reused: bool,
-    ) -> Box<Error> {
-        point("error_while_proxy");
-        upstream::broke_off(session, context, error, reused)
-    }
-
-    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, context: &mut Context) -> FailToProxy {
-        point("fail_to_proxy");
-        // a tunnel has no place for an answer
-        let may_answer = |head: &ResponseHeader| {
-            head.status.is_informational() && head.status != http::StatusCode::SWITCHING_PROTOCOLS
-        };
-        let answer = respond::answer_to(error).filter(|_| session.response_written().is_none_or(may_answer));
-        let error_code = answer.as_ref().map_or(0, respond::Answer::status);
-        if let Some(answer) = answer {
-            // pingora closes after a failure, whatever is returned here.
-            session.set_keepalive(None);
-            match respond::send(session, context, &answer).await {
-                Ok(()) => session.as_downstream_mut().shutdown().await,
-                Err(error) => tracing::debug!(%error, "the client went away before its answer"),
-            }
-        }
-        FailToProxy { error_code, can_reuse_downstream: false }
-    }
-
-    fn suppress_error_log(&self, _session: &Session, _context: &Context, _error: &Error) -> bool {
-        true
-    }
-
-    fn suppress_proxy_warn_log(
-        &self,
-        _session: &Session,
-        _context: &Context,
-        _error: &Error,
-        _of: ProxyWarnLogContext,
-    ) -> bool {
-        true
-    }
-
-    fn request_summary(&self, session: &Session, _context: &Context) -> String {
-        session.req_header().method.to_string()
-    }
-
-    async fn logging(&self, _session: &mut Session, error: Option<&Error>, context: &mut Context) {
-        point("logging");
-        if let Some(error) = error {
-            upstream::log_failure(context, error);
-        }
+    fn internal_error(&self) -> Response {
+        respond::bare(&Answer::Internal)
     }
 }
 
-/// What comes of a filter. One that panics ends its request, which is answered as a fault of tollgate's own; where there is
-/// no place for an answer, its task ends, which is the connection's or the stream's.
-fn contained<T>(name: &str, filter: impl FnOnce() -> Result<T>) -> Result<T> {
-    let filter = || {
-        point(name);
-        filter()
-    };
-    catch_unwind(AssertUnwindSafe(filter)).unwrap_or_else(|_| Err(panicked()))
+impl Exchange for Context {
+    async fn decide(&mut self, request: &RequestHead) -> Result<(), Response> {
+        let headers = request.fields.to_map();
+        point("decide");
+        let admitted = admit::admit(self, request, &headers).await;
+        admitted.map_err(|answer| respond::answer(self, &answer, &headers))
+    }
+
+    fn timing(&self) -> Timing {
+        let ruleset = &self.live.ruleset;
+        let upstream = self.upstream().and_then(|upstream| ruleset.upstreams.get(upstream.0));
+        let timeouts = upstream.map(|upstream| upstream.timeouts).unwrap_or_default();
+        // calls of gRPC are conversations, in which either side may be silent
+        let converses = self.is_grpc && upstream.is_some_and(|upstream| upstream.http2);
+        Timing {
+            connect: timeouts.connect,
+            first_byte: timeouts.first_byte,
+            idle: timeouts.idle,
+            due: timeouts.total.map(|total| self.started.saturating_add(total)),
+            min_body_rate: ruleset.request_body.filter(|_| !converses),
+        }
+    }
+
+    fn destination(&mut self) -> Result<Destination, Response> {
+        point("destination");
+        upstream::destination(self).map_err(|answer| self.answer(&answer))
+    }
+
+    fn connect_failed(&mut self, error: &ConnectError) -> Result<(), Response> {
+        point("connect_failed");
+        match upstream::connect_failed(self, error) {
+            true => Ok(()),
+            false => Err(self.answer_failure(&match error {
+                ConnectError::TimedOut => Answer::UpstreamTimeout,
+                ConnectError::Failed(_) => Answer::UpstreamFailed,
+            })),
+        }
+    }
+
+    fn resent(&mut self) {
+        tracing::debug!("a kept connection to the upstream was closed: the request is sent again");
+    }
+
+    fn request_head(&mut self, request: &RequestHead) -> Result<OutgoingRequest, Response> {
+        point("request_head");
+        if let Some(tally) = &mut self.tally {
+            tally.reached_upstream();
+        }
+        forward::request(request, self).ok_or_else(|| self.answer(&Answer::Internal))
+    }
+
+    async fn request_body(&mut self, part: &[u8]) -> Result<(), Response> {
+        point("request_body");
+        if let Some(tally) = &mut self.tally {
+            tally.request_body(part.len());
+        }
+        Ok(())
+    }
+
+    fn response_head(&mut self, response: &ResponseHead) -> Result<Fields, Response> {
+        point("response_head");
+        upstream::answered(self);
+        self.status = Some(response.status);
+        if response.status == http::StatusCode::SWITCHING_PROTOCOLS {
+            let mut fields = Fields::default();
+            response.fields.end_to_end().for_each(|(name, value)| fields.push(name, value));
+            return Ok(fields);
+        }
+        if let Some(tally) = &mut self.tally {
+            tally.response_head(&self.live.ruleset, &self.method, response);
+        }
+        Ok(forward::response(response, self))
+    }
+
+    fn response_body(&mut self, part: &[u8], is_last: bool) {
+        point("response_body");
+        if let Some(tally) = &mut self.tally {
+            tally.response_body(&self.live.ruleset, part, is_last);
+        }
+    }
+
+    fn failed(&mut self, failure: &Failure) -> Response {
+        point("failed");
+        upstream::log_failure(self, failure);
+        let answer = match failure {
+            Failure::HeadTimeout => Answer::HeadTimeout,
+            Failure::BodyTimeout => Answer::BodyTimeout,
+            Failure::Refused(refused) => (*refused).into(),
+            Failure::UpstreamTimeout => Answer::UpstreamTimeout,
+            Failure::UpstreamBroke(_) | Failure::Unreadable(_) => Answer::UpstreamFailed,
+            Failure::ClientGone => return Response::default(),
+        };
+        self.answer_failure(&answer)
+    }
 }
 
-/// An error for pingora that `respond` turns into a fault of tollgate's own.
-fn panicked() -> Box<Error> {
-    Error::new(ErrorType::InternalError)
-}
+impl Context {
+    /// An answer of the gateway's own.
+    fn answer(&mut self, answer: &Answer) -> Response {
+        respond::answer(self, answer, &http::HeaderMap::new())
+    }
 
-/// An error for pingora that `respond` turns into "no healthy node".
-fn no_node() -> Box<Error> {
-    Error::new(ErrorType::HTTPStatus(503))
+    /// An answer to a request whose handling failed; one that was answered before keeps its status.
+    fn answer_failure(&mut self, answer: &Answer) -> Response {
+        if self.route.is_none() && self.status.is_none() {
+            // it could not be read
+            self.set_route(None);
+        }
+        self.answer(answer)
+    }
 }

@@ -65,7 +65,7 @@ pub struct Ruleset {
     /// How large a request's head may be.
     pub request_head: RequestHead,
     /// How slowly a request's body may come in; absent where that does not matter.
-    pub request_body: Option<LeastRate>,
+    pub request_body: Option<MinBodyRate>,
 }
 
 impl Ruleset {
@@ -212,14 +212,14 @@ pub fn is_dropped(field: &http::HeaderName) -> bool {
 
 /// How slowly a request's body may come in, while the gateway waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeastRate {
+pub struct MinBodyRate {
     /// What has to come in the long run.
     pub bytes_per_second: NonZeroU64,
     /// How far behind that a client may fall; the longest pause.
     pub grace: Nanos,
 }
 
-impl LeastRate {
+impl MinBodyRate {
     /// How long `bytes` take at the least rate, rounded down.
     pub fn time_for(self, bytes: usize) -> Nanos {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
@@ -229,7 +229,7 @@ impl LeastRate {
     }
 }
 
-impl Default for LeastRate {
+impl Default for MinBodyRate {
     fn default() -> Self {
         // no link that works at all is slower, and who sends as little keeps a connection for little
         const HUNDRED: NonZeroU64 = NonZeroU64::MIN.saturating_add(99);

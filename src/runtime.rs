@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use pingora::proxy::http_proxy;
 use pingora::server::Server;
 use pingora::server::configuration::ServerConf;
 use pingora::services::background::background_service;
@@ -24,6 +23,7 @@ mod socket;
 pub mod state;
 mod upgrade;
 mod upkeep;
+mod workers;
 
 pub use self::shutdown::{GRACE, ServerPanicked};
 
@@ -39,16 +39,14 @@ use self::shutdown::{Reach, Sequel};
 use self::socket::{Left, Socket};
 use self::state::{Keeper, Recovered};
 use self::upgrade::Upgrader;
+use self::workers::Workforce;
 use crate::admin::access::Access;
 use crate::admin::reloads::Reloads;
 use crate::admin::snapshots::Snapshots;
 use crate::admin::{Admin, Readiness, Records};
 use crate::clock::Clock;
 use crate::cluster::{Cluster, Observer as Asked};
-use crate::proxy::connection::Edge;
 use crate::proxy::live::Live;
-use crate::proxy::seats::Seats;
-use crate::proxy::spare::Spare;
 use crate::proxy::upstream::{Pool, health};
 use crate::proxy::{Gateway, Shared};
 use crate::ruleset::Endpoint;
@@ -93,9 +91,6 @@ impl StartError {
         Self::Predecessor(error.into())
     }
 }
-
-/// Requests are tried once, then again as often as an upstream's `retries` say, which is at most this often.
-const MAX_TRIES: usize = 7;
 
 /// A gateway that can start. Its sockets are open: connections are not refused any more, but wait until it runs.
 pub struct Prepared {
@@ -177,11 +172,9 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         Arc::new(Cluster::new(&settings, asking, Arc::clone(&clock), told))
     });
     let store = Arc::new(Store::new(local, shared, cluster));
-    let secures = rules.securing.iter().any(Option::is_some);
     let needs = Needs {
-        proxies: descriptors::proxies(),
+        workers: descriptors::workers(),
         listeners: clients.len(),
-        secures,
         is_clustered: store.cluster().is_some(),
         has_sample: sample.is_some(),
     };
@@ -194,8 +187,6 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         clock,
         hasher,
         traffic: Arc::default(),
-        seats: Arc::new(Seats::new(clients.len())),
-        spare: Spare::new(clients.len()),
         room: room.clients,
         lookout: Lookout::default(),
     });
@@ -250,15 +241,16 @@ impl Prepared {
             room,
         } = self;
         let Sockets { clients, admin, sample, cluster, all, left } = sockets;
-        let mut server = Server::new_with_opt_and_conf(None, configuration(room.kept));
+        let mut server = Server::new_with_opt_and_conf(None, configuration());
         server.bootstrap();
         // And the one who listens for signals.
         let services = clients.len() + 2 + usize::from(sample.is_some()) + usize::from(!cluster.is_empty());
         let readiness = Arc::new(Readiness::new(services));
         let shared = (Arc::clone(&gateway.traffic), Arc::clone(&gateway.clock));
+        let announced = announcement.clients.len();
         let doors = Doors::new(Arc::clone(&readiness), announcement, shared, all);
         let doors = Arc::new(doors.when_open(move || predecessor.into_iter().for_each(Predecessor::release)));
-        add_proxies(&mut server, clients, &gateway, &doors);
+        let workforce = Workforce::new(clients, announced, &gateway, &doors, room.kept);
         if !cluster.is_empty() {
             server.add_service(Neighbours::new(cluster, Arc::clone(&gateway.store), Arc::clone(&doors)));
         }
@@ -292,7 +284,7 @@ impl Prepared {
         }
         let upgrader = Upgrader { doors: Arc::clone(&doors), keeper: Arc::clone(&keeper), telemetry };
         let reach = Reach { readiness, reloads, doors, upgrader };
-        let ended = shutdown::run_until_idle(server, &gateway, reach);
+        let ended = shutdown::run_until_idle(server, workforce, &gateway, reach);
         if !matches!(ended, Ok(Sequel::Successor)) {
             left.clear();
         }
@@ -333,7 +325,7 @@ impl Sockets {
             all.extend(open);
             Ok::<_, StartError>(spread)
         };
-        let count = descriptors::proxies();
+        let count = descriptors::workers();
         let mut proxies: Vec<Vec<(usize, Socket)>> = (0..count).map(|_| Vec::new()).collect();
         for (position, endpoint) in clients.iter().enumerate() {
             for (proxy, sockets) in proxies.iter_mut().zip(open(endpoint, count)?) {
@@ -350,28 +342,9 @@ impl Sockets {
     }
 }
 
-/// So many proxies on the same addresses, a thread each: a request stays with the one that accepted it, and no thread
-/// wakes another.
-fn add_proxies(server: &mut Server, listeners: Vec<Vec<(usize, Socket)>>, gateway: &Gateway, doors: &Arc<Doors>) {
-    for (number, listeners) in listeners.into_iter().enumerate() {
-        let mut proxy = http_proxy(&server.configuration, gateway.clone());
-        // so that its refusal is tollgate's, like that of TRACE
-        let options = proxy.server_options.get_or_insert_default();
-        options.allow_connect_method_proxying = true;
-        let proxy = Arc::new(proxy);
-        let edge = |(listener, socket)| (socket, Edge::new(Arc::clone(&proxy), gateway.clone(), listener).into());
-        let listeners = listeners.into_iter().map(edge).collect();
-        let service = Listening::new(format!("proxy {number}"), listeners, Arc::clone(doors));
-        server.add_service(service.asking(&gateway.store));
-    }
-}
-
-/// With so many connections to upstreams kept for the next request, for each proxy.
-fn configuration(kept: usize) -> ServerConf {
+fn configuration() -> ServerConf {
     ServerConf {
         threads: 1,
-        upstream_keepalive_pool_size: kept,
-        max_retries: MAX_TRIES,
         grace_period_seconds: Some(GRACE.secs_ceil()),
         graceful_shutdown_timeout_seconds: Some(1),
         ..ServerConf::default()

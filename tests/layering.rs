@@ -86,9 +86,26 @@ const LAYERS: &[Layer] = &[
         may_use: &["units", "algorithm", "charge", "ruleset"],
         never: &["pingora::", "std::time"],
     },
+    // bytes and connections: of the rules it takes what listeners are told, and nothing of limits
+    Layer {
+        module: "http",
+        may_use: &["units", "clock", "panics", "tls", "ruleset"],
+        never: &[
+            "pingora::",
+            "prometheus::",
+            "std::time",
+            "std::fs",
+            "Ruleset",
+            "ruleset::limit",
+            "ruleset::verdict",
+            "Charge",
+        ],
+    },
+    // what decides knows no sockets
     Layer {
         module: "proxy",
         may_use: &[
+            "http",
             "units",
             "algorithm",
             "charge",
@@ -101,7 +118,7 @@ const LAYERS: &[Layer] = &[
             "store",
             "telemetry",
         ],
-        never: &["saphyr", "std::fs"],
+        never: &["saphyr", "std::fs", "pingora::", "TcpStream", "UnixStream"],
     },
     Layer {
         module: "replay",

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use tollgate::proxy::connection::announcement::{LONGEST, read};
+use tollgate::http::proxy_protocol::{LONGEST, read};
 
 use super::input::Pieces;
 

@@ -12,7 +12,7 @@ use crate::cli::source::{self, Source};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{self, Listener};
 use crate::customers::Directory;
-use crate::proxy::connection::Entrance;
+use crate::http::listener::ListenerConfig;
 use crate::runtime::reload::AccessTerms;
 use crate::runtime::{self, Setup};
 use crate::telemetry::logging;
@@ -50,7 +50,7 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
         tokens: None,
         store: None,
         cluster: None,
-        entrances: vec![Entrance::default()],
+        entrances: vec![ListenerConfig::default()],
         securing: vec![None; loaded.ruleset.upstreams.len()],
         access,
         text: CONFIG.to_owned(),

@@ -10,8 +10,8 @@ use crate::config::{
 };
 use crate::customers::{Directory, Tokens};
 use crate::files::{self, Seen, Unreadable};
-use crate::proxy::connection::Entrance;
-use crate::proxy::upstream::Securing;
+use crate::http::listener::ListenerConfig;
+use crate::proxy::upstream::TlsConnector;
 use crate::ruleset::Endpoint;
 use crate::runtime::descriptors::{self, Needs, Room};
 use crate::runtime::reload::{AccessTerms, StoreSettings};
@@ -40,9 +40,9 @@ pub struct Source {
     /// The nodes that keep sticky limits together, if there are several.
     pub cluster: Option<ClusterSettings>,
     /// How connections come in at each listener.
-    pub entrances: Vec<Entrance>,
+    pub entrances: Vec<ListenerConfig>,
     /// How TLS is spoken to each upstream; absent where it is not.
-    pub securing: Vec<Option<Arc<Securing>>>,
+    pub securing: Vec<Option<Arc<TlsConnector>>>,
     /// What operators may do.
     pub access: AccessTerms,
     /// The configuration's text.
@@ -78,7 +78,6 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
     loaded.warnings.extend(warnings);
     let with_warnings = |problems| Problems { warnings: loaded.warnings.clone(), ..problems };
     let securing = securing.map_err(with_warnings)?;
-    let secures = securing.iter().any(Option::is_some);
     if let Some(server) = &kept.server {
         refuse_fixed(&name(path), changed_addresses(server, &loaded.server)).map_err(with_warnings)?;
     }
@@ -113,18 +112,17 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
         store
     });
     let store = kept.store.as_ref().map(|kept| kept.settings.clone());
-    loaded.warnings.extend(beyond_descriptors(&name(path), &loaded, secures));
+    loaded.warnings.extend(beyond_descriptors(&name(path), &loaded));
     kept.cluster.clone_from(&cluster);
     Ok(Source { loaded, directory, tokens, store, cluster, entrances, securing, access, text })
 }
 
 /// Warns of more connections than a process that is started like this one has descriptors for.
-fn beyond_descriptors(file: &str, loaded: &Loaded, secures: bool) -> Option<Warning> {
+fn beyond_descriptors(file: &str, loaded: &Loaded) -> Option<Warning> {
     let limit = descriptors::limit();
     let needs = Needs {
-        proxies: descriptors::proxies(),
+        workers: descriptors::workers(),
         listeners: loaded.server.listeners.len(),
-        secures,
         is_clustered: loaded.cluster.is_some(),
         has_sample: false,
     };

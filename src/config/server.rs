@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, every};
 use crate::config::scalar::{self, Misfit};
-use crate::ruleset::{AccessLog, ClientAddress, Dialects, LeastRate, Peers, RequestHead, Reset, path};
+use crate::ruleset::{AccessLog, ClientAddress, Dialects, MinBodyRate, Peers, RequestHead, Reset, path};
 
 /// Reads `client_address:`.
 pub(super) fn client_address(field: &Field<'_>) -> Option<ClientAddress> {
@@ -133,10 +133,10 @@ pub(super) fn request_head(field: &Field<'_>) -> Option<RequestHead> {
 }
 
 /// Reads `request_body:`; `None` inside where any pace will do.
-pub(super) fn request_body(field: &Field<'_>) -> Option<Option<LeastRate>> {
+pub(super) fn request_body(field: &Field<'_>) -> Option<Option<MinBodyRate>> {
     const EXPECTED: &str = "the least that has to come, like `100B/s`, or `off`";
     let section = field.section(&["min_rate", "grace"])?;
-    let default = LeastRate::default();
+    let default = MinBodyRate::default();
     let rate = section.get_or("min_rate", Some(default.bytes_per_second), |field| {
         field.parsed(EXPECTED, |text| match text {
             "off" => Ok(None),
@@ -154,5 +154,5 @@ pub(super) fn request_body(field: &Field<'_>) -> Option<Option<LeastRate>> {
     if let (None, Some(field)) = (rate, section.get("grace")) {
         field.warn("has no effect: `min_rate` is off", None);
     }
-    Some(rate.map(|bytes_per_second| LeastRate { bytes_per_second, grace }))
+    Some(rate.map(|bytes_per_second| MinBodyRate { bytes_per_second, grace }))
 }

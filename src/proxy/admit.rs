@@ -1,16 +1,16 @@
 //! From a request's head to its verdict: canonical facts, route, caller, charges, store.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use pingora::protocols::http::ServerSession;
-use pingora::proxy::Session;
+use http::HeaderMap;
 
 use crate::algorithm::Denial;
 use crate::charge::Charge;
+use crate::http::head::RequestHead;
+use crate::http::listener::Secured;
+use crate::http::service::Exchange as _;
 use crate::panics::point;
 use crate::proxy::caller::Caller;
-use crate::proxy::connection::Secured;
 use crate::proxy::context::{Admission, Context};
 use crate::proxy::facts::{self, Head, Refused, Target};
 use crate::proxy::live::Live;
@@ -19,7 +19,6 @@ use crate::proxy::queue::{self, Place};
 use crate::proxy::respond::{self, Answer};
 use crate::proxy::tally::Tally;
 use crate::proxy::trace;
-use crate::proxy::upstream::deadline;
 use crate::proxy::watch;
 use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::RouteId;
@@ -28,24 +27,23 @@ use crate::ruleset::{AccessLog, Ruleset};
 use crate::units::Nanos;
 
 /// Decides whether a request may pass, and makes it wait if it has to. `Err` is what it is answered instead.
-pub async fn admit(session: &mut Session, context: &mut Context) -> Result<(), Answer> {
+pub async fn admit(context: &mut Context, request: &RequestHead, headers: &HeaderMap) -> Result<(), Answer> {
     let live = Arc::clone(&context.live);
     let ruleset = &live.ruleset;
-    let request = session.req_header();
     let method = request.method.as_str();
     context.method = method.to_owned();
     if ruleset.access_log != AccessLog::Off {
-        context.trace = trace::id(&request.headers).map(str::to_owned);
+        context.trace = trace::id(headers).map(str::to_owned);
     }
-    context.is_grpc = respond::is_grpc(&request.headers);
-    context.cors = respond::cors::Reader::of(ruleset, &request.headers);
-    let connection = context.connection.clone();
-    let secured = connection.as_ref().and_then(|connection| connection.secured());
+    context.is_grpc = respond::is_grpc(headers);
+    context.cors = respond::cors::Reader::of(ruleset, headers);
+    let peer = Arc::clone(&context.peer);
+    let secured = peer.secured.as_ref();
     let head = Head {
         method,
-        raw_target: request.raw_path(),
-        headers: &request.headers,
-        peer: peer(session, context),
+        raw_target: &request.target,
+        headers,
+        peer: peer.address,
         secure: secured.is_some(),
         certificate: secured.and_then(Secured::client),
     };
@@ -70,7 +68,7 @@ pub async fn admit(session: &mut Session, context: &mut Context) -> Result<(), A
         watch::note(context, &head.facts(rules, target, address), &caller);
     }
     if let Some(turn) = turn? {
-        wait_for(session, turn, context).await;
+        wait_for(turn, context).await?;
     }
     Ok(())
 }
@@ -110,12 +108,6 @@ fn read_target(head: &Head<'_>, ruleset: &Ruleset, secured: Option<&Secured>) ->
         true => Ok(target),
         false => Err(Answer::Misdirected),
     }
-}
-
-/// The other end of the connection, or whom it said that it is for.
-pub fn peer(session: &Session, context: &Context) -> Option<IpAddr> {
-    let announced = context.connection.as_ref().and_then(|connection| connection.announced());
-    announced.or_else(|| session.client_addr()?.as_inet().map(std::net::SocketAddr::ip))
 }
 
 /// A request that passes has to wait for its turn.
@@ -198,31 +190,19 @@ async fn charge_candidate(context: &mut Context, position: usize, alone: Charge,
     }
 }
 
-/// Holds the request back. A client that goes away ends this (see `connection`), and its charge is taken back.
-async fn wait_for(session: &mut Session, Turn { wait, places }: Turn, context: &mut Context) {
-    deadline::set_total(context);
-    if let Some(connection) = &context.connection {
-        connection.set_waiting(true);
-    }
-    let turn = tokio::time::sleep(wait.to_duration());
-    match session.as_downstream_mut() {
-        ServerSession::H2(stream) => tokio::select! {
-            () = turn => {}
-            _reset = stream.idle() => {
-                if let Some(connection) = &context.connection {
-                    connection.abandon();
-                }
-                std::future::pending().await
-            }
-        },
-        _ => turn.await,
-    }
+/// Holds the request back, no longer than until everything has to be over. A client that goes away meanwhile drops this,
+/// and its charge is taken back.
+async fn wait_for(Turn { wait, places }: Turn, context: &mut Context) -> Result<(), Answer> {
+    let now = context.gateway.clock.now();
+    let left = context.timing().due.map_or(Nanos::MAX, |due| due.saturating_sub(now));
+    tokio::time::sleep(wait.min(left).to_duration()).await;
     point("waiting");
-    if let Some(connection) = &context.connection {
-        connection.set_waiting(false);
+    if wait > left {
+        return Err(Answer::UpstreamTimeout);
     }
     drop(places);
     context.admission = Admission::Passed { at: context.gateway.clock.now() };
+    Ok(())
 }
 
 /// What upstreams may serve, as far as tollgate knows (RFC 9110, section 9.3; RFC 5789).

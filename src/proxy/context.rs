@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use crate::algorithm::Completion;
 use crate::charge::Charge;
+use crate::http::head::Version;
+use crate::http::service::Peer;
 use crate::proxy::Gateway;
-use crate::proxy::connection::{Connection, Late};
-use crate::proxy::facts::{self, Target};
+use crate::proxy::facts::Target;
 use crate::proxy::live::Live;
+use crate::proxy::respond::Answer;
 use crate::proxy::respond::cors::Reader;
-use crate::proxy::respond::{Answer, raw_answer_with};
 use crate::proxy::tally::{self, Tally};
-use crate::proxy::traffic::Stage;
-use crate::proxy::upstream::{Chosen, Ending, Instance};
+use crate::proxy::upstream::{Chosen, Instance};
 use crate::ruleset::AccessLog;
 use crate::ruleset::limit::{LimitId, PlanId};
 use crate::ruleset::matcher::{Route, RouteId};
@@ -31,8 +31,10 @@ const CLIENT_GONE: u16 = 499;
 pub struct Context {
     /// Where it is handled.
     pub gateway: Gateway,
-    /// The connection it came on.
-    pub connection: Option<Arc<Connection>>,
+    /// The other end of its connection.
+    pub peer: Arc<Peer>,
+    /// The version of HTTP it came in.
+    pub version: Version,
     /// What was in force when it came.
     pub live: Arc<Live>,
     /// When its head was complete.
@@ -55,8 +57,6 @@ pub struct Context {
     pub cors: Reader,
     /// Whether it is exempt from charges.
     pub bypassed: bool,
-    /// Whether it is a stream of HTTP/2.
-    pub is_stream: bool,
     /// Whether the client speaks gRPC.
     pub is_grpc: bool,
     /// When it was charged.
@@ -75,14 +75,12 @@ pub struct Context {
     pub balance_hashes: Vec<(UpstreamId, LimitKey)>,
     /// The node it is at.
     pub chosen: Option<Chosen>,
-    /// Those whose connections failed.
+    /// The instances whose connections failed.
     pub tried: Vec<Arc<Instance>>,
     /// When the node was chosen.
     pub chosen_at: Nanos,
     /// Whether the upstream began to answer.
     pub upstream_answered: bool,
-    /// How the connection to the upstream ends, where the response ends with it and that can be told.
-    pub ending: Option<Arc<Ending>>,
     /// The status that the client was sent.
     pub status: Option<u16>,
     /// Why tollgate itself answered.
@@ -106,14 +104,10 @@ pub enum Admission {
 
 impl Context {
     /// A request that begins now.
-    pub fn new(gateway: &Gateway) -> Self {
-        gateway.traffic.enter(Stage::Request);
-        let connection = Connection::current();
-        if let Some(connection) = &connection {
-            connection.request_began();
-        }
+    pub fn new(gateway: &Gateway, peer: Arc<Peer>, version: Version) -> Self {
         Self {
-            connection,
+            peer,
+            version,
             live: gateway.live.load_full(),
             started: gateway.clock.now(),
             gateway: gateway.clone(),
@@ -126,7 +120,6 @@ impl Context {
             plan: None,
             cors: Reader::default(),
             bypassed: false,
-            is_stream: false,
             is_grpc: false,
             charged_at: Nanos::ZERO,
             charges: Vec::new(),
@@ -139,21 +132,10 @@ impl Context {
             tried: Vec::new(),
             chosen_at: Nanos::ZERO,
             upstream_answered: false,
-            ending: None,
             status: None,
             answered: None,
             in_flight: None,
         }
-    }
-
-    /// The answer to what `client` sent and is no request, in bytes. It counts as a request that takes no route.
-    pub fn refused(gateway: &Gateway, answer: &Answer, client: Option<IpAddr>) -> Vec<u8> {
-        let mut context = Self::new(gateway);
-        let prefix = context.live.ruleset.client_address.ipv6_prefix;
-        context.client = client.map(|client| facts::network(client.to_canonical(), prefix));
-        context.set_route(None);
-        (context.status, context.answered) = (Some(answer.status()), Some(answer.cause()));
-        raw_answer_with(answer, &context)
     }
 
     /// The route that was found.
@@ -209,24 +191,6 @@ impl Context {
         }
     }
 
-    /// The deadline ended the request: what the client is still told.
-    fn say_farewell(&mut self) {
-        let Some(connection) = &self.connection else { return };
-        if let Some((late, answerable)) = connection.expired() {
-            let answer = match late {
-                Late::Client => Answer::BodyTimeout,
-                Late::Upstream => Answer::UpstreamTimeout,
-                // who does not read is told nothing
-                Late::Reader => return,
-            };
-            self.answered.get_or_insert(answer.cause());
-            if answerable && self.status.is_none() {
-                self.status = Some(answer.status());
-                connection.set_farewell(raw_answer_with(&answer, self));
-            }
-        }
-    }
-
     fn write_access_log(&self, status: u16, duration: Nanos) {
         let wanted = match self.live.ruleset.access_log {
             AccessLog::Off => false,
@@ -270,31 +234,26 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         let now = self.gateway.clock.now();
-        self.say_farewell();
         self.release(now);
         let unanswered = if std::thread::panicking() { Answer::Internal.status() } else { CLIENT_GONE };
         let status = self.status.unwrap_or(unanswered);
         let duration = now.saturating_sub(self.started);
         self.live.meters.route(self.route).finish(status, duration);
         self.write_access_log(status, duration);
-        if let Some(connection) = &self.connection {
-            connection.request_ended(self.status.is_some());
-        }
-        self.gateway.traffic.leave_stage(Stage::Request);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use arc_swap::ArcSwap;
-    use pingora::http::RequestHeader;
 
     use super::*;
     use crate::charge::{Manner, RuleRef};
     use crate::clock::SystemClock;
+    use crate::http::head::RequestHead;
+    use crate::http::service::Exchange as _;
     use crate::proxy::live::Rules;
-    use crate::proxy::spare::Spare;
-    use crate::proxy::{Shared, forward, respond};
+    use crate::proxy::{Shared, forward};
     use crate::ruleset::key::KeyHasher;
     use crate::store::Store;
     use crate::telemetry::Telemetry;
@@ -326,8 +285,6 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             clock: Arc::new(SystemClock::new()),
             hasher,
             traffic: Arc::default(),
-            seats: Arc::default(),
-            spare: Spare::default(),
             room: 1,
             lookout: Lookout::default(),
         })
@@ -335,7 +292,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
 
     /// A request that was charged, and whether it passed.
     fn charged(gateway: &Gateway) -> (Context, bool) {
-        let mut context = Context::new(gateway);
+        let mut context = Context::new(gateway, Arc::default(), Version::Http11);
         context.set_route(Some(RouteId(0)));
         context.charges = vec![Charge::new(0, RuleRef::Listed(0), LimitKey(1), 1, Manner::USUAL)];
         let now = gateway.clock.now();
@@ -349,15 +306,15 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
     }
 
     #[test]
-    fn a_request_without_a_target_or_a_route_is_an_error_and_never_forwarded_as_it_came() {
+    fn a_request_without_a_target_or_a_route_is_never_forwarded_as_it_came() {
         let gateway = gateway();
         for route in [None, Some(RouteId(0))] {
-            let mut context = Context::new(&gateway);
+            let mut context = Context::new(&gateway, Arc::default(), Version::Http11);
             context.set_route(route);
-            let mut head = RequestHeader::build("GET", b"/raw", None).unwrap();
-            let error = forward::request(&mut head, &context, None).unwrap_err();
-            let answer = respond::answer_to(&error).map(|answer| answer.status());
-            assert_eq!(answer, Some(500), "{error}");
+            let request = RequestHead { target: b"/raw".to_vec(), ..RequestHead::default() };
+            assert!(forward::request(&request, &context).is_none());
+            let answered = context.request_head(&request).unwrap_err();
+            assert_eq!(answered.status, 500);
         }
     }
 
@@ -374,7 +331,6 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             filter.join().unwrap_err()
         });
         assert_eq!(panicking.downcast_ref(), Some(&"a filter panics"));
-        assert!(gateway.traffic.is_idle());
         assert!(charged(&gateway).1, "the slot is free");
     }
 }

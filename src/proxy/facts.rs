@@ -7,11 +7,11 @@ use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
-use ipnet::Ipv6Net;
-use pingora::http::RequestHeader;
 
+pub use crate::http::head::{Refused, is_target_byte};
+pub use crate::http::network;
 use crate::ruleset::key::Facts;
-use crate::ruleset::{ClientAddress, RequestHead, is_dropped, path};
+use crate::ruleset::{ClientAddress, RequestHead, path};
 
 /// A request's head as it came, and where from.
 #[derive(Clone, Copy)]
@@ -43,32 +43,6 @@ pub struct Target {
     pub query: Option<String>,
 }
 
-/// Why a request is refused before it is looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// The target or the host cannot be made canonical.
-    #[error("{0}")]
-    Malformed(&'static str),
-    /// The target is too long.
-    #[error("the request target is longer than {0} bytes")]
-    TargetTooLong(usize),
-    /// There are too many header bytes or lines.
-    #[error("{0}")]
-    HeadTooLarge(&'static str),
-    /// The body is coded in a way that is not understood.
-    #[error("the transfer coding of the request is not understood")]
-    CodingUnknown,
-    /// The method is not served.
-    #[error("the method is not served")]
-    MethodNotServed,
-}
-
-impl Refused {
-    /// The target holds what no target may hold.
-    pub(super) const TARGET: Self =
-        Self::Malformed("the request target holds a character that has to be percent-encoded");
-}
-
 impl<'a> Head<'a> {
     /// Its target, canonical.
     pub fn target(&self) -> Result<Target, Refused> {
@@ -93,27 +67,6 @@ impl<'a> Head<'a> {
             certificate: self.certificate,
         }
     }
-}
-
-/// Writes a head of HTTP/2 as one of HTTP/1.1: the host as a field, and cookies in one (RFC 9113, section 8.2.3).
-pub fn spell_as_http1(head: &mut RequestHeader) -> pingora::Result<()> {
-    if !head.headers.contains_key(header::HOST)
-        && let Some(authority) = head.uri.authority().cloned()
-    {
-        head.insert_header(header::HOST, authority.as_str())?;
-    }
-    let crumbs: Vec<&[u8]> = head.headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
-    if crumbs.len() > 1 {
-        let whole = crumbs.join(&b"; "[..]);
-        head.insert_header(header::COOKIE, whole)?;
-    }
-    Ok(())
-}
-
-/// Drops the fields that nobody is to see; see [`is_dropped`].
-pub fn drop_fields(head: &mut RequestHeader) {
-    let names: Vec<HeaderName> = head.headers.keys().filter(|name| is_dropped(name)).cloned().collect();
-    names.iter().for_each(|name| drop(head.remove_header(name)));
 }
 
 /// Checks a head's size.
@@ -209,22 +162,6 @@ fn printable(raw: &[u8], plain: usize) -> Result<&str, Refused> {
     str::from_utf8(raw).map_err(|_| Refused::Malformed("the request target is not ASCII"))
 }
 
-/// What a target may be made of: printable characters, but for the two that servers read in two ways.
-pub const fn is_target_byte(byte: u8) -> bool {
-    TARGET_BYTES[byte as usize]
-}
-
-/// A table, because every byte of every target is looked up.
-const TARGET_BYTES: [bool; 256] = {
-    let mut allowed = [false; 256];
-    let mut byte = 0_u8;
-    while byte < 128 {
-        allowed[byte as usize] = byte.is_ascii_graphic() && !matches!(byte, b'#' | b'\\');
-        byte += 1;
-    }
-    allowed
-};
-
 /// The host alone, and its port if it names one. Names are letters, digits, `-` and `_` between dots; addresses have their
 /// usual spelling.
 pub fn canonical_host(raw: &str) -> Result<(String, Option<u16>), Refused> {
@@ -305,14 +242,6 @@ fn octet(text: &[u8]) -> Option<(u8, &[u8])> {
         [a @ b'1'..=b'9', b @ b'0'..=b'9', ref rest @ ..] => Some(((a - b'0') * 10 + (b - b'0'), rest)),
         [a @ b'0'..=b'9', ref rest @ ..] => Some((a - b'0', rest)),
         _ => None,
-    }
-}
-
-/// The address that a client is counted by: an IPv6 client is its network.
-pub fn network(address: IpAddr, ipv6_prefix: u8) -> IpAddr {
-    match address {
-        IpAddr::V4(_) => address,
-        IpAddr::V6(v6) => IpAddr::V6(Ipv6Net::new(v6, ipv6_prefix).map_or(v6, |net| -> Ipv6Addr { net.network() })),
     }
 }
 

@@ -1,163 +1,145 @@
 //! What is changed on the way: the request's target and fields towards the upstream, the response's towards the client.
 
-use std::net::IpAddr;
+use http::{HeaderName, HeaderValue};
 
-use http::{HeaderName, HeaderValue, Version, header};
-use pingora::http::{RequestHeader, ResponseHeader};
-use pingora::proxy::Session;
-use pingora::{Error, ErrorType};
-
+use crate::http::fields::Fields;
+use crate::http::head::{RequestHead, ResponseHead, Version};
+use crate::http::service::OutgoingRequest;
 use crate::proxy::context::Context;
 use crate::proxy::respond;
-use crate::ruleset::matcher::HeaderEdits;
+use crate::ruleset::matcher::{HeaderEdits, Route};
 
-const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const VIA: HeaderValue = HeaderValue::from_static("1.1 tollgate");
+const FORWARDED_FOR: &str = "x-forwarded-for";
+const FORWARDED_PROTO: &str = "x-forwarded-proto";
+const FORWARDED_HOST: &str = "x-forwarded-host";
+const VIA: &str = "1.1 tollgate";
 /// The same of a request that came over HTTP/2.
-const VIA_2: HeaderValue = HeaderValue::from_static("2 tollgate");
+const VIA_2: &str = "2 tollgate";
 
-/// Fields that concern one connection only and that pingora leaves in responses.
-const HOP_BY_HOP: [&str; 5] = ["keep-alive", "proxy-connection", "proxy-authenticate", "te", "upgrade"];
-/// What a `Connection` field cannot have taken away: the body would not be understood any more.
-const FRAMING: [HeaderName; 2] = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
-
-/// Turns the client's request into the one that the upstream gets. `peer` is the other end of the connection.
-///
-/// Errors: the request has no target or no route; the head as the client sent it must not reach an upstream.
-pub fn request(request: &mut RequestHeader, context: &Context, peer: Option<IpAddr>) -> pingora::Result<()> {
-    let (Some(target), Some(route)) = (&context.target, context.matched()) else {
-        return Err(Error::explain(ErrorType::InternalError, "a request without a target or a route is forwarded"));
-    };
-    let path = match &route.rewrite {
-        Some(rewrite) => rewrite.apply(&target.path),
-        None => target.path.clone(),
-    };
-    let target_line = match &target.query {
-        Some(query) => format!("{path}?{query}"),
-        None => path,
-    };
-    request.set_raw_path(target_line.as_bytes())?;
-    request.insert_header(header::HOST, target.authority.as_str())?;
-    forwarded(request, context, peer, &target.authority)?;
-    mark(request, context)?;
-    if context.tally.as_ref().is_some_and(|tally| tally.reads_body(&context.live.ruleset)) {
-        // what is compressed cannot be read as it passes
-        drop(request.remove_header(&header::ACCEPT_ENCODING));
+/// The request that the upstream gets; `None` where no route was found, which no request gets as far as this with.
+pub fn request(request: &RequestHead, context: &Context) -> Option<OutgoingRequest> {
+    let (target, route) = (context.target.as_ref()?, context.matched()?);
+    let mut outgoing = OutgoingRequest::default();
+    match &route.rewrite {
+        Some(rewrite) => outgoing.target.extend_from_slice(rewrite.apply(&target.path).as_bytes()),
+        None => outgoing.target.extend_from_slice(target.path.as_bytes()),
     }
-    edit(&route.request_headers, |name| drop(request.remove_header(&name)));
+    if let Some(query) = &target.query {
+        outgoing.target.push(b'?');
+        outgoing.target.extend_from_slice(query.as_bytes());
+    }
+    let trusted = context.live.ruleset.client_address.is_trusted(context.peer.address);
+    // what is compressed cannot be read as it passes
+    let reads_body = context.tally.as_ref().is_some_and(|tally| tally.reads_body(&context.live.ruleset));
+    let is_dropped = |name: &[u8]| {
+        is(name, "host")
+            || is(name, FORWARDED_FOR)
+            || (!trusted && claims_a_hop(name))
+            || (reads_body && is(name, "accept-encoding"))
+            || claims_a_mark(name, &context.live.ruleset.marks)
+            || edits(name, &route.request_headers)
+    };
+    let fields = &mut outgoing.fields;
+    fields.push("host", &target.authority);
+    request
+        .fields
+        .end_to_end()
+        .filter(|(name, _)| !is_dropped(name))
+        .for_each(|(name, value)| fields.push(name, value));
+    add_forwarded(request, context, route, trusted, fields);
+    for (name, limits) in marks(context) {
+        push_unless_set(fields, route, name.as_str(), limits);
+    }
     for (name, value) in &route.request_headers.set {
-        request.insert_header(name.clone(), value.clone())?;
+        fields.push(name, value);
     }
-    Ok(())
+    Some(outgoing)
 }
 
-/// What a client claims of earlier hops is passed on only from a trusted proxy.
-fn forwarded(
-    request: &mut RequestHeader,
-    context: &Context,
-    peer: Option<IpAddr>,
-    authority: &str,
-) -> pingora::Result<()> {
-    let trusted = context.live.ruleset.client_address.is_trusted(peer);
-    if !trusted {
-        let claims: Vec<HeaderName> = request.headers.keys().filter(|name| claims_a_hop(name)).cloned().collect();
-        claims.iter().for_each(|name| drop(request.remove_header(name)));
-    }
-    if let Some(peer) = peer {
+/// Tells the upstream whom it serves. What a client claims of earlier hops is passed on only from a trusted proxy.
+fn add_forwarded(request: &RequestHead, context: &Context, route: &Route, trusted: bool, fields: &mut Fields) {
+    if let Some(peer) = context.peer.address {
         let mut chain: Vec<u8> = Vec::new();
-        for line in request.headers.get_all(FORWARDED_FOR) {
-            chain.extend_from_slice(line.as_bytes());
+        for line in request.fields.get_all(FORWARDED_FOR).filter(|_| trusted) {
+            chain.extend_from_slice(line);
             chain.extend_from_slice(b", ");
         }
         chain.extend_from_slice(peer.to_canonical().to_string().as_bytes());
-        request.insert_header(FORWARDED_FOR, chain)?;
+        push_unless_set(fields, route, FORWARDED_FOR, chain);
+    } else if trusted {
+        request.fields.get_all(FORWARDED_FOR).for_each(|line| push_unless_set(fields, route, FORWARDED_FOR, line));
     }
-    if !trusted || !request.headers.contains_key(FORWARDED_PROTO) {
-        let secured = context.connection.as_ref().is_some_and(|connection| connection.secured().is_some());
-        request.insert_header(FORWARDED_PROTO, if secured { "https" } else { "http" })?;
+    if !trusted || !request.fields.contains(FORWARDED_PROTO) {
+        let proto = if context.peer.secured.is_some() { "https" } else { "http" };
+        push_unless_set(fields, route, FORWARDED_PROTO, proto);
     }
-    if !trusted || !request.headers.contains_key(FORWARDED_HOST) {
-        request.insert_header(FORWARDED_HOST, authority)?;
+    if !trusted || !request.fields.contains(FORWARDED_HOST) {
+        let authority = context.target.as_ref().map_or("", |target| &target.authority);
+        push_unless_set(fields, route, FORWARDED_HOST, authority);
     }
-    request.append_header(header::VIA, if context.is_stream { VIA_2 } else { VIA })?;
-    Ok(())
+    push_unless_set(fields, route, "via", if request.version == Version::Http2 { VIA_2 } else { VIA });
 }
 
-/// Tells the upstream which limits the request is over that let it pass with a mark. Nobody else can say so.
-fn mark(request: &mut RequestHeader, context: &Context) -> pingora::Result<()> {
+/// A route has the last word about the fields that it removes or sets.
+fn push_unless_set(fields: &mut Fields, route: &Route, name: &str, value: impl AsRef<[u8]>) {
+    if !edits(name.as_bytes(), &route.request_headers) {
+        fields.push(name, value);
+    }
+}
+
+/// Whether a client claims to be over a limit that marks: nobody but the gateway can say so, in any spelling that servers
+/// of the CGI kind take for the same.
+fn claims_a_mark(name: &[u8], marks: &[HeaderName]) -> bool {
+    let spelled = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    marks.iter().any(|mark| name.iter().copied().map(spelled).eq(mark.as_str().bytes().map(spelled)))
+}
+
+/// The fields that tell the upstream which limits the request is over that let it pass with a mark.
+fn marks(context: &Context) -> impl Iterator<Item = (&HeaderName, String)> {
     let ruleset = &context.live.ruleset;
-    if ruleset.marks.is_empty() {
-        return Ok(());
-    }
-    // in any spelling that servers of the CGI kind take for the same
-    let spelled = |name: &HeaderName| name.as_str().replace('_', "-");
-    let claims = |name: &&HeaderName| ruleset.marks.iter().any(|mark| spelled(mark) == spelled(name));
-    let claims: Vec<HeaderName> = request.headers.keys().filter(claims).cloned().collect();
-    claims.iter().for_each(|name| drop(request.remove_header(name)));
-    for header in &ruleset.marks {
-        let limits: Vec<&str> =
-            context.verdict.marks(ruleset).filter(|(of, _)| *of == header).map(|(_, limit)| limit).collect();
-        if !limits.is_empty() {
-            request.insert_header(header.clone(), limits.join(", "))?;
-        }
-    }
-    Ok(())
+    ruleset.marks.iter().filter_map(move |header| {
+        let marks = context.verdict.marks(ruleset).filter(|(of, _)| *of == header);
+        let limits: Vec<&str> = marks.map(|(_, limit)| limit).collect();
+        (!limits.is_empty()).then(|| (header, limits.join(", ")))
+    })
 }
 
 /// Whether a field says something of earlier hops.
-fn claims_a_hop(name: &HeaderName) -> bool {
-    name.as_str().starts_with("x-forwarded-") || matches!(name.as_str(), "forwarded" | "x-real-ip")
+fn claims_a_hop(name: &[u8]) -> bool {
+    let prefix = name.get(.."x-forwarded-".len()).unwrap_or_default();
+    is(prefix, "x-forwarded-") || is(name, "forwarded") || is(name, "x-real-ip")
 }
 
-/// Turns the upstream's response into the one that the client gets.
-pub fn response(response: &mut ResponseHeader, context: &Context) -> pingora::Result<()> {
-    for name in nominated(response) {
-        drop(response.remove_header(&name));
-    }
-    for name in HOP_BY_HOP {
-        drop(response.remove_header(name));
-    }
-    let fields = respond::limit_fields(context, &response.headers);
-    if let Some(exposed) = respond::cors::exposed_with(&response.headers, &fields, context) {
-        response.append_header(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed)?;
-    }
-    for (name, value) in fields {
-        response.insert_header(name, value)?;
-    }
-    response.append_header(header::VIA, VIA)?;
-    if let Some(route) = context.matched() {
-        edit(&route.response_headers, |name| drop(response.remove_header(&name)));
-        for (name, value) in &route.response_headers.set {
-            response.insert_header(name.clone(), value.clone())?;
+/// The fields of the response that the client gets.
+pub fn response(response: &ResponseHead, context: &Context) -> Fields {
+    let added = respond::limit_fields(context, &response.fields);
+    let edited = context.matched().map(|route| &route.response_headers);
+    let is_edited = |name: &[u8]| edited.is_some_and(|edited| edits(name, edited));
+    let is_replaced = |name: &[u8]| added.iter().any(|(added, _)| is(name, added.as_str()));
+    let mut fields = Fields::default();
+    let kept = response.fields.end_to_end().filter(|(name, _)| !is_edited(name) && !is_replaced(name));
+    kept.for_each(|(name, value)| fields.push(name, value));
+    let mut push = |name: &str, value: &HeaderValue| {
+        if !is_edited(name.as_bytes()) {
+            fields.push(name, value);
         }
+    };
+    if let Some(exposed) = respond::cors::exposed_with(&response.fields, &added, context) {
+        push("access-control-expose-headers", &exposed);
     }
-    Ok(())
-}
-
-/// A client of HTTP/1.0 knows no chunks: to it a body without a length ends with the connection (RFC 9112, section 6.1).
-pub fn frame_for_client(session: &mut Session, response: &mut ResponseHeader) {
-    if session.req_header().version < Version::HTTP_11 && response.remove_header(&header::TRANSFER_ENCODING).is_some() {
-        session.set_keepalive(None);
+    added.iter().for_each(|(name, value)| push(name.as_str(), value));
+    push("via", &HeaderValue::from_static(VIA));
+    for (name, value) in edited.into_iter().flat_map(|edited| &edited.set) {
+        fields.push(name, value);
     }
+    fields
 }
 
-/// Whether nothing but the end of the connection says where the body of `response` ends (RFC 9112, section 6.3).
-pub fn ends_with_connection(response: &ResponseHeader) -> bool {
-    !FRAMING.iter().any(|name| response.headers.contains_key(name))
+/// Whether a route removes a field, or sets it in place of what is there.
+fn edits(name: &[u8], edits: &HeaderEdits) -> bool {
+    edits.remove.iter().chain(edits.set.iter().map(|(name, _)| name)).any(|edited| is(name, edited.as_str()))
 }
 
-/// The fields that the upstream says concern its own connection only (RFC 9110, section 7.6.1).
-fn nominated(response: &ResponseHeader) -> Vec<HeaderName> {
-    let lines = response.headers.get_all(header::CONNECTION).iter();
-    let names = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
-    names
-        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
-        .filter(|name| !FRAMING.contains(name))
-        .collect()
-}
-
-fn edit(edits: &HeaderEdits, mut remove: impl FnMut(HeaderName)) {
-    edits.remove.iter().cloned().for_each(&mut remove);
+fn is(name: &[u8], other: &str) -> bool {
+    name.eq_ignore_ascii_case(other.as_bytes())
 }

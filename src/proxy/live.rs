@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::customers::{Directory, Tokens};
-use crate::proxy::connection::Entrance;
+use crate::http::listener::ListenerConfig;
 use crate::proxy::identify::Register;
 use crate::proxy::queue::Queue;
-use crate::proxy::upstream::{Pool, Securing};
+use crate::proxy::upstream::{Pool, TlsConnector};
 use crate::ruleset::changes::{self, LimitChange};
 use crate::ruleset::key::{KeyHasher, LimitHashers};
 use crate::ruleset::limit::OnChange;
@@ -38,7 +38,7 @@ pub struct Live {
     /// Who waits under each limit, indexed like the ruleset's limits.
     pub queues: Vec<Queue>,
     /// How connections come in at each listener, in the order of their addresses.
-    pub entrances: Vec<Arc<Entrance>>,
+    pub entrances: Vec<Arc<ListenerConfig>>,
     /// Identifies the configuration's text.
     pub hash: String,
 }
@@ -53,9 +53,9 @@ pub struct Rules {
     /// Whose tokens are good; absent where there are none.
     pub tokens: Option<Tokens>,
     /// How connections come in at each listener, in the order of their addresses.
-    pub entrances: Vec<Arc<Entrance>>,
+    pub entrances: Vec<Arc<ListenerConfig>>,
     /// How TLS is spoken to each upstream, at its position; absent where it is not.
-    pub securing: Vec<Option<Arc<Securing>>>,
+    pub securing: Vec<Option<Arc<TlsConnector>>>,
     /// Identifies the configuration's text.
     pub hash: String,
 }

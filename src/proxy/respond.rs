@@ -1,12 +1,12 @@
 //! The one place that turns verdicts and errors into HTTP: which status, which fields, which body.
 
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use ::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use pingora::http::ResponseHeader;
-use pingora::proxy::Session;
 use serde::Serialize;
 
 use crate::algorithm::Denial;
+use crate::http;
+use crate::http::fields::Fields;
 use crate::proxy::context::Context;
 use crate::ruleset::verdict::Outcome;
 use crate::units::Nanos;
@@ -18,95 +18,51 @@ pub mod cors;
 mod denial;
 mod fields;
 
-pub use answer::{Answer, BEFORE_LIMITS, answer_to};
+pub use answer::{Answer, BEFORE_LIMITS};
 
 use denial::Wording;
 
 const PROBLEM_JSON: &str = "application/problem+json";
 
-/// How long a client may take to read an answer.
-const ANSWER_TIME: Nanos = Nanos::from_secs(10);
-/// Request bodies up to this size are read to their end after an early answer, so that the connection can go on.
-const DRAINED: u64 = 64 << 10;
-/// How long that may take.
-const DRAIN_TIME: Nanos = Nanos::from_secs(1);
-
-/// Sends `answer` to the client. The connection stays usable where that is safe.
-pub async fn send(session: &mut Session, context: &mut Context, answer: &Answer) -> pingora::Result<()> {
-    let is_head = session.req_header().method == http::Method::HEAD;
-    let Response { status, fields, body } = response(answer, Some(context), &session.req_header().headers);
-    if let Some(connection) = &context.connection {
-        connection.set_deadline(Some(context.gateway.clock.now().saturating_add(ANSWER_TIME)));
-    }
-    match answer {
-        // Nobody knows for sure where the next request would begin.
-        Answer::Malformed(_) | Answer::MethodNotAllowed { .. } => session.set_keepalive(None),
-        _ => keep_connection(session),
-    }
-    context.gateway.close_if_leaving(session);
-    context.answered = Some(answer.cause());
-    context.status = Some(status.as_u16());
-    let mut head = ResponseHeader::build(status, Some(fields.len() + 2))?;
-    for (name, value) in fields {
-        head.append_header(name, value)?;
-    }
-    if status != StatusCode::NO_CONTENT {
-        head.insert_header(header::CONTENT_LENGTH, body.len())?;
-    }
-    let without_body = is_head || body.is_empty();
-    session.write_response_header(Box::new(head), without_body).await?;
-    if !without_body {
-        session.write_response_body(Some(body.into()), true).await?;
-    }
-    Ok(())
+/// `answer` for the request of `context`, which notes that it was given. `request` is the head of the request, as far as
+/// it is known.
+pub fn answer(context: &mut Context, answer: &Answer, request: &HeaderMap) -> http::service::Response {
+    let response = response(answer, Some(context), request);
+    context.answered.get_or_insert(answer.cause());
+    context.status.get_or_insert(response.status.as_u16());
+    packed(answer, response)
 }
 
-/// A small body is read to its end, so that the next request can follow; before a large one the connection closes.
-fn keep_connection(session: &mut Session) {
-    let headers = &session.req_header().headers;
-    let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    let expects = headers.contains_key(header::EXPECT);
-    let small = !headers.contains_key(header::TRANSFER_ENCODING) && length.unwrap_or(0) <= DRAINED && !expects;
-    if small {
-        session.as_downstream_mut().set_close_on_response_before_downstream_finish(false);
-        session.as_downstream_mut().set_total_drain_timeout(Some(DRAIN_TIME.to_duration()));
-    }
+/// `answer` where nothing is known of the request.
+pub fn bare(answer: &Answer) -> http::service::Response {
+    packed(answer, response(answer, None, &HeaderMap::new()))
+}
+
+fn packed(answer: &Answer, Response { status, fields: all, body }: Response) -> http::service::Response {
+    let mut fields = Fields::default();
+    all.iter().for_each(|(name, value)| fields.push(name, value));
+    // nobody knows for sure where the next request would begin
+    let closes = matches!(
+        answer,
+        Answer::Malformed(_)
+            | Answer::MethodNotAllowed { .. }
+            | Answer::HeadTimeout
+            | Answer::BodyTimeout
+            | Answer::CodingUnknown
+            | Answer::Internal
+    );
+    http::service::Response { status: status.as_u16(), fields, body, closes }
 }
 
 /// The fields that tell where a client stands, for a response that an upstream gave.
-pub fn limit_fields(context: &Context, theirs: &HeaderMap) -> Vec<(HeaderName, HeaderValue)> {
+pub fn limit_fields(context: &Context, theirs: &Fields) -> Vec<(HeaderName, HeaderValue)> {
     fields::limit_fields(&context.live.ruleset, &context.verdict, theirs, context.charged_at)
-}
-
-/// `answer` in bytes, for a connection on which no request is known; closes it.
-pub fn raw_answer(answer: &Answer) -> Vec<u8> {
-    serialize(response(answer, None, &HeaderMap::new()))
-}
-
-/// `answer` in bytes, for the request of `context`; closes the connection.
-pub fn raw_answer_with(answer: &Answer, context: &Context) -> Vec<u8> {
-    serialize(response(answer, Some(context), &HeaderMap::new()))
 }
 
 struct Response {
     status: StatusCode,
     fields: Vec<(HeaderName, HeaderValue)>,
     body: Vec<u8>,
-}
-
-fn serialize(response: Response) -> Vec<u8> {
-    let Response { status, fields, body } = response;
-    let mut bytes =
-        format!("HTTP/1.1 {} {}\r\n", status.as_str(), status.canonical_reason().unwrap_or_default()).into_bytes();
-    for (name, value) in fields {
-        bytes.extend_from_slice(name.as_str().as_bytes());
-        bytes.extend_from_slice(b": ");
-        bytes.extend_from_slice(value.as_bytes());
-        bytes.extend_from_slice(b"\r\n");
-    }
-    bytes.extend_from_slice(format!("content-length: {}\r\nconnection: close\r\n\r\n", body.len()).as_bytes());
-    bytes.extend_from_slice(&body);
-    bytes
 }
 
 /// `request` is the head of the request, as far as it is known.
@@ -178,7 +134,7 @@ fn common_fields(answer: &Answer, context: Option<&Context>) -> Vec<(HeaderName,
     if let Some(context) = context {
         // where a limit could not be asked, nobody knows what is left
         if !matches!(answer, Answer::StoreAway) {
-            fields.extend(limit_fields(context, &HeaderMap::new()));
+            fields.extend(limit_fields(context, &Fields::default()));
         }
         if let (Answer::Limited, Outcome::Deny(denial)) = (answer, context.verdict.outcome) {
             let time = retry_after(denial).map(|time| match context.live.ruleset.dialects.retry_after_jitter {

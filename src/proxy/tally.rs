@@ -1,8 +1,7 @@
 //! What a request turns out to cost: notes taken while it passes, and its charges set right when it has ended.
 
-use pingora::http::ResponseHeader;
-
 use crate::charge::Charge;
+use crate::http::head::ResponseHead;
 use crate::proxy::context::Context;
 use crate::proxy::field::FieldReader;
 use crate::ruleset::Ruleset;
@@ -64,10 +63,9 @@ impl Tally {
         self.costs.iter().any(|noted| matches!(ruleset.limits[noted.limit.0].cost, CostRule::ResponseField { .. }))
     }
 
-    /// The request is on its way to the upstream, perhaps once more: its body follows from the beginning.
+    /// The request is on its way to the upstream.
     pub fn reached_upstream(&mut self) {
         self.reached = true;
-        self.request_bytes = 0;
     }
 
     /// A part of the request's body.
@@ -76,10 +74,13 @@ impl Tally {
     }
 
     /// The head of the response to a request with `method`.
-    pub fn response_head(&mut self, ruleset: &Ruleset, method: &str, head: &ResponseHeader) {
-        let status = head.status.as_u16();
+    pub fn response_head(&mut self, ruleset: &Ruleset, method: &str, head: &ResponseHead) {
+        let status = head.status;
         let has_body = method != "HEAD" && !matches!(status, 204 | 304);
-        let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().trim();
+        let text = |name: http::HeaderName| {
+            let value = head.fields.get(name.as_str());
+            value.and_then(|value| str::from_utf8(value).ok()).unwrap_or_default().trim()
+        };
         let is_empty = text(http::header::CONTENT_LENGTH) == "0";
         self.answer = Some(Answered { status, has_body, whole: is_empty || !has_body });
         let media_type = text(http::header::CONTENT_TYPE).split(';').next().unwrap_or_default().trim_end();
@@ -87,11 +88,11 @@ impl Tally {
         for noted in &mut self.costs {
             match &ruleset.limits[noted.limit.0].cost {
                 CostRule::ResponseHeader { name, .. } => {
-                    let mut lines = head.headers.get_all(name).iter();
+                    let mut lines = head.fields.get_all(name.as_str());
                     noted.told = match (lines.next(), lines.next()) {
                         (None, _) => Told::Nothing,
                         (Some(line), None) => {
-                            line.to_str().ok().map(str::trim).and_then(tokens).map_or(Told::Wrong, Told::Cost)
+                            str::from_utf8(line).ok().map(str::trim).and_then(tokens).map_or(Told::Wrong, Told::Cost)
                         }
                         (Some(_), Some(_)) => Told::Wrong,
                     };

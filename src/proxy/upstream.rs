@@ -8,15 +8,14 @@ use crate::ruleset::upstream::{Balance, Upstream};
 use crate::units::{LimitKey, Nanos};
 
 mod balance;
-pub mod deadline;
 mod exchange;
 pub mod health;
 mod node;
-mod securing;
+mod tls;
 
-pub use exchange::{answered, broke_off, connect_failed, log_failure, peer, said_keep_alive};
+pub use exchange::{answered, connect_failed, destination, log_failure};
 pub use node::{Instance, NodeAddress};
-pub use securing::{Ending, Securing};
+pub use tls::TlsConnector;
 
 use balance::Candidate;
 use node::NodeState;
@@ -27,7 +26,7 @@ pub struct Pool {
     /// As configured.
     pub upstream: Upstream,
     /// How TLS is spoken to its nodes, if it is.
-    securing: Option<Arc<Securing>>,
+    securing: Option<Arc<TlsConnector>>,
     nodes: Vec<Arc<NodeState>>,
     /// Held by the one request at a time that is given its turn in round robin.
     turns: Mutex<()>,
@@ -64,14 +63,18 @@ pub struct NodeStatus<'a> {
 impl Pool {
     /// The pool of `upstream` in place of the one `before`: that one, if nothing changed. What is known of nodes that
     /// stay is kept; new ones are healthy, and have no address yet where they are written as host names.
-    pub fn following(upstream: &Upstream, securing: Option<Arc<Securing>>, before: Option<&Arc<Self>>) -> Arc<Self> {
+    pub fn following(
+        upstream: &Upstream,
+        securing: Option<Arc<TlsConnector>>,
+        before: Option<&Arc<Self>>,
+    ) -> Arc<Self> {
         match before {
             Some(before) if before.upstream == *upstream && before.securing == securing => Arc::clone(before),
             _ => Arc::new(Self::new(upstream.clone(), securing, before.map(|before| &**before))),
         }
     }
 
-    fn new(upstream: Upstream, securing: Option<Arc<Securing>>, before: Option<&Self>) -> Self {
+    fn new(upstream: Upstream, securing: Option<Arc<TlsConnector>>, before: Option<&Self>) -> Self {
         let checked = |upstream: &Upstream| upstream.health_check.is_some();
         let known = |address: &str| {
             let before = before?;
@@ -146,7 +149,7 @@ impl Pool {
             }
             statuses.extend(instances.iter().map(|instance| NodeStatus {
                 address,
-                resolved: NodeAddress::of(address).is_none().then(|| instance.name().to_owned()),
+                resolved: node::address_of(address).is_none().then(|| instance.name().to_owned()),
                 healthy: instance.is_healthy(),
             }));
         }

@@ -20,8 +20,8 @@ use pingora::server::ShutdownWatch;
 use tokio::time::timeout;
 
 use crate::clock::Clock;
-use crate::proxy::seats::{Seat, Seats};
-use crate::proxy::spare::Spare;
+use crate::http::idle::IdleConnections;
+use crate::http::limiter::{ConnectionLimiter, ConnectionPermit};
 
 /// How long a connection may be without a whole head of a request, and how long a request may take from then until its
 /// answer is sent.
@@ -31,7 +31,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) struct Bounded<A> {
     requests: Arc<Requests<A>>,
     most: usize,
-    seats: Arc<Seats>,
+    limiter: Arc<ConnectionLimiter>,
     shed: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -41,7 +41,7 @@ struct Requests<A> {
     patience: Duration,
     clock: Arc<dyn Clock>,
     /// The connections without a request.
-    idle: Spare,
+    idle: IdleConnections,
 }
 
 impl<A> Bounded<A> {
@@ -52,26 +52,26 @@ impl<A> Bounded<A> {
         clock: Arc<dyn Clock>,
         shed: impl Fn() + Send + Sync + 'static,
     ) -> Self {
-        let requests = Arc::new(Requests { app, patience, clock, idle: Spare::new(1) });
-        Self { requests, most, seats: Arc::new(Seats::new(1)), shed: Box::new(shed) }
+        let requests = Arc::new(Requests { app, patience, clock, idle: IdleConnections::new(1) });
+        Self { requests, most, limiter: Arc::new(ConnectionLimiter::new(1)), shed: Box::new(shed) }
     }
 
-    /// A place for a connection; `None` where all have requests.
-    fn seat(&self) -> Option<Seat> {
-        if let Ok(seat) = self.seats.take(0, (Some(self.most), None)) {
-            return Some(seat);
+    /// A permit for a connection; `None` where all have requests.
+    fn permit(&self) -> Option<ConnectionPermit> {
+        if let Ok(permit) = self.limiter.take(0, (Some(self.most), None)) {
+            return Some(permit);
         }
         (self.shed)();
         let Requests { idle, clock, .. } = &*self.requests;
         // the connection that makes room is counted until its task has ended
-        if idle.make_room(None, clock.now()) { self.seats.take(0, (None, None)).ok() } else { None }
+        if idle.make_room(None, clock.now()) { self.limiter.take(0, (None, None)).ok() } else { None }
     }
 }
 
 #[async_trait]
 impl<A: ServeHttp + Send + Sync + 'static> ServerApp for Bounded<A> {
     async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
-        let _seat = self.seat()?;
+        let _permit = self.permit()?;
         self.requests.process_new(stream, shutdown).await
     }
 }
@@ -94,9 +94,8 @@ impl<A: ServeHttp + Send + Sync + 'static> HttpServerApp for Requests<A> {
 impl<A: ServeHttp + Send + Sync> Requests<A> {
     /// Waits for the head of the next request; false where the connection ends without one.
     async fn has_request(&self, session: &mut ServerSession) -> bool {
-        let (spot, since) = (self.idle.spot(0), self.clock.now());
-        self.idle.enter(&spot, since);
-        let makes_room = poll_fn(|task| match spot.is_called_off(task.waker()) {
+        let entry = self.idle.enter(0, self.clock.now());
+        let makes_room = poll_fn(|task| match entry.is_evicted(task.waker()) {
             true => Poll::Ready(()),
             false => Poll::Pending,
         });
@@ -104,7 +103,7 @@ impl<A: ServeHttp + Send + Sync> Requests<A> {
             read = timeout(self.patience, session.read_request()) => matches!(read, Ok(Ok(true))),
             () = makes_room => false,
         };
-        self.idle.leave(&spot, since);
+        self.idle.leave(&entry);
         has_request
     }
 

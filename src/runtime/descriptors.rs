@@ -4,7 +4,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::cluster::serve::MOST_HANDSHAKES;
 
-/// Connections to upstreams that are kept for the next request, for each proxy, at most.
+/// Connections to upstreams that are kept for the next request, for each worker, at most.
 const MOST_KEPT: usize = 512;
 /// What the process itself needs: logs, state, Redis, other gateways, health checks, files that are read again.
 const OWN: usize = 64;
@@ -12,30 +12,26 @@ const OWN: usize = 64;
 pub(super) const MOST_ADMIN: usize = 64;
 /// Connections to the cluster's port that are at their handshake, at most.
 const OF_CLUSTER: usize = MOST_HANDSHAKES;
-/// What each proxy needs, and each listener of it.
-const OF_PROXY: usize = 8;
+/// What each worker needs, and each listener of it.
+const OF_WORKER: usize = 8;
 const OF_LISTENER: usize = 2;
-/// How many descriptors a connection over TLS to an upstream takes: pingora's end of a pair, the other one, the socket.
-const OF_SECURED: usize = 3;
 
 /// For how many connections there are descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     /// Connections of clients.
     pub clients: usize,
-    /// Connections to upstreams that are kept for the next request, for each proxy.
+    /// Connections to upstreams that are kept for the next request, for each worker.
     pub kept: usize,
 }
 
 /// What takes descriptors beside the connections of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Needs {
-    /// How many proxies there are.
-    pub proxies: usize,
+    /// How many workers there are.
+    pub workers: usize,
     /// How many listeners each of them has.
     pub listeners: usize,
-    /// Whether an upstream is spoken to over TLS.
-    pub secures: bool,
     /// Whether there is a port for other gateways.
     pub is_clustered: bool,
     /// Whether the sample upstream is served by the same process.
@@ -44,25 +40,22 @@ pub struct Needs {
 
 impl Room {
     /// What `limit` descriptors are enough for: a connection of a client, one to an upstream for its request, and one there
-    /// that another proxy keeps.
+    /// that another worker keeps.
     pub fn within(limit: usize, needs: Needs) -> Self {
-        let Needs { proxies, listeners, secures, is_clustered, has_sample } = needs;
-        let of_proxy = OF_LISTENER.saturating_mul(listeners).saturating_add(OF_PROXY);
-        let own = of_proxy.saturating_mul(proxies).saturating_add(OWN).saturating_add(MOST_ADMIN);
+        let Needs { workers, listeners, is_clustered, has_sample } = needs;
+        let of_worker = OF_LISTENER.saturating_mul(listeners).saturating_add(OF_WORKER);
+        let own = of_worker.saturating_mul(workers).saturating_add(OWN).saturating_add(MOST_ADMIN);
         let own = own.saturating_add(if is_clustered { OF_CLUSTER } else { 0 });
-        let upstream = if secures { OF_SECURED } else { 1 };
-        let upstream = if has_sample { upstream.saturating_add(1) } else { upstream };
-        let each = upstream.saturating_mul(2).saturating_add(1);
+        let each = if has_sample { 5 } else { 3 };
         let clients = limit.saturating_sub(own).checked_div(each).unwrap_or(0).max(1);
-        let kept = clients.checked_div(proxies).unwrap_or(clients).clamp(1, MOST_KEPT);
+        let kept = clients.checked_div(workers).unwrap_or(clients).clamp(1, MOST_KEPT);
         Self { clients, kept }
     }
 }
 
-/// How many proxies there are, each of them a thread: two for each core. A proxy does one thing after the other; with a
-/// second one, the system lets requests there go on while the first has much to do for others.
-pub fn proxies() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).saturating_mul(2)
+/// How many workers serve clients, each of them a thread: one for each core.
+pub fn workers() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// How many descriptors a gateway may have that is started as this process is.
@@ -84,16 +77,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_get_a_third_of_what_is_left_and_less_where_upstreams_take_more() {
-        let plain = Needs { proxies: 4, listeners: 1, secures: false, is_clustered: false, has_sample: false };
-        let secures = Needs { secures: true, ..plain };
+    fn clients_get_a_third_of_what_is_left() {
+        let plain = Needs { workers: 4, listeners: 1, is_clustered: false, has_sample: false };
         assert_eq!(Room::within(256, plain), Room { clients: 29, kept: 7 });
-        assert_eq!(Room::within(256, secures), Room { clients: 12, kept: 3 });
         assert_eq!(Room::within(1024, plain), Room { clients: 285, kept: 71 });
         assert_eq!(Room::within(1024, Needs { is_clustered: true, ..plain }), Room { clients: 242, kept: 60 });
         assert_eq!(Room::within(1024, Needs { has_sample: true, ..plain }), Room { clients: 171, kept: 42 });
         assert_eq!(Room::within(1 << 20, Needs { listeners: 2, ..plain }).kept, MOST_KEPT);
-        assert_eq!(Room::within(10, Needs { proxies: 64, listeners: 64, ..secures }), Room { clients: 1, kept: 1 });
-        assert!(Room::within(usize::MAX, Needs { proxies: 1, ..plain }).clients > 1 << 60);
+        assert_eq!(Room::within(10, Needs { workers: 64, listeners: 64, ..plain }), Room { clients: 1, kept: 1 });
+        assert!(Room::within(usize::MAX, Needs { workers: 1, ..plain }).clients > 1 << 60);
     }
 }

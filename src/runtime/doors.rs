@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use super::socket::Socket;
 use crate::admin::Readiness;
 use crate::clock::Clock;
-use crate::proxy::traffic::Traffic;
+use crate::http::traffic::Traffic;
 use crate::ruleset::Endpoint;
 use crate::units::Nanos;
 

@@ -20,11 +20,11 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
 use super::doors::{Door, Doors};
-use super::socket::{Acceptor, Socket, open_path};
+use super::socket::{Acceptor, Socket, for_pingora, open_path};
+use crate::http::socket::RawSocket;
+use crate::http::traffic::Arriving;
 use crate::panics::{lasting, point};
-use crate::proxy::traffic::Arriving;
 use crate::ruleset::Endpoint;
-use crate::store::Store;
 use crate::units::Nanos;
 
 /// How many connections the system may queue for a socket; it takes fewer where its own limit is lower.
@@ -94,12 +94,11 @@ pub(super) struct Listening<A> {
     name: String,
     listeners: Vec<(Socket, Arc<A>)>,
     doors: Arc<Doors>,
-    store: Option<Arc<Store>>,
 }
 
 impl<A> Listening<A> {
     pub(super) fn new(name: String, listeners: Vec<(Socket, Arc<A>)>, doors: Arc<Doors>) -> Self {
-        Self { name, listeners, doors, store: None }
+        Self { name, listeners, doors }
     }
 
     /// The same application on all sockets.
@@ -107,11 +106,6 @@ impl<A> Listening<A> {
         let app = Arc::new(app);
         let listeners = listeners.into_iter().map(|listener| (listener, Arc::clone(&app))).collect();
         Self::new(name, listeners, doors)
-    }
-
-    /// Connects to whom `store` asks before it accepts, if that can be done in a moment.
-    pub(super) fn asking(self, store: &Arc<Store>) -> Self {
-        Self { store: Some(Arc::clone(store)), ..self }
     }
 }
 
@@ -123,14 +117,15 @@ impl<A: ServerApp + Send + Sync + 'static> Service for Listening<A> {
         let listeners: io::Result<Vec<_>> = listeners.collect();
         match listeners {
             Ok(listeners) => {
-                if let Some(store) = &self.store {
-                    store.connect().await;
-                }
                 let mut accepting = JoinSet::new();
                 for (listener, app) in listeners {
                     let (listener, doors, shutdown) = (Arc::new(listener), Arc::clone(&self.doors), shutdown.clone());
                     accepting.spawn(lasting(move || {
-                        accept(Arc::clone(&listener), Arc::clone(&app), Arc::clone(&doors), shutdown.clone())
+                        let (app, shutdown) = (Arc::clone(&app), shutdown.clone());
+                        let serve = move |socket, arriving| {
+                            tokio::spawn(serve(Arc::clone(&app), for_pingora(socket), shutdown.clone(), arriving));
+                        };
+                        accept(Arc::clone(&listener), Arc::clone(&doors), serve)
                     }));
                 }
                 self.doors.opened();
@@ -149,13 +144,8 @@ impl<A: ServerApp + Send + Sync + 'static> Service for Listening<A> {
     }
 }
 
-/// Accepts until the door is shut.
-async fn accept<A: ServerApp + Send + Sync + 'static>(
-    listener: Arc<Acceptor>,
-    app: Arc<A>,
-    doors: Arc<Doors>,
-    shutdown: ShutdownWatch,
-) {
+/// Accepts until the door is shut, and has each connection served.
+pub(super) async fn accept(listener: Arc<Acceptor>, doors: Arc<Doors>, serve: impl Fn(RawSocket, Arriving)) {
     let mut door = doors.watch();
     loop {
         let accepting = doors.accept();
@@ -165,10 +155,9 @@ async fn accept<A: ServerApp + Send + Sync + 'static>(
                 accepted = listener.accept() => accepted,
             };
             match accepted {
-                Ok(stream) => {
+                Ok(socket) => {
                     point("accept");
-                    let arriving = doors.traffic().arrive();
-                    tokio::spawn(serve(Arc::clone(&app), stream, shutdown.clone(), arriving));
+                    serve(socket, doors.traffic().arrive());
                     // where many come at once, those that are one too many are gone before the next is accepted
                     yield_now().await;
                 }

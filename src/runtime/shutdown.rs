@@ -6,6 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,6 +15,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::doors::Doors;
 use super::upgrade::Upgrader;
+use super::workers::Workforce;
 use crate::admin::Readiness;
 use crate::admin::reloads::Reloads;
 use crate::panics::point;
@@ -52,7 +54,13 @@ pub struct ServerPanicked(String);
 
 /// Runs `server` until a signal ends it. SIGTERM and SIGINT finish what is in flight, a second one does not wait; SIGUSR2
 /// does the same once another process has taken over.
-pub(super) fn run_until_idle(server: Server, gateway: &Gateway, reach: Reach) -> Result<Sequel, ServerPanicked> {
+pub(super) fn run_until_idle(
+    server: Server,
+    workforce: Workforce,
+    gateway: &Gateway,
+    reach: Reach,
+) -> Result<Sequel, ServerPanicked> {
+    let workers = workforce.start().map_err(|error| ServerPanicked(format!("cannot start a worker: {error}")))?;
     let (finished, has_finished) = channel::<()>();
     let hurry = Arc::new(AtomicBool::new(false));
     let doors = Arc::clone(&reach.doors);
@@ -65,7 +73,9 @@ pub(super) fn run_until_idle(server: Server, gateway: &Gateway, reach: Reach) ->
         drop(finished);
     });
     // pingora sleeps through the whole grace period, idle or not; returning from here ends the process before.
-    while has_finished.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+    let mut has_ended = false;
+    while !has_ended {
+        has_ended = has_finished.recv_timeout(LOOK) == Err(RecvTimeoutError::Disconnected);
         // a head that has not come by now is waited for only where another process answers everybody else
         let waits = || succeeded.load(Ordering::Acquire) && gateway.traffic.is_in_a_request();
         // last: what requests leave behind at their end is there only then, and whoever is settled answers no other gateway
@@ -73,10 +83,11 @@ pub(super) fn run_until_idle(server: Server, gateway: &Gateway, reach: Reach) ->
         if idle || hurry.load(Ordering::Relaxed) {
             break;
         }
+        if workers.iter().any(JoinHandle::is_finished) {
+            return Err(ServerPanicked("a worker has ended".to_owned()));
+        }
     }
-    if serving.is_finished()
-        && let Err(panic) = serving.join()
-    {
+    if has_ended && let Err(panic) = serving.join() {
         let panicked = ServerPanicked(what_it_said(&*panic));
         tracing::error!("{panicked}");
         return Err(panicked);

@@ -13,6 +13,7 @@ use pingora::protocols::{GetSocketDigest, SocketDigest, Stream};
 use socket2::{Domain, SockAddr, SockRef, Socket as Socket2, Type};
 
 use super::listen::BACKLOG;
+use crate::http::socket::RawSocket;
 use crate::ruleset::{Endpoint, SocketPath};
 
 /// A listening socket.
@@ -102,28 +103,36 @@ impl Acceptor {
         }
     }
 
-    /// The next connection, as pingora's own listener makes it.
-    pub(super) async fn accept(&self) -> io::Result<Stream> {
-        let (mut stream, digest) = match self {
+    /// The next connection.
+    pub(super) async fn accept(&self) -> io::Result<RawSocket> {
+        match self {
             Self::Tcp(socket) => {
-                let (stream, peer) = socket.accept().await?;
-                // Fails only on a connection that is over, which the first read finds out.
-                drop(stream.set_nodelay(true));
-                let digest = SocketDigest::from_raw_fd(stream.as_raw_fd());
-                // It is new, so nothing is set; if it were, it would be asked of the socket.
-                drop(digest.peer_addr.set(Some(peer.into())));
-                (PingoraStream::from(stream), digest)
-            }
-            Self::Unix(socket) => {
                 let (stream, _) = socket.accept().await?;
-                let digest = SocketDigest::from_raw_fd(stream.as_raw_fd());
-                drop(digest.peer_addr.set(None));
-                (PingoraStream::from(stream), digest)
+                // fails only on a connection that is over, which the first read finds out
+                drop(stream.set_nodelay(true));
+                Ok(RawSocket::Tcp(stream))
             }
-        };
-        stream.set_socket_digest(digest);
-        Ok(Box::new(stream))
+            Self::Unix(socket) => socket.accept().await.map(|(stream, _)| RawSocket::Unix(stream)),
+        }
     }
+}
+
+/// A connection as pingora's own listener makes it.
+pub(super) fn for_pingora(socket: RawSocket) -> Stream {
+    let digest = SocketDigest::from_raw_fd(socket.as_fd().as_raw_fd());
+    let mut stream = match socket {
+        RawSocket::Tcp(stream) => {
+            // it is new, so nothing is set; if it were, it would be asked of the socket
+            drop(digest.peer_addr.set(stream.peer_addr().ok().map(Into::into)));
+            PingoraStream::from(stream)
+        }
+        RawSocket::Unix(stream) => {
+            drop(digest.peer_addr.set(None));
+            PingoraStream::from(stream)
+        }
+    };
+    stream.set_socket_digest(digest);
+    Box::new(stream)
 }
 
 // === paths ===

@@ -124,6 +124,8 @@ fn ask_for_everything(gateway: &Gateway, said: &mut Said) {
     }
 }
 
+const UPGRADE: &[(&str, &str)] = &[("connection", "upgrade"), ("upgrade", "websocket")];
+
 #[test]
 fn no_secret_is_in_anything_that_a_gateway_says_or_keeps() {
     let origin = Origin::with(|exchange| {
@@ -190,9 +192,11 @@ fn no_secret_is_in_anything_that_a_gateway_says_or_keeps() {
         &[("proxy-authorization", &bearer), ("x-forwarded-for", HEADER), ("origin", "http://a.test")],
     ];
     for target in ["/", "/drop", "/nonsense", "/%zz", "/usage", "/tunnel"] {
+        let is_tunnel = target == "/tunnel";
         for fields in fields {
             for target in [target.to_owned(), format!("{target}?api_key={QUERY}"), format!("{target}?a=b&x={QUERY}")] {
-                let answer = clear.client().exchange("GET", &target, fields);
+                let fields = [fields, if is_tunnel { UPGRADE } else { &[] }].concat();
+                let answer = clear.client().exchange("GET", &target, &fields);
                 seen.insert(answer.status);
                 // what the upstream says is its own
                 if answer.status != 200 && answer.status != 101 {

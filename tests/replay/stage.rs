@@ -3,20 +3,14 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
-use pingora::http::ResponseHeader;
-use pingora::protocols::l4::stream::Stream;
-use pingora::protocols::{GetSocketDigest, SocketDigest};
-use pingora::proxy::Session;
-use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpSocket};
 use tollgate::cli::source::{self, Source};
 use tollgate::clock::{Clock, ManualClock};
+use tollgate::http::head::{RequestHead, ResponseHead};
+use tollgate::http::service::Peer;
 use tollgate::proxy::context::Context;
 use tollgate::proxy::live::{Live, Rules};
 use tollgate::proxy::{Gateway, Shared, admit};
@@ -33,7 +27,6 @@ use tracing_subscriber::fmt::time::FormatTime;
 pub struct Stage {
     gateway: Gateway,
     clock: Arc<ManualClock>,
-    listener: TcpListener,
     /// Requests that the upstream works on, by the time at which they end.
     running: BTreeMap<(Nanos, Reverse<u64>), Context>,
     count: u64,
@@ -103,22 +96,22 @@ impl Stage {
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
             hasher,
             traffic: Arc::default(),
-            seats: Arc::default(),
-            spare: Default::default(),
             room: usize::MAX,
             lookout: Lookout::default(),
         });
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        Self { gateway, clock, listener, running: BTreeMap::new(), count: 0, log, _logging: logging }
+        Self { gateway, clock, running: BTreeMap::new(), count: 0, log, _logging: logging }
     }
 
     /// A request; returns whether a limit denies it. Times never go back.
     pub async fn ask(&mut self, asked: &Asked<'_>) -> bool {
         self.end_until(asked.at);
         self.clock.set(asked.at);
-        let mut session = self.session(asked).await;
-        let mut context = Context::new(&self.gateway);
-        let admitted = admit::admit(&mut session, &mut context).await;
+        let mut request = RequestHead { method: asked.method.to_owned(), ..RequestHead::default() };
+        request.target.extend_from_slice(asked.target.as_bytes());
+        asked.fields.iter().for_each(|(name, value)| request.fields.push(name, value));
+        let peer = Peer { address: Some([127, 0, 0, asked.from].into()), secured: None };
+        let mut context = Context::new(&self.gateway, Arc::new(peer), request.version);
+        let admitted = admit::admit(&mut context, &request, &request.fields.to_map()).await;
         let denied = matches!(context.verdict.outcome, Outcome::Deny(_));
         match admitted {
             Err(answer) => {
@@ -134,7 +127,7 @@ impl Stage {
                 context.upstream_answered = true;
                 let live = Arc::clone(&context.live);
                 if let Some(tally) = &mut context.tally {
-                    let head = ResponseHeader::build(asked.status, None).unwrap();
+                    let head = ResponseHead { status: asked.status, ..ResponseHead::default() };
                     tally.reached_upstream();
                     tally.response_head(&live.ruleset, asked.method, &head);
                     tally.response_body(&live.ruleset, b"", true);
@@ -159,23 +152,5 @@ impl Stage {
             self.clock.set(end);
             drop(context);
         }
-    }
-
-    async fn session(&self, asked: &Asked<'_>) -> Session {
-        let client = TcpSocket::new_v4().unwrap();
-        client.bind(SocketAddr::from(([127, 0, 0, asked.from], 0))).unwrap();
-        let address = self.listener.local_addr().unwrap();
-        let (client, accepted) = tokio::join!(client.connect(address), self.listener.accept());
-        let fields: String = asked.fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-        let head = format!("{} {} HTTP/1.1\r\n{fields}\r\n", asked.method, asked.target);
-        let mut client = client.unwrap();
-        client.write_all(head.as_bytes()).await.unwrap();
-        let (accepted, _) = accepted.unwrap();
-        let digest = SocketDigest::from_raw_fd(accepted.as_raw_fd());
-        let mut stream = Stream::from(accepted);
-        stream.set_socket_digest(digest);
-        let mut session = Session::new_h1(Box::new(stream));
-        assert!(session.read_request().await.unwrap());
-        session
     }
 }

@@ -8,7 +8,7 @@ use super::{name, refuse};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{CertificateFiles, ListenerTls, NamedFile, Problem, Problems, Server, Warning};
 use crate::files::Seen;
-use crate::proxy::connection::Entrance;
+use crate::http::listener::ListenerConfig;
 use crate::tls::{self, Certificate, Certificates, ClientCertificates, Terms, TlsFault, TlsServer};
 use crate::units::Nanos;
 
@@ -22,14 +22,14 @@ pub(super) fn open(
     path: &Path,
     server: &Server,
     seen: &mut Vec<Seen>,
-) -> Result<(Vec<Entrance>, Vec<Warning>), Problems> {
+) -> Result<(Vec<ListenerConfig>, Vec<Warning>), Problems> {
     let now = SystemClock::new().now();
     let mut reading = Reading { path, seen, now, errors: Vec::new(), warnings: Vec::new() };
     let mut entrances = Vec::new();
     for listener in &server.listeners {
         let tls = listener.tls.as_ref().map(|tls| reading.tls(tls, listener.http2));
         if let Some(tls) = tls.map_or(Some(None), |tls| tls.map(Some)) {
-            entrances.push(Entrance {
+            entrances.push(ListenerConfig {
                 tls,
                 http2: listener.http2,
                 proxy_protocol: listener.proxy_protocol.clone(),

@@ -6,21 +6,23 @@ use std::sync::Arc;
 use super::store::client;
 use crate::config::{Problems, UpstreamTls};
 use crate::files::Seen;
-use crate::proxy::upstream::Securing;
+use crate::proxy::upstream::TlsConnector;
 
 /// Reads what the upstreams of the configuration at `path` need, at their positions.
 pub(super) fn open(
     path: &Path,
     upstreams: &[Option<UpstreamTls>],
     seen: &mut Vec<Seen>,
-) -> Result<Vec<Option<Arc<Securing>>>, Problems> {
+) -> Result<Vec<Option<Arc<TlsConnector>>>, Problems> {
     let mut errors = Vec::new();
     let mut opened = Vec::new();
     for says in upstreams {
         let read = says.as_ref().map(|says| (says, client(path, &says.files, &says.place, seen)));
         opened.push(match read {
             None => None,
-            Some((says, Ok((client, files)))) => Some(Arc::new(Securing::new(client, says.server_name.clone(), files))),
+            Some((says, Ok((client, files)))) => {
+                Some(Arc::new(TlsConnector::new(client, says.server_name.clone(), files)))
+            }
             Some((_, Err(problems))) => {
                 errors.extend(problems.errors);
                 None

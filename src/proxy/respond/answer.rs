@@ -1,12 +1,10 @@
 //! What tollgate itself answers instead of an upstream, and in which words.
 
 use http::StatusCode;
-use pingora::{Error, ErrorSource, ErrorType};
 
 use crate::algorithm::Denial;
 use crate::customers::TokenFault;
 use crate::proxy::context::Context;
-use crate::proxy::facts::Refused;
 use crate::proxy::respond::challenge;
 use crate::ruleset::verdict::Outcome;
 use crate::units::Nanos;
@@ -233,29 +231,6 @@ impl Answer {
             _ => 3,
         }
     }
-}
-
-/// The answer to an error that pingora reports; `None` where the client is gone.
-pub fn answer_to(error: &Error) -> Option<Answer> {
-    Some(match (error.esource(), error.etype()) {
-        (_, ErrorType::HTTPStatus(503)) => Answer::NoNode,
-        (ErrorSource::Downstream, ErrorType::InvalidHTTPHeader) => Answer::Malformed("the request cannot be read"),
-        (ErrorSource::Downstream, ErrorType::Custom("InvalidChunk" | "InvalidTrailerEnd")) => {
-            Answer::Malformed("the request's body cannot be read")
-        }
-        (ErrorSource::Downstream, ErrorType::ReadTimedout) => Answer::BodyTimeout,
-        (ErrorSource::Downstream, ErrorType::ReadError) => refusal(error)?.into(),
-        (ErrorSource::Downstream, _) => return None,
-        (_, ErrorType::ConnectTimedout | ErrorType::ReadTimedout | ErrorType::WriteTimedout) => Answer::UpstreamTimeout,
-        (ErrorSource::Upstream, _) => Answer::UpstreamFailed,
-        (ErrorSource::Internal | ErrorSource::Unset, _) => Answer::Internal,
-    })
-}
-
-/// Why the client's body was not read on, if that is why it could not be read.
-fn refusal(error: &Error) -> Option<Refused> {
-    let cause = error.root_cause();
-    cause.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref().copied()
 }
 
 fn seconds_in_words(time: Nanos) -> String {

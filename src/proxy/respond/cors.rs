@@ -5,6 +5,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 
+use crate::http::fields::Fields;
 use crate::proxy::context::Context;
 use crate::proxy::respond::{Answer, fields};
 use crate::ruleset::{Origins, Ruleset};
@@ -70,8 +71,8 @@ fn asked(request: &HeaderMap, name: &HeaderName, is_word: impl Fn(&[u8]) -> bool
 
 /// What is added to the fields that scripts may read of an upstream's response, when `added` goes with it: nothing
 /// unless the upstream lets other sites read it.
-pub fn exposed_with(theirs: &HeaderMap, added: &[(HeaderName, HeaderValue)], context: &Context) -> Option<HeaderValue> {
-    let shared = context.live.ruleset.cors.is_some() && theirs.contains_key(header::ACCESS_CONTROL_ALLOW_ORIGIN);
+pub fn exposed_with(theirs: &Fields, added: &[(HeaderName, HeaderValue)], context: &Context) -> Option<HeaderValue> {
+    let shared = context.live.ruleset.cors.is_some() && theirs.contains(header::ACCESS_CONTROL_ALLOW_ORIGIN.as_str());
     shared.then(|| exposed(added)).flatten()
 }
 

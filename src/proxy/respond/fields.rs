@@ -3,10 +3,11 @@
 //! `ietf` is draft-ietf-httpapi-ratelimit-headers-10: structured-field lists of all limits, whole seconds.
 //! `x_ratelimit` is the older convention: the tightest limit only.
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue};
 use sfv::{BareItem, Integer, KeyRef, List, ListEntry, ListSerializer, Parser, StringRef};
 
 use crate::algorithm::{Decision, Denial};
+use crate::http::fields::Fields;
 use crate::ruleset::verdict::{Standing, Verdict};
 use crate::ruleset::{Dialects, Reset, Ruleset};
 use crate::units::Nanos;
@@ -28,7 +29,7 @@ const LARGEST: u64 = 999_999_999_999_999;
 pub(super) fn limit_fields(
     ruleset: &Ruleset,
     verdict: &Verdict,
-    theirs: &HeaderMap,
+    theirs: &Fields,
     charged_at: Nanos,
 ) -> Vec<(HeaderName, HeaderValue)> {
     let Some(tightest) = verdict.tightest.and_then(|position| verdict.standings.get(position)) else {
@@ -99,13 +100,13 @@ pub(super) fn remaining(standing: &Standing) -> u64 {
     standing.headroom.remaining.unwrap_or(standing.policy.quota)
 }
 
-fn their_remaining(theirs: &HeaderMap) -> Option<u64> {
-    theirs.get(REMAINING)?.to_str().ok()?.trim().parse().ok()
+fn their_remaining(theirs: &Fields) -> Option<u64> {
+    str::from_utf8(theirs.get(REMAINING.as_str())?).ok()?.trim().parse().ok()
 }
 
 /// The smallest `r` of an upstream's `RateLimit` list.
-fn their_ratelimit(theirs: &HeaderMap) -> Option<u64> {
-    let list: List = Parser::new(theirs.get(RATELIMIT)?.as_bytes()).parse().ok()?;
+fn their_ratelimit(theirs: &Fields) -> Option<u64> {
+    let list: List = Parser::new(theirs.get(RATELIMIT.as_str())?).parse().ok()?;
     let rs = list.iter().filter_map(|entry| match entry {
         ListEntry::Item(item) => item.params.get("r").and_then(BareItem::as_integer),
         ListEntry::InnerList(_) => None,

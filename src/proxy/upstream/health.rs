@@ -1,19 +1,16 @@
 //! What is found out about nodes in the background: addresses of host names, and health.
 
 use std::net::SocketAddr;
-use std::os::unix::net::SocketAddr as UnixAddress;
 use std::sync::Arc;
 
-use pingora::OrErr;
-use pingora::lb::Backend;
-use pingora::lb::health_check::{HealthCheck as _, HttpHealthCheck};
-use pingora::protocols::l4::socket::SocketAddr as PingoraAddress;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use super::exchange::speak_http2;
+use super::exchange::server_at;
+use super::node::address_of;
 use super::{Instance, NodeAddress, Pool};
 use crate::clock::Clock;
+use crate::http::upstream::probe;
 use crate::panics::{lasting, point};
 use crate::ruleset::upstream::HealthCheck;
 use crate::units::Nanos;
@@ -67,7 +64,7 @@ async fn watch_node(pool: Arc<Pool>, node: usize, clock: Arc<dyn Clock>) {
     let name = &pool.upstream.nodes[node].address;
     let state = &pool.nodes[node];
     let mut checks = Checks::default();
-    if NodeAddress::of(name).is_some() {
+    if address_of(name).is_some() {
         checks.follow(&pool, node, &clock);
         return while checks.tasks.join_next().await.is_some() {};
     }
@@ -137,31 +134,21 @@ async fn check_health(
     clock: Arc<dyn Clock>,
 ) {
     let written = &pool.upstream.nodes[node].address;
-    let (addr, host) = match &instance.address {
-        NodeAddress::Inet(address) => (PingoraAddress::Inet(*address), written.as_str()),
-        NodeAddress::Unix(path) => match UnixAddress::from_pathname(path) {
-            // A path is no host, and servers refuse it as one.
-            Ok(address) => (PingoraAddress::Unix(address), "localhost"),
-            Err(_) => return,
-        },
+    let host = match &instance.address {
+        NodeAddress::Inet(_) => written.as_str(),
+        // a path is no host, and servers refuse it as one
+        NodeAddress::Unix(_) => "localhost",
     };
-    let Ok(mut request) = health_request(host, &check, pool.upstream.http2) else {
-        tracing::error!(upstream = pool.upstream.name, path = check.path, "cannot build the health check's request");
-        return;
-    };
-    let backend = Backend { addr, weight: 1, ext: Default::default() };
     let mut ticks = interval(check.every.to_duration());
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut good, mut bad) = (0_u32, 0_u32);
     loop {
         ticks.tick().await;
         point("health_check");
-        if let (Some(securing), NodeAddress::Inet(address)) = (&pool.securing, &instance.address) {
-            let way = securing.way_to(*address, written, pool.upstream.http2);
-            request.peer_template.options.custom_l4 = Some(Arc::new(way));
-        }
-        let answer = timeout(check.timeout.to_duration(), request.check(&backend)).await;
-        if matches!(answer, Ok(Ok(()))) {
+        let server = server_at(&pool, &instance.address, node);
+        let asking = probe(&server, host, &check.path, "tollgate-health-check");
+        let answer = timeout(check.timeout.to_duration(), asking).await;
+        if matches!(answer, Ok(Ok(200..=299))) {
             (good, bad) = (good.saturating_add(1), 0);
         } else {
             (good, bad) = (0, bad.saturating_add(1));
@@ -172,27 +159,4 @@ async fn check_health(
             pool.set_health(node, &instance, false, clock.now());
         }
     }
-}
-
-fn health_request(host: &str, check: &HealthCheck, http2: bool) -> Result<HttpHealthCheck, pingora::BError> {
-    let mut request = HttpHealthCheck::new(host, false);
-    request.req.set_raw_path(check.path.as_bytes())?;
-    if http2 {
-        speak_http2(&mut request.peer_template.options);
-        // Of a `Host` pingora makes the authority, and sends both, which nginx refuses.
-        drop(request.req.remove_header(&http::header::HOST));
-        let target = http::Uri::try_from(format!("https://{host}{}", check.path));
-        request.req.set_uri(target.or_err(pingora::ErrorType::InvalidHTTPHeader, "the target of the health check")?);
-    }
-    request.req.insert_header(http::header::USER_AGENT, "tollgate-health-check")?;
-    request.peer_template.options.connection_timeout = Some(check.timeout.to_duration());
-    request.peer_template.options.read_timeout = Some(check.timeout.to_duration());
-    request.validator = Some(Box::new(|response| match response.status.is_success() {
-        true => Ok(()),
-        false => pingora::Error::e_explain(
-            pingora::ErrorType::CustomCode("status of the health check", response.status.as_u16()),
-            "",
-        ),
-    }));
-    Ok(request)
 }

@@ -1,13 +1,10 @@
 //! A node of an upstream, and its instances: one for each address that its host name stands for.
 
-use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use http::HeaderValue;
 
 use crate::units::Nanos;
 
@@ -15,13 +12,7 @@ use crate::units::Nanos;
 const EJECTION: Nanos = Nanos::from_secs(1);
 
 /// Where an instance listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodeAddress {
-    /// At an address and a port.
-    Inet(SocketAddr),
-    /// At a path in the file system.
-    Unix(PathBuf),
-}
+pub use crate::http::upstream::Address as NodeAddress;
 
 /// What is known of one node.
 #[derive(Debug)]
@@ -43,26 +34,13 @@ pub struct Instance {
     in_flight: Arc<AtomicU64>,
     /// What it has gained in smooth weighted round robin.
     pub(super) turn: AtomicI64,
-    /// How long its idle connections can be kept, by what it says of them.
-    keep_alive: AtomicU64,
 }
 
-impl NodeAddress {
-    /// The address of a node that is written like this; `None` of a host name.
-    pub(super) fn of(written: &str) -> Option<Self> {
-        match written.strip_prefix("unix:") {
-            Some(path) => Some(Self::Unix(path.into())),
-            None => written.parse().ok().map(Self::Inet),
-        }
-    }
-}
-
-impl fmt::Display for NodeAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Inet(address) => address.fmt(f),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
+/// The address of a node that is written like this; `None` of a host name.
+pub(super) fn address_of(written: &str) -> Option<NodeAddress> {
+    match written.strip_prefix("unix:") {
+        Some(path) => Some(NodeAddress::Unix(path.into())),
+        None => written.parse().ok().map(NodeAddress::Inet),
     }
 }
 
@@ -71,7 +49,7 @@ impl fmt::Display for NodeAddress {
 impl NodeState {
     /// A node that is written like this; its instances are healthy.
     pub(super) fn new(written: &str) -> Self {
-        let instance = NodeAddress::of(written).map(|address| Arc::new(Instance::new(address, None)));
+        let instance = address_of(written).map(|address| Arc::new(Instance::new(address, None)));
         Self { instances: ArcSwap::from_pointee(instance.into_iter().collect()) }
     }
 
@@ -115,7 +93,6 @@ impl Instance {
             ejected_until: AtomicU64::new(0),
             in_flight: Arc::default(),
             turn: AtomicI64::new(0),
-            keep_alive: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -129,7 +106,6 @@ impl Instance {
             ejected_until: copy(&self.ejected_until),
             in_flight: Arc::clone(&self.in_flight),
             turn: AtomicI64::new(0),
-            keep_alive: copy(&self.keep_alive),
         }
     }
 
@@ -184,29 +160,6 @@ impl Instance {
         let ramped = u128::from(full) * u128::from(up) / u128::from(slow_start.get().max(1));
         u64::try_from(ramped).unwrap_or(full).max(full / 100)
     }
-
-    /// How long an idle connection is kept: for as long as `configured`, or a second less than the shortest time that the
-    /// instance has said it keeps one.
-    pub(super) fn keep_alive(&self, configured: Nanos) -> Nanos {
-        configured.min(Nanos::new(self.keep_alive.load(Ordering::Relaxed)))
-    }
-
-    /// The instance sent this `Keep-Alive` field.
-    pub(super) fn said_keep_alive(&self, value: &HeaderValue) {
-        if let Some(timeout) = keep_alive_timeout(value) {
-            let kept = Nanos::from_secs(timeout.saturating_sub(1));
-            self.keep_alive.fetch_min(kept.get(), Ordering::Relaxed);
-        }
-    }
-}
-
-/// The parameter `timeout` of a `Keep-Alive` field, in seconds.
-fn keep_alive_timeout(value: &HeaderValue) -> Option<u64> {
-    value.to_str().ok()?.split(',').find_map(|parameter| {
-        let (name, value) = parameter.split_once('=')?;
-        let value = value.trim().trim_matches('"');
-        name.trim().eq_ignore_ascii_case("timeout").then(|| value.parse().ok())?
-    })
 }
 
 #[cfg(test)]
@@ -236,24 +189,5 @@ mod tests {
         assert_eq!(after.iter().map(|instance| instance.is_healthy()).collect::<Vec<_>>(), [false, true]);
         let full = |instance: &Instance| instance.weight(1, Nanos::from_secs(10), NOW) == 1000;
         assert_eq!((full(&before[0]), full(&after[1])), (true, false), "one that comes later warms up");
-    }
-
-    #[test]
-    fn idle_connections_are_kept_for_a_second_less_than_the_shortest_time_said() {
-        let instance = Instance::new(NodeAddress::Inet(address(1)), None);
-        let configured = Nanos::from_secs(4);
-        let kept_after = |said: &'static str| {
-            instance.said_keep_alive(&HeaderValue::from_static(said));
-            instance.keep_alive(configured).secs_ceil()
-        };
-        assert_eq!(kept_after("max=5"), 4);
-        assert_eq!(kept_after("timeout=-3"), 4);
-        assert_eq!(kept_after("timeout=99999999999999999999"), 4);
-        assert_eq!(kept_after("timeout=18446744073709551615"), 4);
-        assert_eq!(kept_after("timeout=5, max=100"), 4);
-        assert_eq!(kept_after("max=1,Timeout = \"3\""), 2);
-        assert_eq!(kept_after("timeout=60"), 2);
-        assert_eq!(kept_after("timeout=1"), 0);
-        assert_eq!(kept_after("timeout=0"), 0);
     }
 }

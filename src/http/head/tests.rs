@@ -3,23 +3,43 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
+use crate::http::body::{Decoder, Step};
 
-const MOST: HeadBounds = HeadBounds { first_line: 300, fields: 4096 };
+const BOUNDS: HeadBounds = HeadBounds { first_line: 300, fields: 4096 };
 
-/// What comes of a stream that arrives in parts of these lengths, over and over: the requests that went on whole, what
-/// went on of the last one, and why that ended, if it did.
+/// What comes of a stream that arrives in parts of these lengths, over and over: the requests that were read whole, what was
+/// read of the last one, and why that ended, if it did.
 fn read(stream: &[u8], parts: &[usize]) -> (Vec<Vec<u8>>, Vec<u8>, Option<Refused>) {
-    let (mut requests, mut whole, mut current) = (Requests::new(MOST), Vec::new(), Vec::new());
-    let (mut held, mut arrived) = (Vec::new(), 0);
+    let (mut whole, mut current, mut held, mut arrived) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let (mut reader, mut head, mut body) = (HeadReader::default(), RequestHead::default(), None::<Decoder>);
     let mut parts = parts.iter().copied().cycle();
     loop {
-        match requests.admit(&held) {
-            Ok(admitted) => current.extend(held.drain(..admitted)),
-            Err(refused) => return (whole, current, Some(refused)),
-        }
-        if requests.is_over() {
-            whole.push(std::mem::take(&mut current));
-            requests = Requests::new(MOST);
+        let taken = match &mut body {
+            None => match reader.request(&held, BOUNDS, &mut head) {
+                Ok(Some(length)) => {
+                    body = Some(Decoder::new(head.framing));
+                    length
+                }
+                Ok(None) => 0,
+                Err(refused) => return (whole, current, Some(refused)),
+            },
+            Some(decoder) => match decoder.step(&held) {
+                Ok(Step::Skip(length)) => length,
+                Ok(Step::Data(length)) => {
+                    decoder.consumed(length);
+                    length
+                }
+                Ok(Step::NeedMore) => 0,
+                Ok(Step::End) => {
+                    whole.push(std::mem::take(&mut current));
+                    (reader, body) = (HeadReader::default(), None);
+                    continue;
+                }
+                Err(refused) => return (whole, current, Some(refused)),
+            },
+        };
+        current.extend(held.drain(..taken));
+        if taken > 0 {
             continue;
         }
         if arrived == stream.len() {
@@ -68,7 +88,7 @@ fn unchunk(mut body: &[u8]) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn what_is_behind_a_request_waits_for_its_turn() {
+fn requests_that_come_together_are_read_one_by_one() {
     const FIRST: &[u8] = b"POST /a HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc";
     const SECOND: &[u8] =
         b"POST /b HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n3;x=\"y\"\r\nabc\r\n0\r\nsum: 1\r\n\r\n";
@@ -78,32 +98,118 @@ fn what_is_behind_a_request_waits_for_its_turn() {
         let (whole, rest, refused) = read(&stream, &[part]);
         assert_eq!((whole, rest.len(), refused), (vec![FIRST.into(), SECOND.into(), THIRD.into()], 0, None), "{part}");
     }
-    let mut requests = Requests::new(MOST);
-    assert_eq!(requests.admit(&stream), Ok(FIRST.len()));
-    assert_eq!(requests.admit(&stream[FIRST.len()..]), Ok(0), "not before it is asked for");
 }
 
 #[test]
-fn a_head_goes_on_when_it_is_whole_and_a_body_as_it_comes() {
-    let mut requests = Requests::new(MOST);
-    assert_eq!(requests.admit(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n"), Ok(0));
-    let head = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\na";
-    assert_eq!(requests.admit(head), Ok(head.len()));
-    assert_eq!(requests.admit(b"b"), Ok(1));
-    assert!(!requests.is_over());
-    assert_eq!(requests.admit(b"cGET"), Ok(1));
-    assert!(requests.is_over());
+fn the_end_of_a_chunked_body_is_read_when_all_of_it_is_here() {
+    let mut body = Decoder::new(Framing::Chunked);
+    assert_eq!((body.step(b"1\r\nx"), body.step(b"x\r\n")), (Ok(Step::Skip(3)), Ok(Step::Data(1))));
+    assert!(body.ends_behind(1, b"\r\n0\r\n\r\n") && !body.ends_behind(1, b"\r\n0\r\nsum: 1\r\n\r\n"));
+    body.consumed(1);
+    assert_eq!(body.step(b"\r\n0\r\n"), Ok(Step::Skip(2)));
+    assert_eq!(body.step(b"0\r\n\r"), Ok(Step::NeedMore));
+    assert_eq!((body.step(b"0\r\n\r\nGET"), body.is_over()), (Ok(Step::Skip(5)), true));
+}
+
+fn with(field: &[u8]) -> Result<Option<Framing>, Refused> {
+    let (mut head, request) = (RequestHead::default(), [b"POST / HTTP/1.1\r\n", field, b"\r\n\r\n"].concat());
+    let read = HeadReader::default().request(&request, BOUNDS, &mut head)?;
+    Ok(read.map(|_| head.framing))
 }
 
 #[test]
-fn the_end_of_a_body_in_chunks_goes_on_when_all_of_it_is_here() {
-    let mut requests = Requests::new(MOST);
-    let head = b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
-    assert_eq!(requests.admit(head), Ok(head.len()));
-    assert_eq!(requests.admit(b"1\r\nx\r\n0\r\n"), Ok(6));
-    assert_eq!(requests.admit(b"0\r\n\r"), Ok(0));
-    assert_eq!(requests.admit(b"0\r\n\r\n"), Ok(5));
-    assert!(requests.is_over());
+fn a_request_says_in_one_way_how_long_its_body_is() {
+    assert_eq!(with(b"host: a"), Ok(Some(Framing::Empty)));
+    assert_eq!(with(b"Content-Length:  12\t"), Ok(Some(Framing::Length(12))));
+    assert_eq!(with(b"content-length: 0"), Ok(Some(Framing::Empty)));
+    assert_eq!(with(b"transfer-encoding: Chunked"), Ok(Some(Framing::Chunked)));
+    assert_eq!(with(b"content-length: 18446744073709551615"), Ok(Some(Framing::Length(u64::MAX))));
+    for field in [
+        &b"content-length: 1, 1"[..],
+        b"content-length: +1",
+        b"content-length:",
+        b"content-length: 1 1",
+        b"content-length: 18446744073709551616",
+        b"content-length: 0x1",
+        b"content-length: 1\r\ncontent-length: 1",
+        b"content-length: 1\r\ntransfer-encoding: chunked",
+        b"transfer-encoding: chunked\r\ntransfer-encoding: chunked",
+        b"transfer-encoding: xchunked",
+        b"transfer-encoding: chunked, gzip",
+        b"transfer-encoding: chunked, chunked",
+        b"transfer-encoding: ,chunked",
+        b"transfer-encoding: chunked,",
+        b"transfer-encoding: gzip;q=1, chunked",
+        b"transfer-encoding:",
+        b"transfer-encoding : chunked",
+        b" host: a",
+        b"nonsense",
+        b": a",
+        b"x: a\0",
+        b"x: a\rb",
+        b"x: a\x7f",
+        b"x\xff: a",
+        b"connection: close, Host",
+        b"connection: x-forwarded-for",
+        b"connection: a, b, c, d, e, f, g, h, i, j",
+    ] {
+        assert!(matches!(with(field), Err(Refused::Malformed(_))), "{}", field.escape_ascii());
+    }
+    assert_eq!(with(b"transfer-encoding: gzip, chunked"), Err(Refused::CodingUnknown));
+    let old = read(b"POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n", &[100]).2;
+    assert!(matches!(old, Some(Refused::Malformed(_))));
+}
+
+#[test]
+fn a_first_line_is_three_words() {
+    for line in [
+        &b"GET /a b HTTP/1.1"[..],
+        b"GET  / HTTP/1.1",
+        b"GET / HTTP/1.1 ",
+        b" GET / HTTP/1.1",
+        b"GET /",
+        b"GET / HTTP/1.2",
+        b"GET / HTTP/2.0",
+        b"GET / http/1.1",
+        b"GET /\t HTTP/1.1",
+        b"GET /#a HTTP/1.1",
+        b"GET /\xff HTTP/1.1",
+        b"G\0T / HTTP/1.1",
+    ] {
+        let refused = read(&[line, b"\r\n\r\n"].concat(), &[1000]).2;
+        assert!(matches!(refused, Some(Refused::Malformed(_))), "{}", line.escape_ascii());
+    }
+    assert_eq!(read(b"M-SEARCH * HTTP/1.0\r\n\r\n", &[3]).0.len(), 1);
+}
+
+/// The framing of the body of a response with this head to a GET.
+fn response(head: &str) -> Result<Framing, Unreadable> {
+    let mut response = ResponseHead::default();
+    HeadReader::default().response(format!("{head}\r\n\r\n").as_bytes(), &mut response)?.unwrap();
+    response.framing("GET")
+}
+
+#[test]
+fn a_response_says_in_one_way_where_it_ends() {
+    assert_eq!(response("HTTP/1.1 200 OK\r\ncontent-length: 5"), Ok(Framing::Length(5)));
+    assert_eq!(response("HTTP/1.1 200\r\ntransfer-encoding: chunked"), Ok(Framing::Chunked));
+    assert_eq!(response("HTTP/1.0 200 OK\nx: y"), Ok(Framing::UntilClose));
+    assert_eq!(response("HTTP/1.1 204 No Content\r\ncontent-length: 5"), Ok(Framing::Empty));
+    assert_eq!(response("HTTP/1.1 304 Not Modified"), Ok(Framing::Empty));
+    for head in [
+        "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 5",
+        "HTTP/1.1 200 OK\r\ncontent-length: five",
+        "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked",
+        "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked",
+        "HTTP/1.1 200 OK\r\nx y: z",
+        "HTTP/1.1 20 OK",
+        "HTTP/1.1 2000 OK",
+        "HTTP/2.0 200 OK",
+        "nonsense",
+    ] {
+        assert!(response(head).is_err(), "{head}");
+    }
 }
 
 #[test]
@@ -156,6 +262,19 @@ fn no_more_is_held_than_the_bounds_say() {
     ));
     // what is no text shows at its first byte
     assert!(matches!(refused(b"\x16\x03\x01"), Some(Refused::Malformed(_))));
+}
+
+#[test]
+fn a_server_says_for_how_long_it_keeps_a_connection() {
+    let said = |value: &str| {
+        let mut head = ResponseHead::default();
+        head.fields.push("Keep-Alive", value);
+        head.keep_alive_timeout()
+    };
+    assert_eq!((said("timeout=5, max=100"), said("max=1,Timeout = \"3\"")), (Some(5), Some(3)));
+    for unsaid in ["max=5", "timeout=-3", "timeout=99999999999999999999", "timeout", ""] {
+        assert_eq!(said(unsaid), None, "{unsaid}");
+    }
 }
 
 fn content() -> impl Strategy<Value = Vec<u8>> {
@@ -218,7 +337,7 @@ proptest! {
     }
 
     #[test]
-    fn what_goes_on_is_read_alike_by_another_reader_however_it_arrives(
+    fn a_request_is_read_alike_by_another_reader_however_it_arrives(
         sent in vec(a_request(), 1..4),
         mutations in vec(a_mutation(), 1..4),
         parts in vec(1..60_usize, 1..6),

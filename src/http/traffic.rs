@@ -48,6 +48,12 @@ impl Traffic {
         self.count(stage).fetch_sub(1, Ordering::AcqRel);
     }
 
+    /// A request is being handled until the value is dropped.
+    pub(super) fn request(self: &Arc<Self>) -> Handled {
+        self.enter(Stage::Request);
+        Handled(Arc::clone(self))
+    }
+
     /// A connection was accepted: it counts as fresh until the value is dropped, by when it has to count for itself.
     pub fn arrive(self: &Arc<Self>) -> Arriving {
         self.enter(Stage::Fresh);
@@ -116,6 +122,15 @@ pub struct Arriving(Arc<Traffic>);
 impl Drop for Arriving {
     fn drop(&mut self) {
         self.0.leave_stage(Stage::Fresh);
+    }
+}
+
+/// See [`Traffic::request`].
+pub(super) struct Handled(Arc<Traffic>);
+
+impl Drop for Handled {
+    fn drop(&mut self) {
+        self.0.leave_stage(Stage::Request);
     }
 }
 

@@ -5,20 +5,20 @@
 //! faster than the least rate goes on for ever, pauses included that are no longer than the credit; a slower one ends when
 //! it has lost it. Time in which nothing is read, because the upstream takes nothing, is nobody's.
 
-use crate::ruleset::LeastRate;
+pub use crate::ruleset::MinBodyRate;
 use crate::units::Nanos;
 
 /// The credit of one client for one body.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
-    rate: LeastRate,
+pub struct Pace {
+    rate: MinBodyRate,
     credit: Nanos,
     awaited_since: Option<Nanos>,
 }
 
 impl Pace {
     /// A client with all of its credit, that is not waited for yet.
-    pub(super) const fn new(rate: LeastRate) -> Self {
+    pub(super) const fn new(rate: MinBodyRate) -> Self {
         Self { rate, credit: rate.grace, awaited_since: None }
     }
 
@@ -50,7 +50,7 @@ mod tests {
 
     /// When a client is cut off that sends `bytes` every `every` milliseconds, in seconds; at most a day is looked at.
     fn ends_after(bytes: usize, every: u64) -> Option<u64> {
-        let rate = LeastRate { bytes_per_second: NonZeroU64::new(100).unwrap(), grace: Nanos::from_secs(20) };
+        let rate = MinBodyRate { bytes_per_second: NonZeroU64::new(100).unwrap(), grace: Nanos::from_secs(20) };
         let mut pace = Pace::new(rate);
         let mut now = Nanos::ZERO;
         while now < Nanos::from_secs(86_400) {
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn time_in_which_nothing_is_read_costs_nothing() {
-        let rate = LeastRate { bytes_per_second: NonZeroU64::MIN, grace: Nanos::SECOND };
+        let rate = MinBodyRate { bytes_per_second: NonZeroU64::MIN, grace: Nanos::SECOND };
         let mut pace = Pace::new(rate);
         assert_eq!(pace.runs_out(), None);
         pace.came(0, Nanos::from_secs(1000));

@@ -13,7 +13,7 @@ const SHARDS: usize = 16;
 
 /// All places for connections.
 #[derive(Debug, Default)]
-pub struct Seats {
+pub struct ConnectionLimiter {
     taken: AtomicUsize,
     /// At each listener.
     at: Vec<AtomicUsize>,
@@ -23,8 +23,8 @@ pub struct Seats {
 
 /// A place that is taken; free again when dropped.
 #[derive(Debug)]
-pub struct Seat {
-    seats: Arc<Seats>,
+pub struct ConnectionPermit {
+    limiter: Arc<ConnectionLimiter>,
     listener: usize,
     client: Option<IpAddr>,
 }
@@ -48,7 +48,7 @@ impl Full {
     }
 }
 
-impl Seats {
+impl ConnectionLimiter {
     /// Places at so many `listeners`.
     pub fn new(listeners: usize) -> Self {
         Self { at: (0..listeners).map(|_| AtomicUsize::new(0)).collect(), ..Self::default() }
@@ -59,15 +59,15 @@ impl Seats {
         self: &Arc<Self>,
         listener: usize,
         (most, most_there): (Option<usize>, Option<usize>),
-    ) -> Result<Seat, Full> {
+    ) -> Result<ConnectionPermit, Full> {
         // Given back if it turns out to be one too many.
-        let seat = Seat { seats: Arc::clone(self), listener, client: None };
+        let permit = ConnectionPermit { limiter: Arc::clone(self), listener, client: None };
         let before = self.taken.fetch_add(1, Ordering::Relaxed);
         let before_there = self.at.get(listener).map_or(0, |there| there.fetch_add(1, Ordering::Relaxed));
         match () {
             () if most.is_some_and(|most| before >= most) => Err(Full::All),
             () if most_there.is_some_and(|most| before_there >= most) => Err(Full::Listener),
-            () => Ok(seat),
+            () => Ok(permit),
         }
     }
 
@@ -77,10 +77,10 @@ impl Seats {
     }
 }
 
-impl Seat {
+impl ConnectionPermit {
     /// The connection is one of `client`, counted by this address. False if there are `most` of it already.
     pub fn belongs_to(&mut self, client: IpAddr, most: Option<usize>) -> bool {
-        let Some(clients) = self.seats.of_clients(client) else { return true };
+        let Some(clients) = self.limiter.of_clients(client) else { return true };
         let mut clients = clients.lock();
         let count = clients.entry(client).or_default();
         if most.is_some_and(|most| *count >= most) {
@@ -92,14 +92,14 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.seats.taken.fetch_sub(1, Ordering::Relaxed);
-        if let Some(there) = self.seats.at.get(self.listener) {
+        self.limiter.taken.fetch_sub(1, Ordering::Relaxed);
+        if let Some(there) = self.limiter.at.get(self.listener) {
             there.fetch_sub(1, Ordering::Relaxed);
         }
         let Some(client) = self.client else { return };
-        let Some(clients) = self.seats.of_clients(client) else { return };
+        let Some(clients) = self.limiter.of_clients(client) else { return };
         let mut clients = clients.lock();
         match clients.get_mut(&client) {
             Some(count) if *count > 1 => *count = count.saturating_sub(1),
@@ -114,8 +114,8 @@ mod tests {
 
     #[test]
     fn places_are_counted_in_all_at_each_listener_and_of_each_client_and_come_back() {
-        let seats = Arc::new(Seats::new(2));
-        let take = |listener, bounds| seats.take(listener, bounds);
+        let limiter = Arc::new(ConnectionLimiter::new(2));
+        let take = |listener, bounds| limiter.take(listener, bounds);
         let mut held = vec![take(0, (Some(3), Some(1))).unwrap()];
         assert_eq!(take(0, (Some(3), Some(1))).unwrap_err(), Full::Listener);
         held.push(take(1, (Some(3), None)).unwrap());
@@ -127,8 +127,8 @@ mod tests {
         assert!(!held[1].belongs_to(client(1), Some(1)));
         assert!(held[2].belongs_to(client(2), Some(1)));
         drop(held);
-        assert_eq!(seats.taken.load(Ordering::Relaxed), 0);
-        assert!(seats.at.iter().all(|there| there.load(Ordering::Relaxed) == 0));
-        assert!(seats.clients.iter().all(|clients| clients.lock().is_empty()));
+        assert_eq!(limiter.taken.load(Ordering::Relaxed), 0);
+        assert!(limiter.at.iter().all(|there| there.load(Ordering::Relaxed) == 0));
+        assert!(limiter.clients.iter().all(|clients| clients.lock().is_empty()));
     }
 }

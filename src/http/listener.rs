@@ -1,31 +1,28 @@
-//! From an accepted socket to a stream on which requests come: TLS, and which HTTP is spoken.
+//! From an accepted socket to a connection on which requests come: the PROXY protocol, TLS, and which HTTP is spoken.
 
 use std::fmt;
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use bytes::BytesMut;
-use pingora::protocols::Stream;
 use tokio::io::AsyncReadExt;
 use tokio_rustls::TlsAcceptor;
 
 use super::frames::PREFACE;
-use super::requests::Requests;
-use super::stream::Shared;
-use super::transport::Transport;
-use super::{Connection, announcement};
-use crate::proxy::seats::Seat;
+use super::proxy_protocol;
+use super::service::Peer;
+use super::socket::{RawSocket, Socket};
 use crate::ruleset::Peers;
 use crate::tls::{self, Certificates, TlsServer};
 
 /// How connections come in at a listener.
 #[derive(Clone, Debug, Default)]
-pub struct Entrance {
+pub struct ListenerConfig {
     /// Absent where clients speak in the clear.
     pub tls: Option<TlsServer>,
     /// Whether HTTP/2 is spoken beside HTTP/1.1.
     pub http2: bool,
-    /// Whose connections begin by saying whom they are for.
+    /// Whose connections begin with the PROXY protocol.
     pub proxy_protocol: Peers,
     /// How many connections there may be at once.
     pub max_connections: Option<usize>,
@@ -42,8 +39,11 @@ pub struct Secured {
 
 /// A connection on which requests may come.
 pub(super) struct Arrived {
-    pub(super) shared: Shared,
+    pub(super) socket: Socket,
+    pub(super) peer: Peer,
     pub(super) protocol: Protocol,
+    /// What was read to find out which protocol it is.
+    pub(super) ahead: Vec<u8>,
 }
 
 /// Which HTTP is spoken.
@@ -71,63 +71,49 @@ impl fmt::Debug for Secured {
     }
 }
 
-/// Lets a connection in as the `entrance` says.
+/// Lets a connection in as the `listener` says. `admit` is told whose it is, and may turn it away.
 pub(super) async fn arrive(
-    mut stream: Stream,
-    entrance: &Entrance,
-    connection: &Connection,
-    seat: &mut Seat,
+    mut raw: RawSocket,
+    listener: &ListenerConfig,
+    admit: impl FnOnce(Option<IpAddr>) -> io::Result<()>,
 ) -> io::Result<Arrived> {
-    let peer = stream.get_socket_digest().and_then(|digest| digest.peer_addr()?.as_inet().copied());
-    let mut client = peer.map(|peer| peer.ip());
-    if entrance.proxy_protocol.contains(client)
-        && let Some(announced) = announcement::read(&mut stream).await?
+    let mut address = raw.peer();
+    if listener.proxy_protocol.contains(address)
+        && let Some(named) = proxy_protocol::read(&mut raw).await?
     {
-        client = Some(*connection.announced.get_or_init(|| announced));
+        address = Some(named);
     }
-    if let Some(client) = client {
-        connection.take_seat(seat, client)?;
-    }
-    let arrived = match &entrance.tls {
-        Some(tls) => secure(stream, tls, connection).await?,
-        None if entrance.http2 => {
-            let (ahead, protocol) = first_bytes(&mut stream).await?;
-            arrived(Transport::Clear(stream), ahead, protocol, connection)
+    admit(address)?;
+    let mut peer = Peer { address, secured: None };
+    match &listener.tls {
+        Some(tls) => {
+            let stream = TlsAcceptor::from(Arc::clone(&tls.config)).accept(raw).await?;
+            let (_, session) = stream.get_ref();
+            let protocol = match session.alpn_protocol() {
+                Some(b"h2") => Protocol::Http2,
+                _ => Protocol::Http1,
+            };
+            peer.secured = Some(Secured {
+                certificates: Arc::clone(&tls.certificates),
+                shown: tls.certificates.shown_for(session.server_name()),
+                client: session.peer_certificates().and_then(|shown| tls::common_name(shown.first()?)),
+            });
+            Ok(Arrived { socket: Socket::Server(Box::new(stream)), peer, protocol, ahead: Vec::new() })
         }
-        None => arrived(Transport::Clear(stream), BytesMut::new(), Protocol::Http1, connection),
-    };
-    connection.arrived();
-    Ok(arrived)
-}
-
-async fn secure(stream: Stream, tls: &TlsServer, connection: &Connection) -> io::Result<Arrived> {
-    let stream = TlsAcceptor::from(Arc::clone(&tls.config)).accept(stream).await?;
-    let (_, session) = stream.get_ref();
-    let protocol = match session.alpn_protocol() {
-        Some(b"h2") => Protocol::Http2,
-        _ => Protocol::Http1,
-    };
-    let secured = Secured {
-        certificates: Arc::clone(&tls.certificates),
-        shown: tls.certificates.shown_for(session.server_name()),
-        client: session.peer_certificates().and_then(|shown| tls::common_name(shown.first()?)),
-    };
-    connection.secured.get_or_init(|| Arc::new(secured));
-    Ok(arrived(Transport::Tls(Box::new(stream)), BytesMut::new(), protocol, connection))
-}
-
-fn arrived(transport: Transport, ahead: BytesMut, protocol: Protocol, connection: &Connection) -> Arrived {
-    let requests = match protocol {
-        Protocol::Http1 => connection.first_request(),
-        Protocol::Http2 => Requests::http2(),
-    };
-    Arrived { shared: Shared::new(transport, ahead, requests), protocol }
+        None => {
+            let (ahead, protocol) = match listener.http2 {
+                true => first_bytes(&mut raw).await?,
+                false => (Vec::new(), Protocol::Http1),
+            };
+            Ok(Arrived { socket: Socket::Clear(raw), peer, protocol, ahead })
+        }
+    }
 }
 
 /// Reads until it is clear whether the client begins with the preface of HTTP/2: no longer than the first byte that
 /// differs from it.
-async fn first_bytes(stream: &mut Stream) -> io::Result<(BytesMut, Protocol)> {
-    let mut ahead = BytesMut::with_capacity(PREFACE.len());
+async fn first_bytes(stream: &mut (impl AsyncReadExt + Unpin)) -> io::Result<(Vec<u8>, Protocol)> {
+    let mut ahead = Vec::with_capacity(PREFACE.len());
     loop {
         let expected = PREFACE.get(..ahead.len());
         match expected {
@@ -149,11 +135,10 @@ mod tests {
     use super::*;
 
     async fn first(sent: &[u8]) -> (Vec<u8>, Protocol) {
-        let (mut client, server) = tokio::io::duplex(64);
+        let (mut client, mut server) = tokio::io::duplex(64);
         tokio::io::AsyncWriteExt::write_all(&mut client, sent).await.unwrap();
         drop(client);
-        let (ahead, protocol) = first_bytes(&mut (Box::new(server) as Stream)).await.unwrap();
-        (ahead.to_vec(), protocol)
+        first_bytes(&mut server).await.unwrap()
     }
 
     #[tokio::test]

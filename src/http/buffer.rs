@@ -1,0 +1,163 @@
+//! What was read from a socket and not used yet.
+//!
+//! A connection that waits holds no buffer: each thread has a stock of them, from which a connection takes one while it reads.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, ReadBuf};
+
+/// The size of a buffer of the stock, in bytes.
+const SIZE: usize = 32 << 10;
+/// The most buffers that a thread keeps in stock.
+const STOCK: usize = 64;
+/// What is left over while a connection waits is kept in memory of its own, if it is no more than this.
+const SMALL: usize = 2 << 10;
+
+thread_local! {
+    static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Buffer {
+    /// What was read and not consumed.
+    pub fn unread(&self) -> &[u8] {
+        self.bytes.get(self.start..self.end).unwrap_or_default()
+    }
+
+    /// The first `length` unread bytes are used.
+    pub fn consume(&mut self, length: usize) {
+        self.start = self.start.saturating_add(length).min(self.end);
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Puts `bytes` behind what is unread.
+    pub fn append(&mut self, bytes: &[u8]) {
+        while self.bytes.len().saturating_sub(self.end) < bytes.len() {
+            self.make_room();
+        }
+        if let Some(room) = self.bytes.get_mut(self.end..self.end.saturating_add(bytes.len())) {
+            room.copy_from_slice(bytes);
+            self.end = self.end.saturating_add(bytes.len());
+        }
+    }
+
+    /// Reads what is there, and says how much came: 0 at the end of the stream.
+    pub fn poll_read(
+        &mut self,
+        task: &mut Context<'_>,
+        from: &mut (impl AsyncRead + Unpin),
+    ) -> Poll<io::Result<usize>> {
+        self.make_room();
+        let mut room = ReadBuf::new(self.bytes.get_mut(self.end..).unwrap_or_default());
+        let polled = Pin::new(from).poll_read(task, &mut room);
+        let came = room.filled().len();
+        self.end = self.end.saturating_add(came);
+        if polled.is_pending() || came == 0 {
+            self.release();
+        }
+        ready!(polled)?;
+        Poll::Ready(Ok(came))
+    }
+
+    /// Makes room behind what is unread.
+    fn make_room(&mut self) {
+        if self.bytes.len() < SIZE {
+            let mut larger = BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_else(|| vec![0; SIZE]);
+            let unread = self.unread();
+            if let Some(room) = larger.get_mut(..unread.len()) {
+                room.copy_from_slice(unread);
+            }
+            (self.start, self.end) = (0, unread.len());
+            self.bytes = larger;
+        } else if self.end == self.bytes.len() {
+            match self.start {
+                0 => self.bytes.resize(self.bytes.len().saturating_mul(2), 0),
+                start => {
+                    self.bytes.copy_within(start.., 0);
+                    (self.start, self.end) = (0, self.end.saturating_sub(start));
+                }
+            }
+        }
+    }
+
+    /// Gives the memory back as far as what is unread does not need it.
+    fn release(&mut self) {
+        let left = self.unread().len();
+        if self.bytes.len() < SIZE || left > SMALL {
+            return;
+        }
+        let small = self.unread().to_vec();
+        let large = std::mem::replace(&mut self.bytes, small);
+        (self.start, self.end) = (0, left);
+        keep(large);
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        keep(std::mem::take(&mut self.bytes));
+    }
+}
+
+/// Puts a buffer into stock. One that has grown is not kept.
+fn keep(buffer: Vec<u8>) {
+    if buffer.len() != SIZE {
+        return;
+    }
+    let put = |stock: &RefCell<Vec<Vec<u8>>>| {
+        let mut stock = stock.borrow_mut();
+        if stock.len() < STOCK {
+            stock.push(buffer);
+        }
+    };
+    // a thread that ends has no stock any more
+    BUFFERS.try_with(put).unwrap_or_default();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_unread_stays_in_order_however_it_comes() {
+        let (mut buffer, mut task) = (Buffer::default(), Context::from_waker(std::task::Waker::noop()));
+        let sent: Vec<u8> = (0..200_000_u32).map(|number| u8::try_from(number % 251).unwrap()).collect();
+        let (mut from, mut read) = (&sent[..], Vec::new());
+        for round in 0.. {
+            match buffer.poll_read(&mut task, &mut from) {
+                Poll::Ready(Ok(0)) => break,
+                Poll::Ready(Ok(_)) => {}
+                other => panic!("{other:?}"),
+            }
+            // more than half of it stays for a while
+            let taken = buffer.unread().len() / (1 + round % 3);
+            read.extend_from_slice(&buffer.unread()[..taken]);
+            buffer.consume(taken);
+        }
+        read.extend_from_slice(buffer.unread());
+        assert!(read == sent);
+    }
+
+    #[test]
+    fn a_buffer_that_waits_keeps_only_what_is_left() {
+        let (mut buffer, mut task) = (Buffer::default(), Context::from_waker(std::task::Waker::noop()));
+        buffer.append(b"GET / HT");
+        let (_writer, mut silent) = tokio::io::duplex(8);
+        assert!(buffer.poll_read(&mut task, &mut silent).is_pending());
+        assert_eq!((buffer.unread(), buffer.bytes.len()), (&b"GET / HT"[..], 8));
+        buffer.append(b"TP/1.1");
+        assert_eq!(buffer.unread(), b"GET / HTTP/1.1");
+    }
+}

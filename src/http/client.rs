@@ -1,0 +1,465 @@
+//! The client's side of an exchange: a request's body comes from here, and a response goes here.
+
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream, SendStream};
+use http::HeaderMap;
+
+use super::body::{Decoder, Framing, Step};
+use super::buffer::Buffer;
+use super::encoder::Encoder;
+use super::fields::Fields;
+use super::head::{Refused, RequestHead, Version};
+use super::socket::Socket;
+
+/// How much is read ahead of a client whose request is not over yet, in bytes.
+const AHEAD: usize = 64 << 10;
+/// Of a request's body so much is read after an early answer, so that the connection can go on, in bytes.
+const DRAINED: u64 = 64 << 10;
+
+/// Why nothing more comes from a client.
+#[derive(Debug)]
+pub enum ClientError {
+    /// It is gone, or took its request back.
+    Gone,
+    /// What it sent cannot be read.
+    Refused(Refused),
+}
+
+/// The client of one request.
+#[derive(Debug)]
+pub enum Client<'c> {
+    /// On a connection of HTTP/1.1.
+    Http1(&'c mut Http1Client),
+    /// On a stream of HTTP/2.
+    Http2(Box<Http2Client>),
+}
+
+/// A connection of HTTP/1.1.
+#[derive(Debug)]
+pub struct Http1Client {
+    pub(super) socket: Socket,
+    pub(super) buffer: Buffer,
+    pub(super) encoder: Encoder,
+    /// How far the body of the current request is read.
+    pub(super) body: Decoder,
+    version: Version,
+    method_is_head: bool,
+    /// Whether the body is held back until the client is told to go on.
+    asks_first: bool,
+    /// Whether the final response to the current request has begun.
+    pub(super) is_answered: bool,
+    /// Whether another request may follow.
+    pub(super) keeps_alive: bool,
+    /// How much of the body's content stands at the beginning of the buffer.
+    available: usize,
+}
+
+/// A stream of HTTP/2.
+#[derive(Debug)]
+pub struct Http2Client {
+    request: RecvStream,
+    respond: SendResponse<Bytes>,
+    response: Option<SendStream<Bytes>>,
+    /// What was read of the body and not consumed.
+    part: Bytes,
+    is_read: bool,
+    method_is_head: bool,
+    /// Whether the end of the response was sent.
+    is_ended: bool,
+}
+
+/// The head of a response, for a client.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientHead<'h> {
+    /// The status.
+    pub status: u16,
+    /// What the upstream called it; empty for its usual name.
+    pub reason: &'h [u8],
+    /// The end-to-end fields.
+    pub fields: &'h Fields,
+    /// How the body is delimited where it comes from.
+    pub framing: Framing,
+    /// The length that a response without a body declares, as one to HEAD may.
+    pub declared: Option<&'h [u8]>,
+}
+
+// === impl Http1Client ===
+
+impl Http1Client {
+    /// A connection on which `ahead` was read already.
+    pub fn new(socket: Socket, ahead: &[u8]) -> Self {
+        let mut buffer = Buffer::default();
+        if !ahead.is_empty() {
+            buffer.append(ahead);
+        }
+        Self {
+            socket,
+            buffer,
+            encoder: Encoder::default(),
+            body: Decoder::new(Framing::Empty),
+            version: Version::Http11,
+            method_is_head: false,
+            asks_first: false,
+            is_answered: false,
+            keeps_alive: true,
+            available: 0,
+        }
+    }
+
+    /// The request with this head begins; its body follows.
+    pub fn begin(&mut self, head: &RequestHead) {
+        self.body = Decoder::new(head.framing);
+        self.version = head.version;
+        self.method_is_head = head.method == "HEAD";
+        self.asks_first = head.fields.contains("expect");
+        (self.available, self.is_answered) = (0, false);
+        self.keeps_alive = match head.version {
+            Version::Http10 => head.fields.lists("connection", "keep-alive"),
+            _ => !head.fields.lists("connection", "close"),
+        };
+    }
+
+    /// Something came that is no request: nobody knows where it ends.
+    pub(super) fn begin_unreadable(&mut self) {
+        self.body = Decoder::new(Framing::UntilClose);
+        (self.version, self.method_is_head, self.is_answered, self.keeps_alive) =
+            (Version::Http11, false, false, false);
+    }
+
+    /// So much of the content is used.
+    pub(super) fn consume(&mut self, length: usize) {
+        self.buffer.consume(length);
+        self.body.consumed(length);
+        self.available = self.available.saturating_sub(length);
+    }
+
+    /// All of the content that is here is used.
+    pub(super) fn consume_available(&mut self) {
+        self.consume(self.available);
+    }
+
+    /// Whether what is left of the current request's body is so little that it can be read.
+    pub(super) fn can_be_drained(&self) -> bool {
+        self.body.is_over() || (self.body.left().is_some_and(|left| left <= DRAINED) && !self.asks_first)
+    }
+
+    pub(super) fn poll_body(&mut self, task: &mut Context<'_>) -> Poll<Result<bool, ClientError>> {
+        loop {
+            match self.body.step(self.buffer.unread()).map_err(ClientError::Refused)? {
+                Step::Skip(length) => self.buffer.consume(length),
+                Step::Data(length) => {
+                    self.available = length;
+                    return Poll::Ready(Ok(true));
+                }
+                Step::End => return Poll::Ready(Ok(false)),
+                Step::NeedMore => match ready!(self.buffer.poll_read(task, &mut self.socket)) {
+                    Ok(0) | Err(_) => return Poll::Ready(Err(ClientError::Gone)),
+                    Ok(_) => {}
+                },
+            }
+        }
+    }
+
+    /// Reads ahead to see whether the client is still there.
+    fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<()> {
+        while self.buffer.unread().len() < AHEAD {
+            match ready!(self.buffer.poll_read(task, &mut self.socket)) {
+                Ok(0) | Err(_) => return Poll::Ready(()),
+                Ok(_) => {}
+            }
+        }
+        Poll::Pending
+    }
+
+    fn begin_response(&mut self, head: &ClientHead<'_>) {
+        let is_interim = head.status < 200;
+        self.is_answered |= !is_interim;
+        let has_no_body = self.method_is_head || matches!(head.status, 100..=199 | 204 | 304);
+        let framing = match head.framing {
+            _ if has_no_body => Framing::Empty,
+            // such a client knows no chunks: to it a body without a length ends with the connection
+            Framing::Chunked | Framing::UntilClose if self.version == Version::Http10 => {
+                self.keeps_alive = false;
+                Framing::UntilClose
+            }
+            Framing::UntilClose => Framing::Chunked,
+            framing => framing,
+        };
+        let out = self.encoder.begin(framing);
+        out.extend_from_slice(b"HTTP/1.1 ");
+        out.extend_from_slice(itoa::Buffer::new().format(head.status).as_bytes());
+        out.push(b' ');
+        match head.reason {
+            [] => out.extend_from_slice(usual_reason(head.status).as_bytes()),
+            reason => out.extend_from_slice(reason),
+        }
+        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(head.fields.as_bytes());
+        let mut length = |digits: &[u8]| {
+            out.extend_from_slice(b"content-length: ");
+            out.extend_from_slice(digits);
+            out.extend_from_slice(b"\r\n");
+        };
+        match (framing, head.declared) {
+            (Framing::Length(exact), _) => length(itoa::Buffer::new().format(exact).as_bytes()),
+            (Framing::Empty, Some(declared)) => length(declared),
+            (Framing::Empty, None) if !has_no_body => length(b"0"),
+            (Framing::Chunked, _) => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+            (Framing::Empty | Framing::UntilClose, _) => {}
+        }
+        match (self.keeps_alive, self.version) {
+            _ if is_interim => {}
+            (false, _) => out.extend_from_slice(b"connection: close\r\n"),
+            (true, Version::Http10) => out.extend_from_slice(b"connection: keep-alive\r\n"),
+            (true, _) => {}
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+// === impl Http2Client ===
+
+impl Http2Client {
+    /// The client of a request that came on a stream, with the body that follows.
+    pub fn new(head: &RequestHead, request: RecvStream, respond: SendResponse<Bytes>) -> Self {
+        Self {
+            request,
+            respond,
+            response: None,
+            part: Bytes::new(),
+            is_read: false,
+            method_is_head: head.method == "HEAD",
+            is_ended: false,
+        }
+    }
+
+    fn poll_body(&mut self, task: &mut Context<'_>) -> Poll<Result<bool, ClientError>> {
+        while self.part.is_empty() && !self.is_read {
+            match ready!(self.request.poll_data(task)) {
+                Some(Ok(part)) => self.part = part,
+                Some(Err(_)) => return Poll::Ready(Err(ClientError::Gone)),
+                None => self.is_read = true,
+            }
+        }
+        Poll::Ready(Ok(!self.part.is_empty()))
+    }
+
+    fn consume(&mut self, length: usize) {
+        self.part.advance(length.min(self.part.len()));
+        // fails only on a stream that is over
+        drop(self.request.flow_control().release_capacity(length));
+    }
+
+    fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<()> {
+        match &mut self.response {
+            None => self.respond.poll_reset(task).map(drop),
+            Some(response) => response.poll_reset(task).map(drop),
+        }
+    }
+
+    fn begin_response(&mut self, head: &ClientHead<'_>) -> io::Result<()> {
+        let has_no_body = self.method_is_head || matches!(head.status, 204 | 304) || head.framing == Framing::Empty;
+        let mut response = http::Response::new(());
+        *response.status_mut() = http::StatusCode::from_u16(head.status).map_err(io::Error::other)?;
+        *response.headers_mut() = head.fields.to_map();
+        let length = match (head.framing, head.declared) {
+            (Framing::Length(length), _) if !has_no_body => Some(length.into()),
+            (Framing::Empty, Some(declared)) => http::HeaderValue::from_bytes(declared).ok(),
+            (Framing::Empty, None) if !matches!(head.status, 100..=199 | 204 | 304) => Some(0.into()),
+            _ => None,
+        };
+        if let Some(length) = length {
+            response.headers_mut().insert(http::header::CONTENT_LENGTH, length);
+        }
+        match head.status {
+            100..=199 => self.respond.send_informational(response).map_err(io::Error::other),
+            _ => {
+                let sending = self.respond.send_response(response, has_no_body).map_err(io::Error::other)?;
+                (self.response, self.is_ended) = (Some(sending), has_no_body);
+                Ok(())
+            }
+        }
+    }
+
+    fn poll_send(&mut self, task: &mut Context<'_>, content: &[u8], is_last: bool) -> Poll<io::Result<usize>> {
+        let Some(response) = &mut self.response else { return Poll::Ready(Err(io::ErrorKind::NotConnected.into())) };
+        let length = ready!(poll_capacity(response, task, content.len()))?;
+        let part = Bytes::copy_from_slice(content.get(..length).unwrap_or(content));
+        let ends = is_last && part.len() == content.len();
+        let length = part.len();
+        response.send_data(part, ends).map_err(io::Error::other)?;
+        self.is_ended |= ends;
+        Poll::Ready(Ok(length))
+    }
+
+    fn finish(&mut self, trailers: Option<HeaderMap>) -> io::Result<()> {
+        let Some(response) = self.response.as_mut().filter(|_| !self.is_ended) else { return Ok(()) };
+        self.is_ended = true;
+        let ended = match trailers {
+            Some(trailers) => response.send_trailers(trailers),
+            None => response.send_data(Bytes::new(), true),
+        };
+        ended.map_err(io::Error::other)
+    }
+}
+
+/// Waits for room for content of so many bytes, or a part of it, and says for how many there is.
+pub(super) fn poll_capacity(
+    stream: &mut SendStream<Bytes>,
+    task: &mut Context<'_>,
+    wanted: usize,
+) -> Poll<io::Result<usize>> {
+    stream.reserve_capacity(wanted);
+    loop {
+        match stream.capacity() {
+            0 => match ready!(stream.poll_capacity(task)) {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error))),
+                None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            },
+            room => return Poll::Ready(Ok(room.min(wanted))),
+        }
+    }
+}
+
+// === impl Client ===
+
+impl Client<'_> {
+    /// Whether what is left of the request's body is so little that it can be read, for the next request to follow.
+    pub fn can_be_drained(&self) -> bool {
+        match self {
+            Self::Http1(client) => client.can_be_drained(),
+            Self::Http2(_) => true,
+        }
+    }
+
+    /// Whether a response with this status has a body, to this request.
+    pub fn takes_body(&self, status: u16) -> bool {
+        let method_is_head = match self {
+            Self::Http1(client) => client.method_is_head,
+            Self::Http2(client) => client.method_is_head,
+        };
+        !method_is_head && !matches!(status, 100..=199 | 204 | 304)
+    }
+
+    /// Waits for the next content of the request's body; `false` at its end.
+    pub fn poll_body(&mut self, task: &mut Context<'_>) -> Poll<Result<bool, ClientError>> {
+        match self {
+            Self::Http1(client) => client.poll_body(task),
+            Self::Http2(client) => client.poll_body(task),
+        }
+    }
+
+    /// The content that came and was not consumed.
+    pub fn content(&self) -> &[u8] {
+        match self {
+            Self::Http1(client) => client.buffer.unread().get(..client.available).unwrap_or_default(),
+            Self::Http2(client) => &client.part,
+        }
+    }
+
+    /// So much of the content is used.
+    pub fn consume(&mut self, length: usize) {
+        match self {
+            Self::Http1(client) => client.consume(length),
+            Self::Http2(client) => client.consume(length),
+        }
+    }
+
+    /// Whether the body ends with the content that is here.
+    pub fn ends_with_content(&self) -> bool {
+        match self {
+            Self::Http1(client) => {
+                let behind = client.buffer.unread().get(client.available..).unwrap_or_default();
+                client.body.ends_behind(client.available, behind)
+            }
+            Self::Http2(client) => client.request.is_end_stream(),
+        }
+    }
+
+    /// Ready once the client is gone. Nothing of the current request may be left to be read.
+    pub fn poll_gone(&mut self, task: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Http1(client) => client.poll_gone(task),
+            Self::Http2(client) => client.poll_gone(task),
+        }
+    }
+
+    /// Whether interim responses are understood.
+    pub fn takes_interim(&self) -> bool {
+        match self {
+            Self::Http1(client) => client.version == Version::Http11,
+            Self::Http2(_) => true,
+        }
+    }
+
+    /// The head of a response goes out with what follows it.
+    pub fn begin_response(&mut self, head: &ClientHead<'_>) -> io::Result<()> {
+        match self {
+            Self::Http1(client) => {
+                client.begin_response(head);
+                Ok(())
+            }
+            Self::Http2(client) => client.begin_response(head),
+        }
+    }
+
+    /// Sends as much of `content` as there is room for; nothing follows it if it `is_last`.
+    pub fn poll_send(&mut self, task: &mut Context<'_>, content: &[u8], is_last: bool) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Http1(client) => client.encoder.poll_send(task, &mut client.socket, content, is_last),
+            Self::Http2(client) => client.poll_send(task, content, is_last),
+        }
+    }
+
+    /// Sends what waits to be sent.
+    pub fn poll_flush(&mut self, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Http1(client) if client.encoder.is_flushed() => Poll::Ready(Ok(())),
+            Self::Http1(client) => client.encoder.poll_flush(task, &mut client.socket),
+            Self::Http2(_) => Poll::Ready(Ok(())),
+        }
+    }
+
+    /// Sends the end of the response.
+    pub fn poll_finish(&mut self, task: &mut Context<'_>, trailers: &mut Option<HeaderMap>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Http1(client) => client.encoder.poll_finish(task, &mut client.socket),
+            Self::Http2(client) => Poll::Ready(client.finish(trailers.take())),
+        }
+    }
+
+    /// No other request is to follow on a connection of HTTP/1.1.
+    pub fn close(&mut self) {
+        if let Self::Http1(client) = self {
+            client.keeps_alive = false;
+        }
+    }
+
+    /// Whether the final response has begun.
+    pub fn is_answered(&self) -> bool {
+        match self {
+            Self::Http1(client) => client.is_answered,
+            Self::Http2(client) => client.response.is_some(),
+        }
+    }
+
+    /// Ends a stream of HTTP/2 at once.
+    pub fn reset(&mut self) {
+        if let Self::Http2(client) = self {
+            match &mut client.response {
+                Some(response) => response.send_reset(Reason::CANCEL),
+                None => client.respond.send_reset(Reason::CANCEL),
+            }
+        }
+    }
+}
+
+/// What a status is usually called.
+fn usual_reason(status: u16) -> &'static str {
+    http::StatusCode::from_u16(status).ok().and_then(|status| status.canonical_reason()).unwrap_or_default()
+}

@@ -1,0 +1,352 @@
+//! One connection of a client, from its first byte to its last.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use tokio::io::AsyncWriteExt;
+
+use super::client::{Client, Http1Client};
+use super::exchange::{self, Ended};
+use super::head::{HeadReader, Refused, RequestHead, Version};
+use super::idle::IdleEntry;
+use super::limiter::ConnectionPermit;
+use super::listener::{Arrived, Protocol, arrive};
+use super::pace::Pace;
+use super::service::{Exchange, Failure, Peer, Service, Settings};
+use super::socket::RawSocket;
+use super::timer::Timer;
+use super::traffic::{Arriving, Stage, Traffic, Watch};
+use super::worker::Worker;
+use super::{http2, network};
+use crate::panics::caught;
+use crate::units::Nanos;
+
+/// How long a closing connection waits for a further byte, so that a client that still sends can read its answer.
+pub(super) const LINGER: Nanos = Nanos::from_secs(2);
+/// How long it is read in all, and for how many bytes.
+const MAX_LINGER: Nanos = Nanos::from_secs(30);
+const MAX_LINGER_BYTES: usize = 64 << 20;
+/// How long the rest of a small request body may take after an answer.
+const DRAIN_TIME: Nanos = Nanos::SECOND;
+/// For how long a head may come in before its connection counts as idle.
+const HEAD_PATIENCE: Nanos = Nanos::SECOND;
+
+/// How a connection, or a stream of one, is counted while it lives.
+pub(super) struct Presence {
+    traffic: Arc<Traffic>,
+    stage: Option<Stage>,
+    /// Under which it can be evicted; a stream cannot.
+    idle: Option<(Arc<IdleEntry>, Arc<super::idle::IdleConnections>)>,
+}
+
+/// Why a wait ended before what was waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Interrupted {
+    /// The deadline passed.
+    Elapsed,
+    /// The connection has to make room.
+    Evicted,
+    /// Connections are to be closed.
+    Leaving,
+}
+
+// === impl Presence ===
+
+impl Presence {
+    /// That of a connection on which nothing has come yet.
+    fn connection<S: Service>(worker: &Worker<S>, listener: usize) -> Self {
+        let entry = worker.idle.enter(listener, worker.clock.now());
+        let mut presence =
+            Self { traffic: Arc::clone(&worker.traffic), stage: None, idle: Some((entry, Arc::clone(&worker.idle))) };
+        presence.set(Some(Stage::Fresh));
+        presence
+    }
+
+    /// That of a stream on which a request has come.
+    pub(super) fn stream<S: Service>(worker: &Worker<S>) -> Self {
+        let mut presence = Self { traffic: Arc::clone(&worker.traffic), stage: None, idle: None };
+        presence.set(Some(Stage::Undecided));
+        presence
+    }
+
+    /// What it is counted as from here on.
+    pub(super) fn set(&mut self, stage: Option<Stage>) {
+        let before = std::mem::replace(&mut self.stage, stage);
+        if before != stage {
+            stage.into_iter().for_each(|stage| self.traffic.enter(stage));
+            before.into_iter().for_each(|stage| self.traffic.leave_stage(stage));
+        }
+    }
+
+    /// A request is being handled.
+    pub(super) fn is_busy(&self) {
+        if let Some((entry, _)) = &self.idle {
+            entry.is_busy();
+        }
+    }
+
+    /// There is no request since `since`.
+    pub(super) fn is_idle(&self, since: Nanos) {
+        if let Some((entry, _)) = &self.idle {
+            entry.is_idle(since);
+        }
+    }
+
+    pub(super) fn is_evicted(&self, waker: &Waker) -> bool {
+        self.idle.as_ref().is_some_and(|(entry, _)| entry.is_evicted(waker))
+    }
+
+    /// What `work` comes to, unless it is `due` before or the connection has to make room.
+    async fn run<W: Future>(&self, timer: &mut Timer, due: Nanos, work: W) -> Result<W::Output, Interrupted> {
+        let mut work = pin!(work);
+        poll_fn(|task| {
+            if let Poll::Ready(done) = work.as_mut().poll(task) {
+                return Poll::Ready(Ok(done));
+            }
+            if self.is_evicted(task.waker()) {
+                return Poll::Ready(Err(Interrupted::Evicted));
+            }
+            timer.poll(task, due).map(|_| Err(Interrupted::Elapsed))
+        })
+        .await
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.set(None);
+        if let Some((entry, all)) = &self.idle {
+            all.leave(entry);
+        }
+    }
+}
+
+// === serving ===
+
+/// Serves a connection that came in at the listener with this position.
+pub(super) async fn serve<S: Service>(worker: Rc<Worker<S>>, listener: usize, raw: RawSocket, arriving: Arriving) {
+    let Some(config) = worker.service.listener(listener) else { return };
+    let Some(mut permit) = worker.permit(listener, config.max_connections) else { return };
+    let mut presence = Presence::connection(&worker, listener);
+    // the connection counts for itself by now
+    drop(arriving);
+    let mut timer = Timer::new(Arc::clone(&worker.clock));
+    let settings = worker.service.settings();
+    let due = timer.after(settings.head_timeout);
+    let admit = |address| admit(&worker, &mut permit, settings, address);
+    let arrived = match presence.run(&mut timer, due, arrive(raw, &config, admit)).await {
+        Ok(Ok(arrived)) => arrived,
+        Ok(Err(error)) => return tracing::debug!(%error, "a client did not come in"),
+        Err(interrupted) => return tracing::debug!(?interrupted, "a client did not come in"),
+    };
+    let Arrived { socket, peer, protocol, ahead } = arrived;
+    let peer = Arc::new(peer);
+    // what serves requests takes memory from the first one on
+    match protocol {
+        Protocol::Http1 => {
+            let (mut client, mut head) = (Http1Client::new(socket, &ahead), RequestHead::default());
+            let mut leave = worker.traffic.watch();
+            let first = read_head(&worker, &mut client, &mut head, &mut presence, &mut timer, &mut leave, true).await;
+            Box::pin(serve_http1(&worker, client, (head, first), &peer, &mut presence, &mut timer)).await;
+        }
+        Protocol::Http2 => {
+            Box::pin(http2::serve(&worker, socket, ahead, &peer, &mut presence, &mut timer)).await;
+        }
+    }
+}
+
+/// Counts a connection as one of its client, unless that has as many as it may have.
+fn admit<S: Service>(
+    worker: &Worker<S>,
+    permit: &mut ConnectionPermit,
+    settings: Settings,
+    address: Option<std::net::IpAddr>,
+) -> io::Result<()> {
+    let Some(address) = address else { return Ok(()) };
+    let client = network(address.to_canonical(), settings.ipv6_prefix);
+    match permit.belongs_to(client, settings.max_per_client) {
+        true => Ok(()),
+        false => {
+            worker.service.count_shed("client");
+            Err(io::Error::other("the client has as many connections as it may have"))
+        }
+    }
+}
+
+async fn serve_http1<S: Service>(
+    worker: &Worker<S>,
+    mut client: Http1Client,
+    (mut head, first): (RequestHead, Result<Came, Interrupted>),
+    peer: &Arc<Peer>,
+    presence: &mut Presence,
+    timer: &mut Timer,
+) {
+    let mut leave = worker.traffic.watch();
+    let mut first = Some(first);
+    loop {
+        let came = match first.take() {
+            Some(first) => first,
+            None => read_head(worker, &mut client, &mut head, presence, timer, &mut leave, false).await,
+        };
+        let failure = match came {
+            Ok(Came::Head) => None,
+            Ok(Came::Refused(refused)) => Some(Failure::Refused(refused)),
+            Err(Interrupted::Elapsed) if presence.stage == Some(Stage::Coming) => Some(Failure::HeadTimeout),
+            Ok(Came::End) | Err(_) => return close(&mut client, timer).await,
+        };
+        presence.is_busy();
+        presence.set(Some(Stage::Undecided));
+        let ended = match failure {
+            None => {
+                client.begin(&head);
+                let mut request = Client::Http1(&mut client);
+                let served = exchange::serve(worker, &mut request, &head, peer, presence, timer);
+                match caught(served).await {
+                    Ok(ended) => ended,
+                    Err(_) if client.is_answered => Ended::CutOff,
+                    Err(_) => {
+                        client.keeps_alive = false;
+                        let response = worker.service.internal_error();
+                        exchange::answer(worker, &mut Client::Http1(&mut client), &response, timer).await
+                    }
+                }
+            }
+            Some(failure) => {
+                client.begin_unreadable();
+                let mut exchange = worker.service.begin(peer, Version::Http11);
+                let response = exchange.failed(&failure);
+                exchange::answer(worker, &mut Client::Http1(&mut client), &response, timer).await
+            }
+        };
+        presence.set(None);
+        presence.is_idle(timer.now());
+        match ended {
+            Ended::CutOff => return cut_off(&mut client),
+            Ended::Answered { .. } if client.keeps_alive && client.body.is_over() => {}
+            Ended::Answered { patience } => {
+                let may_go_on = client.keeps_alive && client.can_be_drained();
+                if may_go_on && matches!(timer.run(timer.after(DRAIN_TIME), drain(&mut client)).await, Ok(true)) {
+                    continue;
+                }
+                return linger(&mut client, patience, presence, timer).await;
+            }
+        }
+    }
+}
+
+/// What came in place of, or as, the head of a request.
+enum Came {
+    Head,
+    Refused(Refused),
+    /// The client ended the connection.
+    End,
+}
+
+/// Waits for the head of the next request.
+async fn read_head<S: Service>(
+    worker: &Worker<S>,
+    client: &mut Http1Client,
+    head: &mut RequestHead,
+    presence: &mut Presence,
+    timer: &mut Timer,
+    leave: &mut Watch<'_>,
+    is_first: bool,
+) -> Result<Came, Interrupted> {
+    let settings = worker.service.settings();
+    let mut reader = HeadReader::default();
+    let mut due = timer.after(if is_first { settings.head_timeout } else { settings.idle });
+    let mut has_begun = false;
+    poll_fn(|task| {
+        loop {
+            let unread = client.buffer.unread();
+            match reader.request(unread, settings.head, head) {
+                Ok(Some(length)) => {
+                    client.buffer.consume(length);
+                    return Poll::Ready(Ok(Came::Head));
+                }
+                Ok(None) => {}
+                Err(refused) => return Poll::Ready(Ok(Came::Refused(refused))),
+            }
+            // an empty line in front of a request is none of it
+            if !has_begun && !matches!(unread, b"" | b"\r" | b"\r\n") {
+                has_begun = true;
+                due = timer.after(settings.head_timeout);
+                presence.set(Some(Stage::Coming));
+                presence.is_idle(timer.after(HEAD_PATIENCE));
+            }
+            match client.buffer.poll_read(task, &mut client.socket) {
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Ok(Came::End)),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Pending => break,
+            }
+        }
+        if !is_first && !has_begun {
+            leave.set(task);
+            if worker.traffic.is_leaving() {
+                return Poll::Ready(Err(Interrupted::Leaving));
+            }
+        }
+        if presence.is_evicted(task.waker()) {
+            return Poll::Ready(Err(Interrupted::Evicted));
+        }
+        timer.poll(task, due).map(|_| Err(Interrupted::Elapsed))
+    })
+    .await
+}
+
+/// Reads the rest of a request's body: whether it came whole.
+async fn drain(client: &mut Http1Client) -> bool {
+    poll_fn(|task| {
+        loop {
+            match ready!(client.poll_body(task)) {
+                Ok(true) => client.consume_available(),
+                Ok(false) => return Poll::Ready(true),
+                Err(_) => return Poll::Ready(false),
+            }
+        }
+    })
+    .await
+}
+
+/// Ends a connection in the middle of what was sent on it. What waits leaves as far as the system takes it at once.
+fn cut_off(client: &mut Http1Client) {
+    let mut task = Context::from_waker(Waker::noop());
+    drop(client.encoder.poll_flush(&mut task, &mut client.socket));
+}
+
+/// Ends a connection between two requests.
+async fn close(client: &mut Http1Client, timer: &mut Timer) {
+    // whether the client hears of it makes no difference any more
+    drop(timer.run(timer.after(LINGER), client.socket.shutdown()).await);
+}
+
+/// Ends this side, then reads on as long as something comes, whatever it is: closing a socket with unread bytes would make
+/// the client's system throw away the answer that it has not read yet.
+async fn linger(client: &mut Http1Client, mut pace: Option<Pace>, presence: &Presence, timer: &mut Timer) {
+    close(client, timer).await;
+    client.buffer.consume(usize::MAX);
+    let end = timer.after(MAX_LINGER);
+    let mut drained = 0_usize;
+    while drained < MAX_LINGER_BYTES {
+        if let Some(pace) = &mut pace {
+            pace.awaits(timer.now());
+        }
+        let due = [Some(timer.after(LINGER)), Some(end), pace.and_then(|pace| pace.runs_out())];
+        let Some(due) = due.into_iter().flatten().min() else { return };
+        let reading = poll_fn(|task| client.buffer.poll_read(task, &mut client.socket));
+        match presence.run(timer, due, reading).await {
+            Ok(Ok(came)) if came > 0 => {
+                client.buffer.consume(came);
+                drained = drained.saturating_add(came);
+                if let Some(pace) = &mut pace {
+                    pace.came(came, timer.now());
+                }
+            }
+            _ => return,
+        }
+    }
+}

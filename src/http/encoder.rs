@@ -1,0 +1,135 @@
+//! What is written to a socket of HTTP/1.1: heads, and bodies in their framing, in as few writes as possible.
+
+use std::io::{self, IoSlice, Write as _};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
+
+use tokio::io::AsyncWrite;
+
+use super::body::Framing;
+use super::socket::Socket;
+
+const LINE_END: &[u8] = b"\r\n";
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+/// What follows the content of the last chunk.
+const LAST_CHUNK_BEHIND: &[u8] = b"\r\n0\r\n\r\n";
+/// Memory beyond this is not kept between two messages, in bytes.
+const KEPT: usize = 4 << 10;
+
+/// Writes one message after the other.
+#[derive(Debug, Default)]
+pub struct Encoder {
+    /// What is not written yet, from `sent` on: a head, or what frames a body.
+    out: Vec<u8>,
+    sent: usize,
+    is_chunked: bool,
+    /// How much of the chunk that was begun is still to be written.
+    chunk_left: usize,
+    /// Whether the end of the chunked body stands in `out`.
+    is_ended: bool,
+}
+
+impl Encoder {
+    /// The next message begins: its head goes into the buffer that is returned.
+    pub fn begin(&mut self, body: Framing) -> &mut Vec<u8> {
+        (self.is_chunked, self.chunk_left, self.is_ended) = (body == Framing::Chunked, 0, false);
+        &mut self.out
+    }
+
+    /// Writes what waits, and then as much of `content` as the socket takes: how much that was. `is_last` says that nothing
+    /// follows this content.
+    pub fn poll_send(
+        &mut self,
+        task: &mut Context<'_>,
+        to: &mut Socket,
+        content: &[u8],
+        is_last: bool,
+    ) -> Poll<io::Result<usize>> {
+        if content.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        if self.is_chunked && self.chunk_left == 0 {
+            // writing to memory does not fail
+            drop(write!(self.out, "{:x}\r\n", content.len()));
+            self.chunk_left = content.len();
+        }
+        let (content, behind) = match self.is_chunked {
+            false => (content, &[][..]),
+            true => {
+                let part = content.get(..self.chunk_left).unwrap_or(content);
+                let ends = part.len() == self.chunk_left;
+                let closes = ends && is_last && part.len() == content.len();
+                (
+                    part,
+                    if closes {
+                        LAST_CHUNK_BEHIND
+                    } else if ends {
+                        LINE_END
+                    } else {
+                        &[]
+                    },
+                )
+            }
+        };
+        loop {
+            let waiting = self.out.get(self.sent..).unwrap_or_default();
+            let before = waiting.len();
+            let slices = [IoSlice::new(waiting), IoSlice::new(content), IoSlice::new(behind)];
+            let slices = if before == 0 { slices.get(1..).unwrap_or_default() } else { &slices };
+            let written = ready!(Pin::new(&mut *to).poll_write_vectored(task, slices))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            let Some(of_content) = written.checked_sub(before) else {
+                self.sent = self.sent.saturating_add(written);
+                continue;
+            };
+            self.clear();
+            let taken = of_content.min(content.len());
+            if self.is_chunked {
+                self.chunk_left = self.chunk_left.saturating_sub(taken);
+                if taken == content.len() {
+                    self.out.extend_from_slice(behind.get(of_content.saturating_sub(taken)..).unwrap_or_default());
+                    self.is_ended = behind.len() == LAST_CHUNK_BEHIND.len();
+                }
+            }
+            if taken > 0 {
+                return Poll::Ready(Ok(taken));
+            }
+        }
+    }
+
+    /// Writes what waits.
+    pub fn poll_flush(&mut self, task: &mut Context<'_>, to: &mut Socket) -> Poll<io::Result<()>> {
+        while self.sent < self.out.len() {
+            let waiting = self.out.get(self.sent..).unwrap_or_default();
+            let written = ready!(Pin::new(&mut *to).poll_write(task, waiting))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.sent = self.sent.saturating_add(written);
+        }
+        self.clear();
+        pin!(to).poll_flush(task)
+    }
+
+    /// Writes the end of the message, and all that waits.
+    pub fn poll_finish(&mut self, task: &mut Context<'_>, to: &mut Socket) -> Poll<io::Result<()>> {
+        if self.is_chunked && !self.is_ended {
+            self.out.extend_from_slice(LAST_CHUNK);
+            self.is_ended = true;
+        }
+        self.poll_flush(task, to)
+    }
+
+    /// Whether nothing waits to be written.
+    pub fn is_flushed(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    fn clear(&mut self) {
+        self.sent = 0;
+        self.out.clear();
+        self.out.shrink_to(KEPT);
+    }
+}

@@ -1,0 +1,431 @@
+//! Heads of HTTP/1.1, read as strictly as RFC 9112 lets a server read them.
+//!
+//! What two readers could read in two ways is refused, so that an upstream never sees another request than the gateway
+//! decided on.
+
+use super::body::Framing;
+use super::fields::Fields;
+
+/// How many fields a head may have, whatever the configuration says.
+const MAX_FIELDS: usize = 256;
+/// How long the head of a response may be, in bytes.
+const MAX_RESPONSE: usize = 256 << 10;
+/// How many fields a `Connection` field may name: more than that is an attempt to have fields dropped.
+const MAX_NOMINATED: usize = 10;
+
+/// Why a request is refused before anything is decided about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// It cannot be read, or has more than one reading.
+    #[error("{0}")]
+    Malformed(&'static str),
+    /// The target is longer than this many bytes.
+    #[error("the request target is longer than {0} bytes")]
+    TargetTooLong(usize),
+    /// There are too many header bytes or lines.
+    #[error("{0}")]
+    HeadTooLarge(&'static str),
+    /// The body is coded in a way that is not understood.
+    #[error("the transfer coding of the request is not understood")]
+    CodingUnknown,
+    /// The method is not served.
+    #[error("the method is not served")]
+    MethodNotServed,
+}
+
+impl Refused {
+    /// The target holds what no target may hold.
+    pub const TARGET: Self = Self::Malformed("the request target holds a character that has to be percent-encoded");
+}
+
+/// What a response of an upstream is that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the upstream's response cannot be read: {0}")]
+pub struct Unreadable(pub &'static str);
+
+/// A version of HTTP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Version {
+    /// HTTP/1.0
+    Http10,
+    /// HTTP/1.1
+    #[default]
+    Http11,
+    /// HTTP/2
+    Http2,
+}
+
+/// The head of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestHead {
+    /// The method, as sent.
+    pub method: String,
+    /// The request target, as sent.
+    pub target: Vec<u8>,
+    /// The version it came in.
+    pub version: Version,
+    /// The header fields, without those whose names hold an underscore.
+    pub fields: Fields,
+    /// How its body is delimited.
+    pub framing: Framing,
+}
+
+/// The head of a response.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResponseHead {
+    /// The status, 100 to 999.
+    pub status: u16,
+    /// The reason phrase; empty where there is none.
+    pub reason: Vec<u8>,
+    /// The version it came in.
+    pub version: Version,
+    /// The header fields.
+    pub fields: Fields,
+}
+
+/// How much of a head is read at all, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadBounds {
+    /// Of the first line.
+    pub first_line: usize,
+    /// Of the fields together, each with its line's end.
+    pub fields: usize,
+}
+
+/// Reads one head, in as many parts as it comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeadReader {
+    /// How many bytes were read as lines.
+    read: usize,
+    has_first_line: bool,
+    fields: usize,
+    length: Option<u64>,
+    is_chunked: bool,
+}
+
+// === impl HeadReader ===
+
+impl HeadReader {
+    /// Whether no byte of a head has come.
+    pub const fn is_fresh(&self) -> bool {
+        self.read == 0
+    }
+
+    /// Reads the head of a request at the beginning of `bytes`, which hold what came so far: its length once it is complete.
+    ///
+    /// Errors: what is no request, or has more than one reading.
+    pub fn request(
+        &mut self,
+        bytes: &[u8],
+        bounds: HeadBounds,
+        head: &mut RequestHead,
+    ) -> Result<Option<usize>, Refused> {
+        if self.read == 0 {
+            if bytes.first().is_some_and(|byte| byte.is_ascii_control() && *byte != b'\r') {
+                return Err(Refused::Malformed("this is no request of HTTP/1.1"));
+            }
+            // an empty line in front of a request is left over from the one before (RFC 9112, section 2.2)
+            if bytes.starts_with(b"\r\n") {
+                self.read = 2;
+            }
+        }
+        while let Some(line) = strict_line(bytes.get(self.read..).unwrap_or_default())? {
+            self.read = self.read.saturating_add(line.len()).saturating_add(2);
+            if !self.has_first_line {
+                head.fields.clear();
+                request_line(line, head)?;
+                self.has_first_line = true;
+            } else if line.is_empty() {
+                head.framing = self.request_framing(head.version)?;
+                check_nominated(&head.fields)?;
+                return Ok(Some(self.read));
+            } else {
+                self.request_field(line, head)?;
+            }
+            self.check_bounds(self.read, bounds)?;
+        }
+        self.check_bounds(bytes.len(), bounds)?;
+        Ok(None)
+    }
+
+    fn check_bounds(&self, length: usize, bounds: HeadBounds) -> Result<(), Refused> {
+        match self.has_first_line {
+            false if length > bounds.first_line => Err(Refused::TargetTooLong(bounds.first_line)),
+            true if length > bounds.first_line.saturating_add(bounds.fields) => {
+                Err(Refused::HeadTooLarge("the header fields of the request are too large together"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn request_field(&mut self, line: &[u8], head: &mut RequestHead) -> Result<(), Refused> {
+        const TWICE: Refused = Refused::Malformed("the request says more than once how long its body is");
+        let (name, value) = field(line)?;
+        self.fields = self.fields.saturating_add(1);
+        if self.fields > MAX_FIELDS {
+            return Err(Refused::HeadTooLarge("the request has too many header fields"));
+        }
+        if name.eq_ignore_ascii_case(b"content-length") && self.length.replace(length(value)?).is_some() {
+            return Err(TWICE);
+        }
+        if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            check_coding(value)?;
+            if std::mem::replace(&mut self.is_chunked, true) {
+                return Err(TWICE);
+            }
+        }
+        // to servers of the CGI kind such a name is another one, with hyphens
+        if !name.contains(&b'_') {
+            head.fields.push(name, value);
+        }
+        Ok(())
+    }
+
+    fn request_framing(&self, version: Version) -> Result<Framing, Refused> {
+        match (self.length, self.is_chunked) {
+            (Some(_), true) => Err(Refused::Malformed("the request has a length and is in chunks")),
+            (None, true) if version == Version::Http10 => {
+                Err(Refused::Malformed("a request of HTTP/1.0 cannot be in chunks"))
+            }
+            (None, true) => Ok(Framing::Chunked),
+            (Some(0) | None, false) => Ok(Framing::Empty),
+            (Some(length), false) => Ok(Framing::Length(length)),
+        }
+    }
+
+    /// Reads the head of a response in the same way.
+    pub fn response(&mut self, bytes: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Unreadable> {
+        while let Some((line, length)) = lenient_line(bytes.get(self.read..).unwrap_or_default()) {
+            self.read = self.read.saturating_add(length);
+            if !self.has_first_line {
+                head.fields.clear();
+                status_line(line, head)?;
+                self.has_first_line = true;
+            } else if line.is_empty() {
+                return Ok(Some(self.read));
+            } else {
+                let (name, value) = field(line).map_err(|_| Unreadable("a header field is malformed"))?;
+                self.fields = self.fields.saturating_add(1);
+                if self.fields > MAX_FIELDS {
+                    return Err(Unreadable("it has too many header fields"));
+                }
+                head.fields.push(name, value);
+            }
+        }
+        match bytes.len() > MAX_RESPONSE {
+            true => Err(Unreadable("its head is too large")),
+            false => Ok(None),
+        }
+    }
+}
+
+// === impl ResponseHead ===
+
+impl ResponseHead {
+    /// How the body of the response to a request with this method is delimited (RFC 9112, section 6.3).
+    pub fn framing(&self, method: &str) -> Result<Framing, Unreadable> {
+        let mut lengths = self.fields.get_all("content-length");
+        let declared = match (lengths.next(), lengths.next()) {
+            (None, _) => None,
+            (Some(value), None) => Some(length(value).map_err(|_| Unreadable("its length is no number"))?),
+            (Some(_), Some(_)) => return Err(Unreadable("it says more than once how long its body is")),
+        };
+        let mut codings = self.fields.get_all("transfer-encoding");
+        let is_chunked = match (codings.next(), codings.next()) {
+            (None, _) => false,
+            (Some(value), None) if value.eq_ignore_ascii_case(b"chunked") => true,
+            _ => return Err(Unreadable("its transfer coding is not understood")),
+        };
+        if method == "HEAD" || matches!(self.status, 100..=199 | 204 | 304) {
+            return Ok(Framing::Empty);
+        }
+        match (declared, is_chunked) {
+            (Some(_), true) => Err(Unreadable("it has a length and is in chunks")),
+            (None, true) if self.version == Version::Http10 => Err(Unreadable("one of HTTP/1.0 cannot be in chunks")),
+            (None, true) => Ok(Framing::Chunked),
+            (Some(0), false) => Ok(Framing::Empty),
+            (Some(length), false) => Ok(Framing::Length(length)),
+            (None, false) => Ok(Framing::UntilClose),
+        }
+    }
+
+    /// How long the server says that it keeps the connection, in seconds.
+    pub fn keep_alive_timeout(&self) -> Option<u64> {
+        self.fields.elements("keep-alive").find_map(|parameter| {
+            let (name, value) = str::from_utf8(parameter).ok()?.split_once('=')?;
+            let value = value.trim().trim_matches('"');
+            name.trim().eq_ignore_ascii_case("timeout").then(|| value.parse().ok())?
+        })
+    }
+
+    /// Whether its connection may be used for another exchange, as far as the response says.
+    pub fn keeps_alive(&self) -> bool {
+        match self.version {
+            Version::Http10 => self.fields.lists("connection", "keep-alive"),
+            Version::Http11 | Version::Http2 => !self.fields.lists("connection", "close"),
+        }
+    }
+}
+
+// === lines ===
+
+/// A first line is three words with one space between them (RFC 9112, section 3).
+fn request_line(line: &[u8], head: &mut RequestHead) -> Result<(), Refused> {
+    const BAD: Refused = Refused::Malformed("the first line of the request is not a method, a target and a version");
+    let mut words = line.split(|byte| *byte == b' ');
+    let (Some(method), Some(target), Some(version), None) = (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err(BAD);
+    };
+    if target.is_empty() || method.is_empty() || !method.iter().all(|byte| is_token_byte(*byte)) {
+        return Err(BAD);
+    }
+    // all bytes are looked at, without an early end, so that many are looked at together
+    if !target.iter().fold(true, |fine, byte| fine & is_target_byte(*byte)) {
+        return Err(Refused::TARGET);
+    }
+    head.version = match version {
+        b"HTTP/1.1" => Version::Http11,
+        b"HTTP/1.0" => Version::Http10,
+        _ => return Err(Refused::Malformed("the request is neither of HTTP/1.1 nor of HTTP/1.0")),
+    };
+    head.method.clear();
+    head.method.push_str(str::from_utf8(method).map_err(|_| BAD)?);
+    head.target.clear();
+    head.target.extend_from_slice(target);
+    Ok(())
+}
+
+fn status_line(line: &[u8], head: &mut ResponseHead) -> Result<(), Unreadable> {
+    const BAD: Unreadable = Unreadable("its first line is not a version and a status");
+    let (version, rest) = line.split_at_checked(9).ok_or(BAD)?;
+    head.version = match version {
+        b"HTTP/1.1 " => Version::Http11,
+        b"HTTP/1.0 " => Version::Http10,
+        _ => return Err(BAD),
+    };
+    let (digits, reason) = rest.split_at_checked(3).ok_or(BAD)?;
+    if !digits.iter().all(u8::is_ascii_digit) || !matches!(reason, [] | [b' ', ..]) || !is_text(reason) {
+        return Err(BAD);
+    }
+    head.status = str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).ok_or(BAD)?;
+    if head.status < 100 {
+        return Err(BAD);
+    }
+    head.reason.clear();
+    head.reason.extend_from_slice(reason.trim_ascii());
+    Ok(())
+}
+
+/// The first line without its end; `None` where that is still to come.
+pub(super) fn strict_line(bytes: &[u8]) -> Result<Option<&[u8]>, Refused> {
+    let Some(end) = memchr::memchr(b'\n', bytes) else { return Ok(None) };
+    let line = bytes.get(..end).and_then(|line| line.strip_suffix(b"\r"));
+    line.map(Some).ok_or(Refused::Malformed("a line of the request ends without a carriage return"))
+}
+
+/// The first line without its end, which may be a line feed alone, and its length with it.
+fn lenient_line(bytes: &[u8]) -> Option<(&[u8], usize)> {
+    let end = memchr::memchr(b'\n', bytes)?;
+    let line = bytes.get(..end)?;
+    Some((line.strip_suffix(b"\r").unwrap_or(line), end.saturating_add(1)))
+}
+
+/// The name of a field and its value, without white space around it (RFC 9112, section 5).
+pub(super) fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Refused> {
+    let colon = memchr::memchr(b':', line).ok_or(Refused::Malformed("a header field has no colon"))?;
+    let (name, value) = line.split_at_checked(colon).unwrap_or_default();
+    let value = value.get(1..).unwrap_or_default();
+    if name.is_empty() || !name.iter().all(|byte| is_token_byte(*byte)) {
+        return Err(Refused::Malformed("the name of a header field holds what no name may hold"));
+    }
+    if !is_text(value) {
+        return Err(Refused::Malformed("a header field holds a control character"));
+    }
+    Ok((name, value.trim_ascii()))
+}
+
+fn length(value: &[u8]) -> Result<u64, Refused> {
+    const BAD: Refused = Refused::Malformed("the length of the request's body is no number");
+    if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+        return Err(BAD);
+    }
+    str::from_utf8(value).ok().and_then(|digits| digits.parse().ok()).ok_or(BAD)
+}
+
+/// Only chunks are understood; a request whose last coding is another does not say where its body ends (RFC 9112, section 6.1).
+fn check_coding(value: &[u8]) -> Result<(), Refused> {
+    const CHUNKED: &[u8] = b"chunked";
+    if value.eq_ignore_ascii_case(CHUNKED) {
+        return Ok(());
+    }
+    let mut codings = value.rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    let chunked_last = codings.next().is_some_and(|last| last.eq_ignore_ascii_case(CHUNKED));
+    let names_another = |coding: &[u8]| {
+        !coding.is_empty() && !coding.eq_ignore_ascii_case(CHUNKED) && coding.iter().all(|byte| is_token_byte(*byte))
+    };
+    match chunked_last && codings.all(names_another) {
+        true => Err(Refused::CodingUnknown),
+        false => Err(Refused::Malformed("the transfer coding of the request does not say where its body ends")),
+    }
+}
+
+/// A client cannot have the gateway's own fields dropped by naming them in `Connection`.
+fn check_nominated(fields: &Fields) -> Result<(), Refused> {
+    let names_ours = |name: &[u8]| {
+        let prefix = name.get(..12).unwrap_or_default();
+        name.eq_ignore_ascii_case(b"host") || prefix.eq_ignore_ascii_case(b"x-forwarded-")
+    };
+    if fields.elements("connection").any(names_ours) {
+        return Err(Refused::Malformed("the connection field names a field that is not the client's to drop"));
+    }
+    match fields.elements("connection").count() < MAX_NOMINATED {
+        true => Ok(()),
+        false => Err(Refused::Malformed("the connection field names too many fields")),
+    }
+}
+
+/// Whether a byte may stand in a target: printable characters, but for the two that servers read in two ways.
+pub const fn is_target_byte(byte: u8) -> bool {
+    TARGET_BYTES[byte as usize]
+}
+
+/// Whether a byte may stand in a name (RFC 9110, section 5.6.2).
+pub(super) const fn is_token_byte(byte: u8) -> bool {
+    TOKEN[byte as usize]
+}
+
+/// Whether a value is made of what values may hold (RFC 9110, section 5.5).
+pub(super) fn is_text(value: &[u8]) -> bool {
+    // all bytes are looked at, without an early end, so that many are looked at together
+    value.iter().fold(true, |fine, byte| fine & matches!(byte, b'\t' | b' '..=b'~' | 0x80..))
+}
+
+/// A table, because every byte of every target is looked up.
+const TARGET_BYTES: [bool; 256] = {
+    let mut allowed = [false; 256];
+    let mut byte = 0_u8;
+    while byte < 128 {
+        allowed[byte as usize] = byte.is_ascii_graphic() && !matches!(byte, b'#' | b'\\');
+        byte += 1;
+    }
+    allowed
+};
+
+/// A table, because every byte of every name is looked up.
+const TOKEN: [bool; 256] = {
+    let mut token = [false; 256];
+    let mut byte = 0_u8;
+    while byte < 128 {
+        token[byte as usize] = byte.is_ascii_alphanumeric()
+            || matches!(
+                byte,
+                b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
+            );
+        byte += 1;
+    }
+    token
+};
+
+#[cfg(test)]
+mod tests;

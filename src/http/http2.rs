@@ -1,0 +1,289 @@
+//! A connection of HTTP/2: its streams, each with a request, and what clients may do to it.
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::server::{Builder, SendResponse};
+use h2::{Reason, RecvStream};
+use http::{Request, header};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::JoinSet;
+
+use super::body::Framing;
+use super::client::{Client, Http2Client};
+use super::connection::{LINGER, Presence};
+use super::exchange::{self, Ended};
+use super::frames::Frames;
+use super::head::{Refused, RequestHead, Version};
+use super::service::{Exchange, Failure, Peer, Service};
+use super::socket::Socket;
+use super::timer::Timer;
+use super::worker::Worker;
+use crate::clock::Clock;
+use crate::panics::caught;
+use crate::units::Nanos;
+
+/// How many requests a client may have at once on one connection.
+const MAX_STREAMS: u32 = 100;
+/// How much of a request's body, and of all of a connection's, may wait to be forwarded, in bytes.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+/// How much of a response may wait for a client that does not read, in bytes.
+const SEND_BUFFER: usize = 64 << 10;
+/// How many more requests than were answered a client may take back, or send so that they cannot be read. A page that is
+/// left takes back all that it asked for at once.
+const MAX_ABANDONED: u32 = 2 * MAX_STREAMS;
+/// A head that took too long.
+const REQUEST_TIMEOUT: u16 = 408;
+
+/// What a connection waits for.
+enum Event {
+    Ended(Option<bool>),
+    Close,
+    Accepted(Box<Accepted>),
+    /// The client is gone, or the connection has to make room.
+    Over,
+}
+
+type Accepted = (Request<RecvStream>, SendResponse<Bytes>);
+
+/// Serves what comes on `socket` until the client or the gateway has enough.
+pub(super) async fn serve<S: Service>(
+    worker: &Rc<Worker<S>>,
+    socket: Socket,
+    ahead: Vec<u8>,
+    peer: &Arc<Peer>,
+    presence: &mut Presence,
+    timer: &mut Timer,
+) {
+    let settings = worker.service.settings();
+    let head_due = Rc::<Cell<Option<Nanos>>>::default();
+    let watched = Watched {
+        socket,
+        ahead,
+        frames: Frames::new(),
+        head_due: Rc::clone(&head_due),
+        head_timeout: settings.head_timeout,
+        clock: Arc::clone(&worker.clock),
+    };
+    let mut options = Builder::new();
+    options
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(settings.max_list)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buffer_size(SEND_BUFFER);
+    let due = timer.after(settings.head_timeout);
+    let mut accepting = match timer.run(due, options.handshake::<_, Bytes>(watched)).await {
+        Ok(Ok(accepting)) => accepting,
+        Ok(Err(error)) => return tracing::debug!(%error, "a client did not begin with HTTP/2"),
+        Err(_) => return,
+    };
+    presence.set(None);
+    presence.is_idle(timer.now());
+    let mut streams: JoinSet<bool> = JoinSet::new();
+    let mut leave = worker.traffic.watch();
+    // how many more requests were taken back than answered, and whether the connection is being closed
+    let (mut abandoned, mut is_closing): (u32, bool) = (0, false);
+    let mut idle_since = timer.now();
+    loop {
+        let is_empty = streams.is_empty();
+        // a client is told that the connection ends, and has a moment to agree
+        let idle_due = idle_since.saturating_add(if is_closing { LINGER } else { settings.idle });
+        let event = poll_fn(|task| {
+            match streams.poll_join_next(task) {
+                Poll::Ready(Some(ended)) => return Poll::Ready(Event::Ended(ended.ok())),
+                Poll::Ready(None) | Poll::Pending => {}
+            }
+            if !is_closing {
+                leave.set(task);
+                if worker.traffic.is_leaving() {
+                    return Poll::Ready(Event::Close);
+                }
+            }
+            if let Poll::Ready(accepted) = accepting.poll_accept(task) {
+                return Poll::Ready(match accepted {
+                    Some(Ok(accepted)) => Event::Accepted(Box::new(accepted)),
+                    Some(Err(_)) | None => Event::Over,
+                });
+            }
+            if is_empty && presence.is_evicted(task.waker()) {
+                return Poll::Ready(Event::Over);
+            }
+            let due = [head_due.get(), is_empty.then_some(idle_due)].into_iter().flatten().min();
+            let Some(due) = due else { return Poll::Pending };
+            timer.poll(task, due).map(|_| Event::Close)
+        });
+        match event.await {
+            Event::Ended(answered) => {
+                abandoned = match answered {
+                    Some(true) => abandoned.saturating_sub(1),
+                    // a stream whose handling panicked is not answered either
+                    Some(false) | None => abandoned.saturating_add(1),
+                };
+                if streams.is_empty() {
+                    idle_since = timer.now();
+                    presence.is_idle(idle_since);
+                }
+            }
+            Event::Close if head_due.get().is_some_and(|due| due <= timer.now()) => {
+                worker.service.count_refused(REQUEST_TIMEOUT);
+                return;
+            }
+            Event::Close if is_closing => return,
+            Event::Close => {
+                accepting.graceful_shutdown();
+                (is_closing, idle_since) = (true, timer.now());
+            }
+            Event::Accepted(accepted) => {
+                let (request, respond) = *accepted;
+                presence.is_busy();
+                let serving = serve_stream(Rc::clone(worker), request, respond, Arc::clone(peer));
+                streams.spawn_local(serving);
+            }
+            // a client that is gone takes its requests with it
+            Event::Over => return,
+        }
+        if abandoned > MAX_ABANDONED {
+            streams.abort_all();
+            accepting.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+            (abandoned, is_closing, idle_since) = (0, true, timer.now());
+        }
+    }
+}
+
+/// Serves the request of one stream, and says whether it was answered.
+async fn serve_stream<S: Service>(
+    worker: Rc<Worker<S>>,
+    request: Request<RecvStream>,
+    respond: SendResponse<Bytes>,
+    peer: Arc<Peer>,
+) -> bool {
+    let mut presence = Presence::stream(&worker);
+    let mut timer = Timer::new(Arc::clone(&worker.clock));
+    let (head, read) = request_head(&request);
+    let mut client = Client::Http2(Box::new(Http2Client::new(&head, request.into_body(), respond)));
+    let ended = match read {
+        Ok(()) => {
+            let serving = exchange::serve(&worker, &mut client, &head, &peer, &mut presence, &mut timer);
+            match caught(serving).await {
+                Ok(ended) => ended,
+                Err(_) if client.is_answered() => Ended::CutOff,
+                Err(_) => exchange::answer(&worker, &mut client, &worker.service.internal_error(), &mut timer).await,
+            }
+        }
+        Err(refused) => {
+            let mut exchange = worker.service.begin(&peer, Version::Http2);
+            let response = exchange.failed(&Failure::Refused(refused));
+            exchange::answer(&worker, &mut client, &response, &mut timer).await
+        }
+    };
+    let is_answered = client.is_answered();
+    if matches!(ended, Ended::CutOff) {
+        client.reset();
+    }
+    is_answered
+}
+
+/// The head of a request as one of HTTP/1.1 would be: the host as a field, and cookies in one (RFC 9113, section 8.2.3).
+fn request_head(request: &Request<RecvStream>) -> (RequestHead, Result<(), Refused>) {
+    let mut head = RequestHead { version: Version::Http2, ..RequestHead::default() };
+    head.method.push_str(request.method().as_str());
+    let target = request.uri().path_and_query().map_or("", http::uri::PathAndQuery::as_str);
+    head.target.extend_from_slice(target.as_bytes());
+    let fields = request.headers();
+    let authority = request.uri().authority().map(|authority| authority.as_str().as_bytes());
+    let mut hosts = fields.get_all(header::HOST).iter().map(header::HeaderValue::as_bytes);
+    let agrees = match (authority, hosts.next(), hosts.next()) {
+        (_, _, Some(_)) => Err(Refused::Malformed("the request has more than one host header")),
+        (Some(authority), Some(host), None) if !authority.eq_ignore_ascii_case(host) => {
+            Err(Refused::Malformed("the host header names another host than the request target"))
+        }
+        (authority, host, None) => {
+            authority.or(host).into_iter().for_each(|host| head.fields.push("host", host));
+            Ok(())
+        }
+    };
+    let crumbs: Vec<&[u8]> = fields.get_all(header::COOKIE).iter().map(header::HeaderValue::as_bytes).collect();
+    if !crumbs.is_empty() {
+        head.fields.push("cookie", crumbs.join(&b"; "[..]));
+    }
+    for (name, value) in fields {
+        // to servers of the CGI kind a name with an underscore is another one, with hyphens
+        if name != header::HOST && name != header::COOKIE && !name.as_str().contains('_') {
+            head.fields.push(name, value);
+        }
+    }
+    let length = fields.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    head.framing = match length {
+        _ if request.body().is_end_stream() => Framing::Empty,
+        Some(0) => Framing::Empty,
+        Some(length) => Framing::Length(length),
+        None => Framing::Chunked,
+    };
+    (head, agrees)
+}
+
+/// The socket of a connection, with an eye on whether a head is begun and not over.
+struct Watched {
+    socket: Socket,
+    /// What was read already.
+    ahead: Vec<u8>,
+    frames: Frames,
+    /// When a head has to be over that is coming in, whatever else goes on.
+    head_due: Rc<Cell<Option<Nanos>>>,
+    head_timeout: Nanos,
+    clock: Arc<dyn Clock>,
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(mut self: Pin<&mut Self>, task: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = room.filled().len();
+        if self.ahead.is_empty() {
+            ready!(Pin::new(&mut self.socket).poll_read(task, room))?;
+        } else {
+            let length = self.ahead.len().min(room.remaining());
+            self.ahead.drain(..length).for_each(|byte| room.put_slice(&[byte]));
+        }
+        let came = room.filled().get(before..).unwrap_or_default();
+        self.frames.take(came);
+        let is_in_head = self.frames.is_within();
+        if is_in_head != self.head_due.get().is_some() {
+            let due = is_in_head.then(|| self.clock.now().saturating_add(self.head_timeout));
+            self.head_due.set(due);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(mut self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(task, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(task, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(task)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(task)
+    }
+}

@@ -1,0 +1,98 @@
+//! Connections to upstreams that are kept for the next request, by one worker.
+
+use std::collections::HashMap;
+
+use super::socket::Socket;
+use super::upstream::{Connection, Http2Connection, MAX_STREAMS, Server};
+use crate::units::Nanos;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(super) struct Pool {
+    /// The one that was used last comes last.
+    http1: HashMap<Server, Vec<Kept<Socket>>>,
+    http2: HashMap<Server, Vec<Kept<Http2Connection>>>,
+    count: usize,
+    /// How many connections of HTTP/1.1 are kept at most.
+    max: usize,
+}
+
+#[derive(Debug)]
+struct Kept<C> {
+    connection: C,
+    until: Nanos,
+}
+
+/// For how long an unused connection of HTTP/2 is kept.
+const KEPT_HTTP2: Nanos = Nanos::from_secs(30);
+
+impl Pool {
+    pub(super) fn new(max: usize) -> Self {
+        Self { http1: HashMap::new(), http2: HashMap::new(), count: 0, max }
+    }
+
+    /// A connection to `server` that can be used.
+    pub(super) fn take(&mut self, server: &Server, now: Nanos) -> Option<Connection> {
+        if server.http2 {
+            let kept = self.http2.get_mut(server)?;
+            kept.retain(|kept| !kept.connection.is_closed());
+            let free = kept.iter().find(|kept| kept.connection.running() < kept.connection.max_streams())?;
+            return Some(Connection::Http2(free.connection.clone()));
+        }
+        let kept = self.http1.get_mut(server)?;
+        while let Some(Kept { mut connection, until }) = kept.pop() {
+            self.count = self.count.saturating_sub(1);
+            if until > now && connection.is_silent() {
+                return Some(Connection::Http1(connection));
+            }
+        }
+        None
+    }
+
+    /// Keeps a connection of HTTP/1.1 for a further request to `server`, for as long as `keep_alive`.
+    pub(super) fn keep(&mut self, server: &Server, socket: Socket, keep_alive: Nanos, now: Nanos) {
+        if self.count >= self.max || keep_alive == Nanos::ZERO {
+            return;
+        }
+        self.count = self.count.saturating_add(1);
+        let kept = Kept { connection: socket, until: now.saturating_add(keep_alive) };
+        match self.http1.get_mut(server) {
+            Some(others) => others.push(kept),
+            None => drop(self.http1.insert(server.clone(), vec![kept])),
+        }
+    }
+
+    /// Lets further requests to `server` share a new connection, if it is of HTTP/2.
+    pub(super) fn share(&mut self, server: &Server, connection: &Connection, now: Nanos) {
+        if let Connection::Http2(connection) = connection {
+            let kept = Kept { connection: connection.clone(), until: now.saturating_add(KEPT_HTTP2) };
+            self.http2.entry(server.clone()).or_default().push(kept);
+        }
+    }
+
+    /// Closes connections that were kept for as long as they may be.
+    pub(super) fn sweep(&mut self, now: Nanos) {
+        for kept in self.http1.values_mut() {
+            let before = kept.len();
+            kept.retain_mut(|kept| kept.until > now && kept.connection.is_silent());
+            self.count = self.count.saturating_sub(before.saturating_sub(kept.len()));
+        }
+        self.http1.retain(|_, kept| !kept.is_empty());
+        for kept in self.http2.values_mut() {
+            kept.retain_mut(|kept| {
+                if kept.connection.running() > 0 {
+                    kept.until = now.saturating_add(KEPT_HTTP2);
+                }
+                kept.until > now && !kept.connection.is_closed()
+            });
+        }
+        self.http2.retain(|_, kept| !kept.is_empty());
+    }
+}
+
+impl Http2Connection {
+    /// How many requests may be on it at once.
+    fn max_streams(&self) -> usize {
+        self.requests.current_max_send_streams().clamp(1, MAX_STREAMS)
+    }
+}

@@ -1,0 +1,180 @@
+//! Sockets of either side, in the clear or with TLS over them.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use rustix::net::RecvFlags;
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::{client, server};
+
+/// A socket as the system has it.
+#[derive(Debug)]
+pub enum RawSocket {
+    /// Over TCP.
+    Tcp(TcpStream),
+    /// At a path in the file system.
+    Unix(UnixStream),
+}
+
+/// A socket, perhaps with TLS over it.
+#[derive(Debug)]
+pub enum Socket {
+    /// In the clear.
+    Clear(RawSocket),
+    /// TLS with a client.
+    Server(Box<server::TlsStream<RawSocket>>),
+    /// TLS with an upstream.
+    Client(Box<client::TlsStream<RawSocket>>),
+}
+
+impl RawSocket {
+    /// The socket for another thread.
+    pub(super) fn into_descriptor(self) -> io::Result<OwnedFd> {
+        Ok(match self {
+            Self::Tcp(socket) => socket.into_std()?.into(),
+            Self::Unix(socket) => socket.into_std()?.into(),
+        })
+    }
+
+    /// The socket from another thread.
+    pub(super) fn from_descriptor(descriptor: OwnedFd) -> io::Result<Self> {
+        Ok(match SockRef::from(&descriptor).local_addr()?.is_unix() {
+            true => Self::Unix(UnixStream::from_std(descriptor.into())?),
+            false => Self::Tcp(TcpStream::from_std(descriptor.into())?),
+        })
+    }
+
+    /// The address at the other end; `None` of a path.
+    pub fn peer(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(socket) => socket.peer_addr().ok().map(|address| address.ip()),
+            Self::Unix(_) => None,
+        }
+    }
+}
+
+impl AsFd for RawSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(socket) => socket.as_fd(),
+            Self::Unix(socket) => socket.as_fd(),
+        }
+    }
+}
+
+impl Socket {
+    fn raw(&self) -> &RawSocket {
+        match self {
+            Self::Clear(socket) => socket,
+            Self::Server(socket) => socket.get_ref().0,
+            Self::Client(socket) => socket.get_ref().0,
+        }
+    }
+
+    /// Whether a kept connection can be used: nothing has come on it, neither bytes nor its end.
+    pub fn is_silent(&mut self) -> bool {
+        // the runtime may not have looked at the socket since something came
+        let mut byte = [0];
+        match rustix::net::recv(self.raw(), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Err(rustix::io::Errno::AGAIN) => true,
+            Err(_) | Ok((0, _)) => false,
+            // of TLS that may be what the protocol itself has to say
+            Ok(_) => {
+                let mut room = ReadBuf::new(&mut byte);
+                let mut task = Context::from_waker(Waker::noop());
+                !matches!(self, Self::Clear(_)) && Pin::new(self).poll_read(&mut task, &mut room).is_pending()
+            }
+        }
+    }
+}
+
+macro_rules! each {
+    ($self:ident, $socket:ident => $do:expr) => {
+        match $self.get_mut() {
+            Self::Clear($socket) => $do,
+            Self::Server($socket) => $do,
+            Self::Client($socket) => $do,
+        }
+    };
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(self: Pin<&mut Self>, task: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        each!(self, socket => Pin::new(socket).poll_read(task, room))
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        each!(self, socket => Pin::new(socket).poll_write(task, bytes))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        each!(self, socket => Pin::new(socket).poll_write_vectored(task, slices))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self, socket => Pin::new(socket).poll_flush(task))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self, socket => Pin::new(socket).poll_shutdown(task))
+    }
+}
+
+impl AsyncRead for RawSocket {
+    fn poll_read(self: Pin<&mut Self>, task: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(socket) => Pin::new(socket).poll_read(task, room),
+            Self::Unix(socket) => Pin::new(socket).poll_read(task, room),
+        }
+    }
+}
+
+impl AsyncWrite for RawSocket {
+    fn poll_write(self: Pin<&mut Self>, task: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(socket) => Pin::new(socket).poll_write(task, bytes),
+            Self::Unix(socket) => Pin::new(socket).poll_write(task, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        task: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(socket) => Pin::new(socket).poll_write_vectored(task, slices),
+            Self::Unix(socket) => Pin::new(socket).poll_write_vectored(task, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(socket) => Pin::new(socket).poll_shutdown(task),
+            Self::Unix(socket) => Pin::new(socket).poll_shutdown(task),
+        }
+    }
+}

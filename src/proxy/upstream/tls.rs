@@ -1,0 +1,48 @@
+//! How TLS is spoken to the nodes of an upstream.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::http::upstream::TlsTerms;
+use crate::tls::TlsClient;
+
+/// How TLS is spoken to the nodes of an upstream. Two are the same if they are made of the same files and name.
+pub struct TlsConnector {
+    http1: Arc<TlsClient>,
+    http2: Arc<TlsClient>,
+    /// The name that certificates have to be for, where it is not that of the node.
+    name: Option<String>,
+    files: u128,
+}
+
+impl TlsConnector {
+    /// As `client` does it, which is made of `files`.
+    pub fn new(client: TlsClient, name: Option<String>, files: u128) -> Self {
+        let speaking = |protocol: &[u8]| {
+            let mut client = client.clone();
+            client.alpn_protocols = vec![protocol.to_vec()];
+            Arc::new(client)
+        };
+        Self { http1: speaking(b"http/1.1"), http2: speaking(b"h2"), name, files }
+    }
+
+    /// On which terms the node that is written as `node` is spoken to.
+    pub(super) fn terms(&self, node: &str, http2: bool) -> TlsTerms {
+        let host = node.rsplit_once(':').map_or(node, |(host, _)| host);
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let name = self.name.as_deref().unwrap_or(host).into();
+        TlsTerms { config: Arc::clone(if http2 { &self.http2 } else { &self.http1 }), name, identity: self.files }
+    }
+}
+
+impl PartialEq for TlsConnector {
+    fn eq(&self, other: &Self) -> bool {
+        (self.files, &self.name) == (other.files, &other.name)
+    }
+}
+
+impl fmt::Debug for TlsConnector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsConnector").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,120 @@
+//! The threads that serve clients.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tokio::runtime::Builder;
+use tokio::sync::mpsc;
+use tokio::task::{JoinSet, LocalSet};
+
+use super::doors::Doors;
+use super::listen::accept;
+use super::socket::{Acceptor, Socket};
+use crate::http::idle::IdleConnections;
+use crate::http::limiter::ConnectionLimiter;
+use crate::http::worker::{HandedOver, Shared, Worker, Workers, accepted, receive};
+use crate::panics::lasting;
+use crate::proxy::Gateway;
+use crate::store::Store;
+
+/// One worker for each core, each with a socket of its own at every address.
+pub(super) struct Workforce {
+    threads: Vec<Thread>,
+}
+
+/// What the thread of a worker takes.
+struct Thread {
+    number: usize,
+    /// Its sockets, each with the position of its listener.
+    sockets: Vec<(usize, Socket)>,
+    received: mpsc::UnboundedReceiver<HandedOver>,
+    workers: Arc<Workers>,
+    shared: Shared<Gateway>,
+    store: Arc<Store>,
+    doors: Arc<Doors>,
+    kept: usize,
+}
+
+impl Workforce {
+    /// Workers at so many `listeners`, each with its `sockets` and at most `kept` connections to upstreams for further
+    /// requests.
+    pub(super) fn new(
+        sockets: Vec<Vec<(usize, Socket)>>,
+        listeners: usize,
+        gateway: &Gateway,
+        doors: &Arc<Doors>,
+        kept: usize,
+    ) -> Self {
+        let shared = Shared {
+            service: Arc::new(gateway.clone()),
+            clock: Arc::clone(&gateway.clock),
+            traffic: Arc::clone(&gateway.traffic),
+            limiter: Arc::new(ConnectionLimiter::new(listeners)),
+            idle: Arc::new(IdleConnections::new(listeners)),
+        };
+        let (workers, received) = Workers::new(sockets.len());
+        let threads = sockets.into_iter().zip(received).enumerate().map(|(number, (sockets, received))| Thread {
+            number,
+            sockets,
+            received,
+            workers: Arc::clone(&workers),
+            shared: shared.clone(),
+            store: Arc::clone(&gateway.store),
+            doors: Arc::clone(doors),
+            kept,
+        });
+        Self { threads: threads.collect() }
+    }
+}
+
+impl Workforce {
+    /// Starts the threads. None of them ends before the process does, unless it cannot go on.
+    pub(super) fn start(self) -> io::Result<Vec<JoinHandle<()>>> {
+        let start = |thread: Thread| {
+            let name = format!("worker {}", thread.number);
+            std::thread::Builder::new().name(name).spawn(move || {
+                if let Err(error) = thread.run() {
+                    tracing::error!(%error, "a worker cannot accept connections");
+                }
+            })
+        };
+        self.threads.into_iter().map(start).collect()
+    }
+}
+
+impl Thread {
+    /// Serves until the process ends.
+    fn run(self) -> io::Result<()> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        LocalSet::new().block_on(&runtime, self.serve())
+    }
+
+    async fn serve(self) -> io::Result<()> {
+        let Self { number, sockets, received, workers, shared, store, doors, kept } = self;
+        let worker = Rc::new(Worker::new(shared, kept));
+        let acceptors: io::Result<Vec<(usize, Arc<Acceptor>)>> = sockets
+            .into_iter()
+            .map(|(listener, socket)| Acceptor::new(socket).map(|acceptor| (listener, Arc::new(acceptor))))
+            .collect();
+        let acceptors = acceptors?;
+        store.connect().await;
+        let mut accepting = JoinSet::new();
+        for (listener, acceptor) in acceptors {
+            let (worker, workers, doors) = (Rc::clone(&worker), Arc::clone(&workers), Arc::clone(&doors));
+            accepting.spawn_local(lasting(move || {
+                let (worker, workers) = (Rc::clone(&worker), Arc::clone(&workers));
+                let serve = move |socket, arriving| accepted(&worker, (&workers, number), listener, socket, arriving);
+                accept(Arc::clone(&acceptor), Arc::clone(&doors), serve)
+            }));
+        }
+        let (sweeping, receiving) = (Rc::clone(&worker), Rc::clone(&worker));
+        tokio::task::spawn_local(async move { sweeping.sweep().await });
+        tokio::task::spawn_local(async move { receive(&receiving, received).await });
+        doors.opened();
+        while accepting.join_next().await.is_some() {}
+        // connections go on until they or the process end
+        std::future::pending().await
+    }
+}
