@@ -133,6 +133,19 @@ pub struct Charged {
     pub headroom: Headroom,
 }
 
+impl Charged {
+    /// The same as it looks when `time` has passed.
+    pub fn after(self, time: Nanos) -> Self {
+        let decision = match self.decision {
+            Decision::Admit { wait } => Decision::Admit { wait: wait.saturating_sub(time) },
+            Decision::Deny(denial) => Decision::Deny(denial),
+        };
+        let until_more = self.headroom.until_more.saturating_sub(time);
+        let until_full = self.headroom.until_full.saturating_sub(time);
+        Self { decision, headroom: Headroom { until_more, until_full, ..self.headroom } }
+    }
+}
+
 // === how a limit's states are shared ===
 
 /// Whose a limit's states are.

@@ -272,6 +272,11 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         None => (None, None, None),
     };
     let limits = candidate::join(limits.into_iter().collect::<Option<Vec<Checked>>>()?, &mut routes)?;
+    if rules.is_some() {
+        for route in &mut routes {
+            route.early = route.limits.iter().copied().filter(|id| limits[id.0].is_early()).collect();
+        }
+    }
     let uses_store =
         limits.iter().any(|limit| limit.mode != Mode::Sticky) || matches!(directory, Some(DirectorySource::Redis(_)));
     if let Some(field) = top.get("store").filter(|_| !uses_store) {

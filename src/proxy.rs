@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 pub mod admit;
 pub mod caller;
 pub mod context;
+pub mod early;
 pub mod explain;
 pub mod facts;
 pub mod field;

@@ -108,7 +108,9 @@ fn parse_path(text: &str) -> Result<Vec<String>, Misfit> {
 fn read_charge(field: &Field<'_>) -> Option<ChargeRule> {
     const SETTINGS: [&str; 4] = ["when", "if_status", "reserve", "denied"];
     let section = field.section(&SETTINGS)?;
-    let on_response = section.get_or("when", false, |field| field.choice(&[("request", false), ("response", true)]));
+    let when = section.get_or("when", (false, false), |field| {
+        field.choice(&[("request", (false, false)), ("identified", (true, false)), ("response", (false, true))])
+    });
     let if_status = section.get_or("if_status", Vec::new(), |field| {
         let expected = "a list of statuses, like `[401, 403, 4xx, 500-599]`";
         every(
@@ -120,7 +122,7 @@ fn read_charge(field: &Field<'_>) -> Option<ChargeRule> {
     });
     let reserve = section.get_with("reserve", |field| field.whole(0..=u64::MAX));
     let denied = section.get_or("denied", false, Field::flag);
-    let (on_response, if_status, reserve, denied) = (on_response?, if_status?, reserve?, denied?);
+    let ((identified, on_response), if_status, reserve, denied) = (when?, if_status?, reserve?, denied?);
     for name in ["if_status", "reserve"].iter().filter(|_| !on_response) {
         if let Some(field) = section.get(name) {
             let problem = Problem::error(field.key_place(), "says something only with `when: response`");
@@ -132,7 +134,7 @@ fn read_charge(field: &Field<'_>) -> Option<ChargeRule> {
         return field.fail(problem.hint("leave one of the two out"));
     }
     let when = if on_response { When::Response { if_status } } else { When::Request };
-    Some(ChargeRule { when, reserve, denied })
+    Some(ChargeRule { when, reserve, denied, identified })
 }
 
 /// `401`, `4xx` or `500-599`, ends included.

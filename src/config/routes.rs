@@ -98,6 +98,7 @@ fn route(section: &Section<'_>, upstreams: &Names, limits: &Names, bypass: &Bypa
         headers,
         upstream: UpstreamId(upstream?),
         limits: limits?,
+        early: Vec::new(),
         denied: denied?,
         access: access?,
         bypass: Bypass { preflights: preflights?, ..bypass? },

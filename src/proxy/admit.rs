@@ -12,7 +12,9 @@ use crate::http::service::Exchange as _;
 use crate::panics::point;
 use crate::proxy::caller::Caller;
 use crate::proxy::context::{Admission, Context};
+use crate::proxy::early;
 use crate::proxy::facts::{self, Head, Refused, Target};
+use crate::proxy::identify::Identity;
 use crate::proxy::live::Live;
 use crate::proxy::own_usage;
 use crate::proxy::queue::{self, Place};
@@ -21,9 +23,10 @@ use crate::proxy::tally::Tally;
 use crate::proxy::trace;
 use crate::proxy::watch;
 use crate::ruleset::key::Facts;
-use crate::ruleset::matcher::RouteId;
+use crate::ruleset::matcher::{Route, RouteId};
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::ruleset::{AccessLog, Ruleset};
+use crate::store::Receipt;
 use crate::units::Nanos;
 
 /// Decides whether a request may pass, and makes it wait if it has to. `Err` is what it is answered instead.
@@ -55,15 +58,16 @@ pub async fn admit(context: &mut Context, request: &RequestHead, headers: &Heade
     context.set_route(routed.and_then(|target| ruleset.route_of(&head.facts(rules, target, address))));
     let target = found?;
     let facts = head.facts(rules, &target, address);
-    if asks_usage {
-        return Err(own_usage::answer(context, &facts).await);
+    let met = match context.route {
+        _ if asks_usage => Err(own_usage::answer(context, &facts).await),
+        Some(route) => meet(context, &live, route, &facts).await,
+        None => return Err(Answer::NoRoute),
+    };
+    if !matches!(met, Err(Answer::NoNode)) {
+        context.target = Some(target);
     }
-    let route = context.route.ok_or(Answer::NoRoute)?;
-    let caller = Caller::find(ruleset, ruleset.matcher.route(route), &facts, live.register(&context.gateway.clock));
-    let caller = caller.await?;
-    meet(context, &live, route, &facts, &caller)?;
-    context.target = Some(target);
-    let turn = decide(context).await;
+    let (caller, met) = met?;
+    let turn = decide(context, met).await;
     if let (false, Some(target)) = (watch::simply_passes(&context.verdict), &context.target) {
         watch::note(context, &head.facts(rules, target, address), &caller);
     }
@@ -73,10 +77,43 @@ pub async fn admit(context: &mut Context, request: &RequestHead, headers: &Heade
     Ok(())
 }
 
+/// What a request is to be charged.
+struct Met {
+    charges: Vec<Charge>,
+    tally: Option<Box<Tally>>,
+}
+
+/// Finds out who is calling, and what the request is charged. `Err` is what it is answered instead.
+async fn meet(context: &mut Context, live: &Live, id: RouteId, facts: &Facts<'_>) -> Result<(Caller, Met), Answer> {
+    let (ruleset, route) = (&live.ruleset, live.ruleset.matcher.route(id));
+    context.client = facts.client;
+    Caller::may_ask(ruleset, route, facts)?;
+    // a preflight is nobody's
+    let identity = match route.bypass.covers_preflight(facts.method, facts.headers) {
+        true => Ok(Identity::Anonymous),
+        false => early::identify(context, Some(id), facts).await,
+    };
+    let met = identity.and_then(|identity| {
+        let caller = Caller::new(route, facts, identity);
+        caller.is_let_in(ruleset, route, facts)?;
+        let met = resolve(context, live, route, facts, &caller)?;
+        Ok((caller, met))
+    });
+    match met {
+        Ok(met) => Ok(met),
+        Err(answer) => Err(early::refuse(context, Some(id), facts, answer).await),
+    }
+}
+
 /// Finds out what a request of `caller` is charged, which may depend on the node that it goes to.
-fn meet(context: &mut Context, live: &Live, route: RouteId, facts: &Facts<'_>, caller: &Caller) -> Result<(), Answer> {
+fn resolve(
+    context: &mut Context,
+    live: &Live,
+    route: &Route,
+    facts: &Facts<'_>,
+    caller: &Caller,
+) -> Result<Met, Answer> {
     let ruleset = &live.ruleset;
-    let route = ruleset.matcher.route(route);
     let hashers = &live.hashers;
     let mut resolved = caller.resolved(ruleset, route);
     let balance_hashes = ruleset.balance_hashes(route, facts, &resolved, hashers.hasher())?;
@@ -89,15 +126,12 @@ fn meet(context: &mut Context, live: &Live, route: RouteId, facts: &Facts<'_>, c
     resolved.upstream_node = chosen.as_ref().map(|chosen| chosen.instance.name());
     let charges = caller.charges(ruleset, route, facts, &resolved, hashers)?;
 
-    context.tally = Tally::new(ruleset, &charges, facts);
     context.balance_hashes = balance_hashes;
     context.customer = caller.identity.customer().map(|customer| Arc::clone(&customer.name));
     context.plan = resolved.plan.map(|(plan, _)| plan);
-    context.client = facts.client;
-    context.charges = charges;
     context.bypassed = caller.bypassed;
     context.chosen = chosen;
-    Ok(())
+    Ok(Met { tally: Tally::new(ruleset, &charges, facts), charges })
 }
 
 fn read_target(head: &Head<'_>, ruleset: &Ruleset, secured: Option<&Secured>) -> Result<Target, Answer> {
@@ -116,29 +150,36 @@ struct Turn {
     places: Vec<Place>,
 }
 
+/// Counts where and how fast the charges of `context` were decided. `Err`: a limit cannot be known that lets nothing pass then.
+pub(super) fn observe(context: &Context, route: RouteId, receipt: &Receipt) -> Result<(), Answer> {
+    let live = &context.live;
+    let took = context.gateway.clock.now().saturating_sub(context.charged_at);
+    live.meters.observe_decision(receipt.source, took);
+    let Some(position) = receipt.refused else { return Ok(()) };
+    let limit = context.verdict.standings.get(position).map(|standing| standing.limit);
+    if let Some(limit) = limit {
+        live.meters.observe_refusal(&live.ruleset, route, context.plan, limit);
+    }
+    Err(Answer::StoreAway)
+}
+
 /// Charges the request under all its limits, and counts what came of it.
-async fn decide(context: &mut Context) -> Result<Option<Turn>, Answer> {
+async fn decide(context: &mut Context, Met { mut charges, tally }: Met) -> Result<Option<Turn>, Answer> {
     let Some(route) = context.route else { return Ok(None) };
     let live = Arc::clone(&context.live);
     if context.bypassed {
         live.meters.observe_bypass(&live.ruleset, route, context.plan);
     }
-    if context.charges.is_empty() {
+    if charges.is_empty() {
+        early::give_back(context);
         return Ok(None);
     }
     let now = context.gateway.clock.now();
-    let receipt = context.gateway.store.charge(&live.binding, &mut context.charges, now).await;
-    context.charged_at = now;
-    let took = context.gateway.clock.now().saturating_sub(now);
-    context.verdict = Verdict::new(&live.ruleset, &context.charges, &receipt.charged);
-    live.meters.observe_decision(receipt.source, took);
-    if let Some(position) = receipt.refused {
-        let limit = context.verdict.standings.get(position).map(|standing| standing.limit);
-        if let Some(limit) = limit {
-            live.meters.observe_refusal(&live.ruleset, route, context.plan, limit);
-        }
-        return Err(Answer::StoreAway);
-    }
+    let receipt = early::charge_all(context, &mut charges, now).await;
+    (context.charged_at, context.tally) = (now, tally);
+    context.verdict = Verdict::new(&live.ruleset, &charges, &receipt.charged);
+    context.charges = charges;
+    observe(context, route, &receipt)?;
     let places = match context.verdict.outcome {
         Outcome::Admit { .. } => {
             // from here on it is taken back, however the request ends
@@ -148,9 +189,7 @@ async fn decide(context: &mut Context) -> Result<Option<Turn>, Answer> {
         }
         Outcome::Deny(_) => Vec::new(),
     };
-    if let Some((position, alone)) = context.verdict.candidate_to_charge(&live.ruleset, &context.charges) {
-        charge_candidate(context, position, alone, now).await;
-    }
+    charge_candidate(context, now).await;
     context.diverted = context.verdict.diverting(&live.ruleset);
     if context.diverted.is_some() {
         // a node of the route's own upstream
@@ -182,8 +221,10 @@ fn take_places(context: &mut Context, now: Nanos) -> Vec<Place> {
     }
 }
 
-/// Charges the candidate at `position` of the standings, so that it goes on as if it were in force.
-async fn charge_candidate(context: &mut Context, position: usize, alone: Charge, now: Nanos) {
+/// Charges the candidate that would have admitted a denied request, so that it goes on as if it were in force.
+pub(super) async fn charge_candidate(context: &mut Context, now: Nanos) {
+    let candidate = context.verdict.candidate_to_charge(&context.live.ruleset, &context.charges);
+    let Some((position, alone)) = candidate else { return };
     let receipt = context.gateway.store.charge(&context.live.binding, &mut [alone], now).await;
     if let [charged] = *receipt.charged {
         context.verdict.replace(position, charged);

@@ -18,6 +18,9 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// Nobody knows yet who is calling.
+    pub const UNKNOWN: Self = Self { identity: Identity::Anonymous, bypassed: false };
+
     /// The caller of a request that takes `route` and is let in. `Err` is what it is answered instead: it is kept out,
     /// or its credential is not good.
     pub async fn find(
@@ -26,18 +29,27 @@ impl Caller {
         facts: &Facts<'_>,
         register: Register<'_>,
     ) -> Result<Self, Answer> {
-        if ruleset.keeps_out_address(route, facts.address) {
-            return Err(Answer::AccessDenied);
-        }
-        if ruleset.answers_preflight(route, facts) {
-            return Err(Answer::Preflight);
-        }
+        Self::may_ask(ruleset, route, facts)?;
         let caller = Self::identify(ruleset, route, facts, register).await?;
+        caller.is_let_in(ruleset, route, facts).map(|()| caller)
+    }
+
+    /// Whether anybody may make a request for `route`. `Err` is what it is answered instead, whoever is calling.
+    pub fn may_ask(ruleset: &Ruleset, route: &Route, facts: &Facts<'_>) -> Result<(), Answer> {
+        match () {
+            () if ruleset.keeps_out_address(route, facts.address) => Err(Answer::AccessDenied),
+            () if ruleset.answers_preflight(route, facts) => Err(Answer::Preflight),
+            () => Ok(()),
+        }
+    }
+
+    /// Whether this caller may make a request for `route`.
+    pub fn is_let_in(&self, ruleset: &Ruleset, route: &Route, facts: &Facts<'_>) -> Result<(), Answer> {
         // a preflight is nobody's
         let is_preflight = route.bypass.covers_preflight(facts.method, facts.headers);
-        match !is_preflight && ruleset.keeps_out(route, facts.address, caller.customer()) {
+        match !is_preflight && ruleset.keeps_out(route, facts.address, self.customer()) {
             true => Err(Answer::AccessDenied),
-            false => Ok(caller),
+            false => Ok(()),
         }
     }
 
@@ -54,8 +66,29 @@ impl Caller {
             }
             _ => Identity::Anonymous,
         };
+        Ok(Self::new(route, facts, identity))
+    }
+
+    /// Who makes a request for `route` with this `identity`.
+    pub fn new(route: &Route, facts: &Facts<'_>, identity: Identity) -> Self {
         let bypassed = route.bypass.covers(facts, identity.customer().map(|customer| &*customer.name));
-        Ok(Self { identity, bypassed })
+        Self { identity, bypassed }
+    }
+
+    /// What a request for `route` is charged before its caller is identified. `Err` is what it is answered instead where it
+    /// lacks a part of a key.
+    pub fn early_charges(
+        ruleset: &Ruleset,
+        route: &Route,
+        facts: &Facts<'_>,
+        hashers: &LimitHashers,
+    ) -> Result<Vec<Charge>, Answer> {
+        let mut charges = Vec::with_capacity(route.early.len());
+        if !route.bypass.covers(facts, None) {
+            let resolved = ruleset.resolve_nobody(route);
+            ruleset.add_charges_of(&route.early, facts, &resolved, hashers, &mut charges)?;
+        }
+        Ok(charges)
     }
 
     /// The customer's name.

@@ -67,6 +67,8 @@ pub struct Context {
     pub verdict: Verdict,
     /// How its charges stand.
     pub admission: Admission,
+    /// Whether it was charged under the limits that ask nothing about its caller, ahead of the others.
+    pub is_early_charged: bool,
     /// What it turns out to cost, where that shows later.
     pub tally: Option<Box<Tally>>,
     /// The upstream that a limit diverts it to.
@@ -125,6 +127,7 @@ impl Context {
             charges: Vec::new(),
             verdict: Verdict::unlimited(),
             admission: Admission::None,
+            is_early_charged: false,
             tally: None,
             diverted: None,
             balance_hashes: Vec::new(),

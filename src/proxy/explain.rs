@@ -143,6 +143,9 @@ impl Explanation {
             None => "the request comes to no limit".to_owned(),
         })?;
         let Met { explanation, charges } = met;
+        if let Some(answer) = &explanation.answer {
+            return Err(answered(answer));
+        }
         let limit = &live.ruleset.limits[id.0];
         let account = explanation.limits.into_iter().enumerate().find(|(_, account)| account.limit == limit.name);
         let Some((position, account)) = account else {
@@ -196,7 +199,8 @@ struct Met {
 }
 
 impl Met {
-    /// The steps of an admission. `Err`: tollgate answers before it comes to limits.
+    /// The steps of an admission. `Err`: tollgate answers before it comes to limits. A caller who is refused comes to those that
+    /// ask nothing about callers.
     async fn find(rules: Rules<'_>, question: &Question) -> Result<Self, Box<Explanation>> {
         let Rules { ruleset, register, hashers } = rules;
         let mut explanation = Explanation::NOTHING;
@@ -230,7 +234,17 @@ impl Met {
                     explanation.answer = Some(kept_out(ruleset, &facts, who.as_ref()));
                 }
                 explanation.caller = Some(credential);
-                return Err(explanation.answered(&answer));
+                let mut explanation = explanation.answered(&answer);
+                if Caller::may_ask(ruleset, route, &facts).is_err() || route.bypass.covers(&facts, None) {
+                    return Err(explanation);
+                }
+                if let Err(answer) = Caller::early_charges(ruleset, route, &facts, hashers) {
+                    explanation.answer = Some(AnswerAccount::of(&answer));
+                    return Err(explanation);
+                }
+                let resolved = ruleset.resolve_nobody(route);
+                let met = limits::met(ruleset, (route, &route.early), &facts, &resolved, hashers);
+                return Ok(Self::new(*explanation, met));
             }
         };
         let mut resolved = caller.resolved(ruleset, route);
@@ -253,14 +267,19 @@ impl Met {
             let nodes = &ruleset.upstreams[route.upstream.0].nodes;
             resolved.upstream_node = nodes.first().map(|node| node.address.as_str());
         }
-        let met = limits::met(ruleset, route, &facts, &resolved, hashers);
+        let met = limits::met(ruleset, (route, &route.limits), &facts, &resolved, hashers);
+        let met = Self::new(explanation, met);
+        match caller.charges(ruleset, route, &facts, &resolved, hashers) {
+            Ok(_) => Ok(met),
+            Err(answer) => Err(met.explanation.answered(&answer)),
+        }
+    }
+
+    fn new(mut explanation: Explanation, met: Vec<(LimitAccount, Option<Charge>)>) -> Self {
         let (accounts, charges): (Vec<_>, Vec<_>) = met.into_iter().unzip();
         explanation.limits = accounts;
-        if let Err(answer) = caller.charges(ruleset, route, &facts, &resolved, hashers) {
-            return Err(explanation.answered(&answer));
-        }
         let charges = charges.into_iter().enumerate().filter_map(|(position, charge)| Some((position, charge?)));
-        Ok(Self { charges: charges.collect(), explanation })
+        Self { charges: charges.collect(), explanation }
     }
 }
 

@@ -1,10 +1,13 @@
 //! What customers see of themselves: their plan, their limits and what is left of each. Takes no tokens.
 
+use std::sync::Arc;
+
 use http::Method;
 use serde::Serialize;
 
 use crate::proxy::context::Context;
-use crate::proxy::identify;
+use crate::proxy::early;
+use crate::proxy::identify::Identity;
 use crate::proxy::respond::Answer;
 use crate::ruleset::access::preflight_method;
 use crate::ruleset::charges::Bucket;
@@ -46,27 +49,38 @@ pub fn is_asked_for(context: &Context, path: &str) -> bool {
 }
 
 /// Answers the customer whose credential the request carries.
-pub async fn answer(context: &Context, facts: &Facts<'_>) -> Answer {
+///
+/// A look-up is charged as one of a request is that takes the route of the path; who is known gets that back.
+pub async fn answer(context: &mut Context, facts: &Facts<'_>) -> Answer {
     if context.live.ruleset.cors.is_some() && preflight_method(facts.method, facts.headers).is_some() {
         return Answer::Preflight;
     }
     if facts.method != Method::GET && facts.method != Method::HEAD {
         return Answer::MethodNotAllowed { allow: "GET, HEAD" };
     }
-    match report(context, facts).await {
+    let live = Arc::clone(&context.live);
+    if live.ruleset.access.denies_address(facts.address) {
+        return Answer::AccessDenied;
+    }
+    let route = live.ruleset.matcher.find(facts);
+    context.client = facts.client;
+    let report = match early::identify(context, route, facts).await {
+        Ok(identity) if identity.customer().is_some() => {
+            early::give_back(context);
+            report(context, facts, &identity).await
+        }
+        Ok(_) => Err(Answer::CredentialMissing),
+        Err(answer) => Err(answer),
+    };
+    match report {
         Ok(report) => Answer::Usage(report),
-        Err(answer) => answer,
+        Err(answer) => early::refuse(context, route, facts, answer).await,
     }
 }
 
-async fn report(context: &Context, facts: &Facts<'_>) -> Result<String, Answer> {
+async fn report(context: &Context, facts: &Facts<'_>, identity: &Identity) -> Result<String, Answer> {
     let (live, gateway) = (&context.live, &context.gateway);
     let ruleset = &live.ruleset;
-    let rules = ruleset.customers.as_ref().ok_or(Answer::NoRoute)?;
-    if ruleset.access.denies_address(facts.address) {
-        return Err(Answer::AccessDenied);
-    }
-    let identity = identify::identify(rules, facts, live.register(&gateway.clock)).await?;
     let customer = identity.customer().ok_or(Answer::CredentialMissing)?;
     if ruleset.access.denies(facts.address, Some(&customer.name)) {
         return Err(Answer::AccessDenied);

@@ -18,7 +18,7 @@ pub mod cors;
 mod denial;
 mod fields;
 
-pub use answer::{Answer, BEFORE_LIMITS};
+pub use answer::{Answer, BEFORE_LIMITS, CALLER_REFUSED};
 
 use denial::Wording;
 

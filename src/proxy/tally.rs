@@ -130,9 +130,8 @@ impl Tally {
             (Some(Answered { status, has_body, whole }), _) => {
                 End::Answered { status: *status, has_body: *has_body, whole: *whole }
             }
-            (None, Some(500..)) => End::Unanswered,
-            (None, _) if self.reached => End::Abandoned,
-            (None, _) => End::Unanswered,
+            (None, None | Some(..500)) if self.reached => End::Abandoned,
+            (None, own) => End::Unanswered { own },
         };
         Exchange { end, request_bytes: self.request_bytes, response_bytes: self.response_bytes }
     }

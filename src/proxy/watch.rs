@@ -49,7 +49,7 @@ pub(super) fn note(context: &Context, facts: &Facts<'_>, caller: &Caller) {
         at: now,
         outcome,
         route: route.name.clone(),
-        plan: resolved.plan.map(|(_, plan)| plan.to_owned()),
+        plan: context.plan.and_then(|plan| ruleset.plans.get(plan.0)).cloned(),
         subject: Arc::new(subject()),
         wait,
         retry_after,

@@ -11,6 +11,7 @@ use crate::algorithm::{Completion, Denial};
 use crate::charge::{Charge, Manner};
 use crate::proxy::live::limit_specs;
 use crate::proxy::queue::{self, Place, Queue};
+use crate::proxy::respond::CALLER_REFUSED;
 use crate::proxy::tally::Corrections;
 use crate::ruleset::Ruleset;
 use crate::ruleset::cost::{CostRule, End, Exchange, RealCost, Told, tokens};
@@ -162,6 +163,41 @@ impl Ledger {
         counting.map(|(_, standing)| standing.headroom.until_more).filter(|until| *until > Nanos::ZERO).max()
     }
 
+    /// Whether a limit denies what is charged so now. Takes nothing.
+    pub(super) fn denies(&self, charges: &[Charge], now: Nanos) -> bool {
+        let asks = |charge: &Charge| Charge { manner: Manner::ASKS, ..charge.clone() };
+        let mut asked: Vec<Charge> = charges.iter().map(asks).collect();
+        let told = self.store.charge(&self.binding, &mut asked, now);
+        charges.iter().zip(told).any(|(charge, told)| charge.manner.binds && !told.decision.is_admitted())
+    }
+
+    /// Charges a request that comes now, and is refused or denied, under the limits that ask nothing about its caller: it waits
+    /// in no queue.
+    pub(super) fn charge_early(
+        &mut self,
+        ruleset: &Ruleset,
+        record: &Record<'_>,
+        facts: &Facts<'_>,
+        charges: &mut [Charge],
+        now: Nanos,
+    ) -> &Verdict {
+        let charged = self.store.charge(&self.binding, charges, now);
+        self.verdict.set(ruleset, charges, &charged);
+        self.charge_candidate(ruleset, charges, now);
+        if let Outcome::Admit { .. } = self.verdict.outcome {
+            self.run(ruleset, record, facts, charges, now, now);
+        }
+        &self.verdict
+    }
+
+    fn charge_candidate(&mut self, ruleset: &Ruleset, charges: &[Charge], now: Nanos) {
+        if let Some((position, alone)) = self.verdict.candidate_to_charge(ruleset, charges)
+            && let [charged] = *self.store.charge(&self.binding, &mut [alone], now)
+        {
+            self.verdict.replace(position, charged);
+        }
+    }
+
     /// Charges a request that comes now under all its limits.
     pub(super) fn charge(
         &mut self,
@@ -182,11 +218,7 @@ impl Ledger {
         {
             self.queue(charges, now, wait);
         }
-        if let Some((position, alone)) = self.verdict.candidate_to_charge(ruleset, charges)
-            && let [charged] = *self.store.charge(&self.binding, &mut [alone], now)
-        {
-            self.verdict.replace(position, charged);
-        }
+        self.charge_candidate(ruleset, charges, now);
         if let Outcome::Admit { wait } = self.verdict.outcome {
             self.run(ruleset, record, facts, charges, now, now.saturating_add(wait));
         }
@@ -269,7 +301,8 @@ const CLIENT_GONE: u16 = 499;
 /// that failed.
 fn exchange(record: &Record<'_>, facts: &Facts<'_>) -> Exchange {
     let end = match (record.status, record.answered.as_deref()) {
-        (_, Some("upstream_failed" | "upstream_timeout" | "no_healthy_node")) => End::Unanswered,
+        (own, Some("upstream_failed" | "upstream_timeout" | "no_healthy_node")) => End::Unanswered { own },
+        (own, Some(cause)) if CALLER_REFUSED.contains(&cause) => End::Unanswered { own },
         (None | Some(CLIENT_GONE), _) | (_, Some(_)) => End::Abandoned,
         (Some(status), None) => {
             End::Answered { status, has_body: facts.method != "HEAD" && !matches!(status, 204 | 304), whole: true }

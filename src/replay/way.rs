@@ -14,10 +14,12 @@ use super::fields::Wanted;
 use super::ledger::Ledger;
 use super::record::Record;
 use super::rules::{Callers, Rules, Untold, Who, is_preflight, set_headers};
+use super::tally::is_denied;
 use crate::charge::Charge;
+use crate::proxy::caller::Caller;
 use crate::proxy::facts;
 use crate::proxy::identify::Identity;
-use crate::proxy::respond::{Answer, BEFORE_LIMITS};
+use crate::proxy::respond::{Answer, BEFORE_LIMITS, CALLER_REFUSED};
 use crate::ruleset::Ruleset;
 use crate::ruleset::key::{self, Facts, KeyHasher, KeyPart, LimitHashers, Resolved, ValueFault};
 use crate::ruleset::limit::{LimitId, PlanId};
@@ -161,19 +163,22 @@ impl Way {
         set_headers(headers, record, names);
         let mut id = None;
         let refused = 'refused: {
-            if let Some(cause) = refused_before(record) {
+            let refused = refused_before(record);
+            if let Some(cause) = refused.filter(|cause| record.target.is_none() || !CALLER_REFUSED.contains(cause)) {
                 break 'refused cause;
             }
             let facts = match facts_of(ruleset, record, headers, host.of(record, &rules.default_host), untold) {
                 Ok(facts) => facts,
                 Err(answer) => break 'refused answer.cause(),
             };
-            if ruleset.usage.as_deref() == Some(&*facts.path) {
-                break 'refused USAGE;
-            }
+            let asks_usage = ruleset.usage.as_deref() == Some(&*facts.path);
             let facts = facts.borrowed(headers);
-            id = ruleset.route_of(&facts);
-            let Some(route) = id.map(|id| ruleset.matcher.route(id)) else { break 'refused Answer::NoRoute.cause() };
+            let found = ruleset.route_of(&facts);
+            id = found.filter(|_| !asks_usage);
+            let otherwise = if asks_usage { USAGE } else { Answer::NoRoute.cause() };
+            let Some(route) = found.map(|id| ruleset.matcher.route(id)) else {
+                break 'refused refused.unwrap_or(otherwise);
+            };
             let is_preflight = is_preflight(route, record, &facts);
             if ruleset.keeps_out_address(route, facts.address) {
                 break 'refused Answer::AccessDenied.cause();
@@ -181,13 +186,33 @@ impl Way {
             if ruleset.answers_preflight(route, &facts) {
                 break 'refused Answer::Preflight.cause();
             }
-            let who = match &ruleset.customers {
-                Some(asked) if !is_preflight => callers.find(rules, asked, record, &facts, at, untold),
-                _ => Ok(Who::Identity(Identity::Anonymous)),
+            let who = match (refused, &ruleset.customers) {
+                (Some(cause), _) => Err(cause),
+                (None, _) if asks_usage => Err(USAGE),
+                (None, Some(asked)) if !is_preflight => {
+                    callers.find(rules, asked, record, &facts, at, untold).map_err(|answer| answer.cause())
+                }
+                (None, _) => Ok(Who::Identity(Identity::Anonymous)),
             };
+            let is_refused = who.as_ref().err().is_some_and(|cause| *cause != USAGE);
+            if is_refused || (who.is_ok() && was_unidentified(record)) {
+                *charges = match Caller::early_charges(ruleset, route, &facts, hashers) {
+                    Ok(early) => early,
+                    Err(answer) => break 'refused answer.cause(),
+                };
+                if !charges.is_empty() && (is_refused || ledger.denies(charges, at)) {
+                    let verdict = ledger.charge_early(ruleset, record, &facts, charges, at);
+                    if is_denied(verdict) && !asks_usage {
+                        let (charges, known) = (charges.as_slice(), Some((&facts, &ruleset.resolve_nobody(route))));
+                        let (plan, refused, bypassed) = (None, None, false);
+                        let decided = Decided { at, route: id, plan, refused, bypassed, charges, verdict, known };
+                        return seen(&decided, ruleset);
+                    }
+                }
+            }
             let who = match who {
                 Ok(who) => who,
-                Err(answer) => break 'refused answer.cause(),
+                Err(cause) => break 'refused cause,
             };
             let name = who.known().map(|known| known.name);
             if !is_preflight && ruleset.keeps_out(route, facts.address, name) {
@@ -230,10 +255,20 @@ impl Way {
 
 const USAGE: &str = "usage";
 
-/// Why the gateway that wrote the line refused the request before it asked any limit: its line tells nothing else of it.
+/// Why the gateway that wrote the line refused the request before it asked all limits: its line does not tell who called.
 fn refused_before(record: &Record<'_>) -> Option<&'static str> {
-    let answered = record.answered.as_deref().filter(|_| record.target.is_none())?;
-    BEFORE_LIMITS.into_iter().find(|cause| *cause == answered)
+    let answered = record.answered.as_deref()?;
+    let is_before = |cause: &&str| *cause == answered && (record.target.is_none() || *cause != NO_NODE);
+    BEFORE_LIMITS.into_iter().chain(CALLER_REFUSED).find(is_before)
+}
+
+/// The cause of an answer to requests that were charged, unless their lines tell no path.
+const NO_NODE: &str = Answer::NoNode.cause();
+
+/// Whether a limit of the gateway that wrote the line denied the request before its caller was identified: who is identified
+/// has a plan.
+fn was_unidentified(record: &Record<'_>) -> bool {
+    record.answered.as_deref() == Some(Answer::Limited.cause()) && record.plan.is_none() && record.customer.is_none()
 }
 
 /// What is canonical of a request; the header fields are elsewhere.

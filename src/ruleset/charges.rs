@@ -94,6 +94,13 @@ impl Ruleset {
         }
     }
 
+    /// What early limits go by of a request that takes `route`, as long as nobody knows who is calling: any plan does, as their
+    /// parameters are those of every plan.
+    pub fn resolve_nobody<'a>(&'a self, route: &'a Route) -> Resolved<'a> {
+        let plan = self.plans.first().map(|name| (PlanId(0), name.as_str()));
+        Resolved { plan, ..self.resolve(route, None, None) }
+    }
+
     /// The buckets that requests like this one are charged to, whatever route they take; `resolved` says who is calling.
     /// Limits by something that this request does not have are left out, and those that nobody is told of.
     pub fn buckets<'r>(
@@ -161,7 +168,19 @@ impl Ruleset {
         hashers: &LimitHashers,
         charges: &mut Vec<Charge>,
     ) -> Result<(), KeyFault<'_>> {
-        for id in &route.limits {
+        self.add_charges_of(&route.limits, facts, resolved, hashers, charges)
+    }
+
+    /// Adds to `charges` those of a request under `limits`, as far as they apply to it.
+    pub fn add_charges_of(
+        &self,
+        limits: &[LimitId],
+        facts: &Facts<'_>,
+        resolved: &Resolved<'_>,
+        hashers: &LimitHashers,
+        charges: &mut Vec<Charge>,
+    ) -> Result<(), KeyFault<'_>> {
+        for id in limits {
             match self.charge(*id, facts, resolved, hashers) {
                 Ok(charge) => charges.push(charge),
                 Err(Uncharged::Refused(fault)) => return Err(fault),

@@ -67,6 +67,8 @@ pub struct ChargeRule {
     pub reserve: Option<Cost>,
     /// Whether denied requests take tokens too.
     pub denied: bool,
+    /// Whether requests are charged only once their callers are identified, although the limit asks nothing about them.
+    pub identified: bool,
 }
 
 /// When the cost of a request is known.
@@ -97,7 +99,10 @@ pub struct Exchange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// It did not reach the upstream, or that failed to answer.
-    Unanswered,
+    Unanswered {
+        /// The status of tollgate's own answer, if there was one.
+        own: Option<u16>,
+    },
     /// The client went away, or broke off, while the upstream worked on it.
     Abandoned,
     /// The upstream answered.
@@ -229,7 +234,11 @@ impl ChargeRule {
     /// In plain words; none where a request is charged when it comes, and only if it passes.
     pub fn words(&self) -> Option<String> {
         let denied = self.denied.then(|| "denied requests too".to_owned());
-        let When::Response { if_status } = &self.when else { return denied };
+        let When::Response { if_status } = &self.when else {
+            let identified = self.identified.then(|| "when the caller is identified".to_owned());
+            let parts: Vec<String> = [identified, denied].into_iter().flatten().collect();
+            return (!parts.is_empty()).then(|| parts.join("; "));
+        };
         let statuses: Vec<String> = if_status
             .iter()
             .map(|(from, to)| if from == to { from.to_string() } else { format!("{from}-{to}") })
@@ -283,20 +292,22 @@ impl Limit {
     /// What a request cost, of which its head told `known` and its response `told`.
     pub fn real_cost(&self, known: Option<Cost>, exchange: &Exchange, told: Told) -> RealCost {
         if let When::Response { if_status } = &self.charge.when {
+            let is_listed = |status: u16| if_status.iter().any(|(from, to)| (*from..=*to).contains(&status));
             match exchange.end {
-                End::Unanswered => return RealCost::Known(0),
+                // its own answers count only where they are asked for, and tell no cost
+                End::Unanswered { own } if !own.is_some_and(is_listed) => return RealCost::Known(0),
+                End::Unanswered { .. } if self.cost.is_in_response() => return RealCost::AsTaken,
+                End::Unanswered { .. } => {}
                 End::Abandoned => return RealCost::AsTaken,
-                End::Answered { status, .. } => {
-                    let counts = |(from, to): &(u16, u16)| (*from..=*to).contains(&status);
-                    if !if_status.is_empty() && !if_status.iter().any(counts) {
-                        return RealCost::Known(0);
-                    }
+                End::Answered { status, .. } if !if_status.is_empty() && !is_listed(status) => {
+                    return RealCost::Known(0);
                 }
+                End::Answered { .. } => {}
             }
         }
         let (has_body, whole) = match exchange.end {
             End::Answered { has_body, whole, .. } => (has_body, whole),
-            End::Unanswered | End::Abandoned => (false, false),
+            End::Unanswered { .. } | End::Abandoned => (false, false),
         };
         match (&self.cost, known) {
             (_, Some(known)) => RealCost::Known(known),

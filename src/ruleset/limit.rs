@@ -6,7 +6,7 @@ use crate::algorithm::{AlgorithmName, Rule};
 use crate::charge::{Mode, RuleRef};
 use crate::ruleset::cost::{ChargeRule, CostRule};
 use crate::ruleset::denied::Denied;
-use crate::ruleset::key::Key;
+use crate::ruleset::key::{Key, KeyPart};
 use crate::ruleset::upstream::UpstreamId;
 use crate::units::{LimitKey, Nanos};
 
@@ -125,6 +125,18 @@ impl Limit {
             None => self.without_plan,
         };
         terms.unwrap_or(Terms::Unlimited)
+    }
+
+    /// Whether requests are charged before their callers are identified: neither the key nor the parameters depend on who
+    /// is calling, and the limit does not say otherwise.
+    pub fn is_early(&self) -> bool {
+        let is_known = |part: &KeyPart| {
+            !matches!(part, KeyPart::Customer | KeyPart::Plan | KeyPart::JwtClaim(_) | KeyPart::UpstreamNode)
+        };
+        let mut all = self.plans.iter().copied().chain(self.without_plan);
+        let first = all.next();
+        let is_same = all.all(|terms| Some(terms) == first);
+        is_same && !self.charge.identified && self.key.parts.iter().all(is_known)
     }
 }
 

@@ -39,6 +39,8 @@ pub struct Route {
     pub upstream: UpstreamId,
     /// The limits that they are under, in the order of the configuration; then the candidates tried beside them.
     pub limits: Vec<LimitId>,
+    /// Those of them that requests are charged under before callers are identified; empty where nobody is.
+    pub early: Vec<LimitId>,
     /// The answer to requests over a limit, as far as the limit has none of its own.
     pub denied: Denied,
     /// Who is let in, besides what holds for every route.

@@ -79,8 +79,8 @@ limits:
   everybody: {{ algorithm: gcra, rate: 1000/s, burst: 1000, key: all }}
   callers: {{ algorithm: quota_reset, limit: 12, window: 1d, key: customer }}
   headers: {{ algorithm: sliding_log, limit: 8, window: 1d, key: {{ header: x-api-key }}, missing_key: skip }}
-  cookies: {{ algorithm: gcra, rate: 1/d, burst: 8, mode: shared, key: {{ cookie: session }}, missing_key: skip }}
-  queries: {{ algorithm: token_bucket, rate: 1/d, burst: 8, mode: shared, key: {{ query: api_key }}, missing_key: skip }}
+  cookies: {{ algorithm: gcra, rate: 1/d, burst: 100, mode: shared, key: {{ cookie: session }}, missing_key: skip }}
+  queries: {{ algorithm: token_bucket, rate: 1/d, burst: 100, mode: shared, key: {{ query: api_key }}, missing_key: skip }}
 routes:
   - {{ name: tunnels, match: {{ path: /tunnel }}, upstream: origin, limits: [everybody], upgrade: [websocket] }}
   - {{ name: all, upstream: origin, limits: [headers, cookies, queries, callers] }}

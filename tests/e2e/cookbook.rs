@@ -78,6 +78,21 @@ fn login_protection() {
     assert_eq!(login("grace", "right").status, 200, "others are not locked out");
 }
 
+#[test]
+fn key_guessing() {
+    let origin = Origin::start();
+    let gateway = sample("key-guessing", &[&origin]);
+    let ask = |from: u8, key: &str| gateway.client_from(from).exchange("GET", "/", &[("x-api-key", key)]);
+    assert!((0..12).all(|_| ask(1, "right-key").status == 200), "right keys do not count");
+    let guesses = together(25, |guess| ask(1, &format!("guess-{guess}")).status);
+    let refused = guesses.iter().filter(|status| **status == 401).count();
+    assert_eq!((refused, origin.count()), (10, 12), "{guesses:?}");
+    assert!(guesses.iter().all(|status| matches!(status, 401 | 429)), "{guesses:?}");
+    let locked = ask(1, "right-key");
+    assert!((800..=900).contains(&locked.number("retry-after").unwrap()), "{locked:?}");
+    assert_eq!(ask(2, "right-key").status, 200, "others are not locked out");
+}
+
 /// A model whose answers cost what the request's `x-tokens` says, as JSON or as events.
 fn model(exchange: &mut Exchange<'_>) -> std::io::Result<()> {
     exchange.body()?;

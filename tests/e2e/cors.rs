@@ -33,7 +33,8 @@ const NUMBERS: &str =
 #[test]
 fn a_site_that_is_listed_can_read_what_the_gateway_answers() {
     let origin = Origin::start();
-    let gateway = gateway(&origin, "{ origins: [https://app.example.com, \"https://*.example.org\"] }", "");
+    let sites = "{ origins: [https://app.example.com, \"https://*.example.org\"] }";
+    let gateway = gateway(&origin, sites, ", charge: { when: identified }");
     assert_eq!(gateway.get("/", &APP).status, 200);
     let denied = gateway.get("/", &APP);
     assert_eq!(denied.status, 429);

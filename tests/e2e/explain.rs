@@ -144,6 +144,39 @@ fn what_is_explained_is_what_happens() {
 }
 
 #[test]
+fn a_refused_caller_is_told_what_is_charged_before_it_is_known() {
+    let origin = Origin::start();
+    let config = format!(
+        "{}customers: {{ identify: [{{ header: x-api-key }}], directory: {{ file: customers.csv }} }}
+plans: [free]
+limits:
+  by-customer: {{ key: customer, algorithm: gcra, rate: 1/d, burst: 9 }}
+  by-address: {{ key: client_address, algorithm: gcra, rate: 1/d, burst: 2 }}
+routes: [{{ name: all, upstream: origin, limits: [by-customer, by-address] }}]
+",
+        origin.upstream()
+    );
+    let gateway = Gateway::start_with(&config, &[("customers.csv", "credential,customer,plan\nk1,acme,free\n")], &[]);
+    let guess: Asked<'_> = ("GET", "/", &[("x-api-key", "guess")]);
+    for left in [2, 1] {
+        let explanation = explained(&gateway, guess);
+        assert_eq!((&explanation["answer"]["status"], &explanation["now"]), (&json!(401), &Value::Null));
+        let limits = explanation["limits"].as_array().unwrap();
+        assert_eq!((limits.len(), &limits[0]["limit"]), (1, &json!("by-address")), "{explanation:#}");
+        assert_eq!(limits[0]["charged"], "before the credential is looked up");
+        assert_eq!(limits[0]["standing"]["remaining"], left);
+        assert_eq!(without_state(explanation), explained_alone(&gateway, guess));
+        assert_eq!(gateway.get("/", guess.2).status, 401);
+    }
+    let spent = explained(&gateway, guess);
+    assert_eq!((&spent["answer"], &spent["now"]["outcome"]), (&Value::Null, &json!("denied")));
+    assert_eq!(gateway.get("/", guess.2).status, 429);
+    let known = explained(&gateway, ("GET", "/", &[("x-api-key", "k1")]));
+    assert_eq!(known["limits"][0]["charged"], Value::Null);
+    assert_eq!((&known["limits"][1]["applies"], &known["now"]["tightest"]), (&json!(true), &json!("by-address")));
+}
+
+#[test]
 fn reasons_are_given() {
     let origin = Origin::start();
     let gateway = started(&origin);

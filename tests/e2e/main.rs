@@ -35,6 +35,7 @@ mod flood;
 mod forwarding;
 mod framings;
 mod grpc;
+mod guessing;
 mod health_checks;
 mod http2;
 mod http2_abuse;

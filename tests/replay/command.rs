@@ -271,7 +271,7 @@ routes: [{ name: all, upstream: origin, limits: [calls, users] }]
         )
     };
     let (rows, notes) = decided(&[]);
-    let expected = ["192.0.2.1 few admitted", "acme many denied", "  refused", "192.0.2.1 few denied"];
+    let expected = ["192.0.2.1 few admitted", "acme many denied", "192.0.2.1  denied", "192.0.2.1 few denied"];
     assert_eq!(rows, expected);
     for says in [
         "no line tells the header x-user, which the rules ask for",

@@ -48,11 +48,13 @@ limits:
   watched: { key: customer, algorithm: exponential, limit: 8, period: 4s, policy: strict, shadow: true }
   aside: { key: host, algorithm: cycle, limit: 6, period: 3s, over_limit: { divert: aside } }
   some: { key: customer, algorithm: quota_linear, limit: 8, window: 20s, enabled_percent: 60 }
+  guesses: { key: client_address, algorithm: sliding_log, limit: 10, window: 20s, charge: { when: response, if_status: [401] } }
+  slots: { key: client_address, algorithm: concurrency, limit: 40 }
 routes:
   - name: orders
     match: { hosts: [a.test], path: /v1/orders/** }
     upstream: origin
-    limits: [per-customer, hourly, running, watched, some]
+    limits: [per-customer, hourly, running, watched, some, guesses, slots]
   - name: login
     match: { hosts: [a.test], path: "/login/*", methods: [POST] }
     upstream: origin
@@ -160,6 +162,7 @@ async fn the_access_log_of_a_gateway_is_decided_as_the_gateway_decided() {
         "by queue",
         "by costs",
         "by some",
+        "by guesses",
     ] {
         assert!(seen.get(what).is_some_and(|count| *count > 0), "{what}: {seen:?}");
     }

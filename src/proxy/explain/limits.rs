@@ -11,7 +11,7 @@ use crate::proxy::respond::Answer;
 use crate::ruleset::Ruleset;
 use crate::ruleset::charges::Uncharged;
 use crate::ruleset::key::{self, Facts, KeyFault, KeyPart, LimitHashers, Resolved, ValueFault};
-use crate::ruleset::limit::Limit;
+use crate::ruleset::limit::{Limit, LimitId};
 use crate::ruleset::matcher::Route;
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::units::Nanos;
@@ -89,15 +89,15 @@ pub struct Now {
     pub diverted_to: Option<String>,
 }
 
-/// The limits of `route`, each with what the request is charged there.
+/// `limits`, which are of `route`, each with what the request is charged there.
 pub(super) fn met(
     ruleset: &Ruleset,
-    route: &Route,
+    (route, limits): (&Route, &[LimitId]),
     facts: &Facts<'_>,
     resolved: &Resolved<'_>,
     hashers: &LimitHashers,
 ) -> Vec<(LimitAccount, Option<Charge>)> {
-    let met = route.limits.iter().map(|id| {
+    let met = limits.iter().map(|id| {
         let limit = &ruleset.limits[id.0];
         let charge = ruleset.charge(*id, facts, resolved, hashers);
         let account = LimitAccount {
@@ -112,7 +112,7 @@ pub(super) fn met(
             key: key_of(limit, ruleset, route, facts, resolved),
             cost: charge.as_ref().ok().map(|charge| charge.cost),
             cost_rule: limit.cost.words(),
-            charged: limit.charge.words(),
+            charged: charged(limit, route.early.contains(id)),
             over_limit: over_limit(ruleset, route, limit),
             owner: None,
             standing: None,
@@ -120,6 +120,13 @@ pub(super) fn met(
         (account, charge.ok())
     });
     met.collect()
+}
+
+/// When a limit is charged, where that is not when the caller is known and the request comes.
+fn charged(limit: &Limit, is_early: bool) -> Option<String> {
+    let early = is_early.then(|| "before the credential is looked up".to_owned());
+    let words: Vec<String> = early.into_iter().chain(limit.charge.words()).collect();
+    (!words.is_empty()).then(|| words.join("; "))
 }
 
 /// Whose parameters a charge goes by.
@@ -220,7 +227,12 @@ impl Met {
         }
         let charges: Vec<Charge> = charges.into_iter().map(|(_, charge)| charge).collect();
         let verdict = Verdict::new(&live.ruleset, &charges, &receipt.charged);
-        explanation.now = Some(Now::of(&live.ruleset, &verdict, explanation.bypassed.is_some(), receipt.source));
+        let now = Now::of(&live.ruleset, &verdict, explanation.bypassed.is_some(), receipt.source);
+        // a caller who is refused is denied all the same where a limit is asked before
+        match (&explanation.answer, verdict.outcome) {
+            (Some(_), Outcome::Admit { .. }) => {}
+            _ => (explanation.answer, explanation.now) = (None, Some(now)),
+        }
         explanation
     }
 }

@@ -74,8 +74,8 @@ pub enum Answer {
     Preflight,
 }
 
-/// The causes of answers that are given before any limit is asked: their lines in the access log hold no path.
-pub const BEFORE_LIMITS: [&str; 21] = [
+/// The causes of answers that are given before any limit is asked.
+pub const BEFORE_LIMITS: [&str; 11] = [
     Answer::Malformed("").cause(),
     Answer::Misdirected.cause(),
     Answer::HeadTimeout.cause(),
@@ -84,6 +84,13 @@ pub const BEFORE_LIMITS: [&str; 21] = [
     Answer::CodingUnknown.cause(),
     Answer::MethodNotAllowed { allow: "" }.cause(),
     Answer::NoRoute.cause(),
+    Answer::NoNode.cause(),
+    "usage",
+    Answer::Preflight.cause(),
+];
+
+/// The causes of answers that refuse a caller: such requests are charged under the limits that ask nothing about callers.
+pub const CALLER_REFUSED: [&str; 10] = [
     Answer::CredentialMissing.cause(),
     Answer::CredentialUnknown.cause(),
     Answer::CredentialRepeated.cause(),
@@ -94,9 +101,6 @@ pub const BEFORE_LIMITS: [&str; 21] = [
     "key_missing",
     "key_repeated",
     Answer::DirectoryAway.cause(),
-    Answer::NoNode.cause(),
-    "usage",
-    Answer::Preflight.cause(),
 ];
 
 impl Answer {

@@ -1,0 +1,196 @@
+//! Limits that ask nothing about the caller are charged before its credential is looked up, so that guessing credentials
+//! costs tokens and, over a limit, nobody is asked.
+//!
+//! A request is charged under all its limits or under none all the same. Where a look-up has to be waited for, the early
+//! limits are charged by a call of their own; what they took is given back when another limit denies, when the request goes
+//! away, and when it turns out that the caller is never charged or has parameters of its own. Where the answer is known
+//! without a look-up, a good credential is charged under all limits in one call, and a bad one under the early limits alone.
+//! What a request took that tollgate refuses for its credential stays taken.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::charge::{Charge, Charged, Source};
+use crate::proxy::Gateway;
+use crate::proxy::admit;
+use crate::proxy::caller::Caller;
+use crate::proxy::context::{Admission, Context};
+use crate::proxy::identify::{self, Identity};
+use crate::proxy::live::Live;
+use crate::proxy::respond::Answer;
+use crate::proxy::tally::Tally;
+use crate::proxy::watch;
+use crate::ruleset::key::Facts;
+use crate::ruleset::matcher::RouteId;
+use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::store::Receipt;
+use crate::units::Nanos;
+
+/// Whose credential a request for `route` carries. The request is charged under the early limits before a look-up has to be
+/// waited for; `Err` is what it is answered instead.
+pub async fn identify(context: &mut Context, route: Option<RouteId>, facts: &Facts<'_>) -> Result<Identity, Answer> {
+    let live = Arc::clone(&context.live);
+    let Some(rules) = &live.ruleset.customers else { return Ok(Identity::Anonymous) };
+    let clock = Arc::clone(&context.gateway.clock);
+    let register = live.register(&clock);
+    if has_early_limits(&live, route) {
+        if let Some(known) = identify::known(rules, facts, register) {
+            return known;
+        }
+        charge(context, route, facts).await?;
+    }
+    identify::identify(rules, facts, register).await
+}
+
+fn has_early_limits(live: &Live, route: Option<RouteId>) -> bool {
+    route.is_some_and(|route| !live.ruleset.matcher.route(route).early.is_empty())
+}
+
+/// What a request is told that is refused with `answer` before all its limits are known: it is charged under the early limits,
+/// which may deny it.
+pub async fn refuse(context: &mut Context, route: Option<RouteId>, facts: &Facts<'_>, answer: Answer) -> Answer {
+    match answer {
+        Answer::Limited | Answer::StoreAway => return answer,
+        // that is not the client's fault
+        Answer::NoNode => {
+            give_back(context);
+            return answer;
+        }
+        _ => {}
+    }
+    if let Err(denied) = charge(context, route, facts).await {
+        return denied;
+    }
+    if let (Some(route), Admission::Passed { .. }) = (route, context.admission) {
+        context.live.meters.observe_verdict(&context.live.ruleset, route, None, &context.charges, &context.verdict);
+    }
+    answer
+}
+
+/// Charges a request for `route` under the early limits, once. `Err` is what it is answered instead.
+async fn charge(context: &mut Context, route: Option<RouteId>, facts: &Facts<'_>) -> Result<(), Answer> {
+    let live = Arc::clone(&context.live);
+    let ruleset = &live.ruleset;
+    let Some(id) = route.filter(|_| has_early_limits(&live, route) && !context.is_early_charged) else { return Ok(()) };
+    context.is_early_charged = true;
+    let mut charges = Caller::early_charges(ruleset, ruleset.matcher.route(id), facts, &live.hashers)?;
+    if charges.is_empty() {
+        return Ok(());
+    }
+    let now = context.gateway.clock.now();
+    let receipt = context.gateway.store.charge(&live.binding, &mut charges, now).await;
+    context.charged_at = now;
+    context.verdict = Verdict::new(ruleset, &charges, &receipt.charged);
+    context.tally = Tally::new(ruleset, &charges, facts);
+    context.charges = charges;
+    admit::observe(context, id, &receipt)?;
+    let Outcome::Deny(_) = context.verdict.outcome else {
+        context.admission = Admission::Passed { at: now };
+        return Ok(());
+    };
+    admit::charge_candidate(context, now).await;
+    live.meters.observe_verdict(ruleset, id, None, &context.charges, &context.verdict);
+    watch::note(context, facts, &Caller::UNKNOWN);
+    Err(Answer::Limited)
+}
+
+/// Charges `charges`, all that a request is to be charged, as far as it is not charged yet, and gives back what it was charged
+/// beside them. When a limit denies, none is charged.
+pub async fn charge_all(context: &mut Context, charges: &mut [Charge], now: Nanos) -> Receipt {
+    let live = Arc::clone(&context.live);
+    let gateway = context.gateway.clone();
+    if context.charges.is_empty() {
+        return gateway.store.charge(&live.binding, charges, now).await;
+    }
+    let mut early = Early::take(context, now);
+    let mut told: SmallVec<[Option<Charged>; 4]> = charges.iter_mut().map(|charge| early.find(charge)).collect();
+    early.give_back_all_but(charges);
+    let open: SmallVec<[usize; 4]> = (0..charges.len()).filter(|position| told[*position].is_none()).collect();
+    let mut rest: Vec<Charge> = open.iter().map(|position| charges[*position].clone()).collect();
+    let mut receipt = Receipt { charged: SmallVec::new(), source: Source::Local, refused: None };
+    if !rest.is_empty() {
+        receipt = gateway.store.charge(&live.binding, &mut rest, now).await;
+    }
+    let denies = |(charge, charged): (&Charge, &Charged)| charge.manner.binds && !charged.decision.is_admitted();
+    let denied = receipt.refused.is_some() || rest.iter().zip(&receipt.charged).any(denies);
+    for ((position, charge), charged) in open.iter().zip(rest).zip(&receipt.charged) {
+        charges[*position] = charge;
+        told[*position] = Some(*charged);
+    }
+    if !denied {
+        early.taken.clear();
+    }
+    let refused = receipt.refused.and_then(|refused| open.get(refused).copied());
+    Receipt { charged: told.into_iter().flatten().collect(), source: receipt.source, refused }
+}
+
+/// Gives back what a request was charged early: it turns out to be none that is charged.
+pub fn give_back(context: &mut Context) {
+    if context.charges.is_empty() {
+        return;
+    }
+    let now = context.gateway.clock.now();
+    Early::take(context, now).give_back_all_but(&[]);
+}
+
+/// What a request was charged early, until it is known whether its other limits admit it. What is left in it when it is dropped
+/// is given back, but for what counts although it is denied.
+struct Early {
+    gateway: Gateway,
+    live: Arc<Live>,
+    taken: Vec<(Charge, Charged)>,
+    now: Nanos,
+}
+
+impl Early {
+    /// Takes it over from `context`, which has no charges from here on.
+    fn take(context: &mut Context, now: Nanos) -> Self {
+        let charges = std::mem::take(&mut context.charges);
+        let verdict = std::mem::replace(&mut context.verdict, Verdict::unlimited());
+        (context.admission, context.tally) = (Admission::None, None);
+        let since = now.saturating_sub(context.charged_at);
+        let charged = verdict.standings.into_iter();
+        let charged =
+            charged.map(|standing| Charged { decision: standing.decision, headroom: standing.headroom }.after(since));
+        let (gateway, live) = (context.gateway.clone(), Arc::clone(&context.live));
+        Self { gateway, live, taken: charges.into_iter().zip(charged).collect(), now }
+    }
+
+    /// What came of `charge`, if it was made; it then notes where.
+    fn find(&self, charge: &mut Charge) -> Option<Charged> {
+        let (made, charged) = self.taken.iter().find(|(made, _)| is_same(made, charge))?;
+        *charge = made.clone();
+        Some(*charged)
+    }
+
+    /// Gives back what is not one of `charges`.
+    fn give_back_all_but(&mut self, charges: &[Charge]) {
+        let is_one = |(made, _): &(Charge, Charged)| charges.iter().any(|charge| is_same(made, charge));
+        let (kept, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.taken).into_iter().partition(is_one);
+        self.taken = kept;
+        self.refund(others, |_| true);
+    }
+
+    fn refund(&self, charges: Vec<(Charge, Charged)>, goes_back: impl Fn(&Charge) -> bool) {
+        let took = |(charge, charged): &(Charge, Charged)| charge.manner.takes && charged.decision.is_admitted();
+        let back = charges.into_iter().filter(took).filter(|(charge, _)| goes_back(charge));
+        let full_at = |charged: Charged| self.now.saturating_add(charged.headroom.until_full);
+        let back: Vec<_> = back.map(|(charge, charged)| (charge, full_at(charged))).collect();
+        if !back.is_empty() {
+            self.gateway.store.refund(&self.live.binding, &back, self.now);
+        }
+    }
+}
+
+impl Drop for Early {
+    fn drop(&mut self) {
+        let taken = std::mem::take(&mut self.taken);
+        self.refund(taken, |charge| !charge.manner.counts_denied);
+    }
+}
+
+/// Whether two charges of a request are the same, wherever they were taken.
+fn is_same(one: &Charge, other: &Charge) -> bool {
+    (one.limit, one.key) == (other.limit, other.key) && one.rule == other.rule
+}
