@@ -10,6 +10,7 @@ use crate::config::read::{Field, Section, each_once};
 use crate::config::routes::{method, path};
 use crate::config::scalar::Misfit;
 use crate::config::server::networks;
+use crate::config::values::check_ascii;
 use crate::ruleset::path::PathPattern;
 use crate::ruleset::{Access, Bypass, Callers, Cors, Origins};
 
@@ -146,6 +147,7 @@ fn site(text: &str) -> Result<Site, Misfit> {
         };
         return Err(misfit("has no scheme", named));
     };
+    check_ascii(host)?;
     if host.trim_end_matches('/').contains('/') {
         return Err(misfit("has a path, which is no part of a site", None));
     }

@@ -3,6 +3,7 @@
 use crate::config::read::{Field, Section, each_once};
 use crate::config::scalar::Misfit;
 use crate::config::store::{NamedFile, named_file};
+use crate::config::values::check_ascii;
 
 /// What operators may do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,6 +44,7 @@ fn hosts(field: &Field<'_>) -> Option<Vec<String>> {
 }
 
 fn host(text: &str) -> Result<String, Misfit> {
+    check_ascii(text)?;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if !text.is_empty() && text.bytes().all(plain) {
         return Ok(text.to_ascii_lowercase());

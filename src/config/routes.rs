@@ -8,7 +8,7 @@ use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, each_once};
 use crate::config::scalar::Misfit;
-use crate::config::values::dropped_problem;
+use crate::config::values::{check_ascii, dropped_problem};
 use crate::config::{access, denied};
 use crate::ruleset::access::{Access, Bypass};
 use crate::ruleset::denied::Denied;
@@ -85,7 +85,7 @@ fn route(section: &Section<'_>, upstreams: &Names, limits: &Names, bypass: &Bypa
         let items = field.nonempty_list("a list of `websocket`")?;
         each_once(&items, |item| item.choice(&[("websocket", ())]), |()| ()).map(|_| true)
     });
-    let rewrite = section.get_with("rewrite", read_rewrite);
+    let rewrite = section.get_with("rewrite", |field| read_rewrite(field, matched.as_ref()));
     let request_headers = section.get_or("request_headers", HeaderEdits::default(), Field::header_edits);
     let response_headers = section.get_or("response_headers", HeaderEdits::default(), Field::header_edits);
     let Match { hosts, path, path_pattern, methods, headers } = matched?;
@@ -135,7 +135,7 @@ fn read_match(field: &Field<'_>) -> Option<Match> {
     let section = field.section(&["hosts", "path", "methods", "headers"])?;
     let default = Match::default();
     let hosts = section.get_or("hosts", Vec::new(), |field| {
-        let host = |item: &Field<'_>| item.parsed(HOST, |text| HostPattern::parse(text).map_err(misfit));
+        let host = |item: &Field<'_>| item.parsed(HOST, parse_host);
         each_once(&field.nonempty_list("a list of host names")?, host, HostPattern::clone)
     });
     let path = section.get_or("path", (default.path, default.path_pattern), path);
@@ -156,6 +156,16 @@ fn read_match(field: &Field<'_>) -> Option<Match> {
 
 fn misfit(message: String) -> Misfit {
     Misfit { message, hint: None }
+}
+
+fn parse_host(text: &str) -> Result<HostPattern, Misfit> {
+    check_ascii(text)?;
+    if text.contains(',') {
+        let names: Vec<&str> = text.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+        let hint = Some(format!("write each host as an item of its own: `[{}]`", names.join(", ")));
+        return Err(Misfit { message: "must be one host name".to_owned(), hint });
+    }
+    HostPattern::parse(text).map_err(misfit)
 }
 
 /// A pattern for paths, and as it is written.
@@ -204,7 +214,7 @@ fn read_limits(field: &Field<'_>, limits: &Names) -> Option<Vec<LimitId>> {
     each_once(&items, |item| limits.resolve(item).map(LimitId), LimitId::clone)
 }
 
-fn read_rewrite(field: &Field<'_>) -> Option<Rewrite> {
+fn read_rewrite(field: &Field<'_>, matched: Option<&Match>) -> Option<Rewrite> {
     const PREFIX: &str = "the beginning of a path, like `/v1`";
     let section = field.section(&["path", "strip_prefix", "add_prefix"])?;
     if let Some(path) = section.get("path") {
@@ -222,7 +232,14 @@ fn read_rewrite(field: &Field<'_>) -> Option<Rewrite> {
         Some(path.strip_suffix('/').map(str::to_owned).unwrap_or(path))
     };
     let (strip, add) = (prefix("strip_prefix"), prefix("add_prefix"));
-    Some(Rewrite::Prefix { strip: strip?, add: add? })
+    let (strip, add) = (strip?, add?);
+    if let (Some(field), Some(matched)) = (section.get("strip_prefix"), matched)
+        && !matched.path.can_begin_with(&strip)
+    {
+        let paths = format!("a beginning of the route's paths, which are `{}`", matched.path_pattern);
+        return field.fail(field.error("is the beginning of no path that the route takes").expected(paths));
+    }
+    Some(Rewrite::Prefix { strip, add })
 }
 
 /// Finds routes that others take all requests of.

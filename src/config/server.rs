@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, every};
 use crate::config::scalar::{self, Misfit};
-use crate::ruleset::{AccessLog, ClientAddress, Dialects, MinBodyRate, Peers, RequestHead, Reset, path};
+use crate::ruleset::{AccessLog, ClientAddress, Dialects, MinBodyRate, Peers, RequestHead, Reset};
 
 /// Reads `client_address:`.
 pub(super) fn client_address(field: &Field<'_>) -> Option<ClientAddress> {
@@ -64,17 +64,11 @@ pub(super) fn usage(field: &Field<'_>, customers: bool) -> Option<String> {
         return field.fail(problem.expected("`customers:`, so that callers are known"));
     }
     section.get_or("path", DEFAULT.to_owned(), |field| {
-        field.parsed("a path, like `/.tollgate/usage`", |text| {
-            let canonical =
-                path::canonical(text).map_err(|message| Misfit { message: message.to_owned(), hint: None })?;
-            match canonical == text && text.len() > 1 {
-                true => Ok(canonical.into_owned()),
-                false => Err(Misfit {
-                    message: "is not a path as requests are matched".to_owned(),
-                    hint: (canonical.len() > 1).then(|| format!("did you mean `{canonical}`?")),
-                }),
-            }
-        })
+        const A_PATH: &str = "a path, like `/.tollgate/usage`";
+        match field.plain_path(A_PATH)? {
+            path if path == "/" => field.fail(field.error("is the path of other requests").expected(A_PATH)),
+            path => Some(path),
+        }
     })
 }
 

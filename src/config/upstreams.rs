@@ -6,7 +6,7 @@ use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, each_once, every};
 use crate::config::scalar::Misfit;
 use crate::config::store::{ClientTls, client_tls};
-use crate::config::values::{host_and_port, is_host_name};
+use crate::config::values::{check_ascii, host_and_port, is_host_name};
 use crate::ruleset::key::KeyPart;
 use crate::ruleset::upstream::{Balance, HealthCheck, Node, Retries, Timeouts, Upstream};
 use crate::units::Nanos;
@@ -108,9 +108,11 @@ fn tls(field: &Field<'_>) -> Option<UpstreamTls> {
     const NAME: &str = "the name in the certificates of the nodes, like `orders.internal`";
     let section = field.section(&["ca", "cert", "key", "server_name"])?;
     let server_name = section.get_with("server_name", |field| {
-        field.parsed(NAME, |text| match is_host_name(text) || text.parse::<std::net::IpAddr>().is_ok() {
-            true => Ok(text.to_owned()),
-            false => Err(Misfit { message: "is neither a host name nor an address".to_owned(), hint: None }),
+        field.parsed(NAME, |text| {
+            match check_ascii(text).map(|()| is_host_name(text))? || text.parse::<std::net::IpAddr>().is_ok() {
+                true => Ok(text.to_owned()),
+                false => Err(Misfit { message: "is neither a host name nor an address".to_owned(), hint: None }),
+            }
         })
     });
     let files = client_tls(&section, field);

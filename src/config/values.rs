@@ -12,6 +12,7 @@ use crate::config::read::{Field, every};
 use crate::config::scalar::{self, Misfit};
 use crate::ruleset::is_dropped;
 use crate::ruleset::matcher::HeaderEdits;
+use crate::ruleset::path;
 use crate::units::Nanos;
 
 /// What a duration looks like.
@@ -178,7 +179,8 @@ impl<'a> Field<'a> {
         every(items.iter().map(Field::header_name_to_set))
     }
 
-    /// The path of a request or of a part of it: begins with `/`, holds no query.
+    /// The path of a request or of a part of it: begins with `/`, holds no query, and is spelt as the paths of requests are
+    /// when they are matched and forwarded.
     pub(super) fn plain_path(&self, expected: &str) -> Option<String> {
         self.parsed(expected, |text| {
             if !text.starts_with('/') {
@@ -187,9 +189,27 @@ impl<'a> Field<'a> {
             if text.chars().any(|c| matches!(c, '?' | '#' | '\\' | '*') || c.is_whitespace() || c.is_control()) {
                 return Err(misfit("holds a character that a path cannot hold"));
             }
-            Ok(text.to_owned())
+            match path::canonical_spelling(text).map_err(misfit)? {
+                canonical if canonical == text => Ok(canonical),
+                canonical => Err(Misfit {
+                    hint: Some(format!("did you mean `{canonical}`?")),
+                    ..misfit("is not spelt as paths are matched and forwarded")
+                }),
+            }
         })
     }
+}
+
+/// Refuses a host name that is not ASCII: requests, certificates and look-ups have such names in punycode (RFC 5891).
+pub(super) fn check_ascii(host: &str) -> Result<(), Misfit> {
+    if host.is_ascii() {
+        return Ok(());
+    }
+    let punycode = idna::domain_to_ascii(host).ok().filter(|name| name.is_ascii());
+    Err(Misfit {
+        hint: punycode.map(|name| format!("write `{name}`")),
+        ..misfit("is not ASCII: on the wire such a host name is in punycode (`xn--...`)")
+    })
 }
 
 fn framing_problem(field: &Field<'_>) -> Problem {
@@ -230,6 +250,7 @@ pub(super) fn host_and_port(text: &str) -> Result<String, Misfit> {
         Ok(number) if number > 0 && port.bytes().all(|byte| byte.is_ascii_digit()) => {}
         _ => return Err(misfit("has no port from 1 to 65535")),
     }
+    check_ascii(host)?;
     let address = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let fine = match address {
         Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),

@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 pub use crate::http::head::{Refused, is_target_byte};
 pub use crate::http::network;
 use crate::ruleset::key::Facts;
-use crate::ruleset::{ClientAddress, RequestHead, path};
+use crate::ruleset::{ClientAddress, RequestHead, host, path};
 
 /// A request's head as it came, and where from.
 #[derive(Clone, Copy)]
@@ -175,11 +175,7 @@ pub fn canonical_host(raw: &str) -> Result<(String, Option<u16>), Refused> {
         None => {
             let (name, port) = raw.split_at(raw.find(':').unwrap_or(raw.len()));
             let name = name.strip_suffix('.').unwrap_or(name);
-            let is_label = |label: &str| {
-                !label.is_empty()
-                    && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
-            };
-            if !name.split('.').all(is_label) {
+            if !name.split('.').all(host::is_label) {
                 return Err(BAD);
             }
             (name.to_ascii_lowercase(), port)

@@ -14,7 +14,8 @@ pub enum HostPattern {
 impl HostPattern {
     /// Parses a pattern.
     ///
-    /// Errors, in words for the configuration: empty, with a port, with `*` anywhere but as the whole first label.
+    /// Errors, in words for the configuration: what no request names as its host (see [`is_label`]), a port, `*` anywhere
+    /// but as the whole first label.
     pub fn parse(text: &str) -> Result<Self, String> {
         let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
         if let Some(address) = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
@@ -33,7 +34,7 @@ impl HostPattern {
             Some(domain) => (domain.to_owned(), true),
             None => (name, false),
         };
-        if name.is_empty() || name.contains(['*', '/', ' ', '@']) || name.starts_with('.') || name.contains("..") {
+        if !name.split('.').all(is_label) {
             return Err("must be a host name, with `*` only for all names below a domain (`*.example.com`)".to_owned());
         }
         Ok(if below { Self::Below(format!(".{name}")) } else { Self::Exact(name) })
@@ -57,6 +58,11 @@ impl std::fmt::Display for HostPattern {
     }
 }
 
+/// Whether a part of a host name, between its dots, is one that requests can have: letters, digits, `-` and `_`.
+pub fn is_label(label: &str) -> bool {
+    !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,7 +79,9 @@ mod tests {
 
     #[test]
     fn ports_and_stray_stars_are_refused() {
-        for bad in ["", "a:80", "*", "a.*.b", "a..b", "u@a"] {
+        for bad in
+            ["", "a:80", "*", "a.*.b", "a..b", "u@a", "a,b", "a;b", "a%2eb", "a#b", "m\u{fc}nchen.de", "*.", "a.."]
+        {
             assert!(HostPattern::parse(bad).is_err(), "{bad}");
         }
         for spelling in ["[::1]", "[0::0:1]"] {

@@ -79,6 +79,15 @@ impl PathPattern {
         self.rest || pieces.next().is_none()
     }
 
+    /// Whether a path that matches can begin with the segments of `prefix`, which ends without a slash.
+    pub fn can_begin_with(&self, prefix: &str) -> bool {
+        prefix.split('/').skip(1).enumerate().all(|(position, piece)| match self.segments.get(position) {
+            Some(Segment::Literal(literal)) => literal == piece,
+            Some(Segment::Any) => true,
+            None => self.rest,
+        })
+    }
+
     /// The first segment, where it is a literal: what routes are indexed by.
     pub(super) fn first_literal(&self) -> Option<&str> {
         match self.segments.first() {
@@ -117,14 +126,21 @@ impl fmt::Display for PathPattern {
 
 /// A segment that requests, whose paths are canonical, can match.
 fn spelt_as_requested(segment: &str) -> Result<String, String> {
-    let encoded: String = percent_encoding::utf8_percent_encode(segment, percent_encoding::CONTROLS).collect();
-    match canonical(&format!("/{encoded}")) {
+    match canonical_spelling(&format!("/{segment}")) {
         Ok(path) if path.strip_prefix('/') == Some(segment) => Ok(segment.to_owned()),
         Ok(path) => {
             Err(format!("is never requested like this; write `{}` for `{segment}`", path.trim_start_matches('/')))
         }
         Err(problem) => Err(format!("can never be requested: {problem}")),
     }
+}
+
+/// The canonical path of a path as people write it, who may use any character of Unicode.
+///
+/// Errors: as [`canonical`].
+pub fn canonical_spelling(path: &str) -> Result<String, &'static str> {
+    let encoded: String = percent_encoding::utf8_percent_encode(path, percent_encoding::CONTROLS).collect();
+    canonical(&encoded).map(Cow::into_owned)
 }
 
 /// The one spelling of a path: one leading slash, no empty or dot segments, no needless percent-encoding.
