@@ -8,6 +8,7 @@
 
 use crate::algorithm::schedule::{Delay, Schedule};
 use crate::algorithm::shared::Named;
+use crate::algorithm::token_bucket::TokenBucket;
 use crate::algorithm::{Arguments, Kind, MAX_WAIT, Parameter, Unfit, Value};
 use crate::units::{Nanos, Rate};
 
@@ -32,6 +33,12 @@ impl Gcra {
     /// The rate at which tokens come back.
     pub const fn rate(&self) -> Rate {
         self.schedule.rate()
+    }
+}
+
+impl From<TokenBucket> for Gcra {
+    fn from(bucket: TokenBucket) -> Self {
+        Self { schedule: bucket.into_schedule(), delay_after: None }
     }
 }
 

@@ -5,6 +5,32 @@ use crate::algorithm;
 use crate::for_each_algorithm;
 use crate::units::{Cost, Nanos};
 
+impl AlgorithmName {
+    /// The algorithm under which states are kept. `token_bucket` is `gcra` without `delay_after` under another name: its
+    /// states are those of `gcra`, so that a limit keeps them when it changes from one to the other.
+    pub const fn canonical(self) -> Self {
+        match self {
+            Self::TokenBucket => Self::Gcra,
+            other => other,
+        }
+    }
+
+    /// The algorithm under which the states of an algorithm of this name are kept.
+    pub fn canonical_of(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|known| known.as_str() == name).map(|known| known.canonical())
+    }
+}
+
+impl Rule {
+    /// The same rule as one of [`AlgorithmName::canonical`].
+    pub fn canonical(self) -> Self {
+        match self {
+            Self::TokenBucket(bucket) => Self::Gcra(bucket.into()),
+            other => other,
+        }
+    }
+}
+
 /// The way back from [`Rule`] to one algorithm.
 pub trait Typed: Algorithm {
     /// The parameters, if `rule` is of this algorithm.

@@ -12,6 +12,13 @@ use crate::algorithm::{Arguments, Kind, Parameter, Unfit, Value};
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub struct TokenBucket(Schedule);
 
+impl TokenBucket {
+    /// What decides.
+    pub(super) fn into_schedule(self) -> Schedule {
+        self.0
+    }
+}
+
 impl Named for TokenBucket {
     const NAME: &'static str = "token_bucket";
     const PARAMETERS: &'static [Parameter] = &[Parameter::required("rate", Kind::Rate), Parameter::tokens("burst")];

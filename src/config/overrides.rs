@@ -122,7 +122,7 @@ impl Overrides {
 
 /// The rule with the customer's time zone, where it counts by that.
 fn in_zone(limit: &LimitSpec, overlay: &Overlay<'_, '_>, zone: Option<&TimeZone>) -> Option<Rule> {
-    limit.algorithm.build(&overlay.arguments().in_zone(zone?)?).ok()
+    limit.algorithm.build(&overlay.arguments().in_zone(zone?)?).ok().map(Rule::canonical)
 }
 
 impl OwnTermsReader for Overrides {

@@ -136,7 +136,7 @@ impl Overlay<'_, '_> {
             return None;
         }
         let unfit = match self.algorithm.build(&self.arguments()) {
-            Ok(rule) => return Some(rule),
+            Ok(rule) => return Some(rule.canonical()),
             Err(unfit) => unfit,
         };
         if let Some(field) = self.plan.and_then(|(_, plan)| plan.field(unfit.parameter)) {

@@ -56,6 +56,6 @@ impl LimitSpec {
     ///
     /// Errors: the limit does not name the plan, and its own parameters are incomplete.
     pub fn rule(&self, plan: Option<&str>) -> Result<Option<Rule>, Unfit> {
-        self.arguments(plan).map(|arguments| self.algorithm.build(arguments)).transpose()
+        self.arguments(plan).map(|arguments| self.algorithm.build(arguments).map(Rule::canonical)).transpose()
     }
 }

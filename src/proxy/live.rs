@@ -126,7 +126,7 @@ pub fn limit_specs(ruleset: &Ruleset) -> Vec<LimitSpec<'_>> {
     fn spec(limit: &Limit) -> LimitSpec<'_> {
         LimitSpec {
             name: &limit.name,
-            algorithm: limit.algorithm,
+            algorithm: limit.algorithm.canonical(),
             mode: limit.mode,
             key: limit.key.kind(),
             afresh: false,

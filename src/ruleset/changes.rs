@@ -73,7 +73,7 @@ fn of_limit(before: &Limit, after: &Limit, plans: &[(PlanId, PlanId)]) -> LimitC
     let same = |(old, new): (Option<PlanId>, Option<PlanId>)| asks(before, old) == asks(after, new);
     let pairs = plans.iter().map(|(old, new)| (Some(*old), Some(*new))).chain([(None, None)]);
     match () {
-        () if before.algorithm != after.algorithm => LimitChange::OtherAlgorithm,
+        () if before.algorithm.canonical() != after.algorithm.canonical() => LimitChange::OtherAlgorithm,
         () if before.key != after.key => LimitChange::OtherKey,
         () if before.mode.is_shared() != after.mode.is_shared() => LimitChange::OtherMode,
         () if pairs.into_iter().all(same) => LimitChange::Untouched,

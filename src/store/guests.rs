@@ -131,7 +131,7 @@ impl Visit {
 
 impl Guest for Visit {
     fn learn(&self, limit: &Identity, parameters: &Parameters) {
-        let algorithm = AlgorithmName::ALL.iter().copied().find(|name| name.as_str() == limit.algorithm);
+        let algorithm = AlgorithmName::canonical_of(&limit.algorithm);
         let rule = algorithm.and_then(|algorithm| Some((algorithm, parameters.rule(algorithm)?)));
         let mut positions = self.limits.positions.write();
         positions.push(rule.map(|(algorithm, rule)| {

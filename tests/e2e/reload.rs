@@ -5,6 +5,7 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::support::gateway::{ALL_GUARDED, limited};
+use crate::support::redis::Redis;
 use crate::support::wire::Framing;
 use crate::support::{Gateway, Origin, wait_for, wait_until};
 
@@ -129,15 +130,15 @@ fn a_check_against_what_is_in_force_says_what_the_reload_then_says() {
   carry: {{ algorithm: gcra, rate: 1/d, burst: {burst}, key: all }}
   reset: {{ algorithm: gcra, rate: 1/d, burst: {burst}, key: all, on_change: reset }}
   key: {{ algorithm: gcra, rate: 1/d, burst: 2, key: {key} }}
-  algorithm: {{ algorithm: {algorithm}, rate: 1/d, burst: 2, key: all }}
+  algorithm: {{ algorithm: {algorithm}: 2, rate: 1/d, key: all }}
   same: {{ algorithm: gcra, rate: 1/d, burst: 2, key: all }}
 routes: [{{ name: all, upstream: origin, limits: [carry, reset, key, algorithm, same] }}]\n",
             origin.upstream()
         )
     };
-    let gateway = Gateway::start(&config(2, "host", "gcra"));
-    let before = gateway.folder.write("before.yaml", gateway.whole(&config(2, "host", "gcra")));
-    gateway.rewrite(&config(3, "method", "token_bucket"));
+    let gateway = Gateway::start(&config(2, "host", "gcra, burst"));
+    let before = gateway.folder.write("before.yaml", gateway.whole(&config(2, "host", "gcra, burst")));
+    gateway.rewrite(&config(3, "method", "leaky_bucket, capacity"));
     let notes = gateway.reload().json()["notes"].clone();
     let mut check = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     let file = gateway.folder.path().join("tollgate.yaml");
@@ -149,6 +150,50 @@ routes: [{{ name: all, upstream: origin, limits: [carry, reset, key, algorithm, 
         let (name, words) = note.as_str().unwrap().strip_prefix("limit `").unwrap().split_once("` ").unwrap();
         assert!(checked.contains(&format!("limit {name}: {words}\n")), "{note} not in {checked}");
     }
+}
+
+/// The gateways' limits in this process and in Redis, under algorithms that are one rule.
+#[test]
+fn token_bucket_and_gcra_go_on_with_the_same_state() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let config = |algorithm: &str, burst: u32| {
+        format!(
+            "{}store: {{ redis: \"{}\", timeout: 1s }}
+customers: {{ identify: [{{ header: x-key }}], directory: {{ file: customers.csv }} }}
+plans: [free]
+state: {{ file: tollgate.state, every: 1h }}
+limits:
+  here: {{ algorithm: {algorithm}, rate: 1/d, burst: {burst}, key: customer }}
+  there: {{ algorithm: {algorithm}, rate: 1/d, burst: {burst}, key: customer, mode: shared }}
+routes:
+  - {{ name: here, match: {{ path: /here }}, upstream: origin, limits: [here] }}
+  - {{ name: there, match: {{ path: /there }}, upstream: origin, limits: [there] }}\n",
+            origin.upstream(),
+            redis.url(),
+        )
+    };
+    const CUSTOMERS: &str = "credential,customer,plan,overrides\nk-ann,ann,free,\nk-own,own,free,\"{here: {burst: 4}, there: {burst: 4}}\"\n";
+    let mut gateway = Gateway::start_with(&config("token_bucket", 4), &[("customers.csv", CUSTOMERS)], &[]);
+    let ask = |gateway: &Gateway| {
+        let all =
+            ["/here", "/there"].map(|path| ["k-ann", "k-own"].map(|key| gateway.get(path, &[("x-key", key)]).status));
+        all.as_flattened().to_vec()
+    };
+    assert_eq!(ask(&gateway), [200; 4]);
+    gateway.rewrite(&config("gcra", 4));
+    let answer = gateway.reload();
+    assert_eq!((answer.status, &answer.json()["notes"]), (200, &json!([])), "{answer:?}");
+    assert_eq!(ask(&gateway), [200; 4]);
+    // and over a restart, by the snapshot
+    gateway.rewrite(&config("token_bucket", 4));
+    gateway.restart("TERM");
+    assert_eq!(ask(&gateway), [200; 4]);
+    // with other parameters too: what is used stays used
+    gateway.rewrite(&config("gcra", 2));
+    let notes = gateway.reload().json()["notes"].to_string();
+    assert!(notes.contains("`here` has other parameters: what is used stays used"), "{notes}");
+    assert_eq!(ask(&gateway), [429, 200, 429, 200], "three are used, and the overrides still are 4");
+    assert_eq!(ask(&gateway), [429; 4]);
 }
 
 #[test]

@@ -151,7 +151,7 @@ fn unheld(rule: &Rule, state: State, now: Nanos) -> Option<State> {
 
 /// The limit with this identity; `None` if its algorithm is not known.
 fn spec(limit: &Identity) -> Option<LimitSpec<'_>> {
-    let algorithm = AlgorithmName::ALL.iter().copied().find(|name| name.as_str() == limit.algorithm)?;
+    let algorithm = AlgorithmName::canonical_of(&limit.algorithm)?;
     Some(LimitSpec {
         name: &limit.name,
         algorithm,

@@ -249,7 +249,7 @@ impl LocalStore {
     }
 
     fn restored_limit(&self, identity: &Identity) -> Limit {
-        let algorithm = AlgorithmName::ALL.iter().copied().find(|name| name.as_str() == identity.algorithm);
+        let algorithm = AlgorithmName::canonical_of(&identity.algorithm);
         let known = algorithm.filter(|algorithm| !algorithm.holds()).map(|algorithm| {
             let Identity { name, key, max_keys, .. } = identity;
             let spec = LimitSpec {
