@@ -209,6 +209,21 @@ fn no_layer_holds_what_it_must_not_know() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// `.cargo/config.toml` sets the seed of generated inputs, and tests draw none of their own.
+#[test]
+fn random_inputs_are_the_same_in_every_run() {
+    let seed = proptest::test_runner::Config::default().rng_seed;
+    assert!(matches!(seed, proptest::test_runner::RngSeed::Fixed(_)), "{seed:?}: is PROPTEST_RNG_SEED set?");
+    let is_test = |file: &&PathBuf| file.starts_with("tests") || file.ends_with("tests.rs");
+    for file in [files(Path::new("tests")), files(Path::new("src"))].concat().iter().filter(is_test) {
+        let text = fs::read_to_string(file).unwrap();
+        for draws in ["random()", "random::<", "rng()", "from_os_rng", "from_entropy"] {
+            let draws = ["rand::", draws].concat();
+            assert!(!text.contains(&draws), "{}: `{draws}` differs from run to run", file.display());
+        }
+    }
+}
+
 #[test]
 fn each_yaml_library_stays_in_one_place() {
     let users = |library: &str| -> Vec<PathBuf> {

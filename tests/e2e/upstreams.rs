@@ -215,10 +215,10 @@ fn a_pause_in_a_body_that_is_shorter_than_the_timeout_is_no_failure() {
     let gateway = Gateway::start(&proxied(&origin, "timeouts: { idle: 20s }"));
     let mut client = gateway.client();
     client.send(request("POST", "/echo", &[("content-length", "4")]));
-    for part in ["a", "b", "c", "d"] {
-        let began = now();
-        wait_until("a while", || now() - began > std::time::Duration::from_millis(50));
+    for (sent, part) in ["a", "b", "c", "d"].into_iter().enumerate() {
         client.send(part);
+        // the next one comes only after this one was passed on
+        wait_until("the part at the upstream", || origin.seen().first().is_some_and(|seen| seen.body.len() > sent));
     }
     assert_eq!(client.receive().text(), "abcd");
 }
@@ -377,11 +377,17 @@ fn an_early_answer_of_the_upstream_reaches_a_client_that_is_still_sending() {
 
 #[test]
 fn a_slow_answer_within_the_timeout_is_no_failure() {
-    let origin = Origin::with(|exchange| {
-        let began = now();
-        wait_until("a while", || now() - began > std::time::Duration::from_millis(200));
+    let (go_on, told) = std::sync::mpsc::channel();
+    let told = std::sync::Mutex::new(told);
+    let origin = Origin::with(move |exchange| {
+        told.lock().unwrap().recv().unwrap();
         exchange.reply("200 OK", "", b"slow\n")
     });
     let gateway = Gateway::start(&proxied(&origin, "timeouts: { first_byte: 20s, total: 20s }"));
-    assert_eq!(gateway.get("/", &[]).text(), "slow\n");
+    let mut client = gateway.client();
+    client.ask("GET", "/", &[]);
+    origin.wait_for_count(1);
+    gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 1.0);
+    go_on.send(()).unwrap();
+    assert_eq!(client.receive().text(), "slow\n");
 }

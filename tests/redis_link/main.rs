@@ -14,6 +14,7 @@ mod sentinel;
 mod server;
 mod tls;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tollgate::store::redis::{Encoded, Field};
@@ -42,7 +43,8 @@ impl Caller {
 
     /// Counts at `key`; the number after it. Fails where the answer is somebody else's.
     async fn count(&self, key: &str) -> Result<i64, CallError> {
-        let word = format!("{key} {:x}", rand::random::<u64>());
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let word = format!("{key} {:x}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let encoded = Encoded { keys: vec![key.to_owned()], arguments: vec![word.clone()] };
         let called = tokio::time::timeout(PATIENCE, self.link.call(&self.script, &encoded)).await;
         let reply = called.expect("a call ends")?;
