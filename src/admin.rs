@@ -130,7 +130,12 @@ impl Admin {
             "/status" | "/v1/status" => (StatusCode::OK, JSON, format!("{:#}\n", status::status(self))),
             "/v1/routes" => json_of(&live::routes(&live, history)),
             "/v1/limits" => json_of(&live::limits(&self.gateway, &live, history)),
-            "/v1/offenders" => json_of(&live::offenders(&offenders.recent(self.gateway.clock.now()))),
+            "/v1/offenders" => {
+                let clock = &self.gateway.clock;
+                let top = offenders.recent(clock.now());
+                let (from, until) = (clock.wall_at(top.from), clock.wall_at(top.until));
+                json_of(&live::offenders(&Top { from, until, ..top }))
+            }
             "/v1/decisions" => json_of(&live::decisions(&self.gateway.lookout.recent.all())),
             _ => refusal(
                 path,

@@ -13,7 +13,7 @@ use std::fmt::Debug;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::units::{Cost, Nanos};
+use crate::units::{ClockOffset, Cost, Nanos};
 
 mod answer;
 pub mod arguments;
@@ -151,6 +151,20 @@ pub trait Algorithm: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
 
     /// The state under these parameters of a key that was counted under `old` until now: what was used stays used.
     fn carry(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State>;
+
+    /// The same state on a clock that is ahead by `by`: every time in it moves. Never admits more than before.
+    fn shift(&self, state: Self::State, by: ClockOffset) -> Self::State;
+
+    /// How far the time that this rule goes by is ahead of the steady time, where the wall clock is ahead by `wall`: it is
+    /// not, but for windows that begin and end when the wall clock says so.
+    fn own_offset(&self, _wall: ClockOffset) -> ClockOffset {
+        ClockOffset::ZERO
+    }
+
+    /// The state where the wall clock may have been set back: `now` is the time that this rule goes by.
+    fn after_step_back(&self, state: Self::State, _now: Nanos) -> Self::State {
+        state
+    }
 
     /// The largest cost that a fresh key would be admitted with (perhaps after a wait); `None` if any cost is.
     fn largest_cost(&self) -> Option<Cost>;

@@ -151,7 +151,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     };
     recovered.tell(&telemetry);
     let Recovered { store: local, seed, clock, recovery } = recovered;
-    let clock: Arc<dyn Clock> = Arc::new(clock);
+    let clock: Arc<dyn Clock> = Arc::new(clock.telling(local.wall_offset()));
     let secret = store.as_ref().and_then(|settings| settings.key_secret.clone());
     // the proxies ask, and what goes on beside them
     let asking = sockets.clients.len().saturating_add(1);
@@ -180,7 +180,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     };
     let room = Room::within(descriptors::limit(), needs);
     let live = Live::new((rules, pools), None, &store, hasher.clone(), &telemetry);
-    telemetry.reload_applied(&live.ruleset, &live.hash, clock.now());
+    telemetry.reload_applied(&live.ruleset, &live.hash, clock.wall());
     let gateway = Gateway::new(Shared {
         live: ArcSwap::from_pointee(live),
         store,
@@ -254,7 +254,7 @@ impl Prepared {
         if !cluster.is_empty() {
             server.add_service(Neighbours::new(cluster, Arc::clone(&gateway.store), Arc::clone(&doors)));
         }
-        let (reloads, asked) = Reloads::new(gateway.clock.now(), warnings);
+        let (reloads, asked) = Reloads::new(gateway.clock.wall(), warnings);
         let reloads = Arc::new(reloads);
         let history = Arc::new(History::default());
         let records = Records {
@@ -284,7 +284,8 @@ impl Prepared {
         }
         let upgrader = Upgrader { doors: Arc::clone(&doors), keeper: Arc::clone(&keeper), telemetry };
         let reach = Reach { readiness, reloads, doors, upgrader };
-        let ended = shutdown::run_until_idle(server, workforce, &gateway, reach);
+        let ended = shutdown::run_until_idle(server, workforce, &gateway, reach)
+            .inspect_err(|panicked| tracing::error!("{panicked}"));
         if !matches!(ended, Ok(Sequel::Successor)) {
             left.clear();
         }

@@ -65,6 +65,12 @@ impl Nanos {
         Self(self.0.saturating_sub(other.0))
     }
 
+    /// The same moment on a clock that is ahead by `by`, saturating.
+    #[must_use]
+    pub const fn shifted(self, by: ClockOffset) -> Self {
+        Self(self.0.saturating_add_signed(by.0))
+    }
+
     /// Whole seconds, rounded up.
     pub const fn secs_ceil(self) -> u64 {
         self.0.div_ceil(Self::SECOND.0)
@@ -122,6 +128,56 @@ impl fmt::Display for Nanos {
                 }
             }
         }
+    }
+}
+
+/// How far one clock is ahead of another, in nanoseconds; behind if negative. Arithmetic saturates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClockOffset(i64);
+
+impl ClockOffset {
+    /// Both show the same.
+    pub const ZERO: Self = Self(0);
+
+    /// So many nanoseconds ahead.
+    pub const fn new(nanos: i64) -> Self {
+        Self(nanos)
+    }
+
+    /// How far a clock that shows `this` is ahead of one that shows `other`.
+    pub fn between(this: Nanos, other: Nanos) -> Self {
+        let ahead = i128::from(this.0).saturating_sub(i128::from(other.0));
+        Self(i64::try_from(ahead.clamp(i64::MIN.into(), i64::MAX.into())).unwrap_or_default())
+    }
+
+    /// The nanoseconds.
+    pub const fn get(self) -> i64 {
+        self.0
+    }
+
+    /// Seconds as a float, for reports only.
+    #[expect(clippy::cast_precision_loss, reason = "a report, never a decision")]
+    pub const fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1e9
+    }
+
+    /// How far the other clock is ahead of this one.
+    #[must_use]
+    pub const fn reversed(self) -> Self {
+        Self(self.0.saturating_neg())
+    }
+
+    /// What is left of it beyond `other`.
+    #[must_use]
+    pub const fn minus(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+
+    /// What is left of it beyond whole periods, in the same direction.
+    #[must_use]
+    pub fn beyond_whole(self, period: Nanos) -> Self {
+        let rest = i128::from(self.0).checked_rem(i128::from(period.0)).unwrap_or(0);
+        Self(i64::try_from(rest).unwrap_or_default())
     }
 }
 
@@ -259,6 +315,16 @@ impl FineTime {
     pub fn get(self) -> u128 {
         let [high, middle, low] = self.0;
         u128::from(high) << 64 | u128::from(middle) << 32 | u128::from(low)
+    }
+
+    /// The same moment on a clock that is ahead by `by`; a nanosecond has so many `units`.
+    #[must_use]
+    pub fn shifted(self, by: ClockOffset, units: u64) -> Self {
+        let distance = u128::from(by.0.unsigned_abs()).saturating_mul(units.into());
+        Self::saturating_from(match by.0 < 0 {
+            true => self.get().saturating_sub(distance),
+            false => self.get().saturating_add(distance),
+        })
     }
 
     /// Saturates at 2⁹⁶ − 1, which algorithms keep out of reach by refusing such parameters.

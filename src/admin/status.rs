@@ -35,7 +35,7 @@ pub(super) fn status(admin: &Admin) -> Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "process": std::process::id(),
-        "timestamp_seconds": now.as_secs_f64(),
+        "timestamp_seconds": gateway.clock.wall_at(now).as_secs_f64(),
         "uptime_seconds": now.saturating_sub(admin.started).as_secs_f64(),
         "stopping": admin.readiness.is_stopping(),
         "takes_changes": admin.records.access.takes_changes(),

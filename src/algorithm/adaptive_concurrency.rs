@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 use crate::algorithm::{
     Algorithm, Arguments, Completion, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit, Value,
 };
-use crate::units::{Cost, Nanos};
+use crate::units::{ClockOffset, Cost, Nanos};
 
 /// The parameters.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -258,6 +258,10 @@ impl Algorithm for AdaptiveConcurrency {
             _ => 0,
         };
         Some(Learned { limit, measuring, ..state })
+    }
+
+    fn shift(&self, state: Learned, by: ClockOffset) -> Learned {
+        Learned { due: seconds(Nanos::from_secs(state.due.into()).shifted(by)), ..state }
     }
 
     fn largest_cost(&self) -> Option<Cost> {

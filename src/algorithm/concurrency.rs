@@ -6,7 +6,7 @@
 //! State: 8 bytes; none while nothing is in flight.
 
 use crate::algorithm::{Algorithm, Arguments, Completion, Decision, Headroom, Idle, Parameter, Policy, Unfit, Value};
-use crate::units::{Cost, Nanos};
+use crate::units::{ClockOffset, Cost, Nanos};
 
 /// The parameters.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -83,6 +83,10 @@ impl Algorithm for Concurrency {
     /// What is in flight is in flight under any limit; above a lowered one nothing is admitted until enough has ended.
     fn carry(&self, _old: &Self, state: u64, _now: Nanos) -> Option<u64> {
         Some(state)
+    }
+
+    fn shift(&self, state: u64, _by: ClockOffset) -> u64 {
+        state
     }
 
     fn largest_cost(&self) -> Option<Cost> {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::algorithm::calendar::Calendar;
 use crate::algorithm::shared::Core;
 use crate::algorithm::{Decision, Headroom, Idle, Policy};
-use crate::units::{Cost, Nanos};
+use crate::units::{ClockOffset, Cost, Nanos};
 
 /// The parameters.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -107,6 +107,32 @@ impl Core for Counter {
             (window, _) => window.end(now),
         };
         Some(Spent { ends, ..state })
+    }
+
+    fn shift(&self, state: Spent, by: ClockOffset) -> Spent {
+        let ends = if state.ends == Nanos::MAX { state.ends } else { state.ends.shifted(by) };
+        Spent { ends, ..state }
+    }
+
+    /// Windows that are counted from the epoch begin at the wall clock's full hours (or whatever they are long), but never
+    /// jump by more than a window: a step of the clock ends one early at most.
+    fn own_offset(&self, wall: ClockOffset) -> ClockOffset {
+        match &self.window {
+            Window::FromFirst(_) => ClockOffset::ZERO,
+            Window::FromEpoch(length) => wall.beyond_whole(*length),
+            Window::Calendar(_) => wall,
+        }
+    }
+
+    /// A window further ahead than the next one is that of a clock that was set back since: what was used counts in the
+    /// window that it is now, so that nobody waits until the other one comes.
+    fn after_step_back(&self, state: Spent, now: Nanos) -> Spent {
+        let Window::Calendar(calendar) = &self.window else { return state };
+        let furthest = calendar.unit.usual_length().get().saturating_mul(2);
+        match state.ends.saturating_sub(now).get() > furthest && state.ends != Nanos::MAX {
+            true => Spent { ends: self.window.end(now), ..state },
+            false => state,
+        }
     }
 
     fn largest_cost(&self) -> Option<Cost> {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::algorithm::{
     Algorithm, Arguments, Decision, Headroom, Idle, Kind, LONGEST_DEBT, MAX_WAIT, Parameter, Policy, Unfit, Value,
 };
-use crate::units::{Cost, Nanos, scale_ceil};
+use crate::units::{ClockOffset, Cost, Nanos, scale_ceil};
 
 /// The parameters, and what follows from them.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -238,6 +238,10 @@ impl Algorithm for Cycle {
             used: scaled(current.used),
             lent: scaled(current.lent),
         })
+    }
+
+    fn shift(&self, state: Cycling, by: ClockOffset) -> Cycling {
+        Cycling { start: state.start.shifted(by), ..state }
     }
 
     fn largest_cost(&self) -> Option<Cost> {

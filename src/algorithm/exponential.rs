@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use std::hash::{Hash, Hasher};
 
 use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit, Value};
-use crate::units::{Cost, Nanos};
+use crate::units::{ClockOffset, Cost, Nanos};
 
 /// The parameters.
 #[derive(Clone, Debug, PartialEq)]
@@ -296,6 +296,10 @@ impl Algorithm for Exponential {
             last: now.max(state.last).saturating_sub(Nanos::new(interval as u64)),
             share: 0.0,
         })
+    }
+
+    fn shift(&self, state: Measured, by: ClockOffset) -> Measured {
+        Measured { last: state.last.shifted(by), ..state }
     }
 
     fn largest_cost(&self) -> Option<Cost> {

@@ -19,7 +19,7 @@ use crate::algorithm::schedule::{HORIZON, recoverable};
 use crate::algorithm::{
     Algorithm, Arguments, Decision, Headroom, Idle, Kind, LONGEST_DEBT, Parameter, Policy, Unfit, Value,
 };
-use crate::units::{Cost, Nanos, Packed, greatest_common_divisor, scale_ceil};
+use crate::units::{ClockOffset, Cost, Nanos, Packed, greatest_common_divisor, scale_ceil};
 
 /// The parameters, and what follows from them.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -286,6 +286,23 @@ impl Algorithm for QuotaLinear {
         let end = carried_end(start.saturating_add(old.window), old.window, self.window, now);
         let used = old.limit.saturating_sub(left);
         Some(self.bursty(end.saturating_sub(self.window), self.limit.saturating_sub(used)))
+    }
+
+    fn shift(&self, state: Quota, by: ClockOffset) -> Quota {
+        let shifted = |start: Packed<Nanos>| Packed::new(start.get().shifted(by));
+        match state {
+            Quota::Bursty { start, left } => Quota::Bursty { start: shifted(start), left },
+            Quota::Spent { start } => Quota::Spent { start: shifted(start) },
+            Quota::Smooth { full } => {
+                let distance = u128::from(by.get().unsigned_abs()).saturating_mul(self.tick);
+                Quota::Smooth {
+                    full: Packed::new(match by.get() < 0 {
+                        true => full.get().saturating_sub(distance),
+                        false => full.get().saturating_add(distance),
+                    }),
+                }
+            }
+        }
     }
 
     fn largest_cost(&self) -> Option<Cost> {

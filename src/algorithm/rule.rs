@@ -3,7 +3,7 @@
 use super::{Algorithm, Arguments, Completion, Decision, Headroom, Idle, Parameter, Policy, Unfit};
 use crate::algorithm;
 use crate::for_each_algorithm;
-use crate::units::{Cost, Nanos};
+use crate::units::{ClockOffset, Cost, Nanos};
 
 impl AlgorithmName {
     /// The algorithm under which states are kept. `token_bucket` is `gcra` without `delay_after` under another name: its
@@ -217,6 +217,22 @@ macro_rules! define_rule {
                     })*
                     #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
                     _ => None,
+                }
+            }
+
+            /// [`Algorithm::shift`]; a state of another algorithm stays.
+            pub fn shift(&self, state: State, by: ClockOffset) -> State {
+                match (self, state) {
+                    $((Self::$Variant(rule), State::$Variant(state)) => State::$Variant(rule.shift(state, by)),)*
+                    #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
+                    (_, state) => state,
+                }
+            }
+
+            /// [`Algorithm::own_offset`]
+            pub fn own_offset(&self, wall: ClockOffset) -> ClockOffset {
+                match self {
+                    $(Self::$Variant(rule) => rule.own_offset(wall),)*
                 }
             }
 

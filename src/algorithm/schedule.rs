@@ -11,7 +11,7 @@
 
 use crate::algorithm::shared::Core;
 use crate::algorithm::{Decision, Headroom, Idle, LONGEST_DEBT, Policy, Unfit};
-use crate::units::{Cost, FineTime, Nanos, Rate, scale_ceil};
+use crate::units::{ClockOffset, Cost, FineTime, Nanos, Rate, scale_ceil};
 
 /// The parameters, and what follows from them, in units of 1 ns / numerator of the rate.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -199,6 +199,10 @@ impl Core for Schedule {
         }
         let used = old.ahead(Some(&state), now);
         self.state_ahead(scale_ceil(used, self.cost(self.burst), old.cost(old.burst)), now)
+    }
+
+    fn shift(&self, state: FineTime, by: ClockOffset) -> FineTime {
+        state.shifted(by, self.rate.tokens())
     }
 
     fn largest_cost(&self) -> Option<Cost> {

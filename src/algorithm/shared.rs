@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Parameter, Policy, Unfit, bytes_of};
-use crate::units::{Cost, Nanos};
+use crate::units::{ClockOffset, Cost, Nanos};
 
 /// The arithmetic of several algorithms. Each function is that of [`Algorithm`], and keeps its laws.
 #[expect(missing_docs, reason = "documented at Algorithm")]
@@ -25,6 +25,13 @@ pub trait Core {
     fn headroom(&self, state: Option<&Self::State>, now: Nanos) -> Headroom;
     fn idle(&self, state: &Self::State) -> Idle;
     fn carry(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State>;
+    fn shift(&self, state: Self::State, by: ClockOffset) -> Self::State;
+    fn own_offset(&self, _wall: ClockOffset) -> ClockOffset {
+        ClockOffset::ZERO
+    }
+    fn after_step_back(&self, state: Self::State, _now: Nanos) -> Self::State {
+        state
+    }
     fn largest_cost(&self) -> Option<Cost>;
     fn largest_state(&self) -> u64 {
         bytes_of::<Self::State>()
@@ -99,6 +106,18 @@ impl<N: Named> Algorithm for N {
 
     fn carry(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State> {
         self.core().carry(old.core(), state, now)
+    }
+
+    fn shift(&self, state: Self::State, by: ClockOffset) -> Self::State {
+        self.core().shift(state, by)
+    }
+
+    fn own_offset(&self, wall: ClockOffset) -> ClockOffset {
+        self.core().own_offset(wall)
+    }
+
+    fn after_step_back(&self, state: Self::State, now: Nanos) -> Self::State {
+        self.core().after_step_back(state, now)
     }
 
     fn largest_cost(&self) -> Option<Cost> {

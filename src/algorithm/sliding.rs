@@ -15,7 +15,7 @@
 
 use crate::algorithm::shared::Core;
 use crate::algorithm::{Decision, Headroom, Idle, Policy, bytes_of};
-use crate::units::{Cost, Nanos, greatest_common_divisor};
+use crate::units::{ClockOffset, Cost, Nanos, greatest_common_divisor};
 
 pub mod log;
 
@@ -212,6 +212,14 @@ impl Core for Sliding {
     /// The log stays, and the new window says what of it counts. What had left the old window stays forgotten.
     fn carry(&self, _old: &Self, state: Log, _now: Nanos) -> Option<Log> {
         Some(state)
+    }
+
+    fn shift(&self, state: Log, by: ClockOffset) -> Log {
+        let mut log = Log::default();
+        for (at, cost) in state.iter() {
+            log.push(known(Nanos::new(at).shifted(by)), cost);
+        }
+        log
     }
 
     fn largest_cost(&self) -> Option<Cost> {

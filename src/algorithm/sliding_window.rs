@@ -10,7 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit, Value};
-use crate::units::{Cost, Nanos};
+use crate::units::{ClockOffset, Cost, Nanos};
 
 /// The parameters.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -158,6 +158,14 @@ impl Algorithm for SlidingWindow {
         }
         let current = old.used(old.at(Some(&state), now), now);
         (current > 0).then_some(Counts { current, ..self.at(None, now) })
+    }
+
+    /// Windows begin at other times on the other clock: what was counted is put into the first one that begins no earlier.
+    fn shift(&self, state: Counts, by: ClockOffset) -> Counts {
+        let beginning = i128::try_from(self.beginning(state.window)).unwrap_or(i128::MAX);
+        let shifted = u128::try_from(beginning.saturating_add(by.get().into())).unwrap_or(0);
+        let window = u64::try_from(shifted.div_ceil(self.length())).unwrap_or(u64::MAX);
+        Counts { window, ..state }
     }
 
     fn largest_cost(&self) -> Option<Cost> {

@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use crate::algorithm::{
     Algorithm, Arguments, Decision, Headroom, Idle, Kind, LONGEST_DEBT, MAX_WAIT, Parameter, Policy, Unfit, Value,
 };
-use crate::units::{Cost, Nanos, Rate};
+use crate::units::{ClockOffset, Cost, Nanos, Rate};
 
 mod bursty;
 mod warming_up;
@@ -289,6 +289,16 @@ impl<S: Shape> Algorithm for Smooth<S> {
             most => stored * self.shape.most() / most,
         };
         Some(Reserved { next, stored })
+    }
+
+    /// To the microsecond, rounded up.
+    fn shift(&self, state: Reserved, by: ClockOffset) -> Reserved {
+        let distance = by.get().unsigned_abs();
+        let next = match by.get() < 0 {
+            true => state.next.saturating_sub(distance / 1000),
+            false => state.next.saturating_add(distance.div_ceil(1000)),
+        };
+        Reserved { next, ..state }
     }
 
     fn largest_cost(&self) -> Option<Cost> {

@@ -70,9 +70,9 @@ pub async fn identify(
         None => return anonymous(rules),
         Some((_, Credential::Key(key))) => {
             let found = directory.find(&key, clock).await.map_err(|Unavailable| Answer::DirectoryAway);
-            found.and_then(|customer| listed(customer, clock.now()))
+            found.and_then(|customer| listed(customer, clock.wall()))
         }
-        Some((_, Credential::Token(token))) => vouched(tokens, &token, clock.now()),
+        Some((_, Credential::Token(token))) => vouched(tokens, &token, clock.wall()),
     };
     accept(rules, found)
 }

@@ -56,7 +56,8 @@ fn packed(answer: &Answer, Response { status, fields: all, body }: Response) -> 
 
 /// The fields that tell where a client stands, for a response that an upstream gave.
 pub fn limit_fields(context: &Context, theirs: &Fields) -> Vec<(HeaderName, HeaderValue)> {
-    fields::limit_fields(&context.live.ruleset, &context.verdict, theirs, context.charged_at)
+    let charged_at = context.gateway.clock.wall_at(context.charged_at);
+    fields::limit_fields(&context.live.ruleset, &context.verdict, theirs, charged_at)
 }
 
 struct Response {

@@ -46,7 +46,7 @@ pub(super) fn note(context: &Context, facts: &Facts<'_>, caller: &Caller) {
         gateway.lookout.offenders.denied(bucket(limit, charge), now, subject);
     }
     gateway.lookout.recent.note(now, || Happened {
-        at: now,
+        at: gateway.clock.wall_at(now),
         outcome,
         route: route.name.clone(),
         plan: context.plan.and_then(|plan| ruleset.plans.get(plan.0)).cloned(),

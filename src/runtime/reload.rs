@@ -196,14 +196,14 @@ impl Reloader {
 
     /// Reads the configuration, and puts it in force if it is good and another one.
     async fn reload(&mut self, trigger: Trigger) -> Attempt {
-        let at = self.gateway.clock.now();
+        let clock = Arc::clone(&self.gateway.clock);
+        let (began, at) = (clock.now(), clock.wall());
         let outcome = caught(self.read_and_apply()).await;
         let outcome = outcome.unwrap_or_else(|panicked| Outcome::Refused {
             errors: vec![format!("reading the configuration failed: {panicked}, which is a fault of tollgate's own")],
         });
-        let now = self.gateway.clock.now();
-        let attempt = Attempt { at, took: now.saturating_sub(at), trigger, outcome };
-        self.tell(&attempt, now);
+        let attempt = Attempt { at, took: clock.now().saturating_sub(began), trigger, outcome };
+        self.tell(&attempt, clock.wall());
         self.reloads.ended(attempt.clone());
         attempt
     }

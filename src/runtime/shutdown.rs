@@ -88,9 +88,7 @@ pub(super) fn run_until_idle(
         }
     }
     if has_ended && let Err(panic) = serving.join() {
-        let panicked = ServerPanicked(what_it_said(&*panic));
-        tracing::error!("{panicked}");
-        return Err(panicked);
+        return Err(ServerPanicked(what_it_said(&*panic)));
     }
     Ok(if succeeded.load(Ordering::Acquire) { Sequel::Successor } else { Sequel::Nobody })
 }

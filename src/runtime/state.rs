@@ -222,9 +222,10 @@ impl Keeper {
         if *handed_over {
             return;
         }
-        let at = self.gateway.clock.now();
+        let clock = &self.gateway.clock;
+        let (began, at) = (clock.now(), clock.wall());
         let written = write_to(&path, |file| self.write_snapshot(at, file));
-        let took = self.gateway.clock.now().saturating_sub(at);
+        let took = clock.now().saturating_sub(began);
         match written {
             Ok(Written { keys, bytes }) => {
                 self.telemetry.state_written(at, took, bytes);
@@ -251,7 +252,7 @@ impl Keeper {
 
     /// Gives the state away.
     pub(super) fn hand_over(&self, out: &mut dyn Write) -> io::Result<Written> {
-        self.write_snapshot(self.gateway.clock.now(), out)
+        self.write_snapshot(self.gateway.clock.wall(), out)
     }
 
     /// Takes [`Keeper::give_up`] back.

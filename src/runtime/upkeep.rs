@@ -40,8 +40,18 @@ impl Upkeep {
     async fn look(gateway: Gateway, history: Arc<History>) {
         let mut ticks = interval(LOOK_TICK.to_duration());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut known = gateway.clock.wall_offset();
         loop {
             ticks.tick().await;
+            let offset = gateway.clock.wall_offset();
+            if offset != known {
+                let seconds = offset.minus(known).as_secs_f64();
+                tracing::warn!(
+                    seconds,
+                    "the wall clock was set; limits and deadlines go on by the time that has passed"
+                );
+                known = offset;
+            }
             let live = gateway.live.load_full();
             history.look(&live.meters, (&live.ruleset, &live.hash), gateway.clock.now());
         }

@@ -12,8 +12,9 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::algorithm::{AlgorithmName, Completion, Rule, State};
 use crate::charge::{Charge, RuleRef};
+use crate::clock::WallOffset;
 use crate::store::{Amendment, LimitSpec, Usage};
-use crate::units::{LimitKey, Nanos};
+use crate::units::{ClockOffset, LimitKey, Nanos};
 
 mod charging;
 mod guests;
@@ -24,6 +25,8 @@ mod shard;
 pub mod snapshot;
 mod table;
 mod tables;
+#[cfg(test)]
+mod wall_clock_tests;
 
 pub use charging::Left;
 use rules::Rules;
@@ -35,6 +38,8 @@ use tables::Tables;
 pub struct LocalStore {
     shards: Shards,
     tables: RwLock<Tables>,
+    /// How far the wall clock is ahead of the `now` that is handed in.
+    wall: Arc<WallOffset>,
 }
 
 /// What all shards share about one limit.
@@ -52,6 +57,9 @@ struct LimitTable {
     bound: Mutex<Vec<u32>>,
     max_keys: AtomicU64,
     keys: AtomicU64,
+    wall: Arc<WallOffset>,
+    /// Whether Redis keeps its limit's states while it answers: the `now` of those here is then that of Redis's clock.
+    is_shared: AtomicBool,
     forgotten: Arc<Forgotten>,
     /// When it was last searched for keys to forget because it was full, and where the next search begins.
     searched: AtomicU64,
@@ -98,12 +106,17 @@ const OVERFLOW_KEY: LimitKey = LimitKey(u128::MAX);
 impl LocalStore {
     /// An empty store.
     pub fn new() -> Self {
-        Self { shards: Shards::new(FOR_MANY_THREADS), tables: RwLock::default() }
+        Self { shards: Shards::new(FOR_MANY_THREADS), tables: RwLock::default(), wall: Arc::default() }
     }
 
     /// The same for a single thread, which finds keys faster in it.
     pub fn for_one_thread() -> Self {
-        Self { shards: Shards::new(FOR_ONE_THREAD), tables: RwLock::default() }
+        Self { shards: Shards::new(FOR_ONE_THREAD), tables: RwLock::default(), wall: Arc::default() }
+    }
+
+    /// To be told how far the wall clock is ahead of the `now` that is handed in.
+    pub fn wall_offset(&self) -> Arc<WallOffset> {
+        Arc::clone(&self.wall)
     }
 
     /// See [`super::Store::bind`].
@@ -116,6 +129,7 @@ impl LocalStore {
     fn bind_limit(&self, spec: &LimitSpec<'_>) -> BoundLimit {
         let table = self.table(spec);
         table.max_keys.store(spec.max_keys, Ordering::Relaxed);
+        table.is_shared.store(spec.mode.is_shared(), Ordering::Relaxed);
         let rules: Vec<(u32, Rule)> = spec.rules.iter().map(|rule| (table.number(rule), rule.clone())).collect();
         *table.bound.lock() = rules.iter().map(|(number, _)| *number).collect();
         BoundLimit { table, rules }
@@ -141,6 +155,8 @@ impl LocalStore {
             bound: Mutex::default(),
             max_keys: AtomicU64::new(spec.max_keys),
             keys: AtomicU64::new(0),
+            wall: Arc::clone(&self.wall),
+            is_shared: AtomicBool::new(spec.mode.is_shared()),
             forgotten: tables.forgotten(spec.name),
             searched: AtomicU64::new(0),
             search_from: AtomicUsize::new(0),
@@ -172,7 +188,9 @@ impl LocalStore {
     /// See [`super::Store::refund`].
     pub fn refund(&self, binding: &Binding, batch: &[(Charge, Nanos)], now: Nanos) {
         for (charge, full_at) in batch {
-            self.change(binding, charge, now, |rule, state| rule.refund(state?, charge.cost, *full_at, now));
+            self.change(binding, charge, now, |rule, state, own| {
+                rule.refund(state?, charge.cost, full_at.shifted(own), now.shifted(own))
+            });
         }
     }
 
@@ -186,38 +204,40 @@ impl LocalStore {
                 table.forgotten.overflowed.fetch_add(1, Ordering::Relaxed);
                 charge.key = OVERFLOW_KEY;
             }
-            self.change(binding, &charge, now, |rule, state| rule.debit(state, charge.cost, now));
+            self.change(binding, &charge, now, |rule, state, own| rule.debit(state, charge.cost, now.shifted(own)));
         }
     }
 
     /// See [`super::Store::complete`].
     pub fn complete(&self, binding: &Binding, batch: &[Charge], end: Completion, now: Nanos) {
         for charge in batch.iter().filter(|charge| binding.find(charge).1.rule.holds()) {
-            self.change(binding, charge, now, |rule, state| rule.complete(state?, charge.cost, end, now));
+            self.change(binding, charge, now, |rule, state, own| {
+                rule.complete(state?, charge.cost, end, now.shifted(own))
+            });
         }
     }
 
     /// See [`super::Store::amend`].
     pub fn amend(&self, binding: &Binding, charge: &Charge, amendment: Amendment, now: Nanos) {
-        self.change(binding, charge, now, |rule, state| match amendment {
+        self.change(binding, charge, now, |rule, state, own| match amendment {
             Amendment::Afresh => None,
-            Amendment::Grant(tokens) => rule.grant(state, tokens, now),
+            Amendment::Grant(tokens) => rule.grant(state, tokens, now.shifted(own)),
         });
     }
 
-    /// Changes the state of a charge's key.
+    /// Changes the state of a charge's key; `change` is handed the rule's [`own_offset`](Rule::own_offset).
     fn change(
         &self,
         binding: &Binding,
         charge: &Charge,
         now: Nanos,
-        change: impl Fn(&Rule, Option<State>) -> Option<State>,
+        change: impl Fn(&Rule, Option<State>, ClockOffset) -> Option<State>,
     ) {
         let (table, bound) = binding.find(charge);
         let mut shard = self.shards.of(charge.key).lock();
         let cells = &mut shard.cells[table.position];
         let before = cells.state(table, bound, charge.key, now);
-        let after = change(bound.rule, before);
+        let after = change(bound.rule, before, bound.rule.own_offset(table.wall_ahead()));
         cells.put(table, bound, charge.key, after);
     }
 
@@ -283,6 +303,16 @@ impl LimitTable {
     fn number(&self, rule: &Rule) -> u32 {
         let known = self.rules.read().find(rule);
         known.unwrap_or_else(|| self.rules.write().insert(rule))
+    }
+
+    /// How far the wall clock is ahead of the `now` that is handed in for states of this limit.
+    fn wall_ahead(&self) -> ClockOffset {
+        if self.is_shared.load(Ordering::Relaxed) { ClockOffset::ZERO } else { self.wall.get() }
+    }
+
+    /// The time that `rule` goes by, where it is `now` for others.
+    fn own_time(&self, rule: &Rule, now: Nanos) -> Nanos {
+        now.shifted(rule.own_offset(self.wall_ahead()))
     }
 
     fn is_full(&self) -> bool {

@@ -11,6 +11,7 @@ mod probes;
 mod rebuilt;
 mod refund;
 mod retry;
+mod shift;
 
 use tollgate::algorithm::{AlgorithmName, Rule};
 
@@ -21,7 +22,7 @@ use crate::limits::Domain;
 use crate::walk::{Law, Watch};
 
 /// Everything that has to hold on any walk, for the regressions.
-pub(crate) const ALL: [(&str, Watch); 12] = [
+pub(crate) const ALL: [(&str, Watch); 13] = [
     (agreement::WHAT, agreement::watch),
     (bounds::WHAT, bounds::watch),
     (retry::WHAT, retry::watch),
@@ -33,6 +34,7 @@ pub(crate) const ALL: [(&str, Watch); 12] = [
     (carry::WHAT, carry::watch),
     (debit::WHAT, debit::watch),
     (grant::WHAT, grant::watch),
+    (shift::WHAT, shift::watch),
     (retry::LARGEST, retry::watch_largest),
 ];
 
@@ -154,6 +156,11 @@ fn what_is_debited_is_charged_as_if_admitted_and_made_good_in_time() {
     everywhere(Plan::ordinary(6), (debit::WHAT, debit::watch));
     let plan = Plan { domain: Domain::Extreme, ..Plan::ordinary(3) };
     everywhere(plan, (debit::WHAT, debit::watch));
+}
+
+#[test]
+fn a_state_decides_on_another_clock_as_on_its_own() {
+    everywhere(Plan::ordinary(6), (shift::WHAT, shift::watch));
 }
 
 #[test]

@@ -14,6 +14,7 @@ mod balance;
 mod bodies;
 mod bursts;
 mod canaries;
+mod clock;
 mod cluster;
 mod cluster_cost;
 mod cluster_moves;

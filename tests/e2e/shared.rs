@@ -1,10 +1,10 @@
 //! Limits that several gateways share through Redis: what all of them together let through, and what it costs Redis.
 
 use std::fs;
-use std::process::Command;
 use std::time::Duration;
 
 use crate::support::redis::Redis;
+use crate::support::wall_clock::WallClock;
 use crate::support::{Gateway, Origin, now, together, wait_for, wait_until};
 
 /// What a gateway needs to share `limits` through `redis`. The time that it waits for Redis is long, so that a slow machine
@@ -27,14 +27,6 @@ fn fleet(count: usize, origin: &Origin, redis: &Redis, limit: &str) -> Vec<Gatew
 
 fn one(origin: &Origin, redis: &Redis, limit: &str, environment: &[(&str, &str)]) -> Gateway {
     Gateway::start_with(&config(origin, redis, &format!("{{ guard: {limit} }}"), "guard"), &[], environment)
-}
-
-/// The environment of a program for which it is half a minute later than for others.
-fn half_a_minute_ahead() -> [(&'static str, String); 3] {
-    let said = Command::new("faketime").args(["-m", "-f", "+30s", "printenv", "LD_PRELOAD"]).output();
-    let said = said.unwrap_or_else(|error| panic!("faketime: {error}; `make needs` installs it"));
-    let library = String::from_utf8(said.stdout).unwrap().trim().to_owned();
-    [("LD_PRELOAD", library), ("FAKETIME", "+30s".to_owned()), ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned())]
 }
 
 const RATE: f64 = 50.0;
@@ -111,7 +103,9 @@ fn what_is_counted_apart_is_at_most_what_the_others_admit_before_they_tell() {
 
 #[test]
 fn a_clock_that_is_half_a_minute_ahead_changes_nothing() {
-    let environment = half_a_minute_ahead();
+    let clock = WallClock::new();
+    clock.set(30);
+    let environment = clock.environment();
     let environment = environment.each_ref().map(|(name, value)| (*name, value.as_str()));
     for (sharing, share, beyond) in
         [("", 0.99, 0.0), (", consistency: leased", 0.97, 0.0), (", consistency: eventual", 0.97, 2.0 * BURST)]

@@ -18,6 +18,7 @@ pub mod redis;
 pub mod servers;
 pub mod tls;
 pub mod tokens;
+pub mod wall_clock;
 pub mod wire;
 
 pub use client::{Client, Response};

@@ -25,7 +25,7 @@ pub(super) const NAMES: [HeaderName; 5] = [POLICY, RATELIMIT, LIMIT, REMAINING, 
 const LARGEST: u64 = 999_999_999_999_999;
 
 /// The fields for a verdict; none if no limit applied. `theirs` are the fields that an upstream sent: its own word
-/// stays where it is tighter. All numbers are as of the charge, at `charged_at`.
+/// stays where it is tighter. All numbers are as of the charge, at `charged_at` on the wall clock.
 pub(super) fn limit_fields(
     ruleset: &Ruleset,
     verdict: &Verdict,

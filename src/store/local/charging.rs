@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::shard::Locked;
 use super::table::{Cells, Full};
-use super::{Binding, LimitTable, LocalStore, OVERFLOW_KEY};
+use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY};
 use crate::charge::{AllCharged, Charge, Charged};
 use crate::units::Nanos;
 
@@ -81,7 +81,8 @@ impl LocalStore {
         if self.charge_all(binding, batch, true, &watch, now, &mut charged).is_err() {
             // what a new key has used is not remembered where there is no room for it
             for charge in batch.iter() {
-                let rule = binding.rule(charge);
+                let (table, BoundRule { rule, .. }) = binding.find(charge);
+                let now = table.own_time(rule, now);
                 let decision = rule.decide(None, charge.cost, now).0;
                 charged.push(Charged { decision, headroom: rule.headroom(None, now) });
             }
@@ -177,7 +178,7 @@ impl LocalStore {
             is_not_missed(table, cells, charge, || watch(position)).map_err(Stop::Missing)?;
             cells.has_room(table, charge.key).map_err(|Full| Stop::Full(position))?;
             let before = cells.state(table, bound, charge.key, now);
-            decided.push(bound.rule.decide(before, charge.cost, now));
+            decided.push(bound.rule.decide(before, charge.cost, table.own_time(bound.rule, now)));
         }
         let mut decisions = batch.iter().zip(&decided);
         let admitted =
@@ -192,7 +193,8 @@ impl LocalStore {
                 }
             } else if charge.manner.takes && charge.manner.counts_denied {
                 let before = cells.state(table, bound, charge.key, now);
-                cells.put(table, bound, charge.key, bound.rule.debit(before, charge.cost, now));
+                let after = bound.rule.debit(before, charge.cost, table.own_time(bound.rule, now));
+                cells.put(table, bound, charge.key, after);
             }
             let cells = locked.cells(charge.key, table.position);
             charged.push(Charged { decision, headroom: cells.headroom(table, bound, charge.key, now) });

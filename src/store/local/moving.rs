@@ -1,4 +1,5 @@
-//! States on their way between nodes: out of one node's store and into another's, never in both.
+//! States on their way between nodes: out of one node's store and into another's, never in both. On the way their times are
+//! those of the wall clock, which the nodes have in common.
 //!
 //! What requests hold of a limit while they run goes with the state that counts it, slot by slot. Where some slots are known
 //! already, be it that another part of the state came before or that the gateways told whose requests they are of,
@@ -18,7 +19,7 @@ use crate::charge::{Charge, Mode};
 use crate::cluster::moving::{Received, Walk};
 use crate::cluster::wire::{Held, Identity, States};
 use crate::store::LimitSpec;
-use crate::units::{Cost, LimitKey, Nanos};
+use crate::units::{ClockOffset, Cost, LimitKey, Nanos};
 
 /// States are sent in parts of about this many bytes.
 const PART: usize = 64 << 10;
@@ -51,7 +52,7 @@ impl LocalStore {
         let holders = shard.held.take(table.position, key);
         drop(shard);
         let mut parcel = Parcel::of(Arc::clone(&table));
-        parcel.add(&loose, holders);
+        parcel.add(loose, holders);
         parcel.finish()
     }
 
@@ -81,10 +82,10 @@ impl LocalStore {
                     let of_same =
                         |(known, parcel): &&mut (usize, Parcel)| *known == place && parcel.has_room_for(table);
                     match parcels.iter_mut().rev().find(of_same) {
-                        Some((_, parcel)) => parcel.add(&loose, holders),
+                        Some((_, parcel)) => parcel.add(loose, holders),
                         None => {
                             let mut parcel = Parcel::of(Arc::clone(table));
-                            parcel.add(&loose, holders);
+                            parcel.add(loose, holders);
                             parcels.push((place, parcel));
                         }
                     }
@@ -130,6 +131,7 @@ impl LocalStore {
                 None => received.unknown = received.unknown.saturating_add(1),
                 Some(_) if cells.knows(key) => received.known = received.known.saturating_add(1),
                 Some(bound) => {
+                    let state = table.with_own_times(bound.rule, state);
                     cells.put(&table, bound, key, unheld(bound.rule, state, now));
                     received.kept = received.kept.saturating_add(1);
                 }
@@ -188,20 +190,21 @@ impl Parcel {
     }
 
     /// Nothing is added of a state that cannot be sent.
-    fn add(&mut self, Loose { key, rule, state }: &Loose, holders: Holders) {
-        let position = self.rules.iter().position(|known| known == rule).unwrap_or_else(|| {
-            self.rules.push(*rule);
+    fn add(&mut self, Loose { key, rule, state }: Loose, holders: Holders) {
+        let state = self.table.with_wall_times(rule, state);
+        let position = self.rules.iter().position(|known| *known == rule).unwrap_or_else(|| {
+            self.rules.push(rule);
             self.rules.len().saturating_sub(1)
         });
         let before = self.cells.len();
         let rule = u32::try_from(position).unwrap_or(u32::MAX);
-        let written = write_cell(*key, rule, state, &mut self.cells);
+        let written = write_cell(key, rule, &state, &mut self.cells);
         if written.is_err() || self.cells.len().saturating_sub(before) > LONGEST {
             self.cells.truncate(before);
             return;
         }
         self.count = self.count.saturating_add(1);
-        let held = holders.into_iter().map(|(slot, share)| Held { slot, key: *key, cost: share.cost, rule });
+        let held = holders.into_iter().map(|(slot, share)| Held { slot, key, cost: share.cost, rule });
         self.held.extend(held.take(MOST_HELD));
     }
 
@@ -227,6 +230,31 @@ impl LimitTable {
             key: self.key,
             max_keys: self.max_keys.load(Ordering::Relaxed),
         }
+    }
+
+    /// A state that was written under the parameters with this number, with the times of the wall clock.
+    fn with_wall_times(&self, number: u32, state: State) -> State {
+        // whoever takes states out of a table reads its rules already
+        let rules = self.rules.read_recursive();
+        let Some(rule) = rules.get(number) else { return state };
+        match self.beyond_own(rule) {
+            ClockOffset::ZERO => state,
+            by => rule.shift(state, by),
+        }
+    }
+
+    /// A state of `rule` with the times of the wall clock, as it is here.
+    fn with_own_times(&self, rule: &Rule, state: State) -> State {
+        match self.beyond_own(rule) {
+            ClockOffset::ZERO => state,
+            by => rule.shift(state, by.reversed()),
+        }
+    }
+
+    /// How far the wall clock is ahead of the time that `rule` goes by.
+    fn beyond_own(&self, rule: &Rule) -> ClockOffset {
+        let wall = self.wall_ahead();
+        wall.minus(rule.own_offset(wall))
     }
 
     /// Whether its states may be moved to another node.

@@ -1,4 +1,5 @@
-//! Snapshots: the states of a store as bytes, for the process that comes next.
+//! Snapshots: the states of a store as bytes, for the process that comes next. The times in them are those of the wall clock,
+//! with which the next process begins.
 //!
 //! A snapshot is a mark with a version, a row of parts (each with its length before it), and a checksum of all that. Who
 //! reads one gets a whole store or the reason why there is none. States go with what they belong to (a limit's name,
@@ -42,7 +43,7 @@ const LONGEST_PART: u64 = 1 << 30;
 pub struct Head {
     /// What keys are hashed with. A secret: who knows it can aim at buckets.
     pub seed: [u8; 16],
-    /// What the clock said when the snapshot was begun.
+    /// What the wall clock said when the snapshot was begun.
     pub at: Nanos,
 }
 
@@ -154,7 +155,7 @@ impl LocalStore {
                 writer.part(&Part::Rules(rules), &[])?;
             }
             let mut count = 0_u64;
-            copy.write(&mut cells, |cells| {
+            copy.write(table, &mut cells, |cells| {
                 count = count.saturating_add(1);
                 if cells.len() >= PART {
                     writer.cells(&mut count, cells)?;

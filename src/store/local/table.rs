@@ -9,7 +9,7 @@ use hashbrown::hash_table::Entry;
 use super::{BoundRule, LimitTable, OVERFLOW_KEY};
 use crate::algorithm::{self, Algorithm, AlgorithmName, Completion, Headroom, Idle, Rule, State, Typed};
 use crate::charge::{AllCharged, Charge, Charged};
-use crate::units::{Cost, LimitKey, Nanos};
+use crate::units::{ClockOffset, Cost, LimitKey, Nanos};
 
 /// A new key has no place left in its limit's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl<A: Typed> Table<A> {
         if table.is_full() {
             self.has_room(table, charge.key)?;
         }
-        let words = words(charge.key);
+        let (words, now) = (words(charge.key), own_time(table, rule, now));
         let mut entry = self.cells.entry(words[0], |cell| cell.key == words, |cell| cell.key[0]);
         let before = match &mut entry {
             Entry::Occupied(occupied) => {
@@ -71,14 +71,14 @@ impl<A: Typed> Table<A> {
     }
 
     fn state(&self, table: &LimitTable, rule: &A, number: u32, key: LimitKey, now: Nanos) -> Option<A::State> {
-        let words = words(key);
+        let (words, now) = (words(key), own_time(table, rule, now));
         let cell = self.cells.find(words[0], |cell| cell.key == words)?;
         carried(table, rule, number, cell.rule, cell.state.clone(), now)
     }
 
     /// Where a key stands.
     fn headroom(&self, table: &LimitTable, rule: &A, number: u32, key: LimitKey, now: Nanos) -> Headroom {
-        let words = words(key);
+        let (words, now) = (words(key), own_time(table, rule, now));
         match self.cells.find(words[0], |cell| cell.key == words) {
             Some(cell) if cell.rule == number => rule.headroom(Some(&cell.state), now),
             Some(cell) => {
@@ -109,10 +109,21 @@ impl<A: Typed> Table<A> {
         }
     }
 
-    /// Puts each cell behind `bytes`, and calls `then` after it.
-    fn write(&self, bytes: &mut Vec<u8>, mut then: impl FnMut(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
-        for Cell { key, rule, state } in &self.cells {
-            write_state::<A>(*key, *rule, state, bytes)?;
+    /// Puts each cell behind `bytes`, with the times of the wall clock, and calls `then` after it.
+    fn write(
+        self,
+        table: &LimitTable,
+        bytes: &mut Vec<u8>,
+        mut then: impl FnMut(&mut Vec<u8>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let wall = table.wall_ahead();
+        for Cell { key, rule: number, mut state } in self.cells {
+            if wall != ClockOffset::ZERO
+                && let Some(rule) = table.rules.read().get(number).and_then(A::of)
+            {
+                state = rule.shift(state, wall.minus(rule.own_offset(wall)));
+            }
+            write_state::<A>(key, number, &state, bytes)?;
             then(bytes)?;
         }
         Ok(())
@@ -143,8 +154,9 @@ impl<A: Typed> Table<A> {
         for cell in self.cells.extract_if(|cell| moves(key(cell.key))) {
             count(table, true, false);
             let rule = rules.get(cell.rule).and_then(A::of);
+            let at = rule.map_or(now, |rule| own_time(table, rule, now));
             match rule.map_or(Idle::Fresh(Nanos::ZERO), |rule| rule.idle(&cell.state)) {
-                Idle::Fresh(from) if from <= now => {}
+                Idle::Fresh(from) if from <= at => {}
                 _ => taken(cell),
             }
         }
@@ -161,9 +173,13 @@ impl<A: Typed> Table<A> {
         let (mut expired, mut early) = (0, 0);
         self.cells.retain(|cell| {
             let rule = rules.get(cell.rule).and_then(A::of);
+            let at = rule.map_or(now, |rule| own_time(table, rule, now));
+            if let Some(rule) = rule {
+                cell.state = rule.after_step_back(std::mem::take(&mut cell.state), at);
+            }
             match rule.map_or(Idle::Fresh(Nanos::ZERO), |rule| rule.idle(&cell.state)) {
-                Idle::Fresh(from) if from <= now => expired += 1,
-                Idle::Safe(from) if pressure && from <= now => early += 1,
+                Idle::Fresh(from) if from <= at => expired += 1,
+                Idle::Safe(from) if pressure && from <= at => early += 1,
                 _ => return true,
             }
             false
@@ -201,6 +217,11 @@ fn key([low, high]: [u64; 2]) -> LimitKey {
     LimitKey(u128::from(high) << 64 | u128::from(low))
 }
 
+/// The time that `rule` goes by, where it is `now` for others.
+fn own_time<A: Typed>(table: &LimitTable, rule: &A, now: Nanos) -> Nanos {
+    now.shifted(rule.own_offset(table.wall_ahead()))
+}
+
 /// A state as `rule` sees it, which another rule may have written.
 fn carried<A: Typed>(
     table: &LimitTable,
@@ -211,11 +232,16 @@ fn carried<A: Typed>(
     now: Nanos,
 ) -> Option<A::State> {
     if written_under == number {
-        return Some(state);
+        return Some(rule.after_step_back(state, now));
     }
     let rules = table.rules.read();
     let old = rules.get(written_under).and_then(A::of);
-    old.and_then(|old| rule.carry(old, state, now))
+    let (old, wall) = (old?, table.wall_ahead());
+    let state = match rule.own_offset(wall).minus(old.own_offset(wall)) {
+        ClockOffset::ZERO => state,
+        by => old.shift(state, by),
+    };
+    rule.carry(old, state, now)
 }
 
 /// Puts a state in the place of its key, or leaves nothing there.
@@ -297,10 +323,10 @@ macro_rules! define_cells {
                 }
             }
 
-            /// Puts each cell behind `bytes`, and calls `then` after it.
-            pub(super) fn write(&self, bytes: &mut Vec<u8>, then: impl FnMut(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
+            /// Puts each cell behind `bytes`, with the times of the wall clock, and calls `then` after it.
+            pub(super) fn write(self, table: &LimitTable, bytes: &mut Vec<u8>, then: impl FnMut(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
                 match self {
-                    $(Self::$Variant(cells) => cells.write(bytes, then),)*
+                    $(Self::$Variant(cells) => cells.write(table, bytes, then),)*
                 }
             }
 

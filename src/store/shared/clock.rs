@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use crate::units::Nanos;
+use crate::units::{ClockOffset, Nanos};
 
 /// How far Redis's clock is ahead of this node's, in nanoseconds; behind if negative. Right to half the time of a call.
 #[derive(Debug, Default)]
@@ -12,9 +12,7 @@ impl Ahead {
     /// Redis said `theirs`, at some time between `sent` and `received`.
     pub(super) fn learn(&self, sent: Nanos, received: Nanos, theirs: Nanos) {
         let ours = sent.saturating_add(Nanos::new(received.saturating_sub(sent).get() / 2));
-        let ahead = i128::from(theirs.get()).saturating_sub(i128::from(ours.get()));
-        let bounded = ahead.clamp(i64::MIN.into(), i64::MAX.into());
-        self.0.store(i64::try_from(bounded).unwrap_or_default(), Ordering::Relaxed);
+        self.0.store(ClockOffset::between(theirs, ours).get(), Ordering::Relaxed);
     }
 
     /// How far it is ahead.
@@ -24,9 +22,7 @@ impl Ahead {
 
     /// The time at Redis when it is `ours` here.
     pub(super) fn theirs(&self, ours: Nanos) -> Nanos {
-        let ahead = self.0.load(Ordering::Relaxed);
-        let by = Nanos::new(ahead.unsigned_abs());
-        if ahead < 0 { ours.saturating_sub(by) } else { ours.saturating_add(by) }
+        ours.shifted(ClockOffset::new(self.nanoseconds()))
     }
 }
 

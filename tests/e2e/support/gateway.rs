@@ -17,6 +17,8 @@ pub struct Gateway {
     pub folder: Folder,
     /// What its listener says beside its address.
     listener: String,
+    /// The environment variables that it is started with.
+    environment: Vec<(String, String)>,
 }
 
 impl Gateway {
@@ -66,7 +68,9 @@ impl Gateway {
             }
             None => is_ready(admin).then_some(true),
         });
-        if started { Ok(Self { process, address, admin, folder, listener: listener.to_owned() }) } else { Err(()) }
+        let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let listener = listener.to_owned();
+        if started { Ok(Self { process, address, admin, folder, listener, environment }) } else { Err(()) }
     }
 
     /// Ends the process with this signal, and starts another one on the same files.
@@ -81,9 +85,11 @@ impl Gateway {
         self.process.wait();
     }
 
-    /// Starts another process on the same files.
+    /// Starts another process on the same files, with the same environment.
     pub fn start_again(&mut self) {
-        self.process = Process::tollgate(&["run", "--config", "tollgate.yaml"], self.folder.path(), &[]);
+        let environment: Vec<(&str, &str)> =
+            self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        self.process = Process::tollgate(&["run", "--config", "tollgate.yaml"], self.folder.path(), &environment);
         self.wait_until_ready();
     }
 

@@ -1,0 +1,163 @@
+//! The wall clock is set while states are here.
+
+use std::slice;
+
+use super::*;
+use crate::algorithm::Value;
+use crate::charge::{Charged, Manner};
+use crate::cluster::moving::Walk;
+use crate::store::local::snapshot::tests::{at, rule, spec};
+use crate::store::{Head, LimitSpec};
+use crate::units::ClockOffset;
+
+const HOUR: i64 = 3_600;
+const DAY: i64 = 24 * HOUR;
+
+/// A store with one limit.
+struct Place {
+    store: LocalStore,
+    binding: Binding,
+}
+
+impl Place {
+    fn new(rule: &Rule) -> Self {
+        Self::of(LocalStore::new(), &spec(slice::from_ref(rule)))
+    }
+
+    fn of(store: LocalStore, spec: &LimitSpec<'_>) -> Self {
+        let binding = store.bind(slice::from_ref(spec));
+        Self { store, binding }
+    }
+
+    /// The wall clock is so many seconds ahead from here on.
+    fn set(&self, ahead: i64) {
+        self.store.wall_offset().set(ClockOffset::new(ahead * 1_000_000_000));
+    }
+
+    fn ask(&self, cost: u64, now: Nanos) -> Charged {
+        let key = LimitKey(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+        let charge = Charge::new(0, RuleRef::Listed(0), key, cost, Manner::USUAL);
+        self.store.charge(&self.binding, &mut [charge], now)[0]
+    }
+
+    fn admits(&self, now: Nanos) -> bool {
+        self.ask(1, now).decision.is_admitted()
+    }
+
+    /// Takes all that there is.
+    fn spend(&self, now: Nanos) {
+        for _ in 0..100 {
+            if !self.admits(now) {
+                return;
+            }
+        }
+        panic!("there is no end");
+    }
+}
+
+fn fixed_window(window: Value, align: &'static str) -> Rule {
+    let arguments = [("limit", Value::Whole(3)), ("window", window), ("align", Value::Choice(align))];
+    AlgorithmName::FixedWindow.build(&arguments.into()).unwrap()
+}
+
+fn daily() -> Rule {
+    fixed_window(Value::Choice("day"), "calendar")
+}
+
+fn hourly() -> Rule {
+    fixed_window(Value::Duration(Nanos::from_secs(3_600)), "epoch")
+}
+
+#[test]
+fn what_goes_by_the_time_that_has_passed_sees_no_step() {
+    for algorithm in AlgorithmName::ALL.iter().copied().filter(|name| *name != AlgorithmName::FixedWindow) {
+        let rule = rule(algorithm);
+        let [stepped, other] = [(); 2].map(|()| Place::new(&rule));
+        for (second, ahead) in (0..40).zip([0, 100, -100, HOUR, -DAY, 300 * DAY, -300 * DAY].into_iter().cycle()) {
+            stepped.set(ahead);
+            assert_eq!(stepped.ask(1, at(second)), other.ask(1, at(second)), "{algorithm:?} at {second}");
+        }
+    }
+}
+
+#[test]
+fn calendar_windows_follow_the_wall_clock_and_none_is_handed_out_twice() {
+    let place = Place::new(&daily());
+    let mut admitted = 0;
+    for ahead in [0, DAY, 0, DAY, -DAY, 2 * DAY, DAY, 2 * DAY] {
+        place.set(ahead);
+        admitted += (0..10).filter(|_| place.admits(at(0))).count();
+    }
+    assert_eq!(admitted, 3 * 3, "three days were shown that are not before one that was");
+}
+
+#[test]
+fn who_has_spent_a_day_far_ahead_waits_for_the_end_of_this_one() {
+    for touched in [true, false] {
+        let place = Place::new(&daily());
+        place.set(300 * DAY);
+        place.spend(at(0));
+        place.set(0);
+        assert!(!touched || !place.admits(at(1)), "a step back brings nothing");
+        // what nobody asks for is set right when the store is swept
+        (0..64).for_each(|part| place.store.sweep(part, 64, at(2)));
+        let left = place.ask(0, at(3)).headroom.until_full;
+        assert!(left <= Nanos::from_secs(86_400), "{left}");
+        assert!(!place.admits(at(3)) && place.admits(at(3).saturating_add(left)));
+    }
+}
+
+#[test]
+fn windows_from_the_epoch_begin_at_the_wall_clocks_hours_and_no_step_brings_more_than_one() {
+    let place = Place::new(&hourly());
+    // at(0) is 800 s after a full hour
+    place.set(HOUR / 2);
+    place.spend(at(0));
+    let left = place.ask(0, at(0)).headroom.until_full;
+    assert_eq!(left, Nanos::from_secs(1_000), "the hour of the wall clock");
+    let mut admitted = 0;
+    for ahead in (0..1000).map(|step: i64| [1, -1][(step % 2) as usize] * step * 777) {
+        place.set(ahead);
+        admitted += (0..10).filter(|_| place.admits(at(1))).count();
+    }
+    assert!(admitted <= 2 * 3, "{admitted} in a second of a thousand steps");
+    let waits = place.ask(0, at(1)).headroom.until_full;
+    assert!(waits <= Nanos::from_secs(3 * 3_600), "{waits}");
+}
+
+#[test]
+fn a_state_is_the_same_in_a_store_whose_wall_clock_was_set_otherwise() {
+    for algorithm in AlgorithmName::ALL.iter().copied().filter(|name| !name.holds()) {
+        let rules = [rule(algorithm), hourly(), daily()];
+        let rules = if algorithm == AlgorithmName::FixedWindow { &rules[1..] } else { &rules[..1] };
+        for rule in rules {
+            for (ours, theirs) in [(5 * HOUR + 7, 0), (0, 5 * HOUR + 7), (-3 * DAY, DAY), (11, 11)] {
+                // the wall clocks agree, the times that have passed do not
+                let here = at(1_000_000);
+                let there = here.shifted(ClockOffset::new((ours - theirs) * 1_000_000_000));
+                let [one, other] = [(); 2].map(|()| Place::new(rule));
+                one.set(ours);
+                other.set(theirs);
+                one.spend(here);
+                let waits = one.ask(0, here).headroom.until_full;
+                let mut bytes = Vec::new();
+                one.store.write_snapshot(&Head { seed: [0; 16], at: here }, &mut bytes).unwrap();
+                let mut walk = Walk::default();
+                while !walk.is_over {
+                    for (_, states) in one.store.take_moved(&mut walk, &|_| Some(0), here) {
+                        other.store.put(&states, there);
+                    }
+                }
+                let restored = LocalStore::read_snapshot(&bytes[..], Nanos::MAX).unwrap().store;
+                let restored = Place::of(restored, &spec(slice::from_ref(rule)));
+                let wall = here.shifted(ClockOffset::new(ours * 1_000_000_000));
+                for (place, now) in [(&other, there), (&restored, wall)] {
+                    assert!(!place.admits(now), "{algorithm:?} from {ours} to {theirs} s ahead");
+                    let waited = place.ask(0, now).headroom.until_full;
+                    let longest = waits.saturating_add(Nanos::from_secs(61));
+                    assert!(waited >= waits && waited <= longest, "{algorithm:?}: {waits} became {waited}");
+                }
+            }
+        }
+    }
+}
