@@ -1,6 +1,6 @@
 //! Whose word about a client's address is believed: the same as a slow and plain walk finds.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use http::{HeaderMap, HeaderValue};
 use tollgate::proxy::facts::{client_address, network, read_address};
@@ -22,7 +22,7 @@ pub(crate) fn run(data: &[u8]) {
     let rules = ClientAddress { trusted_proxies, ipv6_prefix: 48 + input.byte() % 81 };
     let mut headers = HeaderMap::new();
     for line in input.0.split(|byte| *byte == b'\n') {
-        assert_eq!(read_address(line), library(line), "addresses are those of the library");
+        assert_eq!(read_address(line), library(line), "addresses are those that the library reads");
         if let Ok(value) = HeaderValue::from_bytes(line) {
             headers.append("x-forwarded-for", value);
         }
@@ -42,8 +42,13 @@ pub(crate) fn run(data: &[u8]) {
     }
 }
 
+/// An address, perhaps in brackets or with a port, and all of it perhaps in quotes; none with a zone.
 fn library(text: &[u8]) -> Option<IpAddr> {
-    str::from_utf8(text).ok()?.parse().ok()
+    let text = str::from_utf8(text).ok().filter(|text| !text.contains('%'))?;
+    let text = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
+    let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok().map(IpAddr::V6);
+    let with_port = || text.parse().ok().map(|address: SocketAddr| address.ip());
+    text.parse().ok().or_else(bracketed).or_else(with_port)
 }
 
 /// All lines as one, from the right.

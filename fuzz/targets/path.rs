@@ -1,7 +1,7 @@
 //! Request targets: one spelling for each path, the same as a slow and plain reading of the rules finds.
 
 use tollgate::proxy::facts::{canonical_host, path_and_query};
-use tollgate::ruleset::path::PathPattern;
+use tollgate::ruleset::path::{PathPattern, without_parameters};
 
 const HOST: &str = "a.example";
 
@@ -18,10 +18,14 @@ pub(crate) fn run(data: &[u8]) {
             };
             let again_read = path_and_query("GET", again.as_bytes(), HOST).unwrap();
             assert_eq!((&*again_read.0, again_read.1), (&**path, *query), "the second time changes nothing");
-            if let Ok(pattern) = PathPattern::parse(path)
-                && !path.contains('*')
+            let bare = without_parameters(path).unwrap_or_else(|| path.to_string());
+            assert!(!bare.contains(';') && !bare.contains("%3B"));
+            let resolved = path_and_query("GET", bare.as_bytes(), HOST).unwrap().0;
+            assert_eq!(resolved, bare, "without its parameters it leads nowhere else");
+            if let Ok(pattern) = PathPattern::parse(&bare)
+                && !bare.contains('*')
             {
-                assert!(pattern.matches(path), "a path that is written as a pattern matches itself");
+                assert!(pattern.matches(&bare), "a path that is written as a pattern matches itself");
             }
         }
         Err(_) => assert_eq!(expected, None),
@@ -85,6 +89,15 @@ fn reference(data: &[u8]) -> Option<(String, Option<String>)> {
             (false, true) => spelt.push_str(&format!("%{value:02X}")),
             (false, false) if never_plain => spelt.push_str(&format!("%{value:02X}")),
             _ => spelt.push(char::from(value)),
+        }
+    }
+    // what is left of each segment without parameters
+    let mut pieces = spelt.split('/').skip(1).peekable();
+    while let Some(piece) = pieces.next() {
+        let bare = piece.replace("%3B", ";").split(';').next().unwrap_or_default().to_owned();
+        let leads_elsewhere = matches!(&*bare, "." | "..") || bare.is_empty() && pieces.peek().is_some();
+        if leads_elsewhere && (piece.contains(';') || piece.contains("%3B")) {
+            return None;
         }
     }
     loop {

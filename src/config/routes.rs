@@ -19,7 +19,7 @@ use crate::ruleset::matcher::{HeaderEdits, HeaderMatch, Rewrite, Route};
 use crate::ruleset::path::PathPattern;
 use crate::ruleset::upstream::UpstreamId;
 
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "name",
     "match",
     "upstream",
@@ -29,6 +29,7 @@ const KEYS: [&str; 12] = [
     "bypass",
     "cors",
     "upgrade",
+    "path_parameters",
     "rewrite",
     "request_headers",
     "response_headers",
@@ -86,6 +87,8 @@ fn route(section: &Section<'_>, upstreams: &Names, limits: &Names, bypass: &Bypa
         each_once(&items, |item| item.choice(&[("websocket", ())]), |()| ()).map(|_| true)
     });
     let rewrite = section.get_with("rewrite", |field| read_rewrite(field, matched.as_ref()));
+    let parameters = [("refuse", false), ("allow", true)];
+    let path_parameters = section.get_or("path_parameters", false, |field| field.choice(&parameters));
     let request_headers = section.get_or("request_headers", HeaderEdits::default(), Field::header_edits);
     let response_headers = section.get_or("response_headers", HeaderEdits::default(), Field::header_edits);
     let Match { hosts, path, path_pattern, methods, headers } = matched?;
@@ -102,6 +105,7 @@ fn route(section: &Section<'_>, upstreams: &Names, limits: &Names, bypass: &Bypa
         denied: denied?,
         access: access?,
         bypass: Bypass { preflights: preflights?, ..bypass? },
+        path_parameters: path_parameters?,
         upgrades_to_websocket: upgrade?,
         rewrite: rewrite?,
         request_headers: request_headers?,

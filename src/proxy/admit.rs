@@ -52,7 +52,7 @@ pub async fn admit(context: &mut Context, request: &RequestHead, headers: &Heade
     };
     let found = read_target(&head, ruleset, secured);
     let address = head.address(&ruleset.client_address);
-    let asks_usage = found.as_ref().is_ok_and(|target| own_usage::is_asked_for(context, &target.path));
+    let asks_usage = found.as_ref().is_ok_and(|target| own_usage::is_asked_for(context, target.matched_path()));
     let routed = found.as_ref().ok().filter(|_| !asks_usage);
     let rules = &ruleset.client_address;
     context.set_route(routed.and_then(|target| ruleset.route_of(&head.facts(rules, target, address))));
@@ -60,7 +60,10 @@ pub async fn admit(context: &mut Context, request: &RequestHead, headers: &Heade
     let facts = head.facts(rules, &target, address);
     let met = match context.route {
         _ if asks_usage => Err(own_usage::answer(context, &facts).await),
-        Some(route) => meet(context, &live, route, &facts).await,
+        Some(route) => {
+            target.check_parameters(ruleset.matcher.route(route))?;
+            meet(context, &live, route, &facts).await
+        }
         None => return Err(Answer::NoRoute),
     };
     if !matches!(met, Err(Answer::NoNode)) {

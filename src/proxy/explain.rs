@@ -16,7 +16,7 @@ pub use way::{PassedOver, Way};
 use crate::charge::Charge;
 use crate::proxy::Gateway;
 use crate::proxy::caller::Caller;
-use crate::proxy::facts;
+use crate::proxy::facts::{self, Target};
 use crate::proxy::identify::{self, Credential, Identity, Register};
 use crate::proxy::live::Live;
 use crate::proxy::respond::Answer;
@@ -213,7 +213,7 @@ impl Met {
         };
         let rules = &ruleset.client_address;
         let facts = head.facts(rules, &target, head.address(rules));
-        explanation.request = Some(Request::of(&facts));
+        explanation.request = Some(Request::of(&facts, &target));
         if ruleset.usage.as_deref() == Some(facts.path) {
             let detail = "the page on which customers see where they stand; no route is tried".to_owned();
             explanation.answer = Some(AnswerAccount { status: 200, cause: "usage", detail });
@@ -224,7 +224,10 @@ impl Met {
         let Some(route) = taken.map(|taken| ruleset.matcher.route(taken)) else {
             return Err(explanation.answered(&Answer::NoRoute));
         };
-        explanation.upstream = Some(UpstreamAccount::of(ruleset, route, facts.path));
+        if let Err(refused) = target.check_parameters(route) {
+            return Err(explanation.answered(&refused.into()));
+        }
+        explanation.upstream = Some(UpstreamAccount::of(ruleset, route, &target.path));
         let credential = CallerAccount::of_credential(ruleset, &facts);
         let caller = match Caller::find(ruleset, route, &facts, register).await {
             Ok(caller) => caller,
@@ -284,11 +287,11 @@ impl Met {
 }
 
 impl Request {
-    fn of(facts: &Facts<'_>) -> Self {
+    fn of(facts: &Facts<'_>, target: &Target) -> Self {
         Self {
             method: facts.method.to_owned(),
             host: facts.host.to_owned(),
-            path: facts.path.to_owned(),
+            path: target.path.clone(),
             client: facts.client.map(|client| client.to_string()),
         }
     }

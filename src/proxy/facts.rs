@@ -11,7 +11,12 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 pub use crate::http::head::{Refused, is_target_byte};
 pub use crate::http::network;
 use crate::ruleset::key::Facts;
+use crate::ruleset::matcher::Route;
 use crate::ruleset::{ClientAddress, RequestHead, host, path};
+
+/// Why a path with parameters is refused: some upstreams strip them, and others do not.
+pub const PATH_PARAMETERS: Refused =
+    Refused::Malformed("the path holds path parameters (`;`), which are not allowed here");
 
 /// A request's head as it came, and where from.
 #[derive(Clone, Copy)]
@@ -37,8 +42,10 @@ pub struct Target {
     pub host: String,
     /// The host with its port, as upstreams are told.
     pub authority: String,
-    /// Resolved: one leading slash, no empty or dot segments, unreserved characters decoded.
+    /// Resolved: one leading slash, no empty or dot segments, unreserved characters decoded. What is forwarded.
     pub path: String,
+    /// The path without its parameters, if it has any.
+    pub bare_path: Option<String>,
     /// Without its question mark, as sent.
     pub query: Option<String>,
 }
@@ -59,7 +66,7 @@ impl<'a> Head<'a> {
         Facts {
             method: self.method,
             host: &target.host,
-            path: &target.path,
+            path: target.matched_path(),
             query: target.query.as_deref(),
             headers: self.headers,
             client: address.map(|address| network(address, rules.ipv6_prefix)),
@@ -100,6 +107,16 @@ pub fn check_method(method: &str) -> Result<(), Refused> {
 }
 
 impl Target {
+    /// The path that is matched and counted: without its parameters, so that a server that strips them sees no other.
+    pub fn matched_path(&self) -> &str {
+        self.bare_path.as_deref().unwrap_or(&self.path)
+    }
+
+    /// Refuses a path with parameters unless `route` allows them.
+    pub fn check_parameters(&self, route: &Route) -> Result<(), Refused> {
+        if self.bare_path.is_some() && !route.path_parameters { Err(PATH_PARAMETERS) } else { Ok(()) }
+    }
+
     /// Makes the target of a request canonical.
     pub fn new(head: &Head<'_>) -> Result<Self, Refused> {
         let mut hosts = head.headers.get_all(header::HOST).iter();
@@ -115,8 +132,8 @@ impl Target {
             None => host.clone(),
         };
         let (path, query) = path_and_query(head.method, head.raw_target, &host)?;
-        let (path, query) = (path.into_owned(), query.map(str::to_owned));
-        Ok(Self { host, authority, path, query })
+        let (bare_path, query) = (path::without_parameters(&path), query.map(str::to_owned));
+        Ok(Self { host, authority, path: path.into_owned(), bare_path, query })
     }
 }
 
@@ -211,21 +228,36 @@ pub fn client_address(peer: Option<IpAddr>, headers: &HeaderMap, rules: &ClientA
     client
 }
 
-/// Reads an address without a port.
+/// Reads an address as proxies write it: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]`, `[2001:db8::1]:80`,
+/// each perhaps in quotes. A port that is none makes it no address.
 pub fn read_address(text: &[u8]) -> Option<IpAddr> {
-    match dotted_quad(text) {
-        Some(address) => Some(IpAddr::V4(address)),
-        None => str::from_utf8(text).ok()?.parse().ok(),
-    }
+    let text = match text {
+        [b'"', quoted @ .., b'"'] => quoted,
+        plain => plain,
+    };
+    let (address, port) = match (dotted_quad(text), text) {
+        (Some((address, port)), _) => (IpAddr::V4(address), port),
+        (None, [b'[', rest @ ..]) => {
+            let (address, port) = rest.split_at(rest.iter().position(|byte| *byte == b']')?);
+            (IpAddr::V6(str::from_utf8(address).ok()?.parse().ok()?), port.get(1..)?)
+        }
+        (None, _) => (IpAddr::V6(str::from_utf8(text).ok()?.parse().ok()?), &[][..]),
+    };
+    (port.is_empty() || is_port(port.strip_prefix(b":")?)).then_some(address)
 }
 
-/// Reads an IPv4 address, as most are. The library reads any address, which takes it longer.
-fn dotted_quad(text: &[u8]) -> Option<Ipv4Addr> {
+fn is_port(digits: &[u8]) -> bool {
+    let number = |digits: &[u8]| str::from_utf8(digits).ok()?.parse::<u16>().ok();
+    digits.iter().all(u8::is_ascii_digit) && number(digits).is_some()
+}
+
+/// Reads an IPv4 address, as most are, and what is behind it. The library reads any address, which takes it longer.
+fn dotted_quad(text: &[u8]) -> Option<(Ipv4Addr, &[u8])> {
     let (first, text) = octet(text)?;
     let (second, text) = octet(text.strip_prefix(b".")?)?;
     let (third, text) = octet(text.strip_prefix(b".")?)?;
     let (fourth, text) = octet(text.strip_prefix(b".")?)?;
-    text.is_empty().then(|| Ipv4Addr::new(first, second, third, fourth))
+    Some((Ipv4Addr::new(first, second, third, fourth), text))
 }
 
 /// A number up to 255 without needless zeros, and what is behind it.

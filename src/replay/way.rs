@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName};
 
@@ -24,6 +24,7 @@ use crate::ruleset::Ruleset;
 use crate::ruleset::key::{self, Facts, KeyHasher, KeyPart, LimitHashers, Resolved, ValueFault};
 use crate::ruleset::limit::{LimitId, PlanId};
 use crate::ruleset::matcher::RouteId;
+use crate::ruleset::path;
 use crate::ruleset::verdict::Verdict;
 use crate::units::Nanos;
 
@@ -167,18 +168,21 @@ impl Way {
             if let Some(cause) = refused.filter(|cause| record.target.is_none() || !CALLER_REFUSED.contains(cause)) {
                 break 'refused cause;
             }
-            let facts = match facts_of(ruleset, record, headers, host.of(record, &rules.default_host), untold) {
-                Ok(facts) => facts,
+            let target = match target_of(ruleset, record, headers, host.of(record, &rules.default_host), untold) {
+                Ok(target) => target,
                 Err(answer) => break 'refused answer.cause(),
             };
-            let asks_usage = ruleset.usage.as_deref() == Some(&*facts.path);
-            let facts = facts.borrowed(headers);
+            let asks_usage = ruleset.usage.as_deref() == Some(&*target.path);
+            let facts = target.borrowed(headers);
             let found = ruleset.route_of(&facts);
             id = found.filter(|_| !asks_usage);
             let otherwise = if asks_usage { USAGE } else { Answer::NoRoute.cause() };
             let Some(route) = found.map(|id| ruleset.matcher.route(id)) else {
                 break 'refused refused.unwrap_or(otherwise);
             };
+            if target.has_parameters && !route.path_parameters && !asks_usage {
+                break 'refused Answer::from(facts::PATH_PARAMETERS).cause();
+            }
             let is_preflight = is_preflight(route, record, &facts);
             if ruleset.keeps_out_address(route, facts.address) {
                 break 'refused Answer::AccessDenied.cause();
@@ -275,7 +279,9 @@ fn was_unidentified(record: &Record<'_>) -> bool {
 struct Target<'r> {
     method: &'r str,
     host: &'r str,
+    /// Without its parameters.
     path: Cow<'r, str>,
+    has_parameters: bool,
     query: Option<&'r str>,
     address: Option<IpAddr>,
     client: Option<IpAddr>,
@@ -296,7 +302,7 @@ impl Target<'_> {
     }
 }
 
-fn facts_of<'r>(
+fn target_of<'r>(
     ruleset: &Ruleset,
     record: &'r Record<'_>,
     headers: &HeaderMap,
@@ -313,17 +319,13 @@ fn facts_of<'r>(
     }
     facts::check_method(method)?;
     let (path, query) = facts::path_and_query(method, raw, host)?;
-    let peer = record.client.as_deref().and_then(address);
+    let bare = path::without_parameters(&path).map(Cow::Owned);
+    let (has_parameters, path) = (bare.is_some(), bare.unwrap_or(path));
+    let peer = record.client.as_deref().and_then(facts::read_address);
     untold.addresses += u64::from(peer.is_none());
     let address = peer.and_then(|peer| facts::client_address(Some(peer), headers, &ruleset.client_address));
     let client = address.map(|address| facts::network(address, ruleset.client_address.ipv6_prefix));
-    Ok(Target { method, host, path, query, address, client })
-}
-
-/// An address, perhaps with a port.
-fn address(text: &[u8]) -> Option<IpAddr> {
-    let with_port = || str::from_utf8(text).ok()?.parse::<SocketAddr>().ok();
-    facts::read_address(text).or_else(|| with_port().map(|address| address.ip()))
+    Ok(Target { method, host, path, has_parameters, query, address, client })
 }
 
 impl Host {

@@ -13,7 +13,7 @@ use crate::ruleset::denied::Denied;
 use crate::ruleset::host::HostPattern;
 use crate::ruleset::key::Facts;
 use crate::ruleset::limit::LimitId;
-use crate::ruleset::path::PathPattern;
+use crate::ruleset::path::{PathPattern, behind_prefix};
 use crate::ruleset::upstream::UpstreamId;
 
 /// Index into [`Matcher::routes`].
@@ -47,6 +47,8 @@ pub struct Route {
     pub access: Access,
     /// Which of the requests are never charged, what holds for every route included.
     pub bypass: Bypass,
+    /// Whether paths may hold path parameters (`;x=1`); requests with such paths are refused otherwise.
+    pub path_parameters: bool,
     /// Whether a request may turn its connection into a WebSocket.
     pub upgrades_to_websocket: bool,
     /// How the path is changed on the way.
@@ -69,7 +71,7 @@ pub struct HeaderMatch {
 /// How the path is changed on the way; the query is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rewrite {
-    /// Takes `strip` off the front if it stands there as whole segments, then puts `add` there.
+    /// Takes `strip` off the front if it stands there as whole segments, with their parameters, then puts `add` there.
     Prefix {
         /// Without a final slash.
         strip: String,
@@ -86,8 +88,7 @@ impl Rewrite {
         match self {
             Self::Path(fixed) => fixed.clone(),
             Self::Prefix { strip, add } => {
-                let rest = path.strip_prefix(strip.as_str()).filter(|rest| rest.is_empty() || rest.starts_with('/'));
-                let new = format!("{add}{}", rest.unwrap_or(path));
+                let new = format!("{add}{}", behind_prefix(path, strip).unwrap_or(path));
                 if new.is_empty() { "/".to_owned() } else { new }
             }
         }

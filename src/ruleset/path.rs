@@ -81,11 +81,13 @@ impl PathPattern {
 
     /// Whether a path that matches can begin with the segments of `prefix`, which ends without a slash.
     pub fn can_begin_with(&self, prefix: &str) -> bool {
-        prefix.split('/').skip(1).enumerate().all(|(position, piece)| match self.segments.get(position) {
-            Some(Segment::Literal(literal)) => literal == piece,
-            Some(Segment::Any) => true,
-            None => self.rest,
-        })
+        let is_bare = without_parameters(prefix).is_none();
+        is_bare
+            && prefix.split('/').skip(1).enumerate().all(|(position, piece)| match self.segments.get(position) {
+                Some(Segment::Literal(literal)) => literal == piece,
+                Some(Segment::Any) => true,
+                None => self.rest,
+            })
     }
 
     /// The first segment, where it is a literal: what routes are indexed by.
@@ -124,8 +126,11 @@ impl fmt::Display for PathPattern {
     }
 }
 
-/// A segment that requests, whose paths are canonical, can match.
+/// A segment that requests, whose paths are canonical and are matched without their parameters, can match.
 fn spelt_as_requested(segment: &str) -> Result<String, String> {
+    if name_length(segment) < segment.len() {
+        return Err(format!("must not hold `;`: paths are matched without their parameters, as in `{segment}`"));
+    }
     match canonical_spelling(&format!("/{segment}")) {
         Ok(path) if path.strip_prefix('/') == Some(segment) => Ok(segment.to_owned()),
         Ok(path) => {
@@ -133,6 +138,40 @@ fn spelt_as_requested(segment: &str) -> Result<String, String> {
         }
         Err(problem) => Err(format!("can never be requested: {problem}")),
     }
+}
+
+/// The length of a canonical segment up to its path parameters. Some servers look for them before they decode the path
+/// (Tomcat, Spring), others afterwards (Shiro): an encoded semicolon begins them too.
+fn name_length(segment: &str) -> usize {
+    let is_semicolon = |(at, byte): &(usize, u8)| match byte {
+        b';' => true,
+        b'%' => segment.get(*at..).is_some_and(|rest| rest.starts_with("%3B")),
+        _ => false,
+    };
+    segment.bytes().enumerate().find(is_semicolon).map_or(segment.len(), |(at, _)| at)
+}
+
+/// The canonical path `path` as servers see it that strip path parameters (`/a;x=1/b` is `/a/b`); `None` if it has none.
+pub fn without_parameters(path: &str) -> Option<String> {
+    if name_length(path) == path.len() {
+        return None;
+    }
+    let names = path.split('/').map(|segment| segment.get(..name_length(segment)).unwrap_or_default());
+    Some(names.collect::<Vec<_>>().join("/"))
+}
+
+/// What follows `prefix` in the canonical path `path`, if it begins with these segments, whatever parameters they have.
+pub(super) fn behind_prefix<'p>(path: &'p str, prefix: &str) -> Option<&'p str> {
+    let mut rest = path;
+    for expected in prefix.split('/').skip(1) {
+        let segment = rest.strip_prefix('/')?;
+        let (segment, behind) = segment.split_at(segment.find('/').unwrap_or(segment.len()));
+        if segment.get(..name_length(segment)) != Some(expected) {
+            return None;
+        }
+        rest = behind;
+    }
+    Some(rest)
 }
 
 /// The canonical path of a path as people write it, who may use any character of Unicode.
@@ -145,8 +184,8 @@ pub fn canonical_spelling(path: &str) -> Result<String, &'static str> {
 
 /// The one spelling of a path: one leading slash, no empty or dot segments, no needless percent-encoding.
 ///
-/// Errors, in words: it leads above the root, or it holds an encoding that is malformed or would read as a separator or
-/// a control character.
+/// Errors, in words: it leads above the root, it holds an encoding that is malformed or would read as a separator or a
+/// control character, or it would lead elsewhere without its path parameters (`/a/..;x/b`).
 pub fn canonical(raw: &str) -> Result<Cow<'_, str>, &'static str> {
     if plain_length(raw.as_bytes()) == raw.len() && !raw.is_empty() {
         return Ok(Cow::Borrowed(raw));
@@ -157,6 +196,10 @@ pub fn canonical(raw: &str) -> Result<Cow<'_, str>, &'static str> {
     let mut directory = true;
     while let Some(piece) = pieces.next() {
         let last = pieces.peek().is_none();
+        let (name, parameters) = piece.split_at(name_length(piece));
+        if !parameters.is_empty() && (matches!(name, "." | "..") || name.is_empty() && !last) {
+            return Err("the path would lead elsewhere without its path parameters");
+        }
         directory = matches!(piece, "" | "." | "..");
         match piece {
             "" | "." => {}
@@ -295,6 +338,8 @@ mod tests {
             "/é",
             "/a%3Ab",
             "/%",
+            "/a;b=1",
+            "/a%3Bb",
         ] {
             assert!(PathPattern::parse(bad).is_err(), "{bad}");
         }
@@ -312,7 +357,50 @@ mod tests {
             assert_eq!(canonical(raw).as_deref(), Ok("/v1/jobs:cancel"), "{raw}");
         }
         assert_eq!(canonical("/a%22b").as_deref(), canonical("/a\"b").as_deref());
-        assert_eq!(canonical("/a;b%3Bc").as_deref(), Ok("/a;b%3Bc"));
+        assert_eq!(canonical("/a;b%3bc").as_deref(), Ok("/a;b%3Bc"));
+    }
+
+    #[test]
+    fn a_path_is_matched_without_its_parameters() {
+        for (path, expected) in [
+            ("/a;x=1/b", "/a/b"),
+            ("/a%3Bx/b;y;z", "/a/b"),
+            ("/a/;x", "/a/"),
+            ("/;x", "/"),
+            ("/a;", "/a"),
+            ("/a;x%3By/b", "/a/b"),
+            ("/a%3Bx;y", "/a"),
+        ] {
+            assert_eq!(canonical(path).as_deref(), Ok(path), "{path}");
+            assert_eq!(without_parameters(path).as_deref(), Some(expected), "{path}");
+        }
+        for path in ["/", "/a/b", "/a%2Cb", "/a%3Ab"] {
+            assert_eq!(without_parameters(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_leads_elsewhere_without_its_parameters_is_refused() {
+        for raw in ["/a/..;x/b", "/a/..;", "/.;/a", "/a/%2e%2e;x", "/a/..%3bx", "/;x/a", "/a/;/b", "/a/.%3B"] {
+            assert!(canonical(raw).is_err(), "{raw}");
+        }
+        assert_eq!(canonical("/a;x/../b").as_deref(), Ok("/b"));
+    }
+
+    #[test]
+    fn a_prefix_is_found_whatever_its_parameters() {
+        let cases = [
+            ("/v1/a", "/v1", Some("/a")),
+            ("/v1;x/a;y", "/v1", Some("/a;y")),
+            ("/a;x/b;y", "/a/b", Some("")),
+            ("/a/b/c", "", Some("/a/b/c")),
+            ("/v10/a", "/v1", None),
+            ("/v1", "/v1/a", None),
+            ("/;v1/a", "/v1", None),
+        ];
+        for (path, prefix, behind) in cases {
+            assert_eq!(behind_prefix(path, prefix), behind, "{path} {prefix}");
+        }
     }
 
     #[test]
@@ -340,7 +428,7 @@ mod tests {
 
     #[test]
     fn patterns_are_shown_as_written() {
-        for text in ["/a;b=1", "/v1/jobs:cancel", "/caf%C3%A9", "/", "/a/*/c", "/a/**", "/**", "/a/"] {
+        for text in ["/v1/jobs:cancel", "/caf%C3%A9", "/", "/a/*/c", "/a/**", "/**", "/a/"] {
             assert_eq!(PathPattern::parse(text).unwrap().to_string(), text);
         }
     }

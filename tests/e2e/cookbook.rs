@@ -76,6 +76,12 @@ fn login_protection() {
     assert_eq!(locked.status, 429);
     assert!((800..=900).contains(&locked.number("retry-after").unwrap()), "{locked:?}");
     assert_eq!(login("grace", "right").status, 200, "others are not locked out");
+    let reached = origin.count();
+    let evasions = together(40, |guess| {
+        let path = ["/login;a=1", "/login%3Ba", "/x/..;/login", "/login;"][guess % 4];
+        gateway.client().post(path, &[("x-user", "ada")], b"guess").status
+    });
+    assert_eq!((origin.count() - reached, evasions), (0, vec![400; 40]), "no other spelling of the path is a way in");
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn the_hops_of_trusted_proxies_are_walked_from_the_right() {
     assert_eq!(admitted(&|number| line(format!("198.51.100.{number}, 198.51.100.6, 10.0.0.1, 10.0.0.{number}"))), 5);
     // What cannot be read is one client, whatever it is.
     let long = "x".repeat(7000);
-    let junk = ["unknown", "", "1.2.3.4:99", "[2001:db8::1]:443", "999.1.1.1", "1.2.3.4,", "_hidden", "a b", &long];
+    let junk = ["unknown", "", "999.1.1.1", "1.2.3.4,", "_hidden", "a b", "1.2.3.4:", "[2001:db8::1]:99999", &long];
     assert_eq!(admitted(&|number| line(junk[number % junk.len()].to_owned())), 5);
     assert_eq!(admitted(&|number| line(format!("198.51.100.{number}, 999.1.1.{number}"))), 0);
     // Two spellings of one address.
@@ -64,8 +64,50 @@ fn the_hops_of_trusted_proxies_are_walked_from_the_right() {
     }
 }
 
+#[test]
+fn a_forwarded_address_with_a_port_or_brackets_is_that_address() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&format!(
+        "{}limits: {{ guard: {FIVE} }}
+client_address: {{ trusted_proxies: [127.0.0.0/8] }}
+access: {{ allow: {{ addresses: [192.0.2.0/24, \"2001:db8:7::/48\"] }} }}
+{ALL_GUARDED}",
+        origin.upstream()
+    ));
+    let statuses = |spellings: &[&str]| -> Vec<u16> {
+        let mut client = gateway.client();
+        let status = |spelling: &&str| client.exchange("GET", "/", &[("x-forwarded-for", spelling)]).status;
+        spellings.iter().map(status).collect()
+    };
+    let (limited, unknown) = ([200, 200, 200, 200, 200, 429], [403; 6]);
+    let v4 = ["192.0.2.1:99", "192.0.2.1:65535", "\"192.0.2.1:1\"", "\"192.0.2.1\"", "192.0.2.1", "192.0.2.1:7"];
+    assert_eq!(statuses(&v4), limited);
+    let v6 = [
+        "[2001:db8:7::1]:443",
+        "[2001:db8:7::2]",
+        "\"[2001:db8:7::3]:443\"",
+        "\"[2001:db8:7::4]\"",
+        "2001:db8:7::5",
+        "[2001:DB8:7:0::6]:1",
+    ];
+    assert_eq!(statuses(&v6), limited);
+    assert_eq!(statuses(&["192.0.2.2:99"]), [200], "each address has a bucket of its own");
+    let bad_ports =
+        ["192.0.2.3:99999", "192.0.2.3:", "192.0.2.3:x", "192.0.2.3:-1", "[2001:db8:7::1]:", "[2001:db8:7::1]443"];
+    assert_eq!(statuses(&bad_ports), unknown);
+    let bad_signs = [
+        "[192.0.2.3]",
+        "[2001:db8:7::1",
+        "\"192.0.2.3",
+        "2001:db8:7::1]:443",
+        "\"\"192.0.2.3\"\"",
+        "[2001:db8:7::1%1]:443",
+    ];
+    assert_eq!(statuses(&bad_signs), unknown);
+}
+
 /// The spellings of `/login` that a handler might take for it.
-const SPELLINGS: [&[u8]; 24] = [
+const SPELLINGS: [&[u8]; 34] = [
     b"/login",
     b"//login",
     b"/./login",
@@ -75,6 +117,16 @@ const SPELLINGS: [&[u8]; 24] = [
     b"/login/",
     b"/login/.",
     b"/login;a=1",
+    b"/login;",
+    b"/login;a=1/",
+    b"/login%3Ba=1",
+    b"/login%3bjsessionid=1",
+    b"/x/..;/login",
+    b"/x/%2e%2E;a=1/login",
+    b"/x/..%3b/login",
+    b"/.;/login",
+    b"/;a=1/login",
+    b"http://test/login;a=1",
     b"/login?",
     b"/login?x#y",
     b"/login%2f",
@@ -92,18 +144,40 @@ const SPELLINGS: [&[u8]; 24] = [
     b"/login ",
 ];
 
-#[test]
-fn no_spelling_of_a_path_gets_around_its_limit() {
+/// What servers take a path for that strip path parameters: before they decode it, as Tomcat does, or after.
+fn without_parameters(path: &str) -> [String; 2] {
+    let resolved = |segments: Vec<String>| {
+        let mut path: Vec<String> = Vec::new();
+        for segment in segments {
+            match segment.as_str() {
+                "" | "." => {}
+                ".." => drop(path.pop()),
+                _ => path.push(segment),
+            }
+        }
+        format!("/{}", path.join("/"))
+    };
+    let decoded = |text: &str| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
+    let stripped = |segment: &str| segment.split(';').next().unwrap_or_default().to_owned();
+    [
+        resolved(path.split('/').map(|segment| decoded(&stripped(segment))).collect()),
+        resolved(path.split('/').map(|segment| stripped(&decoded(segment))).collect()),
+    ]
+}
+
+/// Sends every spelling of `/login` twenty times; what reached the origin.
+fn logins_sent(settings: &str) -> Vec<String> {
     let origin = Origin::start();
     let gateway = Gateway::start(&format!(
         "{}limits: {{ guard: {FIVE} }}
 routes:
-  - {{ name: login, match: {{ path: /login }}, upstream: origin, limits: [guard] }}
-  - {{ name: other, upstream: origin }}
+  - {{ name: login, match: {{ path: /login }}, upstream: origin, limits: [guard]{settings} }}
+  - {{ name: login_, match: {{ path: /login/ }}, upstream: origin, limits: [guard]{settings} }}
+  - {{ name: other, upstream: origin{settings} }}
 ",
         origin.upstream()
     ));
-    let (mut sent, mut counted) = (0, 0);
+    let mut sent = 0;
     for spelling in SPELLINGS {
         for _ in 0..20 {
             let bytes = [b"GET ", spelling, b" HTTP/1.1\r\nhost: test\r\n\r\n"].concat();
@@ -112,23 +186,62 @@ routes:
             assert!(matches!(response.status, 200 | 400 | 429), "{}: {response:?}", spelling.escape_ascii());
             assert_eq!(origin.count() - before, usize::from(response.status == 200));
             sent += 1;
-            counted += usize::from(matches!(response.status, 200 | 429));
         }
     }
-    let reached = origin.seen();
-    let at_login = reached.iter().filter(|seen| seen.target().split('?').next() == Some("/login")).count();
-    assert_eq!(at_login, 5);
-    // What the upstream might still take for the path, after one more decoding, does not reach it either.
-    for seen in &reached {
-        let target = seen.target();
-        assert!(target.starts_with('/') && !target.contains("//") && !target.contains("/."), "{target}");
-        assert!(!target.contains("%6") && !target.contains("%2f") && !target.contains("%00"), "{target}");
-    }
-    wait_until(&format!("{sent} to be counted, {counted} of them let through or denied"), || {
+    wait_until(&format!("{sent} to be counted"), || {
         let metrics = gateway.metrics();
         let total: f64 = metrics.all("tollgate_http_requests_total").iter().map(|sample| sample.value).sum();
         f64::from(sent) - total == 0.0
     });
+    origin.seen().iter().map(|seen| seen.target().to_owned()).collect()
+}
+
+#[test]
+fn no_spelling_of_a_path_gets_around_its_limit() {
+    for settings in ["", ", path_parameters: allow"] {
+        let reached = logins_sent(settings);
+        let paths = reached.iter().map(|target| target.split('?').next().unwrap_or_default());
+        let at_login = paths.filter(|path| without_parameters(path).contains(&"/login".to_owned()));
+        assert_eq!(at_login.collect::<Vec<_>>().len(), 5, "{reached:?}");
+        // What the upstream might still take for the path, after one more decoding, does not reach it either.
+        for target in &reached {
+            assert!(target.starts_with('/') && !target.contains("//") && !target.contains("/."), "{target}");
+            assert!(!target.contains("%6") && !target.contains("%2f") && !target.contains("%00"), "{target}");
+            assert!(!settings.is_empty() || !target.contains(';') && !target.contains("%3"), "{target}");
+        }
+    }
+}
+
+#[test]
+fn path_parameters_are_forwarded_where_a_route_allows_them_and_refused_elsewhere() {
+    let origin = Origin::with(by_path);
+    let gateway = Gateway::start(&format!(
+        "{}limits: {{ guard: {{ algorithm: gcra, rate: 1/h, burst: 3, key: path }} }}
+routes:
+  - {{ name: maps, match: {{ path: /maps/* }}, upstream: origin, limits: [guard], path_parameters: allow }}
+  - {{ name: old, match: {{ path: /old/** }}, upstream: origin, path_parameters: allow,
+      rewrite: {{ strip_prefix: /old/v1, add_prefix: /new }} }}
+  - {{ name: other, upstream: origin }}
+",
+        origin.upstream()
+    ));
+    let status = |path: &str| gateway.get(path, &[]).status;
+    let maps = ["/maps/a;x=1;y=2", "/maps;v=7/a", "/maps/b%3bx", "/maps/c;x=/../c"].map(status);
+    assert_eq!(maps, [200, 200, 200, 429]);
+    for path in ["/a;x", "/maps;v=7", "/maps/a/b;x", "/a%3Bx", "/a%3bx/b"] {
+        let refused = gateway.get(path, &[]);
+        assert_eq!(refused.status, 400, "{path}");
+        assert!(refused.text().contains("path parameters"), "{refused:?}");
+    }
+    for path in
+        ["/maps/..;/admin", "/maps/.;x", "/maps/%2e%2e;x=1/admin", "/maps/..%3B/admin", "/;a/maps/a", "/maps/..;"]
+    {
+        assert_eq!(status(path), 400, "{path}");
+    }
+    assert_eq!(["/old;a/v1;b/c;d", "/old/v1;b", "/old/;b"].map(status), [200, 200, 200]);
+    let targets: Vec<String> = origin.seen().iter().map(|seen| seen.target().to_owned()).collect();
+    let expected = ["/maps/a;x=1;y=2", "/maps;v=7/a", "/maps/b%3Bx", "/new/c;d", "/new", "/new/old/;b"];
+    assert_eq!(targets, expected);
 }
 
 #[test]

@@ -97,7 +97,7 @@ fn forwarded_addresses_are_believed_from_the_right_and_from_trusted_hops_only() 
     let two_lines = [("x-forwarded-for", "9.9.9.9"), ("x-forwarded-for", "198.51.100.7")];
     assert_eq!(client("10.0.0.1", &two_lines).as_deref(), Some("198.51.100.7"));
     assert_eq!(client("10.0.0.1", &[]).as_deref(), Some("10.0.0.1"));
-    for unusable in ["unknown", "1.2.3.4, ", "1.2.3.4:99", "999.1.1.1"] {
+    for unusable in ["unknown", "1.2.3.4, ", "1.2.3.4:", "1.2.3.4:99999", "999.1.1.1"] {
         assert_eq!(client("10.0.0.1", &forwarded(unusable)), None, "{unusable}");
     }
     // over a path
@@ -124,7 +124,6 @@ fn addresses_are_read_as_the_library_reads_them() {
         ".1.2.3",
         "1.2.3.4.",
         "1.2.3.4.5",
-        "1.2.3.4:80",
         " 1.2.3.4",
         "1.2.3.a",
         "",
@@ -132,6 +131,44 @@ fn addresses_are_read_as_the_library_reads_them() {
         assert_eq!(read_address(text.as_bytes()), text.parse().ok(), "{text}");
     }
     assert_eq!(read_address(b"1.2.3.\xff"), None);
+}
+
+#[test]
+fn an_address_may_have_a_port_brackets_and_quotes() {
+    let (v4, v6) = ("192.0.2.1".parse().ok(), "2001:db8::1".parse().ok());
+    for text in ["192.0.2.1:80", "192.0.2.1:0", "192.0.2.1:65535", "\"192.0.2.1\"", "\"192.0.2.1:80\""] {
+        assert_eq!(read_address(text.as_bytes()), v4, "{text}");
+    }
+    for text in ["[2001:db8::1]", "[2001:db8::1]:443", "\"2001:DB8::1\"", "\"[2001:db8::1]\"", "\"[2001:db8::1]:443\""]
+    {
+        assert_eq!(read_address(text.as_bytes()), v6, "{text}");
+    }
+    for text in [
+        "192.0.2.1:",
+        "192.0.2.1:65536",
+        "192.0.2.1:x",
+        "192.0.2.1:+1",
+        "192.0.2.1:80:80",
+        "192.0.2.1 :80",
+        ":80",
+        "[192.0.2.1]",
+        "[192.0.2.1]:80",
+        "[2001:db8::1",
+        "2001:db8::1]",
+        "[2001:db8::1]443",
+        "[2001:db8::1]:",
+        "[]",
+        "[]:80",
+        "[2001:db8::1%1]",
+        "\"192.0.2.1",
+        "192.0.2.1\"",
+        "\"\"",
+        "\"",
+        "\"\"192.0.2.1\"\"",
+        "unknown:80",
+    ] {
+        assert_eq!(read_address(text.as_bytes()), None, "{text}");
+    }
 }
 
 #[test]

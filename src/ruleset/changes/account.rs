@@ -316,6 +316,8 @@ fn route((before, was): (&Ruleset, &Route), (after, route): (&Ruleset, &Route)) 
     details.extend(without(&old, &new).map(|names| detail("limits, not any more", names)));
     let upgrade = |route: &Route| if route.upgrades_to_websocket { "websocket" } else { "none" }.to_owned();
     differs(&mut details, "upgrade", upgrade(was), upgrade(route));
+    let parameters = |route: &Route| if route.path_parameters { "allow" } else { "refuse" }.to_owned();
+    differs(&mut details, "path_parameters", parameters(was), parameters(route));
     differs(&mut details, "rewrite", rewrite(was), rewrite(route));
     differs_somehow(&mut details, "access", &was.access, &route.access);
     differs_somehow(&mut details, "bypass", &was.bypass, &route.bypass);
