@@ -178,10 +178,7 @@ impl Exchange for Context {
 
     async fn request_body(&mut self, part: &[u8]) -> Result<(), Response> {
         point("request_body");
-        if let Some(tally) = &mut self.tally {
-            tally.request_body(part.len());
-        }
-        Ok(())
+        tally::body_part(self, part.len()).await.map_err(|answer| self.answer(&answer))
     }
 
     fn response_head(&mut self, response: &ResponseHead) -> Result<Fields, Response> {

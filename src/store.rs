@@ -261,7 +261,7 @@ impl Store {
     }
 
     /// Whether a charge is decided in this process's memory.
-    fn is_here(&self, binding: &Binding, charge: &Charge) -> bool {
+    pub fn is_here(&self, binding: &Binding, charge: &Charge) -> bool {
         let owned = self.owners.as_ref().filter(|_| binding.owned(charge).is_some());
         binding.shared(charge).is_none() && owned.is_none_or(|owners| owners.cluster.owns(charge.key))
     }

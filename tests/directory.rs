@@ -162,6 +162,7 @@ impl Desk {
             client: None,
             address: None,
             certificate: None,
+            streams_body: false,
         };
         let plan = customer.plan;
         let resolved = Resolved {

@@ -51,6 +51,7 @@ fn key(hasher: &KeyHasher, parts: &Key, headers: &mut HeaderMap, tuple: &Tuple) 
         client,
         address: client,
         certificate: None,
+        streams_body: false,
     };
     let resolved = Resolved {
         route: "all",
@@ -97,6 +98,7 @@ fn the_name_of_the_limit_and_the_order_of_the_parts_count() {
         client: None,
         address: None,
         certificate: None,
+        streams_body: false,
     };
     let resolved = Resolved {
         route: "b",

@@ -110,6 +110,7 @@ impl Request {
             client: self.client,
             address: self.client,
             certificate: None,
+            streams_body: false,
         }
     }
 

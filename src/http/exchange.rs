@@ -376,6 +376,8 @@ impl<'t, 'c> Transfer<'t, 'c> {
                             _ => End::Failed(Failure::ClientGone),
                         };
                     }
+                    // a part that had to wait its turn is not late
+                    self.upstream_took = timer.now();
                     self.resend = self.resend.take().filter(|sent| sent.len().saturating_add(length) <= MAX_RESENT);
                     if let Some(sent) = &mut self.resend {
                         sent.extend_from_slice(self.client.content());

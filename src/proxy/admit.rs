@@ -6,7 +6,8 @@ use http::HeaderMap;
 
 use crate::algorithm::Denial;
 use crate::charge::Charge;
-use crate::http::head::RequestHead;
+use crate::http::body::Framing;
+use crate::http::head::{RequestHead, Version};
 use crate::http::listener::Secured;
 use crate::http::service::Exchange as _;
 use crate::panics::point;
@@ -49,6 +50,7 @@ pub async fn admit(context: &mut Context, request: &RequestHead, headers: &Heade
         peer: peer.address,
         secure: secured.is_some(),
         certificate: secured.and_then(Secured::client),
+        streams_body: request.version == Version::Http2 && request.framing != Framing::Empty,
     };
     let found = read_target(&head, ruleset, secured);
     let address = head.address(&ruleset.client_address);

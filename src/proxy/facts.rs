@@ -33,6 +33,8 @@ pub struct Head<'a> {
     pub secure: bool,
     /// The common name in the certificate that the client showed, if it showed one.
     pub certificate: Option<&'a str>,
+    /// Whether a body follows, whatever its length: over HTTP/2 no field has to tell.
+    pub streams_body: bool,
 }
 
 /// The canonical target of a request.
@@ -72,6 +74,7 @@ impl<'a> Head<'a> {
             client: address.map(|address| network(address, rules.ipv6_prefix)),
             address,
             certificate: self.certificate,
+            streams_body: self.streams_body,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What a request turns out to cost: notes taken while it passes, and its charges set right when it has ended.
 
+mod body;
+
 use crate::charge::Charge;
 use crate::http::head::ResponseHead;
 use crate::proxy::context::Context;
@@ -10,6 +12,9 @@ use crate::ruleset::key::Facts;
 use crate::ruleset::limit::{Limit, LimitId};
 use crate::ruleset::verdict::Standing;
 use crate::units::{Cost, Nanos};
+
+use body::BodyCost;
+pub use body::body_part;
 
 /// The notes on one request some of whose charges are to be set right.
 #[derive(Debug, Default)]
@@ -42,6 +47,8 @@ struct Noted {
     told: Told,
     /// Reads the response's body.
     reader: Option<FieldReader>,
+    /// What the request's body was charged, where it is charged as it passes.
+    body: Option<BodyCost>,
 }
 
 impl Tally {
@@ -51,7 +58,8 @@ impl Tally {
             let limit = &ruleset.limits[charge.limit];
             let known = limit.cost.on_request(facts);
             let limit_id = LimitId(charge.limit);
-            let noted = Noted { position, limit: limit_id, known, told: Told::Nothing, reader: None };
+            let body = BodyCost::new(limit, charge, known);
+            let noted = Noted { position, limit: limit_id, known, told: Told::Nothing, reader: None, body };
             limit.settles_later(limit.rule(&charge.rule), known).then_some(noted)
         };
         let costs: Vec<Noted> = charges.iter().enumerate().filter_map(noted).collect();
@@ -66,11 +74,6 @@ impl Tally {
     /// The request is on its way to the upstream.
     pub fn reached_upstream(&mut self) {
         self.reached = true;
-    }
-
-    /// A part of the request's body.
-    pub fn request_body(&mut self, bytes: usize) {
-        self.request_bytes = added(self.request_bytes, bytes);
     }
 
     /// The head of the response to a request with `method`.
@@ -193,6 +196,10 @@ pub fn settle(context: &Context, now: Nanos) {
         else {
             continue;
         };
+        if let Some(body) = &noted.body {
+            corrections.back.extend(body.surplus(exchange.request_bytes));
+            continue;
+        }
         let real = noted.real_cost(&live.ruleset.limits[noted.limit.0], &exchange);
         if real == RealCost::Unreadable && standing.decision.is_admitted() {
             live.meters.cost_invalid(noted.limit);

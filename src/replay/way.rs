@@ -298,6 +298,7 @@ impl Target<'_> {
             client: self.client,
             address: self.address,
             certificate: None,
+            streams_body: false,
         }
     }
 }

@@ -154,7 +154,7 @@ pub fn tokens(text: &str) -> Option<Cost> {
 }
 
 /// How many runs of `length` bytes begin in `bytes`, at least one.
-fn runs(bytes: u64, length: u64) -> Cost {
+pub fn runs(bytes: u64, length: u64) -> Cost {
     bytes.div_ceil(length.max(1)).max(1)
 }
 
@@ -169,7 +169,7 @@ impl CostRule {
                 Some(methods.iter().find(|(method, _)| method == facts.method).map_or(*others, |(_, cost)| *cost))
             }
             Self::Header { name, max, missing } => Some(believed(facts.headers, name, *max).unwrap_or(*missing)),
-            Self::RequestBytes(length) => body_length(facts.headers).map(|bytes| runs(bytes, *length)),
+            Self::RequestBytes(length) => body_length(facts).map(|bytes| runs(bytes, *length)),
             Self::ResponseHeader { .. } | Self::ResponseField { .. } | Self::ResponseBytes(_) => None,
         }
     }
@@ -220,10 +220,11 @@ fn believed(headers: &HeaderMap, name: &HeaderName, max: Cost) -> Option<Cost> {
 }
 
 /// The length of a request's body; none where only its end will tell.
-fn body_length(headers: &HeaderMap) -> Option<u64> {
-    match headers.get(header::CONTENT_LENGTH) {
-        _ if headers.contains_key(header::TRANSFER_ENCODING) => None,
+fn body_length(facts: &Facts<'_>) -> Option<u64> {
+    match facts.headers.get(header::CONTENT_LENGTH) {
+        _ if facts.headers.contains_key(header::TRANSFER_ENCODING) => None,
         Some(length) => length.to_str().ok()?.trim().parse().ok(),
+        None if facts.streams_body => None,
         None => Some(0),
     }
 }
@@ -359,6 +360,7 @@ mod tests {
                 client: None,
                 address: None,
                 certificate: None,
+                streams_body: false,
             };
             let name = HeaderName::from_static("x-cost");
             CostRule::Header { name, max: 100, missing: 3 }.on_request(&facts)

@@ -144,6 +144,8 @@ pub struct Facts<'a> {
     pub address: Option<IpAddr>,
     /// The common name in the certificate that the client showed, if it showed one.
     pub certificate: Option<&'a str>,
+    /// Whether a body follows, whatever its length: over HTTP/2 no field has to tell.
+    pub streams_body: bool,
 }
 
 /// What became known of a request on the way: which route it takes and who is calling.

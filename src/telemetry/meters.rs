@@ -222,6 +222,13 @@ impl Meters {
         }
     }
 
+    /// A request under `plan` takes what `charge` says beside what it took when it came.
+    pub fn charged(&self, plan: Option<PlanId>, charge: &Charge) {
+        if let Some(limit) = self.limit(LimitId(charge.limit), plan) {
+            limit.tokens_admitted.inc_by(charge.cost);
+        }
+    }
+
     /// A request under `plan` gets back what these charges say.
     pub fn refunded<'c>(&self, plan: Option<PlanId>, charges: impl IntoIterator<Item = &'c Charge>) {
         for charge in charges {

@@ -76,6 +76,7 @@ mod tls;
 mod tokens;
 mod truncated;
 mod unix_listeners;
+mod uploads;
 mod upstream_tls;
 mod upstreams;
 mod usage;

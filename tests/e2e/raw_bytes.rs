@@ -352,7 +352,7 @@ fn what_strict_servers_take_is_taken() {
         b"\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost:a\r\nx-empty:\r\nx-tab:\ta\tb \r\nx-obs: \xe9\xff\r\n\r\n",
         b"GET http://a/x HTTP/1.1\r\nHost: a\r\n\r\n",
-        b"GET /a%c3%a9;b=c?d=e&f=%20%zz HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /a%c3%a9,b=c?d=e&f=%20%zz HTTP/1.1\r\nHost: a\r\n\r\n",
         b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
         b"GET / HTTP/1.0\r\nHost: a\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",

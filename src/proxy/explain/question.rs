@@ -123,6 +123,7 @@ impl Question {
             peer: self.client,
             secure: self.secure,
             certificate: None,
+            streams_body: false,
         }
     }
 }

@@ -10,7 +10,15 @@ fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
 }
 
 fn target(raw: &str, headers: &HeaderMap, secure: bool) -> Result<Target, Refused> {
-    Target::new(&Head { method: "GET", raw_target: raw.as_bytes(), headers, peer: None, secure, certificate: None })
+    Target::new(&Head {
+        method: "GET",
+        raw_target: raw.as_bytes(),
+        headers,
+        peer: None,
+        secure,
+        certificate: None,
+        streams_body: false,
+    })
 }
 
 fn path(raw: &str) -> Option<String> {

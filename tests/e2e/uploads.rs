@@ -1,0 +1,277 @@
+//! Request bodies of unknown length under limits that count their bytes: charged as they pass, stopped at the limit.
+
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::{Reason, SendStream};
+use http::Method;
+use tollgate::algorithm::AlgorithmName;
+
+use crate::support::cluster::Nodes;
+use crate::support::gateway::limited;
+use crate::support::http2::{Answer, Http2, read, rest};
+use crate::support::redis::Redis;
+use crate::support::wire::{Framing, chunk};
+use crate::support::{Gateway, Origin, PATIENCE, Response, now, together, wait_until};
+
+const KIB: usize = 1 << 10;
+const PART: usize = 5 * KIB;
+
+/// A limit of 100 KiB by this algorithm; `None` where it counts what runs, which has no bytes.
+fn limit_of(algorithm: AlgorithmName) -> Option<String> {
+    let parameters = match algorithm {
+        AlgorithmName::TokenBucket | AlgorithmName::Gcra => "rate: 1/h, burst: 100",
+        AlgorithmName::LeakyBucket => "rate: 1/h, capacity: 100",
+        AlgorithmName::LeakyQueue => "rate: 1/h, capacity: 100, over_limit: { delay: { max_wait: 1s } }",
+        AlgorithmName::FixedWindow
+        | AlgorithmName::QuotaReset
+        | AlgorithmName::QuotaLinear
+        | AlgorithmName::SlidingLog
+        | AlgorithmName::SlidingWindow
+        | AlgorithmName::SlidingCounters => "limit: 100, window: 30d",
+        AlgorithmName::Exponential => "limit: 100, period: 30d, policy: leaky",
+        AlgorithmName::SmoothBursty => "rate: 1/h",
+        AlgorithmName::SmoothWarmingUp => "rate: 1/h, warm_up: 10h",
+        AlgorithmName::Cycle => "limit: 100, period: 30d",
+        AlgorithmName::Concurrency | AlgorithmName::AdaptiveConcurrency => return None,
+    };
+    Some(format!("{{ algorithm: {}, {parameters}, key: method, cost: {{ request_bytes: 1KiB }} }}", algorithm.as_str()))
+}
+
+fn start(origin: &Origin, limit: &str) -> Gateway {
+    Gateway::start_listening("http2: true", &limited(origin, limit), &[])
+}
+
+/// Sends `kib` KiB in chunks, whatever is said meanwhile; what that was.
+fn upload(gateway: &Gateway, target: &str, kib: usize) -> Response {
+    let mut client = gateway.client();
+    client.send(format!("POST {target} HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n"));
+    let sent = (0..kib * KIB / PART).try_for_each(|_| client.wire.send(chunk([b'x'; PART])));
+    drop(sent.and_then(|()| client.wire.send(chunk(b""))));
+    client.receive()
+}
+
+/// The same as a stream without `content-length`.
+async fn upload_stream(client: &mut Http2, target: &str, kib: usize) -> Answer {
+    let url = format!("http://test{target}");
+    let (response, mut sending) = client.begin(Method::PUT, &url, &[], false).await.unwrap();
+    for _ in 0..kib * KIB / PART {
+        sending.send_data(Bytes::from_static(&[b'x'; PART]), false).unwrap();
+    }
+    sending.send_data(Bytes::new(), true).unwrap();
+    read(response).await.unwrap()
+}
+
+/// Sends a body until its stream is reset; why it was.
+async fn send_until_reset(sending: &mut SendStream<Bytes>) -> Reason {
+    let sent = async {
+        loop {
+            sending.reserve_capacity(PART);
+            match std::future::poll_fn(|task| sending.poll_capacity(task)).await {
+                Some(Ok(length)) => sending.send_data(Bytes::from(vec![b'x'; length]), false).unwrap(),
+                _ => break std::future::poll_fn(|task| sending.poll_reset(task)).await.unwrap(),
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, sent).await.expect("the stream is reset")
+}
+
+/// How many bytes of bodies reached the origin.
+fn received(origin: &Origin) -> usize {
+    origin.seen().iter().map(|seen| seen.body.len()).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_stops_where_its_limit_says_in_every_algorithm() {
+    let limits: Vec<(&str, String)> =
+        AlgorithmName::ALL.iter().filter_map(|algorithm| Some((algorithm.as_str(), limit_of(*algorithm)?))).collect();
+    assert_eq!(limits.len(), AlgorithmName::ALL.len() - 2, "all but those that count what runs");
+    let lines = |line: &dyn Fn(&str, &str) -> String| -> String {
+        limits.iter().map(|(name, limit)| line(name, limit)).collect()
+    };
+    let origin = Origin::start();
+    let config = format!(
+        "{}limits:\n{}routes:\n{}",
+        origin.upstream(),
+        lines(&|name, limit| format!("  {name}: {limit}\n")),
+        lines(&|name, _| format!(
+            "  - {{ name: {name}, match: {{ path: /{name} }}, upstream: origin, limits: [{name}] }}\n"
+        )),
+    );
+    let gateway = Gateway::start_listening("http2: true", &config, &[]);
+    let mut client = Http2::in_the_clear(gateway.address).await;
+    for (name, _) in &limits {
+        let target = format!("/{name}");
+        let denied = upload(&gateway, &target, 2340);
+        assert_eq!(denied.status, 429, "{name}: {denied:?}");
+        let url = format!("http://test{target}");
+        let (response, mut sending) = client.begin(Method::PUT, &url, &[], false).await.unwrap();
+        let answer = tokio::spawn(read(response));
+        assert_eq!(send_until_reset(&mut sending).await, Reason::NO_ERROR, "{name}");
+        assert_eq!(answer.await.unwrap().unwrap().status, 429, "{name}");
+        for method in ["POST", "PUT"] {
+            let seen = origin.seen().into_iter().filter(|seen| seen.target() == target && seen.head.word(0) == method);
+            let bytes: usize = seen.map(|seen| seen.body.len()).sum();
+            assert!(bytes <= 100 * KIB, "{name}: {method} {bytes}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_costs_its_bytes_and_no_more() {
+    let origin = Origin::start();
+    let gateway = start(&origin, &limit_of(AlgorithmName::TokenBucket).unwrap());
+    let uploaded = upload(&gateway, "/", 40);
+    assert_eq!((uploaded.status, uploaded.number("x-ratelimit-remaining")), (200, Some(60)));
+    let mut client = Http2::in_the_clear(gateway.address).await;
+    let uploaded = upload_stream(&mut client, "/", 35).await;
+    assert_eq!((uploaded.status, uploaded.field("x-ratelimit-remaining")), (200, Some("65")));
+    let empty = upload_stream(&mut client, "/", 0).await;
+    assert_eq!(empty.field("x-ratelimit-remaining"), Some("64"), "an empty body costs one");
+    assert_eq!(upload_stream(&mut client, "/", 70).await.status, 429);
+    assert_eq!(client.get("http://test/", &[]).await.unwrap().status, 200, "the connection goes on");
+    assert!(received(&origin) <= (40 + 100) * KIB);
+}
+
+#[test]
+fn a_stopped_upload_is_answered_as_its_limit_says_and_leaves_nothing_behind() {
+    let origin = Origin::start();
+    let deny = "over_limit: { deny: { status: 413, headers: { x-denied: \"{{ limit }}\" } } }";
+    let gateway = Gateway::start(&format!(
+        "{}limits:
+  bytes: {{ algorithm: fixed_window, limit: 100, window: 30d, key: all, cost: {{ request_bytes: 1KiB }}, {deny} }}
+  slots: {{ algorithm: concurrency, limit: 1, key: all }}
+routes:
+  - {{ name: uploads, match: {{ path: /upload }}, upstream: origin, limits: [bytes, slots] }}
+  - {{ name: other, upstream: origin, limits: [slots] }}
+access_log: full
+",
+        origin.upstream()
+    ));
+    let mut client = gateway.client();
+    client.send("POST /upload HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n");
+    client.send(chunk([b'x'; 50 * KIB]));
+    wait_until("the upload to begin", || received(&origin) == 50 * KIB);
+    client.send(chunk([b'x'; 60 * KIB]));
+    let denied = client.receive();
+    assert!(client.is_ended(), "its connection is closed");
+    assert_eq!((denied.status, denied.field("x-denied")), (413, Some("bytes")), "{denied:?}");
+    assert!(denied.number("retry-after").is_some() && denied.field("connection") == Some("close"), "{denied:?}");
+    let line = gateway.process.wait_for_access("/upload");
+    assert_eq!((line["status"].as_u64(), line["decision"].as_str()), (Some(413), Some("denied")), "{line}");
+    assert_eq!(line["limit"].as_str(), Some("bytes"), "{line}");
+
+    wait_until("the slot to be free", || gateway.get("/", &[]).status == 200);
+    let seen = origin.seen();
+    assert!(seen.len() == 2 && seen[0].connection != seen[1].connection, "the upstream's connection is not used again");
+    let labels = |outcome| [("route", "uploads"), ("limit", "bytes"), ("plan", "none"), ("outcome", outcome)];
+    let requests = |outcome| gateway.metrics().value("tollgate_limit_requests_total", &labels(outcome));
+    assert_eq!([requests("admitted"), requests("denied")], [Some(1.0), Some(1.0)]);
+    let tokens = [("limit", "bytes"), ("plan", "none"), ("outcome", "admitted")];
+    let admitted = gateway.metrics().value("tollgate_limit_tokens_total", &tokens).unwrap();
+    assert!((50.0..=100.0).contains(&admitted) && received(&origin) <= 100 * KIB, "{admitted}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_upload_that_is_stopped_after_its_response_began_ends_its_connection_or_stream() {
+    let origin = Origin::with(|exchange| {
+        exchange.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n")?;
+        exchange.body().map(|_| ())
+    });
+    let gateway = start(&origin, &limit_of(AlgorithmName::QuotaReset).unwrap());
+    let mut client = gateway.client();
+    client.send("POST / HTTP/1.1\r\nhost: test\r\ntransfer-encoding: chunked\r\n\r\n");
+    let head = client.wire.head().unwrap().unwrap();
+    assert_eq!(head.word(1), "200");
+    for _ in 0..100 {
+        if client.wire.send(chunk([b'x'; PART])).is_err() {
+            break;
+        }
+    }
+    let mut framing = Framing::of_response(&head, false);
+    let cut_off = loop {
+        match client.wire.part(&mut framing) {
+            Ok(Some(_)) => {}
+            end => break end,
+        }
+    };
+    let cut_off = cut_off.expect_err("the response is seen to be cut off").kind();
+    assert!(matches!(cut_off, ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset), "{cut_off:?}");
+
+    let gateway = start(&origin, &limit_of(AlgorithmName::QuotaReset).unwrap());
+    let mut client = Http2::in_the_clear(gateway.address).await;
+    let (response, mut sending) = client.begin(Method::POST, "http://test/", &[], false).await.unwrap();
+    let response = response.await.unwrap();
+    assert_eq!(response.status(), 200);
+    let reason = send_until_reset(&mut sending).await;
+    let cut_off = rest(&mut response.into_body()).await;
+    assert!(reason != Reason::NO_ERROR && cut_off.is_err_and(|error| error.is_reset()), "{reason:?}");
+    assert!(received(&origin) <= 200 * KIB);
+}
+
+#[test]
+fn a_limit_that_only_watches_stops_no_upload() {
+    let origin = Origin::start();
+    let limit =
+        "{ algorithm: fixed_window, limit: 100, window: 30d, key: all, cost: { request_bytes: 1KiB }, shadow: true }";
+    let gateway = start(&origin, limit);
+    assert_eq!(upload(&gateway, "/", 500).status, 200);
+    assert_eq!(received(&origin), 500 * KIB);
+    let labels = |outcome| [("route", "all"), ("limit", "guard"), ("plan", "none"), ("outcome", outcome)];
+    let requests = |outcome| gateway.metrics().value("tollgate_limit_requests_total", &labels(outcome));
+    assert_eq!([requests("admitted"), requests("shadow_denied")], [Some(1.0), Some(1.0)]);
+}
+
+#[test]
+fn an_upload_waits_for_its_turn_where_its_limit_delays() {
+    let origin = Origin::start();
+    let delay = "over_limit: { delay: { max_wait: 10s } }";
+    let limit = format!(
+        "{{ algorithm: leaky_queue, rate: 1000/s, capacity: 5000, key: all, cost: {{ request_bytes: 1KiB }}, {delay} }}"
+    );
+    let gateway = start(&origin, &limit);
+    let began = now();
+    assert_eq!(upload(&gateway, "/", 500).status, 200);
+    assert!(began.elapsed() >= Duration::from_millis(490), "{:?}", began.elapsed());
+    assert_eq!(received(&origin), 500 * KIB);
+}
+
+#[test]
+fn an_upload_under_a_limit_in_redis_asks_it_now_and_then_and_costs_its_bytes() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let config = |limit: &str| {
+        let limit = format!("{{ guard: {{ {limit}, mode: shared, key: all, cost: {{ request_bytes: 1KiB }} }} }}");
+        format!(
+            "{}store: {{ redis: \"{}\", timeout: 1s }}\nlimits: {limit}\nroutes: [{{ name: all, upstream: origin, limits: [guard] }}]\n",
+            origin.upstream(),
+            redis.url()
+        )
+    };
+    let gateway = Gateway::start(&config("algorithm: token_bucket, rate: 1/30d, burst: 10000"));
+    let before = redis.calls("evalsha");
+    assert_eq!(upload(&gateway, "/", 8000).status, 200);
+    let calls = redis.calls("evalsha") - before;
+    assert!(calls < 60, "{calls} calls for 1600 chunks");
+    let mut asked = 0;
+    wait_until("what was charged ahead to be given back", || {
+        asked += 1;
+        gateway.get("/", &[]).number("x-ratelimit-remaining") == Some(2000 - asked)
+    });
+
+    let gateway = Gateway::start(&config("algorithm: sliding_window, limit: 100, window: 30d"));
+    let passed = received(&origin);
+    let statuses = together(4, |_| upload(&gateway, "/", 300).status);
+    assert_eq!(statuses, [429; 4]);
+    assert!(received(&origin) - passed <= 100 * KIB);
+}
+
+#[test]
+fn uploads_through_several_gateways_share_what_the_owner_of_the_key_counts() {
+    let origin = Origin::start();
+    let gateways = Nodes::new(2)
+        .start_all(&origin, "algorithm: fixed_window, limit: 100, window: 30d, cost: { request_bytes: 1KiB }");
+    let statuses = together(4, |number| upload(&gateways[number % 2], "/", 300).status);
+    assert_eq!(statuses, [429; 4]);
+    assert!(received(&origin) <= 100 * KIB, "{}", received(&origin));
+}
