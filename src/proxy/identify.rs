@@ -83,17 +83,17 @@ pub fn known(
     facts: &Facts<'_>,
     Register { directory, tokens, clock }: Register<'_>,
 ) -> Option<Result<Identity, Answer>> {
-    let now = clock.now();
+    let wall = clock.wall();
     let found = match credential(rules, facts) {
         Err(answer) => return Some(Err(answer)),
         Ok(None) => return Some(anonymous(rules)),
         Ok(Some((_, Credential::Key(key)))) => {
-            let found = directory.remembered(&key, now)?.map_err(|Unavailable| Answer::DirectoryAway);
-            found.and_then(|customer| listed(customer, now))
+            let found = directory.remembered(&key, clock.now())?.map_err(|Unavailable| Answer::DirectoryAway);
+            found.and_then(|customer| listed(customer, wall))
         }
         Ok(Some((_, Credential::Token(token)))) => match tokens {
             None => Err(Answer::CredentialUnknown),
-            Some(tokens) => tokens.remembered(&token, now)?.map(Identity::Vouched).map_err(Answer::TokenRefused),
+            Some(tokens) => tokens.remembered(&token, wall)?.map(Identity::Vouched).map_err(Answer::TokenRefused),
         },
     };
     Some(accept(rules, found))

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::support::cluster::{Nodes, keys, wait_for_members};
-use crate::support::gateway::{ALL, ALL_GUARDED, limited};
+use crate::support::gateway::{ALL_GUARDED, limited};
 use crate::support::tokens::{Issuer, key_set, seconds_from_now};
 use crate::support::wall_clock::WallClock;
 use crate::support::{Gateway, Origin, wait_until};
@@ -34,7 +34,8 @@ fn tokens_and_customers_end_when_the_wall_clock_says_so() {
     let (origin, clock) = (Origin::start(), WallClock::new());
     let config = format!(
         "{}customers: {{ identify: [{{ jwt: {{ jwks_file: keys.jwks, plan: free }} }}, {{ header: x-api-key }}], \
-         directory: {{ file: customers.csv }} }}\nplans: [free]\n{ALL}",
+         directory: {{ file: customers.csv }} }}\nplans: [free]\n\
+         limits: {{ guard: {{ algorithm: gcra, rate: 1000/s, burst: 1000, key: client_address }} }}\n{ALL_GUARDED}",
         origin.upstream()
     );
     let end = jiff::Timestamp::from_second(seconds_from_now(2 * HOUR)).unwrap();
