@@ -12,6 +12,7 @@ pub mod body;
 pub mod buffer;
 pub mod client;
 mod connection;
+mod date;
 pub mod encoder;
 mod exchange;
 pub mod fields;

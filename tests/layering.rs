@@ -133,6 +133,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         module: "runtime",
         may_use: &[
+            "http",
             "units",
             "clock",
             "cluster",
@@ -150,6 +151,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         module: "cli",
         may_use: &[
+            "http",
             "units",
             "algorithm",
             "clock",

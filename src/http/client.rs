@@ -10,10 +10,12 @@ use http::HeaderMap;
 
 use super::body::{Decoder, Framing, Step};
 use super::buffer::Buffer;
+use super::date::with_date;
 use super::encoder::Encoder;
 use super::fields::Fields;
 use super::head::{Refused, RequestHead, Version};
 use super::socket::Socket;
+use crate::units::Nanos;
 
 /// How much is read ahead of a client whose request is not over yet, in bytes.
 const AHEAD: usize = 64 << 10;
@@ -85,6 +87,8 @@ pub struct ClientHead<'h> {
     pub framing: Framing,
     /// The length that a response without a body declares, as one to HEAD may.
     pub declared: Option<&'h [u8]>,
+    /// What the wall clock says, for a response without a date.
+    pub wall: Nanos,
 }
 
 // === impl Http1Client ===
@@ -199,6 +203,13 @@ impl Http1Client {
         }
         out.extend_from_slice(b"\r\n");
         out.extend_from_slice(head.fields.as_bytes());
+        if !is_interim && !head.fields.contains("date") {
+            with_date(head.wall, |date| {
+                for part in [b"date: ", date.as_bytes(), b"\r\n"] {
+                    out.extend_from_slice(part);
+                }
+            });
+        }
         let mut length = |digits: &[u8]| {
             out.extend_from_slice(b"content-length: ");
             out.extend_from_slice(digits);
@@ -266,6 +277,14 @@ impl Http2Client {
         let mut response = http::Response::new(());
         *response.status_mut() = http::StatusCode::from_u16(head.status).map_err(io::Error::other)?;
         *response.headers_mut() = head.fields.to_map();
+        let headers = response.headers_mut();
+        if head.status >= 200 && !headers.contains_key(http::header::DATE) {
+            with_date(head.wall, |date| {
+                if let Ok(date) = http::HeaderValue::from_str(date) {
+                    headers.insert(http::header::DATE, date);
+                }
+            });
+        }
         let length = match (head.framing, head.declared) {
             (Framing::Length(length), _) if !has_no_body => Some(length.into()),
             (Framing::Empty, Some(declared)) => http::HeaderValue::from_bytes(declared).ok(),

@@ -165,7 +165,8 @@ pub(super) async fn answer<S: Service>(
     };
     let declared = itoa::Buffer::new().format(response.body.len()).to_owned();
     let declared = Some(declared.as_bytes()).filter(|_| !matches!(response.status, 204 | 304));
-    let head = ClientHead { status: response.status, reason: b"", fields: &response.fields, framing, declared };
+    let (status, fields, wall) = (response.status, &response.fields, timer.wall());
+    let head = ClientHead { status, reason: b"", fields, framing, declared, wall };
     if client.begin_response(&head).is_err() {
         return Ended::CutOff;
     }
@@ -385,7 +386,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
                     self.upload = Upload::Sending(length);
                 }
                 Event::Head(framing) => {
-                    if let Some(end) = self.respond(exchange, framing, may_switch, &is_leaving) {
+                    if let Some(end) = self.respond(exchange, framing, may_switch, timer.wall(), &is_leaving) {
                         return end;
                     }
                 }
@@ -405,6 +406,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
         exchange: &mut impl Exchange,
         framing: Framing,
         may_switch: bool,
+        wall: Nanos,
         is_leaving: &impl Fn() -> bool,
     ) -> Option<End> {
         let status = self.head.status;
@@ -417,7 +419,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
                 Err(response) => return Some(End::Answer(response)),
             };
             pass_upgrade(&self.head, &mut fields);
-            return Some(match self.begin_response(&fields, Framing::Empty) {
+            return Some(match self.begin_response(&fields, Framing::Empty, wall) {
                 Ok(()) => End::Tunnel,
                 Err(_) => End::Failed(Failure::ClientGone),
             });
@@ -429,7 +431,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
             if self.client.takes_interim() {
                 let mut fields = Fields::default();
                 self.head.fields.end_to_end().for_each(|(name, value)| fields.push(name, value));
-                if self.begin_response(&fields, Framing::Empty).is_err() {
+                if self.begin_response(&fields, Framing::Empty, wall).is_err() {
                     return Some(End::Failed(Failure::ClientGone));
                 }
             }
@@ -439,7 +441,8 @@ impl<'t, 'c> Transfer<'t, 'c> {
             Ok(fields) => fields,
             Err(response) => return Some(End::Answer(response)),
         };
-        if status == UPGRADE_REQUIRED {
+        // of which HTTP/2 knows nothing (RFC 9113, section 8.2.2)
+        if status == UPGRADE_REQUIRED && self.request.version != Version::Http2 {
             pass_upgrade(&self.head, &mut fields);
         }
         // a client that has not sent its body may send it now, or the next request
@@ -447,7 +450,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
         if is_leaving() || is_owed_body {
             self.client.close();
         }
-        if self.begin_response(&fields, framing).is_err() {
+        if self.begin_response(&fields, framing, wall).is_err() {
             return Some(End::Failed(Failure::ClientGone));
         }
         self.download = match framing {
@@ -460,10 +463,11 @@ impl<'t, 'c> Transfer<'t, 'c> {
         None
     }
 
-    fn begin_response(&mut self, fields: &Fields, framing: Framing) -> io::Result<()> {
+    fn begin_response(&mut self, fields: &Fields, framing: Framing, wall: Nanos) -> io::Result<()> {
         let declared = self.head.fields.get("content-length").filter(|_| framing == Framing::Empty);
         let reason = &self.head.reason;
-        self.client.begin_response(&ClientHead { status: self.head.status, reason, fields, framing, declared })
+        let status = self.head.status;
+        self.client.begin_response(&ClientHead { status, reason, fields, framing, declared, wall })
     }
 
     /// Goes on as far as both sides let it.

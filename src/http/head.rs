@@ -174,8 +174,10 @@ impl HeadReader {
                 return Err(TWICE);
             }
         }
+        // an expectation means nothing in HTTP/1.0 (RFC 9110, section 10.1.1)
+        let is_ignored = head.version == Version::Http10 && name.eq_ignore_ascii_case(b"expect");
         // to servers of the CGI kind such a name is another one, with hyphens
-        if !name.contains(&b'_') {
+        if !name.contains(&b'_') && !is_ignored {
             head.fields.push(name, value);
         }
         Ok(())

@@ -36,6 +36,11 @@ impl Timer {
         self.clock.now()
     }
 
+    /// What the wall clock says.
+    pub fn wall(&self) -> Nanos {
+        self.clock.wall()
+    }
+
     /// The time `after` from now on.
     pub fn after(&self, after: Nanos) -> Nanos {
         self.clock.now().saturating_add(after)

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
 use tokio::net::TcpListener;
 
-use crate::support::Gateway;
-use crate::support::http2::{Http2, read, rest};
+use crate::support::http2::{Answer, Http2, read, rest};
+use crate::support::{Gateway, Refusing, Silent};
 
 const LISTENER: &str = "http2: true";
 const URL: &str = "http://test/shop.Orders/List";
@@ -93,7 +93,7 @@ async fn calls_pass_with_their_trailers_and_are_denied_in_trailers_alone() {
     }
     let denied = client.post(URL, FIELDS, Bytes::from_static(b"\0\0\0\0\x02hi")).await.unwrap();
     assert_eq!((denied.status, denied.field("grpc-status"), denied.body.len()), (200, Some("8"), 0));
-    assert_eq!(denied.field("content-type"), Some("application/grpc"));
+    assert_eq!((denied.field("content-type"), denied.is_head_alone), (Some("application/grpc"), true));
     assert_eq!(upstream.calls.load(Ordering::Relaxed), 3);
 }
 
@@ -153,4 +153,97 @@ async fn a_call_may_be_silent_for_longer_than_an_upload() {
     assert!(cut_off.is_err_and(|error| error.is_reset()));
     calling.send_data(Bytes::from_static(b"\0\0\0\0\x02hi"), true).unwrap();
     assert_eq!(&*read(call).await.unwrap().body, b"\0\0\0\0\x02hi");
+}
+
+/// The answers that a caller gets whose upstream is `nodes`, before any response has begun.
+async fn failing(nodes: &str, more: &str) -> Vec<Result<Answer, h2::Error>> {
+    let config = format!(
+        "upstreams: {{ shop: {{ nodes: [{nodes}], http2: true{more} }} }}\n\
+                          routes: [{{ name: all, upstream: shop }}]\n"
+    );
+    let gateway = tokio::task::block_in_place(|| Gateway::start_listening(LISTENER, &config, &[]));
+    if more.contains("health_check") {
+        gateway.wait_for_metric("tollgate_upstream_nodes_healthy", &[("upstream", "shop")], 0.0);
+    }
+    let mut client = Http2::in_the_clear(gateway.address).await;
+    let unary = client.post(URL, FIELDS, Bytes::from_static(b"\0\0\0\0\x02hi")).await;
+    let (response, mut sending) = client.begin(Method::POST, URL, FIELDS, false).await.unwrap();
+    sending.send_data(Bytes::from_static(b"\0\0\0\0\x02hi"), false).unwrap();
+    let streaming = read(response).await;
+    vec![unary, streaming]
+}
+
+#[track_caller]
+fn assert_grpc_status(answers: Vec<Result<Answer, h2::Error>>, status: &str) {
+    for answer in answers {
+        let answer = answer.unwrap();
+        assert_eq!((answer.status, answer.field("grpc-status"), &*answer.body), (200, Some(status), &b""[..]));
+        assert_eq!(answer.field("content-type"), Some("application/grpc"));
+        assert!(answer.field("grpc-message").is_some_and(|message| !message.is_empty()));
+        assert!(answer.is_head_alone, "everything is in the head, which ends the stream");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_whose_upstream_refuses_connections_is_told_unavailable() {
+    let refusing = Refusing::new();
+    assert_grpc_status(failing(&refusing.node(), "").await, "14");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_without_a_healthy_node_is_told_unavailable() {
+    let refusing = Refusing::new();
+    let check = ", health_check: { path: /healthz, every: 10ms, unhealthy_after: 1 }";
+    assert_grpc_status(failing(&refusing.node(), check).await, "14");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_whose_upstream_resets_its_stream_is_told_unavailable() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let Ok(mut connection) = h2::server::handshake(stream).await else { continue };
+            tokio::spawn(async move {
+                while let Some(Ok((_request, mut respond))) = connection.accept().await {
+                    respond.send_reset(h2::Reason::INTERNAL_ERROR);
+                }
+            });
+        }
+    });
+    assert_grpc_status(failing(&format!("\"{address}\""), "").await, "14");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_whose_upstream_does_not_accept_in_time_is_told_deadline_exceeded() {
+    let silent = tokio::task::block_in_place(Silent::new);
+    let timeouts = ", timeouts: { connect: 150ms }, retries: { attempts: 0 }";
+    assert_grpc_status(failing(&silent.node(), timeouts).await, "4");
+    tokio::task::block_in_place(|| drop(silent));
+}
+
+/// An upstream that takes calls and never answers.
+async fn unanswering() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+                let mut calls = Vec::new();
+                while let Some(Ok(call)) = connection.accept().await {
+                    calls.push(call);
+                }
+            });
+        }
+    });
+    format!("\"{address}\"")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_deadline_passes_is_told_so() {
+    let node = unanswering().await;
+    for timeouts in ["first_byte: 200ms, total: 400ms", "total: 200ms"] {
+        assert_grpc_status(failing(&node, &format!(", timeouts: {{ {timeouts} }}")).await, "4");
+    }
 }

@@ -32,6 +32,7 @@ mod deploy;
 mod dodging;
 mod edges;
 mod explain;
+mod failures;
 mod flood;
 mod forwarding;
 mod framings;

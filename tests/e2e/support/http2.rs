@@ -24,6 +24,8 @@ pub struct Answer {
     pub headers: HeaderMap,
     pub body: Vec<u8>,
     pub trailers: Option<HeaderMap>,
+    /// Whether the head ended the stream.
+    pub is_head_alone: bool,
 }
 
 impl Answer {
@@ -107,8 +109,9 @@ pub async fn all<T: Send + 'static>(each: impl Iterator<Item = impl Future<Outpu
 /// A response to its end.
 pub async fn read(response: ResponseFuture) -> Result<Answer, h2::Error> {
     let (head, mut content) = response.await?.into_parts();
+    let is_head_alone = content.is_end_stream();
     let (body, trailers) = rest(&mut content).await?;
-    Ok(Answer { status: head.status.as_u16(), headers: head.headers, body, trailers })
+    Ok(Answer { status: head.status.as_u16(), headers: head.headers, body, trailers, is_head_alone })
 }
 
 /// What is left of a body, and what follows it.
