@@ -310,8 +310,8 @@ fn a_body_that_is_sent_again_is_paid_once() {
     assert_eq!(client.receive().text(), "again\n");
     assert_eq!(origin.count(), 3);
     gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
-    let debited = [("limit", "guard"), ("plan", "none"), ("outcome", "debited")];
-    assert_eq!(gateway.metrics().value("tollgate_limit_tokens_total", &debited), Some(9.0));
+    let admitted = [("limit", "guard"), ("plan", "none"), ("outcome", "admitted")];
+    assert_eq!(gateway.metrics().value("tollgate_limit_tokens_total", &admitted), Some(1.0 + 10.0));
 }
 
 #[test]
