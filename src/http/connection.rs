@@ -227,6 +227,9 @@ async fn serve_http1<S: Service>(
         match ended {
             Ended::CutOff => return cut_off(&mut client),
             Ended::Answered { .. } if client.keeps_alive && client.body.is_over() => {}
+            Ended::Answered { .. } if client.body.is_over() && client.buffer.unread().is_empty() => {
+                return close(&mut client, timer).await;
+            }
             Ended::Answered { patience } => {
                 let may_go_on = client.keeps_alive && client.can_be_drained();
                 if may_go_on && matches!(timer.run(timer.after(DRAIN_TIME), drain(&mut client)).await, Ok(true)) {

@@ -105,19 +105,23 @@ pub(super) async fn serve<S: Service>(
             Err(response) => return answer(worker, client, &response, timer).await,
         };
         let upgrade = wanted_upgrade(request, &destination);
-        let begun = Upstream::begin(connection, &destination.server, request, &outgoing, upgrade).await;
-        let transferred = match begun {
-            Ok(upstream) => {
+        let beginning = Upstream::begin(connection, &destination.server, request, &outgoing, upgrade);
+        let due = earlier(timer.after(timing.connect), timing.due);
+        let transferred = match timer.run(due, beginning).await {
+            Ok(Ok(upstream)) => {
                 let mut transfer = Transfer::new(client, upstream, request, timing, timer.now());
                 transfer.resend = (is_reused && is_idempotent(&request.method)).then(Vec::new);
                 transfer.begin_with(std::mem::take(&mut sent_before));
                 let ended = transfer.run(&mut exchange, timer, upgrade.is_some(), || worker.traffic.is_leaving()).await;
                 transfer.into_outcome(ended)
             }
-            Err(error) => {
-                let resend = (is_reused && is_idempotent(&request.method)).then(Vec::new);
-                Outcome::Failed { failure: Failure::UpstreamBroke(error), is_begun: false, resend }
-            }
+            // nothing of the request was sent
+            Ok(Err(error)) => Outcome::Failed {
+                failure: Failure::UpstreamBroke(error),
+                is_begun: false,
+                resend: is_reused.then(|| std::mem::take(&mut sent_before)),
+            },
+            Err(_) => Outcome::Failed { failure: Failure::UpstreamTimeout, is_begun: false, resend: None },
         };
         match transferred {
             Outcome::Over { upstream, patience } => {
