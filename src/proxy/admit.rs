@@ -94,7 +94,7 @@ async fn meet(context: &mut Context, live: &Live, id: RouteId, facts: &Facts<'_>
     context.client = facts.client;
     Caller::may_ask(ruleset, route, facts)?;
     // a preflight is nobody's
-    let identity = match route.bypass.covers_preflight(facts.method, facts.headers) {
+    let identity = match route.bypass.covers_preflight(facts) {
         true => Ok(Identity::Anonymous),
         false => early::identify(context, Some(id), facts).await,
     };

@@ -46,7 +46,7 @@ impl Caller {
     /// Whether this caller may make a request for `route`.
     pub fn is_let_in(&self, ruleset: &Ruleset, route: &Route, facts: &Facts<'_>) -> Result<(), Answer> {
         // a preflight is nobody's
-        let is_preflight = route.bypass.covers_preflight(facts.method, facts.headers);
+        let is_preflight = route.bypass.covers_preflight(facts);
         match !is_preflight && ruleset.keeps_out(route, facts.address, self.customer()) {
             true => Err(Answer::AccessDenied),
             false => Ok(()),
@@ -61,9 +61,7 @@ impl Caller {
         register: Register<'_>,
     ) -> Result<Self, Answer> {
         let identity = match &ruleset.customers {
-            Some(rules) if !route.bypass.covers_preflight(facts.method, facts.headers) => {
-                identify::identify(rules, facts, register).await?
-            }
+            Some(rules) if !route.bypass.covers_preflight(facts) => identify::identify(rules, facts, register).await?,
             _ => Identity::Anonymous,
         };
         Ok(Self::new(route, facts, identity))

@@ -52,7 +52,7 @@ pub fn is_asked_for(context: &Context, path: &str) -> bool {
 ///
 /// A look-up is charged as one of a request is that takes the route of the path; who is known gets that back.
 pub async fn answer(context: &mut Context, facts: &Facts<'_>) -> Answer {
-    if context.live.ruleset.cors.is_some() && preflight_method(facts.method, facts.headers).is_some() {
+    if context.live.ruleset.cors.is_some() && preflight_method(facts).is_some() {
         return Answer::Preflight;
     }
     if facts.method != Method::GET && facts.method != Method::HEAD {

@@ -149,6 +149,5 @@ pub(super) fn set_headers(headers: &mut HeaderMap, record: &Record<'_>, names: &
 /// Whether a request was a preflight: as its header fields tell, or the gateway that exempted it.
 pub(super) fn is_preflight(route: &Route, record: &Record<'_>, facts: &Facts<'_>) -> bool {
     let was_exempt = record.was_exempt == Some(true) && record.customer.is_none();
-    route.bypass.covers_preflight(facts.method, facts.headers)
-        || (route.bypass.preflights && facts.method == "OPTIONS" && was_exempt)
+    route.bypass.covers_preflight(facts) || (route.bypass.preflights && facts.method == "OPTIONS" && was_exempt)
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use http::{HeaderMap, header};
+use http::header;
 use ipnet::IpNet;
 
 use crate::ruleset::key::Facts;
@@ -107,7 +107,7 @@ impl Bypass {
     pub fn covers(&self, facts: &Facts<'_>, customer: Option<&str>) -> bool {
         let lists_nobody = self.callers.is_empty() && self.methods.is_empty() && self.paths.is_empty();
         match lists_nobody {
-            true => self.covers_preflight(facts.method, facts.headers),
+            true => self.covers_preflight(facts),
             false => self.exemption(facts, customer).is_some(),
         }
     }
@@ -119,24 +119,26 @@ impl Bypass {
             () if self.callers.hold_customer(customer) => Some(Exemption::Customer),
             () if self.methods.iter().any(|method| method == facts.method) => Some(Exemption::Method),
             () if self.paths.iter().any(|path| path.matches(facts.path)) => Some(Exemption::Path),
-            () if self.covers_preflight(facts.method, facts.headers) => Some(Exemption::Preflight),
+            () if self.covers_preflight(facts) => Some(Exemption::Preflight),
             () => None,
         }
     }
 
     /// Whether a request is exempt because it is a CORS preflight.
-    pub fn covers_preflight(&self, method: &str, headers: &HeaderMap) -> bool {
-        self.preflights && preflight_method(method, headers).is_some()
+    pub fn covers_preflight(&self, facts: &Facts<'_>) -> bool {
+        self.preflights && preflight_method(facts).is_some()
     }
 }
 
 /// The method that a CORS preflight asks about: an `OPTIONS` request without a body, from a page of an origin.
-pub fn preflight_method<'h>(method: &str, headers: &'h HeaderMap) -> Option<&'h str> {
-    if method != "OPTIONS" || !headers.contains_key(header::ORIGIN) {
+pub fn preflight_method<'f>(facts: &Facts<'f>) -> Option<&'f str> {
+    let headers = facts.headers;
+    if facts.method != "OPTIONS" || !headers.contains_key(header::ORIGIN) {
         return None;
     }
     let asked = headers.get(header::ACCESS_CONTROL_REQUEST_METHOD)?.to_str().ok()?;
-    let has_body = headers.contains_key(header::TRANSFER_ENCODING)
+    let has_body = facts.streams_body
+        || headers.contains_key(header::TRANSFER_ENCODING)
         || headers.get(header::CONTENT_LENGTH).is_some_and(|length| length != "0");
     (!has_body).then_some(asked)
 }

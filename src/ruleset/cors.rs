@@ -48,7 +48,7 @@ impl Cors {
 impl Ruleset {
     /// The route of a request. A preflight that tollgate answers itself has the route of the request that it asks about.
     pub fn route_of(&self, facts: &Facts<'_>) -> Option<RouteId> {
-        let asked = self.cors.as_ref().and_then(|_| preflight_method(facts.method, facts.headers));
+        let asked = self.cors.as_ref().and_then(|_| preflight_method(facts));
         let answered = asked.and_then(|method| self.matcher.find(&Facts { method, ..facts.clone() }));
         let answered = answered.filter(|id| self.answers_preflight(self.matcher.route(*id), facts));
         answered.or_else(|| self.matcher.find(facts))
@@ -56,7 +56,7 @@ impl Ruleset {
 
     /// Whether a request for `route` is a preflight that tollgate answers itself.
     pub fn answers_preflight(&self, route: &Route, facts: &Facts<'_>) -> bool {
-        self.cors.is_some() && !route.bypass.preflights && preflight_method(facts.method, facts.headers).is_some()
+        self.cors.is_some() && !route.bypass.preflights && preflight_method(facts).is_some()
     }
 }
 

@@ -1,6 +1,10 @@
 //! What browsers are told, so that scripts of other sites can read answers.
 
+use bytes::Bytes;
+use http::Method;
+
 use crate::support::gateway::ALL_GUARDED;
+use crate::support::http2::{Http2, read};
 use crate::support::{Gateway, Origin, Response};
 
 const APP: [(&str, &str); 1] = [("origin", "https://app.example.com")];
@@ -126,7 +130,7 @@ access_log: full
 ",
         origin.upstream()
     );
-    Gateway::start_with(&config, &[("c.csv", "credential,customer,plan\nk1,acme,free\n")], &[])
+    Gateway::start_listening("http2: true", &config, &[("c.csv", "credential,customer,plan\nk1,acme,free\n")])
 }
 
 fn options(gateway: &Gateway, target: &str, fields: &[(&str, &str)]) -> Response {
@@ -177,6 +181,22 @@ fn with_cors_preflights_are_answered_here_and_are_free() {
     gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "put"), ("code", "204")], 3.0);
     let seen = gateway.process.stdout() + &gateway.process.stderr();
     assert!(seen.contains("\"answered\":\"preflight\""), "{seen}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_without_a_length_over_http_2_makes_a_preflight_a_request_like_others() {
+    let origin = Origin::start();
+    let gateway = with_preflights(&origin, "cors: { origins: [https://app.example.com], preflight: forward }", "");
+    let mut client = Http2::in_the_clear(gateway.address).await;
+    for (has_body, status) in [(false, 200), (true, 401)] {
+        let url = "http://test/orders";
+        let (answer, mut sending) = client.begin(Method::OPTIONS, url, &PREFLIGHT, !has_body).await.unwrap();
+        if has_body {
+            sending.send_data(Bytes::from_static(b"body"), true).unwrap();
+        }
+        assert_eq!(read(answer).await.unwrap().status, status);
+    }
+    assert_eq!(origin.count(), 1);
 }
 
 #[test]

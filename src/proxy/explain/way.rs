@@ -41,7 +41,7 @@ impl Way {
     pub(super) fn of(ruleset: &Ruleset, taken: Option<RouteId>, facts: &Facts<'_>) -> Self {
         let matcher = &ruleset.matcher;
         let answered = taken.is_some_and(|taken| ruleset.answers_preflight(matcher.route(taken), facts));
-        let asked = preflight_method(facts.method, facts.headers).filter(|_| answered);
+        let asked = preflight_method(facts).filter(|_| answered);
         let facts = &Facts { method: asked.unwrap_or(facts.method), ..facts.clone() };
         let mut known: HashSet<RouteId> = HashSet::new();
         let tried: Vec<RouteId> = matcher.tried(facts).filter(|id| known.insert(*id)).collect();
