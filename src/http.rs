@@ -29,6 +29,7 @@ pub mod service;
 pub mod socket;
 pub mod timer;
 pub mod traffic;
+mod transfer;
 mod tunnel;
 pub mod upstream;
 pub mod worker;

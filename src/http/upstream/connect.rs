@@ -1,0 +1,122 @@
+//! New connections to servers.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use super::{Address, Connection, Http1Upstream, Http2Connection, Http2Upstream, Server, Upstream};
+use crate::http::fields::Fields;
+use crate::http::head::{RequestHead, ResponseHead};
+use crate::http::service::OutgoingRequest;
+use crate::http::socket::{RawSocket, Socket};
+
+/// How much of one response, and of all on a connection, may wait for clients, in bytes.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 4 << 20;
+
+/// Connects to `server`, and agrees on TLS where that is spoken.
+async fn connect(server: &Server) -> io::Result<Socket> {
+    let raw = match &server.address {
+        Address::Inet(address) => {
+            let socket =
+                TcpStream::connect(address).await.map_err(|error| named(error, "cannot connect to", server))?;
+            socket.set_nodelay(true)?;
+            RawSocket::Tcp(socket)
+        }
+        Address::Unix(path) => {
+            let socket = UnixStream::connect(path).await.map_err(|error| named(error, "cannot connect to", server))?;
+            RawSocket::Unix(socket)
+        }
+    };
+    match &server.tls {
+        None => Ok(Socket::Clear(raw)),
+        Some(tls) => {
+            let name = ServerName::try_from(tls.name.to_string())
+                .map_err(|_| io::Error::other(format!("{} cannot be the name of a server", tls.name)))?;
+            let secured = TlsConnector::from(Arc::clone(&tls.config)).connect(name, raw).await;
+            let secured = secured.map_err(|error| named(error, "cannot speak TLS with", server))?;
+            if server.http2 && secured.get_ref().1.alpn_protocol() != Some(b"h2") {
+                return Err(io::Error::other(format!("{} does not speak HTTP/2", server.address)));
+            }
+            Ok(Socket::Client(Box::new(secured)))
+        }
+    }
+}
+
+/// Makes a connection for requests of a new socket. A connection of HTTP/2 is driven by a task of this thread.
+pub(in crate::http) async fn open(server: &Server) -> io::Result<Connection> {
+    let socket = connect(server).await?;
+    if !server.http2 {
+        return Ok(Connection::Http1(socket));
+    }
+    let (requests, driving) = http2_options().handshake(socket).await.map_err(io::Error::other)?;
+    let is_closed = Arc::<AtomicBool>::default();
+    let closes = Arc::clone(&is_closed);
+    tokio::task::spawn_local(async move {
+        if let Err(error) = driving.await {
+            tracing::debug!(%error, "a connection of HTTP/2 to an upstream ended");
+        }
+        closes.store(true, Ordering::Relaxed);
+    });
+    Ok(Connection::Http2(Http2Connection { requests, running: Arc::default(), is_closed }))
+}
+
+fn http2_options() -> h2::client::Builder {
+    let mut options = h2::client::Builder::new();
+    options.initial_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW).enable_push(false);
+    options
+}
+
+/// Asks `server` for `path` on a connection of its own, and says with which status it answers.
+///
+/// Errors: what keeps it from answering.
+pub async fn probe(server: &Server, host: &str, path: &str, user_agent: &str) -> io::Result<u16> {
+    let socket = connect(server).await?;
+    let mut outgoing = OutgoingRequest { target: path.as_bytes().to_vec(), fields: Fields::default() };
+    outgoing.fields.push("host", host);
+    outgoing.fields.push("user-agent", user_agent);
+    let request = RequestHead { method: "GET".to_owned(), ..RequestHead::default() };
+    let mut head = ResponseHead::default();
+    let mut asking = match server.http2 {
+        false => {
+            outgoing.fields.push("connection", "close");
+            Upstream::Http1(Box::new(Http1Upstream::begin(socket, &request, &outgoing, None)))
+        }
+        true => {
+            let (requests, driving) = http2_options().handshake(socket).await.map_err(io::Error::other)?;
+            let connection = Http2Connection { requests, running: Arc::default(), is_closed: Arc::default() };
+            let scheme = if server.tls.is_some() { "https" } else { "http" };
+            let mut driving = pin!(driving);
+            let mut beginning = pin!(Http2Upstream::begin(connection, &request, &outgoing, scheme));
+            let upstream = poll_fn(|task| {
+                // its end shows in the request's own
+                let _driven = driving.as_mut().poll(task);
+                beginning.as_mut().poll(task)
+            });
+            let mut upstream = upstream.await?;
+            let answered = poll_fn(|task| {
+                let _driven = driving.as_mut().poll(task);
+                upstream.poll_head(task, &mut head)
+            });
+            return match answered.await {
+                Ok(_) => Ok(head.status),
+                Err(error) => Err(io::Error::other(error)),
+            };
+        }
+    };
+    poll_fn(|task| asking.poll_finish(task)).await?;
+    match poll_fn(|task| asking.poll_head(task, &mut head, "GET")).await {
+        Ok(_) => Ok(head.status),
+        Err(error) => Err(io::Error::other(error)),
+    }
+}
+
+fn named(error: io::Error, what: &str, server: &Server) -> io::Error {
+    io::Error::new(error.kind(), format!("{what} {}: {error}", server.address))
+}
