@@ -192,7 +192,8 @@ async fn a_body_without_a_length_over_http_2_makes_a_preflight_a_request_like_ot
         let url = "http://test/orders";
         let (answer, mut sending) = client.begin(Method::OPTIONS, url, &PREFLIGHT, !has_body).await.unwrap();
         if has_body {
-            sending.send_data(Bytes::from_static(b"body"), true).unwrap();
+            // the answer may have ended the stream by now
+            drop(sending.send_data(Bytes::from_static(b"body"), true));
         }
         assert_eq!(read(answer).await.unwrap().status, status);
     }

@@ -78,7 +78,8 @@ impl Http2 {
     /// One request with this body, and its response.
     pub async fn post(&mut self, url: &str, fields: &[(&str, &str)], body: Bytes) -> Result<Answer, h2::Error> {
         let (response, mut sending) = self.begin(Method::POST, url, fields, false).await?;
-        sending.send_data(body, true)?;
+        // an answer that came before the body ended the stream
+        drop(sending.send_data(body, true));
         read(response).await
     }
 
