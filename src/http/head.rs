@@ -106,11 +106,6 @@ pub struct HeadReader {
 // === impl HeadReader ===
 
 impl HeadReader {
-    /// Whether no byte of a head has come.
-    pub const fn is_fresh(&self) -> bool {
-        self.read == 0
-    }
-
     /// Reads the head of a request at the beginning of `bytes`, which hold what came so far: its length once it is complete.
     ///
     /// Errors: what is no request, or has more than one reading.
