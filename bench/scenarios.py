@@ -1,0 +1,84 @@
+"""What is measured: who does what under which load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .loads import H2load, Idle, Load, Wrk
+from .programs import LARGE_BYTES, Setup
+
+#: How long the origin's slow answers take, in seconds.
+SLOW = 0.05
+MANY_ROUTES = 10_000
+MANY_CUSTOMERS = 1_000_000
+
+AnyLoad = Load | Idle
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A row of cells that are compared: one for each program, or for each variant of tollgate alone."""
+
+    name: str
+    title: str
+    load: AnyLoad = Wrk()
+    setup: Setup = Setup()
+    #: By label; each is run by tollgate. Empty: all programs run `setup` under `load`.
+    variants: Mapping[str, tuple[Setup, AnyLoad]] = field(default_factory=dict)
+
+
+def routed(routes: int) -> tuple[Setup, AnyLoad]:
+    """Requests spread over all routes."""
+    return Setup(routes=routes), Wrk(path="/api/v1/service-{n}/items", numbers=routes)
+
+
+def known(customers: int, calling: int) -> tuple[Setup, AnyLoad]:
+    """Requests of so many of the customers."""
+    return Setup(customers=customers), Wrk(key="key-{n}", numbers=calling)
+
+
+SCENARIOS = [
+    Scenario("proxied", "Proxied under a limit by API key, 64 connections"),
+    Scenario(
+        "proxied-fields", "The same, with the fields that tell clients where they stand (tollgate, Envoy)",
+        setup=Setup(limit_fields=True),
+    ),
+    Scenario("429", "Denied: every request is over its limit, 64 connections", setup=Setup(denies=True)),
+    Scenario(
+        "429-fields", "The same, with the fields that tell clients where they stand (tollgate, Envoy)",
+        setup=Setup(denies=True, limit_fields=True),
+    ),
+    Scenario("large", "Answers of 1 MiB, 16 connections", Wrk(16, "/large")),
+    Scenario("upload", "Request bodies of 1 MiB, 16 connections", Wrk(16, "/upload", upload_bytes=LARGE_BYTES)),
+    Scenario("tls", "Proxied over TLS 1.3, 64 connections", setup=Setup(tls=True)),
+    Scenario(
+        "http2", "Proxied over HTTP/2 and TLS, 16 connections, 8 requests at once on each",
+        H2load(), Setup(tls=True, http2=True),
+    ),
+    Scenario(
+        "h2c", "Proxied over HTTP/2 in the clear, 16 connections, 8 requests at once on each",
+        H2load(), Setup(http2=True),
+    ),
+    Scenario("connections-512", "Proxied, 512 connections", Wrk(512), Setup(connections=512)),
+    Scenario("connections-1", "Proxied, one connection", Wrk(1)),
+    *(Scenario(f"connections-{count}", f"Proxied, {count} connections", Wrk(count)) for count in (2, 4, 16)),
+    Scenario(
+        "slow", f"Proxied to an upstream that takes {SLOW * 1000:.0f} ms, 256 connections",
+        Wrk(256, "/slow"), Setup(connections=256),
+    ),
+    Scenario("start", "Memory after the start", Idle(0)),
+    Scenario("idle", "Memory with 10 000 idle connections", Idle(10_000), Setup(connections=10_000)),
+    Scenario(
+        "routes", "10 000 routes beside ten, requests spread over all",
+        variants={"10 routes": routed(10), "10 000 routes": routed(MANY_ROUTES)},
+    ),
+    Scenario(
+        "customers", "A million customers beside ten",
+        variants={
+            "10 customers": known(10, 10),
+            "1 000 000, of whom 10 call": known(MANY_CUSTOMERS, 10),
+            "1 000 000, all call": known(MANY_CUSTOMERS, MANY_CUSTOMERS),
+        },
+    ),
+]
