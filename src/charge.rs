@@ -68,8 +68,15 @@ pub enum Taken {
     },
     /// There too, as the slot of this number.
     Slot(u64),
-    /// From tokens that this node had taken ahead.
-    Lease,
+    /// From tokens that this node had taken ahead, when it was this time here and that time there.
+    Lease {
+        /// As the charge was made with.
+        here: Nanos,
+        /// As its states know it.
+        there: Nanos,
+        /// When those tokens lapse, by which they are known.
+        lapses: Nanos,
+    },
     /// From a bucket of this node's own, because what is shared could not be asked.
     Fallback {
         /// Which bucket.

@@ -102,6 +102,9 @@ pub enum CallError {
     /// The server will not do it now: it is read-only, loading, out of memory, or wants another password.
     #[error("{0}")]
     Refused(String),
+    /// Some of the keys are on their way to another member of a cluster, and the others are not.
+    #[error("{0}")]
+    Moving(String),
     /// What came is no answer of Redis.
     #[error("{0}")]
     Nonsense(String),

@@ -314,9 +314,7 @@ impl Store {
             }
             match self.place(binding, charge) {
                 Place::Local => local.push(charge.clone()),
-                Place::Shared(shared, limit) => {
-                    shared.complete(self.tables_of(binding), limit, charge, (end, now));
-                }
+                Place::Shared(shared, _) => shared.complete(charge),
                 // what is held there has a slot
                 Place::Owner(..) | Place::Nowhere => {}
             }

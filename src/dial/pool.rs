@@ -238,6 +238,7 @@ impl From<&RedisError> for CallError {
         const LONGEST: usize = 200;
         let text: String = error.to_string().chars().filter(|each| !each.is_control()).take(LONGEST).collect();
         match error.kind() {
+            ErrorKind::Server(ServerErrorKind::TryAgain) => Self::Moving(text),
             ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => Self::Refused(text),
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::Nonsense(text),
             ErrorKind::Io if io_error(error).is_some_and(|error| error.kind() == io::ErrorKind::InvalidData) => {

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use crate::charge::{AllCharged, Charge, Charged, OnStoreDown, Source, Taken};
@@ -19,20 +18,23 @@ use crate::store::redis::SCRIPT;
 use crate::units::{LimitKey, Nanos};
 
 mod amend;
+mod background;
 mod breaker;
 mod calls;
 mod clock;
 mod corrections;
 mod counted;
 mod fallback;
+mod heartbeat;
 mod lease;
 mod limit;
 mod line;
 pub mod link;
 mod memory;
 mod pace;
+mod reconcile;
 mod settings;
-mod upkeep;
+mod slots;
 
 pub use breaker::State as BreakerState;
 pub use calls::CallResult;
@@ -40,17 +42,20 @@ pub use lease::LeaseReport;
 pub use limit::{SharedLimit, refuse};
 pub use settings::{KeySecret, Settings};
 
-use breaker::Breaker;
+use background::at_once;
+use breaker::{Breaker, Health};
 use calls::{Counts, Down};
 use clock::Ahead;
 use counted::Counted;
 pub(super) use fallback::Tables;
 use fallback::{Fallback, Stranded, share};
+use heartbeat::NodeCount;
 use lease::{Leased, Leases};
 use limit::Part;
 use line::{Heard, Lines};
 use link::{Link, Script};
 use memory::Memory;
+use slots::Slots;
 
 /// Is told of every call.
 pub type Observer = Box<dyn Fn(Told) + Send + Sync>;
@@ -77,6 +82,7 @@ struct Node {
     id: u64,
     settings: Settings,
     link: Link,
+    heartbeat_link: Link,
     script: Script,
     clock: Arc<dyn Clock>,
     observer: Observer,
@@ -90,11 +96,14 @@ struct Node {
     breaker: Mutex<Breaker>,
     /// Whether the breaker leaves Redis alone.
     is_away: AtomicBool,
+    /// The breaker has closed.
+    recovered: Notify,
     fallback: Fallback,
+    node_count: Mutex<NodeCount>,
     /// How many nodes there are, as far as is known.
     nodes: AtomicU64,
     /// The slots that requests of this node hold.
-    slots: upkeep::Slots,
+    slots: Slots,
     /// Changes that are on their way to Redis.
     pending: AtomicU64,
     counts: Counts,
@@ -134,12 +143,14 @@ pub(super) enum Asked {
 impl SharedStore {
     /// Connects when it is first asked. `threads` is how many threads ask.
     pub fn new(settings: Settings, threads: usize, clock: Arc<dyn Clock>, observer: Observer) -> Self {
-        let link = Link::new(settings.servers.clone(), threads);
+        let least = settings.nodes.unwrap_or(1);
         Self(Arc::new(Node {
             id: rand::random(),
-            nodes: AtomicU64::new(settings.nodes.unwrap_or(1)),
+            node_count: Mutex::new(NodeCount::at_least(least)),
+            nodes: AtomicU64::new(least),
+            link: Link::new(settings.servers.clone(), threads),
+            heartbeat_link: Link::new(settings.servers.clone(), 1),
             settings,
-            link,
             script: Script::new(SCRIPT),
             clock,
             observer,
@@ -151,8 +162,9 @@ impl SharedStore {
             call_time: AtomicU64::new(0),
             breaker: Mutex::default(),
             is_away: AtomicBool::new(false),
+            recovered: Notify::new(),
             fallback: Fallback::default(),
-            slots: upkeep::Slots::default(),
+            slots: Slots::default(),
             pending: AtomicU64::new(0),
             counts: Counts::default(),
         }))
@@ -161,8 +173,12 @@ impl SharedStore {
     /// How things stand.
     pub fn report(&self) -> Report {
         let node = &self.0;
+        let breaker = match node.breaker.lock().state() {
+            BreakerState::Closed if node.is_away() => BreakerState::HalfOpen { good: 0 },
+            state => state,
+        };
         Report {
-            breaker: node.breaker.lock().state(),
+            breaker,
             nodes: node.nodes.load(Ordering::Relaxed),
             healed: node.counts.healed.load(Ordering::Relaxed),
             overshoot: node.counts.overshoot.load(Ordering::Relaxed),
@@ -185,7 +201,8 @@ impl SharedStore {
 
     /// Keeps in touch with Redis and the other nodes, for as long as it is polled.
     pub async fn run(&self) {
-        tokio::join!(self.0.keep_in_touch(), self.0.keep_counting());
+        let node = &self.0;
+        tokio::join!(node.keep_heartbeat(), node.keep_reconciling(), node.keep_slots(), node.keep_counting());
     }
 
     pub(super) fn limit(&self, spec: &LimitSpec<'_>) -> Option<SharedLimit> {
@@ -239,7 +256,7 @@ impl SharedStore {
             })
             .collect();
         let nodes = node.nodes.load(Ordering::Relaxed);
-        match node.fallback.charge(tables, &mut stranded, nodes, (now, theirs)) {
+        match node.fallback.charge((tables, &node.slots), &mut stranded, nodes, (now, theirs)) {
             Ok(charged) => Asked::Alone(charged),
             Err(refused) => Asked::Refused(refused),
         }
@@ -278,7 +295,7 @@ impl Node {
             true => self.ask_together(parts.to_vec()),
             false => self.ask_alone(parts.to_vec(), slot.unwrap_or_default()),
         };
-        let (charged, there) = self.hear(heard, (now, waited)).await?;
+        let (charged, there) = self.hear(heard, waited).await?;
         for ((part, charge), charged) in parts.iter().zip(batch).zip(&charged) {
             charge.taken = Taken::Elsewhere { here: now, there };
             let holds = part.rule().holds() && part.manner.takes && charged.decision.is_admitted();
@@ -297,16 +314,21 @@ impl Node {
         charge: &mut Charge,
         (now, waited): (Nanos, &mut Nanos),
     ) -> Result<(AllCharged, Source), Down> {
-        let (charged, source) = match self.lease(part, now, *waited < self.settings.timeout) {
-            Leased::Now(charged) => (AllCharged::from_iter([charged]), Source::Lease),
-            Leased::Soon(heard) => (self.hear(heard, (now, waited)).await?.0, Source::Store),
+        match self.lease(part, now, *waited < self.settings.timeout) {
+            Leased::Now { charged, there, lapses } => {
+                charge.taken = Taken::Lease { here: now, there, lapses };
+                Ok((AllCharged::from_iter([charged]), Source::Lease))
+            }
+            Leased::Soon(heard) => {
+                let (charged, there) = self.hear(heard, waited).await?;
+                charge.taken = Taken::Elsewhere { here: now, there };
+                Ok((charged, Source::Store))
+            }
             Leased::Crowded => {
                 let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), (now, waited)).await?;
-                return Ok((charged, Source::Store));
+                Ok((charged, Source::Store))
             }
-        };
-        charge.taken = Taken::Lease;
-        Ok((charged, source))
+        }
     }
 
     /// How many tokens each token of `limit` is for this node: it has a share only while Redis is away.
@@ -340,53 +362,22 @@ impl Node {
     }
 
     /// What is heard of a call, if it is in time: in what the request has left of it.
-    async fn hear(self: &Arc<Self>, heard: oneshot::Receiver<Heard>, (now, waited): (Nanos, &mut Nanos)) -> Heard {
-        let whole = self.settings.timeout;
-        let (asked, left) = (self.clock.now(), whole.saturating_sub(*waited));
+    async fn hear(&self, heard: oneshot::Receiver<Heard>, waited: &mut Nanos) -> Heard {
+        let (asked, left) = (self.clock.now(), self.settings.timeout.saturating_sub(*waited));
         let heard = timeout(left.to_duration(), heard).await;
         *waited = waited.saturating_add(self.clock.now().saturating_sub(asked));
-        match heard {
-            Ok(Ok(Ok(heard))) => {
-                self.breaker.lock().succeeded(now);
-                Ok(heard)
-            }
-            // Redis answered others of the request's calls, and had little time for this one
-            Err(_) if left < Nanos::new(whole.get() / 2) => Err(Down),
-            _ => {
-                self.failed(now);
-                Err(Down)
-            }
-        }
+        heard.ok().and_then(Result::ok).unwrap_or(Err(Down))
     }
 
-    /// A request did not hear from Redis in time.
-    fn failed(self: &Arc<Self>, now: Nanos) {
-        if self.breaker.lock().failed(now) {
+    /// A call or a heartbeat while Redis is asked came out like this.
+    fn called(&self, health: Health) {
+        let mut breaker = self.breaker.lock();
+        if breaker.called(health, self.settings.timeout, self.clock.now()) {
             self.is_away.store(true, Ordering::Relaxed);
+            drop(breaker);
             tracing::warn!("Redis does not answer; limits that nodes share are enforced as their `on_store_down` says");
-            let node = Arc::clone(self);
             // answers that are still to come are of use to nobody
-            self.later(async move { node.link.give_up().await });
+            self.link.give_up();
         }
-    }
-
-    /// Does something that no request waits for.
-    fn later(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
-        let Ok(runtime) = Handle::try_current() else { return };
-        self.pending.fetch_add(1, Ordering::Relaxed);
-        let pending = Pending(Arc::clone(self));
-        runtime.spawn(async move {
-            task.await;
-            drop(pending);
-        });
-    }
-}
-
-/// Something on its way.
-struct Pending(Arc<Node>);
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        self.0.pending.fetch_sub(1, Ordering::Relaxed);
     }
 }

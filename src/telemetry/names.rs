@@ -156,7 +156,7 @@ pub const BATCH: &[f64] = &[1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0];
 /// What is asked of a store: whose a credential is.
 pub const OP_CUSTOMER: &str = "customer";
 /// What is asked of a store that nodes share.
-pub const STORE_OPS: [&str; 7] = ["charge", "debit", "sync", "refund", "complete", "renew", "heartbeat"];
+pub const STORE_OPS: [&str; 8] = ["charge", "debit", "reconcile", "sync", "refund", "complete", "renew", "heartbeat"];
 /// The route of requests that matched none.
 pub const NO_ROUTE: &str = "none";
 /// The plan of requests without one.

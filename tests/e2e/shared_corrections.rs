@@ -1,8 +1,12 @@
 //! What is set right while Redis is away: what a request gives back, or turns out to cost, counts for what this gateway lets
 //! through meanwhile and for what it hands in afterwards.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use crate::support::redis::Redis;
-use crate::support::{Exchange, Gateway, Origin, free_port, wait_until};
+use crate::support::{Exchange, Gateway, Origin, free_port, now, wait_until};
 
 /// A gateway under `limits`, which it shares through the Redis on `port`; `routes` is the list of them.
 fn gateway(origin: &Origin, port: u16, limits: &str, routes: &str) -> Gateway {
@@ -180,4 +184,42 @@ fn a_share_of_what_is_counted_apart_is_whole_again_when_requests_cost_nothing() 
     assert_eq!(passed(&gateways[0], "/", 40), 40);
     // half of 28, or of 29 if it has not heard of the other one
     assert_eq!(passed(&gateways[0], "/status/401", 40), 14);
+}
+
+#[test]
+fn reserves_that_come_back_late_are_no_second_burst() {
+    const RESERVE: u32 = 5;
+    for round in 0..3 {
+        let is_open = Arc::new(AtomicBool::new(false));
+        let gate = Arc::clone(&is_open);
+        let origin = Origin::with(move |exchange| {
+            let is_held = exchange.path() == "/held";
+            if is_held {
+                wait_until("the gate to open", || gate.load(Ordering::Relaxed));
+            }
+            let tokens = if is_held { 0 } else { RESERVE };
+            let body = format!("{{\"usage\": {{\"total_tokens\": {tokens}}}}}");
+            exchange.reply("200 OK", "content-type: application/json\r\n", body.as_bytes())
+        });
+        let redis = Redis::start();
+        let rule = "algorithm: gcra, rate: 100/s, burst: 200, consistency: leased, strict: true";
+        let by_tokens = "cost: { response_field: usage.total_tokens, max: 100 }";
+        let settings = format!("{rule}, {by_tokens}, charge: {{ when: response, reserve: {RESERVE} }}");
+        let gateway = guarded(&origin, redis.port, &settings);
+        let mut held: Vec<_> = (0..32).map(|_| gateway.client()).collect();
+        for (number, client) in held.iter_mut().enumerate() {
+            client.ask("GET", "/held", &[]);
+            origin.wait_for_count(number + 1);
+        }
+        // for as long as it takes for the bucket to be whole
+        let whole = now() + Duration::from_secs(2);
+        wait_until("the bucket to be whole", || now() >= whole);
+        let (mut client, mut admitted, began) = (gateway.client(), 0, now());
+        while now() - began < Duration::from_secs(1) {
+            admitted += u32::from(client.exchange("GET", "/", &[]).status == 200) * RESERVE;
+            is_open.fetch_or(admitted > 5 * round * RESERVE, Ordering::Relaxed);
+        }
+        let fits = 200.0 + 100.0 * (now() - began).as_secs_f64();
+        assert!(f64::from(admitted) <= fits, "{admitted} of {fits}");
+    }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 pub mod browser;
 pub mod client;
 pub mod cluster;
+pub mod distance;
 pub mod folder;
 pub mod gateway;
 pub mod http2;
@@ -22,6 +23,7 @@ pub mod wall_clock;
 pub mod wire;
 
 pub use client::{Client, Response};
+pub use distance::Distance;
 pub use folder::Folder;
 pub use gateway::Gateway;
 pub use origin::{Exchange, Origin, Refusing, Silent};

@@ -97,6 +97,15 @@ async fn keys_are_found_wherever_they_are_and_wander() {
     assert_eq!(caller.count(&key).await, Ok(2));
     cluster.0[1].say(&["SCRIPT", "FLUSH"]);
     assert_eq!(caller.count(&key).await, Ok(3));
+    // of two keys one is still there, and the other is not
+    let [there, gone] = ["there", "gone"].map(|name| format!("{{{key}}}:{name}"));
+    cluster.0[0].say(&["CLUSTER", "SETSLOT", &slot, "STABLE"]);
+    cluster.0[0].say(&["SET", &there, "1"]);
+    cluster.0[0].say(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to]);
+    let encoded = Encoded { keys: vec![there.clone(), gone], arguments: vec!["x".to_owned()] };
+    let apart = caller.link.call(&caller.script, &encoded).await;
+    cluster.0[0].say(&["DEL", &there]);
+    assert!(matches!(apart, Err(CallError::Moving(_))), "{apart:?}");
     for server in [1, 0, 2] {
         cluster.0[server].say(&["CLUSTER", "SETSLOT", &slot, "NODE", &to]);
     }

@@ -21,6 +21,24 @@ async fn a_script_that_the_server_forgot_is_told_again() {
 }
 
 #[tokio::test]
+async fn the_text_of_a_script_is_sent_once_to_a_server_that_forgot_it() {
+    let server = Server::start();
+    let caller = Arc::new(Caller::to(server.port));
+    for round in 1..=5 {
+        server.say(&["SCRIPT", "FLUSH"]);
+        let calls: tokio::task::JoinSet<_> = (0..200)
+            .map(|_| {
+                let caller = Arc::clone(&caller);
+                async move { caller.count("a").await }
+            })
+            .collect();
+        assert!(calls.join_all().await.iter().all(Result::is_ok));
+        let told = server.say(&["INFO", "commandstats"]);
+        assert!(told.contains(&format!("cmdstat_eval:calls={round},")), "{told}");
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_was_away_is_found_again() {
     let port = free_port();
     let caller = Caller::to(port);
@@ -44,7 +62,7 @@ async fn those_who_wait_for_a_server_that_hangs_are_told_when_it_is_given_up() {
     let calls = async { tokio::join!(caller.count("a"), caller.count("b"), caller.count("c")) };
     let give_up = async {
         tokio::task::yield_now().await;
-        caller.link.give_up().await;
+        caller.link.give_up();
     };
     let ((a, b, c), ()) = tokio::join!(calls, give_up);
     assert!(a.is_err() && b.is_err() && c.is_err(), "{a:?} {b:?} {c:?}");

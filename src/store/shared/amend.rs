@@ -7,7 +7,7 @@ use crate::charge::{AllCharged, Charge};
 use crate::store::amend::{Amendment, Unamended};
 use crate::store::redis::codec::key_name;
 use crate::store::redis::{Beside, Call, Encoded};
-use crate::store::shared::calls::{CallResult, Down};
+use crate::store::shared::calls::{CHARGE, CallResult, Down};
 use crate::store::shared::limit::Part;
 use crate::store::shared::link::Script;
 use crate::store::shared::{Node, SharedLimit, SharedStore};
@@ -37,7 +37,7 @@ impl SharedStore {
         if node.is_away() || limit.is_eventual() {
             return None;
         }
-        let outcome = node.call_charge(std::slice::from_ref(&part), 0).await.ok()?;
+        let outcome = node.call_charge(CHARGE, std::slice::from_ref(&part), 0).await.ok()?;
         outcome.each.into_iter().next()
     }
 
@@ -53,7 +53,9 @@ impl SharedStore {
         if node.is_away() {
             return Err(Unamended::Away);
         }
-        node.settle(std::slice::from_ref(&part)).await;
+        if !node.settle(std::slice::from_ref(&part)).await {
+            return Err(Unamended::Away);
+        }
         if limit.is_eventual() {
             node.tell_all().await;
         }
@@ -81,7 +83,7 @@ impl Node {
         let asks = Part { cost: 0, ..part.clone() };
         let (mut left, mut taken_back) = (tokens, None);
         for _ in 0..MOST_CHARGES {
-            let stands = self.call_charge(std::slice::from_ref(&asks), 0).await?;
+            let stands = self.call_charge(CHARGE, std::slice::from_ref(&asks), 0).await?;
             let Some(headroom) = stands.each.first().and_then(|charged| charged.first()).map(|one| one.headroom) else {
                 return Ok(());
             };

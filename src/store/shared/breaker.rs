@@ -1,7 +1,8 @@
 //! Whether Redis is asked: not while it does not answer, so that requests stop paying for it.
 //!
-//! Closed: it is asked. Open: it is not, but probed now and then by a task of its own; each failed probe doubles the
-//! pause. After [`PROBES`] good probes in a row it is closed again.
+//! Closed: it is asked. Open: it is not, but probed now and then by heartbeats; each failed probe doubles the pause. When
+//! enough probes in a row were answered in time, it is closed again: [`PROBES`], and twice as many each time that it opens
+//! within [`CALM`], so that a Redis which is as slow as the timeout is not asked and given up in turns.
 
 use crate::units::Nanos;
 
@@ -11,8 +12,13 @@ pub(super) struct Breaker {
     state: State,
     /// Failures since the last success.
     in_a_row: u32,
+    /// When the last late call among them was counted.
+    late_at: Option<Nanos>,
     /// Calls and failures since this second began.
     second: (Nanos, u32, u32),
+    /// So many good probes in a row close it.
+    probes: u32,
+    closed_at: Option<Nanos>,
 }
 
 /// What a breaker is.
@@ -43,20 +49,42 @@ impl State {
     }
 }
 
+/// What a call or a probe tells of Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Health {
+    /// It was answered within the time that requests wait.
+    InTime,
+    /// It was not, and may be answered later.
+    Late,
+    /// It got no answer, or a refusal.
+    Failed,
+}
+
 /// So many failures in a row open it.
 const IN_A_ROW: u32 = 5;
 /// So many calls in a second open it when half of them fail.
 const ENOUGH: u32 = 20;
-/// So many good probes close it.
+/// So many good probes close it, and at most so many.
 const PROBES: u32 = 3;
-/// The first pause and the longest.
+const MOST_PROBES: u32 = 24;
+/// Whoever opens this soon after closing was closed too early.
+const CALM: Nanos = Nanos::from_secs(10);
+/// The first pause and the longest before a probe, and the one after a good probe.
 const FIRST_PAUSE: Nanos = Nanos::new(250_000_000);
 const LONGEST_PAUSE: Nanos = Nanos::SECOND;
+const PROBE_PAUSE: Nanos = Nanos::new(100_000_000);
 
 impl Breaker {
     /// Closed.
     pub(super) const fn new() -> Self {
-        Self { state: State::Closed, in_a_row: 0, second: (Nanos::ZERO, 0, 0) }
+        Self {
+            state: State::Closed,
+            in_a_row: 0,
+            late_at: None,
+            second: (Nanos::ZERO, 0, 0),
+            probes: PROBES,
+            closed_at: None,
+        }
     }
 
     /// What it is.
@@ -64,37 +92,44 @@ impl Breaker {
         self.state
     }
 
-    /// A call was answered.
-    pub(super) fn succeeded(&mut self, now: Nanos) {
-        self.in_a_row = 0;
-        self.count(now, 0);
-    }
-
-    /// A call failed, or was not answered in time. Whether this opened the breaker.
-    pub(super) fn failed(&mut self, now: Nanos) -> bool {
-        self.in_a_row = self.in_a_row.saturating_add(1);
-        self.count(now, 1);
-        let (_, calls, failures) = self.second;
-        let often = calls >= ENOUGH && failures >= calls.div_ceil(2);
-        let opens = self.state == State::Closed && (self.in_a_row >= IN_A_ROW || often);
+    /// A call for requests, which wait for `timeout`, came out like this. Whether this opened the breaker.
+    pub(super) fn called(&mut self, health: Health, timeout: Nanos, now: Nanos) -> bool {
+        let half_failed = self.count(health, now);
+        match health {
+            Health::InTime => (self.in_a_row, self.late_at) = (0, None),
+            // calls that are late together were held up by one thing
+            Health::Late if self.late_at.is_some_and(|at| now.saturating_sub(at) < timeout) => {}
+            Health::Late | Health::Failed => {
+                self.in_a_row = self.in_a_row.saturating_add(1);
+                self.late_at = (health == Health::Late).then_some(now);
+            }
+        }
+        let opens = self.state == State::Closed && (self.in_a_row >= IN_A_ROW || half_failed);
         if opens {
+            let too_early = self.closed_at.is_some_and(|at| now.saturating_sub(at) < CALM);
+            self.probes = if too_early { self.probes.saturating_mul(2).min(MOST_PROBES) } else { PROBES };
             self.state = State::Open { pause: FIRST_PAUSE };
         }
         opens
     }
 
     /// A probe ended. Whether this closed the breaker.
-    pub(super) fn probed(&mut self, good: bool) -> bool {
-        self.state = match (self.state, good) {
-            (State::Closed, _) => return false,
-            (State::Open { .. }, true) => State::HalfOpen { good: 1 },
-            (State::HalfOpen { good }, true) if good.saturating_add(1) >= PROBES => {
-                *self = Self::new();
+    pub(super) fn probed(&mut self, health: Health, now: Nanos) -> bool {
+        let good = match self.state {
+            State::Closed => return false,
+            State::Open { .. } => 1,
+            State::HalfOpen { good } => good.saturating_add(1),
+        };
+        self.state = match (self.state, health) {
+            (_, Health::InTime) if good >= self.probes => {
+                *self = Self { probes: self.probes, closed_at: Some(now), ..Self::new() };
                 return true;
             }
-            (State::HalfOpen { good }, true) => State::HalfOpen { good: good.saturating_add(1) },
-            (State::Open { pause }, false) => State::Open { pause: pause.saturating_add(pause).min(LONGEST_PAUSE) },
-            (State::HalfOpen { .. }, false) => State::Open { pause: FIRST_PAUSE },
+            (_, Health::InTime) => State::HalfOpen { good },
+            (State::Open { pause }, Health::Failed) => {
+                State::Open { pause: pause.saturating_add(pause).min(LONGEST_PAUSE) }
+            }
+            (_, Health::Late | Health::Failed) => State::Open { pause: FIRST_PAUSE },
         };
         false
     }
@@ -102,23 +137,26 @@ impl Breaker {
     /// How long to wait before the next probe; `roll` of 2^32 spreads it by a fifth either way, so that nodes do not all
     /// probe at once. `None` where it is closed.
     pub(super) fn pause(&self, roll: u32) -> Option<Nanos> {
-        match self.state {
-            State::Closed => None,
-            State::HalfOpen { .. } => Some(Nanos::ZERO),
-            State::Open { pause } => {
-                let least = pause.get() / 5 * 4;
-                let spread = u128::from(pause.get() / 5 * 2).saturating_mul(u128::from(roll)) >> u32::BITS;
-                Some(Nanos::new(least.saturating_add(u64::try_from(spread).unwrap_or(u64::MAX))))
-            }
-        }
+        let pause = match self.state {
+            State::Closed => return None,
+            State::HalfOpen { .. } => PROBE_PAUSE,
+            State::Open { pause } => pause,
+        };
+        let least = pause.get() / 5 * 4;
+        let spread = u128::from(pause.get() / 5 * 2).saturating_mul(u128::from(roll)) >> u32::BITS;
+        Some(Nanos::new(least.saturating_add(u64::try_from(spread).unwrap_or(u64::MAX))))
     }
 
-    fn count(&mut self, now: Nanos, failures: u32) {
+    /// Counts a call. Whether a second ended before it in which half of enough calls failed.
+    fn count(&mut self, health: Health, now: Nanos) -> bool {
         let (began, calls, failed) = self.second;
-        self.second = match now.saturating_sub(began) < Nanos::SECOND {
-            true => (began, calls.saturating_add(1), failed.saturating_add(failures)),
-            false => (now, 1, failures),
+        let failures = u32::from(health != Health::InTime);
+        let is_over = now.saturating_sub(began) >= Nanos::SECOND;
+        self.second = match is_over {
+            true => (now, 1, failures),
+            false => (began, calls.saturating_add(1), failed.saturating_add(failures)),
         };
+        is_over && calls >= ENOUGH && failed >= calls.div_ceil(2)
     }
 }
 
@@ -132,10 +170,20 @@ impl Default for Breaker {
 mod tests {
     use super::*;
 
+    const TIMEOUT: Nanos = Nanos::new(10_000_000);
+
+    fn ms(ms: u64) -> Nanos {
+        Nanos::new(ms * 1_000_000)
+    }
+
+    /// How many calls like this it takes to open it, one every `every` milliseconds.
+    fn calls_until_open(breaker: &mut Breaker, health: Health, from: Nanos, every: u64) -> Option<u64> {
+        (1..1000).find(|call| breaker.called(health, TIMEOUT, from.saturating_add(ms(call * every))))
+    }
+
     fn opened() -> Breaker {
         let mut breaker = Breaker::new();
-        let opens = (0..10).position(|_| breaker.failed(Nanos::ZERO));
-        assert_eq!(opens, Some(4), "the fifth in a row");
+        assert_eq!(calls_until_open(&mut breaker, Health::Failed, Nanos::ZERO, 0), Some(5), "the fifth in a row");
         breaker
     }
 
@@ -143,21 +191,27 @@ mod tests {
     fn failures_in_a_row_open_it_and_good_probes_close_it() {
         let mut breaker = opened();
         assert_eq!(breaker.state(), State::Open { pause: FIRST_PAUSE });
-        assert_eq!([true, true, true].map(|good| breaker.probed(good)), [false, false, true]);
-        assert_eq!(breaker, Breaker::new());
+        assert_eq!([Health::InTime; 3].map(|health| breaker.probed(health, ms(9))), [false, false, true]);
+        assert_eq!(breaker.state(), State::Closed);
     }
 
     #[test]
-    fn half_of_many_calls_open_it() {
-        let mut breaker = Breaker::new();
-        let outcomes = (0..40).map(|call| match call % 2 {
-            0 => {
-                breaker.succeeded(Nanos::SECOND);
-                false
-            }
-            _ => breaker.failed(Nanos::SECOND),
-        });
-        assert_eq!(outcomes.collect::<Vec<_>>().iter().position(|opened| *opened), Some(19));
+    fn calls_that_are_late_together_count_as_one() {
+        assert_eq!(calls_until_open(&mut Breaker::new(), Health::Late, ms(5), 0), None);
+        assert_eq!(calls_until_open(&mut Breaker::new(), Health::Late, ms(5), 10), Some(5));
+        assert_eq!(calls_until_open(&mut Breaker::new(), Health::Late, ms(5), 1), Some(41), "over 40 ms");
+    }
+
+    #[test]
+    fn half_of_the_calls_of_a_second_open_it() {
+        for (failing, opens) in [(2, true), (3, false)] {
+            let mut breaker = Breaker::new();
+            let opened = (0..2000).find(|at| {
+                let health = if at % failing == 0 { Health::Late } else { Health::InTime };
+                breaker.called(health, TIMEOUT, ms(*at))
+            });
+            assert_eq!(opened.is_some_and(|at| at >= 1000), opens, "{opened:?}");
+        }
     }
 
     #[test]
@@ -165,9 +219,23 @@ mod tests {
         let mut breaker = Breaker::new();
         for second in 0..100 {
             let now = Nanos::from_secs(second);
-            assert!(!breaker.failed(now));
-            (0..3).for_each(|_| breaker.succeeded(now));
+            assert!(!breaker.called(Health::Failed, TIMEOUT, now));
+            (0..3).for_each(|_| assert!(!breaker.called(Health::InTime, TIMEOUT, now)));
         }
+    }
+
+    #[test]
+    fn one_that_opens_again_soon_takes_more_probes_to_close() {
+        let (mut breaker, mut now) = (Breaker::new(), Nanos::ZERO);
+        let mut probes_after = |pause: u64| {
+            now = now.saturating_add(Nanos::from_secs(pause));
+            calls_until_open(&mut breaker, Health::Failed, now, 0).unwrap();
+            (1..100).find(|_| breaker.probed(Health::InTime, now)).unwrap()
+        };
+        assert_eq!([1, 1, 9, 2, 1, 10].map(&mut probes_after), [3, 6, 12, 24, 24, 3]);
+        let mut breaker = opened();
+        (0..100).for_each(|_| assert!(!breaker.probed(Health::Late, now)));
+        assert_eq!(breaker.state(), State::Open { pause: FIRST_PAUSE }, "it answers, and too slowly");
     }
 
     #[test]
@@ -175,15 +243,15 @@ mod tests {
         let mut breaker = opened();
         let pauses = (0..4).map(|_| {
             let pause = breaker.pause(1 << 31).unwrap();
-            breaker.probed(false);
+            breaker.probed(Health::Failed, ms(1));
             pause.get() / 1_000_000
         });
         assert_eq!(pauses.collect::<Vec<_>>(), [250, 500, 1000, 1000]);
         let (least, most) = (breaker.pause(0).unwrap(), breaker.pause(u32::MAX).unwrap());
-        assert!(least == Nanos::new(800_000_000) && most > Nanos::new(1_199_000_000), "{least} {most}");
-        breaker.probed(true);
-        assert_eq!(breaker.pause(0), Some(Nanos::ZERO));
-        breaker.probed(false);
+        assert!(least == ms(800) && most > ms(1_199), "{least} {most}");
+        breaker.probed(Health::InTime, ms(1));
+        assert_eq!(breaker.pause(1 << 31), Some(PROBE_PAUSE));
+        breaker.probed(Health::Failed, ms(1));
         assert_eq!(breaker.state(), State::Open { pause: FIRST_PAUSE });
     }
 }

@@ -1,5 +1,6 @@
 //! Calls to Redis: what is said, how long it may take, and what is learned from the answer.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,6 +9,7 @@ use tokio::time::timeout;
 
 use crate::charge::AllCharged;
 use crate::store::redis::{AllSeen, Answer, Beside, Bucket, Call, Clock, encode, hint};
+use crate::store::shared::breaker::Health;
 use crate::store::shared::limit::{Part, slot_name};
 use crate::store::shared::link::CallError;
 use crate::store::shared::{Node, Told};
@@ -36,7 +38,7 @@ impl CallResult {
     pub(super) const fn of(error: &CallError) -> Self {
         match error {
             CallError::Unreachable(_) => Self::Failed,
-            CallError::Refused(_) => Self::Refused,
+            CallError::Refused(_) | CallError::Moving(_) => Self::Refused,
             CallError::Nonsense(_) => Self::Nonsense,
         }
     }
@@ -67,6 +69,10 @@ pub(super) struct Outcome {
     pub(super) at: Nanos,
 }
 
+/// What requests wait for, by which it is found out how Redis is.
+pub(super) const CHARGE: &str = "charge";
+/// What is charged after an outage: nobody waits for its answer longer than for that of a charge.
+pub(super) const RECONCILE: &str = "reconcile";
 /// A call that is answered after this much is of use to nobody: the connection is given up.
 const CALL_TIME: Nanos = Nanos::SECOND;
 /// What is said of such a call.
@@ -76,11 +82,16 @@ const QUIET: Nanos = Nanos::from_secs(10);
 
 impl Node {
     /// Charges `parts` for one request, as the slot of this number where a slot is needed.
-    pub(super) async fn call_charge(self: &Arc<Self>, parts: &[Part], slot: u64) -> Result<Outcome, Down> {
+    pub(super) async fn call_charge(
+        self: &Arc<Self>,
+        op: &'static str,
+        parts: &[Part],
+        slot: u64,
+    ) -> Result<Outcome, Down> {
         let slot = slot_name(self.id, slot);
         let hints = self.hints(parts);
         let buckets = buckets(parts, &slot, &hints);
-        let answer = self.call("charge", Call::Charge, &buckets).await?;
+        let answer = self.call(op, Call::Charge, &buckets).await?;
         self.remind(parts, &answer);
         let (charged, seen) = answer.charged(&buckets);
         self.learn(parts, seen, Some(&charged), answer.now);
@@ -96,7 +107,7 @@ impl Node {
     ) -> Result<Outcome, Down> {
         let hints = self.hints(parts);
         let buckets = buckets(parts, "", &hints);
-        let answer = self.call("charge", Call::Partial(want), &buckets).await?;
+        let answer = self.call(CHARGE, Call::Partial(want), &buckets).await?;
         self.remind(parts, &answer);
         let mut all = answer.each(&buckets);
         let each: Vec<AllCharged> = all.by_ref().take(answers).collect();
@@ -124,7 +135,21 @@ impl Node {
         let near = self.ahead.theirs(sent);
         let encoded = encode(call, Clock::Redis { near }, &self.settings.prefix, buckets);
         let encoded = encoded.map_err(|refused| self.complain(CallResult::Refused, &refused))?;
-        let replied = timeout(CALL_TIME.to_duration(), self.link.call(&self.script, &encoded)).await;
+        let mut replied = pin!(timeout(CALL_TIME.to_duration(), self.link.call(&self.script, &encoded)));
+        let in_time = timeout(self.settings.timeout.to_duration(), &mut replied).await;
+        if [CHARGE, RECONCILE].contains(&op) {
+            self.called(match &in_time {
+                // nothing is wrong with a cluster that moves keys
+                Ok(Ok(Ok(_) | Err(CallError::Moving(_)))) => Health::InTime,
+                Ok(_) => Health::Failed,
+                Err(_) => Health::Late,
+            });
+        }
+        let replied = match in_time {
+            Ok(replied) => replied,
+            Err(late) if op == RECONCILE => Err(late),
+            Err(_) => replied.await,
+        };
         let received = self.clock.now();
         let charges = match call {
             Call::Charge => Some(1),
@@ -145,7 +170,9 @@ impl Node {
             }
             Err(_) => {
                 told(CallResult::TimedOut);
-                self.link.give_up().await;
+                if took >= CALL_TIME {
+                    self.link.give_up();
+                }
                 return Err(self.complain(CallResult::TimedOut, &NO_ANSWER));
             }
         };

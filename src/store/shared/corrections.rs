@@ -4,11 +4,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::algorithm::Completion;
 use crate::charge::{Charge, Taken};
 use crate::store::redis::{Beside, Call};
-use crate::store::shared::fallback::{Stranded, scaled};
-use crate::store::shared::limit::{Part, slot_name};
+use crate::store::shared::fallback::Stranded;
+use crate::store::shared::limit::Part;
 use crate::store::shared::{Node, SharedLimit, SharedStore, Tables};
 use crate::units::Nanos;
 
@@ -21,10 +20,7 @@ impl SharedStore {
         let theirs = node.ahead.theirs(now);
         let full_at = match charge.taken {
             Taken::Fallback { key, times, made_good: made_good @ [alone, _] } => {
-                let cost = match part.rule().holds() {
-                    true => scaled(part.rule(), charge.cost, times),
-                    false => charge.cost.saturating_mul(times),
-                };
+                let cost = charge.cost.saturating_mul(times);
                 tables.store.refund(tables.binding, &[(Charge { key, cost, ..charge.clone() }, full_at)], now);
                 let is_noted = alone > Nanos::ZERO;
                 if !is_noted || node.fallback.take_back(&part, charge.cost, made_good, theirs) {
@@ -34,14 +30,14 @@ impl SharedStore {
                 alone
             }
             // to the nanosecond: it tells which window the charge was counted in, or which entry of a log it is
-            Taken::Elsewhere { here, there } | Taken::Counted { here, there, .. } => {
-                there.saturating_add(full_at.saturating_sub(here))
-            }
+            Taken::Elsewhere { here, there }
+            | Taken::Counted { here, there, .. }
+            | Taken::Lease { here, there, .. } => there.saturating_add(full_at.saturating_sub(here)),
             _ => node.ahead.theirs(full_at),
         };
         match charge.taken {
-            Taken::Slot(slot) => node.release(slot, [&part]),
-            Taken::Lease => node.leases.give_back(part.key, part.cost, now),
+            Taken::Slot(slot) => node.release(slot),
+            Taken::Lease { lapses, .. } if node.leases.give_back(part.key, part.cost, lapses, now) => {}
             Taken::Counted { times, .. }
                 // a share that has been told since is counted like any other
                 if node.counted.refund(&part, full_at, times.min(node.times(limit)), theirs) => {}
@@ -66,7 +62,7 @@ impl SharedStore {
         if limit.is_eventual() && node.counted.debit(&part, node.times(limit), theirs) {
             return;
         }
-        if charge.taken == Taken::Lease && node.leases.take_more(part.key, part.cost, now) {
+        if limit.is_leased() && node.leases.take_more(part.key, part.cost, now) {
             return;
         }
         if node.is_away() {
@@ -82,21 +78,9 @@ impl SharedStore {
     }
 
     /// Gives back what a charge holds while its request runs.
-    pub(in crate::store) fn complete(
-        &self,
-        tables: Tables<'_>,
-        limit: &SharedLimit,
-        charge: &Charge,
-        (end, now): (Completion, Nanos),
-    ) {
-        let Some(part) = limit.part(charge) else { return };
-        match charge.taken {
-            Taken::Slot(slot) => self.0.release(slot, [&part]),
-            Taken::Fallback { key, times, .. } => {
-                let cost = scaled(part.rule(), charge.cost, times);
-                tables.store.complete(tables.binding, &[Charge { key, cost, ..charge.clone() }], end, now);
-            }
-            _ => {}
+    pub(in crate::store) fn complete(&self, charge: &Charge) {
+        if let Taken::Slot(slot) = charge.taken {
+            self.0.release(slot);
         }
     }
 }
@@ -108,27 +92,13 @@ impl Node {
             return;
         }
         // or a charge that is sent meanwhile would remind Redis of what is given back
-        back.iter().for_each(|(part, _)| self.memory.forget(part.key));
+        let theirs = self.ahead.theirs(self.clock.now());
+        back.iter().for_each(|(part, full_at)| self.memory.give_back(part, *full_at, theirs));
         let node = Arc::clone(self);
         self.later(async move {
             let back: Vec<_> = back.into_iter().map(|(part, full_at)| (part, Beside::FullAt(full_at))).collect();
             // what cannot be given back is missing until time makes it good
             drop(node.call_change(("refund", Call::Refund), &back).await);
         });
-    }
-
-    /// Gives the slot of this number back under each limit.
-    pub(super) fn release<'p>(self: &Arc<Self>, slot: u64, parts: impl IntoIterator<Item = &'p Part>) {
-        self.slots.let_go(slot);
-        for part in parts {
-            if self.is_away() {
-                return;
-            }
-            let (node, name, part) = (Arc::clone(self), slot_name(self.id, slot), part.clone());
-            self.later(async move {
-                // a slot that cannot be given back lapses
-                drop(node.call_change(("complete", Call::Complete), &[(part, Beside::Slot(&name))]).await);
-            });
-        }
     }
 }

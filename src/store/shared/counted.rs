@@ -14,9 +14,9 @@ use tokio::time::sleep;
 use crate::algorithm::State;
 use crate::charge::{Charged, Manner};
 use crate::store::redis::{Beside, Call, Seen};
-use crate::store::shared::Node;
 use crate::store::shared::fallback::scaled;
 use crate::store::shared::limit::Part;
+use crate::store::shared::{Node, at_once};
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// The keys that a node counts.
@@ -37,8 +37,9 @@ struct Count {
 
 /// The most keys; what is beyond is asked for one by one.
 const MOST_KEYS: usize = 100_000;
-/// So many keys are told in one call.
-const TOLD_AT_ONCE: usize = 50;
+/// So many keys are told in one call, and so many calls are on their way at once.
+const KEYS_OF_CALL: usize = 50;
+const CALLS_AT_ONCE: usize = 32;
 
 impl Counted {
     /// Decides `part`, each of whose tokens counts `times`-fold here; `None` if the key is new.
@@ -158,24 +159,31 @@ impl Node {
         }
     }
 
-    pub(super) async fn tell_all(&self) {
+    pub(super) async fn tell_all(self: &Arc<Self>) {
         let mut by_slot: HashMap<u16, Vec<Part>> = HashMap::new();
         for part in self.counted.take_untold() {
             by_slot.entry(self.link.slot(part.tag)).or_default().push(part);
         }
-        for some in by_slot.values().flat_map(|parts| parts.chunks(TOLD_AT_ONCE)) {
+        let calls = by_slot.values().flat_map(|parts| parts.chunks(KEYS_OF_CALL)).map(|some| {
+            let node = Arc::clone(self);
             let parts: Vec<_> = some.iter().map(|part| (part.clone(), Beside::Nothing)).collect();
-            match self.call_change(("sync", Call::Debit), &parts).await {
-                Ok((all, at)) => {
-                    for (part, seen) in some.iter().zip(all) {
-                        // logs cannot be counted apart: see `limit::refuse`
-                        if let Seen::State(total) = seen {
-                            self.counted.learn(part, total, at);
-                        }
+            async move { node.tell(&parts).await }
+        });
+        let calls = calls.collect();
+        at_once(CALLS_AT_ONCE, calls).await;
+    }
+
+    async fn tell(&self, parts: &[(Part, Beside<'static>)]) {
+        match self.call_change(("sync", Call::Debit), parts).await {
+            Ok((all, at)) => {
+                for ((part, _), seen) in parts.iter().zip(all) {
+                    // logs cannot be counted apart: see `limit::refuse`
+                    if let Seen::State(total) = seen {
+                        self.counted.learn(part, total, at);
                     }
                 }
-                Err(_) => some.iter().for_each(|part| self.counted.keep(part)),
             }
+            Err(_) => parts.iter().for_each(|(part, _)| self.counted.keep(part)),
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::algorithm::{Decision, Headroom, Rule};
 use crate::charge::{AllCharged, Charge, Charged, Manner, OnStoreDown, Taken};
 use crate::store::local::{self, LocalStore};
 use crate::store::shared::limit::Part;
+use crate::store::shared::slots::Slots;
 use crate::units::{Cost, LimitKey, Nanos};
 
 mod owed;
@@ -60,7 +61,7 @@ impl Fallback {
     /// here and `theirs` at Redis. The position of a limit that wants nothing admitted without Redis is an error.
     pub(super) fn charge(
         &self,
-        tables: Tables<'_>,
+        (tables, slots): (Tables<'_>, &Slots),
         stranded: &mut [Stranded<'_>],
         nodes: u64,
         (now, theirs): (Nanos, Nanos),
@@ -70,31 +71,42 @@ impl Fallback {
             return Err(refused);
         }
         let times = |one: &Stranded<'_>| share(one.on_down, nodes);
+        let slot = slots.next();
+        let held: Vec<_> =
+            stranded.iter().filter(|one| one.goes_by() == By::Slots).map(|one| (one.part, times(one))).collect();
+        let mut by_slots = slots.charge(slot, &held, now).into_iter();
+        let is_free = held.iter().zip(by_slots.as_slice()).all(|((part, _), charged)| admits(part, charged));
         let mut batch: Vec<Charge> = Vec::with_capacity(stranded.len());
-        for one in stranded.iter().filter(|one| one.is_enforced()) {
-            let key = self.bucket(tables, one, now);
-            batch.push(Charge {
-                key,
-                cost: scaled(one.part.rule(), one.charge.cost, times(one)),
-                ..one.charge.clone()
-            });
+        for one in stranded.iter().filter(|one| one.goes_by() == By::Bucket) {
+            let (key, cost) =
+                (self.bucket(tables, one, (now, theirs)), scaled(one.part.rule(), one.charge.cost, times(one)));
+            batch.push(Charge { key, cost, ..one.charge.clone() });
         }
-        let charged = tables.store.charge(tables.binding, &mut batch, now);
-        let mut decided = batch.into_iter().zip(charged);
+        let by_buckets = match is_free {
+            true => tables.store.charge(tables.binding, &mut batch, now),
+            false => tables.store.charge_denied(tables.binding, &mut batch, now),
+        };
+        let mut by_buckets = batch.into_iter().zip(by_buckets);
         let mut all = AllCharged::new();
         for one in stranded.iter_mut() {
-            let rule = one.part.rule();
-            let Some((charge, charged)) = one.is_enforced().then(|| decided.next()).flatten() else {
-                one.charge.taken = Taken::Nowhere;
-                all.push(Charged { decision: Decision::ADMIT, headroom: rule.headroom(None, now) });
-                continue;
+            let fresh = Charged { decision: Decision::ADMIT, headroom: one.part.rule().headroom(None, now) };
+            let (taken, charged) = match one.goes_by() {
+                By::Nothing => (Taken::Nowhere, fresh),
+                By::Slots => (Taken::Slot(slot), by_slots.next().unwrap_or(fresh)),
+                By::Bucket => match by_buckets.next() {
+                    Some((Charge { key, .. }, charged)) => {
+                        (Taken::Fallback { key, times: times(one), made_good: MadeGood::default() }, charged)
+                    }
+                    None => (Taken::Nowhere, fresh),
+                },
             };
-            let made_good = MadeGood::default();
-            one.charge.taken = Taken::Fallback { key: charge.key, times: times(one), made_good };
+            one.charge.taken = taken;
             all.push(charged);
         }
-        let passes =
-            stranded.iter().zip(&all).all(|(one, charged)| !one.part.manner.binds || charged.decision.is_admitted());
+        let passes = stranded.iter().zip(&all).all(|(one, charged)| admits(one.part, charged));
+        if !passes {
+            slots.let_go(slot);
+        }
         for (one, charged) in stranded.iter_mut().zip(&mut all) {
             let Taken::Fallback { key, times, .. } = one.charge.taken else { continue };
             let manner = one.part.manner;
@@ -112,10 +124,10 @@ impl Fallback {
     }
 
     /// The bucket here of a key, which starts from what was known to be used when it is a new one.
-    fn bucket(&self, tables: Tables<'_>, one: &Stranded<'_>, now: Nanos) -> LimitKey {
+    fn bucket(&self, tables: Tables<'_>, one: &Stranded<'_>, (now, theirs): (Nanos, Nanos)) -> LimitKey {
         /// An odd number that spreads over the lower half, by which keys are told apart within a shard.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let (round, is_first) = self.round(one.part);
+        let (round, is_first) = self.round(one, theirs);
         let key = LimitKey(one.charge.key.0 ^ u128::from(round.wrapping_mul(SPREAD)));
         if is_first {
             let used = [Charge { key, cost: one.used, ..one.charge.clone() }];
@@ -124,27 +136,27 @@ impl Fallback {
         key
     }
 
-    /// Which bucket the key of `part` has here, and whether it is a new one. Keys beyond the bound share their rounds.
-    fn round(&self, part: &Part) -> (u64, bool) {
+    /// Which bucket the key has here, and whether it is a new one. Keys beyond the bound share their rounds.
+    fn round(&self, one: &Stranded<'_>, theirs: Nanos) -> (u64, bool) {
         let mut owed = self.owed.lock();
-        if let Some(known) = owed.get(&part.key) {
+        if let Some(known) = owed.get(&one.part.key) {
             return (known.round, false);
         }
         if owed.len() >= MOST_OWED {
             return (0, false);
         }
         let round = self.rounds.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        owed.insert(part.key, Owed::new(part, round));
+        owed.insert(one.part.key, Owed::new(one.part, round, one.used, theirs));
         (round, true)
     }
 
     /// Charges, whatever the limit says, a request that was charged before Redis was away.
     pub(super) fn debit(&self, tables: Tables<'_>, stranded: &Stranded<'_>, nodes: u64, (now, theirs): (Nanos, Nanos)) {
         let times = share(stranded.on_down, nodes);
-        if !stranded.is_enforced() {
-            self.round(stranded.part);
+        if stranded.goes_by() == By::Nothing {
+            self.round(stranded, theirs);
         } else {
-            let key = self.bucket(tables, stranded, now);
+            let key = self.bucket(tables, stranded, (now, theirs));
             let cost = stranded.charge.cost.saturating_mul(times);
             tables.store.debit(tables.binding, &[Charge { key, cost, ..stranded.charge.clone() }], now);
         }
@@ -153,8 +165,7 @@ impl Fallback {
 
     /// Notes that `cost` was taken as a share of one of `nodes`. `None` if nothing is to be handed in of the key.
     pub(super) fn add(&self, part: &Part, cost: Cost, nodes: u64, theirs: Nanos) -> Option<MadeGood> {
-        // what is held while a request runs is not handed in
-        let mut owed = if part.rule().holds() { return None } else { self.owed.lock() };
+        let mut owed = self.owed.lock();
         Some(owed.get_mut(&part.key)?.add(cost, nodes, theirs))
     }
 
@@ -191,11 +202,10 @@ impl Fallback {
     }
 
     /// `due` was handed in; what was admitted since is still owed.
-    pub(super) fn handed_in(&self, due: &Due, theirs: Nanos) {
+    pub(super) fn handed_in(&self, due: &Due) {
         let mut owed = self.owed.lock();
-        let Some(known) = owed.remove(&due.part.key) else { return };
-        if let Some(rest) = known.since(due, theirs) {
-            owed.insert(due.part.key, rest);
+        if owed.get_mut(&due.part.key).is_some_and(|owed| !owed.settle(due)) {
+            owed.remove(&due.part.key);
         }
     }
 
@@ -210,11 +220,30 @@ impl Fallback {
     }
 }
 
+/// What decides a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// The slots that this node holds.
+    Slots,
+    /// A bucket of this node.
+    Bucket,
+    /// Everything passes.
+    Nothing,
+}
+
 impl Stranded<'_> {
-    /// Whether this node goes by the limit.
-    const fn is_enforced(&self) -> bool {
-        matches!(self.on_down, OnStoreDown::Share | OnStoreDown::Local)
+    fn goes_by(&self) -> By {
+        match self.on_down {
+            OnStoreDown::Allow | OnStoreDown::Deny => By::Nothing,
+            OnStoreDown::Share | OnStoreDown::Local if self.part.rule().holds() => By::Slots,
+            OnStoreDown::Share | OnStoreDown::Local => By::Bucket,
+        }
     }
+}
+
+/// Whether the limit of `part` lets the request through.
+const fn admits(part: &Part, charged: &Charged) -> bool {
+    !part.manner.binds || charged.decision.is_admitted()
 }
 
 /// What does not fit into the bucket at once is owed to it, so that the rate is right even where the burst is not. Where the

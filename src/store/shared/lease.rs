@@ -3,6 +3,9 @@
 //! How many follows the pace of the key, and what is left of the bucket: each of N nodes takes at most a share of 1/(2N),
 //! so that a bucket that runs out is shared out token by token. What is not spent lapses [`LIFETIME`] after it was asked
 //! for. A request for which there is not enough waits for the next call, of which there is one at a time for each key.
+//!
+//! What requests give back is held again only if it was held before, of the tokens that were last taken: these never were
+//! more than a node may hold, whoever spends them in the end. All else goes back to Redis, where time may have made it good.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use crate::algorithm::Decision;
 use crate::charge::{AllCharged, Charged};
@@ -68,7 +72,13 @@ struct Waiter {
 /// What a request under a lease gets.
 pub(super) enum Leased {
     /// At once: from what is held, or a denial that is certain.
-    Now(Charged),
+    Now {
+        charged: Charged,
+        /// When it was, on Redis's clock.
+        there: Nanos,
+        /// When what is held lapses.
+        lapses: Nanos,
+    },
     /// After a call.
     Soon(oneshot::Receiver<Heard>),
     /// Nothing: there are too many keys, or too many that wait.
@@ -102,12 +112,15 @@ impl Leases {
         self.shard(key).lock().get(&key).filter(|lease| now < lease.lapses).map_or(0, |lease| lease.balance)
     }
 
-    /// Puts back what a request does not need after all.
-    pub(super) fn give_back(&self, key: LimitKey, cost: Cost, now: Nanos) {
-        if let Some(lease) = self.shard(key).lock().get_mut(&key).filter(|lease| now < lease.lapses) {
-            lease.balance = lease.balance.saturating_add(cost);
-            self.events.spent.fetch_sub(cost, Ordering::Relaxed);
-        }
+    /// Puts back what a request does not need after all of the tokens that lapse then. Whether it could be put back.
+    pub(super) fn give_back(&self, key: LimitKey, cost: Cost, lapses: Nanos, now: Nanos) -> bool {
+        let mut shard = self.shard(key).lock();
+        let Some(lease) = shard.get_mut(&key).filter(|lease| lease.lapses == lapses && now < lapses) else {
+            return false;
+        };
+        lease.balance = lease.balance.saturating_add(cost);
+        self.events.spent.fetch_sub(cost, Ordering::Relaxed);
+        true
     }
 
     /// Takes `cost` more, if it is held.
@@ -169,16 +182,17 @@ impl Node {
         lease.used = now;
         lease.pace.add(part.cost, now);
         let taken = if part.manner.takes { part.cost } else { 0 };
+        let there = self.ahead.theirs(now);
         if self.leases.events.spend(lease, taken, now) && (part.manner.takes || lease.balance >= part.cost) {
-            let left = lease.balance;
+            let (left, lapses) = (lease.balance, lease.lapses);
             if !lease.asking && !self.is_away() && left < lease.pace.within(self.refill_time(), now) {
                 self.ask_ahead(lease);
             }
             drop(shard);
-            return Leased::Now(self.spent(part, left, now));
+            return Leased::Now { charged: self.spent(part, left, there), there, lapses };
         }
-        if let Some(denied) = self.memory.denial(part, self.ahead.theirs(now)) {
-            return Leased::Now(denied);
+        if let Some(denied) = self.memory.denial(part, there) {
+            return Leased::Now { charged: denied, there, lapses: Nanos::ZERO };
         }
         if lease.waiting.len() >= MOST_WAITING || self.is_away() || !may_wait {
             return Leased::Crowded;
@@ -192,8 +206,8 @@ impl Node {
     }
 
     /// What a request hears that was let through from a lease of which so many tokens are `left`.
-    fn spent(&self, part: &Part, left: Cost, now: Nanos) -> Charged {
-        let mut headroom = self.memory.standing(part, self.ahead.theirs(now)).headroom;
+    fn spent(&self, part: &Part, left: Cost, there: Nanos) -> Charged {
+        let mut headroom = self.memory.standing(part, there).headroom;
         let quota = part.rule().policy().quota;
         headroom.remaining = headroom.remaining.map(|remaining| remaining.saturating_add(left).min(quota));
         Charged { decision: Decision::ADMIT, headroom }
@@ -223,19 +237,14 @@ impl Asking {
     async fn run(mut self) {
         let mut first = true;
         while let Some((part, want, waiting)) = self.next(first) {
-            if first {
-                self.node.settle(std::slice::from_ref(&part)).await;
-                first = false;
+            if first && !self.node.settle(std::slice::from_ref(&part)).await {
+                return;
             }
-            let sent = self.node.clock.now();
-            match self.node.call_partial(std::slice::from_ref(&part), want, 1).await {
-                Ok(outcome) => self.share_out((&part, want), &outcome, waiting, sent),
-                Err(Down) => {
-                    for waiter in waiting {
-                        drop(waiter.sender.send(Err(Down)));
-                    }
-                    return;
-                }
+            first = false;
+            let asked = tokio::spawn(Arc::clone(&self.node).take_ahead(part, want, waiting));
+            // those who come from now on do not wait for a call that is late
+            if !matches!(timeout(self.node.settings.timeout.to_duration(), asked).await, Ok(Ok(true))) {
+                return;
             }
         }
         self.ended = true;
@@ -257,15 +266,35 @@ impl Asking {
         }
         Some((lease.part.clone(), wanted.max(1), waiting))
     }
+}
+
+impl Node {
+    /// Takes as much as it can get of `want` tokens. Whether Redis answered.
+    async fn take_ahead(self: Arc<Self>, part: Part, want: Cost, waiting: VecDeque<Waiter>) -> bool {
+        let sent = self.clock.now();
+        let outcome = self.call_partial(std::slice::from_ref(&part), want, 1).await;
+        let is_up = outcome.is_ok();
+        match outcome {
+            Ok(outcome) => self.share_out((&part, want), &outcome, waiting, sent),
+            Err(Down) => waiting.into_iter().for_each(|waiter| drop(waiter.sender.send(Err(Down)))),
+        }
+        is_up
+    }
 
     /// Serves those who wait in their order, and keeps the rest. What was wanted for those who wait may have been spent by
     /// others meanwhile, or have lapsed: where Redis granted all, they wait for the next call.
-    fn share_out(&self, (part, want): (&Part, Cost), outcome: &Outcome, waiting: VecDeque<Waiter>, sent: Nanos) {
-        let node = &self.node;
-        let now = node.clock.now();
-        let mut shard = node.leases.shard(self.key).lock();
-        let Some(lease) = shard.get_mut(&self.key) else { return };
-        let events = &node.leases.events;
+    fn share_out(
+        self: &Arc<Self>,
+        (part, want): (&Part, Cost),
+        outcome: &Outcome,
+        waiting: VecDeque<Waiter>,
+        sent: Nanos,
+    ) {
+        let now = self.clock.now();
+        let there = self.ahead.theirs(now);
+        let mut shard = self.leases.shard(part.key).lock();
+        let Some(lease) = shard.get_mut(&part.key) else { return };
+        let events = &self.leases.events;
         events.lapse(lease, now);
         events.taken.fetch_add(outcome.granted, Ordering::Relaxed);
         lease.balance = lease.balance.saturating_add(outcome.granted);
@@ -280,20 +309,28 @@ impl Asking {
             if lease.balance < waiter.part.cost {
                 match outcome.granted >= want {
                     true => unserved.push_back(waiter),
-                    false => drop(waiter.sender.send(Ok((one(node.still_denied(&waiter.part, now)), outcome.at)))),
+                    false => drop(waiter.sender.send(Ok((one(self.still_denied(&waiter.part, there)), there)))),
                 }
                 continue;
             }
             // for those who wait nothing lapses: it is theirs since it was granted
             let taken = if waiter.part.manner.takes { waiter.part.cost } else { 0 };
             let left = lease.balance.saturating_sub(taken);
-            if waiter.sender.send(Ok((one(node.spent(&waiter.part, left, now)), outcome.at))).is_ok() {
+            if waiter.sender.send(Ok((one(self.spent(&waiter.part, left, there)), there))).is_ok() {
                 lease.balance = left;
                 events.spent.fetch_add(taken, Ordering::Relaxed);
             }
         }
         unserved.append(&mut lease.waiting);
         lease.waiting = unserved;
+        let spare = lease.balance.saturating_sub(self.most_held(part));
+        if spare > 0 {
+            // of those who do not wait any more
+            lease.balance = lease.balance.saturating_sub(spare);
+            events.lapsed.fetch_add(spare, Ordering::Relaxed);
+            let full_at = outcome.at.saturating_add(until_full.unwrap_or_default());
+            self.refund_later(vec![(Part { cost: spare, ..part.clone() }, full_at)]);
+        }
     }
 }
 
@@ -321,13 +358,21 @@ impl Node {
             return 0;
         }
         let left = self.memory.standing(&lease.part, self.ahead.theirs(now)).headroom.remaining;
-        let nodes = self.nodes.load(Ordering::Relaxed).max(1);
-        soon.min(left.unwrap_or(Cost::MAX) / nodes.saturating_mul(2)).min(lease.part.most_ahead)
+        soon.min(self.share_of(left.unwrap_or(Cost::MAX))).min(lease.part.most_ahead)
+    }
+
+    /// How many tokens this node may hold of the key of `part`.
+    fn most_held(&self, part: &Part) -> Cost {
+        self.share_of(part.rule().policy().quota).min(part.most_ahead)
+    }
+
+    fn share_of(&self, tokens: Cost) -> Cost {
+        tokens / self.nodes.load(Ordering::Relaxed).max(1).saturating_mul(2)
     }
 
     /// What a request hears for which too little was granted.
-    fn still_denied(&self, part: &Part, now: Nanos) -> Charged {
-        let charged = self.memory.standing(part, self.ahead.theirs(now));
+    fn still_denied(&self, part: &Part, there: Nanos) -> Charged {
+        let charged = self.memory.standing(part, there);
         match charged.decision {
             // time went by since
             Decision::Admit { .. } => Charged { decision: Decision::later(Nanos::new(1)), ..charged },

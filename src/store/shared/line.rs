@@ -10,10 +10,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use crate::charge::{AllCharged, Manner};
 use crate::store::shared::Node;
-use crate::store::shared::calls::{Down, Outcome};
+use crate::store::shared::calls::{CHARGE, Down, Outcome};
 use crate::store::shared::limit::Part;
 use crate::units::{Cost, LimitKey, Nanos};
 
@@ -52,7 +53,7 @@ impl Node {
                 lines.insert(alike.clone(), Vec::new());
                 drop(lines);
                 let line = Line { node: Arc::clone(self), alike, is_gone: false };
-                tokio::spawn(async move { line.serve(&parts, vec![sender]).await });
+                tokio::spawn(line.serve(parts.into(), vec![sender]));
             }
         }
         receiver
@@ -63,13 +64,15 @@ impl Node {
         let (sender, receiver) = oneshot::channel();
         let node = Arc::clone(self);
         tokio::spawn(async move {
-            node.settle(&parts).await;
-            let outcome = node.call_charge(&parts, slot).await;
+            let outcome = match node.settle(&parts).await {
+                true => node.call_charge(CHARGE, &parts, slot).await,
+                false => Err(Down),
+            };
             let heard = outcome.map(|outcome| (outcome.each.first().cloned().unwrap_or_default(), outcome));
             match heard {
                 Ok((charged, outcome)) => {
                     if sender.send(Ok((charged.clone(), outcome.at))).is_err() && outcome.granted > 0 {
-                        node.release(slot, parts.iter().filter(|part| part.rule().holds()));
+                        node.end_slot_later(slot, parts.iter().filter(|part| part.rule().holds()).cloned());
                         node.give_back_unheard(&parts, &outcome, &[charged]);
                     }
                 }
@@ -77,6 +80,30 @@ impl Node {
             }
         });
         receiver
+    }
+
+    /// Charges `parts` for each of those who are `waiting`, in one call.
+    async fn charge_for(self: Arc<Self>, parts: Arc<[Part]>, waiting: Vec<oneshot::Sender<Heard>>) {
+        let outcome = match waiting.len() {
+            1 => self.call_charge(CHARGE, &parts, 0).await,
+            several => {
+                let want = u64::try_from(several).unwrap_or(u64::MAX);
+                self.call_partial(&parts, want, several).await
+            }
+        };
+        match outcome {
+            Ok(outcome) => {
+                let mut unheard = Vec::new();
+                for (position, (sender, charged)) in waiting.into_iter().zip(&outcome.each).enumerate() {
+                    let granted = u64::try_from(position).is_ok_and(|position| position < outcome.granted);
+                    if sender.send(Ok((charged.clone(), outcome.at))).is_err() && granted {
+                        unheard.push(charged.clone());
+                    }
+                }
+                self.give_back_unheard(&parts, &outcome, &unheard);
+            }
+            Err(down) => waiting.into_iter().for_each(|sender| drop(sender.send(Err(down)))),
+        }
     }
 
     /// Gives back what was taken for requests that do not wait any more.
@@ -101,29 +128,14 @@ struct Line {
 }
 
 impl Line {
-    async fn serve(mut self, parts: &[Part], mut waiting: Vec<oneshot::Sender<Heard>>) {
-        self.node.settle(parts).await;
+    async fn serve(mut self, parts: Arc<[Part]>, mut waiting: Vec<oneshot::Sender<Heard>>) {
+        if !self.node.settle(&parts).await {
+            return;
+        }
         while !waiting.is_empty() {
-            let outcome = match waiting.len() {
-                1 => self.node.call_charge(parts, 0).await,
-                several => {
-                    let want = u64::try_from(several).unwrap_or(u64::MAX);
-                    self.node.call_partial(parts, want, several).await
-                }
-            };
-            match outcome {
-                Ok(outcome) => {
-                    let mut unheard = Vec::new();
-                    for (position, (sender, charged)) in waiting.drain(..).zip(&outcome.each).enumerate() {
-                        let granted = u64::try_from(position).is_ok_and(|position| position < outcome.granted);
-                        if sender.send(Ok((charged.clone(), outcome.at))).is_err() && granted {
-                            unheard.push(charged.clone());
-                        }
-                    }
-                    self.node.give_back_unheard(parts, &outcome, &unheard);
-                }
-                Err(down) => waiting.drain(..).for_each(|sender| drop(sender.send(Err(down)))),
-            }
+            let served = tokio::spawn(Arc::clone(&self.node).charge_for(Arc::clone(&parts), waiting));
+            // those who come from now on do not wait for a call that is late
+            drop(timeout(self.node.settings.timeout.to_duration(), served).await);
             let mut lines = self.node.lines.0.lock();
             match lines.get_mut(&self.alike).map(std::mem::take) {
                 Some(line) => waiting = line,

@@ -7,8 +7,9 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use redis::{Cmd, ErrorKind, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
 use smallvec::SmallVec;
+use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 pub use crate::dial::{CallError, Servers};
@@ -19,10 +20,12 @@ use crate::store::redis::{Encoded, Field};
 use crate::units::LimitKey;
 
 /// A script and its SHA-1, by which Redis knows it once it was run.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Script {
     text: &'static str,
     sha1: String,
+    /// Held while a server is sent the text.
+    sending: Mutex<()>,
 }
 
 /// What a script answered.
@@ -41,7 +44,7 @@ pub struct Link {
 impl Script {
     /// The script `text`.
     pub fn new(text: &'static str) -> Self {
-        Self { text, sha1: redis::Script::new(text).get_hash().to_owned() }
+        Self { text, sha1: redis::Script::new(text).get_hash().to_owned(), sending: Mutex::default() }
     }
 }
 
@@ -78,12 +81,16 @@ impl Link {
     pub async fn call(&self, script: &Script, encoded: &Encoded) -> Result<Reply, CallError> {
         let key = encoded.keys.first().map(String::as_str).unwrap_or_default();
         let pool = self.pool_for(key);
-        let asked = pool.run(key, &command("EVALSHA", &script.sha1, encoded)).await;
-        let asked = match asked {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                pool.run(key, &command("EVAL", script.text, encoded)).await
+        let asked = loop {
+            let asked = pool.run(key, &command("EVALSHA", &script.sha1, encoded)).await;
+            if !is(&asked, ServerErrorKind::NoScript) {
+                break asked;
             }
-            asked => asked,
+            // one call sends the text, which is long; the others wait until it has
+            match script.sending.try_lock() {
+                Ok(_sending) => break pool.run(key, &command("EVAL", script.text, encoded)).await,
+                Err(_) => drop(script.sending.lock().await),
+            }
         };
         match asked {
             Ok(Value::Array(fields)) => Ok(Reply(fields)),
@@ -93,7 +100,7 @@ impl Link {
     }
 
     /// Forgets all connections: the next calls open others, and those that wait for answers get none.
-    pub async fn give_up(&self) {
+    pub fn give_up(&self) {
         for pool in &self.pools {
             pool.give_up();
         }
@@ -117,6 +124,10 @@ impl Link {
         own.set_out(key);
         self.pools.iter().find(|pool| pool.leads_to(key)).unwrap_or(own)
     }
+}
+
+fn is(asked: &RedisResult<Value>, kind: ServerErrorKind) -> bool {
+    asked.as_ref().is_err_and(|error| error.kind() == ErrorKind::Server(kind))
 }
 
 fn command(name: &str, script: &str, encoded: &Encoded) -> Cmd {

@@ -53,6 +53,19 @@ impl Memory {
         self.0.insert(part.key, Known { form: Arc::clone(&part.form), at, kept });
     }
 
+    /// What `part` says is given back, of a charge after which the key was going to be whole at `full_at`.
+    pub(super) fn give_back(&self, part: &Part, full_at: Nanos, now: Nanos) {
+        let Some(mut known) = self.known(part) else { return };
+        match &mut known.kept {
+            Kept::State(state) => {
+                *state = state.take().and_then(|state| part.rule().refund(state, part.cost, full_at, now));
+            }
+            // nothing is sent to Redis of it but what it lacks altogether
+            Kept::Log(counted, _) => *counted = counted.saturating_sub(part.cost),
+        }
+        self.0.insert(part.key, known);
+    }
+
     /// Nothing is known of `key` any more.
     pub(super) fn forget(&self, key: LimitKey) {
         self.0.remove(&key);

@@ -9,13 +9,14 @@ pub(super) struct Owed {
     pub(super) part: Part,
     /// Tells its bucket from those that were handed in before.
     pub(super) round: u64,
-    /// The key as if nobody else had been there, on Redis's clock: time makes good what is long ago.
+    /// The key as if nobody else had been there, on Redis's clock, from what was known when it began: time makes good what is
+    /// long ago.
     alone: Option<State>,
     /// The key as if all nodes had admitted as much: time makes good for this one its share only.
     shared: Option<State>,
     /// How many nodes there are then.
     nodes: u64,
-    /// All of it.
+    /// All that is not handed in.
     pub(super) sum: Cost,
 }
 
@@ -23,7 +24,7 @@ pub(super) struct Owed {
 pub(in crate::store::shared) struct Due {
     /// So many tokens.
     pub(in crate::store::shared) part: Part,
-    /// All that was admitted, much of which time has made good.
+    /// All that was admitted, some of which time may have made good.
     sum: Cost,
 }
 
@@ -31,8 +32,10 @@ pub(in crate::store::shared) struct Due {
 pub(in crate::store::shared) type MadeGood = [Nanos; 2];
 
 impl Owed {
-    pub(super) fn new(part: &Part, round: u64) -> Self {
-        Self { part: part.clone(), round, alone: None, shared: None, nodes: 1, sum: 0 }
+    /// Of a key of which so much was `used` when Redis was last heard of.
+    pub(super) fn new(part: &Part, round: u64, used: Cost, theirs: Nanos) -> Self {
+        let state = part.rule().debit(None, used, theirs);
+        Self { part: part.clone(), round, alone: state.clone(), shared: state, nodes: 1, sum: 0 }
     }
 
     /// Notes that `cost` was taken as a share of one of `nodes`.
@@ -57,7 +60,7 @@ impl Owed {
         self.shared = self.shared.take().and_then(|state| rule.refund(state, by_all, shared, theirs));
     }
 
-    /// What is left of it at `theirs`: never more than a whole bucket, and nothing that time has made good. Time makes good
+    /// What is left of it at `theirs`: never more than is missing from the key, so nothing that time has made good. Time fills
     /// one bucket only for all nodes together, so that each takes its share of that, unless it admitted more at once.
     pub(super) fn due(&self, theirs: Nanos) -> Option<Due> {
         let rule = self.part.rule();
@@ -71,11 +74,52 @@ impl Owed {
         (cost > 0 && !rule.holds()).then_some(Due { part, sum: self.sum })
     }
 
-    /// What was admitted since `due` was, which is handed in by now; `None` if nothing.
-    pub(super) fn since(&self, due: &Due, theirs: Nanos) -> Option<Self> {
-        let since = self.sum.saturating_sub(due.sum);
-        let mut rest = Self::new(&self.part, self.round);
-        rest.add(since, self.nodes, theirs);
-        (since > 0).then_some(rest)
+    /// `due` was handed in. Whether anything was admitted since.
+    pub(super) fn settle(&mut self, due: &Due) -> bool {
+        self.sum = self.sum.saturating_sub(due.sum);
+        self.sum > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::algorithm::{AlgorithmName, Arguments, Value};
+    use crate::charge::Manner;
+    use crate::store::redis::Shared;
+    use crate::units::{LimitKey, Rate};
+
+    /// A bucket of 60 that fills in 600 ms, from which so much was used, and of which one of three nodes admits its third for
+    /// so many milliseconds.
+    fn due_after(used: Cost, ms: u64) -> Cost {
+        let mut arguments = Arguments::default();
+        arguments.set("rate", Value::Rate(Rate::new(100, Nanos::SECOND).unwrap()));
+        arguments.set("burst", Value::Whole(60));
+        let rule = AlgorithmName::Gcra.build(&arguments).unwrap();
+        let part = Part {
+            limit: "guard".into(),
+            form: Arc::new(Shared::new(rule, Nanos::SECOND).unwrap()),
+            key: LimitKey(1),
+            tag: LimitKey(1),
+            cost: 1,
+            manner: Manner::USUAL,
+            most_ahead: 0,
+            gives_back: false,
+        };
+        let at = |ms: u64| Nanos::new((1_000_000 + ms) * 1_000_000);
+        let mut owed = Owed::new(&part, 1, used, at(0));
+        for third in 1..=ms / 30 {
+            owed.add(1, 3, at(third * 30));
+        }
+        owed.due(at(ms)).map_or(0, |due| due.part.cost)
+    }
+
+    #[test]
+    fn what_is_handed_in_is_what_the_bucket_in_redis_gained_meanwhile() {
+        assert_eq!([30, 300, 600].map(|ms| due_after(60, ms)), [1, 10, 20], "all of it, while that fills the bucket");
+        assert_eq!([900, 9_000].map(|ms| due_after(60, ms)), [20, 20], "a third of a bucket that has overflowed");
+        assert_eq!([300, 9_000].map(|ms| due_after(0, ms)), [1, 1], "it was full, and had no use for the time");
     }
 }

@@ -1,0 +1,49 @@
+//! Work that no request waits for.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+
+use crate::store::shared::Node;
+
+/// Runs `work`, so many at once. What comes of it, in the order in which it ends.
+pub(super) async fn at_once<T: Send + 'static>(
+    most: usize,
+    work: Vec<impl Future<Output = T> + Send + 'static>,
+) -> Vec<T> {
+    let (mut running, mut ended) = (JoinSet::new(), Vec::new());
+    for one in work {
+        if running.len() >= most {
+            ended.extend(running.join_next().await.and_then(Result::ok));
+        }
+        running.spawn(one);
+    }
+    while let Some(one) = running.join_next().await {
+        ended.extend(one);
+    }
+    ended
+}
+
+impl Node {
+    /// Does something that no request waits for.
+    pub(super) fn later(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        self.pending.fetch_add(1, Ordering::Relaxed);
+        let pending = Pending(Arc::clone(self));
+        runtime.spawn(async move {
+            task.await;
+            drop(pending);
+        });
+    }
+}
+
+/// Something on its way.
+struct Pending(Arc<Node>);
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.0.pending.fetch_sub(1, Ordering::Relaxed);
+    }
+}

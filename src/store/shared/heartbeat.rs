@@ -1,0 +1,143 @@
+//! Heartbeats: by them the gateways count each other, and find out whether Redis takes writes.
+//!
+//! They have connections and a loop of their own, so that nothing else that Redis is asked for delays them.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::time::{sleep, timeout};
+
+use crate::store::redis::{Encoded, Field};
+use crate::store::shared::breaker::{Health, State};
+use crate::store::shared::calls::{CallResult, NO_ANSWER};
+use crate::store::shared::link::Script;
+use crate::store::shared::{Node, Told};
+use crate::units::Nanos;
+
+/// How often a node says that it is there, and how long it counts after it last did.
+pub(super) const HEARTBEAT: Nanos = Nanos::new(500_000_000);
+const HEARTBEATS_KEPT_MS: u64 = 2_000;
+/// How long a heartbeat may take.
+const PATIENCE: Nanos = Nanos::new(250_000_000);
+/// So many heartbeats in a row have to count fewer nodes before there are fewer: 30 s.
+const BEATS_UNTIL_FEWER: u32 = 60;
+
+/// KEYS: the nodes. ARGV: a node, how long it counts in milliseconds. Answers how many nodes there are. It adds before it
+/// removes: Redis refuses a script without memory only until the script's first write.
+const HEARTBEAT_SCRIPT: &str = "local t = redis.call('TIME')
+local now, life = t[1] * 1000 + math.floor(t[2] / 1000), tonumber(ARGV[2])
+local kind = redis.call('TYPE', KEYS[1]).ok
+if kind ~= 'zset' and kind ~= 'none' then redis.call('DEL', KEYS[1]) end
+redis.call('ZADD', KEYS[1], string.format('%.0f', now), ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('(%.0f', now - life))
+redis.call('PEXPIRE', KEYS[1], string.format('%.0f', life))
+return {redis.call('ZCARD', KEYS[1])}";
+
+/// How many nodes there are, by heartbeats. More count at once; fewer only after [`BEATS_UNTIL_FEWER`] in a row, because
+/// after an outage the first node is alone for a moment, and would take the whole limit for its share in the next one.
+#[derive(Debug)]
+pub(super) struct NodeCount {
+    least: u64,
+    count: u64,
+    /// The most that were seen since there seem to be fewer, and how many heartbeats that is.
+    fewer: (u64, u32),
+}
+
+impl NodeCount {
+    /// There are `least` or more, whatever heartbeats say.
+    pub(super) const fn at_least(least: u64) -> Self {
+        Self { least, count: least, fewer: (0, 0) }
+    }
+
+    /// A heartbeat found so many, or failed. How many there are.
+    fn heard(&mut self, seen: Option<u64>) -> u64 {
+        let (most, beats) = self.fewer;
+        self.fewer = match seen {
+            Some(seen) if seen < self.count => (most.max(seen), beats.saturating_add(1)),
+            _ => (0, 0),
+        };
+        self.count = self.count.max(seen.unwrap_or_default());
+        if self.fewer.1 >= BEATS_UNTIL_FEWER {
+            self.count = self.fewer.0.max(self.least);
+            self.fewer = (0, 0);
+        }
+        self.count
+    }
+}
+
+impl Node {
+    /// Says that this node is there, and finds out whether Redis answers, for as long as it is polled.
+    pub(super) async fn keep_heartbeat(self: &Arc<Self>) {
+        let script = Script::new(HEARTBEAT_SCRIPT);
+        loop {
+            let health = self.heartbeat(&script).await;
+            let state = self.breaker.lock().state();
+            match state {
+                State::Closed if health == Health::Failed => self.called(health),
+                State::Closed => {}
+                _ => self.probed(health),
+            }
+            let pause = self.breaker.lock().pause(rand::random());
+            sleep(pause.unwrap_or(HEARTBEAT).to_duration()).await;
+        }
+    }
+
+    /// Says that this node is there, by a write that a server refuses which would refuse charges.
+    async fn heartbeat(&self, script: &Script) -> Health {
+        let encoded = Encoded {
+            keys: vec![format!("{}:{{nodes}}:nodes", self.settings.prefix)],
+            arguments: vec![format!("{:016x}", self.id), HEARTBEATS_KEPT_MS.to_string()],
+        };
+        let sent = self.clock.now();
+        let replied = timeout(PATIENCE.to_duration(), self.heartbeat_link.call(script, &encoded)).await;
+        let (result, nodes) = match replied {
+            Ok(Ok(reply)) => match *reply.fields() {
+                [Field::Integer(nodes)] => (CallResult::Ok, u64::try_from(nodes).ok()),
+                _ => (CallResult::Nonsense, None),
+            },
+            Ok(Err(error)) => {
+                let result = CallResult::of(&error);
+                self.complain(result, &error);
+                (result, None)
+            }
+            Err(_) => {
+                self.heartbeat_link.give_up();
+                self.complain(CallResult::TimedOut, &NO_ANSWER);
+                (CallResult::TimedOut, None)
+            }
+        };
+        let took = self.clock.now().saturating_sub(sent);
+        (self.observer)(Told { op: "heartbeat", result, took, charges: None });
+        self.nodes.store(self.node_count.lock().heard(nodes), Ordering::Relaxed);
+        match nodes {
+            None => Health::Failed,
+            Some(_) if took > self.settings.timeout => Health::Late,
+            Some(_) => Health::InTime,
+        }
+    }
+
+    fn probed(&self, health: Health) {
+        if self.breaker.lock().probed(health, self.clock.now()) {
+            self.recovered.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_nodes_count_at_once_and_fewer_after_half_a_minute() {
+        let mut nodes = NodeCount::at_least(2);
+        assert_eq!(nodes.heard(Some(1)), 2);
+        assert_eq!(nodes.heard(Some(5)), 5);
+        (1..BEATS_UNTIL_FEWER).for_each(|beat| assert_eq!(nodes.heard(Some(1 + u64::from(beat % 3))), 5, "{beat}"));
+        // an outage in between tells nothing about them
+        assert_eq!(nodes.heard(None), 5);
+        (1..BEATS_UNTIL_FEWER).for_each(|beat| assert_eq!(nodes.heard(Some(1 + u64::from(beat % 3))), 5, "{beat}"));
+        assert_eq!(nodes.heard(Some(1)), 3, "the most that were seen meanwhile");
+        (0..BEATS_UNTIL_FEWER).for_each(|_| assert!(nodes.heard(Some(1)) >= 2));
+        assert_eq!(nodes.heard(Some(1)), 2, "as the configuration says");
+    }
+}

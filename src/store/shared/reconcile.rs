@@ -1,0 +1,88 @@
+//! What is done when Redis recovers: it is told of the slots that are held, and charged with what was admitted without it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::time::timeout;
+
+use crate::charge::Manner;
+use crate::store::shared::calls::RECONCILE;
+use crate::store::shared::heartbeat::HEARTBEAT;
+use crate::store::shared::limit::Part;
+use crate::store::shared::{BreakerState, Node, at_once};
+use crate::units::LimitKey;
+
+/// So many keys are reconciled at once.
+const RECONCILED_AT_ONCE: usize = 32;
+
+impl Node {
+    /// Goes back to Redis when it has recovered, for as long as it is polled.
+    pub(super) async fn keep_reconciling(self: &Arc<Self>) {
+        loop {
+            drop(timeout(HEARTBEAT.to_duration(), self.recovered.notified()).await);
+            self.leases.sweep(self.clock.now());
+            if self.is_away() && self.breaker.lock().state() == BreakerState::Closed {
+                // before it decides about others
+                self.announce_slots().await;
+                self.go_back();
+            }
+            if !self.is_away() {
+                self.reconcile().await;
+            }
+        }
+    }
+
+    /// Asks Redis again, unless the breaker opened meanwhile.
+    fn go_back(&self) {
+        let breaker = self.breaker.lock();
+        if breaker.state() == BreakerState::Closed {
+            self.is_away.store(false, Ordering::Relaxed);
+            tracing::info!("Redis answers again");
+        }
+    }
+
+    /// Charges Redis with what this node admitted while it was away.
+    async fn reconcile(self: &Arc<Self>) {
+        while self.fallback.owes() && !self.is_away() {
+            let calls = self.fallback.some_keys(RECONCILED_AT_ONCE).into_iter().map(|key| {
+                let node = Arc::clone(self);
+                async move { node.reconcile_key(key).await }
+            });
+            if at_once(RECONCILED_AT_ONCE, calls.collect()).await.contains(&false) {
+                return;
+            }
+        }
+    }
+
+    /// Charges Redis with what was admitted of one key, down to a debt; what was not there is counted. Whether nothing
+    /// is owed any more.
+    async fn reconcile_key(self: &Arc<Self>, key: LimitKey) -> bool {
+        let _turn = self.fallback.turn(key).await;
+        let Some(due) = self.fallback.due(key, self.ahead.theirs(self.clock.now())) else { return true };
+        let asks = Part { cost: 0, manner: Manner::ASKS, ..due.part.clone() };
+        let owes = Part { manner: Manner { binds: false, takes: true, counts_denied: true }, ..due.part.clone() };
+        // one that is not answered now is not sent what it might do twice
+        let Ok(before) = self.call_charge(RECONCILE, std::slice::from_ref(&asks), 0).await else { return false };
+        if self.call_charge(RECONCILE, std::slice::from_ref(&owes), 0).await.is_err() {
+            return false;
+        }
+        self.fallback.handed_in(&due);
+        let remaining = before.each.first().and_then(|before| before.first()?.headroom.remaining);
+        if let Some(missing) = remaining.and_then(|remaining| owes.cost.checked_sub(remaining)) {
+            self.counts.overshoot.fetch_add(missing, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Reconciles the keys of `parts`, before they are charged again. Whether nothing is owed of them any more.
+    pub(super) async fn settle(self: &Arc<Self>, parts: &[Part]) -> bool {
+        if self.fallback.owes() {
+            for part in parts {
+                if !self.reconcile_key(part.key).await {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+}

@@ -1,0 +1,197 @@
+//! The slots of `concurrency` that requests of this node hold. They are counted here, which decides while Redis is
+//! unavailable, and Redis is told of them for as long as they are held: it forgets those that it does not hear of.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::time::sleep;
+
+use crate::charge::{AllCharged, Charged};
+use crate::store::redis::{Beside, Call};
+use crate::store::shared::fallback::scaled;
+use crate::store::shared::limit::{Part, SLOT_LIFETIME, slot_name};
+use crate::store::shared::{Node, at_once};
+use crate::units::{Cost, LimitKey, Nanos};
+
+/// The slots of this node.
+#[derive(Default)]
+pub(super) struct Slots {
+    last: AtomicU64,
+    table: Mutex<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// By their numbers.
+    held: HashMap<u64, Held>,
+    /// How much of each key is held.
+    in_flight: HashMap<LimitKey, Cost>,
+    /// Slots that are held no more, of which Redis could not be told; and when they ended.
+    ended: Vec<(u64, Part, Nanos)>,
+}
+
+/// One slot under each limit of a request.
+#[derive(Default)]
+struct Held {
+    parts: Parts,
+    /// Whether Redis may know of it.
+    is_told: bool,
+}
+
+pub(super) type Parts = SmallVec<[Part; 1]>;
+
+/// How often Redis is told of the slots, and how many at once.
+const TELL_EVERY: Nanos = Nanos::new(SLOT_LIFETIME.get() / 3);
+const TOLD_AT_ONCE: usize = 100;
+/// So many ended slots are remembered; the others lapse.
+const MOST_ENDED: usize = 10_000;
+
+impl Slots {
+    /// A number that no other slot of this node has.
+    pub(super) fn next(&self) -> u64 {
+        self.last.fetch_add(1, Ordering::Relaxed).saturating_add(1)
+    }
+
+    /// Redis granted a slot under the limit of `part`.
+    pub(super) fn hold(&self, slot: u64, part: &Part) {
+        self.table.lock().hold(slot, part, true);
+    }
+
+    /// Decides `parts` by what this node holds, each of whose tokens counts as often as it says; holds the slot if all that
+    /// bind admit it. In their order.
+    pub(super) fn charge(&self, slot: u64, parts: &[(&Part, u64)], now: Nanos) -> AllCharged {
+        let mut table = self.table.lock();
+        let decide = |(part, times): &(&Part, u64)| {
+            let rule = part.rule();
+            let in_flight = table.in_flight.get(&part.key).copied().unwrap_or_default().saturating_mul(*times);
+            let (decision, after) = rule.decide(rule.hold(None, in_flight), scaled(rule, part.cost, *times), now);
+            let mut headroom = rule.headroom(after.as_ref(), now);
+            headroom.remaining = headroom.remaining.map(|left| left / times.max(&1));
+            Charged { decision, headroom }
+        };
+        let charged: AllCharged = parts.iter().map(decide).collect();
+        let all = || parts.iter().map(|(part, _)| *part).zip(&charged);
+        if all().all(|(part, charged)| !part.manner.binds || charged.decision.is_admitted()) {
+            let taken = all().filter(|(part, charged)| part.manner.takes && charged.decision.is_admitted());
+            taken.for_each(|(part, _)| table.hold(slot, part, false));
+        }
+        charged
+    }
+
+    pub(super) fn is_held(&self, slot: u64) -> bool {
+        self.table.lock().held.contains_key(&slot)
+    }
+
+    /// The slot is held no more. Of what Redis has to be told.
+    pub(super) fn let_go(&self, slot: u64) -> Parts {
+        let mut table = self.table.lock();
+        let Held { parts, is_told } = table.held.remove(&slot).unwrap_or_default();
+        for part in &parts {
+            if let Some(in_flight) = table.in_flight.get_mut(&part.key) {
+                *in_flight = in_flight.saturating_sub(part.cost);
+                if *in_flight == 0 {
+                    table.in_flight.remove(&part.key);
+                }
+            }
+        }
+        if is_told { parts } else { Parts::new() }
+    }
+
+    /// All that are held, of which Redis is told now.
+    fn tell(&self) -> Vec<(u64, Part)> {
+        let mut table = self.table.lock();
+        let held = table.held.iter_mut().flat_map(|(slot, held)| {
+            held.is_told = true;
+            held.parts.iter().map(|part| (*slot, part.clone()))
+        });
+        held.collect()
+    }
+
+    fn keep_ended(&self, slot: u64, part: Part, now: Nanos) {
+        let mut table = self.table.lock();
+        if table.ended.len() < MOST_ENDED {
+            table.ended.push((slot, part, now));
+        }
+    }
+
+    /// Those that ended and may not have lapsed.
+    fn take_ended(&self, now: Nanos) -> Vec<(u64, Part)> {
+        let ended = std::mem::take(&mut self.table.lock().ended);
+        let lasting = ended.into_iter().filter(|(_, _, at)| now.saturating_sub(*at) < SLOT_LIFETIME);
+        lasting.map(|(slot, part, _)| (slot, part)).collect()
+    }
+}
+
+impl Table {
+    fn hold(&mut self, slot: u64, part: &Part, is_told: bool) {
+        let held = self.held.entry(slot).or_default();
+        held.parts.push(part.clone());
+        held.is_told |= is_told;
+        let in_flight = self.in_flight.entry(part.key).or_default();
+        *in_flight = in_flight.saturating_add(part.cost);
+    }
+}
+
+impl Node {
+    /// Keeps the slots of requests that go on, for as long as it is polled.
+    pub(super) async fn keep_slots(self: &Arc<Self>) {
+        loop {
+            sleep(TELL_EVERY.to_duration()).await;
+            if !self.is_away() {
+                self.announce_slots().await;
+            }
+        }
+    }
+
+    /// Tells Redis of all slots that are held, and of the ends that it was not told of.
+    pub(super) async fn announce_slots(self: &Arc<Self>) {
+        let renew = |(slot, part)| {
+            let node = Arc::clone(self);
+            async move { node.renew_slot(slot, part).await }
+        };
+        at_once(TOLD_AT_ONCE, self.slots.tell().into_iter().map(renew).collect()).await;
+        let end = |(slot, part)| {
+            let node = Arc::clone(self);
+            async move { node.end_slot(slot, part).await }
+        };
+        at_once(TOLD_AT_ONCE, self.slots.take_ended(self.clock.now()).into_iter().map(end).collect()).await;
+    }
+
+    async fn renew_slot(&self, slot: u64, part: Part) {
+        if self.slots.is_held(slot) {
+            let name = slot_name(self.id, slot);
+            drop(self.call_change(("renew", Call::Renew), &[(part.clone(), Beside::Slot(&name))]).await);
+            if !self.slots.is_held(slot) {
+                // its end went another way, and may have come first
+                self.end_slot(slot, part).await;
+            }
+        }
+    }
+
+    /// The slot of this number is held no more.
+    pub(super) fn release(self: &Arc<Self>, slot: u64) {
+        self.end_slot_later(slot, self.slots.let_go(slot));
+    }
+
+    /// Tells Redis of the end of a slot; if that cannot be told, after the outage.
+    pub(super) fn end_slot_later(self: &Arc<Self>, slot: u64, parts: impl IntoIterator<Item = Part>) {
+        for part in parts {
+            if self.is_away() {
+                self.slots.keep_ended(slot, part, self.clock.now());
+            } else {
+                let node = Arc::clone(self);
+                self.later(async move { node.end_slot(slot, part).await });
+            }
+        }
+    }
+
+    async fn end_slot(&self, slot: u64, part: Part) {
+        let name = slot_name(self.id, slot);
+        if self.call_change(("complete", Call::Complete), &[(part.clone(), Beside::Slot(&name))]).await.is_err() {
+            self.slots.keep_ended(slot, part, self.clock.now());
+        }
+    }
+}

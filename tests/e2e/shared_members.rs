@@ -1,0 +1,111 @@
+//! How many gateways each gateway believes there are: its share of a limit without Redis goes by it.
+
+use std::time::Duration;
+
+use crate::support::redis::Redis;
+use crate::support::{Distance, Gateway, Origin, free_port, now, wait_until};
+
+/// A gateway that shares `limit` through the Redis on `port`.
+fn gateway(origin: &Origin, port: u16, nodes: &str, limit: &str) -> Gateway {
+    Gateway::start(&format!(
+        "{}store: {{ redis: \"redis://127.0.0.1:{port}\", timeout: 1s{nodes} }}
+limits: {{ guard: {{ key: {{ header: x-key }}, mode: shared, {limit} }} }}
+routes: [{{ name: all, upstream: origin, limits: [guard] }}]
+",
+        origin.upstream(),
+    ))
+}
+
+/// Three that know of each other.
+fn three(origin: &Origin, port: u16, limit: &str) -> [Gateway; 3] {
+    let gateways = [(); 3].map(|()| gateway(origin, port, "", limit));
+    for gateway in &gateways {
+        gateway.wait_for_metric("tollgate_cluster_members", &[], 3.0);
+    }
+    gateways
+}
+
+fn members(gateway: &Gateway) -> f64 {
+    gateway.metrics().value("tollgate_cluster_members", &[]).unwrap()
+}
+
+fn is_closed(gateway: &Gateway) -> bool {
+    gateway.metrics().value("tollgate_store_breaker_state", &[("state", "closed")]) == Some(1.0)
+}
+
+/// How many of `count` requests pass; none of the others fails.
+#[track_caller]
+fn passed(gateway: &Gateway, key: &str, count: usize) -> usize {
+    let mut client = gateway.client();
+    let statuses: Vec<u16> = (0..count).map(|_| client.exchange("GET", "/", &[("x-key", key)]).status).collect();
+    assert!(statuses.iter().all(|status| matches!(status, 200 | 429)), "{statuses:?}");
+    statuses.iter().filter(|status| **status == 200).count()
+}
+
+const ONCE_IN_LONG: &str = "algorithm: gcra, rate: 1/h, burst: 6";
+
+#[test]
+fn gateways_that_reconcile_much_are_still_counted() {
+    const KEYS: usize = 1_500;
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let way = Distance::to(redis.port);
+    let gateways = three(&origin, way.port, ONCE_IN_LONG);
+    redis.signal("STOP");
+    wait_until("all to be without Redis", || gateways.iter().all(|gateway| !is_closed(gateway)));
+    let mut client = gateways[0].client();
+    for key in 0..KEYS {
+        assert_eq!(client.exchange("GET", "/", &[("x-key", &key.to_string())]).status, 200);
+    }
+    way.set(Duration::from_millis(25));
+    redis.signal("CONT");
+    wait_until("all to be back", || gateways.iter().all(is_closed));
+    wait_until("all to be told", || {
+        assert_eq!(gateways.each_ref().map(members), [3.0; 3]);
+        gateways[0].metrics().value("tollgate_limit_unsynced_tokens", &[]) == Some(0.0)
+    });
+}
+
+#[test]
+fn a_redis_without_memory_forgets_no_gateway() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let gateways = three(&origin, redis.port, ONCE_IN_LONG);
+    assert_eq!(redis.say(&["CONFIG", "SET", "maxmemory", "1"]), "+OK");
+    wait_until("all to be without Redis", || gateways.iter().all(|gateway| !is_closed(gateway)));
+    let began = now();
+    // longer than a heartbeat is kept
+    wait_until("the time to come", || {
+        assert!(!gateways.iter().any(is_closed), "it takes no writes");
+        now() - began > Duration::from_secs(4)
+    });
+    assert_eq!(redis.say(&["CONFIG", "SET", "maxmemory", "0"]), "+OK");
+    wait_until("one to be back", || gateways.iter().any(is_closed));
+    assert_eq!(gateways.each_ref().map(members), [3.0; 3]);
+}
+
+#[test]
+fn a_redis_that_is_back_for_a_moment_does_not_change_the_shares() {
+    let (origin, port) = (Origin::start(), free_port());
+    let mut redis = Redis::start_on(port, None);
+    let gateways = three(&origin, port, ONCE_IN_LONG);
+    for round in 0..3 {
+        drop(redis);
+        wait_until("all to be without Redis", || gateways.iter().all(|gateway| !is_closed(gateway)));
+        redis = Redis::start_on(port, None);
+        wait_until("one to be back", || gateways.iter().any(is_closed));
+        redis.signal("KILL");
+        wait_until("all to be without Redis", || gateways.iter().all(|gateway| !is_closed(gateway)));
+        let shares = gateways.each_ref().map(|gateway| passed(gateway, &format!("new {round}"), 4));
+        assert_eq!(shares, [2; 3]);
+    }
+}
+
+#[test]
+fn there_are_never_fewer_gateways_than_the_configuration_says() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let gateway = gateway(&origin, redis.port, ", nodes: 3", ONCE_IN_LONG);
+    let beats = [("op", "heartbeat"), ("result", "ok")];
+    wait_until("a heartbeat", || gateway.metrics().value("tollgate_store_requests_total", &beats) >= Some(1.0));
+    assert_eq!(members(&gateway), 3.0);
+    drop(redis);
+    assert_eq!(passed(&gateway, "a", 4), 2);
+}

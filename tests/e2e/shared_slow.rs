@@ -1,0 +1,101 @@
+//! Limits that gateways share through a Redis that is far away, slow, or back and gone in turns.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::support::redis::Redis;
+use crate::support::{Distance, Gateway, Origin, SetsAtEnd, now, together, wait_until};
+
+/// A gateway with a limit that is shared through the Redis on `port`.
+fn gateway(origin: &Origin, port: u16, store: &str, limit: &str) -> Gateway {
+    Gateway::start(&format!(
+        "{}store: {{ redis: \"redis://127.0.0.1:{port}\", {store} }}
+limits: {{ guard: {{ key: {{ header: x-key }}, mode: shared, {limit} }} }}
+routes: [{{ name: all, upstream: origin, limits: [guard] }}]
+",
+        origin.upstream(),
+    ))
+}
+
+/// How many calls of this kind Redis has answered.
+fn calls(gateway: &Gateway, op: &str) -> f64 {
+    let labels = [("op", op), ("result", "ok")];
+    gateway.metrics().value("tollgate_store_requests_total", &labels).unwrap_or_default()
+}
+
+#[test]
+fn a_late_call_counts_once_however_many_requests_wait_for_it() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let way = Distance::to(redis.port);
+    let gateway = gateway(&origin, way.port, "timeout: 100ms", "algorithm: gcra, rate: 1/h, burst: 100");
+    assert_eq!(gateway.get("/", &[("x-key", "a")]).status, 200);
+    way.set(Duration::from_millis(75));
+    assert_eq!(together(12, |_| gateway.get("/", &[("x-key", "a")]).status), [200; 12]);
+    way.set(Duration::ZERO);
+    let opened = gateway.metrics().value("tollgate_store_breaker_state", &[("state", "closed")]);
+    assert_eq!(opened, Some(1.0));
+}
+
+#[test]
+fn what_is_counted_apart_is_told_at_once_however_many_keys_there_are() {
+    const KEYS: usize = 1_000;
+    const EACH_WAY: Duration = Duration::from_millis(20);
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let way = Distance::to(redis.port);
+    way.set(EACH_WAY);
+    let limit = "algorithm: gcra, rate: 1/h, burst: 100, consistency: eventual";
+    let gateway = gateway(&origin, way.port, "timeout: 1s, sync_every: 8s", limit);
+    together(32, |client| {
+        let keys = (0..KEYS).filter(|key| key % 32 == client);
+        let mut client = gateway.client();
+        keys.for_each(|key| assert_eq!(client.exchange("GET", "/", &[("x-key", &key.to_string())]).status, 200));
+    });
+    assert_eq!(calls(&gateway, "sync"), 0.0, "a slow machine");
+    wait_until("keys to be told of", || calls(&gateway, "sync") >= 1.0);
+    let began = now();
+    wait_until("all keys to be told of", || calls(&gateway, "sync") >= 20.0);
+    // one after the other they take 40
+    assert!(now() - began < EACH_WAY * 20, "{:?}", now() - began);
+}
+
+const RATE: f64 = 100.0;
+const BURST: f64 = 60.0;
+
+#[test]
+fn a_redis_that_is_as_slow_as_the_timeout_does_not_add_up() {
+    const TIME: Duration = Duration::from_secs(8);
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let way = Distance::to(redis.port);
+    let limit = format!("algorithm: gcra, rate: {RATE}/s, burst: {BURST}");
+    let gateways = [(); 3].map(|()| gateway(&origin, way.port, "timeout: 20ms", &limit));
+    for gateway in &gateways {
+        gateway.wait_for_metric("tollgate_cluster_members", &[], 3.0);
+    }
+    let over = AtomicBool::new(false);
+    let began = now();
+    std::thread::scope(|scope| {
+        let _over = SetsAtEnd(&over);
+        for number in 0..6 {
+            let (gateway, over) = (&gateways[number % 3], &over);
+            scope.spawn(move || {
+                let mut client = gateway.client();
+                while !over.load(Ordering::Relaxed) {
+                    let status = client.exchange("GET", "/", &[("x-key", "a")]).status;
+                    assert!(matches!(status, 200 | 429), "{status}");
+                }
+            });
+        }
+        let mut far = false;
+        let mut next = now();
+        while now() - began < TIME {
+            far = !far;
+            way.set(Duration::from_millis(if far { 15 } else { 1 }));
+            next += Duration::from_millis(if far { 150 } else { 700 });
+            wait_until("the time to come", || now() >= next);
+        }
+    });
+    let fits = BURST + RATE * (now() - began).as_secs_f64();
+    let admitted = f64::from(u32::try_from(origin.count()).unwrap());
+    assert!(admitted <= fits + 2.0 * BURST, "{admitted} of {fits}");
+    assert!(admitted >= 0.5 * fits, "{admitted} of {fits}");
+}
