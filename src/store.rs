@@ -266,7 +266,7 @@ impl Store {
         binding.shared(charge).is_none() && owned.is_none_or(|owners| owners.cluster.owns(charge.key))
     }
 
-    /// Takes back charges, as far as the algorithms allow. Beside each stands when its key was going to be whole again,
+    /// Takes back charges, as far as the algorithms allow. CallArgument each stands when its key was going to be whole again,
     /// as [`crate::algorithm::Headroom::until_full`] told right after the charge.
     pub fn refund(&self, binding: &Binding, batch: &[(Charge, Nanos)], now: Nanos) {
         let mut local: SmallVec<[(Charge, Nanos); 4]> = SmallVec::new();

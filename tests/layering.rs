@@ -32,7 +32,7 @@ const LAYERS: &[Layer] = &[
     },
     // what customers and limits take from Redis comes the same way
     Layer {
-        module: "dial",
+        module: "redis_client",
         may_use: &["units", "tls"],
         never: &["pingora::", "prometheus::", "std::time", "std::fs", "tracing::"],
     },
@@ -68,7 +68,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "customers",
-        may_use: &["units", "clock", "algorithm", "ruleset", "dial"],
+        may_use: &["units", "clock", "algorithm", "ruleset", "redis_client"],
         never: &["pingora::", "prometheus::"],
     },
     Layer {
@@ -78,7 +78,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "store",
-        may_use: &["units", "algorithm", "charge", "clock", "dial", "cluster"],
+        may_use: &["units", "algorithm", "charge", "clock", "redis_client", "cluster"],
         never: &["pingora::", "prometheus::", "std::time"],
     },
     Layer {
@@ -161,7 +161,7 @@ const LAYERS: &[Layer] = &[
             "config",
             "customers",
             "tls",
-            "dial",
+            "redis_client",
             "simulation",
             "replay",
             "telemetry",

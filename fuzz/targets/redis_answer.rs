@@ -3,7 +3,7 @@
 use tollgate::algorithm::Decision;
 use tollgate::charge::Manner;
 use tollgate::config;
-use tollgate::store::redis::{Answer, Beside, Bucket, Field, Shared};
+use tollgate::store::redis::{Answer, Bucket, CallArgument, Field, Shared};
 use tollgate::units::{LimitKey, Nanos};
 
 use super::input::Input;
@@ -59,7 +59,7 @@ pub(crate) fn run(data: &[u8]) {
                 tag: LimitKey(0),
                 cost: *input.one_of(&COSTS),
                 manner: *input.one_of(&manners),
-                beside: Beside::Nothing,
+                beside: CallArgument::Nothing,
             })
             .collect();
         let fields: Vec<Field<'_>> = input

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tollgate::dial::{Guard, Progress};
+use tollgate::redis_client::{Guard, Progress};
 
 use super::input::{Pieces, mixed};
 

@@ -13,8 +13,8 @@ pub mod parameters;
 mod states;
 
 pub use answer::{AllSeen, Answer, BadReply, Field, Seen, hint};
-pub use codec::{Beside, Bucket, Call, Clock, Encoded, Refused, encode, key_name};
-pub use parameters::{Shared, Unshared};
+pub use codec::{Bucket, Call, CallArgument, Clock, Encoded, Refused, encode, key_name};
+pub use parameters::{NotShareable, Shared};
 
 /// The script. Its SHA-1 is what EVALSHA takes.
 pub const SCRIPT: &str = concat!(

@@ -22,16 +22,16 @@ mod background;
 mod breaker;
 mod calls;
 mod clock;
+mod coalescer;
 mod corrections;
-mod counted;
+mod eventual;
+mod ewma;
 mod fallback;
 mod heartbeat;
 mod lease;
 mod limit;
-mod line;
 pub mod link;
 mod memory;
-mod pace;
 mod reconcile;
 mod settings;
 mod slots;
@@ -45,14 +45,14 @@ pub use settings::{KeySecret, Settings};
 use background::at_once;
 use breaker::{Breaker, Health};
 use calls::{Counts, Down};
-use clock::Ahead;
-use counted::Counted;
+use clock::RedisClock;
+use coalescer::{Heard, RequestCoalescer};
+use eventual::EventualCounters;
 pub(super) use fallback::Tables;
-use fallback::{Fallback, Stranded, share};
+use fallback::{DegradedCharge, Fallback, share};
 use heartbeat::NodeCount;
 use lease::{Leased, Leases};
 use limit::Part;
-use line::{Heard, Lines};
 use link::{Link, Script};
 use memory::Memory;
 use slots::Slots;
@@ -86,11 +86,11 @@ struct Node {
     script: Script,
     clock: Arc<dyn Clock>,
     observer: Observer,
-    ahead: Ahead,
+    redis_clock: RedisClock,
     memory: Memory,
-    lines: Lines,
+    coalescer: RequestCoalescer,
     leases: Leases,
-    counted: Counted,
+    counters: EventualCounters,
     /// How long a call takes in the mean, in nanoseconds.
     call_time: AtomicU64,
     breaker: Mutex<Breaker>,
@@ -154,11 +154,11 @@ impl SharedStore {
             script: Script::new(SCRIPT),
             clock,
             observer,
-            ahead: Ahead::default(),
+            redis_clock: RedisClock::default(),
             memory: Memory::new(),
-            lines: Lines::default(),
+            coalescer: RequestCoalescer::default(),
             leases: Leases::new(),
-            counted: Counted::default(),
+            counters: EventualCounters::default(),
             call_time: AtomicU64::new(0),
             breaker: Mutex::default(),
             is_away: AtomicBool::new(false),
@@ -183,8 +183,8 @@ impl SharedStore {
             healed: node.counts.healed.load(Ordering::Relaxed),
             overshoot: node.counts.overshoot.load(Ordering::Relaxed),
             unsynced: node.fallback.unsynced(),
-            waiting: node.lines.waiting(),
-            clock_ahead: node.ahead.nanoseconds(),
+            waiting: node.coalescer.waiting(),
+            clock_ahead: node.redis_clock.nanoseconds(),
             leases: node.leases.report(),
         }
     }
@@ -202,7 +202,7 @@ impl SharedStore {
     /// Keeps in touch with Redis and the other nodes, for as long as it is polled.
     pub async fn run(&self) {
         let node = &self.0;
-        tokio::join!(node.keep_heartbeat(), node.keep_reconciling(), node.keep_slots(), node.keep_counting());
+        tokio::join!(node.keep_heartbeat(), node.keep_reconciling(), node.keep_slots(), node.keep_syncing());
     }
 
     pub(super) fn limit(&self, spec: &LimitSpec<'_>) -> Option<SharedLimit> {
@@ -214,13 +214,13 @@ impl SharedStore {
         let part = limit.part(charge)?;
         let node = &self.0;
         let has_own = limit.is_eventual() || (limit.is_leased() && node.leases.balance(part.key, now) >= part.cost);
-        if has_own { None } else { node.memory.denial(&part, node.ahead.theirs(now)) }
+        if has_own { None } else { node.memory.denial(&part, node.redis_clock.theirs(now)) }
     }
 
     /// Where the key of a charge stands, as far as is known.
     pub(super) fn standing(&self, limit: &SharedLimit, charge: &Charge, now: Nanos) -> Option<Charged> {
         let part = limit.part(charge)?;
-        Some(self.0.memory.standing(&part, self.0.ahead.theirs(now)))
+        Some(self.0.memory.standing(&part, self.0.redis_clock.theirs(now)))
     }
 
     /// Charges what lies in Redis of one request, all or none. The request came `now`, and has `waited` for Redis so long.
@@ -236,19 +236,19 @@ impl SharedStore {
         let asked = match (limits, &*parts, &mut *batch) {
             ([limit], [part], [charge]) if limit.is_leased() => node.charge_leased(part, charge, (now, waited)).await,
             ([limit], [part], [charge]) if limit.is_eventual() => {
-                node.charge_counted(limit, part, charge, (now, waited)).await
+                node.charge_eventual(limit, part, charge, (now, waited)).await
             }
             _ => node.ask(&parts, batch, (now, waited)).await.map(|charged| (charged, Source::Store)),
         };
         if let Ok((charged, source)) = asked {
             return Asked::Charged(charged, source);
         }
-        let theirs = node.ahead.theirs(now);
-        let mut stranded: Vec<Stranded<'_>> = limits
+        let theirs = node.redis_clock.theirs(now);
+        let mut degraded: Vec<DegradedCharge<'_>> = limits
             .iter()
             .zip(batch)
             .zip(&parts)
-            .map(|((limit, charge), part)| Stranded {
+            .map(|((limit, charge), part)| DegradedCharge {
                 charge,
                 part,
                 on_down: limit.sharing.on_store_down,
@@ -256,7 +256,7 @@ impl SharedStore {
             })
             .collect();
         let nodes = node.nodes.load(Ordering::Relaxed);
-        match node.fallback.charge((tables, &node.slots), &mut stranded, nodes, (now, theirs)) {
+        match node.fallback.charge((tables, &node.slots), &mut degraded, nodes, (now, theirs)) {
             Ok(charged) => Asked::Alone(charged),
             Err(refused) => Asked::Refused(refused),
         }
@@ -340,7 +340,7 @@ impl Node {
     }
 
     /// Decides on what this node counts by itself; a key that is new to it is asked for.
-    async fn charge_counted(
+    async fn charge_eventual(
         self: &Arc<Self>,
         limit: &SharedLimit,
         part: &Part,
@@ -351,13 +351,13 @@ impl Node {
         if self.is_away() && !by_itself {
             return Err(Down);
         }
-        let (times, there) = (self.times(limit), self.ahead.theirs(now));
-        if let Some(charged) = self.counted.decide(part, times, there) {
+        let (times, there) = (self.times(limit), self.redis_clock.theirs(now));
+        if let Some(charged) = self.counters.decide(part, times, there) {
             charge.taken = Taken::Counted { here: now, there, times };
             return Ok((AllCharged::from_iter([charged]), Source::Local));
         }
         let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), (now, waited)).await?;
-        self.counted.begin(part, self.memory.state(part));
+        self.counters.begin(part, self.memory.state(part));
         Ok((charged, Source::Store))
     }
 

@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 
-use tollgate::dial::{Address, Layout, Servers, slot_of};
+use tollgate::redis_client::{Address, Layout, Servers, slot_of};
 use tollgate::store::redis::Encoded;
 use tollgate::store::redis::codec::hash_tag;
 use tollgate::store::shared::link::CallError;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use tollgate::dial::{Address, Credentials, Layout, Servers};
+use tollgate::redis_client::{Address, Credentials, Layout, Servers};
 use tollgate::store::redis::SCRIPT;
 use tollgate::store::shared::link::CallError;
 
@@ -44,7 +44,7 @@ async fn a_number_of_a_database_is_taken() {
     assert!(none.is_err(), "{none:?}");
 }
 
-/// What the documentation of `dial` and of `link` says that a user needs.
+/// What the documentation of `redis_client` and of `link` says that a user needs.
 const ALLOWED: [&str; 18] = [
     "+select",
     "+evalsha",

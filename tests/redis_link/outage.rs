@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::ports::free_port;
 use crate::server::Server;
 use crate::{COUNT, Caller};
-use tollgate::dial::Credentials;
+use tollgate::redis_client::Credentials;
 use tollgate::store::shared::link::{CallError, Link, Script, Servers};
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tollgate::dial::{Address, Credentials, Layout, Servers};
+use tollgate::redis_client::{Address, Credentials, Layout, Servers};
 use tollgate::store::shared::link::CallError;
 
 use crate::Caller;

@@ -1,7 +1,7 @@
 //! TLS: with a certificate that an authority of our own vouches for, and with one that it does not.
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use tollgate::dial::{Address, Credentials, Layout, Servers};
+use tollgate::redis_client::{Address, Credentials, Layout, Servers};
 use tollgate::tls::{Identity, client};
 
 use crate::Caller;

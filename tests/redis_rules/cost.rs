@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use tollgate::charge::Manner;
-use tollgate::store::redis::{Beside, Bucket, Call, Shared};
+use tollgate::store::redis::{Bucket, Call, CallArgument, Shared};
 use tollgate::store::redis::{Clock, Encoded, encode};
 use tollgate::units::{LimitKey, Nanos};
 
@@ -70,7 +70,7 @@ fn what_a_call_costs() {
                     tag: LimitKey(1),
                     cost: 1,
                     manner: Manner::USUAL,
-                    beside: if rule.rule().holds() { Beside::Slot(&slot) } else { Beside::Nothing },
+                    beside: if rule.rule().holds() { CallArgument::Slot(&slot) } else { CallArgument::Nothing },
                 })
                 .collect();
             let near = Nanos::from_secs(1_767_225_600);

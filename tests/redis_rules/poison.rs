@@ -2,7 +2,7 @@
 
 use tollgate::algorithm::AlgorithmName;
 use tollgate::charge::Manner;
-use tollgate::store::redis::{Answer, Beside, Bucket, Call, Shared};
+use tollgate::store::redis::{Answer, Bucket, Call, CallArgument, Shared};
 use tollgate::store::redis::{Clock, encode, key_name};
 use tollgate::units::{LimitKey, Nanos};
 
@@ -81,7 +81,7 @@ fn nonsense(parameters: &str) -> Vec<Vec<Vec<String>>> {
 
 fn charge(redis: &mut Scripted, rule: &Shared, at: u64, slot: u64) -> Answer {
     let slot = format!("s{slot}");
-    let beside = if rule.rule().holds() { Beside::Slot(&slot) } else { Beside::Nothing };
+    let beside = if rule.rule().holds() { CallArgument::Slot(&slot) } else { CallArgument::Nothing };
     let bucket =
         Bucket { limit: "l", rule, key: LimitKey(1), tag: LimitKey(1), cost: 1, manner: Manner::USUAL, beside };
     let buckets = [bucket];
@@ -104,7 +104,7 @@ fn nonsense_at_a_key_is_counted_and_heals() {
             tag: LimitKey(1),
             cost: 1,
             manner: Manner::USUAL,
-            beside: Beside::Nothing,
+            beside: CallArgument::Nothing,
         };
         let key = key_name("t", &bucket);
         let mut healed = 0;
@@ -148,7 +148,7 @@ fn what_is_near_a_state_never_fails_a_request() {
             tag: LimitKey(1),
             cost: 1,
             manner: Manner::USUAL,
-            beside: Beside::Nothing,
+            beside: CallArgument::Nothing,
         };
         let key = key_name("t", &bucket);
         charge(&mut redis, &rule, START, 0);

@@ -2,7 +2,7 @@
 
 use tollgate::algorithm::Decision;
 use tollgate::charge::Manner;
-use tollgate::store::redis::{Answer, Beside, Bucket, Call, Seen, Shared, hint};
+use tollgate::store::redis::{Answer, Bucket, Call, CallArgument, Seen, Shared, hint};
 use tollgate::store::redis::{Clock, encode, key_name};
 use tollgate::units::{LimitKey, Nanos};
 
@@ -17,7 +17,7 @@ fn shared(limit: &str) -> Shared {
     Shared::new(limit.parse::<Limit>().unwrap().build().unwrap(), Nanos::from_secs(10)).unwrap()
 }
 
-fn bucket<'a>(rule: &'a Shared, cost: u64, beside: Beside<'a>) -> Bucket<'a> {
+fn bucket<'a>(rule: &'a Shared, cost: u64, beside: CallArgument<'a>) -> Bucket<'a> {
     Bucket { limit: "l", rule, key: LimitKey(1), tag: LimitKey(1), cost, manner: Manner::USUAL, beside }
 }
 
@@ -36,7 +36,7 @@ fn slots_of_a_node_that_died_come_back_and_those_that_are_renewed_stay() {
     let server = Server::start();
     let mut redis = Scripted::new(server.connect());
     let rule = shared("concurrency limit=3");
-    let slot = |name, cost| bucket(&rule, cost, Beside::Slot(name));
+    let slot = |name, cost| bucket(&rule, cost, CallArgument::Slot(name));
     let mut granted = |what, seconds, slot: &Bucket<'_>| call(&mut redis, what, after(seconds), slot).granted;
     assert_eq!(granted(Call::Charge, 0, &slot("a", 2)), 1);
     assert_eq!(granted(Call::Charge, 1, &slot("b", 1)), 1);
@@ -69,7 +69,7 @@ fn a_script_that_redis_has_lost_is_loaded_again() {
     let server = Server::start();
     let mut redis = Scripted::new(server.connect());
     let rule = shared("gcra rate=1/s burst=2");
-    let bucket = bucket(&rule, 1, Beside::Nothing);
+    let bucket = bucket(&rule, 1, CallArgument::Nothing);
     assert_eq!(call(&mut redis, Call::Charge, START, &bucket).granted, 1);
     redis::cmd("SCRIPT").arg("FLUSH").exec(&mut redis.connection).unwrap();
     assert_eq!(call(&mut redis, Call::Charge, START, &bucket).granted, 1);
@@ -81,7 +81,7 @@ fn what_a_node_remembers_stands_in_for_what_redis_has_forgotten() {
     let server = Server::start();
     let mut redis = Scripted::new(server.connect());
     let rule = shared("gcra rate=7/13s burst=3");
-    let fresh = bucket(&rule, 3, Beside::Nothing);
+    let fresh = bucket(&rule, 3, CallArgument::Nothing);
     let answer = call(&mut redis, Call::Charge, START, &fresh);
     let (_, all) = answer.charged(std::slice::from_ref(&fresh));
     let [Seen::State(Some(state))] = &*all else { panic!("{all:?}") };
@@ -89,17 +89,17 @@ fn what_a_node_remembers_stands_in_for_what_redis_has_forgotten() {
     redis::cmd("FLUSHALL").exec(&mut redis.connection).unwrap();
     let one = |beside| bucket(&rule, 1, beside);
     let at = |seconds: u64| after(seconds);
-    let denied = call(&mut redis, Call::Charge, at(1), &one(Beside::Hint(&hint)));
+    let denied = call(&mut redis, Call::Charge, at(1), &one(CallArgument::Hint(&hint)));
     let retry_after = Nanos::new(13_000_000_000_u64.div_ceil(7) - 1_000_000_000);
-    assert_eq!(denied.charged(&[one(Beside::Nothing)]).0[0].decision, Decision::later(retry_after));
+    assert_eq!(denied.charged(&[one(CallArgument::Nothing)]).0[0].decision, Decision::later(retry_after));
     // an older hint, a malformed one and none change nothing
-    assert_eq!(call(&mut redis, Call::Charge, at(2), &one(Beside::Hint(&hint))).granted, 1);
-    for beside in [Beside::Hint(&hint), Beside::Hint("nan"), Beside::Nothing] {
+    assert_eq!(call(&mut redis, Call::Charge, at(2), &one(CallArgument::Hint(&hint))).granted, 1);
+    for beside in [CallArgument::Hint(&hint), CallArgument::Hint("nan"), CallArgument::Nothing] {
         assert_eq!(call(&mut redis, Call::Charge, at(2), &one(beside)).granted, 0);
     }
     // one of a clock far ahead counts as the largest debt
     let hint = "99999999999999 0 0";
-    let answer = call(&mut redis, Call::Debit, at(2), &bucket(&rule, 1, Beside::Hint(hint)));
+    let answer = call(&mut redis, Call::Debit, at(2), &bucket(&rule, 1, CallArgument::Hint(hint)));
     let until_full = compare::stands(rule.rule(), &answer.seen()[0], answer.now).until_full;
     assert_eq!(until_full, Nanos::new(86_400_000_000_000 + 78_000_000_000_u64.div_ceil(7)));
 }
@@ -109,18 +109,18 @@ fn a_denial_writes_nothing_and_no_key_stays_for_good() {
     let server = Server::start();
     let mut redis = Scripted::new(server.connect());
     for (limit, argument) in [
-        ("gcra rate=1/s burst=2", Beside::Nothing),
-        ("fixed_window limit=2 window=1h", Beside::Nothing),
-        ("quota_reset limit=2 window=1h", Beside::Nothing),
-        ("quota_linear limit=2 window=1h", Beside::Nothing),
-        ("sliding_log limit=2 window=1h", Beside::Nothing),
-        ("sliding_counters limit=2 window=1h", Beside::Nothing),
-        ("sliding_window limit=2 window=1h", Beside::Nothing),
-        ("exponential limit=2 period=1h", Beside::Nothing),
-        ("smooth_bursty rate=1/h", Beside::Nothing),
-        ("smooth_warming_up rate=1/h warm_up=1h", Beside::Nothing),
-        ("cycle limit=2 period=1h", Beside::Nothing),
-        ("concurrency limit=2", Beside::Slot("a")),
+        ("gcra rate=1/s burst=2", CallArgument::Nothing),
+        ("fixed_window limit=2 window=1h", CallArgument::Nothing),
+        ("quota_reset limit=2 window=1h", CallArgument::Nothing),
+        ("quota_linear limit=2 window=1h", CallArgument::Nothing),
+        ("sliding_log limit=2 window=1h", CallArgument::Nothing),
+        ("sliding_counters limit=2 window=1h", CallArgument::Nothing),
+        ("sliding_window limit=2 window=1h", CallArgument::Nothing),
+        ("exponential limit=2 period=1h", CallArgument::Nothing),
+        ("smooth_bursty rate=1/h", CallArgument::Nothing),
+        ("smooth_warming_up rate=1/h warm_up=1h", CallArgument::Nothing),
+        ("cycle limit=2 period=1h", CallArgument::Nothing),
+        ("concurrency limit=2", CallArgument::Slot("a")),
     ] {
         let rule = shared(limit);
         let bucket = bucket(&rule, 2, argument);
@@ -138,7 +138,10 @@ fn a_denial_writes_nothing_and_no_key_stays_for_good() {
         let (granted, before, left) = charge(&bucket);
         assert_eq!(granted, 1, "{limit}");
         assert!(left > 1_000, "{limit}: {left}");
-        let denied = Bucket { beside: if rule.rule().holds() { Beside::Slot("b") } else { Beside::Nothing }, ..bucket };
+        let denied = Bucket {
+            beside: if rule.rule().holds() { CallArgument::Slot("b") } else { CallArgument::Nothing },
+            ..bucket
+        };
         let (granted, after, left_after) = charge(&denied);
         assert_eq!((granted, after), (0, before), "{limit}");
         assert!(left_after <= left, "{limit}");

@@ -2,7 +2,7 @@
 
 use tollgate::algorithm::{Headroom, Rule};
 use tollgate::charge::{AllCharged, Manner};
-use tollgate::store::redis::{Beside, Bucket, Call, Clock, Encoded, Shared, encode};
+use tollgate::store::redis::{Bucket, Call, CallArgument, Clock, Encoded, Shared, encode};
 use tollgate::units::{LimitKey, Nanos};
 
 use crate::compare;
@@ -46,9 +46,9 @@ impl Step {
                 cost: asked.cost,
                 manner: asked.manner,
                 beside: match asked.full_at {
-                    Some(full_at) => Beside::FullAt(full_at),
-                    None if asked.shared.rule().holds() => Beside::Slot(&asked.slot),
-                    None => Beside::Nothing,
+                    Some(full_at) => CallArgument::FullAt(full_at),
+                    None if asked.shared.rule().holds() => CallArgument::Slot(&asked.slot),
+                    None => CallArgument::Nothing,
                 },
             })
             .collect()

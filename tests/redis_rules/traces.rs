@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde_json::Value as Json;
 use tollgate::algorithm::{Decision, Denial, MAX_WAIT};
 use tollgate::charge::Manner;
-use tollgate::store::redis::{Beside, Bucket, Call, Shared};
+use tollgate::store::redis::{Bucket, Call, CallArgument, Shared};
 use tollgate::store::redis::{Clock, Encoded, encode};
 use tollgate::units::{LimitKey, Nanos};
 
@@ -53,7 +53,7 @@ impl Row {
             tag: LimitKey(1),
             cost: self.cost,
             manner: Manner::USUAL,
-            beside: if self.shared.rule().holds() { Beside::Slot(&self.line) } else { Beside::Nothing },
+            beside: if self.shared.rule().holds() { CallArgument::Slot(&self.line) } else { CallArgument::Nothing },
         }
     }
 }

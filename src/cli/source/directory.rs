@@ -7,8 +7,8 @@ use super::{decode, name, problem, refuse};
 use crate::config::{DirectorySource, NamedFile, Overrides, Problem, Problems, RedisHash};
 use crate::customers::Directory;
 use crate::customers::directory::{Fault, Faults, FileDirectory, Format, Hash, RedisDirectory};
-use crate::dial::Servers;
 use crate::files::{self, Print, Seen};
+use crate::redis_client::Servers;
 use crate::ruleset::own::Misread;
 
 /// The largest directory of customers that is read: as CSV room for millions; as YAML, which takes many times its size

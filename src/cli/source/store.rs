@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::directory::{beside, bytes};
 use super::{Fixed, decode, name, refuse};
 use crate::config::{ClientTls, NamedFile, Place, Problem, Problems, RedisServers, RedisStore};
-use crate::dial::{Address, Credentials, Layout, Servers};
 use crate::files::{self, Seen};
+use crate::redis_client::{Address, Credentials, Layout, Servers};
 use crate::runtime::reload::{KeySecret, StoreSettings};
 use crate::tls::{self, Identity, TlsClient, TlsFault};
 

@@ -20,7 +20,7 @@ use super::credential::{Hashes, KeyedHash, Written, field_of};
 use super::intern::Interner;
 use crate::clock::Clock;
 use crate::customers::Customer;
-use crate::dial::{Pool, Servers};
+use crate::redis_client::{Pool, Servers};
 use crate::ruleset::own::OwnTermsReader;
 use crate::units::Nanos;
 

@@ -228,7 +228,7 @@ impl Each<'_> {
     }
 }
 
-/// A TAT, to be said as [`Beside::Hint`](super::Beside::Hint) to a Redis that may have forgotten it. `None` for states of other rules, which
+/// A TAT, to be said as [`CallArgument::Hint`](super::CallArgument::Hint) to a Redis that may have forgotten it. `None` for states of other rules, which
 /// have no use for it.
 pub fn hint(rule: &Rule, state: &State) -> Option<String> {
     states::tat(rule, state)

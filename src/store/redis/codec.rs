@@ -21,12 +21,12 @@ pub struct Bucket<'a> {
     /// What the limit does with the request.
     pub manner: Manner,
     /// What else has to be said.
-    pub beside: Beside<'a>,
+    pub beside: CallArgument<'a>,
 }
 
 /// What has to be said of a bucket beside its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Beside<'a> {
+pub enum CallArgument<'a> {
     /// Nothing.
     Nothing,
     /// For a charge or debit: the newest state that this node remembers of the bucket (see [`crate::store::redis::hint`]).
@@ -169,10 +169,10 @@ fn check(call: Call, bucket: &Bucket<'_>) -> Result<(), Refused> {
     }
     let slot_is_needed = rule.holds() && call != Call::Debit && bucket.manner.takes;
     let named = |name: &str| (1..=LONGEST_SLOT).contains(&name.len());
-    if slot_is_needed && !matches!(bucket.beside, Beside::Slot(name) if named(name)) {
+    if slot_is_needed && !matches!(bucket.beside, CallArgument::Slot(name) if named(name)) {
         return Err(Refused::NoSlot { limit: limit() });
     }
-    if call == Call::Refund && !rule.holds() && !matches!(bucket.beside, Beside::FullAt(_)) {
+    if call == Call::Refund && !rule.holds() && !matches!(bucket.beside, CallArgument::FullAt(_)) {
         return Err(Refused::NoFullAt { limit: limit() });
     }
     Ok(())
@@ -196,10 +196,10 @@ const fn manner(manner: Manner) -> &'static str {
 
 fn beside(call: Call, near: Nanos, bucket: &Bucket<'_>) -> String {
     match bucket.beside {
-        Beside::FullAt(full_at) => padded(full_at),
-        Beside::Slot(name) => name.to_owned(),
-        Beside::Hint(hint) if call != Call::Refund && bucket.rule.calendar().is_none() => hint.to_owned(),
-        Beside::Hint(_) | Beside::Nothing => ends_around(near, bucket.rule),
+        CallArgument::FullAt(full_at) => padded(full_at),
+        CallArgument::Slot(name) => name.to_owned(),
+        CallArgument::Hint(hint) if call != Call::Refund && bucket.rule.calendar().is_none() => hint.to_owned(),
+        CallArgument::Hint(_) | CallArgument::Nothing => ends_around(near, bucket.rule),
     }
 }
 

@@ -19,7 +19,7 @@ pub struct Shared {
 /// A rule cannot be kept in Redis.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{algorithm}` {problem}")]
-pub struct Unshared {
+pub struct NotShareable {
     /// The algorithm.
     pub algorithm: &'static str,
     /// What is wrong with it and what would be right, to be read after the algorithm's name.
@@ -33,7 +33,7 @@ impl Shared {
     /// `rule` as the script takes it. A slot of `concurrency` lapses `lifetime` after it was taken or renewed.
     ///
     /// Errors: a rule of which there is no shared form.
-    pub fn new(rule: Rule, lifetime: Nanos) -> Result<Self, Unshared> {
+    pub fn new(rule: Rule, lifetime: Nanos) -> Result<Self, NotShareable> {
         let parameters = match &rule {
             Rule::TokenBucket(rule) => schedule(rule.core()),
             Rule::LeakyBucket(rule) => schedule(rule.core()),
@@ -123,8 +123,8 @@ impl Shared {
 /// In milliseconds: 1000 years.
 const LONGEST_LIFETIME: u64 = 31_536_000_000_000;
 
-fn unshared(rule: &Rule, problem: impl Into<String>) -> Unshared {
-    Unshared { algorithm: rule.name().as_str(), problem: problem.into() }
+fn unshared(rule: &Rule, problem: impl Into<String>) -> NotShareable {
+    NotShareable { algorithm: rule.name().as_str(), problem: problem.into() }
 }
 
 /// The limit and its window, of rules whose policy has them as they are.
@@ -138,13 +138,13 @@ fn schedule(schedule: &Schedule) -> String {
     format!("s {} {} {} {}", rate.tokens(), rate.period().get(), schedule.burst(), schedule.tolerance())
 }
 
-fn counter(counter: &Counter) -> Result<String, Unshared> {
+fn counter(counter: &Counter) -> Result<String, NotShareable> {
     let limit = counter.limit;
     Ok(match &counter.window {
         Window::FromFirst(length) => format!("c f {limit} {}", length.get()),
         Window::FromEpoch(length) => format!("c e {limit} {}", length.get()),
         Window::Calendar(Calendar { unit, zone, .. }) => {
-            let name = zone.iana_name().ok_or_else(|| Unshared {
+            let name = zone.iana_name().ok_or_else(|| NotShareable {
                 algorithm: "fixed_window",
                 problem: "needs a `timezone` with a name to be shared".to_owned(),
             })?;
@@ -153,7 +153,7 @@ fn counter(counter: &Counter) -> Result<String, Unshared> {
     })
 }
 
-fn sliding(sliding: &Sliding, algorithm: &'static str) -> Result<String, Unshared> {
+fn sliding(sliding: &Sliding, algorithm: &'static str) -> Result<String, NotShareable> {
     let (limit, window, (length, per)) = (sliding.limit(), sliding.window().get(), sliding.slot());
     let slots = u128::from(window) * u128::from(per) / u128::from(length.max(1));
     if slots.min(limit.into()) > LARGEST_LOG.into() {
@@ -162,7 +162,7 @@ fn sliding(sliding: &Sliding, algorithm: &'static str) -> Result<String, Unshare
              `sliding_counters` with at most {LARGEST_LOG} `slots`",
             slots.min(limit.into()),
         );
-        return Err(Unshared { algorithm, problem });
+        return Err(NotShareable { algorithm, problem });
     }
     let count_denied = u8::from(sliding.denials_count());
     Ok(format!("l {limit} {window} {length} {per} {count_denied} {}", sliding.min_gap().get()))

@@ -6,7 +6,7 @@ use crate::algorithm::grant::{self, Next};
 use crate::charge::{AllCharged, Charge};
 use crate::store::amend::{Amendment, Unamended};
 use crate::store::redis::codec::key_name;
-use crate::store::redis::{Beside, Call, Encoded};
+use crate::store::redis::{Call, CallArgument, Encoded};
 use crate::store::shared::calls::{CHARGE, CallResult, Down};
 use crate::store::shared::limit::Part;
 use crate::store::shared::link::Script;
@@ -57,7 +57,7 @@ impl SharedStore {
             return Err(Unamended::Away);
         }
         if limit.is_eventual() {
-            node.tell_all().await;
+            node.sync_all().await;
         }
         // what is remembered here would be believed rather than what is kept there
         node.memory.forget(part.key);
@@ -65,14 +65,14 @@ impl SharedStore {
             Amendment::Afresh => node.begin_afresh(&part).await,
             Amendment::Grant(tokens) => node.grant(&part, tokens).await,
         };
-        node.counted.forget(part.key);
+        node.counters.forget(part.key);
         done.map_err(|Down| Unamended::Away)
     }
 }
 
 impl Node {
     async fn begin_afresh(&self, part: &Part) -> Result<(), Down> {
-        let name = key_name(&self.settings.prefix, &part.bucket(Beside::Nothing));
+        let name = key_name(&self.settings.prefix, &part.bucket(CallArgument::Nothing));
         let encoded = Encoded { keys: vec![name], arguments: Vec::new() };
         let replied = self.link.call(&Script::new(AFRESH), &encoded).await;
         replied.map(drop).map_err(|error| self.complain(CallResult::of(&error), &error))
@@ -95,7 +95,7 @@ impl Node {
             }
             let full_at = stands.at.saturating_add(headroom.until_full);
             let back = Part { cost: left, ..part.clone() };
-            self.call_change(("refund", Call::Refund), &[(back, Beside::FullAt(full_at))]).await?;
+            self.call_change(("refund", Call::Refund), &[(back, CallArgument::FullAt(full_at))]).await?;
             taken_back = Some(headroom.remaining);
         }
         Ok(())

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use tokio::time::timeout;
 
 use crate::charge::AllCharged;
-use crate::store::redis::{AllSeen, Answer, Beside, Bucket, Call, Clock, encode, hint};
+use crate::store::redis::{AllSeen, Answer, Bucket, Call, CallArgument, Clock, encode, hint};
 use crate::store::shared::breaker::Health;
 use crate::store::shared::limit::{Part, slot_name};
 use crate::store::shared::link::CallError;
@@ -92,13 +92,13 @@ impl Node {
         let hints = self.hints(parts);
         let buckets = buckets(parts, &slot, &hints);
         let answer = self.call(op, Call::Charge, &buckets).await?;
-        self.remind(parts, &answer);
+        self.read_repair(parts, &answer);
         let (charged, seen) = answer.charged(&buckets);
         self.learn(parts, seen, Some(&charged), answer.now);
         Ok(Outcome { each: vec![charged], granted: answer.granted, at: answer.now })
     }
 
-    /// Charges `parts` for up to `want` requests alike, `answers` of which are told what came of it.
+    /// Charges `parts` for up to `want` requests coalesce_key, `answers` of which are told what came of it.
     pub(super) async fn call_partial(
         self: &Arc<Self>,
         parts: &[Part],
@@ -108,7 +108,7 @@ impl Node {
         let hints = self.hints(parts);
         let buckets = buckets(parts, "", &hints);
         let answer = self.call(CHARGE, Call::Partial(want), &buckets).await?;
-        self.remind(parts, &answer);
+        self.read_repair(parts, &answer);
         let mut all = answer.each(&buckets);
         let each: Vec<AllCharged> = all.by_ref().take(answers).collect();
         self.learn(parts, all.into_seen(), each.last(), answer.now);
@@ -119,7 +119,7 @@ impl Node {
     pub(super) async fn call_change(
         &self,
         (op, call): (&'static str, Call),
-        parts: &[(Part, Beside<'_>)],
+        parts: &[(Part, CallArgument<'_>)],
     ) -> Result<(AllSeen, Nanos), Down> {
         let buckets: Vec<Bucket<'_>> = parts.iter().map(|(part, beside)| part.bucket(*beside)).collect();
         let answer = self.call(op, call, &buckets).await?;
@@ -132,7 +132,7 @@ impl Node {
 
     async fn call(&self, op: &'static str, call: Call, buckets: &[Bucket<'_>]) -> Result<Answer, Down> {
         let sent = self.clock.now();
-        let near = self.ahead.theirs(sent);
+        let near = self.redis_clock.theirs(sent);
         let encoded = encode(call, Clock::Redis { near }, &self.settings.prefix, buckets);
         let encoded = encoded.map_err(|refused| self.complain(CallResult::Refused, &refused))?;
         let mut replied = pin!(timeout(CALL_TIME.to_duration(), self.link.call(&self.script, &encoded)));
@@ -177,7 +177,7 @@ impl Node {
             }
         };
         told(CallResult::Ok);
-        self.ahead.learn(sent, received, answer.now);
+        self.redis_clock.learn(sent, received, answer.now);
         self.took(took);
         if answer.healed > 0 {
             self.counts.healed.fetch_add(u64::try_from(answer.healed).unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -201,7 +201,7 @@ impl Node {
 
     /// Charges Redis again with what it has forgotten: keys of which it found nothing, and this node knows that they are
     /// in use.
-    fn remind(self: &Arc<Self>, parts: &[Part], answer: &Answer) {
+    fn read_repair(self: &Arc<Self>, parts: &[Part], answer: &Answer) {
         for (part, was_fresh) in parts.iter().zip(answer.was_fresh()) {
             if !was_fresh || !part.manner.takes || part.rule().holds() {
                 continue;
@@ -211,7 +211,7 @@ impl Node {
                 let (node, forgotten) = (Arc::clone(self), Part { cost: forgotten, ..part.clone() });
                 self.later(async move {
                     // what is lost here was lost before
-                    drop(node.call_change(("debit", Call::Debit), &[(forgotten, Beside::Nothing)]).await);
+                    drop(node.call_change(("debit", Call::Debit), &[(forgotten, CallArgument::Nothing)]).await);
                 });
             }
         }
@@ -252,9 +252,9 @@ fn buckets<'a>(parts: &'a [Part], slot: &'a str, hints: &'a [Option<String>]) ->
     let all = parts.iter().zip(hints);
     all.map(|(part, hint)| {
         part.bucket(match hint {
-            _ if part.rule().holds() => Beside::Slot(slot),
-            Some(hint) => Beside::Hint(hint),
-            None => Beside::Nothing,
+            _ if part.rule().holds() => CallArgument::Slot(slot),
+            Some(hint) => CallArgument::Hint(hint),
+            None => CallArgument::Nothing,
         })
     })
     .collect()

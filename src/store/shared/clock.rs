@@ -6,9 +6,9 @@ use crate::units::{ClockOffset, Nanos};
 
 /// How far Redis's clock is ahead of this node's, in nanoseconds; behind if negative. Right to half the time of a call.
 #[derive(Debug, Default)]
-pub(super) struct Ahead(AtomicI64);
+pub(super) struct RedisClock(AtomicI64);
 
-impl Ahead {
+impl RedisClock {
     /// Redis said `theirs`, at some time between `sent` and `received`.
     pub(super) fn learn(&self, sent: Nanos, received: Nanos, theirs: Nanos) {
         let ours = sent.saturating_add(Nanos::new(received.saturating_sub(sent).get() / 2));
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn the_time_elsewhere_is_ahead_or_behind() {
-        let ahead = Ahead::default();
+        let ahead = RedisClock::default();
         let at = Nanos::from_secs;
         assert_eq!(ahead.theirs(at(5)), at(5));
         ahead.learn(at(10), at(12), at(41));

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::charge::{Charge, Taken};
-use crate::store::redis::{Beside, Call};
-use crate::store::shared::fallback::Stranded;
+use crate::store::redis::{Call, CallArgument};
+use crate::store::shared::fallback::DegradedCharge;
 use crate::store::shared::limit::Part;
 use crate::store::shared::{Node, SharedLimit, SharedStore, Tables};
 use crate::units::Nanos;
@@ -17,7 +17,7 @@ impl SharedStore {
         let Some(part) = limit.part(charge) else { return };
         let node = &self.0;
         let now = node.clock.now();
-        let theirs = node.ahead.theirs(now);
+        let theirs = node.redis_clock.theirs(now);
         let full_at = match charge.taken {
             Taken::Fallback { key, times, made_good: made_good @ [alone, _] } => {
                 let cost = charge.cost.saturating_mul(times);
@@ -33,15 +33,15 @@ impl SharedStore {
             Taken::Elsewhere { here, there }
             | Taken::Counted { here, there, .. }
             | Taken::Lease { here, there, .. } => there.saturating_add(full_at.saturating_sub(here)),
-            _ => node.ahead.theirs(full_at),
+            _ => node.redis_clock.theirs(full_at),
         };
         match charge.taken {
             Taken::Slot(slot) => node.release(slot),
             Taken::Lease { lapses, .. } if node.leases.give_back(part.key, part.cost, lapses, now) => {}
             Taken::Counted { times, .. }
                 // a share that has been told since is counted like any other
-                if node.counted.refund(&part, full_at, times.min(node.times(limit)), theirs) => {}
-            Taken::Elsewhere { .. } if limit.is_eventual() && node.counted.refund(&part, full_at, 1, theirs) => {}
+                if node.counters.refund(&part, full_at, times.min(node.times(limit)), theirs) => {}
+            Taken::Elsewhere { .. } if limit.is_eventual() && node.counters.refund(&part, full_at, 1, theirs) => {}
             _ => node.refund_later(vec![(part, full_at)]),
         }
     }
@@ -51,7 +51,7 @@ impl SharedStore {
         let Some(part) = limit.part(charge) else { return };
         let node = Arc::clone(&self.0);
         let now = node.clock.now();
-        let theirs = node.ahead.theirs(now);
+        let theirs = node.redis_clock.theirs(now);
         if let Taken::Fallback { key, times, .. } = charge.taken {
             let cost = charge.cost.saturating_mul(times);
             tables.store.debit(tables.binding, &[Charge { key, cost, ..charge.clone() }], now);
@@ -59,7 +59,7 @@ impl SharedStore {
                 return;
             }
         }
-        if limit.is_eventual() && node.counted.debit(&part, node.times(limit), theirs) {
+        if limit.is_eventual() && node.counters.debit(&part, node.times(limit), theirs) {
             return;
         }
         if limit.is_leased() && node.leases.take_more(part.key, part.cost, now) {
@@ -67,13 +67,13 @@ impl SharedStore {
         }
         if node.is_away() {
             let (on_down, used) = (limit.sharing.on_store_down, node.memory.used(&part, theirs));
-            let stranded = Stranded { charge: &mut charge.clone(), part: &part, on_down, used };
-            node.fallback.debit(tables, &stranded, node.nodes.load(Ordering::Relaxed), (now, theirs));
+            let degraded = DegradedCharge { charge: &mut charge.clone(), part: &part, on_down, used };
+            node.fallback.debit(tables, &degraded, node.nodes.load(Ordering::Relaxed), (now, theirs));
             return;
         }
         self.0.later(async move {
             // what is lost here is lost to the limit: a debit is tried once
-            drop(node.call_change(("debit", Call::Debit), &[(part, Beside::Nothing)]).await);
+            drop(node.call_change(("debit", Call::Debit), &[(part, CallArgument::Nothing)]).await);
         });
     }
 
@@ -91,12 +91,12 @@ impl Node {
         if back.is_empty() || self.is_away() {
             return;
         }
-        // or a charge that is sent meanwhile would remind Redis of what is given back
-        let theirs = self.ahead.theirs(self.clock.now());
+        // or a charge that is sent meanwhile would read_repair Redis of what is given back
+        let theirs = self.redis_clock.theirs(self.clock.now());
         back.iter().for_each(|(part, full_at)| self.memory.give_back(part, *full_at, theirs));
         let node = Arc::clone(self);
         self.later(async move {
-            let back: Vec<_> = back.into_iter().map(|(part, full_at)| (part, Beside::FullAt(full_at))).collect();
+            let back: Vec<_> = back.into_iter().map(|(part, full_at)| (part, CallArgument::FullAt(full_at))).collect();
             // what cannot be given back is missing until time makes it good
             drop(node.call_change(("refund", Call::Refund), &back).await);
         });

@@ -17,18 +17,18 @@ use crate::store::shared::limit::Part;
 use crate::store::shared::slots::Slots;
 use crate::units::{Cost, LimitKey, Nanos};
 
-mod owed;
+mod ledger;
 
-pub(super) use owed::Due;
-use owed::{MadeGood, Owed};
+pub(super) use ledger::Due;
+use ledger::{MadeGood, OutageLedger};
 
 /// What this node did by itself.
 #[derive(Default)]
 pub(super) struct Fallback {
     /// What was admitted of each key while Redis was away.
-    owed: Mutex<HashMap<LimitKey, Owed>>,
+    owed: Mutex<HashMap<LimitKey, OutageLedger>>,
     /// Counts the keys that began to be owed.
-    rounds: AtomicU64,
+    generations: AtomicU64,
     /// Held while a key is handed in: what is owed is handed in once.
     handing: [Turn; TURNS],
 }
@@ -38,7 +38,7 @@ type Turn = tokio::sync::Mutex<()>;
 const TURNS: usize = 32;
 
 /// A request's part that is decided without Redis.
-pub(super) struct Stranded<'a> {
+pub(super) struct DegradedCharge<'a> {
     pub(super) charge: &'a mut Charge,
     pub(super) part: &'a Part,
     pub(super) on_down: OnStoreDown,
@@ -57,27 +57,27 @@ pub(in crate::store) struct Tables<'a> {
 const MOST_OWED: usize = 100_000;
 
 impl Fallback {
-    /// Decides `stranded` by themselves, all or none, with this node as one of `nodes`; in their order. Times are `now`
+    /// Decides `degraded` by themselves, all or none, with this node as one of `nodes`; in their order. Times are `now`
     /// here and `theirs` at Redis. The position of a limit that wants nothing admitted without Redis is an error.
     pub(super) fn charge(
         &self,
         (tables, slots): (Tables<'_>, &Slots),
-        stranded: &mut [Stranded<'_>],
+        degraded: &mut [DegradedCharge<'_>],
         nodes: u64,
         (now, theirs): (Nanos, Nanos),
     ) -> Result<AllCharged, usize> {
-        if let Some(refused) = stranded.iter().position(|one| one.on_down == OnStoreDown::Deny && one.part.manner.binds)
+        if let Some(refused) = degraded.iter().position(|one| one.on_down == OnStoreDown::Deny && one.part.manner.binds)
         {
             return Err(refused);
         }
-        let times = |one: &Stranded<'_>| share(one.on_down, nodes);
+        let times = |one: &DegradedCharge<'_>| share(one.on_down, nodes);
         let slot = slots.next();
         let held: Vec<_> =
-            stranded.iter().filter(|one| one.goes_by() == By::Slots).map(|one| (one.part, times(one))).collect();
+            degraded.iter().filter(|one| one.goes_by() == By::Slots).map(|one| (one.part, times(one))).collect();
         let mut by_slots = slots.charge(slot, &held, now).into_iter();
         let is_free = held.iter().zip(by_slots.as_slice()).all(|((part, _), charged)| admits(part, charged));
-        let mut batch: Vec<Charge> = Vec::with_capacity(stranded.len());
-        for one in stranded.iter().filter(|one| one.goes_by() == By::Bucket) {
+        let mut batch: Vec<Charge> = Vec::with_capacity(degraded.len());
+        for one in degraded.iter().filter(|one| one.goes_by() == By::Bucket) {
             let (key, cost) =
                 (self.bucket(tables, one, (now, theirs)), scaled(one.part.rule(), one.charge.cost, times(one)));
             batch.push(Charge { key, cost, ..one.charge.clone() });
@@ -88,7 +88,7 @@ impl Fallback {
         };
         let mut by_buckets = batch.into_iter().zip(by_buckets);
         let mut all = AllCharged::new();
-        for one in stranded.iter_mut() {
+        for one in degraded.iter_mut() {
             let fresh = Charged { decision: Decision::ADMIT, headroom: one.part.rule().headroom(None, now) };
             let (taken, charged) = match one.goes_by() {
                 By::Nothing => (Taken::Nowhere, fresh),
@@ -103,11 +103,11 @@ impl Fallback {
             one.charge.taken = taken;
             all.push(charged);
         }
-        let passes = stranded.iter().zip(&all).all(|(one, charged)| admits(one.part, charged));
+        let passes = degraded.iter().zip(&all).all(|(one, charged)| admits(one.part, charged));
         if !passes {
             slots.let_go(slot);
         }
-        for (one, charged) in stranded.iter_mut().zip(&mut all) {
+        for (one, charged) in degraded.iter_mut().zip(&mut all) {
             let Taken::Fallback { key, times, .. } = one.charge.taken else { continue };
             let manner = one.part.manner;
             let admitted = passes && charged.decision.is_admitted();
@@ -124,11 +124,11 @@ impl Fallback {
     }
 
     /// The bucket here of a key, which starts from what was known to be used when it is a new one.
-    fn bucket(&self, tables: Tables<'_>, one: &Stranded<'_>, (now, theirs): (Nanos, Nanos)) -> LimitKey {
+    fn bucket(&self, tables: Tables<'_>, one: &DegradedCharge<'_>, (now, theirs): (Nanos, Nanos)) -> LimitKey {
         /// An odd number that spreads over the lower half, by which keys are told apart within a shard.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let (round, is_first) = self.round(one, theirs);
-        let key = LimitKey(one.charge.key.0 ^ u128::from(round.wrapping_mul(SPREAD)));
+        let (generation, is_first) = self.generation(one, theirs);
+        let key = LimitKey(one.charge.key.0 ^ u128::from(generation.wrapping_mul(SPREAD)));
         if is_first {
             let used = [Charge { key, cost: one.used, ..one.charge.clone() }];
             tables.store.debit(tables.binding, &used, now);
@@ -136,31 +136,37 @@ impl Fallback {
         key
     }
 
-    /// Which bucket the key has here, and whether it is a new one. Keys beyond the bound share their rounds.
-    fn round(&self, one: &Stranded<'_>, theirs: Nanos) -> (u64, bool) {
+    /// Which bucket the key has here, and whether it is a new one. Keys beyond the bound share their generations.
+    fn generation(&self, one: &DegradedCharge<'_>, theirs: Nanos) -> (u64, bool) {
         let mut owed = self.owed.lock();
         if let Some(known) = owed.get(&one.part.key) {
-            return (known.round, false);
+            return (known.generation, false);
         }
         if owed.len() >= MOST_OWED {
             return (0, false);
         }
-        let round = self.rounds.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        owed.insert(one.part.key, Owed::new(one.part, round, one.used, theirs));
-        (round, true)
+        let generation = self.generations.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        owed.insert(one.part.key, OutageLedger::new(one.part, generation, one.used, theirs));
+        (generation, true)
     }
 
     /// Charges, whatever the limit says, a request that was charged before Redis was away.
-    pub(super) fn debit(&self, tables: Tables<'_>, stranded: &Stranded<'_>, nodes: u64, (now, theirs): (Nanos, Nanos)) {
-        let times = share(stranded.on_down, nodes);
-        if stranded.goes_by() == By::Nothing {
-            self.round(stranded, theirs);
+    pub(super) fn debit(
+        &self,
+        tables: Tables<'_>,
+        degraded: &DegradedCharge<'_>,
+        nodes: u64,
+        (now, theirs): (Nanos, Nanos),
+    ) {
+        let times = share(degraded.on_down, nodes);
+        if degraded.goes_by() == By::Nothing {
+            self.generation(degraded, theirs);
         } else {
-            let key = self.bucket(tables, stranded, (now, theirs));
-            let cost = stranded.charge.cost.saturating_mul(times);
-            tables.store.debit(tables.binding, &[Charge { key, cost, ..stranded.charge.clone() }], now);
+            let key = self.bucket(tables, degraded, (now, theirs));
+            let cost = degraded.charge.cost.saturating_mul(times);
+            tables.store.debit(tables.binding, &[Charge { key, cost, ..degraded.charge.clone() }], now);
         }
-        self.add(stranded.part, stranded.charge.cost, times, theirs);
+        self.add(degraded.part, degraded.charge.cost, times, theirs);
     }
 
     /// Notes that `cost` was taken as a share of one of `nodes`. `None` if nothing is to be handed in of the key.
@@ -202,7 +208,7 @@ impl Fallback {
     }
 
     /// `due` was handed in; what was admitted since is still owed.
-    pub(super) fn handed_in(&self, due: &Due) {
+    pub(super) fn reconciled(&self, due: &Due) {
         let mut owed = self.owed.lock();
         if owed.get_mut(&due.part.key).is_some_and(|owed| !owed.settle(due)) {
             owed.remove(&due.part.key);
@@ -231,7 +237,7 @@ enum By {
     Nothing,
 }
 
-impl Stranded<'_> {
+impl DegradedCharge<'_> {
     fn goes_by(&self) -> By {
         match self.on_down {
             OnStoreDown::Allow | OnStoreDown::Deny => By::Nothing,
@@ -248,7 +254,12 @@ const fn admits(part: &Part, charged: &Charged) -> bool {
 
 /// What does not fit into the bucket at once is owed to it, so that the rate is right even where the burst is not. Where the
 /// bucket stands then, if anything did not fit.
-fn take_rest(tables: Tables<'_>, one: &Stranded<'_>, (key, times): (LimitKey, u64), now: Nanos) -> Option<Headroom> {
+fn take_rest(
+    tables: Tables<'_>,
+    one: &DegradedCharge<'_>,
+    (key, times): (LimitKey, u64),
+    now: Nanos,
+) -> Option<Headroom> {
     let cost = one.charge.cost.saturating_mul(times).saturating_sub(scaled(one.part.rule(), one.charge.cost, times));
     if cost == 0 {
         return None;

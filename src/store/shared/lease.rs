@@ -19,9 +19,9 @@ use crate::algorithm::Decision;
 use crate::charge::{AllCharged, Charged};
 use crate::store::shared::Node;
 use crate::store::shared::calls::{Down, Outcome};
+use crate::store::shared::coalescer::Heard;
+use crate::store::shared::ewma::EwmaRate;
 use crate::store::shared::limit::Part;
-use crate::store::shared::line::Heard;
-use crate::store::shared::pace::Pace;
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// The leases of a node.
@@ -57,7 +57,7 @@ struct Lease {
     part: Part,
     balance: Cost,
     lapses: Nanos,
-    pace: Pace,
+    pace: EwmaRate,
     /// Whether a call is on its way.
     asking: bool,
     waiting: VecDeque<Waiter>,
@@ -182,7 +182,7 @@ impl Node {
         lease.used = now;
         lease.pace.add(part.cost, now);
         let taken = if part.manner.takes { part.cost } else { 0 };
-        let there = self.ahead.theirs(now);
+        let there = self.redis_clock.theirs(now);
         if self.leases.events.spend(lease, taken, now) && (part.manner.takes || lease.balance >= part.cost) {
             let (left, lapses) = (lease.balance, lease.lapses);
             if !lease.asking && !self.is_away() && left < lease.pace.within(self.refill_time(), now) {
@@ -291,7 +291,7 @@ impl Node {
         sent: Nanos,
     ) {
         let now = self.clock.now();
-        let there = self.ahead.theirs(now);
+        let there = self.redis_clock.theirs(now);
         let mut shard = self.leases.shard(part.key).lock();
         let Some(lease) = shard.get_mut(&part.key) else { return };
         let events = &self.leases.events;
@@ -357,7 +357,7 @@ impl Node {
         if soon < WORTH_IT {
             return 0;
         }
-        let left = self.memory.standing(&lease.part, self.ahead.theirs(now)).headroom.remaining;
+        let left = self.memory.standing(&lease.part, self.redis_clock.theirs(now)).headroom.remaining;
         soon.min(self.share_of(left.unwrap_or(Cost::MAX))).min(lease.part.most_ahead)
     }
 
@@ -387,7 +387,7 @@ impl Lease {
             part: part.for_one(),
             balance: 0,
             lapses: Nanos::ZERO,
-            pace: Pace::default(),
+            pace: EwmaRate::default(),
             asking: false,
             waiting: VecDeque::new(),
             used: now,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::algorithm::{Rule, Value};
 use crate::charge::{Charge, Consistency, Manner, Mode, RuleRef, Sharing};
 use crate::store::LimitSpec;
-use crate::store::redis::{Beside, Bucket, Shared, Unshared};
+use crate::store::redis::{Bucket, CallArgument, NotShareable, Shared};
 use crate::store::told::denial_holds;
 use crate::units::{Cost, LimitKey, Nanos};
 
@@ -49,7 +49,7 @@ pub(super) struct Part {
 /// Why a rule cannot be shared in this way.
 ///
 /// Errors: what there is no shared form of; and where nodes count by themselves, what does not add up.
-pub fn refuse(rule: &Rule, sharing: Sharing) -> Result<(), Unshared> {
+pub fn refuse(rule: &Rule, sharing: Sharing) -> Result<(), NotShareable> {
     let form = Shared::new(rule.clone(), SLOT_LIFETIME)?;
     let problem = match sharing.consistency {
         Consistency::Exact => return Ok(()),
@@ -59,7 +59,7 @@ pub fn refuse(rule: &Rule, sharing: Sharing) -> Result<(), Unshared> {
         Consistency::Eventual => "cannot be counted apart and added up afterwards",
     };
     let problem = format!("{problem}; use `consistency: exact`");
-    Err(Unshared { algorithm: rule.name().as_str(), problem })
+    Err(NotShareable { algorithm: rule.name().as_str(), problem })
 }
 
 impl SharedLimit {
@@ -103,7 +103,7 @@ impl SharedLimit {
     }
 }
 
-fn form(rule: &Rule, sharing: Sharing, nodes: u64) -> Result<Form, Unshared> {
+fn form(rule: &Rule, sharing: Sharing, nodes: u64) -> Result<Form, NotShareable> {
     let whole = || rule.clone();
     let (rule, most_ahead) = match sharing.consistency {
         Consistency::Leased { strict: true } => lowered(rule, nodes).unwrap_or_else(|| (whole(), 0)),
@@ -129,7 +129,7 @@ fn lowered(rule: &Rule, nodes: u64) -> Option<(Rule, Cost)> {
 }
 
 impl Part {
-    pub(super) fn bucket<'a>(&'a self, beside: Beside<'a>) -> Bucket<'a> {
+    pub(super) fn bucket<'a>(&'a self, beside: CallArgument<'a>) -> Bucket<'a> {
         Bucket {
             limit: &self.limit,
             rule: &self.form,

@@ -1,6 +1,6 @@
 //! Scripts that are run on the servers that hold what is shared, each thread with connections of its own.
 //!
-//! What a user of Redis has to be allowed for it, beside what [`crate::dial`] says: `+evalsha +eval +time`, and the
+//! What a user of Redis has to be allowed for it, beside what [`crate::redis_client`] says: `+evalsha +eval +time`, and the
 //! commands of the scripts: `+get +set +del +pexpire +pttl +type +zadd +zcard +zrange +zrangebylex +zrangebyscore +zrem
 //! +zremrangebyrank +zremrangebyscore`.
 
@@ -12,9 +12,9 @@ use smallvec::SmallVec;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-pub use crate::dial::{CallError, Servers};
+pub use crate::redis_client::{CallError, Servers};
 
-use crate::dial::{CONNECT_TIME, Pool, slot_of};
+use crate::redis_client::{CONNECT_TIME, Pool, slot_of};
 use crate::store::redis::codec::hash_tag;
 use crate::store::redis::{Encoded, Field};
 use crate::units::LimitKey;

@@ -58,7 +58,7 @@ impl Node {
     /// is owed any more.
     async fn reconcile_key(self: &Arc<Self>, key: LimitKey) -> bool {
         let _turn = self.fallback.turn(key).await;
-        let Some(due) = self.fallback.due(key, self.ahead.theirs(self.clock.now())) else { return true };
+        let Some(due) = self.fallback.due(key, self.redis_clock.theirs(self.clock.now())) else { return true };
         let asks = Part { cost: 0, manner: Manner::ASKS, ..due.part.clone() };
         let owes = Part { manner: Manner { binds: false, takes: true, counts_denied: true }, ..due.part.clone() };
         // one that is not answered now is not sent what it might do twice
@@ -66,7 +66,7 @@ impl Node {
         if self.call_charge(RECONCILE, std::slice::from_ref(&owes), 0).await.is_err() {
             return false;
         }
-        self.fallback.handed_in(&due);
+        self.fallback.reconciled(&due);
         let remaining = before.each.first().and_then(|before| before.first()?.headroom.remaining);
         if let Some(missing) = remaining.and_then(|remaining| owes.cost.checked_sub(remaining)) {
             self.counts.overshoot.fetch_add(missing, Ordering::Relaxed);

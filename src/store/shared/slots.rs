@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use tokio::time::sleep;
 
 use crate::charge::{AllCharged, Charged};
-use crate::store::redis::{Beside, Call};
+use crate::store::redis::{Call, CallArgument};
 use crate::store::shared::fallback::scaled;
 use crate::store::shared::limit::{Part, SLOT_LIFETIME, slot_name};
 use crate::store::shared::{Node, at_once};
@@ -163,7 +163,7 @@ impl Node {
     async fn renew_slot(&self, slot: u64, part: Part) {
         if self.slots.is_held(slot) {
             let name = slot_name(self.id, slot);
-            drop(self.call_change(("renew", Call::Renew), &[(part.clone(), Beside::Slot(&name))]).await);
+            drop(self.call_change(("renew", Call::Renew), &[(part.clone(), CallArgument::Slot(&name))]).await);
             if !self.slots.is_held(slot) {
                 // its end went another way, and may have come first
                 self.end_slot(slot, part).await;
@@ -190,7 +190,7 @@ impl Node {
 
     async fn end_slot(&self, slot: u64, part: Part) {
         let name = slot_name(self.id, slot);
-        if self.call_change(("complete", Call::Complete), &[(part.clone(), Beside::Slot(&name))]).await.is_err() {
+        if self.call_change(("complete", Call::Complete), &[(part.clone(), CallArgument::Slot(&name))]).await.is_err() {
             self.slots.keep_ended(slot, part, self.clock.now());
         }
     }

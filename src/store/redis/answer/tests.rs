@@ -1,7 +1,7 @@
 use super::*;
 use crate::algorithm::{AlgorithmName, Arguments, Value};
 use crate::charge::Manner;
-use crate::store::redis::{Beside, Call, Clock, Refused, Shared, encode};
+use crate::store::redis::{Call, CallArgument, Clock, Refused, Shared, encode};
 use crate::units::{LimitKey, Rate};
 
 fn shared(algorithm: AlgorithmName, set: &[(&'static str, Value)]) -> Shared {
@@ -30,7 +30,7 @@ fn bucket(rule: &Shared) -> Bucket<'_> {
         tag: LimitKey(1),
         cost: 1,
         manner: Manner::USUAL,
-        beside: Beside::Nothing,
+        beside: CallArgument::Nothing,
     }
 }
 
@@ -115,9 +115,9 @@ fn calls_that_make_no_sense_are_refused() {
     let refused = |call, bucket: Bucket<'_>| encode(call, Clock::Given(Nanos::ZERO), "t", &[bucket]).err();
     assert!(matches!(refused(Call::Charge, bucket(&slots)), Some(Refused::NoSlot { .. })));
     let long = "x".repeat(1000);
-    let named = Bucket { beside: Beside::Slot(&long), ..bucket(&slots) };
+    let named = Bucket { beside: CallArgument::Slot(&long), ..bucket(&slots) };
     assert!(matches!(refused(Call::Charge, named), Some(Refused::NoSlot { .. })));
-    let named = Bucket { beside: Beside::Slot("a"), ..bucket(&slots) };
+    let named = Bucket { beside: CallArgument::Slot("a"), ..bucket(&slots) };
     assert!(matches!(refused(Call::Partial(1_001), named.clone()), Some(Refused::TooMany { want: 1_001, .. })));
     assert_eq!(refused(Call::Partial(1_000), named), None);
     assert!(matches!(refused(Call::Refund, bucket(&gcra)), Some(Refused::NoFullAt { .. })));

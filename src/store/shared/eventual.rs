@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use crate::algorithm::State;
 use crate::charge::{Charged, Manner};
-use crate::store::redis::{Beside, Call, Seen};
+use crate::store::redis::{Call, CallArgument, Seen};
 use crate::store::shared::fallback::scaled;
 use crate::store::shared::limit::Part;
 use crate::store::shared::{Node, at_once};
@@ -21,7 +21,7 @@ use crate::units::{Cost, LimitKey, Nanos};
 
 /// The keys that a node counts.
 #[derive(Default)]
-pub(super) struct Counted(Mutex<HashMap<LimitKey, Count>>);
+pub(super) struct EventualCounters(Mutex<HashMap<LimitKey, Count>>);
 
 /// One key. Times are Redis's.
 struct Count {
@@ -30,7 +30,7 @@ struct Count {
     /// The last total, and what was admitted here since.
     state: Option<State>,
     /// What was admitted here and is not told yet.
-    untold: Cost,
+    unsynced: Cost,
     /// Whether it was asked for since it was last told.
     is_used: bool,
 }
@@ -41,7 +41,7 @@ const MOST_KEYS: usize = 100_000;
 const KEYS_OF_CALL: usize = 50;
 const CALLS_AT_ONCE: usize = 32;
 
-impl Counted {
+impl EventualCounters {
     /// Decides `part`, each of whose tokens counts `times`-fold here; `None` if the key is new.
     pub(super) fn decide(&self, part: &Part, times: u64, theirs: Nanos) -> Option<Charged> {
         let mut counted = self.0.lock();
@@ -54,7 +54,7 @@ impl Counted {
         if part.manner.takes && decision.is_admitted() {
             // what does not fit in at once is owed
             count.state = rule.debit(after, wanted.saturating_sub(cost), theirs);
-            count.untold = count.untold.saturating_add(part.cost);
+            count.unsynced = count.unsynced.saturating_add(part.cost);
         } else if part.manner.takes && part.manner.counts_denied {
             count.owe(part.cost, times, theirs);
         }
@@ -67,7 +67,7 @@ impl Counted {
     pub(super) fn begin(&self, part: &Part, state: Option<State>) {
         let mut counted = self.0.lock();
         if counted.len() < MOST_KEYS {
-            let fresh = || Count { part: part.for_one(), state, untold: 0, is_used: true };
+            let fresh = || Count { part: part.for_one(), state, unsynced: 0, is_used: true };
             counted.entry(part.key).or_insert_with(fresh);
         }
     }
@@ -76,9 +76,9 @@ impl Counted {
     /// False where it was told already.
     pub(super) fn refund(&self, part: &Part, full_at: Nanos, times: u64, theirs: Nanos) -> bool {
         let mut counted = self.0.lock();
-        let Some(count) = counted.get_mut(&part.key).filter(|count| count.untold >= part.cost) else { return false };
+        let Some(count) = counted.get_mut(&part.key).filter(|count| count.unsynced >= part.cost) else { return false };
         count.follow(part, theirs);
-        count.untold = count.untold.saturating_sub(part.cost);
+        count.unsynced = count.unsynced.saturating_sub(part.cost);
         let cost = part.cost.saturating_mul(times);
         count.state = count.state.take().and_then(|state| part.rule().refund(state, cost, full_at, theirs));
         true
@@ -98,14 +98,14 @@ impl Counted {
         self.0.lock().remove(&key);
     }
 
-    /// What is to be told: for each key its untold tokens. Keys that nobody uses are forgotten.
-    fn take_untold(&self) -> Vec<Part> {
+    /// What is to be told: for each key its unsynced tokens. Keys that nobody uses are forgotten.
+    fn take_unsynced(&self) -> Vec<Part> {
         let mut told = Vec::new();
         self.0.lock().retain(|_, count| {
-            if count.untold == 0 && !count.is_used {
+            if count.unsynced == 0 && !count.is_used {
                 return false;
             }
-            told.push(Part { cost: std::mem::take(&mut count.untold), ..count.part.clone() });
+            told.push(Part { cost: std::mem::take(&mut count.unsynced), ..count.part.clone() });
             count.is_used = false;
             true
         });
@@ -115,10 +115,10 @@ impl Counted {
     /// The total of the key of `part`, after what it says was told.
     fn learn(&self, part: &Part, total: Option<State>, at: Nanos) {
         if let Some(count) = self.0.lock().get_mut(&part.key) {
-            let untold = count.untold;
-            count.state = match untold {
+            let unsynced = count.unsynced;
+            count.state = match unsynced {
                 0 => total,
-                untold => count.part.rule().debit(total, untold, at),
+                unsynced => count.part.rule().debit(total, unsynced, at),
             };
         }
     }
@@ -126,7 +126,7 @@ impl Counted {
     /// What `part` says could not be told.
     fn keep(&self, part: &Part) {
         if let Some(count) = self.0.lock().get_mut(&part.key) {
-            count.untold = count.untold.saturating_add(part.cost);
+            count.unsynced = count.unsynced.saturating_add(part.cost);
             count.is_used = true;
         }
     }
@@ -144,46 +144,46 @@ impl Count {
 
     fn owe(&mut self, cost: Cost, times: u64, theirs: Nanos) {
         self.state = self.part.rule().debit(self.state.take(), cost.saturating_mul(times), theirs);
-        self.untold = self.untold.saturating_add(cost);
+        self.unsynced = self.unsynced.saturating_add(cost);
     }
 }
 
 impl Node {
     /// Tells and asks, for as long as it is polled.
-    pub(super) async fn keep_counting(self: &Arc<Self>) {
+    pub(super) async fn keep_syncing(self: &Arc<Self>) {
         loop {
             sleep(self.settings.sync_every.to_duration()).await;
             if !self.is_away() {
-                self.tell_all().await;
+                self.sync_all().await;
             }
         }
     }
 
-    pub(super) async fn tell_all(self: &Arc<Self>) {
+    pub(super) async fn sync_all(self: &Arc<Self>) {
         let mut by_slot: HashMap<u16, Vec<Part>> = HashMap::new();
-        for part in self.counted.take_untold() {
+        for part in self.counters.take_unsynced() {
             by_slot.entry(self.link.slot(part.tag)).or_default().push(part);
         }
         let calls = by_slot.values().flat_map(|parts| parts.chunks(KEYS_OF_CALL)).map(|some| {
             let node = Arc::clone(self);
-            let parts: Vec<_> = some.iter().map(|part| (part.clone(), Beside::Nothing)).collect();
+            let parts: Vec<_> = some.iter().map(|part| (part.clone(), CallArgument::Nothing)).collect();
             async move { node.tell(&parts).await }
         });
         let calls = calls.collect();
         at_once(CALLS_AT_ONCE, calls).await;
     }
 
-    async fn tell(&self, parts: &[(Part, Beside<'static>)]) {
+    async fn tell(&self, parts: &[(Part, CallArgument<'static>)]) {
         match self.call_change(("sync", Call::Debit), parts).await {
             Ok((all, at)) => {
                 for ((part, _), seen) in parts.iter().zip(all) {
                     // logs cannot be counted apart: see `limit::refuse`
                     if let Seen::State(total) = seen {
-                        self.counted.learn(part, total, at);
+                        self.counters.learn(part, total, at);
                     }
                 }
             }
-            Err(_) => parts.iter().for_each(|(part, _)| self.counted.keep(part)),
+            Err(_) => parts.iter().for_each(|(part, _)| self.counters.keep(part)),
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::units::Nanos;
 
 /// An open connection that many calls share; closed when the last clone is gone, or when it is cut.
 #[derive(Clone)]
-pub(super) struct Wire {
+pub(super) struct Connection {
     connection: MultiplexedConnection,
     driver: Arc<Driver>,
 }
@@ -50,7 +50,7 @@ async fn silence(progress: Arc<Progress>) {
     }
 }
 
-impl Wire {
+impl Connection {
     /// Connects to `address`, over TLS if there is any, and logs in. Ends within [`CONNECT_TIME`].
     pub(super) async fn open(
         address: &Address,

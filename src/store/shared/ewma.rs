@@ -5,7 +5,7 @@ use crate::units::{Cost, Nanos};
 /// A mean in tokens per second that forgets with a time constant of [`MEMORY`]. An estimate: it decides how much is taken
 /// ahead, never whether a request passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Pace {
+pub(super) struct EwmaRate {
     per_second: f64,
     at: Nanos,
 }
@@ -13,7 +13,7 @@ pub(super) struct Pace {
 /// What is longer ago than this counts for little.
 const MEMORY: Nanos = Nanos::new(200_000_000);
 
-impl Pace {
+impl EwmaRate {
     /// `cost` more tokens are asked for at `now`.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     pub(super) fn add(&mut self, cost: Cost, now: Nanos) {
@@ -39,12 +39,12 @@ mod tests {
 
     #[test]
     fn a_steady_pace_is_found_and_forgotten() {
-        let mut pace = Pace::default();
+        let mut pace = EwmaRate::default();
         let ms = |ms: u64| Nanos::new(ms * 1_000_000);
         (0..2000).for_each(|at| pace.add(1, ms(at)));
         let found = pace.within(Nanos::SECOND, ms(2000));
         assert!((990..=1010).contains(&found), "{found}");
         assert_eq!(pace.within(Nanos::SECOND, ms(9000)), 1, "rounded up from next to nothing");
-        assert_eq!(Pace::default().within(Nanos::SECOND, ms(1)), 0);
+        assert_eq!(EwmaRate::default().within(Nanos::SECOND, ms(1)), 0);
     }
 }

@@ -10,8 +10,8 @@ use redis::{RedisError, RedisResult, Value};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::flight::Flight;
-use super::wire::{Wire, failed};
+use super::connection::{Connection, failed};
+use super::shared_future::SharedFuture;
 use super::{Address, CONNECT_TIME, Servers, word};
 use crate::units::Nanos;
 
@@ -28,7 +28,7 @@ pub(super) struct Cluster {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Topology(Vec<(u16, u16, Address)>);
 
-type Learning = Flight<RedisResult<Arc<Topology>>>;
+type Learning = SharedFuture<RedisResult<Arc<Topology>>>;
 
 /// How many slots there are.
 const SLOTS: u16 = 16_384;
@@ -78,7 +78,7 @@ impl Cluster {
         }
         self.is_doubted.store(false, Ordering::Relaxed);
         let known = self.topology.load_full().unwrap_or_default();
-        let begun = Flight::begin_with_rest(learn(servers.clone(), asked(seeds, &known)), PAUSE);
+        let begun = SharedFuture::begin_with_rest(learn(servers.clone(), asked(seeds, &known)), PAUSE);
         *learning = Some(begun.clone());
         begun
     }
@@ -111,7 +111,7 @@ async fn learn(servers: Servers, asked: Vec<Address>) -> RedisResult<Arc<Topolog
         asking.spawn(async move {
             let mut question = redis::cmd("CLUSTER");
             question.arg("SLOTS");
-            let ask = async { Wire::open(&address, tls, &login).await?.ask(&question).await };
+            let ask = async { Connection::open(&address, tls, &login).await?.ask(&question).await };
             let late = |_| Err(failed("it takes too long to answer".to_owned()));
             let answer = timeout(CONNECT_TIME.to_duration(), ask).await.unwrap_or_else(late)?;
             Topology::read(answer, &address.host).ok_or_else(|| failed(format!("{address} knows of no slots")))

@@ -10,7 +10,7 @@
 //! ACL SETUSER tollgate on >PASSWORD ~tollgate:* resetchannels -@all +select +hget
 //! ```
 //!
-//! Beside it `+role` behind Sentinel, whose own users need `+sentinel|get-master-addr-by-name`; `+cluster|slots +asking`
+//! CallArgument it `+role` behind Sentinel, whose own users need `+sentinel|get-master-addr-by-name`; `+cluster|slots +asking`
 //! in a cluster; and what scripts do ([`crate::store::shared::link`]).
 
 use std::fmt;
@@ -23,11 +23,11 @@ use crate::tls::TlsClient;
 use crate::units::Nanos;
 
 mod cluster;
-mod flight;
+mod connection;
 mod guard;
 mod pool;
 mod sentinel;
-mod wire;
+mod shared_future;
 
 pub use cluster::slot_of;
 pub use guard::{Guard, Progress};

@@ -19,16 +19,16 @@ use crate::store::shared::limit::Part;
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// What requests have in common that may be charged in one call.
-type Alike = SmallVec<[(LimitKey, Cost, Manner, u64); 2]>;
+type CoalesceKey = SmallVec<[(LimitKey, Cost, Manner, u64); 2]>;
 
 /// What a request hears: what came of it, and when that was on Redis's clock.
 pub(super) type Heard = Result<(AllCharged, Nanos), Down>;
 
-/// The lines of requests that wait, each behind a call.
+/// The queues of requests that wait, each behind a call.
 #[derive(Default)]
-pub(super) struct Lines(Mutex<HashMap<Alike, Vec<oneshot::Sender<Heard>>>>);
+pub(super) struct RequestCoalescer(Mutex<HashMap<CoalesceKey, Vec<oneshot::Sender<Heard>>>>);
 
-impl Lines {
+impl RequestCoalescer {
     /// How many wait in all of them.
     pub(super) fn waiting(&self) -> u64 {
         let waiting: usize = self.0.lock().values().map(Vec::len).sum();
@@ -43,16 +43,16 @@ impl Node {
     /// Asks Redis to charge `parts` for one request, together with others that ask the same.
     pub(super) fn ask_together(self: &Arc<Self>, parts: Vec<Part>) -> oneshot::Receiver<Heard> {
         let (sender, receiver) = oneshot::channel();
-        let alike: Alike = parts.iter().map(alike).collect();
-        let mut lines = self.lines.0.lock();
-        match lines.get_mut(&alike) {
+        let coalesce_key: CoalesceKey = parts.iter().map(coalesce_key).collect();
+        let mut queues = self.coalescer.0.lock();
+        match queues.get_mut(&coalesce_key) {
             Some(line) if line.len() < LONGEST => line.push(sender),
             // the sender is dropped, which is heard
             Some(_) => {}
             None => {
-                lines.insert(alike.clone(), Vec::new());
-                drop(lines);
-                let line = Line { node: Arc::clone(self), alike, is_gone: false };
+                queues.insert(coalesce_key.clone(), Vec::new());
+                drop(queues);
+                let line = CoalescedCalls { node: Arc::clone(self), coalesce_key, is_gone: false };
                 tokio::spawn(line.serve(parts.into(), vec![sender]));
             }
         }
@@ -121,13 +121,13 @@ impl Node {
 }
 
 /// A line being served. Nobody may wait in it for nothing: it is gone when this is dropped.
-struct Line {
+struct CoalescedCalls {
     node: Arc<Node>,
-    alike: Alike,
+    coalesce_key: CoalesceKey,
     is_gone: bool,
 }
 
-impl Line {
+impl CoalescedCalls {
     async fn serve(mut self, parts: Arc<[Part]>, mut waiting: Vec<oneshot::Sender<Heard>>) {
         if !self.node.settle(&parts).await {
             return;
@@ -136,28 +136,28 @@ impl Line {
             let served = tokio::spawn(Arc::clone(&self.node).charge_for(Arc::clone(&parts), waiting));
             // those who come from now on do not wait for a call that is late
             drop(timeout(self.node.settings.timeout.to_duration(), served).await);
-            let mut lines = self.node.lines.0.lock();
-            match lines.get_mut(&self.alike).map(std::mem::take) {
+            let mut queues = self.node.coalescer.0.lock();
+            match queues.get_mut(&self.coalesce_key).map(std::mem::take) {
                 Some(line) => waiting = line,
                 None => return,
             }
             if waiting.is_empty() {
-                lines.remove(&self.alike);
+                queues.remove(&self.coalesce_key);
                 self.is_gone = true;
             }
         }
     }
 }
 
-impl Drop for Line {
+impl Drop for CoalescedCalls {
     fn drop(&mut self) {
         if !self.is_gone {
-            self.node.lines.0.lock().remove(&self.alike);
+            self.node.coalescer.0.lock().remove(&self.coalesce_key);
         }
     }
 }
 
-fn alike(part: &Part) -> (LimitKey, Cost, Manner, u64) {
+fn coalesce_key(part: &Part) -> (LimitKey, Cost, Manner, u64) {
     let mut parameters = DefaultHasher::new();
     parameters.write(part.form.parameters().as_bytes());
     (part.key, part.cost, part.manner, parameters.finish())

@@ -7,12 +7,12 @@ use tokio::time::sleep;
 use crate::units::Nanos;
 
 /// Work on its way, and what came of it.
-pub(super) struct Flight<T> {
+pub(super) struct SharedFuture<T> {
     landed: watch::Receiver<Option<T>>,
     task: AbortHandle,
 }
 
-impl<T: Clone + Send + Sync + 'static> Flight<T> {
+impl<T: Clone + Send + Sync + 'static> SharedFuture<T> {
     /// Begins `work`, on the runtime of whoever asks first.
     pub(super) fn begin(work: impl Future<Output = T> + Send + 'static) -> Self {
         Self::begin_with_rest(work, Nanos::ZERO)
@@ -52,7 +52,7 @@ impl<T: Clone + Send + Sync + 'static> Flight<T> {
     }
 }
 
-impl<T> Clone for Flight<T> {
+impl<T> Clone for SharedFuture<T> {
     fn clone(&self) -> Self {
         Self { landed: self.landed.clone(), task: self.task.clone() }
     }

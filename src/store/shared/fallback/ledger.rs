@@ -5,10 +5,10 @@ use crate::store::shared::limit::Part;
 use crate::units::{Cost, Nanos};
 
 /// What a node admitted of one key.
-pub(super) struct Owed {
+pub(super) struct OutageLedger {
     pub(super) part: Part,
     /// Tells its bucket from those that were handed in before.
-    pub(super) round: u64,
+    pub(super) generation: u64,
     /// The key as if nobody else had been there, on Redis's clock, from what was known when it began: time makes good what is
     /// long ago.
     alone: Option<State>,
@@ -31,11 +31,11 @@ pub(in crate::store::shared) struct Due {
 /// When a key was going to be whole again on Redis's clock, as seen right after a charge: alone, and shared.
 pub(in crate::store::shared) type MadeGood = [Nanos; 2];
 
-impl Owed {
+impl OutageLedger {
     /// Of a key of which so much was `used` when Redis was last heard of.
-    pub(super) fn new(part: &Part, round: u64, used: Cost, theirs: Nanos) -> Self {
+    pub(super) fn new(part: &Part, generation: u64, used: Cost, theirs: Nanos) -> Self {
         let state = part.rule().debit(None, used, theirs);
-        Self { part: part.clone(), round, alone: state.clone(), shared: state, nodes: 1, sum: 0 }
+        Self { part: part.clone(), generation, alone: state.clone(), shared: state, nodes: 1, sum: 0 }
     }
 
     /// Notes that `cost` was taken as a share of one of `nodes`.
@@ -109,7 +109,7 @@ mod tests {
             gives_back: false,
         };
         let at = |ms: u64| Nanos::new((1_000_000 + ms) * 1_000_000);
-        let mut owed = Owed::new(&part, 1, used, at(0));
+        let mut owed = OutageLedger::new(&part, 1, used, at(0));
         for third in 1..=ms / 30 {
             owed.add(1, 3, at(third * 30));
         }

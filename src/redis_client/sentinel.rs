@@ -4,7 +4,7 @@ use redis::{Cmd, ErrorKind, RedisConnectionInfo, RedisError, RedisResult, Value}
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::wire::{Wire, failed};
+use super::connection::{Connection, failed};
 use super::{Address, CONNECT_TIME, Credentials, login, word};
 
 /// How one of several ways to the primary went on.
@@ -12,7 +12,7 @@ enum Step {
     /// A sentinel named it.
     Named(RedisResult<Address>),
     /// It is open.
-    Open(RedisResult<Wire>),
+    Open(RedisResult<Connection>),
 }
 
 /// A connection to the primary of `master`. All `sentinels` are asked at once; the first whose word leads to a server that
@@ -23,7 +23,7 @@ pub(super) async fn primary(
     username: Option<&str>,
     credentials: &Credentials,
     data: &RedisConnectionInfo,
-) -> RedisResult<Wire> {
+) -> RedisResult<Connection> {
     let mut steps = JoinSet::new();
     let mut question = redis::cmd("SENTINEL");
     question.arg("get-master-addr-by-name").arg(master);
@@ -31,7 +31,7 @@ pub(super) async fn primary(
         let login = login(username, credentials.sentinel_password.as_deref());
         let (sentinel, tls, question) = (sentinel.clone(), credentials.tls.clone(), question.clone());
         steps.spawn(async move {
-            let asked = async { Wire::open(&sentinel, tls, &login).await?.ask(&question).await };
+            let asked = async { Connection::open(&sentinel, tls, &login).await?.ask(&question).await };
             Step::Named(within(asked).await.and_then(|answer| address(answer, &sentinel)))
         });
     }
@@ -43,15 +43,15 @@ pub(super) async fn primary(
                 tried.push(address.clone());
                 let (tls, login) = (credentials.tls.clone(), data.clone());
                 steps.spawn(async move {
-                    let wire = Wire::open(&address, tls, &login).await;
-                    Step::Open(match wire {
-                        Ok(wire) => within(takes_writes(&wire)).await.map(|()| wire),
+                    let connection = Connection::open(&address, tls, &login).await;
+                    Step::Open(match connection {
+                        Ok(connection) => within(takes_writes(&connection)).await.map(|()| connection),
                         Err(error) => Err(error),
                     })
                 });
             }
             Ok(Step::Named(Ok(_))) => {}
-            Ok(Step::Open(Ok(wire))) => return Ok(wire),
+            Ok(Step::Open(Ok(connection))) => return Ok(connection),
             Ok(Step::Named(Err(error)) | Step::Open(Err(error))) => last = error,
             Err(error) => last = failed(error.to_string()),
         }
@@ -59,9 +59,9 @@ pub(super) async fn primary(
     Err(last)
 }
 
-async fn takes_writes(wire: &Wire) -> RedisResult<()> {
+async fn takes_writes(connection: &Connection) -> RedisResult<()> {
     let mut question = Cmd::new();
-    match wire.ask(question.arg("ROLE")).await? {
+    match connection.ask(question.arg("ROLE")).await? {
         Value::Array(role) if role.first().and_then(word) == Some("master") => Ok(()),
         _ => Err(failed("the server that the sentinels name is not the primary".to_owned())),
     }

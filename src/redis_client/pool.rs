@@ -6,8 +6,8 @@ use std::io;
 use parking_lot::Mutex;
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
 
-use super::flight::Flight;
-use super::wire::{Wire, failed, io_error};
+use super::connection::{Connection, failed, io_error};
+use super::shared_future::SharedFuture;
 use super::{Address, CallError, Layout, Servers, cluster, sentinel};
 
 /// Connections that are opened when they are needed, shared by all who call, and given up when they fail.
@@ -33,7 +33,7 @@ enum Put {
     Ahead,
 }
 
-type Opening = Flight<RedisResult<Wire>>;
+type Opening = SharedFuture<RedisResult<Connection>>;
 
 /// How often a call goes on to another server that is said to hold its key.
 const MOST_REDIRECTED: usize = 4;
@@ -78,7 +78,9 @@ impl Pool {
     pub fn leads_to(&self, key: &str) -> bool {
         let Some(goal) = self.goal_of(key) else { return false };
         let opening = self.open.lock().get(&goal).cloned();
-        opening.and_then(|opening| opening.landed()).is_some_and(|landed| landed.is_ok_and(|wire| wire.is_open()))
+        opening
+            .and_then(|opening| opening.landed())
+            .is_some_and(|landed| landed.is_ok_and(|connection| connection.is_open()))
     }
 
     /// Begins to connect to whoever holds `key`, where that is known.
@@ -138,16 +140,16 @@ impl Pool {
     async fn ask(&self, goal: &Goal, put: Put, command: &Cmd) -> RedisResult<Value> {
         let opening = self.opening(goal);
         let landed = opening.clone().land().await;
-        let wire = match landed.unwrap_or_else(|| Err(failed("given up".to_owned()))) {
-            Ok(wire) => wire,
+        let connection = match landed.unwrap_or_else(|| Err(failed("given up".to_owned()))) {
+            Ok(connection) => connection,
             Err(error) => {
                 self.forget(goal, &opening);
                 return Err(error);
             }
         };
         let asked = match put {
-            Put::Plainly => wire.ask(command).await,
-            Put::Ahead => wire.ask_ahead(command).await,
+            Put::Plainly => connection.ask(command).await,
+            Put::Ahead => connection.ask_ahead(command).await,
         };
         if asked.as_ref().is_err_and(is_over) {
             self.forget(goal, &opening);
@@ -166,7 +168,7 @@ impl Pool {
         if open.len() >= MOST_CONNECTIONS {
             open.drain().for_each(|(_, opening)| end(&opening));
         }
-        let opening = Flight::begin(connect(self.servers.clone(), goal.clone()));
+        let opening = SharedFuture::begin(connect(self.servers.clone(), goal.clone()));
         open.insert(goal.clone(), opening.clone());
         opening
     }
@@ -191,33 +193,33 @@ impl Drop for Pool {
 
 fn end(opening: &Opening) {
     opening.call_off();
-    if let Some(Ok(wire)) = opening.landed() {
-        wire.cut();
+    if let Some(Ok(connection)) = opening.landed() {
+        connection.cut();
     }
 }
 
 fn is_good(opening: &Opening) -> bool {
     match opening.landed() {
-        Some(Ok(wire)) => wire.is_open(),
+        Some(Ok(connection)) => connection.is_open(),
         Some(Err(_)) => false,
         None => !opening.is_over(),
     }
 }
 
-async fn connect(servers: Servers, goal: Goal) -> RedisResult<Wire> {
+async fn connect(servers: Servers, goal: Goal) -> RedisResult<Connection> {
     let credentials = servers.0.credentials.load_full();
     let login = servers.login(&credentials);
     let tls = credentials.tls.clone();
-    let wire = match (&goal, &servers.0.layout) {
+    let connection = match (&goal, &servers.0.layout) {
         (Goal::Node(server), _) | (Goal::Primary, Layout::Standalone { server, .. }) => {
-            Wire::open(server, tls, &login).await?
+            Connection::open(server, tls, &login).await?
         }
         (Goal::Primary, Layout::Sentinel { master, sentinels, username }) => {
             sentinel::primary(master, sentinels, username.as_deref(), &credentials, &login).await?
         }
         (Goal::Primary, Layout::Cluster { .. }) => return Err(failed("a cluster has no one primary".to_owned())),
     };
-    Ok(wire)
+    Ok(connection)
 }
 
 /// Whether a connection on which this came is good for nothing more.
