@@ -22,8 +22,8 @@ routes: [{{ name: all, upstream: origin, limits: [guard] }}]
 }
 
 /// Three that know of each other.
-fn three(origin: &Origin, port: u16, limit: &str) -> Vec<Gateway> {
-    let gateways: Vec<_> = (0..3).map(|_| gateway(origin, port, "50ms", limit)).collect();
+fn three(origin: &Origin, port: u16, timeout: &str, limit: &str) -> Vec<Gateway> {
+    let gateways: Vec<_> = (0..3).map(|_| gateway(origin, port, timeout, limit)).collect();
     for gateway in &gateways {
         gateway.wait_for_metric("tollgate_cluster_members", &[], 3.0);
     }
@@ -89,7 +89,7 @@ fn assert_within(admitted: usize, took: Duration, apart: &[f64]) {
 fn three_gateways_without_redis_admit_what_the_limit_says_and_what_they_did_not_know_of_each_other() {
     let (origin, port) = (Origin::start(), free_port());
     let redis = Redis::start_on(port, None);
-    let gateways = three(&origin, port, &format!("algorithm: gcra, rate: {RATE}/s, burst: {BURST}"));
+    let gateways = three(&origin, port, "50ms", &format!("algorithm: gcra, rate: {RATE}/s, burst: {BURST}"));
     let (mut back, mut apart) = (None, Vec::new());
     let took = under_load(&gateways, || {
         let began = now();
@@ -106,7 +106,7 @@ fn three_gateways_without_redis_admit_what_the_limit_says_and_what_they_did_not_
 #[test]
 fn tokens_admitted_beyond_a_limit_in_an_outage_are_counted_when_it_is_over() {
     let (origin, redis) = (Origin::start(), Redis::start());
-    let gateways = three(&origin, redis.port, "algorithm: gcra, rate: 1/h, burst: 6");
+    let gateways = three(&origin, redis.port, "1s", "algorithm: gcra, rate: 1/h, burst: 6");
     let passed = |gateway: &Gateway| (0..10).filter(|_| gateway.get("/", &[("x-key", "a")]).status == 200).count();
     assert_eq!(passed(&gateways[0]), 6);
     redis.signal("STOP");
@@ -123,7 +123,7 @@ fn a_redis_that_comes_and_goes_every_two_seconds_costs_nobody_an_error() {
     const EVERY: Duration = Duration::from_secs(2);
     let (origin, port) = (Origin::start(), free_port());
     let mut redis = Some(Redis::start_on(port, None));
-    let gateways = three(&origin, port, &format!("algorithm: gcra, rate: {RATE}/s, burst: {BURST}"));
+    let gateways = three(&origin, port, "50ms", &format!("algorithm: gcra, rate: {RATE}/s, burst: {BURST}"));
     let mut apart = Vec::new();
     let took = under_load(&gateways, || {
         let mut next = now();
