@@ -17,7 +17,7 @@ from pathlib import Path
 
 from . import report
 from .loads import Sample, Target
-from .processes import CellFailed, Process, free_port
+from .processes import CellFailed, Process, busy_share, free_port
 from .programs import Place, Program, Setup, origin_command, programs, system_program
 from .scenarios import SCENARIOS, SLOW, AnyLoad, Scenario
 
@@ -107,16 +107,20 @@ def main() -> None:
     available = programs(ROOT)
     peers = chosen("PEERS", [program.name for program in available])
     taking_part = [program for program in available if program.name in peers]
-    writes = os.environ.get("WRITE") == "1"
+    writes, earlier = os.environ.get("WRITE") == "1", os.environ.get("RESULTS")
     if writes and (len(names) < len(SCENARIOS) or len(taking_part) < len(available)):
         sys.exit("WRITE=1 writes the whole page: leave out ONLY and PEERS")
     absent = [program.name for program in taking_part if not Path(program.executable).is_file()]
     absent += [tool for tool in ("wrk", "h2load", "curl", "openssl", "nginx") if not system_program(tool)]
     if absent:
         sys.exit(f"not installed: {', '.join(absent)}; `make bench-peers` installs all, PEERS= chooses others")
-    if earlier := os.environ.get("RESULTS"):
+    if earlier:
         measured = report.load(Path(earlier))
     else:
+        if (busy := busy_share()) > 0.05:
+            print(f"others take {busy:.0%} of this machine: figures will be noise", file=sys.stderr)
+            if writes:
+                sys.exit("WRITE=1 writes figures of an idle machine only")
         measured = measure_all(names, taking_part, rounds, seconds)
     if writes and not measured.failures():
         report.write(measured, ROOT)

@@ -155,7 +155,7 @@ def quantity(text: str) -> float:
 
 @dataclass(frozen=True)
 class Wrk(Load):
-    """HTTP/1.1: each connection sends its next request when the last one is answered."""
+    """By wrk, HTTP/1.1: each connection sends its next request when the last one is answered."""
 
     #: Path and key hold `{n}`, for which each request has a number below this, drawn at random.
     numbers: int = 0
@@ -195,16 +195,19 @@ class Wrk(Load):
 
 @dataclass(frozen=True)
 class H2load(Load):
-    """HTTP/2: each connection has so many requests at once."""
+    """By h2load: HTTP/2, with so many requests at once on each connection, or HTTP/1.1, at a rate."""
 
     connections: int = 16
     streams: int = 8
+    #: Requests in a second on each connection, whether those before are answered or not; 0 is as many as are answered.
+    rate: int = 0
 
     def command(self, target: Target, seconds: int) -> list[str]:
         (target.directory / "requests.log").unlink(missing_ok=True)
         return [
             "h2load", f"-t{THREADS}", f"-c{self.connections}", f"-m{self.streams}", f"-D{seconds}",
             "--log-file=requests.log", "-H", f"x-api-key: {KEY}", target.url(self.path),
+            *([] if target.http2 else ["--h1"]), *([f"--rps={self.rate}"] if self.rate else []),
         ]
 
     def parse(self, printed: str, target: Target) -> Counted:

@@ -59,13 +59,13 @@ class Process:
                 os.kill(pid, 9)
             self.main.wait()
 
-    def wait_until(self, ready: Callable[[], bool]) -> None:
+    def wait_until(self, ready: Callable[[], bool], pause: float = 0.02) -> None:
         """Waits until `ready`; fails with the end of the program's log where it does not get there."""
         deadline = time.monotonic() + DEADLINE
         while not ready():
             if self.main.poll() is not None or time.monotonic() > deadline:
                 raise CellFailed(f"{self.name} does not serve: {self.log.read_text(errors='replace')[-600:]}")
-            time.sleep(0.02)
+            time.sleep(pause)
 
     def pids(self) -> list[int]:
         """The process and all below it."""
@@ -89,6 +89,19 @@ class Process:
         """Resident memory in bytes, summed over the processes."""
         statm = (read(Path(f"/proc/{pid}/statm")).split() for pid in self.pids())
         return sum(int(fields[1]) * PAGE for fields in statm if fields)
+
+
+def busy_share() -> float:
+    """The part of the machine's CPU time that is taken, looked at for a second."""
+
+    def look() -> tuple[int, int]:
+        fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return sum(fields), fields[3] + fields[4]
+
+    before = look()
+    time.sleep(1)
+    total, idle = (now - then for now, then in zip(look(), before))
+    return 1 - idle / max(total, 1)
 
 
 def spent(before: CpuTimes, after: CpuTimes) -> list[int]:

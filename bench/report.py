@@ -150,7 +150,8 @@ second of warming up, the load runs for the time above. Numbers are the median o
 and the highest; × is the ratio to nginx, or to the first line.
 
 - CPU per request: user and system time of all threads of the program, divided by the answers.
-- p50, p99: what the client waited, under full load: each connection sends its next request when the last is answered.
+- p50, p99: what the client waited. But for `paced` that is under full load: each connection sends its next request when
+  the last is answered, so that a program that answers more is also asked more.
 - Memory: resident memory of all processes under load; pages that processes share count in each.
 - Busiest worker: its share of the program's CPU time; {ideal:.0f} % would be all workers alike.
 
@@ -158,8 +159,8 @@ A cell fails, and so does the run, if an answer is not the one that the scenario
 statuses are checked, protocol and body of an answer before and after, and how many requests the origin counted, and on
 how many connections.
 
-`make bench-peers` repeats it (`ROUNDS=5 SECONDS=4 ONLY=proxied,429 PEERS=tollgate,nginx` choose) on a machine that does
-nothing else.
+`make bench-peers` repeats it on a machine that does nothing else, in about 40 minutes (`ROUNDS=5 SECONDS=4
+ONLY=proxied,429 PEERS=tollgate,nginx` choose).
 
 ## Results
 

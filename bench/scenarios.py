@@ -10,6 +10,8 @@ from .programs import LARGE_BYTES, Setup
 
 #: How long the origin's slow answers take, in seconds.
 SLOW = 0.05
+#: Requests in a second on each of 64 connections.
+PACE = 80
 MANY_ROUTES = 10_000
 MANY_CUSTOMERS = 1_000_000
 
@@ -48,6 +50,10 @@ SCENARIOS = [
     Scenario(
         "429-fields", "The same, with the fields that tell clients where they stand (tollgate, Envoy)",
         setup=Setup(denies=True, limit_fields=True),
+    ),
+    Scenario(
+        "paced", f"Proxied, {64 * PACE} requests/s on 64 connections: latency at the same load for all",
+        H2load(64, streams=1, rate=PACE),
     ),
     Scenario("large", "Answers of 1 MiB, 16 connections", Wrk(16, "/large")),
     Scenario("upload", "Request bodies of 1 MiB, 16 connections", Wrk(16, "/upload", upload_bytes=LARGE_BYTES)),
