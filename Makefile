@@ -4,7 +4,7 @@ CARGO ?= cargo
 # The tests run under cargo-nextest where it is installed, under cargo otherwise.
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help run test compose-test fuzz audit lint bench bench-peers doc docs-figures needs clean
+.PHONY: help run test compose-test fuzz audit lint bench bench-peers instructions doc docs-figures needs clean
 
 help:                ## Lists the targets.
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: .*##/\t/' | expand -t 16
@@ -45,6 +45,10 @@ bench-peers:         ## Measures beside nginx, HAProxy and Envoy: ROUNDS=5 SECON
 	@sh scripts/install-needs.sh bench
 	$(CARGO) build --release
 	@ROUNDS="$(ROUNDS)" SECONDS="$(SECONDS)" ONLY="$(ONLY)" PEERS="$(PEERS)" WRITE="$(WRITE)" RESULTS="$(RESULTS)" python3 -m bench
+
+instructions: needs  ## Holds the instructions of a request against bench/instructions.json; UPDATE=1 writes them.
+	$(CARGO) build --bin tollgate --profile instructions
+	@UPDATE="$(UPDATE)" python3 -m bench.instructions target/instructions/tollgate
 
 docs-figures:        ## Makes the figures of docs/algorithms.md anew.
 	@sh scripts/docs-figures.sh

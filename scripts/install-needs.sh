@@ -22,6 +22,7 @@ need chromium chromium             # the test of the page on the admin port
 need faketime faketime         # the test of a gateway whose clock is ahead
 need curl curl                 # a client of others for HTTP/2 and TLS; customers of the gateways that are watched
 need h2load nghttp2-client
+need valgrind valgrind         # counts the instructions of a request
 need systemd-analyze systemd   # the test of deploy/systemd
 need promtool prometheus       # tests of metrics, rules and dashboards
 PATH="$PATH:/usr/sbin" # where the path of users does not lead
