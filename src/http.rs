@@ -15,7 +15,6 @@ mod connection;
 mod date;
 pub mod encoder;
 mod exchange;
-pub mod fields;
 mod frames;
 pub mod head;
 mod http2;

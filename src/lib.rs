@@ -8,6 +8,7 @@ pub mod clock;
 pub mod cluster;
 pub mod config;
 pub mod customers;
+pub mod fields;
 pub mod files;
 pub mod http;
 pub mod panics;

@@ -28,7 +28,7 @@ use live::Live;
 use respond::Answer;
 
 use crate::clock::Clock;
-use crate::http::fields::Fields;
+use crate::fields::Fields;
 use crate::http::head::{HeadBounds, RequestHead, ResponseHead, Version};
 use crate::http::listener::ListenerConfig;
 use crate::http::service::{
@@ -127,10 +127,9 @@ impl Service for Gateway {
 
 impl Exchange for Context {
     async fn decide(&mut self, request: &RequestHead) -> Result<(), Response> {
-        let headers = request.fields.to_map();
         point("decide");
-        let admitted = admit::admit(self, request, &headers).await;
-        admitted.map_err(|answer| respond::answer(self, &answer, &headers))
+        let admitted = admit::admit(self, request).await;
+        admitted.map_err(|answer| respond::answer(self, &answer, &request.fields))
     }
 
     fn timing(&self) -> Timing {
@@ -185,7 +184,7 @@ impl Exchange for Context {
         point("response_head");
         upstream::answered(self);
         self.status = Some(response.status);
-        if response.status == http::StatusCode::SWITCHING_PROTOCOLS {
+        if response.status == 101 {
             let mut fields = Fields::default();
             response.fields.end_to_end().for_each(|(name, value)| fields.push(name, value));
             return Ok(fields);
@@ -221,7 +220,7 @@ impl Exchange for Context {
 impl Context {
     /// An answer of the gateway's own.
     fn answer(&mut self, answer: &Answer) -> Response {
-        respond::answer(self, answer, &http::HeaderMap::new())
+        respond::answer(self, answer, &Fields::default())
     }
 
     /// An answer to a request whose handling failed; one that was answered before keeps its status.

@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use http::HeaderMap;
 use tollgate::charge::{Charge, Mode, RuleRef};
 use tollgate::config::{self, Loaded};
 use tollgate::customers::Customer;
 use tollgate::customers::directory::{FileDirectory, Format};
+use tollgate::fields::Fields;
 use tollgate::ruleset::key::{Caller, Facts, KeyHasher, LimitHashers, Resolved};
 use tollgate::ruleset::limit::{LimitId, OwnTerm};
 use tollgate::store::local::Binding;
@@ -152,7 +152,7 @@ impl Desk {
 
     fn charges(&self, customer: &Customer) -> Vec<Charge> {
         let ruleset = &self.loaded.ruleset;
-        let headers = HeaderMap::new();
+        let headers = Fields::default();
         let facts = Facts {
             method: "GET",
             host: "h",

@@ -20,6 +20,7 @@ const PURE: &[&str] =
 
 const LAYERS: &[Layer] = &[
     Layer { module: "units", may_use: &[], never: PURE },
+    Layer { module: "fields", may_use: &[], never: PURE },
     Layer { module: "clock", may_use: &["units"], never: &["tokio::"] },
     Layer { module: "files", may_use: &[], never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"] },
     // what is read is the environment, in builds for tests
@@ -47,7 +48,7 @@ const LAYERS: &[Layer] = &[
     Layer { module: "template", may_use: &[], never: PURE },
     Layer {
         module: "ruleset",
-        may_use: &["units", "algorithm", "charge", "template"],
+        may_use: &["fields", "units", "algorithm", "charge", "template"],
         never: &[
             "std::time",
             "tokio::",
@@ -89,7 +90,7 @@ const LAYERS: &[Layer] = &[
     // bytes and connections: of the rules it takes what listeners are told, and nothing of limits
     Layer {
         module: "http",
-        may_use: &["units", "clock", "panics", "tls", "ruleset"],
+        may_use: &["fields", "units", "clock", "panics", "tls", "ruleset"],
         never: &[
             "pingora::",
             "prometheus::",
@@ -105,6 +106,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         module: "proxy",
         may_use: &[
+            "fields",
             "http",
             "units",
             "algorithm",
@@ -122,7 +124,7 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "replay",
-        may_use: &["units", "algorithm", "charge", "ruleset", "customers", "store", "proxy", "simulation"],
+        may_use: &["fields", "units", "algorithm", "charge", "ruleset", "customers", "store", "proxy", "simulation"],
         never: &["pingora::", "tokio::", "async fn", "std::time", "saphyr", "tracing::"],
     },
     Layer {

@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use http::{HeaderMap, HeaderValue};
+use http::HeaderValue;
+use tollgate::fields::Fields;
 use tollgate::proxy::facts::{client_address, network, read_address};
 use tollgate::ruleset::{ClientAddress, Peers};
 
@@ -20,11 +21,11 @@ pub(crate) fn run(data: &[u8]) {
     let networks = input.one_of(&TRUSTED).iter().map(|net| net.parse().unwrap()).collect();
     let trusted_proxies = Peers { networks, unix: !input.0.len().is_multiple_of(2) };
     let rules = ClientAddress { trusted_proxies, ipv6_prefix: 48 + input.byte() % 81 };
-    let mut headers = HeaderMap::new();
+    let mut headers = Fields::default();
     for line in input.0.split(|byte| *byte == b'\n') {
         assert_eq!(read_address(line), library(line), "addresses are those that the library reads");
         if let Ok(value) = HeaderValue::from_bytes(line) {
-            headers.append("x-forwarded-for", value);
+            headers.push("x-forwarded-for", value);
         }
     }
     let found = client_address(peer, &headers, &rules);
@@ -52,14 +53,14 @@ fn library(text: &[u8]) -> Option<IpAddr> {
 }
 
 /// All lines as one, from the right.
-fn reference(peer: Option<IpAddr>, headers: &HeaderMap, rules: &ClientAddress) -> Option<IpAddr> {
+fn reference(peer: Option<IpAddr>, headers: &Fields, rules: &ClientAddress) -> Option<IpAddr> {
     let Peers { networks, unix } = &rules.trusted_proxies;
     let is_trusted = |address: &Option<IpAddr>| match address {
         Some(address) => networks.iter().any(|net| net.contains(address)),
         None => *unix,
     };
     let mut client = peer.map(|peer| peer.to_canonical());
-    let lines: Vec<&[u8]> = headers.get_all("x-forwarded-for").iter().map(HeaderValue::as_bytes).collect();
+    let lines: Vec<&[u8]> = headers.get_all("x-forwarded-for").collect();
     let all = lines.join(&b","[..]);
     let mut hops: Vec<&[u8]> = all.split(|byte| *byte == b',').collect();
     if lines.is_empty() {

@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderName, HeaderValue};
 use tollgate::charge::Manner;
+use tollgate::fields::Fields;
 use tollgate::ruleset::key::{Caller, Facts, Key, KeyHasher, KeyPart, Repeated, Resolved, Value, value};
 use tollgate::store::redis::{Bucket, CallArgument, Shared, key_name};
 use tollgate::units::LimitKey;
@@ -71,7 +72,7 @@ struct Request {
     method: String,
     host: String,
     query: Option<String>,
-    headers: HeaderMap,
+    headers: Fields,
     client: Option<IpAddr>,
     customer: Option<String>,
 }
@@ -80,14 +81,14 @@ impl Request {
     fn new(input: &mut Input<'_>) -> Self {
         let chosen = input.byte();
         let text = |text: &str, bit: u8| (chosen & bit > 0).then(|| text.to_owned());
-        let mut headers = HeaderMap::new();
+        let mut headers = Fields::default();
         let (customer, host, method, query) = (input.text(), input.text(), input.text(), input.text());
         for name in [HEADER, HEADER, http::header::COOKIE, http::header::COOKIE] {
             let line = input.line();
             if let Ok(value) = HeaderValue::from_bytes(line)
                 && !line.is_empty()
             {
-                headers.append(name, value);
+                headers.push(name, value);
             }
         }
         let address = ADDRESSES[usize::from(chosen & 3)].parse().ok();

@@ -12,9 +12,9 @@ use super::body::{Decoder, Framing, Step};
 use super::buffer::Buffer;
 use super::date::with_date;
 use super::encoder::Encoder;
-use super::fields::Fields;
 use super::head::{Refused, RequestHead, Version};
 use super::socket::Socket;
+use crate::fields::Fields;
 use crate::units::Nanos;
 
 /// How much is read ahead of a client whose request is not over yet, in bytes.

@@ -4,7 +4,7 @@
 //! decided on.
 
 use super::body::Framing;
-use super::fields::Fields;
+use crate::fields::Fields;
 
 /// How many fields a head may have, whatever the configuration says.
 const MAX_FIELDS: usize = 256;

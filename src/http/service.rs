@@ -6,11 +6,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::fields::Fields;
 use super::head::{HeadBounds, Refused, RequestHead, ResponseHead, Unreadable, Version};
 use super::listener::{ListenerConfig, Secured};
 use super::pace::MinBodyRate;
 use super::upstream::Destination;
+use crate::fields::Fields;
 use crate::units::Nanos;
 
 /// Decides on the requests of all connections.

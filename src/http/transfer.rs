@@ -6,12 +6,12 @@ use std::task::{Context, Poll};
 
 use super::body::Framing;
 use super::client::{Client, ClientError, ClientHead};
-use super::fields::Fields;
 use super::head::{RequestHead, ResponseHead, Unreadable, Version};
 use super::pace::Pace;
 use super::service::{Exchange, Failure, Response, Timing};
 use super::timer::Timer;
 use super::upstream::{Upstream, UpstreamError};
+use crate::fields::Fields;
 use crate::units::Nanos;
 
 /// How much of a request's body is kept to be sent again, in bytes.

@@ -17,10 +17,10 @@ use super::body::{Decoder, Framing, Step};
 use super::buffer::Buffer;
 use super::client::poll_capacity;
 use super::encoder::Encoder;
-use super::fields::Fields;
 use super::head::{HeadReader, RequestHead, ResponseHead, Unreadable, Version};
 use super::service::OutgoingRequest;
 use super::socket::Socket;
+use crate::fields::Fields;
 use crate::tls::TlsClient;
 use crate::units::Nanos;
 

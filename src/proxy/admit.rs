@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use http::HeaderMap;
-
 use crate::algorithm::Denial;
 use crate::charge::Charge;
 use crate::http::body::Framing;
@@ -31,22 +29,22 @@ use crate::store::Receipt;
 use crate::units::Nanos;
 
 /// Decides whether a request may pass, and makes it wait if it has to. `Err` is what it is answered instead.
-pub async fn admit(context: &mut Context, request: &RequestHead, headers: &HeaderMap) -> Result<(), Answer> {
+pub async fn admit(context: &mut Context, request: &RequestHead) -> Result<(), Answer> {
     let live = Arc::clone(&context.live);
     let ruleset = &live.ruleset;
     let method = request.method.as_str();
     context.method = method.to_owned();
     if ruleset.access_log != AccessLog::Off {
-        context.trace = trace::id(headers).map(str::to_owned);
+        context.trace = trace::id(&request.fields).map(str::to_owned);
     }
-    context.is_grpc = respond::is_grpc(headers);
-    context.cors = respond::cors::Reader::of(ruleset, headers);
+    context.is_grpc = respond::is_grpc(&request.fields);
+    context.cors = respond::cors::Reader::of(ruleset, &request.fields);
     let peer = Arc::clone(&context.peer);
     let secured = peer.secured.as_ref();
     let head = Head {
         method,
         raw_target: &request.target,
-        headers,
+        headers: &request.fields,
         peer: peer.address,
         secure: secured.is_some(),
         certificate: secured.and_then(Secured::client),

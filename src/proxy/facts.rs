@@ -6,8 +6,7 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use http::{HeaderMap, HeaderName, HeaderValue, header};
-
+use crate::fields::Fields;
 pub use crate::http::head::{Refused, is_target_byte};
 pub use crate::http::network;
 use crate::ruleset::key::Facts;
@@ -26,7 +25,7 @@ pub struct Head<'a> {
     /// The request target, as sent.
     pub raw_target: &'a [u8],
     /// The header fields.
-    pub headers: &'a HeaderMap,
+    pub headers: &'a Fields,
     /// The other end of the connection.
     pub peer: Option<IpAddr>,
     /// Whether it came over TLS.
@@ -80,7 +79,7 @@ impl<'a> Head<'a> {
 }
 
 /// Checks a head's size.
-pub fn check_size(raw_target: &[u8], headers: &HeaderMap, bounds: &RequestHead) -> Result<(), Refused> {
+pub fn check_size(raw_target: &[u8], headers: &Fields, bounds: &RequestHead) -> Result<(), Refused> {
     if raw_target.len() > bounds.max_target {
         return Err(Refused::TargetTooLong(bounds.max_target));
     }
@@ -88,8 +87,8 @@ pub fn check_size(raw_target: &[u8], headers: &HeaderMap, bounds: &RequestHead) 
         return Err(Refused::HeadTooLarge("the request has too many header fields"));
     }
     let mut total = 0;
-    for (name, value) in headers {
-        let length = name.as_str().len() + value.len() + ": \r\n".len();
+    for (name, value) in headers.iter() {
+        let length = name.len() + value.len() + ": \r\n".len();
         if length > bounds.max_header {
             return Err(Refused::HeadTooLarge("a header field of the request is too large"));
         }
@@ -122,12 +121,12 @@ impl Target {
 
     /// Makes the target of a request canonical.
     pub fn new(head: &Head<'_>) -> Result<Self, Refused> {
-        let mut hosts = head.headers.get_all(header::HOST).iter();
+        let mut hosts = head.headers.get_all("host");
         let (host, None) = (hosts.next(), hosts.next()) else {
             return Err(Refused::Malformed("the request has more than one host header"));
         };
         let host = host.ok_or(Refused::Malformed("the request has no host header"))?;
-        let host = host.to_str().map_err(|_| Refused::Malformed("the host header is no host name"))?;
+        let host = str::from_utf8(host).map_err(|_| Refused::Malformed("the host header is no host name"))?;
         let (host, port) = canonical_host(host)?;
         let default_port = if head.secure { 443 } else { 80 };
         let authority = match port.filter(|port| *port != default_port) {
@@ -216,11 +215,10 @@ pub fn canonical_host(raw: &str) -> Result<(String, Option<u16>), Refused> {
 ///
 /// `X-Forwarded-For` is walked from right to left as long as the hops are trusted; `None` where a trusted proxy wrote
 /// something that is no address, and where a `peer` without one is not trusted, so that such requests share one bucket.
-pub fn client_address(peer: Option<IpAddr>, headers: &HeaderMap, rules: &ClientAddress) -> Option<IpAddr> {
+pub fn client_address(peer: Option<IpAddr>, headers: &Fields, rules: &ClientAddress) -> Option<IpAddr> {
     let mut client = peer.map(|peer| peer.to_canonical());
     if rules.is_trusted(client) {
-        let name = HeaderName::from_static("x-forwarded-for");
-        let lines: Vec<&[u8]> = headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
+        let lines: Vec<&[u8]> = headers.get_all("x-forwarded-for").collect();
         for hop in lines.iter().rev().flat_map(|line| line.rsplit(|byte| *byte == b',')) {
             client = Some(read_address(hop.trim_ascii())?.to_canonical());
             if !rules.is_trusted(client) {

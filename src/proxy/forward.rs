@@ -1,8 +1,8 @@
 //! What is changed on the way: the request's target and fields towards the upstream, the response's towards the client.
 
-use http::{HeaderName, HeaderValue};
+use http::HeaderName;
 
-use crate::http::fields::Fields;
+use crate::fields::Fields;
 use crate::http::head::{RequestHead, ResponseHead, Version};
 use crate::http::service::OutgoingRequest;
 use crate::proxy::context::Context;
@@ -12,6 +12,9 @@ use crate::ruleset::matcher::{HeaderEdits, Route};
 const FORWARDED_FOR: &str = "x-forwarded-for";
 const FORWARDED_PROTO: &str = "x-forwarded-proto";
 const FORWARDED_HOST: &str = "x-forwarded-host";
+/// How many fields a response of an upstream gets beside its own, and how many bytes: about so much.
+const ADDED_FIELDS: usize = 6;
+const ADDED_BYTES: usize = 256;
 const VIA: &str = "1.1 tollgate";
 /// The same of a request that came over HTTP/2.
 const VIA_2: &str = "2 tollgate";
@@ -37,7 +40,7 @@ pub fn request(request: &RequestHead, context: &Context) -> Option<OutgoingReque
             || (!trusted && claims_a_hop(name))
             || (reads_body && is(name, "accept-encoding"))
             || claims_a_mark(name, &context.live.ruleset.marks)
-            || edits(name, &route.request_headers)
+            || route.request_headers.concerns(name)
     };
     let fields = &mut outgoing.fields;
     fields.push("host", &target.authority);
@@ -82,7 +85,7 @@ fn add_forwarded(request: &RequestHead, context: &Context, route: &Route, truste
 
 /// A route has the last word about the fields that it removes or sets.
 fn push_unless_set(fields: &mut Fields, route: &Route, name: &str, value: impl AsRef<[u8]>) {
-    if !edits(name.as_bytes(), &route.request_headers) {
+    if !route.request_headers.concerns(name.as_bytes()) {
         fields.push(name, value);
     }
 }
@@ -112,32 +115,32 @@ fn claims_a_hop(name: &[u8]) -> bool {
 
 /// The fields of the response that the client gets.
 pub fn response(response: &ResponseHead, context: &Context) -> Fields {
-    let added = respond::limit_fields(context, &response.fields);
-    let edited = context.matched().map(|route| &route.response_headers);
-    let is_edited = |name: &[u8]| edited.is_some_and(|edited| edits(name, edited));
-    let is_replaced = |name: &[u8]| added.iter().any(|(added, _)| is(name, added.as_str()));
-    let mut fields = Fields::default();
-    let kept = response.fields.end_to_end().filter(|(name, _)| !is_edited(name) && !is_replaced(name));
-    kept.for_each(|(name, value)| fields.push(name, value));
-    let mut push = |name: &str, value: &HeaderValue| {
-        if !is_edited(name.as_bytes()) {
-            fields.push(name, value);
-        }
-    };
-    if let Some(exposed) = respond::cors::exposed_with(&response.fields, &added, context) {
-        push("access-control-expose-headers", &exposed);
-    }
-    added.iter().for_each(|(name, value)| push(name.as_str(), value));
-    push("via", &HeaderValue::from_static(VIA));
-    for (name, value) in edited.into_iter().flat_map(|edited| &edited.set) {
+    let theirs = &response.fields;
+    let limits = respond::limit_fields(context, theirs);
+    let edits = context.matched().map(|route| &route.response_headers).filter(|edits| !edits.is_empty());
+    let is_replaced = |name: &[u8]| limits.as_ref().is_some_and(|limits| limits.replaces(name));
+    let mut fields = Fields::with_capacity(theirs.len() + ADDED_FIELDS, theirs.as_bytes().len() + ADDED_BYTES);
+    for (name, value) in theirs.end_to_end().filter(|(name, _)| !is_replaced(name)) {
         fields.push(name, value);
     }
-    fields
+    let first_own = fields.len();
+    if let Some(limits) = limits {
+        limits.add_to(&mut fields, context.gateway.clock.wall_at(context.charged_at));
+    }
+    respond::cors::add_exposed(&mut fields, first_own, theirs, context);
+    fields.push("via", VIA);
+    match edits {
+        Some(edits) => edited(&fields, edits),
+        None => fields,
+    }
 }
 
-/// Whether a route removes a field, or sets it in place of what is there.
-fn edits(name: &[u8], edits: &HeaderEdits) -> bool {
-    edits.remove.iter().chain(edits.set.iter().map(|(name, _)| name)).any(|edited| is(name, edited.as_str()))
+/// The fields as a route edits them.
+fn edited(fields: &Fields, edits: &HeaderEdits) -> Fields {
+    let mut edited = Fields::default();
+    fields.iter().filter(|(name, _)| !edits.concerns(name)).for_each(|(name, value)| edited.push(name, value));
+    edits.set.iter().for_each(|(name, value)| edited.push(name, value));
+    edited
 }
 
 fn is(name: &[u8], other: &str) -> bool {

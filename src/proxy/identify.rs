@@ -9,11 +9,12 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::HeaderName;
 
 use crate::clock::Clock;
 use crate::customers::jwt::{Token, looks_like_token};
 use crate::customers::{Customer, Directory, TokenFault, Tokens, Unavailable};
+use crate::fields::Fields;
 use crate::proxy::respond::Answer;
 use crate::ruleset::key::{Claims, Facts, cookies, query_values};
 use crate::ruleset::{CredentialSource, CustomerRules, UnknownCredential};
@@ -206,13 +207,13 @@ fn only<T>(mut values: impl Iterator<Item = T>) -> Result<Option<T>, Answer> {
     }
 }
 
-fn header<'f>(headers: &'f HeaderMap, name: &HeaderName) -> Result<Option<Cow<'f, [u8]>>, Answer> {
-    only(headers.get_all(name).iter().map(|value| Cow::Borrowed(value.as_bytes())))
+fn header<'f>(headers: &'f Fields, name: &HeaderName) -> Result<Option<Cow<'f, [u8]>>, Answer> {
+    only(headers.get_all(name.as_str()).map(Cow::Borrowed))
 }
 
 /// What comes after the scheme (in lower case, with its space), if it is that one.
-fn authorization<'f>(headers: &'f HeaderMap, scheme: &[u8]) -> Result<Option<Cow<'f, [u8]>>, Answer> {
-    let value = only(headers.get_all(header::AUTHORIZATION).iter().map(HeaderValue::as_bytes))?;
+fn authorization<'f>(headers: &'f Fields, scheme: &[u8]) -> Result<Option<Cow<'f, [u8]>>, Answer> {
+    let value = only(headers.get_all("authorization"))?;
     Ok(value.and_then(|value| {
         let (named, rest) = value.split_at_checked(scheme.len())?;
         named.eq_ignore_ascii_case(scheme).then(|| Cow::Borrowed(rest.trim_ascii()))

@@ -1,12 +1,11 @@
 //! The one place that turns verdicts and errors into HTTP: which status, which fields, which body.
 
-use ::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::Serialize;
 
 use crate::algorithm::Denial;
-use crate::http;
-use crate::http::fields::Fields;
+use crate::fields::Fields;
+use crate::http::service::Response;
 use crate::proxy::context::Context;
 use crate::ruleset::verdict::Outcome;
 use crate::units::Nanos;
@@ -21,28 +20,40 @@ mod fields;
 pub use answer::{Answer, BEFORE_LIMITS, CALLER_REFUSED};
 
 use denial::Wording;
+pub use fields::LimitFields;
 
 const PROBLEM_JSON: &str = "application/problem+json";
+/// How many fields most answers have, and how many bytes.
+const OWN_FIELDS: usize = 8;
+const OWN_BYTES: usize = 512;
 
-/// `answer` for the request of `context`, which notes that it was given. `request` is the head of the request, as far as
-/// it is known.
-pub fn answer(context: &mut Context, answer: &Answer, request: &HeaderMap) -> http::service::Response {
+/// `answer` for the request of `context`, which notes that it was given. `request` holds the fields of the request, as far as
+/// they are known.
+pub fn answer(context: &mut Context, answer: &Answer, request: &Fields) -> Response {
     let response = response(answer, Some(context), request);
     context.answered.get_or_insert(answer.cause());
-    context.status.get_or_insert(response.status.as_u16());
-    packed(answer, response)
+    context.status.get_or_insert(response.status);
+    response
 }
 
 /// `answer` where nothing is known of the request.
-pub fn bare(answer: &Answer) -> http::service::Response {
-    packed(answer, response(answer, None, &HeaderMap::new()))
+pub fn bare(answer: &Answer) -> Response {
+    response(answer, None, &Fields::default())
 }
 
-fn packed(answer: &Answer, Response { status, fields: all, body }: Response) -> http::service::Response {
-    let mut fields = Fields::default();
-    all.iter().for_each(|(name, value)| fields.push(name, value));
+/// The fields that tell where a client stands, for a response of an upstream with the fields `theirs`.
+pub fn limit_fields<'c>(context: &'c Context, theirs: &Fields) -> Option<LimitFields<'c>> {
+    LimitFields::new(&context.live.ruleset, &context.verdict, Some(theirs))
+}
+
+/// `request` holds the fields of the request, as far as they are known.
+fn response(answer: &Answer, context: Option<&Context>, request: &Fields) -> Response {
+    let mut response = own_site_response(answer, context, request);
+    if let Some(context) = context {
+        cors::add_to_answer(&mut response.fields, context, answer, request);
+    }
     // nobody knows for sure where the next request would begin
-    let closes = matches!(
+    response.closes = matches!(
         answer,
         Answer::Malformed(_)
             | Answer::MethodNotAllowed { .. }
@@ -51,62 +62,41 @@ fn packed(answer: &Answer, Response { status, fields: all, body }: Response) -> 
             | Answer::CodingUnknown
             | Answer::Internal
     );
-    http::service::Response { status: status.as_u16(), fields, body, closes }
-}
-
-/// The fields that tell where a client stands, for a response that an upstream gave.
-pub fn limit_fields(context: &Context, theirs: &Fields) -> Vec<(HeaderName, HeaderValue)> {
-    let charged_at = context.gateway.clock.wall_at(context.charged_at);
-    fields::limit_fields(&context.live.ruleset, &context.verdict, theirs, charged_at)
-}
-
-struct Response {
-    status: StatusCode,
-    fields: Vec<(HeaderName, HeaderValue)>,
-    body: Vec<u8>,
-}
-
-/// `request` is the head of the request, as far as it is known.
-fn response(answer: &Answer, context: Option<&Context>, request: &HeaderMap) -> Response {
-    let mut response = own_site_response(answer, context, request);
-    if let Some(context) = context {
-        cors::add_to_answer(&mut response.fields, context, answer, request);
-    }
     response
 }
 
 /// The response as scripts of the site itself may read it.
-fn own_site_response(answer: &Answer, context: Option<&Context>, request: &HeaderMap) -> Response {
+fn own_site_response(answer: &Answer, context: Option<&Context>, request: &Fields) -> Response {
     match (answer, context) {
-        (Answer::Preflight, _) => Response { status: StatusCode::NO_CONTENT, fields: Vec::new(), body: Vec::new() },
+        (Answer::Preflight, _) => Response { status: 204, ..Response::default() },
         (Answer::Usage(report), _) => {
-            let fields = vec![
-                (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
-                (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
-            ];
-            Response { status: StatusCode::OK, fields, body: report.clone().into_bytes() }
+            let mut fields = Fields::default();
+            fields.push("cache-control", "no-store");
+            fields.push("content-type", "application/json");
+            Response { status: 200, fields, body: report.clone().into_bytes(), closes: false }
         }
         (_, Some(context)) if context.is_grpc => grpc_response(answer, context),
         (_, context) => http_response(answer, context, request),
     }
 }
 
-fn http_response(answer: &Answer, context: Option<&Context>, request: &HeaderMap) -> Response {
+fn http_response(answer: &Answer, context: Option<&Context>, request: &Fields) -> Response {
     let wording = wording(answer, context);
     let status = wording.as_ref().and_then(|wording| wording.set.status).unwrap_or(answer.status());
-    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut fields = common_fields(answer, context);
-    let own = wording.as_ref().map(|wording| wording.fields(status)).unwrap_or_default();
     let (content_type, body) = match wording.as_ref().and_then(|wording| wording.body(status, request)) {
         Some(worded) => (worded.content_type, worded.text.into_bytes()),
         None => (PROBLEM_JSON, problem(answer, status, context)),
     };
-    if !own.iter().any(|(name, _)| *name == header::CONTENT_TYPE) {
-        fields.push((header::CONTENT_TYPE, HeaderValue::from_static(content_type)));
+    let own = wording.as_ref().map(|wording| wording.fields(status)).unwrap_or_default();
+    if !own.iter().any(|(name, _)| name == http::header::CONTENT_TYPE) {
+        fields.push("content-type", content_type);
     }
-    fields.extend(wording.filter(Wording::varies).map(|_| denial::VARY));
-    fields.extend(own);
-    Response { status, fields, body }
+    if wording.is_some_and(|wording| wording.varies()) {
+        fields.push("vary", "accept");
+    }
+    own.iter().for_each(|(name, value)| fields.push(name, value));
+    Response { status, fields, body, closes: false }
 }
 
 /// What a limit or a route sets of `answer`.
@@ -120,38 +110,40 @@ fn grpc_response(answer: &Answer, context: &Context) -> Response {
     const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
     let mut fields = common_fields(answer, Some(context));
     let message = format!("{}: {}", answer.title(), answer.detail(Some(context)));
-    fields.push((header::CONTENT_TYPE, HeaderValue::from_static("application/grpc")));
     let set = wording(answer, Some(context)).and_then(|wording| wording.set.grpc_status);
-    let status = set.unwrap_or(answer.grpc_status());
-    fields.push((HeaderName::from_static("grpc-status"), HeaderValue::from(status)));
-    if let Ok(message) = HeaderValue::try_from(utf8_percent_encode(&message, ENCODED).to_string()) {
-        fields.push((HeaderName::from_static("grpc-message"), message));
-    }
-    Response { status: StatusCode::OK, fields, body: Vec::new() }
+    fields.push("content-type", "application/grpc");
+    fields.push_number("grpc-status", set.unwrap_or(answer.grpc_status()).into());
+    fields.push("grpc-message", utf8_percent_encode(&message, ENCODED).to_string());
+    Response { status: 200, fields, body: Vec::new(), closes: false }
 }
 
-fn common_fields(answer: &Answer, context: Option<&Context>) -> Vec<(HeaderName, HeaderValue)> {
-    let mut fields = vec![(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))];
+fn common_fields(answer: &Answer, context: Option<&Context>) -> Fields {
+    let mut fields = Fields::with_capacity(OWN_FIELDS, OWN_BYTES);
+    fields.push("cache-control", "no-store");
     if let Some(context) = context {
         // where a limit could not be asked, nobody knows what is left
-        if !matches!(answer, Answer::StoreAway) {
-            fields.extend(limit_fields(context, &Fields::default()));
+        if !matches!(answer, Answer::StoreAway)
+            && let Some(limits) = LimitFields::new(&context.live.ruleset, &context.verdict, None)
+        {
+            limits.add_to(&mut fields, context.gateway.clock.wall_at(context.charged_at));
         }
         if let (Answer::Limited, Outcome::Deny(denial)) = (answer, context.verdict.outcome) {
             let time = retry_after(denial).map(|time| match context.live.ruleset.dialects.retry_after_jitter {
                 Some(jitter) => jitter.spread(time, rand::random()),
                 None => time,
             });
-            fields.extend(time.map(|time| (header::RETRY_AFTER, HeaderValue::from(time.secs_ceil()))));
+            if let Some(time) = time {
+                fields.push_number("retry-after", time.secs_ceil());
+            }
         }
     }
     if matches!(answer, Answer::DirectoryAway | Answer::StoreAway) {
-        fields.push((header::RETRY_AFTER, HeaderValue::from(1)));
+        fields.push("retry-after", "1");
     }
     if let Answer::MethodNotAllowed { allow } = answer {
-        fields.push((header::ALLOW, HeaderValue::from_static(allow)));
+        fields.push("allow", allow);
     }
-    fields.extend(challenge::challenges(answer, context));
+    challenge::add_challenges(&mut fields, answer, context);
     fields
 }
 
@@ -176,7 +168,7 @@ struct Problem<'a> {
     violated_policies: Vec<&'a str>,
 }
 
-fn problem(answer: &Answer, status: StatusCode, context: Option<&Context>) -> Vec<u8> {
+fn problem(answer: &Answer, status: u16, context: Option<&Context>) -> Vec<u8> {
     let violated_policies = match (answer, context) {
         (Answer::Limited, Some(context)) => {
             let limits = &context.live.ruleset.limits;
@@ -187,7 +179,7 @@ fn problem(answer: &Answer, status: StatusCode, context: Option<&Context>) -> Ve
     let problem = Problem {
         r#type: answer.problem_type(),
         title: answer.title(),
-        status: status.as_u16(),
+        status,
         detail: &answer.detail(context),
         violated_policies,
     };
@@ -197,6 +189,6 @@ fn problem(answer: &Answer, status: StatusCode, context: Option<&Context>) -> Ve
 }
 
 /// Whether the client speaks gRPC, and reads its status where gRPC puts it.
-pub fn is_grpc(headers: &HeaderMap) -> bool {
-    headers.get(header::CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+pub fn is_grpc(headers: &Fields) -> bool {
+    headers.get("content-type").is_some_and(|value| value.starts_with(b"application/grpc"))
 }

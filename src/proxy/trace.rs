@@ -1,13 +1,13 @@
 //! Which trace a request belongs to, by its W3C `traceparent`. The field itself is passed on as it came.
 
-use http::HeaderMap;
+use crate::fields::Fields;
 
 const FIELD: &str = "traceparent";
 
 /// The trace id of a well-formed `traceparent`, which has to be the only one: 32 hexadecimal digits.
-pub fn id(headers: &HeaderMap) -> Option<&str> {
-    let mut fields = headers.get_all(FIELD).iter();
-    let field = fields.next().filter(|_| fields.next().is_none())?.to_str().ok()?;
+pub fn id(headers: &Fields) -> Option<&str> {
+    let mut fields = headers.get_all(FIELD);
+    let field = str::from_utf8(fields.next().filter(|_| fields.next().is_none())?).ok()?;
     let mut parts = field.split('-');
     let version = hex::<2>(parts.next()?).filter(|version| *version != "ff")?;
     let trace = hex::<32>(parts.next()?).filter(is_not_zero)?;
@@ -28,14 +28,12 @@ fn is_not_zero(part: &&str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     fn id_of(fields: &[&[u8]]) -> Option<String> {
-        let mut headers = HeaderMap::new();
+        let mut headers = Fields::default();
         for field in fields {
-            headers.append(FIELD, HeaderValue::from_bytes(field).unwrap());
+            headers.push(FIELD, field);
         }
         id(&headers).map(str::to_owned)
     }

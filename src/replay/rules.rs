@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderName, HeaderValue, header};
 
 use crate::customers::{Customer, Directory, Tokens};
+use crate::fields::Fields;
 use crate::proxy::identify::{self, Identity};
 use crate::proxy::respond::Answer;
 use crate::replay::record::Record;
@@ -132,17 +133,16 @@ impl Who<'_> {
 
 /// Sets `headers` to what a line tells of them. A line that says that an `OPTIONS` request was not charged tells of a
 /// preflight, if `route` exempts those.
-pub(super) fn set_headers(headers: &mut HeaderMap, record: &Record<'_>, names: &[HeaderName]) {
-    if !headers.is_empty() {
-        headers.clear();
-    }
+pub(super) fn set_headers(headers: &mut Fields, record: &Record<'_>, names: &[HeaderName]) {
+    headers.clear();
     for (position, value) in &record.headers {
         if let (Some(name), Ok(value)) = (names.get(*position), HeaderValue::from_bytes(value.as_bytes())) {
-            headers.append(name, value);
+            headers.push(name, value);
         }
     }
-    if let Some(length) = record.request_bytes.filter(|_| names.contains(&header::CONTENT_LENGTH)) {
-        headers.entry(header::CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
+    let length = record.request_bytes.filter(|_| names.contains(&header::CONTENT_LENGTH));
+    if let Some(length) = length.filter(|_| !headers.contains(header::CONTENT_LENGTH.as_str())) {
+        headers.push(header::CONTENT_LENGTH, itoa::Buffer::new().format(length));
     }
 }
 

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use http::{HeaderMap, HeaderName};
+use http::HeaderName;
 
 use super::fields::Wanted;
 use super::ledger::Ledger;
@@ -16,6 +16,7 @@ use super::record::Record;
 use super::rules::{Callers, Rules, Untold, Who, is_preflight, set_headers};
 use super::tally::is_denied;
 use crate::charge::Charge;
+use crate::fields::Fields;
 use crate::proxy::caller::Caller;
 use crate::proxy::facts;
 use crate::proxy::identify::Identity;
@@ -67,7 +68,7 @@ pub struct Way {
     ledger: Ledger,
     /// What the last request was charged, kept for its room.
     charges: Vec<Charge>,
-    headers: HeaderMap,
+    headers: Fields,
     host: Host,
     untold: Untold,
     missing: Vec<Missing>,
@@ -120,7 +121,7 @@ impl Way {
             hashers: rules.ruleset.hashers(hasher),
             ledger: Ledger::new(&rules.ruleset, hold, wanted.response_headers.clone()),
             charges: Vec::new(),
-            headers: HeaderMap::new(),
+            headers: Fields::default(),
             host: Host::default(),
             untold: Untold::default(),
             missing: missing.collect(),
@@ -288,7 +289,7 @@ struct Target<'r> {
 }
 
 impl Target<'_> {
-    fn borrowed<'a>(&'a self, headers: &'a HeaderMap) -> Facts<'a> {
+    fn borrowed<'a>(&'a self, headers: &'a Fields) -> Facts<'a> {
         Facts {
             method: self.method,
             host: self.host,
@@ -306,7 +307,7 @@ impl Target<'_> {
 fn target_of<'r>(
     ruleset: &Ruleset,
     record: &'r Record<'_>,
-    headers: &HeaderMap,
+    headers: &Fields,
     host: Option<&'r str>,
     untold: &mut Untold,
 ) -> Result<Target<'r>, Answer> {

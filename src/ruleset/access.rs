@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use http::header;
 use ipnet::IpNet;
 
 use crate::ruleset::key::Facts;
@@ -133,13 +132,13 @@ impl Bypass {
 /// The method that a CORS preflight asks about: an `OPTIONS` request without a body, from a page of an origin.
 pub fn preflight_method<'f>(facts: &Facts<'f>) -> Option<&'f str> {
     let headers = facts.headers;
-    if facts.method != "OPTIONS" || !headers.contains_key(header::ORIGIN) {
+    if facts.method != "OPTIONS" || !headers.contains("origin") {
         return None;
     }
-    let asked = headers.get(header::ACCESS_CONTROL_REQUEST_METHOD)?.to_str().ok()?;
+    let asked = str::from_utf8(headers.get("access-control-request-method")?).ok()?;
     let has_body = facts.streams_body
-        || headers.contains_key(header::TRANSFER_ENCODING)
-        || headers.get(header::CONTENT_LENGTH).is_some_and(|length| length != "0");
+        || headers.contains("transfer-encoding")
+        || headers.get("content-length").is_some_and(|length| length != b"0");
     (!has_body).then_some(asked)
 }
 

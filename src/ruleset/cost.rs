@@ -3,10 +3,11 @@
 //! What shows on the request is taken then. What shows later is set right when the response has ended: what was taken
 //! too much is given back, what was taken too little is owed.
 
-use http::{HeaderMap, HeaderName, header};
+use http::HeaderName;
 
 use crate::algorithm::Rule;
 use crate::charge::Manner;
+use crate::fields::Fields;
 use crate::ruleset::key::Facts;
 use crate::ruleset::limit::Limit;
 use crate::units::Cost;
@@ -168,7 +169,9 @@ impl CostRule {
             Self::ByMethod { methods, others } => {
                 Some(methods.iter().find(|(method, _)| method == facts.method).map_or(*others, |(_, cost)| *cost))
             }
-            Self::Header { name, max, missing } => Some(believed(facts.headers, name, *max).unwrap_or(*missing)),
+            Self::Header { name, max, missing } => {
+                Some(believed(facts.headers, name.as_str(), *max).unwrap_or(*missing))
+            }
             Self::RequestBytes(length) => body_length(facts).map(|bytes| runs(bytes, *length)),
             Self::ResponseHeader { .. } | Self::ResponseField { .. } | Self::ResponseBytes(_) => None,
         }
@@ -211,19 +214,20 @@ impl CostRule {
 }
 
 /// The number in a field that clients set; the most where it cannot be believed, and none where there is no field.
-fn believed(headers: &HeaderMap, name: &HeaderName, max: Cost) -> Option<Cost> {
-    let mut lines = headers.get_all(name).iter();
+fn believed(headers: &Fields, name: &str, max: Cost) -> Option<Cost> {
+    let mut lines = headers.get_all(name);
     let (first, second) = (lines.next()?, lines.next());
-    let number = first.to_str().ok().map(str::trim).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let number =
+        str::from_utf8(first).ok().map(str::trim).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
     let cost = number.and_then(|text| text.parse::<Cost>().ok()).filter(|cost| second.is_none() && *cost <= max);
     Some(cost.map_or(max, |cost| cost.max(1)))
 }
 
 /// The length of a request's body; none where only its end will tell.
 fn body_length(facts: &Facts<'_>) -> Option<u64> {
-    match facts.headers.get(header::CONTENT_LENGTH) {
-        _ if facts.headers.contains_key(header::TRANSFER_ENCODING) => None,
-        Some(length) => length.to_str().ok()?.trim().parse().ok(),
+    match facts.headers.get("content-length") {
+        _ if facts.headers.contains("transfer-encoding") => None,
+        Some(length) => str::from_utf8(length).ok()?.trim().parse().ok(),
         None if facts.streams_body => None,
         None => Some(0),
     }
@@ -347,9 +351,9 @@ mod tests {
     #[test]
     fn a_client_cannot_talk_its_cost_down() {
         let cost = |lines: &[&str]| {
-            let mut headers = HeaderMap::new();
+            let mut headers = Fields::default();
             for line in lines {
-                headers.append("x-cost", line.parse().unwrap());
+                headers.push("x-cost", line);
             }
             let facts = Facts {
                 method: "GET",

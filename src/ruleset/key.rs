@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use siphasher::sip::SipHasher13;
 
+use crate::fields::Fields;
 use crate::ruleset::limit::{OwnTerms, PlanId};
 
 mod hash;
@@ -137,7 +138,7 @@ pub struct Facts<'a> {
     /// The query string, without its question mark.
     pub query: Option<&'a str>,
     /// The header fields.
-    pub headers: &'a http::HeaderMap,
+    pub headers: &'a Fields,
     /// The address that the client is counted by; `None` where a trusted proxy said nothing usable.
     pub client: Option<IpAddr>,
     /// The client's own address, of which `client` may be the network.

@@ -8,6 +8,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::fmt;
 
+use crate::fields::Fields;
 use crate::ruleset::access::{Access, Bypass};
 use crate::ruleset::denied::Denied;
 use crate::ruleset::host::HostPattern;
@@ -102,6 +103,19 @@ pub struct HeaderEdits {
     pub remove: Vec<http::HeaderName>,
     /// Set, in place of what was there.
     pub set: Vec<(http::HeaderName, http::HeaderValue)>,
+}
+
+impl HeaderEdits {
+    /// Whether nothing is changed.
+    pub fn is_empty(&self) -> bool {
+        self.remove.is_empty() && self.set.is_empty()
+    }
+
+    /// Whether a field with this name, in any case, is removed, or set in place of what is there.
+    pub fn concerns(&self, name: &[u8]) -> bool {
+        let mut names = self.remove.iter().chain(self.set.iter().map(|(name, _)| name));
+        names.any(|edited| name.eq_ignore_ascii_case(edited.as_str().as_bytes()))
+    }
 }
 
 /// The routes, indexed by host and by the first segment of the path.
@@ -265,16 +279,16 @@ fn beside_host<'r>(route: &'r Route, facts: &Facts<'_>) -> Option<Mismatch<'r>> 
 
 /// The first condition that does not hold.
 #[inline(never)] // few routes have any, and the search for routes is to stay small without it
-fn unmet<'r>(conditions: &'r [HeaderMatch], headers: &http::HeaderMap) -> Option<&'r HeaderMatch> {
+fn unmet<'r>(conditions: &'r [HeaderMatch], headers: &Fields) -> Option<&'r HeaderMatch> {
     conditions.iter().find(|condition| !condition.holds(headers))
 }
 
 impl HeaderMatch {
-    fn holds(&self, headers: &http::HeaderMap) -> bool {
-        let mut lines = headers.get_all(&self.name).iter();
+    fn holds(&self, headers: &Fields) -> bool {
+        let mut lines = headers.get_all(self.name.as_str());
         match &self.value {
             None => lines.next().is_some(),
-            Some(value) => lines.any(|line| line.as_bytes() == value.as_bytes()),
+            Some(value) => lines.any(|line| line == value.as_bytes()),
         }
     }
 }

@@ -111,7 +111,7 @@ impl Stage {
         asked.fields.iter().for_each(|(name, value)| request.fields.push(name, value));
         let peer = Peer { address: Some([127, 0, 0, asked.from].into()), secured: None };
         let mut context = Context::new(&self.gateway, Arc::new(peer), request.version);
-        let admitted = admit::admit(&mut context, &request, &request.fields.to_map()).await;
+        let admitted = admit::admit(&mut context, &request).await;
         let denied = matches!(context.verdict.outcome, Outcome::Deny(_));
         match admitted {
             Err(answer) => {

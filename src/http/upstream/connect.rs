@@ -11,7 +11,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::{Address, Connection, Http1Upstream, Http2Connection, Http2Upstream, Server, Upstream};
-use crate::http::fields::Fields;
+use crate::fields::Fields;
 use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::service::OutgoingRequest;
 use crate::http::socket::{RawSocket, Socket};

@@ -2,18 +2,21 @@
 
 use std::net::IpAddr;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
+use http::{HeaderName, HeaderValue, Method, Uri};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::fields::Fields;
 use crate::proxy::facts::Head;
 use crate::ruleset::is_dropped;
+
+const HOST: &str = "host";
 
 /// A request as a client would send it. No `Debug`: its fields may hold credentials.
 pub struct Question {
     method: Method,
     target: String,
-    headers: HeaderMap,
+    headers: Fields,
     client: Option<IpAddr>,
     secure: bool,
 }
@@ -79,13 +82,13 @@ impl Question {
         client: Option<IpAddr>,
     ) -> Result<Self, BadQuestion> {
         let method = Method::from_bytes(method.as_bytes()).map_err(|_| BadQuestion::Method(method.to_owned()))?;
-        let mut headers = HeaderMap::new();
+        let mut headers = Fields::default();
         for (name, value) in fields {
             let name = HeaderName::try_from(&name).map_err(|_| BadQuestion::HeaderName(name))?;
             let value = HeaderValue::try_from(value.trim_matches([' ', '\t']))
                 .map_err(|_| BadQuestion::HeaderValue(name.clone()))?;
             if !is_dropped(&name) {
-                headers.append(name, value);
+                headers.push(name, value);
             }
         }
         let target = target(url, &mut headers)?;
@@ -129,7 +132,7 @@ impl Question {
 }
 
 /// The target that a client sends for `url`; the host that the URL names goes where clients put it.
-fn target(url: &str, headers: &mut HeaderMap) -> Result<String, BadQuestion> {
+fn target(url: &str, headers: &mut Fields) -> Result<String, BadQuestion> {
     // what comes after it stays with the client
     let url = url.split('#').next().unwrap_or_default();
     let after_scheme = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
@@ -140,8 +143,8 @@ fn target(url: &str, headers: &mut HeaderMap) -> Result<String, BadQuestion> {
             if authority.contains('@') {
                 return Err(BadQuestion::UserInfo);
             }
-            if !headers.contains_key(header::HOST) {
-                headers.insert(header::HOST, HeaderValue::try_from(authority).map_err(|_| BadQuestion::Url)?);
+            if !headers.contains(HOST) {
+                headers.push(HOST, authority);
             }
             match rest.find(['/', '?']).map(|end| rest.split_at(end).1) {
                 None => "/".to_owned(),
@@ -152,7 +155,7 @@ fn target(url: &str, headers: &mut HeaderMap) -> Result<String, BadQuestion> {
         None if url.starts_with('/') || url == "*" => url.to_owned(),
         None => return Err(BadQuestion::Url),
     };
-    if !headers.contains_key(header::HOST) {
+    if !headers.contains(HOST) {
         return Err(BadQuestion::NoHost);
     }
     Ok(target)
@@ -165,7 +168,7 @@ mod tests {
     fn asked(url: &str, fields: &[(&str, &str)]) -> Result<(String, String), BadQuestion> {
         let fields = fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let question = Question::new("GET", url, fields, None)?;
-        Ok((question.target.clone(), question.headers[header::HOST].to_str().unwrap().to_owned()))
+        Ok((question.target.clone(), String::from_utf8(question.headers.get(HOST).unwrap().to_vec()).unwrap()))
     }
 
     #[test]

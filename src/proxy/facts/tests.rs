@@ -1,15 +1,15 @@
 use super::*;
 use crate::ruleset::Peers;
 
-fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
-    let mut map = HeaderMap::new();
+fn headers(lines: &[(&'static str, &str)]) -> Fields {
+    let mut map = Fields::default();
     for (name, value) in lines {
-        map.append(*name, value.parse().unwrap());
+        map.push(name, value);
     }
     map
 }
 
-fn target(raw: &str, headers: &HeaderMap, secure: bool) -> Result<Target, Refused> {
+fn target(raw: &str, headers: &Fields, secure: bool) -> Result<Target, Refused> {
     Target::new(&Head {
         method: "GET",
         raw_target: raw.as_bytes(),
@@ -201,7 +201,7 @@ fn a_query_begins_at_the_first_question_mark() {
 fn an_ipv6_client_is_its_network_and_a_mapped_one_is_ipv4() {
     let client = |peer: &str| {
         let peer = Some(peer.parse().unwrap());
-        let address = client_address(peer, &HeaderMap::new(), &ClientAddress::default());
+        let address = client_address(peer, &Fields::default(), &ClientAddress::default());
         address.map(|address| network(address, ClientAddress::default().ipv6_prefix))
     };
     assert_eq!(client("2001:db8:1:2::1"), client("2001:DB8:1:2:ffff::2"));

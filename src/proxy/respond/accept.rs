@@ -1,6 +1,6 @@
 //! Which of several forms of an answer a client likes best (RFC 9110, section 12.5.1).
 
-use http::{HeaderMap, header};
+use crate::fields::Fields;
 
 /// A quality that is not given.
 const FULL: u16 = 1000;
@@ -10,8 +10,8 @@ const FULL: u16 = 1000;
 /// An offer has the quality of the most specific range that it is in. Among equals the one that was asked for more
 /// specifically wins, then the earlier one. Where none is acceptable, or all are, that is the first: an answer that a
 /// client did not ask for tells it more than 406. Parameters of ranges, other than `q`, are passed over.
-pub(super) fn choose(headers: &HeaderMap, offers: &[&str]) -> usize {
-    let lines = headers.get_all(header::ACCEPT).iter().filter_map(|line| line.to_str().ok());
+pub(super) fn choose(headers: &Fields, offers: &[&str]) -> usize {
+    let lines = headers.get_all("accept").filter_map(|line| str::from_utf8(line).ok());
     let ranges: Vec<Range<'_>> = lines.flat_map(elements).filter_map(Range::parse).collect();
     let rank = |offer: &str| {
         let of = ranges.iter().filter_map(|range| Some((range.specificity(offer)?, range.quality)));
@@ -83,9 +83,9 @@ mod tests {
     const OFFERS: [&str; 3] = ["text/plain", "application/json", "text/html"];
 
     fn chosen(accept: &[&str]) -> &'static str {
-        let mut headers = HeaderMap::new();
+        let mut headers = Fields::default();
         for line in accept {
-            headers.append(header::ACCEPT, line.parse().unwrap());
+            headers.push("accept", line);
         }
         OFFERS[choose(&headers, &OFFERS)]
     }

@@ -1,26 +1,26 @@
 //! What a client is told about the credential that it needs (RFC 9110, section 11.6.1; RFC 6750, section 3).
 
-use http::{HeaderName, HeaderValue, header};
-
 use crate::customers::TokenFault;
+use crate::fields::Fields;
 use crate::proxy::context::Context;
 use crate::proxy::respond::Answer;
 use crate::ruleset::CredentialSource;
 
-const BEARER: HeaderValue = HeaderValue::from_static("Bearer");
-const BASIC: HeaderValue = HeaderValue::from_static("Basic realm=\"api\", charset=\"UTF-8\"");
+const BEARER: &str = "Bearer";
+const BASIC: &str = "Basic realm=\"api\", charset=\"UTF-8\"";
+const FIELD: &str = "www-authenticate";
 
-/// The challenges that go with a 401.
-pub(super) fn challenges(answer: &Answer, context: Option<&Context>) -> Vec<(HeaderName, HeaderValue)> {
-    let values = match answer {
-        Answer::TokenRefused(fault) if answer.status() == 401 => token_challenge(*fault).into_iter().collect(),
-        Answer::CredentialMissing | Answer::CredentialUnknown | Answer::CredentialExpired => match context {
-            Some(context) => schemes(context),
-            None => vec![BEARER],
-        },
-        _ => Vec::new(),
-    };
-    values.into_iter().map(|value| (header::WWW_AUTHENTICATE, value)).collect()
+/// Adds the challenges that go with a 401.
+pub(super) fn add_challenges(fields: &mut Fields, answer: &Answer, context: Option<&Context>) {
+    match answer {
+        Answer::TokenRefused(fault) if answer.status() == 401 => {
+            fields.push(FIELD, format!("Bearer error=\"invalid_token\", error_description=\"{fault}\""));
+        }
+        Answer::CredentialMissing | Answer::CredentialUnknown | Answer::CredentialExpired => {
+            schemes(context).iter().for_each(|scheme| fields.push(FIELD, scheme));
+        }
+        _ => {}
+    }
 }
 
 /// Says that a credential is needed, and where it belongs.
@@ -44,19 +44,15 @@ pub(super) fn sentence(fault: TokenFault) -> String {
     letters.next().map(|first| format!("{}{}.", first.to_uppercase(), letters.as_str())).unwrap_or_default()
 }
 
-fn token_challenge(fault: TokenFault) -> Option<HeaderValue> {
-    HeaderValue::try_from(format!("Bearer error=\"invalid_token\", error_description=\"{fault}\"")).ok()
-}
-
 /// `Bearer` stands for keys in fields of their own too, which have no scheme.
-fn schemes(context: &Context) -> Vec<HeaderValue> {
-    let sources = sources(context);
+fn schemes(context: Option<&Context>) -> &'static [&'static str] {
+    let sources = context.map_or(&[][..], sources);
     let basic = sources.contains(&CredentialSource::Basic);
     let others = sources.iter().any(|source| *source != CredentialSource::Basic);
     match (basic, others) {
-        (true, true) => vec![BEARER, BASIC],
-        (true, false) => vec![BASIC],
-        (false, _) => vec![BEARER],
+        (true, true) => &[BEARER, BASIC],
+        (true, false) => &[BASIC],
+        (false, _) => &[BEARER],
     }
 }
 

@@ -3,83 +3,86 @@
 //! Answers that tollgate itself gives, preflights among them, and the names of its header fields on answers that the
 //! upstream lets other sites read.
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use http::{HeaderName, Method};
 
-use crate::http::fields::Fields;
+use crate::fields::Fields;
 use crate::proxy::context::Context;
 use crate::proxy::respond::{Answer, fields};
 use crate::ruleset::{Origins, Ruleset};
 
-const ANY: HeaderValue = HeaderValue::from_static("*");
+const ALLOW_ORIGIN: &str = "access-control-allow-origin";
+const EXPOSE_HEADERS: &str = "access-control-expose-headers";
 
 /// The site whose script asks, if its scripts may read answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reader(Option<HeaderValue>);
+pub struct Reader(Option<String>);
 
 impl Reader {
     /// The site that a request is from.
-    pub fn of(ruleset: &Ruleset, headers: &HeaderMap) -> Self {
-        let mut origins = headers.get_all(header::ORIGIN).iter();
-        let (Some(cors), Some(origin), None) = (&ruleset.cors, origins.next(), origins.next()) else {
-            return Self(None);
-        };
-        Self(origin.to_str().is_ok_and(|origin| cors.admits(origin)).then(|| origin.clone()))
+    pub fn of(ruleset: &Ruleset, headers: &Fields) -> Self {
+        let Some(cors) = &ruleset.cors else { return Self(None) };
+        let mut origins = headers.get_all("origin");
+        let (Some(origin), None) = (origins.next(), origins.next()) else { return Self(None) };
+        let origin = str::from_utf8(origin).ok().filter(|origin| origin.is_ascii() && cors.admits(origin));
+        Self(origin.map(str::to_owned))
     }
 }
 
 /// Lets the site that asks read an answer of tollgate's own, unless the configuration gave the answer such fields.
-/// `request` is the head of the request.
-pub(super) fn add_to_answer(
-    fields: &mut Vec<(HeaderName, HeaderValue)>,
-    context: &Context,
-    answer: &Answer,
-    request: &HeaderMap,
-) {
+/// `request` holds the fields of the request.
+pub(super) fn add_to_answer(fields: &mut Fields, context: &Context, answer: &Answer, request: &Fields) {
     let Some(cors) = &context.live.ruleset.cors else { return };
-    if fields.iter().any(|(name, _)| *name == header::ACCESS_CONTROL_ALLOW_ORIGIN) {
+    if fields.contains(ALLOW_ORIGIN) {
         return;
     }
     if cors.origins != Origins::Any {
-        fields.push((header::VARY, HeaderValue::from_static("Origin")));
+        fields.push("vary", "Origin");
     }
     let Some(origin) = &context.cors.0 else { return };
-    let named = if cors.origins == Origins::Any { ANY } else { origin.clone() };
     let exposed = exposed(fields);
-    fields.push((header::ACCESS_CONTROL_ALLOW_ORIGIN, named));
+    fields.push(ALLOW_ORIGIN, if cors.origins == Origins::Any { "*" } else { origin });
     if cors.credentials {
-        fields.push((header::ACCESS_CONTROL_ALLOW_CREDENTIALS, HeaderValue::from_static("true")));
+        fields.push("access-control-allow-credentials", "true");
     }
-    fields.extend(exposed.map(|value| (header::ACCESS_CONTROL_EXPOSE_HEADERS, value)));
+    push_list(fields, EXPOSE_HEADERS, &exposed);
     if *answer == Answer::Preflight {
-        let methods =
-            asked(request, &header::ACCESS_CONTROL_REQUEST_METHOD, |method| Method::from_bytes(method).is_ok());
-        fields.extend(methods.map(|value| (header::ACCESS_CONTROL_ALLOW_METHODS, value)));
-        let is_name = |name: &[u8]| HeaderName::from_bytes(name).is_ok();
-        let names = asked(request, &header::ACCESS_CONTROL_REQUEST_HEADERS, is_name);
-        fields.extend(names.map(|value| (header::ACCESS_CONTROL_ALLOW_HEADERS, value)));
-        let seconds = cors.max_age.map(|time| HeaderValue::from(time.secs_ceil()));
-        fields.extend(seconds.map(|value| (header::ACCESS_CONTROL_MAX_AGE, value)));
+        let methods = asked(request, "access-control-request-method", |method| Method::from_bytes(method).is_ok());
+        push_list(fields, "access-control-allow-methods", &methods);
+        let names = asked(request, "access-control-request-headers", |name| HeaderName::from_bytes(name).is_ok());
+        push_list(fields, "access-control-allow-headers", &names);
+        if let Some(time) = cors.max_age {
+            fields.push_number("access-control-max-age", time.secs_ceil());
+        }
     }
 }
 
 /// What a preflight asks for in the field `name`, as far as it is made of words that `is_word` knows.
-fn asked(request: &HeaderMap, name: &HeaderName, is_word: impl Fn(&[u8]) -> bool) -> Option<HeaderValue> {
-    let words = request.get_all(name).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
-    let words: Vec<&[u8]> = words.map(<[u8]>::trim_ascii).filter(|word| is_word(word)).collect();
-    (!words.is_empty()).then(|| HeaderValue::from_bytes(&words.join(&b", "[..])).ok()).flatten()
+fn asked<'r>(request: &'r Fields, name: &'r str, is_word: impl Fn(&[u8]) -> bool) -> Vec<&'r [u8]> {
+    request.elements(name).filter(|word| is_word(word)).collect()
 }
 
-/// What is added to the fields that scripts may read of an upstream's response, when `added` goes with it: nothing
-/// unless the upstream lets other sites read it.
-pub fn exposed_with(theirs: &Fields, added: &[(HeaderName, HeaderValue)], context: &Context) -> Option<HeaderValue> {
-    let shared = context.live.ruleset.cors.is_some() && theirs.contains(header::ACCESS_CONTROL_ALLOW_ORIGIN.as_str());
-    shared.then(|| exposed(added)).flatten()
+/// Adds to `fields` which of them scripts may read, where the upstream lets other sites read its response, whose fields
+/// are `theirs`. Those from the position `first` on are tollgate's own.
+pub fn add_exposed(fields: &mut Fields, first: usize, theirs: &Fields, context: &Context) {
+    if context.live.ruleset.cors.is_some() && theirs.contains(ALLOW_ORIGIN) {
+        let exposed: Vec<Vec<u8>> = limit_fields_of(fields, first).collect();
+        push_list(fields, EXPOSE_HEADERS, &exposed);
+    }
 }
 
-/// Those of `fields` that tell a client where it stands and that scripts could not read otherwise.
-fn exposed(fields: &[(HeaderName, HeaderValue)]) -> Option<HeaderValue> {
-    let told = |name: &HeaderName| *name == header::RETRY_AFTER || fields::NAMES.contains(name);
-    let names: Vec<&str> =
-        fields.iter().map(|(name, _)| name).filter(|name| told(name)).map(HeaderName::as_str).collect();
-    (!names.is_empty()).then(|| HeaderValue::try_from(names.join(", ")).ok()).flatten()
+/// The names of those fields that tell a client where it stands and that scripts could not read otherwise.
+fn exposed(fields: &Fields) -> Vec<Vec<u8>> {
+    limit_fields_of(fields, 0).collect()
+}
+
+fn limit_fields_of(fields: &Fields, first: usize) -> impl Iterator<Item = Vec<u8>> {
+    let is_told = |name: &[u8]| name.eq_ignore_ascii_case(b"retry-after") || fields::is_limit_field(name);
+    fields.iter().skip(first).map(|(name, _)| name).filter(move |name| is_told(name)).map(<[u8]>::to_vec)
+}
+
+fn push_list(fields: &mut Fields, name: &str, elements: &[impl AsRef<[u8]>]) {
+    if !elements.is_empty() {
+        let elements: Vec<&[u8]> = elements.iter().map(AsRef::as_ref).collect();
+        fields.push(name, elements.join(&b", "[..]));
+    }
 }

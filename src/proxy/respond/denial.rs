@@ -1,8 +1,9 @@
 //! The answer to a request over a limit, as the limit and the route set it.
 
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderName, HeaderValue};
 
 use super::{Answer, PROBLEM_JSON, accept, fields, retry_after};
+use crate::fields::Fields;
 use crate::proxy::context::Context;
 use crate::ruleset::denied::{Body, ContentType, DeniedAnswer};
 use crate::ruleset::limit::Limit;
@@ -35,7 +36,7 @@ impl<'a> Wording<'a> {
     }
 
     /// The body that is set, of the type that the request likes best; `None` for the usual one.
-    pub(super) fn body(&self, status: StatusCode, request: &HeaderMap) -> Option<Worded> {
+    pub(super) fn body(&self, status: u16, request: &Fields) -> Option<Worded> {
         match self.set.body? {
             Body::Text(template) => self.worded(TEXT, template, status),
             Body::Negotiated(bodies) => {
@@ -51,7 +52,7 @@ impl<'a> Wording<'a> {
     }
 
     /// The header fields that are set. One whose value comes out empty or spoilt is left out.
-    pub(super) fn fields(&self, status: StatusCode) -> Vec<(HeaderName, HeaderValue)> {
+    pub(super) fn fields(&self, status: u16) -> Vec<(HeaderName, HeaderValue)> {
         let field = |(name, template): &(HeaderName, Template)| {
             let value = self.render(template, status)?;
             let value = HeaderValue::try_from(value).ok().filter(|value| !value.is_empty())?;
@@ -60,11 +61,11 @@ impl<'a> Wording<'a> {
         self.set.headers.iter().filter_map(field).collect()
     }
 
-    fn worded(&self, content_type: &'static str, template: &Template, status: StatusCode) -> Option<Worded> {
+    fn worded(&self, content_type: &'static str, template: &Template, status: u16) -> Option<Worded> {
         self.render(template, status).map(|text| Worded { content_type, text })
     }
 
-    fn render(&self, template: &Template, status: StatusCode) -> Option<String> {
+    fn render(&self, template: &Template, status: u16) -> Option<String> {
         let (context, standing) = (self.context, self.standing);
         let plan = context.plan.and_then(|plan| context.live.ruleset.plans.get(plan.0));
         let retry_after = match context.verdict.outcome {
@@ -81,7 +82,7 @@ impl<'a> Wording<'a> {
             remaining: fields::remaining(standing),
             retry_after,
             reset: standing.headroom.until_full.secs_ceil(),
-            status: status.as_u16(),
+            status,
             title: Answer::Limited.title(),
             detail: &Answer::Limited.detail(Some(context)),
         };
@@ -95,7 +96,7 @@ impl<'a> Wording<'a> {
 
 /// The body that the request likes best, with its type. Problem+json is always there for those who ask for it, and
 /// stands for JSON where there is none.
-fn negotiated<'b>(bodies: &'b [(ContentType, Template)], request: &HeaderMap) -> Option<(&'static str, &'b Template)> {
+fn negotiated<'b>(bodies: &'b [(ContentType, Template)], request: &Fields) -> Option<(&'static str, &'b Template)> {
     let mut offers: Vec<&str> = bodies.iter().map(|(content_type, _)| content_type.as_str()).collect();
     offers.push(PROBLEM_JSON);
     let json = ContentType::Json.as_str();
@@ -113,6 +114,3 @@ const fn sent_as(content_type: ContentType) -> &'static str {
         ContentType::Html => "text/html; charset=utf-8",
     }
 }
-
-/// The field that tells caches and people that the body depends on `Accept`.
-pub(super) const VARY: (HeaderName, HeaderValue) = (header::VARY, HeaderValue::from_static("accept"));

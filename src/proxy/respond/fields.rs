@@ -3,91 +3,123 @@
 //! `ietf` is draft-ietf-httpapi-ratelimit-headers-10: structured-field lists of all limits, whole seconds.
 //! `x_ratelimit` is the older convention: the tightest limit only.
 
-use http::{HeaderName, HeaderValue};
-use sfv::{BareItem, Integer, KeyRef, List, ListEntry, ListSerializer, Parser, StringRef};
+use sfv::{BareItem, List, ListEntry, Parser};
 
 use crate::algorithm::{Decision, Denial};
-use crate::http::fields::Fields;
+use crate::fields::Fields;
 use crate::ruleset::verdict::{Standing, Verdict};
 use crate::ruleset::{Dialects, Reset, Ruleset};
 use crate::units::Nanos;
 
-const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
-
-/// The names of all fields that tell a client where it stands.
-pub(super) const NAMES: [HeaderName; 5] = [POLICY, RATELIMIT, LIMIT, REMAINING, RESET];
+const POLICY: &str = "ratelimit-policy";
+const RATELIMIT: &str = "ratelimit";
+const LIMIT: &str = "x-ratelimit-limit";
+const REMAINING: &str = "x-ratelimit-remaining";
+const RESET: &str = "x-ratelimit-reset";
 
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const LARGEST: u64 = 999_999_999_999_999;
 
-/// The fields for a verdict; none if no limit applied. `theirs` are the fields that an upstream sent: its own word
-/// stays where it is tighter. All numbers are as of the charge, at `charged_at` on the wall clock.
-pub(super) fn limit_fields(
-    ruleset: &Ruleset,
-    verdict: &Verdict,
-    theirs: &Fields,
-    charged_at: Nanos,
-) -> Vec<(HeaderName, HeaderValue)> {
-    let Some(tightest) = verdict.tightest.and_then(|position| verdict.standings.get(position)) else {
-        return Vec::new();
-    };
-    let Dialects { ietf, x_ratelimit, .. } = ruleset.dialects;
-    let remaining = remaining(tightest);
-    let mut fields = Vec::with_capacity(5);
-    if ietf && their_ratelimit(theirs).is_none_or(|r| r >= remaining) {
-        fields.extend(list(verdict, |standing| policy_entry(ruleset, standing)).map(|value| (POLICY, value)));
-        fields.extend(list(verdict, |standing| standing_entry(ruleset, standing)).map(|value| (RATELIMIT, value)));
-    }
-    if let Some(reset) = x_ratelimit
-        && their_remaining(theirs).is_none_or(|r| r >= remaining)
-    {
-        let seconds = tightest.headroom.until_full.secs_ceil();
-        let reset = match reset {
-            Reset::Delta => seconds,
-            Reset::Epoch => charged_at.saturating_add(tightest.headroom.until_full).secs_ceil(),
-        };
-        fields.push((LIMIT, HeaderValue::from(tightest.policy.quota)));
-        fields.push((REMAINING, HeaderValue::from(remaining)));
-        fields.push((RESET, HeaderValue::from(reset)));
-    }
-    fields
+/// Whether a field tells a client where it stands.
+pub(super) fn is_limit_field(name: &[u8]) -> bool {
+    is_ietf(name) || is_x_ratelimit(name)
 }
 
-type Entry<'a> = (&'a str, [(&'static str, Option<u64>); 2]);
+fn is_ietf(name: &[u8]) -> bool {
+    [POLICY, RATELIMIT].iter().any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
+}
 
-fn list<'a>(verdict: &Verdict, entry: impl Fn(&Standing) -> Entry<'a>) -> Option<HeaderValue> {
-    let mut list = ListSerializer::new();
-    for standing in verdict.standings.iter().filter(|standing| standing.visible) {
-        let (name, parameters) = entry(standing);
-        let mut item = list.bare_item(StringRef::from_str(name).ok()?);
-        for (key, value) in parameters {
-            if let Some(value) = value {
-                item = item.parameter(KeyRef::from_str(key).ok()?, Integer::try_from(value.min(LARGEST)).ok()?);
-            }
+fn is_x_ratelimit(name: &[u8]) -> bool {
+    [LIMIT, REMAINING, RESET].iter().any(|own| name.eq_ignore_ascii_case(own.as_bytes()))
+}
+
+/// The fields that tell a client where it stands by one verdict. All numbers are as of the charge.
+pub struct LimitFields<'v> {
+    ruleset: &'v Ruleset,
+    verdict: &'v Verdict,
+    tightest: &'v Standing,
+    ietf: bool,
+    x_ratelimit: Option<Reset>,
+}
+
+impl<'v> LimitFields<'v> {
+    /// The fields for `verdict`; `None` if no limit applied. `theirs` are the fields that an upstream sent: its own word stays
+    /// where it is tighter.
+    pub(super) fn new(ruleset: &'v Ruleset, verdict: &'v Verdict, theirs: Option<&Fields>) -> Option<Self> {
+        let tightest = verdict.tightest.and_then(|position| verdict.standings.get(position))?;
+        let Dialects { ietf, x_ratelimit, .. } = ruleset.dialects;
+        let remaining = remaining(tightest);
+        let is_tighter = |r: Option<u64>| r.is_some_and(|r| r < remaining);
+        let ietf = ietf && !is_tighter(theirs.and_then(their_ratelimit));
+        let x_ratelimit = x_ratelimit.filter(|_| !is_tighter(theirs.and_then(their_remaining)));
+        Some(Self { ruleset, verdict, tightest, ietf, x_ratelimit })
+    }
+
+    /// Whether a field with this name that an upstream sent gives way.
+    pub fn replaces(&self, name: &[u8]) -> bool {
+        (self.ietf && is_ietf(name)) || (self.x_ratelimit.is_some() && is_x_ratelimit(name))
+    }
+
+    /// Adds the fields to `fields`. The request was charged at `charged_at` on the wall clock.
+    pub fn add_to(&self, fields: &mut Fields, charged_at: Nanos) {
+        if self.ietf && self.verdict.standings.iter().any(|standing| standing.visible) {
+            fields.push_with(POLICY, |value| self.write_list(value, write_policy));
+            fields.push_with(RATELIMIT, |value| self.write_list(value, write_standing));
         }
-        let _written = item.finish();
+        if let Some(reset) = self.x_ratelimit {
+            let until_full = self.tightest.headroom.until_full;
+            let reset = match reset {
+                Reset::Delta => until_full.secs_ceil(),
+                Reset::Epoch => charged_at.saturating_add(until_full).secs_ceil(),
+            };
+            fields.push_number(LIMIT, self.tightest.policy.quota);
+            fields.push_number(REMAINING, remaining(self.tightest));
+            fields.push_number(RESET, reset);
+        }
     }
-    HeaderValue::try_from(list.finish()?).ok()
+
+    fn write_list(&self, value: &mut Vec<u8>, write_parameters: fn(&mut Vec<u8>, &Standing)) {
+        let visible = self.verdict.standings.iter().filter(|standing| standing.visible);
+        for (position, standing) in visible.enumerate() {
+            if position > 0 {
+                value.extend_from_slice(b", ");
+            }
+            write_string(value, &self.ruleset.limits[standing.limit.0].name);
+            write_parameters(value, standing);
+        }
+    }
 }
 
-/// `"per-customer";q=20;w=2`
-fn policy_entry<'a>(ruleset: &'a Ruleset, standing: &Standing) -> Entry<'a> {
-    let window = window(standing);
-    (&ruleset.limits[standing.limit.0].name, [("q", Some(standing.policy.quota)), ("w", window)])
+/// A string of a structured field (RFC 9651, section 4.1.6). The name of a limit holds nothing that has to be escaped.
+fn write_string(value: &mut Vec<u8>, text: &str) {
+    value.push(b'"');
+    value.extend_from_slice(text.as_bytes());
+    value.push(b'"');
 }
 
-/// `"per-customer";r=3;t=1`: t is the time until more than r can be had.
-fn standing_entry<'a>(ruleset: &'a Ruleset, standing: &Standing) -> Entry<'a> {
+fn write_parameter(value: &mut Vec<u8>, key: &[u8], number: u64) {
+    value.extend_from_slice(key);
+    value.extend_from_slice(itoa::Buffer::new().format(number.min(LARGEST)).as_bytes());
+}
+
+/// `;q=20;w=2`
+fn write_policy(value: &mut Vec<u8>, standing: &Standing) {
+    write_parameter(value, b";q=", standing.policy.quota);
+    if let Some(window) = window(standing) {
+        write_parameter(value, b";w=", window);
+    }
+}
+
+/// `;r=3;t=1`: t is the time until more than r can be had.
+fn write_standing(value: &mut Vec<u8>, standing: &Standing) {
     let until_more = match standing.decision {
         Decision::Deny(Denial::Later { retry_after }) => retry_after.max(standing.headroom.until_more),
         _ => standing.headroom.until_more,
     };
-    let t = (until_more > Nanos::ZERO).then(|| until_more.secs_ceil());
-    (&ruleset.limits[standing.limit.0].name, [("r", Some(remaining(standing))), ("t", t)])
+    write_parameter(value, b";r=", remaining(standing));
+    if until_more > Nanos::ZERO {
+        write_parameter(value, b";t=", until_more.secs_ceil());
+    }
 }
 
 /// The time in which a spent quota is whole again, in seconds, at least 1.
@@ -101,12 +133,12 @@ pub(super) fn remaining(standing: &Standing) -> u64 {
 }
 
 fn their_remaining(theirs: &Fields) -> Option<u64> {
-    str::from_utf8(theirs.get(REMAINING.as_str())?).ok()?.trim().parse().ok()
+    str::from_utf8(theirs.get(REMAINING)?).ok()?.trim().parse().ok()
 }
 
 /// The smallest `r` of an upstream's `RateLimit` list.
 fn their_ratelimit(theirs: &Fields) -> Option<u64> {
-    let list: List = Parser::new(theirs.get(RATELIMIT.as_str())?).parse().ok()?;
+    let list: List = Parser::new(theirs.get(RATELIMIT)?).parse().ok()?;
     let rs = list.iter().filter_map(|entry| match entry {
         ListEntry::Item(item) => item.params.get("r").and_then(BareItem::as_integer),
         ListEntry::InnerList(_) => None,

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use super::{Caller, Facts, KeyPart, Repeated, Resolved};
+use crate::fields::Fields;
 
 /// What a request has for a part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,8 +40,7 @@ pub fn value<'f>(part: &KeyPart, facts: &Facts<'f>, resolved: &Resolved<'f>) -> 
         KeyPart::Method => Some(facts.method),
         KeyPart::UpstreamNode => resolved.upstream_node,
         KeyPart::Header(name, repeated) => {
-            let lines = facts.headers.get_all(name).iter();
-            return one(lines.map(|line| Cow::Borrowed(line.as_bytes())), *repeated);
+            return one(facts.headers.get_all(name.as_str()).map(Cow::Borrowed), *repeated);
         }
         KeyPart::Query(name, repeated) => {
             return one(query_values(facts.query, name).map(Cow::Owned), *repeated);
@@ -80,9 +80,9 @@ pub fn query_values(query: Option<&str>, wanted: &str) -> impl Iterator<Item = V
 }
 
 /// The values of the cookies of this name (RFC 6265), in the order of the request.
-pub fn cookies<'a>(headers: &'a http::HeaderMap, wanted: &str) -> impl Iterator<Item = &'a [u8]> {
-    let lines = headers.get_all(http::header::COOKIE).iter();
-    lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';')).filter_map(move |pair| {
+pub fn cookies<'a>(headers: &'a Fields, wanted: &str) -> impl Iterator<Item = &'a [u8]> {
+    let lines = headers.get_all("cookie");
+    lines.flat_map(|line| line.split(|byte| *byte == b';')).filter_map(move |pair| {
         let pair = pair.trim_ascii();
         let equals = pair.iter().position(|byte| *byte == b'=')?;
         let (name, value) = pair.split_at(equals);

@@ -39,6 +39,11 @@ const HOP_BY_HOP: [&str; 10] = [
 ];
 
 impl Fields {
+    /// No fields, with room for so many and so many bytes.
+    pub fn with_capacity(lines: usize, bytes: usize) -> Self {
+        Self { text: Vec::with_capacity(bytes), lines: Vec::with_capacity(lines) }
+    }
+
     /// Removes all fields and keeps the memory.
     pub fn clear(&mut self) {
         self.text.clear();
@@ -64,6 +69,22 @@ impl Fields {
             self.text.extend_from_slice(part);
         }
         self.lines.push(Line { start, name: name.len(), value: value.len() });
+    }
+
+    /// Adds a field whose value `write` appends to the text, under the same condition.
+    pub fn push_with(&mut self, name: &str, write: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.text.len();
+        self.text.extend_from_slice(name.as_bytes());
+        self.text.extend_from_slice(COLON);
+        let value = self.text.len();
+        write(&mut self.text);
+        self.lines.push(Line { start, name: name.len(), value: self.text.len().saturating_sub(value) });
+        self.text.extend_from_slice(END);
+    }
+
+    /// Adds a field whose value is a number.
+    pub fn push_number(&mut self, name: &str, value: u64) {
+        self.push(name, itoa::Buffer::new().format(value));
     }
 
     /// All fields, in their order.
