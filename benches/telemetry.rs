@@ -78,13 +78,13 @@ impl Subject {
     /// What the proxy counts of a request that is admitted and answered.
     fn counted(&mut self) {
         let (route, plan) = (RouteId(0), Some(PlanId(1)));
-        let in_flight = self.meters.route(Some(route)).start();
+        self.meters.route(Some(route)).start();
         let (charges, verdict) = self.charged();
         self.meters.observe_decision(Source::Local, Nanos::new(900));
         self.meters.observe_verdict(&self.ruleset, route, plan, &charges, &verdict);
         self.meters.observe_upstream(UpstreamId(0), Nanos::new(700_000));
         self.meters.route(Some(route)).finish(200, Nanos::new(800_000));
-        drop(in_flight);
+        self.meters.route(Some(route)).end();
     }
 }
 

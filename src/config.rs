@@ -68,9 +68,10 @@ use limits::{Checked, Setting};
 use names::Names;
 use read::{Context, Field, Section};
 
-const SECTIONS: [&str; 20] = [
+const SECTIONS: [&str; 21] = [
     "listeners",
     "admin",
+    "workers",
     "connections",
     "client_address",
     "store",

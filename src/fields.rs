@@ -9,6 +9,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 pub struct Fields {
     text: Vec<u8>,
     lines: Vec<Line>,
+    /// Which marks the names have: most names that are asked for are not there, which shows without a look at the lines.
+    marks: Marks,
 }
 
 /// The places of one field in the text.
@@ -18,6 +20,20 @@ struct Line {
     name: usize,
     value: usize,
 }
+
+/// One field of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field<'f> {
+    /// Its name, as it came.
+    pub name: &'f [u8],
+    /// Its value, without white space around it.
+    pub value: &'f [u8],
+    line: &'f [u8],
+}
+
+/// A set of names, which may hold more than were put in: a Bloom filter of one word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Marks(u64);
 
 /// What stands between a name and its value, and behind a value.
 const COLON: &[u8] = b": ";
@@ -37,17 +53,50 @@ const HOP_BY_HOP: [&str; 10] = [
     "transfer-encoding",
     "upgrade",
 ];
+const HOP_BY_HOP_MARKS: Marks = Marks::of_all(&HOP_BY_HOP);
+
+// === impl Marks ===
+
+impl Marks {
+    /// That of one name, in any case.
+    const fn of(name: &[u8]) -> Self {
+        match name {
+            [] => Self(1),
+            [one] => Self(2 << (*one & 31)),
+            [first, .., last] => {
+                let (first, last) = ((*first & 31) as usize, (*last & 31) as usize);
+                Self(1 << ((first + 7 * last + 11 * name.len()) % 64))
+            }
+        }
+    }
+
+    const fn of_all(names: &[&str]) -> Self {
+        let (mut marks, mut position) = (0, 0);
+        while position < names.len() {
+            marks |= Self::of(names[position].as_bytes()).0;
+            position += 1;
+        }
+        Self(marks)
+    }
+
+    const fn may_hold(self, name: Self) -> bool {
+        self.0 & name.0 != 0
+    }
+}
+
+// === impl Fields ===
 
 impl Fields {
     /// No fields, with room for so many and so many bytes.
     pub fn with_capacity(lines: usize, bytes: usize) -> Self {
-        Self { text: Vec::with_capacity(bytes), lines: Vec::with_capacity(lines) }
+        Self { text: Vec::with_capacity(bytes), lines: Vec::with_capacity(lines), marks: Marks::default() }
     }
 
     /// Removes all fields and keeps the memory.
     pub fn clear(&mut self) {
         self.text.clear();
         self.lines.clear();
+        self.marks = Marks::default();
     }
 
     /// How many there are.
@@ -62,23 +111,20 @@ impl Fields {
 
     /// Adds a field behind the others. The caller vouches for the name and the value: neither holds a line's end.
     pub fn push(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
-        let (name, value) = (name.as_ref(), value.as_ref());
-        let start = self.text.len();
-        self.text.reserve(name.len() + value.len() + COLON.len() + END.len());
-        for part in [name, COLON, value, END] {
-            self.text.extend_from_slice(part);
-        }
-        self.lines.push(Line { start, name: name.len(), value: value.len() });
+        let value = value.as_ref();
+        self.push_with(name, value.len(), |text| text.extend_from_slice(value));
     }
 
-    /// Adds a field whose value `write` appends to the text, under the same condition.
-    pub fn push_with(&mut self, name: &str, write: impl FnOnce(&mut Vec<u8>)) {
+    /// Adds a field whose value, of about `length` bytes, `write` appends to the text, under the same condition.
+    pub fn push_with(&mut self, name: impl AsRef<[u8]>, length: usize, write: impl FnOnce(&mut Vec<u8>)) {
+        let name = name.as_ref();
         let start = self.text.len();
-        self.text.extend_from_slice(name.as_bytes());
+        self.text.reserve(name.len() + length + COLON.len() + END.len());
+        self.text.extend_from_slice(name);
         self.text.extend_from_slice(COLON);
         let value = self.text.len();
         write(&mut self.text);
-        self.lines.push(Line { start, name: name.len(), value: self.text.len().saturating_sub(value) });
+        self.add_line(start, name, self.text.len().saturating_sub(value));
         self.text.extend_from_slice(END);
     }
 
@@ -87,20 +133,44 @@ impl Fields {
         self.push(name, itoa::Buffer::new().format(value));
     }
 
+    /// Adds a field of another list.
+    pub fn push_field(&mut self, field: Field<'_>) {
+        self.add_line(self.text.len(), field.name, field.value.len());
+        self.text.extend_from_slice(field.line);
+    }
+
+    /// Adds a field that stands in `line`, which goes to the line's end and with it, under the same condition.
+    pub fn push_line(&mut self, name: &[u8], value: &[u8], line: &[u8]) {
+        match name.len().saturating_add(value.len()).saturating_add(COLON.len() + END.len()) == line.len()
+            && line.get(name.len()..).is_some_and(|behind| behind.starts_with(COLON))
+        {
+            true => self.push_field(Field { name, value, line }),
+            false => self.push(name, value),
+        }
+    }
+
+    fn add_line(&mut self, start: usize, name: &[u8], value: usize) {
+        self.marks.0 |= Marks::of(name).0;
+        self.lines.push(Line { start, name: name.len(), value });
+    }
+
     /// All fields, in their order.
-    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.lines.iter().map(|line| {
-            let (_, rest) = self.text.split_at_checked(line.start).unwrap_or_default();
-            let (name, rest) = rest.split_at_checked(line.name).unwrap_or_default();
-            let (_, rest) = rest.split_at_checked(COLON.len()).unwrap_or_default();
-            (name, rest.get(..line.value).unwrap_or_default())
-        })
+    pub fn iter(&self) -> impl Iterator<Item = Field<'_>> {
+        self.lines.iter().filter_map(|line| self.field(*line))
+    }
+
+    fn field(&self, Line { start, name, value }: Line) -> Option<Field<'_>> {
+        let line = self.text.get(start..start + name + value + COLON.len() + END.len())?;
+        let (name, rest) = line.split_at_checked(name)?;
+        Some(Field { name, value: rest.get(COLON.len()..COLON.len() + value)?, line })
     }
 
     /// The values of all fields with this name, in any case.
     pub fn get_all(&self, name: &str) -> impl Iterator<Item = &[u8]> {
-        let is_meant = move |found: &[u8]| found.eq_ignore_ascii_case(name.as_bytes());
-        self.iter().filter(move |(found, _)| is_meant(found)).map(|(_, value)| value)
+        let may_be_there = self.marks.may_hold(Marks::of(name.as_bytes()));
+        let lines = if may_be_there { self.lines.as_slice() } else { &[] };
+        let alike = lines.iter().filter(move |line| line.name == name.len()).filter_map(|line| self.field(*line));
+        alike.filter(move |field| field.is_called(name)).map(|field| field.value)
     }
 
     /// The value of the first field with this name.
@@ -125,11 +195,12 @@ impl Fields {
 
     /// The fields for the other end: those that concern this connection only, or that its `Connection` field names, are left
     /// out, and so are those that frame the message.
-    pub fn end_to_end(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+    pub fn end_to_end(&self) -> impl Iterator<Item = Field<'_>> {
         let nominates = self.contains("connection");
-        self.iter().filter(move |(name, _)| {
-            let is_nominated = || self.elements("connection").any(|nominated| nominated.eq_ignore_ascii_case(name));
-            !is_hop_by_hop(name) && (!nominates || !is_nominated())
+        self.iter().filter(move |field| {
+            let is_nominated =
+                || self.elements("connection").any(|nominated| nominated.eq_ignore_ascii_case(field.name));
+            !is_hop_by_hop(field.name) && (!nominates || !is_nominated())
         })
     }
 
@@ -141,12 +212,19 @@ impl Fields {
     /// The same fields for libraries.
     pub fn to_map(&self) -> HeaderMap {
         let mut map = HeaderMap::with_capacity(self.len());
-        for (name, value) in self.iter() {
-            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+        for field in self.iter() {
+            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(field.name), HeaderValue::from_bytes(field.value)) {
                 map.append(name, value);
             }
         }
         map
+    }
+}
+
+impl Field<'_> {
+    /// Whether this is its name, in any case.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.name.eq_ignore_ascii_case(name.as_bytes())
     }
 }
 
@@ -161,7 +239,7 @@ impl From<&HeaderMap> for Fields {
 }
 
 fn is_hop_by_hop(name: &[u8]) -> bool {
-    HOP_BY_HOP.iter().any(|hop| name.eq_ignore_ascii_case(hop.as_bytes()))
+    HOP_BY_HOP_MARKS.may_hold(Marks::of(name)) && HOP_BY_HOP.iter().any(|hop| name.eq_ignore_ascii_case(hop.as_bytes()))
 }
 
 #[cfg(test)]
@@ -193,6 +271,21 @@ mod tests {
             ("Content-Length", "3"),
             ("X-End", "2"),
         ]);
-        assert_eq!(fields.end_to_end().collect::<Vec<_>>(), [(&b"X-End"[..], &b"2"[..])]);
+        let names: Vec<_> = fields.end_to_end().map(|field| (field.name, field.value)).collect();
+        assert_eq!(names, [(&b"X-End"[..], &b"2"[..])]);
+    }
+
+    #[test]
+    fn lines_are_taken_as_they_stand_or_put_in_order() {
+        let mut fields = Fields::default();
+        fields.push_line(b"A", b"1", b"A: 1\r\n");
+        fields.push_line(b"B", b"2 3", b"B:   2 3 \r\n");
+        fields.push_line(b"C", b"12", b"C:12\t\r\n");
+        fields.push_line(b"D", b"", b"D:\r\n");
+        assert_eq!(fields.as_bytes(), b"A: 1\r\nB: 2 3\r\nC: 12\r\nD: \r\n");
+        let mut others = Fields::default();
+        fields.iter().for_each(|field| others.push_field(field));
+        assert_eq!(others, fields);
+        assert_eq!(others.get("c"), Some(&b"12"[..]));
     }
 }

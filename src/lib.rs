@@ -19,6 +19,7 @@ pub mod ruleset;
 pub mod runtime;
 pub mod simulation;
 pub mod store;
+pub mod stripes;
 pub mod telemetry;
 pub mod template;
 pub mod tls;

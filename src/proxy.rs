@@ -1,5 +1,7 @@
 //! What decides on requests: the engine (`http`) asks, and each question goes to the file that knows.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -40,6 +42,7 @@ use crate::panics::point;
 use crate::ruleset::key::KeyHasher;
 use crate::store::Store;
 use crate::telemetry::lookout::Lookout;
+use crate::units::Nanos;
 
 /// How much longer than its target the first line of a request may be, in bytes.
 const BESIDE_TARGET: usize = 256;
@@ -83,11 +86,44 @@ impl std::ops::Deref for Gateway {
     }
 }
 
-impl Service for Gateway {
+/// The configuration in force, as one worker holds it: its requests share it without a count that other workers write.
+pub type WorkerConfig = Rc<Arc<Live>>;
+
+/// The gateway as one worker uses it.
+#[derive(Clone)]
+pub struct WorkerGateway(Rc<(Gateway, RefCell<WorkerConfig>)>);
+
+impl WorkerGateway {
+    /// What a worker uses of `gateway`.
+    pub fn new(gateway: Gateway) -> Self {
+        let config = Rc::new(gateway.live.load_full());
+        Self(Rc::new((gateway, RefCell::new(config))))
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> WorkerConfig {
+        let (gateway, known) = &*self.0;
+        let (active, mut known) = (gateway.live.load(), known.borrow_mut());
+        if !Arc::ptr_eq(&active, &known) {
+            *known = Rc::new(Arc::clone(&active));
+        }
+        Rc::clone(&known)
+    }
+}
+
+impl std::ops::Deref for WorkerGateway {
+    type Target = Gateway;
+
+    fn deref(&self) -> &Gateway {
+        &self.0.0
+    }
+}
+
+impl Service for WorkerGateway {
     type Exchange = Context;
 
     fn settings(&self) -> Settings {
-        let live = self.live.load();
+        let live = self.config();
         let (head, connections) = (&live.ruleset.request_head, &live.ruleset.connections);
         let first_line = head.max_target.saturating_add(BESIDE_TARGET);
         // over HTTP/2 the target and the host are fields, and what is over by a little is refused by a response that says so
@@ -104,20 +140,24 @@ impl Service for Gateway {
         }
     }
 
-    fn listener(&self, position: usize) -> Option<Arc<ListenerConfig>> {
-        self.live.load().entrances.get(position).map(Arc::clone)
+    fn refresh(&self) {
+        drop(self.config());
     }
 
-    fn begin(&self, peer: &Arc<Peer>, version: Version) -> Context {
-        Context::new(self, Arc::clone(peer), version)
+    fn listener(&self, position: usize) -> Option<Arc<ListenerConfig>> {
+        self.config().entrances.get(position).map(Arc::clone)
+    }
+
+    fn begin(&self, peer: &Arc<Peer>, version: Version, now: Nanos) -> Context {
+        Context::new(self, Arc::clone(peer), version, now)
     }
 
     fn count_refused(&self, status: u16) {
-        self.live.load().meters.route(None).count(status);
+        self.config().meters.route(None).count(status);
     }
 
     fn count_shed(&self, reason: &'static str) {
-        self.live.load().meters.shed(reason);
+        self.config().meters.shed(reason);
     }
 
     fn internal_error(&self) -> Response {
@@ -186,11 +226,12 @@ impl Exchange for Context {
         self.status = Some(response.status);
         if response.status == 101 {
             let mut fields = Fields::default();
-            response.fields.end_to_end().for_each(|(name, value)| fields.push(name, value));
+            response.fields.end_to_end().for_each(|field| fields.push_field(field));
             return Ok(fields);
         }
         if let Some(tally) = &mut self.tally {
-            tally.response_head(&self.live.ruleset, &self.method, response);
+            let method = self.method.as_ref().map_or("", http::Method::as_str);
+            tally.response_head(&self.live.ruleset, method, response);
         }
         Ok(forward::response(response, self))
     }

@@ -110,7 +110,7 @@ pub struct Prepared {
 
 /// Where connections come in.
 struct Sockets {
-    /// For each core, a socket for each address, with the position of that address.
+    /// For each worker, a socket for each address, with the position of that address.
     clients: Vec<Vec<(usize, Socket)>>,
     admin: Vec<Socket>,
     sample: Option<Vec<Socket>>,
@@ -128,14 +128,18 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     descriptors::raise();
     memory::take_small_pages();
     let Setup { parts, origin, sample } = setup;
-    let Parts { listeners: clients, admin: operators, access, rules, store, state, cluster, warnings } = parts;
+    let Parts { listeners: clients, admin: operators, workers, access, rules, store, state, cluster, warnings } = parts;
     let access = Arc::new(Access::new(access));
     let (mut predecessor, inherited) = match Predecessor::meet().map_err(StartError::predecessor)? {
         Some((predecessor, sockets)) => (Some(predecessor), Inherited::new(sockets)),
         None => (None, Inherited::from_systemd()),
     };
-    let sockets =
-        Sockets::open(&clients, operators, (sample, cluster.as_ref().map(|cluster| cluster.listen)), inherited)?;
+    let sockets = Sockets::open(
+        (&clients, workers),
+        operators,
+        (sample, cluster.as_ref().map(|cluster| cluster.listen)),
+        inherited,
+    )?;
     let telemetry = Telemetry::new()?;
     telemetry.watch_panics();
     // Before the process that hands over stops, and before anybody is told that this one is ready.
@@ -173,7 +177,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     });
     let store = Arc::new(Store::new(local, shared, cluster));
     let needs = Needs {
-        workers: descriptors::workers(),
+        workers: sockets.clients.len(),
         listeners: clients.len(),
         is_clustered: store.cluster().is_some(),
         has_sample: sample.is_some(),
@@ -298,7 +302,7 @@ impl Prepared {
 impl Sockets {
     /// Those that are open already, and new ones on the other addresses.
     fn open(
-        clients: &[Endpoint],
+        (clients, workers): (&[Endpoint], usize),
         operators: SocketAddr,
         (sample, cluster): (Option<SocketAddr>, Option<SocketAddr>),
         mut inherited: Inherited,
@@ -326,10 +330,9 @@ impl Sockets {
             all.extend(open);
             Ok::<_, StartError>(spread)
         };
-        let count = descriptors::workers();
-        let mut proxies: Vec<Vec<(usize, Socket)>> = (0..count).map(|_| Vec::new()).collect();
+        let mut proxies: Vec<Vec<(usize, Socket)>> = (0..workers).map(|_| Vec::new()).collect();
         for (position, endpoint) in clients.iter().enumerate() {
-            for (proxy, sockets) in proxies.iter_mut().zip(open(endpoint, count)?) {
+            for (proxy, sockets) in proxies.iter_mut().zip(open(endpoint, workers)?) {
                 proxy.extend(sockets.into_iter().map(|socket| (position, socket)));
             }
         }

@@ -174,6 +174,17 @@ impl Store {
         }
     }
 
+    /// [`Store::charge`] where nothing has to be waited for: all of `batch` is decided in memory, and by no other gateway.
+    /// `None`, with nothing charged, where that is not so.
+    pub fn charge_in_memory(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Option<Receipt> {
+        let is_alone = self.cluster().is_none() && self.owners.is_none();
+        if !is_alone || !batch.iter().all(|charge| self.is_here(binding, charge)) {
+            return None;
+        }
+        let charged = self.local.charge(&binding.local, batch, now);
+        Some(Receipt { charged, source: Source::Local, refused: None })
+    }
+
     /// Charges every entry of `batch` or none: none if any limit that binds denies. See [`crate::charge::Manner`] for
     /// those that go by other rules. Answers in the order of `batch`, in which no limit may appear twice, and notes in it
     /// where each was charged: a new key for which there is no room is charged to a common bucket, and has to be

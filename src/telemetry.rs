@@ -15,12 +15,13 @@ pub mod offenders;
 pub mod recent;
 mod series;
 mod store;
+mod striped;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use prometheus::core::Collector;
+use prometheus::core::{Atomic, Collector, GenericCounterVec, GenericGaugeVec};
 use prometheus::{
     Gauge, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
@@ -30,6 +31,7 @@ use configured::Configured;
 use names::Name;
 use offenders::Offender;
 use store::StoreMetrics;
+use striped::{HotCounterVec, HotGaugeVec, HotHistogramVec};
 
 pub use cluster::ClusterUsage;
 pub use store::StoreUsage;
@@ -41,20 +43,20 @@ use crate::units::Nanos;
 #[derive(Clone, Debug)]
 pub struct Telemetry {
     registry: Registry,
-    http_requests: IntCounterVec,
-    http_duration: HistogramVec,
-    http_upstream_duration: HistogramVec,
-    http_in_flight: IntGaugeVec,
-    limit_requests: IntCounterVec,
+    http_requests: HotCounterVec,
+    http_duration: HotHistogramVec,
+    http_upstream_duration: HotHistogramVec,
+    http_in_flight: HotGaugeVec,
+    limit_requests: HotCounterVec,
     limit_candidate_requests: IntCounterVec,
-    limit_tokens: IntCounterVec,
+    limit_tokens: HotCounterVec,
     limit_cost_invalid: IntCounterVec,
     connections_shed: IntCounterVec,
-    limit_near: IntCounterVec,
-    limit_utilization: HistogramVec,
-    limit_wait: HistogramVec,
-    limit_retry_after: HistogramVec,
-    decision_duration: HistogramVec,
+    limit_near: HotCounterVec,
+    limit_utilization: HotHistogramVec,
+    limit_wait: HotHistogramVec,
+    limit_retry_after: HotHistogramVec,
+    decision_duration: HotHistogramVec,
     limit_keys: IntGaugeVec,
     limit_keys_max: IntGaugeVec,
     limit_keys_evicted: IntCounterVec,
@@ -102,8 +104,8 @@ impl Telemetry {
         let registry = Registry::new();
         let telemetry = Self {
             http_requests: counter(&registry, &names::HTTP_REQUESTS)?,
-            http_duration: histogram(&registry, &names::HTTP_REQUEST_DURATION, names::REQUEST_SECONDS)?,
-            http_upstream_duration: histogram(&registry, &names::HTTP_UPSTREAM_DURATION, names::REQUEST_SECONDS)?,
+            http_duration: hot_histogram(&registry, &names::HTTP_REQUEST_DURATION, names::REQUEST_SECONDS)?,
+            http_upstream_duration: hot_histogram(&registry, &names::HTTP_UPSTREAM_DURATION, names::REQUEST_SECONDS)?,
             http_in_flight: gauge(&registry, &names::HTTP_REQUESTS_IN_FLIGHT)?,
             limit_requests: counter(&registry, &names::LIMIT_REQUESTS)?,
             limit_candidate_requests: counter(&registry, &names::LIMIT_CANDIDATE_REQUESTS)?,
@@ -111,10 +113,10 @@ impl Telemetry {
             limit_cost_invalid: counter(&registry, &names::LIMIT_COST_INVALID)?,
             connections_shed: counter(&registry, &names::CONNECTIONS_SHED)?,
             limit_near: counter(&registry, &names::LIMIT_NEAR)?,
-            limit_utilization: histogram(&registry, &names::LIMIT_UTILIZATION, names::RATIO)?,
-            limit_wait: histogram(&registry, &names::LIMIT_WAIT, names::WAIT_SECONDS)?,
-            limit_retry_after: histogram(&registry, &names::LIMIT_RETRY_AFTER, names::WAIT_SECONDS)?,
-            decision_duration: histogram(&registry, &names::LIMIT_DECISION_DURATION, names::DECISION_SECONDS)?,
+            limit_utilization: hot_histogram(&registry, &names::LIMIT_UTILIZATION, names::RATIO)?,
+            limit_wait: hot_histogram(&registry, &names::LIMIT_WAIT, names::WAIT_SECONDS)?,
+            limit_retry_after: hot_histogram(&registry, &names::LIMIT_RETRY_AFTER, names::WAIT_SECONDS)?,
+            decision_duration: hot_histogram(&registry, &names::LIMIT_DECISION_DURATION, names::DECISION_SECONDS)?,
             limit_keys: gauge(&registry, &names::LIMIT_KEYS)?,
             limit_keys_max: gauge(&registry, &names::LIMIT_KEYS_MAX)?,
             limit_keys_evicted: counter(&registry, &names::LIMIT_KEYS_EVICTED)?,
@@ -160,7 +162,7 @@ impl Telemetry {
             telemetry.state_snapshots.with_label_values(&[result]);
         }
         registered(&telemetry.registry, logging::LEFT_OUT.clone())?;
-        let build = gauge(&telemetry.registry, &names::BUILD_INFO)?;
+        let build: IntGaugeVec = gauge(&telemetry.registry, &names::BUILD_INFO)?;
         build
             .with_label_values(&[env!("CARGO_PKG_VERSION"), option_env!("TOLLGATE_REVISION").unwrap_or("unknown")])
             .set(1);
@@ -351,12 +353,16 @@ fn registered<C: Collector + Clone + 'static>(registry: &Registry, collector: C)
     Ok(collector)
 }
 
-fn counter(registry: &Registry, name: &Name) -> Result<IntCounterVec, prometheus::Error> {
-    registered(registry, IntCounterVec::new(opts(name), name.labels)?)
+fn counter<N: Atomic + 'static>(registry: &Registry, name: &Name) -> Result<GenericCounterVec<N>, prometheus::Error> {
+    registered(registry, GenericCounterVec::new(opts(name), name.labels)?)
 }
 
-fn gauge(registry: &Registry, name: &Name) -> Result<IntGaugeVec, prometheus::Error> {
-    registered(registry, IntGaugeVec::new(opts(name), name.labels)?)
+fn gauge<N: Atomic + 'static>(registry: &Registry, name: &Name) -> Result<GenericGaugeVec<N>, prometheus::Error> {
+    registered(registry, GenericGaugeVec::new(opts(name), name.labels)?)
+}
+
+fn hot_histogram(registry: &Registry, name: &Name, buckets: &[f64]) -> Result<HotHistogramVec, prometheus::Error> {
+    registered(registry, striped::histograms(histogram_opts(name, buckets), name.labels)?)
 }
 
 fn histogram(registry: &Registry, name: &Name, buckets: &[f64]) -> Result<HistogramVec, prometheus::Error> {

@@ -21,6 +21,11 @@ const PURE: &[&str] =
 const LAYERS: &[Layer] = &[
     Layer { module: "units", may_use: &[], never: PURE },
     Layer { module: "fields", may_use: &[], never: PURE },
+    Layer {
+        module: "stripes",
+        may_use: &[],
+        never: &["tokio::", "tracing::", "pingora::", "prometheus::", "async fn"],
+    },
     Layer { module: "clock", may_use: &["units"], never: &["tokio::"] },
     Layer { module: "files", may_use: &[], never: &["tokio::", "tracing::", "pingora::", "std::time", "async fn"] },
     // what is read is the environment, in builds for tests
@@ -84,13 +89,13 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "telemetry",
-        may_use: &["units", "algorithm", "charge", "ruleset"],
+        may_use: &["stripes", "units", "algorithm", "charge", "ruleset"],
         never: &["pingora::", "std::time"],
     },
     // bytes and connections: of the rules it takes what listeners are told, and nothing of limits
     Layer {
         module: "http",
-        may_use: &["fields", "units", "clock", "panics", "tls", "ruleset"],
+        may_use: &["stripes", "fields", "units", "clock", "panics", "tls", "ruleset"],
         never: &[
             "pingora::",
             "prometheus::",
@@ -135,6 +140,7 @@ const LAYERS: &[Layer] = &[
     Layer {
         module: "runtime",
         may_use: &[
+            "stripes",
             "http",
             "units",
             "clock",

@@ -12,7 +12,7 @@ use crate::config::Problems;
 use crate::files::{self, Seen};
 use crate::runtime::reload::{Loader, Origin, Parts, Reading, Rules};
 use crate::runtime::state::StateFile;
-use crate::runtime::{self, ServerPanicked, Setup, StartError};
+use crate::runtime::{self, ServerPanicked, Setup, StartError, descriptors};
 use crate::telemetry::logging;
 
 /// What `tollgate run` takes.
@@ -75,6 +75,7 @@ pub(super) fn parts(
     Parts {
         listeners,
         admin: loaded.server.admin,
+        workers: loaded.server.workers.unwrap_or_else(descriptors::workers),
         access,
         state: loaded.state.map(|state| StateFile { path: beside(config, &state.file), every: state.every }),
         rules: Rules { ruleset: loaded.ruleset, directory, tokens, entrances, securing, hash: hash(&text) },

@@ -79,7 +79,7 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
     let with_warnings = |problems| Problems { warnings: loaded.warnings.clone(), ..problems };
     let securing = securing.map_err(with_warnings)?;
     if let Some(server) = &kept.server {
-        refuse_fixed(&name(path), changed_addresses(server, &loaded.server)).map_err(with_warnings)?;
+        refuse_fixed(&name(path), server_changes(server, &loaded.server)).map_err(with_warnings)?;
     }
     let access = operators::read(path, &loaded.operators, seen).map_err(with_warnings)?;
     let store = loaded.store.as_ref().map(|says| Wanted::read(path, says, seen)).transpose();
@@ -121,7 +121,7 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
 fn beyond_descriptors(file: &str, loaded: &Loaded) -> Option<Warning> {
     let limit = descriptors::limit();
     let needs = Needs {
-        workers: descriptors::workers(),
+        workers: loaded.server.workers.unwrap_or_else(descriptors::workers),
         listeners: loaded.server.listeners.len(),
         is_clustered: loaded.cluster.is_some(),
         has_sample: false,
@@ -189,7 +189,7 @@ pub fn fixed(before: &Source, after: &Source) -> Vec<Fixed> {
         source.loaded.store.clone().map(|says| (says, secret))
     };
     let (old, new) = (store(before), store(after));
-    let mut fixed = changed_addresses(&before.loaded.server, &after.loaded.server);
+    let mut fixed = server_changes(&before.loaded.server, &after.loaded.server);
     fixed.extend(cluster::changed(before.cluster.as_ref(), after.cluster.as_ref()));
     fixed.extend(store::changed(
         old.as_ref().map(|(says, secret)| (says, secret.as_ref())),
@@ -198,7 +198,7 @@ pub fn fixed(before: &Source, after: &Source) -> Vec<Fixed> {
     fixed
 }
 
-fn changed_addresses(in_force: &Server, wanted: &Server) -> Vec<Fixed> {
+fn server_changes(in_force: &Server, wanted: &Server) -> Vec<Fixed> {
     let named = |endpoint: &Endpoint| match endpoint {
         Endpoint::Inet(address) => address.to_string(),
         Endpoint::Path(at) => format!("{endpoint} (mode {:o})", at.mode),
@@ -213,7 +213,14 @@ fn changed_addresses(in_force: &Server, wanted: &Server) -> Vec<Fixed> {
         ("admin.address", in_force.admin.to_string(), wanted.admin.to_string()),
     ];
     let changed = pairs.into_iter().filter(|(_, before, after)| before != after);
-    changed.map(|(path, before, after)| Fixed { path, before, after, what: "other addresses" }).collect()
+    let mut changed: Vec<Fixed> =
+        changed.map(|(path, before, after)| Fixed { path, before, after, what: "other addresses" }).collect();
+    if in_force.workers != wanted.workers {
+        let shown = |workers: Option<usize>| workers.map_or("one for each core".to_owned(), |count| count.to_string());
+        let (before, after) = (shown(in_force.workers), shown(wanted.workers));
+        changed.push(Fixed { path: "workers", before, after, what: "another number of threads" });
+    }
+    changed
 }
 
 /// Refuses the configuration `file` for what cannot change, if it is to.

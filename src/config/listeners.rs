@@ -18,7 +18,12 @@ pub struct Server {
     pub listeners: Vec<Listener>,
     /// For metrics, health and inspection.
     pub admin: SocketAddr,
+    /// How many threads serve clients, 1 to 1024; `None` for one on each core.
+    pub workers: Option<usize>,
 }
+
+/// More threads than this are a slip of the pen.
+const MOST_WORKERS: u64 = 1024;
 
 impl Server {
     /// Where the admin interface is unless told otherwise: out of reach for other machines.
@@ -92,7 +97,7 @@ const UNIX: &str = "unix:";
 const A_PEM_FILE: &str = "the name of a file in PEM";
 const CERTIFICATES: &str = "a list, like `[{cert: api.crt, key: api.key}]`";
 
-/// Reads `listeners:` and `admin:`.
+/// Reads `listeners:`, `admin:` and `workers:`.
 pub(super) fn read(top: &Section<'_>) -> Option<Server> {
     let mut taken = Vec::new();
     let listeners = listeners(top, &mut taken);
@@ -121,7 +126,8 @@ pub(super) fn read(top: &Section<'_>) -> Option<Server> {
                 .hint(format!("give another `admin: {{address: ...}}` than {}", Server::DEFAULT_ADMIN)),
         );
     }
-    Some(Server { listeners: listeners?, admin: admin? })
+    let workers = top.get_with("workers", |field| usize::try_from(field.whole(1..=MOST_WORKERS)?).ok());
+    Some(Server { listeners: listeners?, admin: admin?, workers: workers? })
 }
 
 fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(Endpoint, Field<'a>)>) -> Option<Vec<Listener>> {

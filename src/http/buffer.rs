@@ -20,6 +20,12 @@ thread_local! {
     static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
+/// What a buffer is filled from.
+pub trait Readable: AsyncRead {
+    /// Ready where something can be read, as far as that can be told before it is tried.
+    fn poll_readable(&self, task: &mut Context<'_>) -> Poll<io::Result<()>>;
+}
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Buffer {
@@ -54,11 +60,12 @@ impl Buffer {
     }
 
     /// Reads what is there, and says how much came: 0 at the end of the stream.
-    pub fn poll_read(
-        &mut self,
-        task: &mut Context<'_>,
-        from: &mut (impl AsyncRead + Unpin),
-    ) -> Poll<io::Result<usize>> {
+    pub fn poll_read(&mut self, task: &mut Context<'_>, from: &mut (impl Readable + Unpin)) -> Poll<io::Result<usize>> {
+        // most often nothing is there yet, and then no memory is needed
+        if from.poll_readable(task)?.is_pending() {
+            self.release();
+            return Poll::Pending;
+        }
         self.make_room();
         let mut room = ReadBuf::new(self.bytes.get_mut(self.end..).unwrap_or_default());
         let polled = Pin::new(from).poll_read(task, &mut room);
@@ -93,7 +100,7 @@ impl Buffer {
     }
 
     /// Gives the memory back as far as what is unread does not need it.
-    fn release(&mut self) {
+    pub(super) fn release(&mut self) {
         let left = self.unread().len();
         if self.bytes.len() < SIZE || left > SMALL {
             return;
@@ -129,6 +136,18 @@ fn keep(buffer: Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Readable for &[u8] {
+        fn poll_readable(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl Readable for tokio::io::DuplexStream {
+        fn poll_readable(&self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
 
     #[test]
     fn what_is_unread_stays_in_order_however_it_comes() {

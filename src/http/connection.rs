@@ -134,7 +134,7 @@ pub(super) async fn serve<S: Service>(worker: Rc<Worker<S>>, listener: usize, ra
     let mut presence = Presence::connection(&worker, listener);
     // the connection counts for itself by now
     drop(arriving);
-    let mut timer = Timer::new(Arc::clone(&worker.clock));
+    let mut timer = Timer::new(Rc::clone(&worker.clock));
     let settings = worker.service.settings();
     let due = timer.after(settings.head_timeout);
     let admit = |address| admit(&worker, &mut permit, settings, address);
@@ -204,7 +204,8 @@ async fn serve_http1<S: Service>(
             None => {
                 client.begin(&head);
                 let mut request = Client::Http1(&mut client);
-                let served = exchange::serve(worker, &mut request, &head, peer, presence, timer);
+                // the memory is only there while a request is being handled
+                let served = Box::pin(exchange::serve(worker, &mut request, &head, peer, presence, timer));
                 match caught(served).await {
                     Ok(ended) => ended,
                     Err(_) if client.is_answered => Ended::CutOff,
@@ -217,7 +218,7 @@ async fn serve_http1<S: Service>(
             }
             Some(failure) => {
                 client.begin_unreadable();
-                let mut exchange = worker.service.begin(peer, Version::Http11);
+                let mut exchange = worker.service.begin(peer, Version::Http11, timer.now());
                 let response = exchange.failed(&failure);
                 exchange::answer(worker, &mut Client::Http1(&mut client), &response, timer).await
             }

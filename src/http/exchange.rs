@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -11,11 +11,11 @@ use super::client::{Client, ClientHead};
 use super::connection::Presence;
 use super::head::{RequestHead, Version};
 use super::pace::Pace;
-use super::service::{ConnectError, Exchange, Failure, Peer, Response, Service};
+use super::service::{ConnectError, Exchange, Failure, Peer, Response, Service, Timing};
 use super::timer::Timer;
 use super::transfer::{Outcome, Transfer};
 use super::tunnel;
-use super::upstream::{Destination, Upstream, open};
+use super::upstream::{Connection, Destination, Upstream, open};
 use super::worker::Worker;
 use crate::units::Nanos;
 
@@ -44,81 +44,101 @@ pub(super) async fn serve<S: Service>(
     timer: &mut Timer,
 ) -> Ended {
     let _request = worker.traffic.request();
-    let mut exchange = worker.service.begin(peer, request.version);
-    let decided = unless_gone(client, exchange.decide(request)).await;
+    let mut exchange = worker.service.begin(peer, request.version, timer.now());
+    let decided = {
+        let deciding = pin!(exchange.decide(request));
+        unless_gone(client, deciding).await
+    };
     presence.set(None);
-    match decided {
+    let served = match decided {
         None => return Ended::CutOff,
-        Some(Err(response)) => return answer(worker, client, &response, timer).await,
-        Some(Ok(())) => {}
+        Some(Err(response)) => Err(response),
+        Some(Ok(())) => {
+            let forwarding = pin!(forward(worker, client, request, &mut exchange, timer));
+            forwarding.await
+        }
+    };
+    match served {
+        Ok(ended) => ended,
+        Err(response) => answer(worker, client, &response, timer).await,
     }
+}
+
+/// Sends a request to an upstream, and another time where that is safe, and its response to the client. `Err` is what the
+/// client is answered instead.
+async fn forward<S: Service>(
+    worker: &Worker<S>,
+    client: &mut Client<'_>,
+    request: &RequestHead,
+    exchange: &mut S::Exchange,
+    timer: &mut Timer,
+) -> Result<Ended, Response> {
     let timing = exchange.timing();
+    let is_idempotent = is_idempotent(&request.method);
     let (mut fresh_only, mut sent_before) = (false, Vec::new());
     loop {
-        let destination = match exchange.destination() {
-            Ok(destination) => destination,
-            Err(response) => return answer(worker, client, &response, timer).await,
+        let destination = exchange.destination()?;
+        let kept = match fresh_only {
+            true => None,
+            false => worker.pool.borrow_mut().take(&destination.server, is_idempotent, timer.now()),
         };
-        let kept = if fresh_only { None } else { worker.pool.borrow_mut().take(&destination.server, timer.now()) };
         let is_reused = kept.is_some();
         let connection = match kept {
             Some(connection) => connection,
             None => {
-                let due = earlier(timer.after(timing.connect), timing.due);
-                let connecting = unless_gone(client, open(&destination.server));
-                let connected = match timer.run(due, connecting).await {
-                    Ok(None) => return Ended::CutOff,
-                    Ok(Some(connected)) => connected.map_err(ConnectError::Failed),
-                    Err(_) => Err(ConnectError::TimedOut),
-                };
-                match connected {
-                    Ok(connection) => {
-                        worker.pool.borrow_mut().share(&destination.server, &connection, timer.now());
-                        connection
+                // seldom, and large: the memory is only there while it is needed
+                let connecting = Box::pin(connect(worker, client, &destination, timing, timer));
+                match connecting.await {
+                    None => return Ok(Ended::CutOff),
+                    Some(Ok(connection)) => connection,
+                    Some(Err(error)) => {
+                        exchange.connect_failed(&error)?;
+                        continue;
                     }
-                    Err(error) => match exchange.connect_failed(&error) {
-                        Ok(()) => continue,
-                        Err(response) => return answer(worker, client, &response, timer).await,
-                    },
                 }
             }
         };
-        let outgoing = match exchange.request_head(request) {
-            Ok(outgoing) => outgoing,
-            Err(response) => return answer(worker, client, &response, timer).await,
-        };
+        let outgoing = exchange.request_head(request)?;
         let upgrade = wanted_upgrade(request, &destination);
-        let beginning = Upstream::begin(connection, &destination.server, request, &outgoing, upgrade);
-        let due = earlier(timer.after(timing.connect), timing.due);
-        let transferred = match timer.run(due, beginning).await {
-            Ok(Ok(upstream)) => {
+        let beginning = match connection {
+            Connection::Http1(connection) => Ok(Upstream::begin_http1(connection, request, &outgoing, upgrade)),
+            Connection::Http2(connection) => {
+                let due = earlier(timer.after(timing.connect), timing.due);
+                let has_tls = destination.server.tls.is_some();
+                let beginning = Box::pin(Upstream::begin_http2(connection, request, &outgoing, has_tls));
+                match timer.run(due, beginning).await {
+                    Ok(begun) => begun.map_err(Failure::UpstreamBroke),
+                    Err(_) => Err(Failure::UpstreamTimeout),
+                }
+            }
+        };
+        let transferred = match beginning {
+            Ok(upstream) => {
                 let mut transfer = Transfer::new(client, upstream, request, timing, timer.now());
-                transfer.resend = (is_reused && is_idempotent(&request.method)).then(Vec::new);
+                transfer.resend = (is_reused && is_idempotent).then(Vec::new);
                 transfer.begin_with(std::mem::take(&mut sent_before));
-                let ended = transfer.run(&mut exchange, timer, upgrade.is_some(), || worker.traffic.is_leaving()).await;
+                let ended = transfer.run(exchange, timer, upgrade.is_some(), || worker.traffic.is_leaving()).await;
                 transfer.into_outcome(ended)
             }
             // nothing of the request was sent
-            Ok(Err(error)) => Outcome::Failed {
-                failure: Failure::UpstreamBroke(error),
-                is_begun: false,
-                resend: is_reused.then(|| std::mem::take(&mut sent_before)),
-            },
-            Err(_) => Outcome::Failed { failure: Failure::UpstreamTimeout, is_begun: false, resend: None },
+            Err(failure) => {
+                let resend = is_reused.then(|| std::mem::take(&mut sent_before));
+                Outcome::Failed { failure, is_begun: false, resend }
+            }
         };
         match transferred {
             Outcome::Over { upstream, patience } => {
-                if let Some((socket, kept_for)) = upstream.and_then(Upstream::into_kept) {
+                if let Some((connection, kept_for)) = upstream.and_then(Upstream::into_kept) {
                     let keep_alive = kept_for.map_or(destination.keep_alive, |kept| kept.min(destination.keep_alive));
-                    worker.pool.borrow_mut().keep(&destination.server, socket, keep_alive, timer.now());
+                    worker.pool.borrow_mut().keep(&destination.server, connection, keep_alive, timer.now());
                 }
-                return Ended::Answered { patience };
+                return Ok(Ended::Answered { patience });
             }
             Outcome::Tunnel(upstream) => {
-                tunnel::run(client, upstream, &mut exchange, timing, timer).await;
-                return Ended::CutOff;
+                Box::pin(tunnel::run(client, upstream, exchange, timing, timer)).await;
+                return Ok(Ended::CutOff);
             }
-            Outcome::Answer(response) => return answer(worker, client, &response, timer).await,
+            Outcome::Answer(response) => return Err(response),
             Outcome::Failed { failure: Failure::UpstreamBroke(_), is_begun: false, resend: Some(sent) } => {
                 exchange.resent();
                 (fresh_only, sent_before) = (true, sent);
@@ -126,14 +146,35 @@ pub(super) async fn serve<S: Service>(
             Outcome::Failed { failure, is_begun, .. } => {
                 let response = exchange.failed(&failure);
                 return match (is_begun, &failure) {
-                    (true, _) | (_, Failure::ClientGone) => Ended::CutOff,
+                    (true, _) | (_, Failure::ClientGone) => Ok(Ended::CutOff),
                     // a stream whose body does not come is reset: the client is not waiting for an answer
-                    (false, Failure::BodyTimeout) if matches!(client, Client::Http2(_)) => Ended::CutOff,
-                    (false, _) => answer(worker, client, &response, timer).await,
+                    (false, Failure::BodyTimeout) if matches!(client, Client::Http2(_)) => Ok(Ended::CutOff),
+                    (false, _) => Err(response),
                 };
             }
         }
     }
+}
+
+/// A new connection; `None` where the client goes away before there is one.
+async fn connect<S: Service>(
+    worker: &Worker<S>,
+    client: &mut Client<'_>,
+    destination: &Destination,
+    timing: Timing,
+    timer: &mut Timer,
+) -> Option<Result<Connection, ConnectError>> {
+    let due = earlier(timer.after(timing.connect), timing.due);
+    let opening = pin!(open(&destination.server));
+    let connected = match timer.run(due, unless_gone(client, opening)).await {
+        Ok(None) => return None,
+        Ok(Some(connected)) => connected.map_err(ConnectError::Failed),
+        Err(_) => Err(ConnectError::TimedOut),
+    };
+    if let Ok(connection) = &connected {
+        worker.pool.borrow_mut().share(&destination.server, connection, timer.now());
+    }
+    Some(connected)
 }
 
 /// Sends an answer of the gateway's own.
@@ -193,8 +234,7 @@ pub(super) async fn answer<S: Service>(
 }
 
 /// What `work` comes to; `None` where the client goes away before.
-async fn unless_gone<W: Future>(client: &mut Client<'_>, work: W) -> Option<W::Output> {
-    let mut work = pin!(work);
+async fn unless_gone<W: Future>(client: &mut Client<'_>, mut work: Pin<&mut W>) -> Option<W::Output> {
     poll_fn(|task| match work.as_mut().poll(task) {
         Poll::Ready(done) => Poll::Ready(Some(done)),
         Poll::Pending => client.poll_gone(task).map(|()| None),

@@ -125,6 +125,7 @@ impl HeadReader {
             }
         }
         while let Some(line) = strict_line(bytes.get(self.read..).unwrap_or_default())? {
+            let start = self.read;
             self.read = self.read.saturating_add(line.len()).saturating_add(2);
             if !self.has_first_line {
                 head.fields.clear();
@@ -135,7 +136,7 @@ impl HeadReader {
                 check_nominated(&head.fields)?;
                 return Ok(Some(self.read));
             } else {
-                self.request_field(line, head)?;
+                self.request_field(line, bytes.get(start..self.read).unwrap_or_default(), head)?;
             }
             self.check_bounds(self.read, bounds)?;
         }
@@ -153,7 +154,8 @@ impl HeadReader {
         }
     }
 
-    fn request_field(&mut self, line: &[u8], head: &mut RequestHead) -> Result<(), Refused> {
+    /// Reads a field of a request from its `line`, which is `whole` with its end.
+    fn request_field(&mut self, line: &[u8], whole: &[u8], head: &mut RequestHead) -> Result<(), Refused> {
         const TWICE: Refused = Refused::Malformed("the request says more than once how long its body is");
         let (name, value) = field(line)?;
         self.fields = self.fields.saturating_add(1);
@@ -173,7 +175,7 @@ impl HeadReader {
         let is_ignored = head.version == Version::Http10 && name.eq_ignore_ascii_case(b"expect");
         // to servers of the CGI kind such a name is another one, with hyphens
         if !name.contains(&b'_') && !is_ignored {
-            head.fields.push(name, value);
+            head.fields.push_line(name, value, whole);
         }
         Ok(())
     }
@@ -193,6 +195,7 @@ impl HeadReader {
     /// Reads the head of a response in the same way.
     pub fn response(&mut self, bytes: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Unreadable> {
         while let Some((line, length)) = lenient_line(bytes.get(self.read..).unwrap_or_default()) {
+            let start = self.read;
             self.read = self.read.saturating_add(length);
             if !self.has_first_line {
                 head.fields.clear();
@@ -206,7 +209,7 @@ impl HeadReader {
                 if self.fields > MAX_FIELDS {
                     return Err(Unreadable("it has too many header fields"));
                 }
-                head.fields.push(name, value);
+                head.fields.push_line(name, value, bytes.get(start..self.read).unwrap_or_default());
             }
         }
         match bytes.len() > MAX_RESPONSE {
@@ -330,12 +333,13 @@ fn lenient_line(bytes: &[u8]) -> Option<(&[u8], usize)> {
 
 /// The name of a field and its value, without white space around it (RFC 9112, section 5).
 pub(super) fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Refused> {
-    let colon = memchr::memchr(b':', line).ok_or(Refused::Malformed("a header field has no colon"))?;
-    let (name, value) = line.split_at_checked(colon).unwrap_or_default();
-    let value = value.get(1..).unwrap_or_default();
-    if name.is_empty() || !name.iter().all(|byte| is_token_byte(*byte)) {
-        return Err(Refused::Malformed("the name of a header field holds what no name may hold"));
-    }
+    const NAME: Refused = Refused::Malformed("the name of a header field holds what no name may hold");
+    let end = line.iter().position(|byte| !is_token_byte(*byte)).unwrap_or(line.len());
+    let (name, value) = match line.split_at_checked(end) {
+        Some((name, [b':', value @ ..])) if !name.is_empty() => (name, value),
+        _ if line.contains(&b':') => return Err(NAME),
+        _ => return Err(Refused::Malformed("a header field has no colon")),
+    };
     if !is_text(value) {
         return Err(Refused::Malformed("a header field holds a control character"));
     }

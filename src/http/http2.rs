@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -23,9 +23,8 @@ use super::frames::Frames;
 use super::head::{Refused, RequestHead, Version};
 use super::service::{Exchange, Failure, Peer, Service};
 use super::socket::Socket;
-use super::timer::Timer;
+use super::timer::{Timer, WorkerClock};
 use super::worker::Worker;
-use crate::clock::Clock;
 use crate::panics::caught;
 use crate::units::Nanos;
 
@@ -70,7 +69,7 @@ pub(super) async fn serve<S: Service>(
         frames: Frames::new(),
         head_due: Rc::clone(&head_due),
         head_timeout: settings.head_timeout,
-        clock: Arc::clone(&worker.clock),
+        clock: Rc::clone(&worker.clock),
     };
     let mut options = Builder::new();
     options
@@ -144,8 +143,8 @@ pub(super) async fn serve<S: Service>(
             Event::Accepted(accepted) => {
                 let (request, respond) = *accepted;
                 presence.is_busy();
-                let serving = serve_stream(Rc::clone(worker), request, respond, Arc::clone(peer));
-                streams.spawn_local(serving);
+                let (clock, worker, peer) = (Rc::clone(&worker.clock), Rc::clone(worker), Arc::clone(peer));
+                streams.spawn_local(async move { clock.run(serve_stream(worker, request, respond, peer)).await });
             }
             // a client that is gone takes its requests with it
             Event::Over => return,
@@ -166,20 +165,23 @@ async fn serve_stream<S: Service>(
     peer: Arc<Peer>,
 ) -> bool {
     let mut presence = Presence::stream(&worker);
-    let mut timer = Timer::new(Arc::clone(&worker.clock));
+    let mut timer = Timer::new(Rc::clone(&worker.clock));
     let (head, read) = request_head(&request);
     let mut client = Client::Http2(Box::new(Http2Client::new(&head, request.into_body(), respond)));
     let ended = match read {
         Ok(()) => {
-            let serving = exchange::serve(&worker, &mut client, &head, &peer, &mut presence, &mut timer);
-            match caught(serving).await {
+            let served = {
+                let serving = pin!(exchange::serve(&worker, &mut client, &head, &peer, &mut presence, &mut timer));
+                caught(serving).await
+            };
+            match served {
                 Ok(ended) => ended,
                 Err(_) if client.is_answered() => Ended::CutOff,
                 Err(_) => exchange::answer(&worker, &mut client, &worker.service.internal_error(), &mut timer).await,
             }
         }
         Err(refused) => {
-            let mut exchange = worker.service.begin(&peer, Version::Http2);
+            let mut exchange = worker.service.begin(&peer, Version::Http2, timer.now());
             let response = exchange.failed(&Failure::Refused(refused));
             exchange::answer(&worker, &mut client, &response, &mut timer).await
         }
@@ -239,7 +241,7 @@ struct Watched {
     /// When a head has to be over that is coming in, whatever else goes on.
     head_due: Rc<Cell<Option<Nanos>>>,
     head_timeout: Nanos,
-    clock: Arc<dyn Clock>,
+    clock: Rc<WorkerClock>,
 }
 
 impl AsyncRead for Watched {

@@ -84,7 +84,7 @@ pub(super) async fn arrive(
         address = Some(named);
     }
     admit(address)?;
-    let mut peer = Peer { address, secured: None };
+    let mut peer = Peer::new(address, None);
     match &listener.tls {
         Some(tls) => {
             let stream = TlsAcceptor::from(Arc::clone(&tls.config)).accept(raw).await?;

@@ -1,16 +1,15 @@
 //! Connections to upstreams that are kept for the next request, by one worker.
 
-use std::collections::HashMap;
+use hashbrown::HashMap;
 
-use super::socket::Socket;
-use super::upstream::{Connection, Http2Connection, MAX_STREAMS, Server};
+use super::upstream::{Connection, Http1Connection, Http2Connection, MAX_STREAMS, Server};
 use crate::units::Nanos;
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Pool {
     /// The one that was used last comes last.
-    http1: HashMap<Server, Vec<Kept<Socket>>>,
+    http1: HashMap<Server, Vec<Kept<Box<Http1Connection>>>>,
     http2: HashMap<Server, Vec<Kept<Http2Connection>>>,
     count: usize,
     /// How many connections of HTTP/1.1 are kept at most.
@@ -31,8 +30,9 @@ impl Pool {
         Self { http1: HashMap::new(), http2: HashMap::new(), count: 0, max }
     }
 
-    /// A connection to `server` that can be used.
-    pub(super) fn take(&mut self, server: &Server, now: Nanos) -> Option<Connection> {
+    /// A connection to `server` that can be used. Where the request could not be sent `again`, the system is asked about
+    /// it, which may know more than the runtime.
+    pub(super) fn take(&mut self, server: &Server, again: bool, now: Nanos) -> Option<Connection> {
         if server.http2 {
             let kept = self.http2.get_mut(server)?;
             kept.retain(|kept| !kept.connection.is_closed());
@@ -42,7 +42,7 @@ impl Pool {
         let kept = self.http1.get_mut(server)?;
         while let Some(Kept { mut connection, until }) = kept.pop() {
             self.count = self.count.saturating_sub(1);
-            if until > now && connection.is_silent() {
+            if until > now && connection.socket.is_silent(!again) {
                 return Some(Connection::Http1(connection));
             }
         }
@@ -50,12 +50,12 @@ impl Pool {
     }
 
     /// Keeps a connection of HTTP/1.1 for a further request to `server`, for as long as `keep_alive`.
-    pub(super) fn keep(&mut self, server: &Server, socket: Socket, keep_alive: Nanos, now: Nanos) {
+    pub(super) fn keep(&mut self, server: &Server, connection: Box<Http1Connection>, keep_alive: Nanos, now: Nanos) {
         if self.count >= self.max || keep_alive == Nanos::ZERO {
             return;
         }
         self.count = self.count.saturating_add(1);
-        let kept = Kept { connection: socket, until: now.saturating_add(keep_alive) };
+        let kept = Kept { connection, until: now.saturating_add(keep_alive) };
         match self.http1.get_mut(server) {
             Some(others) => others.push(kept),
             None => drop(self.http1.insert(server.clone(), vec![kept])),
@@ -74,7 +74,7 @@ impl Pool {
     pub(super) fn sweep(&mut self, now: Nanos) {
         for kept in self.http1.values_mut() {
             let before = kept.len();
-            kept.retain_mut(|kept| kept.until > now && kept.connection.is_silent());
+            kept.retain_mut(|kept| kept.until > now && kept.connection.socket.is_silent(false));
             self.count = self.count.saturating_sub(before.saturating_sub(kept.len()));
         }
         self.http1.retain(|_, kept| !kept.is_empty());

@@ -14,18 +14,23 @@ use crate::fields::Fields;
 use crate::units::Nanos;
 
 /// Decides on the requests of all connections.
-pub trait Service: Send + Sync + 'static {
+///
+/// Each worker has one of its own.
+pub trait Service: 'static {
     /// One request from its head to its end.
     type Exchange: Exchange;
 
     /// What holds for connections now.
     fn settings(&self) -> Settings;
 
+    /// Lets go of what is not in force any more. Called about once in a second.
+    fn refresh(&self);
+
     /// How connections come in at the listener with this position; `None` where there is none.
     fn listener(&self, position: usize) -> Option<Arc<ListenerConfig>>;
 
-    /// A request begins.
-    fn begin(&self, peer: &Arc<Peer>, version: Version) -> Self::Exchange;
+    /// A request begins, whose head was complete at `now`.
+    fn begin(&self, peer: &Arc<Peer>, version: Version, now: Nanos) -> Self::Exchange;
 
     /// A request that no exchange was begun for was refused with this status.
     fn count_refused(&self, status: u16);
@@ -77,8 +82,18 @@ pub trait Exchange {
 pub struct Peer {
     /// Its address, or that of the client that a balancer named; `None` of a path.
     pub address: Option<IpAddr>,
+    /// The address as upstreams are told: an IPv4 address in its own form.
+    pub address_text: Option<Box<str>>,
     /// What TLS says of it; `None` in the clear.
     pub secured: Option<Secured>,
+}
+
+impl Peer {
+    /// A client at this address.
+    pub fn new(address: Option<IpAddr>, secured: Option<Secured>) -> Self {
+        let address_text = address.map(|address| address.to_canonical().to_string().into());
+        Self { address, address_text, secured }
+    }
 }
 
 /// What holds for the connections of clients.

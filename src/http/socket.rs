@@ -8,9 +8,11 @@ use std::task::{Context, Poll, Waker};
 
 use rustix::net::RecvFlags;
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::{client, server};
+
+use super::buffer::Readable;
 
 /// A socket as the system has it.
 #[derive(Debug)]
@@ -58,6 +60,18 @@ impl RawSocket {
     }
 }
 
+impl RawSocket {
+    /// Whether something has come since the socket was last read empty, as far as the runtime knows.
+    fn may_be_readable(&self) -> bool {
+        // what is tried is not done where the runtime knows that it would have to wait
+        let tried = match self {
+            Self::Tcp(socket) => socket.try_io(Interest::READABLE, || Ok(())),
+            Self::Unix(socket) => socket.try_io(Interest::READABLE, || Ok(())),
+        };
+        tried.is_ok()
+    }
+}
+
 impl AsFd for RawSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
@@ -76,9 +90,12 @@ impl Socket {
         }
     }
 
-    /// Whether a kept connection can be used: nothing has come on it, neither bytes nor its end.
-    pub fn is_silent(&mut self) -> bool {
-        // the runtime may not have looked at the socket since something came
+    /// Whether a kept connection can be used: nothing has come on it, neither bytes nor its end. As far as the runtime
+    /// knows, which looks at all sockets before it goes on, or as the system says, where that `is_asked`.
+    pub fn is_silent(&mut self, is_asked: bool) -> bool {
+        if !is_asked && !self.raw().may_be_readable() {
+            return true;
+        }
         let mut byte = [0];
         match rustix::net::recv(self.raw(), &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
             Err(rustix::io::Errno::AGAIN) => true,
@@ -89,6 +106,17 @@ impl Socket {
                 let mut task = Context::from_waker(Waker::noop());
                 !matches!(self, Self::Clear(_)) && Pin::new(self).poll_read(&mut task, &mut room).is_pending()
             }
+        }
+    }
+}
+
+impl Readable for Socket {
+    /// Of TLS nobody can tell: what was received may not be read yet.
+    fn poll_readable(&self, task: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Clear(RawSocket::Tcp(socket)) => socket.poll_read_ready(task),
+            Self::Clear(RawSocket::Unix(socket)) => socket.poll_read_ready(task),
+            Self::Server(_) | Self::Client(_) => Poll::Ready(Ok(())),
         }
     }
 }

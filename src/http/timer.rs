@@ -1,7 +1,9 @@
 //! The one timer of a connection, for whichever of its deadlines comes first.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -15,19 +17,57 @@ use crate::units::Nanos;
 #[error("the deadline has passed")]
 pub struct Elapsed;
 
+/// The time of one worker: it is read once whenever a task of the worker goes on, and stands still until that task waits.
+pub struct WorkerClock {
+    clock: Arc<dyn Clock>,
+    now: Cell<Nanos>,
+}
+
+impl WorkerClock {
+    /// The time by `clock`.
+    pub fn new(clock: Arc<dyn Clock>) -> Rc<Self> {
+        let now = Cell::new(clock.now());
+        Rc::new(Self { clock, now })
+    }
+
+    /// The time at which the running task was last woken.
+    pub fn now(&self) -> Nanos {
+        self.now.get()
+    }
+
+    /// What the wall clock said then.
+    pub fn wall(&self) -> Nanos {
+        self.clock.wall_at(self.now.get())
+    }
+
+    /// What `task` comes to. The time is read whenever it goes on.
+    pub async fn run<T: Future>(&self, task: T) -> T::Output {
+        let mut task = pin!(task);
+        poll_fn(|context| {
+            self.tick();
+            task.as_mut().poll(context)
+        })
+        .await
+    }
+
+    fn tick(&self) {
+        self.now.set(self.clock.now());
+    }
+}
+
 /// See the module's documentation.
 ///
 /// The timer may ring early, never late: a deadline that moves away is noticed when it rings, so that a connection whose
 /// deadlines only move away does not touch the runtime's timers.
 pub struct Timer {
-    clock: Arc<dyn Clock>,
+    clock: Rc<WorkerClock>,
     sleep: Pin<Box<Sleep>>,
     rings_at: Option<Nanos>,
 }
 
 impl Timer {
     /// A timer that goes by `clock`.
-    pub fn new(clock: Arc<dyn Clock>) -> Self {
+    pub fn new(clock: Rc<WorkerClock>) -> Self {
         Self { clock, sleep: Box::pin(sleep(Nanos::ZERO.to_duration())), rings_at: None }
     }
 
@@ -50,12 +90,14 @@ impl Timer {
     pub fn poll(&mut self, task: &mut Context<'_>, due: Nanos) -> Poll<Elapsed> {
         loop {
             if self.rings_at.is_none_or(|rings_at| rings_at > due) {
+                self.clock.tick();
                 let left = due.saturating_sub(self.clock.now());
                 self.sleep.set(sleep(left.to_duration()));
                 self.rings_at = Some(due);
             }
             ready!(self.sleep.as_mut().poll(task));
             self.rings_at = None;
+            self.clock.tick();
             if self.clock.now() >= due {
                 return Poll::Ready(Elapsed);
             }

@@ -3,26 +3,27 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
 use std::task::Context as TaskContext;
 
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
+use crate::stripes::Striped;
+
 /// What every connection and request of a gateway is counted in.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    counts: [Count; 4],
+    counts: Striped<Counts>,
     leaving: AtomicBool,
     /// How often connections were told to close.
     departures: AtomicUsize,
     departure: Notify,
 }
 
-/// On a cache line of its own: all cores write it.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Count(AtomicUsize);
+/// How much of each stage there is. What one worker enters another may leave, so that one of them may count less than
+/// nothing.
+type Counts = [AtomicIsize; 4];
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,12 +41,12 @@ pub(super) enum Stage {
 impl Traffic {
     /// Counts one more. What goes from one stage to the next is counted there before it is not counted here any more.
     pub(super) fn enter(&self, stage: Stage) {
-        self.count(stage).fetch_add(1, Ordering::AcqRel);
+        self.add(stage, 1);
     }
 
     /// Counts one less.
     pub(super) fn leave_stage(&self, stage: Stage) {
-        self.count(stage).fetch_sub(1, Ordering::AcqRel);
+        self.add(stage, -1);
     }
 
     /// A request is being handled until the value is dropped.
@@ -100,18 +101,14 @@ impl Traffic {
     }
 
     fn is_empty(&self, stage: Stage) -> bool {
-        self.count(stage).load(Ordering::Acquire) == 0
+        let count = |counts: &Counts| counts.get(stage as usize).map_or(0, |count| count.load(Ordering::Acquire));
+        self.counts.iter().map(count).fold(0, isize::wrapping_add) == 0
     }
 
-    const fn count(&self, stage: Stage) -> &AtomicUsize {
-        let [fresh, coming, undecided, request] = &self.counts;
-        let Count(count) = match stage {
-            Stage::Fresh => fresh,
-            Stage::Coming => coming,
-            Stage::Undecided => undecided,
-            Stage::Request => request,
-        };
-        count
+    fn add(&self, stage: Stage, change: isize) {
+        if let Some(count) = self.counts.mine().and_then(|counts| counts.get(stage as usize)) {
+            count.fetch_add(change, Ordering::AcqRel);
+        }
     }
 }
 

@@ -16,6 +16,9 @@ use crate::units::Nanos;
 
 /// How much of a request's body is kept to be sent again, in bytes.
 const MAX_RESENT: usize = 64 << 10;
+/// How many fields most responses have, and how many bytes they take.
+const HEAD_FIELDS: usize = 16;
+const HEAD_BYTES: usize = 512;
 const SWITCHING_PROTOCOLS: u16 = 101;
 /// A status that tells a client which protocol to upgrade to.
 const UPGRADE_REQUIRED: u16 = 426;
@@ -117,7 +120,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
             timing,
             upload,
             download: Download::Head,
-            head: ResponseHead::default(),
+            head: ResponseHead { fields: Fields::with_capacity(HEAD_FIELDS, HEAD_BYTES), ..ResponseHead::default() },
             pace: rate.map(Pace::new),
             sent_before: (Vec::new(), 0),
             resend: None,
@@ -224,7 +227,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
             }
             if self.client.takes_interim() {
                 let mut fields = Fields::default();
-                self.head.fields.end_to_end().for_each(|(name, value)| fields.push(name, value));
+                self.head.fields.end_to_end().for_each(|field| fields.push_field(field));
                 if self.begin_response(&fields, Framing::Empty, wall).is_err() {
                     return Some(End::Failed(Failure::ClientGone));
                 }

@@ -107,7 +107,7 @@ impl fmt::Debug for TlsTerms {
 #[derive(Debug)]
 pub enum Connection {
     /// Of HTTP/1.1, for one request at a time.
-    Http1(Socket),
+    Http1(Box<Http1Connection>),
     /// Of HTTP/2, for several.
     Http2(Http2Connection),
 }
@@ -137,14 +137,14 @@ impl Http2Connection {
 #[derive(Debug)]
 pub enum Upstream {
     /// On a connection of HTTP/1.1.
-    Http1(Box<Http1Upstream>),
+    Http1(Box<Http1Connection>),
     /// On a stream of HTTP/2.
     Http2(Box<Http2Upstream>),
 }
 
-/// One exchange of HTTP/1.1.
+/// A connection of HTTP/1.1, on which one exchange follows the other.
 #[derive(Debug)]
-pub struct Http1Upstream {
+pub struct Http1Connection {
     pub(super) socket: Socket,
     pub(super) buffer: Buffer,
     encoder: Encoder,
@@ -187,14 +187,28 @@ impl Drop for Running {
     }
 }
 
-// === impl Http1Upstream ===
+// === impl Http1Connection ===
 
-impl Http1Upstream {
+impl Http1Connection {
+    /// A connection on which nothing was sent yet.
+    pub(super) fn new(socket: Socket) -> Self {
+        Self {
+            socket,
+            buffer: Buffer::default(),
+            encoder: Encoder::default(),
+            reader: HeadReader::default(),
+            body: Decoder::new(Framing::Empty),
+            available: 0,
+            keeps_alive: true,
+            kept_for: None,
+            is_request_sent: false,
+        }
+    }
+
     /// Sends the head of a request; it leaves with what follows it.
-    fn begin(socket: Socket, request: &RequestHead, outgoing: &OutgoingRequest, upgrade: Option<&[u8]>) -> Self {
-        let mut encoder = Encoder::default();
+    fn begin(&mut self, request: &RequestHead, outgoing: &OutgoingRequest, upgrade: Option<&[u8]>) {
         let framing = request.framing;
-        let out = encoder.begin(framing);
+        let out = self.encoder.begin(framing);
         out.reserve(outgoing.fields.as_bytes().len().saturating_add(outgoing.target.len()).saturating_add(128));
         for part in [request.method.as_bytes(), b" ", &outgoing.target, b" HTTP/1.1\r\n", outgoing.fields.as_bytes()] {
             out.extend_from_slice(part);
@@ -217,17 +231,8 @@ impl Http1Upstream {
             }
         }
         out.extend_from_slice(b"\r\n");
-        Self {
-            socket,
-            buffer: Buffer::default(),
-            encoder,
-            reader: HeadReader::default(),
-            body: Decoder::new(Framing::Empty),
-            available: 0,
-            keeps_alive: true,
-            kept_for: None,
-            is_request_sent: false,
-        }
+        (self.body, self.available) = (Decoder::new(Framing::Empty), 0);
+        (self.keeps_alive, self.kept_for, self.is_request_sent) = (true, None, false);
     }
 
     fn poll_head(
@@ -385,23 +390,26 @@ impl Http2Upstream {
 // === impl Upstream ===
 
 impl Upstream {
-    /// Begins to send a request on `connection`.
-    pub async fn begin(
-        connection: Connection,
-        server: &Server,
+    /// Begins to send a request on a connection of HTTP/1.1.
+    pub fn begin_http1(
+        mut connection: Box<Http1Connection>,
         request: &RequestHead,
         outgoing: &OutgoingRequest,
         upgrade: Option<&[u8]>,
+    ) -> Self {
+        connection.begin(request, outgoing, upgrade);
+        Self::Http1(connection)
+    }
+
+    /// Begins to send a request on a stream of a connection of HTTP/2, once there is room for one more.
+    pub async fn begin_http2(
+        connection: Http2Connection,
+        request: &RequestHead,
+        outgoing: &OutgoingRequest,
+        has_tls: bool,
     ) -> io::Result<Self> {
-        Ok(match connection {
-            Connection::Http1(socket) => {
-                Self::Http1(Box::new(Http1Upstream::begin(socket, request, outgoing, upgrade)))
-            }
-            Connection::Http2(connection) => {
-                let scheme = if server.tls.is_some() { "https" } else { "http" };
-                Self::Http2(Box::new(Http2Upstream::begin(connection, request, outgoing, scheme).await?))
-            }
-        })
+        let scheme = if has_tls { "https" } else { "http" };
+        Ok(Self::Http2(Box::new(Http2Upstream::begin(connection, request, outgoing, scheme).await?)))
     }
 
     /// Sends as much of the request's content as there is room for; nothing follows it if it `is_last`.
@@ -507,16 +515,18 @@ impl Upstream {
         }
     }
 
-    /// The connection for a further request, and for how long it can be kept if the server says so; `None` where the exchange did not come to its end on both sides, or more came
-    /// than the response.
-    pub fn into_kept(self) -> Option<(Socket, Option<Nanos>)> {
+    /// The connection for a further request, and for how long it can be kept if the server says so; `None` where the
+    /// exchange did not come to its end on both sides, or more came than the response.
+    pub fn into_kept(self) -> Option<(Box<Http1Connection>, Option<Nanos>)> {
         match self {
-            Self::Http1(upstream) => {
-                let is_whole = upstream.keeps_alive
-                    && upstream.is_request_sent
-                    && upstream.body.is_over()
-                    && upstream.buffer.unread().is_empty();
-                is_whole.then_some((upstream.socket, upstream.kept_for))
+            Self::Http1(mut connection) => {
+                let is_whole = connection.keeps_alive
+                    && connection.is_request_sent
+                    && connection.body.is_over()
+                    && connection.buffer.unread().is_empty();
+                connection.buffer.release();
+                let kept_for = connection.kept_for;
+                is_whole.then_some((connection, kept_for))
             }
             // streams share their connection as it is
             Self::Http2(_) => None,

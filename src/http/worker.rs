@@ -14,6 +14,7 @@ use super::limiter::{ConnectionLimiter, ConnectionPermit, Full};
 use super::pool::Pool;
 use super::service::Service;
 use super::socket::RawSocket;
+use super::timer::WorkerClock;
 use super::traffic::{Arriving, Traffic};
 use crate::clock::Clock;
 use crate::units::Nanos;
@@ -23,8 +24,8 @@ const SWEEP_EVERY: Nanos = Nanos::SECOND;
 
 /// What a worker knows.
 pub struct Worker<S> {
-    pub(super) service: Arc<S>,
-    pub(super) clock: Arc<dyn Clock>,
+    pub(super) service: S,
+    pub(super) clock: Rc<WorkerClock>,
     pub(super) traffic: Arc<Traffic>,
     pub(super) limiter: Arc<ConnectionLimiter>,
     pub(super) idle: Arc<IdleConnections>,
@@ -33,9 +34,7 @@ pub struct Worker<S> {
 
 /// What the workers of a gateway have in common.
 #[derive(Clone)]
-pub struct Shared<S> {
-    /// What decides.
-    pub service: Arc<S>,
+pub struct Shared {
     /// The time.
     pub clock: Arc<dyn Clock>,
     /// Which requests are here, and whether connections stay open.
@@ -47,20 +46,25 @@ pub struct Shared<S> {
 }
 
 impl<S: Service> Worker<S> {
-    /// A worker that keeps at most `kept` connections to upstreams of HTTP/1.1.
-    pub fn new(shared: Shared<S>, kept: usize) -> Self {
-        let Shared { service, clock, traffic, limiter, idle } = shared;
+    /// A worker for which `service` decides, and that keeps at most `kept` connections to upstreams of HTTP/1.1.
+    pub fn new(service: S, shared: Shared, kept: usize) -> Self {
+        let Shared { clock, traffic, limiter, idle } = shared;
+        let clock = WorkerClock::new(clock);
         Self { service, clock, traffic, limiter, idle, pool: RefCell::new(Pool::new(kept)) }
     }
 
-    /// Closes kept connections whose time is over, as long as this is polled.
+    /// Closes kept connections whose time is over and lets go of old rules, as long as this is polled.
     pub async fn sweep(&self) {
         let mut ticks = tokio::time::interval(SWEEP_EVERY.to_duration());
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            self.pool.borrow_mut().sweep(self.clock.now());
-        }
+        let sweeping = async {
+            loop {
+                ticks.tick().await;
+                self.pool.borrow_mut().sweep(self.clock.now());
+                self.service.refresh();
+            }
+        };
+        self.clock.run(sweeping).await
     }
 
     /// A permit for a connection; `None` where as many are here as there may be, and all of them have requests.
@@ -173,9 +177,10 @@ pub async fn receive<S: Service>(worker: &Rc<Worker<S>>, mut received: mpsc::Unb
 }
 
 fn serve<S: Service>(worker: &Rc<Worker<S>>, listener: usize, raw: RawSocket, arriving: Arriving, load: Load) {
+    let clock = Rc::clone(&worker.clock);
     let serving = connection::serve(Rc::clone(worker), listener, raw, arriving);
     tokio::task::spawn_local(async move {
-        serving.await;
+        clock.run(serving).await;
         drop(load);
     });
 }

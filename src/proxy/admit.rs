@@ -1,6 +1,9 @@
 //! From a request's head to its verdict: canonical facts, route, caller, charges, store.
 
+use std::rc::Rc;
 use std::sync::Arc;
+
+use http::Method;
 
 use crate::algorithm::Denial;
 use crate::charge::Charge;
@@ -30,10 +33,10 @@ use crate::units::Nanos;
 
 /// Decides whether a request may pass, and makes it wait if it has to. `Err` is what it is answered instead.
 pub async fn admit(context: &mut Context, request: &RequestHead) -> Result<(), Answer> {
-    let live = Arc::clone(&context.live);
+    let live = Rc::clone(&context.live);
     let ruleset = &live.ruleset;
     let method = request.method.as_str();
-    context.method = method.to_owned();
+    context.method = Method::from_bytes(method.as_bytes()).ok();
     if ruleset.access_log != AccessLog::Off {
         context.trace = trace::id(&request.fields).map(str::to_owned);
     }
@@ -59,7 +62,8 @@ pub async fn admit(context: &mut Context, request: &RequestHead) -> Result<(), A
     let target = found?;
     let facts = head.facts(rules, &target, address);
     let met = match context.route {
-        _ if asks_usage => Err(own_usage::answer(context, &facts).await),
+        // what is rare has its memory only while it is needed: the future of each request is moved, and small
+        _ if asks_usage => Err(Box::pin(own_usage::answer(context, &facts)).await),
         Some(route) => {
             target.check_parameters(ruleset.matcher.route(route))?;
             meet(context, &live, route, &facts).await
@@ -75,7 +79,7 @@ pub async fn admit(context: &mut Context, request: &RequestHead) -> Result<(), A
         watch::note(context, &head.facts(rules, target, address), &caller);
     }
     if let Some(turn) = turn? {
-        wait_for(turn, context).await?;
+        Box::pin(wait_for(turn, context)).await?;
     }
     Ok(())
 }
@@ -104,7 +108,7 @@ async fn meet(context: &mut Context, live: &Live, id: RouteId, facts: &Facts<'_>
     });
     match met {
         Ok(met) => Ok(met),
-        Err(answer) => Err(early::refuse(context, Some(id), facts, answer).await),
+        Err(answer) => Err(Box::pin(early::refuse(context, Some(id), facts, answer)).await),
     }
 }
 
@@ -141,7 +145,7 @@ fn read_target(head: &Head<'_>, ruleset: &Ruleset, secured: Option<&Secured>) ->
     facts::check_size(head.raw_target, head.headers, &ruleset.request_head)?;
     facts::check_method(head.method)?;
     let target = head.target()?;
-    match secured.is_none_or(|secured| secured.is_for(&target.host)) {
+    match secured.is_none_or(|secured| secured.is_for(target.host())) {
         true => Ok(target),
         false => Err(Answer::Misdirected),
     }
@@ -169,7 +173,7 @@ pub(super) fn observe(context: &Context, route: RouteId, receipt: &Receipt) -> R
 /// Charges the request under all its limits, and counts what came of it.
 async fn decide(context: &mut Context, Met { mut charges, tally }: Met) -> Result<Option<Turn>, Answer> {
     let Some(route) = context.route else { return Ok(None) };
-    let live = Arc::clone(&context.live);
+    let live = Rc::clone(&context.live);
     if context.bypassed {
         live.meters.observe_bypass(&live.ruleset, route, context.plan);
     }
@@ -228,7 +232,8 @@ fn take_places(context: &mut Context, now: Nanos) -> Vec<Place> {
 pub(super) async fn charge_candidate(context: &mut Context, now: Nanos) {
     let candidate = context.verdict.candidate_to_charge(&context.live.ruleset, &context.charges);
     let Some((position, alone)) = candidate else { return };
-    let receipt = context.gateway.store.charge(&context.live.binding, &mut [alone], now).await;
+    let mut alone = [alone];
+    let receipt = Box::pin(context.gateway.store.charge(&context.live.binding, &mut alone, now)).await;
     if let [charged] = *receipt.charged {
         context.verdict.replace(position, charged);
     }

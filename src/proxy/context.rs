@@ -3,24 +3,24 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use http::Method;
+
 use crate::algorithm::Completion;
 use crate::charge::Charge;
 use crate::http::head::Version;
 use crate::http::service::Peer;
-use crate::proxy::Gateway;
 use crate::proxy::facts::Target;
-use crate::proxy::live::Live;
 use crate::proxy::respond::Answer;
 use crate::proxy::respond::cors::Reader;
 use crate::proxy::tally::{self, Tally};
 use crate::proxy::upstream::{Chosen, Instance};
+use crate::proxy::{WorkerConfig, WorkerGateway};
 use crate::ruleset::AccessLog;
 use crate::ruleset::limit::{LimitId, PlanId};
 use crate::ruleset::matcher::{Route, RouteId};
 use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::verdict::{Standing, Verdict};
 use crate::telemetry::logging::ACCESS;
-use crate::telemetry::meters::InFlight;
 use crate::units::{LimitKey, Nanos};
 
 /// The status that counts where the client went away before an answer.
@@ -30,17 +30,17 @@ const CLIENT_GONE: u16 = 499;
 /// deadline passes, and when a filter panics.
 pub struct Context {
     /// Where it is handled.
-    pub gateway: Gateway,
+    pub gateway: WorkerGateway,
     /// The other end of its connection.
     pub peer: Arc<Peer>,
     /// The version of HTTP it came in.
     pub version: Version,
     /// What was in force when it came.
-    pub live: Arc<Live>,
+    pub live: WorkerConfig,
     /// When its head was complete.
     pub started: Nanos,
     /// As sent.
-    pub method: String,
+    pub method: Option<Method>,
     /// The trace it belongs to, where its line of the access log is to tell.
     pub trace: Option<String>,
     /// Its canonical target, once that is known.
@@ -87,7 +87,8 @@ pub struct Context {
     pub status: Option<u16>,
     /// Why tollgate itself answered.
     pub answered: Option<&'static str>,
-    in_flight: Option<InFlight>,
+    /// Whether it is counted as in flight on its route.
+    is_in_flight: bool,
 }
 
 /// How a request's charges stand.
@@ -105,15 +106,15 @@ pub enum Admission {
 }
 
 impl Context {
-    /// A request that begins now.
-    pub fn new(gateway: &Gateway, peer: Arc<Peer>, version: Version) -> Self {
+    /// A request that began at `now`.
+    pub fn new(gateway: &WorkerGateway, peer: Arc<Peer>, version: Version, now: Nanos) -> Self {
         Self {
             peer,
             version,
-            live: gateway.live.load_full(),
-            started: gateway.clock.now(),
+            live: gateway.config(),
+            started: now,
             gateway: gateway.clone(),
-            method: String::new(),
+            method: None,
             trace: None,
             target: None,
             client: None,
@@ -137,7 +138,7 @@ impl Context {
             upstream_answered: false,
             status: None,
             answered: None,
-            in_flight: None,
+            is_in_flight: false,
         }
     }
 
@@ -153,8 +154,16 @@ impl Context {
 
     /// The request takes `route`, or none.
     pub fn set_route(&mut self, route: Option<RouteId>) {
+        self.end_in_flight();
         self.route = route;
-        self.in_flight = Some(self.live.meters.route(route).start());
+        self.is_in_flight = true;
+        self.live.meters.route(route).start();
+    }
+
+    fn end_in_flight(&mut self) {
+        if std::mem::take(&mut self.is_in_flight) {
+            self.live.meters.route(self.route).end();
+        }
     }
 
     /// Takes back what the request was charged, but for what `stays`.
@@ -214,8 +223,8 @@ impl Context {
         let shadow_denied: Vec<&str> = shadows.map(name).collect();
         tracing::info!(
             target: ACCESS,
-            method = self.method,
-            host = target.map(|target| target.host.as_str()),
+            method = self.method.as_ref().map(Method::as_str),
+            host = target.map(Target::host),
             path = target.map(|target| target.path.as_str()),
             status,
             duration_seconds = duration.as_secs_f64(),
@@ -242,6 +251,7 @@ impl Drop for Context {
         let status = self.status.unwrap_or(unanswered);
         let duration = now.saturating_sub(self.started);
         self.live.meters.route(self.route).finish(status, duration);
+        self.end_in_flight();
         self.write_access_log(status, duration);
     }
 }
@@ -255,8 +265,8 @@ mod tests {
     use crate::clock::SystemClock;
     use crate::http::head::RequestHead;
     use crate::http::service::Exchange as _;
-    use crate::proxy::live::Rules;
-    use crate::proxy::{Shared, forward};
+    use crate::proxy::live::{Live, Rules};
+    use crate::proxy::{Gateway, Shared, forward};
     use crate::ruleset::key::KeyHasher;
     use crate::store::Store;
     use crate::telemetry::Telemetry;
@@ -268,7 +278,7 @@ limits: { one: { algorithm: concurrency, limit: 1, key: all } }
 routes: [{ name: all, upstream: origin, limits: [one] }]
 ";
 
-    fn gateway() -> Gateway {
+    fn gateway() -> WorkerGateway {
         let ruleset = crate::config::load(CONFIG, "", &|_| None).unwrap().ruleset;
         let store = Arc::new(Store::default());
         let rules = Rules {
@@ -282,7 +292,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
         let hasher = KeyHasher::new(&[0; 16]);
         let pools = rules.pools(None);
         let live = Live::new((rules, pools), None, &store, hasher.clone(), &Telemetry::new().unwrap());
-        Gateway::new(Shared {
+        let shared = Shared {
             live: ArcSwap::from_pointee(live),
             store,
             clock: Arc::new(SystemClock::new()),
@@ -290,12 +300,13 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
             traffic: Arc::default(),
             room: 1,
             lookout: Lookout::default(),
-        })
+        };
+        WorkerGateway::new(Gateway::new(shared))
     }
 
     /// A request that was charged, and whether it passed.
-    fn charged(gateway: &Gateway) -> (Context, bool) {
-        let mut context = Context::new(gateway, Arc::default(), Version::Http11);
+    fn charged(gateway: &WorkerGateway) -> (Context, bool) {
+        let mut context = Context::new(gateway, Arc::default(), Version::Http11, gateway.clock.now());
         context.set_route(Some(RouteId(0)));
         context.charges = vec![Charge::new(0, RuleRef::Listed(0), LimitKey(1), 1, Manner::USUAL)];
         let now = gateway.clock.now();
@@ -312,7 +323,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
     fn a_request_without_a_target_or_a_route_is_never_forwarded_as_it_came() {
         let gateway = gateway();
         for route in [None, Some(RouteId(0))] {
-            let mut context = Context::new(&gateway, Arc::default(), Version::Http11);
+            let mut context = Context::new(&gateway, Arc::default(), Version::Http11, gateway.clock.now());
             context.set_route(route);
             let request = RequestHead { target: b"/raw".to_vec(), ..RequestHead::default() };
             assert!(forward::request(&request, &context).is_none());
@@ -324,8 +335,10 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
     #[test]
     fn a_request_whose_filter_panics_gives_back_what_it_holds() {
         let gateway = gateway();
+        let shared = Gateway::clone(&gateway);
         let panicking = std::thread::scope(|scope| {
             let filter = scope.spawn(|| {
+                let gateway = WorkerGateway::new(shared);
                 let (_context, passed) = charged(&gateway);
                 let (_denied, second) = charged(&gateway);
                 assert_eq!((passed, second), (true, false));

@@ -7,12 +7,11 @@
 //! without a look-up, a good credential is charged under all limits in one call, and a bad one under the early limits alone.
 //! What a request took that tollgate refuses for its credential stays taken.
 
-use std::sync::Arc;
+use std::rc::Rc;
 
 use smallvec::SmallVec;
 
 use crate::charge::{Charge, Charged, Source};
-use crate::proxy::Gateway;
 use crate::proxy::admit;
 use crate::proxy::caller::Caller;
 use crate::proxy::context::{Admission, Context};
@@ -21,6 +20,7 @@ use crate::proxy::live::Live;
 use crate::proxy::respond::Answer;
 use crate::proxy::tally::Tally;
 use crate::proxy::watch;
+use crate::proxy::{WorkerConfig, WorkerGateway};
 use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::verdict::{Outcome, Verdict};
@@ -30,17 +30,17 @@ use crate::units::Nanos;
 /// Whose credential a request for `route` carries. The request is charged under the early limits before a look-up has to be
 /// waited for; `Err` is what it is answered instead.
 pub async fn identify(context: &mut Context, route: Option<RouteId>, facts: &Facts<'_>) -> Result<Identity, Answer> {
-    let live = Arc::clone(&context.live);
+    let live = Rc::clone(&context.live);
     let Some(rules) = &live.ruleset.customers else { return Ok(Identity::Anonymous) };
-    let clock = Arc::clone(&context.gateway.clock);
-    let register = live.register(&clock);
-    if has_early_limits(&live, route) {
-        if let Some(known) = identify::known(rules, facts, register) {
-            return known;
-        }
-        charge(context, route, facts).await?;
+    let gateway = context.gateway.clone();
+    let register = live.register(&gateway.clock);
+    if let Some(known) = identify::known(rules, facts, register) {
+        return known;
     }
-    identify::identify(rules, facts, register).await
+    if has_early_limits(&live, route) {
+        Box::pin(charge(context, route, facts)).await?;
+    }
+    Box::pin(identify::identify(rules, facts, register)).await
 }
 
 fn has_early_limits(live: &Live, route: Option<RouteId>) -> bool {
@@ -70,7 +70,7 @@ pub async fn refuse(context: &mut Context, route: Option<RouteId>, facts: &Facts
 
 /// Charges a request for `route` under the early limits, once. `Err` is what it is answered instead.
 async fn charge(context: &mut Context, route: Option<RouteId>, facts: &Facts<'_>) -> Result<(), Answer> {
-    let live = Arc::clone(&context.live);
+    let live = Rc::clone(&context.live);
     let ruleset = &live.ruleset;
     let Some(id) = route.filter(|_| has_early_limits(&live, route) && !context.is_early_charged) else { return Ok(()) };
     context.is_early_charged = true;
@@ -98,11 +98,20 @@ async fn charge(context: &mut Context, route: Option<RouteId>, facts: &Facts<'_>
 /// Charges `charges`, all that a request is to be charged, as far as it is not charged yet, and gives back what it was charged
 /// beside them. When a limit denies, none is charged.
 pub async fn charge_all(context: &mut Context, charges: &mut [Charge], now: Nanos) -> Receipt {
-    let live = Arc::clone(&context.live);
+    let live = Rc::clone(&context.live);
     let gateway = context.gateway.clone();
     if context.charges.is_empty() {
-        return gateway.store.charge(&live.binding, charges, now).await;
+        return match gateway.store.charge_in_memory(&live.binding, charges, now) {
+            Some(receipt) => receipt,
+            None => Box::pin(gateway.store.charge(&live.binding, charges, now)).await,
+        };
     }
+    Box::pin(charge_the_rest(context, charges, now)).await
+}
+
+/// The same where some of them are charged already.
+async fn charge_the_rest(context: &mut Context, charges: &mut [Charge], now: Nanos) -> Receipt {
+    let (live, gateway) = (Rc::clone(&context.live), context.gateway.clone());
     let mut early = Early::take(context, now);
     let mut told: SmallVec<[Option<Charged>; 4]> = charges.iter_mut().map(|charge| early.find(charge)).collect();
     early.give_back_all_but(charges);
@@ -137,8 +146,8 @@ pub fn give_back(context: &mut Context) {
 /// What a request was charged early, until it is known whether its other limits admit it. What is left in it when it is dropped
 /// is given back, but for what counts although it is denied.
 struct Early {
-    gateway: Gateway,
-    live: Arc<Live>,
+    gateway: WorkerGateway,
+    live: WorkerConfig,
     taken: Vec<(Charge, Charged)>,
     now: Nanos,
 }
@@ -153,7 +162,7 @@ impl Early {
         let charged = verdict.standings.into_iter();
         let charged =
             charged.map(|standing| Charged { decision: standing.decision, headroom: standing.headroom }.after(since));
-        let (gateway, live) = (context.gateway.clone(), Arc::clone(&context.live));
+        let (gateway, live) = (context.gateway.clone(), Rc::clone(&context.live));
         Self { gateway, live, taken: charges.into_iter().zip(charged).collect(), now }
     }
 

@@ -39,10 +39,10 @@ pub struct Head<'a> {
 /// The canonical target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Lower case, without a port, user or final dot.
-    pub host: String,
-    /// The host with its port, as upstreams are told.
+    /// The host with its port, as upstreams are told: lower case, without a user or a final dot.
     pub authority: String,
+    /// How long the host is, with which the authority begins.
+    host_length: usize,
     /// Resolved: one leading slash, no empty or dot segments, unreserved characters decoded. What is forwarded.
     pub path: String,
     /// The path without its parameters, if it has any.
@@ -66,7 +66,7 @@ impl<'a> Head<'a> {
     pub fn facts(&self, rules: &ClientAddress, target: &'a Target, address: Option<IpAddr>) -> Facts<'a> {
         Facts {
             method: self.method,
-            host: &target.host,
+            host: target.host(),
             path: target.matched_path(),
             query: target.query.as_deref(),
             headers: self.headers,
@@ -87,8 +87,8 @@ pub fn check_size(raw_target: &[u8], headers: &Fields, bounds: &RequestHead) -> 
         return Err(Refused::HeadTooLarge("the request has too many header fields"));
     }
     let mut total = 0;
-    for (name, value) in headers.iter() {
-        let length = name.len() + value.len() + ": \r\n".len();
+    for field in headers.iter() {
+        let length = field.name.len() + field.value.len() + ": \r\n".len();
         if length > bounds.max_header {
             return Err(Refused::HeadTooLarge("a header field of the request is too large"));
         }
@@ -109,6 +109,11 @@ pub fn check_method(method: &str) -> Result<(), Refused> {
 }
 
 impl Target {
+    /// The host alone.
+    pub fn host(&self) -> &str {
+        self.authority.get(..self.host_length).unwrap_or_default()
+    }
+
     /// The path that is matched and counted: without its parameters, so that a server that strips them sees no other.
     pub fn matched_path(&self) -> &str {
         self.bare_path.as_deref().unwrap_or(&self.path)
@@ -129,13 +134,14 @@ impl Target {
         let host = str::from_utf8(host).map_err(|_| Refused::Malformed("the host header is no host name"))?;
         let (host, port) = canonical_host(host)?;
         let default_port = if head.secure { 443 } else { 80 };
-        let authority = match port.filter(|port| *port != default_port) {
-            Some(port) => format!("{host}:{port}"),
-            None => host.clone(),
-        };
         let (path, query) = path_and_query(head.method, head.raw_target, &host)?;
         let (bare_path, query) = (path::without_parameters(&path), query.map(str::to_owned));
-        Ok(Self { host, authority, path: path.into_owned(), bare_path, query })
+        let (host_length, mut authority) = (host.len(), host);
+        if let Some(port) = port.filter(|port| *port != default_port) {
+            authority.push(':');
+            authority.push_str(itoa::Buffer::new().format(port));
+        }
+        Ok(Self { authority, host_length, path: path.into_owned(), bare_path, query })
     }
 }
 

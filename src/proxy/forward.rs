@@ -12,7 +12,7 @@ use crate::ruleset::matcher::{HeaderEdits, Route};
 const FORWARDED_FOR: &str = "x-forwarded-for";
 const FORWARDED_PROTO: &str = "x-forwarded-proto";
 const FORWARDED_HOST: &str = "x-forwarded-host";
-/// How many fields a response of an upstream gets beside its own, and how many bytes: about so much.
+/// How many fields a message gets beside its own, and how many bytes: about so much.
 const ADDED_FIELDS: usize = 6;
 const ADDED_BYTES: usize = 256;
 const VIA: &str = "1.1 tollgate";
@@ -22,7 +22,11 @@ const VIA_2: &str = "2 tollgate";
 /// The request that the upstream gets; `None` where no route was found, which no request gets as far as this with.
 pub fn request(request: &RequestHead, context: &Context) -> Option<OutgoingRequest> {
     let (target, route) = (context.target.as_ref()?, context.matched()?);
-    let mut outgoing = OutgoingRequest::default();
+    let theirs = &request.fields;
+    let mut outgoing = OutgoingRequest {
+        target: Vec::with_capacity(request.target.len()),
+        fields: Fields::with_capacity(theirs.len() + ADDED_FIELDS, theirs.as_bytes().len() + ADDED_BYTES),
+    };
     match &route.rewrite {
         Some(rewrite) => outgoing.target.extend_from_slice(rewrite.apply(&target.path).as_bytes()),
         None => outgoing.target.extend_from_slice(target.path.as_bytes()),
@@ -44,11 +48,9 @@ pub fn request(request: &RequestHead, context: &Context) -> Option<OutgoingReque
     };
     let fields = &mut outgoing.fields;
     fields.push("host", &target.authority);
-    request
-        .fields
-        .end_to_end()
-        .filter(|(name, _)| !is_dropped(name))
-        .for_each(|(name, value)| fields.push(name, value));
+    for field in theirs.end_to_end().filter(|field| !is_dropped(field.name)) {
+        fields.push_field(field);
+    }
     add_forwarded(request, context, route, trusted, fields);
     for (name, limits) in marks(context) {
         push_unless_set(fields, route, name.as_str(), limits);
@@ -61,15 +63,16 @@ pub fn request(request: &RequestHead, context: &Context) -> Option<OutgoingReque
 
 /// Tells the upstream whom it serves. What a client claims of earlier hops is passed on only from a trusted proxy.
 fn add_forwarded(request: &RequestHead, context: &Context, route: &Route, trusted: bool, fields: &mut Fields) {
-    if let Some(peer) = context.peer.address {
-        let mut chain: Vec<u8> = Vec::new();
-        for line in request.fields.get_all(FORWARDED_FOR).filter(|_| trusted) {
-            chain.extend_from_slice(line);
-            chain.extend_from_slice(b", ");
-        }
-        chain.extend_from_slice(peer.to_canonical().to_string().as_bytes());
-        push_unless_set(fields, route, FORWARDED_FOR, chain);
-    } else if trusted {
+    let edits = &route.request_headers;
+    if let Some(peer) = context.peer.address_text.as_ref().filter(|_| !edits.concerns(FORWARDED_FOR.as_bytes())) {
+        fields.push_with(FORWARDED_FOR, peer.len(), |chain| {
+            for line in request.fields.get_all(FORWARDED_FOR).filter(|_| trusted) {
+                chain.extend_from_slice(line);
+                chain.extend_from_slice(b", ");
+            }
+            chain.extend_from_slice(peer.as_bytes());
+        });
+    } else if trusted && context.peer.address.is_none() {
         request.fields.get_all(FORWARDED_FOR).for_each(|line| push_unless_set(fields, route, FORWARDED_FOR, line));
     }
     if !trusted || !request.fields.contains(FORWARDED_PROTO) {
@@ -120,8 +123,8 @@ pub fn response(response: &ResponseHead, context: &Context) -> Fields {
     let edits = context.matched().map(|route| &route.response_headers).filter(|edits| !edits.is_empty());
     let is_replaced = |name: &[u8]| limits.as_ref().is_some_and(|limits| limits.replaces(name));
     let mut fields = Fields::with_capacity(theirs.len() + ADDED_FIELDS, theirs.as_bytes().len() + ADDED_BYTES);
-    for (name, value) in theirs.end_to_end().filter(|(name, _)| !is_replaced(name)) {
-        fields.push(name, value);
+    for field in theirs.end_to_end().filter(|field| !is_replaced(field.name)) {
+        fields.push_field(field);
     }
     let first_own = fields.len();
     if let Some(limits) = limits {
@@ -138,11 +141,11 @@ pub fn response(response: &ResponseHead, context: &Context) -> Fields {
 /// The fields as a route edits them.
 fn edited(fields: &Fields, edits: &HeaderEdits) -> Fields {
     let mut edited = Fields::default();
-    fields.iter().filter(|(name, _)| !edits.concerns(name)).for_each(|(name, value)| edited.push(name, value));
+    fields.iter().filter(|field| !edits.concerns(field.name)).for_each(|field| edited.push_field(field));
     edits.set.iter().for_each(|(name, value)| edited.push(name, value));
     edited
 }
 
 fn is(name: &[u8], other: &str) -> bool {
-    name.eq_ignore_ascii_case(other.as_bytes())
+    name.len() == other.len() && name.eq_ignore_ascii_case(other.as_bytes())
 }

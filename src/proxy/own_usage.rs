@@ -1,6 +1,6 @@
 //! What customers see of themselves: their plan, their limits and what is left of each. Takes no tokens.
 
-use std::sync::Arc;
+use std::rc::Rc;
 
 use http::Method;
 use serde::Serialize;
@@ -58,7 +58,7 @@ pub async fn answer(context: &mut Context, facts: &Facts<'_>) -> Answer {
     if facts.method != Method::GET && facts.method != Method::HEAD {
         return Answer::MethodNotAllowed { allow: "GET, HEAD" };
     }
-    let live = Arc::clone(&context.live);
+    let live = Rc::clone(&context.live);
     if live.ruleset.access.denies_address(facts.address) {
         return Answer::AccessDenied;
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use crate::ruleset::upstream::{Balance, Upstream};
 use crate::units::{LimitKey, Nanos};
@@ -19,6 +20,9 @@ pub use tls::TlsConnector;
 
 use balance::Candidate;
 use node::NodeState;
+
+/// Upstreams of so many instances are balanced without memory of their own.
+const FEW: usize = 8;
 
 /// An upstream while tollgate runs.
 #[derive(Debug)]
@@ -95,8 +99,11 @@ impl Pool {
     ///
     /// `None` if none is healthy. One whose connection failed a moment ago is used only if there is no other.
     pub fn choose(&self, tried: &[Arc<Instance>], hash: Option<LimitKey>, now: Nanos) -> Option<Chosen> {
-        let mut usable = self.instances();
-        usable.retain(|(_, instance)| instance.is_healthy() && !tried.iter().any(|tried| Arc::ptr_eq(tried, instance)));
+        let nodes: SmallVec<[_; FEW]> = self.nodes.iter().map(|node| node.instances()).collect();
+        let instances = nodes.iter().enumerate().flat_map(|(node, of)| of.iter().map(move |instance| (node, instance)));
+        let is_usable =
+            |instance: &Arc<Instance>| instance.is_healthy() && !tried.iter().any(|tried| Arc::ptr_eq(tried, instance));
+        let mut usable: SmallVec<[_; FEW]> = instances.filter(|(_, instance)| is_usable(instance)).collect();
         if usable.iter().any(|(_, instance)| !instance.is_ejected(now)) {
             usable.retain(|(_, instance)| !instance.is_ejected(now));
         }
@@ -106,8 +113,9 @@ impl Pool {
             in_flight: instance.in_flight(),
             turn: &instance.turn,
         });
-        let candidates: Vec<Candidate<'_>> = candidates.collect();
+        let candidates: SmallVec<[Candidate<'_>; FEW]> = candidates.collect();
         let chosen = match &self.upstream.balance {
+            _ if candidates.len() == 1 => Some(0),
             Balance::RoundRobin => {
                 let _turn = self.turns.lock();
                 balance::round_robin(&candidates)
@@ -119,10 +127,9 @@ impl Pool {
                 None => balance::random(&candidates, &mut rand::rng()),
             },
         }?;
-        drop(candidates);
-        let (node, instance) = usable.swap_remove(chosen);
+        let (node, instance) = usable.get(chosen)?;
         instance.begin();
-        Some(Chosen { node, instance })
+        Some(Chosen { node: *node, instance: Arc::clone(instance) })
     }
 
     /// All instances, with the positions of their nodes.

@@ -5,8 +5,9 @@
 //! number of header conditions (more before fewer), then by their order in the file.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
 use std::fmt;
+
+use hashbrown::HashMap;
 
 use crate::fields::Fields;
 use crate::ruleset::access::{Access, Bypass};
@@ -16,6 +17,10 @@ use crate::ruleset::key::Facts;
 use crate::ruleset::limit::LimitId;
 use crate::ruleset::path::{PathPattern, behind_prefix};
 use crate::ruleset::upstream::UpstreamId;
+
+mod trie;
+
+use trie::Node;
 
 /// Index into [`Matcher::routes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -118,21 +123,16 @@ impl HeaderEdits {
     }
 }
 
-/// The routes, indexed by host and by the first segment of the path.
+/// The routes, indexed by host and by the segments of the path.
 #[derive(Debug)]
 pub struct Matcher {
     routes: Vec<Route>,
-    exact_hosts: HashMap<String, Candidates>,
-    /// Longest suffix first.
-    below_hosts: Vec<(HostPattern, Candidates)>,
-    any_host: Candidates,
-}
-
-/// Routes of one host in order of specificity, split by their first segment.
-#[derive(Debug, Default)]
-struct Candidates {
-    by_first_segment: HashMap<String, Vec<RouteId>>,
-    others: Vec<RouteId>,
+    /// By specificity, whatever their hosts.
+    order: Vec<RouteId>,
+    exact_hosts: HashMap<String, Node>,
+    /// By what follows the first label, with its dot.
+    below_hosts: HashMap<String, Node>,
+    any_host: Node,
 }
 
 impl Matcher {
@@ -140,27 +140,23 @@ impl Matcher {
     pub fn new(routes: Vec<Route>) -> Self {
         let mut order: Vec<RouteId> = (0..routes.len()).map(RouteId).collect();
         order.sort_by(|a, b| by_specificity(&routes[a.0], &routes[b.0]));
-        let mut exact_hosts: HashMap<String, Candidates> = HashMap::new();
-        let mut below_hosts: HashMap<HostPattern, Candidates> = HashMap::new();
-        let mut any_host = Candidates::default();
-        for id in order {
+        let mut exact_hosts: HashMap<String, Node> = HashMap::new();
+        let mut below_hosts: HashMap<String, Node> = HashMap::new();
+        let mut any_host = Node::default();
+        for id in &order {
             let route = &routes[id.0];
             if route.hosts.is_empty() {
-                any_host.add(id, route);
+                any_host.add(*id, &route.path);
             }
             for host in &route.hosts {
-                match host {
-                    HostPattern::Exact(name) => exact_hosts.entry(name.clone()).or_default().add(id, route),
-                    HostPattern::Below(_) => below_hosts.entry(host.clone()).or_default().add(id, route),
-                }
+                let node = match host {
+                    HostPattern::Exact(name) => exact_hosts.entry_ref(name.as_str()).or_default(),
+                    HostPattern::Below(suffix) => below_hosts.entry_ref(suffix.as_str()).or_default(),
+                };
+                node.add(*id, &route.path);
             }
         }
-        let mut below_hosts: Vec<(HostPattern, Candidates)> = below_hosts.into_iter().collect();
-        below_hosts.sort_by_cached_key(|(host, _)| {
-            let host = host.to_string();
-            (std::cmp::Reverse(host.len()), host)
-        });
-        Self { routes, exact_hosts, below_hosts, any_host }
+        Self { routes, order, exact_hosts, below_hosts, any_host }
     }
 
     /// All routes, in the order of the configuration.
@@ -173,28 +169,35 @@ impl Matcher {
         &self.routes[id.0]
     }
 
-    /// The most specific route that matches.
+    /// The most specific route that matches: by its host first, an exact one before `*.`, of which the longest goes first.
     pub fn find(&self, facts: &Facts<'_>) -> Option<RouteId> {
-        let matches = |id: &&RouteId| beside_host(self.route(**id), facts).is_none();
-        let first = |candidates: &Candidates| {
-            let [known, others] = candidates.of_path(facts.path);
-            known.iter().find(matches).or_else(|| others.iter().find(matches)).copied()
-        };
-        let exact = self.exact_hosts.get(facts.host).and_then(first);
-        exact.or_else(|| self.below(facts.host).find_map(first)).or_else(|| first(&self.any_host))
+        let is_wanted = |id: RouteId| beside_path(self.route(id), facts).is_none();
+        let find = |node: &Node| node.find(facts.path, &is_wanted);
+        let exact = self.exact_hosts.get(facts.host).and_then(find);
+        exact.or_else(|| self.below(facts.host).find_map(find)).or_else(|| find(&self.any_host))
     }
 
     /// The routes that a request is held against, in order: those of its host whose path may begin like its own. One that
-    /// names several hosts may come twice.
+    /// names several hosts may come twice. Looks at all routes.
     pub fn tried(&self, facts: &Facts<'_>) -> impl Iterator<Item = RouteId> {
-        let exact = self.exact_hosts.get(facts.host).into_iter();
-        let hosts = exact.chain(self.below(facts.host)).chain(Some(&self.any_host));
-        hosts.flat_map(|candidates| candidates.of_path(facts.path)).flatten().copied()
+        let begins_alike = |id: &RouteId| self.route(*id).path.may_begin_like(facts.path);
+        let alike: Vec<RouteId> = self.order.iter().copied().filter(begins_alike).collect();
+        let exact = HostPattern::Exact(facts.host.to_owned());
+        let below = suffixes(facts.host).map(|suffix| HostPattern::Below(suffix.to_owned()));
+        let hosts: Vec<Option<HostPattern>> = std::iter::once(exact).chain(below).map(Some).chain([None]).collect();
+        let is_at = |id: &RouteId, host: &Option<HostPattern>| match host {
+            Some(host) => self.route(*id).hosts.contains(host),
+            None => self.route(*id).hosts.is_empty(),
+        };
+        let tried: Vec<RouteId> =
+            hosts.iter().flat_map(|host| alike.iter().filter(move |id| is_at(id, host))).copied().collect();
+        tried.into_iter()
     }
 
     /// The routes of all names below a domain that `host` is one of.
-    fn below(&self, host: &str) -> impl Iterator<Item = &Candidates> {
-        self.below_hosts.iter().filter(move |(pattern, _)| pattern.matches(host)).map(|(_, found)| found)
+    fn below(&self, host: &str) -> impl Iterator<Item = &Node> {
+        let suffixes = (!self.below_hosts.is_empty()).then(|| suffixes(host)).into_iter().flatten();
+        suffixes.filter_map(|suffix| self.below_hosts.get(suffix))
     }
 
     /// Why a request cannot take the route `id`; `None` if it can.
@@ -208,23 +211,9 @@ impl Matcher {
     }
 }
 
-impl Candidates {
-    fn add(&mut self, id: RouteId, route: &Route) {
-        match route.path.first_literal() {
-            Some(first) => self.by_first_segment.entry(first.to_owned()).or_default().push(id),
-            None => self.others.push(id),
-        }
-    }
-
-    /// A literal first segment is more specific than any other, so the two lists need no merging.
-    fn of_path(&self, path: &str) -> [&[RouteId]; 2] {
-        let first = || path.strip_prefix('/').unwrap_or(path).split('/').next().unwrap_or_default();
-        let known = match self.by_first_segment.is_empty() {
-            true => None,
-            false => self.by_first_segment.get(first()),
-        };
-        [known.map_or(&[], Vec::as_slice), &self.others]
-    }
+/// What follows each label of a host but the last, with its dot, the longest first.
+fn suffixes(host: &str) -> impl Iterator<Item = &str> {
+    host.match_indices('.').filter(|(at, _)| *at > 0).filter_map(|(at, _)| host.get(at..))
 }
 
 /// The first thing about a route that a request lacks.
@@ -263,11 +252,16 @@ impl fmt::Display for Mismatch<'_> {
     }
 }
 
-/// The first thing but the host, which the index has looked at, that a request lacks.
+/// The first thing but the host that a request lacks.
 fn beside_host<'r>(route: &'r Route, facts: &Facts<'_>) -> Option<Mismatch<'r>> {
-    if !route.path.matches(facts.path) {
-        return Some(Mismatch::Path(&route.path_pattern));
+    match route.path.matches(facts.path) {
+        true => beside_path(route, facts),
+        false => Some(Mismatch::Path(&route.path_pattern)),
     }
+}
+
+/// The first thing but the host and the path, which the index has looked at, that a request lacks.
+fn beside_path<'r>(route: &'r Route, facts: &Facts<'_>) -> Option<Mismatch<'r>> {
     if !route.methods.is_empty() && !route.methods.iter().any(|method| method == facts.method) {
         return Some(Mismatch::Method(&route.methods));
     }

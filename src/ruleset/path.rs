@@ -15,8 +15,10 @@ pub struct PathPattern {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Segment {
+pub(super) enum Segment {
+    /// This one.
     Literal(String),
+    /// Any that is not empty.
     Any,
 }
 
@@ -90,11 +92,22 @@ impl PathPattern {
             })
     }
 
-    /// The first segment, where it is a literal: what routes are indexed by.
-    pub(super) fn first_literal(&self) -> Option<&str> {
+    /// Its segments, without the `**` at its end.
+    pub(super) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Whether it ends with `**`.
+    pub(super) const fn ends_with_rest(&self) -> bool {
+        self.rest
+    }
+
+    /// Whether the first segment of the canonical path `path` is one that a match can have.
+    pub(super) fn may_begin_like(&self, path: &str) -> bool {
+        let first = path.strip_prefix('/').unwrap_or(path).split('/').next();
         match self.segments.first() {
-            Some(Segment::Literal(literal)) => Some(literal),
-            _ => None,
+            Some(Segment::Literal(literal)) => Some(literal.as_str()) == first,
+            _ => true,
         }
     }
 

@@ -53,7 +53,7 @@ impl Room {
     }
 }
 
-/// How many workers serve clients, each of them a thread: one for each core.
+/// How many workers serve clients, each of them a thread, where the configuration does not say: one for each core.
 pub fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

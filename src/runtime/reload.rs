@@ -48,6 +48,8 @@ pub struct Parts {
     pub listeners: Vec<Endpoint>,
     /// Where operators connect to.
     pub admin: SocketAddr,
+    /// How many threads serve clients.
+    pub workers: usize,
     /// What they may do there.
     pub access: AccessTerms,
     /// What holds for requests.

@@ -16,8 +16,8 @@ use crate::http::idle::IdleConnections;
 use crate::http::limiter::ConnectionLimiter;
 use crate::http::worker::{HandedOver, Shared, Worker, Workers, accepted, receive};
 use crate::panics::lasting;
-use crate::proxy::Gateway;
-use crate::store::Store;
+use crate::proxy::{Gateway, WorkerGateway};
+use crate::stripes;
 
 /// One worker for each core, each with a socket of its own at every address.
 pub(super) struct Workforce {
@@ -31,8 +31,8 @@ struct Thread {
     sockets: Vec<(usize, Socket)>,
     received: mpsc::UnboundedReceiver<HandedOver>,
     workers: Arc<Workers>,
-    shared: Shared<Gateway>,
-    store: Arc<Store>,
+    gateway: Gateway,
+    shared: Shared,
     doors: Arc<Doors>,
     kept: usize,
 }
@@ -48,7 +48,6 @@ impl Workforce {
         kept: usize,
     ) -> Self {
         let shared = Shared {
-            service: Arc::new(gateway.clone()),
             clock: Arc::clone(&gateway.clock),
             traffic: Arc::clone(&gateway.traffic),
             limiter: Arc::new(ConnectionLimiter::new(listeners)),
@@ -61,7 +60,7 @@ impl Workforce {
             received,
             workers: Arc::clone(&workers),
             shared: shared.clone(),
-            store: Arc::clone(&gateway.store),
+            gateway: gateway.clone(),
             doors: Arc::clone(doors),
             kept,
         });
@@ -92,8 +91,10 @@ impl Thread {
     }
 
     async fn serve(self) -> io::Result<()> {
-        let Self { number, sockets, received, workers, shared, store, doors, kept } = self;
-        let worker = Rc::new(Worker::new(shared, kept));
+        let Self { number, sockets, received, workers, gateway, shared, doors, kept } = self;
+        stripes::enter(number);
+        let store = Arc::clone(&gateway.store);
+        let worker = Rc::new(Worker::new(WorkerGateway::new(gateway), shared, kept));
         let acceptors: io::Result<Vec<(usize, Arc<Acceptor>)>> = sockets
             .into_iter()
             .map(|(listener, socket)| Acceptor::new(socket).map(|acceptor| (listener, Arc::new(acceptor))))

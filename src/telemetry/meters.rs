@@ -1,6 +1,6 @@
 //! The metrics of one ruleset, resolved: what a request counts on.
 
-use prometheus::{Histogram, IntCounter};
+use prometheus::IntCounter;
 
 use crate::algorithm::{Decision, Denial};
 use crate::charge::{Charge, OnStoreDown, Source};
@@ -11,6 +11,7 @@ use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::verdict::{Outcome, Standing, Verdict};
 use crate::telemetry::Telemetry;
 use crate::telemetry::names::{NO_PLAN, NO_ROUTE};
+use crate::telemetry::striped::{HotCounter, HotHistogram};
 use crate::units::Nanos;
 
 mod grid;
@@ -18,7 +19,7 @@ mod late;
 mod route;
 mod totals;
 
-pub use route::{InFlight, RouteMeters};
+pub use route::RouteMeters;
 pub use totals::{Counts, Total};
 
 use grid::Grid;
@@ -39,7 +40,7 @@ pub struct Meters {
     plan_names: Vec<String>,
     routes: Vec<RouteMeters>,
     no_route: RouteMeters,
-    upstreams: Vec<Histogram>,
+    upstreams: Vec<HotHistogram>,
     /// By limit and plan.
     limits: Grid<LimitMeters>,
     /// By candidate and plan.
@@ -47,7 +48,7 @@ pub struct Meters {
     /// By limit; only those whose responses tell costs.
     costs_invalid: Vec<Option<IntCounter>>,
     /// By the position of their source.
-    decisions: [Histogram; Source::ALL.len()],
+    decisions: [HotHistogram; Source::ALL.len()],
 }
 
 /// What the series of a limit are labelled with.
@@ -73,14 +74,14 @@ struct Comparison([[IntCounter; 3]; 3]);
 /// What is counted for one limit and plan, over all routes.
 #[derive(Debug)]
 struct LimitMeters {
-    tokens_admitted: IntCounter,
-    tokens_over: IntCounter,
-    tokens_refunded: Late<IntCounter>,
-    tokens_debited: Late<IntCounter>,
-    near: IntCounter,
-    utilization: Histogram,
-    wait: Late<Histogram>,
-    retry_after: Histogram,
+    tokens_admitted: HotCounter,
+    tokens_over: HotCounter,
+    tokens_refunded: Late<HotCounter>,
+    tokens_debited: Late<HotCounter>,
+    near: HotCounter,
+    utilization: HotHistogram,
+    wait: Late<HotHistogram>,
+    retry_after: HotHistogram,
 }
 
 // === impl Meters ===

@@ -117,7 +117,7 @@ fn the_manifest_starts_the_program_and_its_parts_find_each_other() {
     let container = container();
     let args = strings(&container["args"]);
     takes(&args.iter().map(String::as_str).collect::<Vec<_>>(), "/etc/tollgate/config/tollgate.yaml");
-    let Server { listeners, admin } = tollgate::config::load(&config(), "tollgate.yaml", &|_| None).unwrap().server;
+    let Server { listeners, admin, .. } = tollgate::config::load(&config(), "tollgate.yaml", &|_| None).unwrap().server;
     assert_eq!(listeners, [Listener::plain(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port(&"http".into()))))]);
     assert_eq!(admin, SocketAddr::from((Ipv4Addr::UNSPECIFIED, port(&"admin".into()))), "probes come from outside");
     for probe in ["readinessProbe", "livenessProbe"] {

@@ -94,6 +94,18 @@ fn a_request_for_a_reload_tells_every_error_and_changes_nothing() {
 }
 
 #[test]
+fn workers_are_as_many_as_the_file_says_and_stay_so() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&format!("workers: 3\n{}", burst(&origin, 2)));
+    assert_eq!(gateway.process.threads("worker "), 3);
+    gateway.rewrite(&format!("workers: 2\n{}", burst(&origin, 4)));
+    let refused = gateway.reload();
+    assert_eq!(refused.status, 422, "{refused:?}");
+    assert!(refused.text().contains("workers: cannot change while tollgate runs"), "{}", refused.text());
+    assert_eq!((gateway.process.threads("worker "), fresh_burst(&gateway, "a")), (3, 2));
+}
+
+#[test]
 fn addresses_cannot_change_and_nothing_beside_them_does() {
     let origin = Origin::start();
     let gateway = Gateway::start(&burst(&origin, 2));

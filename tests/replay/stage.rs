@@ -13,7 +13,7 @@ use tollgate::http::head::{RequestHead, ResponseHead};
 use tollgate::http::service::Peer;
 use tollgate::proxy::context::Context;
 use tollgate::proxy::live::{Live, Rules};
-use tollgate::proxy::{Gateway, Shared, admit};
+use tollgate::proxy::{Gateway, Shared, WorkerGateway, admit};
 use tollgate::ruleset::key::KeyHasher;
 use tollgate::ruleset::verdict::Outcome;
 use tollgate::store::Store;
@@ -25,7 +25,7 @@ use tracing_subscriber::fmt::time::FormatTime;
 
 /// A gateway without sockets of its own.
 pub struct Stage {
-    gateway: Gateway,
+    gateway: WorkerGateway,
     clock: Arc<ManualClock>,
     /// Requests that the upstream works on, by the time at which they end.
     running: BTreeMap<(Nanos, Reverse<u64>), Context>,
@@ -90,7 +90,7 @@ impl Stage {
         let hasher = KeyHasher::new(&[7; 16]);
         let pools = rules.pools(None);
         let live = Live::new((rules, pools), None, &store, hasher.clone(), &Telemetry::new().unwrap());
-        let gateway = Gateway::new(Shared {
+        let gateway = WorkerGateway::new(Gateway::new(Shared {
             live: ArcSwap::from_pointee(live),
             store,
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
@@ -98,7 +98,7 @@ impl Stage {
             traffic: Arc::default(),
             room: usize::MAX,
             lookout: Lookout::default(),
-        });
+        }));
         Self { gateway, clock, running: BTreeMap::new(), count: 0, log, _logging: logging }
     }
 
@@ -109,8 +109,8 @@ impl Stage {
         let mut request = RequestHead { method: asked.method.to_owned(), ..RequestHead::default() };
         request.target.extend_from_slice(asked.target.as_bytes());
         asked.fields.iter().for_each(|(name, value)| request.fields.push(name, value));
-        let peer = Peer { address: Some([127, 0, 0, asked.from].into()), secured: None };
-        let mut context = Context::new(&self.gateway, Arc::new(peer), request.version);
+        let peer = Peer::new(Some([127, 0, 0, asked.from].into()), None);
+        let mut context = Context::new(&self.gateway, Arc::new(peer), request.version, asked.at);
         let admitted = admit::admit(&mut context, &request).await;
         let denied = matches!(context.verdict.outcome, Outcome::Deny(_));
         match admitted {

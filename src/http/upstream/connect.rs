@@ -10,7 +10,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::{Address, Connection, Http1Upstream, Http2Connection, Http2Upstream, Server, Upstream};
+use super::{Address, Connection, Http1Connection, Http2Connection, Http2Upstream, Server, Upstream};
 use crate::fields::Fields;
 use crate::http::head::{RequestHead, ResponseHead};
 use crate::http::service::OutgoingRequest;
@@ -53,7 +53,7 @@ async fn connect(server: &Server) -> io::Result<Socket> {
 pub(in crate::http) async fn open(server: &Server) -> io::Result<Connection> {
     let socket = connect(server).await?;
     if !server.http2 {
-        return Ok(Connection::Http1(socket));
+        return Ok(Connection::Http1(Box::new(Http1Connection::new(socket))));
     }
     let (requests, driving) = http2_options().handshake(socket).await.map_err(io::Error::other)?;
     let is_closed = Arc::<AtomicBool>::default();
@@ -86,7 +86,9 @@ pub async fn probe(server: &Server, host: &str, path: &str, user_agent: &str) ->
     let mut asking = match server.http2 {
         false => {
             outgoing.fields.push("connection", "close");
-            Upstream::Http1(Box::new(Http1Upstream::begin(socket, &request, &outgoing, None)))
+            let mut connection = Box::new(Http1Connection::new(socket));
+            connection.begin(&request, &outgoing, None);
+            Upstream::Http1(connection)
         }
         true => {
             let (requests, driving) = http2_options().handshake(socket).await.map_err(io::Error::other)?;

@@ -65,7 +65,7 @@ fn spellings_of_a_path_become_one_or_are_refused() {
 #[test]
 fn spellings_of_a_host_become_one_or_are_refused() {
     let over = |secure: bool, raw: &str| {
-        target("/", &headers(&[("host", raw)]), secure).map(|target| (target.host, target.authority))
+        target("/", &headers(&[("host", raw)]), secure).map(|target| (target.host().to_owned(), target.authority))
     };
     let host = |raw: &str| over(false, raw);
     for raw in ["A.example", "a.example.", "a.example:80"] {

@@ -77,7 +77,7 @@ fn exposed(fields: &Fields) -> Vec<Vec<u8>> {
 
 fn limit_fields_of(fields: &Fields, first: usize) -> impl Iterator<Item = Vec<u8>> {
     let is_told = |name: &[u8]| name.eq_ignore_ascii_case(b"retry-after") || fields::is_limit_field(name);
-    fields.iter().skip(first).map(|(name, _)| name).filter(move |name| is_told(name)).map(<[u8]>::to_vec)
+    fields.iter().skip(first).map(|field| field.name).filter(move |name| is_told(name)).map(<[u8]>::to_vec)
 }
 
 fn push_list(fields: &mut Fields, name: &str, elements: &[impl AsRef<[u8]>]) {

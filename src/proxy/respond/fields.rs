@@ -17,6 +17,8 @@ const LIMIT: &str = "x-ratelimit-limit";
 const REMAINING: &str = "x-ratelimit-remaining";
 const RESET: &str = "x-ratelimit-reset";
 
+/// How many bytes most lists of limits have.
+const LISTED: usize = 64;
 /// The largest integer of a structured field (RFC 9651, section 3.3.1).
 const LARGEST: u64 = 999_999_999_999_999;
 
@@ -63,8 +65,8 @@ impl<'v> LimitFields<'v> {
     /// Adds the fields to `fields`. The request was charged at `charged_at` on the wall clock.
     pub fn add_to(&self, fields: &mut Fields, charged_at: Nanos) {
         if self.ietf && self.verdict.standings.iter().any(|standing| standing.visible) {
-            fields.push_with(POLICY, |value| self.write_list(value, write_policy));
-            fields.push_with(RATELIMIT, |value| self.write_list(value, write_standing));
+            fields.push_with(POLICY, LISTED, |value| self.write_list(value, write_policy));
+            fields.push_with(RATELIMIT, LISTED, |value| self.write_list(value, write_standing));
         }
         if let Some(reset) = self.x_ratelimit {
             let until_full = self.tightest.headroom.until_full;

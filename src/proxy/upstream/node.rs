@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 
 use crate::units::Nanos;
 
@@ -61,8 +61,8 @@ impl NodeState {
         }
     }
 
-    pub(super) fn instances(&self) -> Arc<Vec<Arc<Instance>>> {
-        self.instances.load_full()
+    pub(super) fn instances(&self) -> Guard<Arc<Vec<Arc<Instance>>>> {
+        self.instances.load()
     }
 
     /// The host name stands for these addresses now. What is known of those that stay is kept; one that comes later than

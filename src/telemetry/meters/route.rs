@@ -2,9 +2,6 @@
 
 use std::sync::OnceLock;
 
-use parking_lot::RwLock;
-use prometheus::{Histogram, IntCounter, IntGauge};
-
 use crate::algorithm::Decision;
 use crate::charge::{Charge, OnStoreDown, Taken};
 use crate::ruleset::limit::PlanId;
@@ -14,6 +11,7 @@ use crate::telemetry::meters::Label;
 use crate::telemetry::meters::grid::Grid;
 use crate::telemetry::meters::late::Late;
 use crate::telemetry::meters::totals::Counts;
+use crate::telemetry::striped::{HotCounter, HotGauge, HotHistogram};
 use crate::units::Nanos;
 
 /// The classes of status codes, as labels.
@@ -24,25 +22,34 @@ const CODE_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 pub struct RouteMeters {
     name: String,
     telemetry: Telemetry,
-    /// Status codes met so far; few, and new ones are rare.
-    codes: RwLock<Vec<(u16, IntCounter)>>,
-    durations: [OnceLock<Histogram>; 5],
-    in_flight: IntGauge,
+    /// Of the first status code that was met; the others follow it.
+    codes: OnceLock<Box<CodeCounter>>,
+    durations: [OnceLock<HotHistogram>; 5],
+    in_flight: HotGauge,
     /// By position among the route's limits, and plan.
     outcomes: Grid<Outcomes>,
+}
+
+/// How often a status code was answered. A list, because there are few codes, which are read by every request and added
+/// to rarely.
+#[derive(Debug)]
+struct CodeCounter {
+    code: u16,
+    counter: HotCounter,
+    next: OnceLock<Box<Self>>,
 }
 
 /// What a limit made of the requests of one route and plan.
 #[derive(Debug)]
 pub(super) struct Outcomes {
-    admitted: IntCounter,
-    delayed: Late<IntCounter>,
+    admitted: HotCounter,
+    delayed: Late<HotCounter>,
     /// What is over the limit: denied, or what is done instead.
-    over: IntCounter,
+    over: HotCounter,
     /// What is exempt from it.
-    pub(super) bypassed: Late<IntCounter>,
-    error_admitted: Late<IntCounter>,
-    pub(super) error_denied: Late<IntCounter>,
+    pub(super) bypassed: Late<HotCounter>,
+    error_admitted: Late<HotCounter>,
+    pub(super) error_denied: Late<HotCounter>,
 }
 
 // === impl RouteMeters ===
@@ -52,17 +59,21 @@ impl RouteMeters {
         Self {
             name: name.to_owned(),
             telemetry: telemetry.clone(),
-            codes: RwLock::default(),
+            codes: OnceLock::new(),
             durations: Default::default(),
             in_flight: telemetry.http_in_flight.with_label_values(&[name]),
             outcomes,
         }
     }
 
-    /// One more request is being handled until the guard is dropped.
-    pub fn start(&self) -> InFlight {
+    /// One more request is being handled, until [`RouteMeters::end`].
+    pub fn start(&self) {
         self.in_flight.inc();
-        InFlight(self.in_flight.clone())
+    }
+
+    /// One request fewer is being handled.
+    pub fn end(&self) {
+        self.in_flight.dec();
     }
 
     /// A request was answered with `code` after `duration`.
@@ -77,21 +88,24 @@ impl RouteMeters {
         self.duration(1);
     }
 
-    fn duration(&self, class: usize) -> &Histogram {
+    fn duration(&self, class: usize) -> &HotHistogram {
         let make = || self.telemetry.http_duration.with_label_values(&[self.name.as_str(), CODE_CLASSES[class]]);
         self.durations[class].get_or_init(make)
     }
 
     /// A request was answered with `code` by the connection, before anything was known of it.
     pub fn count(&self, code: u16) {
-        let known = self.codes.read().iter().find(|(known, _)| *known == code).map(|(_, counter)| counter.inc());
-        if known.is_none() {
-            let counter = self.telemetry.http_requests.with_label_values(&[self.name.as_str(), &code.to_string()]);
-            counter.inc();
-            let mut codes = self.codes.write();
-            if !codes.iter().any(|(known, _)| *known == code) {
-                codes.push((code, counter));
+        let mut place = &self.codes;
+        loop {
+            let at = place.get_or_init(|| {
+                let labels = [self.name.as_str(), &code.to_string()];
+                let counter = self.telemetry.http_requests.with_label_values(&labels);
+                Box::new(CodeCounter { code, counter, next: OnceLock::new() })
+            });
+            if at.code == code {
+                return at.counter.inc();
             }
+            place = &at.next;
         }
     }
 
@@ -102,8 +116,10 @@ impl RouteMeters {
 
     /// Each status that was answered, and how often.
     pub(super) fn each_answer(&self, mut each: impl FnMut(u16, u64)) {
-        for (code, counter) in &*self.codes.read() {
-            each(*code, counter.get());
+        let mut place = &self.codes;
+        while let Some(at) = place.get() {
+            each(at.code, at.counter.get());
+            place = &at.next;
         }
     }
 
@@ -129,16 +145,6 @@ impl RouteMeters {
     }
 }
 
-/// A request that is being handled; counts down when dropped.
-#[derive(Debug)]
-pub struct InFlight(IntGauge);
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
-}
-
 // === impl Outcomes ===
 
 impl Outcomes {
@@ -156,7 +162,7 @@ impl Outcomes {
     }
 
     fn counts(&self) -> Counts {
-        let late = |counter: &Late<IntCounter>| counter.made().map_or(0, IntCounter::get);
+        let late = |counter: &Late<HotCounter>| counter.made().map_or(0, HotCounter::get);
         Counts {
             admitted: self.admitted.get(),
             delayed: late(&self.delayed),

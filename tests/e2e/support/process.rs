@@ -155,6 +155,14 @@ impl Process {
         std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
     }
 
+    /// How many threads it has whose names begin like this.
+    pub fn threads(&self, name: &str) -> usize {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let of_thread =
+            |thread: std::io::Result<std::fs::DirEntry>| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok();
+        threads.filter_map(of_thread).filter(|of_thread| of_thread.starts_with(name)).count()
+    }
+
     /// The processor time it has used.
     pub fn processor_time(&self) -> Duration {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();

@@ -1,0 +1,55 @@
+//! Values that every worker writes, in one stripe for each worker, so that cores do not take cache lines from each other.
+//! Readers put the stripes together.
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::thread::available_parallelism;
+
+/// More workers than this share stripes: each stripe of each counter takes a cache line.
+const MAX_STRIPES: usize = 16;
+
+thread_local! {
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// From here on the calling thread writes the stripe of `worker`. Threads that never call this write the first one.
+pub fn enter(worker: usize) {
+    CURRENT.set(worker % count());
+}
+
+/// How many stripes there are.
+pub fn count() -> usize {
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| available_parallelism().map_or(1, |cores| cores.get().min(MAX_STRIPES)))
+}
+
+/// The stripe of the calling thread.
+pub fn current() -> usize {
+    CURRENT.get()
+}
+
+/// One value for each stripe, each on cache lines of its own.
+#[derive(Debug)]
+pub struct Striped<T>(Box<[Stripe<T>]>);
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Stripe<T>(T);
+
+impl<T: Default> Default for Striped<T> {
+    fn default() -> Self {
+        Self((0..count()).map(|_| Stripe::default()).collect())
+    }
+}
+
+impl<T> Striped<T> {
+    /// The value of the calling thread's stripe.
+    pub fn mine(&self) -> Option<&T> {
+        self.0.get(current()).map(|Stripe(value)| value)
+    }
+
+    /// The values of all stripes.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().map(|Stripe(value)| value)
+    }
+}
