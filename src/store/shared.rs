@@ -163,7 +163,7 @@ impl SharedStore {
             breaker: Mutex::default(),
             is_away: AtomicBool::new(false),
             recovered: Notify::new(),
-            fallback: Fallback::default(),
+            fallback: Fallback::new(),
             slots: Slots::default(),
             pending: AtomicU64::new(0),
             counts: Counts::default(),

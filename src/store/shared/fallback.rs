@@ -23,19 +23,18 @@ pub(super) use ledger::Due;
 use ledger::{MadeGood, OutageLedger};
 
 /// What this node did by itself.
-#[derive(Default)]
 pub(super) struct Fallback {
     /// What was admitted of each key while Redis was away.
     owed: Mutex<HashMap<LimitKey, OutageLedger>>,
     /// Counts the keys that began to be owed.
     generations: AtomicU64,
     /// Held while a key is handed in: what is owed is handed in once.
-    handing: [Turn; TURNS],
+    handing: Box<[Turn]>,
 }
 
 /// Keys of one of these are handed in one after the other.
 type Turn = tokio::sync::Mutex<()>;
-const TURNS: usize = 32;
+const TURNS: usize = 1_024;
 
 /// A request's part that is decided without Redis.
 pub(super) struct DegradedCharge<'a> {
@@ -57,6 +56,12 @@ pub(in crate::store) struct Tables<'a> {
 const MOST_OWED: usize = 100_000;
 
 impl Fallback {
+    /// Nothing is owed.
+    pub(super) fn new() -> Self {
+        let handing = (0..TURNS).map(|_| Turn::default()).collect();
+        Self { owed: Mutex::default(), generations: AtomicU64::new(0), handing }
+    }
+
     /// Decides `degraded` by themselves, all or none, with this node as one of `nodes`; in their order. Times are `now`
     /// here and `theirs` at Redis. The position of a limit that wants nothing admitted without Redis is an error.
     pub(super) fn charge(

@@ -12,8 +12,9 @@ use crate::store::shared::limit::Part;
 use crate::store::shared::{BreakerState, Node, at_once};
 use crate::units::LimitKey;
 
-/// So many keys are reconciled at once.
+/// So many keys are reconciled at once, and so many before it is seen how that goes.
 const RECONCILED_AT_ONCE: usize = 32;
+const RECONCILED_IN_TURN: usize = 1_000;
 
 impl Node {
     /// Goes back to Redis when it has recovered, for as long as it is polled.
@@ -44,9 +45,9 @@ impl Node {
     /// Charges Redis with what this node admitted while it was away.
     async fn reconcile(self: &Arc<Self>) {
         while self.fallback.owes() && !self.is_away() {
-            let calls = self.fallback.some_keys(RECONCILED_AT_ONCE).into_iter().map(|key| {
+            let calls = self.fallback.some_keys(RECONCILED_IN_TURN).into_iter().map(|key| {
                 let node = Arc::clone(self);
-                async move { node.reconcile_key(key).await }
+                async move { !node.is_away() && node.reconcile_key(key).await }
             });
             if at_once(RECONCILED_AT_ONCE, calls.collect()).await.contains(&false) {
                 return;
