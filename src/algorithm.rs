@@ -152,6 +152,10 @@ pub trait Algorithm: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// The state under these parameters of a key that was counted under `old` until now: what was used stays used.
     fn carry(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State>;
 
+    /// One state in place of two that were counted of the same key in two places, neither of them as good as new:
+    /// commutative, idempotent, and at no time from their last charges on more generous than either.
+    fn merge(&self, one: Self::State, other: Self::State) -> Self::State;
+
     /// The same state on a clock that is ahead by `by`: every time in it moves. Never admits more than before.
     fn shift(&self, state: Self::State, by: ClockOffset) -> Self::State;
 

@@ -36,7 +36,7 @@ pub use session::Form;
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::ArcSwap;
@@ -84,6 +84,8 @@ struct Node {
     is_settled: watch::Sender<bool>,
     /// Gateways at which nobody listens.
     refusing: Mutex<HashSet<SocketAddr>>,
+    /// Whether a key was charged here since the last beat that another gateway owns.
+    stands_in: AtomicBool,
     counts: Counts,
 }
 
@@ -152,6 +154,7 @@ impl Cluster {
             last_peer: AtomicU64::new(0),
             last_slot: AtomicU64::new(0),
             refusing: Mutex::default(),
+            stands_in: AtomicBool::new(false),
             counts: Counts::default(),
         });
         node.look();
@@ -189,6 +192,7 @@ impl Cluster {
         for address in view.ring.order(key).into_iter().skip(1) {
             if address == own {
                 self.0.counts.stood_in.fetch_add(1, Ordering::Relaxed);
+                self.0.stands_in();
                 return Place::StandIn;
             }
             if let Some(peer) = reachable(address) {
@@ -217,6 +221,7 @@ impl Cluster {
     /// Nobody can be asked.
     pub fn alone(&self) -> Place {
         self.0.counts.alone.fetch_add(1, Ordering::Relaxed);
+        self.0.stands_in();
         Place::Alone
     }
 

@@ -69,7 +69,7 @@ fn answer(store: &Arc<Store>, guest: &dyn Guest, ask: Ask, now: Nanos) {
         }
         Ask::Put { states, .. } => {
             let received = store.put(&states, now);
-            assert!(received.kept + received.known + received.unknown <= states.count.max(1));
+            assert!(received.kept + received.merged + received.unknown <= states.count.max(1));
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::units::Nanos;
 pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
     let Report { own, standing, ring, members, peers, asked_under_other_ring, stood_in, alone, moved, not_found } =
         cluster.report();
-    let Moved { pushed, given, received, stale, unknown } = moved;
+    let Moved { pushed, given, received, merged, unknown } = moved;
     let peers = peers.iter().map(|peer| {
         let PeerReport { address, state, is_reachable, ring: seen, heard, lost } = peer;
         json!({
@@ -38,7 +38,7 @@ pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
         "questions_under_another_ring": asked_under_other_ring,
         "decided_standing_in": stood_in,
         "decided_alone": alone,
-        "states": {"pushed": pushed, "given": given, "received": received, "stale": stale, "unknown": unknown},
+        "states": {"pushed": pushed, "given": given, "received": received, "merged": merged, "unknown": unknown},
         "discoveries_failed": not_found,
     })
 }
@@ -47,12 +47,18 @@ pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
 pub(super) fn usage(cluster: &Cluster) -> ClusterUsage {
     let Report { ring, members, peers, asked_under_other_ring, stood_in, alone, moved, not_found, .. } =
         cluster.report();
-    let Moved { pushed, given, received, stale, unknown } = moved;
+    let Moved { pushed, given, received, merged, unknown } = moved;
     ClusterUsage {
         ring: ring.to_string(),
         members: members.len(),
         decisions: [("stand_in", stood_in), ("alone", alone)],
-        states: [("pushed", pushed), ("given", given), ("received", received), ("stale", stale), ("unknown", unknown)],
+        states: [
+            ("pushed", pushed),
+            ("given", given),
+            ("received", received),
+            ("merged", merged),
+            ("unknown", unknown),
+        ],
         not_found,
         under_another_ring: asked_under_other_ring,
         corrections_lost: peers.iter().map(|peer| peer.lost).sum(),

@@ -260,6 +260,22 @@ impl Algorithm for AdaptiveConcurrency {
         Some(Learned { limit, measuring, ..state })
     }
 
+    /// The lower limit, the more in flight and the slower latency; a measurement that goes on in either goes on.
+    fn merge(&self, one: Learned, other: Learned) -> Learned {
+        let best = match (one.best, other.best) {
+            (0.0, best) | (best, 0.0) => best,
+            (one, other) => one.min(other),
+        };
+        Learned {
+            limit: { one.limit }.min(other.limit),
+            in_flight: one.in_flight.max(other.in_flight),
+            measuring: one.measuring.max(other.measuring),
+            due: one.due.min(other.due),
+            best,
+            latency: one.latency.max(other.latency),
+        }
+    }
+
     fn shift(&self, state: Learned, by: ClockOffset) -> Learned {
         Learned { due: seconds(Nanos::from_secs(state.due.into()).shifted(by)), ..state }
     }

@@ -96,6 +96,13 @@ pub enum Idle {
     Held,
 }
 
+impl Idle {
+    /// Whether the state decides as a fresh one would at `now`.
+    pub fn is_fresh(self, now: Nanos) -> bool {
+        matches!(self, Self::Fresh(from) if from <= now)
+    }
+}
+
 /// How an admitted request ended; for algorithms that hold a slot while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Completion {

@@ -85,6 +85,10 @@ impl Algorithm for Concurrency {
         Some(state)
     }
 
+    fn merge(&self, one: u64, other: u64) -> u64 {
+        one.max(other)
+    }
+
     fn shift(&self, state: u64, _by: ClockOffset) -> u64 {
         state
     }

@@ -109,6 +109,16 @@ impl Core for Counter {
         Some(Spent { ends, ..state })
     }
 
+    /// Of two windows in a row the later one; of two that overlap, what the more spent one allows until both are over.
+    fn merge(&self, one: Spent, other: Spent) -> Spent {
+        let (first, last) = if one.ends <= other.ends { (one, other) } else { (other, one) };
+        let is_over = match &self.window {
+            Window::FromFirst(length) => first.ends <= last.ends.saturating_sub(*length),
+            Window::FromEpoch(_) | Window::Calendar(_) => first.ends < last.ends,
+        };
+        if is_over { last } else { Spent { used: first.used.max(last.used), ..last } }
+    }
+
     fn shift(&self, state: Spent, by: ClockOffset) -> Spent {
         let ends = if state.ends == Nanos::MAX { state.ends } else { state.ends.shifted(by) };
         Spent { ends, ..state }

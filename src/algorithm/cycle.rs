@@ -240,6 +240,16 @@ impl Algorithm for Cycle {
         })
     }
 
+    /// The later cycle, with the more that was taken until then. Where cycles begin at different times, what was taken may
+    /// all have been taken before.
+    fn merge(&self, one: Cycling, other: Cycling) -> Cycling {
+        let start = one.start.max(other.start);
+        let (one, other) = (self.at(one, start), self.at(other, start));
+        let used = one.used.max(other.used);
+        let lent = if one.start == other.start { one.lent.max(other.lent) } else { used };
+        Cycling { start, used, lent }
+    }
+
     fn shift(&self, state: Cycling, by: ClockOffset) -> Cycling {
         Cycling { start: state.start.shifted(by), ..state }
     }

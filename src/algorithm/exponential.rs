@@ -298,6 +298,19 @@ impl Algorithm for Exponential {
         })
     }
 
+    /// The higher of the two rates at the later of the two times: a request that comes sooner after one measures more.
+    fn merge(&self, one: Measured, other: Measured) -> Measured {
+        if one == other {
+            return one;
+        }
+        let last = one.last.max(other.last);
+        let rate_of = |state: Measured| match last.saturating_sub(state.last).get() {
+            0 => state.rate,
+            interval => self.rate_after(state.rate, interval, 0) * (1.0 + NEAR),
+        };
+        Measured { rate: rate_of(one).max(rate_of(other)), last, share: 0.0 }
+    }
+
     fn shift(&self, state: Measured, by: ClockOffset) -> Measured {
         Measured { last: state.last.shifted(by), ..state }
     }

@@ -288,6 +288,48 @@ impl Algorithm for QuotaLinear {
         Some(self.bursty(end.saturating_sub(self.window), self.limit.saturating_sub(used)))
     }
 
+    /// Of two windows in a row the later one, of two that overlap the less that is left until both are over. A smooth balance
+    /// stays behind what a window leaves until that is over.
+    fn merge(&self, one: Quota, other: Quota) -> Quota {
+        use Quota::{Bursty, Smooth, Spent};
+        let full = |state: Quota| match state {
+            Bursty { start, left } => self
+                .fine(start.get().saturating_add(self.window))
+                .saturating_add(self.cost(self.limit.saturating_sub(left.get()))),
+            Spent { start } => self.full_after(start.get()),
+            Smooth { full } => full.get(),
+        };
+        match (one, other) {
+            (Bursty { start: first, left: one_left }, Bursty { start: last, left: other_left }) => {
+                let (first, last) = (first.get(), last.get());
+                let over = first.max(last).saturating_sub(first.min(last)) >= self.window;
+                match (over, first > last) {
+                    (true, true) => one,
+                    (true, false) => other,
+                    (false, _) => self.bursty(first.max(last), one_left.get().min(other_left.get())),
+                }
+            }
+            (Spent { .. } | Smooth { .. }, Bursty { .. }) | (Smooth { .. }, Spent { .. })
+                if full(one) >= full(other) =>
+            {
+                one
+            }
+            (Bursty { .. }, Spent { .. } | Smooth { .. }) | (Spent { .. }, Smooth { .. })
+                if full(one) <= full(other) =>
+            {
+                other
+            }
+            (Spent { .. }, Spent { .. }) | (Smooth { .. }, Smooth { .. }) => {
+                if full(one) > full(other) {
+                    one
+                } else {
+                    other
+                }
+            }
+            _ => Smooth { full: Packed::new(full(one).max(full(other))) },
+        }
+    }
+
     fn shift(&self, state: Quota, by: ClockOffset) -> Quota {
         let shifted = |start: Packed<Nanos>| Packed::new(start.get().shifted(by));
         match state {

@@ -220,6 +220,15 @@ macro_rules! define_rule {
                 }
             }
 
+            /// [`Algorithm::merge`]; the second of two states of another algorithm stays.
+            pub fn merge(&self, one: State, other: State) -> State {
+                match (self, one, other) {
+                    $((Self::$Variant(rule), State::$Variant(one), State::$Variant(other)) => State::$Variant(rule.merge(one, other)),)*
+                    #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
+                    (_, _, other) => other,
+                }
+            }
+
             /// [`Algorithm::shift`]; a state of another algorithm stays.
             pub fn shift(&self, state: State, by: ClockOffset) -> State {
                 match (self, state) {

@@ -201,6 +201,11 @@ impl Core for Schedule {
         self.state_ahead(scale_ceil(used, self.cost(self.burst), old.cost(old.burst)), now)
     }
 
+    /// The later TAT.
+    fn merge(&self, one: FineTime, other: FineTime) -> FineTime {
+        if one.get() > other.get() { one } else { other }
+    }
+
     fn shift(&self, state: FineTime, by: ClockOffset) -> FineTime {
         state.shifted(by, self.rate.tokens())
     }

@@ -25,6 +25,8 @@ pub trait Core {
     fn headroom(&self, state: Option<&Self::State>, now: Nanos) -> Headroom;
     fn idle(&self, state: &Self::State) -> Idle;
     fn carry(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State>;
+    fn merge(&self, one: Self::State, other: Self::State) -> Self::State;
+
     fn shift(&self, state: Self::State, by: ClockOffset) -> Self::State;
     fn own_offset(&self, _wall: ClockOffset) -> ClockOffset {
         ClockOffset::ZERO
@@ -106,6 +108,10 @@ impl<N: Named> Algorithm for N {
 
     fn carry(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State> {
         self.core().carry(old.core(), state, now)
+    }
+
+    fn merge(&self, one: Self::State, other: Self::State) -> Self::State {
+        self.core().merge(one, other)
     }
 
     fn shift(&self, state: Self::State, by: ClockOffset) -> Self::State {

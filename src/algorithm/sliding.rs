@@ -214,6 +214,23 @@ impl Core for Sliding {
         Some(state)
     }
 
+    /// All charges of both, each once: charges at the same time are the same ones, or as many as the larger of the two.
+    fn merge(&self, one: Log, other: Log) -> Log {
+        let mut log = Log::default();
+        let (mut ones, mut others) = (one.iter().peekable(), other.iter().peekable());
+        while let Some((at, cost)) = match (ones.peek().copied(), others.peek().copied()) {
+            (Some(one), Some(other)) if one.0 == other.0 => Some((one.0, one.1.max(other.1))),
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        } {
+            log.push(at, cost);
+            ones.next_if(|charge| charge.0 == at);
+            others.next_if(|charge| charge.0 == at);
+        }
+        log.fold(self.limit);
+        log
+    }
+
     fn shift(&self, state: Log, by: ClockOffset) -> Log {
         let mut log = Log::default();
         for (at, cost) in state.iter() {

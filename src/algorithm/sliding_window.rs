@@ -160,6 +160,17 @@ impl Algorithm for SlidingWindow {
         (current > 0).then_some(Counts { current, ..self.at(None, now) })
     }
 
+    /// The later window, with what the other one counted of it and of the one before.
+    fn merge(&self, one: Counts, other: Counts) -> Counts {
+        let (first, last) = if one.window <= other.window { (one, other) } else { (other, one) };
+        let (current, previous) = match last.window.saturating_sub(first.window) {
+            0 => (first.current, first.previous),
+            1 => (0, first.current),
+            _ => (0, 0),
+        };
+        Counts { window: last.window, current: last.current.max(current), previous: last.previous.max(previous) }
+    }
+
     /// Windows begin at other times on the other clock: what was counted is put into the first one that begins no earlier.
     fn shift(&self, state: Counts, by: ClockOffset) -> Counts {
         let beginning = i128::try_from(self.beginning(state.window)).unwrap_or(i128::MAX);

@@ -67,6 +67,9 @@ pub trait Shape: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// The microseconds in which one permit is stored.
     fn cool(&self) -> f64;
 
+    /// Which of two numbers of stored permits admits less.
+    fn stricter(&self, one: f64, other: f64) -> f64;
+
     /// The microseconds that `taken` of `stored` permits cost.
     fn price(&self, stored: f64, taken: f64) -> u64;
 
@@ -289,6 +292,13 @@ impl<S: Shape> Algorithm for Smooth<S> {
             most => stored * self.shape.most() / most,
         };
         Some(Reserved { next, stored })
+    }
+
+    /// The later reservation, and of what both would have stored by then the permits that admit less.
+    fn merge(&self, one: Reserved, other: Reserved) -> Reserved {
+        let next = one.next.max(other.next);
+        let stored = |state: Reserved| self.synced(Some(state), next).stored;
+        Reserved { next, stored: self.shape.stricter(stored(one), stored(other)) }
     }
 
     /// To the microsecond, rounded up.

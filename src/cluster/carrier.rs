@@ -1,12 +1,13 @@
 //! Carries states to where they belong, and from where they may be to where they are needed.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use tokio::sync::oneshot;
-use tokio::task::{JoinSet, yield_now};
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
 use super::desk::Desk;
@@ -57,6 +58,10 @@ impl Carrier for Node {
         self.moving.once(have_told, Nanos::new(self.asking.timeout.get() / 2)).await;
     }
 
+    fn stands_in(&self) {
+        self.stands_in.store(true, Ordering::Relaxed);
+    }
+
     fn seen(&self, wanted: &[wire::Wanted]) -> Seen {
         self.moving.seen(wanted.iter().map(|wanted| wanted.key))
     }
@@ -98,7 +103,7 @@ impl Node {
     fn note(&self, received: &Received) {
         let counts = &self.moving.counts;
         counts.received.fetch_add(received.kept, Ordering::Relaxed);
-        counts.stale.fetch_add(received.known, Ordering::Relaxed);
+        counts.merged.fetch_add(received.merged, Ordering::Relaxed);
         counts.unknown.fetch_add(received.unknown, Ordering::Relaxed);
     }
 
@@ -220,8 +225,6 @@ impl Node {
                 return false;
             }
             is_all &= self.push_some(&desk, &view, &mut walk).await;
-            // others have something to do too
-            yield_now().await;
         }
         if is_all {
             self.members.lock().tidied(view.ring.hash(), before, self.asking.clock.now());
@@ -230,22 +233,29 @@ impl Node {
         is_all
     }
 
-    /// The same for a part of the store.
-    async fn push_some(&self, desk: &Arc<dyn Desk>, view: &View, walk: &mut Walk) -> bool {
-        let own = self.asking.own.address;
-        let peers: Vec<&Arc<Peer>> = view.peers.values().filter(|peer| peer.is_reachable()).collect();
-        let is_all = AtomicBool::new(true);
-        let to = |key: LimitKey| {
-            let owner = view.ring.owner(key).filter(|owner| *owner != own)?;
-            let place = peers.iter().position(|peer| peer.address == owner);
-            match place {
-                Some(_) => self.moving.leaves(key),
-                // until it can be reached, or is no member any more
-                None => is_all.store(false, Ordering::Relaxed),
-            }
-            place
+    /// The same for a part of the store. It is searched on a thread of its own: others are answered meanwhile.
+    async fn push_some(&self, desk: &Arc<dyn Desk>, view: &Arc<View>, walk: &mut Walk) -> bool {
+        let peers: Arc<[Arc<Peer>]> = view.peers.values().filter(|peer| peer.is_reachable()).cloned().collect();
+        let Some(node) = self.this.upgrade() else { return true };
+        let (searched, seen, reachable, mut at) =
+            (Arc::clone(desk), Arc::clone(view), Arc::clone(&peers), std::mem::take(walk));
+        let search = move || {
+            let (own, is_all) = (node.asking.own.address, Cell::new(true));
+            let to = |key: LimitKey| {
+                let owner = seen.ring.owner(key).filter(|owner| *owner != own)?;
+                let place = reachable.iter().position(|peer| peer.address == owner);
+                match place {
+                    Some(_) => node.moving.leaves(key),
+                    // until it can be reached, or is no member any more
+                    None => is_all.set(false),
+                }
+                place
+            };
+            let parts = searched.take_moved(&mut at, &to, node.asking.clock.now());
+            (at, parts, is_all.get())
         };
-        let parts = desk.take_moved(walk, &to, self.asking.clock.now());
+        let Ok((at, parts, mut is_all)) = spawn_blocking(search).await else { return false };
+        *walk = at;
         let ring = view.ring.hash();
         let mut sending = JoinSet::new();
         for (place, states) in parts {
@@ -262,13 +272,13 @@ impl Node {
                 }
                 Ok((states, false)) => {
                     desk.put(&states, self.asking.clock.now());
-                    is_all.store(false, Ordering::Relaxed);
+                    is_all = false;
                 }
-                Err(_) => is_all.store(false, Ordering::Relaxed),
+                Err(_) => is_all = false,
             }
         }
         self.moving.left();
-        is_all.into_inner()
+        is_all
     }
 }
 

@@ -23,7 +23,7 @@ pub trait Desk: Send + Sync {
     /// `to` is asked while the key's place is locked: what it notes is known before anybody misses the state.
     fn take_moved(&self, walk: &mut Walk, to: &dyn Fn(LimitKey) -> Option<usize>, now: Nanos) -> Vec<(usize, States)>;
 
-    /// Puts in states that came from elsewhere, and what requests hold. States that are here already stay.
+    /// Puts in states that came from elsewhere, and what requests hold. A key that has a state here keeps the merged one.
     fn put(&self, states: &States, now: Nanos) -> Received;
 
     /// What requests of this process hold that those who own the keys now have not been told of at `since` or later, and

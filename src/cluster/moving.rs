@@ -37,8 +37,8 @@ pub struct Walk {
 pub struct Received {
     /// They are here now.
     pub kept: u64,
-    /// There was a state already, which stayed.
-    pub known: u64,
+    /// They are merged into those that were here.
+    pub merged: u64,
     /// This program does not understand them.
     pub unknown: u64,
 }
@@ -115,16 +115,16 @@ pub(super) struct Counts {
     pub(super) pushed: AtomicU64,
     pub(super) given: AtomicU64,
     pub(super) received: AtomicU64,
-    pub(super) stale: AtomicU64,
+    pub(super) merged: AtomicU64,
     pub(super) unknown: AtomicU64,
 }
 
 impl Counts {
     pub(super) fn read(&self) -> Moved {
-        let [pushed, given, received, stale, unknown] =
-            [&self.pushed, &self.given, &self.received, &self.stale, &self.unknown]
+        let [pushed, given, received, merged, unknown] =
+            [&self.pushed, &self.given, &self.received, &self.merged, &self.unknown]
                 .map(|count| count.load(Ordering::Relaxed));
-        Moved { pushed, given, received, stale, unknown }
+        Moved { pushed, given, received, merged, unknown }
     }
 }
 

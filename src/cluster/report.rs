@@ -43,7 +43,7 @@ pub struct Moved {
     /// Came, and are in force here.
     pub received: u64,
     /// Came, and were dropped because there was a newer one.
-    pub stale: u64,
+    pub merged: u64,
     /// Came, and were not understood.
     pub unknown: u64,
 }

@@ -59,6 +59,9 @@ pub(super) trait Carrier: Send + Sync {
     /// Gives the state of `key` to `to`, which decides about it now.
     async fn give(&self, to: SocketAddr, limit: &Identity, key: LimitKey) -> Taken;
 
+    /// A key is charged here that another gateway owns.
+    fn stands_in(&self);
+
     /// States came that this node owns in the eyes of who sees the members like that.
     fn receive(&self, states: &States, ring: RingHash);
 }
@@ -188,7 +191,7 @@ impl Serving {
             Ask::Charge { wanted, as_is: true } if wanted.iter().any(|wanted| wanted.slot > 0) => {
                 return Answered::Later(Later::StandIn(wanted));
             }
-            Ask::Charge { wanted, as_is: true } => return Answered::Now(charge_as_is(guest, &wanted, now)),
+            Ask::Charge { wanted, as_is: true } => return Answered::Now(self.charge_as_is(guest, &wanted, now)),
             Ask::Change { number, change } => {
                 if self.processes.is_new(other.boot, number) {
                     make(&change, guest, now);
@@ -234,14 +237,23 @@ impl Serving {
                         return answer;
                     }
                 }
-                charge_as_is(guest, &wanted, self.clock.now())
+                self.charge_as_is(guest, &wanted, self.clock.now())
             }
             Later::StandIn(wanted) => {
                 for held in wanted.iter().filter(|wanted| wanted.slot > 0) {
                     self.carrier.hear_all(held.key).await;
                 }
-                charge_as_is(guest, &wanted, self.clock.now())
+                self.charge_as_is(guest, &wanted, self.clock.now())
             }
+        }
+    }
+
+    /// Charges on the states that are here, whoever else may have some.
+    fn charge_as_is(&self, guest: &dyn Guest, wanted: &[Wanted], now: Nanos) -> Answer {
+        self.carrier.stands_in();
+        match guest.charge(wanted, &|_| false, now) {
+            Ok(told) => Answer::Charged { at: now, told },
+            Err(Refusal::Unknown | Refusal::Left) => Answer::Unknown,
         }
     }
 
@@ -268,14 +280,6 @@ enum Later {
     Charge(Vec<Wanted>),
     /// In place of an owner that the asker cannot ask.
     StandIn(Vec<Wanted>),
-}
-
-/// Charges on the states that are here, whoever else may have some.
-fn charge_as_is(guest: &dyn Guest, wanted: &[Wanted], now: Nanos) -> Answer {
-    match guest.charge(wanted, &|_| false, now) {
-        Ok(told) => Answer::Charged { at: now, told },
-        Err(Refusal::Unknown | Refusal::Left) => Answer::Unknown,
-    }
 }
 
 fn make(change: &Change, guest: &dyn Guest, now: Nanos) {

@@ -66,7 +66,11 @@ impl Node {
 
     /// Pushes what is here since the last time and others own.
     pub(super) fn push_what_came(&self) {
-        if !self.members.lock().is_tidy() {
+        let mut members = self.members.lock();
+        if self.stands_in.swap(false, Ordering::Relaxed) {
+            members.untidied();
+        }
+        if !members.is_tidy() {
             self.moving.push.notify_one();
         }
     }

@@ -97,7 +97,7 @@ pub enum Ask {
         key: LimitKey,
     },
     /// States that the other side owns now and the asker has forgotten, and what the asker's requests hold; states that
-    /// are there stay as they are, and count what is held. Answered with [`Answer::Done`].
+    /// are there are merged with them. Answered with [`Answer::Done`].
     Put {
         /// How the asker saw the members when it looked whose they are: this may be others by the time they are sent.
         ring: RingHash,

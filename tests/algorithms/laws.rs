@@ -7,6 +7,7 @@ mod debit;
 mod grant;
 mod headroom;
 mod idle;
+mod merge;
 mod probes;
 mod rebuilt;
 mod refund;
@@ -22,7 +23,7 @@ use crate::limits::Domain;
 use crate::walk::{Law, Watch};
 
 /// Everything that has to hold on any walk, for the regressions.
-pub(crate) const ALL: [(&str, Watch); 13] = [
+pub(crate) const ALL: [(&str, Watch); 14] = [
     (agreement::WHAT, agreement::watch),
     (bounds::WHAT, bounds::watch),
     (retry::WHAT, retry::watch),
@@ -35,6 +36,7 @@ pub(crate) const ALL: [(&str, Watch); 13] = [
     (debit::WHAT, debit::watch),
     (grant::WHAT, grant::watch),
     (shift::WHAT, shift::watch),
+    (merge::WHAT, merge::watch),
     (retry::LARGEST, retry::watch_largest),
 ];
 
@@ -161,6 +163,11 @@ fn what_is_debited_is_charged_as_if_admitted_and_made_good_in_time() {
 #[test]
 fn a_state_decides_on_another_clock_as_on_its_own() {
     everywhere(Plan::ordinary(6), (shift::WHAT, shift::watch));
+}
+
+#[test]
+fn a_merged_state_is_no_more_generous_than_either() {
+    everywhere(Plan::ordinary(3), (merge::WHAT, merge::watch));
 }
 
 #[test]

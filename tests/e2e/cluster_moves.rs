@@ -130,6 +130,36 @@ fn a_gateway_that_was_stopped_goes_on_with_what_those_counted_who_stood_in() {
     wait_until("keys to move back", || keys(stopped) > 0);
 }
 
+/// A stall shorter than the cluster takes to see it leaves a second, nearly fresh state of each key with the stand-in.
+#[test]
+fn a_spent_quota_stays_spent_when_the_owner_leaves_after_a_stall() {
+    let origin = Origin::start();
+    let nodes = Nodes::new(2);
+    let limit = "algorithm: quota_reset, limit: 20, window: 1d";
+    let mut gateways: Vec<Gateway> = (0..2).map(|node| nodes.start(node, &origin, "timeout: 250ms", limit)).collect();
+    wait_for_members(&gateways, 2);
+    let ask = |gateway: &Gateway, key: usize| gateway.get("/", &[("x-key", &key.to_string())]).status;
+    let mut owner = gateways.pop().unwrap();
+    let heir = &gateways[0];
+    for key in 0..KEYS {
+        // the heir has not heard of what the owner denies
+        wait_until("the quota to end", || ask(&owner, key) == 429);
+    }
+    let owned = keys(&owner);
+    owner.process.signal("STOP");
+    let stood_in = (0..KEYS).filter(|key| ask(heir, *key) == 200).count();
+    owner.process.signal("CONT");
+    assert_eq!(stood_in, owned);
+    let up = [("peer", &*nodes.0[1].to_string())];
+    wait_until("the owner to be asked", || heir.metrics().value("tollgate_peer_up", &up) == Some(1.0));
+    // what was counted meanwhile is counted where it belongs
+    wait_until("the states to go back", || keys(heir) == KEYS - owned && keys(&owner) == owned);
+    owner.process.signal("TERM");
+    assert!(owner.process.wait().success());
+    let passed = (0..KEYS).filter(|key| ask(&gateways[0], *key) == 200).count();
+    assert_eq!(passed, 0, "of {owned} keys whose owner left");
+}
+
 #[test]
 fn a_changed_list_of_peers_is_taken_up_by_a_reload_and_keys_move() {
     let origin = Origin::start();

@@ -42,6 +42,10 @@ impl Shape for Bursty {
         self.stable
     }
 
+    fn stricter(&self, one: f64, other: f64) -> f64 {
+        one.min(other)
+    }
+
     fn price(&self, _stored: f64, _taken: f64) -> u64 {
         0
     }

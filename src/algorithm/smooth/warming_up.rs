@@ -82,6 +82,11 @@ impl Shape for WarmingUp {
         self.cool
     }
 
+    /// The more are stored, the colder the key, and the more each costs.
+    fn stricter(&self, one: f64, other: f64) -> f64 {
+        one.max(other)
+    }
+
     fn price(&self, stored: f64, taken: f64) -> u64 {
         let above = stored - self.threshold;
         if above <= 0.0 {

@@ -100,7 +100,7 @@ impl LocalStore {
         parcels.into_iter().filter_map(|(place, parcel)| Some((place, parcel.finish()?))).collect()
     }
 
-    /// Puts in states that came from elsewhere. Those that are here already stay, and hold what came too.
+    /// Puts in states that came from elsewhere. One of a key that has a state here already is merged into that.
     ///
     /// A full table takes them all the same: there was room for them where they came from, and to forget them would make
     /// their keys as good as new.
@@ -127,15 +127,20 @@ impl LocalStore {
             cells = rest;
             let mut shard = self.shards.of(key).lock();
             let cells = &mut shard.cells[table.position];
-            match bound(rule) {
-                None => received.unknown = received.unknown.saturating_add(1),
-                Some(_) if cells.knows(key) => received.known = received.known.saturating_add(1),
-                Some(bound) => {
-                    let state = table.with_own_times(bound.rule, state);
-                    cells.put(&table, bound, key, unheld(bound.rule, state, now));
-                    received.kept = received.kept.saturating_add(1);
-                }
-            }
+            let Some(bound) = bound(rule) else {
+                received.unknown = received.unknown.saturating_add(1);
+                continue;
+            };
+            let counts = |state: &State| !bound.rule.idle(state).is_fresh(table.own_time(bound.rule, now));
+            let before = cells.state(&table, bound, key, now).filter(counts);
+            let count = if before.is_some() { &mut received.merged } else { &mut received.kept };
+            *count = count.saturating_add(1);
+            let came = unheld(bound.rule, table.with_own_times(bound.rule, state), now).filter(counts);
+            let both = match (before, came) {
+                (Some(before), Some(came)) => Some(bound.rule.merge(before, came)),
+                (before, came) => came.or(before),
+            };
+            cells.put(&table, bound, key, both);
         }
         for Held { slot, key, cost, rule } in states.held.iter().copied().filter(|_| spec.algorithm.holds()) {
             if let Some(bound) = bound(rule) {

@@ -9,7 +9,7 @@ use crate::random::Random;
 use crate::walk::{Law, Step, Walk};
 
 /// Requests worth asking from `start` on: costs and times around what either state holds.
-fn probes(limit: &Limit, rule: &Rule, states: [Option<&State>; 2], start: u64) -> Vec<(u64, u64)> {
+pub(super) fn probes(limit: &Limit, rule: &Rule, states: [Option<&State>; 2], start: u64) -> Vec<(u64, u64)> {
     let mut random = Random::new(start);
     let span = random.one_of(&limit.spans().into_iter().chain([1_000_000]).collect::<Vec<_>>());
     let mut probes = Vec::new();
@@ -103,6 +103,8 @@ impl Law for AskEverything {
         rule.decide(owing.clone(), cost, Nanos::new(random.any()));
         for state in walk.state.iter().chain(&owing) {
             rule.idle(state);
+            let merged = walk.state.clone().map(|other| rule.merge(state.clone(), other));
+            rule.headroom(merged.as_ref(), now);
             let full_at = random.one_of(&[Nanos::ZERO, now, Nanos::MAX]);
             rule.refund(state.clone(), cost, full_at, now);
             if let Ok(other) = &other {

@@ -307,16 +307,35 @@ fn only_what_belongs_elsewhere_is_taken_and_all_of_it_in_parts() {
     assert!(from.take_moved(place, at(0)).is_empty());
 }
 
+/// Whichever of the two came first.
 #[test]
-fn a_state_that_is_there_stays() {
-    let rules = [rule(AlgorithmName::Gcra)];
-    let [from, to, alone] = [(); 3].map(|()| Place::new(&rules));
-    from.charge(1, 1, at(0));
-    to.charge(1, 4, at(0));
-    alone.charge(1, 4, at(0));
+fn two_states_of_one_key_become_one_that_admits_no_more_than_either() {
+    for algorithm in AlgorithmName::ALL.iter().copied().filter(|algorithm| !algorithm.holds()) {
+        let rules = [rule(algorithm)];
+        for costs in [[1, 2], [2, 1]] {
+            let [from, to, alone] = [(); 3].map(|()| Place::new(&rules));
+            from.charge(1, costs[0], at(0));
+            to.charge(1, costs[1], at(0));
+            alone.charge(1, 2, at(0));
+            let states = from.store.take(&from.identity(), key(1)).unwrap();
+            assert_eq!(to.store.put(&states, at(0)), Received { merged: 1, ..Received::default() });
+            assert_eq!(to.charge(1, 1, at(0)), alone.charge(1, 1, at(0)), "{algorithm:?}");
+        }
+    }
+}
+
+#[test]
+fn a_state_that_is_as_good_as_new_says_nothing_about_one_that_comes() {
+    let rules = [rule(AlgorithmName::QuotaReset)];
+    let [from, to] = [(); 2].map(|()| Place::new(&rules));
+    to.charge(1, 2, at(0));
+    let over = at(0).saturating_add(to.charge(1, 0, at(0)).headroom.until_full);
+    from.charge(1, 1, over);
     let states = from.store.take(&from.identity(), key(1)).unwrap();
-    assert_eq!(to.store.put(&states, at(0)), Received { known: 1, ..Received::default() });
-    assert_eq!(to.charge(1, 1, at(0)), alone.charge(1, 1, at(0)));
+    assert_eq!(to.store.put(&states, over), Received { kept: 1, ..Received::default() });
+    let left = |place: &Place| place.charge(1, 0, over).headroom.remaining;
+    from.charge(1, 1, over);
+    assert_eq!(left(&to), left(&from));
 }
 
 #[test]
@@ -374,5 +393,5 @@ fn what_is_not_understood_is_counted_and_changes_nothing() {
     assert_eq!(place.store.put(&States { rules: Vec::new(), ..states.clone() }, at(0)), unknown);
     assert_eq!(place.store.put(&States { cells: states.cells[..9].to_vec(), ..states.clone() }, at(0)), unknown);
     let too_many = States { count: u64::MAX, ..states };
-    assert_eq!(place.store.put(&too_many, at(0)), Received { kept: 1, unknown: u64::MAX - 1, known: 0 });
+    assert_eq!(place.store.put(&too_many, at(0)), Received { kept: 1, unknown: u64::MAX - 1, merged: 0 });
 }
