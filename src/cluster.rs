@@ -29,6 +29,7 @@ mod view;
 pub mod wire;
 
 pub use corrections::Correction;
+use corrections::OwnCorrections;
 pub use handshake::Secret;
 pub use peer::{Heard, Observer, Outcome, Part, Peer};
 pub use report::{Moved, PeerReport, Report};
@@ -69,7 +70,7 @@ struct Node {
     members: Mutex<Members>,
     view: ArcSwap<View>,
     moving: Moving,
-    gate: Gate,
+    gate: Arc<Gate>,
     /// Who keeps the states, once that is known.
     desk: OnceLock<Weak<dyn Desk>>,
     /// Who the others are, as told.
@@ -86,6 +87,8 @@ struct Node {
     refusing: Mutex<HashSet<SocketAddr>>,
     /// Whether a key was charged here since the last beat that another gateway owns.
     stands_in: AtomicBool,
+    /// Of what was charged here, whose states are elsewhere.
+    corrections: OwnCorrections,
     counts: Counts,
 }
 
@@ -146,7 +149,7 @@ impl Cluster {
             members: Mutex::new(members),
             view: ArcSwap::from_pointee(View { ring, peers: HashMap::new() }),
             moving: Moving::default(),
-            gate: Gate::default(),
+            gate: Arc::default(),
             desk: OnceLock::new(),
             told: watch::Sender::new(peers.clone()),
             news: watch::Sender::new(0),
@@ -155,6 +158,7 @@ impl Cluster {
             last_slot: AtomicU64::new(0),
             refusing: Mutex::default(),
             stands_in: AtomicBool::new(false),
+            corrections: OwnCorrections::default(),
             counts: Counts::default(),
         });
         node.look();
@@ -168,7 +172,7 @@ impl Cluster {
 
     /// Whether it is this gateway that decides about `key`, as its owner.
     pub fn owns(&self, key: LimitKey) -> bool {
-        self.0.view.load().ring.owner(key) == Some(self.own())
+        Carrier::owns(&*self.0, key)
     }
 
     /// The owner of `key`.
@@ -242,6 +246,7 @@ impl Cluster {
             // what comes is noted before it has come
             let node = &self.0;
             !node.moving.is_bringing()
+                && node.corrections.is_empty()
                 && node.members.lock().has_left()
                 && node.peers.read().values().all(|peer| peer.is_settled())
         };
@@ -282,6 +287,11 @@ impl Cluster {
         self.0.has_news();
     }
 
+    /// Makes `correction` of a charge here, once the state of its key has come from wherever it is.
+    pub fn correct_here(&self, correction: Correction) {
+        self.0.corrections.push(correction);
+    }
+
     /// Whether the state of a key may be with another gateway although this one owns it.
     pub fn is_moving(&self) -> bool {
         self.0.moving.is_going_on()
@@ -319,6 +329,11 @@ impl Cluster {
             async move { speaking.speak_for_held().await }
         }));
         served.spawn(lasting(move || Arc::clone(&discovering).discover()));
+        let (correcting, made_by) = (Arc::clone(&self.0), Arc::clone(&serving));
+        served.spawn(lasting(move || {
+            let (correcting, made_by) = (Arc::clone(&correcting), Arc::clone(&made_by));
+            async move { correcting.corrections.make(&made_by).await }
+        }));
         self.0.moving.push.notify_one();
         let mut kept: HashMap<SocketAddr, tokio::task::AbortHandle> = HashMap::new();
         let mut keeping = JoinSet::new();

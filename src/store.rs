@@ -32,6 +32,7 @@ use crate::cluster::moving::Seen;
 use crate::cluster::serve::MOST_TRIES;
 use crate::units::Nanos;
 use guests::Guests;
+use local::Left;
 use owners::{OwnedLimit, Owners};
 use shared::Tables;
 use together::Together;
@@ -198,28 +199,45 @@ impl Store {
         }
         self.number(binding, batch);
         if batch.iter().all(|charge| self.is_here(binding, charge)) {
-            let charged = self.charge_here(binding, batch, seen, now).await;
+            let charged = self.charge_here(binding, batch, seen, false, now).await;
             return Receipt { charged, source: Source::Local, refused: None };
         }
         Together { store: self, binding, seen, now }.charge(batch).await
     }
 
-    /// Charges what is decided in memory. A state that is not here, and may have come to be elsewhere since that was `seen`,
-    /// is brought here first.
-    async fn charge_here(&self, binding: &Binding, batch: &mut [Charge], mut seen: Seen, now: Nanos) -> AllCharged {
-        let Some(cluster) = self.cluster() else { return self.local.charge(&binding.local, batch, now) };
-        for _ in 0..MOST_TRIES {
-            let has_left = |position| cluster.has_left(&seen, position);
-            if let Ok(charged) = self.local.charge_unless(&binding.local, batch, has_left, now) {
-                self.run(binding, batch, &charged, now);
-                return charged;
+    /// Charges what is decided in memory; of a request that is `denied` already, only what counts although it is denied. A
+    /// state that is not here, and may have come to be elsewhere since that was `seen`, is brought here first.
+    async fn charge_here(
+        &self,
+        binding: &Binding,
+        batch: &mut [Charge],
+        mut seen: Seen,
+        denied: bool,
+        now: Nanos,
+    ) -> AllCharged {
+        let mut charged = AllCharged::new();
+        for tries in 0..=MOST_TRIES {
+            let cluster = self.cluster().filter(|_| tries < MOST_TRIES);
+            let has_left = |position| cluster.is_some_and(|cluster| cluster.has_left(&seen, position));
+            let outcome = match denied {
+                true => self.local.charge_denied_unless(&binding.local, batch, has_left, now),
+                false => self.local.charge_unless(&binding.local, batch, has_left, now),
+            };
+            match (outcome, cluster) {
+                (Err(Left), Some(cluster)) => {
+                    seen = self.seen(batch);
+                    // whoever owns it by now: it goes there afterwards
+                    self.gather(cluster, binding, batch.iter()).await;
+                }
+                (outcome, _) => {
+                    charged = outcome.unwrap_or_default();
+                    break;
+                }
             }
-            seen = self.seen(batch);
-            // whoever owns it by now: it goes there afterwards
-            self.gather(cluster, binding, batch.iter()).await;
         }
-        let charged = self.local.charge(&binding.local, batch, now);
-        self.run(binding, batch, &charged, now);
+        if !denied {
+            self.run(binding, batch, &charged, now);
+        }
         charged
     }
 
@@ -280,40 +298,52 @@ impl Store {
     /// Takes back charges, as far as the algorithms allow. CallArgument each stands when its key was going to be whole again,
     /// as [`crate::algorithm::Headroom::until_full`] told right after the charge.
     pub fn refund(&self, binding: &Binding, batch: &[(Charge, Nanos)], now: Nanos) {
-        let mut local: SmallVec<[(Charge, Nanos); 4]> = SmallVec::new();
         for (charge, full_at) in batch {
             if self.end(binding, charge, Completion::UNMEASURED, now) {
                 continue;
             }
             match self.place(binding, charge) {
-                Place::Local => local.push((charge.clone(), *full_at)),
+                Place::Local => {
+                    let watch = || self.is_owned_here(binding, charge);
+                    if self.local.refund_here(&binding.local, charge, *full_at, watch, now).is_err()
+                        && let Some((owners, limit)) = self.owners.as_ref().zip(binding.owned(charge))
+                    {
+                        owners.refund_when_here(limit, charge, *full_at);
+                    }
+                }
                 Place::Shared(shared, limit) => shared.refund(self.tables_of(binding), limit, charge, *full_at),
                 Place::Owner(owners, limit) => owners.refund(limit, charge, *full_at),
                 Place::Nowhere => {}
             }
         }
-        self.local.refund(&binding.local, &local, now);
+    }
+
+    /// An error if the state of a charge's key may be with another gateway, should it not be here.
+    fn is_owned_here(&self, binding: &Binding, charge: &Charge) -> Result<(), Left> {
+        let cluster = self.cluster().filter(|_| binding.owned(charge).is_some());
+        let is_elsewhere = |cluster: &Arc<Cluster>| cluster.is_moving() || !cluster.owns(charge.key);
+        if cluster.is_some_and(is_elsewhere) { Err(Left) } else { Ok(()) }
     }
 
     /// Charges whatever the limits say, each by itself: of a request that was admitted before its cost was known.
     pub fn debit(&self, binding: &Binding, batch: &[Charge], now: Nanos) {
-        let mut local: SmallVec<[Charge; 4]> = SmallVec::new();
         for charge in batch {
-            let owned = self.owners.as_ref().zip(binding.owned(charge));
-            // whoever owns the key by now, wherever it was charged
-            if let Some((owners, limit, peer)) =
-                owned.and_then(|(owners, limit)| Some((owners, limit, owners.elsewhere(charge)?)))
-            {
-                owners.debit(limit, charge, &peer);
-                continue;
-            }
             match self.place(binding, charge) {
-                Place::Local | Place::Owner(..) => local.push(charge.clone()),
+                Place::Local | Place::Owner(..) => {
+                    let owned = self.owners.as_ref().zip(binding.owned(charge));
+                    // whoever owns the key by now, wherever it was charged
+                    let elsewhere = owned.and_then(|(owners, _)| owners.elsewhere(charge));
+                    let watch = || self.is_owned_here(binding, charge);
+                    let is_here =
+                        elsewhere.is_none() && self.local.debit_here(&binding.local, charge, watch, now).is_ok();
+                    if let Some((owners, limit)) = owned.filter(|_| !is_here) {
+                        owners.debit(limit, charge, elsewhere.as_ref());
+                    }
+                }
                 Place::Shared(shared, limit) => shared.debit(self.tables_of(binding), limit, charge),
                 Place::Nowhere => {}
             }
         }
-        self.local.debit(&binding.local, &local, now);
     }
 
     /// A request whose batch was charged has ended: gives back what limits hold while a request runs.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tollgate::cluster::desk::{Desk, Guest};
-use tollgate::cluster::wire::{Answer, Ask, Change, Items, LONGEST_FRAME};
+use tollgate::cluster::wire::{Answer, Ask, Items, LONGEST_FRAME};
 use tollgate::store::{LocalStore, Store};
 use tollgate::units::Nanos;
 
@@ -45,19 +45,14 @@ fn answer(store: &Arc<Store>, guest: &dyn Guest, ask: Ask, now: Nanos) {
     match ask {
         Ask::Learn { limit, parameters } => guest.learn(&limit, &parameters),
         Ask::Charge { wanted, .. } => {
-            let unknown = guest.unknown(&wanted);
+            let keys: Vec<_> = wanted.iter().map(|wanted| (wanted.rule, wanted.key)).collect();
+            let unknown = guest.unknown(&keys);
             assert!(unknown.len() <= wanted.len());
             if let Ok(told) = guest.charge(&wanted, &|position| position % 2 == 1, now) {
                 assert_eq!(told.len(), wanted.len());
             }
         }
-        Ask::Change { change: Change::Refund { rule, key, cost, full_at }, .. } => {
-            guest.refund(rule, key, cost, full_at, now);
-        }
-        Ask::Change { change: Change::Debit { rule, key, cost }, .. } => guest.debit(rule, key, cost, now),
-        Ask::Change { change: Change::Complete { rule, key, slot, end }, .. } => {
-            guest.complete(rule, key, slot, end, now);
-        }
+        Ask::Change { number, change } => drop(guest.change(&change, &|| number % 2 == 1, now)),
         Ask::Beat(_) => {}
         Ask::Spoken => store.release_unheard(&|_| now, now),
         Ask::Take { limit, key } => {

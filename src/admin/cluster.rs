@@ -9,7 +9,7 @@ use crate::units::Nanos;
 
 /// For `/status`, at `now`.
 pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
-    let Report { own, standing, ring, members, peers, asked_under_other_ring, stood_in, alone, moved, not_found } =
+    let Report { own, standing, ring, members, peers, asked_under_other_ring, stood_in, alone, moved, not_found, lost } =
         cluster.report();
     let Moved { pushed, given, received, merged, unknown } = moved;
     let peers = peers.iter().map(|peer| {
@@ -40,12 +40,13 @@ pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
         "decided_alone": alone,
         "states": {"pushed": pushed, "given": given, "received": received, "merged": merged, "unknown": unknown},
         "discoveries_failed": not_found,
+        "lost_corrections": lost,
     })
 }
 
 /// For the metrics.
 pub(super) fn usage(cluster: &Cluster) -> ClusterUsage {
-    let Report { ring, members, peers, asked_under_other_ring, stood_in, alone, moved, not_found, .. } =
+    let Report { ring, members, peers, asked_under_other_ring, stood_in, alone, moved, not_found, lost, .. } =
         cluster.report();
     let Moved { pushed, given, received, merged, unknown } = moved;
     ClusterUsage {
@@ -61,7 +62,7 @@ pub(super) fn usage(cluster: &Cluster) -> ClusterUsage {
         ],
         not_found,
         under_another_ring: asked_under_other_ring,
-        corrections_lost: peers.iter().map(|peer| peer.lost).sum(),
+        corrections_lost: peers.iter().map(|peer| peer.lost).sum::<u64>().saturating_add(lost),
         peers: peers.iter().map(|peer| (peer.address, peer.is_reachable)).collect(),
     }
 }

@@ -16,7 +16,7 @@ use super::moving::{Received, Seen, Walk};
 use super::peer::Peer;
 use super::ring::RingHash;
 use super::serve::{Carrier, MOST_TRIES};
-use super::wire::{self, Answer, Ask, Identity, SPEAKS_WITHIN, States, Taken};
+use super::wire::{Answer, Ask, Identity, SPEAKS_WITHIN, States, Taken};
 use super::{Node, View};
 use crate::units::{LimitKey, Nanos};
 
@@ -62,8 +62,12 @@ impl Carrier for Node {
         self.stands_in.store(true, Ordering::Relaxed);
     }
 
-    fn seen(&self, wanted: &[wire::Wanted]) -> Seen {
-        self.moving.seen(wanted.iter().map(|wanted| wanted.key))
+    fn owns(&self, key: LimitKey) -> bool {
+        self.view.load().ring.owner(key) == Some(self.asking.own.address)
+    }
+
+    fn seen(&self, keys: &[(u32, LimitKey)]) -> Seen {
+        self.moving.seen(keys.iter().map(|(_, key)| *key))
     }
 
     fn has_left(&self, seen: &Seen, position: usize) -> bool {

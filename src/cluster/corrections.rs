@@ -3,10 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use super::peer::{Part, Peer};
-use super::session::{Form, Question, Session, Told};
+use super::serve::Serving;
+use super::session::{Question, Session, Told};
 use super::wire::{Answer, Ask, Change};
 use crate::algorithm::Completion;
 use crate::units::Nanos;
@@ -48,16 +53,65 @@ impl Pending {
         Self { boot: 0, last: now.get(), changes: BTreeMap::new() }
     }
 
-    /// Those that can be sent go over another connection now, to the process `boot`. Returns how many are of no use to it.
-    pub(super) fn arrived(&mut self, boot: u64) -> usize {
-        let lost = if self.boot == boot { 0 } else { std::mem::take(&mut self.changes).len() };
+    /// Those that can be sent go over another connection now, to the process `boot`. Returns those that are of no use to it.
+    pub(super) fn arrived(&mut self, boot: u64) -> Vec<Correction> {
+        let left = if self.boot == boot { BTreeMap::new() } else { std::mem::take(&mut self.changes) };
         self.boot = boot;
         self.changes.values_mut().for_each(|change| change.is_sent = false);
-        lost
+        left.into_values().map(|unmade| unmade.correction).collect()
+    }
+
+    /// What is owed, which somebody else can charge.
+    pub(super) fn take_debits(&mut self) -> Vec<Correction> {
+        let debits = self.changes.extract_if(.., |_, unmade| matches!(unmade.correction, Correction::Debit(_)));
+        debits.map(|(_, unmade)| unmade.correction).collect()
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.changes.is_empty()
+    }
+}
+
+/// Corrections of what was charged here, whose states have to come first.
+#[derive(Default)]
+pub(super) struct OwnCorrections {
+    waiting: Mutex<Vec<Correction>>,
+    /// How many wait or are being made.
+    unmade: AtomicUsize,
+    some: Notify,
+    /// How many were given up, because too many wait.
+    pub(super) lost: AtomicU64,
+}
+
+impl OwnCorrections {
+    pub(super) fn push(&self, correction: Correction) {
+        if self.unmade.fetch_add(1, Ordering::SeqCst) >= MOST_PENDING {
+            self.unmade.fetch_sub(1, Ordering::SeqCst);
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        self.waiting.lock().push(correction);
+        self.some.notify_one();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.unmade.load(Ordering::SeqCst) == 0
+    }
+
+    /// Makes those that come, until dropped.
+    pub(super) async fn make(&self, serving: &Arc<Serving>) {
+        loop {
+            self.some.notified().await;
+            let waiting = std::mem::take(&mut *self.waiting.lock());
+            let mut making = JoinSet::new();
+            for correction in waiting {
+                let serving = Arc::clone(serving);
+                making.spawn(async move { serving.correct(&correction).await });
+            }
+            while making.join_next().await.is_some() {
+                self.unmade.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
     }
 }
 
@@ -103,19 +157,26 @@ impl Peer {
 }
 
 impl Correction {
+    /// What is corrected.
+    pub(super) const fn part(&self) -> &Part {
+        match self {
+            Self::Refund { part, .. } | Self::Debit(part) | Self::Complete(part, _) => part,
+        }
+    }
+
+    /// As it is sent to who knows the parameters by this number.
+    pub(super) fn change(&self, rule: u32) -> Change {
+        let Part { key, cost, slot, .. } = *self.part();
+        match *self {
+            Self::Refund { full_at, .. } => Change::Refund { rule, key, cost, full_at },
+            Self::Debit(_) => Change::Debit { rule, key, cost },
+            Self::Complete(_, end) => Change::Complete { rule, key, slot, end },
+        }
+    }
+
     fn send(&self, number: u64, session: &Session, told: Told) -> bool {
-        let (form, ask): (&Form, Box<dyn Fn(u32) -> Change + '_>) = match self {
-            Self::Refund { part: Part { form, key, cost, .. }, full_at } => {
-                (form, Box::new(|rule| Change::Refund { rule, key: *key, cost: *cost, full_at: *full_at }))
-            }
-            Self::Debit(Part { form, key, cost, .. }) => {
-                (form, Box::new(|rule| Change::Debit { rule, key: *key, cost: *cost }))
-            }
-            Self::Complete(Part { form, key, slot, .. }, end) => {
-                (form, Box::new(|rule| Change::Complete { rule, key: *key, slot: *slot, end: *end }))
-            }
-        };
-        let ask = |numbers: &[u32]| Ask::Change { number, change: ask(numbers.first().copied().unwrap_or_default()) };
-        session.ask(&Question { forms: &[form], ask: &ask }, told)
+        let change = |numbers: &[u32]| self.change(numbers.first().copied().unwrap_or_default());
+        let ask = |numbers: &[u32]| Ask::Change { number, change: change(numbers) };
+        session.ask(&Question { forms: &[&self.part().form], ask: &ask }, told)
     }
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::moving::{Received, Walk};
 use super::peer::Peer;
-use super::wire::{Identity, States, Told, Wanted};
-use crate::algorithm::{Completion, Parameters};
-use crate::units::{Cost, LimitKey, Nanos};
+use super::wire::{Change, Identity, States, Told, Wanted};
+use crate::algorithm::Parameters;
+use crate::units::{LimitKey, Nanos};
 
 /// Who keeps states, as other gateways' questions reach it.
 pub trait Desk: Send + Sync {
@@ -51,18 +51,12 @@ pub trait Guest: Send + Sync {
     /// Makes parameters known, be they understood or not.
     fn learn(&self, limit: &Identity, parameters: &Parameters);
 
-    /// The keys of `wanted` of which there is no state here.
-    fn unknown(&self, wanted: &[Wanted]) -> Vec<(Arc<Identity>, LimitKey)>;
+    /// Those of `keys`, each beside its parameters, of which there is no state here.
+    fn unknown(&self, keys: &[(u32, LimitKey)]) -> Vec<(Arc<Identity>, LimitKey)>;
 
     /// Charges all of `wanted` or none. `has_left` says by its position whether a state that is not here may be elsewhere.
     fn charge(&self, wanted: &[Wanted], has_left: &dyn Fn(usize) -> bool, now: Nanos) -> Result<Vec<Told>, Refusal>;
 
-    /// Takes back `cost` of what was charged to `key`, which was going to be whole at `full_at`.
-    fn refund(&self, rule: u32, key: LimitKey, cost: Cost, full_at: Nanos, now: Nanos);
-
-    /// Charges `cost` to `key` whatever the limit says.
-    fn debit(&self, rule: u32, key: LimitKey, cost: Cost, now: Nanos);
-
-    /// Gives back what the process holds of `key` under `slot`, or keeps it from being held if its charge comes later.
-    fn complete(&self, rule: u32, key: LimitKey, slot: u64, end: Completion, now: Nanos);
+    /// Makes `change`. `has_left` says whether the state may be elsewhere, should it not be here.
+    fn change(&self, change: &Change, has_left: &dyn Fn() -> bool, now: Nanos) -> Result<(), Refusal>;
 }

@@ -1,5 +1,6 @@
 //! Whether a gateway still answers others: until it ends, and nothing halfway.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Open until it is closed for good.
@@ -10,15 +11,15 @@ pub(super) struct Gate {
 }
 
 /// Somebody who is being answered, until dropped.
-pub(super) struct Inside<'g>(&'g Gate);
+pub(super) struct Inside(Arc<Gate>);
 
 // Each side writes its own word before it reads the other's, in one order for all: whoever comes in while it is being
 // closed is seen by the one who closes it, or sees that it is closed.
 impl Gate {
     /// Lets somebody in, unless it is closed.
-    pub(super) fn enter(&self) -> Option<Inside<'_>> {
+    pub(super) fn enter(self: &Arc<Self>) -> Option<Inside> {
         self.inside.fetch_add(1, Ordering::SeqCst);
-        let inside = Inside(self);
+        let inside = Inside(Arc::clone(self));
         (!self.is_closed()).then_some(inside)
     }
 
@@ -35,7 +36,14 @@ impl Gate {
     }
 }
 
-impl Drop for Inside<'_> {
+impl Clone for Inside {
+    fn clone(&self) -> Self {
+        self.0.inside.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl Drop for Inside {
     fn drop(&mut self) {
         self.0.inside.fetch_sub(1, Ordering::SeqCst);
     }
@@ -47,7 +55,7 @@ mod tests {
 
     #[test]
     fn it_closes_when_nobody_is_inside_and_lets_nobody_in_from_then_on() {
-        let gate = Gate::default();
+        let gate = Arc::new(Gate::default());
         let inside = gate.enter();
         assert!(inside.is_some() && !gate.close_if(|| true));
         drop(inside);

@@ -289,12 +289,10 @@ impl Peer {
         self.home().is_some_and(|session| session.ask(&Question { forms: &[], ask: &|_| ask() }, told))
     }
 
-    /// A connection was opened to keep in touch.
-    pub(super) fn arrived(&self, session: &Arc<Session>) {
+    /// A connection was opened to keep in touch. Returns the corrections that were for the process before.
+    pub(super) fn arrived(&self, session: &Arc<Session>) -> Vec<Correction> {
         *self.home.lock() = Some(Arc::clone(session));
-        // some are about states that the process before had
-        let lost = self.pending.lock().arrived(session.boot);
-        self.lost.fetch_add(u64::try_from(lost).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.pending.lock().arrived(session.boot)
     }
 
     /// Sends a beat; `heard` is called with the answer, whenever it comes.

@@ -31,6 +31,8 @@ pub struct Report {
     pub moved: Moved,
     /// Answers of DNS that named nobody or were not believed, and looks that had none.
     pub not_found: u64,
+    /// Corrections of charges here that were given up.
+    pub lost: u64,
 }
 
 /// How many states went to other gateways and came from them.
@@ -42,7 +44,7 @@ pub struct Moved {
     pub given: u64,
     /// Came, and are in force here.
     pub received: u64,
-    /// Came, and were dropped because there was a newer one.
+    /// Came, and were merged with one that was there.
     pub merged: u64,
     /// Came, and were not understood.
     pub unknown: u64,
@@ -94,6 +96,7 @@ impl Cluster {
             alone: node.counts.alone.load(Ordering::Relaxed),
             moved: node.moving.counts.read(),
             not_found: node.counts.not_found.load(Ordering::Relaxed),
+            lost: node.corrections.lost.load(Ordering::Relaxed),
         }
     }
 }

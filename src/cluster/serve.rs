@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::connection::{self, Connection, Failed, Own};
+use super::corrections::Correction;
 use super::desk::{Desk, Guest, Refusal};
 use super::gate::Inside;
 use super::handshake::Hello;
@@ -32,7 +34,7 @@ pub(super) trait Listener: Send + Sync {
     fn asked_under(&self, ring: RingHash);
 
     /// Somebody is going to be answered, if this gateway still answers.
-    fn enter(&self) -> Option<Inside<'_>>;
+    fn enter(&self) -> Option<Inside>;
 
     /// Whether a gateway of the cluster is at `ip`.
     fn is_neighbour(&self, ip: IpAddr) -> bool;
@@ -44,11 +46,14 @@ pub(super) trait Carrier: Send + Sync {
     /// Whether the state of a key may be elsewhere that is not here, when asked by who sees the members like that.
     fn may_be_elsewhere(&self, ring: RingHash) -> bool;
 
+    /// Whether this gateway owns `key`.
+    fn owns(&self, key: LimitKey) -> bool;
+
     /// Brings states here, from wherever they are.
     async fn gather(&self, wanted: Vec<(Arc<Identity>, LimitKey)>);
 
-    /// Where the states of `wanted` are.
-    fn seen(&self, wanted: &[Wanted]) -> Seen;
+    /// Where the states of `keys` are.
+    fn seen(&self, keys: &[(u32, LimitKey)]) -> Seen;
 
     /// Whether the state of the key at this position may be with another gateway since it was `seen`.
     fn has_left(&self, seen: &Seen, position: usize) -> bool;
@@ -147,7 +152,7 @@ impl Serving {
         let reading = async {
             while let Ok(frame) = reader.frame().await {
                 let Some((ring, asks)) = Items::<Ask>::asked(frame) else { return };
-                let Some(_inside) = self.listener.enter() else { return };
+                let Some(inside) = self.listener.enter() else { return };
                 let now = self.clock.now();
                 let mut told = Vec::new();
                 let mut charges = false;
@@ -159,7 +164,9 @@ impl Serving {
                         Answered::Never => {}
                         Answered::Later(later) => {
                             let (serving, guest, answers) = (Arc::clone(self), Arc::clone(&guest), answers.clone());
+                            let inside = inside.clone();
                             tokio::spawn(async move {
+                                let _inside = inside;
                                 answers.push([(number, serving.answer_later(later, other.from, &*guest).await)]);
                             });
                         }
@@ -186,15 +193,15 @@ impl Serving {
                 return Answered::Never;
             }
             Ask::Take { limit, key } => return Answered::Later(Later::Take(limit, key)),
-            Ask::Charge { wanted, as_is: false } => return self.charge(wanted, ring, guest, now),
+            Ask::Charge { wanted, as_is: false } => return self.work(Work::Charge(wanted), ring, guest, now),
             // what is held is told by all who hold some, once they know that the owner is gone
             Ask::Charge { wanted, as_is: true } if wanted.iter().any(|wanted| wanted.slot > 0) => {
                 return Answered::Later(Later::StandIn(wanted));
             }
-            Ask::Charge { wanted, as_is: true } => return Answered::Now(self.charge_as_is(guest, &wanted, now)),
+            Ask::Charge { wanted, as_is: true } => return Answered::Now(self.as_is(&Work::Charge(wanted), guest, now)),
             Ask::Change { number, change } => {
                 if self.processes.is_new(other.boot, number) {
-                    make(&change, guest, now);
+                    return self.work(Work::Change(change), ring, guest, now);
                 }
             }
             Ask::Beat(beat) => return Answered::Now(Answer::Beat(self.listener.beat(other.from, beat))),
@@ -204,57 +211,63 @@ impl Serving {
         Answered::Now(Answer::Done)
     }
 
-    /// Charges at once where all states are here or nowhere.
-    fn charge(&self, wanted: Vec<Wanted>, ring: RingHash, guest: &dyn Guest, now: Nanos) -> Answered {
-        let seen = self.carrier.seen(&wanted);
-        if self.carrier.may_be_elsewhere(ring) && !guest.unknown(&wanted).is_empty() {
-            return Answered::Later(Later::Charge(wanted));
+    /// Does it at once where all states are here or nowhere.
+    fn work(&self, work: Work, ring: RingHash, guest: &dyn Guest, now: Nanos) -> Answered {
+        let keys = work.keys();
+        let seen = self.carrier.seen(&keys);
+        let is_moved = || matches!(work, Work::Change(_)) && keys.iter().any(|(_, key)| !self.carrier.owns(*key));
+        if (self.carrier.may_be_elsewhere(ring) || is_moved()) && !guest.unknown(&keys).is_empty() {
+            return Answered::Later(Later::Work(work));
         }
-        match self.try_charge(guest, &wanted, &seen, now) {
+        match work.attempt(guest, &|position| self.carrier.has_left(&seen, position), now) {
             Some(answer) => Answered::Now(answer),
-            None => Answered::Later(Later::Charge(wanted)),
-        }
-    }
-
-    /// `None` where a state is not here and may have come to be elsewhere since that was `seen`.
-    fn try_charge(&self, guest: &dyn Guest, wanted: &[Wanted], seen: &Seen, now: Nanos) -> Option<Answer> {
-        let has_left = |position| self.carrier.has_left(seen, position);
-        match guest.charge(wanted, &has_left, now) {
-            Ok(told) => Some(Answer::Charged { at: now, told }),
-            Err(Refusal::Unknown) => Some(Answer::Unknown),
-            Err(Refusal::Left) => None,
+            None => Answered::Later(Later::Work(work)),
         }
     }
 
     async fn answer_later(&self, later: Later, from: SocketAddr, guest: &dyn Guest) -> Answer {
         match later {
             Later::Take(limit, key) => Answer::Taken(self.carrier.give(from, &limit, key).await),
-            Later::Charge(wanted) => {
-                for _ in 0..MOST_TRIES {
-                    let seen = self.carrier.seen(&wanted);
-                    self.carrier.gather(guest.unknown(&wanted)).await;
-                    if let Some(answer) = self.try_charge(guest, &wanted, &seen, self.clock.now()) {
-                        return answer;
-                    }
-                }
-                self.charge_as_is(guest, &wanted, self.clock.now())
-            }
+            Later::Work(work) => self.work_later(&work, guest).await,
             Later::StandIn(wanted) => {
                 for held in wanted.iter().filter(|wanted| wanted.slot > 0) {
                     self.carrier.hear_all(held.key).await;
                 }
-                self.charge_as_is(guest, &wanted, self.clock.now())
+                self.as_is(&Work::Charge(wanted), guest, self.clock.now())
             }
         }
     }
 
-    /// Charges on the states that are here, whoever else may have some.
-    fn charge_as_is(&self, guest: &dyn Guest, wanted: &[Wanted], now: Nanos) -> Answer {
-        self.carrier.stands_in();
-        match guest.charge(wanted, &|_| false, now) {
-            Ok(told) => Answer::Charged { at: now, told },
-            Err(Refusal::Unknown | Refusal::Left) => Answer::Unknown,
+    /// Does it once the states are here, wherever they were.
+    async fn work_later(&self, work: &Work, guest: &dyn Guest) -> Answer {
+        let keys = work.keys();
+        for _ in 0..MOST_TRIES {
+            let seen = self.carrier.seen(&keys);
+            self.carrier.gather(guest.unknown(&keys)).await;
+            let has_left = |position| self.carrier.has_left(&seen, position);
+            if let Some(answer) = work.attempt(guest, &has_left, self.clock.now()) {
+                // what came here for a correction may belong elsewhere
+                if matches!(work, Work::Change(_)) {
+                    self.carrier.stands_in();
+                }
+                return answer;
+            }
         }
+        self.as_is(work, guest, self.clock.now())
+    }
+
+    /// Does it on the states that are here, whoever else may have some.
+    fn as_is(&self, work: &Work, guest: &dyn Guest, now: Nanos) -> Answer {
+        self.carrier.stands_in();
+        work.attempt(guest, &|_| false, now).unwrap_or(Answer::Unknown)
+    }
+
+    /// Corrects what was charged here, once the state has come.
+    pub(super) async fn correct(&self, correction: &Correction) {
+        let guest = Arc::clone(&self.desk).receive(self.own.boot);
+        let form = &correction.part().form;
+        guest.learn(form.limit(), form.parameters());
+        self.work_later(&Work::Change(correction.change(0)), &*guest).await;
     }
 
     /// Gives back what processes held that are gone. Nobody listens at those addresses for which `refuses` holds.
@@ -277,16 +290,42 @@ enum Answered {
 /// What is answered once states have moved.
 enum Later {
     Take(Identity, LimitKey),
-    Charge(Vec<Wanted>),
+    Work(Work),
     /// In place of an owner that the asker cannot ask.
     StandIn(Vec<Wanted>),
 }
 
-fn make(change: &Change, guest: &dyn Guest, now: Nanos) {
-    match change {
-        Change::Refund { rule, key, cost, full_at } => guest.refund(*rule, *key, *cost, *full_at, now),
-        Change::Debit { rule, key, cost } => guest.debit(*rule, *key, *cost, now),
-        Change::Complete { rule, key, slot, end } => guest.complete(*rule, *key, *slot, *end, now),
+/// What is done to the states of keys.
+enum Work {
+    Charge(Vec<Wanted>),
+    Change(Change),
+}
+
+impl Work {
+    /// Of which keys, each beside its parameters. What is held is given back wherever it is, and needs no state.
+    fn keys(&self) -> SmallVec<[(u32, LimitKey); 4]> {
+        match self {
+            Self::Charge(wanted) => wanted.iter().map(|wanted| (wanted.rule, wanted.key)).collect(),
+            Self::Change(Change::Refund { rule, key, .. } | Change::Debit { rule, key, .. }) => {
+                SmallVec::from_slice(&[(*rule, *key)])
+            }
+            Self::Change(Change::Complete { .. }) => SmallVec::new(),
+        }
+    }
+
+    /// `None` where a state is not here and, as `has_left` says by its position, may be elsewhere.
+    fn attempt(&self, guest: &dyn Guest, has_left: &dyn Fn(usize) -> bool, now: Nanos) -> Option<Answer> {
+        let done = match self {
+            Self::Charge(wanted) => guest.charge(wanted, has_left, now).map(|told| Answer::Charged { at: now, told }),
+            Self::Change(change) => guest.change(change, &|| has_left(0), now).map(|()| Answer::Done),
+        };
+        match done {
+            Ok(answer) => Some(answer),
+            Err(Refusal::Left) => None,
+            // there is nothing to correct either
+            Err(Refusal::Unknown) if matches!(self, Self::Change(_)) => Some(Answer::Done),
+            Err(Refusal::Unknown) => Some(Answer::Unknown),
+        }
     }
 }
 

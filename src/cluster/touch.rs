@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::connection::Failed;
+use super::corrections::Correction;
 use super::gate::Inside;
 use super::members::{BEAT, Beat};
 use super::ring::RingHash;
@@ -53,6 +54,21 @@ impl Node {
         }
         self.members.lock().unreachable(address, self.asking.clock.now());
         self.look();
+        if !self.view.load().ring.has(address) {
+            self.redirect(peer, peer.pending.lock().take_debits());
+        }
+    }
+
+    /// Makes corrections that `peer` will not make any more: what is owed is owed wherever the state is by now.
+    fn redirect(&self, peer: &Peer, corrections: Vec<Correction>) {
+        for correction in corrections {
+            match correction {
+                Correction::Debit(_) => self.corrections.push(correction),
+                Correction::Refund { .. } | Correction::Complete(..) => {
+                    peer.lost.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
     }
 }
 
@@ -68,7 +84,7 @@ impl Listener for Node {
         }
     }
 
-    fn enter(&self) -> Option<Inside<'_>> {
+    fn enter(&self) -> Option<Inside> {
         self.gate.enter()
     }
 
@@ -86,7 +102,7 @@ pub(super) async fn keep(node: Arc<Node>, peer: Arc<Peer>) {
                 node.refusing.lock().remove(&peer.address);
                 was_told = None;
                 let session = Session::begin(connection, Arc::clone(&node.asking.ring));
-                peer.arrived(&session);
+                node.redirect(&peer, peer.arrived(&session));
                 node.talk(&peer, &session).await;
             }
             Err(failed) => {

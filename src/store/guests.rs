@@ -11,7 +11,7 @@ use crate::charge::{Charge, Manner, RuleRef, Slot};
 use crate::cluster::Peer;
 use crate::cluster::desk::{Desk, Guest, Refusal};
 use crate::cluster::moving::{Received, Walk};
-use crate::cluster::wire::{Identity, States, Told, Wanted};
+use crate::cluster::wire::{Change, Identity, States, Told, Wanted};
 use crate::store::local::{Binding, Left};
 use crate::store::{LimitSpec, Store};
 use crate::units::{Cost, LimitKey, Nanos};
@@ -140,11 +140,11 @@ impl Guest for Visit {
         }));
     }
 
-    fn unknown(&self, wanted: &[Wanted]) -> Vec<(Arc<Identity>, LimitKey)> {
+    fn unknown(&self, keys: &[(u32, LimitKey)]) -> Vec<(Arc<Identity>, LimitKey)> {
         let binding = self.limits.binding.read();
-        let unknown = wanted.iter().filter_map(|wanted| {
-            let charge = self.charge_of(wanted.rule, wanted.key, wanted.cost, wanted.manner)?;
-            Some((Arc::new(self.store.local.misses(&binding, &charge)?), wanted.key))
+        let unknown = keys.iter().filter_map(|(rule, key)| {
+            let charge = self.charge_of(*rule, *key, 0, Manner::USUAL)?;
+            Some((Arc::new(self.store.local.misses(&binding, &charge)?), *key))
         });
         unknown.collect()
     }
@@ -172,23 +172,24 @@ impl Guest for Visit {
         Ok(told.collect())
     }
 
-    fn refund(&self, rule: u32, key: LimitKey, cost: Cost, full_at: Nanos, now: Nanos) {
-        if let Some(charge) = self.charge_of(rule, key, cost, Manner::USUAL) {
-            self.store.local.refund(&self.limits.binding.read(), &[(charge, full_at)], now);
-        }
-    }
-
-    fn debit(&self, rule: u32, key: LimitKey, cost: Cost, now: Nanos) {
-        if let Some(charge) = self.charge_of(rule, key, cost, Manner::USUAL) {
-            self.store.local.debit(&self.limits.binding.read(), &[charge], now);
-        }
-    }
-
-    fn complete(&self, rule: u32, key: LimitKey, slot: u64, end: Completion, now: Nanos) {
-        let slot = self.slot(slot);
-        self.store.guests.gives_back(slot);
-        if let Some(charge) = self.charge_of(rule, key, 0, Manner::USUAL) {
-            self.store.local.end(&self.limits.binding.read(), &charge, slot, end, now);
-        }
+    fn change(&self, change: &Change, has_left: &dyn Fn() -> bool, now: Nanos) -> Result<(), Refusal> {
+        let watch = || if has_left() { Err(Left) } else { Ok(()) };
+        let charge_of = |rule, key, cost| self.charge_of(rule, key, cost, Manner::USUAL).ok_or(Refusal::Unknown);
+        let (local, binding) = (&self.store.local, &self.limits.binding);
+        let changed = match *change {
+            Change::Refund { rule, key, cost, full_at } => {
+                local.refund_here(&binding.read(), &charge_of(rule, key, cost)?, full_at, watch, now)
+            }
+            Change::Debit { rule, key, cost } => {
+                local.debit_here(&binding.read(), &charge_of(rule, key, cost)?, watch, now)
+            }
+            Change::Complete { rule, key, slot, end } => {
+                let slot = self.slot(slot);
+                self.store.guests.gives_back(slot);
+                local.end(&binding.read(), &charge_of(rule, key, 0)?, slot, end, now);
+                Ok(())
+            }
+        };
+        changed.map_err(|Left| Refusal::Left)
     }
 }

@@ -4,6 +4,7 @@
 //! so no two values that must agree can be seen apart. A request under several limits locks all its shards, in
 //! ascending order, before it looks at any cell: it is charged by all limits or by none, and cannot deadlock.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -29,6 +30,7 @@ mod tables;
 mod wall_clock_tests;
 
 pub use charging::Left;
+use charging::is_not_missed;
 use rules::Rules;
 use shard::{FOR_MANY_THREADS, FOR_ONE_THREAD, Shard, Shards};
 use table::Cells;
@@ -92,6 +94,9 @@ struct BoundRule<'a> {
     number: u32,
     rule: &'a Rule,
 }
+
+/// No state is anywhere else.
+const ALWAYS: fn() -> Result<(), Infallible> = || Ok(());
 
 /// Whether `key` is the bucket that new keys share when their limit's table is full.
 pub fn is_overflow(key: LimitKey) -> bool {
@@ -188,30 +193,54 @@ impl LocalStore {
     /// See [`super::Store::refund`].
     pub fn refund(&self, binding: &Binding, batch: &[(Charge, Nanos)], now: Nanos) {
         for (charge, full_at) in batch {
-            self.change(binding, charge, now, |rule, state, own| {
-                rule.refund(state?, charge.cost, full_at.shifted(own), now.shifted(own))
-            });
+            let Ok(()) = self.refund_here(binding, charge, *full_at, ALWAYS, now);
         }
+    }
+
+    /// The same of one charge, unless its state is not here and `watch` says that it may be elsewhere.
+    pub fn refund_here<E>(
+        &self,
+        binding: &Binding,
+        charge: &Charge,
+        full_at: Nanos,
+        watch: impl FnOnce() -> Result<(), E>,
+        now: Nanos,
+    ) -> Result<(), E> {
+        self.change(binding, charge, watch, now, |rule, state, own| {
+            rule.refund(state?, charge.cost, full_at.shifted(own), now.shifted(own))
+        })
     }
 
     /// See [`super::Store::debit`]. A new key for which there is no room leaves its debt to the common bucket.
     pub fn debit(&self, binding: &Binding, batch: &[Charge], now: Nanos) {
         for charge in batch {
-            let table = &binding.limits[charge.limit].table;
-            let has_room = self.shards.of(charge.key).lock().cells[table.position].has_room(table, charge.key);
-            let mut charge = charge.clone();
-            if has_room.is_err() {
-                table.forgotten.overflowed.fetch_add(1, Ordering::Relaxed);
-                charge.key = OVERFLOW_KEY;
-            }
-            self.change(binding, &charge, now, |rule, state, own| rule.debit(state, charge.cost, now.shifted(own)));
+            let Ok(()) = self.debit_here(binding, charge, ALWAYS, now);
         }
+    }
+
+    /// The same of one charge, unless its state is not here and `watch` says that it may be elsewhere.
+    pub fn debit_here<E>(
+        &self,
+        binding: &Binding,
+        charge: &Charge,
+        watch: impl FnOnce() -> Result<(), E>,
+        now: Nanos,
+    ) -> Result<(), E> {
+        let table = &binding.limits[charge.limit].table;
+        let debit = |rule: &Rule, state, own| rule.debit(state, charge.cost, now.shifted(own));
+        let has_room = self.shards.of(charge.key).lock().cells[table.position].has_room(table, charge.key);
+        if has_room.is_ok() {
+            return self.change(binding, charge, watch, now, debit);
+        }
+        watch()?;
+        table.forgotten.overflowed.fetch_add(1, Ordering::Relaxed);
+        self.change(binding, &Charge { key: OVERFLOW_KEY, ..charge.clone() }, || Ok(()), now, debit)
     }
 
     /// See [`super::Store::complete`].
     pub fn complete(&self, binding: &Binding, batch: &[Charge], end: Completion, now: Nanos) {
         for charge in batch.iter().filter(|charge| binding.find(charge).1.rule.holds()) {
-            self.change(binding, charge, now, |rule, state, own| {
+            let Ok(()) = self.change(binding, charge, ALWAYS, now, |rule, state, own| {
                 rule.complete(state?, charge.cost, end, now.shifted(own))
             });
         }
@@ -219,26 +248,30 @@ impl LocalStore {
 
     /// See [`super::Store::amend`].
     pub fn amend(&self, binding: &Binding, charge: &Charge, amendment: Amendment, now: Nanos) {
-        self.change(binding, charge, now, |rule, state, own| match amendment {
+        let Ok(()) = self.change(binding, charge, ALWAYS, now, |rule, state, own| match amendment {
             Amendment::Afresh => None,
             Amendment::Grant(tokens) => rule.grant(state, tokens, now.shifted(own)),
         });
     }
 
-    /// Changes the state of a charge's key; `change` is handed the rule's [`own_offset`](Rule::own_offset).
-    fn change(
+    /// Changes the state of a charge's key, unless that is not here and `watch` says that it may be elsewhere; `change` is
+    /// handed the rule's [`own_offset`](Rule::own_offset).
+    fn change<E>(
         &self,
         binding: &Binding,
         charge: &Charge,
+        watch: impl FnOnce() -> Result<(), E>,
         now: Nanos,
         change: impl Fn(&Rule, Option<State>, ClockOffset) -> Option<State>,
-    ) {
+    ) -> Result<(), E> {
         let (table, bound) = binding.find(charge);
         let mut shard = self.shards.of(charge.key).lock();
         let cells = &mut shard.cells[table.position];
+        is_not_missed(table, cells, charge, watch)?;
         let before = cells.state(table, bound, charge.key, now);
         let after = change(bound.rule, before, bound.rule.own_offset(table.wall_ahead()));
         cells.put(table, bound, charge.key, after);
+        Ok(())
     }
 
     /// See [`super::Store::sweep`].

@@ -194,11 +194,20 @@ impl Owners {
         }
     }
 
-    /// Charges whatever the limit says, at `peer`.
-    pub(super) fn debit(&self, limit: &OwnedLimit, charge: &Charge, peer: &Arc<Peer>) {
+    /// Charges whatever the limit says: at `peer`, or here once the state has come.
+    pub(super) fn debit(&self, limit: &OwnedLimit, charge: &Charge, peer: Option<&Arc<Peer>>) {
         let charge = Charge { manner: Manner { takes: false, ..charge.manner }, ..charge.clone() };
-        if let Some(part) = self.part(limit, &charge) {
-            peer.correct(Correction::Debit(part));
+        let Some(part) = self.part(limit, &charge) else { return };
+        match peer {
+            Some(peer) => peer.correct(Correction::Debit(part)),
+            None => self.cluster.correct_here(Correction::Debit(part)),
+        }
+    }
+
+    /// Takes back what a charge took here, once the state has come back.
+    pub(super) fn refund_when_here(&self, limit: &OwnedLimit, charge: &Charge, full_at: Nanos) {
+        if let Some(part) = self.part(limit, charge) {
+            self.cluster.correct_here(Correction::Refund { part, full_at });
         }
     }
 }

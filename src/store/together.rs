@@ -173,10 +173,7 @@ impl<'a> Together<'a> {
     async fn charge_local(&self, batch: &mut [Charge], local: &[usize], told: &mut Told, source: Source) -> Source {
         let denied = denies(batch, told);
         let mut some: SmallVec<[Charge; 4]> = local.iter().map(|position| batch[*position].clone()).collect();
-        let charged = match denied {
-            true => self.store.local.charge_denied(&self.binding.local, &mut some, self.now),
-            false => self.store.charge_here(self.binding, &mut some, self.seen.only(local), self.now).await,
-        };
+        let charged = self.store.charge_here(self.binding, &mut some, self.seen.only(local), denied, self.now).await;
         for ((position, charge), charged) in local.iter().zip(some).zip(charged) {
             batch[*position] = charge;
             told[*position] = Some(charged);

@@ -75,19 +75,29 @@ impl LocalStore {
     }
 
     /// The same for a request that is denied by something else: charges nothing but what counts although it is denied.
-    pub fn charge_denied(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> AllCharged {
+    pub fn charge_denied_unless(
+        &self,
+        binding: &Binding,
+        batch: &[Charge],
+        has_left: impl Fn(usize) -> bool,
+        now: Nanos,
+    ) -> Result<AllCharged, Left> {
         let mut charged = AllCharged::new();
-        let watch = |_| Ok::<(), Infallible>(());
-        if self.charge_all(binding, batch, true, &watch, now, &mut charged).is_err() {
+        let watch = |position| if has_left(position) { Err(Left) } else { Ok(()) };
+        match self.charge_all(binding, batch, true, &watch, now, &mut charged) {
+            Ok(()) => {}
+            Err(Stop::Missing(left)) => return Err(left),
             // what a new key has used is not remembered where there is no room for it
-            for charge in batch.iter() {
-                let (table, BoundRule { rule, .. }) = binding.find(charge);
-                let now = table.own_time(rule, now);
-                let decision = rule.decide(None, charge.cost, now).0;
-                charged.push(Charged { decision, headroom: rule.headroom(None, now) });
+            Err(Stop::Full(_)) => {
+                for charge in batch {
+                    let (table, BoundRule { rule, .. }) = binding.find(charge);
+                    let now = table.own_time(rule, now);
+                    let decision = rule.decide(None, charge.cost, now).0;
+                    charged.push(Charged { decision, headroom: rule.headroom(None, now) });
+                }
             }
         }
-        charged
+        Ok(charged)
     }
 
     /// `charged` is left alone where nothing is charged.
@@ -223,7 +233,7 @@ impl LocalStore {
 }
 
 /// Passes on what `watch` says, if the state of a charge is not here, or perhaps only a part of it.
-fn is_not_missed<E>(
+pub(super) fn is_not_missed<E>(
     table: &LimitTable,
     cells: &Cells,
     charge: &Charge,

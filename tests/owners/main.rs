@@ -3,130 +3,23 @@
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
 
+mod histories;
+mod network;
+mod node;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
-use tollgate::algorithm::{AlgorithmName, Arguments, Completion, Rule, Value};
-use tollgate::charge::{Charge, Charged, Manner, Mode, RuleRef, Source};
-use tollgate::clock::{Clock, SystemClock};
-use tollgate::cluster::ring::Member;
-use tollgate::cluster::settings::{Peers, Settings};
-use tollgate::cluster::{Cluster, Secret};
-use tollgate::store::{Amendment, Binding, LimitSpec, LocalStore, Receipt, Store};
-use tollgate::units::{LimitKey, Nanos, Rate};
+use tollgate::algorithm::Completion;
+use tollgate::charge::{Charge, Charged, Manner, RuleRef, Source};
+use tollgate::clock::Clock;
+use tollgate::store::{Amendment, Receipt};
+use tollgate::units::{LimitKey, Nanos};
 
-/// The limits, by position.
-const BURST: usize = 0;
-const SLOTS: usize = 1;
-const LOG: usize = 2;
-const SMALL: usize = 3;
-
-/// One gateway's store.
-struct Node {
-    store: Arc<Store>,
-    binding: Binding,
-    clock: Arc<SystemClock>,
-    asked: Arc<AtomicUsize>,
-}
-
-fn rule(name: AlgorithmName, arguments: &[(&'static str, Value)]) -> Rule {
-    let mut all = Arguments::default();
-    arguments.iter().for_each(|(name, value)| all.set(name, value.clone()));
-    name.build(&all).unwrap()
-}
-
-fn gcra(burst: u64) -> Rule {
-    let rate = Rate::new(1, Nanos::from_secs(3600)).unwrap();
-    rule(AlgorithmName::Gcra, &[("rate", Value::Rate(rate)), ("burst", Value::Whole(burst))])
-}
-
-fn limit<'a>(name: &'a str, rules: &'a [Rule], max_keys: u64) -> LimitSpec<'a> {
-    LimitSpec { mode: Mode::Sticky, rules, max_keys, ..LimitSpec::bare(name, rules[0].name(), 1) }
-}
-
-impl Node {
-    fn new(own: SocketAddr, members: &[SocketAddr], burst: u64) -> Self {
-        let clock = Arc::new(SystemClock::new());
-        let asked = Arc::new(AtomicUsize::new(0));
-        let settings = Settings {
-            own,
-            listen: own,
-            peers: Peers::Listed(members.iter().map(|address| Member { address: *address, weight: 1 }).collect()),
-            secret: Secret::of(b"a secret of two stores"),
-            timeout: Nanos::SECOND,
-        };
-        let count = Arc::clone(&asked);
-        let told = Box::new(move |_, _, _| {
-            count.fetch_add(1, Ordering::Relaxed);
-        });
-        let cluster = Cluster::new(&settings, 1, Arc::clone(&clock) as Arc<dyn Clock>, told);
-        let store = Arc::new(Store::new(LocalStore::new(), None, Some(Arc::new(cluster))));
-        let log = [("limit", Value::Whole(2)), ("window", Value::Duration(Nanos::from_secs(3600)))];
-        let rules = [
-            [gcra(burst)],
-            [rule(AlgorithmName::Concurrency, &[("limit", Value::Whole(1))])],
-            [rule(AlgorithmName::SlidingLog, &log)],
-            [gcra(burst)],
-        ];
-        let [wide, slots, log, small] = rules.each_ref();
-        let limits =
-            [limit("wide", wide, 1000), limit("slots", slots, 1000), limit("log", log, 1000), limit("small", small, 1)];
-        let binding = store.bind(&limits);
-        Self { store, binding, clock, asked }
-    }
-
-    fn cluster(&self) -> &Cluster {
-        self.store.cluster().unwrap()
-    }
-
-    async fn charge(&self, batch: &mut [Charge]) -> Receipt {
-        self.store.charge(&self.binding, batch, self.clock.now()).await
-    }
-
-    async fn admits(&self, limit: usize, key: LimitKey) -> bool {
-        self.charge(&mut [one(limit, key)]).await.charged[0].decision.is_admitted()
-    }
-
-    /// How often a key is admitted one after the other.
-    async fn admitted(&self, limit: usize, key: LimitKey) -> usize {
-        let mut count = 0;
-        while self.admits(limit, key).await {
-            count += 1;
-        }
-        count
-    }
-
-    fn asked(&self) -> usize {
-        self.asked.load(Ordering::Relaxed)
-    }
-}
-
-fn one(limit: usize, key: LimitKey) -> Charge {
-    Charge::new(limit, RuleRef::Listed(0), key, 1, Manner::USUAL)
-}
-
-async fn wait_for<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) {
-    let mut looks = tokio::time::interval(Duration::from_millis(2));
-    let waited = async {
-        while !holds().await {
-            looks.tick().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), waited).await.unwrap_or_else(|_| panic!("waited in vain for {what}"));
-}
-
-/// Begins `work`, and drops it as soon as it waits for anything.
-async fn begun(work: impl Future) {
-    tokio::select! {
-        biased;
-        _ = work => panic!("nothing to wait for"),
-        () = std::future::ready(()) => {}
-    }
-}
+use node::{BURST, LOG, Node, SLOTS, SMALL, begun, gcra, one, wait_for};
 
 /// Two gateways that know each other, and a way to keys that the second owns. The first has a burst of `bursts[0]`.
 struct Pair {
@@ -142,7 +35,7 @@ impl Pair {
             listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
         }
         let addresses: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
-        let nodes = [0, 1].map(|node| Node::new(addresses[node], &addresses, bursts[node]));
+        let nodes = [0, 1].map(|node| Node::new(addresses[node], &addresses, bursts[node], Nanos::SECOND));
         let mut running = JoinSet::new();
         for (node, listener) in nodes.iter().zip(listeners) {
             let (sender, accepted) = tokio::sync::mpsc::channel(8);
@@ -346,7 +239,7 @@ async fn a_gateway_that_leaves_while_all_its_keys_are_asked_for_refills_none() {
         });
     }
     let [stays, leaves] = &pair.nodes;
-    let known = |node: &Node| node.store.usage(&node.binding)[BURST].keys;
+    let known = |node: &Node| node.keys(BURST);
     wait_for("all keys to be known", || async { known(leaves) == KEYS as u64 }).await;
     leaves.cluster().leave();
     wait_for("all keys to have moved", || async { known(stays) == KEYS as u64 && known(leaves) == 0 }).await;
