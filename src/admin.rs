@@ -126,7 +126,13 @@ impl Admin {
             "/readyz" if self.readiness.is_starting() => {
                 (StatusCode::SERVICE_UNAVAILABLE, TEXT, "starting\n".to_owned())
             }
-            "/readyz" => (StatusCode::OK, TEXT, "ready\n".to_owned()),
+            "/readyz" => match self.gateway.store.cluster().and_then(|cluster| cluster.waits_for()) {
+                Some((members, wanted)) => {
+                    let waits = format!("waiting for the cluster: {members} members of at least {wanted}\n");
+                    (StatusCode::SERVICE_UNAVAILABLE, TEXT, waits)
+                }
+                None => (StatusCode::OK, TEXT, "ready\n".to_owned()),
+            },
             "/status" | "/v1/status" => (StatusCode::OK, JSON, format!("{:#}\n", status::status(self))),
             "/v1/routes" => json_of(&live::routes(&live, history)),
             "/v1/limits" => json_of(&live::limits(&self.gateway, &live, history)),

@@ -81,8 +81,8 @@ struct Node {
     peers: RwLock<HashMap<u32, Arc<Peer>>>,
     last_peer: AtomicU64,
     last_slot: AtomicU64,
-    /// Whether it is known who owns keys.
-    is_settled: watch::Sender<bool>,
+    /// See [`Cluster::waits_for`].
+    is_ready: watch::Sender<bool>,
     /// Gateways at which nobody listens.
     refusing: Mutex<HashSet<SocketAddr>>,
     /// Whether a key was charged here since the last beat that another gateway owns.
@@ -121,7 +121,7 @@ pub enum Place {
 impl Cluster {
     /// Knows of nobody until [`Cluster::run`] runs. `threads` is how many threads ask.
     pub fn new(settings: &Settings, threads: usize, clock: Arc<dyn Clock>, observer: Observer) -> Self {
-        let Settings { own: address, peers, secret, timeout, .. } = settings;
+        let Settings { own: address, peers, secret, founding, timeout, .. } = settings;
         let told = match peers {
             Peers::Listed(members) => members.as_slice(),
             Peers::Named(_) => &[],
@@ -129,7 +129,7 @@ impl Cluster {
         let boot = rand::random();
         let now = clock.now();
         let weight = told.iter().find(|member| member.address == *address).map_or(1, |member| member.weight);
-        let mut members = Members::new(Member { address: *address, weight }, boot, now);
+        let mut members = Members::new(Member { address: *address, weight }, *founding, boot, now);
         if !told.is_empty() {
             members.told(told, now);
         }
@@ -145,7 +145,7 @@ impl Cluster {
         let node = Arc::new_cyclic(|this| Node {
             this: this.clone(),
             asking,
-            is_settled: watch::Sender::new(members.is_settled()),
+            is_ready: watch::Sender::new(members.is_ready()),
             members: Mutex::new(members),
             view: ArcSwap::from_pointee(View { ring, peers: HashMap::new() }),
             moving: Moving::default(),
@@ -257,10 +257,10 @@ impl Cluster {
     /// Waits a moment until it is known who owns keys, and connects the thread that asks, so that its first requests need
     /// not wait for that.
     pub async fn connect(&self) {
-        let mut settled = self.0.is_settled.subscribe();
+        let mut ready = self.0.is_ready.subscribe();
         let connecting = async {
             // it only ends with this value
-            drop(settled.wait_for(|settled| *settled).await);
+            drop(ready.wait_for(|ready| *ready).await);
             let view = self.0.view.load_full();
             let members = view.ring.members().filter_map(|member| view.peers.get(&member.address).map(Arc::clone));
             let mut opening: JoinSet<()> =
@@ -269,6 +269,12 @@ impl Cluster {
         };
         // who knows nobody by then is alone
         drop(timeout(ALONE_AFTER.saturating_add(BEAT).to_duration(), connecting).await);
+    }
+
+    /// How many members are known, and how many this gateway waits for, as long as it is not ready.
+    pub fn waits_for(&self) -> Option<(usize, usize)> {
+        let members = self.0.members.lock();
+        (!members.is_ready()).then(|| members.waits_for())
     }
 
     /// Who the others are, from here on.

@@ -32,6 +32,7 @@ pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
     json!({
         "self": own,
         "standing": standing,
+        "ready": cluster.waits_for().is_none(),
         "ring": ring.to_string(),
         "members": members.iter().map(|member| json!({"address": member.address, "weight": member.weight})).collect::<Vec<_>>(),
         "peers": peers.collect::<Vec<_>>(),

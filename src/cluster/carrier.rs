@@ -135,18 +135,23 @@ impl Node {
         // what is on its way out has to arrive before it can come back
         self.moving.has_arrived(key, self.asking.timeout).await;
         let view = self.view.load_full();
+        let mut taking = JoinSet::new();
         for source in self.moving.sources(key, self.asking.own.address, &view.ring) {
-            let Some(peer) = view.peers.get(&source).filter(|peer| peer.is_reachable()) else { continue };
-            if self.take(peer, &limit, key).await {
-                return;
+            // one that has just come can ask before it can be asked
+            let is_coming = |peer: &Peer| !peer.is_connected() && self.moving.differs(source);
+            let peer = view.peers.get(&source).filter(|peer| peer.is_reachable() || is_coming(peer));
+            if let Some((peer, node)) = peer.cloned().zip(self.this.upgrade()) {
+                let limit = Arc::clone(&limit);
+                taking.spawn(async move { node.take(&peer, &limit, key).await });
             }
         }
+        taking.join_all().await;
     }
 
-    /// Whether the state was there. It is put in as soon as it comes, whoever still waits for it.
-    async fn take(&self, peer: &Arc<Peer>, limit: &Arc<Identity>, key: LimitKey) -> bool {
+    /// Puts in what `peer` has as soon as it comes, whoever still waits for it.
+    async fn take(self: Arc<Self>, peer: &Arc<Peer>, limit: &Arc<Identity>, key: LimitKey) {
         let (sender, receiver) = oneshot::channel();
-        let Some(node) = self.this.upgrade() else { return false };
+        let node = Arc::clone(&self);
         let told = move |answer| {
             let received = match answer {
                 Some(Answer::Taken(Taken::State(states))) => {
@@ -163,8 +168,13 @@ impl Node {
             drop(sender.send(received));
         };
         let limit = Identity::clone(limit);
-        let asked = peer.ask(&|| Ask::Take { limit: limit.clone(), key }, Box::new(told));
-        asked && matches!(timeout(self.asking.timeout.to_duration(), receiver).await, Ok(Ok(Some(_))))
+        let taking = async {
+            peer.connected().await;
+            if peer.ask(&|| Ask::Take { limit: limit.clone(), key }, Box::new(told)) {
+                drop(receiver.await);
+            }
+        };
+        drop(timeout(self.asking.timeout.to_duration(), taking).await);
     }
 
     // === what requests hold ===
@@ -263,7 +273,7 @@ impl Node {
         let ring = view.ring.hash();
         let mut sending = JoinSet::new();
         for (place, states) in parts {
-            let Some(peer) = peers.get(place).map(|peer| Arc::clone(peer)) else { continue };
+            let Some(peer) = peers.get(place).map(Arc::clone) else { continue };
             sending.spawn(async move {
                 let has_arrived = put(&peer, &states, ring).await;
                 (states, has_arrived)

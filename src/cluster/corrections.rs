@@ -63,8 +63,11 @@ impl Pending {
 
     /// What is owed, which somebody else can charge.
     pub(super) fn take_debits(&mut self) -> Vec<Correction> {
-        let debits = self.changes.extract_if(.., |_, unmade| matches!(unmade.correction, Correction::Debit(_)));
-        debits.map(|(_, unmade)| unmade.correction).collect()
+        let changes = std::mem::take(&mut self.changes).into_iter();
+        let (debits, others): (Vec<_>, Vec<_>) =
+            changes.partition(|(_, unmade)| matches!(unmade.correction, Correction::Debit(_)));
+        self.changes = others.into_iter().collect();
+        debits.into_iter().map(|(_, unmade)| unmade.correction).collect()
     }
 
     pub(super) fn is_empty(&self) -> bool {

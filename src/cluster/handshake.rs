@@ -15,7 +15,7 @@ use ring::hkdf::{HKDF_SHA256, Salt};
 use ring::hmac::{HMAC_SHA256, Key, Tag, sign, verify};
 use serde::{Deserialize, Serialize};
 
-use super::wire::{LONGEST_FRAME, VERSION};
+use super::wire::{LONGEST_FRAME, OLDEST, VERSION};
 
 /// What the gateways of a cluster know, and nobody else.
 #[derive(Clone, PartialEq, Eq)]
@@ -83,8 +83,10 @@ pub const LONGEST_MESSAGE: usize = 256;
 /// Why two gateways do not talk. Said by one to the other as its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
-    /// Another program, or another version of this one.
-    #[error("it speaks another version of the cluster's protocol; this gateway speaks version {VERSION}")]
+    /// Another program, or a version of this one that is too old.
+    #[error(
+        "the two have no version of the cluster's protocol in common (this gateway is at {VERSION}); upgrade the older one"
+    )]
     Version,
     /// The proof is wrong.
     #[error("it does not know the cluster's secret; give all nodes the same `cluster.secret_file`")]
@@ -167,7 +169,8 @@ impl Role {
 
 /// Whether `theirs` is what a gateway at `own` can talk to, of whom it knows that it connected to `expected` if it did.
 pub fn agree(own: &Hello, theirs: &Hello) -> Result<(), Refusal> {
-    if theirs.version != own.version {
+    // a newer one has to say by itself whether it speaks this version
+    if theirs.version < OLDEST {
         return Err(Refusal::Version);
     }
     if theirs.boot == own.boot {
@@ -267,7 +270,8 @@ mod tests {
     fn gateways_that_take_each_other_for_others_do_not_talk() {
         let (asker, owner) = both();
         assert_eq!(agree(&owner, &asker), Ok(()));
-        assert_eq!(agree(&owner, &Hello { version: 9, ..asker }), Err(Refusal::Version));
+        assert_eq!(agree(&owner, &Hello { version: OLDEST - 1, ..asker }), Err(Refusal::Version));
+        assert_eq!(agree(&owner, &Hello { version: VERSION + 1, ..asker }), Ok(()));
         assert_eq!(agree(&owner, &Hello { to: asker.from, ..asker }), Err(Refusal::Address));
         assert_eq!(agree(&owner, &Hello { boot: owner.boot, ..asker }), Err(Refusal::Oneself));
     }

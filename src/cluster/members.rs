@@ -26,6 +26,21 @@ pub const UP_AFTER: Nanos = Nanos::from_secs(2);
 /// How long a node that starts waits for what its peers say, where they neither answer nor refuse.
 pub const ALONE_AFTER: Nanos = Nanos::from_secs(1);
 
+/// What a node that starts waits for before it decides by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Founding {
+    /// How many members there have to be, the node itself among them.
+    pub min_members: usize,
+    /// How long a second one may take to be found.
+    pub hold: Nanos,
+}
+
+impl Default for Founding {
+    fn default() -> Self {
+        Self { min_members: 1, hold: Nanos::ZERO }
+    }
+}
+
 /// How a node stands, in its own words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Standing {
@@ -109,6 +124,9 @@ pub struct Peer {
 #[derive(Debug)]
 pub struct Members {
     own: Member,
+    founding: Founding,
+    /// Whether there were as many members as it takes.
+    is_ready: bool,
     standing: Standing,
     life: u64,
     peers: BTreeMap<SocketAddr, Peer>,
@@ -127,9 +145,11 @@ pub struct Members {
 
 impl Members {
     /// Those that node `own` sees when it starts, which is none but itself. `life` tells its processes apart.
-    pub fn new(own: Member, life: u64, now: Nanos) -> Self {
+    pub fn new(own: Member, founding: Founding, life: u64, now: Nanos) -> Self {
         Self {
             own,
+            founding,
+            is_ready: false,
             standing: Standing::Away,
             life,
             peers: BTreeMap::new(),
@@ -162,11 +182,23 @@ impl Members {
         &self.ring
     }
 
-    /// Whether it is known who the members are, so that requests can be decided by those who own their keys.
-    pub fn is_settled(&self) -> bool {
+    /// Whether it is known who the members are, and there are enough of them, so that requests can be decided by those who
+    /// own their keys. What was ready stays so: a cluster that loses members goes on with the others.
+    pub const fn is_ready(&self) -> bool {
+        self.is_ready
+    }
+
+    /// How many members there would be with this node, and how many it waits for.
+    pub fn waits_for(&self) -> (usize, usize) {
+        let others = self.peers.values().filter(|peer| peer.counts()).count();
+        (others.saturating_add(1), self.founding.min_members)
+    }
+
+    fn knows_enough(&self) -> bool {
         let is_heard = |peer: &Peer| !peer.listed || peer.state != PeerState::Unheard;
-        self.standing == Standing::Member
-            || (self.peers.values().any(Peer::counts) && self.peers.values().all(is_heard))
+        let (members, wanted) = self.waits_for();
+        let is_known = self.standing == Standing::Member || (members > 1 && self.peers.values().all(is_heard));
+        is_known && members >= wanted
     }
 
     /// What to say to the peer at `address`.
@@ -317,6 +349,7 @@ impl Members {
             }
             self.turn();
         }
+        self.is_ready |= self.knows_enough();
     }
 
     /// Takes up those who join beside this node, if a member has taken up all.
@@ -342,7 +375,10 @@ impl Members {
     fn is_alone(&self, now: Nanos) -> bool {
         let mut listed = self.peers.values().filter(|peer| peer.listed);
         let waited = now.saturating_sub(self.started) >= ALONE_AFTER;
+        let joining = self.peers.values().filter(|peer| peer.listed && peer.state == PeerState::Joining).count();
         (self.was_told || waited)
+            && joining.saturating_add(1) >= self.founding.min_members
+            && (joining > 0 || now.saturating_sub(self.started) >= self.founding.hold)
             && listed.all(|peer| match peer.state {
                 PeerState::Unheard => waited,
                 PeerState::Up => false,

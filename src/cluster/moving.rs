@@ -3,7 +3,7 @@
 //! The state of a key is in one place, and moves to whoever has to decide. When the members change, each node pushes what
 //! others own now ([`Walk`]); a node that has to decide before that has come to it takes the state of that key from where
 //! it may be: with who owned the key before, with who owns it in this node's eyes, or with whom it
-//! was lent to. So nodes that see the members change one after the other still decide on one state, and nothing is as
+//! was lent to, and with each node that sees other members. So nodes that see the members change one after the other still decide on one state, and nothing is as
 //! good as new because its owner is another.
 //!
 //! Once all have said that they have nothing any more that belongs elsewhere, nobody is asked.
@@ -104,6 +104,10 @@ struct Past {
     turned: Nanos,
     /// States that were given to who does not own them.
     lent: HashMap<LimitKey, Lent>,
+    /// Those who see other members, or have states that belong elsewhere: they may decide on keys that this node owns.
+    differing: Vec<SocketAddr>,
+    /// Who asked something while it saw other members, and when.
+    asked: HashMap<SocketAddr, Nanos>,
 }
 
 /// To whom a state was given, and when.
@@ -166,21 +170,36 @@ impl Moving {
     /// Forgets where states were before, once this node, if it `is_tidy`, and all `peers` that answer have said that they
     /// have none of others' any more.
     pub(super) fn settle<'p>(&self, ring: &Ring, peers: impl Iterator<Item = &'p Peer>, is_tidy: bool, now: Nanos) {
-        if !self.is_going_on() {
-            return;
-        }
-        let untidy: HashSet<SocketAddr> = peers
+        let mut differing: HashSet<SocketAddr> = peers
             .filter(|peer| peer.state.answers() && !peer.said.is_some_and(|said| said.tidy && said.ring == ring.hash()))
             .map(|peer| peer.member.address)
             .collect();
         let mut past = self.past.lock();
-        past.lent.retain(|_, (to, at)| untidy.contains(to) || now.saturating_sub(*at) < LENT);
-        if is_tidy && untidy.is_empty() {
+        past.lent.retain(|_, (to, at)| differing.contains(to) || now.saturating_sub(*at) < LENT);
+        past.asked.retain(|_, at| now.saturating_sub(*at) < LENT);
+        differing.extend(past.asked.keys());
+        if is_tidy && differing.is_empty() {
             past.rings.clear();
         }
-        self.is_going_on.store(!past.rings.is_empty() || !past.lent.is_empty(), Ordering::Relaxed);
+        past.differing = differing.into_iter().collect();
+        let is_going_on = !past.rings.is_empty() || !past.lent.is_empty() || !past.differing.is_empty();
+        self.is_going_on.store(is_going_on, Ordering::Relaxed);
         drop(past);
         self.moved.notify_waiters();
+    }
+
+    /// The node at `from` asks something, and sees other members. To be said before it is answered.
+    pub(super) fn asks_otherwise(&self, from: SocketAddr, now: Nanos) {
+        let mut past = self.past.lock();
+        if past.asked.insert(from, now).is_none() && !past.differing.contains(&from) {
+            past.differing.push(from);
+        }
+        self.is_going_on.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the node at `address` answers, and sees other members or has states that belong elsewhere.
+    pub(super) fn differs(&self, address: SocketAddr) -> bool {
+        self.past.lock().differing.contains(&address)
     }
 
     /// Who may have the state of `key`, of the node `own`, which sees `ring`: the most probable first.
@@ -189,7 +208,7 @@ impl Moving {
         let lent = past.lent.get(&key).map(|(to, _)| *to);
         let before = past.rings.iter().rev().filter_map(|ring| ring.owner(key));
         let mut sources = Sources::new();
-        for source in lent.into_iter().chain(ring.owner(key)).chain(before) {
+        for source in lent.into_iter().chain(ring.owner(key)).chain(before).chain(past.differing.iter().copied()) {
             if source != own && !sources.contains(&source) {
                 sources.push(source);
             }

@@ -139,6 +139,18 @@ impl Peer {
         self.is_suspected.load(Ordering::Relaxed)
     }
 
+    /// Whether there is a connection to it.
+    pub(super) fn is_connected(&self) -> bool {
+        self.home().is_some()
+    }
+
+    /// Returns once there is one.
+    pub(super) async fn connected(&self) {
+        while !self.is_connected() {
+            sleep(LOOK.to_duration()).await;
+        }
+    }
+
     /// Whether it can be asked.
     pub fn is_reachable(&self) -> bool {
         self.home().is_some() && !self.is_suspected()

@@ -30,8 +30,8 @@ pub(super) trait Listener: Send + Sync {
     /// The peer at `from` said something; what to say to it.
     fn beat(&self, from: SocketAddr, beat: Beat) -> Beat;
 
-    /// Charges came from a gateway that sees other members.
-    fn asked_under(&self, ring: RingHash);
+    /// The gateway at `from`, which sees the members like that, asks something, and whether that is to charge.
+    fn asked_under(&self, ring: RingHash, from: SocketAddr, charges: bool);
 
     /// Somebody is going to be answered, if this gateway still answers.
     fn enter(&self) -> Option<Inside>;
@@ -155,10 +155,9 @@ impl Serving {
                 let Some(inside) = self.listener.enter() else { return };
                 let now = self.clock.now();
                 let mut told = Vec::new();
-                let mut charges = false;
                 for item in asks {
                     let Some((number, ask)) = item else { return };
-                    charges |= matches!(ask, Ask::Charge { .. });
+                    self.listener.asked_under(ring, other.from, matches!(ask, Ask::Charge { .. }));
                     match self.answer(ask, (&other, ring), &*guest, now) {
                         Answered::Now(answer) => told.push((number, answer)),
                         Answered::Never => {}
@@ -171,9 +170,6 @@ impl Serving {
                             });
                         }
                     }
-                }
-                if charges {
-                    self.listener.asked_under(ring);
                 }
                 answers.push(told);
             }

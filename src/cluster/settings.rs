@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::cluster::handshake::Secret;
+use crate::cluster::members::Founding;
 use crate::cluster::ring::Member;
 use crate::units::Nanos;
 
@@ -17,6 +18,8 @@ pub struct Settings {
     pub peers: Peers,
     /// What all nodes know. Cannot change: it is in the names of keys.
     pub secret: Secret,
+    /// What this node waits for when it starts.
+    pub founding: Founding,
     /// How long a request waits for an answer of the node that it asks. Cannot change.
     pub timeout: Nanos,
 }

@@ -78,9 +78,10 @@ impl Listener for Node {
         self.says(from)
     }
 
-    fn asked_under(&self, ring: RingHash) {
+    fn asked_under(&self, ring: RingHash, from: SocketAddr, charges: bool) {
         if ring.0 != self.asking.ring.load(Ordering::Relaxed) {
-            self.counts.asked_under_other_ring.fetch_add(1, Ordering::Relaxed);
+            self.moving.asks_otherwise(from, self.asking.clock.now());
+            self.counts.asked_under_other_ring.fetch_add(charges.into(), Ordering::Relaxed);
         }
     }
 

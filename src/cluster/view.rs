@@ -25,11 +25,7 @@ impl Node {
     pub(super) fn look(&self) {
         let members = self.members.lock();
         let ring = Arc::clone(members.ring());
-        self.is_settled.send_if_modified(|settled| {
-            let differs = *settled != members.is_settled();
-            *settled = members.is_settled();
-            differs
-        });
+        self.is_ready.send_if_modified(|ready| !std::mem::replace(ready, members.is_ready()) && members.is_ready());
         for silent in members.peers().filter(|peer| peer.state == PeerState::Down) {
             self.find(silent.member.address).iter().for_each(|peer| peer.falls_silent());
         }

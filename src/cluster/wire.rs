@@ -17,8 +17,12 @@ use crate::cluster::members::Beat;
 use crate::cluster::ring::RingHash;
 use crate::units::{Cost, LimitKey, Nanos};
 
-/// The version of what is said; gateways of another one are refused.
+/// The newest version of the protocol that this program speaks. Of two gateways both speak the older one's: the newer one
+/// knows it, and refuses what is older than [`OLDEST`].
 pub const VERSION: u8 = 3;
+
+/// The oldest version that this program still speaks. A release that raises it cannot be rolled out one gateway at a time.
+pub const OLDEST: u8 = 3;
 
 /// The most bytes of a frame, as they are sent.
 pub const LONGEST_FRAME: usize = 1 << 20;

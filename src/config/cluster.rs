@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use crate::cluster::members::Founding;
 use crate::cluster::ring::Member;
 use crate::cluster::settings::{Name, Peers};
 use crate::config::listeners::{self, Server};
@@ -23,6 +24,8 @@ pub struct Cluster {
     pub peers: Peers,
     /// The file of the secret that all nodes know.
     pub secret_file: NamedFile,
+    /// What this node waits for when it starts.
+    pub founding: Founding,
     /// How long a request waits for the node that it asks.
     pub timeout: Nanos,
     /// Where it is written.
@@ -34,6 +37,8 @@ impl Cluster {
     pub const DEFAULT_TIMEOUT: Nanos = Nanos::new(50_000_000);
     /// How often a name is looked up where it says nothing.
     pub const DEFAULT_EVERY: Nanos = Nanos::from_secs(5);
+    /// How long a name may stand for this node alone until that is believed, where nothing says how many there are.
+    pub const HOLD: Nanos = Nanos::from_secs(10);
 }
 
 const SELF: &str = "the address and port of this node, like `10.0.0.1:7946`";
@@ -51,7 +56,7 @@ pub(super) fn read(top: &Section<'_>) -> Option<Option<Cluster>> {
 }
 
 fn cluster(field: &Field<'_>) -> Option<Cluster> {
-    let section = field.section(&["self", "listen", "peers", "secret_file", "timeout"])?;
+    let section = field.section(&["self", "listen", "peers", "min_members", "secret_file", "timeout"])?;
     let own_field = section.required("self", SELF);
     let own = own_field.as_ref().and_then(|field| field.parsed(SELF, reachable));
     let listen = section.get_with("listen", listeners::address);
@@ -61,6 +66,17 @@ fn cluster(field: &Field<'_>) -> Option<Cluster> {
         const EXPECTED: &str = "a length of time from 1ms to 1s, like `10ms`";
         field.duration_within(Nanos::new(1_000_000), Nanos::SECOND, EXPECTED)
     });
+    let min_members = section.get_with("min_members", |field| {
+        let count = field.small_whole(1..=u32::try_from(MOST_PEERS).unwrap_or(u32::MAX))?;
+        let count = usize::try_from(count).ok()?;
+        match &peers {
+            Some(Peers::Listed(members)) if count > members.len() => {
+                let problem = field.error("is more than `peers` has nodes").expected("at most as many as there are");
+                field.fail(problem.hint("a node is not ready before so many are members"))
+            }
+            _ => Some(count),
+        }
+    });
     let (own_field, own, peers) = (own_field?, own?, peers?);
     if let Peers::Listed(members) = &peers
         && !members.iter().any(|member| member.address == own)
@@ -68,9 +84,15 @@ fn cluster(field: &Field<'_>) -> Option<Cluster> {
         let problem = own_field.error("is not among `peers`").expected("one of the addresses of the list");
         return own_field.fail(problem.hint("the list is the same on all nodes, and names each of them"));
     }
+    let founding = match (min_members?, &peers) {
+        (Some(min_members), _) => Founding { min_members, hold: Nanos::ZERO },
+        (None, Peers::Listed(members)) => Founding { min_members: members.len().div_ceil(2), hold: Nanos::ZERO },
+        (None, Peers::Named(_)) => Founding { min_members: 1, hold: Cluster::HOLD },
+    };
     Some(Cluster {
         own,
         listen: listen?.unwrap_or(own),
+        founding,
         peers,
         secret_file: secret_file?,
         timeout: timeout?,

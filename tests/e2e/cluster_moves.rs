@@ -273,7 +273,7 @@ fn a_name_that_stands_for_nobody_changes_nothing_and_one_that_does_is_followed()
     let port = free_port();
     let start = |name: &str| {
         let cluster = format!(
-            "cluster: {{ self: \"127.0.0.1:{port}\", peers: {{ dns: {name}, every: 100ms }}, secret_file: cluster.key }}\n"
+            "cluster: {{ self: \"127.0.0.1:{port}\", peers: {{ dns: {name}, every: 100ms }}, min_members: 1, secret_file: cluster.key }}\n"
         );
         let config = format!("{cluster}{}", proxied(&origin, ""));
         Gateway::start_with(&config, &[("cluster.key", crate::support::cluster::SECRET)], &[])

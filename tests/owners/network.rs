@@ -121,8 +121,8 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        let _ = self.way.send(None);
-        self.stop.take().map(|stop| stop.send(()));
+        self.way.send(None).ok();
+        self.stop.take().and_then(|stop| stop.send(()).ok());
         drop(self.thread.take().map(std::thread::JoinHandle::join));
     }
 }
@@ -138,6 +138,7 @@ async fn pipe(came: TcpStream, inside: SocketAddr, delay: Duration) {
 }
 
 /// Passes on what comes, in its order.
+#[expect(clippy::disallowed_methods, reason = "bytes are late in real time")]
 async fn slowly(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt + Unpin, delay: Duration) {
     let (sender, mut parts) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
     let reading = async {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tollgate::algorithm::{AlgorithmName, Arguments, Rule, Value};
 use tollgate::charge::{Charge, Manner, Mode, RuleRef};
 use tollgate::clock::{Clock, SystemClock};
+use tollgate::cluster::members::Founding;
 use tollgate::cluster::ring::Member;
 use tollgate::cluster::settings::{Peers, Settings};
 use tollgate::cluster::{Cluster, Secret};
@@ -30,6 +31,7 @@ pub(crate) struct Node {
     pub(crate) binding: Binding,
     pub(crate) clock: Arc<SystemClock>,
     asked: Arc<AtomicUsize>,
+    late: Arc<AtomicUsize>,
 }
 
 fn rule(name: AlgorithmName, arguments: &[(&'static str, Value)]) -> Rule {
@@ -56,11 +58,15 @@ impl Node {
             listen: own,
             peers: Peers::Listed(members.iter().map(|address| Member { address: *address, weight: 1 }).collect()),
             secret: Secret::of(b"a secret of two stores"),
+            founding: Founding::default(),
             timeout,
         };
         let count = Arc::clone(&asked);
-        let told = Box::new(move |_, _, _| {
+        let late = Arc::new(AtomicUsize::new(0));
+        let count_late = Arc::clone(&late);
+        let told = Box::new(move |_, _, took: Nanos| {
             count.fetch_add(1, Ordering::Relaxed);
+            count_late.fetch_add(usize::from(took.get() > timeout.get() / 8), Ordering::Relaxed);
         });
         let cluster = Cluster::new(&settings, 1, Arc::clone(&clock) as Arc<dyn Clock>, told);
         let store = Arc::new(Store::new(LocalStore::new(), None, Some(Arc::new(cluster))));
@@ -81,7 +87,7 @@ impl Node {
             limit("many", many, 1000),
         ];
         let binding = store.bind(&limits);
-        Self { store, binding, clock, asked }
+        Self { store, binding, clock, asked, late }
     }
 
     pub(crate) fn cluster(&self) -> &Cluster {
@@ -105,6 +111,11 @@ impl Node {
         count
     }
 
+    /// How many questions took longer than gateways may take while a key moves.
+    pub(crate) fn late(&self) -> usize {
+        self.late.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn asked(&self) -> usize {
         self.asked.load(Ordering::Relaxed)
     }
@@ -121,7 +132,7 @@ pub(crate) async fn wait_for<F: Future<Output = bool>>(what: &str, holds: impl F
             looks.tick().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), waited).await.unwrap_or_else(|_| panic!("waited in vain for {what}"));
+    tokio::time::timeout(Duration::from_secs(60), waited).await.unwrap_or_else(|_| panic!("waited in vain for {what}"));
 }
 
 /// Begins `work`, and drops it as soon as it waits for anything.

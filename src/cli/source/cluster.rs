@@ -11,9 +11,9 @@ use crate::files::Seen;
 
 /// What `says` says, and what stands in the file that it names, which lies relative to the configuration at `path`.
 pub(super) fn open(path: &Path, says: &Cluster, seen: &mut Vec<Seen>) -> Result<Settings, Problems> {
-    let Cluster { own, listen, peers, secret_file, timeout, .. } = says;
+    let Cluster { own, listen, peers, secret_file, founding, timeout, .. } = says;
     let secret = Secret::of(secret_of_all_nodes(path, secret_file, seen)?.as_bytes());
-    Ok(Settings { own: *own, listen: *listen, peers: peers.clone(), secret, timeout: *timeout })
+    Ok(Settings { own: *own, listen: *listen, peers: peers.clone(), secret, founding: *founding, timeout: *timeout })
 }
 
 /// What is another in `wanted` than in the cluster in force, and cannot be. The other nodes may be others.

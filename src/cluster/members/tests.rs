@@ -8,6 +8,7 @@ fn member(number: usize) -> Member {
 
 /// Nodes that hear each other, on one clock.
 struct Net {
+    founding: Founding,
     now: Nanos,
     nodes: Vec<Node>,
     lives: u64,
@@ -30,9 +31,13 @@ enum Runs {
 impl Net {
     /// That many nodes, none of which runs.
     fn new(count: usize) -> Self {
-        let node =
-            |number| Node { members: Members::new(member(number), 0, Nanos::ZERO), runs: Runs::No, gives_away: true };
-        Self { now: Nanos::from_secs(1000), nodes: (0..count).map(node).collect(), lives: 0 }
+        let node = |number| Node {
+            members: Members::new(member(number), Founding::default(), 0, Nanos::ZERO),
+            runs: Runs::No,
+            gives_away: true,
+        };
+        let founding = Founding::default();
+        Self { founding, now: Nanos::from_secs(1000), nodes: (0..count).map(node).collect(), lives: 0 }
     }
 
     /// That many nodes, which started together.
@@ -48,7 +53,7 @@ impl Net {
         self.lives += 1_000;
         let listed: Vec<Member> = (0..self.nodes.len()).map(member).collect();
         let node = &mut self.nodes[number];
-        node.members = Members::new(member(number), self.lives, self.now);
+        node.members = Members::new(member(number), self.founding, self.lives, self.now);
         node.members.told(&listed, self.now);
         node.runs = Runs::Yes;
     }
@@ -128,6 +133,46 @@ fn a_node_whose_peers_cannot_be_reached_is_a_member_alone() {
     net.beats(1);
     assert_eq!(net.nodes[0].members.standing(), Standing::Member);
     net.all_see(vec![0]);
+}
+
+#[test]
+fn a_node_is_ready_once_there_are_enough_members_and_stays_so() {
+    let mut net = Net { founding: Founding { min_members: 2, hold: Nanos::ZERO }, ..Net::new(3) };
+    let is_ready = |net: &Net, number: usize| net.nodes[number].members.is_ready();
+    net.start(0);
+    net.beats(40);
+    assert!(!is_ready(&net, 0));
+    assert_eq!((net.nodes[0].members.standing(), net.nodes[0].members.waits_for()), (Standing::Joining, (1, 2)));
+    net.start(1);
+    net.beats(2);
+    net.all_see(vec![0, 1]);
+    assert!(is_ready(&net, 0) && is_ready(&net, 1));
+    net.nodes[1].runs = Runs::No;
+    net.beats(2);
+    net.all_see(vec![0]);
+    assert!(is_ready(&net, 0));
+    // of two that there could be now one is gone
+    net.start(2);
+    net.beats(2);
+    assert!(is_ready(&net, 2));
+}
+
+/// A name may stand for this node alone because the others are not in it yet.
+#[test]
+fn a_node_that_knows_of_no_other_is_held_for_a_while() {
+    let hold = Nanos::from_secs(10);
+    let mut net = Net { founding: Founding { min_members: 1, hold }, ..Net::new(1) };
+    net.start(0);
+    net.beats(39);
+    assert!(!net.nodes[0].members.is_ready());
+    net.beats(1);
+    assert!(net.nodes[0].members.is_ready());
+    // whoever finds another one does not wait
+    let mut net = Net { founding: Founding { min_members: 1, hold }, ..Net::new(2) };
+    (0..2).for_each(|number| net.start(number));
+    net.beats(2);
+    net.all_see(vec![0, 1]);
+    assert!(net.nodes.iter().all(|node| node.members.is_ready()));
 }
 
 #[test]
@@ -256,7 +301,7 @@ fn weights_are_taken_up_also_its_own() {
 
 #[test]
 fn it_is_said_whether_states_are_where_they_belong() {
-    let mut members = Members::new(member(0), 1, Nanos::ZERO);
+    let mut members = Members::new(member(0), Founding::default(), 1, Nanos::ZERO);
     members.told(&[member(0), member(1)], Nanos::ZERO);
     members.unreachable(member(1).address, Nanos::ZERO);
     let ring = members.ring().hash();

@@ -1,5 +1,5 @@
 use super::*;
-use crate::cluster::members::{Beat, Members, Standing};
+use crate::cluster::members::{Beat, Founding, Members, Standing};
 use crate::cluster::ring::{Member, RingHash};
 
 const NOW: Nanos = Nanos::from_secs(1000);
@@ -21,7 +21,7 @@ fn key(ring: &Ring, owner: u8, older: &Ring, before: u8) -> LimitKey {
 
 /// Peer 2, which says that it is tidy under `ring`, or not.
 fn peer(ring: RingHash, tidy: bool) -> Peer {
-    let mut members = Members::new(Member { address: at(1), weight: 1 }, 1, NOW);
+    let mut members = Members::new(Member { address: at(1), weight: 1 }, Founding::default(), 1, NOW);
     members.told(&[Member { address: at(1), weight: 1 }, Member { address: at(2), weight: 1 }], NOW);
     members.heard(at(2), Beat { standing: Standing::Member, life: 2, ring, tidy, counts: None }, NOW);
     *members.peers().next().unwrap()

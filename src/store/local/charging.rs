@@ -74,6 +74,11 @@ impl LocalStore {
         }
     }
 
+    /// See [`LocalStore::charge_denied_unless`], of states that are nowhere else.
+    pub fn charge_denied(&self, binding: &Binding, batch: &[Charge], now: Nanos) -> AllCharged {
+        self.charge_denied_unless(binding, batch, |_| false, now).unwrap_or_default()
+    }
+
     /// The same for a request that is denied by something else: charges nothing but what counts although it is denied.
     pub fn charge_denied_unless(
         &self,

@@ -109,6 +109,9 @@ impl LocalStore {
         let known = spec(&states.limit);
         let Some(spec) = known else { return Received { unknown: states.count, ..Received::default() } };
         let table = self.table(&spec);
+        if !table.moves() {
+            return Received { unknown: states.count, ..Received::default() };
+        }
         let understood = |parameters: &Parameters| {
             let rule = parameters.rule(spec.algorithm)?;
             Some((table.number(&rule), rule))
@@ -262,9 +265,10 @@ impl LimitTable {
         wall.minus(rule.own_offset(wall))
     }
 
-    /// Whether its states may be moved to another node.
+    /// Whether its states may be moved to another node. What a node enforces of a shared limit while Redis is unavailable
+    /// is that node's own part.
     fn moves(&self) -> bool {
-        !self.abandoned.load(Ordering::Relaxed)
+        !self.abandoned.load(Ordering::Relaxed) && !self.is_shared.load(Ordering::Relaxed)
     }
 }
 

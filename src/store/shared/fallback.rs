@@ -89,7 +89,7 @@ impl Fallback {
         }
         let by_buckets = match is_free {
             true => tables.store.charge(tables.binding, &mut batch, now),
-            false => tables.store.charge_denied(tables.binding, &mut batch, now),
+            false => tables.store.charge_denied(tables.binding, &batch, now),
         };
         let mut by_buckets = batch.into_iter().zip(by_buckets);
         let mut all = AllCharged::new();

@@ -20,6 +20,8 @@ impl Nodes {
     pub fn section(&self, position: usize, more: &str) -> String {
         let peers: Vec<String> = self.0.iter().map(|address| format!("\"{address}\"")).collect();
         let peers = peers.join(", ");
+        // they start one after the other
+        let more = if more.contains("min_members") { more.to_owned() } else { format!("min_members: 1, {more}") };
         format!("cluster: {{ self: \"{}\", peers: [{peers}], secret_file: cluster.key, {more} }}\n", self.0[position])
     }
 

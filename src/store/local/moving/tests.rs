@@ -4,7 +4,7 @@ use std::slice;
 use proptest::prelude::*;
 
 use super::*;
-use crate::charge::{Charged, Manner, RuleRef, Slot};
+use crate::charge::{Charged, Manner, RuleRef, Sharing, Slot};
 use crate::store::local::Left;
 use crate::store::local::snapshot::tests::{at, rule, spec};
 
@@ -380,6 +380,23 @@ fn a_key_meets_the_parameters_of_where_it_comes_to_with_what_it_has_used() {
     let after_reload = carried.store.bind(&[spec(slice::from_ref(&wide))]);
     let expected = carried.store.charge(&after_reload, &mut [charge(1, 0)], at(0))[0];
     assert_eq!(to.charge(1, 0, at(0)), expected);
+}
+
+/// While Redis is unavailable each node enforces a part of such a limit by itself.
+#[test]
+fn the_states_of_a_shared_limit_neither_go_nor_come() {
+    let rules = [rule(AlgorithmName::Gcra)];
+    let shared = LocalStore::new();
+    let binding = shared.bind(&[LimitSpec { mode: Mode::Shared(Sharing::default()), ..spec(&rules) }]);
+    let (shared, own) = (Place { store: shared, binding }, Place::new(&rules));
+    shared.charge(1, 1, at(0));
+    assert!(shared.take_moved(|_| Some(0), at(0)).is_empty());
+    assert_eq!(shared.store.take(&shared.identity(), key(1)), None);
+    own.charge(1, 2, at(0));
+    let states = own.store.take(&own.identity(), key(1)).unwrap();
+    let before = shared.charge(1, 0, at(0));
+    assert_eq!(shared.store.put(&states, at(0)), Received { unknown: 1, ..Received::default() });
+    assert_eq!(shared.charge(1, 0, at(0)), before);
 }
 
 #[test]
