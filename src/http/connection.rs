@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
@@ -101,8 +101,12 @@ impl Presence {
     }
 
     /// What `work` comes to, unless it is `due` before or the connection has to make room.
-    async fn run<W: Future>(&self, timer: &mut Timer, due: Nanos, work: W) -> Result<W::Output, Interrupted> {
-        let mut work = pin!(work);
+    async fn run<W: Future>(
+        &self,
+        timer: &mut Timer,
+        due: Nanos,
+        mut work: Pin<&mut W>,
+    ) -> Result<W::Output, Interrupted> {
         poll_fn(|task| {
             if let Poll::Ready(done) = work.as_mut().poll(task) {
                 return Poll::Ready(Ok(done));
@@ -138,7 +142,11 @@ pub(super) async fn serve<S: Service>(worker: Rc<Worker<S>>, listener: usize, ra
     let settings = worker.service.settings();
     let due = timer.after(settings.head_timeout);
     let admit = |address| admit(&worker, &mut permit, settings, address);
-    let arrived = match presence.run(&mut timer, due, arrive(raw, &config, admit)).await {
+    // the memory is only there until the client has come in
+    let mut arriving = Box::pin(arrive(raw, &config, admit));
+    let arrived = presence.run(&mut timer, due, arriving.as_mut()).await;
+    drop(arriving);
+    let arrived = match arrived {
         Ok(Ok(arrived)) => arrived,
         Ok(Err(error)) => return tracing::debug!(%error, "a client did not come in"),
         Err(interrupted) => return tracing::debug!(?interrupted, "a client did not come in"),
@@ -233,7 +241,7 @@ async fn serve_http1<S: Service>(
             }
             Ended::Answered { patience } => {
                 let may_go_on = client.keeps_alive && client.can_be_drained();
-                if may_go_on && matches!(timer.run(timer.after(DRAIN_TIME), drain(&mut client)).await, Ok(true)) {
+                if may_go_on && matches!(timer.run(timer.after(DRAIN_TIME), pin!(drain(&mut client))).await, Ok(true)) {
                     continue;
                 }
                 return linger(&mut client, patience, presence, timer).await;
@@ -325,7 +333,7 @@ fn cut_off(client: &mut Http1Client) {
 /// Ends a connection between two requests.
 async fn close(client: &mut Http1Client, timer: &mut Timer) {
     // whether the client hears of it makes no difference any more
-    drop(timer.run(timer.after(LINGER), client.socket.shutdown()).await);
+    drop(timer.run(timer.after(LINGER), pin!(client.socket.shutdown())).await);
 }
 
 /// Ends this side, then reads on as long as something comes, whatever it is: closing a socket with unread bytes would make
@@ -342,7 +350,7 @@ async fn linger(client: &mut Http1Client, mut pace: Option<Pace>, presence: &Pre
         let due = [Some(timer.after(LINGER)), Some(end), pace.and_then(|pace| pace.runs_out())];
         let Some(due) = due.into_iter().flatten().min() else { return };
         let reading = poll_fn(|task| client.buffer.poll_read(task, &mut client.socket));
-        match presence.run(timer, due, reading).await {
+        match presence.run(timer, due, pin!(reading)).await {
             Ok(Ok(came)) if came > 0 => {
                 client.buffer.consume(came);
                 drained = drained.saturating_add(came);

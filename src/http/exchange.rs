@@ -106,7 +106,7 @@ async fn forward<S: Service>(
                 let due = earlier(timer.after(timing.connect), timing.due);
                 let has_tls = destination.server.tls.is_some();
                 let beginning = Box::pin(Upstream::begin_http2(connection, request, &outgoing, has_tls));
-                match timer.run(due, beginning).await {
+                match timer.run(due, pin!(beginning)).await {
                     Ok(begun) => begun.map_err(Failure::UpstreamBroke),
                     Err(_) => Err(Failure::UpstreamTimeout),
                 }
@@ -166,7 +166,7 @@ async fn connect<S: Service>(
 ) -> Option<Result<Connection, ConnectError>> {
     let due = earlier(timer.after(timing.connect), timing.due);
     let opening = pin!(open(&destination.server));
-    let connected = match timer.run(due, unless_gone(client, opening)).await {
+    let connected = match timer.run(due, pin!(unless_gone(client, opening))).await {
         Ok(None) => return None,
         Ok(Some(connected)) => connected.map_err(ConnectError::Failed),
         Err(_) => Err(ConnectError::TimedOut),

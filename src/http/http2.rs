@@ -79,7 +79,7 @@ pub(super) async fn serve<S: Service>(
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buffer_size(SEND_BUFFER);
     let due = timer.after(settings.head_timeout);
-    let mut accepting = match timer.run(due, options.handshake::<_, Bytes>(watched)).await {
+    let mut accepting = match timer.run(due, pin!(options.handshake::<_, Bytes>(watched))).await {
         Ok(Ok(accepting)) => accepting,
         Ok(Err(error)) => return tracing::debug!(%error, "a client did not begin with HTTP/2"),
         Err(_) => return,
@@ -144,7 +144,7 @@ pub(super) async fn serve<S: Service>(
                 let (request, respond) = *accepted;
                 presence.is_busy();
                 let (clock, worker, peer) = (Rc::clone(&worker.clock), Rc::clone(worker), Arc::clone(peer));
-                streams.spawn_local(async move { clock.run(serve_stream(worker, request, respond, peer)).await });
+                streams.spawn_local(async move { clock.run(pin!(serve_stream(worker, request, respond, peer))).await });
             }
             // a client that is gone takes its requests with it
             Event::Over => return,

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -41,8 +41,7 @@ impl WorkerClock {
     }
 
     /// What `task` comes to. The time is read whenever it goes on.
-    pub async fn run<T: Future>(&self, task: T) -> T::Output {
-        let mut task = pin!(task);
+    pub async fn run<T: Future>(&self, mut task: Pin<&mut T>) -> T::Output {
         poll_fn(|context| {
             self.tick();
             task.as_mut().poll(context)
@@ -105,8 +104,7 @@ impl Timer {
     }
 
     /// What `work` comes to, unless it is `due` before.
-    pub async fn run<W: Future>(&mut self, due: Nanos, work: W) -> Result<W::Output, Elapsed> {
-        let mut work = pin!(work);
+    pub async fn run<W: Future>(&mut self, due: Nanos, mut work: Pin<&mut W>) -> Result<W::Output, Elapsed> {
         poll_fn(|task| match work.as_mut().poll(task) {
             Poll::Ready(done) => Poll::Ready(Ok(done)),
             Poll::Pending => self.poll(task, due).map(Err),

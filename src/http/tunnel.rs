@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::AsyncWrite;
@@ -53,7 +53,7 @@ pub(super) async fn run(
     loop {
         let due = silent_since.saturating_add(patience);
         let due = timing.due.map_or(due, |total| total.min(due));
-        match timer.run(due, &mut copying).await {
+        match timer.run(due, Pin::new(&mut copying)).await {
             Ok(Ok(true)) => silent_since = timer.now(),
             Ok(Ok(false) | Err(_)) | Err(_) => break,
         }
@@ -64,7 +64,7 @@ pub(super) async fn run(
         drop(Pin::new(&mut upstream.socket).poll_shutdown(task));
         Pin::new(&mut client.socket).poll_shutdown(task)
     });
-    drop(timer.run(timer.after(Nanos::SECOND), closing).await);
+    drop(timer.run(timer.after(Nanos::SECOND), pin!(closing)).await);
 }
 
 /// Copies what is there, and says how much; 0 at the end.

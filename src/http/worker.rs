@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -64,7 +65,7 @@ impl<S: Service> Worker<S> {
                 self.service.refresh();
             }
         };
-        self.clock.run(sweeping).await
+        self.clock.run(pin!(sweeping)).await
     }
 
     /// A permit for a connection; `None` where as many are here as there may be, and all of them have requests.
@@ -177,10 +178,9 @@ pub async fn receive<S: Service>(worker: &Rc<Worker<S>>, mut received: mpsc::Unb
 }
 
 fn serve<S: Service>(worker: &Rc<Worker<S>>, listener: usize, raw: RawSocket, arriving: Arriving, load: Load) {
-    let clock = Rc::clone(&worker.clock);
-    let serving = connection::serve(Rc::clone(worker), listener, raw, arriving);
+    let (clock, worker) = (Rc::clone(&worker.clock), Rc::clone(worker));
     tokio::task::spawn_local(async move {
-        clock.run(serving).await;
+        clock.run(pin!(connection::serve(worker, listener, raw, arriving))).await;
         drop(load);
     });
 }
