@@ -139,8 +139,8 @@ async fn files_are_followed_and_a_pair_that_does_not_match_changes_nothing() {
         tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(now_shown()))
             == pem::parse(&second.certificate)
     });
-    std::fs::remove_file(gateway.folder.path().join("a.key")).unwrap();
     let before = refused();
+    std::fs::remove_file(gateway.folder.path().join("a.key")).unwrap();
     wait_until("a missing file to be refused", || refused() > before);
     assert_eq!(now_shown().await, pem::parse(&second.certificate));
 }
