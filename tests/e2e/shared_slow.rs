@@ -96,6 +96,8 @@ fn a_redis_that_is_as_slow_as_the_timeout_does_not_add_up() {
     });
     let fits = BURST + RATE * (now() - began).as_secs_f64();
     let admitted = f64::from(u32::try_from(origin.count()).unwrap());
-    assert!(admitted <= fits + 2.0 * BURST, "{admitted} of {fits}");
+    // each outage adds two thirds of a burst at its beginning and at its end, and probes leave time for four of them
+    let excess = 4.0 * 2.0 * BURST * 2.0 / 3.0;
+    assert!(admitted <= fits + excess, "{admitted} of {fits} + {excess}");
     assert!(admitted >= 0.5 * fits, "{admitted} of {fits}");
 }
