@@ -70,6 +70,10 @@ impl Pending {
         debits.into_iter().map(|(_, unmade)| unmade.correction).collect()
     }
 
+    pub(super) fn owes(&self) -> bool {
+        self.changes.values().any(|unmade| matches!(unmade.correction, Correction::Debit(_)))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }

@@ -156,9 +156,10 @@ impl Peer {
         self.home().is_some() && !self.is_suspected()
     }
 
-    /// Whether no correction waits that could be made.
+    /// Whether no correction waits that could be made. What is owed can be charged by somebody else.
     pub(super) fn is_settled(&self) -> bool {
-        !self.is_reachable() || self.pending.lock().is_empty()
+        let pending = self.pending.lock();
+        pending.is_empty() || (!self.is_reachable() && !pending.owes())
     }
 
     /// When it was last heard of.

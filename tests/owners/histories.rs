@@ -239,6 +239,7 @@ impl History {
             })
             .await;
             let left = self.left(gateway, BURST, number).await;
+            assert!(left <= left_before, "{what}: key {number} had {left_before} left and has {left}");
             let (gone, used_since) = (left_before - left, used - used_before);
             assert!(
                 !is_exact || gone == used_since,
@@ -272,15 +273,18 @@ async fn start_together(seed: u64) -> (Vec<usize>, u64) {
     let delay = Duration::from_millis([0, 2, 7][random.random_range(0..3)]);
     let network = Network::new(PLACES, delay).await;
     let mut passed = vec![0; usize::try_from(KEYS).unwrap()];
-    let starts = (0..PLACES).map(|number| (number, Duration::from_millis(random.random_range(0..40))));
-    let starts: Vec<(usize, Duration)> = starts.collect();
-    let gateways = starts.iter().map(|(number, after)| async {
+    let starts = (0..PLACES).map(|number| (number, Duration::from_millis(random.random_range(0..40)), random.random()));
+    let starts: Vec<(usize, Duration, u64)> = starts.collect();
+    let gateways = starts.iter().map(|(number, after, seed)| async {
+        let mut random = SmallRng::seed_from_u64(*seed);
         sleep(*after).await;
         let gateway = network.start(*number, FEW, Nanos::SECOND).await;
         gateway.connect().await;
         wait_for("a gateway to be ready", || async { gateway.node.cluster().waits_for().is_none() }).await;
         let mut admitted = Vec::new();
         for number in 0..KEYS {
+            // some keys are new when the members see each other, others before or after that
+            sleep(Duration::from_millis(random.random_range(0..150))).await;
             let node = Arc::clone(&gateway.node);
             admitted.push(gateway.run(async move { node.admitted(BURST, key(BURST, number)).await }).await);
         }
