@@ -17,8 +17,10 @@ pub struct Fields {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Line {
     start: usize,
+    /// How long its name is.
     name: usize,
-    value: usize,
+    /// Where the next line begins.
+    end: usize,
 }
 
 /// One field of a list.
@@ -119,13 +121,12 @@ impl Fields {
     pub fn push_with(&mut self, name: impl AsRef<[u8]>, length: usize, write: impl FnOnce(&mut Vec<u8>)) {
         let name = name.as_ref();
         let start = self.text.len();
-        self.text.reserve(name.len() + length + COLON.len() + END.len());
+        self.text.reserve(name.len().saturating_add(length).saturating_add(COLON.len() + END.len()));
         self.text.extend_from_slice(name);
         self.text.extend_from_slice(COLON);
-        let value = self.text.len();
         write(&mut self.text);
-        self.add_line(start, name, self.text.len().saturating_sub(value));
         self.text.extend_from_slice(END);
+        self.add_line(start, name);
     }
 
     /// Adds a field whose value is a number.
@@ -135,8 +136,9 @@ impl Fields {
 
     /// Adds a field of another list.
     pub fn push_field(&mut self, field: Field<'_>) {
-        self.add_line(self.text.len(), field.name, field.value.len());
+        let start = self.text.len();
         self.text.extend_from_slice(field.line);
+        self.add_line(start, field.name);
     }
 
     /// Adds a field that stands in `line`, which goes to the line's end and with it, under the same condition.
@@ -149,9 +151,10 @@ impl Fields {
         }
     }
 
-    fn add_line(&mut self, start: usize, name: &[u8], value: usize) {
+    /// Notes the line that stands in the text from `start` to the end.
+    fn add_line(&mut self, start: usize, name: &[u8]) {
         self.marks.0 |= Marks::of(name).0;
-        self.lines.push(Line { start, name: name.len(), value });
+        self.lines.push(Line { start, name: name.len(), end: self.text.len() });
     }
 
     /// All fields, in their order.
@@ -159,10 +162,10 @@ impl Fields {
         self.lines.iter().filter_map(|line| self.field(*line))
     }
 
-    fn field(&self, Line { start, name, value }: Line) -> Option<Field<'_>> {
-        let line = self.text.get(start..start + name + value + COLON.len() + END.len())?;
+    fn field(&self, Line { start, name, end }: Line) -> Option<Field<'_>> {
+        let line = self.text.get(start..end)?;
         let (name, rest) = line.split_at_checked(name)?;
-        Some(Field { name, value: rest.get(COLON.len()..COLON.len() + value)?, line })
+        Some(Field { name, value: rest.strip_prefix(COLON)?.strip_suffix(END)?, line })
     }
 
     /// The values of all fields with this name, in any case.

@@ -2,7 +2,7 @@
 
 use hashbrown::HashMap;
 
-use super::upstream::{Connection, Http1Connection, Http2Connection, MAX_STREAMS, Server};
+use super::upstream::{Connection, Http1Connection, Http2Connection, Server};
 use crate::units::Nanos;
 
 /// See the module's documentation.
@@ -87,12 +87,5 @@ impl Pool {
             });
         }
         self.http2.retain(|_, kept| !kept.is_empty());
-    }
-}
-
-impl Http2Connection {
-    /// How many requests may be on it at once.
-    fn max_streams(&self) -> usize {
-        self.requests.current_max_send_streams().clamp(1, MAX_STREAMS)
     }
 }

@@ -80,10 +80,8 @@ pub trait Exchange {
 /// The other end of a client's connection.
 #[derive(Debug, Default)]
 pub struct Peer {
-    /// Its address, or that of the client that a balancer named; `None` of a path.
-    pub address: Option<IpAddr>,
-    /// The address as upstreams are told: an IPv4 address in its own form.
-    pub address_text: Option<Box<str>>,
+    address: Option<IpAddr>,
+    address_text: Option<Box<str>>,
     /// What TLS says of it; `None` in the clear.
     pub secured: Option<Secured>,
 }
@@ -93,6 +91,16 @@ impl Peer {
     pub fn new(address: Option<IpAddr>, secured: Option<Secured>) -> Self {
         let address_text = address.map(|address| address.to_canonical().to_string().into());
         Self { address, address_text, secured }
+    }
+
+    /// Its address, or that of the client that a balancer named; `None` of a path.
+    pub const fn address(&self) -> Option<IpAddr> {
+        self.address
+    }
+
+    /// The address as upstreams are told: an IPv4 address in its own form.
+    pub fn address_text(&self) -> Option<&str> {
+        self.address_text.as_deref()
     }
 }
 

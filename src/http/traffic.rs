@@ -3,7 +3,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::Context as TaskContext;
 
 use tokio::sync::Notify;
@@ -21,9 +21,16 @@ pub struct Traffic {
     departure: Notify,
 }
 
-/// How much of each stage there is. What one worker enters another may leave, so that one of them may count less than
-/// nothing.
-type Counts = [AtomicIsize; 4];
+/// The passages through each stage.
+type Counts = [Passages; 4];
+
+/// How often a stage was entered and left. One worker may leave what another one entered. Both numbers only grow, so that a
+/// reader who adds up all that was left before all that was entered finds equal sums only if the stage was empty in between.
+#[derive(Debug, Default)]
+struct Passages {
+    entered: AtomicUsize,
+    left: AtomicUsize,
+}
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,12 +48,12 @@ pub(super) enum Stage {
 impl Traffic {
     /// Counts one more. What goes from one stage to the next is counted there before it is not counted here any more.
     pub(super) fn enter(&self, stage: Stage) {
-        self.add(stage, 1);
+        self.count(stage, |passages| &passages.entered);
     }
 
     /// Counts one less.
     pub(super) fn leave_stage(&self, stage: Stage) {
-        self.add(stage, -1);
+        self.count(stage, |passages| &passages.left);
     }
 
     /// A request is being handled until the value is dropped.
@@ -101,13 +108,19 @@ impl Traffic {
     }
 
     fn is_empty(&self, stage: Stage) -> bool {
-        let count = |counts: &Counts| counts.get(stage as usize).map_or(0, |count| count.load(Ordering::Acquire));
-        self.counts.iter().map(count).fold(0, isize::wrapping_add) == 0
+        let left = self.sum(stage, |passages| &passages.left);
+        left == self.sum(stage, |passages| &passages.entered)
     }
 
-    fn add(&self, stage: Stage, change: isize) {
-        if let Some(count) = self.counts.mine().and_then(|counts| counts.get(stage as usize)) {
-            count.fetch_add(change, Ordering::AcqRel);
+    fn sum(&self, stage: Stage, number: impl Fn(&Passages) -> &AtomicUsize) -> usize {
+        let of_worker =
+            |counts: &Counts| counts.get(stage as usize).map_or(0, |passages| number(passages).load(Ordering::Acquire));
+        self.counts.iter().map(of_worker).fold(0, usize::wrapping_add)
+    }
+
+    fn count(&self, stage: Stage, number: impl Fn(&Passages) -> &AtomicUsize) {
+        if let Some(passages) = self.counts.mine().and_then(|counts| counts.get(stage as usize)) {
+            number(passages).fetch_add(1, Ordering::AcqRel);
         }
     }
 }
@@ -149,5 +162,30 @@ impl Watch<'_> {
             let _entered = departure.as_mut().poll(task);
             self.entered = Some((next, departure));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stripes;
+
+    #[test]
+    fn a_request_may_end_on_another_worker_than_it_began_on() {
+        let traffic = Arc::new(Traffic::default());
+        let on_worker = |worker, work: &(dyn Fn() + Sync)| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    stripes::enter(worker);
+                    work();
+                });
+            });
+        };
+        on_worker(0, &|| traffic.enter(Stage::Request));
+        on_worker(1, &|| traffic.enter(Stage::Request));
+        on_worker(1, &|| traffic.leave_stage(Stage::Request));
+        assert!(!traffic.is_idle());
+        on_worker(1, &|| traffic.leave_stage(Stage::Request));
+        assert!(traffic.is_idle());
     }
 }

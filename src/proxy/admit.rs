@@ -48,7 +48,7 @@ pub async fn admit(context: &mut Context, request: &RequestHead) -> Result<(), A
         method,
         raw_target: &request.target,
         headers: &request.fields,
-        peer: peer.address,
+        peer: peer.address(),
         secure: secured.is_some(),
         certificate: secured.and_then(Secured::client),
         streams_body: request.version == Version::Http2 && request.framing != Framing::Empty,

@@ -35,7 +35,7 @@ pub fn request(request: &RequestHead, context: &Context) -> Option<OutgoingReque
         outgoing.target.push(b'?');
         outgoing.target.extend_from_slice(query.as_bytes());
     }
-    let trusted = context.live.ruleset.client_address.is_trusted(context.peer.address);
+    let trusted = context.live.ruleset.client_address.is_trusted(context.peer.address());
     // what is compressed cannot be read as it passes
     let reads_body = context.tally.as_ref().is_some_and(|tally| tally.reads_body(&context.live.ruleset));
     let is_dropped = |name: &[u8]| {
@@ -64,7 +64,7 @@ pub fn request(request: &RequestHead, context: &Context) -> Option<OutgoingReque
 /// Tells the upstream whom it serves. What a client claims of earlier hops is passed on only from a trusted proxy.
 fn add_forwarded(request: &RequestHead, context: &Context, route: &Route, trusted: bool, fields: &mut Fields) {
     let edits = &route.request_headers;
-    if let Some(peer) = context.peer.address_text.as_ref().filter(|_| !edits.concerns(FORWARDED_FOR.as_bytes())) {
+    if let Some(peer) = context.peer.address_text().filter(|_| !edits.concerns(FORWARDED_FOR.as_bytes())) {
         fields.push_with(FORWARDED_FOR, peer.len(), |chain| {
             for line in request.fields.get_all(FORWARDED_FOR).filter(|_| trusted) {
                 chain.extend_from_slice(line);
@@ -72,7 +72,7 @@ fn add_forwarded(request: &RequestHead, context: &Context, route: &Route, truste
             }
             chain.extend_from_slice(peer.as_bytes());
         });
-    } else if trusted && context.peer.address.is_none() {
+    } else if trusted && context.peer.address().is_none() {
         request.fields.get_all(FORWARDED_FOR).for_each(|line| push_unless_set(fields, route, FORWARDED_FOR, line));
     }
     if !trusted || !request.fields.contains(FORWARDED_PROTO) {

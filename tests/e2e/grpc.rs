@@ -1,14 +1,14 @@
 //! gRPC from end to end: HTTP/2 on both sides, trailers, and denials that its clients understand.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response};
 use tokio::net::TcpListener;
 
-use crate::support::http2::{Answer, Http2, read, rest};
+use crate::support::http2::{Answer, Http2, http2_upstream, read, rest};
 use crate::support::{Gateway, Refusing, Silent};
 
 const LISTENER: &str = "http2: true";
@@ -23,20 +23,10 @@ struct Upstream {
 
 impl Upstream {
     async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (address, calls) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+        let calls = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&calls);
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let counted = Arc::clone(&counted);
-                tokio::spawn(async move {
-                    let Ok(mut connection) = h2::server::handshake(stream).await else { return };
-                    while let Some(Ok((request, respond))) = connection.accept().await {
-                        tokio::spawn(answer(request, respond, Arc::clone(&counted)));
-                    }
-                });
-            }
-        });
+        let serve = move |request, respond| drop(tokio::spawn(answer(request, respond, Arc::clone(&counted))));
+        let address = http2_upstream(serve).await;
         Self { address, calls }
     }
 
@@ -223,27 +213,11 @@ async fn a_caller_whose_upstream_does_not_accept_in_time_is_told_deadline_exceed
     tokio::task::block_in_place(|| drop(silent));
 }
 
-/// An upstream that takes calls and never answers.
-async fn unanswering() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let Ok(mut connection) = h2::server::handshake(stream).await else { return };
-                let mut calls = Vec::new();
-                while let Some(Ok(call)) = connection.accept().await {
-                    calls.push(call);
-                }
-            });
-        }
-    });
-    format!("\"{address}\"")
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_whose_deadline_passes_is_told_so() {
-    let node = unanswering().await;
+    let calls = Mutex::new(Vec::new());
+    let never_answers = move |request, respond| calls.lock().unwrap().push((request, respond));
+    let node = format!("\"{}\"", http2_upstream(never_answers).await);
     for timeouts in ["first_byte: 200ms, total: 400ms", "total: 200ms"] {
         assert_grpc_status(failing(&node, &format!(", timeouts: {{ {timeouts} }}")).await, "4");
     }

@@ -1,16 +1,13 @@
 //! Every framing of a response in front of clients of both versions: each ends where the upstream ended it, and the next
 //! one on the connection is that of the next request.
 
-use std::net::SocketAddr;
-
 use bytes::Bytes;
 use h2::Reason;
 use h2::server::SendResponse;
 use http::{HeaderMap, Method, Request, Response};
-use tokio::net::TcpListener;
 
 use crate::support::gateway::{ALL, proxied};
-use crate::support::http2::Http2;
+use crate::support::http2::{Http2, http2_upstream};
 use crate::support::origin::{by_path, upstream};
 use crate::support::wire::chunk;
 use crate::support::{Gateway, Origin};
@@ -43,23 +40,6 @@ const OF_HTTP1: [(&str, Option<&str>); 10] = [
     ("/more-than-said", Some("onetwo")),
     ("/half", None),
 ];
-
-/// An upstream that speaks HTTP/2, without asking first.
-async fn http2_upstream() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(async move {
-                let Ok(mut connection) = h2::server::handshake(stream).await else { return };
-                while let Some(Ok((request, respond))) = connection.accept().await {
-                    answer(&request, respond);
-                }
-            });
-        }
-    });
-    address
-}
 
 fn answer(request: &Request<h2::RecvStream>, mut respond: SendResponse<Bytes>) {
     let path = request.uri().path();
@@ -174,7 +154,7 @@ async fn each_ends_where_it_ends_on_http2(gateway: &Gateway, cases: &[(&str, Opt
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_response_of_http2_ends_where_its_upstream_ends_it() {
-    let address = http2_upstream().await;
+    let address = http2_upstream(|request, respond| answer(&request, respond)).await;
     let config = format!("{}{ALL}", upstream(&[format!("\"{address}\"")], "http2: true"));
     let gateway = tokio::task::block_in_place(|| Gateway::start_listening(LISTENER, &config, &[]));
     tokio::task::block_in_place(|| each_ends_where_it_ends_on_http1(&gateway, &OF_HTTP2));

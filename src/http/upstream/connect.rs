@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
@@ -56,15 +56,15 @@ pub(in crate::http) async fn open(server: &Server) -> io::Result<Connection> {
         return Ok(Connection::Http1(Box::new(Http1Connection::new(socket))));
     }
     let (requests, driving) = http2_options().handshake(socket).await.map_err(io::Error::other)?;
-    let is_closed = Arc::<AtomicBool>::default();
-    let closes = Arc::clone(&is_closed);
+    let connection = Http2Connection::new(requests);
+    let is_closed = connection.closed_flag();
     tokio::task::spawn_local(async move {
         if let Err(error) = driving.await {
             tracing::debug!(%error, "a connection of HTTP/2 to an upstream ended");
         }
-        closes.store(true, Ordering::Relaxed);
+        is_closed.store(true, Ordering::Relaxed);
     });
-    Ok(Connection::Http2(Http2Connection { requests, running: Arc::default(), is_closed }))
+    Ok(Connection::Http2(connection))
 }
 
 fn http2_options() -> h2::client::Builder {
@@ -92,10 +92,9 @@ pub async fn probe(server: &Server, host: &str, path: &str, user_agent: &str) ->
         }
         true => {
             let (requests, driving) = http2_options().handshake(socket).await.map_err(io::Error::other)?;
-            let connection = Http2Connection { requests, running: Arc::default(), is_closed: Arc::default() };
             let scheme = if server.tls.is_some() { "https" } else { "http" };
             let mut driving = pin!(driving);
-            let mut beginning = pin!(Http2Upstream::begin(connection, &request, &outgoing, scheme));
+            let mut beginning = pin!(Http2Upstream::begin(Http2Connection::new(requests), &request, &outgoing, scheme));
             let upstream = poll_fn(|task| {
                 // its end shows in the request's own
                 let _driven = driving.as_mut().poll(task);

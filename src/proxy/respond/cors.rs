@@ -39,12 +39,11 @@ pub(super) fn add_to_answer(fields: &mut Fields, context: &Context, answer: &Ans
         fields.push("vary", "Origin");
     }
     let Some(origin) = &context.cors.0 else { return };
-    let exposed = exposed(fields);
     fields.push(ALLOW_ORIGIN, if cors.origins == Origins::Any { "*" } else { origin });
     if cors.credentials {
         fields.push("access-control-allow-credentials", "true");
     }
-    push_list(fields, EXPOSE_HEADERS, &exposed);
+    expose(fields, 0);
     if *answer == Answer::Preflight {
         let methods = asked(request, "access-control-request-method", |method| Method::from_bytes(method).is_ok());
         push_list(fields, "access-control-allow-methods", &methods);
@@ -65,19 +64,17 @@ fn asked<'r>(request: &'r Fields, name: &'r str, is_word: impl Fn(&[u8]) -> bool
 /// are `theirs`. Those from the position `first` on are tollgate's own.
 pub fn add_exposed(fields: &mut Fields, first: usize, theirs: &Fields, context: &Context) {
     if context.live.ruleset.cors.is_some() && theirs.contains(ALLOW_ORIGIN) {
-        let exposed: Vec<Vec<u8>> = limit_fields_of(fields, first).collect();
-        push_list(fields, EXPOSE_HEADERS, &exposed);
+        expose(fields, first);
     }
 }
 
-/// The names of those fields that tell a client where it stands and that scripts could not read otherwise.
-fn exposed(fields: &Fields) -> Vec<Vec<u8>> {
-    limit_fields_of(fields, 0).collect()
-}
-
-fn limit_fields_of(fields: &Fields, first: usize) -> impl Iterator<Item = Vec<u8>> {
+/// Names in `fields` those of them that tell a client where it stands and that scripts could not read otherwise, as far as
+/// they stand at the position `first` or behind it.
+fn expose(fields: &mut Fields, first: usize) {
     let is_told = |name: &[u8]| name.eq_ignore_ascii_case(b"retry-after") || fields::is_limit_field(name);
-    fields.iter().skip(first).map(|field| field.name).filter(move |name| is_told(name)).map(<[u8]>::to_vec)
+    let names = fields.iter().skip(first).map(|field| field.name).filter(|name| is_told(name));
+    let exposed: Vec<Vec<u8>> = names.map(<[u8]>::to_vec).collect();
+    push_list(fields, EXPOSE_HEADERS, &exposed);
 }
 
 fn push_list(fields: &mut Fields, name: &str, elements: &[impl AsRef<[u8]>]) {

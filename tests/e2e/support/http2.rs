@@ -1,13 +1,15 @@
 //! HTTP/2 as clients speak it.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
+use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::{HeaderMap, Method, Request};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 /// A connection.
@@ -26,6 +28,26 @@ pub struct Answer {
     pub trailers: Option<HeaderMap>,
     /// Whether the head ended the stream.
     pub is_head_alone: bool,
+}
+
+/// A server that speaks HTTP/2 without asking first, and gives each request to `serve`.
+pub async fn http2_upstream(
+    serve: impl Fn(Request<RecvStream>, SendResponse<Bytes>) + Send + Sync + 'static,
+) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, serve) = (listener.local_addr().unwrap(), Arc::new(serve));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let serve = Arc::clone(&serve);
+            tokio::spawn(async move {
+                let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+                while let Some(Ok((request, respond))) = connection.accept().await {
+                    serve(request, respond);
+                }
+            });
+        }
+    });
+    address
 }
 
 impl Answer {

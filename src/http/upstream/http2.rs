@@ -1,0 +1,217 @@
+//! Exchanges of HTTP/2 with an upstream, which share a connection.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+
+use ::http::HeaderMap;
+use bytes::{Buf, Bytes};
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{RecvStream, SendStream};
+
+use super::UpstreamError;
+use crate::fields::Fields;
+use crate::http::body::Framing;
+use crate::http::client::poll_capacity;
+use crate::http::head::{RequestHead, ResponseHead, Version};
+use crate::http::service::OutgoingRequest;
+
+/// How many requests share a connection of HTTP/2, if the upstream allows so many.
+const MAX_STREAMS: usize = 100;
+
+/// A connection of HTTP/2, which a task of its own drives as long as somebody holds this.
+#[derive(Clone, Debug)]
+pub struct Http2Connection {
+    requests: SendRequest<Bytes>,
+    /// How many requests are on it.
+    running: Arc<AtomicUsize>,
+    is_closed: Arc<AtomicBool>,
+}
+
+impl Http2Connection {
+    /// A connection on which requests are sent by `requests`.
+    pub(super) fn new(requests: SendRequest<Bytes>) -> Self {
+        Self { requests, running: Arc::default(), is_closed: Arc::default() }
+    }
+
+    /// Is to be set once the connection has ended.
+    pub(super) fn closed_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_closed)
+    }
+
+    /// How many requests may be on it at once.
+    pub(in crate::http) fn max_streams(&self) -> usize {
+        self.requests.current_max_send_streams().clamp(1, MAX_STREAMS)
+    }
+
+    /// How many requests are on it.
+    pub(in crate::http) fn running(&self) -> usize {
+        self.running.load(Ordering::Relaxed)
+    }
+
+    /// Whether the server, or the way to it, ended the connection.
+    pub(in crate::http) fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+}
+
+/// One exchange of HTTP/2.
+#[derive(Debug)]
+pub struct Http2Upstream {
+    response: ResponseFuture,
+    request: SendStream<Bytes>,
+    body: Option<RecvStream>,
+    part: Bytes,
+    is_read: bool,
+    is_ended: bool,
+    trailers: Option<HeaderMap>,
+    _running: Running,
+}
+
+/// Counts a request on its connection.
+#[derive(Debug)]
+struct Running(Arc<AtomicUsize>);
+
+impl Running {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Http2Upstream {
+    pub(super) async fn begin(
+        connection: Http2Connection,
+        request: &RequestHead,
+        outgoing: &OutgoingRequest,
+        scheme: &str,
+    ) -> io::Result<Self> {
+        let Http2Connection { requests, running, .. } = connection;
+        let running = Running::new(&running);
+        let mut head = ::http::Request::new(());
+        *head.method_mut() = request.method.parse().map_err(io::Error::other)?;
+        let mut fields = outgoing.fields.to_map();
+        let host = fields.remove(::http::header::HOST);
+        let authority = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let target = str::from_utf8(&outgoing.target).map_err(io::Error::other)?;
+        let uri = ::http::Uri::builder().scheme(scheme).authority(authority).path_and_query(target);
+        *head.uri_mut() = uri.build().map_err(io::Error::other)?;
+        *head.version_mut() = ::http::Version::HTTP_2;
+        match request.framing {
+            Framing::Length(length) => drop(fields.insert(::http::header::CONTENT_LENGTH, length.into())),
+            Framing::Empty if request.fields.contains("content-length") => {
+                drop(fields.insert(::http::header::CONTENT_LENGTH, 0.into()));
+            }
+            _ => {}
+        }
+        if request.fields.lists("te", "trailers") {
+            fields.insert(::http::header::TE, ::http::HeaderValue::from_static("trailers"));
+        }
+        *head.headers_mut() = fields;
+        let ends = request.framing == Framing::Empty;
+        let mut requests = requests.ready().await.map_err(io::Error::other)?;
+        let (response, request) = requests.send_request(head, ends).map_err(io::Error::other)?;
+        Ok(Self {
+            response,
+            request,
+            body: None,
+            part: Bytes::new(),
+            is_read: false,
+            is_ended: ends,
+            trailers: None,
+            _running: running,
+        })
+    }
+
+    pub(super) fn poll_head(
+        &mut self,
+        task: &mut Context<'_>,
+        head: &mut ResponseHead,
+    ) -> Poll<Result<Framing, UpstreamError>> {
+        // whether more of them are to come is said by the response itself
+        if let Poll::Ready(Some(Ok(interim))) = self.response.poll_informational(task) {
+            head.status = interim.status().as_u16();
+            head.fields = Fields::from(interim.headers());
+            return Poll::Ready(Ok(Framing::Empty));
+        }
+        let response = ready!(Pin::new(&mut self.response).poll(task))?;
+        let (parts, body) = response.into_parts();
+        head.status = parts.status.as_u16();
+        head.version = Version::Http2;
+        head.reason.clear();
+        head.fields = Fields::from(&parts.headers);
+        let length = parts.headers.get(::http::header::CONTENT_LENGTH);
+        let length = length.and_then(|length| length.to_str().ok()?.parse().ok()).filter(|length| *length > 0);
+        let framing = match length {
+            _ if body.is_end_stream() => Framing::Empty,
+            Some(length) => Framing::Length(length),
+            None => Framing::Chunked,
+        };
+        self.body = Some(body);
+        Poll::Ready(Ok(framing))
+    }
+
+    pub(super) fn poll_body(&mut self, task: &mut Context<'_>) -> Poll<Result<bool, UpstreamError>> {
+        let Some(body) = &mut self.body else { return Poll::Ready(Ok(false)) };
+        while self.part.is_empty() && !self.is_read {
+            match ready!(body.poll_data(task)) {
+                Some(part) => self.part = part?,
+                None => {
+                    self.trailers = ready!(body.poll_trailers(task))?;
+                    self.is_read = true;
+                }
+            }
+        }
+        Poll::Ready(Ok(!self.part.is_empty()))
+    }
+
+    pub(super) fn finish(&mut self) -> io::Result<()> {
+        match std::mem::replace(&mut self.is_ended, true) {
+            true => Ok(()),
+            false => self.request.send_data(Bytes::new(), true).map_err(io::Error::other),
+        }
+    }
+
+    pub(super) fn poll_send(
+        &mut self,
+        task: &mut Context<'_>,
+        content: &[u8],
+        is_last: bool,
+    ) -> Poll<io::Result<usize>> {
+        let length = ready!(poll_capacity(&mut self.request, task, content.len()))?;
+        let part = Bytes::copy_from_slice(content.get(..length).unwrap_or(content));
+        let (ends, length) = (is_last && part.len() == content.len(), part.len());
+        self.request.send_data(part, ends).map_err(io::Error::other)?;
+        self.is_ended |= ends;
+        Poll::Ready(Ok(length))
+    }
+
+    pub(super) fn content(&self) -> &[u8] {
+        &self.part
+    }
+
+    pub(super) fn consume(&mut self, length: usize) {
+        self.part.advance(length.min(self.part.len()));
+        if let Some(body) = &mut self.body {
+            // fails only on a stream that is over
+            drop(body.flow_control().release_capacity(length));
+        }
+    }
+
+    /// Trailers may follow unless the stream is over.
+    pub(super) fn ends_with_content(&self) -> bool {
+        self.body.as_ref().is_none_or(RecvStream::is_end_stream)
+    }
+
+    pub(super) fn take_trailers(&mut self) -> Option<HeaderMap> {
+        self.trailers.take()
+    }
+}
