@@ -154,11 +154,13 @@ impl<'a> Together<'a> {
     }
 
     /// Who decides about `group`, whose gateway did not.
-    fn others(&self, batch: &[Charge], group: &Group, outcome: Outcome) -> Vec<Group> {
+    fn others(&self, batch: &mut [Charge], group: &Group, outcome: Outcome) -> Vec<Group> {
         let tried = group.tried.saturating_add(1);
         let mut groups = Vec::new();
         for position in &group.positions {
-            let Some((owners, _)) = self.owned(&batch[*position]) else { continue };
+            let Some((owners, limit)) = self.owned(&batch[*position]) else { continue };
+            // the gateway that did not answer may still charge the slot that it was asked for, and is told to give it back
+            batch[*position].slot = owners.slot(limit, &batch[*position]);
             let desk = match owners.place(&batch[*position]) {
                 // who does not understand the limit will not do so when asked again
                 _ if tried >= MOST_TRIED || outcome == Outcome::Unknown => Desk::from(owners.cluster.alone()),

@@ -10,8 +10,10 @@ mod node;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tollgate::algorithm::Completion;
 use tollgate::charge::{Charge, Charged, Manner, RuleRef, Source};
@@ -19,7 +21,8 @@ use tollgate::clock::Clock;
 use tollgate::store::{Amendment, Receipt};
 use tollgate::units::{LimitKey, Nanos};
 
-use node::{BURST, LOG, Node, SLOTS, SMALL, begun, gcra, one, wait_for};
+use network::{Gateway, Network};
+use node::{BURST, HELD, LOG, MANY, Node, SLOTS, SMALL, begun, gcra, one, wait_for};
 
 /// Two gateways that know each other, and a way to keys that the second owns. The first has a burst of `bursts[0]`.
 struct Pair {
@@ -251,4 +254,52 @@ async fn a_gateway_that_leaves_while_all_its_keys_are_asked_for_refills_none() {
         let reports = || pair.nodes.each_ref().map(|node| node.cluster().report());
         assert_eq!(left + 1 + passed, BURSTS, "key {position}: {:#?}", reports());
     }
+}
+
+/// The owner charges a question that nobody waits for any more, after it was told of the slot that the request got elsewhere,
+/// or before that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_its_owner_answers_too_late_holds_one_slot() {
+    let network = Network::new(2, Duration::ZERO).await;
+    let timeout = Nanos::new(100_000_000);
+    let [asks, owns] = [network.start(0, 5, timeout).await, network.start(1, 5, timeout).await];
+    for gateway in [&asks, &owns] {
+        gateway.connect().await;
+    }
+    let agrees = |gateway: &Gateway| {
+        let cluster = gateway.node.cluster();
+        cluster.report().members.len() == 2 && !cluster.is_moving()
+    };
+    wait_for("two members", || async { agrees(&asks) && agrees(&owns) }).await;
+    let keys = || (0_u128..).map(|number| LimitKey(number << 96 | number)).filter(|key| owns.node.cluster().owns(*key));
+    let key = keys().next().unwrap();
+
+    let (hangs, hung) = oneshot::channel();
+    let (goes_on, held_up) = std::sync::mpsc::channel::<()>();
+    let hanging = owns.spawn(async move {
+        hangs.send(()).unwrap();
+        held_up.recv().unwrap();
+    });
+    hung.await.unwrap();
+    let node = Arc::clone(&asks.node);
+    let batch = asks.run(async move {
+        let mut batch = [one(HELD, key)];
+        assert_eq!(node.charge(&mut batch).await.source, Source::Local);
+        batch
+    });
+    let batch = batch.await;
+    goes_on.send(()).unwrap();
+    hanging.await.unwrap();
+
+    // what comes after the question is answered after it
+    let other = keys().nth(1).unwrap();
+    let asked_again = || {
+        let node = Arc::clone(&asks.node);
+        asks.run(async move { node.charge(&mut [one(BURST, other)]).await.source == Source::Owner })
+    };
+    wait_for("the owner to be asked again", asked_again).await;
+    wait_for("the late answer", || async { asks.node.store.is_settled() }).await;
+    wait_for("one slot", || async { owns.node.left(HELD, key).await == MANY - 1 }).await;
+    asks.node.store.complete(&asks.node.binding, &batch, Completion::UNMEASURED, asks.node.clock.now());
+    wait_for("no slot", || async { owns.node.left(HELD, key).await == MANY }).await;
 }
