@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::support::cluster::{Nodes, keys, wait_for_members};
 use crate::support::redis::Redis;
 use crate::support::{Distance, Gateway, Origin, free_port, now, wait_until};
 
@@ -108,4 +109,46 @@ fn there_are_never_fewer_gateways_than_the_configuration_says() {
     assert_eq!(members(&gateway), 3.0);
     drop(redis);
     assert_eq!(passed(&gateway, "a", 4), 2);
+}
+
+/// The buckets of an outage are each gateway's own: they stay where they are when the keys of the cluster move.
+#[test]
+fn members_that_change_during_an_outage_admit_their_own_share_once() {
+    const KEYS: usize = 40;
+    let (origin, redis, nodes) = (Origin::start(), Redis::start(), Nodes::new(4));
+    let rest = format!(
+        "{}store: {{ redis: \"{}\", timeout: 1s, nodes: 3 }}
+limits:
+  shared: {{ key: {{ header: x-key }}, mode: shared, algorithm: gcra, rate: 1/d, burst: 9 }}
+  guard: {{ key: {{ header: x-key }}, algorithm: gcra, rate: 1/d, burst: 1000 }}
+routes: [{{ name: all, upstream: origin, limits: [guard, shared] }}]
+",
+        origin.upstream(),
+        redis.url(),
+    );
+    let start = |position| nodes.start_with(position, "timeout: 1s", &rest);
+    let mut gateways: Vec<Gateway> = (0..3).map(start).collect();
+    wait_for_members(&gateways, 3);
+    let each = |gateway: &Gateway| (0..KEYS).map(|key| passed(gateway, &key.to_string(), 5)).collect::<Vec<_>>();
+
+    redis.signal("STOP");
+    wait_until("all to be without Redis", || !gateways.iter().any(is_closed));
+    for gateway in &gateways {
+        assert_eq!(each(gateway), [3; KEYS]);
+    }
+    let all_keys = |gateways: &[Gateway]| gateways.iter().map(keys).sum::<usize>() == KEYS;
+    gateways.push(start(3));
+    wait_for_members(&gateways, 4);
+    wait_until("keys to move to the new member", || keys(&gateways[3]) > 0 && all_keys(&gateways));
+    gateways[0].process.signal("TERM");
+    let mut leaves = gateways.remove(0);
+    wait_for_members(&gateways, 3);
+    wait_until("keys to move from the one that leaves", || all_keys(&gateways));
+
+    let [stays, too, new] = [0, 1, 2].map(|gateway| each(&gateways[gateway]));
+    assert_eq!([stays, too, new], [[0; KEYS], [0; KEYS], [3; KEYS]]);
+    redis.signal("CONT");
+    assert!(leaves.process.wait().success());
+    wait_until("all to be back", || gateways.iter().all(is_closed));
+    assert!(gateways.iter().all(|gateway| each(gateway) == [0; KEYS]));
 }
