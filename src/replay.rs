@@ -1,6 +1,6 @@
 //! Plays access logs through the gateway's rules on the time of the log: who would have been limited.
 //!
-//! `logs (source, lines) -> records (common, json) -> spread -> order (reading) -> way -> (report | decisions) -> render`
+//! `logs (source, lines) -> records (common, json) -> spread -> reorder (reading) -> way -> (report | decisions) -> render`
 //!
 //! The states are a store's own on a virtual clock, and everything that decides is the gateway's (see `way`). Memory is
 //! bounded but for the keys: lines are looked at one by one, and reports count.
@@ -9,17 +9,16 @@ mod common;
 pub mod compare;
 pub mod decisions;
 pub mod fields;
-mod held;
 pub mod html;
 mod json;
 mod ledger;
 pub mod lines;
 mod notes;
-pub mod order;
 pub mod play;
 pub mod reading;
 pub mod record;
 pub mod render;
+pub mod reorder;
 pub mod report;
 pub mod rules;
 pub mod source;

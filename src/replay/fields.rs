@@ -76,36 +76,8 @@ pub enum Unit {
     Nanoseconds,
 }
 
-/// How many there are without a header's name.
-pub(super) const SLOTS: usize = 16;
-
-impl Slot {
-    /// Its position among those without a header's name.
-    pub(super) const fn number(self) -> Option<usize> {
-        Some(match self {
-            Self::Time => 0,
-            Self::Took(_) => 1,
-            Self::Waited => 2,
-            Self::Client => 3,
-            Self::Method => 4,
-            Self::Target => 5,
-            Self::RequestLine => 6,
-            Self::Host => 7,
-            Self::Status => 8,
-            Self::RequestBytes => 9,
-            Self::ResponseBytes => 10,
-            Self::Customer => 11,
-            Self::Plan => 12,
-            Self::Node => 13,
-            Self::Answered => 14,
-            Self::Decision => 15,
-            Self::Header(_) | Self::ResponseHeader(_) => return None,
-        })
-    }
-}
-
 /// Where it is looked for: first as tollgate itself writes it, then as nginx, Caddy and Traefik do, or are often told to.
-const USUAL: [(Slot, &[&str]); SLOTS + 1] = [
+const USUAL: [(Slot, &[&str]); 17] = [
     (
         Slot::Time,
         &["timestamp", "time", "ts", "@timestamp", "time_iso8601", "msec", "StartUTC", "datetime", "time_local"],
@@ -354,13 +326,6 @@ impl Wanted {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_slot_has_its_number_and_usual_places() {
-        let mut numbers: Vec<usize> = USUAL.iter().filter_map(|(slot, _)| slot.number()).collect();
-        numbers.dedup();
-        assert_eq!(numbers, (0..SLOTS).collect::<Vec<_>>());
-    }
 
     #[test]
     fn a_mapping_names_something_and_the_way_to_it() {

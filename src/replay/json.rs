@@ -1,43 +1,46 @@
-//! Lines of JSON: only what is looked for is taken, the rest is passed over.
-
-mod shapes;
+//! Reads JSON log lines with serde. The reader takes the fields that the rules need and skips the rest of the line.
 
 use std::borrow::Cow;
+use std::fmt::{self, Formatter};
+use std::mem::{Discriminant, discriminant};
 
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use smallvec::SmallVec;
 
-use self::shapes::{Shapes, Value, Word};
 use super::common::request_line;
-use super::fields::{Place, SLOTS, Slot, Unit};
-use super::record::{self, Record, Unreadable};
+use super::fields::{Place, Slot, Unit};
+use super::record::{Record, Unreadable};
 use super::stamp::{self, Rfc3339, Stamp};
 use crate::units::Nanos;
 
-/// What some servers write in place of a value that is a secret.
+/// Some servers write this in place of a secret value.
 const REDACTED: &str = "REDACTED";
 
-/// Reads lines; remembers their shapes.
+/// Reads JSON lines into records.
 #[derive(Debug)]
 pub(super) struct JsonReader {
-    /// The places of all that is looked for.
+    /// The tree of field names that the reader looks for.
     root: Place,
-    shapes: Shapes,
     rfc3339: Rfc3339,
 }
 
-/// What was found of a line so far, and the ranks of the places where each slot's value was.
-struct Found<'r, 'l> {
-    told: Told<'r, 'l>,
-    ranks: [u8; SLOTS],
-}
-
-/// What a line tells.
-struct Told<'r, 'l> {
+/// The fields of one line that the reader has found so far.
+struct Fields<'r, 'l> {
     record: &'r mut Record<'l>,
-    /// Whether there is a time, and whether it can be read.
+    /// The outer `Option` says whether the line has a time, the inner one whether that time is valid.
     time: Option<Option<Stamp>>,
     request_line: Option<Cow<'l, str>>,
+    /// The rank of the place from which each slot was filled. A slot is overwritten only from a place of a lower rank.
+    ranks: SmallVec<[(Discriminant<Slot>, u8); 16]>,
     rfc3339: &'r mut Rfc3339,
+}
+
+/// A JSON value that is neither `null`, a boolean, a list nor an object.
+enum Value<'l> {
+    Text(Cow<'l, str>),
+    Whole(u64),
+    Negative(i64),
+    Float(f64),
 }
 
 // === impl JsonReader ===
@@ -45,62 +48,148 @@ struct Told<'r, 'l> {
 impl JsonReader {
     /// Takes what is at the places below `root`.
     pub(super) fn new(root: Place) -> Self {
-        Self { root, shapes: Shapes::default(), rfc3339: Rfc3339::default() }
+        Self { root, rfc3339: Rfc3339::default() }
     }
 
-    /// What a line tells, into a `record` that tells nothing yet.
+    /// Fills an empty `record` from a line. Bytes that are not UTF-8 become U+FFFD.
     pub(super) fn read<'l>(&mut self, line: &'l [u8], record: &mut Record<'l>) -> Result<(), Unreadable> {
-        if self.read_known(line, record)? {
-            return Ok(());
-        }
-        serde_json::from_slice::<IgnoredAny>(line).map_err(|error| Unreadable::Json(error.to_string()))?;
-        self.shapes.learn(line, &self.root);
-        *record = Record::default();
-        match self.read_known(line, record)? {
-            true => Ok(()),
-            false => Err(Unreadable::Json("a string holds what is no character".to_owned())),
+        match String::from_utf8_lossy(line) {
+            Cow::Borrowed(line) => self.read_text(line, record),
+            Cow::Owned(line) => {
+                let mut lossy = Record::default();
+                self.read_text(&line, &mut lossy)?;
+                *record = lossy.into_owned();
+                Ok(())
+            }
         }
     }
 
-    /// The same, of a line whose shape is known; `false` if it is not, or the line is no JSON.
-    fn read_known<'l>(&mut self, line: &'l [u8], record: &mut Record<'l>) -> Result<bool, Unreadable> {
+    fn read_text<'l>(&mut self, line: &'l str, record: &mut Record<'l>) -> Result<(), Unreadable> {
         let rfc3339 = &mut self.rfc3339;
-        let told = Told { record, time: None, request_line: None, rfc3339 };
-        let mut found = Found { told, ranks: [u8::MAX; SLOTS] };
-        let is_known = self.shapes.walk(line, |slots, value| match value {
-            Value::Word(Word::Nothing) => {}
-            value => found.put(slots, value),
-        });
-        match is_known {
-            true => found.told.finish().map(|()| true),
-            false => Ok(false),
-        }
+        let mut fields = Fields { record, time: None, request_line: None, ranks: SmallVec::new(), rfc3339 };
+        let mut json = serde_json::Deserializer::from_str(line);
+        let read = ValueSeed { place: &self.root, fields: &mut fields }.deserialize(&mut json);
+        read.and_then(|()| json.end()).map_err(|error| Unreadable::Json(error.to_string()))?;
+        fields.finish()
     }
 }
 
-// === impl Found ===
+// === impl ValueSeed, NameSeed ===
 
-impl<'l> Found<'_, 'l> {
-    /// Takes a value at a place that tells all of `slots`.
-    fn put(&mut self, slots: &[(u8, Slot)], value: &Value<'l>) {
-        slots.iter().for_each(|(rank, slot)| self.put_one(*rank, *slot, value));
-    }
+/// Reads the value at `place` into `fields`.
+struct ValueSeed<'s, 'r, 'l> {
+    place: &'s Place,
+    fields: &'s mut Fields<'r, 'l>,
+}
 
-    #[inline]
-    fn put_one(&mut self, rank: u8, slot: Slot, value: &Value<'l>) {
-        match slot.number().and_then(|number| self.ranks.get_mut(number)) {
-            None => _ = self.told.take(slot, value),
-            Some(best) if rank < *best && self.told.take(slot, value) => *best = rank,
-            Some(_) => {}
-        }
+impl<'l> ValueSeed<'_, '_, 'l> {
+    #[expect(clippy::unnecessary_wraps, reason = "the result of a visitor")]
+    fn put<E>(self, value: &Value<'l>) -> Result<(), E> {
+        self.place.slots.iter().for_each(|(rank, slot)| self.fields.put(*rank, *slot, value));
+        Ok(())
     }
 }
 
-// === impl Told ===
+impl<'l> DeserializeSeed<'l> for ValueSeed<'_, '_, 'l> {
+    type Value = ();
 
-impl<'l> Told<'_, 'l> {
-    /// Whether `value` tells what `slot` wants.
-    #[inline]
+    fn deserialize<D: Deserializer<'l>>(self, json: D) -> Result<(), D::Error> {
+        json.deserialize_any(self)
+    }
+}
+
+impl<'l> Visitor<'l> for ValueSeed<'_, '_, 'l> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_borrowed_str<E: Error>(self, text: &'l str) -> Result<(), E> {
+        self.put(&Value::Text(Cow::Borrowed(text)))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
+        self.put(&Value::Text(Cow::Owned(text.to_owned())))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<(), E> {
+        self.put(&Value::Whole(number))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<(), E> {
+        self.put(&Value::Negative(number))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<(), E> {
+        self.put(&Value::Float(number))
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'l>>(self, mut items: A) -> Result<(), A::Error> {
+        while items.next_element_seed(ValueSeed { place: self.place, fields: &mut *self.fields })?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'l>>(self, mut members: A) -> Result<(), A::Error> {
+        while let Some(place) = members.next_key_seed(NameSeed(self.place))? {
+            match place {
+                Some(place) => members.next_value_seed(ValueSeed { place, fields: &mut *self.fields })?,
+                None => _ = members.next_value::<IgnoredAny>()?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Looks up the name of an object's member in the tree of field names.
+struct NameSeed<'s>(&'s Place);
+
+impl<'s, 'l> DeserializeSeed<'l> for NameSeed<'s> {
+    type Value = Option<&'s Place>;
+
+    fn deserialize<D: Deserializer<'l>>(self, json: D) -> Result<Self::Value, D::Error> {
+        json.deserialize_str(self)
+    }
+}
+
+impl<'s> Visitor<'_> for NameSeed<'s> {
+    type Value = Option<&'s Place>;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_str<E: Error>(self, name: &str) -> Result<Self::Value, E> {
+        Ok(self.0.below(name))
+    }
+}
+
+// === impl Fields ===
+
+impl<'l> Fields<'_, 'l> {
+    /// Takes a value for a slot, unless the slot was filled from a place of the same or a lower rank. A header field may
+    /// have several values.
+    fn put(&mut self, rank: u8, slot: Slot, value: &Value<'l>) {
+        if matches!(slot, Slot::Header(_) | Slot::ResponseHeader(_)) {
+            self.take(slot, value);
+            return;
+        }
+        let kind = discriminant(&slot);
+        let is_filled = self.ranks.iter().any(|(filled, best)| *filled == kind && *best <= rank);
+        if !is_filled && self.take(slot, value) {
+            self.ranks.push((kind, rank));
+        }
+    }
+
+    /// Stores a value in the record. Returns whether the value was usable.
     fn take(&mut self, slot: Slot, value: &Value<'l>) -> bool {
         let record = &mut *self.record;
         match slot {
@@ -115,7 +204,7 @@ impl<'l> Told<'_, 'l> {
                 true
             }
             Slot::Client => put(&mut record.client, value.bytes()),
-            Slot::Method => put(&mut record.method, value.method()),
+            Slot::Method => put(&mut record.method, value.text()),
             Slot::Target => put(&mut record.target, value.bytes()),
             Slot::RequestLine => put(&mut self.request_line, value.text()),
             Slot::Host => put(&mut record.host, value.bytes()),
@@ -138,52 +227,26 @@ impl<'l> Told<'_, 'l> {
         }
     }
 
-    /// All values were shown.
+    /// Checks the record once the whole line is read.
     fn finish(self) -> Result<(), Unreadable> {
         let record = self.record;
         let stamp = self.time.ok_or(Unreadable::Missing("time"))?.ok_or(Unreadable::Time)?;
         record.logged = stamp.time;
         record.within_second = stamp.is_whole_second.then_some(Nanos::ZERO);
-        match self.request_line {
-            Some(Cow::Borrowed(line)) if record.target.is_none() => set_request(record, line),
-            Some(Cow::Owned(line)) if record.target.is_none() => {
-                let mut told = Record::default();
-                set_request(&mut told, &line);
-                record.method = told.method.map(|method| Cow::Owned(method.into_owned()));
-                record.target = told.target.map(|target| Cow::Owned(target.into_owned()));
-            }
-            _ => {}
+        if record.target.is_none()
+            && let Some((method, target)) = self.request_line.as_ref().and_then(|line| request_line(line.as_bytes()))
+        {
+            record.method = Some(Cow::Owned(String::from_utf8_lossy(method).into_owned()));
+            record.target = Some(Cow::Owned(target.to_owned()));
         }
         Ok(())
     }
 }
 
-fn set_request<'l>(record: &mut Record<'l>, line: &'l str) {
-    if let Some((method, target)) = request_line(line.as_bytes()) {
-        record.method = Some(record::method(method));
-        record.target = Some(Cow::Borrowed(target));
-    }
-}
-
 fn put<T>(place: &mut Option<T>, value: Option<T>) -> bool {
-    let is_there = value.is_some();
-    if is_there {
-        *place = value;
-    }
-    is_there
-}
-
-/// Whether a text stands for nothing, as a dash does.
-fn is_nothing(text: &[u8]) -> bool {
-    matches!(text, b"" | b"-")
-}
-
-/// What some servers write a time without.
-fn without_brackets(mut text: &[u8]) -> &[u8] {
-    while let [b'[' | b']', inside @ ..] | [inside @ .., b'[' | b']'] = text {
-        text = inside;
-    }
-    text
+    let is_some = value.is_some();
+    *place = value.or(place.take());
+    is_some
 }
 
 // === impl Value ===
@@ -191,67 +254,46 @@ fn without_brackets(mut text: &[u8]) -> &[u8] {
 impl<'l> Value<'l> {
     fn text(&self) -> Option<Cow<'l, str>> {
         match self {
-            Self::Plain(text) if is_nothing(text) => None,
-            Self::Plain(text) => str::from_utf8(text).ok().map(Cow::Borrowed),
-            Self::Text(text) => (!is_nothing(text.as_bytes())).then(|| text.clone()),
-            Self::Word(word) => word.text().map(Cow::Owned),
-        }
-    }
-
-    fn method(&self) -> Option<Cow<'l, str>> {
-        match self {
-            Self::Plain(text) => (!is_nothing(text)).then(|| record::method(text)),
-            other => other.text(),
+            Self::Text(text) => (!matches!(&**text, "" | "-")).then(|| text.clone()),
+            Self::Whole(number) => Some(number.to_string().into()),
+            Self::Negative(number) => Some(number.to_string().into()),
+            Self::Float(number) => Some(number.to_string().into()),
         }
     }
 
     fn bytes(&self) -> Option<Cow<'l, [u8]>> {
-        match self {
-            Self::Plain(text) => (!is_nothing(text)).then_some(Cow::Borrowed(text)),
-            other => other.text().map(|text| match text {
-                Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
-                Cow::Owned(text) => Cow::Owned(text.into_bytes()),
-            }),
-        }
+        self.text().map(|text| match text {
+            Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+            Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+        })
     }
 
     fn whole(&self) -> Option<u64> {
         match self {
-            Self::Word(Word::Whole(number)) => Some(*number),
-            Self::Word(_) => None,
-            other => other.text()?.parse().ok(),
+            Self::Whole(number) => Some(*number),
+            Self::Text(text) => text.parse().ok(),
+            Self::Negative(_) | Self::Float(_) => None,
         }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a number of seconds")]
     fn float(&self) -> Option<f64> {
         match self {
-            Self::Word(Word::Float(number)) => Some(*number),
-            Self::Word(Word::Whole(number)) => Some(*number as f64),
-            other => other.text()?.parse().ok(),
+            Self::Text(text) => text.parse().ok(),
+            Self::Whole(number) => Some(*number as f64),
+            Self::Negative(number) => Some(*number as f64),
+            Self::Float(number) => Some(*number),
         }
     }
 
     fn time(&self, rfc3339: &mut Rfc3339) -> Option<Stamp> {
         match self {
-            Self::Word(Word::Float(number)) => stamp::float(*number),
+            Self::Float(number) => stamp::float(*number),
             other => {
-                let text = other.bytes()?;
-                let text = without_brackets(&text);
+                let text = other.text()?;
+                let text = text.trim_matches(['[', ']']).as_bytes();
                 rfc3339.read(text).or_else(|| stamp::number(text)).or_else(|| stamp::common(text))
             }
-        }
-    }
-}
-
-impl Word {
-    #[inline(never)] // mostly texts are strings
-    fn text(self) -> Option<String> {
-        match self {
-            Self::Nothing => None,
-            Self::Whole(number) => Some(number.to_string()),
-            Self::Negative(number) => Some(number.to_string()),
-            Self::Float(number) => Some(number.to_string()),
         }
     }
 }

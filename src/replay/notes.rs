@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use super::fields::Wanted;
-use super::order::Disorder;
 use super::play::{Player, Side};
+use super::reorder::Disorder;
 use crate::algorithm::AlgorithmName;
 use crate::charge::Mode;
 use crate::customers::Directory;

@@ -3,8 +3,8 @@
 use super::common::CommonReader;
 use super::fields::{Mapping, Place, Wanted};
 use super::json::JsonReader;
-use super::order::{Disorder, Order};
 use super::record::{Record, Unreadable};
+use super::reorder::{Disorder, ReorderBuffer};
 use super::source::{Log, SourceError};
 use super::spread::Spread;
 use crate::units::Nanos;
@@ -62,7 +62,7 @@ pub struct Reading {
 /// Where lines wait until their requests can be shown in order.
 struct Queue {
     spread: Spread,
-    order: Order,
+    reorder: ReorderBuffer,
 }
 
 /// Understands lines.
@@ -80,7 +80,10 @@ impl Reading {
         Self {
             logs,
             reader: Reader::new(&options.mappings, options.wanted),
-            queue: Queue { spread: Spread::default(), order: Order::new(options.times_are_starts, options.reorder) },
+            queue: Queue {
+                spread: Spread::default(),
+                reorder: ReorderBuffer::new(options.times_are_starts, options.reorder),
+            },
         }
     }
 
@@ -91,7 +94,7 @@ impl Reading {
 
     /// How far the lines were out of order.
     pub fn disorder(&self) -> Disorder {
-        self.queue.order.disorder().and(self.queue.spread.disorder())
+        self.queue.reorder.disorder().and(self.queue.spread.disorder())
     }
 
     /// Shows every line to `each`, until that fails.
@@ -111,7 +114,7 @@ impl Reading {
             heads[log] = self.read(log, until, &mut each)?;
         }
         self.queue.release(false, &mut each)?;
-        self.queue.order.finish(&mut each)
+        self.queue.reorder.finish(&mut each)
     }
 
     /// Reads a log up to a line that is not to be read yet, and gives the time of that.
@@ -125,17 +128,15 @@ impl Reading {
         while source.advance()? {
             let lines = source.lines();
             let spot = Spot { log, line: lines.number() };
-            // filled where it stands: it is large
             let mut record = Record::default();
             match self.reader.read(lines.line(), lines.is_cut(), &mut record) {
                 Err(why) => each(Line::Unreadable { spot, why })?,
                 Ok(()) if until.is_before(record.logged) => {
                     let time = record.logged;
-                    drop(record);
                     source.retreat();
                     return Ok(Some(time));
                 }
-                Ok(()) => self.queue.take(spot, &record, each)?,
+                Ok(()) => self.queue.take(spot, record, each)?,
             }
         }
         Ok(None)
@@ -147,24 +148,24 @@ impl Queue {
     fn take<E>(
         &mut self,
         spot: Spot,
-        record: &Record<'_>,
+        record: Record<'_>,
         each: &mut impl FnMut(Line<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let is_over = self.spread.is_over(record.logged);
         if is_over || self.spread.is_full() {
             self.release(!is_over, each)?;
         }
-        match self.spread.holds(record) {
+        match self.spread.holds(&record) {
             true => self.spread.push(spot, record),
-            false => self.order.take(spot, record, each)?,
+            false => self.reorder.take(spot, record, each)?,
         }
         Ok(())
     }
 
     /// Lets go of the lines whose second is over, or goes on because there are too many.
     fn release<E>(&mut self, goes_on: bool, each: &mut impl FnMut(Line<'_>) -> Result<(), E>) -> Result<(), E> {
-        let order = &mut self.order;
-        self.spread.release(goes_on, |spot, record| order.take(spot, record, each))
+        let reorder = &mut self.reorder;
+        self.spread.release(goes_on, |spot, record| reorder.take(spot, record, each))
     }
 }
 

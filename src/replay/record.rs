@@ -45,6 +45,52 @@ pub struct Record<'l> {
     pub response_headers: Vec<(usize, Cow<'l, str>)>,
 }
 
+impl Record<'_> {
+    /// The same record, independent of its line.
+    pub(super) fn into_owned(self) -> Record<'static> {
+        fn text(text: Option<Cow<'_, str>>) -> Option<Cow<'static, str>> {
+            text.map(|text| Cow::Owned(text.into_owned()))
+        }
+        fn bytes(bytes: Option<Cow<'_, [u8]>>) -> Option<Cow<'static, [u8]>> {
+            bytes.map(|bytes| Cow::Owned(bytes.into_owned()))
+        }
+        fn values(values: Vec<(usize, Cow<'_, str>)>) -> Vec<(usize, Cow<'static, str>)> {
+            values.into_iter().map(|(position, value)| (position, Cow::Owned(value.into_owned()))).collect()
+        }
+        let Self { logged, within_second, took, waited, status, request_bytes, response_bytes, was_exempt, .. } = self;
+        Record {
+            logged,
+            within_second,
+            took,
+            waited,
+            status,
+            request_bytes,
+            response_bytes,
+            was_exempt,
+            client: bytes(self.client),
+            method: text(self.method),
+            target: bytes(self.target),
+            host: bytes(self.host),
+            customer: text(self.customer),
+            plan: text(self.plan),
+            node: text(self.node),
+            answered: text(self.answered),
+            headers: values(self.headers),
+            response_headers: values(self.response_headers),
+        }
+    }
+
+    /// How many bytes of memory the record takes, with its texts.
+    pub(super) fn memory(&self) -> usize {
+        let bytes = [&self.client, &self.target, &self.host].into_iter().flatten().map(|bytes| bytes.len());
+        let texts = [&self.method, &self.customer, &self.plan, &self.node, &self.answered];
+        let texts = texts.into_iter().flatten().map(|text| text.len());
+        let values = self.headers.iter().chain(&self.response_headers);
+        let values = values.map(|value| size_of_val(value) + value.1.len());
+        size_of::<Self>() + bytes.chain(texts).chain(values).sum::<usize>()
+    }
+}
+
 /// A method as text. Most are one of few, which are known without a look at every byte.
 pub(super) fn method(text: &[u8]) -> Cow<'_, str> {
     match text {

@@ -5,41 +5,26 @@
 //! paced. For that the lines of a second are held back until the next one begins. Lines of that second with exact
 //! timestamps are held back with them and keep their times.
 
-use super::held::packed::Packed;
-use super::held::{MOST_BYTES, MOST_LINES};
-use super::order::Disorder;
 use super::reading::Spot;
 use super::record::Record;
+use super::reorder::{Disorder, MAX_BYTES, MAX_LINES};
 use crate::units::Nanos;
 
 const SECOND: u64 = Nanos::SECOND.get();
-
-/// A packed text that is larger is not kept for its room.
-const LARGEST_KEPT: usize = 4 << 20;
 
 /// The lines of one second.
 #[derive(Default)]
 pub(super) struct Spread {
     /// When the second begins.
     second: Nanos,
-    /// Where in it the lines are placed that are held back: not at 0 if there were too many lines before them.
+    /// How far into the second the next lines are placed: more than 0 after lines were released because of their number.
     from: u64,
-    told: Packed,
-    lines: Vec<Held>,
-    /// How many lines each log has whose timestamps are whole seconds.
+    lines: Vec<(Spot, Record<'static>)>,
+    /// The memory that the lines take.
+    bytes: usize,
+    /// How many lines of each log have timestamps in whole seconds.
     counts: Vec<u64>,
     disorder: Disorder,
-}
-
-/// A line that is held back.
-#[derive(Clone, Copy)]
-struct Held {
-    /// What it tells stands here.
-    told: usize,
-    /// Its log, where its timestamp is a whole second.
-    spread_with: Option<usize>,
-    /// When it was logged, or is taken to have been.
-    at: Nanos,
 }
 
 impl Spread {
@@ -47,7 +32,7 @@ impl Spread {
         self.lines.is_empty()
     }
 
-    /// Lines that came after a later second had begun, and are spread over that one.
+    /// Counts the lines that came after a later second had begun. They are spread over the later second.
     pub(super) const fn disorder(&self) -> Disorder {
         self.disorder
     }
@@ -59,75 +44,60 @@ impl Spread {
 
     /// Whether as many lines are held back as may be.
     pub(super) const fn is_full(&self) -> bool {
-        self.lines.len() >= MOST_LINES || self.told.bytes() >= MOST_BYTES
+        self.lines.len() >= MAX_LINES || self.bytes >= MAX_BYTES
     }
 
     /// Whether a line is to be held back until its second is over.
     pub(super) fn holds(&self, record: &Record<'_>) -> bool {
         match record.within_second {
-            // those that tell their duration are put in order by the time at which they began
+            // the reorder buffer puts lines that tell a duration in order by when their requests began
             Some(_) => self.is_empty() || record.logged >= self.second || record.took.is_none(),
             None => !self.is_empty(),
         }
     }
 
     /// Holds back a line.
-    pub(super) fn push(&mut self, spot: Spot, record: &Record<'_>) {
+    pub(super) fn push(&mut self, spot: Spot, record: Record<'_>) {
         if self.is_empty() && self.second != record.logged {
             let begins = record.logged.get() - record.logged.get() % SECOND;
             (self.second, self.from) = (Nanos::new(begins), 0);
         }
-        let spread_with = record.within_second.map(|_| spot.log);
-        let mut at = record.logged;
-        if let Some(log) = spread_with {
-            if at < self.second {
-                self.disorder.add(self.second.saturating_sub(at));
-                at = self.second;
+        let mut record = record.into_owned();
+        if record.within_second.is_some() {
+            if record.logged < self.second {
+                self.disorder.add(self.second.saturating_sub(record.logged));
+                record.logged = self.second;
             }
-            if self.counts.len() <= log {
-                self.counts.resize(log + 1, 0);
+            if self.counts.len() <= spot.log {
+                self.counts.resize(spot.log + 1, 0);
             }
-            self.counts[log] += 1;
+            self.counts[spot.log] += 1;
         }
-        let told = self.told.push(Nanos::ZERO, spot, record);
-        self.lines.push(Held { told, spread_with, at });
+        self.bytes = self.bytes.saturating_add(record.memory());
+        self.lines.push((spot, record));
     }
 
-    /// Lets go of all lines, in order, each with its place in the second. If the second goes on, because there were too
-    /// many lines, they get the first half of what is left of it.
+    /// Releases all lines in order, each with its place in the second. If the second goes on because there were too many
+    /// lines, they share the first half of what is left of it.
     pub(super) fn release<E>(
         &mut self,
         goes_on: bool,
-        mut each: impl FnMut(Spot, &Record<'_>) -> Result<(), E>,
+        mut each: impl FnMut(Spot, Record<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let left = SECOND - self.from;
         let room = if goes_on { left / 2 } else { left };
         let mut places = vec![0; self.counts.len()];
-        for line in &mut self.lines {
-            let Some(log) = line.spread_with else { continue };
-            let within = self.from + room * places[log] / self.counts[log];
-            places[log] += 1;
-            line.at = self.second.saturating_add(Nanos::new(within));
+        for (spot, record) in &mut self.lines {
+            let Some(within_second) = &mut record.within_second else { continue };
+            *within_second = Nanos::new(self.from + room * places[spot.log] / self.counts[spot.log]);
+            places[spot.log] += 1;
+            record.logged = self.second.saturating_add(*within_second);
         }
-        self.lines.sort_by_key(|line| line.at);
-        let lines = std::mem::take(&mut self.lines);
-        for line in &lines {
-            if let Some((spot, mut record)) = self.told.at(line.told, Nanos::ZERO) {
-                record.logged = line.at;
-                record.within_second = line.spread_with.map(|_| line.at.saturating_sub(self.second));
-                each(spot, &record)?;
-            }
-        }
-        self.lines = lines;
-        self.lines.clear();
+        self.lines.sort_by_key(|(_, record)| record.logged);
         self.counts.clear();
+        self.bytes = 0;
         self.from = if goes_on { self.from + room } else { 0 };
-        if self.told.bytes() > LARGEST_KEPT {
-            self.told = Packed::default()
-        } else {
-            self.told.clear()
-        }
-        Ok(())
+        self.lines.drain(..).try_for_each(|(spot, record)| each(spot, record))
     }
 }
 
@@ -147,13 +117,13 @@ mod tests {
             ..Record::default()
         };
         assert!(spread.holds(&record));
-        spread.push(Spot { log, line }, &record);
+        spread.push(Spot { log, line }, record);
     }
 
     /// Log, line, time since `S`, and how far into its second each line is placed.
     fn release(spread: &mut Spread, goes_on: bool) -> Vec<(usize, u64, u64, Option<u64>)> {
         let mut shown = Vec::new();
-        let each = |spot: Spot, record: &Record<'_>| {
+        let each = |spot: Spot, record: Record<'_>| {
             let within = record.within_second.map(Nanos::get);
             shown.push((spot.log, spot.line, record.logged.get() - S, within));
             Ok::<(), ()>(())
@@ -200,14 +170,14 @@ mod tests {
     #[test]
     fn a_second_with_too_many_lines_is_spread_in_parts() {
         let mut spread = Spread::default();
-        for line in 0..2 * MOST_LINES as u64 {
+        for line in 0..2 * MAX_LINES as u64 {
             push(&mut spread, 0, line, S, true);
             if spread.is_full() {
                 let shown = release(&mut spread, true);
-                let first = line + 1 - MOST_LINES as u64;
+                let first = line + 1 - MAX_LINES as u64;
                 let begins = if first == 0 { 0 } else { SECOND / 2 };
                 assert_eq!(shown[0], (0, first, begins, Some(begins)));
-                assert!(shown.is_sorted_by_key(|line| line.2) && shown.len() == MOST_LINES);
+                assert!(shown.is_sorted_by_key(|line| line.2) && shown.len() == MAX_LINES);
             }
         }
         push(&mut spread, 0, 0, S, true);

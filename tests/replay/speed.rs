@@ -19,7 +19,7 @@ routes: [{ name: all, upstream: origin, limits: [guard] }]
 /// `cargo nextest run --release --test replay --run-ignored only --no-capture speed`.
 #[test]
 #[ignore = "measures, and only a release build is worth measuring"]
-fn a_million_lines_a_second_are_played() {
+fn replay_plays_300_000_lines_a_second() {
     let folder = Folder::new();
     folder.write("tollgate.yaml", CONFIG);
     let (mut combined, mut json) = (String::new(), String::new());
@@ -61,7 +61,7 @@ fn a_million_lines_a_second_are_played() {
         let mut out = std::io::stderr();
         let say = format!("{format}: {LINES} lines in {time:.2} s of processor time: {rate:.0} lines a second\n");
         drop(std::io::Write::write_all(&mut out, say.as_bytes()));
-        assert!(format == "JSON" || rate > 1e6, "{rate}");
+        assert!(rate > 3e5, "{rate}");
     }
 }
 

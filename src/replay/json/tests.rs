@@ -92,7 +92,8 @@ fn what_a_line_tells_does_not_hang_on_those_before_it() {
         (r#"{"time":1,"user":"a\"b","status":200,"more":[]}"#, Ok((Some("a\"b"), Some(200), 0))),
         (r#"{"time":1,"user":"a","status":200,"who":{"keys":["k","l"]}}"#, Ok((Some("a"), Some(200), 2))),
         (r#"{"time":1,"user":"a","status":200,"who":{"keys":["k","l","m"]}}"#, Ok((Some("a"), Some(200), 3))),
-        (r#"{"time":1,"user":"a","status":1e999}"#, Ok((Some("a"), None, 0))),
+        (r#"{"time":1,"user":"a","status":1e999}"#, Err(())),
+        (r#"{"time":1,"user":"a","status":200,"more":1e999}"#, Ok((Some("a"), Some(200), 0))),
         (r#"{"time":1,"user":"a","status":02}"#, Err(())),
         (r#"{"time":1,"user":"a","status":nul}"#, Err(())),
         (r#"{"time":1,"user":"a","status":200"#, Err(())),
@@ -133,14 +134,11 @@ proptest! {
     /// A line is read after others as it is read alone, and read at all exactly if it is JSON.
     #[test]
     fn a_reader_that_was_used_reads_like_a_new_one(
-        values in prop::collection::vec((json(), json(), 0..200_usize, prop::bool::weighted(0.2)), 1..8),
+        values in prop::collection::vec((json(), json(), 0..200_usize), 1..8),
     ) {
         let mut used = reader(&["customer=who.user", "header.x-api-key=request"]);
-        for (user, who, cut, often) in values {
+        for (user, who, cut) in values {
             let line = serde_json::json!({"time": 1, "user": user, "who": who}).to_string();
-            // so often that what stays the same is compared at once
-            let times = if often { 40 } else { 0 };
-            (0..times).for_each(|_| drop(used.read(line.as_bytes(), &mut Record::default())));
             for line in [line.as_bytes(), line.as_bytes().get(..cut).unwrap_or_default()] {
                 let (mut first, mut second) = (Record::default(), Record::default());
                 let mut fresh = reader(&["customer=who.user", "header.x-api-key=request"]);
@@ -151,4 +149,12 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn bytes_that_are_not_utf8_are_replaced() {
+    let line = b"{\"time\":1,\"user\":\"a\xff\",\"path\":\"/a\",\"agent\":\"\xfe\"}";
+    let mut record = Record::default();
+    reader(&[]).read(line, &mut record).unwrap();
+    assert_eq!((record.customer.as_deref(), record.target.as_deref()), (Some("a\u{fffd}"), Some(&b"/a"[..])));
 }
