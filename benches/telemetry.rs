@@ -61,7 +61,7 @@ impl Subject {
         let ruleset = ruleset(routes, limits);
         let meters = Meters::new(&telemetry, &ruleset);
         let store = LocalStore::new();
-        let binding = store.bind(&tollgate::proxy::live::limit_specs(&ruleset));
+        let binding = store.bind(&tollgate::gateway::active_config::limit_specs(&ruleset));
         telemetry.reload_applied(&ruleset, "bench", Nanos::SECOND);
         Self { telemetry, meters, ruleset, store, binding, now: Nanos::SECOND }
     }

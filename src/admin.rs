@@ -28,7 +28,7 @@ use keys::Verb;
 use reloads::Reloads;
 use snapshots::Snapshots;
 
-use crate::proxy::Gateway;
+use crate::gateway::Gateway;
 use crate::store::shared::Report;
 use crate::telemetry::history::History;
 use crate::telemetry::offenders::Top;
@@ -115,8 +115,8 @@ impl Admin {
         if let Some((content_type, text)) = page::file(path) {
             return (StatusCode::OK, content_type, text.to_owned());
         }
-        let offenders = &self.gateway.lookout.offenders;
-        let (live, history) = (self.gateway.live.load(), &self.records.history);
+        let offenders = &self.gateway.denial_recorder.offenders;
+        let (active, history) = (self.gateway.active.load(), &self.records.history);
         match path {
             "/metrics" => self.metrics(),
             "/healthz" => (StatusCode::OK, TEXT, "ok\n".to_owned()),
@@ -134,15 +134,15 @@ impl Admin {
                 None => (StatusCode::OK, TEXT, "ready\n".to_owned()),
             },
             "/status" | "/v1/status" => (StatusCode::OK, JSON, format!("{:#}\n", status::status(self))),
-            "/v1/routes" => json_of(&live::routes(&live, history)),
-            "/v1/limits" => json_of(&live::limits(&self.gateway, &live, history)),
+            "/v1/routes" => json_of(&live::routes(&active, history)),
+            "/v1/limits" => json_of(&live::limits(&self.gateway, &active, history)),
             "/v1/offenders" => {
                 let clock = &self.gateway.clock;
                 let top = offenders.recent(clock.now());
                 let (from, until) = (clock.wall_at(top.from), clock.wall_at(top.until));
                 json_of(&live::offenders(&Top { from, until, ..top }))
             }
-            "/v1/decisions" => json_of(&live::decisions(&self.gateway.lookout.recent.all())),
+            "/v1/decisions" => json_of(&live::decisions(&self.gateway.denial_recorder.recent.all())),
             _ => refusal(
                 path,
                 StatusCode::NOT_FOUND,
@@ -172,21 +172,21 @@ impl Admin {
         };
         let status = if attempt.is_in_force() { StatusCode::OK } else { StatusCode::UNPROCESSABLE_ENTITY };
         let mut report = attempt.report();
-        let live = self.gateway.live.load();
+        let active = self.gateway.active.load();
         report["in_force"] = json!({
-            "config_hash": live.hash,
-            "routes": live.ruleset.matcher.routes().len(),
-            "limits": live.ruleset.limits.len(),
-            "plans": live.ruleset.plans.len(),
-            "upstreams": live.ruleset.upstreams.len(),
-            "credentials": live.directory.credentials(),
+            "config_hash": active.hash,
+            "routes": active.ruleset.matcher.routes().len(),
+            "limits": active.ruleset.limits.len(),
+            "plans": active.ruleset.plans.len(),
+            "upstreams": active.ruleset.upstreams.len(),
+            "credentials": active.directory.credentials(),
         });
         (status, JSON, format!("{report:#}\n"))
     }
 
     fn metrics(&self) -> Answer {
-        let live = self.gateway.live.load();
-        for usage in self.gateway.store.usage(&live.binding) {
+        let active = self.gateway.active.load();
+        for usage in self.gateway.store.usage(&active.binding) {
             self.telemetry.set_table_usage(&TableUsage {
                 limit: &usage.name,
                 keys: usage.keys,
@@ -217,9 +217,9 @@ impl Admin {
         }
         let now = self.gateway.clock.now();
         let most = self.records.access.top_denied_metrics();
-        let top = if most > 0 { self.gateway.lookout.offenders.of_last_minute(now) } else { Top::default() };
+        let top = if most > 0 { self.gateway.denial_recorder.offenders.of_last_minute(now) } else { Top::default() };
         self.telemetry.set_top_denied(top.offenders.iter().take(most));
-        for pool in &live.pools {
+        for pool in &active.pools {
             self.telemetry.set_upstream_health(&pool.upstream.name, pool.healthy());
         }
         match self.telemetry.render() {

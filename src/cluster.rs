@@ -58,7 +58,7 @@ use self::serve::{Carrier, Listener, Serving};
 use self::settings::{Peers, Settings};
 use self::view::View;
 use crate::clock::Clock;
-use crate::panics::lasting;
+use crate::panics::restart_on_panic;
 use crate::units::LimitKey;
 
 /// This gateway as one of several.
@@ -326,17 +326,17 @@ impl Cluster {
         let serving = Arc::new(Serving::new(own.clone(), Arc::clone(clock), desk, (listener, carrier)));
         let mut served = JoinSet::new();
         let (pushing, speaking, discovering) = (Arc::clone(&self.0), Arc::clone(&self.0), Arc::clone(&self.0));
-        served.spawn(lasting(move || {
+        served.spawn(restart_on_panic(move || {
             let pushing = Arc::clone(&pushing);
             async move { pushing.push().await }
         }));
-        served.spawn(lasting(move || {
+        served.spawn(restart_on_panic(move || {
             let speaking = Arc::clone(&speaking);
             async move { speaking.speak_for_held().await }
         }));
-        served.spawn(lasting(move || Arc::clone(&discovering).discover()));
+        served.spawn(restart_on_panic(move || Arc::clone(&discovering).discover()));
         let (correcting, made_by) = (Arc::clone(&self.0), Arc::clone(&serving));
-        served.spawn(lasting(move || {
+        served.spawn(restart_on_panic(move || {
             let (correcting, made_by) = (Arc::clone(&correcting), Arc::clone(&made_by));
             async move { correcting.corrections.make(&made_by).await }
         }));
@@ -362,7 +362,7 @@ impl Cluster {
                     });
                     for (address, peer) in peers {
                         let node = &self.0;
-                        let keep = |node: Arc<Node>| lasting(move || touch::keep(Arc::clone(&node), Arc::clone(&peer)));
+                        let keep = |node: Arc<Node>| restart_on_panic(move || touch::keep(Arc::clone(&node), Arc::clone(&peer)));
                         kept.entry(address).or_insert_with(|| keeping.spawn(keep(Arc::clone(node))));
                     }
                     while keeping.try_join_next().is_some() {}

@@ -1,7 +1,7 @@
 //! Panics, which no code here means to have: they end what they happen in and nothing beside it.
 //!
-//! A filter that panics ends its request ([`caught`]), a task that is to go on begins anew ([`lasting`]). Tests make them
-//! panic at [`point`]s.
+//! A filter that panics ends its request ([`catch_panic`]), a task that is to go on begins anew ([`restart_on_panic`]). Tests make them
+//! panic at [`failpoint`]s.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,7 +18,7 @@ pub struct Panicked;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// What comes of `work`, also if it panics. What it held is given back then; what it was changing may be half changed.
-pub async fn caught<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
+pub async fn catch_panic<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
     let mut work = pin!(work);
     poll_fn(|task| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(task))) {
         Ok(Poll::Ready(done)) => Poll::Ready(Ok(done)),
@@ -29,13 +29,13 @@ pub async fn caught<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
 }
 
 /// Does what `begin` begins, until that ends otherwise than by a panic.
-pub async fn lasting<W: Future<Output = ()>>(begin: impl FnMut() -> W) {
-    lasting_with(PAUSE, begin).await;
+pub async fn restart_on_panic<W: Future<Output = ()>>(begin: impl FnMut() -> W) {
+    restart_on_panic_after(PAUSE, begin).await;
 }
 
-async fn lasting_with<W: Future<Output = ()>>(pause: Duration, mut begin: impl FnMut() -> W) {
+async fn restart_on_panic_after<W: Future<Output = ()>>(pause: Duration, mut begin: impl FnMut() -> W) {
     // that it begins may panic as well
-    while caught(async { begin().await }).await == Err(Panicked) {
+    while catch_panic(async { begin().await }).await == Err(Panicked) {
         tokio::time::sleep(pause).await;
     }
 }
@@ -45,7 +45,7 @@ async fn lasting_with<W: Future<Output = ()>>(pause: Duration, mut begin: impl F
 /// others there is nothing here.
 #[cfg(debug_assertions)]
 #[track_caller]
-pub fn point(name: &str) {
+pub fn failpoint(name: &str) {
     use std::path::PathBuf;
     use std::sync::OnceLock;
 
@@ -59,7 +59,7 @@ pub fn point(name: &str) {
 /// Nothing: this is no build for tests.
 #[cfg(not(debug_assertions))]
 #[inline]
-pub const fn point(_name: &str) {}
+pub const fn failpoint(_name: &str) {}
 
 #[cfg(test)]
 mod tests {
@@ -69,14 +69,14 @@ mod tests {
 
     #[tokio::test]
     async fn what_panics_is_caught_and_what_is_to_last_begins_anew() {
-        assert_eq!(caught(async { 5 }).await, Ok(5));
+        assert_eq!(catch_panic(async { 5 }).await, Ok(5));
         let after_a_while = async {
             tokio::task::yield_now().await;
             std::panic::resume_unwind(Box::new(()));
         };
-        assert_eq!(caught(after_a_while).await, Err::<(), _>(Panicked));
+        assert_eq!(catch_panic(after_a_while).await, Err::<(), _>(Panicked));
         let begun = AtomicU32::new(0);
-        lasting_with(Duration::ZERO, || async {
+        restart_on_panic_after(Duration::ZERO, || async {
             if begun.fetch_add(1, Ordering::Relaxed) < 3 {
                 std::panic::resume_unwind(Box::new(()));
             }

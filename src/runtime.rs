@@ -8,10 +8,10 @@ use pingora::server::Server;
 use pingora::server::configuration::ServerConf;
 use pingora::services::background::background_service;
 
+mod accept_gate;
 mod bounded;
 mod cluster;
 pub mod descriptors;
-mod doors;
 mod handover;
 mod inherit;
 mod listen;
@@ -27,35 +27,35 @@ mod workers;
 
 pub use self::shutdown::{GRACE, ServerPanicked};
 
+use self::accept_gate::{AcceptGate, ListenAddresses};
 use self::bounded::{Bounded, PATIENCE};
 use self::cluster::Neighbours;
-use self::descriptors::{MOST_ADMIN, Needs, Room};
-use self::doors::{Announcement, Doors};
+use self::descriptors::{FdBudget, MOST_ADMIN, Needs};
 use self::handover::Predecessor;
 use self::inherit::Inherited;
 use self::listen::Listening;
 use self::reload::{Origin, Parts, Reloader};
-use self::shutdown::{Reach, Sequel};
+use self::shutdown::{ExitMode, SignalTargets};
 use self::socket::{Left, Socket};
-use self::state::{Keeper, Recovered};
+use self::state::{RestoredState, SnapshotWriter};
 use self::upgrade::Upgrader;
-use self::workers::Workforce;
+use self::workers::WorkerThreads;
 use crate::admin::access::Access;
 use crate::admin::reloads::Reloads;
 use crate::admin::snapshots::Snapshots;
 use crate::admin::{Admin, Readiness, Records};
 use crate::clock::Clock;
 use crate::cluster::{Cluster, Observer as Asked};
-use crate::proxy::live::Live;
-use crate::proxy::upstream::{Pool, health};
-use crate::proxy::{Gateway, Shared};
+use crate::gateway::active_config::ActiveConfig;
+use crate::gateway::upstream::{Pool, health};
+use crate::gateway::{Gateway, Shared};
 use crate::ruleset::Endpoint;
 use crate::ruleset::key::KeyHasher;
 use crate::store::shared::{CallResult, Observer};
 use crate::store::{SharedStore, Store};
 use crate::telemetry::Telemetry;
+use crate::telemetry::denial_recorder::DenialRecorder;
 use crate::telemetry::history::History;
-use crate::telemetry::lookout::Lookout;
 
 /// What a gateway is made of.
 pub struct Setup {
@@ -97,15 +97,15 @@ pub struct Prepared {
     sockets: Sockets,
     /// The process that waits for this one to serve.
     predecessor: Option<Predecessor>,
-    announcement: Announcement,
+    addresses: ListenAddresses,
     origin: Option<Origin>,
     warnings: Vec<String>,
     access: Arc<Access>,
     gateway: Gateway,
     telemetry: Telemetry,
     snapshots: Arc<Snapshots>,
-    keeper: Arc<Keeper>,
-    room: Room,
+    keeper: Arc<SnapshotWriter>,
+    room: FdBudget,
 }
 
 /// Where connections come in.
@@ -149,12 +149,12 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let recovered = match &mut predecessor {
         Some(predecessor) => {
             let state = predecessor.ask_for_state().map_err(StartError::predecessor)?;
-            Recovered::from_predecessor(state, seed).map_err(StartError::predecessor)?
+            RestoredState::from_predecessor(state, seed).map_err(StartError::predecessor)?
         }
-        None => Recovered::from_file(state.as_ref(), seed),
+        None => RestoredState::from_file(state.as_ref(), seed),
     };
     recovered.tell(&telemetry);
-    let Recovered { store: local, seed, clock, recovery } = recovered;
+    let RestoredState { store: local, seed, clock, recovery } = recovered;
     let clock: Arc<dyn Clock> = Arc::new(clock.telling(local.wall_offset()));
     let secret = store.as_ref().and_then(|settings| settings.key_secret.clone());
     // the proxies ask, and what goes on beside them
@@ -182,26 +182,26 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         is_clustered: store.cluster().is_some(),
         has_sample: sample.is_some(),
     };
-    let room = Room::within(descriptors::limit(), needs);
-    let live = Live::new((rules, pools), None, &store, hasher.clone(), &telemetry);
-    telemetry.reload_applied(&live.ruleset, &live.hash, clock.wall());
+    let room = FdBudget::within(descriptors::limit(), needs);
+    let active = ActiveConfig::new((rules, pools), None, &store, hasher.clone(), &telemetry);
+    telemetry.reload_applied(&active.ruleset, &active.hash, clock.wall());
     let gateway = Gateway::new(Shared {
-        live: ArcSwap::from_pointee(live),
+        active: ArcSwap::from_pointee(active),
         store,
         clock,
         hasher,
         traffic: Arc::default(),
         room: room.clients,
-        lookout: Lookout::default(),
+        denial_recorder: DenialRecorder::default(),
     });
     let snapshots = Arc::new(Snapshots::new(recovery));
-    let keeper = Keeper::new(gateway.clone(), telemetry.clone(), Arc::clone(&snapshots), seed, state);
-    let announcement = Announcement { clients, operators };
+    let keeper = SnapshotWriter::new(gateway.clone(), telemetry.clone(), Arc::clone(&snapshots), seed, state);
+    let addresses = ListenAddresses { clients, operators };
     let keeper = Arc::new(keeper);
     Ok(Prepared {
         sockets,
         predecessor,
-        announcement,
+        addresses,
         origin,
         warnings,
         access,
@@ -234,7 +234,7 @@ impl Prepared {
         let Self {
             sockets,
             predecessor,
-            announcement,
+            addresses,
             origin,
             warnings,
             access,
@@ -251,12 +251,12 @@ impl Prepared {
         let services = clients.len() + 2 + usize::from(sample.is_some()) + usize::from(!cluster.is_empty());
         let readiness = Arc::new(Readiness::new(services));
         let shared = (Arc::clone(&gateway.traffic), Arc::clone(&gateway.clock));
-        let announced = announcement.clients.len();
-        let doors = Doors::new(Arc::clone(&readiness), announcement, shared, all);
-        let doors = Arc::new(doors.when_open(move || predecessor.into_iter().for_each(Predecessor::release)));
-        let workforce = Workforce::new(clients, announced, &gateway, &doors, room.kept);
+        let announced = addresses.clients.len();
+        let gate = AcceptGate::new(Arc::clone(&readiness), addresses, shared, all);
+        let gate = Arc::new(gate.when_open(move || predecessor.into_iter().for_each(Predecessor::release)));
+        let workforce = WorkerThreads::new(clients, announced, &gateway, &gate, room.kept);
         if !cluster.is_empty() {
-            server.add_service(Neighbours::new(cluster, Arc::clone(&gateway.store), Arc::clone(&doors)));
+            server.add_service(Neighbours::new(cluster, Arc::clone(&gateway.store), Arc::clone(&gate)));
         }
         let (reloads, asked) = Reloads::new(gateway.clock.wall(), warnings);
         let reloads = Arc::new(reloads);
@@ -269,9 +269,9 @@ impl Prepared {
         };
         let app = Admin::new(gateway.clone(), telemetry.clone(), Arc::clone(&readiness), records);
         let meters = gateway.clone();
-        let shed = move || meters.live.load().meters.shed("admin");
+        let shed = move || meters.active.load().meters.shed("admin");
         let app = Bounded::new(app, (MOST_ADMIN, PATIENCE), Arc::clone(&gateway.clock), shed);
-        server.add_service(Listening::of_one("admin".to_owned(), admin, app, Arc::clone(&doors)));
+        server.add_service(Listening::of_one("admin".to_owned(), admin, app, Arc::clone(&gate)));
         let reloader = Reloader::new(
             gateway.clone(),
             telemetry.clone(),
@@ -284,13 +284,13 @@ impl Prepared {
         if let Some(listeners) = sample {
             let most = room.clients.saturating_mul(2);
             let app = Bounded::new(sample::Sample, (most, PATIENCE), Arc::clone(&gateway.clock), || ());
-            server.add_service(Listening::of_one("sample upstream".to_owned(), listeners, app, Arc::clone(&doors)));
+            server.add_service(Listening::of_one("sample upstream".to_owned(), listeners, app, Arc::clone(&gate)));
         }
-        let upgrader = Upgrader { doors: Arc::clone(&doors), keeper: Arc::clone(&keeper), telemetry };
-        let reach = Reach { readiness, reloads, doors, upgrader };
-        let ended = shutdown::run_until_idle(server, workforce, &gateway, reach)
+        let upgrader = Upgrader { gate: Arc::clone(&gate), keeper: Arc::clone(&keeper), telemetry };
+        let targets = SignalTargets { readiness, reloads, gate, upgrader };
+        let ended = shutdown::run_until_idle(server, workforce, &gateway, targets)
             .inspect_err(|panicked| tracing::error!("{panicked}"));
-        if !matches!(ended, Ok(Sequel::Successor)) {
+        if !matches!(ended, Ok(ExitMode::Successor)) {
             left.clear();
         }
         keeper.write();

@@ -6,9 +6,9 @@
 
 mod cluster;
 mod configured;
+pub mod denial_recorder;
 pub mod history;
 pub mod logging;
-pub mod lookout;
 pub mod meters;
 pub mod names;
 pub mod offenders;

@@ -109,7 +109,7 @@ const LAYERS: &[Layer] = &[
     },
     // what decides knows no sockets
     Layer {
-        module: "proxy",
+        module: "gateway",
         may_use: &[
             "fields",
             "http",
@@ -129,12 +129,12 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "replay",
-        may_use: &["fields", "units", "algorithm", "charge", "ruleset", "customers", "store", "proxy", "simulation"],
+        may_use: &["fields", "units", "algorithm", "charge", "ruleset", "customers", "store", "gateway", "simulation"],
         never: &["pingora::", "tokio::", "async fn", "std::time", "saphyr", "tracing::"],
     },
     Layer {
         module: "admin",
-        may_use: &["units", "algorithm", "clock", "ruleset", "customers", "store", "cluster", "telemetry", "proxy"],
+        may_use: &["units", "algorithm", "clock", "ruleset", "customers", "store", "cluster", "telemetry", "gateway"],
         never: &["saphyr"],
     },
     Layer {
@@ -151,7 +151,7 @@ const LAYERS: &[Layer] = &[
             "customers",
             "store",
             "telemetry",
-            "proxy",
+            "gateway",
             "admin",
         ],
         never: &["saphyr"],
@@ -174,7 +174,7 @@ const LAYERS: &[Layer] = &[
             "replay",
             "telemetry",
             // what is explained is asked of those who decide
-            "proxy",
+            "gateway",
             "runtime",
         ],
         never: &["pingora::", "saphyr"],

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tollgate::config;
-use tollgate::proxy::live::{Live, Rules};
+use tollgate::gateway::active_config::{ActiveConfig, Rules};
 use tollgate::ruleset::key::KeyHasher;
 use tollgate::store::Store;
 use tollgate::telemetry::Telemetry;
@@ -65,7 +65,7 @@ fn processor_time() -> Duration {
 #[expect(clippy::print_stderr, reason = "figures for whoever runs it")]
 fn ten_thousand_routes_and_a_hundred_thousand_parameters_reload_in_half_a_second() {
     let (store, telemetry, hasher) = (Store::default(), Telemetry::new().unwrap(), KeyHasher::stable());
-    let mut before: Option<Live> = None;
+    let mut before: Option<ActiveConfig> = None;
     let mut fastest = (Duration::MAX, Duration::MAX);
     for version in 0..5 {
         let text = text(version);
@@ -75,13 +75,13 @@ fn ten_thousand_routes_and_a_hundred_thousand_parameters_reload_in_half_a_second
             ruleset: loaded.ruleset,
             directory: Arc::default(),
             tokens: None,
-            entrances: Vec::new(),
-            securing: Vec::new(),
+            listeners: Vec::new(),
+            upstream_tls: Vec::new(),
             hash: String::new(),
         };
         let (live, building) = timed(|| {
             let pools = rules.pools(before.as_ref());
-            Live::new((rules, pools), before.as_ref(), &store, hasher.clone(), &telemetry)
+            ActiveConfig::new((rules, pools), before.as_ref(), &store, hasher.clone(), &telemetry)
         });
         let taken = processor_time() - taken;
         let (_, dropping) = timed(|| drop(before.replace(live)));

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::HeaderValue;
 use tollgate::fields::Fields;
-use tollgate::proxy::facts::{client_address, network, read_address};
+use tollgate::gateway::facts::{client_address, network, read_address};
 use tollgate::ruleset::{ClientAddress, Peers};
 
 use super::input::Input;

@@ -1,6 +1,6 @@
 //! Host names: one spelling for each.
 
-use tollgate::proxy::facts::canonical_host;
+use tollgate::gateway::facts::canonical_host;
 
 pub(crate) fn run(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };

@@ -1,6 +1,6 @@
 //! Request targets: one spelling for each path, the same as a slow and plain reading of the rules finds.
 
-use tollgate::proxy::facts::{canonical_host, path_and_query};
+use tollgate::gateway::facts::{canonical_host, path_and_query};
 use tollgate::ruleset::path::{PathPattern, without_parameters};
 
 const HOST: &str = "a.example";

@@ -1,7 +1,7 @@
 //! A number in a response as it passes: what a parser of the whole document finds there, however it comes.
 
 use serde_json::Value;
-use tollgate::proxy::field::FieldReader;
+use tollgate::gateway::field::FieldReader;
 use tollgate::ruleset::cost::{Told, tokens};
 
 use super::input::mixed;

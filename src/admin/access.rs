@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::{Answer, failure};
-use crate::proxy::facts;
+use crate::gateway::facts;
 
 /// What the configuration says of it.
 #[derive(Clone, Debug, Default)]

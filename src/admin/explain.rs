@@ -4,8 +4,8 @@ use http::StatusCode;
 use pingora::protocols::http::ServerSession;
 
 use super::{Answer, JSON, body, failure};
-use crate::proxy::Gateway;
-use crate::proxy::explain::{Explanation, Question};
+use crate::gateway::Gateway;
+use crate::gateway::explain::{Explanation, Question};
 
 /// Answers the question in the body of the request.
 pub(super) async fn answer(gateway: &Gateway, session: &mut ServerSession) -> Answer {
@@ -15,7 +15,7 @@ pub(super) async fn answer(gateway: &Gateway, session: &mut ServerSession) -> An
     };
     match Question::from_json(&body) {
         Ok(question) => {
-            let explanation = Explanation::live(gateway, &question).await;
+            let explanation = Explanation::of_gateway(gateway, &question).await;
             match serde_json::to_string_pretty(&explanation) {
                 Ok(text) => (StatusCode::OK, JSON, text + "\n"),
                 Err(error) => failure(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),

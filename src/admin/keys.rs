@@ -4,8 +4,8 @@ use http::StatusCode;
 use serde::Serialize;
 
 use super::{Answer, JSON, failure};
-use crate::proxy::Gateway;
-use crate::proxy::keys::{BadKey, KeyQuestion};
+use crate::gateway::Gateway;
+use crate::gateway::keys::{BadKey, KeyQuestion};
 use crate::store::{Amendment, Unamended};
 
 /// What is to be done with a key.

@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::proxy::Gateway;
-use crate::proxy::live::Live;
+use crate::gateway::Gateway;
+use crate::gateway::active_config::ActiveConfig;
 use crate::ruleset::key::KeyPart;
 use crate::ruleset::limit::{Limit, LimitId, OverLimit, PlanId, Terms};
-use crate::telemetry::history::{Activity, History, Pace};
+use crate::telemetry::history::{Activity, History, RequestRate};
 use crate::telemetry::meters::Counts;
 use crate::telemetry::offenders::{Offender, Subject, Top};
 use crate::telemetry::recent::Happened;
@@ -15,8 +15,8 @@ use crate::telemetry::recent::Happened;
 const MOST_OFFENDERS: usize = 100;
 
 /// Routes, in the order of the configuration.
-pub(super) fn routes(live: &Live, history: &History) -> Value {
-    let ruleset = &live.ruleset;
+pub(super) fn routes(active: &ActiveConfig, history: &History) -> Value {
+    let ruleset = &active.ruleset;
     let routes = ruleset.matcher.routes().iter().map(|route| {
         let limits: Vec<&str> =
             route.limits.iter().map(|id| &ruleset.limits[id.0]).filter(is_shown).map(name).collect();
@@ -39,9 +39,9 @@ pub(super) fn routes(live: &Live, history: &History) -> Value {
 }
 
 /// Limits, in the order of the configuration.
-pub(super) fn limits(gateway: &Gateway, live: &Live, history: &History) -> Value {
-    let ruleset = &live.ruleset;
-    let usage = gateway.store.usage(&live.binding);
+pub(super) fn limits(gateway: &Gateway, active: &ActiveConfig, history: &History) -> Value {
+    let ruleset = &active.ruleset;
+    let usage = gateway.store.usage(&active.binding);
     let limits = ruleset.limits.iter().enumerate().zip(usage).filter(|((_, limit), _)| is_shown(limit));
     let limits = limits.map(|((id, limit), usage)| {
         let routes = ruleset.matcher.routes().iter().filter(|route| route.limits.contains(&LimitId(id)));
@@ -148,8 +148,8 @@ fn plans(limit: &Limit, plans: &[String]) -> Vec<Value> {
 }
 
 /// Rates of the last seconds and of the last minute.
-fn rates(activity: &Activity, of: impl Fn(&Pace) -> Value) -> Value {
-    let with_time = |pace: &Pace| {
+fn rates(activity: &Activity, of: impl Fn(&RequestRate) -> Value) -> Value {
+    let with_time = |pace: &RequestRate| {
         let mut rates = of(pace);
         rates["over_seconds"] = json!(pace.time.as_secs_f64());
         rates
@@ -157,7 +157,7 @@ fn rates(activity: &Activity, of: impl Fn(&Pace) -> Value) -> Value {
     json!({ "moment": with_time(&activity.moment), "minute": with_time(&activity.minute) })
 }
 
-fn of_route(pace: &Pace) -> Value {
+fn of_route(pace: &RequestRate) -> Value {
     let per_second = |count| pace.per_second(count);
     json!({
         "requests_per_second": per_second(pace.counts.answered),
@@ -167,7 +167,7 @@ fn of_route(pace: &Pace) -> Value {
     })
 }
 
-fn of_limit(pace: &Pace) -> Value {
+fn of_limit(pace: &RequestRate) -> Value {
     let per_second = |count| pace.per_second(count);
     json!({
         "admitted_per_second": per_second(pace.counts.admitted),

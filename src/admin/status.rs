@@ -3,16 +3,16 @@
 use serde_json::{Value, json};
 
 use super::{Admin, cluster};
-use crate::proxy::upstream::NodeStatus;
+use crate::gateway::upstream::NodeStatus;
 use crate::store::SharedStore;
 use crate::store::shared::Report;
 
 /// The answer to `/status`.
 pub(super) fn status(admin: &Admin) -> Value {
     let gateway = &admin.gateway;
-    let live = gateway.live.load();
-    let ruleset = &live.ruleset;
-    let usage = gateway.store.usage(&live.binding);
+    let active = gateway.active.load();
+    let ruleset = &active.ruleset;
+    let usage = gateway.store.usage(&active.binding);
     let limits = ruleset.limits.iter().zip(usage).map(|(limit, usage)| {
         json!({
             "name": limit.name,
@@ -21,7 +21,7 @@ pub(super) fn status(admin: &Admin) -> Value {
             "max_keys": limit.max_keys,
         })
     });
-    let upstreams = live.pools.iter().map(|pool| {
+    let upstreams = active.pools.iter().map(|pool| {
         let shown = |node: &NodeStatus<'_>| {
             let mut shown = json!({"address": node.address, "healthy": node.healthy});
             if let Some(resolved) = &node.resolved {
@@ -39,14 +39,14 @@ pub(super) fn status(admin: &Admin) -> Value {
         "uptime_seconds": now.saturating_sub(admin.started).as_secs_f64(),
         "stopping": admin.readiness.is_stopping(),
         "takes_changes": admin.records.access.takes_changes(),
-        "config_hash": live.hash,
+        "config_hash": active.hash,
         "reload": admin.records.reloads.status(),
         "state": admin.records.snapshots.status(),
         "routes": ruleset.matcher.routes().iter().map(|route| route.name.as_str()).collect::<Vec<_>>(),
         "plans": ruleset.plans,
         "limits": limits.collect::<Vec<_>>(),
         "upstreams": upstreams.collect::<Vec<_>>(),
-        "credentials": live.directory.credentials(),
+        "credentials": active.directory.credentials(),
         "store": store(admin),
         "cluster": gateway.store.cluster().map(|known| cluster::status(known, now)),
     })

@@ -11,8 +11,8 @@ use crate::cli::Format;
 use crate::cli::source;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Problems;
-use crate::proxy::explain::{BadQuestion, Explanation, LimitAccount, Question, Rules, Way};
-use crate::proxy::identify::Register;
+use crate::gateway::explain::{BadQuestion, Explanation, LimitAccount, Question, Rules, Way};
+use crate::gateway::identify::CredentialLookup;
 use crate::ruleset::key::KeyHasher;
 
 /// What `tollgate explain` takes. No `Debug`: header fields and the URL may hold credentials.
@@ -71,9 +71,9 @@ pub fn execute(args: &ExplainArgs, out: &mut dyn Write) -> Result<(), ExplainErr
     let question = Question::new(&args.method, &args.url, fields, Some(args.client))?;
     let source = source::open(&args.config)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-    let register = Register { directory: &source.directory, tokens: source.tokens.as_ref(), clock: &clock };
+    let lookup = CredentialLookup { directory: &source.directory, tokens: source.tokens.as_ref(), clock: &clock };
     let ruleset = &source.loaded.ruleset;
-    let rules = Rules { ruleset, register, hashers: &ruleset.hashers(KeyHasher::stable()) };
+    let rules = Rules { ruleset, lookup, hashers: &ruleset.hashers(KeyHasher::stable()) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ExplainError::Start)?;
     let explanation = runtime.block_on(Explanation::of(rules, &question));
     let printed = match args.format {
@@ -181,7 +181,7 @@ fn limit_text(page: &mut Page, limit: &LimitAccount) {
             format!("one bucket for all requests that lack their {}", missing.join(" and "))
         }
         parts => {
-            let part = |part: &crate::proxy::explain::KeyAccount| {
+            let part = |part: &crate::gateway::explain::KeyAccount| {
                 format!("{} = {}", part.part, part.value.as_deref().unwrap_or_default())
             };
             parts.iter().map(part).collect::<Vec<_>>().join(", ")

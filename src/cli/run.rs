@@ -64,21 +64,29 @@ pub fn execute(args: &RunArgs) -> Result<(), RunError> {
 
 /// What a configuration and what it names say to a gateway.
 pub(super) fn parts(
-    Source { loaded, directory, tokens, store, cluster, entrances, securing, access, text }: Source,
+    Source { loaded, directory, tokens, store, cluster, listeners, upstream_tls, access, text }: Source,
     config: &Path,
 ) -> Parts {
     // In an order that does not change with that of the file: sockets know their listeners by it.
     let mut listeners: Vec<_> =
-        loaded.server.listeners.iter().map(|listener| listener.address.clone()).zip(entrances).collect();
+        loaded.server.listeners.iter().map(|listener| listener.address.clone()).zip(listeners).collect();
     listeners.sort_by(|(one, _), (other, _)| one.cmp(other));
-    let (listeners, entrances) = listeners.into_iter().map(|(address, entrance)| (address, Arc::new(entrance))).unzip();
+    let (listeners, listener_configs) =
+        listeners.into_iter().map(|(address, config)| (address, Arc::new(config))).unzip();
     Parts {
         listeners,
         admin: loaded.server.admin,
         workers: loaded.server.workers.unwrap_or_else(descriptors::workers),
         access,
         state: loaded.state.map(|state| StateFile { path: beside(config, &state.file), every: state.every }),
-        rules: Rules { ruleset: loaded.ruleset, directory, tokens, entrances, securing, hash: hash(&text) },
+        rules: Rules {
+            ruleset: loaded.ruleset,
+            directory,
+            tokens,
+            listeners: listener_configs,
+            upstream_tls,
+            hash: hash(&text),
+        },
         store,
         cluster,
         warnings: loaded.warnings.iter().map(ToString::to_string).collect(),

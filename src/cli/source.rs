@@ -10,10 +10,10 @@ use crate::config::{
 };
 use crate::customers::{Directory, Tokens};
 use crate::files::{self, Seen, Unreadable};
+use crate::gateway::upstream::TlsConnector;
 use crate::http::listener::ListenerConfig;
-use crate::proxy::upstream::TlsConnector;
 use crate::ruleset::Endpoint;
-use crate::runtime::descriptors::{self, Needs, Room};
+use crate::runtime::descriptors::{self, FdBudget, Needs};
 use crate::runtime::reload::{AccessTerms, StoreSettings};
 
 mod cluster;
@@ -40,9 +40,9 @@ pub struct Source {
     /// The nodes that keep sticky limits together, if there are several.
     pub cluster: Option<ClusterSettings>,
     /// How connections come in at each listener.
-    pub entrances: Vec<ListenerConfig>,
+    pub listeners: Vec<ListenerConfig>,
     /// How TLS is spoken to each upstream; absent where it is not.
-    pub securing: Vec<Option<Arc<TlsConnector>>>,
+    pub upstream_tls: Vec<Option<Arc<TlsConnector>>>,
     /// What operators may do.
     pub access: AccessTerms,
     /// The configuration's text.
@@ -69,15 +69,15 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
     let text = read_config_seen(path, seen)?;
     let mut loaded =
         config::load(&text, &name(path), &environment).map_err(|problems| with_files(problems, path, &text, seen))?;
-    let entrances = listeners::open(path, &loaded.server, seen);
-    let securing = upstreams::open(path, &loaded.upstream_tls, seen);
-    let (entrances, warnings) = entrances.map_err(|problems| {
+    let listeners = listeners::open(path, &loaded.server, seen);
+    let upstream_tls = upstreams::open(path, &loaded.upstream_tls, seen);
+    let (listeners, warnings) = listeners.map_err(|problems| {
         let warnings = loaded.warnings.iter().cloned().chain(problems.warnings).collect();
         Problems { warnings, ..problems }
     })?;
     loaded.warnings.extend(warnings);
     let with_warnings = |problems| Problems { warnings: loaded.warnings.clone(), ..problems };
-    let securing = securing.map_err(with_warnings)?;
+    let upstream_tls = upstream_tls.map_err(with_warnings)?;
     if let Some(server) = &kept.server {
         refuse_fixed(&name(path), server_changes(server, &loaded.server)).map_err(with_warnings)?;
     }
@@ -114,7 +114,7 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
     let store = kept.store.as_ref().map(|kept| kept.settings.clone());
     loaded.warnings.extend(beyond_descriptors(&name(path), &loaded));
     kept.cluster.clone_from(&cluster);
-    Ok(Source { loaded, directory, tokens, store, cluster, entrances, securing, access, text })
+    Ok(Source { loaded, directory, tokens, store, cluster, listeners, upstream_tls, access, text })
 }
 
 /// Warns of more connections than a process that is started like this one has descriptors for.
@@ -126,7 +126,7 @@ fn beyond_descriptors(file: &str, loaded: &Loaded) -> Option<Warning> {
         is_clustered: loaded.cluster.is_some(),
         has_sample: false,
     };
-    let room = Room::within(limit, needs);
+    let room = FdBudget::within(limit, needs);
     let most = loaded.ruleset.connections.most.filter(|most| *most > room.clients)?;
     let place = Place { file: file.into(), mark: None, path: "connections.max".to_owned() };
     let warning = Problem::warning(place, "is more than there are descriptors for, upstreams counted in");

@@ -14,7 +14,7 @@ use super::ring::RingHash;
 use super::serve::Listener;
 use super::session::Session;
 use super::{Node, Peer};
-use crate::panics::point;
+use crate::panics::failpoint;
 
 impl Node {
     fn says(&self, to: SocketAddr) -> Beat {
@@ -39,7 +39,7 @@ impl Node {
                 () = session.ended() => return,
             };
             if is_time {
-                point("beat");
+                failpoint("beat");
                 let (node, address) = (Arc::clone(self), peer.address);
                 peer.beat(session, &self.says(address), move |beat| node.heard(address, beat));
             }

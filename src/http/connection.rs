@@ -19,10 +19,10 @@ use super::pace::Pace;
 use super::service::{Exchange, Failure, Peer, Service, Settings};
 use super::socket::RawSocket;
 use super::timer::Timer;
-use super::traffic::{Arriving, Stage, Traffic, Watch};
+use super::traffic::{ArrivalGuard, DrainWatch, Stage, Traffic};
 use super::worker::Worker;
 use super::{http2, network};
-use crate::panics::caught;
+use crate::panics::catch_panic;
 use crate::units::Nanos;
 
 /// How long a closing connection waits for a further byte, so that a client that still sends can read its answer.
@@ -132,7 +132,7 @@ impl Drop for Presence {
 // === serving ===
 
 /// Serves a connection that came in at the listener with this position.
-pub(super) async fn serve<S: Service>(worker: Rc<Worker<S>>, listener: usize, raw: RawSocket, arriving: Arriving) {
+pub(super) async fn serve<S: Service>(worker: Rc<Worker<S>>, listener: usize, raw: RawSocket, arriving: ArrivalGuard) {
     let Some(config) = worker.service.listener(listener) else { return };
     let Some(mut permit) = worker.permit(listener, config.max_connections) else { return };
     let mut presence = Presence::connection(&worker, listener);
@@ -214,7 +214,7 @@ async fn serve_http1<S: Service>(
                 let mut request = Client::Http1(&mut client);
                 // the memory is only there while a request is being handled
                 let served = Box::pin(exchange::serve(worker, &mut request, &head, peer, presence, timer));
-                match caught(served).await {
+                match catch_panic(served).await {
                     Ok(ended) => ended,
                     Err(_) if client.is_answered => Ended::CutOff,
                     Err(_) => {
@@ -265,7 +265,7 @@ async fn read_head<S: Service>(
     head: &mut RequestHead,
     presence: &mut Presence,
     timer: &mut Timer,
-    leave: &mut Watch<'_>,
+    leave: &mut DrainWatch<'_>,
     is_first: bool,
 ) -> Result<Came, Interrupted> {
     let settings = worker.service.settings();
@@ -298,7 +298,7 @@ async fn read_head<S: Service>(
         }
         if !is_first && !has_begun {
             leave.set(task);
-            if worker.traffic.is_leaving() {
+            if worker.traffic.is_draining() {
                 return Poll::Ready(Err(Interrupted::Leaving));
             }
         }

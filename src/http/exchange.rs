@@ -117,7 +117,7 @@ async fn forward<S: Service>(
                 let mut transfer = Transfer::new(client, upstream, request, timing, timer.now());
                 transfer.resend = (is_reused && is_idempotent).then(Vec::new);
                 transfer.begin_with(std::mem::take(&mut sent_before));
-                let ended = transfer.run(exchange, timer, upgrade.is_some(), || worker.traffic.is_leaving()).await;
+                let ended = transfer.run(exchange, timer, upgrade.is_some(), || worker.traffic.is_draining()).await;
                 transfer.into_outcome(ended)
             }
             // nothing of the request was sent
@@ -184,7 +184,7 @@ pub(super) async fn answer<S: Service>(
     response: &Response,
     timer: &mut Timer,
 ) -> Ended {
-    if response.closes || worker.traffic.is_leaving() || !client.can_be_drained() {
+    if response.closes || worker.traffic.is_draining() || !client.can_be_drained() {
         client.close();
     }
     let framing = match response.body.len() {

@@ -25,7 +25,7 @@ use super::service::{Exchange, Failure, Peer, Service};
 use super::socket::Socket;
 use super::timer::{Timer, WorkerClock};
 use super::worker::Worker;
-use crate::panics::caught;
+use crate::panics::catch_panic;
 use crate::units::Nanos;
 
 /// How many requests a client may have at once on one connection.
@@ -102,7 +102,7 @@ pub(super) async fn serve<S: Service>(
             }
             if !is_closing {
                 leave.set(task);
-                if worker.traffic.is_leaving() {
+                if worker.traffic.is_draining() {
                     return Poll::Ready(Event::Close);
                 }
             }
@@ -172,7 +172,7 @@ async fn serve_stream<S: Service>(
         Ok(()) => {
             let served = {
                 let serving = pin!(exchange::serve(&worker, &mut client, &head, &peer, &mut presence, &mut timer));
-                caught(serving).await
+                catch_panic(serving).await
             };
             match served {
                 Ok(ended) => ended,

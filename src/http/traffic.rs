@@ -15,7 +15,7 @@ use crate::stripes::Striped;
 #[derive(Debug, Default)]
 pub struct Traffic {
     counts: Striped<Counts>,
-    leaving: AtomicBool,
+    draining: AtomicBool,
     /// How often connections were told to close.
     departures: AtomicUsize,
     departure: Notify,
@@ -57,15 +57,15 @@ impl Traffic {
     }
 
     /// A request is being handled until the value is dropped.
-    pub(super) fn request(self: &Arc<Self>) -> Handled {
+    pub(super) fn request(self: &Arc<Self>) -> RequestGuard {
         self.enter(Stage::Request);
-        Handled(Arc::clone(self))
+        RequestGuard(Arc::clone(self))
     }
 
     /// A connection was accepted: it counts as fresh until the value is dropped, by when it has to count for itself.
-    pub fn arrive(self: &Arc<Self>) -> Arriving {
+    pub fn arrive(self: &Arc<Self>) -> ArrivalGuard {
         self.enter(Stage::Fresh);
-        Arriving(Arc::clone(self))
+        ArrivalGuard(Arc::clone(self))
     }
 
     /// Whether no request is here.
@@ -86,25 +86,25 @@ impl Traffic {
     }
 
     /// From here on a connection is closed once its request is answered, and at once if it waits for a further one.
-    pub fn leave(&self) {
-        self.leaving.store(true, Ordering::Release);
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Release);
         self.departures.fetch_add(1, Ordering::AcqRel);
         self.departure.notify_waiters();
     }
 
     /// From here on connections stay open again.
-    pub fn stay(&self) {
-        self.leaving.store(false, Ordering::Release);
+    pub fn resume(&self) {
+        self.draining.store(false, Ordering::Release);
     }
 
     /// Whether connections are to be closed.
-    pub fn is_leaving(&self) -> bool {
-        self.leaving.load(Ordering::Acquire)
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
     }
 
     /// Lets the running task look again once connections are to be closed.
-    pub(super) const fn watch(&self) -> Watch<'_> {
-        Watch { traffic: self, entered: None }
+    pub(super) const fn watch(&self) -> DrainWatch<'_> {
+        DrainWatch { traffic: self, entered: None }
     }
 
     fn is_empty(&self, stage: Stage) -> bool {
@@ -127,32 +127,32 @@ impl Traffic {
 
 /// See [`Traffic::arrive`].
 #[derive(Debug)]
-pub struct Arriving(Arc<Traffic>);
+pub struct ArrivalGuard(Arc<Traffic>);
 
-impl Drop for Arriving {
+impl Drop for ArrivalGuard {
     fn drop(&mut self) {
         self.0.leave_stage(Stage::Fresh);
     }
 }
 
 /// See [`Traffic::request`].
-pub(super) struct Handled(Arc<Traffic>);
+pub(super) struct RequestGuard(Arc<Traffic>);
 
-impl Drop for Handled {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.0.leave_stage(Stage::Request);
     }
 }
 
 /// See [`Traffic::watch`].
-pub(super) struct Watch<'a> {
+pub(super) struct DrainWatch<'a> {
     traffic: &'a Traffic,
     /// Of which departure the task will hear.
     entered: Option<(usize, Pin<Box<Notified<'a>>>)>,
 }
 
-impl Watch<'_> {
-    /// To be called before [`Traffic::is_leaving`] is asked. Enters the task once for each departure: a connection lives
+impl DrainWatch<'_> {
+    /// To be called before [`Traffic::is_draining`] is asked. Enters the task once for each departure: a connection lives
     /// in one task, and entering takes a lock that all have in common.
     pub(super) fn set(&mut self, task: &mut TaskContext<'_>) {
         let next = self.traffic.departures.load(Ordering::Acquire);

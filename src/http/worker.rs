@@ -16,7 +16,7 @@ use super::pool::Pool;
 use super::service::Service;
 use super::socket::RawSocket;
 use super::timer::WorkerClock;
-use super::traffic::{Arriving, Traffic};
+use super::traffic::{ArrivalGuard, Traffic};
 use crate::clock::Clock;
 use crate::units::Nanos;
 
@@ -102,7 +102,7 @@ impl<S: Service> Worker<S> {
 pub struct HandedOver {
     listener: usize,
     descriptor: OwnedFd,
-    arriving: Arriving,
+    arriving: ArrivalGuard,
     load: Load,
 }
 
@@ -153,7 +153,7 @@ pub fn accepted<S: Service>(
     (workers, own): (&Arc<Workers>, usize),
     listener: usize,
     raw: RawSocket,
-    arriving: Arriving,
+    arriving: ArrivalGuard,
 ) {
     let least = workers.least_loaded(own);
     let load = workers.load(least);
@@ -177,7 +177,7 @@ pub async fn receive<S: Service>(worker: &Rc<Worker<S>>, mut received: mpsc::Unb
     }
 }
 
-fn serve<S: Service>(worker: &Rc<Worker<S>>, listener: usize, raw: RawSocket, arriving: Arriving, load: Load) {
+fn serve<S: Service>(worker: &Rc<Worker<S>>, listener: usize, raw: RawSocket, arriving: ArrivalGuard, load: Load) {
     let (clock, worker) = (Rc::clone(&worker.clock), Rc::clone(worker));
     tokio::task::spawn_local(async move {
         clock.run(pin!(connection::serve(worker, listener, raw, arriving))).await;

@@ -7,8 +7,8 @@ use http::{HeaderName, HeaderValue, header};
 
 use crate::customers::{Customer, Directory, Tokens};
 use crate::fields::Fields;
-use crate::proxy::identify::{self, Identity};
-use crate::proxy::respond::Answer;
+use crate::gateway::identify::{self, Identity};
+use crate::gateway::respond::Answer;
 use crate::replay::record::Record;
 use crate::ruleset::charges::Known;
 use crate::ruleset::key::{Claims, Facts};
@@ -101,7 +101,7 @@ impl Callers {
             };
         };
         if let Some(customer) = self.by_name.get(name) {
-            return Ok(Who::Identity(Identity::Listed(Arc::clone(customer))));
+            return Ok(Who::Identity(Identity::Directory(Arc::clone(customer))));
         }
         let told = record.plan.as_deref().and_then(|plan| self.plans.get(plan)).copied();
         match told.or(rules.default_plan) {

@@ -12,10 +12,10 @@ use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::doors::{Door, Doors};
+use super::accept_gate::{AcceptGate, GateState};
 use super::listen::PAUSE;
 use super::socket::Socket;
-use crate::panics::caught;
+use crate::panics::catch_panic;
 use crate::store::Store;
 
 /// Connections that are accepted and not served yet.
@@ -25,12 +25,12 @@ const WAITING: usize = 64;
 pub(super) struct Neighbours {
     listeners: Vec<Socket>,
     store: Arc<Store>,
-    doors: Arc<Doors>,
+    gate: Arc<AcceptGate>,
 }
 
 impl Neighbours {
-    pub(super) const fn new(listeners: Vec<Socket>, store: Arc<Store>, doors: Arc<Doors>) -> Self {
-        Self { listeners, store, doors }
+    pub(super) const fn new(listeners: Vec<Socket>, store: Arc<Store>, gate: Arc<AcceptGate>) -> Self {
+        Self { listeners, store, gate }
     }
 }
 
@@ -53,8 +53,8 @@ impl Service for Neighbours {
                 return;
             }
         };
-        self.doors.opened();
-        let mut door = self.doors.watch();
+        self.gate.opened();
+        let mut door = self.gate.watch();
         loop {
             let (sender, accepted) = channel(WAITING);
             let mut accepting = JoinSet::new();
@@ -63,15 +63,15 @@ impl Service for Neighbours {
             }
             tokio::select! {
                 // it ends by a panic only, and begins anew
-                _ = caught(cluster.run(Arc::clone(&self.store) as _, accepted)) => {}
+                _ = catch_panic(cluster.run(Arc::clone(&self.store) as _, accepted)) => {}
                 // what is handed over must not change any more; requests in flight end without this one's keys
-                _ = door.wait_for(|door| *door == Door::Held) => {}
+                _ = door.wait_for(|door| *door == GateState::Paused) => {}
             }
             drop(accepting);
-            match door.wait_for(|door| *door != Door::Held).await.as_deref() {
-                Ok(Door::Open) => {}
+            match door.wait_for(|door| *door != GateState::Paused).await.as_deref() {
+                Ok(GateState::Open) => {}
                 // another process has the address now
-                Ok(Door::Held | Door::Shut) | Err(_) => return,
+                Ok(GateState::Paused | GateState::Closed) | Err(_) => return,
             }
         }
     }

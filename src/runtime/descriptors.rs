@@ -18,7 +18,7 @@ const OF_LISTENER: usize = 2;
 
 /// For how many connections there are descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct FdBudget {
     /// Connections of clients.
     pub clients: usize,
     /// Connections to upstreams that are kept for the next request, for each worker.
@@ -38,7 +38,7 @@ pub struct Needs {
     pub has_sample: bool,
 }
 
-impl Room {
+impl FdBudget {
     /// What `limit` descriptors are enough for: a connection of a client, one to an upstream for its request, and one there
     /// that another worker keeps.
     pub fn within(limit: usize, needs: Needs) -> Self {
@@ -79,12 +79,15 @@ mod tests {
     #[test]
     fn clients_get_a_third_of_what_is_left() {
         let plain = Needs { workers: 4, listeners: 1, is_clustered: false, has_sample: false };
-        assert_eq!(Room::within(256, plain), Room { clients: 29, kept: 7 });
-        assert_eq!(Room::within(1024, plain), Room { clients: 285, kept: 71 });
-        assert_eq!(Room::within(1024, Needs { is_clustered: true, ..plain }), Room { clients: 242, kept: 60 });
-        assert_eq!(Room::within(1024, Needs { has_sample: true, ..plain }), Room { clients: 171, kept: 42 });
-        assert_eq!(Room::within(1 << 20, Needs { listeners: 2, ..plain }).kept, MOST_KEPT);
-        assert_eq!(Room::within(10, Needs { workers: 64, listeners: 64, ..plain }), Room { clients: 1, kept: 1 });
-        assert!(Room::within(usize::MAX, Needs { workers: 1, ..plain }).clients > 1 << 60);
+        assert_eq!(FdBudget::within(256, plain), FdBudget { clients: 29, kept: 7 });
+        assert_eq!(FdBudget::within(1024, plain), FdBudget { clients: 285, kept: 71 });
+        assert_eq!(FdBudget::within(1024, Needs { is_clustered: true, ..plain }), FdBudget { clients: 242, kept: 60 });
+        assert_eq!(FdBudget::within(1024, Needs { has_sample: true, ..plain }), FdBudget { clients: 171, kept: 42 });
+        assert_eq!(FdBudget::within(1 << 20, Needs { listeners: 2, ..plain }).kept, MOST_KEPT);
+        assert_eq!(
+            FdBudget::within(10, Needs { workers: 64, listeners: 64, ..plain }),
+            FdBudget { clients: 1, kept: 1 }
+        );
+        assert!(FdBudget::within(usize::MAX, Needs { workers: 1, ..plain }).clients > 1 << 60);
     }
 }

@@ -19,11 +19,11 @@ use socket2::{Domain, Protocol, Socket as Socket2, Type};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
-use super::doors::{Door, Doors};
+use super::accept_gate::{AcceptGate, GateState};
 use super::socket::{Acceptor, Socket, for_pingora, open_path};
 use crate::http::socket::RawSocket;
-use crate::http::traffic::Arriving;
-use crate::panics::{lasting, point};
+use crate::http::traffic::ArrivalGuard;
+use crate::panics::{failpoint, restart_on_panic};
 use crate::ruleset::Endpoint;
 use crate::units::Nanos;
 
@@ -93,19 +93,19 @@ fn unbound(address: SocketAddr) -> io::Result<Socket2> {
 pub(super) struct Listening<A> {
     name: String,
     listeners: Vec<(Socket, Arc<A>)>,
-    doors: Arc<Doors>,
+    gate: Arc<AcceptGate>,
 }
 
 impl<A> Listening<A> {
-    pub(super) fn new(name: String, listeners: Vec<(Socket, Arc<A>)>, doors: Arc<Doors>) -> Self {
-        Self { name, listeners, doors }
+    pub(super) fn new(name: String, listeners: Vec<(Socket, Arc<A>)>, gate: Arc<AcceptGate>) -> Self {
+        Self { name, listeners, gate }
     }
 
     /// The same application on all sockets.
-    pub(super) fn of_one(name: String, listeners: Vec<Socket>, app: A, doors: Arc<Doors>) -> Self {
+    pub(super) fn of_one(name: String, listeners: Vec<Socket>, app: A, gate: Arc<AcceptGate>) -> Self {
         let app = Arc::new(app);
         let listeners = listeners.into_iter().map(|listener| (listener, Arc::clone(&app))).collect();
-        Self::new(name, listeners, doors)
+        Self::new(name, listeners, gate)
     }
 }
 
@@ -119,16 +119,16 @@ impl<A: ServerApp + Send + Sync + 'static> Service for Listening<A> {
             Ok(listeners) => {
                 let mut accepting = JoinSet::new();
                 for (listener, app) in listeners {
-                    let (listener, doors, shutdown) = (Arc::new(listener), Arc::clone(&self.doors), shutdown.clone());
-                    accepting.spawn(lasting(move || {
+                    let (listener, gate, shutdown) = (Arc::new(listener), Arc::clone(&self.gate), shutdown.clone());
+                    accepting.spawn(restart_on_panic(move || {
                         let (app, shutdown) = (Arc::clone(&app), shutdown.clone());
                         let serve = move |socket, arriving| {
                             tokio::spawn(serve(Arc::clone(&app), for_pingora(socket), shutdown.clone(), arriving));
                         };
-                        accept(Arc::clone(&listener), Arc::clone(&doors), serve)
+                        accept(Arc::clone(&listener), Arc::clone(&gate), serve)
                     }));
                 }
-                self.doors.opened();
+                self.gate.opened();
                 while accepting.join_next().await.is_some() {}
             }
             Err(error) => tracing::error!(%error, service = self.name, "cannot accept connections, and is never ready"),
@@ -145,25 +145,25 @@ impl<A: ServerApp + Send + Sync + 'static> Service for Listening<A> {
 }
 
 /// Accepts until the door is shut, and has each connection served.
-pub(super) async fn accept(listener: Arc<Acceptor>, doors: Arc<Doors>, serve: impl Fn(RawSocket, Arriving)) {
-    let mut door = doors.watch();
+pub(super) async fn accept(listener: Arc<Acceptor>, gate: Arc<AcceptGate>, serve: impl Fn(RawSocket, ArrivalGuard)) {
+    let mut door = gate.watch();
     loop {
-        let accepting = doors.accept();
-        while *door.borrow_and_update() == Door::Open {
+        let accepting = gate.accept();
+        while *door.borrow_and_update() == GateState::Open {
             let accepted = tokio::select! {
                 _ = door.changed() => continue,
                 accepted = listener.accept() => accepted,
             };
             match accepted {
                 Ok(socket) => {
-                    point("accept");
-                    serve(socket, doors.traffic().arrive());
+                    failpoint("accept");
+                    serve(socket, gate.traffic().arrive());
                     // where many come at once, those that are one too many are gone before the next is accepted
                     yield_now().await;
                 }
                 Err(error) if is_over(&error) => {}
                 Err(error) => {
-                    if doors.may_complain() {
+                    if gate.may_complain() {
                         tracing::error!(%error, "cannot accept connections; they wait");
                     }
                     // The error would come again at once. Descriptors become free anywhere: nothing says when.
@@ -172,9 +172,9 @@ pub(super) async fn accept(listener: Arc<Acceptor>, doors: Arc<Doors>, serve: im
             }
         }
         drop(accepting);
-        match door.wait_for(|door| *door != Door::Held).await.as_deref() {
-            Ok(Door::Open) => {}
-            Ok(Door::Held | Door::Shut) | Err(_) => return,
+        match door.wait_for(|door| *door != GateState::Paused).await.as_deref() {
+            Ok(GateState::Open) => {}
+            Ok(GateState::Paused | GateState::Closed) | Err(_) => return,
         }
     }
 }
@@ -184,7 +184,12 @@ fn is_over(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset)
 }
 
-async fn serve<A: ServerApp + Send + Sync>(app: Arc<A>, stream: Stream, shutdown: ShutdownWatch, arriving: Arriving) {
+async fn serve<A: ServerApp + Send + Sync>(
+    app: Arc<A>,
+    stream: Stream,
+    shutdown: ShutdownWatch,
+    arriving: ArrivalGuard,
+) {
     let mut serving = pin!(async {
         let mut next = Some(stream);
         while let Some(stream) = next {
@@ -213,7 +218,7 @@ mod tests {
     use super::*;
     use crate::admin::Readiness;
     use crate::clock::{Clock, ManualClock};
-    use crate::runtime::doors::Announcement;
+    use crate::runtime::accept_gate::ListenAddresses;
 
     /// Port 0: the system chooses.
     const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
@@ -234,11 +239,11 @@ mod tests {
         }
     }
 
-    fn doors(services: usize) -> (Arc<Doors>, Arc<Readiness>, Arc<ManualClock>) {
+    fn gate(services: usize) -> (Arc<AcceptGate>, Arc<Readiness>, Arc<ManualClock>) {
         let (readiness, clock) = (Arc::new(Readiness::new(services)), Arc::new(ManualClock::new(Nanos::SECOND)));
-        let announcement = Announcement { clients: Vec::new(), operators: ANY };
+        let addresses = ListenAddresses { clients: Vec::new(), operators: ANY };
         let shared = (Arc::default(), Arc::clone(&clock) as Arc<dyn Clock>);
-        (Arc::new(Doors::new(Arc::clone(&readiness), announcement, shared, Vec::new())), readiness, clock)
+        (Arc::new(AcceptGate::new(Arc::clone(&readiness), addresses, shared, Vec::new())), readiness, clock)
     }
 
     #[test]
@@ -269,9 +274,9 @@ mod tests {
     async fn a_connection_from_before_the_start_is_served() {
         let listener = open(ANY, 1).unwrap().remove(0);
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (doors, readiness, _) = doors(2);
+        let (gate, readiness, _) = gate(2);
         let (_stop, shutdown) = watch::channel(false);
-        let mut service = Listening::of_one("echo".to_owned(), vec![Socket::Tcp(listener)], Echo, Arc::clone(&doors));
+        let mut service = Listening::of_one("echo".to_owned(), vec![Socket::Tcp(listener)], Echo, Arc::clone(&gate));
         let served = tokio::spawn(async move { service.start_service(None, shutdown, 1).await });
         let said = tokio::task::spawn_blocking(move || {
             client.write_all(b" hello").unwrap();
@@ -283,33 +288,33 @@ mod tests {
         let (said, peer) = said.await.unwrap();
         assert_eq!(said, format!("{peer} hello"));
         assert!(readiness.is_starting(), "one service of two");
-        doors.opened();
+        gate.opened();
         assert!(!readiness.is_starting());
-        doors.shut().await;
+        gate.close().await;
         served.await.unwrap();
-        assert!(doors.is_closed());
+        assert!(gate.is_closed());
     }
 
     #[tokio::test]
     async fn connections_wait_while_the_door_is_held() {
         let listener = open(ANY, 1).unwrap().remove(0);
         let address = listener.local_addr().unwrap();
-        let (doors, _, _) = doors(1);
+        let (gate, _, _) = gate(1);
         let (_stop, shutdown) = watch::channel(false);
-        let mut service = Listening::of_one("echo".to_owned(), vec![Socket::Tcp(listener)], Echo, Arc::clone(&doors));
+        let mut service = Listening::of_one("echo".to_owned(), vec![Socket::Tcp(listener)], Echo, Arc::clone(&gate));
         let served = tokio::spawn(async move { service.start_service(None, shutdown, 1).await });
-        doors.hold().await;
+        gate.pause().await;
         let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
         let mut said = [0; 9];
         yield_now().await;
         assert_eq!(client.try_read(&mut said).unwrap_err().kind(), ErrorKind::WouldBlock);
-        assert!(doors.traffic().is_leaving());
-        doors.open();
+        assert!(gate.traffic().is_draining());
+        gate.open();
         client.read_exact(&mut said).await.unwrap();
         assert_eq!(&said, b"127.0.0.1");
-        assert!(!doors.traffic().is_leaving());
+        assert!(!gate.traffic().is_draining());
         drop(client);
-        doors.shut().await;
+        gate.close().await;
         served.await.unwrap();
     }
 
@@ -326,10 +331,10 @@ mod tests {
 
     #[test]
     fn complaints_are_a_second_apart() {
-        let (doors, _, clock) = doors(1);
+        let (gate, _, clock) = gate(1);
         let mut told = 0;
         for _ in 0..300 {
-            told += usize::from(doors.may_complain());
+            told += usize::from(gate.may_complain());
             clock.set(clock.now().saturating_add(PAUSE));
         }
         assert_eq!(told, 3);

@@ -18,17 +18,17 @@ mod watch;
 
 use watch::{Pools, Watch};
 
-use super::state::{Keeper, StateFile};
+use super::state::{SnapshotWriter, StateFile};
 use crate::admin::access::Access;
 pub use crate::admin::access::{Terms as AccessTerms, Token};
 use crate::admin::reloads::{Asked, Attempt, Outcome, Reloads, Trigger};
 use crate::cluster::settings::Settings as ClusterSettings;
 use crate::files::{Print, Seen};
-use crate::panics::{Panicked, caught, point};
-use crate::proxy::Gateway;
-use crate::proxy::live::Live;
-pub use crate::proxy::live::Rules;
-use crate::proxy::upstream::health;
+use crate::gateway::Gateway;
+use crate::gateway::active_config::ActiveConfig;
+pub use crate::gateway::active_config::Rules;
+use crate::gateway::upstream::health;
+use crate::panics::{Panicked, catch_panic, failpoint};
 use crate::ruleset::Endpoint;
 use crate::ruleset::Ruleset;
 use crate::ruleset::changes;
@@ -44,7 +44,7 @@ pub(super) const RESOLVE: Nanos = Nanos::from_secs(5);
 /// What a configuration says, read whole.
 #[derive(Debug)]
 pub struct Parts {
-    /// Where clients connect to, in the order of `rules.entrances`.
+    /// Where clients connect to, in the order of `rules.listeners`.
     pub listeners: Vec<Endpoint>,
     /// Where operators connect to.
     pub admin: SocketAddr,
@@ -93,7 +93,7 @@ pub(super) struct Reloader {
     telemetry: Telemetry,
     reloads: Arc<Reloads>,
     asked: Receiver<Asked>,
-    keeper: Arc<Keeper>,
+    keeper: Arc<SnapshotWriter>,
     access: Arc<Access>,
     /// `None` for a gateway whose configuration is no file.
     loader: Option<Arc<Mutex<Box<dyn Loader>>>>,
@@ -102,7 +102,7 @@ pub(super) struct Reloader {
     /// What was read for what is in force.
     in_force: Vec<(PathBuf, Print)>,
     /// What was in force before, and may still hold for requests that came then.
-    retired: Vec<Arc<Live>>,
+    retired: Vec<Arc<ActiveConfig>>,
     /// Whether there may be series of what is not in force any more.
     has_old_series: bool,
 }
@@ -112,7 +112,7 @@ impl Reloader {
         gateway: Gateway,
         telemetry: Telemetry,
         (reloads, asked): (Arc<Reloads>, Receiver<Asked>),
-        (keeper, access): (Arc<Keeper>, Arc<Access>),
+        (keeper, access): (Arc<SnapshotWriter>, Arc<Access>),
         origin: Option<Origin>,
     ) -> Self {
         let (loader, files) = match origin {
@@ -126,7 +126,7 @@ impl Reloader {
 
     /// Works until dropped.
     pub(super) async fn run(mut self) {
-        while caught(self.work()).await == Err(Panicked) {
+        while catch_panic(self.work()).await == Err(Panicked) {
             sleep(TIDY).await;
         }
     }
@@ -200,7 +200,7 @@ impl Reloader {
     async fn reload(&mut self, trigger: Trigger) -> Attempt {
         let clock = Arc::clone(&self.gateway.clock);
         let (began, at) = (clock.now(), clock.wall());
-        let outcome = caught(self.read_and_apply()).await;
+        let outcome = catch_panic(self.read_and_apply()).await;
         let outcome = outcome.unwrap_or_else(|panicked| Outcome::Refused {
             errors: vec![format!("reading the configuration failed: {panicked}, which is a fault of tollgate's own")],
         });
@@ -211,7 +211,7 @@ impl Reloader {
     }
 
     async fn read_and_apply(&mut self) -> Outcome {
-        point("reload");
+        failpoint("reload");
         match self.load().await {
             Ok(parts) if self.in_force == prints(&self.files) => {
                 drop(parts);
@@ -228,7 +228,7 @@ impl Reloader {
         };
         let known = self.files.clone();
         let load = move || {
-            point("load");
+            failpoint("load");
             let Reading { mut files, outcome } = loader.lock().load();
             if outcome.is_err() {
                 // What a broken configuration does not name any more is still in force.
@@ -247,23 +247,23 @@ impl Reloader {
     async fn apply(&mut self, parts: Parts) -> Outcome {
         let Parts { rules, warnings, state, cluster, access, .. } = parts;
         let (gateway, telemetry) = (self.gateway.clone(), self.telemetry.clone());
-        let pools = rules.pools(Some(&gateway.live.load()));
+        let pools = rules.pools(Some(&gateway.active.load()));
         health::resolve_new(&pools, RESOLVE).await;
         let build = move || {
-            let before = gateway.live.load();
-            Live::new((rules, pools), Some(&before), &gateway.store, gateway.hasher.clone(), &telemetry)
+            let before = gateway.active.load();
+            ActiveConfig::new((rules, pools), Some(&before), &gateway.store, gateway.hasher.clone(), &telemetry)
         };
-        let live = match spawn_blocking(build).await {
-            Ok(live) => Arc::new(live),
+        let active = match spawn_blocking(build).await {
+            Ok(active) => Arc::new(active),
             Err(error) => return Outcome::Refused { errors: vec![format!("building the ruleset failed: {error}")] },
         };
-        let before = self.gateway.live.swap(Arc::clone(&live));
+        let before = self.gateway.active.swap(Arc::clone(&active));
         self.keeper.follow(state);
         self.access.follow(access);
         if let (Some(running), Some(settings)) = (self.gateway.store.cluster(), cluster) {
             running.follow(&settings.peers);
         }
-        let notes = changes::notes(&before.ruleset, &live.ruleset);
+        let notes = changes::notes(&before.ruleset, &active.ruleset);
         self.in_force = prints(&self.files);
         self.retired.push(before);
         self.has_old_series = true;
@@ -273,21 +273,21 @@ impl Reloader {
     /// Log lines and metrics.
     fn tell(&self, attempt: &Attempt, now: Nanos) {
         let (trigger, took) = (attempt.trigger.as_str(), attempt.took.as_secs_f64());
-        let live = self.gateway.live.load();
+        let active = self.gateway.active.load();
         match &attempt.outcome {
             Outcome::Applied { warnings, notes } => {
-                self.telemetry.reload_applied(&live.ruleset, &live.hash, now);
+                self.telemetry.reload_applied(&active.ruleset, &active.hash, now);
                 for warning in warnings {
                     tracing::warn!("{warning}");
                 }
                 for note in notes {
                     tracing::info!("{note}");
                 }
-                tracing::info!(trigger, duration_seconds = took, config_hash = live.hash, "configuration reloaded");
+                tracing::info!(trigger, duration_seconds = took, config_hash = active.hash, "configuration reloaded");
             }
             Outcome::Unchanged => {
                 self.telemetry.reload_unchanged(now);
-                tracing::info!(trigger, config_hash = live.hash, "configuration read again: nothing changed");
+                tracing::info!(trigger, config_hash = active.hash, "configuration read again: nothing changed");
             }
             Outcome::Refused { errors } => {
                 self.telemetry.reload_refused();
@@ -297,7 +297,7 @@ impl Reloader {
                 tracing::error!(
                     trigger,
                     errors = errors.len(),
-                    config_hash = live.hash,
+                    config_hash = active.hash,
                     "configuration refused; the one before stays in force"
                 );
             }
@@ -306,19 +306,19 @@ impl Reloader {
 
     /// Drops what no request holds any more. What it counted on goes with it.
     async fn tidy(&mut self) {
-        let (gone, held): (Vec<_>, Vec<_>) = self.retired.drain(..).partition(|live| Arc::strong_count(live) == 1);
+        let (gone, held): (Vec<_>, Vec<_>) = self.retired.drain(..).partition(|active| Arc::strong_count(active) == 1);
         self.retired = held;
         if gone.is_empty() && !self.has_old_series {
             return;
         }
         self.has_old_series = !self.retired.is_empty();
         let mut kept = self.retired.clone();
-        kept.push(self.gateway.live.load_full());
+        kept.push(self.gateway.active.load_full());
         let telemetry = self.telemetry.clone();
         let work = move || {
             // Large ones take a while.
             drop(gone);
-            let rulesets: Vec<&Ruleset> = kept.iter().map(|live| &live.ruleset).collect();
+            let rulesets: Vec<&Ruleset> = kept.iter().map(|active| &active.ruleset).collect();
             telemetry.retain(&rulesets);
         };
         if let Err(error) = spawn_blocking(work).await {

@@ -13,13 +13,13 @@ use async_trait::async_trait;
 use pingora::server::{RunArgs, Server, ShutdownSignal, ShutdownSignalWatch};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::doors::Doors;
+use super::accept_gate::AcceptGate;
 use super::upgrade::Upgrader;
-use super::workers::Workforce;
+use super::workers::WorkerThreads;
 use crate::admin::Readiness;
 use crate::admin::reloads::Reloads;
-use crate::panics::point;
-use crate::proxy::Gateway;
+use crate::gateway::Gateway;
+use crate::panics::failpoint;
 use crate::units::Nanos;
 
 /// How long requests in flight may take to finish.
@@ -27,17 +27,17 @@ pub const GRACE: Nanos = Nanos::from_secs(60);
 /// How often it is looked whether they have.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What signals reach.
-pub(super) struct Reach {
+/// What signals targets.
+pub(super) struct SignalTargets {
     pub(super) readiness: Arc<Readiness>,
     pub(super) reloads: Arc<Reloads>,
-    pub(super) doors: Arc<Doors>,
+    pub(super) gate: Arc<AcceptGate>,
     pub(super) upgrader: Upgrader,
 }
 
 /// Who goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sequel {
+pub(super) enum ExitMode {
     Nobody,
     /// The process that has taken over.
     Successor,
@@ -56,19 +56,19 @@ pub struct ServerPanicked(String);
 /// does the same once another process has taken over.
 pub(super) fn run_until_idle(
     server: Server,
-    workforce: Workforce,
+    workforce: WorkerThreads,
     gateway: &Gateway,
-    reach: Reach,
-) -> Result<Sequel, ServerPanicked> {
+    targets: SignalTargets,
+) -> Result<ExitMode, ServerPanicked> {
     let workers = workforce.start().map_err(|error| ServerPanicked(format!("cannot start a worker: {error}")))?;
     let (finished, has_finished) = channel::<()>();
     let hurry = Arc::new(AtomicBool::new(false));
-    let doors = Arc::clone(&reach.doors);
+    let gate = Arc::clone(&targets.gate);
     let succeeded = Arc::new(AtomicBool::new(false));
     let watch =
-        Signals { reach, gateway: gateway.clone(), hurry: Arc::clone(&hurry), succeeded: Arc::clone(&succeeded) };
+        Signals { targets, gateway: gateway.clone(), hurry: Arc::clone(&hurry), succeeded: Arc::clone(&succeeded) };
     let serving = std::thread::spawn(move || {
-        point("server_thread");
+        failpoint("server_thread");
         server.run(RunArgs { shutdown_signal: Box::new(watch) });
         drop(finished);
     });
@@ -79,7 +79,7 @@ pub(super) fn run_until_idle(
         // a head that has not come by now is waited for only where another process answers everybody else
         let waits = || succeeded.load(Ordering::Acquire) && gateway.traffic.is_in_a_request();
         // last: what requests leave behind at their end is there only then, and whoever is settled answers no other gateway
-        let idle = doors.is_closed() && !waits() && gateway.traffic.is_idle() && gateway.store.is_settled();
+        let idle = gate.is_closed() && !waits() && gateway.traffic.is_idle() && gateway.store.is_settled();
         if idle || hurry.load(Ordering::Relaxed) {
             break;
         }
@@ -90,7 +90,7 @@ pub(super) fn run_until_idle(
     if has_ended && let Err(panic) = serving.join() {
         return Err(ServerPanicked(what_it_said(&*panic)));
     }
-    Ok(if succeeded.load(Ordering::Acquire) { Sequel::Successor } else { Sequel::Nobody })
+    Ok(if succeeded.load(Ordering::Acquire) { ExitMode::Successor } else { ExitMode::Nobody })
 }
 
 /// The message of a panic.
@@ -101,7 +101,7 @@ fn what_it_said(panic: &(dyn Any + Send)) -> String {
 
 /// Which signals end the server, and which make it do something else.
 struct Signals {
-    reach: Reach,
+    targets: SignalTargets,
     gateway: Gateway,
     hurry: Arc<AtomicBool>,
     /// Whether another process has taken over.
@@ -111,12 +111,12 @@ struct Signals {
 #[async_trait]
 impl ShutdownSignalWatch for Signals {
     async fn recv(&self) -> ShutdownSignal {
-        let Reach { readiness, reloads, doors, upgrader } = &self.reach;
+        let SignalTargets { readiness, reloads, gate, upgrader } = &self.targets;
         let [mut terminate, mut interrupt, mut hangup, mut upgrade] =
             [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::user_defined2()]
                 .map(listen);
         // Before, a signal would end the process as it is.
-        doors.opened();
+        gate.opened();
         let mut ends = async || {
             tokio::select! {
                 () = next(&mut terminate) => {}
@@ -156,7 +156,7 @@ impl ShutdownSignalWatch for Signals {
             }
             hurry.store(true, Ordering::Relaxed);
         });
-        doors.shut().await;
+        gate.close().await;
         ShutdownSignal::GracefulTerminate
     }
 }

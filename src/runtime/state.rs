@@ -16,7 +16,7 @@ use tokio::time::sleep;
 use crate::admin::snapshots::{Recovery, Snapshot, Snapshots};
 use crate::clock::{Clock, SystemClock};
 use crate::files::{self, Unreadable};
-use crate::proxy::Gateway;
+use crate::gateway::Gateway;
 use crate::store::local::snapshot::{self, Refused, Restored};
 use crate::store::{Head, LocalStore, Written};
 use crate::telemetry::Telemetry;
@@ -38,7 +38,7 @@ const LARGEST_STEP_BACK: Nanos = Nanos::from_secs(60);
 // === what a process begins with ===
 
 /// What a process begins with.
-pub(super) struct Recovered {
+pub(super) struct RestoredState {
     pub(super) store: LocalStore,
     /// What keys are hashed with.
     pub(super) seed: [u8; 16],
@@ -46,7 +46,7 @@ pub(super) struct Recovered {
     pub(super) recovery: Recovery,
 }
 
-impl Recovered {
+impl RestoredState {
     /// Without anything from before. Keys are hashed with `seed`, if other nodes hash them with it too.
     fn fresh(recovery: Recovery, seed: Option<&[u8; 16]>) -> Self {
         let seed = seed.copied().unwrap_or_else(rand::random);
@@ -61,7 +61,7 @@ impl Recovered {
     }
 
     /// What a process left that hands over now. Its clock is gone on with, whatever the wall clock says. `seed` as in
-    /// [`Recovered::from_file`].
+    /// [`RestoredState::from_file`].
     pub(super) fn from_predecessor(state: impl Read, seed: Option<&[u8; 16]>) -> Result<Self, Refused> {
         let restored = LocalStore::read_snapshot(BufReader::new(state), Nanos::MAX)?;
         if !fits(&restored, seed) {
@@ -153,7 +153,7 @@ fn put_aside(path: &Path) {
 // === what a process leaves ===
 
 /// Writes snapshots.
-pub(super) struct Keeper {
+pub(super) struct SnapshotWriter {
     gateway: Gateway,
     telemetry: Telemetry,
     snapshots: Arc<Snapshots>,
@@ -163,7 +163,7 @@ pub(super) struct Keeper {
     handed_over: Mutex<bool>,
 }
 
-impl Keeper {
+impl SnapshotWriter {
     pub(super) fn new(
         gateway: Gateway,
         telemetry: Telemetry,
@@ -255,7 +255,7 @@ impl Keeper {
         self.write_snapshot(self.gateway.clock.wall(), out)
     }
 
-    /// Takes [`Keeper::give_up`] back.
+    /// Takes [`SnapshotWriter::give_up`] back.
     pub(super) fn take_back(&self) {
         *self.handed_over.lock() = false;
     }

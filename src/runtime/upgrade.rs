@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use tokio::task::spawn_blocking;
 
-use super::doors::Doors;
+use super::accept_gate::AcceptGate;
 use super::handover::{Successor, UpgradeError};
-use super::state::Keeper;
+use super::state::SnapshotWriter;
 use crate::store::Written;
 use crate::telemetry::Telemetry;
 
 /// Hands over to a new process.
 pub(super) struct Upgrader {
-    pub(super) doors: Arc<Doors>,
-    pub(super) keeper: Arc<Keeper>,
+    pub(super) gate: Arc<AcceptGate>,
+    pub(super) keeper: Arc<SnapshotWriter>,
     pub(super) telemetry: Telemetry,
 }
 
@@ -22,7 +22,7 @@ impl Upgrader {
     /// what was started ends when this is dropped.
     pub(super) async fn prepare(&self) -> Option<Successor> {
         tracing::info!("starting a process that is to take over");
-        let successor = match self.doors.sockets() {
+        let successor = match self.gate.sockets() {
             Ok(sockets) => {
                 blocking(move || {
                     let mut successor = Successor::start(&sockets)?;
@@ -48,7 +48,7 @@ impl Upgrader {
             }
             Err(error) => {
                 self.keeper.take_back();
-                self.doors.open();
+                self.gate.open();
                 self.failed(&error);
                 false
             }
@@ -69,7 +69,7 @@ impl Upgrader {
         .await?;
         // From here on connections wait in the system's queue, and requests that this process did not expect do not come:
         // what is handed over is all that was charged, up to what happens to requests in flight.
-        self.doors.hold().await;
+        self.gate.pause().await;
         let keeper = Arc::clone(&self.keeper);
         blocking(move || successor.give(|stream| keeper.hand_over(stream))).await
     }

@@ -11,9 +11,9 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::reload::Reloader;
-use super::state::Keeper;
-use crate::panics::{lasting, point};
-use crate::proxy::Gateway;
+use super::state::SnapshotWriter;
+use crate::gateway::Gateway;
+use crate::panics::{failpoint, restart_on_panic};
 use crate::telemetry::history::History;
 use crate::units::Nanos;
 
@@ -27,12 +27,17 @@ pub(super) struct Upkeep {
     gateway: Gateway,
     /// Taken when the work begins.
     reloader: Mutex<Option<Reloader>>,
-    keeper: Arc<Keeper>,
+    keeper: Arc<SnapshotWriter>,
     history: Arc<History>,
 }
 
 impl Upkeep {
-    pub(super) fn new(gateway: Gateway, reloader: Reloader, keeper: Arc<Keeper>, history: Arc<History>) -> Self {
+    pub(super) fn new(
+        gateway: Gateway,
+        reloader: Reloader,
+        keeper: Arc<SnapshotWriter>,
+        history: Arc<History>,
+    ) -> Self {
         Self { gateway, reloader: Mutex::new(Some(reloader)), keeper, history }
     }
 
@@ -52,8 +57,8 @@ impl Upkeep {
                 );
                 known = offset;
             }
-            let live = gateway.live.load_full();
-            history.look(&live.meters, (&live.ruleset, &live.hash), gateway.clock.now());
+            let active = gateway.active.load_full();
+            history.look(&active.meters, (&active.ruleset, &active.hash), gateway.clock.now());
         }
     }
 
@@ -68,7 +73,7 @@ impl Upkeep {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         for part in (0..SWEEP_PARTS).cycle() {
             ticks.tick().await;
-            point("sweep");
+            failpoint("sweep");
             gateway.store.sweep(part, SWEEP_PARTS, gateway.clock.now());
         }
     }
@@ -79,16 +84,16 @@ impl BackgroundService for Upkeep {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         let mut tasks = JoinSet::new();
         let (gateway, history, keeper) = (self.gateway.clone(), Arc::clone(&self.history), Arc::clone(&self.keeper));
-        tasks.spawn(lasting({
+        tasks.spawn(restart_on_panic({
             let gateway = gateway.clone();
             move || Self::sweep(gateway.clone())
         }));
-        tasks.spawn(lasting(move || Arc::clone(&keeper).run()));
-        tasks.spawn(lasting({
+        tasks.spawn(restart_on_panic(move || Arc::clone(&keeper).run()));
+        tasks.spawn(restart_on_panic({
             let gateway = gateway.clone();
             move || Self::look(gateway.clone(), Arc::clone(&history))
         }));
-        tasks.spawn(lasting(move || Self::keep_in_touch(gateway.clone())));
+        tasks.spawn(restart_on_panic(move || Self::keep_in_touch(gateway.clone())));
         let reloader = self.reloader.lock().take();
         if let Some(reloader) = reloader {
             tasks.spawn(reloader.run());

@@ -9,18 +9,18 @@ use tokio::runtime::Builder;
 use tokio::sync::mpsc;
 use tokio::task::{JoinSet, LocalSet};
 
-use super::doors::Doors;
+use super::accept_gate::AcceptGate;
 use super::listen::accept;
 use super::socket::{Acceptor, Socket};
+use crate::gateway::{Gateway, WorkerGateway};
 use crate::http::idle::IdleConnections;
 use crate::http::limiter::ConnectionLimiter;
 use crate::http::worker::{HandedOver, Shared, Worker, Workers, accepted, receive};
-use crate::panics::lasting;
-use crate::proxy::{Gateway, WorkerGateway};
+use crate::panics::restart_on_panic;
 use crate::stripes;
 
 /// One worker for each core, each with a socket of its own at every address.
-pub(super) struct Workforce {
+pub(super) struct WorkerThreads {
     threads: Vec<Thread>,
 }
 
@@ -33,18 +33,18 @@ struct Thread {
     workers: Arc<Workers>,
     gateway: Gateway,
     shared: Shared,
-    doors: Arc<Doors>,
+    gate: Arc<AcceptGate>,
     kept: usize,
 }
 
-impl Workforce {
+impl WorkerThreads {
     /// Workers at so many `listeners`, each with its `sockets` and at most `kept` connections to upstreams for further
     /// requests.
     pub(super) fn new(
         sockets: Vec<Vec<(usize, Socket)>>,
         listeners: usize,
         gateway: &Gateway,
-        doors: &Arc<Doors>,
+        gate: &Arc<AcceptGate>,
         kept: usize,
     ) -> Self {
         let shared = Shared {
@@ -61,14 +61,14 @@ impl Workforce {
             workers: Arc::clone(&workers),
             shared: shared.clone(),
             gateway: gateway.clone(),
-            doors: Arc::clone(doors),
+            gate: Arc::clone(gate),
             kept,
         });
         Self { threads: threads.collect() }
     }
 }
 
-impl Workforce {
+impl WorkerThreads {
     /// Starts the threads. None of them ends before the process does, unless it cannot go on.
     pub(super) fn start(self) -> io::Result<Vec<JoinHandle<()>>> {
         let start = |thread: Thread| {
@@ -91,7 +91,7 @@ impl Thread {
     }
 
     async fn serve(self) -> io::Result<()> {
-        let Self { number, sockets, received, workers, gateway, shared, doors, kept } = self;
+        let Self { number, sockets, received, workers, gateway, shared, gate, kept } = self;
         stripes::enter(number);
         let store = Arc::clone(&gateway.store);
         let worker = Rc::new(Worker::new(WorkerGateway::new(gateway), shared, kept));
@@ -103,17 +103,17 @@ impl Thread {
         store.connect().await;
         let mut accepting = JoinSet::new();
         for (listener, acceptor) in acceptors {
-            let (worker, workers, doors) = (Rc::clone(&worker), Arc::clone(&workers), Arc::clone(&doors));
-            accepting.spawn_local(lasting(move || {
+            let (worker, workers, gate) = (Rc::clone(&worker), Arc::clone(&workers), Arc::clone(&gate));
+            accepting.spawn_local(restart_on_panic(move || {
                 let (worker, workers) = (Rc::clone(&worker), Arc::clone(&workers));
                 let serve = move |socket, arriving| accepted(&worker, (&workers, number), listener, socket, arriving);
-                accept(Arc::clone(&acceptor), Arc::clone(&doors), serve)
+                accept(Arc::clone(&acceptor), Arc::clone(&gate), serve)
             }));
         }
         let (sweeping, receiving) = (Rc::clone(&worker), Rc::clone(&worker));
         tokio::task::spawn_local(async move { sweeping.sweep().await });
         tokio::task::spawn_local(async move { receive(&receiving, received).await });
-        doors.opened();
+        gate.opened();
         while accepting.join_next().await.is_some() {}
         // connections go on until they or the process end
         std::future::pending().await

@@ -44,23 +44,23 @@ struct Tracks(HashMap<String, VecDeque<(u64, Counts)>>);
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Activity {
     /// In the last seconds.
-    pub moment: Pace,
+    pub moment: RequestRate,
     /// In the last minute.
-    pub minute: Pace,
+    pub minute: RequestRate,
     /// At each look, the last one last; as many as there were.
     pub looks: Vec<Counts>,
 }
 
 /// How much came in some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Pace {
+pub struct RequestRate {
     /// How long it was; 0 where nobody has looked twice yet.
     pub time: Nanos,
     /// What came in it.
     pub counts: Counts,
 }
 
-impl Pace {
+impl RequestRate {
     /// So many in a second.
     #[expect(clippy::cast_precision_loss, reason = "a report")]
     pub fn per_second(&self, count: u64) -> f64 {
@@ -146,12 +146,12 @@ impl Kept {
     }
 
     /// What came at the last `most` looks.
-    fn pace(&self, looks: &[Counts], most: usize) -> Pace {
+    fn pace(&self, looks: &[Counts], most: usize) -> RequestRate {
         let some = looks.len().min(most);
         let began = self.looks.iter().rev().nth(some).copied();
         let time = self.looks.back().zip(began).map_or(Nanos::ZERO, |(ended, began)| ended.saturating_sub(began));
         let counts = looks.iter().rev().take(some).fold(Counts::default(), |sum, look| sum.plus(*look));
-        Pace { time, counts }
+        RequestRate { time, counts }
     }
 }
 

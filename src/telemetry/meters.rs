@@ -15,7 +15,7 @@ use crate::telemetry::striped::{HotCounter, HotHistogram};
 use crate::units::Nanos;
 
 mod grid;
-mod late;
+mod lazy_metric;
 mod route;
 mod totals;
 
@@ -23,7 +23,7 @@ pub use route::RouteMeters;
 pub use totals::{Counts, Total};
 
 use grid::Grid;
-use late::Late;
+use lazy_metric::LazyMetric;
 
 /// The share of a quota from which a key counts as near its limit.
 const NEAR: f64 = 0.8;
@@ -76,11 +76,11 @@ struct Comparison([[IntCounter; 3]; 3]);
 struct LimitMeters {
     tokens_admitted: HotCounter,
     tokens_over: HotCounter,
-    tokens_refunded: Late<HotCounter>,
-    tokens_debited: Late<HotCounter>,
+    tokens_refunded: LazyMetric<HotCounter>,
+    tokens_debited: LazyMetric<HotCounter>,
     near: HotCounter,
     utilization: HotHistogram,
-    wait: Late<HotHistogram>,
+    wait: LazyMetric<HotHistogram>,
     retry_after: HotHistogram,
 }
 
@@ -340,11 +340,12 @@ impl LimitMeters {
         Self {
             tokens_admitted: telemetry.limit_tokens.with_label_values(&[name, plan, "admitted"]),
             tokens_over: telemetry.limit_tokens.with_label_values(&[name, plan, limit.over]),
-            tokens_refunded: Late::new(&telemetry.limit_tokens, &[name, plan, "refunded"]).expected(limit.settles),
-            tokens_debited: Late::new(&telemetry.limit_tokens, &[name, plan, "debited"]).expected(limit.settles),
+            tokens_refunded: LazyMetric::new(&telemetry.limit_tokens, &[name, plan, "refunded"])
+                .expected(limit.settles),
+            tokens_debited: LazyMetric::new(&telemetry.limit_tokens, &[name, plan, "debited"]).expected(limit.settles),
             near: telemetry.limit_near.with_label_values(&[name, plan]),
             utilization: telemetry.limit_utilization.with_label_values(&[name, plan]),
-            wait: Late::new(&telemetry.limit_wait, &[name]).expected(limit.delays),
+            wait: LazyMetric::new(&telemetry.limit_wait, &[name]).expected(limit.delays),
             retry_after: telemetry.limit_retry_after.with_label_values(&[name]),
         }
     }

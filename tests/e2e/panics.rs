@@ -125,7 +125,7 @@ fn a_thousand_panics_fail_a_thousand_requests_and_leak_nothing() {
     // the first point comes before a route is known, and another is on a route of its own
     assert!(answered >= Some((EACH * (ANSWERED.len() - 2)) as f64), "{answered:?}");
     let log = gateway.process.stderr();
-    assert!(log.contains("a fault in tollgate itself") && log.contains("src/proxy.rs"), "{log}");
+    assert!(log.contains("a fault in tollgate itself") && log.contains("src/gateway.rs"), "{log}");
 }
 
 #[test]

@@ -9,16 +9,16 @@ use std::sync::{Arc, Mutex};
 use arc_swap::ArcSwap;
 use tollgate::cli::source::{self, Source};
 use tollgate::clock::{Clock, ManualClock};
+use tollgate::gateway::active_config::{ActiveConfig, Rules};
+use tollgate::gateway::request_context::RequestContext;
+use tollgate::gateway::{Gateway, Shared, WorkerGateway, admit};
 use tollgate::http::head::{RequestHead, ResponseHead};
 use tollgate::http::service::Peer;
-use tollgate::proxy::context::Context;
-use tollgate::proxy::live::{Live, Rules};
-use tollgate::proxy::{Gateway, Shared, WorkerGateway, admit};
 use tollgate::ruleset::key::KeyHasher;
 use tollgate::ruleset::verdict::Outcome;
 use tollgate::store::Store;
 use tollgate::telemetry::Telemetry;
-use tollgate::telemetry::lookout::Lookout;
+use tollgate::telemetry::denial_recorder::DenialRecorder;
 use tollgate::units::Nanos;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
@@ -28,7 +28,7 @@ pub struct Stage {
     gateway: WorkerGateway,
     clock: Arc<ManualClock>,
     /// Requests that the upstream works on, by the time at which they end.
-    running: BTreeMap<(Nanos, Reverse<u64>), Context>,
+    running: BTreeMap<(Nanos, Reverse<u64>), RequestContext>,
     count: u64,
     log: Arc<Mutex<Vec<u8>>>,
     _logging: tracing::subscriber::DefaultGuard,
@@ -84,20 +84,20 @@ impl Stage {
             .with_writer(move || kept.clone());
         let logging = tracing::subscriber::set_default(subscriber.finish());
         let Source { loaded, directory, tokens, .. } = source::open(path).unwrap_or_else(|error| panic!("{error}"));
-        let (entrances, securing) = (Vec::new(), Vec::new());
-        let rules = Rules { ruleset: loaded.ruleset, directory, tokens, entrances, securing, hash: String::new() };
+        let (listeners, upstream_tls) = (Vec::new(), Vec::new());
+        let rules = Rules { ruleset: loaded.ruleset, directory, tokens, listeners, upstream_tls, hash: String::new() };
         let store = Arc::new(Store::default());
         let hasher = KeyHasher::new(&[7; 16]);
         let pools = rules.pools(None);
-        let live = Live::new((rules, pools), None, &store, hasher.clone(), &Telemetry::new().unwrap());
+        let live = ActiveConfig::new((rules, pools), None, &store, hasher.clone(), &Telemetry::new().unwrap());
         let gateway = WorkerGateway::new(Gateway::new(Shared {
-            live: ArcSwap::from_pointee(live),
+            active: ArcSwap::from_pointee(live),
             store,
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
             hasher,
             traffic: Arc::default(),
             room: usize::MAX,
-            lookout: Lookout::default(),
+            denial_recorder: DenialRecorder::default(),
         }));
         Self { gateway, clock, running: BTreeMap::new(), count: 0, log, _logging: logging }
     }
@@ -110,7 +110,7 @@ impl Stage {
         request.target.extend_from_slice(asked.target.as_bytes());
         asked.fields.iter().for_each(|(name, value)| request.fields.push(name, value));
         let peer = Peer::new(Some([127, 0, 0, asked.from].into()), None);
-        let mut context = Context::new(&self.gateway, Arc::new(peer), request.version, asked.at);
+        let mut context = RequestContext::new(&self.gateway, Arc::new(peer), request.version, asked.at);
         let admitted = admit::admit(&mut context, &request).await;
         let denied = matches!(context.verdict.outcome, Outcome::Deny(_));
         match admitted {
@@ -125,8 +125,8 @@ impl Stage {
                 };
                 context.status = Some(asked.status);
                 context.upstream_answered = true;
-                let live = Arc::clone(&context.live);
-                if let Some(tally) = &mut context.tally {
+                let live = Arc::clone(&context.active);
+                if let Some(tally) = &mut context.cost_meter {
                     let head = ResponseHead { status: asked.status, ..ResponseHead::default() };
                     tally.reached_upstream();
                     tally.response_head(&live.ruleset, asked.method, &head);

@@ -25,11 +25,11 @@ pub(super) fn open(
 ) -> Result<(Vec<ListenerConfig>, Vec<Warning>), Problems> {
     let now = SystemClock::new().now();
     let mut reading = Reading { path, seen, now, errors: Vec::new(), warnings: Vec::new() };
-    let mut entrances = Vec::new();
+    let mut listeners = Vec::new();
     for listener in &server.listeners {
         let tls = listener.tls.as_ref().map(|tls| reading.tls(tls, listener.http2));
         if let Some(tls) = tls.map_or(Some(None), |tls| tls.map(Some)) {
-            entrances.push(ListenerConfig {
+            listeners.push(ListenerConfig {
                 tls,
                 http2: listener.http2,
                 proxy_protocol: listener.proxy_protocol.clone(),
@@ -38,7 +38,7 @@ pub(super) fn open(
         }
     }
     let Reading { errors, warnings, .. } = reading;
-    if errors.is_empty() { Ok((entrances, warnings)) } else { Err(Problems { errors, warnings, more: 0 }) }
+    if errors.is_empty() { Ok((listeners, warnings)) } else { Err(Problems { errors, warnings, more: 0 }) }
 }
 
 /// What is read, and what is wrong with it.

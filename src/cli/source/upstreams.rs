@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::store::client;
 use crate::config::{Problems, UpstreamTls};
 use crate::files::Seen;
-use crate::proxy::upstream::TlsConnector;
+use crate::gateway::upstream::TlsConnector;
 
 /// Reads what the upstreams of the configuration at `path` need, at their positions.
 pub(super) fn open(

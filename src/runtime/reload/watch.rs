@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use crate::files::Seen;
-use crate::proxy::Gateway;
-use crate::proxy::upstream::{Pool, health};
+use crate::gateway::Gateway;
+use crate::gateway::upstream::{Pool, health};
 
 /// How often files are looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -92,9 +92,9 @@ impl Drop for Watched {
 impl Pools {
     /// Watches the pools in force, and no others.
     pub(super) fn follow(&mut self, gateway: &Gateway) {
-        let live = gateway.live.load_full();
+        let active = gateway.active.load_full();
         let mut before = std::mem::take(&mut self.0);
-        self.0 = live
+        self.0 = active
             .pools
             .iter()
             .map(|pool| {

@@ -27,7 +27,7 @@ impl Drop for Scratch {
     }
 }
 
-fn written_at(recovered: &Recovered) -> Option<Nanos> {
+fn written_at(recovered: &RestoredState) -> Option<Nanos> {
     match recovered.recovery {
         Recovery::Restored { at, .. } => Some(at),
         _ => None,
@@ -38,7 +38,7 @@ fn written_at(recovered: &Recovered) -> Option<Nanos> {
 fn the_seed_comes_with_the_state() {
     let scratch = Scratch::new("seed");
     let file = scratch.snapshot(Nanos::ZERO);
-    let recovered = Recovered::from_file(Some(&file), None);
+    let recovered = RestoredState::from_file(Some(&file), None);
     assert_eq!(recovered.seed, [3; 16]);
     assert!(written_at(&recovered).is_some());
 }
@@ -47,12 +47,12 @@ fn the_seed_comes_with_the_state() {
 fn a_state_whose_keys_have_other_names_is_put_aside() {
     let scratch = Scratch::new("names");
     let file = scratch.snapshot(Nanos::ZERO);
-    let same = Recovered::from_file(Some(&file), Some(&[3; 16]));
+    let same = RestoredState::from_file(Some(&file), Some(&[3; 16]));
     assert!(written_at(&same).is_some());
     let at = SystemClock::new().now();
-    let handed_over = Recovered::from_predecessor(File::open(&file.path).unwrap(), Some(&[4; 16])).unwrap();
+    let handed_over = RestoredState::from_predecessor(File::open(&file.path).unwrap(), Some(&[4; 16])).unwrap();
     assert!(handed_over.clock.now() >= at);
-    let recovered = Recovered::from_file(Some(&file), Some(&[4; 16]));
+    let recovered = RestoredState::from_file(Some(&file), Some(&[4; 16]));
     for recovered in [&recovered, &handed_over] {
         let Recovery::Refused { reason } = &recovered.recovery else { panic!("{:?}", recovered.recovery) };
         assert!(reason.contains("was written without this cluster's secret"), "{reason}");
@@ -65,7 +65,7 @@ fn a_state_whose_keys_have_other_names_is_put_aside() {
 fn a_clock_that_went_back_a_little_goes_on_from_the_snapshot() {
     let scratch = Scratch::new("back");
     let file = scratch.snapshot(Nanos::from_secs(50));
-    let recovered = Recovered::from_file(Some(&file), None);
+    let recovered = RestoredState::from_file(Some(&file), None);
     let at = written_at(&recovered).unwrap();
     assert!(at > SystemClock::new().now());
     assert!(recovered.clock.now() >= at);
@@ -75,7 +75,7 @@ fn a_clock_that_went_back_a_little_goes_on_from_the_snapshot() {
 fn a_clock_that_went_back_far_is_believed_and_the_snapshot_is_not() {
     let scratch = Scratch::new("future");
     let file = scratch.snapshot(Nanos::from_secs(3600));
-    let recovered = Recovered::from_file(Some(&file), None);
+    let recovered = RestoredState::from_file(Some(&file), None);
     let Recovery::Refused { reason } = &recovered.recovery else { panic!("{:?}", recovered.recovery) };
     assert!(reason.contains("is from the future: it was written"), "{reason}");
     assert_ne!(recovered.seed, [3; 16]);
@@ -86,7 +86,7 @@ fn a_clock_that_went_back_far_is_believed_and_the_snapshot_is_not() {
 fn in_a_handover_the_clock_goes_on_whatever_the_wall_clock_says() {
     let scratch = Scratch::new("handover");
     let file = scratch.snapshot(Nanos::from_secs(3600));
-    let recovered = Recovered::from_predecessor(File::open(&file.path).unwrap(), None).unwrap();
+    let recovered = RestoredState::from_predecessor(File::open(&file.path).unwrap(), None).unwrap();
     assert!(recovered.clock.now() >= written_at(&recovered).unwrap());
 }
 

@@ -9,7 +9,7 @@ use crate::ruleset::verdict::Outcome;
 use crate::telemetry::Telemetry;
 use crate::telemetry::meters::Label;
 use crate::telemetry::meters::grid::Grid;
-use crate::telemetry::meters::late::Late;
+use crate::telemetry::meters::lazy_metric::LazyMetric;
 use crate::telemetry::meters::totals::Counts;
 use crate::telemetry::striped::{HotCounter, HotGauge, HotHistogram};
 use crate::units::Nanos;
@@ -43,13 +43,13 @@ struct CodeCounter {
 #[derive(Debug)]
 pub(super) struct Outcomes {
     admitted: HotCounter,
-    delayed: Late<HotCounter>,
+    delayed: LazyMetric<HotCounter>,
     /// What is over the limit: denied, or what is done instead.
     over: HotCounter,
     /// What is exempt from it.
-    pub(super) bypassed: Late<HotCounter>,
-    error_admitted: Late<HotCounter>,
-    pub(super) error_denied: Late<HotCounter>,
+    pub(super) bypassed: LazyMetric<HotCounter>,
+    error_admitted: LazyMetric<HotCounter>,
+    pub(super) error_denied: LazyMetric<HotCounter>,
 }
 
 // === impl RouteMeters ===
@@ -150,7 +150,7 @@ impl RouteMeters {
 impl Outcomes {
     fn new(telemetry: &Telemetry, route: &str, limit: &Label, plan: &str) -> Self {
         let outcome = |outcome| telemetry.limit_requests.with_label_values(&[route, &limit.limit, plan, outcome]);
-        let late = |outcome| Late::new(&telemetry.limit_requests, &[route, &limit.limit, plan, outcome]);
+        let late = |outcome| LazyMetric::new(&telemetry.limit_requests, &[route, &limit.limit, plan, outcome]);
         Self {
             admitted: outcome("admitted"),
             delayed: late("delayed").expected(limit.delays),
@@ -162,7 +162,7 @@ impl Outcomes {
     }
 
     fn counts(&self) -> Counts {
-        let late = |counter: &Late<HotCounter>| counter.made().map_or(0, HotCounter::get);
+        let late = |counter: &LazyMetric<HotCounter>| counter.made().map_or(0, HotCounter::get);
         Counts {
             admitted: self.admitted.get(),
             delayed: late(&self.delayed),

@@ -1,0 +1,275 @@
+//! What decides on requests: the engine (`http`) asks, and each question goes to the file that knows.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+pub mod active_config;
+pub mod admit;
+pub mod caller;
+pub mod cost_meter;
+mod denials;
+pub mod early;
+pub mod explain;
+pub mod facts;
+pub mod field;
+pub mod forward;
+pub mod identify;
+pub mod keys;
+pub mod own_usage;
+pub mod queue;
+pub mod request_context;
+pub mod respond;
+pub mod trace;
+pub mod upstream;
+
+use active_config::ActiveConfig;
+use request_context::RequestContext;
+use respond::Answer;
+
+use crate::clock::Clock;
+use crate::fields::Fields;
+use crate::http::head::{HeadBounds, RequestHead, ResponseHead, Version};
+use crate::http::listener::ListenerConfig;
+use crate::http::service::{
+    ConnectError, Exchange, Failure, OutgoingRequest, Peer, Response, Service, Settings, Timing,
+};
+use crate::http::traffic::Traffic;
+use crate::http::upstream::Destination;
+use crate::panics::failpoint;
+use crate::ruleset::key::KeyHasher;
+use crate::store::Store;
+use crate::telemetry::denial_recorder::DenialRecorder;
+use crate::units::Nanos;
+
+/// How much longer than its target the first line of a request may be, in bytes.
+const BESIDE_TARGET: usize = 256;
+/// What each field of HTTP/2 counts in a list beside its bytes (RFC 9113, section 6.5.2).
+const FIELD_OVERHEAD: usize = 32;
+
+/// What all connections share.
+#[derive(Clone)]
+pub struct Gateway(Arc<Shared>);
+
+/// See [`Gateway`].
+pub struct Shared {
+    /// What is in force.
+    pub active: ArcSwap<ActiveConfig>,
+    /// Where states are kept.
+    pub store: Arc<Store>,
+    /// The time.
+    pub clock: Arc<dyn Clock>,
+    /// Makes keys.
+    pub hasher: KeyHasher,
+    /// Which requests are here, and whether connections stay open.
+    pub traffic: Arc<Traffic>,
+    /// How many connections there may be where the configuration does not say.
+    pub room: usize,
+    /// What is noted of requests that do not simply pass.
+    pub denial_recorder: DenialRecorder,
+}
+
+impl Gateway {
+    /// A gateway with `shared`.
+    pub fn new(shared: Shared) -> Self {
+        Self(Arc::new(shared))
+    }
+}
+
+impl std::ops::Deref for Gateway {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+/// The configuration in force, as one worker holds it: its requests share it without a count that other workers write.
+pub type WorkerConfig = Rc<Arc<ActiveConfig>>;
+
+/// The gateway as one worker uses it.
+#[derive(Clone)]
+pub struct WorkerGateway(Rc<(Gateway, RefCell<WorkerConfig>)>);
+
+impl WorkerGateway {
+    /// What a worker uses of `gateway`.
+    pub fn new(gateway: Gateway) -> Self {
+        let config = Rc::new(gateway.active.load_full());
+        Self(Rc::new((gateway, RefCell::new(config))))
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> WorkerConfig {
+        let (gateway, known) = &*self.0;
+        let (active, mut known) = (gateway.active.load(), known.borrow_mut());
+        if !Arc::ptr_eq(&active, &known) {
+            *known = Rc::new(Arc::clone(&active));
+        }
+        Rc::clone(&known)
+    }
+}
+
+impl std::ops::Deref for WorkerGateway {
+    type Target = Gateway;
+
+    fn deref(&self) -> &Gateway {
+        &self.0.0
+    }
+}
+
+impl Service for WorkerGateway {
+    type Exchange = RequestContext;
+
+    fn settings(&self) -> Settings {
+        let active = self.config();
+        let (head, connections) = (&active.ruleset.request_head, &active.ruleset.connections);
+        let first_line = head.max_target.saturating_add(BESIDE_TARGET);
+        // over HTTP/2 the target and the host are fields, and what is over by a little is refused by a response that says so
+        let overhead = head.max_headers.saturating_mul(FIELD_OVERHEAD).saturating_add(FIELD_OVERHEAD);
+        let list = head.max_headers_total.saturating_add(overhead).saturating_add(head.max_target);
+        Settings {
+            head: HeadBounds { first_line, fields: head.max_headers_total },
+            head_timeout: head.timeout,
+            max_list: u32::try_from(list).unwrap_or(u32::MAX),
+            idle: connections.idle,
+            max_connections: Some(connections.most.unwrap_or(self.room)),
+            max_per_client: connections.per_client,
+            ipv6_prefix: active.ruleset.client_address.ipv6_prefix,
+        }
+    }
+
+    fn refresh(&self) {
+        drop(self.config());
+    }
+
+    fn listener(&self, position: usize) -> Option<Arc<ListenerConfig>> {
+        self.config().listeners.get(position).map(Arc::clone)
+    }
+
+    fn begin(&self, peer: &Arc<Peer>, version: Version, now: Nanos) -> RequestContext {
+        RequestContext::new(self, Arc::clone(peer), version, now)
+    }
+
+    fn count_refused(&self, status: u16) {
+        self.config().meters.route(None).count(status);
+    }
+
+    fn count_shed(&self, reason: &'static str) {
+        self.config().meters.shed(reason);
+    }
+
+    fn internal_error(&self) -> Response {
+        respond::bare(&Answer::Internal)
+    }
+}
+
+impl Exchange for RequestContext {
+    async fn decide(&mut self, request: &RequestHead) -> Result<(), Response> {
+        failpoint("decide");
+        let admitted = admit::admit(self, request).await;
+        admitted.map_err(|answer| respond::answer(self, &answer, &request.fields))
+    }
+
+    fn timing(&self) -> Timing {
+        let ruleset = &self.active.ruleset;
+        let upstream = self.upstream().and_then(|upstream| ruleset.upstreams.get(upstream.0));
+        let timeouts = upstream.map(|upstream| upstream.timeouts).unwrap_or_default();
+        // calls of gRPC are conversations, in which either side may be silent
+        let converses = self.is_grpc && upstream.is_some_and(|upstream| upstream.http2);
+        Timing {
+            connect: timeouts.connect,
+            first_byte: timeouts.first_byte,
+            idle: timeouts.idle,
+            due: timeouts.total.map(|total| self.started.saturating_add(total)),
+            min_body_rate: ruleset.request_body.filter(|_| !converses),
+        }
+    }
+
+    fn destination(&mut self) -> Result<Destination, Response> {
+        failpoint("destination");
+        upstream::destination(self).map_err(|answer| self.answer(&answer))
+    }
+
+    fn connect_failed(&mut self, error: &ConnectError) -> Result<(), Response> {
+        failpoint("connect_failed");
+        match upstream::connect_failed(self, error) {
+            true => Ok(()),
+            false => Err(self.answer_failure(&match error {
+                ConnectError::TimedOut => Answer::UpstreamTimeout,
+                ConnectError::Failed(_) => Answer::UpstreamFailed,
+            })),
+        }
+    }
+
+    fn resent(&mut self) {
+        tracing::debug!("a kept connection to the upstream was closed: the request is sent again");
+    }
+
+    fn request_head(&mut self, request: &RequestHead) -> Result<OutgoingRequest, Response> {
+        failpoint("request_head");
+        if let Some(cost_meter) = &mut self.cost_meter {
+            cost_meter.reached_upstream();
+        }
+        forward::request(request, self).ok_or_else(|| self.answer(&Answer::Internal))
+    }
+
+    async fn request_body(&mut self, part: &[u8]) -> Result<(), Response> {
+        failpoint("request_body");
+        cost_meter::body_part(self, part.len()).await.map_err(|answer| self.answer(&answer))
+    }
+
+    fn response_head(&mut self, response: &ResponseHead) -> Result<Fields, Response> {
+        failpoint("response_head");
+        upstream::answered(self);
+        self.status = Some(response.status);
+        if response.status == 101 {
+            let mut fields = Fields::default();
+            response.fields.end_to_end().for_each(|field| fields.push_field(field));
+            return Ok(fields);
+        }
+        if let Some(cost_meter) = &mut self.cost_meter {
+            let method = self.method.as_ref().map_or("", http::Method::as_str);
+            cost_meter.response_head(&self.active.ruleset, method, response);
+        }
+        Ok(forward::response(response, self))
+    }
+
+    fn response_body(&mut self, part: &[u8], is_last: bool) {
+        failpoint("response_body");
+        if let Some(cost_meter) = &mut self.cost_meter {
+            cost_meter.response_body(&self.active.ruleset, part, is_last);
+        }
+    }
+
+    fn failed(&mut self, failure: &Failure) -> Response {
+        failpoint("failed");
+        upstream::log_failure(self, failure);
+        let answer = match failure {
+            Failure::HeadTimeout => Answer::HeadTimeout,
+            Failure::BodyTimeout => Answer::BodyTimeout,
+            Failure::Refused(refused) => (*refused).into(),
+            Failure::UpstreamTimeout => Answer::UpstreamTimeout,
+            Failure::UpstreamBroke(_) | Failure::Unreadable(_) => Answer::UpstreamFailed,
+            Failure::ClientGone => return Response::default(),
+        };
+        self.answer_failure(&answer)
+    }
+}
+
+impl RequestContext {
+    /// An answer of the gateway's own.
+    fn answer(&mut self, answer: &Answer) -> Response {
+        respond::answer(self, answer, &Fields::default())
+    }
+
+    /// An answer to a request whose handling failed; one that was answered before keeps its status.
+    fn answer_failure(&mut self, answer: &Answer) -> Response {
+        if self.route.is_none() && self.status.is_none() {
+            // it could not be read
+            self.set_route(None);
+        }
+        self.answer(answer)
+    }
+}

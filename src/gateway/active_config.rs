@@ -1,0 +1,139 @@
+//! What is in force: one immutable value behind one pointer, which a reload swaps.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::clock::Clock;
+use crate::customers::{Directory, Tokens};
+use crate::gateway::identify::CredentialLookup;
+use crate::gateway::queue::Queue;
+use crate::gateway::upstream::{Pool, TlsConnector};
+use crate::http::listener::ListenerConfig;
+use crate::ruleset::changes::{self, LimitChange};
+use crate::ruleset::key::{KeyHasher, LimitHashers};
+use crate::ruleset::limit::OnChange;
+use crate::ruleset::{Limit, Ruleset};
+use crate::store::{Binding, LimitSpec, Store};
+use crate::telemetry::Telemetry;
+use crate::telemetry::meters::Meters;
+use crate::telemetry::names;
+
+/// A ruleset with everything that belongs to it. A request holds one from start to end; it is never modified.
+#[derive(Debug)]
+pub struct ActiveConfig {
+    /// The compiled configuration.
+    pub ruleset: Ruleset,
+    /// Who the customers are.
+    pub directory: Arc<Directory>,
+    /// Whose tokens are good; absent where there are none.
+    pub tokens: Option<Tokens>,
+    /// The limits as the store knows them.
+    pub binding: Binding,
+    /// What makes their keys.
+    pub hashers: LimitHashers,
+    /// What requests count on.
+    pub meters: Meters,
+    /// The nodes of each upstream, indexed like the ruleset's upstreams.
+    pub pools: Vec<Arc<Pool>>,
+    /// Who waits under each limit, indexed like the ruleset's limits.
+    pub queues: Vec<Queue>,
+    /// How connections come in at each listener, in the order of their addresses.
+    pub listeners: Vec<Arc<ListenerConfig>>,
+    /// Identifies the configuration's text.
+    pub hash: String,
+}
+
+/// What a configuration makes known to requests.
+#[derive(Debug)]
+pub struct Rules {
+    /// The compiled configuration.
+    pub ruleset: Ruleset,
+    /// Who the customers are.
+    pub directory: Arc<Directory>,
+    /// Whose tokens are good; absent where there are none.
+    pub tokens: Option<Tokens>,
+    /// How connections come in at each listener, in the order of their addresses.
+    pub listeners: Vec<Arc<ListenerConfig>>,
+    /// How TLS is spoken to each upstream, at its position; absent where it is not.
+    pub upstream_tls: Vec<Option<Arc<TlsConnector>>>,
+    /// Identifies the configuration's text.
+    pub hash: String,
+}
+
+impl Rules {
+    /// The pools of its upstreams, in place of those `before`: pools that did not change stay, and what is known of nodes
+    /// is kept.
+    pub fn pools(&self, before: Option<&ActiveConfig>) -> Vec<Arc<Pool>> {
+        let before: HashMap<&str, &Arc<Pool>> =
+            before.iter().flat_map(|before| &before.pools).map(|pool| (pool.upstream.name.as_str(), pool)).collect();
+        let pools = self.ruleset.upstreams.iter().enumerate().map(|(position, upstream)| {
+            let upstream_tls = self.upstream_tls.get(position).cloned().flatten();
+            Pool::following(upstream, upstream_tls, before.get(upstream.name.as_str()).copied())
+        });
+        pools.collect()
+    }
+}
+
+impl ActiveConfig {
+    /// Puts rules and the pools of their upstreams together with the store and the metrics, in place of those `before`:
+    /// who waits is kept, and states stay where they are.
+    pub fn new(
+        (rules, pools): (Rules, Vec<Arc<Pool>>),
+        before: Option<&Self>,
+        store: &Store,
+        hasher: KeyHasher,
+        telemetry: &Telemetry,
+    ) -> Self {
+        let Rules { ruleset, directory, tokens, listeners, upstream_tls: _, hash } = rules;
+        let changes = before.map(|before| changes::of_limits(&before.ruleset, &ruleset)).unwrap_or_default();
+        let mut specs = limit_specs(&ruleset);
+        for (position, (spec, limit)) in specs.iter_mut().zip(&ruleset.limits).enumerate() {
+            spec.afresh = match before {
+                Some(_) => changes.get(position) == Some(&LimitChange::Reset),
+                // The process that the states are from knew another configuration.
+                None => limit.on_change == OnChange::Reset && store.was_bound_otherwise(spec),
+            };
+        }
+        let binding = store.bind(&specs);
+        if let Directory::Redis(asked) = &*directory {
+            let telemetry = telemetry.clone();
+            asked.observe(Box::new(move |result, took| {
+                telemetry.store_called(names::OP_CUSTOMER, result.as_str(), took);
+            }));
+        }
+        let hashers = ruleset.hashers(hasher);
+        let meters = Meters::new(telemetry, &ruleset);
+        let queues_before: HashMap<&str, &Queue> = before
+            .iter()
+            .flat_map(|before| before.ruleset.limits.iter().map(|limit| limit.name.as_str()).zip(&before.queues))
+            .collect();
+        let queues = ruleset
+            .limits
+            .iter()
+            .map(|limit| Queue::new(&limit.over_limit, queues_before.get(limit.name.as_str()).copied()));
+        let queues = queues.collect();
+        Self { pools, queues, ruleset, directory, tokens, binding, hashers, meters, listeners, hash }
+    }
+
+    /// What callers are known by, at the time that `clock` tells.
+    pub fn lookup<'a>(&'a self, clock: &'a Arc<dyn Clock>) -> CredentialLookup<'a> {
+        CredentialLookup { directory: &self.directory, tokens: self.tokens.as_ref(), clock }
+    }
+}
+
+/// The limits of a ruleset as a store has to know them, none of which starts afresh.
+pub fn limit_specs(ruleset: &Ruleset) -> Vec<LimitSpec<'_>> {
+    fn spec(limit: &Limit) -> LimitSpec<'_> {
+        LimitSpec {
+            name: &limit.name,
+            algorithm: limit.algorithm.canonical(),
+            mode: limit.mode,
+            key: limit.key.kind(),
+            afresh: false,
+            rules: &limit.rules,
+            max_keys: limit.max_keys,
+            gives_back: limit.gives_back(),
+        }
+    }
+    ruleset.limits.iter().map(spec).collect()
+}

@@ -1,0 +1,275 @@
+//! From a request's head to its verdict: canonical facts, route, caller, charges, store.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::Method;
+
+use crate::algorithm::Denial;
+use crate::charge::Charge;
+use crate::gateway::active_config::ActiveConfig;
+use crate::gateway::caller::Caller;
+use crate::gateway::cost_meter::CostMeter;
+use crate::gateway::denials;
+use crate::gateway::early;
+use crate::gateway::facts::{self, Head, Refused, Target};
+use crate::gateway::identify::Identity;
+use crate::gateway::own_usage;
+use crate::gateway::queue::{self, Place};
+use crate::gateway::request_context::{Admission, RequestContext};
+use crate::gateway::respond::{self, Answer};
+use crate::gateway::trace;
+use crate::http::body::Framing;
+use crate::http::head::{RequestHead, Version};
+use crate::http::listener::Secured;
+use crate::http::service::Exchange as _;
+use crate::panics::failpoint;
+use crate::ruleset::key::Facts;
+use crate::ruleset::matcher::{Route, RouteId};
+use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::ruleset::{AccessLog, Ruleset};
+use crate::store::Receipt;
+use crate::units::Nanos;
+
+/// Decides whether a request may pass, and makes it wait if it has to. `Err` is what it is answered instead.
+pub async fn admit(context: &mut RequestContext, request: &RequestHead) -> Result<(), Answer> {
+    let active = Rc::clone(&context.active);
+    let ruleset = &active.ruleset;
+    let method = request.method.as_str();
+    context.method = Method::from_bytes(method.as_bytes()).ok();
+    if ruleset.access_log != AccessLog::Off {
+        context.trace = trace::id(&request.fields).map(str::to_owned);
+    }
+    context.is_grpc = respond::is_grpc(&request.fields);
+    context.cors = respond::cors::Reader::of(ruleset, &request.fields);
+    let peer = Arc::clone(&context.peer);
+    let secured = peer.secured.as_ref();
+    let head = Head {
+        method,
+        raw_target: &request.target,
+        headers: &request.fields,
+        peer: peer.address(),
+        secure: secured.is_some(),
+        certificate: secured.and_then(Secured::client),
+        streams_body: request.version == Version::Http2 && request.framing != Framing::Empty,
+    };
+    let found = read_target(&head, ruleset, secured);
+    let address = head.address(&ruleset.client_address);
+    let asks_usage = found.as_ref().is_ok_and(|target| own_usage::is_asked_for(context, target.matched_path()));
+    let routed = found.as_ref().ok().filter(|_| !asks_usage);
+    let rules = &ruleset.client_address;
+    context.set_route(routed.and_then(|target| ruleset.route_of(&head.facts(rules, target, address))));
+    let target = found?;
+    let facts = head.facts(rules, &target, address);
+    let met = match context.route {
+        // what is rare has its memory only while it is needed: the future of each request is moved, and small
+        _ if asks_usage => Err(Box::pin(own_usage::answer(context, &facts)).await),
+        Some(route) => {
+            target.check_parameters(ruleset.matcher.route(route))?;
+            resolve_charges(context, &active, route, &facts).await
+        }
+        None => return Err(Answer::NoRoute),
+    };
+    if !matches!(met, Err(Answer::NoNode)) {
+        context.target = Some(target);
+    }
+    let (caller, met) = met?;
+    let turn = decide(context, met).await;
+    if let (false, Some(target)) = (denials::simply_passes(&context.verdict), &context.target) {
+        denials::note(context, &head.facts(rules, target, address), &caller);
+    }
+    if let Some(turn) = turn? {
+        Box::pin(wait_for(turn, context)).await?;
+    }
+    Ok(())
+}
+
+/// What a request is to be charged.
+struct Met {
+    charges: Vec<Charge>,
+    cost_meter: Option<Box<CostMeter>>,
+}
+
+/// Finds out who is calling, and what the request is charged. `Err` is what it is answered instead.
+async fn resolve_charges(
+    context: &mut RequestContext,
+    active: &ActiveConfig,
+    id: RouteId,
+    facts: &Facts<'_>,
+) -> Result<(Caller, Met), Answer> {
+    let (ruleset, route) = (&active.ruleset, active.ruleset.matcher.route(id));
+    context.client = facts.client;
+    Caller::may_ask(ruleset, route, facts)?;
+    // a preflight is nobody's
+    let identity = match route.bypass.covers_preflight(facts) {
+        true => Ok(Identity::Anonymous),
+        false => early::identify(context, Some(id), facts).await,
+    };
+    let met = identity.and_then(|identity| {
+        let caller = Caller::new(route, facts, identity);
+        caller.is_let_in(ruleset, route, facts)?;
+        let met = resolve(context, active, route, facts, &caller)?;
+        Ok((caller, met))
+    });
+    match met {
+        Ok(met) => Ok(met),
+        Err(answer) => Err(Box::pin(early::refuse(context, Some(id), facts, answer)).await),
+    }
+}
+
+/// Finds out what a request of `caller` is charged, which may depend on the node that it goes to.
+fn resolve(
+    context: &mut RequestContext,
+    active: &ActiveConfig,
+    route: &Route,
+    facts: &Facts<'_>,
+    caller: &Caller,
+) -> Result<Met, Answer> {
+    let ruleset = &active.ruleset;
+    let hashers = &active.hashers;
+    let mut resolved = caller.resolved(ruleset, route);
+    let balance_hashes = ruleset.balance_hashes(route, facts, &resolved, hashers.hasher())?;
+    let pool = &active.pools[route.upstream.0];
+    let balance_hash = balance_hashes.iter().find(|(upstream, _)| *upstream == route.upstream).map(|(_, hash)| *hash);
+    let chosen = match ruleset.counts_by_node(route) {
+        true => Some(pool.choose(&[], balance_hash, context.gateway.clock.now()).ok_or(Answer::NoNode)?),
+        false => None,
+    };
+    resolved.upstream_node = chosen.as_ref().map(|chosen| chosen.instance.name());
+    let charges = caller.charges(ruleset, route, facts, &resolved, hashers)?;
+
+    context.balance_hashes = balance_hashes;
+    context.customer = caller.identity.customer().map(|customer| Arc::clone(&customer.name));
+    context.plan = resolved.plan.map(|(plan, _)| plan);
+    context.bypassed = caller.bypassed;
+    context.chosen = chosen;
+    Ok(Met { cost_meter: CostMeter::new(ruleset, &charges, facts), charges })
+}
+
+fn read_target(head: &Head<'_>, ruleset: &Ruleset, secured: Option<&Secured>) -> Result<Target, Answer> {
+    facts::check_size(head.raw_target, head.headers, &ruleset.request_head)?;
+    facts::check_method(head.method)?;
+    let target = head.target()?;
+    match secured.is_none_or(|secured| secured.is_for(target.host())) {
+        true => Ok(target),
+        false => Err(Answer::Misdirected),
+    }
+}
+
+/// A request that passes has to wait for its turn.
+struct Turn {
+    wait: Nanos,
+    places: Vec<Place>,
+}
+
+/// Counts where and how fast the charges of `context` were decided. `Err`: a limit cannot be known that lets nothing pass then.
+pub(super) fn observe(context: &RequestContext, route: RouteId, receipt: &Receipt) -> Result<(), Answer> {
+    let active = &context.active;
+    let took = context.gateway.clock.now().saturating_sub(context.charged_at);
+    active.meters.observe_decision(receipt.source, took);
+    let Some(position) = receipt.refused else { return Ok(()) };
+    let limit = context.verdict.standings.get(position).map(|standing| standing.limit);
+    if let Some(limit) = limit {
+        active.meters.observe_refusal(&active.ruleset, route, context.plan, limit);
+    }
+    Err(Answer::StoreAway)
+}
+
+/// Charges the request under all its limits, and counts what came of it.
+async fn decide(context: &mut RequestContext, Met { mut charges, cost_meter }: Met) -> Result<Option<Turn>, Answer> {
+    let Some(route) = context.route else { return Ok(None) };
+    let active = Rc::clone(&context.active);
+    if context.bypassed {
+        active.meters.observe_bypass(&active.ruleset, route, context.plan);
+    }
+    if charges.is_empty() {
+        early::give_back(context);
+        return Ok(None);
+    }
+    let now = context.gateway.clock.now();
+    let receipt = early::charge_all(context, &mut charges, now).await;
+    (context.charged_at, context.cost_meter) = (now, cost_meter);
+    context.verdict = Verdict::new(&active.ruleset, &charges, &receipt.charged);
+    context.charges = charges;
+    observe(context, route, &receipt)?;
+    let places = match context.verdict.outcome {
+        Outcome::Admit { .. } => {
+            // from here on it is taken back, however the request ends
+            context.admission = Admission::Waiting;
+            failpoint("charged");
+            take_places(context, now)
+        }
+        Outcome::Deny(_) => Vec::new(),
+    };
+    charge_candidate(context, now).await;
+    context.diverted = context.verdict.diverting(&active.ruleset);
+    if context.diverted.is_some() {
+        // a node of the route's own upstream
+        context.chosen = None;
+    }
+    active.meters.observe_verdict(&active.ruleset, route, context.plan, &context.charges, &context.verdict);
+    match context.verdict.outcome {
+        Outcome::Deny(_) => Err(Answer::Limited),
+        Outcome::Admit { wait: Nanos::ZERO } => {
+            context.admission = Admission::Passed { at: now };
+            Ok(None)
+        }
+        Outcome::Admit { wait } => Ok(Some(Turn { wait, places })),
+    }
+}
+
+/// Takes a place in the queue of every limit that makes an admitted request wait. Where a queue is full the request is denied,
+/// and what it was charged is taken back.
+fn take_places(context: &mut RequestContext, now: Nanos) -> Vec<Place> {
+    match queue::enter_all(&context.active.queues, &context.verdict, now) {
+        Ok(places) => places,
+        Err(full) => {
+            // what counts although it is denied stays taken
+            context.refund(now, |charge| charge.manner.counts_denied);
+            context.admission = Admission::None;
+            context.verdict.deny(full.position, Denial::Later { retry_after: full.retry_after });
+            Vec::new()
+        }
+    }
+}
+
+/// Charges the candidate that would have admitted a denied request, so that it goes on as if it were in force.
+pub(super) async fn charge_candidate(context: &mut RequestContext, now: Nanos) {
+    let candidate = context.verdict.candidate_to_charge(&context.active.ruleset, &context.charges);
+    let Some((position, alone)) = candidate else { return };
+    let mut alone = [alone];
+    let receipt = Box::pin(context.gateway.store.charge(&context.active.binding, &mut alone, now)).await;
+    if let [charged] = *receipt.charged {
+        context.verdict.replace(position, charged);
+    }
+}
+
+/// Holds the request back, no longer than until everything has to be over. A client that goes away meanwhile drops this,
+/// and its charge is taken back.
+async fn wait_for(Turn { wait, places }: Turn, context: &mut RequestContext) -> Result<(), Answer> {
+    let now = context.gateway.clock.now();
+    let left = context.timing().due.map_or(Nanos::MAX, |due| due.saturating_sub(now));
+    tokio::time::sleep(wait.min(left).to_duration()).await;
+    failpoint("waiting");
+    if wait > left {
+        return Err(Answer::UpstreamTimeout);
+    }
+    drop(places);
+    context.admission = Admission::Passed { at: context.gateway.clock.now() };
+    Ok(())
+}
+
+/// What upstreams may serve, as far as tollgate knows (RFC 9110, section 9.3; RFC 5789).
+const FORWARDED: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+
+impl From<Refused> for Answer {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Malformed(problem) => Self::Malformed(problem),
+            Refused::TargetTooLong(_) => Self::TargetTooLong,
+            Refused::HeadTooLarge(problem) => Self::HeadTooLarge(problem),
+            Refused::CodingUnknown => Self::CodingUnknown,
+            Refused::MethodNotServed => Self::MethodNotAllowed { allow: FORWARDED },
+        }
+    }
+}

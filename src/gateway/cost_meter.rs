@@ -1,0 +1,219 @@
+//! What a request turns out to cost: notes taken while it passes, and its charges set right when it has ended.
+
+mod body;
+
+use crate::charge::Charge;
+use crate::gateway::field::FieldReader;
+use crate::gateway::request_context::RequestContext;
+use crate::http::head::ResponseHead;
+use crate::ruleset::Ruleset;
+use crate::ruleset::cost::{CostRule, End, Exchange, RealCost, Told, tokens};
+use crate::ruleset::key::Facts;
+use crate::ruleset::limit::{Limit, LimitId};
+use crate::ruleset::verdict::Standing;
+use crate::units::{Cost, Nanos};
+
+use body::BodyCost;
+pub use body::body_part;
+
+/// The notes on one request some of whose charges are to be set right.
+#[derive(Debug, Default)]
+pub struct CostMeter {
+    request_bytes: u64,
+    response_bytes: u64,
+    /// Whether the upstream works on the request.
+    reached: bool,
+    answer: Option<Answered>,
+    costs: Vec<Noted>,
+}
+
+/// The upstream's answer.
+#[derive(Debug)]
+struct Answered {
+    status: u16,
+    has_body: bool,
+    whole: bool,
+}
+
+/// The notes under one limit.
+#[derive(Debug)]
+struct Noted {
+    /// The position of the charge.
+    position: usize,
+    limit: LimitId,
+    /// What the request's head told.
+    known: Option<Cost>,
+    /// What the response's head told.
+    told: Told,
+    /// Reads the response's body.
+    reader: Option<FieldReader>,
+    /// What the request's body was charged, where it is charged as it passes.
+    body: Option<BodyCost>,
+}
+
+impl CostMeter {
+    /// Notes for a request with these charges; none where no charge is to be set right.
+    pub fn new(ruleset: &Ruleset, charges: &[Charge], facts: &Facts<'_>) -> Option<Box<Self>> {
+        let noted = |(position, charge): (usize, &Charge)| {
+            let limit = &ruleset.limits[charge.limit];
+            let known = limit.cost.on_request(facts);
+            let limit_id = LimitId(charge.limit);
+            let body = BodyCost::new(limit, charge, known);
+            let noted = Noted { position, limit: limit_id, known, told: Told::Nothing, reader: None, body };
+            limit.settles_later(limit.rule(&charge.rule), known).then_some(noted)
+        };
+        let costs: Vec<Noted> = charges.iter().enumerate().filter_map(noted).collect();
+        (!costs.is_empty()).then(|| Box::new(Self { costs, ..Self::default() }))
+    }
+
+    /// Whether the response's body has to be one that can be read.
+    pub fn reads_body(&self, ruleset: &Ruleset) -> bool {
+        self.costs.iter().any(|noted| matches!(ruleset.limits[noted.limit.0].cost, CostRule::ResponseField { .. }))
+    }
+
+    /// The request is on its way to the upstream.
+    pub fn reached_upstream(&mut self) {
+        self.reached = true;
+    }
+
+    /// The head of the response to a request with `method`.
+    pub fn response_head(&mut self, ruleset: &Ruleset, method: &str, head: &ResponseHead) {
+        let status = head.status;
+        let has_body = method != "HEAD" && !matches!(status, 204 | 304);
+        let text = |name: http::HeaderName| {
+            let value = head.fields.get(name.as_str());
+            value.and_then(|value| str::from_utf8(value).ok()).unwrap_or_default().trim()
+        };
+        let is_empty = text(http::header::CONTENT_LENGTH) == "0";
+        self.answer = Some(Answered { status, has_body, whole: is_empty || !has_body });
+        let media_type = text(http::header::CONTENT_TYPE).split(';').next().unwrap_or_default().trim_end();
+        let coded = !matches!(text(http::header::CONTENT_ENCODING), "" | "identity");
+        for noted in &mut self.costs {
+            match &ruleset.limits[noted.limit.0].cost {
+                CostRule::ResponseHeader { name, .. } => {
+                    let mut lines = head.fields.get_all(name.as_str());
+                    noted.told = match (lines.next(), lines.next()) {
+                        (None, _) => Told::Nothing,
+                        (Some(line), None) => {
+                            str::from_utf8(line).ok().map(str::trim).and_then(tokens).map_or(Told::Wrong, Told::Cost)
+                        }
+                        (Some(_), Some(_)) => Told::Wrong,
+                    };
+                }
+                CostRule::ResponseField { .. } if coded && has_body => noted.told = Told::Wrong,
+                CostRule::ResponseField { .. } => {
+                    noted.reader = Some(match media_type.eq_ignore_ascii_case("text/event-stream") {
+                        true => FieldReader::of_events(),
+                        false => FieldReader::of_json(),
+                    });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A part of the response's body; `end` says whether it is the last one.
+    pub fn response_body(&mut self, ruleset: &Ruleset, bytes: &[u8], end: bool) {
+        self.response_bytes = added(self.response_bytes, bytes.len());
+        if let Some(answer) = &mut self.answer {
+            answer.whole |= end;
+        }
+        for noted in &mut self.costs {
+            if let (Some(reader), CostRule::ResponseField { path, .. }) =
+                (&mut noted.reader, &ruleset.limits[noted.limit.0].cost)
+            {
+                reader.feed(path, bytes);
+            }
+        }
+    }
+
+    /// How the request went; `own_status` is that of tollgate's own answer.
+    fn exchange(&self, own_status: Option<u16>) -> Exchange {
+        let end = match (&self.answer, own_status) {
+            (Some(Answered { status, has_body, whole }), _) => {
+                End::Answered { status: *status, has_body: *has_body, whole: *whole }
+            }
+            (None, None | Some(..500)) if self.reached => End::Abandoned,
+            (None, own) => End::Unanswered { own },
+        };
+        Exchange { end, request_bytes: self.request_bytes, response_bytes: self.response_bytes }
+    }
+}
+
+fn added(sum: u64, bytes: usize) -> u64 {
+    sum.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX))
+}
+
+impl Noted {
+    fn real_cost(&self, limit: &Limit, exchange: &Exchange) -> RealCost {
+        let told = self.reader.as_ref().map_or(self.told, FieldReader::told);
+        limit.real_cost(self.known, exchange, told)
+    }
+}
+
+/// What is still to be taken of charges, and what is to be given back.
+#[derive(Debug, Default)]
+pub struct Corrections {
+    /// What is owed.
+    pub owed: Vec<Charge>,
+    /// What goes back, each with the time at which its key was going to be whole again.
+    pub back: Vec<(Charge, Nanos)>,
+}
+
+impl Corrections {
+    /// Whether everything stays as it was taken.
+    pub fn is_empty(&self) -> bool {
+        self.owed.is_empty() && self.back.is_empty()
+    }
+
+    /// Sets a charge, made at `charged_at`, against what the request really cost. The charges of limits that let it
+    /// pass although it was over them took nothing, and owe nothing.
+    pub fn add(&mut self, charge: &Charge, standing: &Standing, charged_at: Nanos, real: RealCost) {
+        let taken = if charge.manner.takes { charge.cost } else { 0 };
+        let RealCost::Known(real) = real else { return };
+        if !standing.decision.is_admitted() {
+            return;
+        }
+        let differing = |cost| Charge { cost, ..charge.clone() };
+        if real > taken {
+            self.owed.push(differing(real.saturating_sub(taken)));
+        } else if real < taken {
+            let full_at = charged_at.saturating_add(standing.headroom.until_full);
+            self.back.push((differing(taken.saturating_sub(real)), full_at));
+        }
+    }
+}
+
+/// Sets the charges of a request right that passed and has ended.
+pub fn settle(context: &RequestContext, now: Nanos) {
+    let Some(cost_meter) = &context.cost_meter else { return };
+    let active = &context.active;
+    let exchange = cost_meter.exchange(context.answered.and(context.status));
+    let mut corrections = Corrections::default();
+    for noted in &cost_meter.costs {
+        let (Some(charge), Some(standing)) =
+            (context.charges.get(noted.position), context.verdict.standings.get(noted.position))
+        else {
+            continue;
+        };
+        if let Some(body) = &noted.body {
+            corrections.back.extend(body.surplus(exchange.request_bytes));
+            continue;
+        }
+        let real = noted.real_cost(&active.ruleset.limits[noted.limit.0], &exchange);
+        if real == RealCost::Unreadable && standing.decision.is_admitted() {
+            active.meters.cost_invalid(noted.limit);
+        }
+        corrections.add(charge, standing, context.charged_at, real);
+    }
+    let Corrections { owed, back } = corrections;
+    let store = &context.gateway.store;
+    if !owed.is_empty() {
+        store.debit(&active.binding, &owed, now);
+        active.meters.debited(context.plan, &owed);
+    }
+    if !back.is_empty() {
+        store.refund(&active.binding, &back, now);
+        active.meters.refunded(context.plan, back.iter().map(|(charge, _)| charge));
+    }
+}

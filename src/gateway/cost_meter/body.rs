@@ -1,0 +1,209 @@
+//! Request bodies whose length no field tells, under limits that count their bytes: charged as they pass, and stopped
+//! where a limit denies.
+
+use smallvec::SmallVec;
+
+use super::{CostMeter, added};
+use crate::algorithm::Decision;
+use crate::charge::{AllCharged, Charge, Charged, Taken};
+use crate::gateway::request_context::RequestContext;
+use crate::gateway::respond::Answer;
+use crate::ruleset::cost::{CostRule, When, runs};
+use crate::ruleset::limit::{Limit, LimitId};
+use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::units::{Cost, Nanos};
+
+/// The most bytes that are charged before they come, so that a long upload does not ask Redis or another gateway for each
+/// of its parts.
+const MOST_AHEAD: u64 = 1 << 20;
+
+/// What the bytes of a body were charged under one limit.
+#[derive(Debug)]
+pub(super) struct BodyCost {
+    bytes_per_token: u64,
+    /// Tokens charged so far, those included that the head was charged.
+    charged: Cost,
+    /// The last charge, and when its key was going to be whole again.
+    last: Option<(Charge, Nanos)>,
+    /// Whether the limit denied a part that it lets pass all the same. It is charged nothing more.
+    is_over: bool,
+}
+
+impl BodyCost {
+    /// For a request that was charged `charge` under `limit` when it came; none where its body is not charged as it passes.
+    pub(super) fn new(limit: &Limit, charge: &Charge, known: Option<Cost>) -> Option<Self> {
+        match (&limit.cost, &limit.charge.when, known) {
+            (CostRule::RequestBytes(length), When::Request, None) => {
+                Some(Self { bytes_per_token: *length, charged: charge.cost, last: None, is_over: false })
+            }
+            _ => None,
+        }
+    }
+
+    /// What is to be given back of a body that had so many bytes.
+    pub(super) fn surplus(&self, bytes: u64) -> Option<(Charge, Nanos)> {
+        let (last, full_at) = self.last.as_ref()?;
+        let surplus = self.charged.saturating_sub(runs(bytes, self.bytes_per_token)).min(last.cost);
+        (surplus > 0).then(|| (Charge { cost: surplus, ..last.clone() }, *full_at))
+    }
+}
+
+/// Charges that a part of a body makes due, each with the position of its note.
+#[derive(Default)]
+struct Due {
+    notes: SmallVec<[usize; 2]>,
+    charges: SmallVec<[Charge; 2]>,
+}
+
+/// Charges a part of the request's body, of so many bytes, and waits for its turn where a limit delays. The part must not be
+/// forwarded before this is done. `Err` is what the request is answered instead where a limit denies: the body ends here.
+pub async fn body_part(context: &mut RequestContext, bytes: usize) -> Result<(), Answer> {
+    let Some(cost_meter) = &context.cost_meter else { return Ok(()) };
+    let total = added(cost_meter.request_bytes, bytes);
+    let due = due(context, cost_meter, total);
+    if !due.charges.is_empty() {
+        let wait = charge(context, due).await?;
+        if wait > Nanos::ZERO {
+            tokio::time::sleep(wait.to_duration()).await;
+        }
+    }
+    if let Some(cost_meter) = &mut context.cost_meter {
+        cost_meter.request_bytes = total;
+    }
+    Ok(())
+}
+
+/// What a body of `total` bytes has not been charged yet.
+fn due(context: &RequestContext, cost_meter: &CostMeter, total: u64) -> Due {
+    let mut due = Due::default();
+    for (position, noted) in cost_meter.costs.iter().enumerate() {
+        let Some(body) = noted.body.as_ref().filter(|body| !body.is_over) else { continue };
+        let missing = runs(total, body.bytes_per_token).saturating_sub(body.charged);
+        let (Some(charge), Some(standing)) =
+            (context.charges.get(noted.position), context.verdict.standings.get(noted.position))
+        else {
+            continue;
+        };
+        if missing > 0 && standing.decision.is_admitted() {
+            due.notes.push(position);
+            due.charges.push(Charge { cost: missing, taken: Taken::default(), slot: None, ..charge.clone() });
+        }
+    }
+    due
+}
+
+/// The same and as much again as was charged before, within bounds, for parts that follow; none where nothing is saved by it.
+fn with_ahead(context: &RequestContext, due: &Due) -> Option<SmallVec<[Charge; 2]>> {
+    let active = &context.active;
+    if due.charges.iter().all(|charge| context.gateway.store.is_here(&active.binding, charge)) {
+        return None;
+    }
+    let cost_meter = context.cost_meter.as_ref()?;
+    let ahead = |(note, charge): (&usize, &Charge)| {
+        let noted = cost_meter.costs.get(*note)?;
+        let body = noted.body.as_ref().filter(|_| charge.manner.binds)?;
+        let left = context.verdict.standings.get(noted.position)?.headroom.remaining.unwrap_or(u64::MAX);
+        let most = MOST_AHEAD.checked_div(body.bytes_per_token)?.min(left.saturating_sub(charge.cost) / 2);
+        Some(body.charged.min(most))
+    };
+    let mut charges = due.charges.clone();
+    let mut is_more = false;
+    for (note, charge) in due.notes.iter().zip(&mut charges) {
+        let ahead = ahead((note, charge)).unwrap_or_default();
+        charge.cost = charge.cost.saturating_add(ahead);
+        // where it is denied, what is due alone is asked for next
+        charge.manner.counts_denied &= !charge.manner.binds;
+        is_more |= ahead > 0;
+    }
+    is_more.then_some(charges)
+}
+
+/// Charges what is due, with something ahead where that fits. How long the part has to wait.
+async fn charge(context: &mut RequestContext, due: Due) -> Result<Nanos, Answer> {
+    if let Some(mut charges) = with_ahead(context, &due) {
+        let (charged, at) = ask(context, &mut charges).await?;
+        if !denies(&charges, &charged) {
+            return note(context, &due.notes, &charges, &charged, at);
+        }
+    }
+    let Due { notes, mut charges } = due;
+    let (charged, at) = ask(context, &mut charges).await?;
+    note(context, &notes, &charges, &charged, at)
+}
+
+fn denies(charges: &[Charge], charged: &AllCharged) -> bool {
+    charges.iter().zip(charged).any(|(charge, charged)| charge.manner.binds && !charged.decision.is_admitted())
+}
+
+/// Charges all of `charges` or none.
+async fn ask(context: &RequestContext, charges: &mut [Charge]) -> Result<(AllCharged, Nanos), Answer> {
+    let (active, gateway) = (&context.active, &context.gateway);
+    let now = gateway.clock.now();
+    let receipt = gateway.store.charge(&active.binding, charges, now).await;
+    active.meters.observe_decision(receipt.source, gateway.clock.now().saturating_sub(now));
+    match (receipt.refused.and_then(|position| charges.get(position)), context.route) {
+        (Some(refused), Some(route)) => {
+            active.meters.observe_refusal(&active.ruleset, route, context.plan, LimitId(refused.limit));
+            Err(Answer::StoreAway)
+        }
+        _ => Ok((receipt.charged, now)),
+    }
+}
+
+/// Notes what came of `charges`, made `at` that time. How long the part has to wait; `Err` where a limit ends the request.
+fn note(
+    context: &mut RequestContext,
+    notes: &[usize],
+    charges: &[Charge],
+    charged: &AllCharged,
+    at: Nanos,
+) -> Result<Nanos, Answer> {
+    count_denials(context, notes, charges, charged)?;
+    let mut longest = Nanos::ZERO;
+    let Some(cost_meter) = &mut context.cost_meter else { return Ok(longest) };
+    for (note, (charge, charged)) in notes.iter().zip(charges.iter().zip(charged)) {
+        let Some(noted) = cost_meter.costs.get_mut(*note) else { continue };
+        let Some(body) = &mut noted.body else { continue };
+        let Decision::Admit { wait } = charged.decision else {
+            body.is_over = true;
+            continue;
+        };
+        if charge.manner.binds {
+            longest = longest.max(wait);
+        }
+        body.charged = body.charged.saturating_add(charge.cost);
+        body.last = Some((charge.clone(), at.saturating_add(charged.headroom.until_full)));
+        if let Some(standing) = context.verdict.standings.get_mut(noted.position) {
+            standing.headroom = charged.headroom;
+        }
+        context.active.meters.charged(context.plan, charge);
+    }
+    Ok(longest)
+}
+
+/// Counts the limits that deny a part. `Err` where one of them ends the request.
+fn count_denials(
+    context: &mut RequestContext,
+    notes: &[usize],
+    charges: &[Charge],
+    charged: &AllCharged,
+) -> Result<(), Answer> {
+    let active = &context.active;
+    let denied = |(_, (_, charged)): &(&usize, (&Charge, &Charged))| !charged.decision.is_admitted();
+    let denials = notes.iter().zip(charges.iter().zip(charged)).filter(denied);
+    let (notes, (charges, charged)): (SmallVec<[usize; 2]>, (Vec<Charge>, AllCharged)) =
+        denials.map(|(note, (charge, charged))| (*note, (charge.clone(), *charged))).unzip();
+    let (Some(route), Some(cost_meter), false) = (context.route, &context.cost_meter, charges.is_empty()) else {
+        return Ok(());
+    };
+    let verdict = Verdict::new(&active.ruleset, &charges, &charged);
+    active.meters.observe_verdict(&active.ruleset, route, context.plan, &charges, &verdict);
+    let (Outcome::Deny(denial), Some(tightest)) = (verdict.outcome, verdict.tightest) else { return Ok(()) };
+    if let Some((note, charged)) = notes.get(tightest).zip(charged.get(tightest))
+        && let Some(noted) = cost_meter.costs.get(*note)
+    {
+        context.verdict.replace(noted.position, *charged);
+        context.verdict.deny(noted.position, denial);
+    }
+    Err(Answer::Limited)
+}

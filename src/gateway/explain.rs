@@ -1,0 +1,340 @@
+//! What a request would resolve_charges, and why: its route, its caller, its limits with their keys, costs and parameters.
+//!
+//! Asks the functions that decide requests, and charges nothing. Credentials, and what may be one, are shown masked.
+
+use serde::Serialize;
+
+mod limits;
+pub(super) mod masked;
+mod question;
+mod way;
+
+pub use limits::{KeyAccount, LimitAccount, Now, Standing};
+pub use question::{BadQuestion, Question};
+pub use way::{PassedOver, Way};
+
+use crate::charge::Charge;
+use crate::gateway::Gateway;
+use crate::gateway::active_config::ActiveConfig;
+use crate::gateway::caller::Caller;
+use crate::gateway::facts::{self, Target};
+use crate::gateway::identify::{self, Credential, CredentialLookup, Identity};
+use crate::gateway::respond::Answer;
+use crate::ruleset::Ruleset;
+use crate::ruleset::key::{Facts, LimitHashers};
+use crate::ruleset::limit::LimitId;
+use crate::ruleset::matcher::Route;
+
+/// What a request would resolve_charges, and why. What is not known, or does not come to it, is null.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    /// The request, as it is matched.
+    pub request: Option<Request>,
+    /// Which route it takes.
+    pub route: Option<Way>,
+    /// Who is calling.
+    pub caller: Option<CallerAccount>,
+    /// Why it is never charged.
+    pub bypassed: Option<String>,
+    /// Where it goes unless tollgate answers it.
+    pub upstream: Option<UpstreamAccount>,
+    /// The limits of the route, in their order, with those that do not apply.
+    pub limits: Vec<LimitAccount>,
+    /// What tollgate itself answers, whatever the limits say.
+    pub answer: Option<AnswerAccount>,
+    /// What would become of it now; only told by a gateway that runs.
+    pub now: Option<Now>,
+}
+
+/// A request as it is matched and forwarded: canonical, without its query.
+#[derive(Clone, Debug, Serialize)]
+pub struct Request {
+    /// The method.
+    pub method: String,
+    /// Lower case, without a port.
+    pub host: String,
+    /// Canonical.
+    pub path: String,
+    /// The address that the client is counted by; null where a trusted proxy said nothing usable.
+    pub client: Option<String>,
+}
+
+/// Who is calling.
+#[derive(Clone, Debug, Serialize)]
+pub struct CallerAccount {
+    /// The customer; null for somebody without a credential, and for one whose credential is refused.
+    pub customer: Option<String>,
+    /// The plan.
+    pub plan: Option<String>,
+    /// Where the credential is, in words.
+    pub credential_place: Option<String>,
+    /// Its beginning and its length.
+    pub credential: Option<String>,
+    /// Whether the customer has parameters of its own.
+    pub has_own_terms: bool,
+}
+
+/// Where a request goes.
+#[derive(Clone, Debug, Serialize)]
+pub struct UpstreamAccount {
+    /// The upstream.
+    pub name: String,
+    /// Its nodes, as configured.
+    pub nodes: Vec<String>,
+    /// How many of them take requests; only told by a gateway that runs.
+    pub healthy_nodes: Option<usize>,
+    /// The path that is sent.
+    pub path: String,
+}
+
+/// What tollgate itself answers.
+#[derive(Clone, Debug, Serialize)]
+pub struct AnswerAccount {
+    /// The status.
+    pub status: u16,
+    /// The word for it in the access log.
+    pub cause: &'static str,
+    /// What the client is told; of a list that keeps the caller out, which one that is.
+    pub detail: String,
+}
+
+/// What questions are answered from: a configuration, in force or not.
+#[derive(Clone, Copy)]
+pub struct Rules<'a> {
+    /// The configuration.
+    pub ruleset: &'a Ruleset,
+    /// What callers are known by.
+    pub lookup: CredentialLookup<'a>,
+    /// Makes keys.
+    pub hashers: &'a LimitHashers,
+}
+
+impl Explanation {
+    /// What `question` would resolve_charges under `rules`, whatever the states of its keys.
+    pub async fn of(rules: Rules<'_>, question: &Question) -> Self {
+        match Met::find(rules, question).await {
+            Ok(met) => met.explanation,
+            Err(explanation) => *explanation,
+        }
+    }
+
+    /// What `question` would resolve_charges at `gateway` now, with where its keys stand. Takes nothing.
+    pub async fn of_gateway(gateway: &Gateway, question: &Question) -> Self {
+        let active = gateway.active.load_full();
+        let rules = Rules { ruleset: &active.ruleset, lookup: active.lookup(&gateway.clock), hashers: &active.hashers };
+        match Met::find(rules, question).await {
+            Ok(met) => met.peeked(gateway, &active).await,
+            Err(explanation) => *explanation,
+        }
+    }
+
+    /// What `question` is charged under the limit `id`: the parts of its key, the charge, and the plan. `Err` says why it is
+    /// charged nothing there, or where nobody can tell.
+    pub(super) async fn under(
+        gateway: &Gateway,
+        active: &ActiveConfig,
+        question: &Question,
+        id: LimitId,
+    ) -> Result<(Vec<KeyAccount>, Charge, Option<String>), String> {
+        let rules = Rules { ruleset: &active.ruleset, lookup: active.lookup(&gateway.clock), hashers: &active.hashers };
+        let answered = |answer: &AnswerAccount| format!("tollgate answers {} itself: {}", answer.status, answer.detail);
+        let met = Met::find(rules, question).await.map_err(|explanation| match &explanation.answer {
+            Some(answer) => answered(answer),
+            None => "the request comes to no limit".to_owned(),
+        })?;
+        let Met { explanation, charges } = met;
+        if let Some(answer) = &explanation.answer {
+            return Err(answered(answer));
+        }
+        let limit = &active.ruleset.limits[id.0];
+        let account = explanation.limits.into_iter().enumerate().find(|(_, account)| account.limit == limit.name);
+        let Some((position, account)) = account else {
+            let route = explanation.route.and_then(|route| route.name).unwrap_or_default();
+            return Err(match explanation.bypassed {
+                Some(bypassed) => format!("the request is exempt {bypassed}"),
+                None => format!("the route {route} does not have it"),
+            });
+        };
+        let nodes = active
+            .ruleset
+            .upstreams
+            .iter()
+            .find(|upstream| explanation.upstream.as_ref().is_some_and(|account| account.name == upstream.name));
+        if limit.key.counts_by_node() && nodes.is_none_or(|upstream| upstream.nodes.len() > 1) {
+            return Err("it counts by the node that a request goes to, which is not known; name the parts".to_owned());
+        }
+        let charge = charges.into_iter().find(|(of, _)| *of == position).map(|(_, charge)| charge);
+        let plan = explanation.caller.and_then(|caller| caller.plan);
+        charge.map(|charge| (account.key, charge, plan)).ok_or(account.why)
+    }
+
+    const NOTHING: Self = Self {
+        request: None,
+        route: None,
+        caller: None,
+        bypassed: None,
+        upstream: None,
+        limits: Vec::new(),
+        answer: None,
+        now: None,
+    };
+
+    fn answered(mut self, answer: &Answer) -> Box<Self> {
+        self.answer.get_or_insert_with(|| AnswerAccount::of(answer));
+        Box::new(self)
+    }
+}
+
+impl AnswerAccount {
+    fn of(answer: &Answer) -> Self {
+        Self { status: answer.status(), cause: answer.cause(), detail: answer.detail(None) }
+    }
+}
+
+/// A request that comes as far as its limits.
+struct Met {
+    explanation: Explanation,
+    /// What it would be charged, each with the position of its limit in the explanation.
+    charges: Vec<(usize, Charge)>,
+}
+
+impl Met {
+    /// The steps of an admission. `Err`: tollgate answers before it comes to limits. A caller who is refused comes to those that
+    /// ask nothing about callers.
+    async fn find(rules: Rules<'_>, question: &Question) -> Result<Self, Box<Explanation>> {
+        let Rules { ruleset, lookup, hashers } = rules;
+        let mut explanation = Explanation::NOTHING;
+        let head = question.head();
+        let sized = facts::check_size(head.raw_target, head.headers, &ruleset.request_head);
+        let target = sized.and_then(|()| facts::check_method(head.method)).and_then(|()| head.target());
+        let target = match target {
+            Ok(target) => target,
+            Err(refused) => return Err(explanation.answered(&refused.into())),
+        };
+        let rules = &ruleset.client_address;
+        let facts = head.facts(rules, &target, head.address(rules));
+        explanation.request = Some(Request::of(&facts, &target));
+        if ruleset.usage.as_deref() == Some(facts.path) {
+            let detail = "the page on which customers see where they stand; no route is tried".to_owned();
+            explanation.answer = Some(AnswerAccount { status: 200, cause: "usage", detail });
+            return Err(Box::new(explanation));
+        }
+        let taken = ruleset.route_of(&facts);
+        explanation.route = Some(Way::of(ruleset, taken, &facts));
+        let Some(route) = taken.map(|taken| ruleset.matcher.route(taken)) else {
+            return Err(explanation.answered(&Answer::NoRoute));
+        };
+        if let Err(refused) = target.check_parameters(route) {
+            return Err(explanation.answered(&refused.into()));
+        }
+        explanation.upstream = Some(UpstreamAccount::of(ruleset, route, &target.path));
+        let credential = CallerAccount::of_credential(ruleset, &facts);
+        let caller = match Caller::find(ruleset, route, &facts, lookup).await {
+            Ok(caller) => caller,
+            Err(answer) => {
+                if answer == Answer::AccessDenied {
+                    let who = Caller::identify(ruleset, route, &facts, lookup).await.ok();
+                    explanation.answer = Some(kept_out(ruleset, &facts, who.as_ref()));
+                }
+                explanation.caller = Some(credential);
+                let mut explanation = explanation.answered(&answer);
+                if Caller::may_ask(ruleset, route, &facts).is_err() || route.bypass.covers(&facts, None) {
+                    return Err(explanation);
+                }
+                if let Err(answer) = Caller::early_charges(ruleset, route, &facts, hashers) {
+                    explanation.answer = Some(AnswerAccount::of(&answer));
+                    return Err(explanation);
+                }
+                let resolved = ruleset.resolve_nobody(route);
+                let met = limits::met(ruleset, (route, &route.early), &facts, &resolved, hashers);
+                return Ok(Self::new(*explanation, met));
+            }
+        };
+        let mut resolved = caller.resolved(ruleset, route);
+        explanation.caller = Some(CallerAccount {
+            customer: caller.customer().map(str::to_owned),
+            plan: resolved.plan.map(|(_, plan)| plan.to_owned()),
+            has_own_terms: resolved.own.is_some(),
+            ..credential
+        });
+        if let Err(fault) = ruleset.balance_hashes(route, &facts, &resolved, hashers.hasher()) {
+            return Err(explanation.answered(&fault.into()));
+        }
+        let exemption = route.bypass.exemption(&facts, caller.customer());
+        if let Some(exemption) = exemption {
+            explanation.bypassed = Some(exemption.to_string());
+            return Ok(Self { explanation, charges: Vec::new() });
+        }
+        if ruleset.counts_by_node(route) {
+            // which one the gateway would choose is not known before it does
+            let nodes = &ruleset.upstreams[route.upstream.0].nodes;
+            resolved.upstream_node = nodes.first().map(|node| node.address.as_str());
+        }
+        let met = limits::met(ruleset, (route, &route.limits), &facts, &resolved, hashers);
+        let met = Self::new(explanation, met);
+        match caller.charges(ruleset, route, &facts, &resolved, hashers) {
+            Ok(_) => Ok(met),
+            Err(answer) => Err(met.explanation.answered(&answer)),
+        }
+    }
+
+    fn new(mut explanation: Explanation, met: Vec<(LimitAccount, Option<Charge>)>) -> Self {
+        let (accounts, charges): (Vec<_>, Vec<_>) = met.into_iter().unzip();
+        explanation.limits = accounts;
+        let charges = charges.into_iter().enumerate().filter_map(|(position, charge)| Some((position, charge?)));
+        Self { charges: charges.collect(), explanation }
+    }
+}
+
+impl Request {
+    fn of(facts: &Facts<'_>, target: &Target) -> Self {
+        Self {
+            method: facts.method.to_owned(),
+            host: facts.host.to_owned(),
+            path: target.path.clone(),
+            client: facts.client.map(|client| client.to_string()),
+        }
+    }
+}
+
+impl CallerAccount {
+    /// Somebody of whom only the credential is known.
+    fn of_credential(ruleset: &Ruleset, facts: &Facts<'_>) -> Self {
+        let rules = ruleset.customers.as_ref();
+        let found = rules.and_then(|rules| identify::credential(rules, facts).ok().flatten());
+        let (place, credential) = found
+            .map(|(source, Credential::Key(secret) | Credential::Token(secret))| {
+                (source.place(), masked::masked(&secret))
+            })
+            .unzip();
+        Self { customer: None, plan: None, credential_place: place, credential, has_own_terms: false }
+    }
+}
+
+impl UpstreamAccount {
+    fn of(ruleset: &Ruleset, route: &Route, path: &str) -> Self {
+        let upstream = &ruleset.upstreams[route.upstream.0];
+        let path = route.rewrite.as_ref().map_or_else(|| path.to_owned(), |rewrite| rewrite.apply(path));
+        Self {
+            name: upstream.name.clone(),
+            nodes: upstream.nodes.iter().map(|node| node.address.clone()).collect(),
+            healthy_nodes: None,
+            path,
+        }
+    }
+}
+
+/// Which list keeps a caller out.
+fn kept_out(ruleset: &Ruleset, facts: &Facts<'_>, caller: Option<&Caller>) -> AnswerAccount {
+    let everywhere = match caller {
+        _ if ruleset.access.denies_address(facts.address) => true,
+        Some(caller) => ruleset.access.denies(facts.address, caller.customer()),
+        None => false,
+    };
+    let whose = match caller.map(|caller| &caller.identity) {
+        Some(Identity::Directory(_) | Identity::Jwt(_)) => "the customer, or its address, is not let in",
+        Some(Identity::Anonymous) | None => "the address is not let in",
+    };
+    let list = if everywhere { "`access`" } else { "the `access` of the route" };
+    AnswerAccount { detail: format!("{whose}, by {list}"), ..AnswerAccount::of(&Answer::AccessDenied) }
+}

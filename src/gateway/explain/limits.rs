@@ -1,0 +1,292 @@
+//! Which limits a request would be under, by what it is counted there, and where that stands.
+
+use serde::Serialize;
+
+use super::{Explanation, Met, masked};
+use crate::algorithm::{Decision, Denial, Rule};
+use crate::charge::{Charge, Charged, Manner, OnStoreDown, RuleRef, Source, Taken};
+use crate::gateway::Gateway;
+use crate::gateway::active_config::ActiveConfig;
+use crate::gateway::respond::Answer;
+use crate::ruleset::Ruleset;
+use crate::ruleset::charges::Uncharged;
+use crate::ruleset::key::{self, Facts, KeyFault, KeyPart, LimitHashers, Resolved, ValueFault};
+use crate::ruleset::limit::{Limit, LimitId};
+use crate::ruleset::matcher::Route;
+use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::units::Nanos;
+
+/// A limit of the route, and what it means for the request.
+#[derive(Clone, Debug, Serialize)]
+pub struct LimitAccount {
+    /// Its name.
+    pub limit: String,
+    /// Its algorithm.
+    pub algorithm: &'static str,
+    /// Whether the request is charged under it.
+    pub applies: bool,
+    /// Whose parameters these are, or why it does not apply.
+    pub why: String,
+    /// The parameters, in words.
+    pub terms: Option<String>,
+    /// What the request is counted by; empty for one bucket for all.
+    pub key: Vec<KeyAccount>,
+    /// The tokens that are taken when the request comes.
+    pub cost: Option<u64>,
+    /// How the cost is found, where it is not one token for each request.
+    pub cost_rule: Option<String>,
+    /// When it is charged, where that is not when it comes.
+    pub charged: Option<String>,
+    /// What becomes of it over the limit.
+    pub over_limit: String,
+    /// The gateway that decides about the key, where several divide keys among themselves; only told by one that runs.
+    pub owner: Option<String>,
+    /// Where the key stands; only told by a gateway that runs.
+    pub standing: Option<Standing>,
+}
+
+/// A part of a key.
+#[derive(Clone, Debug, Serialize)]
+pub struct KeyAccount {
+    /// What part.
+    pub part: String,
+    /// What the request has there, masked where it may be a secret; null if it has nothing, or too much.
+    pub value: Option<String>,
+}
+
+/// Where a key stands before the request.
+#[derive(Clone, Debug, Serialize)]
+pub struct Standing {
+    /// `admitted`, `delayed` or `denied`: what this limit says of the request, were it the only one.
+    pub decision: &'static str,
+    /// How long the request would wait.
+    pub wait_seconds: Option<f64>,
+    /// After which time it would be admitted; null where no wait helps or nobody knows.
+    pub retry_after_seconds: Option<f64>,
+    /// The largest cost that would be admitted at once; null where there is no such number.
+    pub remaining: Option<u64>,
+    /// The time until more can be had; 0 where nothing is missing.
+    pub more_in_seconds: f64,
+    /// The time until all can be had again.
+    pub full_in_seconds: f64,
+}
+
+/// What would become of the request now.
+#[derive(Clone, Debug, Serialize)]
+pub struct Now {
+    /// `bypassed`, `unlimited`, `admitted`, `delayed` or `denied`.
+    pub outcome: &'static str,
+    /// How long it would wait.
+    pub wait_seconds: Option<f64>,
+    /// After which time it would be admitted; null where no wait helps or nobody knows.
+    pub retry_after_seconds: Option<f64>,
+    /// The limit that the client is told about where there is room for one.
+    pub tightest: Option<String>,
+    /// Where that is known from: `local`, `denial_cache`, `lease`, `owner` (the gateway that owns a key), `store` (Redis) or
+    /// `fallback`.
+    pub decided: &'static str,
+    /// The upstream that a limit diverts it to.
+    pub diverted_to: Option<String>,
+}
+
+/// `limits`, which are of `route`, each with what the request is charged there.
+pub(super) fn met(
+    ruleset: &Ruleset,
+    (route, limits): (&Route, &[LimitId]),
+    facts: &Facts<'_>,
+    resolved: &Resolved<'_>,
+    hashers: &LimitHashers,
+) -> Vec<(LimitAccount, Option<Charge>)> {
+    let met = limits.iter().map(|id| {
+        let limit = &ruleset.limits[id.0];
+        let charge = ruleset.charge(*id, facts, resolved, hashers);
+        let account = LimitAccount {
+            limit: limit.name.clone(),
+            algorithm: limit.algorithm.as_str(),
+            applies: charge.is_ok(),
+            why: match &charge {
+                Ok(charge) => terms_of(limit, charge, resolved),
+                Err(uncharged) => uncharged_because(*uncharged, resolved),
+            },
+            terms: charge.as_ref().ok().map(|charge| limit.rule(&charge.rule).words()),
+            key: key_of(limit, ruleset, route, facts, resolved),
+            cost: charge.as_ref().ok().map(|charge| charge.cost),
+            cost_rule: limit.cost.words(),
+            charged: charged(limit, route.early.contains(id)),
+            over_limit: over_limit(ruleset, route, limit),
+            owner: None,
+            standing: None,
+        };
+        (account, charge.ok())
+    });
+    met.collect()
+}
+
+/// When a limit is charged, where that is not when the caller is known and the request comes.
+fn charged(limit: &Limit, is_early: bool) -> Option<String> {
+    let early = is_early.then(|| "before the credential is looked up".to_owned());
+    let words: Vec<String> = early.into_iter().chain(limit.charge.words()).collect();
+    (!words.is_empty()).then(|| words.join("; "))
+}
+
+/// Whose parameters a charge goes by.
+fn terms_of(limit: &Limit, charge: &Charge, resolved: &Resolved<'_>) -> String {
+    match (&charge.rule, resolved.plan) {
+        (RuleRef::Own(_), _) => "the customer's own parameters".to_owned(),
+        (RuleRef::Listed(_), Some((_, plan))) if limit.rules.len() > 1 => format!("the parameters of the plan {plan}"),
+        (RuleRef::Listed(_), _) => "the parameters of every request".to_owned(),
+    }
+}
+
+fn uncharged_because(uncharged: Uncharged<'_>, resolved: &Resolved<'_>) -> String {
+    match uncharged {
+        Uncharged::Unlimited => match resolved.plan {
+            Some((_, plan)) => format!("the plan {plan} is unlimited"),
+            None => "requests without a plan are unlimited".to_owned(),
+        },
+        Uncharged::OwnUnlimited => "the customer's own parameters say that it is unlimited".to_owned(),
+        Uncharged::NotTried => "a candidate is not tried on customers with parameters of their own".to_owned(),
+        Uncharged::Skipped(fault) => format!("the request {fault}, and `missing_key` is `skip`"),
+        Uncharged::Unwatched(fault) => format!("the request {fault}, and the limit only watches"),
+        Uncharged::NotEnabled => "the key is not in the share of `enabled_percent`".to_owned(),
+        Uncharged::Refused(fault @ KeyFault { fault: ValueFault::Missing, .. }) => {
+            format!("the request {fault}, and `missing_key` is `deny`")
+        }
+        Uncharged::Refused(fault) => format!("the request {fault}, and the key does not say which one counts"),
+    }
+}
+
+fn key_of(
+    limit: &Limit,
+    ruleset: &Ruleset,
+    route: &Route,
+    facts: &Facts<'_>,
+    resolved: &Resolved<'_>,
+) -> Vec<KeyAccount> {
+    let parts = limit.key.parts.iter().map(|part| {
+        let value = key::value(part, facts, resolved).ok();
+        let value = value.map(|value| masked::shown(part, &value, ruleset.customers.as_ref()));
+        let others = ruleset.upstreams[route.upstream.0].nodes.len().saturating_sub(1);
+        KeyAccount {
+            part: part.describe(),
+            value: match part {
+                KeyPart::UpstreamNode if others > 0 => {
+                    value.map(|node| format!("{node}, or one of the {others} other nodes"))
+                }
+                _ => value,
+            },
+        }
+    });
+    parts.collect()
+}
+
+impl LimitAccount {
+    /// Whether the request shares a bucket with all others that lack a part of the key.
+    pub fn shares_for_want_of_key(&self) -> bool {
+        self.applies && self.key.iter().any(|part| part.value.is_none())
+    }
+}
+
+/// What becomes of requests over a limit, and of those that only watch or try.
+fn over_limit(ruleset: &Ruleset, route: &Route, limit: &Limit) -> String {
+    if let Some(tried) = limit.candidate_of {
+        return format!("nothing: it is tried out beside {}", ruleset.limits[tried.0].name);
+    }
+    if limit.shadow {
+        return "nothing: it only watches".to_owned();
+    }
+    let set = ruleset.over_the_limit(limit);
+    let of_route = || route.denied.words().map(|words| format!("denied with {words}"));
+    set.or_else(of_route).unwrap_or_else(|| format!("denied with status {}", Answer::Limited.status()))
+}
+
+impl Met {
+    /// With where the keys stand, as far as nobody else charges them meanwhile.
+    pub(super) async fn peeked(self, gateway: &Gateway, active: &ActiveConfig) -> Explanation {
+        let Self { mut explanation, charges } = self;
+        if let Some(upstream) = &mut explanation.upstream {
+            let pool = active.pools.iter().find(|pool| pool.upstream.name == upstream.name);
+            upstream.healthy_nodes = pool.map(|pool| pool.healthy());
+        }
+        let now = gateway.clock.now();
+        let asks = |(_, charge): &(usize, Charge)| Charge { manner: Manner::ASKS, ..charge.clone() };
+        let mut batch: Vec<Charge> = charges.iter().map(asks).collect();
+        let receipt = gateway.store.charge(&active.binding, &mut batch, now).await;
+        for ((position, charge), charged) in charges.iter().zip(&receipt.charged) {
+            let account = &mut explanation.limits[*position];
+            account.owner = gateway.store.owner(&active.binding, charge).map(|owner| owner.to_string());
+            account.standing = Some(Standing::of(charged));
+        }
+        let is_refused = |((_, charge), asked): (&(usize, Charge), &Charge)| {
+            let down = active.ruleset.limits[charge.limit].mode.on_store_down();
+            charge.manner.binds && down == Some(OnStoreDown::Deny) && asked.taken == Taken::Nowhere
+        };
+        // a limit that is only asked refuses nothing
+        if charges.iter().zip(&batch).any(is_refused) {
+            return *explanation.answered(&Answer::StoreAway);
+        }
+        let charges: Vec<Charge> = charges.into_iter().map(|(_, charge)| charge).collect();
+        let verdict = Verdict::new(&active.ruleset, &charges, &receipt.charged);
+        let now = Now::of(&active.ruleset, &verdict, explanation.bypassed.is_some(), receipt.source);
+        // a caller who is refused is denied all the same where a limit is asked before
+        match (&explanation.answer, verdict.outcome) {
+            (Some(_), Outcome::Admit { .. }) => {}
+            _ => (explanation.answer, explanation.now) = (None, Some(now)),
+        }
+        explanation
+    }
+}
+
+impl Standing {
+    /// What came of the only charge of a batch, which goes by `rule`.
+    pub(in crate::gateway) fn of_all(charged: &[Charged], rule: &Rule, now: Nanos) -> Self {
+        let fresh = || Charged { decision: Decision::ADMIT, headroom: rule.headroom(None, now) };
+        Self::of(&charged.first().copied().unwrap_or_else(fresh))
+    }
+
+    fn of(Charged { decision, headroom }: &Charged) -> Self {
+        let (decision, wait_seconds, retry_after_seconds) = words(*decision);
+        Self {
+            decision,
+            wait_seconds,
+            retry_after_seconds,
+            remaining: headroom.remaining,
+            more_in_seconds: headroom.until_more.as_secs_f64(),
+            full_in_seconds: headroom.until_full.as_secs_f64(),
+        }
+    }
+}
+
+impl Now {
+    fn of(ruleset: &Ruleset, verdict: &Verdict, bypassed: bool, source: Source) -> Self {
+        let decision = match verdict.outcome {
+            Outcome::Admit { wait } => Decision::Admit { wait },
+            Outcome::Deny(denial) => Decision::Deny(denial),
+        };
+        let (outcome, wait_seconds, retry_after_seconds) = match verdict.standings.is_empty() {
+            true if bypassed => ("bypassed", None, None),
+            true => ("unlimited", None, None),
+            false => words(decision),
+        };
+        let name = |position: usize| ruleset.limits[verdict.standings[position].limit.0].name.clone();
+        let diverted = verdict.diverting(ruleset);
+        Self {
+            outcome,
+            wait_seconds,
+            retry_after_seconds,
+            tightest: verdict.tightest.map(name),
+            decided: source.as_str(),
+            diverted_to: diverted.map(|upstream| ruleset.upstreams[upstream.0].name.clone()),
+        }
+    }
+}
+
+/// A decision, its wait, and the time after which it would be another one.
+fn words(decision: Decision) -> (&'static str, Option<f64>, Option<f64>) {
+    match decision {
+        Decision::Admit { wait } if wait.get() == 0 => ("admitted", None, None),
+        Decision::Admit { wait } => ("delayed", Some(wait.as_secs_f64()), None),
+        Decision::Deny(Denial::Later { retry_after }) => ("denied", None, Some(retry_after.as_secs_f64())),
+        Decision::Deny(Denial::Busy | Denial::Never { .. }) => ("denied", None, None),
+    }
+}

@@ -1,0 +1,78 @@
+//! What may be a secret is shown by its beginning and its length only.
+
+use crate::ruleset::key::{KeyPart, Value};
+use crate::ruleset::{CredentialSource, CustomerRules};
+
+/// The beginning of a secret, enough to tell it from others: never more than a quarter of it.
+pub(super) fn masked(secret: &[u8]) -> String {
+    const MOST: usize = 4;
+    let shown = secret.iter().take(MOST.min(secret.len() / 4)).take_while(|byte| byte.is_ascii_alphanumeric());
+    let shown: String = shown.map(|byte| char::from(*byte)).collect();
+    format!("{shown}... ({} {})", secret.len(), if secret.len() == 1 { "byte" } else { "bytes" })
+}
+
+/// What a request has for `part` of a key, as it may be shown.
+pub(in crate::gateway) fn shown(part: &KeyPart, value: &Value<'_>, customers: Option<&CustomerRules>) -> String {
+    match value {
+        Value::Address(address) => address.to_string(),
+        Value::Bytes(bytes) if may_be_secret(part, customers) => masked(bytes),
+        Value::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+    }
+}
+
+/// Whether a part of a key is where credentials are read from, or called as if it were one.
+fn may_be_secret(part: &KeyPart, customers: Option<&CustomerRules>) -> bool {
+    const WORDS: [&str; 10] =
+        ["auth", "key", "token", "secret", "session", "password", "passwd", "cookie", "credential", "sig"];
+    let name = match part {
+        KeyPart::Cookie(..) => return true,
+        KeyPart::Header(name, _) => name.as_str(),
+        KeyPart::Query(name, _) => name,
+        _ => return false,
+    };
+    let reads = |source: &CredentialSource| match (source, part) {
+        (CredentialSource::Header(of), KeyPart::Header(name, _)) => of == name,
+        (CredentialSource::Query(of), KeyPart::Query(name, _)) => of == name,
+        (CredentialSource::Jwt(rules), KeyPart::Header(name, _)) => rules.header.as_ref() == Some(name),
+        _ => false,
+    };
+    let name = name.to_ascii_lowercase();
+    WORDS.iter().any(|word| name.contains(word)) || customers.is_some_and(|rules| rules.identify.iter().any(reads))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use super::*;
+    use crate::ruleset::key::Repeated;
+
+    #[test]
+    fn a_secret_is_never_shown_whole_nor_by_more_than_its_beginning() {
+        assert_eq!(masked(b""), "... (0 bytes)");
+        assert_eq!(masked(b"a"), "... (1 byte)");
+        assert_eq!(masked(b"abc"), "... (3 bytes)");
+        assert_eq!(masked(b"free-key"), "fr... (8 bytes)");
+        assert_eq!(masked(b"a-very-long-secret-that-goes-on"), "a... (31 bytes)");
+        assert_eq!(masked("élégant!".as_bytes()), "... (10 bytes)");
+    }
+
+    #[test]
+    fn what_counts_by_a_credential_shows_it_masked() {
+        let value = Value::Bytes(Cow::Borrowed(b"0123456789abcdef"));
+        let rules = CustomerRules {
+            identify: vec![CredentialSource::Query("who".to_owned())],
+            anonymous: None,
+            unknown: crate::ruleset::UnknownCredential::Deny,
+        };
+        let header = |name: &'static str| KeyPart::Header(http::HeaderName::from_static(name), Repeated::Deny);
+        for part in [
+            header("authorization"),
+            KeyPart::Cookie("a".to_owned(), Repeated::Deny),
+            KeyPart::Query("who".to_owned(), Repeated::Deny),
+        ] {
+            assert_eq!(shown(&part, &value, Some(&rules)), "0123... (16 bytes)");
+        }
+        assert_eq!(shown(&header("x-user"), &value, Some(&rules)), "0123456789abcdef");
+    }
+}

@@ -1,0 +1,208 @@
+//! A request that somebody asks about.
+
+use std::net::IpAddr;
+
+use http::{HeaderName, HeaderValue, Method, Uri};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::fields::Fields;
+use crate::gateway::facts::Head;
+use crate::ruleset::is_dropped;
+
+const HOST: &str = "host";
+
+/// A request as a client would send it. No `Debug`: its fields may hold credentials.
+pub struct Question {
+    method: Method,
+    target: String,
+    headers: Fields,
+    client: Option<IpAddr>,
+    secure: bool,
+}
+
+/// Why a question cannot be answered. Holds no value of a header field.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadQuestion {
+    /// It is not written as one.
+    #[error(
+        "{0}; a question is like {{\"method\": \"GET\", \"url\": \"http://HOST/PATH\", \"headers\": {{\"NAME\": \"VALUE\"}}, \"client\": \"192.0.2.1\"}}, of which all but the url may be left out"
+    )]
+    Json(String),
+    /// The method is none.
+    #[error("the method is no HTTP method: {0:?}")]
+    Method(String),
+    /// The URL is none.
+    #[error("the url cannot be read; write it like http://api.example.com/v1/orders?page=2")]
+    Url,
+    /// The URL holds what clients send otherwise.
+    #[error("the url holds a name or a password before its host; write them as a header, as clients send them")]
+    UserInfo,
+    /// Nobody knows which host is asked for.
+    #[error("the url names no host; write it like http://HOST/PATH, or add the header `host`")]
+    NoHost,
+    /// A header field has no such name.
+    #[error("a header field cannot be called {0:?}")]
+    HeaderName(String),
+    /// A header field cannot hold its value.
+    #[error("the value of the header field {0} holds characters that no header field may hold")]
+    HeaderValue(HeaderName),
+    /// A header field in JSON is neither a text nor a list of texts.
+    #[error("the value of the header field {0:?} is neither a text nor a list of texts")]
+    HeaderKind(String),
+    /// The client is no address.
+    #[error("the client is no IP address: {0:?}")]
+    Client(String),
+}
+
+/// A question as JSON.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    #[serde(default = "get")]
+    method: String,
+    url: String,
+    /// Any value: what serde says of another kind would hold it.
+    #[serde(default)]
+    headers: Value,
+    client: Option<String>,
+}
+
+fn get() -> String {
+    Method::GET.to_string()
+}
+
+impl Question {
+    /// A request with `method` for `url`, which may be a path alone where `fields` name the host. `client` is the other
+    /// end of the connection; `None` where nobody knows it.
+    pub fn new(
+        method: &str,
+        url: &str,
+        fields: impl IntoIterator<Item = (String, String)>,
+        client: Option<IpAddr>,
+    ) -> Result<Self, BadQuestion> {
+        let method = Method::from_bytes(method.as_bytes()).map_err(|_| BadQuestion::Method(method.to_owned()))?;
+        let mut headers = Fields::default();
+        for (name, value) in fields {
+            let name = HeaderName::try_from(&name).map_err(|_| BadQuestion::HeaderName(name))?;
+            let value = HeaderValue::try_from(value.trim_matches([' ', '\t']))
+                .map_err(|_| BadQuestion::HeaderValue(name.clone()))?;
+            if !is_dropped(&name) {
+                headers.push(name, value);
+            }
+        }
+        let target = target(url, &mut headers)?;
+        Ok(Self { method, target, headers, client, secure: url.starts_with("https://") })
+    }
+
+    /// Reads a question that is written as JSON.
+    pub fn from_json(text: &[u8]) -> Result<Self, BadQuestion> {
+        let Written { method, url, headers, client } =
+            serde_json::from_slice(text).map_err(|error| BadQuestion::Json(error.to_string()))?;
+        let client = client.map(|client| client.parse().map_err(|_| BadQuestion::Client(client))).transpose()?;
+        let headers = match headers {
+            Value::Object(headers) => headers,
+            Value::Null => serde_json::Map::new(),
+            _ => return Err(BadQuestion::Json("the headers are no object".to_owned())),
+        };
+        let mut fields = Vec::new();
+        for (name, value) in headers {
+            let values = if let Value::Array(values) = value { values } else { vec![value] };
+            for value in values {
+                match value {
+                    Value::String(text) => fields.push((name.clone(), text)),
+                    _ => return Err(BadQuestion::HeaderKind(name)),
+                }
+            }
+        }
+        Self::new(&method, &url, fields, client)
+    }
+
+    pub(super) fn head(&self) -> Head<'_> {
+        Head {
+            method: self.method.as_str(),
+            raw_target: self.target.as_bytes(),
+            headers: &self.headers,
+            peer: self.client,
+            secure: self.secure,
+            certificate: None,
+            streams_body: false,
+        }
+    }
+}
+
+/// The target that a client sends for `url`; the host that the URL names goes where clients put it.
+fn target(url: &str, headers: &mut Fields) -> Result<String, BadQuestion> {
+    // what comes after it stays with the client
+    let url = url.split('#').next().unwrap_or_default();
+    let after_scheme = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    let target = match after_scheme {
+        Some(rest) => {
+            let uri: Uri = url.parse().map_err(|_| BadQuestion::Url)?;
+            let authority = uri.authority().ok_or(BadQuestion::NoHost)?.as_str();
+            if authority.contains('@') {
+                return Err(BadQuestion::UserInfo);
+            }
+            if !headers.contains(HOST) {
+                headers.push(HOST, authority);
+            }
+            match rest.find(['/', '?']).map(|end| rest.split_at(end).1) {
+                None => "/".to_owned(),
+                Some(query) if query.starts_with('?') => format!("/{query}"),
+                Some(path) => path.to_owned(),
+            }
+        }
+        None if url.starts_with('/') || url == "*" => url.to_owned(),
+        None => return Err(BadQuestion::Url),
+    };
+    if !headers.contains(HOST) {
+        return Err(BadQuestion::NoHost);
+    }
+    Ok(target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(url: &str, fields: &[(&str, &str)]) -> Result<(String, String), BadQuestion> {
+        let fields = fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let question = Question::new("GET", url, fields, None)?;
+        Ok((question.target.clone(), String::from_utf8(question.headers.get(HOST).unwrap().to_vec()).unwrap()))
+    }
+
+    #[test]
+    fn a_url_becomes_what_a_client_sends() {
+        let sent = |target: &str, host: &str| Ok((target.to_owned(), host.to_owned()));
+        assert_eq!(asked("http://a.example:8080/v1//x%41?y=1#z", &[]), sent("/v1//x%41?y=1", "a.example:8080"));
+        assert_eq!(asked("https://a.example", &[]), sent("/", "a.example"));
+        assert_eq!(asked("http://a.example?y", &[]), sent("/?y", "a.example"));
+        assert_eq!(asked("/v1", &[("Host", "b")]), sent("/v1", "b"));
+        assert_eq!(asked("http://a.example/v1", &[("host", "b")]), sent("/v1", "b"));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_question_is_said_without_its_secrets() {
+        assert_eq!(asked("/v1", &[]), Err(BadQuestion::NoHost));
+        assert_eq!(asked("a.example/v1", &[]), Err(BadQuestion::Url));
+        assert_eq!(asked("http:///v1", &[]), Err(BadQuestion::Url));
+        let json = |text: &str| Question::from_json(text.as_bytes()).err().map(|error| error.to_string());
+        for (text, says) in [
+            ("", "EOF"),
+            ("[]", "expected"),
+            (r#"{"method": "GET"}"#, "missing field `url`"),
+            (r#"{"url": "http://a/", "header": {}}"#, "unknown field `header`"),
+            (r#"{"url": "http://a/", "method": "G T"}"#, "method"),
+            (r#"{"url": "http://a/", "client": "nobody"}"#, "IP address"),
+            (r#"{"url": "http://a/", "headers": "canary"}"#, "the headers are no object"),
+            (r#"{"url": "http://a/", "headers": {"a b": "canary"}}"#, "a b"),
+            (r#"{"url": "http://user:canary@a/"}"#, "write them as a header"),
+            (r#"{"url": "http://a/", "headers": {"authorization": "canary\n"}}"#, "authorization"),
+            (r#"{"url": "http://a/", "headers": {"authorization": {"canary": 1}}}"#, "authorization"),
+        ] {
+            let said = json(text).unwrap();
+            assert!(said.contains(says) && !said.contains("canary"), "{text}: {said}");
+        }
+        assert_eq!(json(r#"{"url": "http://a/", "headers": {"x": ["1", "2"]}, "client": "::1"}"#), None);
+    }
+}

@@ -1,0 +1,152 @@
+//! What is changed on the way: the request's target and fields towards the upstream, the response's towards the client.
+
+use http::HeaderName;
+
+use crate::fields::Fields;
+use crate::gateway::request_context::RequestContext;
+use crate::gateway::respond;
+use crate::http::head::{RequestHead, ResponseHead, Version};
+use crate::http::service::OutgoingRequest;
+use crate::ruleset::matcher::{HeaderEdits, Route};
+
+const FORWARDED_FOR: &str = "x-forwarded-for";
+const FORWARDED_PROTO: &str = "x-forwarded-proto";
+const FORWARDED_HOST: &str = "x-forwarded-host";
+/// How many fields a message gets beside its own, and how many bytes: about so much.
+const ADDED_FIELDS: usize = 6;
+const ADDED_BYTES: usize = 256;
+const VIA: &str = "1.1 tollgate";
+/// The same of a request that came over HTTP/2.
+const VIA_2: &str = "2 tollgate";
+
+/// The request that the upstream gets; `None` where no route was found, which no request gets as far as this with.
+pub fn request(request: &RequestHead, context: &RequestContext) -> Option<OutgoingRequest> {
+    let (target, route) = (context.target.as_ref()?, context.matched()?);
+    let theirs = &request.fields;
+    let mut outgoing = OutgoingRequest {
+        target: Vec::with_capacity(request.target.len()),
+        fields: Fields::with_capacity(theirs.len() + ADDED_FIELDS, theirs.as_bytes().len() + ADDED_BYTES),
+    };
+    match &route.rewrite {
+        Some(rewrite) => outgoing.target.extend_from_slice(rewrite.apply(&target.path).as_bytes()),
+        None => outgoing.target.extend_from_slice(target.path.as_bytes()),
+    }
+    if let Some(query) = &target.query {
+        outgoing.target.push(b'?');
+        outgoing.target.extend_from_slice(query.as_bytes());
+    }
+    let trusted = context.active.ruleset.client_address.is_trusted(context.peer.address());
+    // what is compressed cannot be read as it passes
+    let reads_body =
+        context.cost_meter.as_ref().is_some_and(|cost_meter| cost_meter.reads_body(&context.active.ruleset));
+    let is_dropped = |name: &[u8]| {
+        is(name, "host")
+            || is(name, FORWARDED_FOR)
+            || (!trusted && claims_a_hop(name))
+            || (reads_body && is(name, "accept-encoding"))
+            || claims_a_mark(name, &context.active.ruleset.marks)
+            || route.request_headers.concerns(name)
+    };
+    let fields = &mut outgoing.fields;
+    fields.push("host", &target.authority);
+    for field in theirs.end_to_end().filter(|field| !is_dropped(field.name)) {
+        fields.push_field(field);
+    }
+    add_forwarded(request, context, route, trusted, fields);
+    for (name, limits) in marks(context) {
+        push_unless_set(fields, route, name.as_str(), limits);
+    }
+    for (name, value) in &route.request_headers.set {
+        fields.push(name, value);
+    }
+    Some(outgoing)
+}
+
+/// Tells the upstream whom it serves. What a client claims of earlier hops is passed on only from a trusted proxy.
+fn add_forwarded(request: &RequestHead, context: &RequestContext, route: &Route, trusted: bool, fields: &mut Fields) {
+    let edits = &route.request_headers;
+    if let Some(peer) = context.peer.address_text().filter(|_| !edits.concerns(FORWARDED_FOR.as_bytes())) {
+        fields.push_with(FORWARDED_FOR, peer.len(), |chain| {
+            for line in request.fields.get_all(FORWARDED_FOR).filter(|_| trusted) {
+                chain.extend_from_slice(line);
+                chain.extend_from_slice(b", ");
+            }
+            chain.extend_from_slice(peer.as_bytes());
+        });
+    } else if trusted && context.peer.address().is_none() {
+        request.fields.get_all(FORWARDED_FOR).for_each(|line| push_unless_set(fields, route, FORWARDED_FOR, line));
+    }
+    if !trusted || !request.fields.contains(FORWARDED_PROTO) {
+        let proto = if context.peer.secured.is_some() { "https" } else { "http" };
+        push_unless_set(fields, route, FORWARDED_PROTO, proto);
+    }
+    if !trusted || !request.fields.contains(FORWARDED_HOST) {
+        let authority = context.target.as_ref().map_or("", |target| &target.authority);
+        push_unless_set(fields, route, FORWARDED_HOST, authority);
+    }
+    push_unless_set(fields, route, "via", if request.version == Version::Http2 { VIA_2 } else { VIA });
+}
+
+/// A route has the last word about the fields that it removes or sets.
+fn push_unless_set(fields: &mut Fields, route: &Route, name: &str, value: impl AsRef<[u8]>) {
+    if !route.request_headers.concerns(name.as_bytes()) {
+        fields.push(name, value);
+    }
+}
+
+/// Whether a client claims to be over a limit that marks: nobody but the gateway can say so, in any spelling that servers
+/// of the CGI kind take for the same.
+fn claims_a_mark(name: &[u8], marks: &[HeaderName]) -> bool {
+    let spelled = |byte: u8| if byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    marks.iter().any(|mark| name.iter().copied().map(spelled).eq(mark.as_str().bytes().map(spelled)))
+}
+
+/// The fields that tell the upstream which limits the request is over that let it pass with a mark.
+fn marks(context: &RequestContext) -> impl Iterator<Item = (&HeaderName, String)> {
+    let ruleset = &context.active.ruleset;
+    ruleset.marks.iter().filter_map(move |header| {
+        let marks = context.verdict.marks(ruleset).filter(|(of, _)| *of == header);
+        let limits: Vec<&str> = marks.map(|(_, limit)| limit).collect();
+        (!limits.is_empty()).then(|| (header, limits.join(", ")))
+    })
+}
+
+/// Whether a field says something of earlier hops.
+fn claims_a_hop(name: &[u8]) -> bool {
+    let prefix = name.get(.."x-forwarded-".len()).unwrap_or_default();
+    is(prefix, "x-forwarded-") || is(name, "forwarded") || is(name, "x-real-ip")
+}
+
+/// The fields of the response that the client gets.
+pub fn response(response: &ResponseHead, context: &RequestContext) -> Fields {
+    let theirs = &response.fields;
+    let limits = respond::limit_fields(context, theirs);
+    let edits = context.matched().map(|route| &route.response_headers).filter(|edits| !edits.is_empty());
+    let is_replaced = |name: &[u8]| limits.as_ref().is_some_and(|limits| limits.replaces(name));
+    let mut fields = Fields::with_capacity(theirs.len() + ADDED_FIELDS, theirs.as_bytes().len() + ADDED_BYTES);
+    for field in theirs.end_to_end().filter(|field| !is_replaced(field.name)) {
+        fields.push_field(field);
+    }
+    let first_own = fields.len();
+    if let Some(limits) = limits {
+        limits.add_to(&mut fields, context.gateway.clock.wall_at(context.charged_at));
+    }
+    respond::cors::add_exposed(&mut fields, first_own, theirs, context);
+    fields.push("via", VIA);
+    match edits {
+        Some(edits) => edited(&fields, edits),
+        None => fields,
+    }
+}
+
+/// The fields as a route edits them.
+fn edited(fields: &Fields, edits: &HeaderEdits) -> Fields {
+    let mut edited = Fields::default();
+    fields.iter().filter(|field| !edits.concerns(field.name)).for_each(|field| edited.push_field(field));
+    edits.set.iter().for_each(|(name, value)| edited.push(name, value));
+    edited
+}
+
+fn is(name: &[u8], other: &str) -> bool {
+    name.len() == other.len() && name.eq_ignore_ascii_case(other.as_bytes())
+}

@@ -1,0 +1,231 @@
+//! Who is calling: from the credential that a request carries to a customer.
+//!
+//! Sources are looked at in their order, and the first that is there is the credential. A bearer token, or a header, that
+//! several sources read goes by what it looks like: what is written like a JSON Web Token is one, whatever the order;
+//! anything else is left to the other source.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use http::HeaderName;
+
+use crate::clock::Clock;
+use crate::customers::jwt::{Token, looks_like_token};
+use crate::customers::{Customer, Directory, TokenFault, Tokens, Unavailable};
+use crate::fields::Fields;
+use crate::gateway::respond::Answer;
+use crate::ruleset::key::{Claims, Facts, cookies, query_values};
+use crate::ruleset::{CredentialSource, CustomerRules, UnknownCredential};
+use crate::units::Nanos;
+
+/// What callers are known by.
+#[derive(Clone, Copy)]
+pub struct CredentialLookup<'a> {
+    /// Whose keys there are.
+    pub directory: &'a Directory,
+    /// Whose tokens are good; absent where there are none.
+    pub tokens: Option<&'a Tokens>,
+    /// The time, by which credentials expire.
+    pub clock: &'a Arc<dyn Clock>,
+}
+
+/// Who is calling.
+#[derive(Clone, Debug)]
+pub enum Identity {
+    /// Somebody without a credential.
+    Anonymous,
+    /// Somebody whom the directory knows.
+    Directory(Arc<Customer>),
+    /// Somebody with a token.
+    Jwt(Arc<Token>),
+}
+
+impl Identity {
+    /// The customer.
+    pub fn customer(&self) -> Option<&Arc<Customer>> {
+        match self {
+            Self::Anonymous => None,
+            Self::Directory(customer) => Some(customer),
+            Self::Jwt(token) => Some(&token.customer),
+        }
+    }
+
+    /// What the token says.
+    pub fn claims(&self) -> Option<&dyn Claims> {
+        match self {
+            Self::Anonymous | Self::Directory(_) => None,
+            Self::Jwt(token) => Some(&token.claims),
+        }
+    }
+}
+
+/// Whose credential a request carries.
+pub async fn identify(
+    rules: &CustomerRules,
+    facts: &Facts<'_>,
+    CredentialLookup { directory, tokens, clock }: CredentialLookup<'_>,
+) -> Result<Identity, Answer> {
+    let found = match credential(rules, facts)? {
+        None => return anonymous(rules),
+        Some((_, Credential::Key(key))) => {
+            let found = directory.find(&key, clock).await.map_err(|Unavailable| Answer::DirectoryAway);
+            found.and_then(|customer| in_force(customer, clock.wall()))
+        }
+        Some((_, Credential::Token(token))) => from_token(tokens, &token, clock.wall()),
+    };
+    accept(rules, found)
+}
+
+/// The same, where it is known without a look-up: nobody is asked, and no signature is verified.
+pub fn known(
+    rules: &CustomerRules,
+    facts: &Facts<'_>,
+    CredentialLookup { directory, tokens, clock }: CredentialLookup<'_>,
+) -> Option<Result<Identity, Answer>> {
+    let wall = clock.wall();
+    let found = match credential(rules, facts) {
+        Err(answer) => return Some(Err(answer)),
+        Ok(None) => return Some(anonymous(rules)),
+        Ok(Some((_, Credential::Key(key)))) => {
+            let found = directory.remembered(&key, clock.now())?.map_err(|Unavailable| Answer::DirectoryAway);
+            found.and_then(|customer| in_force(customer, wall))
+        }
+        Ok(Some((_, Credential::Token(token)))) => match tokens {
+            None => Err(Answer::CredentialUnknown),
+            Some(tokens) => tokens.remembered(&token, wall)?.map(Identity::Jwt).map_err(Answer::TokenRefused),
+        },
+    };
+    Some(accept(rules, found))
+}
+
+/// The same of a request that was recorded, whose time was `now`: nobody outside is asked.
+pub fn identify_recorded(
+    rules: &CustomerRules,
+    facts: &Facts<'_>,
+    directory: &Directory,
+    tokens: Option<&Tokens>,
+    now: Nanos,
+) -> Result<Identity, Answer> {
+    let found = match credential(rules, facts)? {
+        None => return anonymous(rules),
+        Some((_, Credential::Key(key))) => match directory {
+            Directory::Nobody => in_force(None, now),
+            Directory::File(file) => in_force(file.find(&key), now),
+            Directory::Redis(_) => Err(Answer::DirectoryAway),
+        },
+        Some((_, Credential::Token(token))) => from_token(tokens, &token, now),
+    };
+    accept(rules, found)
+}
+
+/// What the rules make of what was found out about a credential.
+pub fn accept(rules: &CustomerRules, found: Result<Identity, Answer>) -> Result<Identity, Answer> {
+    match found {
+        // a credential that is nobody's; one that was somebody's and is over stays refused
+        Err(Answer::CredentialUnknown | Answer::TokenRefused(TokenFault::Unverified))
+            if rules.unknown == UnknownCredential::Anonymous =>
+        {
+            anonymous(rules)
+        }
+        found => found,
+    }
+}
+
+fn anonymous(rules: &CustomerRules) -> Result<Identity, Answer> {
+    rules.anonymous.map(|_| Identity::Anonymous).ok_or(Answer::CredentialMissing)
+}
+
+/// The customer that the directory has for a credential, if it has one.
+fn in_force(customer: Option<Arc<Customer>>, now: Nanos) -> Result<Identity, Answer> {
+    let customer = customer.ok_or(Answer::CredentialUnknown)?;
+    match customer.valid_until {
+        Some(end) if end <= now => Err(Answer::CredentialExpired),
+        _ if customer.suspended => Err(Answer::Suspended),
+        _ => Ok(Identity::Directory(customer)),
+    }
+}
+
+fn from_token(tokens: Option<&Tokens>, token: &[u8], now: Nanos) -> Result<Identity, Answer> {
+    let tokens = tokens.ok_or(Answer::CredentialUnknown)?;
+    tokens.verify(token, now).map(Identity::Jwt).map_err(Answer::TokenRefused)
+}
+
+/// What a request carries. No `Debug`: it is a secret.
+pub(super) enum Credential<'f> {
+    /// The directory knows whose it is.
+    Key(Cow<'f, [u8]>),
+    /// It says itself whose it is.
+    Token(Cow<'f, [u8]>),
+}
+
+/// The first credential that is there, and where it is.
+pub(super) fn credential<'r, 'f>(
+    rules: &'r CustomerRules,
+    facts: &Facts<'f>,
+) -> Result<Option<(&'r CredentialSource, Credential<'f>)>, Answer> {
+    let jwt = rules.jwt();
+    let shared = jwt.is_some_and(|jwt| rules.identify.iter().any(|source| jwt.shares_place_with(source)));
+    for source in &rules.identify {
+        let Some(value) = value(source, facts)? else { continue };
+        let credential = match source {
+            CredentialSource::Jwt(_) if shared && !looks_like_token(&value) => continue,
+            CredentialSource::Jwt(_) => Credential::Token(value),
+            other if jwt.is_some_and(|jwt| jwt.shares_place_with(other)) && looks_like_token(&value) => {
+                Credential::Token(value)
+            }
+            _ => Credential::Key(value),
+        };
+        return Ok(Some((source, credential)));
+    }
+    Ok(None)
+}
+
+/// What stands in one place. What stands there twice is refused: the upstream might take the other one.
+fn value<'f>(source: &CredentialSource, facts: &Facts<'f>) -> Result<Option<Cow<'f, [u8]>>, Answer> {
+    match source {
+        CredentialSource::Header(name) => header(facts.headers, name),
+        CredentialSource::Query(name) => only(query_values(facts.query, name).map(Cow::Owned)),
+        CredentialSource::Cookie(name) => only(cookies(facts.headers, name).map(Cow::Borrowed)),
+        CredentialSource::Bearer => authorization(facts.headers, b"bearer "),
+        CredentialSource::ClientCertificate => Ok(facts.certificate.map(|name| Cow::Borrowed(name.as_bytes()))),
+        CredentialSource::Basic => {
+            Ok(authorization(facts.headers, b"basic ")?.map(|encoded| Cow::Owned(basic(&encoded))))
+        }
+        CredentialSource::Jwt(rules) => match &rules.header {
+            Some(name) => header(facts.headers, name),
+            None => authorization(facts.headers, b"bearer "),
+        },
+    }
+}
+
+fn only<T>(mut values: impl Iterator<Item = T>) -> Result<Option<T>, Answer> {
+    match (values.next(), values.next()) {
+        (_, Some(_)) => Err(Answer::CredentialRepeated),
+        (first, None) => Ok(first),
+    }
+}
+
+fn header<'f>(headers: &'f Fields, name: &HeaderName) -> Result<Option<Cow<'f, [u8]>>, Answer> {
+    only(headers.get_all(name.as_str()).map(Cow::Borrowed))
+}
+
+/// What comes after the scheme (in lower case, with its space), if it is that one.
+fn authorization<'f>(headers: &'f Fields, scheme: &[u8]) -> Result<Option<Cow<'f, [u8]>>, Answer> {
+    let value = only(headers.get_all("authorization"))?;
+    Ok(value.and_then(|value| {
+        let (named, rest) = value.split_at_checked(scheme.len())?;
+        named.eq_ignore_ascii_case(scheme).then(|| Cow::Borrowed(rest.trim_ascii()))
+    }))
+}
+
+/// `user:password`, or the user alone where there is no password: so a key can be sent as the name of a user. Nobody's
+/// credential (empty) if it cannot be decoded.
+fn basic(encoded: &[u8]) -> Vec<u8> {
+    let mut decoded = STANDARD.decode(encoded).unwrap_or_default();
+    if decoded.iter().position(|byte| *byte == b':') == decoded.len().checked_sub(1) {
+        decoded.pop();
+    }
+    decoded
+}

@@ -1,0 +1,236 @@
+//! One key of one limit, as operators name it: by the parts it is made of, or by a request that meets it. Where it
+//! stands is asked without taking anything; giving tokens back goes through the rule of the limit's algorithm.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::charge::{Charge, Manner};
+use crate::gateway::Gateway;
+use crate::gateway::active_config::ActiveConfig;
+use crate::gateway::explain::{BadQuestion, Explanation, KeyAccount, Question, Standing};
+use crate::ruleset::limit::LimitId;
+use crate::store::{Amendment, Unamended};
+
+mod parts;
+
+/// A key that somebody asks about. No `Debug`: a request may hold credentials.
+pub struct KeyQuestion {
+    limit: String,
+    named: Named,
+    tokens: Option<u64>,
+}
+
+/// How the key is named.
+enum Named {
+    Parts { key: Vec<(String, String)>, plan: Option<String> },
+    Request(Box<Question>),
+}
+
+/// Why a question about a key cannot be answered. Holds no value of a request's header field.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadKey {
+    /// It is not written as one.
+    #[error(
+        "{0}; a key is named like {{\"limit\": \"per-customer\", \"key\": {{\"customer\": \"acme\"}}}}, with \"plan\" beside it where nobody else can tell, or by \"request\" in place of \"key\", as /v1/explain takes it"
+    )]
+    Json(String),
+    /// The request is none.
+    #[error("{0}")]
+    Request(#[from] BadQuestion),
+    /// There is no such limit.
+    #[error("there is no limit {limit:?}; {known}")]
+    NoLimit {
+        /// What was asked for.
+        limit: String,
+        /// Those that there are.
+        known: String,
+    },
+    /// These are not the parts of the limit's key.
+    #[error("{problem}; the key of the limit {limit} is made of: {parts}")]
+    Parts {
+        /// The limit.
+        limit: String,
+        /// What its keys are made of.
+        parts: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A part cannot have such a value.
+    #[error("{part} = {value:?}: {problem}")]
+    Value {
+        /// The part.
+        part: String,
+        /// What it was to be.
+        value: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Which parameters apply is not known.
+    #[error("{0}")]
+    Plan(String),
+    /// The limit does not apply.
+    #[error("the limit {limit} does not apply: {why}")]
+    NotMet {
+        /// The limit.
+        limit: String,
+        /// Why.
+        why: String,
+    },
+    /// The number of tokens is missing, or is none.
+    #[error("say how many tokens are given back, as \"tokens\": a whole number above 0")]
+    Tokens,
+}
+
+/// Where a key stands.
+#[derive(Clone, Debug, Serialize)]
+pub struct KeyAnswer {
+    /// The limit.
+    pub limit: String,
+    /// Its algorithm.
+    pub algorithm: &'static str,
+    /// `sticky` or `shared`.
+    pub mode: &'static str,
+    /// What the key is made of, masked where it may be a secret; empty for one bucket for all.
+    pub key: Vec<KeyAccount>,
+    /// The plan whose parameters apply.
+    pub plan: Option<String>,
+    /// The parameters, in words.
+    pub terms: String,
+    /// The most that can be admitted at once.
+    pub quota: u64,
+    /// The time in which a spent quota is whole again.
+    pub window_seconds: Option<f64>,
+    /// Where it stands; what is said of a request is said of one for a single token.
+    pub standing: Standing,
+    /// Where that is known from.
+    pub decided: &'static str,
+    /// Where it stood before it was changed; absent where it was only asked about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<Standing>,
+}
+
+/// A key that was found: what would be charged to it, and how it is shown.
+struct Found {
+    charge: Charge,
+    key: Vec<KeyAccount>,
+    plan: Option<String>,
+}
+
+/// A question as JSON.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    limit: String,
+    /// Any value: what serde says of another kind would hold it.
+    #[serde(default)]
+    key: Value,
+    plan: Option<String>,
+    #[serde(default)]
+    request: Value,
+    tokens: Option<u64>,
+}
+
+impl KeyQuestion {
+    /// Reads a question that is written as JSON.
+    pub fn from_json(text: &[u8]) -> Result<Self, BadKey> {
+        let written: Written = serde_json::from_slice(text).map_err(|error| BadKey::Json(error.to_string()))?;
+        let Written { limit, key, plan, request, tokens } = written;
+        let named = match (key, request) {
+            (Value::Null, Value::Object(request)) => {
+                Named::Request(Box::new(Question::from_json(Value::Object(request).to_string().as_bytes())?))
+            }
+            (Value::Object(key), Value::Null) => Named::Parts { key: texts(key)?, plan },
+            (Value::Null, Value::Null) => Named::Parts { key: Vec::new(), plan },
+            _ => return Err(BadKey::Json("`key` and `request` are objects, and one of them is there".to_owned())),
+        };
+        Ok(Self { limit, named, tokens })
+    }
+
+    /// The grant that is asked for.
+    pub fn grant(&self) -> Result<Amendment, BadKey> {
+        self.tokens.filter(|tokens| *tokens > 0).map(Amendment::Grant).ok_or(BadKey::Tokens)
+    }
+
+    /// Where the key stands at `gateway`. Takes nothing.
+    pub async fn peek(&self, gateway: &Gateway) -> Result<KeyAnswer, BadKey> {
+        let active = gateway.active.load_full();
+        let found = self.find(gateway, &active).await?;
+        Ok(found.answer(gateway, &active).await)
+    }
+
+    /// Does something to the key, and tells where it stood before and stands then.
+    pub async fn amend(&self, gateway: &Gateway, amendment: Amendment) -> Result<Result<KeyAnswer, Unamended>, BadKey> {
+        let active = gateway.active.load_full();
+        let found = self.find(gateway, &active).await?;
+        let before = found.answer(gateway, &active).await.standing;
+        let done = gateway.store.amend(&active.binding, &found.charge, amendment, gateway.clock.now()).await;
+        if let Err(unamended) = done {
+            return Ok(Err(unamended));
+        }
+        let after = found.answer(gateway, &active).await;
+        Ok(Ok(KeyAnswer { before: Some(before), ..after }))
+    }
+
+    async fn find(&self, gateway: &Gateway, active: &ActiveConfig) -> Result<Found, BadKey> {
+        let id = self.limit(active)?;
+        match &self.named {
+            Named::Parts { key, plan } => parts::find(gateway, active, id, key, plan.as_deref()),
+            Named::Request(question) => {
+                let met = Explanation::under(gateway, active, question, id).await;
+                let (key, charge, plan) = met.map_err(|why| BadKey::NotMet { limit: self.limit.clone(), why })?;
+                Ok(Found { charge: asking(charge), key, plan })
+            }
+        }
+    }
+
+    fn limit(&self, active: &ActiveConfig) -> Result<LimitId, BadKey> {
+        const MOST_NAMED: usize = 20;
+        let limits = &active.ruleset.limits;
+        let found = limits.iter().position(|limit| limit.name == self.limit && limit.candidate_of.is_none());
+        found.map(LimitId).ok_or_else(|| {
+            let names = limits.iter().filter(|limit| limit.candidate_of.is_none()).map(|limit| limit.name.as_str());
+            let some: Vec<&str> = names.take(MOST_NAMED).collect();
+            let known = match some.as_slice() {
+                [] => "there are none".to_owned(),
+                some => format!("there are: {}", some.join(", ")),
+            };
+            BadKey::NoLimit { limit: self.limit.clone(), known }
+        })
+    }
+}
+
+impl Found {
+    async fn answer(&self, gateway: &Gateway, active: &ActiveConfig) -> KeyAnswer {
+        let limit = &active.ruleset.limits[self.charge.limit];
+        let rule = limit.rule(&self.charge.rule);
+        let now = gateway.clock.now();
+        let receipt = gateway.store.ask(&active.binding, &self.charge, now).await;
+        let policy = rule.policy();
+        KeyAnswer {
+            limit: limit.name.clone(),
+            algorithm: limit.algorithm.as_str(),
+            mode: if limit.mode.is_shared() { "shared" } else { "sticky" },
+            key: self.key.clone(),
+            plan: self.plan.clone(),
+            terms: rule.words(),
+            quota: policy.quota,
+            window_seconds: policy.window.map(crate::units::Nanos::as_secs_f64),
+            standing: Standing::of_all(&receipt.charged, rule, now),
+            decided: receipt.source.as_str(),
+            before: None,
+        }
+    }
+}
+
+/// A question about the bucket of `charge`, for one token.
+fn asking(charge: Charge) -> Charge {
+    Charge { cost: 1, manner: Manner::ASKS, ..charge }
+}
+
+fn texts(key: Map<String, Value>) -> Result<Vec<(String, String)>, BadKey> {
+    let text = |(part, value)| match value {
+        Value::String(text) => Ok((part, text)),
+        _ => Err(BadKey::Json(format!("the value of the part {part:?} is not a text"))),
+    };
+    key.into_iter().map(text).collect()
+}

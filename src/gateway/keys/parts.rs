@@ -1,0 +1,179 @@
+//! Keys that are named by their parts.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{BadKey, Found, asking};
+use crate::charge::{Charge, Manner, Mode, RuleRef};
+use crate::customers::{Customer, Directory};
+use crate::gateway::Gateway;
+use crate::gateway::active_config::ActiveConfig;
+use crate::gateway::explain::{KeyAccount, masked};
+use crate::gateway::facts;
+use crate::ruleset::Ruleset;
+use crate::ruleset::key::{KeyFault, KeyPart, SharedKey, Value};
+use crate::ruleset::limit::{Limit, LimitId, OwnTerm, PlanId, Terms};
+
+/// The key of the limit `id` that has these parts; `plan` where somebody says whose parameters apply.
+pub(super) fn find(
+    gateway: &Gateway,
+    active: &ActiveConfig,
+    id: LimitId,
+    named: &[(String, String)],
+    plan: Option<&str>,
+) -> Result<Found, BadKey> {
+    let ruleset = &active.ruleset;
+    let limit = &ruleset.limits[id.0];
+    let wrong = |problem: String| BadKey::Parts { limit: limit.name.clone(), parts: parts_of(limit), problem };
+    if let Some((other, _)) = named.iter().find(|(name, _)| !limit.key.parts.iter().any(|part| part.is_called(name))) {
+        return Err(wrong(format!("{other:?} is not a part of it")));
+    }
+    let mut values = Vec::new();
+    let mut caller = None;
+    for part in &limit.key.parts {
+        let mut of_part = named.iter().filter(|(name, _)| part.is_called(name));
+        let (Some((_, text)), None) = (of_part.next(), of_part.next()) else {
+            return Err(wrong(format!("{:?} has to be named, once", part.describe())));
+        };
+        let customer = (*part == KeyPart::Customer).then(|| active.directory.named(text)).flatten();
+        let value = match &customer {
+            Some(customer) => Value::Bytes(Cow::Owned(customer.name.as_bytes().to_vec())),
+            None => value(part, text, ruleset).map_err(|problem| BadKey::Value {
+                part: part.describe(),
+                value: text.clone(),
+                problem,
+            })?,
+        };
+        if *part == KeyPart::Customer {
+            caller = Some(match customer {
+                Some(customer) => Who::Customer(customer),
+                None if matches!(value, Value::Address(_)) => Who::Anonymous,
+                None => Who::Stranger(text),
+            });
+        }
+        values.push((part.clone(), value));
+    }
+    let in_key = named.iter().find(|(name, _)| KeyPart::Plan.is_called(name)).map(|(_, plan)| plan.as_str());
+    let (rule, plan) = rule(active, id, caller.as_ref(), plan.or(in_key))?;
+    let missing = |fault: KeyFault<'_>| wrong(format!("{:?} has to be named", fault.part.describe()));
+    let hasher = &gateway.hasher;
+    let SharedKey { key, tag } = match limit.mode {
+        Mode::Sticky => {
+            let key = hasher.key_of_values(&limit.name, &limit.key, &values).map_err(missing)?;
+            SharedKey { key, tag: key }
+        }
+        Mode::Shared(_) => hasher.key_of_values_of_all_nodes(&limit.name, &limit.key, &values).map_err(missing)?,
+    };
+    let shown = values.iter().map(|(part, value)| KeyAccount {
+        part: part.describe(),
+        value: Some(masked::shown(part, value, ruleset.customers.as_ref())),
+    });
+    let key_shown = shown.collect();
+    let charge = asking(Charge { tag, ..Charge::new(id.0, rule, key, 1, Manner::ASKS) });
+    Ok(Found { charge, key: key_shown, plan })
+}
+
+/// Whose key it is, where it is a customer's.
+enum Who<'a> {
+    Customer(Arc<Customer>),
+    /// Somebody without a credential.
+    Anonymous,
+    /// Somebody whom this gateway does not know by name.
+    Stranger(&'a str),
+}
+
+fn parts_of(limit: &Limit) -> String {
+    match limit.key.parts.as_slice() {
+        [] => "nothing, it is one bucket for all".to_owned(),
+        parts => parts.iter().map(KeyPart::describe).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// The parameters of a caller's charges, and the name of the plan that they belong to.
+fn rule(
+    active: &ActiveConfig,
+    id: LimitId,
+    who: Option<&Who<'_>>,
+    named: Option<&str>,
+) -> Result<(RuleRef, Option<String>), BadKey> {
+    let ruleset = &active.ruleset;
+    let limit = &ruleset.limits[id.0];
+    let not_met = |why: String| BadKey::NotMet { limit: limit.name.clone(), why };
+    let named = named.map(|name| plan_called(ruleset, name)).transpose()?;
+    if let (Some(Who::Customer(customer)), None) = (who, named)
+        && let Some(own) = customer.own.as_ref().and_then(|own| own.of(id))
+    {
+        return match own {
+            OwnTerm::Rule(rule) => Ok((RuleRef::Own(Arc::clone(rule)), plan_name(ruleset, customer.plan))),
+            OwnTerm::Unlimited => Err(not_met("the customer's own parameters say that it is unlimited".to_owned())),
+        };
+    }
+    let plan = named.or(match who {
+        Some(Who::Customer(customer)) => Some(customer.plan),
+        Some(Who::Anonymous) => ruleset.customers.as_ref().and_then(|rules| rules.anonymous),
+        Some(Who::Stranger(_)) | None => None,
+    });
+    let terms = match (plan, limit.rules.as_slice()) {
+        (Some(_), _) => limit.terms(plan),
+        (None, [_]) => Terms::Rule(0),
+        (None, _) if ruleset.customers.is_none() => limit.terms(None),
+        (None, _) => {
+            let whose = match (who, active.directory.as_ref()) {
+                (Some(Who::Stranger(name)), Directory::File(_)) => {
+                    format!("no customer in the directory is called {name:?}")
+                }
+                _ => "nobody can tell from the key".to_owned(),
+            };
+            let plans = ruleset.plans.join(", ");
+            return Err(BadKey::Plan(format!(
+                "which plan's parameters apply? {whose}; name it beside the key (\"plan\", or --plan), one of: {plans}"
+            )));
+        }
+    };
+    let name = plan.and_then(|plan| plan_name(ruleset, plan));
+    match terms {
+        Terms::Rule(rule) => Ok((RuleRef::Listed(rule), name)),
+        Terms::Unlimited => Err(not_met(match name {
+            Some(plan) => format!("the plan {plan} is unlimited"),
+            None => "requests without a plan are unlimited".to_owned(),
+        })),
+    }
+}
+
+fn plan_called(ruleset: &Ruleset, name: &str) -> Result<PlanId, BadKey> {
+    let found = ruleset.plans.iter().position(|plan| plan == name).map(PlanId);
+    found.ok_or_else(|| BadKey::Plan(format!("there is no plan {name:?}; there are: {}", ruleset.plans.join(", "))))
+}
+
+fn plan_name(ruleset: &Ruleset, plan: PlanId) -> Option<String> {
+    ruleset.plans.get(plan.0).cloned()
+}
+
+/// What requests have for a part, as somebody writes it. `Err` says what is wrong.
+fn value(part: &KeyPart, text: &str, ruleset: &Ruleset) -> Result<Value<'static>, String> {
+    let network =
+        |address: IpAddr| Value::Address(facts::network(address.to_canonical(), ruleset.client_address.ipv6_prefix));
+    let bytes = |text: &str| Value::Bytes(Cow::Owned(text.as_bytes().to_vec()));
+    let one_of = |is_one: bool, what: &str| match is_one {
+        true => Ok(bytes(text)),
+        false => Err(format!("there is no such {what}")),
+    };
+    let routes = ruleset.matcher.routes();
+    match part {
+        KeyPart::ClientAddress => text.parse().map(network).map_err(|_| "is no IP address".to_owned()),
+        // callers without a credential are counted by their address
+        KeyPart::Customer => Ok(text.parse().map_or_else(|_| bytes(text), network)),
+        KeyPart::Host => facts::canonical_host(text).map(|(host, _)| bytes(&host)).map_err(|_| "is no host".to_owned()),
+        KeyPart::Plan => one_of(ruleset.plans.iter().any(|plan| plan == text), "plan"),
+        KeyPart::Route => one_of(routes.iter().any(|route| route.name == text), "route"),
+        KeyPart::Path => one_of(routes.iter().any(|route| route.path_pattern == text), "path of a route"),
+        KeyPart::UpstreamNode => {
+            let mut nodes = ruleset.upstreams.iter().flat_map(|upstream| &upstream.nodes);
+            one_of(nodes.any(|node| node.address == text), "node")
+        }
+        KeyPart::Method | KeyPart::Header(..) | KeyPart::Query(..) | KeyPart::Cookie(..) | KeyPart::JwtClaim(_) => {
+            Ok(bytes(text))
+        }
+    }
+}

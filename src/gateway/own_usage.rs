@@ -1,0 +1,124 @@
+//! What customers see of themselves: their plan, their limits and what is left of each. Takes no tokens.
+
+use std::rc::Rc;
+
+use http::Method;
+use serde::Serialize;
+
+use crate::gateway::early;
+use crate::gateway::identify::Identity;
+use crate::gateway::request_context::RequestContext;
+use crate::gateway::respond::Answer;
+use crate::ruleset::access::preflight_method;
+use crate::ruleset::charges::Bucket;
+use crate::ruleset::key::{Caller, Facts, Resolved};
+use crate::units::Nanos;
+
+/// The body of the answer.
+#[derive(Serialize)]
+struct Report<'a> {
+    customer: &'a str,
+    plan: Option<&'a str>,
+    limits: Vec<Line<'a>>,
+}
+
+/// Where the customer stands under one limit. A limit that does not apply to the customer has no line.
+#[derive(Serialize)]
+struct Line<'a> {
+    limit: &'a str,
+    /// The routes whose requests count.
+    routes: Vec<&'a str>,
+    /// What the plan gives, in words.
+    terms: String,
+    quota: u64,
+    /// The time in which a spent quota is whole again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    window_seconds: Option<f64>,
+    /// The largest cost that would be admitted now; absent where any would.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remaining: Option<u64>,
+    /// The time until more can be had; 0 where nothing is missing.
+    more_in_seconds: f64,
+    /// The time until all can be had again.
+    full_in_seconds: f64,
+}
+
+/// Whether a request for `path` asks for the page.
+pub fn is_asked_for(context: &RequestContext, path: &str) -> bool {
+    context.active.ruleset.usage.as_deref() == Some(path)
+}
+
+/// Answers the customer whose credential the request carries.
+///
+/// A look-up is charged as one of a request is that takes the route of the path; who is known gets that back.
+pub async fn answer(context: &mut RequestContext, facts: &Facts<'_>) -> Answer {
+    if context.active.ruleset.cors.is_some() && preflight_method(facts).is_some() {
+        return Answer::Preflight;
+    }
+    if facts.method != Method::GET && facts.method != Method::HEAD {
+        return Answer::MethodNotAllowed { allow: "GET, HEAD" };
+    }
+    let active = Rc::clone(&context.active);
+    if active.ruleset.access.denies_address(facts.address) {
+        return Answer::AccessDenied;
+    }
+    let route = active.ruleset.matcher.find(facts);
+    context.client = facts.client;
+    let report = match early::identify(context, route, facts).await {
+        Ok(identity) if identity.customer().is_some() => {
+            early::give_back(context);
+            report(context, facts, &identity).await
+        }
+        Ok(_) => Err(Answer::CredentialMissing),
+        Err(answer) => Err(answer),
+    };
+    match report {
+        Ok(report) => Answer::Usage(report),
+        Err(answer) => early::refuse(context, route, facts, answer).await,
+    }
+}
+
+async fn report(context: &RequestContext, facts: &Facts<'_>, identity: &Identity) -> Result<String, Answer> {
+    let (active, gateway) = (&context.active, &context.gateway);
+    let ruleset = &active.ruleset;
+    let customer = identity.customer().ok_or(Answer::CredentialMissing)?;
+    if ruleset.access.denies(facts.address, Some(&customer.name)) {
+        return Err(Answer::AccessDenied);
+    }
+    let plan = ruleset.plans.get(customer.plan.0).map(String::as_str);
+    let resolved = Resolved {
+        route: "",
+        path_pattern: "",
+        upstream_node: None,
+        caller: Caller::Customer(&customer.name),
+        plan: plan.map(|name| (customer.plan, name)),
+        own: customer.own.as_deref(),
+        claims: identity.claims(),
+    };
+    let now = gateway.clock.now();
+    let mut limits = Vec::new();
+    for bucket in ruleset.buckets(facts, &resolved, &active.hashers) {
+        limits.extend(line(context, bucket, now).await);
+    }
+    let report = Report { customer: &customer.name, plan, limits };
+    serde_json::to_string(&report).map_err(|_| Answer::Internal)
+}
+
+async fn line<'a>(context: &'a RequestContext, bucket: Bucket<'a>, now: Nanos) -> Option<Line<'a>> {
+    let Bucket { charge, routes } = bucket;
+    let limit = context.active.ruleset.limits.get(charge.limit)?;
+    let rule = limit.rule(&charge.rule).clone();
+    let receipt = context.gateway.store.charge(&context.active.binding, &mut [charge], now).await;
+    let headroom = receipt.charged.first()?.headroom;
+    let policy = rule.policy();
+    Some(Line {
+        limit: &limit.name,
+        routes,
+        terms: rule.words(),
+        quota: policy.quota,
+        window_seconds: policy.window.map(Nanos::as_secs_f64),
+        remaining: headroom.remaining,
+        more_in_seconds: headroom.until_more.as_secs_f64(),
+        full_in_seconds: headroom.until_full.as_secs_f64(),
+    })
+}

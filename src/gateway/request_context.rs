@@ -1,0 +1,352 @@
+//! What is known of a request while it is handled, and what happens when it ends, however it ends.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use http::Method;
+
+use crate::algorithm::Completion;
+use crate::charge::Charge;
+use crate::gateway::cost_meter::{self, CostMeter};
+use crate::gateway::facts::Target;
+use crate::gateway::respond::Answer;
+use crate::gateway::respond::cors::Reader;
+use crate::gateway::upstream::{Chosen, Instance};
+use crate::gateway::{WorkerConfig, WorkerGateway};
+use crate::http::head::Version;
+use crate::http::service::Peer;
+use crate::ruleset::AccessLog;
+use crate::ruleset::limit::{LimitId, PlanId};
+use crate::ruleset::matcher::{Route, RouteId};
+use crate::ruleset::upstream::UpstreamId;
+use crate::ruleset::verdict::{Standing, Verdict};
+use crate::telemetry::logging::ACCESS;
+use crate::units::{LimitKey, Nanos};
+
+/// The status that counts where the client went away before an answer.
+const CLIENT_GONE: u16 = 499;
+
+/// One request. What it holds is given back when it is dropped: after the response, when the client goes away, when a
+/// deadline passes, and when a filter panics.
+pub struct RequestContext {
+    /// Where it is handled.
+    pub gateway: WorkerGateway,
+    /// The other end of its connection.
+    pub peer: Arc<Peer>,
+    /// The version of HTTP it came in.
+    pub version: Version,
+    /// What was in force when it came.
+    pub active: WorkerConfig,
+    /// When its head was complete.
+    pub started: Nanos,
+    /// As sent.
+    pub method: Option<Method>,
+    /// The trace it belongs to, where its line of the access log is to tell.
+    pub trace: Option<String>,
+    /// Its canonical target, once that is known.
+    pub target: Option<Target>,
+    /// The address it is counted by.
+    pub client: Option<IpAddr>,
+    /// The route it takes.
+    pub route: Option<RouteId>,
+    /// The customer, once known.
+    pub customer: Option<Arc<str>>,
+    /// The caller's plan.
+    pub plan: Option<PlanId>,
+    /// Which site's scripts want to read the answer, if they may.
+    pub cors: Reader,
+    /// Whether it is exempt from charges.
+    pub bypassed: bool,
+    /// Whether the client speaks gRPC.
+    pub is_grpc: bool,
+    /// When it was charged.
+    pub charged_at: Nanos,
+    /// What it was charged.
+    pub charges: Vec<Charge>,
+    /// What its limits say.
+    pub verdict: Verdict,
+    /// How its charges stand.
+    pub admission: Admission,
+    /// Whether it was charged under the limits that ask nothing about its caller, ahead of the others.
+    pub is_early_charged: bool,
+    /// What it turns out to cost, where that shows later.
+    pub cost_meter: Option<Box<CostMeter>>,
+    /// The upstream that a limit diverts it to.
+    pub diverted: Option<UpstreamId>,
+    /// What `consistent_hash` goes by, for the upstreams that it may go to and that balance so.
+    pub balance_hashes: Vec<(UpstreamId, LimitKey)>,
+    /// The node it is at.
+    pub chosen: Option<Chosen>,
+    /// The instances whose connections failed.
+    pub tried: Vec<Arc<Instance>>,
+    /// When the node was chosen.
+    pub chosen_at: Nanos,
+    /// Whether the upstream began to answer.
+    pub upstream_answered: bool,
+    /// The status that the client was sent.
+    pub status: Option<u16>,
+    /// Why tollgate itself answered.
+    pub answered: Option<&'static str>,
+    /// Whether it is counted as in flight on its route.
+    is_in_flight: bool,
+}
+
+/// How a request's charges stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Nothing is charged.
+    None,
+    /// It is charged and waits for its turn; if it goes away now, the charge is taken back.
+    Waiting,
+    /// It passed: limits that count what runs hold a slot until it ends.
+    Passed {
+        /// When.
+        at: Nanos,
+    },
+}
+
+impl RequestContext {
+    /// A request that began at `now`.
+    pub fn new(gateway: &WorkerGateway, peer: Arc<Peer>, version: Version, now: Nanos) -> Self {
+        Self {
+            peer,
+            version,
+            active: gateway.config(),
+            started: now,
+            gateway: gateway.clone(),
+            method: None,
+            trace: None,
+            target: None,
+            client: None,
+            route: None,
+            customer: None,
+            plan: None,
+            cors: Reader::default(),
+            bypassed: false,
+            is_grpc: false,
+            charged_at: Nanos::ZERO,
+            charges: Vec::new(),
+            verdict: Verdict::unlimited(),
+            admission: Admission::None,
+            is_early_charged: false,
+            cost_meter: None,
+            diverted: None,
+            balance_hashes: Vec::new(),
+            chosen: None,
+            tried: Vec::new(),
+            chosen_at: Nanos::ZERO,
+            upstream_answered: false,
+            status: None,
+            answered: None,
+            is_in_flight: false,
+        }
+    }
+
+    /// The route that was found.
+    pub fn matched(&self) -> Option<&Route> {
+        self.route.map(|route| self.active.ruleset.matcher.route(route))
+    }
+
+    /// The upstream that the request goes to.
+    pub fn upstream(&self) -> Option<UpstreamId> {
+        self.diverted.or_else(|| self.matched().map(|route| route.upstream))
+    }
+
+    /// The request takes `route`, or none.
+    pub fn set_route(&mut self, route: Option<RouteId>) {
+        self.end_in_flight();
+        self.route = route;
+        self.is_in_flight = true;
+        self.active.meters.route(route).start();
+    }
+
+    fn end_in_flight(&mut self) {
+        if std::mem::take(&mut self.is_in_flight) {
+            self.active.meters.route(self.route).end();
+        }
+    }
+
+    /// Takes back what the request was charged, but for what `stays`.
+    pub fn refund(&self, now: Nanos, stays: impl Fn(&Charge) -> bool) {
+        let back = self.taken().filter(|(charge, _)| !stays(charge));
+        let back: Vec<_> = back.map(|(charge, standing)| (charge.clone(), self.full_at(standing))).collect();
+        self.gateway.store.refund(&self.active.binding, &back, now);
+    }
+
+    /// When the key of a charge was going to be whole again, as seen right after it.
+    pub fn full_at(&self, standing: &Standing) -> Nanos {
+        self.charged_at.saturating_add(standing.headroom.until_full)
+    }
+
+    /// The charges that took something when the request was admitted.
+    fn taken(&self) -> impl Iterator<Item = (&Charge, &Standing)> {
+        self.verdict.taken(&self.charges)
+    }
+
+    fn release(&self, now: Nanos) {
+        match self.admission {
+            Admission::None => {}
+            Admission::Waiting => {
+                self.refund(now, |_| false);
+                self.active.meters.refunded(self.plan, self.taken().map(|(charge, _)| charge));
+            }
+            Admission::Passed { at } => {
+                let end = Completion {
+                    latency: now.saturating_sub(at),
+                    measured: self.status.is_some_and(|status| status < 500) && self.upstream_answered,
+                };
+                let holds = |charge: &&Charge| self.active.ruleset.limits[charge.limit].rule(&charge.rule).holds();
+                let held: Vec<Charge> = self.taken().map(|(charge, _)| charge).filter(holds).cloned().collect();
+                self.gateway.store.complete(&self.active.binding, &held, end, now);
+                cost_meter::settle(self, now);
+            }
+        }
+    }
+
+    fn write_access_log(&self, status: u16, duration: Nanos) {
+        let wanted = match self.active.ruleset.access_log {
+            AccessLog::Off => false,
+            AccessLog::Full => true,
+            AccessLog::Sampled(one_in) => {
+                status >= 400 || self.answered.is_some() || rand::random_range(0..one_in.max(1)) == 0
+            }
+        };
+        if !wanted {
+            return;
+        }
+        let ruleset = &self.active.ruleset;
+        let target = self.target.as_ref();
+        let name = |limit: LimitId| ruleset.limits[limit.0].name.as_str();
+        let (decision, limit, wait) = self.verdict.summary(ruleset, self.bypassed);
+        let limit = limit.map(name);
+        let shadows = self.verdict.passed_over().filter(|limit| ruleset.limits[limit.0].shadow);
+        let shadow_denied: Vec<&str> = shadows.map(name).collect();
+        tracing::info!(
+            target: ACCESS,
+            method = self.method.as_ref().map(Method::as_str),
+            host = target.map(Target::host),
+            path = target.map(|target| target.path.as_str()),
+            status,
+            duration_seconds = duration.as_secs_f64(),
+            route = self.matched().map(|route| route.name.as_str()),
+            client = self.client.map(tracing::field::display),
+            customer = self.customer.as_deref(),
+            plan = self.plan.and_then(|plan| ruleset.plans.get(plan.0)).map(String::as_str),
+            decision,
+            limit,
+            shadow_denied = (!shadow_denied.is_empty()).then(|| shadow_denied.join(",")),
+            wait_seconds = wait.as_secs_f64(),
+            upstream = self.chosen.as_ref().map(|chosen| tracing::field::display(&chosen.instance.address)),
+            answered = self.answered,
+            trace_id = self.trace,
+        );
+    }
+}
+
+impl Drop for RequestContext {
+    fn drop(&mut self) {
+        let now = self.gateway.clock.now();
+        self.release(now);
+        let unanswered = if std::thread::panicking() { Answer::Internal.status() } else { CLIENT_GONE };
+        let status = self.status.unwrap_or(unanswered);
+        let duration = now.saturating_sub(self.started);
+        self.active.meters.route(self.route).finish(status, duration);
+        self.end_in_flight();
+        self.write_access_log(status, duration);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arc_swap::ArcSwap;
+
+    use super::*;
+    use crate::charge::{Manner, RuleRef};
+    use crate::clock::SystemClock;
+    use crate::gateway::active_config::{ActiveConfig, Rules};
+    use crate::gateway::{Gateway, Shared, forward};
+    use crate::http::head::RequestHead;
+    use crate::http::service::Exchange as _;
+    use crate::ruleset::key::KeyHasher;
+    use crate::store::Store;
+    use crate::telemetry::Telemetry;
+    use crate::telemetry::denial_recorder::DenialRecorder;
+
+    const CONFIG: &str = "listeners: [{ address: \"127.0.0.1:1\" }]
+upstreams: { origin: { nodes: [\"127.0.0.1:2\"] } }
+limits: { one: { algorithm: concurrency, limit: 1, key: all } }
+routes: [{ name: all, upstream: origin, limits: [one] }]
+";
+
+    fn gateway() -> WorkerGateway {
+        let ruleset = crate::config::load(CONFIG, "", &|_| None).unwrap().ruleset;
+        let store = Arc::new(Store::default());
+        let rules = Rules {
+            ruleset,
+            directory: Arc::default(),
+            tokens: None,
+            listeners: Vec::new(),
+            upstream_tls: Vec::new(),
+            hash: String::new(),
+        };
+        let hasher = KeyHasher::new(&[0; 16]);
+        let pools = rules.pools(None);
+        let active = ActiveConfig::new((rules, pools), None, &store, hasher.clone(), &Telemetry::new().unwrap());
+        let shared = Shared {
+            active: ArcSwap::from_pointee(active),
+            store,
+            clock: Arc::new(SystemClock::new()),
+            hasher,
+            traffic: Arc::default(),
+            room: 1,
+            denial_recorder: DenialRecorder::default(),
+        };
+        WorkerGateway::new(Gateway::new(shared))
+    }
+
+    /// A request that was charged, and whether it passed.
+    fn charged(gateway: &WorkerGateway) -> (RequestContext, bool) {
+        let mut context = RequestContext::new(gateway, Arc::default(), Version::Http11, gateway.clock.now());
+        context.set_route(Some(RouteId(0)));
+        context.charges = vec![Charge::new(0, RuleRef::Listed(0), LimitKey(1), 1, Manner::USUAL)];
+        let now = gateway.clock.now();
+        let charging = gateway.store.charge(&context.active.binding, &mut context.charges, now);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let charged = runtime.block_on(charging).charged;
+        context.verdict = Verdict::new(&context.active.ruleset, &context.charges, &charged);
+        let passed = charged[0].decision.is_admitted();
+        context.admission = if passed { Admission::Passed { at: now } } else { Admission::None };
+        (context, passed)
+    }
+
+    #[test]
+    fn a_request_without_a_target_or_a_route_is_never_forwarded_as_it_came() {
+        let gateway = gateway();
+        for route in [None, Some(RouteId(0))] {
+            let mut context = RequestContext::new(&gateway, Arc::default(), Version::Http11, gateway.clock.now());
+            context.set_route(route);
+            let request = RequestHead { target: b"/raw".to_vec(), ..RequestHead::default() };
+            assert!(forward::request(&request, &context).is_none());
+            let answered = context.request_head(&request).unwrap_err();
+            assert_eq!(answered.status, 500);
+        }
+    }
+
+    #[test]
+    fn a_request_whose_filter_panics_gives_back_what_it_holds() {
+        let gateway = gateway();
+        let shared = Gateway::clone(&gateway);
+        let panicking = std::thread::scope(|scope| {
+            let filter = scope.spawn(|| {
+                let gateway = WorkerGateway::new(shared);
+                let (_context, passed) = charged(&gateway);
+                let (_denied, second) = charged(&gateway);
+                assert_eq!((passed, second), (true, false));
+                std::panic::resume_unwind(Box::new("a filter panics"));
+            });
+            filter.join().unwrap_err()
+        });
+        assert_eq!(panicking.downcast_ref(), Some(&"a filter panics"));
+        assert!(charged(&gateway).1, "the slot is free");
+    }
+}

@@ -1,0 +1,245 @@
+//! What tollgate itself answers instead of an upstream, and in which words.
+
+use http::StatusCode;
+
+use crate::algorithm::Denial;
+use crate::customers::TokenFault;
+use crate::gateway::request_context::RequestContext;
+use crate::gateway::respond::challenge;
+use crate::ruleset::verdict::Outcome;
+use crate::units::Nanos;
+
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+
+/// What tollgate itself answers instead of an upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The head is not a request that could be forwarded safely.
+    Malformed(&'static str),
+    /// The head took too long to arrive.
+    HeadTimeout,
+    /// The body stopped arriving.
+    BodyTimeout,
+    /// The host is not one for which the client was shown its certificate.
+    Misdirected,
+    /// The target is too long.
+    TargetTooLong,
+    /// There are too many header bytes or lines.
+    HeadTooLarge(&'static str),
+    /// The body is coded in a way that is not understood.
+    CodingUnknown,
+    /// The method is not served.
+    MethodNotAllowed {
+        /// Those that are, as `Allow` lists them.
+        allow: &'static str,
+    },
+    /// No route matches.
+    NoRoute,
+    /// A part of a limit's key is missing: the credential.
+    CredentialMissing,
+    /// A part of a limit's key is missing: something else.
+    KeyMissing(String),
+    /// A part of a limit's key is there more than once.
+    KeyRepeated(String),
+    /// The credential is nobody's.
+    CredentialUnknown,
+    /// The credential is there more than once.
+    CredentialRepeated,
+    /// The token is not good.
+    TokenRefused(TokenFault),
+    /// The caller is kept out.
+    AccessDenied,
+    /// The credential was good once.
+    CredentialExpired,
+    /// The customer is suspended.
+    Suspended,
+    /// Nobody can tell whose the credential is.
+    DirectoryAway,
+    /// A limit that nodes share cannot be known, and lets nothing pass then.
+    StoreAway,
+    /// A limit denies.
+    Limited,
+    /// No node of the upstream is healthy.
+    NoNode,
+    /// The upstream could not be reached, or broke off before it answered.
+    UpstreamFailed,
+    /// The upstream did not answer in time.
+    UpstreamTimeout,
+    /// A fault of tollgate's own.
+    Internal,
+    /// A customer asked where it stands: this JSON.
+    Usage(String),
+    /// A browser asked which requests of other sites are allowed.
+    Preflight,
+}
+
+/// The causes of answers that are given before any limit is asked.
+pub const BEFORE_LIMITS: [&str; 11] = [
+    Answer::Malformed("").cause(),
+    Answer::Misdirected.cause(),
+    Answer::HeadTimeout.cause(),
+    Answer::TargetTooLong.cause(),
+    Answer::HeadTooLarge("").cause(),
+    Answer::CodingUnknown.cause(),
+    Answer::MethodNotAllowed { allow: "" }.cause(),
+    Answer::NoRoute.cause(),
+    Answer::NoNode.cause(),
+    "usage",
+    Answer::Preflight.cause(),
+];
+
+/// The causes of answers that refuse a caller: such requests are charged under the limits that ask nothing about callers.
+pub const CALLER_REFUSED: [&str; 10] = [
+    Answer::CredentialMissing.cause(),
+    Answer::CredentialUnknown.cause(),
+    Answer::CredentialRepeated.cause(),
+    Answer::CredentialExpired.cause(),
+    Answer::TokenRefused(TokenFault::Unverified).cause(),
+    Answer::Suspended.cause(),
+    Answer::AccessDenied.cause(),
+    "key_missing",
+    "key_repeated",
+    Answer::DirectoryAway.cause(),
+];
+
+impl Answer {
+    /// The status, unless a limit sets another.
+    pub const fn status(&self) -> u16 {
+        match self {
+            Self::Usage(_) => 200,
+            Self::Preflight => 204,
+            Self::Malformed(_) | Self::KeyMissing(_) | Self::KeyRepeated(_) | Self::CredentialRepeated => 400,
+            Self::Suspended | Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 403,
+            Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired | Self::TokenRefused(_) => 401,
+            Self::NoRoute => 404,
+            Self::MethodNotAllowed { .. } => 405,
+            Self::HeadTimeout | Self::BodyTimeout => 408,
+            Self::TargetTooLong => 414,
+            Self::Misdirected => 421,
+            Self::Limited => 429,
+            Self::HeadTooLarge(_) => 431,
+            Self::Internal => 500,
+            Self::CodingUnknown => 501,
+            Self::UpstreamFailed => 502,
+            Self::NoNode | Self::DirectoryAway | Self::StoreAway => 503,
+            Self::UpstreamTimeout => 504,
+        }
+    }
+
+    /// A word for logs.
+    pub const fn cause(&self) -> &'static str {
+        match self {
+            Self::Malformed(_) => "malformed",
+            Self::HeadTimeout => "head_timeout",
+            Self::BodyTimeout => "body_timeout",
+            Self::Misdirected => "misdirected",
+            Self::TargetTooLong => "target_too_long",
+            Self::HeadTooLarge(_) => "head_too_large",
+            Self::CodingUnknown => "coding_unknown",
+            Self::MethodNotAllowed { .. } => "method_not_allowed",
+            Self::NoRoute => "no_route",
+            Self::CredentialMissing => "credential_missing",
+            Self::KeyMissing(_) => "key_missing",
+            Self::KeyRepeated(_) => "key_repeated",
+            Self::CredentialUnknown => "credential_unknown",
+            Self::CredentialRepeated => "credential_repeated",
+            Self::TokenRefused(_) => "token_refused",
+            Self::AccessDenied => "access_denied",
+            Self::CredentialExpired => "credential_expired",
+            Self::Suspended => "suspended",
+            Self::DirectoryAway => "directory_away",
+            Self::StoreAway => "store_away",
+            Self::Limited => "limited",
+            Self::NoNode => "no_healthy_node",
+            Self::UpstreamFailed => "upstream_failed",
+            Self::UpstreamTimeout => "upstream_timeout",
+            Self::Internal => "internal",
+            Self::Usage(_) => "usage",
+            Self::Preflight => "preflight",
+        }
+    }
+
+    /// The type of the problem; `about:blank` where the status says it all (RFC 9457).
+    pub(super) const fn problem_type(&self) -> &'static str {
+        match self {
+            Self::Limited => QUOTA_EXCEEDED,
+            Self::NoNode | Self::DirectoryAway | Self::StoreAway => REDUCED_CAPACITY,
+            _ => "about:blank",
+        }
+    }
+
+    pub(super) fn title(&self) -> &'static str {
+        match self {
+            Self::Limited => "Request quota exceeded",
+            Self::NoNode | Self::DirectoryAway | Self::StoreAway => "Temporarily reduced capacity",
+            other => StatusCode::from_u16(other.status())
+                .ok()
+                .and_then(|status| status.canonical_reason())
+                .unwrap_or("Error"),
+        }
+    }
+
+    /// What happened and what to do, for the developer at the other end.
+    pub(in crate::gateway) fn detail(&self, context: Option<&RequestContext>) -> String {
+        match self {
+            Self::Malformed(problem) | Self::HeadTooLarge(problem) => format!("{problem}."),
+            Self::HeadTimeout => "The request's head did not arrive in time.".to_owned(),
+            Self::BodyTimeout => "The request's body did not arrive in time.".to_owned(),
+            Self::Misdirected => {
+                "This connection was opened for another host; open one for this host, and name it (SNI).".to_owned()
+            }
+            Self::TargetTooLong => "The request target is too long.".to_owned(),
+            Self::CodingUnknown => "Of transfer codings only chunked is understood.".to_owned(),
+            Self::MethodNotAllowed { .. } => "This method is not served here.".to_owned(),
+            Self::NoRoute => "Nothing is served at this host and path.".to_owned(),
+            Self::CredentialMissing => challenge::request_for_credential(context),
+            Self::KeyMissing(part) => format!("The request lacks its {part}."),
+            Self::KeyRepeated(part) => format!("The request carries its {part} more than once."),
+            Self::CredentialUnknown => "The credential is not known.".to_owned(),
+            Self::CredentialRepeated => "The request carries its credential more than once.".to_owned(),
+            Self::TokenRefused(fault) => challenge::sentence(*fault),
+            Self::AccessDenied => "This caller is not let in here.".to_owned(),
+            Self::CredentialExpired => "The credential has expired; a new one is needed.".to_owned(),
+            Self::Suspended => "The customer is suspended; retrying does not help.".to_owned(),
+            Self::DirectoryAway => "Credentials cannot be looked up at the moment; retry in a second.".to_owned(),
+            Self::StoreAway => "A limit cannot be checked at the moment; retry in a second.".to_owned(),
+            Self::Limited => match context.map(|context| context.verdict.outcome) {
+                Some(Outcome::Deny(Denial::Later { retry_after })) => {
+                    format!("Retry in {}.", seconds_in_words(retry_after))
+                }
+                Some(Outcome::Deny(Denial::Busy)) => {
+                    "Too many requests are being worked on; retry when one of them has ended.".to_owned()
+                }
+                _ => "The request costs more than this quota can ever admit; retrying does not help.".to_owned(),
+            },
+            Self::NoNode => "The service behind this address is not available at the moment.".to_owned(),
+            Self::UpstreamFailed => "The service behind this address could not be reached or broke off.".to_owned(),
+            Self::UpstreamTimeout => "The service behind this address did not answer in time.".to_owned(),
+            Self::Internal => "Something went wrong in the gateway.".to_owned(),
+            Self::Usage(_) => "Where the customer stands.".to_owned(),
+            Self::Preflight => "Which requests of other sites are allowed, as `cors` says.".to_owned(),
+        }
+    }
+
+    /// The status for gRPC clients, who do not read HTTP's (gRPC's own mapping, with 8 for a limit).
+    pub(super) const fn grpc_status(&self) -> u16 {
+        match self {
+            Self::Limited => 8,
+            Self::Suspended | Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 7,
+            Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired | Self::TokenRefused(_) => 16,
+            Self::NoRoute | Self::MethodNotAllowed { .. } | Self::CodingUnknown => 12,
+            Self::NoNode | Self::DirectoryAway | Self::StoreAway | Self::UpstreamFailed => 14,
+            Self::UpstreamTimeout => 4,
+            Self::Internal => 13,
+            _ => 3,
+        }
+    }
+}
+
+fn seconds_in_words(time: Nanos) -> String {
+    match time.secs_ceil().max(1) {
+        1 => "1 second".to_owned(),
+        seconds => format!("{seconds} seconds"),
+    }
+}

@@ -1,0 +1,61 @@
+//! What a client is told about the credential that it needs (RFC 9110, section 11.6.1; RFC 6750, section 3).
+
+use crate::customers::TokenFault;
+use crate::fields::Fields;
+use crate::gateway::request_context::RequestContext;
+use crate::gateway::respond::Answer;
+use crate::ruleset::CredentialSource;
+
+const BEARER: &str = "Bearer";
+const BASIC: &str = "Basic realm=\"api\", charset=\"UTF-8\"";
+const FIELD: &str = "www-authenticate";
+
+/// Adds the challenges that go with a 401.
+pub(super) fn add_challenges(fields: &mut Fields, answer: &Answer, context: Option<&RequestContext>) {
+    match answer {
+        Answer::TokenRefused(fault) if answer.status() == 401 => {
+            fields.push(FIELD, format!("Bearer error=\"invalid_token\", error_description=\"{fault}\""));
+        }
+        Answer::CredentialMissing | Answer::CredentialUnknown | Answer::CredentialExpired => {
+            schemes(context).iter().for_each(|scheme| fields.push(FIELD, scheme));
+        }
+        _ => {}
+    }
+}
+
+/// Says that a credential is needed, and where it belongs.
+pub(super) fn request_for_credential(context: Option<&RequestContext>) -> String {
+    let mut places: Vec<String> = Vec::new();
+    for place in context.map_or(&[][..], sources).iter().map(CredentialSource::place) {
+        if !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    match places.is_empty() {
+        true => "A credential is needed here.".to_owned(),
+        false => format!("A credential is needed: {}.", places.join(" or ")),
+    }
+}
+
+/// The fault as a sentence.
+pub(super) fn sentence(fault: TokenFault) -> String {
+    let words = fault.to_string();
+    let mut letters = words.chars();
+    letters.next().map(|first| format!("{}{}.", first.to_uppercase(), letters.as_str())).unwrap_or_default()
+}
+
+/// `Bearer` stands for keys in fields of their own too, which have no scheme.
+fn schemes(context: Option<&RequestContext>) -> &'static [&'static str] {
+    let sources = context.map_or(&[][..], sources);
+    let basic = sources.contains(&CredentialSource::Basic);
+    let others = sources.iter().any(|source| *source != CredentialSource::Basic);
+    match (basic, others) {
+        (true, true) => &[BEARER, BASIC],
+        (true, false) => &[BASIC],
+        (false, _) => &[BEARER],
+    }
+}
+
+fn sources(context: &RequestContext) -> &[CredentialSource] {
+    context.active.ruleset.customers.as_ref().map_or(&[][..], |rules| &rules.identify)
+}

@@ -1,0 +1,116 @@
+//! The answer to a request over a limit, as the limit and the route set it.
+
+use http::{HeaderName, HeaderValue};
+
+use super::{Answer, PROBLEM_JSON, accept, fields, retry_after};
+use crate::fields::Fields;
+use crate::gateway::request_context::RequestContext;
+use crate::ruleset::denied::{Body, ContentType, DeniedAnswer};
+use crate::ruleset::limit::Limit;
+use crate::ruleset::verdict::{Outcome, Standing};
+use crate::template::{Particulars, Template};
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// What is set of the answer, and what there is to say in it.
+pub(super) struct Wording<'a> {
+    pub(super) set: DeniedAnswer<'a>,
+    context: &'a RequestContext,
+    limit: &'a Limit,
+    standing: &'a Standing,
+}
+
+/// A body in place of the usual one.
+pub(super) struct Worded {
+    pub(super) content_type: &'static str,
+    pub(super) text: String,
+}
+
+impl<'a> Wording<'a> {
+    /// That of the limit which is reported, and of the route where the limit sets nothing.
+    pub(super) fn of(context: &'a RequestContext) -> Option<Self> {
+        let standing = context.verdict.standings.get(context.verdict.tightest?)?;
+        let limit = context.active.ruleset.limits.get(standing.limit.0)?;
+        let set = limit.over_limit.denied()?.or(&context.matched()?.denied);
+        Some(Self { set, context, limit, standing })
+    }
+
+    /// The body that is set, of the type that the request likes best; `None` for the usual one.
+    pub(super) fn body(&self, status: u16, request: &Fields) -> Option<Worded> {
+        match self.set.body? {
+            Body::Text(template) => self.worded(TEXT, template, status),
+            Body::Negotiated(bodies) => {
+                let (content_type, template) = negotiated(bodies, request)?;
+                self.worded(content_type, template, status)
+            }
+        }
+    }
+
+    /// Whether the body depends on what the request likes.
+    pub(super) const fn varies(&self) -> bool {
+        matches!(self.set.body, Some(Body::Negotiated(_)))
+    }
+
+    /// The header fields that are set. One whose value comes out empty or spoilt is left out.
+    pub(super) fn fields(&self, status: u16) -> Vec<(HeaderName, HeaderValue)> {
+        let field = |(name, template): &(HeaderName, Template)| {
+            let value = self.render(template, status)?;
+            let value = HeaderValue::try_from(value).ok().filter(|value| !value.is_empty())?;
+            Some((name.clone(), value))
+        };
+        self.set.headers.iter().filter_map(field).collect()
+    }
+
+    fn worded(&self, content_type: &'static str, template: &Template, status: u16) -> Option<Worded> {
+        self.render(template, status).map(|text| Worded { content_type, text })
+    }
+
+    fn render(&self, template: &Template, status: u16) -> Option<String> {
+        let (context, standing) = (self.context, self.standing);
+        let plan = context.plan.and_then(|plan| context.active.ruleset.plans.get(plan.0));
+        let retry_after = match context.verdict.outcome {
+            Outcome::Deny(denial) => retry_after(denial).map(|time| time.secs_ceil()),
+            Outcome::Admit { .. } => None,
+        };
+        let particulars = Particulars {
+            limit: &self.limit.name,
+            plan: plan.map(String::as_str),
+            route: context.matched().map_or("", |route| &route.name),
+            customer: context.customer.as_deref(),
+            quota: standing.policy.quota,
+            window: fields::window(standing),
+            remaining: fields::remaining(standing),
+            retry_after,
+            reset: standing.headroom.until_full.secs_ceil(),
+            status,
+            title: Answer::Limited.title(),
+            detail: &Answer::Limited.detail(Some(context)),
+        };
+        let rendered = template.render(&particulars);
+        if let Err(error) = &rendered {
+            tracing::warn!(limit = self.limit.name, %error, "the text of an answer failed: the usual one is sent");
+        }
+        rendered.ok()
+    }
+}
+
+/// The body that the request likes best, with its type. Problem+json is always there for those who ask for it, and
+/// stands for JSON where there is none.
+fn negotiated<'b>(bodies: &'b [(ContentType, Template)], request: &Fields) -> Option<(&'static str, &'b Template)> {
+    let mut offers: Vec<&str> = bodies.iter().map(|(content_type, _)| content_type.as_str()).collect();
+    offers.push(PROBLEM_JSON);
+    let json = ContentType::Json.as_str();
+    if !offers.contains(&json) {
+        offers.push(json);
+    }
+    let (content_type, template) = bodies.get(accept::choose(request, &offers))?;
+    Some((sent_as(*content_type), template))
+}
+
+const fn sent_as(content_type: ContentType) -> &'static str {
+    match content_type {
+        ContentType::Text => TEXT,
+        ContentType::Json => "application/json",
+        ContentType::Html => "text/html; charset=utf-8",
+    }
+}

@@ -1,0 +1,281 @@
+//! The nodes of an upstream: which one a request goes to, and what is known of each.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use crate::ruleset::upstream::{Balance, Upstream};
+use crate::units::{LimitKey, Nanos};
+
+mod balance;
+mod exchange;
+pub mod health;
+mod node;
+mod tls;
+
+pub use exchange::{answered, connect_failed, destination, log_failure};
+pub use node::{Instance, NodeAddress};
+pub use tls::TlsConnector;
+
+use balance::Candidate;
+use node::NodeState;
+
+/// Upstreams of so many instances are balanced without memory of their own.
+const FEW: usize = 8;
+
+/// An upstream while tollgate runs.
+#[derive(Debug)]
+pub struct Pool {
+    /// As configured.
+    pub upstream: Upstream,
+    /// How TLS is spoken to its nodes, if it is.
+    upstream_tls: Option<Arc<TlsConnector>>,
+    nodes: Vec<Arc<NodeState>>,
+    /// Held by the one request at a time that is given its turn in round robin.
+    turns: Mutex<()>,
+}
+
+/// An instance of a node, chosen for a request; counts as in flight there until it is dropped.
+#[derive(Debug)]
+pub struct Chosen {
+    /// The node's position in the upstream.
+    pub node: usize,
+    /// Where to connect to.
+    pub instance: Arc<Instance>,
+}
+
+impl Drop for Chosen {
+    fn drop(&mut self) {
+        self.instance.end();
+    }
+}
+
+/// What operators are shown of an instance, or of a node that has none.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NodeStatus<'a> {
+    /// The node as it is written.
+    pub address: &'a str,
+    /// What its host name was resolved to.
+    pub resolved: Option<String>,
+    /// Whether requests are sent to it.
+    pub healthy: bool,
+}
+
+// === impl Pool ===
+
+impl Pool {
+    /// The pool of `upstream` in place of the one `before`: that one, if nothing changed. What is known of nodes that
+    /// stay is kept; new ones are healthy, and have no address yet where they are written as host names.
+    pub fn following(
+        upstream: &Upstream,
+        upstream_tls: Option<Arc<TlsConnector>>,
+        before: Option<&Arc<Self>>,
+    ) -> Arc<Self> {
+        match before {
+            Some(before) if before.upstream == *upstream && before.upstream_tls == upstream_tls => Arc::clone(before),
+            _ => Arc::new(Self::new(upstream.clone(), upstream_tls, before.map(|before| &**before))),
+        }
+    }
+
+    fn new(upstream: Upstream, upstream_tls: Option<Arc<TlsConnector>>, before: Option<&Self>) -> Self {
+        let checked = |upstream: &Upstream| upstream.health_check.is_some();
+        let known = |address: &str| {
+            let before = before?;
+            let position = before.upstream.nodes.iter().position(|node| node.address == address)?;
+            Some((before.nodes.get(position)?, checked(&before.upstream)))
+        };
+        let nodes = upstream.nodes.iter().map(|node| match known(&node.address) {
+            Some((state, was_checked)) if was_checked == checked(&upstream) => Arc::clone(state),
+            Some((state, _)) => Arc::new(state.unjudged()),
+            None => Arc::new(NodeState::new(&node.address)),
+        });
+        let nodes = nodes.collect();
+        Self { upstream, upstream_tls, nodes, turns: Mutex::new(()) }
+    }
+
+    /// Chooses an instance for a request, other than those in `tried`; `hash` is of the part that `consistent_hash` goes
+    /// by.
+    ///
+    /// `None` if none is healthy. One whose connection failed a moment ago is used only if there is no other.
+    pub fn choose(&self, tried: &[Arc<Instance>], hash: Option<LimitKey>, now: Nanos) -> Option<Chosen> {
+        let nodes: SmallVec<[_; FEW]> = self.nodes.iter().map(|node| node.instances()).collect();
+        let instances = nodes.iter().enumerate().flat_map(|(node, of)| of.iter().map(move |instance| (node, instance)));
+        let is_usable =
+            |instance: &Arc<Instance>| instance.is_healthy() && !tried.iter().any(|tried| Arc::ptr_eq(tried, instance));
+        let mut usable: SmallVec<[_; FEW]> = instances.filter(|(_, instance)| is_usable(instance)).collect();
+        if usable.iter().any(|(_, instance)| !instance.is_ejected(now)) {
+            usable.retain(|(_, instance)| !instance.is_ejected(now));
+        }
+        let candidates = usable.iter().map(|(node, instance)| Candidate {
+            name: instance.name(),
+            weight: instance.weight(self.upstream.nodes[*node].weight, self.upstream.slow_start, now),
+            in_flight: instance.in_flight(),
+            turn: &instance.turn,
+        });
+        let candidates: SmallVec<[Candidate<'_>; FEW]> = candidates.collect();
+        let chosen = match &self.upstream.balance {
+            _ if candidates.len() == 1 => Some(0),
+            Balance::RoundRobin => {
+                let _turn = self.turns.lock();
+                balance::round_robin(&candidates)
+            }
+            Balance::Random => balance::random(&candidates, &mut rand::rng()),
+            Balance::LeastRequests => balance::least_requests(&candidates, &mut rand::rng()),
+            Balance::ConsistentHash(_) => match hash {
+                Some(hash) => balance::rendezvous(&candidates, hash),
+                None => balance::random(&candidates, &mut rand::rng()),
+            },
+        }?;
+        let (node, instance) = usable.get(chosen)?;
+        instance.begin();
+        Some(Chosen { node: *node, instance: Arc::clone(instance) })
+    }
+
+    /// All instances, with the positions of their nodes.
+    fn instances(&self) -> Vec<(usize, Arc<Instance>)> {
+        let of_node = |(position, node): (usize, &Arc<NodeState>)| -> Vec<(usize, Arc<Instance>)> {
+            node.instances().iter().map(|instance| (position, Arc::clone(instance))).collect()
+        };
+        self.nodes.iter().enumerate().flat_map(of_node).collect()
+    }
+
+    /// How many instances requests are sent to.
+    pub fn healthy(&self) -> usize {
+        self.instances().iter().filter(|(_, instance)| instance.is_healthy()).count()
+    }
+
+    /// How each instance is, and each node that has none.
+    pub fn nodes(&self) -> Vec<NodeStatus<'_>> {
+        let mut statuses = Vec::new();
+        for (node, state) in self.upstream.nodes.iter().zip(&self.nodes) {
+            let address = node.address.as_str();
+            let instances = state.instances();
+            if instances.is_empty() {
+                statuses.push(NodeStatus { address, resolved: None, healthy: false });
+            }
+            statuses.extend(instances.iter().map(|instance| NodeStatus {
+                address,
+                resolved: node::address_of(address).is_none().then(|| instance.name().to_owned()),
+                healthy: instance.is_healthy(),
+            }));
+        }
+        statuses
+    }
+
+    fn set_health(&self, node: usize, instance: &Instance, healthy: bool, now: Nanos) {
+        if !instance.set_health(healthy, now) {
+            return;
+        }
+        let (upstream, written, address) = (&self.upstream.name, &self.upstream.nodes[node].address, instance.name());
+        if healthy {
+            tracing::info!(upstream, node = written, address, "upstream node is healthy again");
+        } else {
+            tracing::warn!(upstream, node = written, address, "upstream node is unhealthy: requests go to the others");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ruleset::upstream::{HealthCheck, Node, Retries, Timeouts};
+
+    fn pool(balance: Balance) -> Pool {
+        let node = |port: u16| Node { address: format!("127.0.0.1:{port}"), weight: 1 };
+        let upstream = Upstream {
+            name: "u".to_owned(),
+            nodes: vec![node(1), node(2), node(3)],
+            http2: false,
+            balance,
+            health_check: None,
+            timeouts: Timeouts::default(),
+            retries: Retries::default(),
+            slow_start: Nanos::from_secs(10),
+        };
+        Pool::new(upstream, None, None)
+    }
+
+    const NOW: Nanos = Nanos::from_secs(1000);
+
+    fn instance(pool: &Pool, position: usize) -> Arc<Instance> {
+        Arc::clone(&pool.instances()[position].1)
+    }
+
+    fn set_health(pool: &Pool, position: usize, healthy: bool) {
+        pool.set_health(position, &instance(pool, position), healthy, NOW);
+    }
+
+    fn healthy(pool: &Pool) -> Vec<bool> {
+        pool.nodes().iter().map(|node| node.healthy).collect()
+    }
+
+    #[test]
+    fn an_unhealthy_node_is_not_chosen_and_without_a_healthy_one_there_is_no_choice() {
+        let pool = pool(Balance::RoundRobin);
+        set_health(&pool, 0, false);
+        let chosen: Vec<usize> = (0..4).map(|_| pool.choose(&[], None, NOW).unwrap().node).collect();
+        assert_eq!(chosen, [1, 2, 1, 2]);
+        set_health(&pool, 1, false);
+        set_health(&pool, 2, false);
+        assert!(pool.choose(&[], None, NOW).is_none());
+    }
+
+    #[test]
+    fn a_node_that_refused_a_connection_is_left_alone_while_there_are_others() {
+        let pool = pool(Balance::RoundRobin);
+        instance(&pool, 1).eject(NOW);
+        assert!((0..6).all(|_| pool.choose(&[], None, NOW).unwrap().node != 1));
+        instance(&pool, 0).eject(NOW);
+        instance(&pool, 2).eject(NOW);
+        assert!(pool.choose(&[], None, NOW).is_some());
+        assert_eq!(pool.choose(&[instance(&pool, 0), instance(&pool, 2)], None, NOW).unwrap().node, 1);
+    }
+
+    #[test]
+    fn a_node_that_comes_back_warms_up() {
+        let pool = pool(Balance::RoundRobin);
+        set_health(&pool, 0, false);
+        set_health(&pool, 0, true);
+        let share = |now: Nanos| (0..2100).filter(|_| pool.choose(&[], None, now).unwrap().node == 0).count();
+        assert!(share(NOW) < 30);
+        assert!((300..500).contains(&share(NOW.saturating_add(Nanos::from_secs(5)))));
+        assert_eq!(share(NOW.saturating_add(Nanos::from_secs(10))), 700);
+    }
+
+    #[test]
+    fn requests_in_flight_are_counted_until_they_end() {
+        let pool = pool(Balance::LeastRequests);
+        let held: Vec<Chosen> = (0..3).filter_map(|_| pool.choose(&[], None, NOW)).collect();
+        let mut nodes: Vec<usize> = held.iter().map(|chosen| chosen.node).collect();
+        nodes.sort_unstable();
+        assert_eq!(nodes, [0, 1, 2]);
+        drop(held);
+        assert!(pool.instances().iter().all(|(_, instance)| instance.in_flight() == 0));
+    }
+
+    #[test]
+    fn what_is_known_of_a_node_outlives_a_change_of_its_upstream() {
+        let before = Arc::new(pool(Balance::LeastRequests));
+        set_health(&before, 0, false);
+        let held = before.choose(&[instance(&before, 0), instance(&before, 1)], None, NOW).unwrap();
+        assert!(Arc::ptr_eq(&before, &Pool::following(&before.upstream, None, Some(&before))), "nothing changed");
+        let mut upstream = before.upstream.clone();
+        upstream.nodes.remove(1);
+        upstream.nodes.push(Node { address: "127.0.0.1:4".to_owned(), weight: 1 });
+        let after = Pool::following(&upstream, None, Some(&before));
+        assert_eq!(healthy(&after), [false, true, true]);
+        assert_eq!(after.choose(&[], None, NOW).unwrap().node, 2, "the other one has a request in flight");
+        drop(held);
+        assert!(after.instances().iter().all(|(_, instance)| instance.in_flight() == 0));
+        // Without health checks nobody would ever find the node healthy again.
+        upstream.health_check = Some(HealthCheck {
+            path: "/".to_owned(),
+            every: Nanos::SECOND,
+            timeout: Nanos::SECOND,
+            healthy_after: 1,
+            unhealthy_after: 1,
+        });
+        assert_eq!(healthy(&Pool::following(&upstream, None, Some(&after))), [true; 3]);
+    }
+}

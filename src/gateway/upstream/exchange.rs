@@ -1,0 +1,82 @@
+//! One request's dealings with an upstream: the node it goes to, what is tried again, what is reported.
+
+use std::sync::Arc;
+
+use super::{Chosen, NodeAddress, Pool};
+use crate::gateway::request_context::RequestContext;
+use crate::gateway::respond::Answer;
+use crate::http::service::{ConnectError, Failure};
+use crate::http::upstream::{Address, Destination, Server};
+
+fn pool(context: &RequestContext) -> Option<&Pool> {
+    context.active.pools.get(context.upstream()?.0).map(|pool| &**pool)
+}
+
+/// Where the request goes next: to the node that was chosen when it was charged, or to one that was not tried yet.
+pub fn destination(context: &mut RequestContext) -> Result<Destination, Answer> {
+    let now = context.gateway.clock.now();
+    let was_tried = |chosen: &Chosen| context.tried.iter().any(|tried| Arc::ptr_eq(tried, &chosen.instance));
+    let charged = context.chosen.take().filter(|chosen| !was_tried(chosen));
+    let pool = pool(context).ok_or(Answer::NoNode)?;
+    let hash = context.balance_hashes.iter().find(|(upstream, _)| Some(*upstream) == context.upstream());
+    let hash = hash.map(|(_, hash)| *hash);
+    let chosen = charged.or_else(|| pool.choose(&context.tried, hash, now)).or_else(|| pool.choose(&[], hash, now));
+    let Some(chosen) = chosen else {
+        tracing::warn!(upstream = pool.upstream.name, "no healthy upstream node");
+        return Err(Answer::NoNode);
+    };
+    let server = server_at(pool, &chosen.instance.address, chosen.node);
+    let keep_alive = pool.upstream.timeouts.keep_alive;
+    let allows_upgrade = context.matched().is_some_and(|route| route.upgrades_to_websocket);
+    context.chosen = Some(chosen);
+    context.chosen_at = now;
+    Ok(Destination { server, allows_upgrade, keep_alive })
+}
+
+/// How the server at one of a node's addresses is spoken to.
+pub(super) fn server_at(pool: &Pool, address: &NodeAddress, node: usize) -> Server {
+    let tls = match (&pool.upstream_tls, address, pool.upstream.nodes.get(node)) {
+        (Some(tls), Address::Inet(_), Some(node)) => Some(tls.terms(&node.address, pool.upstream.http2)),
+        _ => None,
+    };
+    Server { address: address.clone(), tls, http2: pool.upstream.http2 }
+}
+
+/// A connection could not be made: the node is left alone for a moment. Whether another is to be tried.
+pub fn connect_failed(context: &mut RequestContext, error: &ConnectError) -> bool {
+    let now = context.gateway.clock.now();
+    let chosen = context.chosen.take();
+    let Some((pool, chosen)) = pool(context).zip(chosen) else { return false };
+    let first = chosen.instance.eject(now);
+    let retries = pool.upstream.retries;
+    let failed = u32::try_from(context.tried.len()).unwrap_or(u32::MAX);
+    if first {
+        let node = &pool.upstream.nodes[chosen.node].address;
+        tracing::warn!(upstream = pool.upstream.name, node, %error, "cannot connect to upstream node");
+    }
+    context.tried.push(Arc::clone(&chosen.instance));
+    failed < retries.attempts
+}
+
+/// The head of the response is there.
+pub fn answered(context: &mut RequestContext) {
+    let now = context.gateway.clock.now();
+    context.upstream_answered = true;
+    if let Some(upstream) = context.upstream() {
+        context.active.meters.observe_upstream(upstream, now.saturating_sub(context.chosen_at));
+    }
+}
+
+/// A request failed for good.
+pub fn log_failure(context: &RequestContext, failure: &Failure) {
+    let upstream = pool(context).map(|pool| pool.upstream.name.as_str());
+    let node = context.chosen.as_ref().map(|chosen| tracing::field::display(&chosen.instance.address));
+    match failure {
+        Failure::UpstreamTimeout | Failure::UpstreamBroke(_) | Failure::Unreadable(_) => {
+            tracing::warn!(upstream, node, error = %failure, "request to upstream failed");
+        }
+        Failure::HeadTimeout | Failure::BodyTimeout | Failure::ClientGone | Failure::Refused(_) => {
+            tracing::debug!(error = %failure, "client broke off or sent what cannot be read");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! What is found out about nodes in the background: addresses of host names, and health.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+
+use super::exchange::server_at;
+use super::node::address_of;
+use super::{Instance, NodeAddress, Pool};
+use crate::clock::Clock;
+use crate::http::upstream::probe;
+use crate::panics::{failpoint, restart_on_panic};
+use crate::ruleset::upstream::HealthCheck;
+use crate::units::Nanos;
+
+/// How often host names are resolved, and how long that may take.
+const RESOLVE_EVERY: Nanos = Nanos::from_secs(5);
+/// How often a host name is tried that has no address yet.
+const RETRY_EVERY: Nanos = Nanos::new(250_000_000);
+
+/// Watches the nodes of `pool` until dropped.
+pub async fn watch(pool: Arc<Pool>, clock: Arc<dyn Clock>) {
+    let mut tasks = JoinSet::new();
+    for node in 0..pool.nodes.len() {
+        let (pool, clock) = (Arc::clone(&pool), Arc::clone(&clock));
+        tasks.spawn(restart_on_panic(move || watch_node(Arc::clone(&pool), node, Arc::clone(&clock))));
+    }
+    while tasks.join_next().await.is_some() {}
+}
+
+/// Finds addresses for each node of `pools` that has none; waits for `patience` at most.
+pub async fn resolve_new(pools: &[Arc<Pool>], patience: Nanos) {
+    let mut tasks = JoinSet::new();
+    for pool in pools {
+        for (node, state) in pool.nodes.iter().enumerate().filter(|(_, state)| state.instances().is_empty()) {
+            let (name, state) = (pool.upstream.nodes[node].address.clone(), Arc::clone(state));
+            tasks.spawn(async move {
+                loop {
+                    if let Some(addresses) = look_up(&name).await {
+                        // the first ones do not warm up
+                        return state.resolved(addresses, Nanos::ZERO);
+                    }
+                    sleep(RETRY_EVERY.to_duration()).await;
+                }
+            });
+        }
+    }
+    let all = async { while tasks.join_next().await.is_some() {} };
+    // The watch goes on looking for those that are not there in time.
+    drop(timeout(patience.to_duration(), all).await);
+}
+
+/// At least one address.
+async fn look_up(name: &str) -> Option<Vec<SocketAddr>> {
+    let found = timeout(RESOLVE_EVERY.to_duration(), tokio::net::lookup_host(name)).await;
+    let addresses: Vec<SocketAddr> = found.ok()?.ok()?.collect();
+    (!addresses.is_empty()).then_some(addresses)
+}
+
+/// Follows the addresses of a node, and checks the health of each.
+async fn watch_node(pool: Arc<Pool>, node: usize, clock: Arc<dyn Clock>) {
+    let name = &pool.upstream.nodes[node].address;
+    let state = &pool.nodes[node];
+    let mut checks = Checks::default();
+    if address_of(name).is_some() {
+        checks.follow(&pool, node, &clock);
+        return while checks.tasks.join_next().await.is_some() {};
+    }
+    let mut failing = false;
+    loop {
+        match look_up(name).await {
+            Some(addresses) => {
+                state.resolved(addresses, clock.now());
+                failing = false;
+            }
+            // the addresses that it had stay
+            None if !failing => {
+                let upstream = &pool.upstream.name;
+                tracing::warn!(upstream, node = name, "cannot resolve the node's host name; it is tried again");
+                failing = true;
+            }
+            None => {}
+        }
+        checks.follow(&pool, node, &clock);
+        let has_none = state.instances().is_empty();
+        sleep(if has_none { RETRY_EVERY } else { RESOLVE_EVERY }.to_duration()).await;
+    }
+}
+
+/// The health checks of a node, one for each of its instances.
+#[derive(Default)]
+struct Checks {
+    tasks: JoinSet<()>,
+    running: Vec<(Arc<Instance>, AbortHandle)>,
+}
+
+impl Checks {
+    /// Checks the instances that the node has now, and no others.
+    fn follow(&mut self, pool: &Arc<Pool>, node: usize, clock: &Arc<dyn Clock>) {
+        let Some(check) = &pool.upstream.health_check else { return };
+        let instances = pool.nodes[node].instances();
+        self.running.retain(|(running, task)| {
+            let stays = instances.iter().any(|instance| Arc::ptr_eq(instance, running));
+            if !stays {
+                task.abort();
+            }
+            stays
+        });
+        while self.tasks.try_join_next().is_some() {}
+        for instance in instances.iter() {
+            if !self.running.iter().any(|(running, _)| Arc::ptr_eq(running, instance)) {
+                let (pool, check, clock) = (Arc::clone(pool), check.clone(), Arc::clone(clock));
+                let begin = {
+                    let instance = Arc::clone(instance);
+                    move || {
+                        let (pool, instance) = (Arc::clone(&pool), Arc::clone(&instance));
+                        check_health(pool, node, instance, check.clone(), Arc::clone(&clock))
+                    }
+                };
+                self.running.push((Arc::clone(instance), self.tasks.spawn(restart_on_panic(begin))));
+            }
+        }
+    }
+}
+
+/// Asks an instance for its health at intervals, and marks it after enough answers of the same kind in a row.
+async fn check_health(
+    pool: Arc<Pool>,
+    node: usize,
+    instance: Arc<Instance>,
+    check: HealthCheck,
+    clock: Arc<dyn Clock>,
+) {
+    let written = &pool.upstream.nodes[node].address;
+    let host = match &instance.address {
+        NodeAddress::Inet(_) => written.as_str(),
+        // a path is no host, and servers refuse it as one
+        NodeAddress::Unix(_) => "localhost",
+    };
+    let mut ticks = interval(check.every.to_duration());
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut good, mut bad) = (0_u32, 0_u32);
+    loop {
+        ticks.tick().await;
+        failpoint("health_check");
+        let server = server_at(&pool, &instance.address, node);
+        let asking = probe(&server, host, &check.path, "tollgate-health-check");
+        let answer = timeout(check.timeout.to_duration(), asking).await;
+        if matches!(answer, Ok(Ok(200..=299))) {
+            (good, bad) = (good.saturating_add(1), 0);
+        } else {
+            (good, bad) = (0, bad.saturating_add(1));
+        }
+        if good >= check.healthy_after {
+            pool.set_health(node, &instance, true, clock.now());
+        } else if bad >= check.unhealthy_after {
+            pool.set_health(node, &instance, false, clock.now());
+        }
+    }
+}
