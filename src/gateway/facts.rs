@@ -198,9 +198,9 @@ pub fn canonical_host(raw: &str) -> Result<(String, Option<u16>), Refused> {
             (format!("[{address}]"), port)
         }
         None => {
-            let (name, port) = raw.split_at(raw.find(':').unwrap_or(raw.len()));
+            let (name, port) = raw.split_at(raw.bytes().position(|byte| byte == b':').unwrap_or(raw.len()));
             let name = name.strip_suffix('.').unwrap_or(name);
-            if !name.split('.').all(host::is_label) {
+            if !host::is_name(name) {
                 return Err(BAD);
             }
             (name.to_ascii_lowercase(), port)

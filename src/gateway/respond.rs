@@ -26,6 +26,8 @@ const PROBLEM_JSON: &str = "application/problem+json";
 /// How many fields most answers have, and how many bytes.
 const OWN_FIELDS: usize = 8;
 const OWN_BYTES: usize = 512;
+/// How many bytes most problems have.
+const PROBLEM_BYTES: usize = 384;
 
 /// `answer` for the request of `context`, which notes that it was given. `request` holds the fields of the request, as far as
 /// they are known.
@@ -183,8 +185,11 @@ fn problem(answer: &Answer, status: u16, context: Option<&RequestContext>) -> Ve
         detail: &answer.detail(context),
         violated_policies,
     };
-    let mut body = serde_json::to_vec(&problem).unwrap_or_default();
-    body.push(b'\n');
+    let mut body = Vec::with_capacity(PROBLEM_BYTES);
+    match serde_json::to_writer(&mut body, &problem) {
+        Ok(()) => body.push(b'\n'),
+        Err(_) => body.clear(),
+    }
     body
 }
 

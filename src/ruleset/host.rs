@@ -14,7 +14,7 @@ pub enum HostPattern {
 impl HostPattern {
     /// Parses a pattern.
     ///
-    /// Errors, in words for the configuration: what no request names as its host (see [`is_label`]), a port, `*` anywhere
+    /// Errors, in words for the configuration: what no request names as its host (see [`is_name`]), a port, `*` anywhere
     /// but as the whole first label.
     pub fn parse(text: &str) -> Result<Self, String> {
         let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
@@ -34,7 +34,7 @@ impl HostPattern {
             Some(domain) => (domain.to_owned(), true),
             None => (name, false),
         };
-        if !name.split('.').all(is_label) {
+        if !is_name(&name) {
             return Err("must be a host name, with `*` only for all names below a domain (`*.example.com`)".to_owned());
         }
         Ok(if below { Self::Below(format!(".{name}")) } else { Self::Exact(name) })
@@ -58,9 +58,12 @@ impl std::fmt::Display for HostPattern {
     }
 }
 
-/// Whether a part of a host name, between its dots, is one that requests can have: letters, digits, `-` and `_`.
-pub fn is_label(label: &str) -> bool {
-    !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+/// Whether a host name is one that requests can have: parts between dots, each of letters, digits, `-` and `_`.
+pub fn is_name(name: &str) -> bool {
+    let is_label = |label: &[u8]| {
+        !label.is_empty() && label.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    name.as_bytes().split(|byte| *byte == b'.').all(is_label)
 }
 
 #[cfg(test)]

@@ -205,9 +205,7 @@ impl Answer {
             Self::DirectoryAway => "Credentials cannot be looked up at the moment; retry in a second.".to_owned(),
             Self::StoreAway => "A limit cannot be checked at the moment; retry in a second.".to_owned(),
             Self::Limited => match context.map(|context| context.verdict.outcome) {
-                Some(Outcome::Deny(Denial::Later { retry_after })) => {
-                    format!("Retry in {}.", seconds_in_words(retry_after))
-                }
+                Some(Outcome::Deny(Denial::Later { retry_after })) => retry_in(retry_after),
                 Some(Outcome::Deny(Denial::Busy)) => {
                     "Too many requests are being worked on; retry when one of them has ended.".to_owned()
                 }
@@ -237,9 +235,9 @@ impl Answer {
     }
 }
 
-fn seconds_in_words(time: Nanos) -> String {
+fn retry_in(time: Nanos) -> String {
     match time.secs_ceil().max(1) {
-        1 => "1 second".to_owned(),
-        seconds => format!("{seconds} seconds"),
+        1 => "Retry in 1 second.".to_owned(),
+        seconds => ["Retry in ", itoa::Buffer::new().format(seconds), " seconds."].concat(),
     }
 }
