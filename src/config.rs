@@ -64,7 +64,7 @@ pub use upstreams::UpstreamTls;
 
 use customers::Customers;
 use findings::Findings;
-use limits::{Checked, Setting};
+use limits::{Checked, FileScope};
 use names::Names;
 use read::{Context, Field, Section};
 
@@ -175,13 +175,13 @@ pub fn load_customer_files(
     // a misspelt `plans` is no reason to blame the customers
     top.get("plans")?;
     let outline = customers::outline(&top);
-    let setting = Setting::Gateway { customers: true, tokens: outline.tokens, store: true, nodes: true };
-    let plans = limits::read_plans(&top, setting);
+    let scope = FileScope::Gateway { customers: true, tokens: outline.tokens, store: true, nodes: true };
+    let plans = limits::read_plans(&top, scope);
     let Customers { directory, jwks, .. } = customers::read(&top, &plans, store::read(&top).as_ref())??;
     if findings.has_errors() {
         return None;
     }
-    let (_, limits) = limits::read(&top, &plans, None, setting);
+    let (_, limits) = limits::read(&top, &plans, None, scope);
     let overrides = match findings.has_errors() {
         true => Overrides::of_plans(&plans),
         false => Overrides::new(&plans, &limits),
@@ -214,8 +214,8 @@ fn with_sections<T>(
 
 fn limits_alone(top: &Section<'_>) -> Option<Limits> {
     top.required("limits", "limits by their names")?;
-    let plans = limits::read_plans(top, Setting::Alone);
-    let (_, limits) = limits::read(top, &plans, None, Setting::Alone);
+    let plans = limits::read_plans(top, FileScope::Alone);
+    let (_, limits) = limits::read(top, &plans, None, FileScope::Alone);
     let limits: Option<Vec<LimitSpec>> =
         limits.into_iter().map(|limit| limit.map(|limit| Arc::unwrap_or_clone(limit.spec))).collect();
     Some(Limits { plans: plans.all().map(str::to_owned).collect(), limits: limits?, warnings: Vec::new() })
@@ -228,18 +228,18 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let client_address = top.get_or("client_address", ClientAddress::default(), server::client_address);
     let (upstream_names, upstreams) = upstreams::read(top);
     let outline = customers::outline(top);
-    let setting = Setting::Gateway {
+    let scope = FileScope::Gateway {
         customers: outline.customers,
         tokens: outline.tokens,
         store: top.has("store"),
         nodes: store::has_nodes(top),
     };
-    let plans = limits::read_plans(top, setting);
+    let plans = limits::read_plans(top, scope);
     let store = store::read(top);
     let state = state::read(top);
     let cluster = cluster::read(top);
     let customers = customers::read(top, &plans, store.as_ref());
-    let (limit_names, limits) = limits::read(top, &plans, Some(&upstream_names), setting);
+    let (limit_names, limits) = limits::read(top, &plans, Some(&upstream_names), scope);
     let access = top.get_or("access", Access::default(), access::access);
     let bypass = top.get_or("bypass", Bypass::default(), |field| access::bypass(field, &Bypass::default()));
     let cors = top.get_with("cors", access::cors);

@@ -1,6 +1,6 @@
 //! Words of the configuration: exact, or refused.
 
-use tollgate::config::scalar::{self, Misfit};
+use tollgate::config::scalar::{self, InvalidValue};
 use tollgate::ruleset::cost::tokens;
 use tollgate::ruleset::{Jitter, Share};
 use tollgate::units::Nanos;
@@ -75,9 +75,9 @@ pub(crate) fn run(data: &[u8]) {
     }
 }
 
-/// A misfit says something.
-fn told<T>(read: Result<T, Misfit>) -> Option<T> {
-    read.map_err(|misfit| assert!(!misfit.message.is_empty() && misfit.hint != Some(String::new()))).ok()
+/// A invalid says something.
+fn told<T>(read: Result<T, InvalidValue>) -> Option<T> {
+    read.map_err(|invalid| assert!(!invalid.message.is_empty() && invalid.hint != Some(String::new()))).ok()
 }
 
 fn rate(text: &str) {

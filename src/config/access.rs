@@ -8,7 +8,7 @@ use crate::config::key::named;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, each_once};
 use crate::config::routes::{method, path};
-use crate::config::scalar::Misfit;
+use crate::config::scalar::InvalidValue;
 use crate::config::server::networks;
 use crate::config::values::check_ascii;
 use crate::ruleset::path::PathPattern;
@@ -137,22 +137,22 @@ fn sites(field: &Field<'_>) -> Option<Origins> {
     Some(Origins::These { exact, below })
 }
 
-fn site(text: &str) -> Result<Site, Misfit> {
-    let misfit = |message: &str, hint: Option<String>| Misfit { message: message.to_owned(), hint };
+fn site(text: &str) -> Result<Site, InvalidValue> {
+    let invalid = |message: &str, hint: Option<String>| InvalidValue { message: message.to_owned(), hint };
     let lower = text.to_ascii_lowercase();
     let Some((scheme, host)) = lower.split_once("://") else {
         let named = match text {
             "*" => Some("every site is `origins: \"*\"`, without a list".to_owned()),
             _ => text.contains('.').then(|| format!("did you mean `https://{text}`?")),
         };
-        return Err(misfit("has no scheme", named));
+        return Err(invalid("has no scheme", named));
     };
     check_ascii(host)?;
     if host.trim_end_matches('/').contains('/') {
-        return Err(misfit("has a path, which is no part of a site", None));
+        return Err(invalid("has a path, which is no part of a site", None));
     }
     if host.ends_with('/') {
-        return Err(misfit("ends with a slash", Some(format!("did you mean `{}`?", text.trim_end_matches('/')))));
+        return Err(invalid("ends with a slash", Some(format!("did you mean `{}`?", text.trim_end_matches('/')))));
     }
     let usual = match scheme {
         "https" => ":443",
@@ -160,7 +160,7 @@ fn site(text: &str) -> Result<Site, Misfit> {
         _ => "",
     };
     if !usual.is_empty() && host.ends_with(usual) {
-        return Err(misfit("names the port that browsers leave out", Some(format!("leave `{usual}` out"))));
+        return Err(invalid("names the port that browsers leave out", Some(format!("leave `{usual}` out"))));
     }
     let (star, name) = match host.strip_prefix("*.") {
         Some(domain) => (true, domain),
@@ -176,7 +176,7 @@ fn site(text: &str) -> Result<Site, Misfit> {
     let scheme_fine = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
         && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
     if !name_fine || !scheme_fine || port.is_some_and(|port| port.parse::<u16>().is_err()) {
-        return Err(misfit("is not a site", None));
+        return Err(invalid("is not a site", None));
     }
     match star {
         true => Ok(Site::Below(format!("{scheme}://"), host.trim_start_matches('*').to_owned())),

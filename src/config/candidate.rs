@@ -2,7 +2,7 @@
 
 use crate::algorithm::AlgorithmName;
 use crate::charge::Mode;
-use crate::config::limits::{Checked, Setting};
+use crate::config::limits::{Checked, FileScope};
 use crate::config::names::Names;
 use crate::config::parameters::Parameters;
 use crate::config::read::Field;
@@ -23,7 +23,7 @@ pub(super) fn read<'a>(
     field: &Field<'a>,
     (live, mode): (AlgorithmName, Mode),
     max_wait: Option<&Field<'a>>,
-    (plans, setting): (&Names, Setting),
+    (plans, scope): (&Names, FileScope),
 ) -> Option<Candidate> {
     let section = field.mapping("the parameters to try out")?;
     let algorithm = section.get_or("algorithm", live, Field::algorithm)?;
@@ -34,7 +34,7 @@ pub(super) fn read<'a>(
     if let Some(max_wait) = section.get("max_wait").or_else(|| max_wait.cloned()) {
         base.take_max_wait(max_wait);
     }
-    let limit = LimitTerms { limit: field, algorithm, base: &base, plans, setting };
+    let limit = LimitTerms { limit: field, algorithm, base: &base, plans, scope };
     let terms = limit.compile(&limit.named(&section)?)?;
     sharing::check(field, mode, &terms.rules)?;
     Some(Candidate { algorithm, terms })

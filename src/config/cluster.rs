@@ -8,7 +8,7 @@ use crate::cluster::settings::{Name, Peers};
 use crate::config::listeners::{self, Server};
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, each_once};
-use crate::config::scalar::Misfit;
+use crate::config::scalar::InvalidValue;
 use crate::config::store::{NamedFile, named_file};
 use crate::config::values::host_and_port;
 use crate::units::Nanos;
@@ -159,30 +159,30 @@ fn name(section: &Section<'_>, own: Option<SocketAddr>) -> Option<Name> {
     Some(Name { host: host?, port, every: every? })
 }
 
-fn host(text: &str) -> Result<String, Misfit> {
+fn host(text: &str) -> Result<String, InvalidValue> {
     if text.parse::<IpAddr>().is_ok() {
         let hint = Some("write addresses as a list".to_owned());
-        return Err(Misfit { message: "is an address".to_owned(), hint });
+        return Err(InvalidValue { message: "is an address".to_owned(), hint });
     }
-    let misfit = |_| Misfit { message: "is not a name".to_owned(), hint: None };
-    host_and_port(&format!("{text}:1")).map_err(misfit)?;
+    let invalid = |_| InvalidValue { message: "is not a name".to_owned(), hint: None };
+    host_and_port(&format!("{text}:1")).map_err(invalid)?;
     Ok(text.to_owned())
 }
 
 /// An address that another node can connect to.
-fn reachable(text: &str) -> Result<SocketAddr, Misfit> {
-    let misfit =
-        |message: &str, hint: Option<&str>| Misfit { message: message.to_owned(), hint: hint.map(str::to_owned) };
-    let address: SocketAddr = text.parse().map_err(|_| misfit("is not an address and a port", None))?;
+fn reachable(text: &str) -> Result<SocketAddr, InvalidValue> {
+    let invalid =
+        |message: &str, hint: Option<&str>| InvalidValue { message: message.to_owned(), hint: hint.map(str::to_owned) };
+    let address: SocketAddr = text.parse().map_err(|_| invalid("is not an address and a port", None))?;
     if address.ip().is_unspecified() {
         let hint = "write this machine's own address, and `listen` beside it to listen on others too";
-        return Err(misfit("is no address that other nodes can reach", Some(hint)));
+        return Err(invalid("is no address that other nodes can reach", Some(hint)));
     }
     if address.ip().is_multicast() {
-        return Err(misfit("is no address of one node", None));
+        return Err(invalid("is no address of one node", None));
     }
     match address.port() {
-        0 => Err(misfit("has no port from 1 to 65535", None)),
+        0 => Err(invalid("has no port from 1 to 65535", None)),
         _ => Ok(address),
     }
 }

@@ -4,7 +4,7 @@ use crate::algorithm::Rule;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, every};
 use crate::config::routes::parse_method;
-use crate::config::scalar::Misfit;
+use crate::config::scalar::InvalidValue;
 use crate::config::terms::AllTerms;
 use crate::config::words;
 use crate::ruleset::cost::{ChargeRule, CostRule, When};
@@ -91,17 +91,17 @@ fn read_methods(field: &Field<'_>) -> Option<Vec<(String, Cost)>> {
     let section = field.mapping("methods and their costs, like `{GET: 1, POST: 5}`")?;
     every(section.fields().map(|(method, cost)| match parse_method(method) {
         Ok(method) => cost.whole(0..=u64::MAX).map(|cost| (method, cost)),
-        Err(misfit) => cost.fail(Problem::error(cost.key_place(), misfit.message).hint(misfit.hint)),
+        Err(invalid) => cost.fail(Problem::error(cost.key_place(), invalid.message).hint(invalid.hint)),
     }))
 }
 
-fn parse_path(text: &str) -> Result<Vec<String>, Misfit> {
+fn parse_path(text: &str) -> Result<Vec<String>, InvalidValue> {
     let path: Vec<String> = text.split('.').map(str::to_owned).collect();
-    let misfit = |message: &str| Err(Misfit { message: message.to_owned(), hint: None });
+    let invalid = |message: &str| Err(InvalidValue { message: message.to_owned(), hint: None });
     match path.len() {
-        _ if path.iter().any(String::is_empty) => misfit("has an empty name"),
+        _ if path.iter().any(String::is_empty) => invalid("has an empty name"),
         0..=DEEPEST_FIELD => Ok(path),
-        _ => misfit("has more than 16 names"),
+        _ => invalid("has more than 16 names"),
     }
 }
 
@@ -138,7 +138,7 @@ fn read_charge(field: &Field<'_>) -> Option<ChargeRule> {
 }
 
 /// `401`, `4xx` or `500-599`, ends included.
-fn parse_statuses(text: &str) -> Result<(u16, u16), Misfit> {
+fn parse_statuses(text: &str) -> Result<(u16, u16), InvalidValue> {
     let status = |text: &str| {
         let number = text.parse::<u16>().ok().filter(|_| text.len() == 3);
         number.filter(|status| (100..=599).contains(status))
@@ -150,11 +150,11 @@ fn parse_statuses(text: &str) -> Result<(u16, u16), Misfit> {
     };
     match range {
         Some((from, to)) if from <= to => Ok((from, to)),
-        Some((from, to)) => Err(Misfit {
+        Some((from, to)) => Err(InvalidValue {
             message: "ends before it begins".to_owned(),
             hint: Some(format!("did you mean `{to}-{from}`?")),
         }),
-        None => Err(Misfit { message: "is not a status from 100 to 599".to_owned(), hint: None }),
+        None => Err(InvalidValue { message: "is not a status from 100 to 599".to_owned(), hint: None }),
     }
 }
 

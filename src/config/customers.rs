@@ -4,7 +4,7 @@ use crate::config::identify::{self, Identify, JwksFile};
 use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
-use crate::config::scalar::Misfit;
+use crate::config::scalar::InvalidValue;
 use crate::config::store::{NamedFile, RedisStore, named_file};
 use crate::ruleset::{CustomerRules, PlanId, UnknownCredential};
 use crate::units::Nanos;
@@ -128,7 +128,7 @@ fn directory(field: &Field<'_>) -> Option<DirectorySource> {
 
 fn redis(hash: &Field<'_>, section: &Section<'_>) -> Option<RedisHash> {
     let key = hash.parsed("the key of a Redis hash", |text| match text.is_empty() {
-        true => Err(Misfit { message: "is empty".to_owned(), hint: None }),
+        true => Err(InvalidValue { message: "is empty".to_owned(), hint: None }),
         false => Ok(text.to_owned()),
     });
     let ttl = section.get_or("ttl", RedisHash::DEFAULT_TTL, Field::positive_duration);

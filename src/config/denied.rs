@@ -4,7 +4,7 @@ use http::{HeaderName, header};
 
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, every};
-use crate::config::scalar::Misfit;
+use crate::config::scalar::InvalidValue;
 use crate::config::{suggest, words};
 use crate::ruleset::denied::{Body, ContentType, Denied};
 use crate::template::{Particulars, Template, TextKind, Unfit};
@@ -74,10 +74,10 @@ fn template(field: &Field<'_>, kind: TextKind) -> Option<Template> {
     let names = words::all_of(Particulars::NAMES);
     let expected = format!("text in quotes, in which `{{{{ NAME }}}}` stands for a value; there are {names}");
     let quote = |value: String| Template::literal(&value);
-    field.parsed_with(&expected, quote, |text| Template::compile(text.to_owned(), kind).map_err(misfit))
+    field.parsed_with(&expected, quote, |text| Template::compile(text.to_owned(), kind).map_err(invalid))
 }
 
-fn misfit(unfit: Unfit) -> Misfit {
+fn invalid(unfit: Unfit) -> InvalidValue {
     let (message, hint) = match unfit {
         Unfit::Syntax(reason) => ("is not written as templates are", reason),
         Unfit::Unknown(name) => {
@@ -95,5 +95,5 @@ fn misfit(unfit: Unfit) -> Misfit {
         ),
         Unfit::NotAField => ("holds characters that no header field may hold", "write it in one line".to_owned()),
     };
-    Misfit { message: message.to_owned(), hint: Some(hint) }
+    InvalidValue { message: message.to_owned(), hint: Some(hint) }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::config::scalar::Misfit;
+use crate::config::scalar::InvalidValue;
 
 /// Looks an environment variable up.
 pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -13,7 +13,7 @@ pub(super) fn is_used(text: &str) -> bool {
 }
 
 /// `text` with its variables put in. Errors name the variable and never its value.
-pub(super) fn expand<'a>(text: &'a str, environment: Environment<'_>) -> Result<Cow<'a, str>, Misfit> {
+pub(super) fn expand<'a>(text: &'a str, environment: Environment<'_>) -> Result<Cow<'a, str>, InvalidValue> {
     if !is_used(text) {
         return Ok(Cow::Borrowed(text));
     }
@@ -28,10 +28,10 @@ pub(super) fn expand<'a>(text: &'a str, environment: Environment<'_>) -> Result<
         }
         expanded.push_str(before);
         let Some((name, after)) = after.split_once('}') else {
-            return Err(misfit("has `${` without `}`", "write `$${` for the text `${`"));
+            return Err(invalid("has `${` without `}`", "write `$${` for the text `${`"));
         };
         if !is_name(name) {
-            return Err(misfit(
+            return Err(invalid(
                 "has something else than the name of an environment variable between `${` and `}`",
                 "there are no defaults or other operators; write `$${` for the text `${`",
             ));
@@ -40,7 +40,7 @@ pub(super) fn expand<'a>(text: &'a str, environment: Environment<'_>) -> Result<
             Some(value) => expanded.push_str(&value),
             None => {
                 let message = format!("takes the environment variable `{name}`, which is not set");
-                return Err(Misfit { message, hint: None });
+                return Err(InvalidValue { message, hint: None });
             }
         }
         rest = after;
@@ -49,8 +49,8 @@ pub(super) fn expand<'a>(text: &'a str, environment: Environment<'_>) -> Result<
     Ok(Cow::Owned(expanded))
 }
 
-fn misfit(message: &str, hint: &str) -> Misfit {
-    Misfit { message: message.to_owned(), hint: Some(hint.to_owned()) }
+fn invalid(message: &str, hint: &str) -> InvalidValue {
+    InvalidValue { message: message.to_owned(), hint: Some(hint.to_owned()) }
 }
 
 fn is_name(name: &str) -> bool {
@@ -65,7 +65,7 @@ mod tests {
 
     fn expanded(text: &str) -> Result<String, String> {
         let environment = |name: &str| (name == "RATE").then(|| "10".to_owned());
-        expand(text, &environment).map(Cow::into_owned).map_err(|misfit| misfit.message)
+        expand(text, &environment).map(Cow::into_owned).map_err(|invalid| invalid.message)
     }
 
     #[test]

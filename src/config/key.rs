@@ -2,7 +2,7 @@
 
 use crate::config::problem::Problem;
 use crate::config::read::{Field, each_once};
-use crate::config::scalar::Misfit;
+use crate::config::scalar::InvalidValue;
 use crate::ruleset::key::{Key, KeyPart, Repeated};
 
 pub(super) const EXPECTED: &str = "`all`, `customer`, `plan`, `client_address`, `host`, `route`, `path`, `method`, `upstream_node`, `{header: NAME}`, `{query: NAME}`, \
@@ -74,17 +74,17 @@ fn word(field: &Field<'_>) -> Option<KeyPart> {
     field.fail(problem.expected(EXPECTED))
 }
 
-pub(super) fn named(text: &str) -> Result<String, Misfit> {
+pub(super) fn named(text: &str) -> Result<String, InvalidValue> {
     match text.is_empty() {
-        true => Err(Misfit { message: "is empty".to_owned(), hint: None }),
+        true => Err(InvalidValue { message: "is empty".to_owned(), hint: None }),
         false => Ok(text.to_owned()),
     }
 }
 
-pub(super) fn cookie_name(text: &str) -> Result<String, Misfit> {
+pub(super) fn cookie_name(text: &str) -> Result<String, InvalidValue> {
     // the names of cookies and of header fields are made of the same characters (RFC 6265, section 4.1.1)
     match http::HeaderName::from_bytes(text.as_bytes()) {
         Ok(_) => Ok(text.to_owned()),
-        Err(_) => Err(Misfit { message: "is not the name of a cookie".to_owned(), hint: None }),
+        Err(_) => Err(InvalidValue { message: "is not the name of a cookie".to_owned(), hint: None }),
     }
 }

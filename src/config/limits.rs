@@ -58,7 +58,7 @@ pub(super) struct Checked {
 
 /// What the rest of the file asks of limits.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Setting {
+pub(super) enum FileScope {
     /// The file holds limits only: keys may be left out, and so may parameters for plans that a limit does not name.
     Alone,
     /// The limits of a gateway.
@@ -74,7 +74,7 @@ pub(super) enum Setting {
     },
 }
 
-impl Setting {
+impl FileScope {
     /// Whether a request may have no plan.
     pub(super) const fn has_planless_requests(self) -> bool {
         matches!(self, Self::Alone | Self::Gateway { customers: false, .. })
@@ -82,10 +82,10 @@ impl Setting {
 }
 
 /// Reads `plans:`. Where a file of limits alone has none, the plans are those that its limits name.
-pub(super) fn read_plans(top: &Section<'_>, setting: Setting) -> Names {
+pub(super) fn read_plans(top: &Section<'_>, scope: FileScope) -> Names {
     let Some(field) = top.get("plans") else {
         let mut names = Names::none("a plan", true);
-        if setting == Setting::Alone {
+        if scope == FileScope::Alone {
             define_plans_of_limits(top, &mut names);
         }
         return names;
@@ -126,7 +126,7 @@ pub(super) fn read(
     top: &Section<'_>,
     plans: &Names,
     upstreams: Option<&Names>,
-    setting: Setting,
+    scope: FileScope,
 ) -> (Names, Vec<Option<Checked>>) {
     let Some(field) = top.get("limits") else {
         return (Names::none("a limit", true), Vec::new());
@@ -143,7 +143,7 @@ pub(super) fn read(
             return (Names::none("a limit", false), Vec::new());
         }
         if names.define(name, &field, field.key_place()).is_some() {
-            limits.push(Reader { name, field: &field, plans, upstreams, setting }.read());
+            limits.push(Reader { name, field: &field, plans, upstreams, scope }.read());
         }
     }
     (names, limits)
@@ -155,7 +155,7 @@ struct Reader<'r, 'a> {
     field: &'r Field<'a>,
     plans: &'r Names,
     upstreams: Option<&'r Names>,
-    setting: Setting,
+    scope: FileScope,
 }
 
 impl<'a> Reader<'_, 'a> {
@@ -175,7 +175,7 @@ impl<'a> Reader<'_, 'a> {
             base.take_max_wait(max_wait);
         }
         let mode = others.mode?;
-        let limit = LimitTerms { limit: self.field, algorithm, base: &base, plans: self.plans, setting: self.setting };
+        let limit = LimitTerms { limit: self.field, algorithm, base: &base, plans: self.plans, scope: self.scope };
         let named = limit.named(&section)?;
         let terms = limit.compile(&named)?;
         sharing::check(self.field, mode, &terms.rules)?;
@@ -191,10 +191,10 @@ impl<'a> Reader<'_, 'a> {
             (Some(_), true) | (None, false) => {}
         }
         self.warn_of_large_states(&terms.rules);
-        let setting = (self.plans, self.setting);
+        let scope = (self.plans, self.scope);
         let live = (algorithm, mode);
         let candidate =
-            section.get_with("candidate", |field| candidate::read(field, live, others.max_wait.as_ref(), setting));
+            section.get_with("candidate", |field| candidate::read(field, live, others.max_wait.as_ref(), scope));
         let largest_cost = others.cost.as_ref().map_or(0, |(cost, charge)| cost::largest(cost, charge));
         let limit = others.limit(self.name, algorithm, terms);
         Some(Checked { spec: Arc::new(spec), limit, candidate: candidate?, largest_cost })
@@ -223,7 +223,7 @@ impl<'a> Reader<'_, 'a> {
             shadow: section.get_or("shadow", false, Field::flag),
             key,
             cost: cost::read(section),
-            mode: sharing::read(section, self.setting),
+            mode: sharing::read(section, self.scope),
             missing_key: section.get_or("missing_key", MissingKey::default(), |field| {
                 let words = [("deny", MissingKey::Deny), ("share", MissingKey::Share), ("skip", MissingKey::Skip)];
                 field.choice(&words)
@@ -239,16 +239,16 @@ impl<'a> Reader<'_, 'a> {
 
     fn key(&self, section: &Section<'a>) -> Option<Key> {
         let Some(field) = section.get("key") else {
-            return match self.setting {
-                Setting::Alone => Some(Key::default()),
-                Setting::Gateway { .. } => {
+            return match self.scope {
+                FileScope::Alone => Some(Key::default()),
+                FileScope::Gateway { .. } => {
                     section.required("key", key::EXPECTED)?;
                     None
                 }
             };
         };
         let key = key::read(&field)?;
-        if let Setting::Gateway { customers, tokens, .. } = self.setting {
+        if let FileScope::Gateway { customers, tokens, .. } = self.scope {
             for part in &key.parts {
                 match part {
                     KeyPart::Customer if !customers => {

@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::config::operators;
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, each_once, every};
-use crate::config::scalar::Misfit;
+use crate::config::scalar::InvalidValue;
 use crate::config::server::peers;
 use crate::config::store::{NamedFile, named_file};
 use crate::ruleset::{ConnectionBounds, Endpoint, Peers, SocketPath};
@@ -230,7 +230,7 @@ fn mode(field: &Field<'_>) -> Option<u32> {
     field.parsed(MODE, |text| {
         let digits = text.strip_prefix("0o").unwrap_or(text);
         let mode = u32::from_str_radix(digits, 8).ok().filter(|mode| *mode <= 0o777);
-        mode.ok_or_else(|| Misfit { message: "is not the mode of a file".to_owned(), hint: None })
+        mode.ok_or_else(|| InvalidValue { message: "is not the mode of a file".to_owned(), hint: None })
     })
 }
 
@@ -244,15 +244,15 @@ fn endpoint(field: &Field<'_>, mode: Option<u32>) -> Option<Endpoint> {
         }
         return address_as(field, ENDPOINT).map(Endpoint::Inet);
     };
-    let misfit = match path {
+    let invalid = match path {
         path if !path.starts_with('/') => Some("does not begin with a slash after `unix:`"),
         path if path.ends_with('/') => Some("is the path of a folder"),
         path if path.len() > SocketPath::LONGEST => Some("is longer than the path of a socket may be (107 bytes)"),
         path if path.contains('\0') => Some("holds a zero byte"),
         _ => None,
     };
-    match misfit {
-        Some(misfit) => field.fail(field.error(misfit).expected(ENDPOINT)),
+    match invalid {
+        Some(invalid) => field.fail(field.error(invalid).expected(ENDPOINT)),
         None => {
             let path = Path::new(path).to_owned();
             Some(Endpoint::Path(SocketPath { path, mode: mode.unwrap_or(SocketPath::MODE) }))
@@ -274,7 +274,7 @@ fn address_as(field: &Field<'_>, expected: &str) -> Option<SocketAddr> {
                 ("localhost", Ok(port)) => Some(format!("did you mean `127.0.0.1:{port}`?")),
                 _ => None,
             };
-            Misfit { message: "is not an address and a port".to_owned(), hint }
+            InvalidValue { message: "is not an address and a port".to_owned(), hint }
         })
     })
 }

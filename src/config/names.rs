@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::config::problem::{Mark, Place, Problem};
 use crate::config::read::Field;
-use crate::config::scalar::Misfit;
+use crate::config::scalar::InvalidValue;
 use crate::config::values::check_name;
 use crate::config::words;
 
@@ -33,7 +33,7 @@ impl Names {
 
     /// Adds a name that stands at `place`; its position, or `None` (and a finding) if it is no name or a known one.
     pub(super) fn define(&mut self, name: &str, field: &Field<'_>, place: Place) -> Option<usize> {
-        if let Err(Misfit { message, hint }) = check_name(name) {
+        if let Err(InvalidValue { message, hint }) = check_name(name) {
             return field.fail(Problem::error(place, message).hint(hint));
         }
         if let Some((_, first)) = self.positions.get(name).and_then(|position| self.places.get(*position)) {

@@ -1,7 +1,7 @@
 //! What `admin:` says beside its address: who may change something, and what is shown.
 
 use crate::config::read::{Field, Section, each_once};
-use crate::config::scalar::Misfit;
+use crate::config::scalar::InvalidValue;
 use crate::config::store::{NamedFile, named_file};
 use crate::config::values::check_ascii;
 
@@ -43,7 +43,7 @@ fn hosts(field: &Field<'_>) -> Option<Vec<String>> {
     each_once(&items, |item| item.parsed(EXPECTED, host), String::clone)
 }
 
-fn host(text: &str) -> Result<String, Misfit> {
+fn host(text: &str) -> Result<String, InvalidValue> {
     check_ascii(text)?;
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if !text.is_empty() && text.bytes().all(plain) {
@@ -53,5 +53,8 @@ fn host(text: &str) -> Result<String, Misfit> {
         !name.is_empty() && name.bytes().all(plain) && port.bytes().all(|byte| byte.is_ascii_digit())
     });
     let name = name.map(|(name, _)| name);
-    Err(Misfit { message: "is not a host name".to_owned(), hint: name.map(|name| format!("did you mean `{name}`?")) })
+    Err(InvalidValue {
+        message: "is not a host name".to_owned(),
+        hint: name.map(|name| format!("did you mean `{name}`?")),
+    })
 }

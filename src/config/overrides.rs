@@ -12,13 +12,13 @@ use crate::config::names::Names;
 use crate::config::parameters::{Overlay, Parameters};
 use crate::config::problem::Problem;
 use crate::config::read::{Context, Field};
-use crate::config::scalar::{self, Misfit};
+use crate::config::scalar::{self, InvalidValue};
 use crate::config::sharing;
 use crate::config::spec::LimitSpec;
 use crate::config::terms::Asks;
 use crate::config::{document, environment, suggest, words};
 use crate::ruleset::limit::{LimitId, OwnTerm, OwnTerms, PlanId};
-use crate::ruleset::own::{Misread, OwnTermsReader};
+use crate::ruleset::own::{InvalidOverride, OwnTermsReader};
 use crate::units::Cost;
 
 /// The plans and limits of a configuration, as a directory's rows refer to them. Cheap to clone.
@@ -126,10 +126,10 @@ fn in_zone(limit: &LimitSpec, overlay: &Overlay<'_, '_>, zone: Option<&TimeZone>
 }
 
 impl OwnTermsReader for Overrides {
-    fn plan(&self, name: &str) -> Result<PlanId, Misread> {
+    fn plan(&self, name: &str) -> Result<PlanId, InvalidOverride> {
         self.0.plan_ids.get(name).copied().ok_or_else(|| {
             let near = suggest::nearest(name, self.0.plans.iter().map(String::as_str));
-            Misread {
+            InvalidOverride {
                 path: String::new(),
                 message: "is not the name of a plan".to_owned(),
                 found: Some(words::shown(name)),
@@ -139,8 +139,8 @@ impl OwnTermsReader for Overrides {
         })
     }
 
-    fn time_zone(&self, name: &str) -> Result<TimeZone, Misread> {
-        scalar::time_zone(name).map_err(|Misfit { message, hint }| Misread {
+    fn time_zone(&self, name: &str) -> Result<TimeZone, InvalidOverride> {
+        scalar::time_zone(name).map_err(|InvalidValue { message, hint }| InvalidOverride {
             path: String::new(),
             message,
             found: Some(words::shown(name)),
@@ -149,7 +149,12 @@ impl OwnTermsReader for Overrides {
         })
     }
 
-    fn terms(&self, plan: PlanId, zone: Option<&TimeZone>, overrides: Option<&str>) -> Result<OwnTerms, Vec<Misread>> {
+    fn terms(
+        &self,
+        plan: PlanId,
+        zone: Option<&TimeZone>,
+        overrides: Option<&str>,
+    ) -> Result<OwnTerms, Vec<InvalidOverride>> {
         let Some(known) = &self.0.limits else { return Ok(OwnTerms::default()) };
         if zone.is_none() && overrides.is_none() {
             return Ok(OwnTerms::default());
@@ -169,7 +174,7 @@ impl OwnTermsReader for Overrides {
         let own = own.into_iter().enumerate().filter_map(|(position, term)| Some((LimitId(position), term?)));
         match findings.finish(Some(OwnTerms(own.collect()))) {
             Ok((own, _)) => Ok(own),
-            Err(problems) => Err(problems.errors.into_iter().map(Misread::from).collect()),
+            Err(problems) => Err(problems.errors.into_iter().map(InvalidOverride::from).collect()),
         }
     }
 }
@@ -207,7 +212,7 @@ impl KnownLimits {
     }
 }
 
-impl From<Problem> for Misread {
+impl From<Problem> for InvalidOverride {
     fn from(problem: Problem) -> Self {
         let Problem { place, message, found, expected, hint, .. } = problem;
         Self { path: place.path, message, found, expected, hint }

@@ -12,7 +12,7 @@ use crate::config::document::{self, Content, Entry, Node};
 use crate::config::environment::{self, Environment};
 use crate::config::findings::Findings;
 use crate::config::problem::{Hint, Mark, Place, Problem};
-use crate::config::scalar::Misfit;
+use crate::config::scalar::InvalidValue;
 use crate::config::{unneeded, words};
 
 /// What all fields of a file share.
@@ -160,12 +160,14 @@ impl<'a> Field<'a> {
         }
         match environment::expand(text, &|name| (self.context.environment)(name).map(&quote)) {
             Ok(text) => Some(Word { text, plain: *plain }),
-            Err(misfit) => self.fail(Problem::error(self.place(), misfit.message).expected(expected).hint(misfit.hint)),
+            Err(invalid) => {
+                self.fail(Problem::error(self.place(), invalid.message).expected(expected).hint(invalid.hint))
+            }
         }
     }
 
     /// The single value as `parse` reads it.
-    pub(super) fn parsed<T>(&self, expected: &str, parse: impl FnOnce(&str) -> Result<T, Misfit>) -> Option<T> {
+    pub(super) fn parsed<T>(&self, expected: &str, parse: impl FnOnce(&str) -> Result<T, InvalidValue>) -> Option<T> {
         self.parsed_with(expected, |value| value, parse)
     }
 
@@ -174,15 +176,15 @@ impl<'a> Field<'a> {
         &self,
         expected: &str,
         quote: impl Fn(String) -> String,
-        parse: impl FnOnce(&str) -> Result<T, Misfit>,
+        parse: impl FnOnce(&str) -> Result<T, InvalidValue>,
     ) -> Option<T> {
         let word = self.word_with(expected, quote)?;
         match parse(&word.text) {
             Ok(value) => Some(value),
-            Err(misfit) => {
+            Err(invalid) => {
                 // a hint may repeat the value, and that may be a secret
-                let hint = misfit.hint.filter(|_| !self.secret && matches!(word.text, Cow::Borrowed(_)));
-                self.fail(self.error(misfit.message).expected(expected).hint(hint))
+                let hint = invalid.hint.filter(|_| !self.secret && matches!(word.text, Cow::Borrowed(_)));
+                self.fail(self.error(invalid.message).expected(expected).hint(hint))
             }
         }
     }

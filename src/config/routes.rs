@@ -7,7 +7,7 @@ use std::hash::BuildHasher;
 use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, each_once};
-use crate::config::scalar::Misfit;
+use crate::config::scalar::InvalidValue;
 use crate::config::values::{check_ascii, dropped_problem};
 use crate::config::{access, denied};
 use crate::ruleset::access::{Access, Bypass};
@@ -158,24 +158,24 @@ fn read_match(field: &Field<'_>) -> Option<Match> {
     Some(Match { hosts: hosts?, path, path_pattern, methods: methods?, headers: headers? })
 }
 
-fn misfit(message: String) -> Misfit {
-    Misfit { message, hint: None }
+fn invalid(message: String) -> InvalidValue {
+    InvalidValue { message, hint: None }
 }
 
-fn parse_host(text: &str) -> Result<HostPattern, Misfit> {
+fn parse_host(text: &str) -> Result<HostPattern, InvalidValue> {
     check_ascii(text)?;
     if text.contains(',') {
         let names: Vec<&str> = text.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
         let hint = Some(format!("write each host as an item of its own: `[{}]`", names.join(", ")));
-        return Err(Misfit { message: "must be one host name".to_owned(), hint });
+        return Err(InvalidValue { message: "must be one host name".to_owned(), hint });
     }
-    HostPattern::parse(text).map_err(misfit)
+    HostPattern::parse(text).map_err(invalid)
 }
 
 /// A pattern for paths, and as it is written.
 pub(super) fn path(field: &Field<'_>) -> Option<(PathPattern, String)> {
     field.parsed("a path, like `/v1/orders/*` or `/v1/**`", |text| {
-        PathPattern::parse(text).map(|path| (path, text.to_owned())).map_err(misfit)
+        PathPattern::parse(text).map(|path| (path, text.to_owned())).map_err(invalid)
     })
 }
 
@@ -185,13 +185,13 @@ pub(super) fn method(field: &Field<'_>) -> Option<String> {
 }
 
 /// Methods are told apart by case, so one in lower case would match nothing that browsers send.
-pub(super) fn parse_method(text: &str) -> Result<String, Misfit> {
+pub(super) fn parse_method(text: &str) -> Result<String, InvalidValue> {
     if http::Method::from_bytes(text.as_bytes()).is_err() {
-        return Err(misfit("is not a method".to_owned()));
+        return Err(invalid("is not a method".to_owned()));
     }
     match text.to_ascii_uppercase() {
         upper if upper == text => Ok(upper),
-        upper => Err(Misfit {
+        upper => Err(InvalidValue {
             message: "is not in capitals, and case counts in methods".to_owned(),
             hint: Some(format!("did you mean `{upper}`?")),
         }),

@@ -9,14 +9,14 @@ use crate::units::{Nanos, Rate};
 
 /// Why a word is not what it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misfit {
+pub struct InvalidValue {
     /// What is wrong, to be read after the value's path.
     pub message: String,
     /// What to write instead, where that is clear.
     pub hint: Option<String>,
 }
 
-impl Misfit {
+impl InvalidValue {
     fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), hint: None }
     }
@@ -87,18 +87,18 @@ const TOO_FINE: &str = "has more digits than can be counted exactly";
 /// Tokens per time: `100/s`, `0.5/s`, `10/500ms`, `1/333333333ns`.
 ///
 /// A decimal number of tokens becomes a ratio: `2.5/s` is 25 in 10 seconds.
-pub fn rate(text: &str) -> Result<Rate, Misfit> {
+pub fn rate(text: &str) -> Result<Rate, InvalidValue> {
     let Some((tokens, time)) = text.split_once('/') else {
         let hint = decimal_parts(text).ok().map(|_| format!("did you mean `{text}/s`?"));
-        return Err(Misfit { message: "is not a rate".to_owned(), hint });
+        return Err(InvalidValue { message: "is not a rate".to_owned(), hint });
     };
     if let Some(number) = tokens.strip_suffix('r').filter(|number| decimal_parts(number).is_ok()) {
-        return Err(Misfit::new("is not a rate").hint(format!("did you mean `{number}/{time}`?")));
+        return Err(InvalidValue::new("is not a rate").hint(format!("did you mean `{number}/{time}`?")));
     }
     let written = tokens;
     let (tokens, scale) = decimal_parts(tokens).map_err(|reason| match reason {
-        NotDecimal::TooLarge => Misfit::new(TOO_FINE),
-        NotDecimal::Malformed => Misfit::new("is not a rate"),
+        NotDecimal::TooLarge => InvalidValue::new(TOO_FINE),
+        NotDecimal::Malformed => InvalidValue::new("is not a rate"),
     })?;
     let unit_alone = time.starts_with(|c: char| c.is_alphabetic());
     let one_of = |unit: &str| TIME_UNITS.iter().find(|(name, _)| *name == unit);
@@ -107,26 +107,26 @@ pub fn rate(text: &str) -> Result<Rate, Misfit> {
         None if unit_alone => duration(&format!("1{time}")),
         None => duration(time),
     };
-    let period = period.map_err(|misfit| Misfit {
-        message: format!("is not a rate: its time {}", misfit.message),
+    let period = period.map_err(|invalid| InvalidValue {
+        message: format!("is not a rate: its time {}", invalid.message),
         hint: match OTHER_TIME_UNITS.iter().find(|(other, _)| unit_alone && *other == time) {
             Some((_, unit)) => Some(format!("did you mean `{written}/{unit}`?")),
-            None => misfit.hint,
+            None => invalid.hint,
         },
     })?;
     if tokens == 0 {
-        return Err(Misfit::new("is zero, which would never admit anything"));
+        return Err(InvalidValue::new("is zero, which would never admit anything"));
     }
     if period == Nanos::ZERO {
-        return Err(Misfit::new("has a time of zero"));
+        return Err(InvalidValue::new("has a time of zero"));
     }
-    let period = period.get().checked_mul(scale).map(Nanos::new).ok_or_else(|| Misfit::new(TOO_FINE))?;
+    let period = period.get().checked_mul(scale).map(Nanos::new).ok_or_else(|| InvalidValue::new(TOO_FINE))?;
     let most = Rate::MAX_TOKENS;
-    Rate::new(tokens, period).ok_or_else(|| Misfit::new(format!("is more than {most} tokens in a time")))
+    Rate::new(tokens, period).ok_or_else(|| InvalidValue::new(format!("is more than {most} tokens in a time")))
 }
 
 /// A length of time: `250ms`, `15m`, `1.5s`. Decimals are fine where they come out as whole nanoseconds.
-pub fn duration(text: &str) -> Result<Nanos, Misfit> {
+pub fn duration(text: &str) -> Result<Nanos, InvalidValue> {
     let (number, unit) = split_unit(text);
     let known = TIME_UNITS.iter().find(|(name, _)| *name == unit);
     let Some((_, length)) = known else {
@@ -136,7 +136,7 @@ pub fn duration(text: &str) -> Result<Nanos, Misfit> {
 }
 
 /// A number of bytes: `64KiB`.
-pub fn size(text: &str) -> Result<u64, Misfit> {
+pub fn size(text: &str) -> Result<u64, InvalidValue> {
     let (number, unit) = split_unit(text);
     let known = SIZE_UNITS.iter().find(|(name, _)| *name == unit);
     let Some((_, length)) = known else {
@@ -146,124 +146,125 @@ pub fn size(text: &str) -> Result<u64, Misfit> {
 }
 
 /// A number of bytes in each second: `100B/s`.
-pub fn byte_rate(text: &str) -> Result<u64, Misfit> {
+pub fn byte_rate(text: &str) -> Result<u64, InvalidValue> {
     match text.split_once('/') {
         Some((bytes, "s")) => size(bytes),
-        Some((bytes, _)) if size(bytes).is_ok() => {
-            Err(Misfit::new("is not for a second").hint(format!("write how much comes in a second, like `{bytes}/s`")))
-        }
+        Some((bytes, _)) if size(bytes).is_ok() => Err(InvalidValue::new("is not for a second")
+            .hint(format!("write how much comes in a second, like `{bytes}/s`"))),
         _ => {
             let unit = if is_digits(text) { "B" } else { "" };
             let hint = size(&format!("{text}{unit}")).ok().map(|_| format!("did you mean `{text}{unit}/s`?"));
-            Err(Misfit { message: "is not a number of bytes in a second".to_owned(), hint })
+            Err(InvalidValue { message: "is not a number of bytes in a second".to_owned(), hint })
         }
     }
 }
 
 /// A whole number, zero or more.
-pub fn whole(text: &str) -> Result<u64, Misfit> {
+pub fn whole(text: &str) -> Result<u64, InvalidValue> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return text.parse::<u64>().map_err(|error| match error.kind() {
-            IntErrorKind::PosOverflow => Misfit::new(format!("is too large (at most {})", u64::MAX)),
-            _ => Misfit::new("is not a whole number"),
+            IntErrorKind::PosOverflow => InvalidValue::new(format!("is too large (at most {})", u64::MAX)),
+            _ => InvalidValue::new("is not a whole number"),
         });
     }
     let digits: String = text.chars().filter(|c| !matches!(c, '_' | ',' | '\'')).collect();
-    let misfit = Misfit::new("is not a whole number");
+    let invalid = InvalidValue::new("is not a whole number");
     Err(match digits.parse::<u64>() {
-        Ok(number) if digits.len() < text.len() => misfit.hint(format!("write `{number}`")),
-        _ => misfit,
+        Ok(number) if digits.len() < text.len() => invalid.hint(format!("write `{number}`")),
+        _ => invalid,
     })
 }
 
 /// A decimal number, zero or more: `5.5`. The double nearest to it.
-pub fn decimal(text: &str) -> Result<f64, Misfit> {
+pub fn decimal(text: &str) -> Result<f64, InvalidValue> {
     let well_formed = match text.split_once('.') {
         Some((whole, fraction)) => is_digits(whole) && is_digits(fraction),
         None => is_digits(text),
     };
     if !well_formed {
-        return Err(Misfit::new("is not a decimal number"));
+        return Err(InvalidValue::new("is not a decimal number"));
     }
     match text.parse::<f64>() {
         Ok(number) if number.is_finite() => Ok(number),
-        _ => Err(Misfit::new("is too large")),
+        _ => Err(InvalidValue::new("is too large")),
     }
 }
 
 /// A share above 0 and up to 1 as `one in n`: `0.01` is 100.
-pub fn one_in(text: &str) -> Result<u32, Misfit> {
-    let (numerator, denominator) = decimal_parts(text).map_err(|_| Misfit::new("is not a decimal number"))?;
+pub fn one_in(text: &str) -> Result<u32, InvalidValue> {
+    let (numerator, denominator) = decimal_parts(text).map_err(|_| InvalidValue::new("is not a decimal number"))?;
     if numerator == 0 || numerator > denominator {
-        return Err(Misfit::new("is not above 0 and up to 1"));
+        return Err(InvalidValue::new("is not above 0 and up to 1"));
     }
     let nearest = denominator.saturating_add(numerator / 2) / numerator;
     match u32::try_from(nearest) {
         Ok(n) if denominator.is_multiple_of(numerator) => Ok(n),
-        Ok(n) => Err(Misfit::new("is not one in a whole number").hint(format!("the nearest is `one_in: {n}`"))),
-        Err(_) => Err(Misfit::new(format!("is less than one in {}", u32::MAX))),
+        Ok(n) => Err(InvalidValue::new("is not one in a whole number").hint(format!("the nearest is `one_in: {n}`"))),
+        Err(_) => Err(InvalidValue::new(format!("is less than one in {}", u32::MAX))),
     }
 }
 
 /// A share in percent, 0 to 100 with up to four decimals: `12.5`.
-pub fn percent(text: &str) -> Result<Share, Misfit> {
+pub fn percent(text: &str) -> Result<Share, InvalidValue> {
     let (numerator, denominator) = match text.strip_suffix('%') {
         Some(number) if decimal_parts(number).is_ok() => {
-            return Err(Misfit::new("has a unit that the name says already").hint(format!("write `{number}`")));
+            return Err(InvalidValue::new("has a unit that the name says already").hint(format!("write `{number}`")));
         }
-        _ => decimal_parts(text).map_err(|_| Misfit::new("is not a number"))?,
+        _ => decimal_parts(text).map_err(|_| InvalidValue::new("is not a number"))?,
     };
     share(numerator, denominator)
 }
 
 /// The most that is added to a time: a share of it like `10%`, or so much like `5s`.
-pub fn jitter(text: &str) -> Result<Jitter, Misfit> {
+pub fn jitter(text: &str) -> Result<Jitter, InvalidValue> {
     let jitter = match text.strip_suffix('%') {
         Some(number) => {
-            let (numerator, denominator) = decimal_parts(number).map_err(|_| Misfit::new("is not a number"))?;
+            let (numerator, denominator) = decimal_parts(number).map_err(|_| InvalidValue::new("is not a number"))?;
             Jitter::Share(share(numerator, denominator)?)
         }
         None => Jitter::Time(duration(text)?),
     };
     match jitter {
-        Jitter::Share(Share(0)) | Jitter::Time(Nanos::ZERO) => Err(Misfit::new("is nothing").hint("leave it out")),
+        Jitter::Share(Share(0)) | Jitter::Time(Nanos::ZERO) => {
+            Err(InvalidValue::new("is nothing").hint("leave it out"))
+        }
         jitter => Ok(jitter),
     }
 }
 
 /// So many percent: at most 100, in steps of a millionth.
-fn share(numerator: u64, denominator: u64) -> Result<Share, Misfit> {
+fn share(numerator: u64, denominator: u64) -> Result<Share, InvalidValue> {
     let millionths = u128::from(numerator).saturating_mul(u128::from(Share::WHOLE.0 / 100));
     let (whole, rest) = (millionths / u128::from(denominator), millionths % u128::from(denominator));
     if rest != 0 {
-        return Err(Misfit::new("has more than four decimals"));
+        return Err(InvalidValue::new("has more than four decimals"));
     }
     match u32::try_from(whole).map(Share) {
         Ok(share) if share <= Share::WHOLE => Ok(share),
-        _ => Err(Misfit::new("is more than 100")),
+        _ => Err(InvalidValue::new("is more than 100")),
     }
 }
 
 /// `true` or `false`.
-pub fn flag(text: &str) -> Result<bool, Misfit> {
-    let misfit = || Misfit::new("is neither `true` nor `false`");
+pub fn flag(text: &str) -> Result<bool, InvalidValue> {
+    let invalid = || InvalidValue::new("is neither `true` nor `false`");
     match text {
         "true" => Ok(true),
         "false" => Ok(false),
         _ => Err(match text.to_ascii_lowercase().as_str() {
-            "true" | "yes" | "on" | "1" => misfit().hint("write `true`"),
-            "false" | "no" | "off" | "0" => misfit().hint("write `false`"),
-            _ => misfit(),
+            "true" | "yes" | "on" | "1" => invalid().hint("write `true`"),
+            "false" | "no" | "off" | "0" => invalid().hint("write `false`"),
+            _ => invalid(),
         }),
     }
 }
 
 /// A time zone by its name in the tz database that is built in: the same on every machine.
-pub fn time_zone(text: &str) -> Result<jiff::tz::TimeZone, Misfit> {
+pub fn time_zone(text: &str) -> Result<jiff::tz::TimeZone, InvalidValue> {
     let database = jiff::tz::TimeZoneDatabase::bundled();
     database.get(text).map_err(|_| {
         let names: Vec<String> = database.available().map(|name| name.to_string()).collect();
-        Misfit {
+        InvalidValue {
             message: "is not the name of a time zone".to_owned(),
             hint: super::suggest::nearest(text, names.iter().map(String::as_str))
                 .map(|near| format!("did you mean `{near}`?")),
@@ -277,37 +278,37 @@ fn split_unit(text: &str) -> (&str, &str) {
     text.split_at(end)
 }
 
-fn unknown_unit(what: &str, number: &str, unit: &str, usual: &str, others: &[(&str, &str)]) -> Misfit {
+fn unknown_unit(what: &str, number: &str, unit: &str, usual: &str, others: &[(&str, &str)]) -> InvalidValue {
     if decimal_parts(number).is_err() {
-        return Misfit::new(format!("is not a {what}"));
+        return InvalidValue::new(format!("is not a {what}"));
     }
     if unit.is_empty() {
-        return Misfit::new("has no unit").hint(format!("did you mean `{number}{usual}`?"));
+        return InvalidValue::new("has no unit").hint(format!("did you mean `{number}{usual}`?"));
     }
-    let misfit = Misfit::new("has an unknown unit");
+    let invalid = InvalidValue::new("has an unknown unit");
     let meant = others.iter().find(|(other, _)| *other == unit.trim());
     match meant {
         Some((_, unit)) if !unit.starts_with(|c: char| c.is_ascii_digit()) => {
-            misfit.hint(format!("did you mean `{number}{unit}`?"))
+            invalid.hint(format!("did you mean `{number}{unit}`?"))
         }
-        Some((other, unit)) => misfit.hint(format!("a {other} is `{unit}`")),
-        None => misfit,
+        Some((other, unit)) => invalid.hint(format!("a {other} is `{unit}`")),
+        None => invalid,
     }
 }
 
 /// `number` times `length`, which has to come out whole.
-fn quantity(what: &str, number: &str, length: u64, smallest: &str, most: &str) -> Result<u64, Misfit> {
+fn quantity(what: &str, number: &str, length: u64, smallest: &str, most: &str) -> Result<u64, InvalidValue> {
     let (digits, scale) = match decimal_parts(number) {
         Ok(parts) => parts,
-        Err(NotDecimal::Malformed) => return Err(Misfit::new(format!("is not a {what}"))),
-        Err(NotDecimal::TooLarge) => return Err(Misfit::new("is too large")),
+        Err(NotDecimal::Malformed) => return Err(InvalidValue::new(format!("is not a {what}"))),
+        Err(NotDecimal::TooLarge) => return Err(InvalidValue::new("is too large")),
     };
     let product = u128::from(digits).saturating_mul(u128::from(length));
     let (whole, rest) = (product / u128::from(scale), product % u128::from(scale));
     if rest != 0 {
-        return Err(Misfit::new(format!("is not a whole number of {smallest}")));
+        return Err(InvalidValue::new(format!("is not a whole number of {smallest}")));
     }
-    u64::try_from(whole).map_err(|_| Misfit::new(format!("is too large (at most {most})")))
+    u64::try_from(whole).map_err(|_| InvalidValue::new(format!("is too large (at most {most})")))
 }
 
 #[derive(Debug, PartialEq)]

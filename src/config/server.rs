@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use crate::config::problem::Problem;
 use crate::config::read::{Field, every};
-use crate::config::scalar::{self, Misfit};
+use crate::config::scalar::{self, InvalidValue};
 use crate::ruleset::{AccessLog, ClientAddress, Dialects, MinBodyRate, Peers, RequestHead, Reset};
 
 /// Reads `client_address:`.
@@ -45,7 +45,7 @@ fn network(item: &Field<'_>, expected: &str, of_all: &str) -> Option<IpNet> {
         let address = text.parse::<IpAddr>().map(IpNet::from);
         address
             .or_else(|_| text.parse::<IpNet>())
-            .map_err(|_| Misfit { message: "is neither an address nor a network".to_owned(), hint: None })
+            .map_err(|_| InvalidValue { message: "is neither an address nor a network".to_owned(), hint: None })
     })?;
     if network.prefix_len() == 0 {
         item.warn(of_all, None);
@@ -135,7 +135,7 @@ pub(super) fn request_body(field: &Field<'_>) -> Option<Option<MinBodyRate>> {
         field.parsed(EXPECTED, |text| match text {
             "off" => Ok(None),
             text => match NonZeroU64::new(scalar::byte_rate(text)?) {
-                None => Err(Misfit {
+                None => Err(InvalidValue {
                     message: "must be more than nothing".to_owned(),
                     hint: Some("write `off` where any pace will do".to_owned()),
                 }),

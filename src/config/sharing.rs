@@ -2,7 +2,7 @@
 
 use crate::algorithm::Rule;
 use crate::charge::{Consistency, Mode, OnStoreDown, Sharing};
-use crate::config::limits::Setting;
+use crate::config::limits::FileScope;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::store::shared::refuse;
@@ -11,7 +11,7 @@ use crate::store::shared::refuse;
 const OF_SHARED: [&str; 3] = ["consistency", "strict", "on_store_down"];
 
 /// Reads `mode`, `consistency`, `strict` and `on_store_down`.
-pub(super) fn read(section: &Section<'_>, setting: Setting) -> Option<Mode> {
+pub(super) fn read(section: &Section<'_>, scope: FileScope) -> Option<Mode> {
     let shared = section.get_or("mode", false, |field| field.choice(&[("sticky", false), ("shared", true)]));
     let leased = Consistency::Leased { strict: false };
     let words = [("exact", Consistency::Exact), ("leased", leased), ("eventual", Consistency::Eventual)];
@@ -34,7 +34,7 @@ pub(super) fn read(section: &Section<'_>, setting: Setting) -> Option<Mode> {
             None => Some(Mode::Sticky),
         };
     }
-    if let (Setting::Gateway { store: false, .. }, Some(field)) = (setting, section.get("mode")) {
+    if let (FileScope::Gateway { store: false, .. }, Some(field)) = (scope, section.get("mode")) {
         let problem = Problem::error(field.place(), "needs a place that nodes share, and the file names no `store`");
         return field.fail(problem.hint("write `store: {redis: \"redis://127.0.0.1:6379/0\"}`"));
     }
@@ -47,7 +47,7 @@ pub(super) fn read(section: &Section<'_>, setting: Setting) -> Option<Mode> {
             return field.fail(problem.hint("write `consistency: leased`, or leave it out"));
         }
     };
-    if let (Consistency::Leased { strict: true }, Setting::Gateway { nodes: false, .. }) = (consistency, setting) {
+    if let (Consistency::Leased { strict: true }, FileScope::Gateway { nodes: false, .. }) = (consistency, scope) {
         let field = section.get("strict")?;
         let message = "takes off the burst what all nodes may hold, and the file does not say how many nodes there are";
         return field

@@ -2,7 +2,7 @@
 
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, each_once, every};
-use crate::config::scalar::Misfit;
+use crate::config::scalar::InvalidValue;
 use crate::units::Nanos;
 
 mod address;
@@ -216,8 +216,8 @@ fn sentinel(field: &Field<'_>) -> Option<Named> {
     let section = field.section(&["master", "nodes", "username", "password_file"])?;
     let master = section.required("master", A_MASTER).and_then(|field| {
         field.parsed(A_MASTER, |text| match text.len() {
-            0 => Err(misfit("is empty")),
-            _ if text.contains(|each: char| each.is_whitespace() || each.is_control()) => Err(misfit("has blanks")),
+            0 => Err(invalid("is empty")),
+            _ if text.contains(|each: char| each.is_whitespace() || each.is_control()) => Err(invalid("has blanks")),
             _ => Ok(text.to_owned()),
         })
     });
@@ -268,7 +268,7 @@ fn few<'a>(field: &Field<'a>, expected: &str) -> Option<Vec<Field<'a>>> {
 
 fn username(field: &Field<'_>) -> Option<String> {
     field.parsed("the name of a user of Redis", |text| match text.is_empty() {
-        true => Err(misfit("is empty")),
+        true => Err(invalid("is empty")),
         false => Ok(text.to_owned()),
     })
 }
@@ -300,14 +300,14 @@ fn prefix(field: &Field<'_>) -> Option<String> {
     field.parsed("letters, digits, `-`, `_`, `.` and `:`, 1 to 64 of them", |text| {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
         match text.len() {
-            0 => Err(misfit("is empty")),
+            0 => Err(invalid("is empty")),
             1..=LONGEST_PREFIX if text.bytes().all(fits) => Ok(text.to_owned()),
-            1..=LONGEST_PREFIX => Err(misfit("has other characters")),
-            _ => Err(misfit("is too long")),
+            1..=LONGEST_PREFIX => Err(invalid("has other characters")),
+            _ => Err(invalid("is too long")),
         }
     })
 }
 
-fn misfit(message: &str) -> Misfit {
-    Misfit { message: message.to_owned(), hint: None }
+fn invalid(message: &str) -> InvalidValue {
+    InvalidValue { message: message.to_owned(), hint: None }
 }

@@ -6,7 +6,7 @@ use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::algorithm::{AlgorithmName, Rule};
-use crate::config::limits::Setting;
+use crate::config::limits::FileScope;
 use crate::config::names::Names;
 use crate::config::parameters::{Overlay, Parameters, takes};
 use crate::config::problem::Problem;
@@ -21,7 +21,7 @@ pub(super) struct LimitTerms<'r, 'a> {
     pub(super) base: &'r Parameters<'a>,
     /// Every plan there is.
     pub(super) plans: &'r Names,
-    pub(super) setting: Setting,
+    pub(super) scope: FileScope,
 }
 
 /// A plan that a limit names.
@@ -138,7 +138,7 @@ impl<'a> LimitTerms<'_, 'a> {
             Need::Never => None,
         };
         let plans = plans.into_iter().map(|terms| terms.or(base).unwrap_or(Terms::Unlimited)).collect();
-        whole.then_some(AllTerms { rules, plans, without_plan: base.filter(|_| self.setting.has_planless_requests()) })
+        whole.then_some(AllTerms { rules, plans, without_plan: base.filter(|_| self.scope.has_planless_requests()) })
     }
 
     fn overlay<'p>(&'p self, plan: Option<(&'p str, &'p Parameters<'a>)>) -> Overlay<'p, 'a> {
@@ -146,11 +146,11 @@ impl<'a> LimitTerms<'_, 'a> {
     }
 
     fn needs_base(&self, unnamed: &[&str], named: &[NamedPlan<'a>]) -> Need {
-        match self.setting {
-            Setting::Alone if named.is_empty() => Need::Always,
-            Setting::Alone => Need::Perhaps,
-            Setting::Gateway { customers: true, .. } if unnamed.is_empty() => Need::Never,
-            Setting::Gateway { .. } => Need::Always,
+        match self.scope {
+            FileScope::Alone if named.is_empty() => Need::Always,
+            FileScope::Alone => Need::Perhaps,
+            FileScope::Gateway { customers: true, .. } if unnamed.is_empty() => Need::Never,
+            FileScope::Gateway { .. } => Need::Always,
         }
     }
 

@@ -4,7 +4,7 @@ use crate::config::key;
 use crate::config::names::Names;
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, each_once, every};
-use crate::config::scalar::Misfit;
+use crate::config::scalar::InvalidValue;
 use crate::config::store::{ClientTls, client_tls};
 use crate::config::values::{check_ascii, host_and_port, is_host_name};
 use crate::ruleset::key::KeyPart;
@@ -111,7 +111,7 @@ fn tls(field: &Field<'_>) -> Option<UpstreamTls> {
         field.parsed(NAME, |text| {
             match check_ascii(text).map(|()| is_host_name(text))? || text.parse::<std::net::IpAddr>().is_ok() {
                 true => Ok(text.to_owned()),
-                false => Err(Misfit { message: "is neither a host name nor an address".to_owned(), hint: None }),
+                false => Err(InvalidValue { message: "is neither a host name nor an address".to_owned(), hint: None }),
             }
         })
     });
@@ -135,12 +135,12 @@ fn node(field: &Field<'_>) -> Option<Node> {
 }
 
 /// A host and a port, or a path in the file system.
-fn place(text: &str) -> Result<String, Misfit> {
-    let misfit = |message: &str| Err(Misfit { message: message.to_owned(), hint: None });
+fn place(text: &str) -> Result<String, InvalidValue> {
+    let invalid = |message: &str| Err(InvalidValue { message: message.to_owned(), hint: None });
     match text.strip_prefix(UNIX) {
         None => host_and_port(text),
-        Some(path) if !path.starts_with('/') => misfit("does not begin with a slash after `unix:`"),
-        Some(path) if path.len() > LONGEST_PATH => misfit("is longer than a path of a socket may be"),
+        Some(path) if !path.starts_with('/') => invalid("does not begin with a slash after `unix:`"),
+        Some(path) if path.len() > LONGEST_PATH => invalid("is longer than a path of a socket may be"),
         Some(_) => Ok(text.to_owned()),
     }
 }

@@ -9,7 +9,7 @@ use http::{HeaderName, HeaderValue};
 use crate::algorithm::AlgorithmName;
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, every};
-use crate::config::scalar::{self, Misfit};
+use crate::config::scalar::{self, InvalidValue};
 use crate::ruleset::is_dropped;
 use crate::ruleset::matcher::HeaderEdits;
 use crate::ruleset::path;
@@ -29,8 +29,8 @@ const FRAMING: [HeaderName; 7] = [
     HeaderName::from_static("keep-alive"),
 ];
 
-fn misfit(message: impl Into<String>) -> Misfit {
-    Misfit { message: message.into(), hint: None }
+fn invalid(message: impl Into<String>) -> InvalidValue {
+    InvalidValue { message: message.into(), hint: None }
 }
 
 impl<'a> Field<'a> {
@@ -42,7 +42,7 @@ impl<'a> Field<'a> {
     /// A length of time above zero.
     pub(super) fn positive_duration(&self) -> Option<Nanos> {
         self.parsed(A_DURATION, |text| match scalar::duration(text)? {
-            Nanos::ZERO => Err(misfit("must be longer than nothing")),
+            Nanos::ZERO => Err(invalid("must be longer than nothing")),
             duration => Ok(duration),
         })
     }
@@ -50,8 +50,8 @@ impl<'a> Field<'a> {
     /// A length of time from `least` to `most`, as `expected` says.
     pub(super) fn duration_within(&self, least: Nanos, most: Nanos, expected: &str) -> Option<Nanos> {
         self.parsed(expected, |text| match scalar::duration(text)? {
-            duration if duration < least => Err(misfit("is too short")),
-            duration if duration > most => Err(misfit("is too long")),
+            duration if duration < least => Err(invalid("is too short")),
+            duration if duration > most => Err(invalid("is too long")),
             duration => Ok(duration),
         })
     }
@@ -65,8 +65,8 @@ impl<'a> Field<'a> {
             _ => format!("a whole number from {least} to {most}").into(),
         };
         self.parsed(&expected, |text| match scalar::whole(text)? {
-            number if number < *least => Err(misfit("is too small")),
-            number if number > *most => Err(misfit("is too large")),
+            number if number < *least => Err(invalid("is too small")),
+            number if number > *most => Err(invalid("is too large")),
             number => Ok(number),
         })
     }
@@ -81,16 +81,16 @@ impl<'a> Field<'a> {
     pub(super) fn size(&self, bounds: RangeInclusive<usize>) -> Option<usize> {
         let expected = format!("a size from {}B to {}KiB, like `8KiB`", bounds.start(), bounds.end() >> 10);
         self.parsed(&expected, |text| match usize::try_from(scalar::size(text)?) {
-            Ok(bytes) if bytes < *bounds.start() => Err(misfit("is too small")),
+            Ok(bytes) if bytes < *bounds.start() => Err(invalid("is too small")),
             Ok(bytes) if bytes <= *bounds.end() => Ok(bytes),
-            _ => Err(misfit("is too large")),
+            _ => Err(invalid("is too large")),
         })
     }
 
     /// A number of bytes that is not nothing.
     pub(super) fn bytes(&self) -> Option<u64> {
         self.parsed("a number of bytes, like `1KiB`", |text| match scalar::size(text)? {
-            0 => Err(misfit("must be more than nothing")),
+            0 => Err(invalid("must be more than nothing")),
             bytes => Ok(bytes),
         })
     }
@@ -133,7 +133,7 @@ impl<'a> Field<'a> {
                     let message = "is given twice: case does not count in header names";
                     field.fail(Problem::error(field.key_place(), message))
                 }
-                Err(misfit) => field.fail(Problem::error(field.key_place(), misfit.message)),
+                Err(invalid) => field.fail(Problem::error(field.key_place(), invalid.message)),
             };
             let name = name?;
             let value = read(&name, &field)?;
@@ -153,7 +153,7 @@ impl<'a> Field<'a> {
     pub(super) fn headers_to_set(&self) -> Option<Vec<(HeaderName, HeaderValue)>> {
         self.headers_with(|field| {
             field.clone().secret().parsed("the value of a header field", |text| {
-                HeaderValue::from_str(text).map_err(|_| misfit("holds characters that no header field may hold"))
+                HeaderValue::from_str(text).map_err(|_| invalid("holds characters that no header field may hold"))
             })
         })
     }
@@ -184,16 +184,16 @@ impl<'a> Field<'a> {
     pub(super) fn plain_path(&self, expected: &str) -> Option<String> {
         self.parsed(expected, |text| {
             if !text.starts_with('/') {
-                return Err(misfit("must begin with `/`"));
+                return Err(invalid("must begin with `/`"));
             }
             if text.chars().any(|c| matches!(c, '?' | '#' | '\\' | '*') || c.is_whitespace() || c.is_control()) {
-                return Err(misfit("holds a character that a path cannot hold"));
+                return Err(invalid("holds a character that a path cannot hold"));
             }
-            match path::canonical_spelling(text).map_err(misfit)? {
+            match path::canonical_spelling(text).map_err(invalid)? {
                 canonical if canonical == text => Ok(canonical),
-                canonical => Err(Misfit {
+                canonical => Err(InvalidValue {
                     hint: Some(format!("did you mean `{canonical}`?")),
-                    ..misfit("is not spelt as paths are matched and forwarded")
+                    ..invalid("is not spelt as paths are matched and forwarded")
                 }),
             }
         })
@@ -201,14 +201,14 @@ impl<'a> Field<'a> {
 }
 
 /// Refuses a host name that is not ASCII: requests, certificates and look-ups have such names in punycode (RFC 5891).
-pub(super) fn check_ascii(host: &str) -> Result<(), Misfit> {
+pub(super) fn check_ascii(host: &str) -> Result<(), InvalidValue> {
     if host.is_ascii() {
         return Ok(());
     }
     let punycode = idna::domain_to_ascii(host).ok().filter(|name| name.is_ascii());
-    Err(Misfit {
+    Err(InvalidValue {
         hint: punycode.map(|name| format!("write `{name}`")),
-        ..misfit("is not ASCII: on the wire such a host name is in punycode (`xn--...`)")
+        ..invalid("is not ASCII: on the wire such a host name is in punycode (`xn--...`)")
     })
 }
 
@@ -222,33 +222,33 @@ pub(super) fn dropped_problem(place: Place, name: &HeaderName) -> Problem {
         .hint(format!("write `{}`", name.as_str().replace('_', "-")))
 }
 
-fn parse_header_name(text: &str) -> Result<HeaderName, Misfit> {
-    HeaderName::from_bytes(text.as_bytes()).map_err(|_| misfit("is not the name of a header field"))
+fn parse_header_name(text: &str) -> Result<HeaderName, InvalidValue> {
+    HeaderName::from_bytes(text.as_bytes()).map_err(|_| invalid("is not the name of a header field"))
 }
 
 /// Whether `name` may name a limit, route, upstream or plan: such names become labels and parts of header fields.
-pub(super) fn check_name(name: &str) -> Result<(), Misfit> {
+pub(super) fn check_name(name: &str) -> Result<(), InvalidValue> {
     let fine = name.len() <= 64
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.:/".contains(c));
     match fine {
         true => Ok(()),
-        false => Err(misfit("is not a name: names have up to 64 letters, digits and `-`, `_`, `.`, `:`, `/`")),
+        false => Err(invalid("is not a name: names have up to 64 letters, digits and `-`, `_`, `.`, `:`, `/`")),
     }
 }
 
 /// `host:port`, the host a name or an address.
-pub(super) fn host_and_port(text: &str) -> Result<String, Misfit> {
+pub(super) fn host_and_port(text: &str) -> Result<String, InvalidValue> {
     if let Some((_, rest)) = text.split_once("://") {
         let hint = Some(format!("leave the scheme out: `{}`", rest.trim_end_matches('/')));
-        return Err(Misfit { hint: hint.filter(|_| !rest.contains('@')), ..misfit("has a scheme") });
+        return Err(InvalidValue { hint: hint.filter(|_| !rest.contains('@')), ..invalid("has a scheme") });
     }
     let Some((host, port)) = text.rsplit_once(':') else {
-        return Err(Misfit { hint: Some(format!("did you mean `{text}:80`?")), ..misfit("has no port") });
+        return Err(InvalidValue { hint: Some(format!("did you mean `{text}:80`?")), ..invalid("has no port") });
     };
     match port.parse::<u16>() {
         Ok(number) if number > 0 && port.bytes().all(|byte| byte.is_ascii_digit()) => {}
-        _ => return Err(misfit("has no port from 1 to 65535")),
+        _ => return Err(invalid("has no port from 1 to 65535")),
     }
     check_ascii(host)?;
     let address = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
@@ -257,11 +257,14 @@ pub(super) fn host_and_port(text: &str) -> Result<String, Misfit> {
         None => is_host_name(host) || host.parse::<std::net::Ipv4Addr>().is_ok(),
     };
     if !fine && host.parse::<std::net::Ipv6Addr>().is_ok() {
-        return Err(Misfit { hint: Some(format!("did you mean `[{host}]:{port}`?")), ..misfit("needs brackets") });
+        return Err(InvalidValue {
+            hint: Some(format!("did you mean `[{host}]:{port}`?")),
+            ..invalid("needs brackets")
+        });
     }
     match fine {
         true => Ok(text.to_owned()),
-        false => Err(misfit("is not a host and a port")),
+        false => Err(invalid("is not a host and a port")),
     }
 }
 

@@ -11,19 +11,24 @@ use crate::ruleset::limit::{OwnTerms, PlanId};
 /// Reads what a directory says about a customer.
 pub trait OwnTermsReader: fmt::Debug + Send + Sync {
     /// The plan of this name.
-    fn plan(&self, name: &str) -> Result<PlanId, Misread>;
+    fn plan(&self, name: &str) -> Result<PlanId, InvalidOverride>;
 
     /// The time zone of this name.
-    fn time_zone(&self, name: &str) -> Result<TimeZone, Misread>;
+    fn time_zone(&self, name: &str) -> Result<TimeZone, InvalidOverride>;
 
     /// What limits ask of a customer with these overrides (a YAML mapping, JSON included) and time zone, where that is
     /// not what they ask of its plan. Errors: everything that is wrong with the overrides.
-    fn terms(&self, plan: PlanId, zone: Option<&TimeZone>, overrides: Option<&str>) -> Result<OwnTerms, Vec<Misread>>;
+    fn terms(
+        &self,
+        plan: PlanId,
+        zone: Option<&TimeZone>,
+        overrides: Option<&str>,
+    ) -> Result<OwnTerms, Vec<InvalidOverride>>;
 }
 
 /// Something in a directory that the configuration does not understand. Holds no value that may be a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Misread {
+pub struct InvalidOverride {
     /// Which value, below what was read (`per-customer.rate`); empty for the whole of it.
     pub path: String,
     /// What is wrong with it, to be read after the path.
@@ -36,7 +41,7 @@ pub struct Misread {
     pub hint: Option<String>,
 }
 
-impl fmt::Display for Misread {
+impl fmt::Display for InvalidOverride {
     /// `path: message (found ..., expected ...)`, on one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.path.is_empty() {

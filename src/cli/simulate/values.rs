@@ -2,7 +2,7 @@
 
 use std::num::{NonZeroU64, NonZeroUsize};
 
-use crate::config::scalar::{self, Misfit};
+use crate::config::scalar::{self, InvalidValue};
 use crate::units::{Nanos, Rate};
 
 /// The smallest step of `--abuse`.
@@ -41,9 +41,9 @@ pub(super) fn factor(text: &str) -> Result<f64, String> {
     factor.ok_or_else(|| format!("expected a number of at least {LEAST_FACTOR}"))
 }
 
-fn in_words(misfit: Misfit) -> String {
-    match misfit.hint {
-        Some(hint) => format!("{} ({hint})", misfit.message),
-        None => misfit.message,
+fn in_words(invalid: InvalidValue) -> String {
+    match invalid.hint {
+        Some(hint) => format!("{} ({hint})", invalid.message),
+        None => invalid.message,
     }
 }

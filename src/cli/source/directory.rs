@@ -9,7 +9,7 @@ use crate::customers::Directory;
 use crate::customers::directory::{Fault, Faults, FileDirectory, Format, Hash, RedisDirectory};
 use crate::files::{self, Print, Seen};
 use crate::redis_client::Servers;
-use crate::ruleset::own::Misread;
+use crate::ruleset::own::InvalidOverride;
 
 /// The largest directory of customers that is read: as CSV room for millions; as YAML, which takes many times its size
 /// while it is read, for what is kept by hand.
@@ -172,8 +172,8 @@ fn explain(file: &str, line: u64, fault: Fault) -> Problem {
 }
 
 /// What the configuration found wrong in a field, where `problem` is.
-fn in_field(mut problem: Problem, field: &str, misread: Misread) -> Problem {
-    let Misread { path, message, found, expected, hint } = misread;
+fn in_field(mut problem: Problem, field: &str, misread: InvalidOverride) -> Problem {
+    let InvalidOverride { path, message, found, expected, hint } = misread;
     problem.place.path = if path.is_empty() { field.to_owned() } else { format!("{field}.{path}") };
     Problem { message, found, expected, hint, ..problem }
 }

@@ -65,7 +65,7 @@ fn what_is_no_rate_is_refused() {
 
 #[test]
 fn hints_say_what_was_meant() {
-    let hint = |misfit: Option<Misfit>| misfit.and_then(|misfit| misfit.hint).unwrap_or_default();
+    let hint = |invalid: Option<InvalidValue>| invalid.and_then(|invalid| invalid.hint).unwrap_or_default();
     assert_eq!(hint(rate("10").err()), "did you mean `10/s`?");
     assert_eq!(hint(rate("10r/s").err()), "did you mean `10/s`?");
     assert_eq!(hint(rate("10/min").err()), "did you mean `10/m`?");

@@ -4,8 +4,8 @@ use std::fmt;
 
 use percent_encoding::percent_decode_str;
 
-use super::misfit;
-use crate::config::scalar::Misfit;
+use super::invalid;
+use crate::config::scalar::InvalidValue;
 use crate::config::values::host_and_port;
 
 /// A text that is never shown.
@@ -46,14 +46,14 @@ pub(super) const A_SERVER: &str = "an address like `redis://127.0.0.1:6379/0`, o
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
 
-pub(super) fn server(text: &str) -> Result<Server, Misfit> {
+pub(super) fn server(text: &str) -> Result<Server, InvalidValue> {
     let (scheme, rest) = match (text.strip_prefix("redis://"), text.strip_prefix("rediss://")) {
         (Some(rest), _) => (Scheme::Plain, rest),
         (None, Some(rest)) => (Scheme::Tls, rest),
-        (None, None) => return Err(misfit("does not begin with `redis://` or `rediss://`")),
+        (None, None) => return Err(invalid("does not begin with `redis://` or `rediss://`")),
     };
     if rest.contains(['?', '#']) {
-        return Err(misfit("has options behind the database, which are not supported"));
+        return Err(invalid("has options behind the database, which are not supported"));
     }
     let (user, rest) = rest.rsplit_once('@').map_or((None, rest), |(user, rest)| (Some(user), rest));
     let (username, password) = match user.map(|user| user.split_once(':').unwrap_or((user, ""))) {
@@ -63,24 +63,24 @@ pub(super) fn server(text: &str) -> Result<Server, Misfit> {
     let (at, database) = rest.split_once('/').unwrap_or((rest, ""));
     let database = match database {
         "" => None,
-        number => Some(number.parse().map_err(|_| misfit("has no number of a database behind its last `/`"))?),
+        number => Some(number.parse().map_err(|_| invalid("has no number of a database behind its last `/`"))?),
     };
     let at = with_port(at, DEFAULT_PORT)?;
     Ok(Server { scheme, at, database, username, password })
 }
 
-pub(super) fn sentinel(text: &str) -> Result<String, Misfit> {
+pub(super) fn sentinel(text: &str) -> Result<String, InvalidValue> {
     with_port(text, DEFAULT_SENTINEL_PORT)
 }
 
 /// A host and a port, which may be left out.
-fn with_port(text: &str, port: u16) -> Result<String, Misfit> {
-    host_and_port(text).or_else(|misfit| host_and_port(&format!("{text}:{port}")).map_err(|_| misfit))
+fn with_port(text: &str, port: u16) -> Result<String, InvalidValue> {
+    host_and_port(text).or_else(|invalid| host_and_port(&format!("{text}:{port}")).map_err(|_| invalid))
 }
 
 /// The text of a part of an address; `None` if it is empty.
-fn decoded(part: &str) -> Result<Option<String>, Misfit> {
-    let text = percent_decode_str(part).decode_utf8().map_err(|_| misfit("has a user or password not in UTF-8"))?;
+fn decoded(part: &str) -> Result<Option<String>, InvalidValue> {
+    let text = percent_decode_str(part).decode_utf8().map_err(|_| invalid("has a user or password not in UTF-8"))?;
     Ok(Some(text.into_owned()).filter(|text| !text.is_empty()))
 }
 

@@ -1,6 +1,6 @@
 //! What can be wrong with a directory.
 
-use crate::ruleset::own::Misread;
+use crate::ruleset::own::InvalidOverride;
 
 /// How many faults are kept; further ones are only counted.
 const MOST_FAULTS: usize = 1_000;
@@ -49,13 +49,13 @@ pub enum Fault {
     BadHash,
     /// There is no such plan.
     #[error("plan: {0}")]
-    Plan(Misread),
+    Plan(InvalidOverride),
     /// There is no such time zone.
     #[error("time_zone: {0}")]
-    TimeZone(Misread),
+    TimeZone(InvalidOverride),
     /// The overrides are not understood.
     #[error("overrides: {0}")]
-    Overrides(Misread),
+    Overrides(InvalidOverride),
     /// The time from when on the credential is not valid any more is no time.
     #[error("`valid_until` is neither a date like `2027-12-31` nor a time like `2027-12-31T18:00:00Z`")]
     BadValidUntil,

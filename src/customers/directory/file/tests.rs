@@ -5,7 +5,7 @@ use crate::algorithm::Rule;
 use crate::customers::directory::Fault;
 use crate::ruleset::PlanId;
 use crate::ruleset::limit::{LimitId, OwnTerm, OwnTerms};
-use crate::ruleset::own::Misread;
+use crate::ruleset::own::InvalidOverride;
 
 const SEED: [u8; 16] = [7; 16];
 
@@ -13,20 +13,25 @@ const SEED: [u8; 16] = [7; 16];
 #[derive(Debug)]
 struct Words;
 
-fn misread() -> Misread {
-    Misread { path: String::new(), message: "is strange".to_owned(), found: None, expected: None, hint: None }
+fn misread() -> InvalidOverride {
+    InvalidOverride { path: String::new(), message: "is strange".to_owned(), found: None, expected: None, hint: None }
 }
 
 impl OwnTermsReader for Words {
-    fn plan(&self, name: &str) -> Result<PlanId, Misread> {
+    fn plan(&self, name: &str) -> Result<PlanId, InvalidOverride> {
         ["free", "pro"].iter().position(|plan| *plan == name).map(PlanId).ok_or_else(misread)
     }
 
-    fn time_zone(&self, name: &str) -> Result<TimeZone, Misread> {
+    fn time_zone(&self, name: &str) -> Result<TimeZone, InvalidOverride> {
         TimeZone::get(name).map_err(|_| misread())
     }
 
-    fn terms(&self, _: PlanId, _: Option<&TimeZone>, overrides: Option<&str>) -> Result<OwnTerms, Vec<Misread>> {
+    fn terms(
+        &self,
+        _: PlanId,
+        _: Option<&TimeZone>,
+        overrides: Option<&str>,
+    ) -> Result<OwnTerms, Vec<InvalidOverride>> {
         match overrides {
             None => Ok(OwnTerms::default()),
             Some("unlimited") => Ok(OwnTerms(vec![(LimitId(0), OwnTerm::Unlimited)])),
