@@ -61,7 +61,7 @@ pub struct SimulateArgs {
     /// What is printed
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub format: Format,
-    /// Where to draw a picture: a file that ends in .svg or .png
+    /// Where to draw a picture: a file that ends in .svg
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
 }
@@ -144,12 +144,6 @@ pub enum SimulateError {
     },
 }
 
-#[derive(Clone, Copy)]
-enum PictureFormat {
-    Svg,
-    Png,
-}
-
 /// Runs the command: a trace named `-` comes from `input`, and the result goes to `output`.
 pub fn execute(args: &SimulateArgs, input: impl Read, output: impl Write) -> Result<(), SimulateError> {
     let limits = source::open_limits(&args.config)?;
@@ -165,14 +159,14 @@ fn simulate(
     input: impl Read,
     output: impl Write,
 ) -> Result<(), SimulateError> {
-    let picture = args.plot.as_deref().map(picture_format).transpose()?;
+    args.plot.as_deref().map_or(Ok(()), check_picture)?;
     if args.format == Format::Csv && subjects.len() > 1 {
         return Err(SimulateError::RowsOfSeveral);
     }
     let upstream = Upstream { hold: args.hold, servers: args.servers };
     let start = |subject| Run::new(subject, upstream).map_err(SubjectError::from);
     let mut runs = subjects.into_iter().map(start).collect::<Result<Vec<_>, _>>()?;
-    let mut columns = if picture.is_some() { runs.iter().map(column).collect() } else { Vec::new() };
+    let mut columns = if args.plot.is_some() { runs.iter().map(column).collect() } else { Vec::new() };
     let mut traffic = args.traffic.open(input)?;
     let printed = match args.format {
         Format::Csv => print_rows(&mut *traffic, &mut runs, &mut columns, args.traffic.duration, output),
@@ -186,8 +180,9 @@ fn simulate(
         Err(SimulationError::Write(error)) if error.kind() == ErrorKind::BrokenPipe => {}
         printed => printed.map_err(|error| args.traffic.named(error))?,
     }
-    if let (Some(format), Some(path)) = (picture, &args.plot) {
-        draw(&columns, format, path)?;
+    if let Some(path) = &args.plot {
+        let picture = plot::svg(&columns)?;
+        fs::write(path, picture).map_err(|source| SimulateError::Picture { path: path.clone(), source })?;
     }
     Ok(())
 }
@@ -257,25 +252,15 @@ fn print_reports(reports: &[Report], format: Format, mut output: impl Write) -> 
     output.flush()
 }
 
-fn picture_format(path: &Path) -> Result<PictureFormat, SimulateError> {
-    let extension = path.extension().and_then(|extension| extension.to_str()).map(str::to_ascii_lowercase);
-    match extension.as_deref() {
-        Some("svg") => Ok(PictureFormat::Svg),
-        Some("png") => Ok(PictureFormat::Png),
-        _ => Err(SimulateError::Flag {
+fn check_picture(path: &Path) -> Result<(), SimulateError> {
+    match path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg")) {
+        true => Ok(()),
+        false => Err(SimulateError::Flag {
             flag: "--plot",
             found: path.display().to_string(),
-            expected: "a file name that ends in .svg or .png",
+            expected: "a file name that ends in .svg",
         }),
     }
-}
-
-fn draw(columns: &[Column], format: PictureFormat, path: &Path) -> Result<(), SimulateError> {
-    let bytes = match format {
-        PictureFormat::Svg => plot::svg(columns)?.into_bytes(),
-        PictureFormat::Png => plot::png(columns)?,
-    };
-    fs::write(path, bytes).map_err(|source| SimulateError::Picture { path: path.to_owned(), source })
 }
 
 #[cfg(test)]

@@ -1,14 +1,12 @@
-//! Runs as a picture, SVG or PNG: a column of panels per limit, all columns on the same scales.
+//! Draws runs as an SVG picture: a column of panels for each limit, all columns on the same scales.
 //!
-//! The top panel shows what was offered, what passed (at the time of passing) and what was denied, the next the waits
-//! (where anything waited), the last the level of the state: tokens left, or the rate that the algorithm measures. The
-//! letters of a PNG come from a font inside the program, those of an SVG from the viewer's own sans-serif.
+//! The top panel shows the tokens that were offered, that passed (at the time of passing) and that were denied. The next
+//! panel shows the waits, if any request waited. The last panel shows the level of the state: the tokens left, or the rate
+//! that the algorithm measures. The viewer's own sans-serif font draws the text; its size here is an estimate.
 
-use std::sync::OnceLock;
-
-use plotters::backend::{BitMapBackend, DrawingBackend, SVGBackend};
-use plotters::drawing::IntoDrawingArea;
-use plotters::style::{FontStyle, register_font};
+use plotters::backend::SVGBackend;
+use plotters::coord::Shift;
+use plotters::drawing::{DrawingArea, DrawingAreaErrorKind, IntoDrawingArea};
 
 use crate::simulation::series::Series;
 
@@ -35,61 +33,29 @@ pub enum PlotError {
     /// There are too many columns for a picture.
     #[error("found {0} limits, expected at most {MOST_COLUMNS} in one picture")]
     TooMany(usize),
-    /// The drawing library gave up.
+    /// The drawing library failed.
     #[error("cannot draw the picture: {0}")]
-    Draw(String),
-    /// The picture cannot be encoded.
-    #[error("cannot encode the picture: {0}")]
-    Encode(#[from] png::EncodingError),
+    Draw(#[from] DrawError),
 }
+
+type Area<'s> = DrawingArea<SVGBackend<'s>, Shift>;
+type DrawError = DrawingAreaErrorKind<std::io::Error>;
 
 /// More than this make no readable picture.
 pub const MOST_COLUMNS: usize = 64;
-
-/// Pixels of a PNG for one unit of the layout.
-const PNG_SCALE: u32 = 2;
 
 const FONT: &str = "sans-serif";
 
 /// The picture as the text of an SVG file.
 pub fn svg(columns: &[Column]) -> Result<String, PlotError> {
-    know_the_font()?;
-    let layout = draw::Layout::of(columns, 1)?;
+    let layout = draw::Layout::of(columns)?;
     let mut text = String::new();
-    paint(SVGBackend::with_string(&mut text, layout.size()), &layout, columns)?;
-    Ok(text)
-}
-
-/// The picture as the bytes of a PNG file.
-pub fn png(columns: &[Column]) -> Result<Vec<u8>, PlotError> {
-    know_the_font()?;
-    let layout = draw::Layout::of(columns, PNG_SCALE)?;
-    let (width, height) = layout.size();
-    let mut pixels = vec![0; width as usize * height as usize * 3];
-    paint(BitMapBackend::with_buffer(&mut pixels, (width, height)), &layout, columns)?;
-    let mut file = Vec::new();
-    let mut encoder = png::Encoder::new(&mut file, width, height);
-    encoder.set_color(png::ColorType::Rgb);
-    encoder.set_depth(png::BitDepth::Eight);
-    let mut writer = encoder.write_header()?;
-    writer.write_image_data(&pixels)?;
-    writer.finish()?;
-    Ok(file)
-}
-
-/// Before anything is laid out: letters are measured.
-fn know_the_font() -> Result<(), PlotError> {
-    static FONT_IS_KNOWN: OnceLock<bool> = OnceLock::new();
-    match FONT_IS_KNOWN.get_or_init(|| register_font(FONT, FontStyle::Normal, notosans::REGULAR_TTF).is_ok()) {
-        true => Ok(()),
-        false => Err(PlotError::Draw("the font inside the program cannot be read".to_owned())),
+    {
+        let root = SVGBackend::with_string(&mut text, layout.size()).into_drawing_area();
+        draw::picture(&root, &layout, columns)?;
+        root.present()?;
     }
-}
-
-fn paint<B: DrawingBackend>(backend: B, layout: &draw::Layout, columns: &[Column]) -> Result<(), PlotError> {
-    let root = backend.into_drawing_area();
-    draw::picture(&root, layout, columns).map_err(|error| PlotError::Draw(error.to_string()))?;
-    root.present().map_err(|error| PlotError::Draw(error.to_string()))
+    Ok(text)
 }
 
 #[cfg(test)]

@@ -1,23 +1,20 @@
-//! The drawing itself, for any backend.
+//! Lays the panels out and draws them.
 
+use plotters::backend::SVGBackend;
 use plotters::chart::{ChartBuilder, ChartContext};
-use plotters::coord::Shift;
 use plotters::coord::cartesian::Cartesian2d;
 use plotters::coord::types::RangedCoordf64;
-use plotters::drawing::{DrawingArea, DrawingAreaErrorKind};
 use plotters::element::Rectangle;
-use plotters::prelude::DrawingBackend;
 use plotters::series::{AreaSeries, DashedLineSeries, LineSeries};
-use plotters::style::{BLACK, Color, IntoFont, RGBColor, ShapeStyle, TextStyle, WHITE};
+use plotters::style::{BLACK, Color, IntoFont, RGBColor, TextStyle, WHITE};
 
 use super::axis::{Unit, label};
 use super::heading::{self, Heading, Mark};
-use super::{Column, FONT, MOST_COLUMNS, PlotError};
+use super::{Area, Column, DrawError, FONT, MOST_COLUMNS, PlotError};
 use crate::simulation::series::{Bin, LevelKind};
 use crate::units::Nanos;
 
-pub(super) type Failed<B> = DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>;
-type Chart<'a, B> = ChartContext<'a, B, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+type Chart<'a, 's> = ChartContext<'a, SVGBackend<'s>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 pub(super) const OFFERED: RGBColor = RGBColor(0x8c, 0x8c, 0x8c);
 pub(super) const PASSED: RGBColor = RGBColor(0x1f, 0x77, 0xb4);
@@ -39,7 +36,6 @@ pub(super) const MARGIN: u32 = 10;
 
 /// Where things go, and on what scales.
 pub(super) struct Layout {
-    scale: u32,
     columns: usize,
     rows: usize,
     headings: Vec<Heading>,
@@ -70,8 +66,8 @@ struct Axis {
 // === impl Layout ===
 
 impl Layout {
-    /// For pictures in which one unit of length is `scale` pixels.
-    pub(super) fn of(columns: &[Column], scale: u32) -> Result<Self, PlotError> {
+    /// Lays out a picture of these columns.
+    pub(super) fn of(columns: &[Column]) -> Result<Self, PlotError> {
         if columns.len() > MOST_COLUMNS {
             return Err(PlotError::TooMany(columns.len()));
         }
@@ -98,7 +94,6 @@ impl Layout {
         let level = levels().next().map(|_| levels().map(|level| level.high).fold(1.0, f64::max) * 1.08);
         let in_a_row = columns.len().clamp(1, COLUMNS_PER_ROW);
         Ok(Self {
-            scale,
             columns: in_a_row,
             headings: columns.iter().map(|column| Heading::of(column, column_width(in_a_row))).collect(),
             rows: columns.len().div_ceil(COLUMNS_PER_ROW).max(1),
@@ -114,33 +109,32 @@ impl Layout {
     /// In pixels.
     pub(super) fn size(&self) -> (u32, u32) {
         let (columns, rows) = (whole(self.columns), whole(self.rows));
-        (columns * column_width(self.columns) * self.scale, rows * self.row_height())
+        (columns * column_width(self.columns), rows * self.row_height())
     }
 
-    /// Above the panels, in units.
+    /// The height above the panels.
     pub(super) fn header(&self) -> u32 {
         self.headings.iter().map(Heading::height).max().unwrap_or_default()
     }
 
     fn row_height(&self) -> u32 {
-        (self.header() + whole(self.panels()) * PANEL + MARGIN) * self.scale
+        self.header() + whole(self.panels()) * PANEL + MARGIN
     }
 
     /// How many lie above each other in every column.
     fn panels(&self) -> usize {
         1 + self.times.len() + usize::from(self.level.is_some())
     }
-
-    pub(super) fn pixels(&self, units: u32) -> i32 {
-        i32::try_from(units * self.scale).unwrap_or(i32::MAX)
-    }
-
-    pub(super) fn text(&self, size: u32) -> TextStyle<'static> {
-        (FONT, self.pixels(size)).into_font().into()
-    }
 }
 
-/// In units.
+pub(super) fn pixels(length: u32) -> i32 {
+    i32::try_from(length).unwrap_or(i32::MAX)
+}
+
+pub(super) fn text(size: u32) -> TextStyle<'static> {
+    (FONT, size).into_font().into()
+}
+
 const fn column_width(in_a_row: usize) -> u32 {
     match in_a_row {
         1 => 820,
@@ -150,18 +144,14 @@ const fn column_width(in_a_row: usize) -> u32 {
 }
 
 /// Everything.
-pub(super) fn picture<B: DrawingBackend>(
-    root: &DrawingArea<B, Shift>,
-    layout: &Layout,
-    columns: &[Column],
-) -> Result<(), Failed<B>> {
+pub(super) fn picture(root: &Area<'_>, layout: &Layout, columns: &[Column]) -> Result<(), DrawError> {
     root.fill(&WHITE)?;
     let cells = root.split_evenly((layout.rows, layout.columns));
     let headings = layout.headings.iter().zip(columns);
     for ((cell, (heading, column)), (width, bins)) in cells.iter().zip(headings).zip(&layout.bins) {
-        let (header, panels) = cell.split_vertically(layout.pixels(layout.header()));
+        let (header, panels) = cell.split_vertically(pixels(layout.header()));
         heading.draw(&header, layout, column.rate.is_some())?;
-        let panels = panels.margin(0, layout.pixels(MARGIN), 0, 0).split_evenly((layout.panels(), 1));
+        let panels = panels.margin(0, pixels(MARGIN), 0, 0).split_evenly((layout.panels(), 1));
         let steps = Steps { width: layout.time.unit.of(*width), bins };
         let last = panels.len();
         let mut panels = panels.iter().zip(1..);
@@ -211,55 +201,43 @@ impl Steps<'_> {
     }
 }
 
-fn traffic<B: DrawingBackend>(
-    area: &DrawingArea<B, Shift>,
+fn traffic(
+    area: &Area<'_>,
     layout: &Layout,
     column: &Column,
     steps: &Steps<'_>,
     width: Nanos,
     last: bool,
-) -> Result<(), Failed<B>> {
+) -> Result<(), DrawError> {
     let Axis { unit, end } = layout.traffic;
     let mut chart = chart(area, layout, (GAP, end), &format!("tokens per {}", unit.name), last)?;
     let of = |count: fn(&Bin) -> u64| steps.of(|bin| unit.per(per_second(count(bin), width)));
     chart.draw_series(AreaSeries::new(of(|bin| bin.offered), 0.0, OFFERED.mix(0.25)))?;
-    chart.draw_series(LineSeries::new(of(|bin| bin.offered), stroke(OFFERED, layout)))?;
+    chart.draw_series(LineSeries::new(of(|bin| bin.offered), OFFERED.stroke_width(1)))?;
     chart.draw_series(AreaSeries::new(of(|bin| bin.passed), 0.0, PASSED.mix(0.3)))?;
-    chart.draw_series(LineSeries::new(of(|bin| bin.passed), stroke(PASSED, layout)))?;
+    chart.draw_series(LineSeries::new(of(|bin| bin.passed), PASSED.stroke_width(1)))?;
     if steps.bins.iter().any(|bin| bin.denied > 0) {
-        chart.draw_series(LineSeries::new(of(|bin| bin.denied), stroke(DENIED, layout)))?;
+        chart.draw_series(LineSeries::new(of(|bin| bin.denied), DENIED.stroke_width(1)))?;
     }
     if let Some(rate) = column.rate.map(|rate| unit.per(rate)) {
         let line = [(0.0, rate), (layout.time.end, rate)];
-        let dash = layout.pixels(5);
-        chart.draw_series(DashedLineSeries::new(line, dash, dash, stroke(BLACK, layout)))?;
+        let dash = pixels(5);
+        chart.draw_series(DashedLineSeries::new(line, dash, dash, BLACK.stroke_width(1)))?;
     }
     Ok(())
 }
 
-fn times<B: DrawingBackend>(
-    area: &DrawingArea<B, Shift>,
-    layout: &Layout,
-    panel: &TimePanel,
-    steps: &Steps<'_>,
-    last: bool,
-) -> Result<(), Failed<B>> {
+fn times(area: &Area<'_>, layout: &Layout, panel: &TimePanel, steps: &Steps<'_>, last: bool) -> Result<(), DrawError> {
     let TimePanel { title, color, axis, of } = panel;
     let title = format!("{title} ({})", axis.unit.name);
     let mut chart = chart(area, layout, (GAP, axis.end), &title, last)?;
     let points = || steps.of(|bin| of(bin).map_or(0.0, |time| axis.unit.of(time)));
     chart.draw_series(AreaSeries::new(points(), 0.0, color.mix(0.3)))?;
-    chart.draw_series(LineSeries::new(points(), stroke(*color, layout)))?;
+    chart.draw_series(LineSeries::new(points(), color.stroke_width(1)))?;
     Ok(())
 }
 
-fn level<B: DrawingBackend>(
-    area: &DrawingArea<B, Shift>,
-    layout: &Layout,
-    end: f64,
-    column: &Column,
-    steps: &Steps<'_>,
-) -> Result<(), Failed<B>> {
+fn level(area: &Area<'_>, layout: &Layout, end: f64, column: &Column, steps: &Steps<'_>) -> Result<(), DrawError> {
     let title = match column.series.level() {
         Some(LevelKind::Remaining) => "tokens left",
         Some(LevelKind::MeasuredRate) => "measured tokens per period",
@@ -273,29 +251,29 @@ fn level<B: DrawingBackend>(
     let line = column.series.level().map(|_| ("after the last request", Mark::Line(LEVEL)));
     let band = (!ranges.is_empty()).then_some(("lowest to highest", Mark::Band(LEVEL)));
     let entries: Vec<_> = line.into_iter().chain(band).collect();
-    heading::legend(area, layout, (layout.pixels(Y_LABELS + 4), layout.pixels(LEGEND / 2)), &entries)?;
+    heading::legend(area, (pixels(Y_LABELS + 4), pixels(LEGEND / 2)), &entries)?;
     let mut chart = chart(area, layout, (LEGEND, end), title, true)?;
     chart.draw_series(ranges)?;
     for line in steps.runs(|bin| bin.level.map(|level| level.last)) {
-        chart.draw_series(LineSeries::new(line, stroke(LEVEL, layout)))?;
+        chart.draw_series(LineSeries::new(line, LEVEL.stroke_width(1)))?;
     }
     Ok(())
 }
 
-/// An empty panel with `top` units above it, whose y axis ends at `end`; the x axis of the `last` panel of a column has a title.
-fn chart<'a, B: DrawingBackend>(
-    area: &'a DrawingArea<B, Shift>,
+/// An empty panel with `top` pixels above it, whose y axis ends at `end`; the x axis of the `last` panel of a column has a title.
+fn chart<'a, 's>(
+    area: &'a Area<'s>,
     layout: &Layout,
     (top, end): (u32, f64),
     y_title: &str,
     last: bool,
-) -> Result<Chart<'a, B>, Failed<B>> {
+) -> Result<Chart<'a, 's>, DrawError> {
     let mut chart = ChartBuilder::on(area)
-        .margin_left(layout.pixels(4))
-        .margin_right(layout.pixels(18))
-        .margin_top(layout.pixels(top))
-        .x_label_area_size(layout.pixels(if last { 40 } else { 22 }))
-        .y_label_area_size(layout.pixels(Y_LABELS))
+        .margin_left(pixels(4))
+        .margin_right(pixels(18))
+        .margin_top(pixels(top))
+        .x_label_area_size(pixels(if last { 40 } else { 22 }))
+        .y_label_area_size(pixels(Y_LABELS))
         .build_cartesian_2d(0.0..layout.time.end, 0.0..end)?;
     let x_title = match (last, layout.start) {
         (false, _) => String::new(),
@@ -306,8 +284,8 @@ fn chart<'a, B: DrawingBackend>(
         .configure_mesh()
         .x_desc(x_title)
         .y_desc(y_title)
-        .axis_desc_style(layout.text(15))
-        .label_style(layout.text(13))
+        .axis_desc_style(text(15))
+        .label_style(text(13))
         .x_labels(8)
         .y_labels(5)
         .x_label_formatter(&|value| label(*value))
@@ -317,10 +295,6 @@ fn chart<'a, B: DrawingBackend>(
         .axis_style(BLACK.mix(0.6))
         .draw()?;
     Ok(chart)
-}
-
-fn stroke(color: RGBColor, layout: &Layout) -> ShapeStyle {
-    color.stroke_width(layout.scale)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for a picture")]

@@ -1,14 +1,11 @@
 //! What stands above a column: its title, its words and what the colours mean.
 
-use plotters::coord::Shift;
-use plotters::drawing::DrawingArea;
 use plotters::element::{Rectangle, Text};
-use plotters::prelude::DrawingBackend;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use plotters::style::{BLACK, Color, IntoFont, RGBColor, ShapeStyle};
+use plotters::style::{BLACK, Color, RGBColor, ShapeStyle};
 
-use super::draw::{DENIED, Failed, Layout, MARGIN, OFFERED, PASSED};
-use super::{Column, FONT};
+use super::draw::{DENIED, Layout, MARGIN, OFFERED, PASSED, pixels, text};
+use super::{Area, Column, DrawError};
 
 const TITLE: u32 = 20;
 const SMALLEST_TITLE: u32 = 13;
@@ -36,7 +33,7 @@ pub(super) enum Mark {
 // === impl Heading ===
 
 impl Heading {
-    /// For a column of this width, in units of the layout.
+    /// Fits the heading into a column of this width.
     pub(super) fn of(column: &Column, width: u32) -> Self {
         let room = width.saturating_sub(2 * MARGIN);
         let title_size = (SMALLEST_TITLE..=TITLE).rev().find(|size| length(&column.title, *size) <= room);
@@ -45,41 +42,31 @@ impl Heading {
         Self { title, title_size, words: wrapped(&column.words, |text| length(text, WORDS) <= room) }
     }
 
-    /// In units of the layout, the legend included.
+    /// The height, with the legend.
     pub(super) fn height(&self) -> u32 {
         ONE_LINE + LINE * u32::try_from(self.words.len().saturating_sub(1)).unwrap_or(0)
     }
 
-    pub(super) fn draw<B: DrawingBackend>(
-        &self,
-        area: &DrawingArea<B, Shift>,
-        layout: &Layout,
-        has_rate: bool,
-    ) -> Result<(), Failed<B>> {
-        let left = layout.pixels(MARGIN);
-        let title = layout.text(self.title_size).color(&BLACK);
-        area.draw(&Text::new(self.title.as_str(), (left, layout.pixels(8)), title))?;
+    pub(super) fn draw(&self, area: &Area<'_>, layout: &Layout, has_rate: bool) -> Result<(), DrawError> {
+        let left = pixels(MARGIN);
+        let title = text(self.title_size).color(&BLACK);
+        area.draw(&Text::new(self.title.as_str(), (left, pixels(8)), title))?;
         for (line, y) in self.words.iter().zip((32..).step_by(LINE as usize)) {
             let grey = BLACK.mix(0.7);
-            let style = layout.text(WORDS).color(&grey);
-            area.draw(&Text::new(line.as_str(), (left, layout.pixels(y)), style))?;
+            let style = text(WORDS).color(&grey);
+            area.draw(&Text::new(line.as_str(), (left, pixels(y)), style))?;
         }
         let traffic =
             [("offered", Mark::Area(OFFERED)), ("passed", Mark::Area(PASSED)), ("denied", Mark::Line(DENIED))];
         let rate = has_rate.then_some(("rate of the limit", Mark::Dashes(BLACK)));
         let entries: Vec<_> = traffic.into_iter().chain(rate).collect();
-        legend(area, layout, (left, layout.pixels(layout.header().saturating_sub(12))), &entries)
+        legend(area, (left, pixels(layout.header().saturating_sub(12))), &entries)
     }
 }
 
 /// Samples with their names, from left to right.
-pub(super) fn legend<B: DrawingBackend>(
-    area: &DrawingArea<B, Shift>,
-    layout: &Layout,
-    (mut x, y): (i32, i32),
-    entries: &[(&str, Mark)],
-) -> Result<(), Failed<B>> {
-    let (half, thin, sample) = (layout.pixels(5), layout.pixels(1), layout.pixels(16));
+pub(super) fn legend(area: &Area<'_>, (mut x, y): (i32, i32), entries: &[(&str, Mark)]) -> Result<(), DrawError> {
+    let (half, thin, sample) = (pixels(5), pixels(1), pixels(16));
     for (name, mark) in entries {
         let bar = |from: i32, to: i32, high: i32, low: i32, style: ShapeStyle| {
             area.draw(&Rectangle::new([(x + from, y + high), (x + to, y + low)], style))
@@ -96,7 +83,7 @@ pub(super) fn legend<B: DrawingBackend>(
                 bar(sample * 3 / 5, sample, -thin, 0, color.filled())?;
             }
         }
-        let style = layout.text(WORDS).color(&BLACK).pos(Pos::new(HPos::Left, VPos::Center));
+        let style = text(WORDS).color(&BLACK).pos(Pos::new(HPos::Left, VPos::Center));
         x += sample + half;
         let (length, _) = area.estimate_text_size(name, &style)?;
         area.draw(&Text::new(*name, (x, y), style))?;
@@ -105,11 +92,10 @@ pub(super) fn legend<B: DrawingBackend>(
     Ok(())
 }
 
-/// In units of the layout, with some room for a viewer whose letters are wider.
+/// An estimate in pixels, with some room for wide letters.
 fn length(text: &str, size: u32) -> u32 {
-    let font = (FONT, size).into_font();
-    let length = font.box_size(text).map_or(0, |(length, _)| length);
-    length + length / 12
+    const PERCENT_OF_SIZE: u32 = 42;
+    u32::try_from(text.chars().count()).unwrap_or(u32::MAX).saturating_mul(size * PERCENT_OF_SIZE) / 100
 }
 
 /// Lines that fit, broken between words; what is too much for the last one is cut.
