@@ -8,12 +8,12 @@ use crate::clock::Clock;
 use crate::customers::Customer;
 use crate::units::Nanos;
 
+mod builder;
 mod credential;
 mod csv;
 mod fault;
 mod file;
 mod intern;
-mod reading;
 mod redis;
 mod row;
 mod yaml;

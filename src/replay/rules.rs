@@ -67,7 +67,7 @@ pub(super) struct Callers {
 impl Callers {
     pub(super) fn new(rules: &Rules) -> Self {
         let by_name = match &*rules.directory {
-            Directory::File(file) => file.by_name(),
+            Directory::File(file) => file.customers().into_iter().collect(),
             Directory::Nobody | Directory::Redis(_) => HashMap::new(),
         };
         let plans = rules.ruleset.plans.iter().enumerate();

@@ -76,12 +76,6 @@ impl Hashes {
         self.tagged(2, name)
     }
 
-    /// What the fields of a row beside its credential are known by.
-    pub(super) fn row(&self, fields: &[u8]) -> u64 {
-        let [hash, _] = self.tagged(3, fields);
-        hash
-    }
-
     fn tagged(&self, tag: u8, bytes: &[u8]) -> KeyedHash {
         let mut hasher = self.0;
         hasher.write_u8(tag);

@@ -1,4 +1,4 @@
-//! What many customers have in common is kept once: the same overrides, the same rules.
+//! Keeps one copy of terms and rules that several customers share.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -14,7 +14,7 @@ use crate::ruleset::PlanId;
 use crate::ruleset::limit::{OwnTerm, OwnTerms};
 use crate::ruleset::own::OwnTermsReader;
 
-/// What holds for a customer, whatever its credential.
+/// What a row says about its customer, apart from the name and the end of the credential.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Terms {
     pub(super) plan: PlanId,
@@ -27,21 +27,29 @@ pub(super) struct Terms {
 #[derive(Debug)]
 pub(super) struct Interner {
     reader: Arc<dyn OwnTermsReader>,
-    /// By plan, time zone and text of the overrides.
-    own: HashMap<(PlanId, Box<str>, Box<str>), Arc<OwnTerms>>,
+    /// By [`Row::terms_key`].
+    terms: HashMap<Box<[u8]>, Arc<Terms>>,
     rules: HashTable<Arc<Rule>>,
     hasher: RandomState,
-    /// How many sets of own terms were in use when it was last looked.
+    /// How many terms were in use after the last look.
     used: usize,
 }
 
 impl Interner {
     pub(super) fn new(reader: Arc<dyn OwnTermsReader>) -> Self {
-        Self { reader, own: HashMap::new(), rules: HashTable::new(), hasher: RandomState::new(), used: 0 }
+        Self { reader, terms: HashMap::new(), rules: HashTable::new(), hasher: RandomState::new(), used: 0 }
+    }
+
+    /// The terms of a row, if they were read before.
+    pub(super) fn known(&self, row: &Row<'_>) -> Option<Arc<Terms>> {
+        self.terms.get(row.terms_key().as_slice()).map(Arc::clone)
     }
 
     /// The terms of a row, or everything that is wrong with them.
-    pub(super) fn terms(&mut self, row: &Row<'_>) -> Result<Terms, Vec<Fault>> {
+    pub(super) fn terms(&mut self, row: &Row<'_>) -> Result<Arc<Terms>, Vec<Fault>> {
+        if let Some(known) = self.known(row) {
+            return Ok(known);
+        }
         let mut faults = Vec::new();
         let plan = keep(self.plan(row), &mut faults);
         let zone = keep(self.zone(row), &mut faults);
@@ -51,7 +59,9 @@ impl Interner {
             return Err(faults);
         };
         let own = self.own(plan, zone.as_ref(), overrides)?;
-        Ok(Terms { plan, zone: zone.map(|(_, zone)| zone), own, suspended })
+        let terms = Arc::new(Terms { plan, zone, own, suspended });
+        self.terms.insert(row.terms_key().into(), Arc::clone(&terms));
+        Ok(terms)
     }
 
     fn plan(&self, row: &Row<'_>) -> Result<PlanId, Fault> {
@@ -61,37 +71,30 @@ impl Interner {
         }
     }
 
-    fn zone<'t>(&self, row: &Row<'t>) -> Result<Option<(&'t str, TimeZone)>, Fault> {
+    fn zone(&self, row: &Row<'_>) -> Result<Option<TimeZone>, Fault> {
         match text("time_zone", row.time_zone)? {
             "" => Ok(None),
-            name => self.reader.time_zone(name).map(|zone| Some((name, zone))).map_err(Fault::TimeZone),
+            name => self.reader.time_zone(name).map(Some).map_err(Fault::TimeZone),
         }
     }
 
     fn own(
         &mut self,
         plan: PlanId,
-        zone: Option<&(&str, TimeZone)>,
+        zone: Option<&TimeZone>,
         overrides: &str,
     ) -> Result<Option<Arc<OwnTerms>>, Vec<Fault>> {
         if zone.is_none() && overrides.is_empty() {
             return Ok(None);
         }
-        let key = (plan, zone.map_or("", |(name, _)| name).into(), overrides.into());
-        if let Some(known) = self.own.get(&key) {
-            return Ok(Some(Arc::clone(known)).filter(|own| !own.0.is_empty()));
-        }
-        let overrides = Some(overrides).filter(|text| !text.is_empty());
-        let read = self.reader.terms(plan, zone.map(|(_, zone)| zone), overrides);
+        let read = self.reader.terms(plan, zone, Some(overrides).filter(|text| !text.is_empty()));
         let OwnTerms(mut own) = read.map_err(|faults| faults.into_iter().map(Fault::Overrides).collect::<Vec<_>>())?;
         for (_, term) in &mut own {
             if let OwnTerm::Rule(rule) = term {
                 *rule = self.rule(rule);
             }
         }
-        let own = Arc::new(OwnTerms(own));
-        self.own.insert(key, Arc::clone(&own));
-        Ok(Some(own).filter(|own| !own.0.is_empty()))
+        Ok((!own.is_empty()).then(|| Arc::new(OwnTerms(own))))
     }
 
     fn rule(&mut self, rule: &Arc<Rule>) -> Arc<Rule> {
@@ -100,20 +103,21 @@ impl Interner {
         Arc::clone(rules.entry(hash(rule), |known| known == rule, hash).or_insert_with(|| Arc::clone(rule)).get())
     }
 
-    /// Forgets what no customer has any more, if there may be much of it.
+    /// Forgets terms that no customer has any more, if there may be many.
     pub(super) fn forget_if_grown(&mut self) {
-        /// So few that they need not be looked at.
+        /// Fewer terms are not worth a look.
         const FEW: usize = 1_000;
-        if self.own.len() > self.used.saturating_mul(2).max(FEW) {
+        if self.terms.len() > self.used.saturating_mul(2).max(FEW) {
             self.forget_unused();
         }
     }
 
-    /// Forgets what no customer has any more.
+    /// Forgets terms and rules that no customer has any more.
     pub(super) fn forget_unused(&mut self) {
-        self.own.retain(|_, own| Arc::strong_count(own) > 1);
+        let is_used = |terms: &Arc<Terms>| terms.own.as_ref().is_some_and(|own| Arc::strong_count(own) > 1);
+        self.terms.retain(|_, terms| is_used(terms));
         self.rules.retain(|rule| Arc::strong_count(rule) > 1);
-        self.used = self.own.len();
+        self.used = self.terms.len();
     }
 }
 

@@ -7,7 +7,7 @@ use jiff::{Timestamp, ToSpan};
 use super::fault::{Fault, MAX_NAME};
 use crate::units::Nanos;
 
-/// No byte of any text in UTF-8.
+/// A byte that UTF-8 does not use.
 const SEPARATOR: u8 = 0xff;
 
 /// What stands in a row; empty where nothing does.
@@ -23,13 +23,9 @@ pub(super) struct Row<'t> {
 }
 
 impl<'t> Row<'t> {
-    /// Puts together all but the credential: two rows that make the same of it say the same.
-    pub(super) fn join(&self, joined: &mut Vec<u8>) {
-        joined.clear();
-        for field in [self.customer, self.plan, self.overrides, self.time_zone, self.valid_until, self.suspended] {
-            joined.extend_from_slice(field);
-            joined.push(SEPARATOR);
-        }
+    /// Rows with the same key have the same terms.
+    pub(super) fn terms_key(&self) -> Vec<u8> {
+        [self.plan, self.time_zone, self.suspended, self.overrides].join(&SEPARATOR)
     }
 
     /// The customer's name.

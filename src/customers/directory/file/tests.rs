@@ -1,3 +1,5 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use jiff::tz::TimeZone;
 
 use super::*;

@@ -49,7 +49,7 @@ pub(super) fn read(text: &[u8], interner: &mut Interner) -> Result<Customer, Str
     Ok(Customer {
         name: row.name().map_err(says)?.into(),
         plan: terms.plan,
-        own: terms.own,
+        own: terms.own.clone(),
         valid_until: row.valid_until(terms.zone.as_ref()).map_err(says)?,
         suspended: terms.suspended,
     })

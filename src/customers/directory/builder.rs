@@ -1,0 +1,141 @@
+//! Builds the rows of a directory, and collects every fault of its file.
+
+use std::sync::Arc;
+
+use super::credential::{Hashes, KeyedHash, Written};
+use super::fault::{Fault, Faults};
+use super::file::{Entry, Rows};
+use super::intern::{Interner, Terms};
+use super::row::Row;
+use crate::customers::Customer;
+
+/// A directory while its file is read.
+pub(super) struct DirectoryBuilder<'d> {
+    hashes: &'d Hashes,
+    /// The directory so far. A customer that stays as it is keeps its place in memory.
+    before: &'d Rows,
+    interner: &'d mut Interner,
+    credentials: Vec<CredentialRow>,
+    customers: Vec<CustomerRow>,
+    has_hashed: bool,
+    /// The name of the last customer: several credentials of one customer often stand together.
+    last_name: Option<Arc<str>>,
+    pub(super) faults: Faults,
+}
+
+/// A row with a valid credential. There is no customer if the rest of the row is wrong.
+struct CredentialRow {
+    hash: KeyedHash,
+    line: u32,
+    customer: Option<Arc<Customer>>,
+}
+
+/// A row with a customer and valid terms.
+struct CustomerRow {
+    name: KeyedHash,
+    line: u32,
+    terms: Arc<Terms>,
+}
+
+impl<'d> DirectoryBuilder<'d> {
+    pub(super) fn new(hashes: &'d Hashes, before: &'d Rows, interner: &'d mut Interner) -> Self {
+        Self {
+            hashes,
+            before,
+            interner,
+            credentials: Vec::with_capacity(before.entries.len()),
+            customers: Vec::with_capacity(before.entries.len()),
+            has_hashed: false,
+            last_name: None,
+            faults: Faults::default(),
+        }
+    }
+
+    /// Adds the row that begins on `line`.
+    pub(super) fn add(&mut self, line: u64, row: &Row<'_>) {
+        let credential = match row.credential {
+            b"" => Err(Fault::EmptyField("credential")),
+            credential => Written::read(credential).ok_or(Fault::BadHash),
+        };
+        let credential = credential.map_err(|fault| self.faults.add(line, fault)).ok();
+        let hash = credential.map(|credential| self.hashes.credential(credential));
+        self.has_hashed |= matches!(credential, Some(Written::Hashed(_)));
+        let customer = self.customer(line, row, hash);
+        if let Some(hash) = hash {
+            self.credentials.push(CredentialRow { hash, line: bounded(line), customer });
+        }
+    }
+
+    /// The customer of a row, if all of the row is valid.
+    fn customer(&mut self, line: u64, row: &Row<'_>, hash: Option<KeyedHash>) -> Option<Arc<Customer>> {
+        let terms = self.terms(line, row);
+        let name = row.name().map_err(|fault| self.faults.add(line, fault)).ok();
+        let (terms, name) = (terms?, name?);
+        let valid_until = row.valid_until(terms.zone.as_ref()).map_err(|fault| self.faults.add(line, fault)).ok();
+        let (plan, own, suspended) = (terms.plan, terms.own.clone(), terms.suspended);
+        self.customers.push(CustomerRow { name: self.hashes.name(name.as_bytes()), line: bounded(line), terms });
+        let (hash, valid_until) = (hash?, valid_until?);
+        let name = match &self.last_name {
+            Some(last) if **last == *name => Arc::clone(last),
+            _ => Arc::clone(self.last_name.insert(name.into())),
+        };
+        let customer = Customer { name, plan, own, valid_until, suspended };
+        let unchanged = self.before.find(hash).filter(|known| ***known == customer);
+        Some(unchanged.cloned().unwrap_or_else(|| Arc::new(customer)))
+    }
+
+    fn terms(&mut self, line: u64, row: &Row<'_>) -> Option<Arc<Terms>> {
+        if let Some(known) = self.interner.known(row) {
+            return Some(known);
+        }
+        // a further fault would only be counted, and finding its words takes long
+        if self.faults.is_full() {
+            self.faults.more = self.faults.more.saturating_add(1);
+            return None;
+        }
+        let faults = self.interner.terms(row);
+        faults.map_err(|faults| faults.into_iter().for_each(|fault| self.faults.add(line, fault))).ok()
+    }
+
+    /// The rows of the directory, or everything that is wrong with the file.
+    pub(super) fn finish(mut self) -> Result<Rows, Faults> {
+        self.credentials.sort_unstable_by_key(|row| (row.hash, row.line));
+        for rows in self.credentials.chunk_by(|a, b| a.hash == b.hash) {
+            if let [first, others @ ..] = rows {
+                let fault = Fault::RepeatedCredential(first.line.into());
+                others.iter().for_each(|other| self.faults.add(other.line.into(), fault.clone()));
+            }
+        }
+        self.customers.sort_unstable_by_key(|row| (row.name, row.line));
+        for rows in self.customers.chunk_by(|a, b| a.name == b.name) {
+            let [first, others @ ..] = rows else { continue };
+            for other in others {
+                if let Some(what) = disagreement(&first.terms, &other.terms) {
+                    self.faults.add(other.line.into(), Fault::Disagrees { what, line: first.line.into() });
+                }
+            }
+        }
+        if !self.faults.is_empty() {
+            self.faults.sort();
+            return Err(self.faults);
+        }
+        let entry = |row: CredentialRow| Some(Entry { hash: row.hash, customer: row.customer? });
+        Ok(Rows { entries: self.credentials.into_iter().filter_map(entry).collect(), has_hashed: self.has_hashed })
+    }
+}
+
+fn bounded(line: u64) -> u32 {
+    u32::try_from(line).unwrap_or(u32::MAX)
+}
+
+/// What two rows of a customer do not agree on.
+fn disagreement(one: &Arc<Terms>, other: &Arc<Terms>) -> Option<&'static str> {
+    match () {
+        () if Arc::ptr_eq(one, other) => None,
+        () if one.plan != other.plan => Some("plan"),
+        () if one.suspended != other.suspended => Some("`suspended`"),
+        () if one.zone != other.zone => Some("time zone"),
+        () if one.own != other.own => Some("set of overrides"),
+        () => None,
+    }
+}
