@@ -6,17 +6,16 @@
 //!
 //! Who owns a key ([`ring`]) follows from who is a member ([`members`]) and from the key's upper bits, its
 //! [`LimitKey::home`], which all keys of one customer have in common. Keys and the states behind them are names without
-//! meaning to this module; who keeps them comes in as a [`desk::Desk`].
+//! meaning to this module; who keeps them comes in as a [`service::StateService`].
 
-mod carrier;
 mod connection;
 mod corrections;
-pub mod desk;
 mod discovery;
-mod gate;
+mod drain_latch;
 pub mod handshake;
+mod heartbeat;
 pub mod members;
-pub mod moving;
+pub mod migration;
 pub mod peer;
 mod processes;
 mod report;
@@ -24,16 +23,17 @@ pub mod ring;
 pub mod serve;
 mod session;
 pub mod settings;
-mod touch;
+mod state_migrator;
+pub mod state_service;
 mod view;
 pub mod wire;
 
 pub use corrections::Correction;
-use corrections::OwnCorrections;
+use corrections::LocalCorrections;
 pub use handshake::Secret;
-pub use peer::{Heard, Observer, Outcome, Part, Peer};
-pub use report::{Moved, PeerReport, Report};
-pub use session::Form;
+pub use peer::{Observer, Outcome, Peer, PeerCharge, PeerReceipt};
+pub use report::{MigrationCounts, PeerReport, Report};
+pub use session::WireRule;
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -47,15 +47,15 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use self::connection::Own;
-use self::desk::Desk;
-use self::gate::Gate;
-use self::members::{ALONE_AFTER, BEAT, Members, Standing};
-use self::moving::{Moving, Seen};
-use self::peer::Asking;
+use self::connection::OwnIdentity;
+use self::drain_latch::DrainLatch;
+use self::members::{ALONE_AFTER, HEARTBEAT_INTERVAL, MemberState, Members};
+use self::migration::{MigrationState, OwnershipEpoch};
+use self::peer::PeerContext;
 use self::ring::Member;
-use self::serve::{Carrier, Listener, Serving};
+use self::serve::{Membership, PeerServer, StateMigrator};
 use self::settings::{Peers, Settings};
+use self::state_service::StateService;
 use self::view::View;
 use crate::clock::Clock;
 use crate::panics::restart_on_panic;
@@ -66,15 +66,15 @@ pub struct Cluster(Arc<Node>);
 
 struct Node {
     this: Weak<Self>,
-    asking: Arc<Asking>,
+    context: Arc<PeerContext>,
     members: Mutex<Members>,
     view: ArcSwap<View>,
-    moving: Moving,
-    gate: Arc<Gate>,
+    migration: MigrationState,
+    latch: Arc<DrainLatch>,
     /// Who keeps the states, once that is known.
-    desk: OnceLock<Weak<dyn Desk>>,
+    service: OnceLock<Weak<dyn StateService>>,
     /// Who the others are, as told.
-    told: watch::Sender<Peers>,
+    peer_settings: watch::Sender<Peers>,
     /// Counted up when there is something to say before the next beat.
     news: watch::Sender<u64>,
     /// By their numbers, which are never used again.
@@ -86,9 +86,9 @@ struct Node {
     /// Gateways at which nobody listens.
     refusing: Mutex<HashSet<SocketAddr>>,
     /// Whether a key was charged here since the last beat that another gateway owns.
-    stands_in: AtomicBool,
+    note_stand_in: AtomicBool,
     /// Of what was charged here, whose states are elsewhere.
-    corrections: OwnCorrections,
+    corrections: LocalCorrections,
     counts: Counts,
 }
 
@@ -105,7 +105,7 @@ struct Counts {
 
 /// Who decides about a key.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum Decider {
     /// This gateway, which owns it.
     Here,
     /// This gateway, because the owner cannot be asked.
@@ -122,20 +122,20 @@ impl Cluster {
     /// Knows of nobody until [`Cluster::run`] runs. `threads` is how many threads ask.
     pub fn new(settings: &Settings, threads: usize, clock: Arc<dyn Clock>, observer: Observer) -> Self {
         let Settings { own: address, peers, secret, founding, timeout, .. } = settings;
-        let told = match peers {
+        let listed = match peers {
             Peers::Listed(members) => members.as_slice(),
             Peers::Named(_) => &[],
         };
-        let boot = rand::random();
+        let process = rand::random();
         let now = clock.now();
-        let weight = told.iter().find(|member| member.address == *address).map_or(1, |member| member.weight);
-        let mut members = Members::new(Member { address: *address, weight }, *founding, boot, now);
-        if !told.is_empty() {
-            members.told(told, now);
+        let weight = listed.iter().find(|member| member.address == *address).map_or(1, |member| member.weight);
+        let mut members = Members::new(Member { address: *address, weight }, *founding, process, now);
+        if !listed.is_empty() {
+            members.set_listed(listed, now);
         }
         let ring = Arc::clone(members.ring());
-        let asking = Arc::new(Asking {
-            own: Own { address: *address, boot, secret: secret.clone() },
+        let context = Arc::new(PeerContext {
+            own: OwnIdentity { address: *address, process, secret: secret.clone() },
             clock,
             timeout: *timeout,
             observer,
@@ -144,35 +144,35 @@ impl Cluster {
         });
         let node = Arc::new_cyclic(|this| Node {
             this: this.clone(),
-            asking,
+            context,
             is_ready: watch::Sender::new(members.is_ready()),
             members: Mutex::new(members),
             view: ArcSwap::from_pointee(View { ring, peers: HashMap::new() }),
-            moving: Moving::default(),
-            gate: Arc::default(),
-            desk: OnceLock::new(),
-            told: watch::Sender::new(peers.clone()),
+            migration: MigrationState::default(),
+            latch: Arc::default(),
+            service: OnceLock::new(),
+            peer_settings: watch::Sender::new(peers.clone()),
             news: watch::Sender::new(0),
             peers: RwLock::default(),
             last_peer: AtomicU64::new(0),
             last_slot: AtomicU64::new(0),
             refusing: Mutex::default(),
-            stands_in: AtomicBool::new(false),
-            corrections: OwnCorrections::default(),
+            note_stand_in: AtomicBool::new(false),
+            corrections: LocalCorrections::default(),
             counts: Counts::default(),
         });
-        node.look();
+        node.apply_membership();
         Self(node)
     }
 
     /// This gateway's address.
     pub fn own(&self) -> SocketAddr {
-        self.0.asking.own.address
+        self.0.context.own.address
     }
 
     /// Whether it is this gateway that decides about `key`, as its owner.
     pub fn owns(&self, key: LimitKey) -> bool {
-        Carrier::owns(&*self.0, key)
+        StateMigrator::owns(&*self.0, key)
     }
 
     /// The owner of `key`.
@@ -181,52 +181,52 @@ impl Cluster {
     }
 
     /// Who decides about `key`.
-    pub fn place(&self, key: LimitKey) -> Place {
+    pub fn decider(&self, key: LimitKey) -> Decider {
         let (view, own) = (self.0.view.load(), self.own());
         let reachable = |address| view.peers.get(&address).filter(|peer| !peer.is_suspected()).map(Arc::clone);
         match view.ring.owner(key) {
-            Some(owner) if owner == own => return Place::Here,
+            Some(owner) if owner == own => return Decider::Here,
             Some(owner) => {
                 if let Some(peer) = reachable(owner) {
-                    return Place::There(peer);
+                    return Decider::There(peer);
                 }
             }
-            None => return Place::Alone,
+            None => return Decider::Alone,
         }
         for address in view.ring.order(key).into_iter().skip(1) {
             if address == own {
                 self.0.counts.stood_in.fetch_add(1, Ordering::Relaxed);
-                self.0.stands_in();
-                return Place::StandIn;
+                self.0.note_stand_in();
+                return Decider::StandIn;
             }
             if let Some(peer) = reachable(address) {
-                return Place::StandInThere(peer);
+                return Decider::StandInThere(peer);
             }
         }
         self.alone()
     }
 
     /// The owner of `key`, if it is another gateway, whether it can be asked or not.
-    pub fn home(&self, key: LimitKey) -> Option<Arc<Peer>> {
+    pub fn owner_peer(&self, key: LimitKey) -> Option<Arc<Peer>> {
         let view = self.0.view.load();
         view.peers.get(&view.ring.owner(key)?).map(Arc::clone)
     }
 
     /// Something is held here since now that is not counted by the key's owner.
-    pub fn speak(&self) {
-        self.0.moving.speak.notify_one();
+    pub fn announce(&self) {
+        self.0.migration.announce.notify_one();
     }
 
     /// Tells this process from all others.
     pub fn process(&self) -> u64 {
-        self.0.asking.own.boot
+        self.0.context.own.process
     }
 
     /// Nobody can be asked.
-    pub fn alone(&self) -> Place {
+    pub fn alone(&self) -> Decider {
         self.0.counts.alone.fetch_add(1, Ordering::Relaxed);
-        self.0.stands_in();
-        Place::Alone
+        self.0.note_stand_in();
+        Decider::Alone
     }
 
     /// The gateway of this number.
@@ -245,13 +245,13 @@ impl Cluster {
         let is_settled = || {
             // what comes is noted before it has come
             let node = &self.0;
-            !node.moving.is_bringing()
+            !node.migration.is_fetching()
                 && node.corrections.is_empty()
-                && node.members.lock().has_left()
+                && node.members.lock().is_ready_to_end()
                 && node.peers.read().values().all(|peer| peer.is_settled())
         };
-        let leaves = self.0.members.lock().standing() == Standing::Leaving;
-        is_settled() && (!leaves || self.0.gate.close_if(is_settled))
+        let is_leaving_member = self.0.members.lock().standing() == MemberState::Leaving;
+        is_settled() && (!is_leaving_member || self.0.latch.close_if(is_settled))
     }
 
     /// Waits a moment until it is known who owns keys, and connects the thread that asks, so that its first requests need
@@ -268,7 +268,7 @@ impl Cluster {
             while opening.join_next().await.is_some() {}
         };
         // who knows nobody by then is alone
-        drop(timeout(ALONE_AFTER.saturating_add(BEAT).to_duration(), connecting).await);
+        drop(timeout(ALONE_AFTER.saturating_add(HEARTBEAT_INTERVAL).to_duration(), connecting).await);
     }
 
     /// How many members are known, and how many this gateway waits for, as long as it is not ready.
@@ -279,18 +279,18 @@ impl Cluster {
 
     /// Who the others are, from here on.
     pub fn follow(&self, peers: &Peers) {
-        self.0.told.send_if_modified(|told| {
-            let differs = told != peers;
-            told.clone_from(peers);
+        self.0.peer_settings.send_if_modified(|known| {
+            let differs = known != peers;
+            known.clone_from(peers);
             differs
         });
     }
 
     /// This gateway is about to end: it owns nothing from here on, and gives its states to those who do.
     pub fn leave(&self) {
-        self.0.members.lock().leave(self.0.asking.clock.now());
-        self.0.look();
-        self.0.has_news();
+        self.0.members.lock().leave(self.0.context.clock.now());
+        self.0.apply_membership();
+        self.0.heartbeat_now();
     }
 
     /// Makes `correction` of a charge here, once the state of its key has come from wherever it is.
@@ -299,59 +299,64 @@ impl Cluster {
     }
 
     /// Whether the state of a key may be with another gateway although this one owns it.
-    pub fn is_moving(&self) -> bool {
-        self.0.moving.is_going_on()
+    pub fn is_migrating(&self) -> bool {
+        self.0.migration.is_active()
     }
 
-    /// Where the states of `keys` are, for [`Cluster::has_left`].
-    pub fn seen(&self, keys: impl Iterator<Item = LimitKey>) -> Seen {
-        self.0.moving.seen(keys)
+    /// Where the states of `keys` are, for [`Cluster::may_have_moved`].
+    pub fn ownership_epoch(&self, keys: impl Iterator<Item = LimitKey>) -> OwnershipEpoch {
+        self.0.migration.ownership_epoch(keys)
     }
 
-    /// Whether the state of the key at this position may be with another gateway since it was `seen`.
-    pub fn has_left(&self, seen: &Seen, position: usize) -> bool {
-        self.0.moving.has_left(seen, position)
+    /// Whether the state of the key at this position may be with another gateway since it was `epoch`.
+    pub fn may_have_moved(&self, epoch: &OwnershipEpoch, position: usize) -> bool {
+        self.0.migration.may_have_moved(epoch, position)
     }
 
     /// Brings states here, from wherever they are.
-    pub async fn gather(&self, wanted: Vec<(Arc<wire::Identity>, LimitKey)>) {
-        Carrier::gather(&*self.0, wanted).await;
+    pub async fn gather(&self, wanted: Vec<(Arc<wire::LimitIdentity>, LimitKey)>) {
+        StateMigrator::gather(&*self.0, wanted).await;
     }
 
     /// Keeps in touch with the others, and serves who is `accepted`, until dropped.
-    pub async fn run(&self, desk: Arc<dyn Desk>, mut accepted: tokio::sync::mpsc::Receiver<(TcpStream, SocketAddr)>) {
-        let Asking { own, clock, .. } = &*self.0.asking;
-        let (listener, carrier) = (Arc::clone(&self.0) as Arc<dyn Listener>, Arc::clone(&self.0) as Arc<dyn Carrier>);
-        self.0.desk.get_or_init(|| Arc::downgrade(&desk));
-        let serving = Arc::new(Serving::new(own.clone(), Arc::clone(clock), desk, (listener, carrier)));
+    pub async fn run(
+        &self,
+        service: Arc<dyn StateService>,
+        mut accepted: tokio::sync::mpsc::Receiver<(TcpStream, SocketAddr)>,
+    ) {
+        let PeerContext { own, clock, .. } = &*self.0.context;
+        let (membership, migrator) =
+            (Arc::clone(&self.0) as Arc<dyn Membership>, Arc::clone(&self.0) as Arc<dyn StateMigrator>);
+        self.0.service.get_or_init(|| Arc::downgrade(&service));
+        let server = Arc::new(PeerServer::new(own.clone(), Arc::clone(clock), service, (membership, migrator)));
         let mut served = JoinSet::new();
-        let (pushing, speaking, discovering) = (Arc::clone(&self.0), Arc::clone(&self.0), Arc::clone(&self.0));
+        let (pushing, announcing, discovering) = (Arc::clone(&self.0), Arc::clone(&self.0), Arc::clone(&self.0));
         served.spawn(restart_on_panic(move || {
             let pushing = Arc::clone(&pushing);
             async move { pushing.push().await }
         }));
         served.spawn(restart_on_panic(move || {
-            let speaking = Arc::clone(&speaking);
-            async move { speaking.speak_for_held().await }
+            let announcing = Arc::clone(&announcing);
+            async move { announcing.announce_slots().await }
         }));
         served.spawn(restart_on_panic(move || Arc::clone(&discovering).discover()));
-        let (correcting, made_by) = (Arc::clone(&self.0), Arc::clone(&serving));
+        let (correcting, made_by) = (Arc::clone(&self.0), Arc::clone(&server));
         served.spawn(restart_on_panic(move || {
             let (correcting, made_by) = (Arc::clone(&correcting), Arc::clone(&made_by));
             async move { correcting.corrections.make(&made_by).await }
         }));
-        self.0.moving.push.notify_one();
+        self.0.migration.push.notify_one();
         let mut kept: HashMap<SocketAddr, tokio::task::AbortHandle> = HashMap::new();
         let mut keeping = JoinSet::new();
-        let mut beats = interval(BEAT.to_duration());
+        let mut beats = interval(HEARTBEAT_INTERVAL.to_duration());
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 _ = beats.tick() => {
                     self.0.members.lock().tick(clock.now());
-                    self.0.look();
+                    self.0.apply_membership();
                     self.0.push_what_came();
-                    serving.tidy(|address| self.0.refusing.lock().contains(&address));
+                    server.release_gone(|address| self.0.refusing.lock().contains(&address));
                     let peers = self.0.known();
                     kept.retain(|address, task| {
                         let stays = peers.contains_key(address);
@@ -362,13 +367,13 @@ impl Cluster {
                     });
                     for (address, peer) in peers {
                         let node = &self.0;
-                        let keep = |node: Arc<Node>| restart_on_panic(move || touch::keep(Arc::clone(&node), Arc::clone(&peer)));
+                        let keep = |node: Arc<Node>| restart_on_panic(move || heartbeat::run(Arc::clone(&node), Arc::clone(&peer)));
                         kept.entry(address).or_insert_with(|| keeping.spawn(keep(Arc::clone(node))));
                     }
                     while keeping.try_join_next().is_some() {}
                 }
                 Some((stream, from)) = accepted.recv() => {
-                    served.spawn(Arc::clone(&serving).serve(stream, from));
+                    served.spawn(Arc::clone(&server).serve(stream, from));
                 }
                 Some(_) = served.join_next() => {}
             }

@@ -29,7 +29,7 @@ pub use self::shutdown::{GRACE, ServerPanicked};
 
 use self::accept_gate::{AcceptGate, ListenAddresses};
 use self::bounded::{Bounded, PATIENCE};
-use self::cluster::Neighbours;
+use self::cluster::ClusterListener;
 use self::descriptors::{FdBudget, MOST_ADMIN, Needs};
 use self::handover::Predecessor;
 use self::inherit::Inherited;
@@ -256,7 +256,7 @@ impl Prepared {
         let gate = Arc::new(gate.when_open(move || predecessor.into_iter().for_each(Predecessor::release)));
         let workforce = WorkerThreads::new(clients, announced, &gateway, &gate, room.kept);
         if !cluster.is_empty() {
-            server.add_service(Neighbours::new(cluster, Arc::clone(&gateway.store), Arc::clone(&gate)));
+            server.add_service(ClusterListener::new(cluster, Arc::clone(&gateway.store), Arc::clone(&gate)));
         }
         let (reloads, asked) = Reloads::new(gateway.clock.wall(), warnings);
         let reloads = Arc::new(reloads);

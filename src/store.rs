@@ -8,11 +8,11 @@ pub mod local;
 pub mod redis;
 pub mod shared;
 
-mod guests;
+mod cached_denial;
 mod owners;
-mod running;
-mod together;
-mod told;
+mod remote_charges;
+mod running_slots;
+mod transaction;
 
 pub use amend::{Amendment, Unamended};
 pub use local::LocalStore;
@@ -28,14 +28,14 @@ use smallvec::SmallVec;
 use crate::algorithm::{AlgorithmName, Completion, Rule};
 use crate::charge::{AllCharged, Charge, Charged, Mode, Source, Taken};
 use crate::cluster::Cluster;
-use crate::cluster::moving::Seen;
-use crate::cluster::serve::MOST_TRIES;
+use crate::cluster::migration::OwnershipEpoch;
+use crate::cluster::serve::MAX_TRIES;
 use crate::units::Nanos;
-use guests::Guests;
-use local::Left;
+use local::StateElsewhere;
 use owners::{OwnedLimit, Owners};
+use remote_charges::EndedSlots;
 use shared::Tables;
-use together::Together;
+use transaction::ChargeTransaction;
 
 /// A limit as a store has to know it. Its states belong to `name`, `algorithm` and `key`: a limit that comes back with
 /// other rules finds them again.
@@ -113,14 +113,14 @@ pub struct Store {
     local: LocalStore,
     shared: Option<SharedStore>,
     owners: Option<Owners>,
-    guests: Guests,
+    ended_slots: EndedSlots,
 }
 
 impl Store {
     /// A store with these states. Without a place that nodes share, every limit is this node's own; without a cluster,
     /// every key of a sticky limit.
     pub fn new(local: LocalStore, shared: Option<SharedStore>, cluster: Option<Arc<Cluster>>) -> Self {
-        Self { local, shared, owners: cluster.map(Owners::new), guests: Guests::default() }
+        Self { local, shared, owners: cluster.map(Owners::new), ended_slots: EndedSlots::default() }
     }
 
     /// The gateways among which keys are divided, if they are.
@@ -193,39 +193,39 @@ impl Store {
     ///
     /// A future that is dropped before it is ready has charged nothing, or gives it back.
     pub async fn charge(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Receipt {
-        let seen = self.seen(batch);
-        if let Some(cluster) = self.cluster().filter(|cluster| cluster.is_moving()) {
+        let epoch = self.ownership_epoch(batch);
+        if let Some(cluster) = self.cluster().filter(|cluster| cluster.is_migrating()) {
             self.gather(cluster, binding, batch.iter().filter(|charge| cluster.owns(charge.key))).await;
         }
-        self.number(binding, batch);
+        self.number_slots(binding, batch);
         if batch.iter().all(|charge| self.is_here(binding, charge)) {
-            let charged = self.charge_here(binding, batch, seen, false, now).await;
+            let charged = self.charge_here(binding, batch, epoch, false, now).await;
             return Receipt { charged, source: Source::Local, refused: None };
         }
-        Together { store: self, binding, seen, now }.charge(batch).await
+        ChargeTransaction { store: self, binding, epoch, now }.charge(batch).await
     }
 
     /// Charges what is decided in memory; of a request that is `denied` already, only what counts although it is denied. A
-    /// state that is not here, and may have come to be elsewhere since that was `seen`, is brought here first.
+    /// state that is not here, and may have come to be elsewhere since that was `epoch`, is brought here first.
     async fn charge_here(
         &self,
         binding: &Binding,
         batch: &mut [Charge],
-        mut seen: Seen,
+        mut epoch: OwnershipEpoch,
         denied: bool,
         now: Nanos,
     ) -> AllCharged {
         let mut charged = AllCharged::new();
-        for tries in 0..=MOST_TRIES {
-            let cluster = self.cluster().filter(|_| tries < MOST_TRIES);
-            let has_left = |position| cluster.is_some_and(|cluster| cluster.has_left(&seen, position));
+        for tries in 0..=MAX_TRIES {
+            let cluster = self.cluster().filter(|_| tries < MAX_TRIES);
+            let may_have_moved = |position| cluster.is_some_and(|cluster| cluster.may_have_moved(&epoch, position));
             let outcome = match denied {
-                true => self.local.charge_denied_unless(&binding.local, batch, has_left, now),
-                false => self.local.charge_unless(&binding.local, batch, has_left, now),
+                true => self.local.charge_denied_unless(&binding.local, batch, may_have_moved, now),
+                false => self.local.charge_unless(&binding.local, batch, may_have_moved, now),
             };
             match (outcome, cluster) {
-                (Err(Left), Some(cluster)) => {
-                    seen = self.seen(batch);
+                (Err(StateElsewhere), Some(cluster)) => {
+                    epoch = self.ownership_epoch(batch);
                     // whoever owns it by now: it goes there afterwards
                     self.gather(cluster, binding, batch.iter()).await;
                 }
@@ -236,18 +236,18 @@ impl Store {
             }
         }
         if !denied {
-            self.run(binding, batch, &charged, now);
+            self.note_running(binding, batch, &charged, now);
         }
         charged
     }
 
     /// Where the states of `batch` are.
-    fn seen(&self, batch: &[Charge]) -> Seen {
-        self.cluster().map(|cluster| cluster.seen(batch.iter().map(|charge| charge.key))).unwrap_or_default()
+    fn ownership_epoch(&self, batch: &[Charge]) -> OwnershipEpoch {
+        self.cluster().map(|cluster| cluster.ownership_epoch(batch.iter().map(|charge| charge.key))).unwrap_or_default()
     }
 
     /// Numbers what charges are going to hold, where keys are divided.
-    fn number(&self, binding: &Binding, batch: &mut [Charge]) {
+    fn number_slots(&self, binding: &Binding, batch: &mut [Charge]) {
         let Some(owners) = &self.owners else { return };
         for charge in batch {
             charge.slot = binding.owned(charge).and_then(|limit| owners.slot(limit, charge));
@@ -255,7 +255,7 @@ impl Store {
     }
 
     /// Notes what those of `batch` hold from here on that were charged together, if they were.
-    fn run(&self, binding: &Binding, batch: &[Charge], charged: &[Charged], now: Nanos) {
+    fn note_running(&self, binding: &Binding, batch: &[Charge], charged: &[Charged], now: Nanos) {
         let Some(owners) = &self.owners else { return };
         let mut all = batch.iter().zip(charged);
         if !all.all(|(charge, charged)| !charge.manner.binds || charged.decision.is_admitted()) {
@@ -272,7 +272,7 @@ impl Store {
     fn end(&self, binding: &Binding, charge: &Charge, end: Completion, now: Nanos) -> bool {
         let Some((owners, slot)) = self.owners.as_ref().zip(charge.slot) else { return false };
         if owners.ends(slot, end, now) {
-            self.guests.gives_back(slot);
+            self.ended_slots.note_end(slot);
             self.local.end(&binding.local, charge, slot, end, now);
         }
         true
@@ -302,8 +302,8 @@ impl Store {
             if self.end(binding, charge, Completion::UNMEASURED, now) {
                 continue;
             }
-            match self.place(binding, charge) {
-                Place::Local => {
+            match self.charged_at(binding, charge) {
+                ChargedAt::Local => {
                     let watch = || self.is_owned_here(binding, charge);
                     if self.local.refund_here(&binding.local, charge, *full_at, watch, now).is_err()
                         && let Some((owners, limit)) = self.owners.as_ref().zip(binding.owned(charge))
@@ -311,25 +311,25 @@ impl Store {
                         owners.refund_when_here(limit, charge, *full_at);
                     }
                 }
-                Place::Shared(shared, limit) => shared.refund(self.tables_of(binding), limit, charge, *full_at),
-                Place::Owner(owners, limit) => owners.refund(limit, charge, *full_at),
-                Place::Nowhere => {}
+                ChargedAt::Shared(shared, limit) => shared.refund(self.tables_of(binding), limit, charge, *full_at),
+                ChargedAt::Owner(owners, limit) => owners.refund(limit, charge, *full_at),
+                ChargedAt::Nowhere => {}
             }
         }
     }
 
     /// An error if the state of a charge's key may be with another gateway, should it not be here.
-    fn is_owned_here(&self, binding: &Binding, charge: &Charge) -> Result<(), Left> {
+    fn is_owned_here(&self, binding: &Binding, charge: &Charge) -> Result<(), StateElsewhere> {
         let cluster = self.cluster().filter(|_| binding.owned(charge).is_some());
-        let is_elsewhere = |cluster: &Arc<Cluster>| cluster.is_moving() || !cluster.owns(charge.key);
-        if cluster.is_some_and(is_elsewhere) { Err(Left) } else { Ok(()) }
+        let is_elsewhere = |cluster: &Arc<Cluster>| cluster.is_migrating() || !cluster.owns(charge.key);
+        if cluster.is_some_and(is_elsewhere) { Err(StateElsewhere) } else { Ok(()) }
     }
 
     /// Charges whatever the limits say, each by itself: of a request that was admitted before its cost was known.
     pub fn debit(&self, binding: &Binding, batch: &[Charge], now: Nanos) {
         for charge in batch {
-            match self.place(binding, charge) {
-                Place::Local | Place::Owner(..) => {
+            match self.charged_at(binding, charge) {
+                ChargedAt::Local | ChargedAt::Owner(..) => {
                     let owned = self.owners.as_ref().zip(binding.owned(charge));
                     // whoever owns the key by now, wherever it was charged
                     let elsewhere = owned.and_then(|(owners, _)| owners.elsewhere(charge));
@@ -340,8 +340,8 @@ impl Store {
                         owners.debit(limit, charge, elsewhere.as_ref());
                     }
                 }
-                Place::Shared(shared, limit) => shared.debit(self.tables_of(binding), limit, charge),
-                Place::Nowhere => {}
+                ChargedAt::Shared(shared, limit) => shared.debit(self.tables_of(binding), limit, charge),
+                ChargedAt::Nowhere => {}
             }
         }
     }
@@ -353,26 +353,26 @@ impl Store {
             if self.end(binding, charge, end, now) {
                 continue;
             }
-            match self.place(binding, charge) {
-                Place::Local => local.push(charge.clone()),
-                Place::Shared(shared, _) => shared.complete(charge),
+            match self.charged_at(binding, charge) {
+                ChargedAt::Local => local.push(charge.clone()),
+                ChargedAt::Shared(shared, _) => shared.complete(charge),
                 // what is held there has a slot
-                Place::Owner(..) | Place::Nowhere => {}
+                ChargedAt::Owner(..) | ChargedAt::Nowhere => {}
             }
         }
         self.local.complete(&binding.local, &local, end, now);
     }
 
     /// Where a charge was taken.
-    fn place<'a>(&'a self, binding: &'a Binding, charge: &Charge) -> Place<'a> {
+    fn charged_at<'a>(&'a self, binding: &'a Binding, charge: &Charge) -> ChargedAt<'a> {
         match (charge.taken, &self.shared, binding.shared(charge)) {
-            (Taken::Nowhere, _, _) => Place::Nowhere,
+            (Taken::Nowhere, _, _) => ChargedAt::Nowhere,
             (Taken::Owner { .. }, _, _) => match (&self.owners, binding.owned(charge)) {
-                (Some(owners), Some(limit)) => Place::Owner(owners, limit),
-                _ => Place::Nowhere,
+                (Some(owners), Some(limit)) => ChargedAt::Owner(owners, limit),
+                _ => ChargedAt::Nowhere,
             },
-            (_, Some(shared), Some(limit)) => Place::Shared(shared, limit),
-            _ => Place::Local,
+            (_, Some(shared), Some(limit)) => ChargedAt::Shared(shared, limit),
+            _ => ChargedAt::Local,
         }
     }
 
@@ -406,8 +406,8 @@ impl Store {
     }
 }
 
-/// See [`Store::place`].
-enum Place<'a> {
+/// See [`Store::charged_at`].
+enum ChargedAt<'a> {
     /// In this process's memory.
     Local,
     /// In Redis, or here because that was away.

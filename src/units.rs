@@ -289,7 +289,7 @@ pub struct LimitKey(pub u128);
 
 impl LimitKey {
     /// The upper bits, which decide who owns the key where nodes divide keys among themselves.
-    pub const fn home(self) -> u32 {
+    pub const fn hash_partition(self) -> u32 {
         (self.0 >> 96) as u32
     }
 

@@ -168,7 +168,7 @@ fn keys_of_a_customer_have_one_home_where_nodes_divide_keys_and_no_other_keys_do
     let mut keys = |hasher: &KeyHasher, parts: &Key, customer: &str| -> Vec<LimitKey> {
         (0..20).map(|header| key(hasher, parts, &mut headers, &tuple(customer, header))).collect()
     };
-    let homes = |keys: &[LimitKey]| keys.iter().map(|key| key.home()).collect::<HashSet<_>>();
+    let homes = |keys: &[LimitKey]| keys.iter().map(|key| key.hash_partition()).collect::<HashSet<_>>();
     let acme = keys(&divided, &by_both, "acme");
     assert_eq!((acme.iter().collect::<HashSet<_>>().len(), homes(&acme).len()), (20, 1));
     let whole = keys(&divided, &Key { parts: vec![KeyPart::Customer] }, "acme");

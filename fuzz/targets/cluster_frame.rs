@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tollgate::cluster::desk::{Desk, Guest};
-use tollgate::cluster::wire::{Answer, Ask, Items, LONGEST_FRAME};
+use tollgate::cluster::state_service::{PeerSession, StateService};
+use tollgate::cluster::wire::{Answer, Ask, Items, MAX_FRAME_BYTES};
 use tollgate::store::{LocalStore, Store};
 use tollgate::units::Nanos;
 
 const START: Nanos = Nanos::from_secs(1_700_000_000);
-const MOST_STEP: u64 = 10_000_000_000;
+const MAX_STEP: u64 = 10_000_000_000;
 
 pub(crate) fn run(data: &[u8]) {
-    if data.len() > LONGEST_FRAME {
+    if data.len() > MAX_FRAME_BYTES {
         return;
     }
     for item in Items::<Answer>::answered(data).flatten() {
@@ -21,13 +21,13 @@ pub(crate) fn run(data: &[u8]) {
     }
     let Some((_, asks)) = Items::<Ask>::asked(data) else { return };
     let store = Arc::new(Store::new(LocalStore::new(), None, None));
-    let guest = Arc::clone(&store).receive(1);
+    let session = Arc::clone(&store).open_session(1);
     let mut now = START;
     for item in asks.flatten() {
         comes_out_as_it_went_in(&item);
         let (number, ask) = item;
-        answer(&store, &*guest, ask, now);
-        now = now.saturating_add(Nanos::new(number % MOST_STEP));
+        answer(&store, &*session, ask, now);
+        now = now.saturating_add(Nanos::new(number % MAX_STEP));
     }
     store.release(1, now);
     store.sweep(0, 1, Nanos::MAX);
@@ -41,20 +41,20 @@ fn comes_out_as_it_went_in<T: Serialize + DeserializeOwned>(item: &(u64, T)) {
     assert_eq!(postcard::to_stdvec(&again).unwrap(), bytes);
 }
 
-fn answer(store: &Arc<Store>, guest: &dyn Guest, ask: Ask, now: Nanos) {
+fn answer(store: &Arc<Store>, session: &dyn PeerSession, ask: Ask, now: Nanos) {
     match ask {
-        Ask::Learn { limit, parameters } => guest.learn(&limit, &parameters),
+        Ask::Learn { limit, parameters } => session.learn(&limit, &parameters),
         Ask::Charge { wanted, .. } => {
             let keys: Vec<_> = wanted.iter().map(|wanted| (wanted.rule, wanted.key)).collect();
-            let unknown = guest.unknown(&keys);
+            let unknown = session.unknown(&keys);
             assert!(unknown.len() <= wanted.len());
-            if let Ok(told) = guest.charge(&wanted, &|position| position % 2 == 1, now) {
-                assert_eq!(told.len(), wanted.len());
+            if let Ok(replies) = session.charge(&wanted, &|position| position % 2 == 1, now) {
+                assert_eq!(replies.len(), wanted.len());
             }
         }
-        Ask::Change { number, change } => drop(guest.change(&change, &|| number % 2 == 1, now)),
-        Ask::Beat(_) => {}
-        Ask::Spoken => store.release_unheard(&|_| now, now),
+        Ask::Change { number, change } => drop(session.change(&change, &|| number % 2 == 1, now)),
+        Ask::Heartbeat(_) => {}
+        Ask::SlotsAnnounced => store.release_stale_slots(&|_| now, now),
         Ask::Take { limit, key } => {
             if let Some(states) = store.take(&limit, key) {
                 assert_eq!(states.count, 1);

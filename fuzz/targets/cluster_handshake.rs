@@ -4,18 +4,18 @@ use std::net::SocketAddr;
 
 use tollgate::cluster::Secret;
 use tollgate::cluster::handshake::{Hello, Proof, Role, Seal, Transcript, agree};
-use tollgate::cluster::wire::{LONGEST_FRAME, OLDEST, VERSION};
+use tollgate::cluster::wire::{MAX_FRAME_BYTES, OLDEST, VERSION};
 
 use super::input::Input;
 
 pub(crate) fn run(data: &[u8]) {
     let secret = Secret::of(b"what all gateways know");
     let address = |last: u8| SocketAddr::from(([127, 0, 0, last], 7946));
-    let own = Hello { version: VERSION, nonce: [7; 32], boot: 7, from: address(1), to: address(2) };
+    let own = Hello { version: VERSION, nonce: [7; 32], process: 7, from: address(1), to: address(2) };
     let read: Result<(Hello, Proof), _> = postcard::from_bytes(data);
     if let Ok((theirs, proof)) = read {
         let agreed = agree(&own, &theirs);
-        assert!(agreed.is_err() || (theirs.version >= OLDEST && theirs.boot != 7 && theirs.to == own.from));
+        assert!(agreed.is_err() || (theirs.version >= OLDEST && theirs.process != 7 && theirs.to == own.from));
         let transcript = Transcript::new(&secret, &theirs, &own);
         for role in [Role::Asker, Role::Owner] {
             assert!(transcript.check(role, &proof).is_err(), "who does not know the secret is not believed");
@@ -51,7 +51,7 @@ fn frames(transcript: &Transcript<'_>, data: &[u8]) {
     if let Some((length, rest)) = data.split_first_chunk()
         && let Ok(length_said) = Seal::length(*length)
     {
-        assert!(length_said <= LONGEST_FRAME);
+        assert!(length_said <= MAX_FRAME_BYTES);
         let taken = length_said.min(rest.len());
         assert!(transcript.seal(Role::Asker).open(*length, &mut rest[..taken].to_vec()).is_err());
     }

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::cluster::members::Standing;
-use crate::cluster::{Cluster, Moved, PeerReport, Report};
+use crate::cluster::members::MemberState;
+use crate::cluster::{Cluster, MigrationCounts, PeerReport, Report};
 use crate::telemetry::ClusterUsage;
 use crate::units::Nanos;
 
@@ -11,7 +11,7 @@ use crate::units::Nanos;
 pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
     let Report { own, standing, ring, members, peers, asked_under_other_ring, stood_in, alone, moved, not_found, lost } =
         cluster.report();
-    let Moved { pushed, given, received, merged, unknown } = moved;
+    let MigrationCounts { pushed, given, received, merged, unknown } = moved;
     let peers = peers.iter().map(|peer| {
         let PeerReport { address, state, is_reachable, ring: seen, heard, lost } = peer;
         json!({
@@ -24,10 +24,10 @@ pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
         })
     });
     let standing = match standing {
-        Standing::Away => "away",
-        Standing::Joining => "joining",
-        Standing::Member => "member",
-        Standing::Leaving => "leaving",
+        MemberState::Away => "away",
+        MemberState::Joining => "joining",
+        MemberState::Member => "member",
+        MemberState::Leaving => "leaving",
     };
     json!({
         "self": own,
@@ -49,7 +49,7 @@ pub(super) fn status(cluster: &Cluster, now: Nanos) -> Value {
 pub(super) fn usage(cluster: &Cluster) -> ClusterUsage {
     let Report { ring, members, peers, asked_under_other_ring, stood_in, alone, moved, not_found, lost, .. } =
         cluster.report();
-    let Moved { pushed, given, received, merged, unknown } = moved;
+    let MigrationCounts { pushed, given, received, merged, unknown } = moved;
     ClusterUsage {
         ring: ring.to_string(),
         members: members.len(),

@@ -9,14 +9,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::handshake::{Broken, Hello, LONGEST_MESSAGE, Proof, Refusal, Role, Seal, Secret, Transcript, agree};
+use super::handshake::{
+    FrameError, HandshakeError, Hello, MAX_MESSAGE_BYTES, Proof, Role, Seal, Secret, Transcript, agree,
+};
 use super::wire::VERSION;
 
 /// This gateway, as it presents itself.
 #[derive(Clone, Debug)]
-pub(super) struct Own {
+pub(super) struct OwnIdentity {
     pub(super) address: SocketAddr,
-    pub(super) boot: u64,
+    pub(super) process: u64,
     pub(super) secret: Secret,
 }
 
@@ -30,23 +32,23 @@ pub(super) struct Connection {
 
 /// Why there is none.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failed {
+pub(super) enum ConnectError {
     /// The system's word.
     #[error("{0}")]
     Io(#[from] io::Error),
     /// This side does not want to.
     #[error("{0}")]
-    Refused(Refusal),
+    Refused(HandshakeError),
     /// The other side does not want to.
     #[error("refused by the other side: {0}")]
-    RefusedThere(Refusal),
+    RefusedThere(HandshakeError),
     /// It says something else.
     #[error("it does not speak the cluster's protocol")]
     Foreign,
 }
 
 /// Connects to `to`.
-pub(super) async fn connect(own: &Own, to: SocketAddr) -> Result<Connection, Failed> {
+pub(super) async fn connect(own: &OwnIdentity, to: SocketAddr) -> Result<Connection, ConnectError> {
     let mut stream = TcpStream::connect(to).await?;
     stream.set_nodelay(true)?;
     let hello = own.hello(to);
@@ -55,20 +57,23 @@ pub(super) async fn connect(own: &Own, to: SocketAddr) -> Result<Connection, Fai
     let transcript = Transcript::new(&own.secret, &hello, &other);
     if let Err(refusal) = agree(&hello, &other) {
         write(&mut stream, &Proof::Refused(refusal)).await?;
-        return Err(Failed::Refused(refusal));
+        return Err(ConnectError::Refused(refusal));
     }
     write(&mut stream, &transcript.proof(Role::Asker)).await?;
     let answer: Proof = read(&mut stream).await?;
-    transcript.check(Role::Owner, &answer).map_err(|refusal| Failed::refused(&answer, refusal))?;
+    transcript.check(Role::Owner, &answer).map_err(|refusal| ConnectError::refused(&answer, refusal))?;
     Ok(Connection::new(stream, &transcript, Role::Asker, other))
 }
 
 /// Talks to who has connected. `Err` has who it says it is, if it said so.
-pub(super) async fn accept(own: &Own, mut stream: TcpStream) -> Result<Connection, (Option<SocketAddr>, Failed)> {
-    let unknown = |error: io::Error| (None, Failed::Io(error));
+pub(super) async fn accept(
+    own: &OwnIdentity,
+    mut stream: TcpStream,
+) -> Result<Connection, (Option<SocketAddr>, ConnectError)> {
+    let unknown = |error: io::Error| (None, ConnectError::Io(error));
     stream.set_nodelay(true).map_err(unknown)?;
     let other: Hello = read(&mut stream).await.map_err(|failed| (None, failed))?;
-    let of = |failed: Failed| (Some(other.from), failed);
+    let of = |failed: ConnectError| (Some(other.from), failed);
     let hello = own.hello(other.from);
     write(&mut stream, &hello).await.map_err(of)?;
     let transcript = Transcript::new(&own.secret, &other, &hello);
@@ -77,14 +82,14 @@ pub(super) async fn accept(own: &Own, mut stream: TcpStream) -> Result<Connectio
     if let Err(refusal) = believed {
         // who is gone does not want to know
         drop(write(&mut stream, &Proof::Refused(refusal)).await);
-        return Err(of(Failed::refused(&answer, refusal)));
+        return Err(of(ConnectError::refused(&answer, refusal)));
     }
     write(&mut stream, &transcript.proof(Role::Owner)).await.map_err(of)?;
     Ok(Connection::new(stream, &transcript, Role::Owner, other.clone()))
 }
 
-impl Failed {
-    const fn refused(answer: &Proof, refusal: Refusal) -> Self {
+impl ConnectError {
+    const fn refused(answer: &Proof, refusal: HandshakeError) -> Self {
         match answer {
             Proof::Tag(_) => Self::Refused(refusal),
             Proof::Refused(_) => Self::RefusedThere(refusal),
@@ -92,27 +97,27 @@ impl Failed {
     }
 }
 
-impl Own {
+impl OwnIdentity {
     fn hello(&self, to: SocketAddr) -> Hello {
-        Hello { version: VERSION, nonce: rand::random(), boot: self.boot, from: self.address, to }
+        Hello { version: VERSION, nonce: rand::random(), process: self.process, from: self.address, to }
     }
 }
 
 /// A message of the handshake: two bytes of length before it.
-async fn write(stream: &mut TcpStream, message: &impl Serialize) -> Result<(), Failed> {
+async fn write(stream: &mut TcpStream, message: &impl Serialize) -> Result<(), ConnectError> {
     let message = postcard::to_stdvec(message).map_err(io::Error::other)?;
     let length = u16::try_from(message.len()).map_err(io::Error::other)?;
     Ok(stream.write_all(&[&length.to_le_bytes(), &*message].concat()).await?)
 }
 
-async fn read<T: DeserializeOwned>(stream: &mut TcpStream) -> Result<T, Failed> {
+async fn read<T: DeserializeOwned>(stream: &mut TcpStream) -> Result<T, ConnectError> {
     let length = usize::from(stream.read_u16_le().await?);
-    if length > LONGEST_MESSAGE {
-        return Err(Failed::Foreign);
+    if length > MAX_MESSAGE_BYTES {
+        return Err(ConnectError::Foreign);
     }
     let mut message = vec![0; length];
     stream.read_exact(&mut message).await?;
-    postcard::from_bytes(&message).map_err(|_| Failed::Foreign)
+    postcard::from_bytes(&message).map_err(|_| ConnectError::Foreign)
 }
 
 // === frames ===
@@ -193,6 +198,6 @@ impl Writer {
     }
 }
 
-fn broken(broken: Broken) -> io::Error {
+fn broken(broken: FrameError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, broken)
 }

@@ -9,21 +9,21 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::peer::{Part, Peer};
-use super::serve::Serving;
-use super::session::{Question, Session, Told};
+use super::peer::{Peer, PeerCharge};
+use super::serve::PeerServer;
+use super::session::{Question, ReplyCallback, Session};
 use super::wire::{Answer, Ask, Change};
 use crate::algorithm::Completion;
 use crate::units::Nanos;
 
 /// Corrections that the other side has not said to have made.
 pub(super) struct Pending {
-    boot: u64,
+    process: u64,
     last: u64,
-    changes: BTreeMap<u64, Unmade>,
+    changes: BTreeMap<u64, PendingCorrection>,
 }
 
-struct Unmade {
+struct PendingCorrection {
     correction: Correction,
     is_sent: bool,
 }
@@ -34,29 +34,29 @@ pub enum Correction {
     /// Takes a charge back, whose bucket was going to be whole at `full_at` on the other side's clock.
     Refund {
         /// What was charged.
-        part: Part,
+        part: PeerCharge,
         /// When it was going to be whole.
         full_at: Nanos,
     },
     /// Charges whatever the limit says.
-    Debit(Part),
+    Debit(PeerCharge),
     /// Gives back what was held.
-    Complete(Part, Completion),
+    Complete(PeerCharge, Completion),
 }
 
 /// The most corrections that wait for a gateway that is away: about 30 MB.
-const MOST_PENDING: usize = 100_000;
+const MAX_PENDING: usize = 100_000;
 
 impl Pending {
     /// Numbers go on from `now`, so that none comes again where the same process knows the same gateway anew.
     pub(super) const fn new(now: Nanos) -> Self {
-        Self { boot: 0, last: now.get(), changes: BTreeMap::new() }
+        Self { process: 0, last: now.get(), changes: BTreeMap::new() }
     }
 
-    /// Those that can be sent go over another connection now, to the process `boot`. Returns those that are of no use to it.
-    pub(super) fn arrived(&mut self, boot: u64) -> Vec<Correction> {
-        let left = if self.boot == boot { BTreeMap::new() } else { std::mem::take(&mut self.changes) };
-        self.boot = boot;
+    /// Those that can be sent go over another connection now, to the process `process`. Returns those that are of no use to it.
+    pub(super) fn arrived(&mut self, process: u64) -> Vec<Correction> {
+        let left = if self.process == process { BTreeMap::new() } else { std::mem::take(&mut self.changes) };
+        self.process = process;
         self.changes.values_mut().for_each(|change| change.is_sent = false);
         left.into_values().map(|unmade| unmade.correction).collect()
     }
@@ -81,7 +81,7 @@ impl Pending {
 
 /// Corrections of what was charged here, whose states have to come first.
 #[derive(Default)]
-pub(super) struct OwnCorrections {
+pub(super) struct LocalCorrections {
     waiting: Mutex<Vec<Correction>>,
     /// How many wait or are being made.
     unmade: AtomicUsize,
@@ -90,9 +90,9 @@ pub(super) struct OwnCorrections {
     pub(super) lost: AtomicU64,
 }
 
-impl OwnCorrections {
+impl LocalCorrections {
     pub(super) fn push(&self, correction: Correction) {
-        if self.unmade.fetch_add(1, Ordering::SeqCst) >= MOST_PENDING {
+        if self.unmade.fetch_add(1, Ordering::SeqCst) >= MAX_PENDING {
             self.unmade.fetch_sub(1, Ordering::SeqCst);
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
@@ -106,14 +106,14 @@ impl OwnCorrections {
     }
 
     /// Makes those that come, until dropped.
-    pub(super) async fn make(&self, serving: &Arc<Serving>) {
+    pub(super) async fn make(&self, server: &Arc<PeerServer>) {
         loop {
             self.some.notified().await;
             let waiting = std::mem::take(&mut *self.waiting.lock());
             let mut making = JoinSet::new();
             for correction in waiting {
-                let serving = Arc::clone(serving);
-                making.spawn(async move { serving.correct(&correction).await });
+                let server = Arc::clone(server);
+                making.spawn(async move { server.correct(&correction).await });
             }
             while making.join_next().await.is_some() {
                 self.unmade.fetch_sub(1, Ordering::SeqCst);
@@ -128,17 +128,17 @@ impl Peer {
         let mut pending = self.pending.lock();
         pending.last = pending.last.saturating_add(1);
         let number = pending.last;
-        pending.changes.insert(number, Unmade { correction, is_sent: false });
-        if pending.changes.len() > MOST_PENDING {
+        pending.changes.insert(number, PendingCorrection { correction, is_sent: false });
+        if pending.changes.len() > MAX_PENDING {
             pending.changes.pop_first();
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
         drop(pending);
-        self.urgent.notify_one();
+        self.wake.notify_one();
     }
 
     /// Gives back what is held for `part`, if anything may be.
-    pub(super) fn complete(&self, part: &Part, end: Completion) {
+    pub(super) fn complete(&self, part: &PeerCharge, end: Completion) {
         if part.slot > 0 {
             self.correct(Correction::Complete(part.clone(), end));
         }
@@ -150,12 +150,12 @@ impl Peer {
         let unsent = pending.changes.iter_mut().filter(|(_, change)| !change.is_sent);
         for (number, change) in unsent {
             let (peer, number) = (Arc::clone(self), *number);
-            let told = move |answer| {
+            let on_reply = move |answer| {
                 if let Some(Answer::Done) = answer {
                     peer.pending.lock().changes.remove(&number);
                 }
             };
-            change.is_sent = change.correction.send(number, session, Box::new(told));
+            change.is_sent = change.correction.send(number, session, Box::new(on_reply));
             if !change.is_sent {
                 return;
             }
@@ -165,7 +165,7 @@ impl Peer {
 
 impl Correction {
     /// What is corrected.
-    pub(super) const fn part(&self) -> &Part {
+    pub(super) const fn part(&self) -> &PeerCharge {
         match self {
             Self::Refund { part, .. } | Self::Debit(part) | Self::Complete(part, _) => part,
         }
@@ -173,7 +173,7 @@ impl Correction {
 
     /// As it is sent to who knows the parameters by this number.
     pub(super) fn change(&self, rule: u32) -> Change {
-        let Part { key, cost, slot, .. } = *self.part();
+        let PeerCharge { key, cost, slot, .. } = *self.part();
         match *self {
             Self::Refund { full_at, .. } => Change::Refund { rule, key, cost, full_at },
             Self::Debit(_) => Change::Debit { rule, key, cost },
@@ -181,9 +181,9 @@ impl Correction {
         }
     }
 
-    fn send(&self, number: u64, session: &Session, told: Told) -> bool {
+    fn send(&self, number: u64, session: &Session, on_reply: ReplyCallback) -> bool {
         let change = |numbers: &[u32]| self.change(numbers.first().copied().unwrap_or_default());
         let ask = |numbers: &[u32]| Ask::Change { number, change: change(numbers) };
-        session.ask(&Question { forms: &[&self.part().form], ask: &ask }, told)
+        session.ask(&Question { forms: &[&self.part().form], ask: &ask }, on_reply)
     }
 }

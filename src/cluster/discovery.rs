@@ -15,7 +15,7 @@ use crate::units::Nanos;
 
 /// What is done about an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum DnsVerdict {
     /// It holds.
     Believed,
     /// It names nobody.
@@ -29,12 +29,12 @@ pub(super) fn judge(
     known: &BTreeSet<SocketAddr>,
     found: &BTreeSet<SocketAddr>,
     answers: impl Fn(&SocketAddr) -> bool,
-) -> Verdict {
+) -> DnsVerdict {
     let dropped = known.difference(found).filter(|address| answers(address)).count();
     match found.is_empty() {
-        true => Verdict::Empty,
-        false if dropped.saturating_mul(2) > known.len() => Verdict::DropsMany,
-        false => Verdict::Believed,
+        true => DnsVerdict::Empty,
+        false if dropped.saturating_mul(2) > known.len() => DnsVerdict::DropsMany,
+        false => DnsVerdict::Believed,
     }
 }
 
@@ -44,25 +44,25 @@ const ANSWERS_WITHIN: Nanos = Nanos::from_secs(5);
 impl Node {
     /// Takes up who the nodes are, again and again where a name stands for them, until dropped.
     pub(super) async fn discover(self: Arc<Self>) {
-        let mut told = self.told.subscribe();
+        let mut peers = self.peer_settings.subscribe();
         loop {
-            let peers = told.borrow_and_update().clone();
-            match peers {
+            let current = peers.borrow_and_update().clone();
+            match current {
                 Peers::Listed(members) => {
                     self.take_up(&members);
-                    drop(told.changed().await);
+                    drop(peers.changed().await);
                 }
                 Peers::Named(name) => tokio::select! {
                     () = self.ask_for(&name) => {}
-                    _ = told.changed() => {}
+                    _ = peers.changed() => {}
                 },
             }
         }
     }
 
     fn take_up(&self, members: &[Member]) {
-        self.members.lock().told(members, self.asking.clock.now());
-        self.look();
+        self.members.lock().set_listed(members, self.context.clock.now());
+        self.apply_membership();
     }
 
     /// Looks `name` up until dropped.
@@ -78,7 +78,7 @@ impl Node {
             };
             let reason = match found {
                 Ok(found) => match judge(&known, &found, |address| self.answers(*address)) {
-                    Verdict::Believed => {
+                    DnsVerdict::Believed => {
                         let members: Vec<Member> =
                             found.iter().map(|address| Member { address: *address, weight: 1 }).collect();
                         if found != known {
@@ -87,8 +87,8 @@ impl Node {
                         }
                         None
                     }
-                    Verdict::Empty => Some("it stands for no address".to_owned()),
-                    Verdict::DropsMany => Some("more than half of the nodes are missing, and answer".to_owned()),
+                    DnsVerdict::Empty => Some("it stands for no address".to_owned()),
+                    DnsVerdict::DropsMany => Some("more than half of the nodes are missing, and answer".to_owned()),
                 },
                 Err(reason) => Some(reason),
             };
@@ -111,7 +111,7 @@ impl Node {
 
     fn answers(&self, address: SocketAddr) -> bool {
         let members = self.members.lock();
-        address == self.asking.own.address
+        address == self.context.own.address
             || members.peers().any(|peer| peer.member.address == address && peer.state.answers())
     }
 }
@@ -128,11 +128,11 @@ mod tests {
     fn an_answer_holds_unless_it_names_nobody_or_loses_many_who_answer() {
         let all = |_: &SocketAddr| true;
         let nobody = |_: &SocketAddr| false;
-        assert_eq!(judge(&of(&[]), &of(&[1]), all), Verdict::Believed);
-        assert_eq!(judge(&of(&[1, 2, 3, 4]), &of(&[3, 4, 5]), all), Verdict::Believed);
-        assert_eq!(judge(&of(&[1, 2, 3, 4]), &of(&[4, 5, 6, 7]), all), Verdict::DropsMany);
-        assert_eq!(judge(&of(&[1, 2, 3, 4]), &of(&[4, 5, 6, 7]), nobody), Verdict::Believed);
-        assert_eq!(judge(&of(&[1, 2, 3, 4]), &of(&[]), nobody), Verdict::Empty);
-        assert_eq!(judge(&of(&[]), &of(&[]), nobody), Verdict::Empty);
+        assert_eq!(judge(&of(&[]), &of(&[1]), all), DnsVerdict::Believed);
+        assert_eq!(judge(&of(&[1, 2, 3, 4]), &of(&[3, 4, 5]), all), DnsVerdict::Believed);
+        assert_eq!(judge(&of(&[1, 2, 3, 4]), &of(&[4, 5, 6, 7]), all), DnsVerdict::DropsMany);
+        assert_eq!(judge(&of(&[1, 2, 3, 4]), &of(&[4, 5, 6, 7]), nobody), DnsVerdict::Believed);
+        assert_eq!(judge(&of(&[1, 2, 3, 4]), &of(&[]), nobody), DnsVerdict::Empty);
+        assert_eq!(judge(&of(&[]), &of(&[]), nobody), DnsVerdict::Empty);
     }
 }

@@ -15,7 +15,7 @@ use ring::hkdf::{HKDF_SHA256, Salt};
 use ring::hmac::{HMAC_SHA256, Key, Tag, sign, verify};
 use serde::{Deserialize, Serialize};
 
-use super::wire::{LONGEST_FRAME, OLDEST, VERSION};
+use super::wire::{MAX_FRAME_BYTES, OLDEST, VERSION};
 
 /// What the gateways of a cluster know, and nobody else.
 #[derive(Clone, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub struct Hello {
     /// Never the same twice.
     pub nonce: [u8; 32],
     /// Tells its process from those before and after it.
-    pub boot: u64,
+    pub process: u64,
     /// Its address in the cluster.
     pub from: SocketAddr,
     /// The address in the cluster of the other side, as far as it knows.
@@ -78,11 +78,11 @@ pub struct Hello {
 }
 
 /// The least and the most bytes of a message before the connection is sealed.
-pub const LONGEST_MESSAGE: usize = 256;
+pub const MAX_MESSAGE_BYTES: usize = 256;
 
 /// Why two gateways do not talk. Said by one to the other as its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum Refusal {
+pub enum HandshakeError {
     /// Another program, or a version of this one that is too old.
     #[error(
         "the two have no version of the cluster's protocol in common (this gateway is at {VERSION}); upgrade the older one"
@@ -105,7 +105,7 @@ pub enum Proof {
     /// The sender knows the secret.
     Tag([u8; 32]),
     /// It does not want to talk.
-    Refused(Refusal),
+    Refused(HandshakeError),
 }
 
 /// Both beginnings, which the rest hangs on.
@@ -132,9 +132,9 @@ impl<'a> Transcript<'a> {
     }
 
     /// Whether what `role` said proves that. Takes the same time wherever it is wrong.
-    pub fn check(&self, role: Role, proof: &Proof) -> Result<(), Refusal> {
+    pub fn check(&self, role: Role, proof: &Proof) -> Result<(), HandshakeError> {
         match proof {
-            Proof::Tag(tag) => verify(&self.key(), &self.text(role), tag).map_err(|_| Refusal::Secret),
+            Proof::Tag(tag) => verify(&self.key(), &self.text(role), tag).map_err(|_| HandshakeError::Secret),
             Proof::Refused(refusal) => Err(*refusal),
         }
     }
@@ -168,16 +168,16 @@ impl Role {
 }
 
 /// Whether `theirs` is what a gateway at `own` can talk to, of whom it knows that it connected to `expected` if it did.
-pub fn agree(own: &Hello, theirs: &Hello) -> Result<(), Refusal> {
+pub fn agree(own: &Hello, theirs: &Hello) -> Result<(), HandshakeError> {
     // a newer one has to say by itself whether it speaks this version
     if theirs.version < OLDEST {
-        return Err(Refusal::Version);
+        return Err(HandshakeError::Version);
     }
-    if theirs.boot == own.boot {
-        return Err(Refusal::Oneself);
+    if theirs.process == own.process {
+        return Err(HandshakeError::Oneself);
     }
     if theirs.to != own.from || theirs.from != own.to {
-        return Err(Refusal::Address);
+        return Err(HandshakeError::Address);
     }
     Ok(())
 }
@@ -194,7 +194,7 @@ pub struct Seal {
 /// A frame is not what the other side would send next, or is too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a frame is not the other gateway's")]
-pub struct Broken;
+pub struct FrameError;
 
 /// The bytes that a frame takes beside what it holds: its length and its tag.
 const LENGTH: usize = 4;
@@ -202,35 +202,35 @@ const TAG: usize = 16;
 
 impl Seal {
     /// Makes a frame of `text` behind `out`.
-    pub fn close(&mut self, text: &[u8], out: &mut Vec<u8>) -> Result<(), Broken> {
+    pub fn close(&mut self, text: &[u8], out: &mut Vec<u8>) -> Result<(), FrameError> {
         let sealed = text.len().saturating_add(TAG);
-        let length = u32::try_from(sealed).ok().filter(|_| sealed <= LONGEST_FRAME).ok_or(Broken)?.to_le_bytes();
+        let length = u32::try_from(sealed).ok().filter(|_| sealed <= MAX_FRAME_BYTES).ok_or(FrameError)?.to_le_bytes();
         let nonce = self.nonce()?;
         out.extend_from_slice(&length);
         let start = out.len();
         out.extend_from_slice(text);
         let (_, open) = out.split_at_mut(start);
-        let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(length), open).map_err(|_| Broken)?;
+        let tag = self.key.seal_in_place_separate_tag(nonce, Aad::from(length), open).map_err(|_| FrameError)?;
         out.extend_from_slice(tag.as_ref());
         Ok(())
     }
 
     /// What the frame behind the length `length` holds.
-    pub fn open<'f>(&mut self, length: [u8; LENGTH], frame: &'f mut [u8]) -> Result<&'f [u8], Broken> {
+    pub fn open<'f>(&mut self, length: [u8; LENGTH], frame: &'f mut [u8]) -> Result<&'f [u8], FrameError> {
         let nonce = self.nonce()?;
-        self.key.open_in_place(nonce, Aad::from(length), frame).map(|text| &*text).map_err(|_| Broken)
+        self.key.open_in_place(nonce, Aad::from(length), frame).map(|text| &*text).map_err(|_| FrameError)
     }
 
     /// The bytes of a frame behind its length.
-    pub fn length(length: [u8; LENGTH]) -> Result<usize, Broken> {
-        let length = usize::try_from(u32::from_le_bytes(length)).map_err(|_| Broken)?;
-        if (TAG..=LONGEST_FRAME).contains(&length) { Ok(length) } else { Err(Broken) }
+    pub fn length(length: [u8; LENGTH]) -> Result<usize, FrameError> {
+        let length = usize::try_from(u32::from_le_bytes(length)).map_err(|_| FrameError)?;
+        if (TAG..=MAX_FRAME_BYTES).contains(&length) { Ok(length) } else { Err(FrameError) }
     }
 
-    fn nonce(&mut self) -> Result<Nonce, Broken> {
+    fn nonce(&mut self) -> Result<Nonce, FrameError> {
         let mut nonce = [0; NONCE_LEN];
         nonce.iter_mut().zip(self.next.to_le_bytes()).for_each(|(byte, count)| *byte = count);
-        self.next = self.next.checked_add(1).ok_or(Broken)?;
+        self.next = self.next.checked_add(1).ok_or(FrameError)?;
         Ok(Nonce::assume_unique_for_key(nonce))
     }
 }
@@ -239,10 +239,10 @@ impl Seal {
 mod tests {
     use super::*;
 
-    fn hello(boot: u64, from: u8, to: u8) -> Hello {
+    fn hello(process: u64, from: u8, to: u8) -> Hello {
         let address = |last: u8| SocketAddr::from(([127, 0, 0, last], 7946));
-        let nonce = [u8::try_from(boot % 256).unwrap(); 32];
-        Hello { version: VERSION, nonce, boot, from: address(from), to: address(to) }
+        let nonce = [u8::try_from(process % 256).unwrap(); 32];
+        Hello { version: VERSION, nonce, process, from: address(from), to: address(to) }
     }
 
     fn both() -> (Hello, Hello) {
@@ -256,24 +256,24 @@ mod tests {
         let [known, other] = secrets.each_ref().map(|secret| Transcript::new(secret, &asker, &owner));
         for role in [Role::Asker, Role::Owner] {
             assert_eq!(known.check(role, &known.proof(role)), Ok(()));
-            assert_eq!(known.check(role, &other.proof(role)), Err(Refusal::Secret));
+            assert_eq!(known.check(role, &other.proof(role)), Err(HandshakeError::Secret));
         }
         // one's own proof does not come back as the other side's
-        assert_eq!(known.check(Role::Owner, &known.proof(Role::Asker)), Err(Refusal::Secret));
+        assert_eq!(known.check(Role::Owner, &known.proof(Role::Asker)), Err(HandshakeError::Secret));
         // nor does one that was heard in another handshake
         let later = Hello { nonce: [9; 32], ..owner };
         let replayed = Transcript::new(&secrets[0], &asker, &later);
-        assert_eq!(replayed.check(Role::Asker, &known.proof(Role::Asker)), Err(Refusal::Secret));
+        assert_eq!(replayed.check(Role::Asker, &known.proof(Role::Asker)), Err(HandshakeError::Secret));
     }
 
     #[test]
     fn gateways_that_take_each_other_for_others_do_not_talk() {
         let (asker, owner) = both();
         assert_eq!(agree(&owner, &asker), Ok(()));
-        assert_eq!(agree(&owner, &Hello { version: OLDEST - 1, ..asker }), Err(Refusal::Version));
+        assert_eq!(agree(&owner, &Hello { version: OLDEST - 1, ..asker }), Err(HandshakeError::Version));
         assert_eq!(agree(&owner, &Hello { version: VERSION + 1, ..asker }), Ok(()));
-        assert_eq!(agree(&owner, &Hello { to: asker.from, ..asker }), Err(Refusal::Address));
-        assert_eq!(agree(&owner, &Hello { boot: owner.boot, ..asker }), Err(Refusal::Oneself));
+        assert_eq!(agree(&owner, &Hello { to: asker.from, ..asker }), Err(HandshakeError::Address));
+        assert_eq!(agree(&owner, &Hello { process: owner.process, ..asker }), Err(HandshakeError::Oneself));
     }
 
     #[test]
@@ -299,12 +299,12 @@ mod tests {
         let mut in_order = fresh();
         assert_eq!(open(&mut in_order, &frames[0]), Ok(b"first".to_vec()));
         assert_eq!(open(&mut in_order, &frames[1]), Ok(b"other".to_vec()));
-        assert_eq!(open(&mut in_order, &frames[1]), Err(Broken));
-        assert_eq!(open(&mut fresh(), &frames[1]), Err(Broken));
-        assert_eq!(open(&mut transcript.seal(Role::Owner), &frames[0]), Err(Broken));
+        assert_eq!(open(&mut in_order, &frames[1]), Err(FrameError));
+        assert_eq!(open(&mut fresh(), &frames[1]), Err(FrameError));
+        assert_eq!(open(&mut transcript.seal(Role::Owner), &frames[0]), Err(FrameError));
         let mut changed = frames[0].clone();
         changed[6] ^= 1;
-        assert_eq!(open(&mut fresh(), &changed), Err(Broken));
+        assert_eq!(open(&mut fresh(), &changed), Err(FrameError));
     }
 
     #[test]
@@ -312,9 +312,9 @@ mod tests {
         let (asker, owner) = both();
         let secret = Secret::of(b"one secret of a cluster");
         let mut seal = Transcript::new(&secret, &asker, &owner).seal(Role::Asker);
-        assert_eq!(seal.close(&vec![0; LONGEST_FRAME], &mut Vec::new()), Err(Broken));
-        assert_eq!(Seal::length(u32::MAX.to_le_bytes()), Err(Broken));
-        assert_eq!(Seal::length(3_u32.to_le_bytes()), Err(Broken));
+        assert_eq!(seal.close(&vec![0; MAX_FRAME_BYTES], &mut Vec::new()), Err(FrameError));
+        assert_eq!(Seal::length(u32::MAX.to_le_bytes()), Err(FrameError));
+        assert_eq!(Seal::length(3_u32.to_le_bytes()), Err(FrameError));
         assert_eq!(Seal::length(16_u32.to_le_bytes()), Ok(16));
     }
 

@@ -1,7 +1,7 @@
 //! Who is a member: what nodes tell each other in beats, turned into a ring.
 //!
 //! A node that comes, back or for the first time, is no member at once. It first gives away what it holds and others own
-//! ([`Standing::Away`]), then it asks to be one ([`Standing::Joining`]), and the others take it up when they have heard it
+//! ([`MemberState::Away`]), then it asks to be one ([`MemberState::Joining`]), and the others take it up when they have heard it
 //! for a while; so a node that comes and goes moves no keys each time. Until then it owns nothing and asks the members. A
 //! node that finds no member becomes one by itself. A node that was stopped, and so can know neither how others stand nor
 //! whether they stood in for it, comes back like a new one.
@@ -18,7 +18,7 @@ use crate::cluster::ring::{Member, Ring, RingHash};
 use crate::units::Nanos;
 
 /// How often nodes tell each other how they stand.
-pub const BEAT: Nanos = Nanos::new(250_000_000);
+pub const HEARTBEAT_INTERVAL: Nanos = Nanos::new(250_000_000);
 /// A peer that was not heard for this long is no member any more. A node that did not look for this long was stopped.
 pub const DOWN_AFTER: Nanos = Nanos::from_secs(1);
 /// A peer that comes is a member when it was heard for this long.
@@ -43,7 +43,7 @@ impl Default for Founding {
 
 /// How a node stands, in its own words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Standing {
+pub enum MemberState {
     /// It is no member, and has states that members should have first.
     Away,
     /// It is no member yet.
@@ -56,15 +56,15 @@ pub enum Standing {
 
 /// What a node says of itself to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Beat {
+pub struct Heartbeat {
     /// How it stands.
-    pub standing: Standing,
-    /// Another number each time it begins to stand as [`Standing::Away`].
-    pub life: u64,
+    pub standing: MemberState,
+    /// Another number each time it begins to stand as [`MemberState::Away`].
+    pub incarnation: u64,
     /// The members as it sees them.
     pub ring: RingHash,
     /// Whether it keeps no state that another of those members owns.
-    pub tidy: bool,
+    pub drained: bool,
     /// The life of the node that it says this to, if that is among them.
     pub counts: Option<u64>,
 }
@@ -115,7 +115,7 @@ pub struct Peer {
     /// Whether it is among those that this node was told of. One that is not any more stays known while it answers.
     pub listed: bool,
     /// What it said last, while it answers.
-    pub said: Option<Beat>,
+    pub said: Option<Heartbeat>,
     since: Nanos,
     heard: Nanos,
 }
@@ -127,37 +127,37 @@ pub struct Members {
     founding: Founding,
     /// Whether there were as many members as it takes.
     is_ready: bool,
-    standing: Standing,
-    life: u64,
+    standing: MemberState,
+    incarnation: u64,
     peers: BTreeMap<SocketAddr, Peer>,
     /// Whether it was told who there is.
     was_told: bool,
     started: Nanos,
-    looked: Nanos,
+    last_tick: Nanos,
     /// The hash of the ring under which this node has given away all that others own.
-    tidy: Option<RingHash>,
+    drained: Option<RingHash>,
     /// How often it got states that others own.
-    untidied: u64,
+    set_undrained: u64,
     ring: Arc<Ring>,
 }
 
 // === impl Members ===
 
 impl Members {
-    /// Those that node `own` sees when it starts, which is none but itself. `life` tells its processes apart.
-    pub fn new(own: Member, founding: Founding, life: u64, now: Nanos) -> Self {
+    /// Those that node `own` sees when it starts, which is none but itself. `incarnation` tells its processes apart.
+    pub fn new(own: Member, founding: Founding, incarnation: u64, now: Nanos) -> Self {
         Self {
             own,
             founding,
             is_ready: false,
-            standing: Standing::Away,
-            life,
+            standing: MemberState::Away,
+            incarnation,
             peers: BTreeMap::new(),
             was_told: false,
             started: now,
-            looked: now,
-            tidy: None,
-            untidied: 0,
+            last_tick: now,
+            drained: None,
+            set_undrained: 0,
             ring: Arc::new(Ring::new([own])),
         }
     }
@@ -168,7 +168,7 @@ impl Members {
     }
 
     /// How this node stands.
-    pub const fn standing(&self) -> Standing {
+    pub const fn standing(&self) -> MemberState {
         self.standing
     }
 
@@ -197,23 +197,23 @@ impl Members {
     fn knows_enough(&self) -> bool {
         let is_heard = |peer: &Peer| !peer.listed || peer.state != PeerState::Unheard;
         let (members, wanted) = self.waits_for();
-        let is_known = self.standing == Standing::Member || (members > 1 && self.peers.values().all(is_heard));
+        let is_known = self.standing == MemberState::Member || (members > 1 && self.peers.values().all(is_heard));
         is_known && members >= wanted
     }
 
     /// What to say to the peer at `address`.
-    pub fn says(&self, address: SocketAddr) -> Beat {
-        Beat {
+    pub fn says(&self, address: SocketAddr) -> Heartbeat {
+        Heartbeat {
             standing: self.standing,
-            life: self.life,
+            incarnation: self.incarnation,
             ring: self.ring.hash(),
-            tidy: self.is_tidy(),
-            counts: self.peers.get(&address).filter(|peer| peer.counts()).and_then(|peer| Some(peer.said?.life)),
+            drained: self.is_drained(),
+            counts: self.peers.get(&address).filter(|peer| peer.counts()).and_then(|peer| Some(peer.said?.incarnation)),
         }
     }
 
     /// The nodes that there are, as told: this one may be among them, and its weight is taken from there.
-    pub fn told(&mut self, members: &[Member], now: Nanos) {
+    pub fn set_listed(&mut self, members: &[Member], now: Nanos) {
         self.was_told = true;
         for peer in self.peers.values_mut() {
             peer.listed = false;
@@ -227,31 +227,31 @@ impl Members {
             peer.member = *member;
             peer.listed = true;
         }
-        self.look(now);
+        self.update(now);
     }
 
     /// The peer at `address` said something.
-    pub fn heard(&mut self, address: SocketAddr, beat: Beat, now: Nanos) {
-        let i_am_member = self.standing == Standing::Member;
+    pub fn heard(&mut self, address: SocketAddr, beat: Heartbeat, now: Nanos) {
+        let i_am_member = self.standing == MemberState::Member;
         let Some(peer) = self.peers.get_mut(&address) else { return };
-        let same_life = peer.said.is_some_and(|said| said.life == beat.life);
+        let same_incarnation = peer.said.is_some_and(|said| said.incarnation == beat.incarnation);
         let state = match (beat.standing, peer.state) {
-            (Standing::Leaving, _) => PeerState::Leaving,
-            (Standing::Away, _) => PeerState::Away,
+            (MemberState::Leaving, _) => PeerState::Leaving,
+            (MemberState::Away, _) => PeerState::Away,
             // it does not know yet that it was taken up
-            (Standing::Joining | Standing::Member, PeerState::Up) if same_life => PeerState::Up,
+            (MemberState::Joining | MemberState::Member, PeerState::Up) if same_incarnation => PeerState::Up,
             // whoever is no member itself has no keys that would move
-            (Standing::Member, _) if !i_am_member => PeerState::Up,
-            (Standing::Joining | Standing::Member, PeerState::Joining) if same_life => PeerState::Joining,
-            (Standing::Joining | Standing::Member, _) => PeerState::Joining,
+            (MemberState::Member, _) if !i_am_member => PeerState::Up,
+            (MemberState::Joining | MemberState::Member, PeerState::Joining) if same_incarnation => PeerState::Joining,
+            (MemberState::Joining | MemberState::Member, _) => PeerState::Joining,
         };
-        if state != peer.state || !same_life {
+        if state != peer.state || !same_incarnation {
             peer.since = now;
         }
         peer.state = state;
         peer.said = Some(beat);
         peer.heard = now;
-        self.look(now);
+        self.update(now);
     }
 
     /// The peer at `address` cannot be reached: there is no connection to it, and none can be made.
@@ -259,66 +259,66 @@ impl Members {
         if let Some(peer) = self.peers.get_mut(&address) {
             peer.goes_down(now);
         }
-        self.look(now);
+        self.update(now);
     }
 
     /// This node has given away all that others own under the ring of this hash, unless it got more since
-    /// [`Members::times_untidied`] told `before`.
-    pub fn tidied(&mut self, ring: RingHash, before: u64, now: Nanos) {
-        if self.untidied == before {
-            self.tidy = Some(ring);
-            self.look(now);
+    /// [`Members::undrained_count`] told `before`.
+    pub fn set_drained(&mut self, ring: RingHash, before: u64, now: Nanos) {
+        if self.set_undrained == before {
+            self.drained = Some(ring);
+            self.update(now);
         }
     }
 
     /// This node has got states that others own.
-    pub const fn untidied(&mut self) {
-        self.tidy = None;
-        self.untidied = self.untidied.wrapping_add(1);
+    pub const fn set_undrained(&mut self) {
+        self.drained = None;
+        self.set_undrained = self.set_undrained.wrapping_add(1);
     }
 
     /// How often it got any.
-    pub const fn times_untidied(&self) -> u64 {
-        self.untidied
+    pub const fn undrained_count(&self) -> u64 {
+        self.set_undrained
     }
 
     /// Whether this node keeps nothing that another member owns.
-    pub fn is_tidy(&self) -> bool {
-        self.tidy == Some(self.ring.hash())
+    pub fn is_drained(&self) -> bool {
+        self.drained == Some(self.ring.hash())
     }
 
     /// Whether this node is either not about to end, or keeps nothing any more that another could have.
-    pub fn has_left(&self) -> bool {
-        self.standing != Standing::Leaving || self.has_nothing_to_give()
+    pub fn is_ready_to_end(&self) -> bool {
+        self.standing != MemberState::Leaving || self.has_nothing_to_hand_over()
     }
 
     /// This node is about to end.
     pub fn leave(&mut self, now: Nanos) {
-        self.standing = Standing::Leaving;
-        self.look(now);
+        self.standing = MemberState::Leaving;
+        self.update(now);
     }
 
-    /// Time has passed: to be called once per [`BEAT`], and more often at will.
+    /// Time has passed: to be called once per [`HEARTBEAT_INTERVAL`], and more often at will.
     pub fn tick(&mut self, now: Nanos) {
-        if now.saturating_sub(self.looked) > DOWN_AFTER {
+        if now.saturating_sub(self.last_tick) > DOWN_AFTER {
             self.was_stopped(now);
         }
-        self.looked = now;
+        self.last_tick = now;
         for peer in self.peers.values_mut() {
             if peer.state.answers() && now.saturating_sub(peer.heard) > DOWN_AFTER {
                 peer.goes_down(now);
             }
         }
         self.peers.retain(|_, peer| peer.listed || peer.state.answers());
-        self.look(now);
+        self.update(now);
     }
 
     /// Others may have stood in for this node, and that nothing was heard of them says nothing.
     fn was_stopped(&mut self, now: Nanos) {
-        if self.standing != Standing::Leaving && !self.peers.is_empty() {
-            self.standing = Standing::Away;
-            self.life = self.life.wrapping_add(1);
-            self.tidy = None;
+        if self.standing != MemberState::Leaving && !self.peers.is_empty() {
+            self.standing = MemberState::Away;
+            self.incarnation = self.incarnation.wrapping_add(1);
+            self.drained = None;
             self.started = now;
         }
         for peer in self.peers.values_mut() {
@@ -327,27 +327,27 @@ impl Members {
     }
 
     /// Draws the conclusions.
-    fn look(&mut self, now: Nanos) {
+    fn update(&mut self, now: Nanos) {
         for peer in self.peers.values_mut() {
             if peer.state == PeerState::Joining && now.saturating_sub(peer.since) >= UP_AFTER {
                 peer.state = PeerState::Up;
             }
         }
-        self.turn();
-        if self.standing == Standing::Away && self.has_nothing_to_give() {
-            self.standing = Standing::Joining;
+        self.rebuild_ring();
+        if self.standing == MemberState::Away && self.has_nothing_to_hand_over() {
+            self.standing = MemberState::Joining;
         }
-        if self.standing == Standing::Joining {
-            let counts_this = |said: Beat| said.counts == Some(self.life);
+        if self.standing == MemberState::Joining {
+            let counts_this = |said: Heartbeat| said.counts == Some(self.incarnation);
             if self.peers.values().any(|peer| peer.counts() && peer.said.is_some_and(counts_this)) {
-                self.standing = Standing::Member;
+                self.standing = MemberState::Member;
                 self.follow();
             } else if self.is_alone(now) {
-                self.standing = Standing::Member;
+                self.standing = MemberState::Member;
                 // they are alone like this one, and find the same
                 self.take_up_all();
             }
-            self.turn();
+            self.rebuild_ring();
         }
         self.is_ready |= self.knows_enough();
     }
@@ -367,8 +367,8 @@ impl Members {
     }
 
     /// Whether no member owns anything that this node has.
-    fn has_nothing_to_give(&self) -> bool {
-        self.is_tidy() || !self.peers.values().any(Peer::counts)
+    fn has_nothing_to_hand_over(&self) -> bool {
+        self.is_drained() || !self.peers.values().any(Peer::counts)
     }
 
     /// Whether there is no member that could take this node up, as far as can be known.
@@ -387,7 +387,7 @@ impl Members {
     }
 
     /// Makes the ring anew, if the members are others.
-    fn turn(&mut self) {
+    fn rebuild_ring(&mut self) {
         let ring = self.ring_of(Peer::counts);
         if ring.hash() != self.ring.hash() {
             self.ring = Arc::new(ring);
@@ -396,7 +396,7 @@ impl Members {
 
     /// The ring of this node, if it is a member, and those peers.
     fn ring_of(&self, counts: impl Fn(&Peer) -> bool) -> Ring {
-        let own = (self.standing == Standing::Member).then_some(self.own);
+        let own = (self.standing == MemberState::Member).then_some(self.own);
         let peers = self.peers.values().filter(|peer| counts(peer)).map(|peer| peer.member);
         let mut members: Vec<Member> = own.into_iter().chain(peers).collect();
         if members.is_empty() {

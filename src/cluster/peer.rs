@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 
-use super::connection::{self, Connection, Failed, Own};
+use super::connection::{self, ConnectError, Connection, OwnIdentity};
 use super::corrections::{Correction, Pending};
-use super::members::Beat;
-use super::session::{Form, Question, Session};
-use super::wire::{Answer, Ask, Told, Wanted};
+use super::members::Heartbeat;
+use super::session::{Question, Session, WireRule};
+use super::wire::{Answer, Ask, ChargeReply, ChargeRequest};
 use crate::algorithm::Completion;
 use crate::charge::Manner;
 use crate::clock::Clock;
@@ -55,9 +55,9 @@ impl Outcome {
 
 /// One limit's part in a question.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct PeerCharge {
     /// The limit and its parameters.
-    pub form: Arc<Form>,
+    pub form: Arc<WireRule>,
     /// Which bucket.
     pub key: LimitKey,
     /// How many tokens.
@@ -69,8 +69,8 @@ pub struct Part {
 }
 
 /// What a gateway needs to ask others.
-pub(super) struct Asking {
-    pub(super) own: Own,
+pub(super) struct PeerContext {
+    pub(super) own: OwnIdentity,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) timeout: Nanos,
     pub(super) observer: Observer,
@@ -86,12 +86,12 @@ pub struct Peer {
     pub address: SocketAddr,
     /// Tells it from every other that this process ever knew.
     pub number: u32,
-    asking: Arc<Asking>,
-    ways: Box<[Mutex<Way>]>,
-    home: Mutex<Option<Arc<Session>>>,
+    context: Arc<PeerContext>,
+    connections: Box<[Mutex<ThreadConnection>]>,
+    control_connection: Mutex<Option<Arc<Session>>>,
     pub(super) pending: Mutex<Pending>,
     /// There is something to do before the next beat.
-    pub(super) urgent: Notify,
+    pub(super) wake: Notify,
     is_suspected: AtomicBool,
     /// When it was last heard of.
     heard: AtomicU64,
@@ -101,7 +101,7 @@ pub struct Peer {
 
 /// The connection of one thread.
 #[derive(Clone, Default)]
-enum Way {
+enum ThreadConnection {
     #[default]
     None,
     Opening,
@@ -111,23 +111,23 @@ enum Way {
 }
 
 /// How often it is looked whether a gateway can be reached.
-const LOOK: Nanos = Nanos::new(5_000_000);
+const REACHABLE_CHECK: Nanos = Nanos::new(5_000_000);
 /// How long opening a connection may take, and how long to wait before the next try.
 pub(super) const CONNECT_TIME: Nanos = Nanos::SECOND;
-const PAUSE: Nanos = Nanos::new(250_000_000);
+const RETRY_PAUSE: Nanos = Nanos::new(250_000_000);
 
 impl Peer {
-    pub(super) fn new(address: SocketAddr, number: u32, asking: Arc<Asking>) -> Arc<Self> {
-        let ways = (0..asking.threads.max(1)).map(|_| Mutex::default()).collect();
-        let pending = Mutex::new(Pending::new(asking.clock.now()));
+    pub(super) fn new(address: SocketAddr, number: u32, context: Arc<PeerContext>) -> Arc<Self> {
+        let connections = (0..context.threads.max(1)).map(|_| Mutex::default()).collect();
+        let pending = Mutex::new(Pending::new(context.clock.now()));
         Arc::new(Self {
             address,
             number,
-            asking,
-            ways,
-            home: Mutex::default(),
+            context,
+            connections,
+            control_connection: Mutex::default(),
             pending,
-            urgent: Notify::new(),
+            wake: Notify::new(),
             is_suspected: AtomicBool::new(false),
             heard: AtomicU64::new(0),
             lost: AtomicU64::new(0),
@@ -141,19 +141,19 @@ impl Peer {
 
     /// Whether there is a connection to it.
     pub(super) fn is_connected(&self) -> bool {
-        self.home().is_some()
+        self.control_connection().is_some()
     }
 
     /// Returns once there is one.
     pub(super) async fn connected(&self) {
         while !self.is_connected() {
-            sleep(LOOK.to_duration()).await;
+            sleep(REACHABLE_CHECK.to_duration()).await;
         }
     }
 
     /// Whether it can be asked.
     pub fn is_reachable(&self) -> bool {
-        self.home().is_some() && !self.is_suspected()
+        self.control_connection().is_some() && !self.is_suspected()
     }
 
     /// Whether no correction waits that could be made. What is owed can be charged by somebody else.
@@ -174,8 +174,8 @@ impl Peer {
 
     /// Charges all of `parts` at this gateway or none, if it answers in time.
     /// `as_is`: on the states that it has, whoever else may have some.
-    pub async fn charge(self: &Arc<Self>, parts: Vec<Part>, as_is: bool) -> Result<Heard, Outcome> {
-        let Asking { clock, timeout: patience, observer, .. } = &*self.asking;
+    pub async fn charge(self: &Arc<Self>, parts: Vec<PeerCharge>, as_is: bool) -> Result<PeerReceipt, Outcome> {
+        let PeerContext { clock, timeout: patience, observer, .. } = &*self.context;
         let began = clock.now();
         let outcome = match self.send(parts.into(), as_is) {
             None => Err(Outcome::Unreachable),
@@ -193,14 +193,18 @@ impl Peer {
         outcome
     }
 
-    fn send(self: &Arc<Self>, parts: Arc<[Part]>, as_is: bool) -> Option<oneshot::Receiver<Result<Heard, Outcome>>> {
+    fn send(
+        self: &Arc<Self>,
+        parts: Arc<[PeerCharge]>,
+        as_is: bool,
+    ) -> Option<oneshot::Receiver<Result<PeerReceipt, Outcome>>> {
         let session = self.session()?;
         let (sender, receiver) = oneshot::channel();
         let (peer, asked) = (Arc::clone(self), Arc::clone(&parts));
-        let told = move |answer| {
+        let on_reply = move |answer| {
             let outcome = match answer {
-                Some(Answer::Charged { at, told }) if told.len() == asked.len() => {
-                    Ok(Heard { peer, parts: asked, told, at, is_kept: false })
+                Some(Answer::Charged { at, replies }) if replies.len() == asked.len() => {
+                    Ok(PeerReceipt { peer, parts: asked, replies, at, is_kept: false })
                 }
                 Some(Answer::Unknown) => Err(Outcome::Unknown),
                 // whether anything was charged is not known; what would be held for good is given back all the same
@@ -212,39 +216,39 @@ impl Peer {
             // what nobody waits for any more is given back
             drop(sender.send(outcome));
         };
-        let forms: smallvec::SmallVec<[&Form; 4]> = parts.iter().map(|part| &*part.form).collect();
+        let forms: smallvec::SmallVec<[&WireRule; 4]> = parts.iter().map(|part| &*part.form).collect();
         let ask = |numbers: &[u32]| Ask::Charge {
             wanted: parts.iter().zip(numbers).map(|(part, rule)| part.wanted(*rule)).collect(),
             as_is,
         };
-        session.ask(&Question { forms: &forms, ask: &ask }, Box::new(told)).then_some(receiver)
+        session.ask(&Question { forms: &forms, ask: &ask }, Box::new(on_reply)).then_some(receiver)
     }
 
     /// A connection to ask over: this thread's, or while that is being opened another one.
     fn session(self: &Arc<Self>) -> Option<Arc<Session>> {
-        if let Some(open) = self.own_way() {
+        if let Some(open) = self.thread_connection() {
             return Some(open);
         }
-        let of_others = self.ways.iter().filter_map(|way| match &*way.lock() {
-            Way::Open(session) if session.is_open() => Some(Arc::clone(session)),
+        let of_others = self.connections.iter().filter_map(|way| match &*way.lock() {
+            ThreadConnection::Open(session) if session.is_open() => Some(Arc::clone(session)),
             _ => None,
         });
-        of_others.into_iter().next().or_else(|| self.home())
+        of_others.into_iter().next().or_else(|| self.control_connection())
     }
 
     /// This thread's connection; begins to open one where there is none.
-    fn own_way(self: &Arc<Self>) -> Option<Arc<Session>> {
-        let now = self.asking.clock.now();
-        let number = thread_number() % self.ways.len().max(1);
-        let mut way = self.ways.get(number)?.lock();
+    fn thread_connection(self: &Arc<Self>) -> Option<Arc<Session>> {
+        let now = self.context.clock.now();
+        let number = thread_number() % self.connections.len().max(1);
+        let mut way = self.connections.get(number)?.lock();
         match &*way {
-            Way::Open(session) if session.is_open() => return Some(Arc::clone(session)),
-            Way::Opening => return None,
-            Way::Closed(at) if now < at.saturating_add(PAUSE) => return None,
-            Way::None | Way::Open(_) | Way::Closed(_) => {}
+            ThreadConnection::Open(session) if session.is_open() => return Some(Arc::clone(session)),
+            ThreadConnection::Opening => return None,
+            ThreadConnection::Closed(at) if now < at.saturating_add(RETRY_PAUSE) => return None,
+            ThreadConnection::None | ThreadConnection::Open(_) | ThreadConnection::Closed(_) => {}
         }
         let runtime = tokio::runtime::Handle::try_current().ok()?;
-        *way = Way::Opening;
+        *way = ThreadConnection::Opening;
         let peer = Arc::clone(self);
         runtime.spawn(async move { peer.open(number).await });
         None
@@ -254,10 +258,10 @@ impl Peer {
     async fn open(self: &Arc<Self>, number: usize) {
         let opened = self.connect().await;
         let way = match opened {
-            Ok(connection) => Way::Open(Session::begin(connection, Arc::clone(&self.asking.ring))),
-            Err(_) => Way::Closed(self.asking.clock.now()),
+            Ok(connection) => ThreadConnection::Open(Session::begin(connection, Arc::clone(&self.context.ring))),
+            Err(_) => ThreadConnection::Closed(self.context.clock.now()),
         };
-        if let Some(place) = self.ways.get(number) {
+        if let Some(place) = self.connections.get(number) {
             *place.lock() = way;
         }
     }
@@ -265,13 +269,13 @@ impl Peer {
     /// Connects the thread that asks, as soon as the other side can be reached.
     pub(super) async fn open_when_reachable(self: &Arc<Self>) {
         while !self.is_reachable() {
-            sleep(LOOK.to_duration()).await;
+            sleep(REACHABLE_CHECK.to_duration()).await;
         }
-        self.open(thread_number() % self.ways.len().max(1)).await;
+        self.open(thread_number() % self.connections.len().max(1)).await;
     }
 
-    pub(super) async fn connect(&self) -> Result<Connection, Failed> {
-        let connecting = connection::connect(&self.asking.own, self.address);
+    pub(super) async fn connect(&self) -> Result<Connection, ConnectError> {
+        let connecting = connection::connect(&self.context.own, self.address);
         match timeout(CONNECT_TIME.to_duration(), connecting).await {
             Ok(connected) => connected,
             Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
@@ -279,55 +283,61 @@ impl Peer {
     }
 
     /// Nothing was heard of it for so long that it is asked for nothing until it answers.
-    pub(super) fn falls_silent(&self) {
+    pub(super) fn suspect_unlogged(&self) {
         self.is_suspected.store(true, Ordering::Relaxed);
     }
 
     fn suspect(&self) {
         if !self.is_suspected.swap(true, Ordering::Relaxed) {
             tracing::warn!(peer = %self.address, "a gateway of the cluster does not answer; its keys are decided elsewhere");
-            self.urgent.notify_one();
+            self.wake.notify_one();
         }
     }
 
     // === keeping in touch ===
 
     /// The connection that keeps in touch.
-    fn home(&self) -> Option<Arc<Session>> {
-        self.home.lock().clone().filter(|session| session.is_open())
+    fn control_connection(&self) -> Option<Arc<Session>> {
+        self.control_connection.lock().clone().filter(|session| session.is_open())
     }
 
-    /// Asks over the connection that keeps in touch. Whether the question goes out: otherwise `told` is not called.
-    pub(super) fn ask(&self, ask: &dyn Fn() -> Ask, told: super::session::Told) -> bool {
-        self.home().is_some_and(|session| session.ask(&Question { forms: &[], ask: &|_| ask() }, told))
+    /// Asks over the connection that keeps in touch. Whether the question goes out: otherwise `on_reply` is not called.
+    pub(super) fn ask(&self, ask: &dyn Fn() -> Ask, on_reply: super::session::ReplyCallback) -> bool {
+        self.control_connection()
+            .is_some_and(|session| session.ask(&Question { forms: &[], ask: &|_| ask() }, on_reply))
     }
 
     /// A connection was opened to keep in touch. Returns the corrections that were for the process before.
     pub(super) fn arrived(&self, session: &Arc<Session>) -> Vec<Correction> {
-        *self.home.lock() = Some(Arc::clone(session));
-        self.pending.lock().arrived(session.boot)
+        *self.control_connection.lock() = Some(Arc::clone(session));
+        self.pending.lock().arrived(session.process)
     }
 
     /// Sends a beat; `heard` is called with the answer, whenever it comes.
-    pub(super) fn beat(self: &Arc<Self>, session: &Session, beat: &Beat, heard: impl FnOnce(Beat) + Send + 'static) {
+    pub(super) fn beat(
+        self: &Arc<Self>,
+        session: &Session,
+        beat: &Heartbeat,
+        heard: impl FnOnce(Heartbeat) + Send + 'static,
+    ) {
         let peer = Arc::clone(self);
-        let told = move |answer| {
-            if let Some(Answer::Beat(beat)) = answer {
-                peer.heard.store(peer.asking.clock.now().get(), Ordering::Relaxed);
+        let on_reply = move |answer| {
+            if let Some(Answer::Heartbeat(beat)) = answer {
+                peer.heard.store(peer.context.clock.now().get(), Ordering::Relaxed);
                 if peer.is_suspected.swap(false, Ordering::Relaxed) {
                     tracing::info!(peer = %peer.address, "the gateway answers again");
                 }
                 heard(beat);
             }
         };
-        session.ask(&Question { forms: &[], ask: &|_| Ask::Beat(*beat) }, Box::new(told));
+        session.ask(&Question { forms: &[], ask: &|_| Ask::Heartbeat(*beat) }, Box::new(on_reply));
     }
 }
 
-impl Part {
-    const fn wanted(&self, rule: u32) -> Wanted {
+impl PeerCharge {
+    const fn wanted(&self, rule: u32) -> ChargeRequest {
         let Self { key, cost, manner, slot, .. } = *self;
-        Wanted { rule, key, cost, manner, slot }
+        ChargeRequest { rule, key, cost, manner, slot }
     }
 }
 
@@ -338,38 +348,39 @@ impl std::fmt::Debug for Peer {
 }
 
 /// What came of charges at another gateway. Given back when this is dropped before it is kept.
-pub struct Heard {
+pub struct PeerReceipt {
     peer: Arc<Peer>,
-    parts: Arc<[Part]>,
-    told: Vec<Told>,
+    parts: Arc<[PeerCharge]>,
+    replies: Vec<ChargeReply>,
     at: Nanos,
     is_kept: bool,
 }
 
-impl Heard {
+impl PeerReceipt {
     /// What was told, and when it was decided on the other side's clock. It is the caller's to give back from here on.
-    pub fn keep(mut self) -> (Vec<Told>, Nanos) {
+    pub fn keep(mut self) -> (Vec<ChargeReply>, Nanos) {
         self.is_kept = true;
-        (std::mem::take(&mut self.told), self.at)
+        (std::mem::take(&mut self.replies), self.at)
     }
 }
 
-impl Drop for Heard {
+impl Drop for PeerReceipt {
     fn drop(&mut self) {
-        let denied = |(part, told): (&Part, &Told)| part.manner.binds && !told.charged.decision.is_admitted();
-        if self.is_kept || self.parts.iter().zip(&self.told).any(denied) {
+        let denied =
+            |(part, reply): (&PeerCharge, &ChargeReply)| part.manner.binds && !reply.charged.decision.is_admitted();
+        if self.is_kept || self.parts.iter().zip(&self.replies).any(denied) {
             return;
         }
-        for (part, told) in self.parts.iter().zip(&self.told) {
+        for (part, reply) in self.parts.iter().zip(&self.replies) {
             // what counts although it is denied stays taken
-            if !told.charged.decision.is_admitted() || !part.manner.takes || part.manner.counts_denied {
+            if !reply.charged.decision.is_admitted() || !part.manner.takes || part.manner.counts_denied {
                 continue;
             }
-            let part = Part { key: told.common.unwrap_or(part.key), ..part.clone() };
+            let part = PeerCharge { key: reply.common.unwrap_or(part.key), ..part.clone() };
             if part.slot > 0 {
                 self.peer.complete(&part, Completion::UNMEASURED);
             } else {
-                let full_at = self.at.saturating_add(told.charged.headroom.until_full);
+                let full_at = self.at.saturating_add(reply.charged.headroom.until_full);
                 self.peer.correct(Correction::Refund { part, full_at });
             }
         }

@@ -19,55 +19,60 @@ struct Process {
     address: SocketAddr,
     connections: usize,
     /// When its last connection ended.
-    left: Nanos,
+    disconnected: Nanos,
     /// When it had told of all that it holds.
-    spoke: Nanos,
-    made: Made,
+    announced: Nanos,
+    made: AppliedChanges,
 }
 
 impl Processes {
-    /// The process `boot`, which is at `address`, has another connection.
-    pub(super) fn arrived(&self, boot: u64, address: SocketAddr) {
-        let fresh =
-            || Process { address, connections: 0, left: Nanos::ZERO, spoke: Nanos::ZERO, made: Made::default() };
+    /// The process `process`, which is at `address`, has another connection.
+    pub(super) fn arrived(&self, process: u64, address: SocketAddr) {
+        let fresh = || Process {
+            address,
+            connections: 0,
+            disconnected: Nanos::ZERO,
+            announced: Nanos::ZERO,
+            made: AppliedChanges::default(),
+        };
         let mut processes = self.0.lock();
-        let process = processes.entry(boot).or_insert_with(fresh);
+        let process = processes.entry(process).or_insert_with(fresh);
         process.connections = process.connections.saturating_add(1);
     }
 
     /// One of its connections ended.
-    pub(super) fn left(&self, boot: u64, now: Nanos) {
-        if let Some(process) = self.0.lock().get_mut(&boot) {
+    pub(super) fn disconnected(&self, process: u64, now: Nanos) {
+        if let Some(process) = self.0.lock().get_mut(&process) {
             process.connections = process.connections.saturating_sub(1);
-            process.left = now;
+            process.disconnected = now;
         }
     }
 
     /// Whether the process did not ask for the change of this number before; from here on it did.
-    pub(super) fn is_new(&self, boot: u64, number: u64) -> bool {
-        self.0.lock().get_mut(&boot).is_some_and(|process| process.made.is_new(number))
+    pub(super) fn is_new(&self, process: u64, number: u64) -> bool {
+        self.0.lock().get_mut(&process).is_some_and(|process| process.made.is_new(number))
     }
 
     /// The process has told of all that it holds.
-    pub(super) fn spoke(&self, boot: u64, now: Nanos) {
-        if let Some(process) = self.0.lock().get_mut(&boot) {
-            process.spoke = now;
+    pub(super) fn announced(&self, process: u64, now: Nanos) {
+        if let Some(process) = self.0.lock().get_mut(&process) {
+            process.announced = now;
         }
     }
 
     /// When each told of all that it holds.
-    pub(super) fn all_spoke(&self) -> HashMap<u64, Nanos> {
-        self.0.lock().iter().map(|(boot, process)| (*boot, process.spoke)).collect()
+    pub(super) fn all_announced(&self) -> HashMap<u64, Nanos> {
+        self.0.lock().iter().map(|(id, process)| (*id, process.announced)).collect()
     }
 
     /// Takes out those that are gone. Nobody listens at those addresses for which `refuses` holds.
     pub(super) fn take_gone(&self, refuses: impl Fn(SocketAddr) -> bool, now: Nanos) -> Vec<u64> {
         let mut gone = Vec::new();
-        self.0.lock().retain(|boot, process| {
-            let waited = now.saturating_sub(process.left) >= GONE_AFTER;
+        self.0.lock().retain(|id, process| {
+            let waited = now.saturating_sub(process.disconnected) >= GONE_AFTER;
             let stays = process.connections > 0 || !(waited || refuses(process.address));
             if !stays {
-                gone.push(*boot);
+                gone.push(*id);
             }
             stays
         });
@@ -77,7 +82,7 @@ impl Processes {
 
 /// Which changes of a process were made: the last ones by their numbers, and all before those.
 #[derive(Default)]
-struct Made {
+struct AppliedChanges {
     largest: u64,
     /// A bit for each of the last numbers, at its rest by their count.
     last: Vec<u64>,
@@ -86,7 +91,7 @@ struct Made {
 /// So many numbers are told apart; more than that are never under way at once.
 const TOLD_APART: u64 = 1 << 17;
 
-impl Made {
+impl AppliedChanges {
     /// Whether the change of this number was not made before; from here on it was.
     fn is_new(&mut self, number: u64) -> bool {
         if self.last.is_empty() {
@@ -122,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_change_is_made_once_whatever_order_they_come_in() {
-        let mut made = Made::default();
+        let mut made = AppliedChanges::default();
         assert!([3, 1, 2, 70].into_iter().all(|number| made.is_new(number)));
         assert!([3, 1, 2, 70].into_iter().all(|number| !made.is_new(number)));
         assert!(made.is_new(TOLD_APART + 70));

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
 use super::Cluster;
-use super::members::{PeerState, Standing};
+use super::members::{MemberState, PeerState};
 use super::ring::{Member, RingHash};
 use crate::units::Nanos;
 
@@ -14,7 +14,7 @@ pub struct Report {
     /// This gateway's address.
     pub own: SocketAddr,
     /// How it stands.
-    pub standing: Standing,
+    pub standing: MemberState,
     /// What the members are known by.
     pub ring: RingHash,
     /// The members.
@@ -28,7 +28,7 @@ pub struct Report {
     /// Charges decided here because nobody could be asked.
     pub alone: u64,
     /// How many states went and came.
-    pub moved: Moved,
+    pub moved: MigrationCounts,
     /// Answers of DNS that named nobody or were not believed, and looks that had none.
     pub not_found: u64,
     /// Corrections of charges here that were given up.
@@ -37,7 +37,7 @@ pub struct Report {
 
 /// How many states went to other gateways and came from them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
+pub struct MigrationCounts {
     /// Sent to those who own them now.
     pub pushed: u64,
     /// Given to those who asked for them.
@@ -94,7 +94,7 @@ impl Cluster {
             asked_under_other_ring: node.counts.asked_under_other_ring.load(Ordering::Relaxed),
             stood_in: node.counts.stood_in.load(Ordering::Relaxed),
             alone: node.counts.alone.load(Ordering::Relaxed),
-            moved: node.moving.counts.read(),
+            moved: node.migration.counts.read(),
             not_found: node.counts.not_found.load(Ordering::Relaxed),
             lost: node.corrections.lost.load(Ordering::Relaxed),
         }

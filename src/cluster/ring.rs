@@ -111,7 +111,7 @@ impl Ring {
     }
 
     fn draws(&self, key: LimitKey) -> impl Iterator<Item = (f64, SocketAddr)> {
-        self.seats.iter().map(move |seat| (seat.draw(key.home()), seat.member.address))
+        self.seats.iter().map(move |seat| (seat.draw(key.hash_partition()), seat.member.address))
     }
 }
 
@@ -128,9 +128,9 @@ impl Seat {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "the number has 53 bits")]
-    fn draw(&self, home: u32) -> f64 {
+    fn draw(&self, hash_partition: u32) -> f64 {
         let mut hash = self.draw;
-        hash.write_u32(home);
+        hash.write_u32(hash_partition);
         // between 0 and 1, and neither
         let uniform = ((hash.finish() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
         -uniform.ln() / f64::from(self.member.weight.max(1))

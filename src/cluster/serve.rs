@@ -11,38 +11,38 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::connection::{self, Connection, Failed, Own};
+use super::connection::{self, ConnectError, Connection, OwnIdentity};
 use super::corrections::Correction;
-use super::desk::{Desk, Guest, Refusal};
-use super::gate::Inside;
+use super::drain_latch::InFlight;
 use super::handshake::Hello;
-use super::members::Beat;
-use super::moving::Seen;
+use super::members::Heartbeat;
+use super::migration::OwnershipEpoch;
 use super::processes::{GONE_AFTER, Processes};
 use super::ring::RingHash;
 use super::session::Outgoing;
-use super::wire::{Answer, Ask, Change, Identity, Items, States, Taken, Wanted};
+use super::state_service::{ChargeError, PeerSession, StateService};
+use super::wire::{Answer, Ask, Change, ChargeRequest, Items, LimitIdentity, StateBatch, TakenState};
 use crate::clock::Clock;
 use crate::units::{LimitKey, Nanos};
 
 /// What the members make of beats.
-pub(super) trait Listener: Send + Sync {
+pub(super) trait Membership: Send + Sync {
     /// The peer at `from` said something; what to say to it.
-    fn beat(&self, from: SocketAddr, beat: Beat) -> Beat;
+    fn beat(&self, from: SocketAddr, beat: Heartbeat) -> Heartbeat;
 
     /// The gateway at `from`, which sees the members like that, asks something, and whether that is to charge.
     fn asked_under(&self, ring: RingHash, from: SocketAddr, charges: bool);
 
     /// Somebody is going to be answered, if this gateway still answers.
-    fn enter(&self) -> Option<Inside>;
+    fn enter(&self) -> Option<InFlight>;
 
     /// Whether a gateway of the cluster is at `ip`.
-    fn is_neighbour(&self, ip: IpAddr) -> bool;
+    fn is_known_address(&self, ip: IpAddr) -> bool;
 }
 
 /// Carries states to and fro.
 #[async_trait]
-pub(super) trait Carrier: Send + Sync {
+pub(super) trait StateMigrator: Send + Sync {
     /// Whether the state of a key may be elsewhere that is not here, when asked by who sees the members like that.
     fn may_be_elsewhere(&self, ring: RingHash) -> bool;
 
@@ -50,66 +50,66 @@ pub(super) trait Carrier: Send + Sync {
     fn owns(&self, key: LimitKey) -> bool;
 
     /// Brings states here, from wherever they are.
-    async fn gather(&self, wanted: Vec<(Arc<Identity>, LimitKey)>);
+    async fn gather(&self, wanted: Vec<(Arc<LimitIdentity>, LimitKey)>);
 
     /// Where the states of `keys` are.
-    fn seen(&self, keys: &[(u32, LimitKey)]) -> Seen;
+    fn ownership_epoch(&self, keys: &[(u32, LimitKey)]) -> OwnershipEpoch;
 
-    /// Whether the state of the key at this position may be with another gateway since it was `seen`.
-    fn has_left(&self, seen: &Seen, position: usize) -> bool;
+    /// Whether the state of the key at this position may be with another gateway since it was `epoch`.
+    fn may_have_moved(&self, epoch: &OwnershipEpoch, position: usize) -> bool;
 
     /// Waits a moment for all to tell what they hold of `key`, if one is gone who may have counted it.
-    async fn hear_all(&self, key: LimitKey);
+    async fn wait_for_reports(&self, key: LimitKey);
 
     /// Gives the state of `key` to `to`, which decides about it now.
-    async fn give(&self, to: SocketAddr, limit: &Identity, key: LimitKey) -> Taken;
+    async fn give(&self, to: SocketAddr, limit: &LimitIdentity, key: LimitKey) -> TakenState;
 
     /// A key is charged here that another gateway owns.
-    fn stands_in(&self);
+    fn note_stand_in(&self);
 
     /// States came that this node owns in the eyes of who sees the members like that.
-    fn receive(&self, states: &States, ring: RingHash);
+    fn receive(&self, states: &StateBatch, ring: RingHash);
 }
 
 /// Where other gateways are served.
-pub(super) struct Serving {
-    pub(super) own: Own,
+pub(super) struct PeerServer {
+    pub(super) own: OwnIdentity,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) desk: Arc<dyn Desk>,
-    pub(super) listener: Arc<dyn Listener>,
-    pub(super) carrier: Arc<dyn Carrier>,
-    strangers: Semaphore,
+    pub(super) service: Arc<dyn StateService>,
+    pub(super) membership: Arc<dyn Membership>,
+    pub(super) migrator: Arc<dyn StateMigrator>,
+    unknown_handshakes: Semaphore,
     /// The same for those who come from where a gateway is.
-    neighbours: Semaphore,
+    known_handshakes: Semaphore,
     processes: Processes,
     quiet: Mutex<HashMap<Option<SocketAddr>, Nanos>>,
 }
 
 /// How many connections may be at their handshake: of gateways that are known, and as many of anybody else.
-pub const MOST_HANDSHAKES: usize = 2 * MOST_STRANGERS;
-const MOST_STRANGERS: usize = 64;
+pub const MAX_HANDSHAKES: usize = 2 * MAX_PER_ORIGIN;
+const MAX_PER_ORIGIN: usize = 64;
 /// How long a handshake may take.
 const HANDSHAKE_TIME: Nanos = Nanos::SECOND;
 /// How often a request is decided at most because the state on which that was done went away meanwhile.
-pub const MOST_TRIES: usize = 4;
+pub const MAX_TRIES: usize = 4;
 /// The same complaint is made once in this time.
 const QUIET: Nanos = Nanos::from_secs(10);
 
-impl Serving {
+impl PeerServer {
     pub(super) fn new(
-        own: Own,
+        own: OwnIdentity,
         clock: Arc<dyn Clock>,
-        desk: Arc<dyn Desk>,
-        (listener, carrier): (Arc<dyn Listener>, Arc<dyn Carrier>),
+        service: Arc<dyn StateService>,
+        (membership, migrator): (Arc<dyn Membership>, Arc<dyn StateMigrator>),
     ) -> Self {
         Self {
             own,
             clock,
-            desk,
-            listener,
-            carrier,
-            strangers: Semaphore::new(MOST_STRANGERS),
-            neighbours: Semaphore::new(MOST_STRANGERS),
+            service,
+            membership,
+            migrator,
+            unknown_handshakes: Semaphore::new(MAX_PER_ORIGIN),
+            known_handshakes: Semaphore::new(MAX_PER_ORIGIN),
             processes: Processes::default(),
             quiet: Mutex::default(),
         }
@@ -118,7 +118,8 @@ impl Serving {
     /// Serves who has connected, until either side ends it.
     pub(super) async fn serve(self: Arc<Self>, stream: TcpStream, from: SocketAddr) {
         // strangers, however many, keep no gateway out
-        let places = if self.listener.is_neighbour(from.ip()) { &self.neighbours } else { &self.strangers };
+        let places =
+            if self.membership.is_known_address(from.ip()) { &self.known_handshakes } else { &self.unknown_handshakes };
         // one too many finds out by itself that nobody talks to it
         let Ok(place) = places.try_acquire() else { return };
         let accepting = connection::accept(&self.own, stream);
@@ -127,16 +128,16 @@ impl Serving {
         match accepted {
             Ok(Ok(connection)) => self.talk(connection).await,
             Ok(Err((peer, failed))) => self.complain(peer, from, &failed),
-            Err(_) => self.complain(None, from, &Failed::Foreign),
+            Err(_) => self.complain(None, from, &ConnectError::Foreign),
         }
     }
 
-    fn complain(&self, peer: Option<SocketAddr>, from: SocketAddr, failed: &Failed) {
+    fn complain(&self, peer: Option<SocketAddr>, from: SocketAddr, failed: &ConnectError) {
         let now = self.clock.now();
         let mut quiet = self.quiet.lock();
         quiet.retain(|_, until| now < *until);
         // strangers count as one
-        if quiet.len() < MOST_STRANGERS && quiet.insert(peer, now.saturating_add(QUIET)).is_none() {
+        if quiet.len() < MAX_PER_ORIGIN && quiet.insert(peer, now.saturating_add(QUIET)).is_none() {
             let peer = peer.map(tracing::field::display);
             tracing::warn!(peer, %from, reason = %failed, "a connection to the cluster's port is refused");
         }
@@ -144,34 +145,34 @@ impl Serving {
 
     async fn talk(self: &Arc<Self>, connection: Connection) {
         let Connection { mut reader, writer, other } = connection;
-        let arrived = Arrived::new(self, other.boot, other.from);
-        let guest = Arc::clone(&self.desk).receive(other.boot);
+        let arrived = Arrived::new(self, other.process, other.from);
+        let session = Arc::clone(&self.service).open_session(other.process);
         let answers = Outgoing::default();
         let sending = answers.clone();
         tokio::spawn(async move { sending.send_all(writer, None).await });
         let reading = async {
             while let Ok(frame) = reader.frame().await {
                 let Some((ring, asks)) = Items::<Ask>::asked(frame) else { return };
-                let Some(inside) = self.listener.enter() else { return };
+                let Some(in_flight) = self.membership.enter() else { return };
                 let now = self.clock.now();
-                let mut told = Vec::new();
+                let mut ready = Vec::new();
                 for item in asks {
                     let Some((number, ask)) = item else { return };
-                    self.listener.asked_under(ring, other.from, matches!(ask, Ask::Charge { .. }));
-                    match self.answer(ask, (&other, ring), &*guest, now) {
-                        Answered::Now(answer) => told.push((number, answer)),
+                    self.membership.asked_under(ring, other.from, matches!(ask, Ask::Charge { .. }));
+                    match self.answer(ask, (&other, ring), &*session, now) {
+                        Answered::Now(answer) => ready.push((number, answer)),
                         Answered::Never => {}
                         Answered::Later(later) => {
-                            let (serving, guest, answers) = (Arc::clone(self), Arc::clone(&guest), answers.clone());
-                            let inside = inside.clone();
+                            let (server, session, answers) = (Arc::clone(self), Arc::clone(&session), answers.clone());
+                            let in_flight = in_flight.clone();
                             tokio::spawn(async move {
-                                let _inside = inside;
-                                answers.push([(number, serving.answer_later(later, other.from, &*guest).await)]);
+                                let _in_flight = in_flight;
+                                answers.push([(number, server.answer_later(later, other.from, &*session).await)]);
                             });
                         }
                     }
                 }
-                answers.push(told);
+                answers.push(ready);
             }
         };
         tokio::select! {
@@ -182,98 +183,100 @@ impl Serving {
         drop(arrived);
     }
 
-    fn answer(&self, ask: Ask, (other, ring): (&Hello, RingHash), guest: &dyn Guest, now: Nanos) -> Answered {
+    fn answer(&self, ask: Ask, (other, ring): (&Hello, RingHash), session: &dyn PeerSession, now: Nanos) -> Answered {
         match ask {
             Ask::Learn { limit, parameters } => {
-                guest.learn(&limit, &parameters);
+                session.learn(&limit, &parameters);
                 return Answered::Never;
             }
             Ask::Take { limit, key } => return Answered::Later(Later::Take(limit, key)),
-            Ask::Charge { wanted, as_is: false } => return self.work(Work::Charge(wanted), ring, guest, now),
+            Ask::Charge { wanted, as_is: false } => return self.work(Work::Charge(wanted), ring, session, now),
             // what is held is told by all who hold some, once they know that the owner is gone
             Ask::Charge { wanted, as_is: true } if wanted.iter().any(|wanted| wanted.slot > 0) => {
                 return Answered::Later(Later::StandIn(wanted));
             }
-            Ask::Charge { wanted, as_is: true } => return Answered::Now(self.as_is(&Work::Charge(wanted), guest, now)),
+            Ask::Charge { wanted, as_is: true } => {
+                return Answered::Now(self.as_is(&Work::Charge(wanted), session, now));
+            }
             Ask::Change { number, change } => {
-                if self.processes.is_new(other.boot, number) {
-                    return self.work(Work::Change(change), ring, guest, now);
+                if self.processes.is_new(other.process, number) {
+                    return self.work(Work::Change(change), ring, session, now);
                 }
             }
-            Ask::Beat(beat) => return Answered::Now(Answer::Beat(self.listener.beat(other.from, beat))),
-            Ask::Put { ring, states } => self.carrier.receive(&states, ring),
-            Ask::Spoken => self.processes.spoke(other.boot, now),
+            Ask::Heartbeat(beat) => return Answered::Now(Answer::Heartbeat(self.membership.beat(other.from, beat))),
+            Ask::Put { ring, states } => self.migrator.receive(&states, ring),
+            Ask::SlotsAnnounced => self.processes.announced(other.process, now),
         }
         Answered::Now(Answer::Done)
     }
 
     /// Does it at once where all states are here or nowhere.
-    fn work(&self, work: Work, ring: RingHash, guest: &dyn Guest, now: Nanos) -> Answered {
+    fn work(&self, work: Work, ring: RingHash, session: &dyn PeerSession, now: Nanos) -> Answered {
         let keys = work.keys();
-        let seen = self.carrier.seen(&keys);
-        let is_moved = || matches!(work, Work::Change(_)) && keys.iter().any(|(_, key)| !self.carrier.owns(*key));
-        if (self.carrier.may_be_elsewhere(ring) || is_moved()) && !guest.unknown(&keys).is_empty() {
+        let epoch = self.migrator.ownership_epoch(&keys);
+        let is_moved = || matches!(work, Work::Change(_)) && keys.iter().any(|(_, key)| !self.migrator.owns(*key));
+        if (self.migrator.may_be_elsewhere(ring) || is_moved()) && !session.unknown(&keys).is_empty() {
             return Answered::Later(Later::Work(work));
         }
-        match work.attempt(guest, &|position| self.carrier.has_left(&seen, position), now) {
+        match work.attempt(session, &|position| self.migrator.may_have_moved(&epoch, position), now) {
             Some(answer) => Answered::Now(answer),
             None => Answered::Later(Later::Work(work)),
         }
     }
 
-    async fn answer_later(&self, later: Later, from: SocketAddr, guest: &dyn Guest) -> Answer {
+    async fn answer_later(&self, later: Later, from: SocketAddr, session: &dyn PeerSession) -> Answer {
         match later {
-            Later::Take(limit, key) => Answer::Taken(self.carrier.give(from, &limit, key).await),
-            Later::Work(work) => self.work_later(&work, guest).await,
+            Later::Take(limit, key) => Answer::TakenState(self.migrator.give(from, &limit, key).await),
+            Later::Work(work) => self.work_later(&work, session).await,
             Later::StandIn(wanted) => {
                 for held in wanted.iter().filter(|wanted| wanted.slot > 0) {
-                    self.carrier.hear_all(held.key).await;
+                    self.migrator.wait_for_reports(held.key).await;
                 }
-                self.as_is(&Work::Charge(wanted), guest, self.clock.now())
+                self.as_is(&Work::Charge(wanted), session, self.clock.now())
             }
         }
     }
 
     /// Does it once the states are here, wherever they were.
-    async fn work_later(&self, work: &Work, guest: &dyn Guest) -> Answer {
+    async fn work_later(&self, work: &Work, session: &dyn PeerSession) -> Answer {
         let keys = work.keys();
-        for _ in 0..MOST_TRIES {
-            let seen = self.carrier.seen(&keys);
-            self.carrier.gather(guest.unknown(&keys)).await;
-            let has_left = |position| self.carrier.has_left(&seen, position);
-            if let Some(answer) = work.attempt(guest, &has_left, self.clock.now()) {
+        for _ in 0..MAX_TRIES {
+            let epoch = self.migrator.ownership_epoch(&keys);
+            self.migrator.gather(session.unknown(&keys)).await;
+            let may_have_moved = |position| self.migrator.may_have_moved(&epoch, position);
+            if let Some(answer) = work.attempt(session, &may_have_moved, self.clock.now()) {
                 // what came here for a correction may belong elsewhere
                 if matches!(work, Work::Change(_)) {
-                    self.carrier.stands_in();
+                    self.migrator.note_stand_in();
                 }
                 return answer;
             }
         }
-        self.as_is(work, guest, self.clock.now())
+        self.as_is(work, session, self.clock.now())
     }
 
     /// Does it on the states that are here, whoever else may have some.
-    fn as_is(&self, work: &Work, guest: &dyn Guest, now: Nanos) -> Answer {
-        self.carrier.stands_in();
-        work.attempt(guest, &|_| false, now).unwrap_or(Answer::Unknown)
+    fn as_is(&self, work: &Work, session: &dyn PeerSession, now: Nanos) -> Answer {
+        self.migrator.note_stand_in();
+        work.attempt(session, &|_| false, now).unwrap_or(Answer::Unknown)
     }
 
     /// Corrects what was charged here, once the state has come.
     pub(super) async fn correct(&self, correction: &Correction) {
-        let guest = Arc::clone(&self.desk).receive(self.own.boot);
+        let session = Arc::clone(&self.service).open_session(self.own.process);
         let form = &correction.part().form;
-        guest.learn(form.limit(), form.parameters());
-        self.work_later(&Work::Change(correction.change(0)), &*guest).await;
+        session.learn(form.limit(), form.parameters());
+        self.work_later(&Work::Change(correction.change(0)), &*session).await;
     }
 
     /// Gives back what processes held that are gone. Nobody listens at those addresses for which `refuses` holds.
-    pub(super) fn tidy(&self, refuses: impl Fn(SocketAddr) -> bool) {
+    pub(super) fn release_gone(&self, refuses: impl Fn(SocketAddr) -> bool) {
         let now = self.clock.now();
-        self.processes.take_gone(refuses, now).into_iter().for_each(|boot| self.desk.release(boot, now));
-        let spoke = self.processes.all_spoke();
+        self.processes.take_gone(refuses, now).into_iter().for_each(|process| self.service.release(process, now));
+        let announced = self.processes.all_announced();
         // of one that is not known here something came with states: it speaks at once, or it is gone
-        let until = |boot| spoke.get(&boot).copied().unwrap_or(now).saturating_sub(GONE_AFTER);
-        self.desk.release_unheard(&until, now);
+        let until = |process| announced.get(&process).copied().unwrap_or(now).saturating_sub(GONE_AFTER);
+        self.service.release_stale_slots(&until, now);
     }
 }
 
@@ -285,15 +288,15 @@ enum Answered {
 
 /// What is answered once states have moved.
 enum Later {
-    Take(Identity, LimitKey),
+    Take(LimitIdentity, LimitKey),
     Work(Work),
     /// In place of an owner that the asker cannot ask.
-    StandIn(Vec<Wanted>),
+    StandIn(Vec<ChargeRequest>),
 }
 
 /// What is done to the states of keys.
 enum Work {
-    Charge(Vec<Wanted>),
+    Charge(Vec<ChargeRequest>),
     Change(Change),
 }
 
@@ -309,37 +312,39 @@ impl Work {
         }
     }
 
-    /// `None` where a state is not here and, as `has_left` says by its position, may be elsewhere.
-    fn attempt(&self, guest: &dyn Guest, has_left: &dyn Fn(usize) -> bool, now: Nanos) -> Option<Answer> {
+    /// `None` where a state is not here and, as `may_have_moved` says by its position, may be elsewhere.
+    fn attempt(&self, session: &dyn PeerSession, may_have_moved: &dyn Fn(usize) -> bool, now: Nanos) -> Option<Answer> {
         let done = match self {
-            Self::Charge(wanted) => guest.charge(wanted, has_left, now).map(|told| Answer::Charged { at: now, told }),
-            Self::Change(change) => guest.change(change, &|| has_left(0), now).map(|()| Answer::Done),
+            Self::Charge(wanted) => {
+                session.charge(wanted, may_have_moved, now).map(|replies| Answer::Charged { at: now, replies })
+            }
+            Self::Change(change) => session.change(change, &|| may_have_moved(0), now).map(|()| Answer::Done),
         };
         match done {
             Ok(answer) => Some(answer),
-            Err(Refusal::Left) => None,
+            Err(ChargeError::StateElsewhere) => None,
             // there is nothing to correct either
-            Err(Refusal::Unknown) if matches!(self, Self::Change(_)) => Some(Answer::Done),
-            Err(Refusal::Unknown) => Some(Answer::Unknown),
+            Err(ChargeError::Unknown) if matches!(self, Self::Change(_)) => Some(Answer::Done),
+            Err(ChargeError::Unknown) => Some(Answer::Unknown),
         }
     }
 }
 
 /// A connection that counts for its process.
 struct Arrived<'a> {
-    serving: &'a Serving,
-    boot: u64,
+    server: &'a PeerServer,
+    process: u64,
 }
 
 impl<'a> Arrived<'a> {
-    fn new(serving: &'a Serving, boot: u64, address: SocketAddr) -> Self {
-        serving.processes.arrived(boot, address);
-        Self { serving, boot }
+    fn new(server: &'a PeerServer, process: u64, address: SocketAddr) -> Self {
+        server.processes.arrived(process, address);
+        Self { server, process }
     }
 }
 
 impl Drop for Arrived<'_> {
     fn drop(&mut self) {
-        self.serving.processes.left(self.boot, self.serving.clock.now());
+        self.server.processes.disconnected(self.process, self.server.clock.now());
     }
 }

@@ -9,21 +9,21 @@ use serde::Serialize;
 use tokio::sync::Notify;
 
 use super::connection::{Connection, Reader, Writer};
-use super::wire::{Answer, Ask, Identity, Items};
+use super::wire::{Answer, Ask, Items, LimitIdentity};
 use crate::algorithm::{Parameters, Rule};
 
 /// A limit's parameters as other gateways are told of them.
 #[derive(Debug)]
-pub struct Form {
+pub struct WireRule {
     /// Tells it from every other of this process.
     id: u64,
-    limit: Arc<Identity>,
+    limit: Arc<LimitIdentity>,
     parameters: Parameters,
 }
 
-impl Form {
+impl WireRule {
     /// `rule` of `limit`.
-    pub fn new(limit: &Arc<Identity>, rule: &Rule) -> Self {
+    pub fn new(limit: &Arc<LimitIdentity>, rule: &Rule) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         Self { id, limit: Arc::clone(limit), parameters: Parameters::of(rule) }
@@ -35,7 +35,7 @@ impl Form {
     }
 
     /// The limit.
-    pub const fn limit(&self) -> &Arc<Identity> {
+    pub const fn limit(&self) -> &Arc<LimitIdentity> {
         &self.limit
     }
 
@@ -46,12 +46,12 @@ impl Form {
 }
 
 /// What is told of an answer, if one comes.
-pub(super) type Told = Box<dyn FnOnce(Option<Answer>) + Send>;
+pub(super) type ReplyCallback = Box<dyn FnOnce(Option<Answer>) + Send>;
 
 /// A connection that questions go out on.
 pub(super) struct Session {
     /// The process on the other side.
-    pub(super) boot: u64,
+    pub(super) process: u64,
     queue: Outgoing<Asked>,
     next: AtomicU64,
     waiting: Mutex<Waiting>,
@@ -61,7 +61,7 @@ pub(super) struct Session {
 
 #[derive(Default)]
 struct Waiting {
-    told: HashMap<u64, Told>,
+    callbacks: HashMap<u64, ReplyCallback>,
     /// Nobody is told of anything any more.
     is_over: bool,
 }
@@ -70,14 +70,14 @@ struct Waiting {
 type Asked = (u64, Ask);
 
 /// The most questions that wait for an answer: more would be of use to nobody.
-const MOST_WAITING: usize = 16_384;
+const MAX_WAITING: usize = 16_384;
 /// The most parameters that a connection is told of. Customers may have as many of their own.
-const MOST_KNOWN: usize = 65_536;
+const MAX_RULES: usize = 65_536;
 
 /// Questions and their parameters.
 pub(super) struct Question<'a> {
     /// The parameters that it refers to by their positions here.
-    pub(super) forms: &'a [&'a Form],
+    pub(super) forms: &'a [&'a WireRule],
     /// The question, made with the numbers of the parameters.
     pub(super) ask: &'a dyn Fn(&[u32]) -> Ask,
 }
@@ -88,7 +88,7 @@ impl Session {
     pub(super) fn begin(connection: Connection, ring: Arc<AtomicU64>) -> Arc<Self> {
         let Connection { reader, writer, other } = connection;
         let session = Arc::new(Self {
-            boot: other.boot,
+            process: other.process,
             queue: Outgoing::default(),
             next: AtomicU64::new(0),
             waiting: Mutex::default(),
@@ -115,15 +115,15 @@ impl Session {
         !self.queue.is_ended()
     }
 
-    /// Asks. Whether the question goes out: otherwise `told` is not called.
-    pub(super) fn ask(&self, question: &Question<'_>, told: Told) -> bool {
+    /// Asks. Whether the question goes out: otherwise `on_reply` is not called.
+    pub(super) fn ask(&self, question: &Question<'_>, on_reply: ReplyCallback) -> bool {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         {
             let mut waiting = self.waiting.lock();
-            if waiting.is_over || waiting.told.len() >= MOST_WAITING {
+            if waiting.is_over || waiting.callbacks.len() >= MAX_WAITING {
                 return false;
             }
-            waiting.told.insert(number, told);
+            waiting.callbacks.insert(number, on_reply);
         }
         // held until the question is queued: what it refers to goes out before it
         let mut known = self.known.lock();
@@ -139,7 +139,7 @@ impl Session {
         }
         asks.push((number, (question.ask)(&numbers)));
         self.queue.push(asks);
-        if known.len() > MOST_KNOWN {
+        if known.len() > MAX_RULES {
             // the next connection is told anew
             self.end();
         }
@@ -157,20 +157,20 @@ impl Session {
     }
 
     fn answered(&self, number: u64, answer: Answer) {
-        let told = self.waiting.lock().told.remove(&number);
-        if let Some(told) = told {
-            told(Some(answer));
+        let on_reply = self.waiting.lock().callbacks.remove(&number);
+        if let Some(on_reply) = on_reply {
+            on_reply(Some(answer));
         }
     }
 
     /// Tells everybody who waits that nothing comes.
     fn give_up(&self) {
-        let told = {
+        let callbacks = {
             let mut waiting = self.waiting.lock();
             waiting.is_over = true;
-            std::mem::take(&mut waiting.told)
+            std::mem::take(&mut waiting.callbacks)
         };
-        told.into_values().for_each(|told| told(None));
+        callbacks.into_values().for_each(|on_reply| on_reply(None));
     }
 }
 
@@ -221,7 +221,7 @@ impl<T> Default for Outgoing<T> {
 }
 
 /// The most items that wait: the other side does not read them.
-const MOST_QUEUED: usize = 65_536;
+const MAX_QUEUED: usize = 65_536;
 
 impl<T: Serialize> Outgoing<T> {
     pub(super) fn push(&self, items: impl IntoIterator<Item = T>) {
@@ -230,7 +230,7 @@ impl<T: Serialize> Outgoing<T> {
             queue.extend(items);
             queue.len()
         };
-        if queued > MOST_QUEUED {
+        if queued > MAX_QUEUED {
             self.end();
         }
         self.0.some.notify_one();

@@ -22,25 +22,25 @@ pub(super) struct View {
 
 impl Node {
     /// Takes up what the members are now.
-    pub(super) fn look(&self) {
+    pub(super) fn apply_membership(&self) {
         let members = self.members.lock();
         let ring = Arc::clone(members.ring());
         self.is_ready.send_if_modified(|ready| !std::mem::replace(ready, members.is_ready()) && members.is_ready());
         for silent in members.peers().filter(|peer| peer.state == PeerState::Down) {
-            self.find(silent.member.address).iter().for_each(|peer| peer.falls_silent());
+            self.find(silent.member.address).iter().for_each(|peer| peer.suspect_unlogged());
         }
         let differs =
             members.peers().any(|peer| peer.counts() && peer.said.is_some_and(|said| said.ring != ring.hash()));
         let known: HashSet<SocketAddr> = members.peers().map(|peer| peer.member.address).collect();
-        self.tell_of_difference(differs, ring.hash());
+        self.report_difference(differs, ring.hash());
         self.peers.write().retain(|_, peer| known.contains(&peer.address));
         let missing: Vec<SocketAddr> = known.into_iter().filter(|address| self.find(*address).is_none()).collect();
         for address in missing {
             let number = self.last_peer.fetch_add(1, Ordering::Relaxed).saturating_add(1);
             let number = u32::try_from(number).unwrap_or(u32::MAX);
-            self.peers.write().insert(number, Peer::new(address, number, Arc::clone(&self.asking)));
+            self.peers.write().insert(number, Peer::new(address, number, Arc::clone(&self.context)));
         }
-        self.moving.settle(&ring, members.peers(), members.is_tidy(), self.asking.clock.now());
+        self.migration.settle(&ring, members.peers(), members.is_drained(), self.context.clock.now());
         let before = self.view.load();
         let peers: HashMap<SocketAddr, Arc<Peer>> = self.known();
         let is_known =
@@ -49,12 +49,12 @@ impl Node {
             return;
         }
         if before.ring.hash() != ring.hash() {
-            self.moving.turned(&before.ring, self.asking.clock.now());
-            self.has_news();
+            self.migration.ring_changed(&before.ring, self.context.clock.now());
+            self.heartbeat_now();
             let members: Vec<String> = ring.members().map(|member| member.address.to_string()).collect();
             tracing::info!(ring = %ring.hash(), members = members.join(", "), "the cluster's members are others");
         }
-        self.asking.ring.store(ring.hash().0, Ordering::Relaxed);
+        self.context.ring.store(ring.hash().0, Ordering::Relaxed);
         self.view.store(Arc::new(View { ring, peers }));
         // until here: what is seen is never older than what was seen before
         drop(members);
@@ -63,17 +63,17 @@ impl Node {
     /// Pushes what is here since the last time and others own.
     pub(super) fn push_what_came(&self) {
         let mut members = self.members.lock();
-        if self.stands_in.swap(false, Ordering::Relaxed) {
-            members.untidied();
+        if self.note_stand_in.swap(false, Ordering::Relaxed) {
+            members.set_undrained();
         }
-        if !members.is_tidy() {
-            self.moving.push.notify_one();
+        if !members.is_drained() {
+            self.migration.push.notify_one();
         }
     }
 
     /// Says that others see other members, once, if that lasts longer than it takes to tell each other.
-    fn tell_of_difference(&self, differs: bool, ring: RingHash) {
-        let (since, now) = (Nanos::new(self.counts.differs.load(Ordering::Relaxed)), self.asking.clock.now());
+    fn report_difference(&self, differs: bool, ring: RingHash) {
+        let (since, now) = (Nanos::new(self.counts.differs.load(Ordering::Relaxed)), self.context.clock.now());
         let then = match (differs, since) {
             (false, _) => Nanos::ZERO,
             (true, Nanos::ZERO) => now,
@@ -86,7 +86,7 @@ impl Node {
         self.counts.differs.store(then.get(), Ordering::Relaxed);
     }
 
-    pub(super) fn has_news(&self) {
+    pub(super) fn heartbeat_now(&self) {
         self.news.send_modify(|count| *count = count.wrapping_add(1));
     }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{AlgorithmName, Completion, Parameters};
 use crate::charge::{Charged, Manner, Slot};
-use crate::cluster::members::Beat;
+use crate::cluster::members::Heartbeat;
 use crate::cluster::ring::RingHash;
 use crate::units::{Cost, LimitKey, Nanos};
 
@@ -25,10 +25,10 @@ pub const VERSION: u8 = 3;
 pub const OLDEST: u8 = 3;
 
 /// The most bytes of a frame, as they are sent.
-pub const LONGEST_FRAME: usize = 1 << 20;
+pub const MAX_FRAME_BYTES: usize = 1 << 20;
 
 /// How long it is at most since the asker has told of what it holds when it says that it has.
-pub const SPEAKS_WITHIN: Nanos = Nanos::from_secs(10);
+pub const SLOTS_ANNOUNCED_WITHIN: Nanos = Nanos::from_secs(10);
 
 /// What a frame holds: of one who asks, the ring that it sees and then any number of questions; of one
 /// who answers, any number of answers. Each stands behind its number.
@@ -72,14 +72,14 @@ pub enum Ask {
     /// Parameters of a limit, which are known by the number of such messages before. Not answered.
     Learn {
         /// The limit.
-        limit: Identity,
+        limit: LimitIdentity,
         /// The parameters.
         parameters: Parameters,
     },
     /// Charges all of these or none. Answered with [`Answer::Charged`] or [`Answer::Unknown`].
     Charge {
         /// The charges.
-        wanted: Vec<Wanted>,
+        wanted: Vec<ChargeRequest>,
         /// Whether to decide on what there is, and to look for no state elsewhere: because whoever else has it cannot be
         /// asked, or was asked already.
         as_is: bool,
@@ -91,12 +91,12 @@ pub enum Ask {
         /// What to do.
         change: Change,
     },
-    /// Says that the asker is there. Answered with [`Answer::Beat`].
-    Beat(Beat),
-    /// Asks for the state of a key that the asker decides about. Answered with [`Answer::Taken`].
+    /// Says that the asker is there. Answered with [`Answer::Heartbeat`].
+    Heartbeat(Heartbeat),
+    /// Asks for the state of a key that the asker decides about. Answered with [`Answer::TakenState`].
     Take {
         /// The limit.
-        limit: Identity,
+        limit: LimitIdentity,
         /// The key.
         key: LimitKey,
     },
@@ -106,11 +106,11 @@ pub enum Ask {
         /// How the asker saw the members when it looked whose they are: this may be others by the time they are sent.
         ring: RingHash,
         /// Those of one limit.
-        states: States,
+        states: StateBatch,
     },
-    /// Says that the asker has told, within [`SPEAKS_WITHIN`], of all that its requests hold of keys that the other side
+    /// Says that the asker has told, within [`SLOTS_ANNOUNCED_WITHIN`], of all that its requests hold of keys that the other side
     /// owns. Answered with [`Answer::Done`].
-    Spoken,
+    SlotsAnnounced,
 }
 
 /// An answer.
@@ -121,30 +121,30 @@ pub enum Answer {
         /// When they were decided, on the clock of who answers.
         at: Nanos,
         /// In the order of the question.
-        told: Vec<Told>,
+        replies: Vec<ChargeReply>,
     },
     /// Some parameters are not understood by this program, and nothing was done.
     Unknown,
     /// It is done.
     Done,
     /// Who answers is there.
-    Beat(Beat),
+    Heartbeat(Heartbeat),
     /// What came of [`Ask::Take`].
-    Taken(Taken),
+    TakenState(TakenState),
 }
 
 /// What there was of a key's state.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Taken {
+pub enum TakenState {
     /// Nothing.
     Nothing,
     /// This, and it is forgotten by who answers, whoever owns it: the one who asks decides about the key now.
-    State(States),
+    State(StateBatch),
 }
 
 /// The limit that states belong to. States of the same name, algorithm and kind of key are the same limit's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
+pub struct LimitIdentity {
     /// Its name.
     pub name: String,
     /// Its algorithm.
@@ -155,7 +155,7 @@ pub struct Identity {
     pub max_keys: u64,
 }
 
-impl Identity {
+impl LimitIdentity {
     /// Whether the limit holds tokens while requests run.
     pub fn holds(&self) -> bool {
         AlgorithmName::ALL.iter().any(|name| name.as_str() == self.algorithm && name.holds())
@@ -164,7 +164,7 @@ impl Identity {
 
 /// One charge.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Wanted {
+pub struct ChargeRequest {
     /// The parameters, by their number in this connection.
     pub rule: u32,
     /// Which bucket.
@@ -180,7 +180,7 @@ pub struct Wanted {
 
 /// What came of one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Told {
+pub struct ChargeReply {
     /// The decision, and where the key stands.
     pub charged: Charged,
     /// The bucket that was charged in place of the key's own, for which there was no room.
@@ -225,9 +225,9 @@ pub enum Change {
 
 /// States of one limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct States {
+pub struct StateBatch {
     /// The limit.
-    pub limit: Identity,
+    pub limit: LimitIdentity,
     /// The parameters that they were written under; cells know them by their positions.
     pub rules: Vec<Parameters>,
     /// How many cells there are.
@@ -235,12 +235,12 @@ pub struct States {
     /// The cells, as snapshots have them.
     pub cells: Vec<u8>,
     /// What requests hold while they run, be it of these cells or of others.
-    pub held: Vec<Held>,
+    pub held: Vec<HeldSlot>,
 }
 
 /// What one request holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct HeldSlot {
     /// Which one.
     pub slot: Slot,
     /// Of which bucket.

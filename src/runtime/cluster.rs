@@ -22,20 +22,20 @@ use crate::store::Store;
 const WAITING: usize = 64;
 
 /// Serves other gateways in a thread of its own.
-pub(super) struct Neighbours {
+pub(super) struct ClusterListener {
     listeners: Vec<Socket>,
     store: Arc<Store>,
     gate: Arc<AcceptGate>,
 }
 
-impl Neighbours {
+impl ClusterListener {
     pub(super) const fn new(listeners: Vec<Socket>, store: Arc<Store>, gate: Arc<AcceptGate>) -> Self {
         Self { listeners, store, gate }
     }
 }
 
 #[async_trait]
-impl Service for Neighbours {
+impl Service for ClusterListener {
     async fn start_service(&mut self, _: Option<ListenFds>, _: ShutdownWatch, _: usize) {
         let Some(cluster) = self.store.cluster() else { return };
         let listeners: io::Result<Vec<_>> = self

@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::cluster::serve::MOST_HANDSHAKES;
+use crate::cluster::serve::MAX_HANDSHAKES;
 
 /// Connections to upstreams that are kept for the next request, for each worker, at most.
 const MOST_KEPT: usize = 512;
@@ -11,7 +11,7 @@ const OWN: usize = 64;
 /// Connections to the admin port, at most.
 pub(super) const MOST_ADMIN: usize = 64;
 /// Connections to the cluster's port that are at their handshake, at most.
-const OF_CLUSTER: usize = MOST_HANDSHAKES;
+const OF_CLUSTER: usize = MAX_HANDSHAKES;
 /// What each worker needs, and each listener of it.
 const OF_WORKER: usize = 8;
 const OF_LISTENER: usize = 2;

@@ -65,7 +65,7 @@ impl Store {
                 if let Some(owner) = owner {
                     return Err(Unamended::Elsewhere(owner));
                 }
-                if let Some(cluster) = self.cluster().filter(|cluster| cluster.is_moving()) {
+                if let Some(cluster) = self.cluster().filter(|cluster| cluster.is_migrating()) {
                     self.gather(cluster, binding, std::iter::once(&asks)).await;
                 }
                 self.local.amend(&binding.local, &asks, amendment, now);

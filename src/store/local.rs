@@ -20,7 +20,7 @@ use crate::units::{ClockOffset, LimitKey, Nanos};
 mod charging;
 mod guests;
 mod held;
-mod moving;
+mod migration;
 mod rules;
 mod shard;
 pub mod snapshot;
@@ -29,7 +29,7 @@ mod tables;
 #[cfg(test)]
 mod wall_clock_tests;
 
-pub use charging::Left;
+pub use charging::StateElsewhere;
 use charging::is_not_missed;
 use rules::Rules;
 use shard::{FOR_MANY_THREADS, FOR_ONE_THREAD, Shard, Shards};

@@ -7,56 +7,56 @@ use quick_cache::sync::Cache;
 
 use crate::algorithm::{Completion, Decision, Rule};
 use crate::charge::{AllCharged, Charge, Charged, Manner, RuleRef, Slot, Taken};
-use crate::cluster::wire::{Identity, States, Told as Answered};
-use crate::cluster::{Cluster, Correction, Form, Heard, Outcome, Part, Peer, Place};
+use crate::cluster::wire::{ChargeReply, LimitIdentity, StateBatch};
+use crate::cluster::{Cluster, Correction, Decider, Outcome, Peer, PeerCharge, PeerReceipt, WireRule};
 use crate::store::LimitSpec;
+use crate::store::cached_denial::{CachedDenial, SETTLING, denial_holds};
 use crate::store::local::is_overflow;
-use crate::store::running::{Running, Spot};
-use crate::store::told::{SETTLING, Told, denial_holds};
+use crate::store::running_slots::{CountedAt, RunningSlots};
 use crate::units::{LimitKey, Nanos};
 
 /// The gateways among which keys are divided, as the store asks them.
 pub(super) struct Owners {
     pub(super) cluster: Arc<Cluster>,
     /// What they said of keys last.
-    told: Cache<LimitKey, (u64, Told)>,
-    pub(super) running: Running,
+    denials: Cache<LimitKey, (u64, CachedDenial)>,
+    pub(super) running: RunningSlots,
 }
 
 /// How many keys are remembered: about 25 MB.
-const MOST_KEYS: usize = 200_000;
+const MAX_CACHED_KEYS: usize = 200_000;
 /// How many sets of customers' own parameters of one limit have their forms at hand.
-const MOST_OWN: usize = 4_096;
+const MAX_CUSTOMER_RULES: usize = 4_096;
 
 /// A sticky limit as the owners of its keys are told of it.
 pub(super) struct OwnedLimit {
-    identity: Arc<Identity>,
-    forms: Vec<Formed>,
+    identity: Arc<LimitIdentity>,
+    forms: Vec<OwnedRule>,
     /// Those of customers' own, by where they are in memory, where they stay while they are in here.
-    own: Cache<usize, Formed>,
+    own: Cache<usize, OwnedRule>,
 }
 
 /// Parameters, and their form.
 #[derive(Clone, Debug)]
-struct Formed {
+struct OwnedRule {
     rule: Arc<Rule>,
-    form: Arc<Form>,
+    form: Arc<WireRule>,
 }
 
 impl Owners {
     /// Asks over `cluster`.
     pub(super) fn new(cluster: Arc<Cluster>) -> Self {
-        Self { cluster, told: Cache::new(MOST_KEYS), running: Running::default() }
+        Self { cluster, denials: Cache::new(MAX_CACHED_KEYS), running: RunningSlots::default() }
     }
 
     /// Who decides about a charge.
-    pub(super) fn place(&self, charge: &Charge) -> Place {
-        self.cluster.place(charge.key)
+    pub(super) fn decider(&self, charge: &Charge) -> Decider {
+        self.cluster.decider(charge.key)
     }
 
     /// The denial of a charge that another gateway decides, if it is certain without asking.
     pub(super) fn denial(&self, limit: &OwnedLimit, charge: &Charge, now: Nanos) -> Option<Charged> {
-        let Formed { rule, form } = limit.formed(&charge.rule)?;
+        let OwnedRule { rule, form } = limit.owned_rule(&charge.rule)?;
         if !denial_holds(&rule, charge.manner) {
             return None;
         }
@@ -76,13 +76,13 @@ impl Owners {
 
     /// Where the key of a charge stands, as far as is known.
     pub(super) fn standing(&self, limit: &OwnedLimit, charge: &Charge, now: Nanos) -> Option<Charged> {
-        let Formed { rule, form } = limit.formed(&charge.rule)?;
+        let OwnedRule { rule, form } = limit.owned_rule(&charge.rule)?;
         Some(self.known(&form, charge.key)?.again(&rule, charge.cost, now))
     }
 
-    fn known(&self, form: &Form, key: LimitKey) -> Option<Told> {
+    fn known(&self, form: &WireRule, key: LimitKey) -> Option<CachedDenial> {
         // under other parameters it says nothing
-        self.told.get(&key).filter(|(known, _)| *known == form.id()).map(|(_, told)| told)
+        self.denials.get(&key).filter(|(known, _)| *known == form.id()).map(|(_, denials)| denials)
     }
 
     /// Charges all of `batch` at `peer` or none, if it answers. `limits` are those of the charges.
@@ -94,32 +94,32 @@ impl Owners {
         batch: &mut [Charge],
         now: Nanos,
     ) -> Result<AllCharged, Outcome> {
-        let parts: Vec<Part> =
+        let parts: Vec<PeerCharge> =
             limits.iter().zip(&*batch).filter_map(|(limit, charge)| self.part(limit, charge)).collect();
         if parts.len() < batch.len() {
             return Err(Outcome::Unknown);
         }
-        let heard: Heard = peer.charge(parts.clone(), as_is).await?;
-        let (told, there) = heard.keep();
+        let heard: PeerReceipt = peer.charge(parts.clone(), as_is).await?;
+        let (denials, there) = heard.keep();
         let mut all = AllCharged::new();
-        for ((charge, part), Answered { charged, common }) in batch.iter_mut().zip(&parts).zip(told) {
+        for ((charge, part), ChargeReply { charged, common }) in batch.iter_mut().zip(&parts).zip(denials) {
             charge.taken = Taken::Owner { node: peer.number, here: now, there };
             charge.key = common.unwrap_or(charge.key);
-            self.told.insert(part.key, (part.form.id(), Told::new(&charged, charge.cost, now)));
+            self.denials.insert(part.key, (part.form.id(), CachedDenial::new(&charged, charge.cost, now)));
             all.push(charged);
         }
         Ok(all)
     }
 
-    fn part(&self, limit: &OwnedLimit, charge: &Charge) -> Option<Part> {
-        let Formed { form, .. } = limit.formed(&charge.rule)?;
+    fn part(&self, limit: &OwnedLimit, charge: &Charge) -> Option<PeerCharge> {
+        let OwnedRule { form, .. } = limit.owned_rule(&charge.rule)?;
         let Charge { key, cost, manner, slot, .. } = *charge;
-        Some(Part { form, key, cost, manner, slot: slot.map_or(0, |slot| slot.number) })
+        Some(PeerCharge { form, key, cost, manner, slot: slot.map_or(0, |slot| slot.number) })
     }
 
     /// What a charge is going to hold while its request runs, if it holds anything.
     pub(super) fn slot(&self, limit: &OwnedLimit, charge: &Charge) -> Option<Slot> {
-        let Formed { rule, .. } = limit.formed(&charge.rule)?;
+        let OwnedRule { rule, .. } = limit.owned_rule(&charge.rule)?;
         let holds = rule.holds() && charge.manner.takes && charge.cost > 0;
         holds.then(|| Slot { process: self.cluster.process(), number: self.cluster.next_slot() })
     }
@@ -134,20 +134,20 @@ impl Owners {
         if charge.slot.is_some()
             && let Some(part) = self.part(limit, charge)
         {
-            let spot = Spot::of(charge);
-            self.running.begins(part, spot, now);
+            let counted_at = CountedAt::of(charge);
+            self.running.begins(part, counted_at, now);
             // it was decided while the owner became another, or could not be asked
-            if Spot::at(self.counts(charge.key, spot).as_deref()) != spot {
-                self.cluster.speak();
+            if CountedAt::at(self.counts(charge.key, counted_at).as_deref()) != counted_at {
+                self.cluster.announce();
             }
         }
     }
 
     /// Gives back what is held under `slot`, wherever else it may be counted. Whether it was held.
     pub(super) fn ends(&self, slot: Slot, end: Completion, now: Nanos) -> bool {
-        let Some((part, spots)) = self.running.ends(slot.number, now) else { return false };
-        for spot in spots {
-            if let Spot::There(number) = spot
+        let Some((part, counted_at_all)) = self.running.ends(slot.number, now) else { return false };
+        for counted_at in counted_at_all {
+            if let CountedAt::There(number) = counted_at
                 && let Some(peer) = self.cluster.peer(number)
             {
                 peer.correct(Correction::Complete(part.clone(), end));
@@ -161,36 +161,36 @@ impl Owners {
         let Taken::Owner { node, here, there } = charge.taken else { return };
         let (Some(peer), Some(part)) = (self.cluster.peer(node), self.part(limit, charge)) else { return };
         // or it would be denied what is given back
-        self.told.remove(&charge.key);
+        self.denials.remove(&charge.key);
         // to the nanosecond: it tells which window the charge was counted in, or which entry of a log it is
         let full_at = there.saturating_add(full_at.saturating_sub(here));
         peer.correct(Correction::Refund { part, full_at });
     }
 
-    /// What requests here hold that whoever counts it now has not been told of since `since`: see [`Running::untold`].
+    /// What requests here hold that whoever counts it now has not been told of since `since`: see [`RunningSlots::unreported`].
     /// Tells them of what has ended.
-    pub(super) fn untold(&self, since: Nanos, now: Nanos) -> (Vec<(Arc<Peer>, States)>, Vec<States>) {
-        for (peer, part) in self.running.untold_ends(|key| self.cluster.home(key), now) {
+    pub(super) fn unreported(&self, since: Nanos, now: Nanos) -> (Vec<(Arc<Peer>, StateBatch)>, Vec<StateBatch>) {
+        for (peer, part) in self.running.unreported_ends(|key| self.cluster.owner_peer(key), now) {
             peer.correct(Correction::Complete(part, Completion::UNMEASURED));
         }
-        self.running.untold(self.cluster.process(), |key, last| self.counts(key, last), since, now)
+        self.running.unreported(self.cluster.process(), |key, last| self.counts(key, last), since, now)
     }
 
     /// The gateway that counts a key, if it is another one, where `last` did before.
-    fn counts(&self, key: LimitKey, last: Spot) -> Option<Arc<Peer>> {
+    fn counts(&self, key: LimitKey, last: CountedAt) -> Option<Arc<Peer>> {
         match last {
             // the common bucket of a full table is not the owner's
-            Spot::There(number) if is_overflow(key) => self.cluster.peer(number),
-            Spot::Here if is_overflow(key) => None,
-            _ => self.cluster.home(key),
+            CountedAt::There(number) if is_overflow(key) => self.cluster.peer(number),
+            CountedAt::Here if is_overflow(key) => None,
+            _ => self.cluster.owner_peer(key),
         }
     }
 
     /// The gateway that decides about the key of a charge, if it is another one.
     pub(super) fn elsewhere(&self, charge: &Charge) -> Option<Arc<Peer>> {
-        match self.place(charge) {
-            Place::There(peer) | Place::StandInThere(peer) => Some(peer),
-            Place::Here | Place::StandIn | Place::Alone => None,
+        match self.decider(charge) {
+            Decider::There(peer) | Decider::StandInThere(peer) => Some(peer),
+            Decider::Here | Decider::StandIn | Decider::Alone => None,
         }
     }
 
@@ -215,35 +215,35 @@ impl Owners {
 impl OwnedLimit {
     /// The side of a limit that other gateways see.
     pub(super) fn new(spec: &LimitSpec<'_>) -> Self {
-        let identity = Arc::new(Identity {
+        let identity = Arc::new(LimitIdentity {
             name: spec.name.to_owned(),
             algorithm: spec.algorithm.as_str().to_owned(),
             key: spec.key,
             max_keys: spec.max_keys,
         });
-        let forms = spec.rules.iter().map(|rule| Formed::new(&identity, Arc::new(rule.clone()))).collect();
-        Self { forms, identity, own: Cache::new(MOST_OWN) }
+        let forms = spec.rules.iter().map(|rule| OwnedRule::new(&identity, Arc::new(rule.clone()))).collect();
+        Self { forms, identity, own: Cache::new(MAX_CUSTOMER_RULES) }
     }
 
-    fn formed(&self, rule: &RuleRef) -> Option<Formed> {
+    fn owned_rule(&self, rule: &RuleRef) -> Option<OwnedRule> {
         match rule {
             RuleRef::Listed(position) => self.forms.get(*position).cloned(),
             RuleRef::Own(rule) => {
-                let place = Arc::as_ptr(rule).addr();
-                let known = self.own.get(&place);
+                let decider = Arc::as_ptr(rule).addr();
+                let known = self.own.get(&decider);
                 Some(known.unwrap_or_else(|| {
-                    let formed = Formed::new(&self.identity, Arc::clone(rule));
-                    self.own.insert(place, formed.clone());
-                    formed
+                    let owned_rule = OwnedRule::new(&self.identity, Arc::clone(rule));
+                    self.own.insert(decider, owned_rule.clone());
+                    owned_rule
                 }))
             }
         }
     }
 }
 
-impl Formed {
-    fn new(limit: &Arc<Identity>, rule: Arc<Rule>) -> Self {
-        Self { form: Arc::new(Form::new(limit, &rule)), rule }
+impl OwnedRule {
+    fn new(limit: &Arc<LimitIdentity>, rule: Arc<Rule>) -> Self {
+        Self { form: Arc::new(WireRule::new(limit, &rule)), rule }
     }
 }
 

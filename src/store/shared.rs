@@ -58,11 +58,11 @@ use memory::Memory;
 use slots::Slots;
 
 /// Is told of every call.
-pub type Observer = Box<dyn Fn(Told) + Send + Sync>;
+pub type Observer = Box<dyn Fn(CallEvent) + Send + Sync>;
 
 /// A call that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct CallEvent {
     /// What was asked.
     pub op: &'static str,
     /// What came of it.

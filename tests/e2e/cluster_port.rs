@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tollgate::cluster::Secret;
-use tollgate::cluster::handshake::{Hello, Proof, Refusal, Role, Transcript};
+use tollgate::cluster::handshake::{HandshakeError, Hello, Proof, Role, Transcript};
 use tollgate::cluster::wire::VERSION;
 
 use crate::support::cluster::{Nodes, SECRET, members, wait_for_members};
@@ -58,7 +58,7 @@ impl Stranger {
 }
 
 fn hello(from: SocketAddr, to: SocketAddr) -> Hello {
-    Hello { version: VERSION, nonce: [7; 32], boot: 1, from, to }
+    Hello { version: VERSION, nonce: [7; 32], process: 1, from, to }
 }
 
 fn still_serves(gateway: &Gateway, key: &str) {
@@ -121,7 +121,7 @@ fn whatever_strangers_send_they_are_cut_off_and_the_gateway_goes_on() {
     replays.send(&known.sent);
     let _: Hello = replays.hear().unwrap();
     let answer: Proof = replays.hear().unwrap();
-    assert!(matches!(answer, Proof::Refused(Refusal::Secret)), "{answer:?}");
+    assert!(matches!(answer, Proof::Refused(HandshakeError::Secret)), "{answer:?}");
     assert!(replays.sees_the_end());
 
     // and bytes that somebody puts into what is said end it
@@ -145,7 +145,7 @@ fn a_gateway_that_is_reached_by_another_name_or_reaches_itself_is_refused() {
     stranger.say(&asker);
     let owner: Hello = stranger.hear().unwrap();
     stranger.say(&Transcript::new(&secret, &asker, &owner).proof(Role::Asker));
-    assert!(matches!(stranger.hear(), Some(Proof::Refused(Refusal::Address))));
+    assert!(matches!(stranger.hear(), Some(Proof::Refused(HandshakeError::Address))));
     assert!(stranger.sees_the_end());
     still_serves(&gateway, "a");
 }

@@ -209,7 +209,7 @@ impl History {
     fn agree(&self) -> bool {
         self.gateways.iter().all(|gateway| {
             let cluster = gateway.node.cluster();
-            cluster.report().members.len() == self.gateways.len() && !cluster.is_moving()
+            cluster.report().members.len() == self.gateways.len() && !cluster.is_migrating()
         })
     }
 

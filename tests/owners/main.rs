@@ -49,11 +49,11 @@ impl Pair {
             });
             let store = Arc::clone(&node.store);
             running.spawn(async move {
-                let desk = Arc::clone(&store) as Arc<dyn tollgate::cluster::desk::Desk>;
-                store.cluster().unwrap().run(desk, accepted).await;
+                let service = Arc::clone(&store) as Arc<dyn tollgate::cluster::state_service::StateService>;
+                store.cluster().unwrap().run(service, accepted).await;
             });
         }
-        let knows = |node: &Node| node.cluster().report().members.len() == 2 && !node.cluster().is_moving();
+        let knows = |node: &Node| node.cluster().report().members.len() == 2 && !node.cluster().is_migrating();
         wait_for("two members", || async { nodes.iter().all(knows) }).await;
         for node in &nodes {
             node.store.connect().await;
@@ -268,7 +268,7 @@ async fn a_request_that_its_owner_answers_too_late_holds_one_slot() {
     }
     let agrees = |gateway: &Gateway| {
         let cluster = gateway.node.cluster();
-        cluster.report().members.len() == 2 && !cluster.is_moving()
+        cluster.report().members.len() == 2 && !cluster.is_migrating()
     };
     wait_for("two members", || async { agrees(&asks) && agrees(&owns) }).await;
     let keys = || (0_u128..).map(|number| LimitKey(number << 96 | number)).filter(|key| owns.node.cluster().owns(*key));

@@ -10,7 +10,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
-use tollgate::cluster::desk::Desk;
+use tollgate::cluster::state_service::StateService;
 use tollgate::units::Nanos;
 
 use crate::node::Node;
@@ -71,9 +71,9 @@ impl Network {
                         drop(sender.send(connection).await);
                     }
                 };
-                let desk = Arc::clone(&node.store) as Arc<dyn Desk>;
+                let service = Arc::clone(&node.store) as Arc<dyn StateService>;
                 tokio::select! {
-                    () = node.cluster().run(desk, accepted) => {}
+                    () = node.cluster().run(service, accepted) => {}
                     () = accepting => {}
                     _ = stopped => {}
                 }

@@ -54,14 +54,14 @@ impl Net {
         let listed: Vec<Member> = (0..self.nodes.len()).map(member).collect();
         let node = &mut self.nodes[number];
         node.members = Members::new(member(number), self.founding, self.lives, self.now);
-        node.members.told(&listed, self.now);
+        node.members.set_listed(&listed, self.now);
         node.runs = Runs::Yes;
     }
 
     /// Time goes on by that many beats, in which everybody hears everybody who runs.
     fn beats(&mut self, count: usize) {
         for _ in 0..count {
-            self.now = self.now.saturating_add(BEAT);
+            self.now = self.now.saturating_add(HEARTBEAT_INTERVAL);
             self.beat();
         }
     }
@@ -92,8 +92,8 @@ impl Net {
         let node = &mut self.nodes[number];
         if node.gives_away {
             let ring = node.members.ring().hash();
-            let before = node.members.times_untidied();
-            node.members.tidied(ring, before, self.now);
+            let before = node.members.undrained_count();
+            node.members.set_drained(ring, before, self.now);
         }
     }
 
@@ -123,7 +123,7 @@ fn nodes_that_start_together_are_members_at_once() {
 fn a_node_without_peers_is_a_member() {
     let mut net = Net::new(1);
     net.start(0);
-    assert_eq!(net.nodes[0].members.standing(), Standing::Member);
+    assert_eq!(net.nodes[0].members.standing(), MemberState::Member);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn a_node_whose_peers_cannot_be_reached_is_a_member_alone() {
     let mut net = Net::new(3);
     net.start(0);
     net.beats(1);
-    assert_eq!(net.nodes[0].members.standing(), Standing::Member);
+    assert_eq!(net.nodes[0].members.standing(), MemberState::Member);
     net.all_see(vec![0]);
 }
 
@@ -142,7 +142,7 @@ fn a_node_is_ready_once_there_are_enough_members_and_stays_so() {
     net.start(0);
     net.beats(40);
     assert!(!is_ready(&net, 0));
-    assert_eq!((net.nodes[0].members.standing(), net.nodes[0].members.waits_for()), (Standing::Joining, (1, 2)));
+    assert_eq!((net.nodes[0].members.standing(), net.nodes[0].members.waits_for()), (MemberState::Joining, (1, 2)));
     net.start(1);
     net.beats(2);
     net.all_see(vec![0, 1]);
@@ -181,9 +181,9 @@ fn a_node_waits_a_while_for_peers_that_say_nothing() {
     net.nodes[1].runs = Runs::Stopped;
     net.start(0);
     net.beats(3);
-    assert_eq!(net.nodes[0].members.standing(), Standing::Joining);
+    assert_eq!(net.nodes[0].members.standing(), MemberState::Joining);
     net.beats(1);
-    assert_eq!(net.nodes[0].members.standing(), Standing::Member);
+    assert_eq!(net.nodes[0].members.standing(), MemberState::Member);
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_node_that_comes_asks_the_members_until_they_have_taken_it_up() {
     net.start(3);
     net.beats(1);
     let joined = net.now;
-    while net.now.saturating_sub(joined) < UP_AFTER.saturating_sub(BEAT) {
+    while net.now.saturating_sub(joined) < UP_AFTER.saturating_sub(HEARTBEAT_INTERVAL) {
         net.all_see(vec![0, 1, 2]);
         net.beats(1);
     }
@@ -239,14 +239,14 @@ fn a_node_that_was_stopped_knows_that_others_stood_in() {
     net.beats(40);
     net.nodes[1].runs = Runs::Yes;
     net.beats(1);
-    assert_eq!(net.nodes[1].members.standing(), Standing::Away);
+    assert_eq!(net.nodes[1].members.standing(), MemberState::Away);
     net.all_see(vec![0, 2]);
     // it is no member before it has given away what it had
     net.beats(20);
     net.all_see(vec![0, 2]);
     net.nodes[1].gives_away = true;
     net.beats(1);
-    assert_eq!(net.nodes[1].members.standing(), Standing::Joining);
+    assert_eq!(net.nodes[1].members.standing(), MemberState::Joining);
     net.beats(10);
     net.all_see(vec![0, 1, 2]);
 }
@@ -277,7 +277,7 @@ fn a_node_that_leaves_is_no_member_in_anybodys_eyes() {
 fn one_that_is_not_listed_any_more_is_no_member_and_known_while_it_answers() {
     let mut net = Net::running(3);
     let now = net.now;
-    net.nodes[0].members.told(&[member(0), member(2)], now);
+    net.nodes[0].members.set_listed(&[member(0), member(2)], now);
     assert_eq!(net.sees(0), [0, 2]);
     net.beats(3);
     assert_eq!(net.nodes[0].members.peers().count(), 2);
@@ -292,32 +292,32 @@ fn weights_are_taken_up_also_its_own() {
     let now = net.now;
     let heavy = [Member { weight: 2, ..member(0) }, Member { weight: 3, ..member(1) }];
     let before = net.nodes[0].members.ring().hash();
-    net.nodes[0].members.told(&heavy, now);
+    net.nodes[0].members.set_listed(&heavy, now);
     assert_eq!(net.nodes[0].members.ring().members().collect::<Vec<_>>(), heavy);
     assert_ne!(net.nodes[0].members.ring().hash(), before);
-    net.nodes[1].members.told(&heavy, now);
+    net.nodes[1].members.set_listed(&heavy, now);
     assert_eq!(net.nodes[0].members.ring().hash(), net.nodes[1].members.ring().hash());
 }
 
 #[test]
 fn it_is_said_whether_states_are_where_they_belong() {
     let mut members = Members::new(member(0), Founding::default(), 1, Nanos::ZERO);
-    members.told(&[member(0), member(1)], Nanos::ZERO);
+    members.set_listed(&[member(0), member(1)], Nanos::ZERO);
     members.unreachable(member(1).address, Nanos::ZERO);
     let ring = members.ring().hash();
-    assert!(!members.says(member(1).address).tidy);
-    let before = members.times_untidied();
-    members.tidied(ring, before, Nanos::ZERO);
-    assert!(members.says(member(1).address).tidy);
-    members.untidied();
-    assert!(!members.says(member(1).address).tidy);
+    assert!(!members.says(member(1).address).drained);
+    let before = members.undrained_count();
+    members.set_drained(ring, before, Nanos::ZERO);
+    assert!(members.says(member(1).address).drained);
+    members.set_undrained();
+    assert!(!members.says(member(1).address).drained);
     // what came while the rest was given away has not been looked at
-    members.tidied(ring, before, Nanos::ZERO);
-    assert!(!members.says(member(1).address).tidy);
-    members.tidied(RingHash(1), members.times_untidied(), Nanos::ZERO);
-    assert!(!members.says(member(1).address).tidy);
-    members.tidied(ring, members.times_untidied(), Nanos::ZERO);
-    assert!(members.says(member(1).address).tidy);
+    members.set_drained(ring, before, Nanos::ZERO);
+    assert!(!members.says(member(1).address).drained);
+    members.set_drained(RingHash(1), members.undrained_count(), Nanos::ZERO);
+    assert!(!members.says(member(1).address).drained);
+    members.set_drained(ring, members.undrained_count(), Nanos::ZERO);
+    assert!(members.says(member(1).address).drained);
 }
 
 #[test]
@@ -371,14 +371,14 @@ proptest! {
             }
         }
         net.beats(30);
-        let stays = |node: &Node| node.runs == Runs::Yes && node.members.standing() != Standing::Leaving;
+        let stays = |node: &Node| node.runs == Runs::Yes && node.members.standing() != MemberState::Leaving;
         let members: Vec<usize> = (0..5).filter(|number| stays(&net.nodes[*number])).collect();
         for number in 0..5 {
             let node = &net.nodes[number];
             let runs = node.runs == Runs::Yes;
             let expected = if members.is_empty() { vec![number] } else { members.clone() };
             prop_assert!(!runs || net.sees(number) == expected, "{number}: {:?}", node.members);
-            prop_assert!(!stays(node) || node.members.standing() == Standing::Member);
+            prop_assert!(!stays(node) || node.members.standing() == MemberState::Member);
         }
     }
 }

@@ -17,7 +17,7 @@ const SEARCHED_KEYS: u64 = 1 << 16;
 
 /// The state of a charge's key is not here, and may be elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Left;
+pub struct StateElsewhere;
 
 /// Why a batch is not charged.
 enum Stop<E> {
@@ -43,17 +43,17 @@ impl LocalStore {
         charged
     }
 
-    /// The same, unless a state is not here of which `has_left` says, by its charge's position, that it may be elsewhere: it
+    /// The same, unless a state is not here of which `may_have_moved` says, by its charge's position, that it may be elsewhere: it
     /// would begin anew here, so nothing is charged.
     pub fn charge_unless(
         &self,
         binding: &Binding,
         batch: &mut [Charge],
-        has_left: impl Fn(usize) -> bool,
+        may_have_moved: impl Fn(usize) -> bool,
         now: Nanos,
-    ) -> Result<AllCharged, Left> {
+    ) -> Result<AllCharged, StateElsewhere> {
         let mut charged = AllCharged::new();
-        let watch = |position| if has_left(position) { Err(Left) } else { Ok(()) };
+        let watch = |position| if may_have_moved(position) { Err(StateElsewhere) } else { Ok(()) };
         self.charge_into(binding, batch, &watch, now, &mut charged)?;
         Ok(charged)
     }
@@ -84,11 +84,11 @@ impl LocalStore {
         &self,
         binding: &Binding,
         batch: &[Charge],
-        has_left: impl Fn(usize) -> bool,
+        may_have_moved: impl Fn(usize) -> bool,
         now: Nanos,
-    ) -> Result<AllCharged, Left> {
+    ) -> Result<AllCharged, StateElsewhere> {
         let mut charged = AllCharged::new();
-        let watch = |position| if has_left(position) { Err(Left) } else { Ok(()) };
+        let watch = |position| if may_have_moved(position) { Err(StateElsewhere) } else { Ok(()) };
         match self.charge_all(binding, batch, true, &watch, now, &mut charged) {
             Ok(()) => {}
             Err(Stop::Missing(left)) => return Err(left),

@@ -15,7 +15,7 @@ use crate::units::{Cost, LimitKey, Nanos};
 
 /// What is held of the keys of one shard, by the position of the limit's table and the key.
 #[derive(Debug, Default)]
-pub(super) struct Held(HashMap<(usize, LimitKey), Holders>);
+pub(super) struct HeldSlots(HashMap<(usize, LimitKey), Holders>);
 
 /// What is held of one key.
 pub(super) type Holders = HashMap<Slot, Share>;
@@ -28,7 +28,7 @@ pub(super) struct Share {
     heard: Nanos,
 }
 
-impl Held {
+impl HeldSlots {
     /// Speaks for `slot`, which holds `cost`. Whether it was not known yet.
     pub(super) fn add(&mut self, table: usize, key: LimitKey, slot: Slot, cost: Cost, now: Nanos) -> bool {
         match self.0.entry((table, key)).or_default().entry(slot) {
@@ -108,7 +108,7 @@ impl LocalStore {
     }
 
     /// Gives back the slots for which `gone` holds, which is asked with when each was last spoken for.
-    pub fn release_unheard(&self, gone: impl Fn(Slot, Nanos) -> bool, now: Nanos) {
+    pub fn release_stale_slots(&self, gone: impl Fn(Slot, Nanos) -> bool, now: Nanos) {
         self.give_back(|slot, share| gone(*slot, share.heard), now);
     }
 

@@ -3,7 +3,7 @@
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use super::held::Held;
+use super::held::HeldSlots;
 use super::table::Cells;
 use crate::charge::Charge;
 use crate::units::LimitKey;
@@ -28,7 +28,7 @@ pub(super) struct LockedShard(Mutex<Shard>);
 pub(super) struct Shard {
     pub(super) cells: SmallVec<[Cells; 2]>,
     /// What requests hold of them, one by one.
-    pub(super) held: Held,
+    pub(super) held: HeldSlots,
 }
 
 impl Shards {
@@ -104,7 +104,7 @@ impl<'a> Locked<'a> {
         &mut self.shard(key).cells[table]
     }
 
-    pub(super) fn held(&mut self, key: LimitKey) -> &mut Held {
+    pub(super) fn held(&mut self, key: LimitKey) -> &mut HeldSlots {
         &mut self.shard(key).held
     }
 

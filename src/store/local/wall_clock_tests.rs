@@ -5,7 +5,7 @@ use std::slice;
 use super::*;
 use crate::algorithm::Value;
 use crate::charge::{Charged, Manner};
-use crate::cluster::moving::Walk;
+use crate::cluster::migration::StoreCursor;
 use crate::store::local::snapshot::tests::{at, rule, spec};
 use crate::store::{Head, LimitSpec};
 use crate::units::ClockOffset;
@@ -142,9 +142,9 @@ fn a_state_is_the_same_in_a_store_whose_wall_clock_was_set_otherwise() {
                 let waits = one.ask(0, here).headroom.until_full;
                 let mut bytes = Vec::new();
                 one.store.write_snapshot(&Head { seed: [0; 16], at: here }, &mut bytes).unwrap();
-                let mut walk = Walk::default();
-                while !walk.is_over {
-                    for (_, states) in one.store.take_moved(&mut walk, &|_| Some(0), here) {
+                let mut cursor = StoreCursor::default();
+                while !cursor.is_over {
+                    for (_, states) in one.store.take_moved(&mut cursor, &|_| Some(0), here) {
                         other.store.put(&states, there);
                     }
                 }

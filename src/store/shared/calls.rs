@@ -12,7 +12,7 @@ use crate::store::redis::{AllSeen, Answer, Bucket, Call, CallArgument, Clock, en
 use crate::store::shared::breaker::Health;
 use crate::store::shared::limit::{Part, slot_name};
 use crate::store::shared::link::CallError;
-use crate::store::shared::{Node, Told};
+use crate::store::shared::{CallEvent, Node};
 use crate::units::Nanos;
 
 /// What came of a call, for metrics.
@@ -157,7 +157,7 @@ impl Node {
             _ => None,
         };
         let took = received.saturating_sub(sent);
-        let told = |result| (self.observer)(Told { op, result, took, charges });
+        let told = |result| (self.observer)(CallEvent { op, result, took, charges });
         let answer = match replied {
             Ok(Ok(reply)) => Answer::parse(&reply.fields(), buckets).map_err(|bad| {
                 told(CallResult::Nonsense);

@@ -11,7 +11,7 @@ use crate::store::redis::{Encoded, Field};
 use crate::store::shared::breaker::{Health, State};
 use crate::store::shared::calls::{CallResult, NO_ANSWER};
 use crate::store::shared::link::Script;
-use crate::store::shared::{Node, Told};
+use crate::store::shared::{CallEvent, Node};
 use crate::units::Nanos;
 
 /// How often a node says that it is there, and how long it counts after it last did.
@@ -107,7 +107,7 @@ impl Node {
             }
         };
         let took = self.clock.now().saturating_sub(sent);
-        (self.observer)(Told { op: "heartbeat", result, took, charges: None });
+        (self.observer)(CallEvent { op: "heartbeat", result, took, charges: None });
         self.nodes.store(self.node_count.lock().heard(nodes), Ordering::Relaxed);
         match nodes {
             None => Health::Failed,

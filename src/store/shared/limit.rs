@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::algorithm::{Rule, Value};
 use crate::charge::{Charge, Consistency, Manner, Mode, RuleRef, Sharing};
 use crate::store::LimitSpec;
+use crate::store::cached_denial::denial_holds;
 use crate::store::redis::{Bucket, CallArgument, NotShareable, Shared};
-use crate::store::told::denial_holds;
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// How long a slot of `concurrency` is held without being renewed: so long a node that is gone keeps its slots.

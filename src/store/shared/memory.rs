@@ -9,9 +9,9 @@ use quick_cache::sync::Cache;
 
 use crate::algorithm::{Decision, State};
 use crate::charge::Charged;
+use crate::store::cached_denial::{CachedDenial, SETTLING};
 use crate::store::redis::{Seen, Shared};
 use crate::store::shared::limit::Part;
-use crate::store::told::{SETTLING, Told};
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// How many keys are remembered: about 30 MB.
@@ -33,7 +33,7 @@ struct Known {
 enum Kept {
     State(Option<State>),
     /// Of a log, which stays in Redis: how many tokens count, and what was told.
-    Log(Cost, Told),
+    Log(Cost, CachedDenial),
 }
 
 impl Memory {
@@ -47,7 +47,7 @@ impl Memory {
             Seen::State(state) => Kept::State(state),
             Seen::Log { counted, headroom } => {
                 let decision = charged.map_or(Decision::ADMIT, |charged| charged.decision);
-                Kept::Log(counted, Told::new(&Charged { decision, headroom }, part.cost, at))
+                Kept::Log(counted, CachedDenial::new(&Charged { decision, headroom }, part.cost, at))
             }
         };
         self.0.insert(part.key, Known { form: Arc::clone(&part.form), at, kept });

@@ -10,135 +10,135 @@ use tokio::sync::oneshot;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 
-use super::desk::Desk;
-use super::members::BEAT;
-use super::moving::{Received, Seen, Walk};
+use super::members::HEARTBEAT_INTERVAL;
+use super::migration::{ImportCounts, OwnershipEpoch, StoreCursor};
 use super::peer::Peer;
 use super::ring::RingHash;
-use super::serve::{Carrier, MOST_TRIES};
-use super::wire::{Answer, Ask, Identity, SPEAKS_WITHIN, States, Taken};
+use super::serve::{MAX_TRIES, StateMigrator};
+use super::state_service::StateService;
+use super::wire::{Answer, Ask, LimitIdentity, SLOTS_ANNOUNCED_WITHIN, StateBatch, TakenState};
 use super::{Node, View};
 use crate::units::{LimitKey, Nanos};
 
 /// A key of which a state is wanted, and the limit that it belongs to.
-pub(super) type Wanted = (Arc<Identity>, LimitKey);
+pub(super) type ChargeRequest = (Arc<LimitIdentity>, LimitKey);
 
 /// How long a part of what is pushed may take to arrive.
 const ARRIVES_WITHIN: Nanos = Nanos::SECOND;
 /// How often gateways tell each other what their requests still hold: each slot once in one or two of these times.
-const SPEAKS_EVERY: Nanos = Nanos::new(SPEAKS_WITHIN.get() / 2);
+const ANNOUNCE_SLOTS_EVERY: Nanos = Nanos::new(SLOTS_ANNOUNCED_WITHIN.get() / 2);
 
 #[async_trait]
-impl Carrier for Node {
+impl StateMigrator for Node {
     fn may_be_elsewhere(&self, ring: RingHash) -> bool {
-        self.moving.is_going_on() || ring.0 != self.asking.ring.load(Ordering::Relaxed)
+        self.migration.is_active() || ring.0 != self.context.ring.load(Ordering::Relaxed)
     }
 
-    async fn gather(&self, wanted: Vec<Wanted>) {
+    async fn gather(&self, wanted: Vec<ChargeRequest>) {
         for (limit, key) in wanted {
             let holds = limit.holds();
             self.fetch(limit, key).await;
             if holds {
-                self.hear_all(key).await;
+                self.wait_for_reports(key).await;
             }
         }
     }
 
-    async fn hear_all(&self, key: LimitKey) {
-        let own = self.asking.own.address;
-        let waits = self.moving.has_just_turned(self.asking.clock.now());
+    async fn wait_for_reports(&self, key: LimitKey) {
+        let own = self.context.own.address;
+        let waits = self.migration.has_just_changed(self.context.clock.now());
         let have_told = || {
             let view = self.view.load();
-            let mut sources = self.moving.sources(key, own, &view.ring);
+            let mut sources = self.migration.sources(key, own, &view.ring);
             // of those before, a gateway that can tell nobody what it holds keeps none waiting for good
             sources.retain(|source| waits || view.ring.owner(key) == Some(*source));
             sources.iter().all(|source| view.peers.get(source).is_some_and(|peer| peer.is_reachable()))
         };
         // who asked this gateway waits too
-        self.moving.once(have_told, Nanos::new(self.asking.timeout.get() / 2)).await;
+        self.migration.wait_until(have_told, Nanos::new(self.context.timeout.get() / 2)).await;
     }
 
-    fn stands_in(&self) {
-        self.stands_in.store(true, Ordering::Relaxed);
+    fn note_stand_in(&self) {
+        self.note_stand_in.store(true, Ordering::Relaxed);
     }
 
     fn owns(&self, key: LimitKey) -> bool {
-        self.view.load().ring.owner(key) == Some(self.asking.own.address)
+        self.view.load().ring.owner(key) == Some(self.context.own.address)
     }
 
-    fn seen(&self, keys: &[(u32, LimitKey)]) -> Seen {
-        self.moving.seen(keys.iter().map(|(_, key)| *key))
+    fn ownership_epoch(&self, keys: &[(u32, LimitKey)]) -> OwnershipEpoch {
+        self.migration.ownership_epoch(keys.iter().map(|(_, key)| *key))
     }
 
-    fn has_left(&self, seen: &Seen, position: usize) -> bool {
-        self.moving.has_left(seen, position)
+    fn may_have_moved(&self, epoch: &OwnershipEpoch, position: usize) -> bool {
+        self.migration.may_have_moved(epoch, position)
     }
 
-    async fn give(&self, to: SocketAddr, limit: &Identity, key: LimitKey) -> Taken {
-        let own = self.asking.own.address;
-        let mut taken = Taken::Nothing;
+    async fn give(&self, to: SocketAddr, limit: &LimitIdentity, key: LimitKey) -> TakenState {
+        let own = self.context.own.address;
+        let mut taken = TakenState::Nothing;
         // it may be pushed just before it is taken
-        for _ in 0..MOST_TRIES {
-            self.moving.rests(key, own < to, self.asking.timeout).await;
+        for _ in 0..MAX_TRIES {
+            self.migration.wait_until_at_rest(key, own < to, self.context.timeout).await;
             taken = self.take_out(to, limit, key);
-            if matches!(taken, Taken::State(_)) || !self.moving.is_leaving(key) {
+            if matches!(taken, TakenState::State(_)) || !self.migration.is_being_pushed(key) {
                 break;
             }
         }
         taken
     }
 
-    fn receive(&self, states: &States, ring: RingHash) {
-        let Some(desk) = self.desk() else { return };
-        let now = self.asking.clock.now();
-        self.note(&desk.put(states, now));
-        if ring.0 != self.asking.ring.load(Ordering::Relaxed) {
+    fn receive(&self, states: &StateBatch, ring: RingHash) {
+        let Some(service) = self.service() else { return };
+        let now = self.context.clock.now();
+        self.note(&service.put(states, now));
+        if ring.0 != self.context.ring.load(Ordering::Relaxed) {
             // some of them may belong elsewhere in this node's eyes, and go there with the next beat
-            self.members.lock().untidied();
+            self.members.lock().set_undrained();
         }
     }
 }
 
 impl Node {
-    fn desk(&self) -> Option<Arc<dyn Desk>> {
-        self.desk.get()?.upgrade()
+    fn service(&self) -> Option<Arc<dyn StateService>> {
+        self.service.get()?.upgrade()
     }
 
-    fn note(&self, received: &Received) {
-        let counts = &self.moving.counts;
+    fn note(&self, received: &ImportCounts) {
+        let counts = &self.migration.counts;
         counts.received.fetch_add(received.kept, Ordering::Relaxed);
         counts.merged.fetch_add(received.merged, Ordering::Relaxed);
         counts.unknown.fetch_add(received.unknown, Ordering::Relaxed);
     }
 
     /// Takes the state of `key` out of this node's for `to`.
-    fn take_out(&self, to: SocketAddr, limit: &Identity, key: LimitKey) -> Taken {
+    fn take_out(&self, to: SocketAddr, limit: &LimitIdentity, key: LimitKey) -> TakenState {
         let is_lent = self.view.load().ring.owner(key) != Some(to);
-        let before = if is_lent { self.moving.lend(key, to, self.asking.clock.now()) } else { None };
-        self.moving.departs(key);
-        let Some(states) = self.desk().and_then(|desk| desk.take(limit, key)) else {
+        let before = if is_lent { self.migration.lend(key, to, self.context.clock.now()) } else { None };
+        self.migration.count_departure(key);
+        let Some(states) = self.service().and_then(|service| service.take(limit, key)) else {
             if is_lent {
-                self.moving.keep(key, before);
+                self.migration.keep(key, before);
             }
-            return Taken::Nothing;
+            return TakenState::Nothing;
         };
-        self.moving.counts.given.fetch_add(states.count, Ordering::Relaxed);
-        Taken::State(states)
+        self.migration.counts.given.fetch_add(states.count, Ordering::Relaxed);
+        TakenState::State(states)
     }
 
     /// Brings the state of `key` here, from wherever it is. Waits for each who may have it as long as for a decision.
-    async fn fetch(&self, limit: Arc<Identity>, key: LimitKey) {
-        let Some(_coming) = self.moving.comes(key, self.asking.timeout).await else { return };
-        if self.gate.is_closed() {
+    async fn fetch(&self, limit: Arc<LimitIdentity>, key: LimitKey) {
+        let Some(_fetch) = self.migration.begin_fetch(key, self.context.timeout).await else { return };
+        if self.latch.is_closed() {
             return;
         }
         // what is on its way out has to arrive before it can come back
-        self.moving.has_arrived(key, self.asking.timeout).await;
+        self.migration.wait_until_pushed(key, self.context.timeout).await;
         let view = self.view.load_full();
         let mut taking = JoinSet::new();
-        for source in self.moving.sources(key, self.asking.own.address, &view.ring) {
+        for source in self.migration.sources(key, self.context.own.address, &view.ring) {
             // one that has just come can ask before it can be asked
-            let is_coming = |peer: &Peer| !peer.is_connected() && self.moving.differs(source);
+            let is_coming = |peer: &Peer| !peer.is_connected() && self.migration.differs(source);
             let peer = view.peers.get(&source).filter(|peer| peer.is_reachable() || is_coming(peer));
             if let Some((peer, node)) = peer.cloned().zip(self.this.upgrade()) {
                 let limit = Arc::clone(&limit);
@@ -149,16 +149,16 @@ impl Node {
     }
 
     /// Puts in what `peer` has as soon as it comes, whoever still waits for it.
-    async fn take(self: Arc<Self>, peer: &Arc<Peer>, limit: &Arc<Identity>, key: LimitKey) {
+    async fn take(self: Arc<Self>, peer: &Arc<Peer>, limit: &Arc<LimitIdentity>, key: LimitKey) {
         let (sender, receiver) = oneshot::channel();
         let node = Arc::clone(&self);
-        let told = move |answer| {
+        let on_reply = move |answer| {
             let received = match answer {
-                Some(Answer::Taken(Taken::State(states))) => {
-                    let received = node.desk().map(|desk| desk.put(&states, node.asking.clock.now()));
-                    if node.view.load().ring.owner(key) != Some(node.asking.own.address) {
+                Some(Answer::TakenState(TakenState::State(states))) => {
+                    let received = node.service().map(|service| service.put(&states, node.context.clock.now()));
+                    if node.view.load().ring.owner(key) != Some(node.context.own.address) {
                         // it was asked for by who sees other members, and goes on with the next beat
-                        node.members.lock().untidied();
+                        node.members.lock().set_undrained();
                     }
                     received
                 }
@@ -167,47 +167,47 @@ impl Node {
             received.iter().for_each(|received| node.note(received));
             drop(sender.send(received));
         };
-        let limit = Identity::clone(limit);
+        let limit = LimitIdentity::clone(limit);
         let taking = async {
             peer.connected().await;
-            if peer.ask(&|| Ask::Take { limit: limit.clone(), key }, Box::new(told)) {
+            if peer.ask(&|| Ask::Take { limit: limit.clone(), key }, Box::new(on_reply)) {
                 drop(receiver.await);
             }
         };
-        drop(timeout(self.asking.timeout.to_duration(), taking).await);
+        drop(timeout(self.context.timeout.to_duration(), taking).await);
     }
 
     // === what requests hold ===
 
     /// Tells the others from time to time what requests here hold, and that this is all, until dropped.
-    pub(super) async fn speak_for_held(&self) {
+    pub(super) async fn announce_slots(&self) {
         loop {
-            drop(timeout(SPEAKS_EVERY.to_duration(), self.moving.speak.notified()).await);
-            let since = self.asking.clock.now().saturating_sub(SPEAKS_EVERY);
-            if self.tell_held(since).await {
+            drop(timeout(ANNOUNCE_SLOTS_EVERY.to_duration(), self.migration.announce.notified()).await);
+            let since = self.context.clock.now().saturating_sub(ANNOUNCE_SLOTS_EVERY);
+            if self.report_slots(since).await {
                 for peer in self.view.load().peers.values() {
                     // who is not reached believes what it was told before
-                    peer.ask(&|| Ask::Spoken, Box::new(drop));
+                    peer.ask(&|| Ask::SlotsAnnounced, Box::new(drop));
                 }
             }
         }
     }
 
     /// Tells the owners of keys what requests here hold of these, unless they know since `since`. Whether all know now.
-    async fn tell_held(&self, since: Nanos) -> bool {
-        let Some(desk) = self.desk() else { return true };
+    async fn report_slots(&self, since: Nanos) -> bool {
+        let Some(service) = self.service() else { return true };
         let ring = self.view.load().ring.hash();
-        let mut telling = JoinSet::new();
-        for (peer, states) in desk.running(since, self.asking.clock.now()) {
-            telling.spawn(async move {
+        let mut reporting = JoinSet::new();
+        for (peer, states) in service.unreported_slots(since, self.context.clock.now()) {
+            reporting.spawn(async move {
                 let is_told = put(&peer, &states, ring).await;
                 (peer.number, states, is_told)
             });
         }
         let mut all_know = true;
-        while let Some(told) = telling.join_next().await {
-            match told {
-                Ok((peer, states, true)) => desk.told(peer, &states, self.asking.clock.now()),
+        while let Some(reported) = reporting.join_next().await {
+            match reported {
+                Ok((peer, states, true)) => service.slots_reported(peer, &states, self.context.clock.now()),
                 Ok((.., false)) | Err(_) => all_know = false,
             }
         }
@@ -219,87 +219,87 @@ impl Node {
     /// Pushes whatever belongs elsewhere, whenever there may be something, until dropped.
     pub(super) async fn push(&self) {
         loop {
-            self.moving.push.notified().await;
+            self.migration.push.notified().await;
             while !self.push_all().await {
-                sleep(BEAT.to_duration()).await;
+                sleep(HEARTBEAT_INTERVAL.to_duration()).await;
             }
         }
     }
 
     /// Searches the whole store. Whether nothing is left in it that belongs elsewhere.
     async fn push_all(&self) -> bool {
-        let Some(desk) = self.desk() else { return true };
+        let Some(service) = self.service() else { return true };
         let view = self.view.load_full();
-        let before = self.members.lock().times_untidied();
-        let mut walk = Walk::default();
+        let before = self.members.lock().undrained_count();
+        let mut cursor = StoreCursor::default();
         // before the states in which it is counted: whoever has heard of all this knows what runs
-        let mut is_all = self.tell_held(Nanos::ZERO).await;
-        while !walk.is_over {
+        let mut is_all = self.report_slots(Nanos::ZERO).await;
+        while !cursor.is_over {
             if self.view.load().ring.hash() != view.ring.hash() {
                 return false;
             }
-            is_all &= self.push_some(&desk, &view, &mut walk).await;
+            is_all &= self.push_some(&service, &view, &mut cursor).await;
         }
         if is_all {
-            self.members.lock().tidied(view.ring.hash(), before, self.asking.clock.now());
-            self.look();
+            self.members.lock().set_drained(view.ring.hash(), before, self.context.clock.now());
+            self.apply_membership();
         }
         is_all
     }
 
     /// The same for a part of the store. It is searched on a thread of its own: others are answered meanwhile.
-    async fn push_some(&self, desk: &Arc<dyn Desk>, view: &Arc<View>, walk: &mut Walk) -> bool {
+    async fn push_some(&self, service: &Arc<dyn StateService>, view: &Arc<View>, cursor: &mut StoreCursor) -> bool {
         let peers: Arc<[Arc<Peer>]> = view.peers.values().filter(|peer| peer.is_reachable()).cloned().collect();
         let Some(node) = self.this.upgrade() else { return true };
         let (searched, seen, reachable, mut at) =
-            (Arc::clone(desk), Arc::clone(view), Arc::clone(&peers), std::mem::take(walk));
+            (Arc::clone(service), Arc::clone(view), Arc::clone(&peers), std::mem::take(cursor));
         let search = move || {
-            let (own, is_all) = (node.asking.own.address, Cell::new(true));
+            let (own, is_all) = (node.context.own.address, Cell::new(true));
             let to = |key: LimitKey| {
                 let owner = seen.ring.owner(key).filter(|owner| *owner != own)?;
                 let place = reachable.iter().position(|peer| peer.address == owner);
                 match place {
-                    Some(_) => node.moving.leaves(key),
+                    Some(_) => node.migration.begin_push(key),
                     // until it can be reached, or is no member any more
                     None => is_all.set(false),
                 }
                 place
             };
-            let parts = searched.take_moved(&mut at, &to, node.asking.clock.now());
+            let parts = searched.take_moved(&mut at, &to, node.context.clock.now());
             (at, parts, is_all.get())
         };
         let Ok((at, parts, mut is_all)) = spawn_blocking(search).await else { return false };
-        *walk = at;
+        *cursor = at;
         let ring = view.ring.hash();
         let mut sending = JoinSet::new();
         for (place, states) in parts {
             let Some(peer) = peers.get(place).map(Arc::clone) else { continue };
             sending.spawn(async move {
-                let has_arrived = put(&peer, &states, ring).await;
-                (states, has_arrived)
+                let wait_until_pushed = put(&peer, &states, ring).await;
+                (states, wait_until_pushed)
             });
         }
         while let Some(sent) = sending.join_next().await {
             match sent {
                 Ok((states, true)) => {
-                    self.moving.counts.pushed.fetch_add(states.count, Ordering::Relaxed);
+                    self.migration.counts.pushed.fetch_add(states.count, Ordering::Relaxed);
                 }
                 Ok((states, false)) => {
-                    desk.put(&states, self.asking.clock.now());
+                    service.put(&states, self.context.clock.now());
                     is_all = false;
                 }
                 Err(_) => is_all = false,
             }
         }
-        self.moving.left();
+        self.migration.end_push();
         is_all
     }
 }
 
 /// Whether `peer`, which owns them in the eyes of who sees `ring`, has the states now.
-async fn put(peer: &Arc<Peer>, states: &States, ring: RingHash) -> bool {
+async fn put(peer: &Arc<Peer>, states: &StateBatch, ring: RingHash) -> bool {
     let (sender, receiver) = oneshot::channel();
-    let told = move |answer| drop(sender.send(answer));
-    let asked = peer.ask(&|| Ask::Put { ring, states: states.clone() }, Box::new(told));
+    let on_reply = move |answer| drop(sender.send(answer));
+    let asked = peer.ask(&|| Ask::Put { ring, states: states.clone() }, Box::new(on_reply));
     asked && matches!(timeout(ARRIVES_WITHIN.to_duration(), receiver).await, Ok(Ok(Some(Answer::Done))))
 }

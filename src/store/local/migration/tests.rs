@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::charge::{Charged, Manner, RuleRef, Sharing, Slot};
-use crate::store::local::Left;
+use crate::store::local::StateElsewhere;
 use crate::store::local::snapshot::tests::{at, rule, spec};
 
 /// Keys are hashes: small numbers are spread over all 128 bits.
@@ -42,16 +42,16 @@ impl Place {
         self.store.usage(&self.binding)[0].keys
     }
 
-    fn identity(&self) -> Identity {
+    fn identity(&self) -> LimitIdentity {
         let table = &self.binding.limits[0].table;
-        Identity { name: table.name.clone(), algorithm: table.algorithm.as_str().to_owned(), key: 9, max_keys: 10 }
+        LimitIdentity { name: table.name.clone(), algorithm: table.algorithm.as_str().to_owned(), key: 9, max_keys: 10 }
     }
 
     /// All that belongs elsewhere, part by part.
-    fn take_moved(&self, to: impl Fn(LimitKey) -> Option<usize>, now: Nanos) -> Vec<(usize, States)> {
-        let (mut walk, mut all) = (Walk::default(), Vec::new());
-        while !walk.is_over {
-            all.extend(self.store.take_moved(&mut walk, &to, now));
+    fn take_moved(&self, to: impl Fn(LimitKey) -> Option<usize>, now: Nanos) -> Vec<(usize, StateBatch)> {
+        let (mut cursor, mut all) = (StoreCursor::default(), Vec::new());
+        while !cursor.is_over {
+            all.extend(self.store.take_moved(&mut cursor, &to, now));
         }
         all
     }
@@ -61,18 +61,18 @@ impl Place {
 fn a_state_that_may_be_elsewhere_does_not_begin_anew() {
     for algorithm in AlgorithmName::ALL.iter().copied() {
         let place = Place::new(&[rule(algorithm)]);
-        let unless = |batch: &[Charge], has_left: fn(usize) -> bool| {
-            place.store.charge_unless(&place.binding, &mut batch.to_vec(), has_left, at(0)).map(drop)
+        let unless = |batch: &[Charge], may_have_moved: fn(usize) -> bool| {
+            place.store.charge_unless(&place.binding, &mut batch.to_vec(), may_have_moved, at(0)).map(drop)
         };
         let [here, elsewhere] = [charge(1, 1), charge(2, 1)];
         place.charge(1, 1, at(0));
         let before = place.charge(1, 0, at(0));
-        assert_eq!(unless(slice::from_ref(&elsewhere), |_| true), Err(Left));
+        assert_eq!(unless(slice::from_ref(&elsewhere), |_| true), Err(StateElsewhere));
         // neither is the other one of its batch charged
-        assert_eq!(unless(&[elsewhere.clone(), here.clone()], |position| position == 0), Err(Left));
+        assert_eq!(unless(&[elsewhere.clone(), here.clone()], |position| position == 0), Err(StateElsewhere));
         assert_eq!((place.keys(), place.charge(1, 0, at(0))), (1, before), "{algorithm:?}");
         // of what is held a part may be elsewhere
-        let known = if algorithm.holds() { Err(Left) } else { Ok(()) };
+        let known = if algorithm.holds() { Err(StateElsewhere) } else { Ok(()) };
         assert_eq!(unless(slice::from_ref(&here), |_| true), known, "{algorithm:?}");
         assert_eq!(unless(slice::from_ref(&elsewhere), |_| false), Ok(()));
     }
@@ -89,7 +89,7 @@ fn a_key_that_moved_goes_on_where_it_was_under_every_algorithm() {
         let states = from.store.take(&from.identity(), key(1)).unwrap();
         assert!(!from.knows(1));
         assert_eq!(from.keys(), 0);
-        assert_eq!(to.store.put(&states, at(0)), Received { kept: 1, ..Received::default() });
+        assert_eq!(to.store.put(&states, at(0)), ImportCounts { kept: 1, ..ImportCounts::default() });
         assert!(to.knows(1));
         for second in 7..100 {
             let (moved, stayed) = (to.charge(1, 1, at(second)), stays.charge(1, 1, at(second)));
@@ -138,9 +138,9 @@ impl Place {
     /// Says that `slot` holds `cost`.
     fn tell(&self, number: u128, slot: Slot, cost: u64, now: Nanos) {
         let rules = vec![Parameters::of(&self.binding.limits[0].rules[0].1)];
-        let held = vec![Held { slot, key: key(number), cost, rule: 0 }];
-        let states = States { limit: self.identity(), rules, count: 0, cells: Vec::new(), held };
-        assert_eq!(self.store.put(&states, now), Received::default());
+        let held = vec![HeldSlot { slot, key: key(number), cost, rule: 0 }];
+        let states = StateBatch { limit: self.identity(), rules, count: 0, cells: Vec::new(), held };
+        assert_eq!(self.store.put(&states, now), ImportCounts::default());
     }
 
     fn give(&self, number: u128, to: &[&Self]) {
@@ -195,7 +195,8 @@ fn what_a_process_holds_that_is_gone_or_silent_comes_back() {
         assert_eq!(place.held(1), 2);
         // one of them is spoken for
         place.tell(1, slot(2), 1, at(10));
-        let releases = |until| place.store.release_unheard(|slot, heard| slot.process == 0 && heard <= until, at(20));
+        let releases =
+            |until| place.store.release_stale_slots(|slot, heard| slot.process == 0 && heard <= until, at(20));
         releases(Nanos::ZERO);
         assert_eq!(place.held(1), 2);
         releases(at(9));
@@ -294,7 +295,7 @@ fn only_what_belongs_elsewhere_is_taken_and_all_of_it_in_parts() {
     assert_eq!(places, HashSet::from([2, 3]));
     for (_, states) in &parts {
         assert!(states.cells.len() <= PART + 100, "{}", states.cells.len());
-        assert_eq!(to.store.put(states, at(0)), Received { kept: states.count, ..Received::default() });
+        assert_eq!(to.store.put(states, at(0)), ImportCounts { kept: states.count, ..ImportCounts::default() });
     }
     for number in 0..keys {
         let (here, there) = match place(key(number)) {
@@ -318,7 +319,7 @@ fn two_states_of_one_key_become_one_that_admits_no_more_than_either() {
             to.charge(1, costs[1], at(0));
             alone.charge(1, 2, at(0));
             let states = from.store.take(&from.identity(), key(1)).unwrap();
-            assert_eq!(to.store.put(&states, at(0)), Received { merged: 1, ..Received::default() });
+            assert_eq!(to.store.put(&states, at(0)), ImportCounts { merged: 1, ..ImportCounts::default() });
             assert_eq!(to.charge(1, 1, at(0)), alone.charge(1, 1, at(0)), "{algorithm:?}");
         }
     }
@@ -332,7 +333,7 @@ fn a_state_that_is_as_good_as_new_says_nothing_about_one_that_comes() {
     let over = at(0).saturating_add(to.charge(1, 0, at(0)).headroom.until_full);
     from.charge(1, 1, over);
     let states = from.store.take(&from.identity(), key(1)).unwrap();
-    assert_eq!(to.store.put(&states, over), Received { kept: 1, ..Received::default() });
+    assert_eq!(to.store.put(&states, over), ImportCounts { kept: 1, ..ImportCounts::default() });
     let left = |place: &Place| place.charge(1, 0, over).headroom.remaining;
     from.charge(1, 1, over);
     assert_eq!(left(&to), left(&from));
@@ -395,7 +396,7 @@ fn the_states_of_a_shared_limit_neither_go_nor_come() {
     own.charge(1, 2, at(0));
     let states = own.store.take(&own.identity(), key(1)).unwrap();
     let before = shared.charge(1, 0, at(0));
-    assert_eq!(shared.store.put(&states, at(0)), Received { unknown: 1, ..Received::default() });
+    assert_eq!(shared.store.put(&states, at(0)), ImportCounts { unknown: 1, ..ImportCounts::default() });
     assert_eq!(shared.charge(1, 0, at(0)), before);
 }
 
@@ -404,11 +405,11 @@ fn what_is_not_understood_is_counted_and_changes_nothing() {
     let place = Place::new(&[rule(AlgorithmName::Gcra)]);
     place.charge(1, 1, at(0));
     let states = place.store.take(&place.identity(), key(1)).unwrap();
-    let foreign = Identity { algorithm: "future".to_owned(), ..states.limit.clone() };
-    let unknown = Received { unknown: 1, ..Received::default() };
-    assert_eq!(place.store.put(&States { limit: foreign, ..states.clone() }, at(0)), unknown);
-    assert_eq!(place.store.put(&States { rules: Vec::new(), ..states.clone() }, at(0)), unknown);
-    assert_eq!(place.store.put(&States { cells: states.cells[..9].to_vec(), ..states.clone() }, at(0)), unknown);
-    let too_many = States { count: u64::MAX, ..states };
-    assert_eq!(place.store.put(&too_many, at(0)), Received { kept: 1, unknown: u64::MAX - 1, merged: 0 });
+    let foreign = LimitIdentity { algorithm: "future".to_owned(), ..states.limit.clone() };
+    let unknown = ImportCounts { unknown: 1, ..ImportCounts::default() };
+    assert_eq!(place.store.put(&StateBatch { limit: foreign, ..states.clone() }, at(0)), unknown);
+    assert_eq!(place.store.put(&StateBatch { rules: Vec::new(), ..states.clone() }, at(0)), unknown);
+    assert_eq!(place.store.put(&StateBatch { cells: states.cells[..9].to_vec(), ..states.clone() }, at(0)), unknown);
+    let too_many = StateBatch { count: u64::MAX, ..states };
+    assert_eq!(place.store.put(&too_many, at(0)), ImportCounts { kept: 1, unknown: u64::MAX - 1, merged: 0 });
 }

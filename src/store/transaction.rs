@@ -11,30 +11,30 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::charge::{Charge, Charged, Source};
-use crate::cluster::moving::Seen;
-use crate::cluster::{Outcome, Peer, Place};
+use crate::cluster::migration::OwnershipEpoch;
+use crate::cluster::{Decider, Outcome, Peer};
 use crate::store::owners::{OwnedLimit, Owners};
 use crate::store::shared::{Asked, SharedLimit, SharedStore};
 use crate::store::{Binding, Receipt, Store};
 use crate::units::Nanos;
 
 /// A request being charged.
-pub(super) struct Together<'a> {
+pub(super) struct ChargeTransaction<'a> {
     pub(super) store: &'a Store,
     pub(super) binding: &'a Binding,
     /// Before states were brought here.
-    pub(super) seen: Seen,
+    pub(super) epoch: OwnershipEpoch,
     pub(super) now: Nanos,
 }
 
 /// What is known of each charge so far.
-type Told = SmallVec<[Option<Charged>; 4]>;
+type Decisions = SmallVec<[Option<Charged>; 4]>;
 
 /// Positions in a batch.
 type Positions = SmallVec<[usize; 4]>;
 
 /// Where charges are decided.
-enum Desk {
+enum Site {
     /// In memory.
     Here,
     /// In memory, because nobody else can be asked.
@@ -50,40 +50,40 @@ type AsIs = bool;
 
 /// What is decided in one go, and how many others have been asked for it in vain.
 struct Group {
-    desk: Desk,
+    site: Site,
     positions: Positions,
     tried: usize,
 }
 
 /// How many gateways are asked for one charge at most.
-const MOST_TRIED: usize = 2;
+const MAX_TRIED: usize = 2;
 
-impl<'a> Together<'a> {
+impl<'a> ChargeTransaction<'a> {
     /// See [`Store::charge`].
     pub(super) async fn charge(&self, batch: &mut [Charge]) -> Receipt {
-        let mut told: Told = batch.iter().map(|charge| self.denial(charge)).collect();
-        let mut source = if told.iter().any(Option::is_some) { Source::DenialCache } else { Source::Local };
+        let mut decisions: Decisions = batch.iter().map(|charge| self.denial(charge)).collect();
+        let mut source = if decisions.iter().any(Option::is_some) { Source::DenialCache } else { Source::Local };
         let mut refused = None;
         let mut undo = Undo { store: self.store, binding: self.binding, taken: Vec::new(), now: self.now };
-        let mut groups = self.groups(batch, &told);
+        let mut groups = self.groups(batch, &decisions);
         let mut waited = Nanos::ZERO;
         while let Some(group) = groups.pop_front() {
             // what is in memory remembers what counts although it is denied
-            if denies(batch, &told) && !matches!(group.desk, Desk::Here) {
+            if denies(batch, &decisions) && !matches!(group.site, Site::Here) {
                 break;
             }
-            let asked = match &group.desk {
-                Desk::Here => self.charge_local(batch, &group.positions, &mut told, Source::Local).await,
-                Desk::Alone => self.charge_local(batch, &group.positions, &mut told, Source::Fallback).await,
-                Desk::Redis => match self.charge_shared(batch, &group.positions, &mut told, &mut waited).await {
+            let asked = match &group.site {
+                Site::Here => self.charge_local(batch, &group.positions, &mut decisions, Source::Local).await,
+                Site::Alone => self.charge_local(batch, &group.positions, &mut decisions, Source::Fallback).await,
+                Site::Redis => match self.charge_shared(batch, &group.positions, &mut decisions, &mut waited).await {
                     Ok(asked) => asked,
                     Err(position) => {
                         refused = Some(position);
                         break;
                     }
                 },
-                Desk::Peer(peer, as_is) => {
-                    match self.charge_owned(batch, &group.positions, &mut told, (peer, *as_is)).await {
+                Site::Peer(peer, as_is) => {
+                    match self.charge_owned(batch, &group.positions, &mut decisions, (peer, *as_is)).await {
                         Ok(()) => Source::Owner,
                         Err(outcome) => {
                             let others = self.others(batch, &group, outcome);
@@ -94,15 +94,17 @@ impl<'a> Together<'a> {
                 }
             };
             source = source.max(asked);
-            undo.note(batch, &told, &group.positions);
+            undo.note(batch, &decisions, &group.positions);
         }
-        let denied = refused.is_some() || denies(batch, &told);
+        let denied = refused.is_some() || denies(batch, &decisions);
         if !denied {
             undo.taken.clear();
         }
         drop(undo);
-        let charged =
-            batch.iter().zip(told).map(|(charge, told)| told.unwrap_or_else(|| self.not_asked(charge, denied)));
+        let charged = batch
+            .iter()
+            .zip(decisions)
+            .map(|(charge, decisions)| decisions.unwrap_or_else(|| self.not_asked(charge, denied)));
         Receipt { charged: charged.collect(), source, refused }
     }
 
@@ -125,12 +127,12 @@ impl<'a> Together<'a> {
 
     /// What is decided in one go, in this order: what is in memory; what others own of each; what this node holds or
     /// counts by itself of what is in Redis, one by one; and there what lies together.
-    fn groups(&self, batch: &[Charge], told: &Told) -> VecDeque<Group> {
+    fn groups(&self, batch: &[Charge], decisions: &Decisions) -> VecDeque<Group> {
         let mut here = Positions::new();
         let mut owned: Vec<Group> = Vec::new();
         let mut alone: SmallVec<[Positions; 2]> = SmallVec::new();
         let mut by_slot: SmallVec<[(u16, Positions); 2]> = SmallVec::new();
-        for (position, charge) in batch.iter().enumerate().filter(|(position, _)| told[*position].is_none()) {
+        for (position, charge) in batch.iter().enumerate().filter(|(position, _)| decisions[*position].is_none()) {
             match (self.shared(charge), self.owned(charge)) {
                 (Some((shared, limit)), _) => {
                     let slot = shared.slot(charge.tag);
@@ -140,16 +142,16 @@ impl<'a> Together<'a> {
                         None => by_slot.push((slot, SmallVec::from_slice(&[position]))),
                     }
                 }
-                (None, Some((owners, _))) => match Desk::from(owners.place(charge)) {
-                    Desk::Here => here.push(position),
-                    desk => join(&mut owned, Group { desk, positions: SmallVec::from_slice(&[position]), tried: 0 }),
+                (None, Some((owners, _))) => match Site::from(owners.decider(charge)) {
+                    Site::Here => here.push(position),
+                    site => join(&mut owned, Group { site, positions: SmallVec::from_slice(&[position]), tried: 0 }),
                 },
                 (None, None) => here.push(position),
             }
         }
         let redis = alone.into_iter().chain(by_slot.into_iter().map(|(_, positions)| positions));
-        let redis = redis.map(|positions| Group { desk: Desk::Redis, positions, tried: 0 });
-        let here = (!here.is_empty()).then_some(Group { desk: Desk::Here, positions: here, tried: 0 });
+        let redis = redis.map(|positions| Group { site: Site::Redis, positions, tried: 0 });
+        let here = (!here.is_empty()).then_some(Group { site: Site::Here, positions: here, tried: 0 });
         here.into_iter().chain(owned).chain(redis).collect()
     }
 
@@ -161,24 +163,30 @@ impl<'a> Together<'a> {
             let Some((owners, limit)) = self.owned(&batch[*position]) else { continue };
             // the gateway that did not answer may still charge the slot that it was asked for, and is told to give it back
             batch[*position].slot = owners.slot(limit, &batch[*position]);
-            let desk = match owners.place(&batch[*position]) {
+            let site = match owners.decider(&batch[*position]) {
                 // who does not understand the limit will not do so when asked again
-                _ if tried >= MOST_TRIED || outcome == Outcome::Unknown => Desk::from(owners.cluster.alone()),
-                place => Desk::from(place),
+                _ if tried >= MAX_TRIED || outcome == Outcome::Unknown => Site::from(owners.cluster.alone()),
+                decider => Site::from(decider),
             };
-            join(&mut groups, Group { desk, positions: SmallVec::from_slice(&[*position]), tried });
+            join(&mut groups, Group { site, positions: SmallVec::from_slice(&[*position]), tried });
         }
         groups
     }
 
     /// Charges what is in memory. Of a request that is denied already, only what counts although it is denied.
-    async fn charge_local(&self, batch: &mut [Charge], local: &[usize], told: &mut Told, source: Source) -> Source {
-        let denied = denies(batch, told);
+    async fn charge_local(
+        &self,
+        batch: &mut [Charge],
+        local: &[usize],
+        decisions: &mut Decisions,
+        source: Source,
+    ) -> Source {
+        let denied = denies(batch, decisions);
         let mut some: SmallVec<[Charge; 4]> = local.iter().map(|position| batch[*position].clone()).collect();
-        let charged = self.store.charge_here(self.binding, &mut some, self.seen.only(local), denied, self.now).await;
+        let charged = self.store.charge_here(self.binding, &mut some, self.epoch.only(local), denied, self.now).await;
         for ((position, charge), charged) in local.iter().zip(some).zip(charged) {
             batch[*position] = charge;
-            told[*position] = Some(charged);
+            decisions[*position] = Some(charged);
         }
         source
     }
@@ -188,17 +196,17 @@ impl<'a> Together<'a> {
         &self,
         batch: &mut [Charge],
         group: &[usize],
-        told: &mut Told,
+        decisions: &mut Decisions,
         (peer, as_is): (&Arc<Peer>, AsIs),
     ) -> Result<(), Outcome> {
         let mut some: SmallVec<[Charge; 4]> = group.iter().map(|position| batch[*position].clone()).collect();
         let limits: SmallVec<[&OwnedLimit; 4]> = some.iter().filter_map(|charge| Some(self.owned(charge)?.1)).collect();
         let Some(owners) = &self.store.owners else { return Err(Outcome::Unreachable) };
         let charged = owners.charge(peer, as_is, &limits, &mut some, self.now).await?;
-        self.store.run(self.binding, &some, &charged, self.now);
+        self.store.note_running(self.binding, &some, &charged, self.now);
         for ((position, charge), charged) in group.iter().zip(some).zip(charged) {
             batch[*position] = charge;
-            told[*position] = Some(charged);
+            decisions[*position] = Some(charged);
         }
         Ok(())
     }
@@ -209,7 +217,7 @@ impl<'a> Together<'a> {
         &self,
         batch: &mut [Charge],
         group: &[usize],
-        told: &mut Told,
+        decisions: &mut Decisions,
         waited: &mut Nanos,
     ) -> Result<Source, usize> {
         let mut some: SmallVec<[Charge; 4]> = group.iter().map(|position| batch[*position].clone()).collect();
@@ -225,7 +233,7 @@ impl<'a> Together<'a> {
         };
         for ((position, charge), charged) in group.iter().zip(some).zip(charged) {
             batch[*position] = charge;
-            told[*position] = Some(charged);
+            decisions[*position] = Some(charged);
         }
         Ok(source)
     }
@@ -250,22 +258,22 @@ impl<'a> Together<'a> {
     }
 }
 
-impl From<Place> for Desk {
-    fn from(place: Place) -> Self {
-        match place {
-            Place::Here | Place::StandIn => Self::Here,
-            Place::Alone => Self::Alone,
-            Place::There(peer) => Self::Peer(peer, false),
-            Place::StandInThere(peer) => Self::Peer(peer, true),
+impl From<Decider> for Site {
+    fn from(decider: Decider) -> Self {
+        match decider {
+            Decider::Here | Decider::StandIn => Self::Here,
+            Decider::Alone => Self::Alone,
+            Decider::There(peer) => Self::Peer(peer, false),
+            Decider::StandInThere(peer) => Self::Peer(peer, true),
         }
     }
 }
 
 /// Adds `group` to the one among `groups` that is decided in the same place, if there is one.
 fn join(groups: &mut Vec<Group>, group: Group) {
-    let alike = groups.iter_mut().find(|known| match (&known.desk, &group.desk) {
-        (Desk::Peer(known, _), Desk::Peer(peer, _)) => known.number == peer.number,
-        (Desk::Here, Desk::Here) | (Desk::Alone, Desk::Alone) => true,
+    let alike = groups.iter_mut().find(|known| match (&known.site, &group.site) {
+        (Site::Peer(known, _), Site::Peer(peer, _)) => known.number == peer.number,
+        (Site::Here, Site::Here) | (Site::Alone, Site::Alone) => true,
         _ => false,
     });
     match alike {
@@ -275,9 +283,9 @@ fn join(groups: &mut Vec<Group>, group: Group) {
 }
 
 /// Whether a limit that binds denies.
-fn denies(batch: &[Charge], told: &Told) -> bool {
-    let known = batch.iter().zip(told).filter(|(charge, _)| charge.manner.binds);
-    known.filter_map(|(_, told)| *told).any(|charged| !charged.decision.is_admitted())
+fn denies(batch: &[Charge], decisions: &Decisions) -> bool {
+    let known = batch.iter().zip(decisions).filter(|(charge, _)| charge.manner.binds);
+    known.filter_map(|(_, decisions)| *decisions).any(|charged| !charged.decision.is_admitted())
 }
 
 /// What a request has taken so far, which is given back unless it is let through.
@@ -290,12 +298,12 @@ struct Undo<'a> {
 
 impl Undo<'_> {
     /// Notes what was taken at `positions`, which was nothing if one of them denied the request.
-    fn note(&mut self, batch: &[Charge], told: &Told, positions: &[usize]) {
-        if denies(batch, told) {
+    fn note(&mut self, batch: &[Charge], decisions: &Decisions, positions: &[usize]) {
+        if denies(batch, decisions) {
             return;
         }
         for position in positions {
-            let (charge, Some(charged)) = (&batch[*position], told[*position]) else { continue };
+            let (charge, Some(charged)) = (&batch[*position], decisions[*position]) else { continue };
             // what counts although it is denied stays taken
             if charge.manner.takes && !charge.manner.counts_denied && charged.decision.is_admitted() {
                 let full_at = self.now.saturating_add(charged.headroom.until_full);

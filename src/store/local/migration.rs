@@ -16,8 +16,8 @@ use super::table::{Loose, read_cell, write_cell};
 use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY, Shard};
 use crate::algorithm::{AlgorithmName, Completion, Parameters, Rule, State};
 use crate::charge::{Charge, Mode};
-use crate::cluster::moving::{Received, Walk};
-use crate::cluster::wire::{Held, Identity, States};
+use crate::cluster::migration::{ImportCounts, StoreCursor};
+use crate::cluster::wire::{HeldSlot, LimitIdentity, StateBatch};
 use crate::store::LimitSpec;
 use crate::units::{ClockOffset, Cost, LimitKey, Nanos};
 
@@ -35,14 +35,14 @@ const HELD_BYTES: usize = 40;
 impl LocalStore {
     /// The limit of a charge, if there is no state of its key here and could be one elsewhere; or a part of it could,
     /// where a state consists of what each request holds.
-    pub fn misses(&self, binding: &Binding, charge: &Charge) -> Option<Identity> {
+    pub fn misses(&self, binding: &Binding, charge: &Charge) -> Option<LimitIdentity> {
         let table = &binding.limits.get(charge.limit)?.table;
         let knows = || self.shards.of(charge.key).lock().cells[table.position].knows(charge.key);
         (table.moves() && (table.algorithm.holds() || !knows())).then(|| table.identity())
     }
 
     /// Takes out the state of `key` under `limit`, if there is one that may be moved.
-    pub fn take(&self, limit: &Identity, key: LimitKey) -> Option<States> {
+    pub fn take(&self, limit: &LimitIdentity, key: LimitKey) -> Option<StateBatch> {
         let table = self.tables.read().find(&spec(limit)?)?;
         if !table.moves() || key == OVERFLOW_KEY {
             return None;
@@ -56,18 +56,18 @@ impl LocalStore {
         parcel.finish()
     }
 
-    /// See [`crate::cluster::desk::Desk::take_moved`]. What is as good as new is forgotten instead.
+    /// See [`crate::cluster::state_service::Desk::take_moved`]. What is as good as new is forgotten instead.
     pub fn take_moved(
         &self,
-        walk: &mut Walk,
+        cursor: &mut StoreCursor,
         to: &dyn Fn(LimitKey) -> Option<usize>,
         now: Nanos,
-    ) -> Vec<(usize, States)> {
+    ) -> Vec<(usize, StateBatch)> {
         // Held, they keep their places while this lasts.
         let tables: Vec<Arc<LimitTable>> = self.tables.read().iter().filter(|table| table.moves()).cloned().collect();
         let mut parcels: Vec<(usize, Parcel)> = Vec::new();
-        for shard in self.shards.iter().skip(walk.next).take(SHARDS_AT_ONCE) {
-            walk.next = walk.next.saturating_add(1);
+        for shard in self.shards.iter().skip(cursor.next).take(SHARDS_AT_ONCE) {
+            cursor.next = cursor.next.saturating_add(1);
             for table in &tables {
                 let mut shard = shard.lock();
                 let Shard { cells, held } = &mut *shard;
@@ -96,7 +96,7 @@ impl LocalStore {
                 break;
             }
         }
-        walk.is_over = walk.next >= self.shards.len();
+        cursor.is_over = cursor.next >= self.shards.len();
         parcels.into_iter().filter_map(|(place, parcel)| Some((place, parcel.finish()?))).collect()
     }
 
@@ -104,13 +104,13 @@ impl LocalStore {
     ///
     /// A full table takes them all the same: there was room for them where they came from, and to forget them would make
     /// their keys as good as new.
-    pub fn put(&self, states: &States, now: Nanos) -> Received {
-        let mut received = Received::default();
+    pub fn put(&self, states: &StateBatch, now: Nanos) -> ImportCounts {
+        let mut received = ImportCounts::default();
         let known = spec(&states.limit);
-        let Some(spec) = known else { return Received { unknown: states.count, ..Received::default() } };
+        let Some(spec) = known else { return ImportCounts { unknown: states.count, ..ImportCounts::default() } };
         let table = self.table(&spec);
         if !table.moves() {
-            return Received { unknown: states.count, ..Received::default() };
+            return ImportCounts { unknown: states.count, ..ImportCounts::default() };
         }
         let understood = |parameters: &Parameters| {
             let rule = parameters.rule(spec.algorithm)?;
@@ -145,7 +145,7 @@ impl LocalStore {
             };
             cells.put(&table, bound, key, both);
         }
-        for Held { slot, key, cost, rule } in states.held.iter().copied().filter(|_| spec.algorithm.holds()) {
+        for HeldSlot { slot, key, cost, rule } in states.held.iter().copied().filter(|_| spec.algorithm.holds()) {
             if let Some(bound) = bound(rule) {
                 self.shards.of(key).lock().hold(&table, bound, (key, slot, cost), now);
             }
@@ -160,7 +160,7 @@ fn unheld(rule: &Rule, state: State, now: Nanos) -> Option<State> {
 }
 
 /// The limit with this identity; `None` if its algorithm is not known.
-fn spec(limit: &Identity) -> Option<LimitSpec<'_>> {
+fn spec(limit: &LimitIdentity) -> Option<LimitSpec<'_>> {
     let algorithm = AlgorithmName::canonical_of(&limit.algorithm)?;
     Some(LimitSpec {
         name: &limit.name,
@@ -181,7 +181,7 @@ struct Parcel {
     rules: Vec<u32>,
     count: u64,
     cells: Vec<u8>,
-    held: Vec<Held>,
+    held: Vec<HeldSlot>,
 }
 
 impl Parcel {
@@ -212,11 +212,11 @@ impl Parcel {
             return;
         }
         self.count = self.count.saturating_add(1);
-        let held = holders.into_iter().map(|(slot, share)| Held { slot, key, cost: share.cost, rule });
+        let held = holders.into_iter().map(|(slot, share)| HeldSlot { slot, key, cost: share.cost, rule });
         self.held.extend(held.take(MOST_HELD));
     }
 
-    fn finish(self) -> Option<States> {
+    fn finish(self) -> Option<StateBatch> {
         let Self { table, rules, count, cells, held } = self;
         if count == 0 {
             return None;
@@ -226,13 +226,13 @@ impl Parcel {
         // Nobody can be charged under parameters that are not known.
         let rules = rules.iter().filter_map(|number| known.get(*number)).map(Parameters::of).collect();
         drop(known);
-        Some(States { limit, rules, count, cells, held })
+        Some(StateBatch { limit, rules, count, cells, held })
     }
 }
 
 impl LimitTable {
-    fn identity(&self) -> Identity {
-        Identity {
+    fn identity(&self) -> LimitIdentity {
+        LimitIdentity {
             name: self.name.clone(),
             algorithm: self.algorithm.as_str().to_owned(),
             key: self.key,

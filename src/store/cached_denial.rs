@@ -6,7 +6,7 @@ use crate::units::{Cost, Nanos};
 
 /// What was last told of a key. Times are on one clock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told {
+pub(super) struct CachedDenial {
     at: Nanos,
     headroom: Headroom,
     /// What was denied, and when it would be admitted.
@@ -21,7 +21,7 @@ pub(super) fn denial_holds(rule: &Rule, manner: Manner) -> bool {
     !rule.holds() && !rule.denials_count() && !manner.counts_denied
 }
 
-impl Told {
+impl CachedDenial {
     /// At `at`, of a charge of `cost`.
     pub(super) fn new(charged: &Charged, cost: Cost, at: Nanos) -> Self {
         let denied = match charged.decision {

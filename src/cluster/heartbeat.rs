@@ -6,36 +6,36 @@ use std::sync::atomic::Ordering;
 
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use super::connection::Failed;
+use super::connection::ConnectError;
 use super::corrections::Correction;
-use super::gate::Inside;
-use super::members::{BEAT, Beat};
+use super::drain_latch::InFlight;
+use super::members::{HEARTBEAT_INTERVAL, Heartbeat};
 use super::ring::RingHash;
-use super::serve::Listener;
+use super::serve::Membership;
 use super::session::Session;
 use super::{Node, Peer};
 use crate::panics::failpoint;
 
 impl Node {
-    fn says(&self, to: SocketAddr) -> Beat {
+    fn says(&self, to: SocketAddr) -> Heartbeat {
         self.members.lock().says(to)
     }
 
-    fn heard(&self, from: SocketAddr, beat: Beat) {
-        self.members.lock().heard(from, beat, self.asking.clock.now());
-        self.look();
+    fn heard(&self, from: SocketAddr, beat: Heartbeat) {
+        self.members.lock().heard(from, beat, self.context.clock.now());
+        self.apply_membership();
     }
 
     /// Sends beats and corrections for as long as the connection lasts.
     async fn talk(self: &Arc<Self>, peer: &Arc<Peer>, session: &Arc<Session>) {
-        let mut beats = interval(BEAT.to_duration());
+        let mut beats = interval(HEARTBEAT_INTERVAL.to_duration());
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut news = self.news.subscribe();
         loop {
             let is_time = tokio::select! {
                 _ = beats.tick() => true,
                 _ = news.changed() => true,
-                () = peer.urgent.notified() => peer.is_suspected(),
+                () = peer.wake.notified() => peer.is_suspected(),
                 () = session.ended() => return,
             };
             if is_time {
@@ -47,13 +47,13 @@ impl Node {
         }
     }
 
-    fn unreachable(&self, peer: &Peer, failed: &Failed) {
+    fn unreachable(&self, peer: &Peer, failed: &ConnectError) {
         let address = peer.address;
-        if matches!(failed, Failed::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused) {
+        if matches!(failed, ConnectError::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused) {
             self.refusing.lock().insert(address);
         }
-        self.members.lock().unreachable(address, self.asking.clock.now());
-        self.look();
+        self.members.lock().unreachable(address, self.context.clock.now());
+        self.apply_membership();
         if !self.view.load().ring.has(address) {
             self.redirect(peer, peer.pending.lock().take_debits());
         }
@@ -72,37 +72,37 @@ impl Node {
     }
 }
 
-impl Listener for Node {
-    fn beat(&self, from: SocketAddr, beat: Beat) -> Beat {
+impl Membership for Node {
+    fn beat(&self, from: SocketAddr, beat: Heartbeat) -> Heartbeat {
         self.heard(from, beat);
         self.says(from)
     }
 
     fn asked_under(&self, ring: RingHash, from: SocketAddr, charges: bool) {
-        if ring.0 != self.asking.ring.load(Ordering::Relaxed) {
-            self.moving.asks_otherwise(from, self.asking.clock.now());
+        if ring.0 != self.context.ring.load(Ordering::Relaxed) {
+            self.migration.asked_under_other_ring(from, self.context.clock.now());
             self.counts.asked_under_other_ring.fetch_add(charges.into(), Ordering::Relaxed);
         }
     }
 
-    fn enter(&self) -> Option<Inside> {
-        self.gate.enter()
+    fn enter(&self) -> Option<InFlight> {
+        self.latch.enter()
     }
 
-    fn is_neighbour(&self, ip: IpAddr) -> bool {
+    fn is_known_address(&self, ip: IpAddr) -> bool {
         self.peers.read().values().any(|peer| peer.address.ip() == ip)
     }
 }
 
 /// Keeps in touch with `peer`, until dropped.
-pub(super) async fn keep(node: Arc<Node>, peer: Arc<Peer>) {
+pub(super) async fn run(node: Arc<Node>, peer: Arc<Peer>) {
     let mut was_told = None;
     loop {
         match peer.connect().await {
             Ok(connection) => {
                 node.refusing.lock().remove(&peer.address);
                 was_told = None;
-                let session = Session::begin(connection, Arc::clone(&node.asking.ring));
+                let session = Session::begin(connection, Arc::clone(&node.context.ring));
                 node.redirect(&peer, peer.arrived(&session));
                 node.talk(&peer, &session).await;
             }
@@ -113,7 +113,7 @@ pub(super) async fn keep(node: Arc<Node>, peer: Arc<Peer>) {
                     was_told = Some(reason);
                 }
                 node.unreachable(&peer, &failed);
-                sleep(BEAT.to_duration()).await;
+                sleep(HEARTBEAT_INTERVAL.to_duration()).await;
             }
         }
     }

@@ -8,35 +8,35 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::charge::{Charge, Slot, Taken};
-use crate::cluster::wire::{Held, States};
-use crate::cluster::{Form, Part, Peer};
+use crate::cluster::wire::{HeldSlot, StateBatch};
+use crate::cluster::{Peer, PeerCharge, WireRule};
 use crate::store::local::is_overflow;
 use crate::units::{LimitKey, Nanos};
 
 /// What is held, and what was until a moment ago.
 #[derive(Debug, Default)]
-pub(super) struct Running(Mutex<Runs>);
+pub(super) struct RunningSlots(Mutex<Slots>);
 
 #[derive(Debug, Default)]
-struct Runs {
+struct Slots {
     /// By their numbers.
-    held: HashMap<u64, Run>,
+    held: HashMap<u64, RunningSlot>,
     /// What has ended, and when: the last ones.
-    ended: VecDeque<(Nanos, Part, Spots)>,
+    ended: VecDeque<(Nanos, PeerCharge, Counters)>,
 }
 
 #[derive(Debug)]
-struct Run {
-    part: Part,
+struct RunningSlot {
+    part: PeerCharge,
     /// Who counts it, or did before: whoever was told of it last stands last.
-    spots: Spots,
+    counters: Counters,
     /// When that one was told; none while that is not certain.
-    told: Option<Nanos>,
+    reported: Option<Nanos>,
 }
 
 /// Where something is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spot {
+pub(super) enum CountedAt {
     /// In this process.
     Here,
     /// At the gateway of this number.
@@ -44,17 +44,17 @@ pub(super) enum Spot {
 }
 
 /// Each once.
-pub(super) type Spots = SmallVec<[Spot; 1]>;
+pub(super) type Counters = SmallVec<[CountedAt; 1]>;
 
 /// For so long it is remembered what has ended: until this process sees at the latest that another gateway owns the key,
 /// which may have got the state with what was ended before that was known where it was.
 const REMEMBERED: Nanos = Nanos::from_secs(3);
-const MOST_REMEMBERED: usize = 16_384;
+const MAX_REMEMBERED: usize = 16_384;
 
 /// So many slots are told of at once: some 200 KB.
-const MOST_AT_ONCE: usize = 4_096;
+const MAX_PER_REPORT: usize = 4_096;
 
-impl Spot {
+impl CountedAt {
     /// At this gateway, if it is another one.
     pub(super) fn at(peer: Option<&Peer>) -> Self {
         peer.map_or(Self::Here, |peer| Self::There(peer.number))
@@ -69,11 +69,11 @@ impl Spot {
     }
 }
 
-impl Running {
-    /// `part` is held from here on, and counted at `spot`.
-    pub(super) fn begins(&self, part: Part, spot: Spot, now: Nanos) {
-        let run = Run { spots: Spots::from_slice(&[spot]), told: Some(now), part };
-        self.0.lock().held.insert(run.part.slot, run);
+impl RunningSlots {
+    /// `part` is held from here on, and counted at `counted_at`.
+    pub(super) fn begins(&self, part: PeerCharge, counted_at: CountedAt, now: Nanos) {
+        let slot = RunningSlot { counters: Counters::from_slice(&[counted_at]), reported: Some(now), part };
+        self.0.lock().held.insert(slot.part.slot, slot);
     }
 
     /// Whether it is held.
@@ -82,68 +82,68 @@ impl Running {
     }
 
     /// It is held no more. What was held, and where it may be counted.
-    pub(super) fn ends(&self, number: u64, now: Nanos) -> Option<(Part, Spots)> {
-        let mut runs = self.0.lock();
-        let Run { part, spots, .. } = runs.held.remove(&number)?;
-        while let Some((at, ..)) = runs.ended.front()
-            && (now.saturating_sub(*at) > REMEMBERED || runs.ended.len() >= MOST_REMEMBERED)
+    pub(super) fn ends(&self, number: u64, now: Nanos) -> Option<(PeerCharge, Counters)> {
+        let mut slots = self.0.lock();
+        let RunningSlot { part, counters, .. } = slots.held.remove(&number)?;
+        while let Some((at, ..)) = slots.ended.front()
+            && (now.saturating_sub(*at) > REMEMBERED || slots.ended.len() >= MAX_REMEMBERED)
         {
-            runs.ended.pop_front();
+            slots.ended.pop_front();
         }
-        runs.ended.push_back((now, part.clone(), spots.clone()));
-        Some((part, spots))
+        slots.ended.push_back((now, part.clone(), counters.clone()));
+        Some((part, counters))
     }
 
     /// What has ended lately, of keys that others own now who, as `owner` says, have not been told of that end.
-    pub(super) fn untold_ends(
+    pub(super) fn unreported_ends(
         &self,
         owner: impl Fn(LimitKey) -> Option<Arc<Peer>>,
         now: Nanos,
-    ) -> Vec<(Arc<Peer>, Part)> {
-        let mut runs = self.0.lock();
-        let lately = runs
+    ) -> Vec<(Arc<Peer>, PeerCharge)> {
+        let mut slots = self.0.lock();
+        let lately = slots
             .ended
             .iter_mut()
             .filter(|(at, part, _)| now.saturating_sub(*at) <= REMEMBERED && !is_overflow(part.key));
-        let untold = lately.filter_map(|(_, part, spots)| {
-            let peer = owner(part.key).filter(|peer| !spots.contains(&Spot::There(peer.number)))?;
-            spots.push(Spot::There(peer.number));
+        let unreported = lately.filter_map(|(_, part, counters)| {
+            let peer = owner(part.key).filter(|peer| !counters.contains(&CountedAt::There(peer.number)))?;
+            counters.push(CountedAt::There(peer.number));
             Some((peer, part.clone()))
         });
-        untold.collect()
+        unreported.collect()
     }
 
     /// What is held and has to be told: to other gateways, and to this one. `peer` says who counts a key now, if it is
     /// another one, by who was told last. Those that know since `since` or later are left out; the others count as told
-    /// once that is certain (see [`Running::told`]).
-    pub(super) fn untold(
+    /// once that is certain (see [`RunningSlots::reported`]).
+    pub(super) fn unreported(
         &self,
         process: u64,
-        peer: impl Fn(LimitKey, Spot) -> Option<Arc<Peer>>,
+        peer: impl Fn(LimitKey, CountedAt) -> Option<Arc<Peer>>,
         since: Nanos,
         now: Nanos,
-    ) -> (Vec<(Arc<Peer>, States)>, Vec<States>) {
-        let mut there: HashMap<(u32, u64), (Arc<Peer>, Vec<States>)> = HashMap::new();
-        let mut here: HashMap<u64, Vec<States>> = HashMap::new();
-        for (number, Run { part, spots, told }) in &mut self.0.lock().held {
-            let last = spots.last().copied().unwrap_or(Spot::Here);
+    ) -> (Vec<(Arc<Peer>, StateBatch)>, Vec<StateBatch>) {
+        let mut there: HashMap<(u32, u64), (Arc<Peer>, Vec<StateBatch>)> = HashMap::new();
+        let mut here: HashMap<u64, Vec<StateBatch>> = HashMap::new();
+        for (number, RunningSlot { part, counters, reported }) in &mut self.0.lock().held {
+            let last = counters.last().copied().unwrap_or(CountedAt::Here);
             let peer = peer(part.key, last);
-            let spot = Spot::at(peer.as_deref());
-            if spot == last && told.is_some_and(|told| told >= since) {
+            let counted_at = CountedAt::at(peer.as_deref());
+            if counted_at == last && reported.is_some_and(|reported| reported >= since) {
                 continue;
             }
-            if spot != last {
-                spots.retain(|known| *known != spot);
-                spots.push(spot);
+            if counted_at != last {
+                counters.retain(|known| *known != counted_at);
+                counters.push(counted_at);
             }
-            let held = Held { slot: Slot { process, number: *number }, key: part.key, cost: part.cost, rule: 0 };
+            let held = HeldSlot { slot: Slot { process, number: *number }, key: part.key, cost: part.cost, rule: 0 };
             match peer {
                 None => {
-                    *told = Some(now);
+                    *reported = Some(now);
                     add(here.entry(part.form.id()).or_default(), &part.form, held);
                 }
                 Some(peer) => {
-                    *told = None;
+                    *reported = None;
                     let fresh = || (Arc::clone(&peer), Vec::new());
                     let (_, all) = there.entry((peer.number, part.form.id())).or_insert_with(fresh);
                     add(all, &part.form, held);
@@ -156,23 +156,25 @@ impl Running {
     }
 
     /// The gateway of this number knows since `now` of what stands in `states`.
-    pub(super) fn told(&self, peer: u32, states: &States, now: Nanos) {
+    pub(super) fn set_reported(&self, peer: u32, states: &StateBatch, now: Nanos) {
         let mut running = self.0.lock();
         for held in &states.held {
-            if let Some(run) =
-                running.held.get_mut(&held.slot.number).filter(|run| run.spots.last() == Some(&Spot::There(peer)))
+            if let Some(slot) = running
+                .held
+                .get_mut(&held.slot.number)
+                .filter(|slot| slot.counters.last() == Some(&CountedAt::There(peer)))
             {
-                run.told = Some(now);
+                slot.reported = Some(now);
             }
         }
     }
 }
 
 /// Adds `held`, of a limit with this form, to the last of `all`, or to a new one.
-fn add(all: &mut Vec<States>, form: &Form, held: Held) {
-    match all.last_mut().filter(|states| states.held.len() < MOST_AT_ONCE) {
+fn add(all: &mut Vec<StateBatch>, form: &WireRule, held: HeldSlot) {
+    match all.last_mut().filter(|states| states.held.len() < MAX_PER_REPORT) {
         Some(states) => states.held.push(held),
-        None => all.push(States {
+        None => all.push(StateBatch {
             limit: (**form.limit()).clone(),
             rules: vec![form.parameters().clone()],
             count: 0,

@@ -9,17 +9,17 @@ use parking_lot::{Mutex, RwLock};
 use crate::algorithm::{AlgorithmName, Completion, Parameters};
 use crate::charge::{Charge, Manner, RuleRef, Slot};
 use crate::cluster::Peer;
-use crate::cluster::desk::{Desk, Guest, Refusal};
-use crate::cluster::moving::{Received, Walk};
-use crate::cluster::wire::{Change, Identity, States, Told, Wanted};
-use crate::store::local::{Binding, Left};
+use crate::cluster::migration::{ImportCounts, StoreCursor};
+use crate::cluster::state_service::{ChargeError, PeerSession, StateService};
+use crate::cluster::wire::{Change, ChargeReply, ChargeRequest, LimitIdentity, StateBatch};
+use crate::store::local::{Binding, StateElsewhere};
 use crate::store::{LimitSpec, Store};
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// What processes gave back, this one among them: so that it is not held again where its charge, or the state with it,
 /// comes later.
 #[derive(Debug, Default)]
-pub(super) struct Guests(Mutex<HashMap<u64, Ended>>);
+pub(super) struct EndedSlots(Mutex<HashMap<u64, Ended>>);
 
 /// The last ones of one process.
 #[derive(Debug, Default)]
@@ -31,9 +31,9 @@ struct Ended {
 /// So many are remembered of each.
 const MOST_ENDED: usize = 16_384;
 
-impl Guests {
+impl EndedSlots {
     /// `slot` is given back. To be noted before it is looked for: whoever takes it after that looks here.
-    pub(super) fn gives_back(&self, slot: Slot) {
+    pub(super) fn note_end(&self, slot: Slot) {
         let mut all = self.0.lock();
         let ended = all.entry(slot.process).or_default();
         if ended.slots.insert(slot.number) {
@@ -62,61 +62,66 @@ struct Limits {
 }
 
 /// One connection's side.
-struct Visit {
+struct RemoteCharges {
     store: Arc<Store>,
-    boot: u64,
+    process: u64,
     limits: Arc<Limits>,
 }
 
-impl Desk for Store {
-    fn receive(self: Arc<Self>, boot: u64) -> Arc<dyn Guest> {
+impl StateService for Store {
+    fn open_session(self: Arc<Self>, process: u64) -> Arc<dyn PeerSession> {
         let limits = Limits { binding: RwLock::new(Binding::empty()), positions: RwLock::default() };
-        Arc::new(Visit { store: self, boot, limits: Arc::new(limits) })
+        Arc::new(RemoteCharges { store: self, process, limits: Arc::new(limits) })
     }
 
-    fn release(&self, boot: u64, now: Nanos) {
-        self.guests.0.lock().remove(&boot);
-        self.local.release(boot, now);
+    fn release(&self, process: u64, now: Nanos) {
+        self.ended_slots.0.lock().remove(&process);
+        self.local.release(process, now);
     }
 
-    fn take(&self, limit: &Identity, key: LimitKey) -> Option<States> {
+    fn take(&self, limit: &LimitIdentity, key: LimitKey) -> Option<StateBatch> {
         self.local.take(limit, key)
     }
 
-    fn take_moved(&self, walk: &mut Walk, to: &dyn Fn(LimitKey) -> Option<usize>, now: Nanos) -> Vec<(usize, States)> {
-        self.local.take_moved(walk, to, now)
+    fn take_moved(
+        &self,
+        cursor: &mut StoreCursor,
+        to: &dyn Fn(LimitKey) -> Option<usize>,
+        now: Nanos,
+    ) -> Vec<(usize, StateBatch)> {
+        self.local.take_moved(cursor, to, now)
     }
 
-    fn put(&self, states: &States, now: Nanos) -> Received {
+    fn put(&self, states: &StateBatch, now: Nanos) -> ImportCounts {
         let mut states = Cow::Borrowed(states);
-        if states.held.iter().any(|held| self.guests.has(held.slot)) {
-            states.to_mut().held.retain(|held| !self.guests.has(held.slot));
+        if states.held.iter().any(|held| self.ended_slots.has(held.slot)) {
+            states.to_mut().held.retain(|held| !self.ended_slots.has(held.slot));
         }
         self.local.put(&states, now)
     }
 
-    fn running(&self, since: Nanos, now: Nanos) -> Vec<(Arc<Peer>, States)> {
+    fn unreported_slots(&self, since: Nanos, now: Nanos) -> Vec<(Arc<Peer>, StateBatch)> {
         let Some(owners) = &self.owners else { return Vec::new() };
-        let (there, here) = owners.untold(since, now);
+        let (there, here) = owners.unreported(since, now);
         for states in here {
             self.local.put(&states, now);
         }
         there
     }
 
-    fn told(&self, peer: u32, states: &States, now: Nanos) {
+    fn slots_reported(&self, peer: u32, states: &StateBatch, now: Nanos) {
         if let Some(owners) = &self.owners {
-            owners.running.told(peer, states, now);
+            owners.running.set_reported(peer, states, now);
         }
     }
 
-    fn release_unheard(&self, until: &dyn Fn(u64) -> Nanos, now: Nanos) {
+    fn release_stale_slots(&self, until: &dyn Fn(u64) -> Nanos, now: Nanos) {
         let is_own = |slot| self.owners.as_ref().is_some_and(|owners| owners.holds(slot));
-        self.local.release_unheard(|slot, heard| heard <= until(slot.process) && !is_own(slot), now);
+        self.local.release_stale_slots(|slot, heard| heard <= until(slot.process) && !is_own(slot), now);
     }
 }
 
-impl Visit {
+impl RemoteCharges {
     /// The charge of `key` under these parameters; `None` if they are not understood.
     fn charge_of(&self, rule: u32, key: LimitKey, cost: Cost, manner: Manner) -> Option<Charge> {
         let position = usize::try_from(rule).ok()?;
@@ -125,12 +130,12 @@ impl Visit {
     }
 
     const fn slot(&self, number: u64) -> Slot {
-        Slot { process: self.boot, number }
+        Slot { process: self.process, number }
     }
 }
 
-impl Guest for Visit {
-    fn learn(&self, limit: &Identity, parameters: &Parameters) {
+impl PeerSession for RemoteCharges {
+    fn learn(&self, limit: &LimitIdentity, parameters: &Parameters) {
         let algorithm = AlgorithmName::canonical_of(&limit.algorithm);
         let rule = algorithm.and_then(|algorithm| Some((algorithm, parameters.rule(algorithm)?)));
         let mut positions = self.limits.positions.write();
@@ -140,7 +145,7 @@ impl Guest for Visit {
         }));
     }
 
-    fn unknown(&self, keys: &[(u32, LimitKey)]) -> Vec<(Arc<Identity>, LimitKey)> {
+    fn unknown(&self, keys: &[(u32, LimitKey)]) -> Vec<(Arc<LimitIdentity>, LimitKey)> {
         let binding = self.limits.binding.read();
         let unknown = keys.iter().filter_map(|(rule, key)| {
             let charge = self.charge_of(*rule, *key, 0, Manner::USUAL)?;
@@ -149,32 +154,37 @@ impl Guest for Visit {
         unknown.collect()
     }
 
-    fn charge(&self, wanted: &[Wanted], has_left: &dyn Fn(usize) -> bool, now: Nanos) -> Result<Vec<Told>, Refusal> {
+    fn charge(
+        &self,
+        wanted: &[ChargeRequest],
+        may_have_moved: &dyn Fn(usize) -> bool,
+        now: Nanos,
+    ) -> Result<Vec<ChargeReply>, ChargeError> {
         let charges = wanted.iter().map(|wanted| {
             let slot = (wanted.slot > 0).then(|| self.slot(wanted.slot));
             Some(Charge { slot, ..self.charge_of(wanted.rule, wanted.key, wanted.cost, wanted.manner)? })
         });
-        let mut batch = charges.collect::<Option<Vec<Charge>>>().ok_or(Refusal::Unknown)?;
+        let mut batch = charges.collect::<Option<Vec<Charge>>>().ok_or(ChargeError::Unknown)?;
         if self.limits.binding.read().is_stale(&batch) {
             self.store.local.renew(&mut self.limits.binding.write());
         }
-        let charged = self.store.local.charge_unless(&self.limits.binding.read(), &mut batch, has_left, now);
-        let charged = charged.map_err(|Left| Refusal::Left)?;
+        let charged = self.store.local.charge_unless(&self.limits.binding.read(), &mut batch, may_have_moved, now);
+        let charged = charged.map_err(|StateElsewhere| ChargeError::StateElsewhere)?;
         for (charge, slot) in batch.iter().filter_map(|charge| Some((charge, charge.slot?))) {
-            if self.store.guests.has(slot) {
+            if self.store.ended_slots.has(slot) {
                 self.store.local.end(&self.limits.binding.read(), charge, slot, Completion::UNMEASURED, now);
             }
         }
-        let told = wanted.iter().zip(batch).zip(charged).map(|((wanted, charge), charged)| Told {
+        let replies = wanted.iter().zip(batch).zip(charged).map(|((wanted, charge), charged)| ChargeReply {
             charged,
             common: (charge.key != wanted.key).then_some(charge.key),
         });
-        Ok(told.collect())
+        Ok(replies.collect())
     }
 
-    fn change(&self, change: &Change, has_left: &dyn Fn() -> bool, now: Nanos) -> Result<(), Refusal> {
-        let watch = || if has_left() { Err(Left) } else { Ok(()) };
-        let charge_of = |rule, key, cost| self.charge_of(rule, key, cost, Manner::USUAL).ok_or(Refusal::Unknown);
+    fn change(&self, change: &Change, may_have_moved: &dyn Fn() -> bool, now: Nanos) -> Result<(), ChargeError> {
+        let watch = || if may_have_moved() { Err(StateElsewhere) } else { Ok(()) };
+        let charge_of = |rule, key, cost| self.charge_of(rule, key, cost, Manner::USUAL).ok_or(ChargeError::Unknown);
         let (local, binding) = (&self.store.local, &self.limits.binding);
         let changed = match *change {
             Change::Refund { rule, key, cost, full_at } => {
@@ -185,11 +195,11 @@ impl Guest for Visit {
             }
             Change::Complete { rule, key, slot, end } => {
                 let slot = self.slot(slot);
-                self.store.guests.gives_back(slot);
+                self.store.ended_slots.note_end(slot);
                 local.end(&binding.read(), &charge_of(rule, key, 0)?, slot, end, now);
                 Ok(())
             }
         };
-        changed.map_err(|Left| Refusal::Left)
+        changed.map_err(|StateElsewhere| ChargeError::StateElsewhere)
     }
 }

@@ -1,0 +1,130 @@
+use super::*;
+use crate::cluster::members::{Founding, Heartbeat, MemberState, Members};
+use crate::cluster::ring::{Member, RingHash};
+
+const NOW: Nanos = Nanos::from_secs(1000);
+const LATER: Nanos = NOW.saturating_add(LENT_FOR);
+
+fn at(number: u8) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, number], 7946))
+}
+
+fn ring(numbers: &[u8]) -> Arc<Ring> {
+    Arc::new(Ring::new(numbers.iter().map(|number| Member { address: at(*number), weight: 1 })))
+}
+
+/// A key that `owner` owns in `ring`, and `before` in `older`.
+fn key(ring: &Ring, owner: u8, older: &Ring, before: u8) -> LimitKey {
+    let mut keys = (0_u128..).map(|number| LimitKey(number << 96));
+    keys.find(|key| ring.owner(*key) == Some(at(owner)) && older.owner(*key) == Some(at(before))).unwrap()
+}
+
+/// Peer 2, which says that it is tidy under `ring`, or not.
+fn peer(ring: RingHash, drained: bool) -> Peer {
+    let mut members = Members::new(Member { address: at(1), weight: 1 }, Founding::default(), 1, NOW);
+    members.set_listed(&[Member { address: at(1), weight: 1 }, Member { address: at(2), weight: 1 }], NOW);
+    members.heard(at(2), Heartbeat { standing: MemberState::Member, incarnation: 2, ring, drained, counts: None }, NOW);
+    *members.peers().next().unwrap()
+}
+
+#[test]
+fn a_state_may_be_with_whom_it_was_lent_to_with_its_owner_and_with_the_owners_before() {
+    let (before, now) = (ring(&[2, 3]), ring(&[1, 2, 3]));
+    let migration = MigrationState::default();
+    let mine = key(&now, 1, &before, 3);
+    assert!(!migration.is_active());
+    assert!(migration.sources(mine, at(1), &now).is_empty());
+    migration.ring_changed(&before, NOW);
+    assert!(migration.is_active());
+    assert_eq!(migration.sources(mine, at(1), &now).as_slice(), [at(3)]);
+    assert_eq!(migration.lend(mine, at(2), NOW), None);
+    // what is not there is not lent, and is where it was
+    let before = migration.lend(mine, at(4), NOW);
+    migration.keep(mine, before);
+    assert_eq!(migration.sources(mine, at(1), &now).as_slice(), [at(2), at(3)]);
+    // as one sees it who does not own the key
+    assert_eq!(migration.sources(mine, at(2), &now).as_slice(), [at(1), at(3)]);
+}
+
+#[test]
+fn nobody_is_asked_any_more_when_all_have_said_that_they_have_nothing() {
+    let (before, now) = (ring(&[2]), ring(&[1, 2]));
+    let migration = MigrationState::default();
+    migration.ring_changed(&before, NOW);
+    assert!(migration.has_just_changed(NOW) && !migration.has_just_changed(LATER));
+    for untidy in [peer(now.hash(), false), peer(before.hash(), true)] {
+        migration.settle(&now, [untidy].iter(), true, LATER);
+        assert!(migration.is_active());
+    }
+    // nor before this node has told whose requests hold what
+    migration.settle(&now, [peer(now.hash(), true)].iter(), false, LATER);
+    assert!(migration.is_active());
+    migration.settle(&now, [peer(now.hash(), true)].iter(), true, LATER);
+    assert!(!migration.is_active() && !migration.has_just_changed(NOW));
+    assert!(migration.sources(key(&now, 1, &before, 2), at(1), &now).is_empty());
+}
+
+#[test]
+fn what_was_lent_is_remembered_until_the_other_side_has_told_of_it() {
+    let now = ring(&[1, 2]);
+    let migration = MigrationState::default();
+    migration.lend(LimitKey(7), at(2), NOW);
+    migration.settle(&now, [peer(now.hash(), true)].iter(), true, NOW);
+    assert!(migration.is_active());
+    migration.settle(&now, [peer(now.hash(), false)].iter(), true, LATER);
+    assert!(migration.is_active());
+    migration.settle(&now, [peer(now.hash(), true)].iter(), true, LATER);
+    assert!(!migration.is_active());
+}
+
+#[tokio::test]
+async fn a_state_is_asked_for_by_one_at_a_time() {
+    let migration = MigrationState::default();
+    let patience = Nanos::from_secs(3600);
+    let fetching = migration.begin_fetch(LimitKey(1), patience).await;
+    assert!(fetching.is_some());
+    assert!(migration.begin_fetch(LimitKey(2), patience).await.is_some());
+    let second = async { migration.begin_fetch(LimitKey(1), patience).await.is_none() };
+    let ends = async {
+        tokio::task::yield_now().await;
+        drop(fetching);
+    };
+    let (waited, ()) = tokio::join!(second, ends);
+    assert!(waited);
+}
+
+#[tokio::test]
+async fn a_state_that_is_on_its_way_is_waited_for() {
+    let migration = MigrationState::default();
+    let patience = Nanos::from_secs(3600);
+    migration.begin_push(LimitKey(1));
+    migration.wait_until_at_rest(LimitKey(2), false, patience).await;
+    let waits = migration.wait_until_at_rest(LimitKey(1), false, patience);
+    let ends = async {
+        tokio::task::yield_now().await;
+        migration.end_push();
+    };
+    tokio::join!(waits, ends);
+    // of two that ask each other one waits less
+    let fetching = migration.begin_fetch(LimitKey(3), patience).await;
+    migration.wait_until_at_rest(LimitKey(3), true, Nanos::new(8)).await;
+    drop(fetching);
+}
+
+#[test]
+fn who_decides_on_a_state_sees_that_it_went_or_that_the_members_changed_meanwhile() {
+    let migration = MigrationState::default();
+    let keys = [LimitKey(1), LimitKey(2)];
+    let look = || migration.ownership_epoch(keys.into_iter());
+    let gone = |epoch: &OwnershipEpoch| [0, 1].map(|position| migration.may_have_moved(epoch, position));
+    for goes in [MigrationState::begin_push, MigrationState::count_departure] {
+        let epoch = look();
+        assert_eq!(gone(&epoch), [false, false]);
+        goes(&migration, LimitKey(2));
+        assert_eq!((gone(&epoch), migration.may_have_moved(&epoch.only(&[1]), 0)), ([false, true], true));
+    }
+    let epoch = look();
+    migration.ring_changed(&ring(&[1, 2]), NOW);
+    assert_eq!(gone(&epoch), [true, true]);
+    assert_eq!(gone(&look()), [false, false]);
+}
