@@ -10,7 +10,7 @@ use criterion::{BenchmarkId, Criterion};
 use hashbrown::HashTable;
 use parking_lot::Mutex;
 use tollgate::algorithm::Rule;
-use tollgate::charge::{Charge, Manner, Mode, RuleRef};
+use tollgate::charge::{Charge, Enforcement, Mode, RuleRef};
 use tollgate::clock::{Clock, SystemClock};
 use tollgate::config::{self, LimitSpec as Configured};
 use tollgate::store::local::Binding;
@@ -51,7 +51,7 @@ impl InStore {
 
 impl Subject for InStore {
     fn decide(&self, key: u64) -> bool {
-        let charge = Charge::new(0, RuleRef::Listed(0), shared::limit_key(key), 1, Manner::USUAL);
+        let charge = Charge::new(0, RuleRef::Listed(0), shared::limit_key(key), 1, Enforcement::USUAL);
         self.store.charge(&self.binding, &mut [charge], self.clock.now())[0].decision.is_admitted()
     }
 }

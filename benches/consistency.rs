@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use redis::Connection;
 use tokio::task::{JoinSet, yield_now};
 use tollgate::algorithm::{AlgorithmName, Arguments, Rule, Value};
-use tollgate::charge::{Charge, Consistency, Manner, Mode, RuleRef, Sharing};
+use tollgate::charge::{Charge, Consistency, Enforcement, Mode, RuleRef, Sharing};
 use tollgate::clock::{Clock, SystemClock};
 use tollgate::store::shared::Settings;
 use tollgate::store::shared::link::Servers;
@@ -66,7 +66,7 @@ impl Subject {
     /// The time of one charge.
     #[expect(clippy::disallowed_methods, reason = "a stopwatch")]
     async fn time(&self, limit: usize, admits: Option<bool>) -> Duration {
-        let mut batch = [Charge::new(limit, RuleRef::Listed(0), LimitKey(limit as u128), 1, Manner::USUAL)];
+        let mut batch = [Charge::new(limit, RuleRef::Listed(0), LimitKey(limit as u128), 1, Enforcement::USUAL)];
         let began = Instant::now();
         let receipt = self.store.charge(&self.binding, &mut batch, self.clock.now()).await;
         let took = began.elapsed();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use tollgate::algorithm::{AlgorithmName, Arguments, Value};
-use tollgate::charge::{Charge, Manner, Mode, RuleRef};
+use tollgate::charge::{Charge, Enforcement, Mode, RuleRef};
 use tollgate::clock::{Clock, SystemClock};
 use tollgate::store::local::Binding;
 use tollgate::store::{LimitSpec, LocalStore};
@@ -56,7 +56,7 @@ impl Tollgate {
 
 impl Subject for Tollgate {
     fn decide(&self, key: u64) -> bool {
-        let charge = Charge::new(0, RuleRef::Listed(0), shared::limit_key(key), 1, Manner::USUAL);
+        let charge = Charge::new(0, RuleRef::Listed(0), shared::limit_key(key), 1, Enforcement::USUAL);
         self.store.charge(&self.binding, &mut [charge], self.clock.now())[0].decision.is_admitted()
     }
 }

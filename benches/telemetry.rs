@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput};
-use tollgate::charge::{Charge, Manner, RuleRef, Source};
+use tollgate::charge::{Charge, Enforcement, RuleRef, Source};
 use tollgate::config;
 use tollgate::ruleset::Ruleset;
 use tollgate::ruleset::limit::PlanId;
@@ -68,7 +68,7 @@ impl Subject {
 
     fn charged(&mut self) -> (Vec<Charge>, Verdict) {
         self.now = self.now.saturating_add(Nanos::new(1_000));
-        let charge = |limit| Charge::new(limit, RuleRef::Listed(0), LimitKey(7), 1, Manner::USUAL);
+        let charge = |limit| Charge::new(limit, RuleRef::Listed(0), LimitKey(7), 1, Enforcement::USUAL);
         let mut charges = vec![charge(0), charge(1)];
         let charged = self.store.charge(&self.binding, &mut charges, self.now);
         let verdict = Verdict::new(&self.ruleset, &charges, &charged);

@@ -1,4 +1,4 @@
-//! What passes between ruleset and store: what a request is charged, and what came of it.
+//! The values that ruleset and store exchange: the charges of a request and their results.
 
 use std::sync::Arc;
 
@@ -20,15 +20,15 @@ pub struct Charge {
     pub tag: LimitKey,
     /// How many tokens.
     pub cost: Cost,
-    /// What the limit does with the request.
-    pub manner: Manner,
-    /// Where it was taken. The store's own note, for when the charge is changed.
+    /// Whether the limit enforces its decision, and when it consumes tokens.
+    pub enforcement: Enforcement,
+    /// Where it was charged. The store notes it, to correct the charge in the same place.
     pub taken: Taken,
-    /// What the request holds while it runs, where gateways divide keys. The store's own note too.
+    /// The slot that the request holds while it runs, where gateways divide keys. The store notes it too.
     pub slot: Option<Slot>,
 }
 
-/// What a request holds of a limit while it runs, told apart from all else that is held on any gateway.
+/// Identifies a slot that a request holds of a limit while it runs, among all slots of all gateways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Slot {
     /// The process that the request goes through.
@@ -39,8 +39,8 @@ pub struct Slot {
 
 impl Charge {
     /// A charge that is taken nowhere yet, of a bucket that is kept wherever it falls.
-    pub const fn new(limit: usize, rule: RuleRef, key: LimitKey, cost: Cost, manner: Manner) -> Self {
-        Self { limit, rule, key, tag: key, cost, manner, taken: Taken::AsUsual, slot: None }
+    pub const fn new(limit: usize, rule: RuleRef, key: LimitKey, cost: Cost, enforcement: Enforcement) -> Self {
+        Self { limit, rule, key, tag: key, cost, enforcement, taken: Taken::AsUsual, slot: None }
     }
 }
 
@@ -77,14 +77,14 @@ pub enum Taken {
         /// When those tokens lapse, by which they are known.
         lapses: Nanos,
     },
-    /// From a bucket of this node's own, because what is shared could not be asked.
+    /// From a bucket of this node's own, because Redis was unavailable.
     Fallback {
         /// Which bucket.
         key: LimitKey,
         /// How many tokens each token is there, of which every node has only a share.
         times: u64,
-        /// When what this node has to hand in was going to be made good, by itself and as one of all nodes, by the clock of
-        /// what is shared.
+        /// When the tokens that this node has to reconcile were going to be refilled, at this node's part of the rate and at
+        /// the whole rate, by Redis's clock.
         made_good: [Nanos; 2],
     },
     /// At the gateway that owns its key.
@@ -96,8 +96,8 @@ pub enum Taken {
         /// The same as that one has it.
         there: Nanos,
     },
-    /// Nowhere: it passed because what is shared could not be asked.
-    Nowhere,
+    /// Nowhere: the request passed because Redis was unavailable.
+    FailedOpen,
 }
 
 /// The parameters that a charge goes by.
@@ -109,23 +109,23 @@ pub enum RuleRef {
     Own(Arc<Rule>),
 }
 
-/// What a limit does with a request.
+/// Whether a limit enforces its decision, and when it consumes tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Manner {
+pub struct Enforcement {
     /// Whether a denial by this limit denies the request. Off for limits that watch, mark or divert: those are charged
     /// when the request is admitted by the others and they would admit it too.
-    pub binds: bool,
+    pub enforces: bool,
     /// Whether an admitted request takes its tokens; otherwise the limit is only asked whether it would admit it.
-    pub takes: bool,
+    pub consumes: bool,
     /// Whether a denied request takes its tokens too, below what there is.
     pub counts_denied: bool,
 }
 
-impl Manner {
+impl Enforcement {
     /// Denies what is over the limit, and takes tokens from what is not.
-    pub const USUAL: Self = Self { binds: true, takes: true, counts_denied: false };
+    pub const USUAL: Self = Self { enforces: true, consumes: true, counts_denied: false };
     /// Asks what would become of a request, and changes nothing.
-    pub const ASKS: Self = Self { binds: false, takes: false, counts_denied: false };
+    pub const ASKS: Self = Self { enforces: false, consumes: false, counts_denied: false };
 }
 
 /// What came of a batch of charges, in its order. Most requests are under few limits.
@@ -155,13 +155,13 @@ impl Charged {
 
 // === how a limit's states are shared ===
 
-/// Whose a limit's states are.
+/// Which nodes a limit's states belong to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// This node's.
+    /// Each node keeps its own.
     #[default]
     Sticky,
-    /// All nodes'.
+    /// All nodes share them.
     Shared(Sharing),
 }
 
@@ -171,7 +171,7 @@ impl Mode {
         matches!(self, Self::Shared(_))
     }
 
-    /// What becomes of requests while what is shared cannot be asked, if anything is.
+    /// What happens to requests while Redis is unavailable, if nodes share the states.
     pub const fn on_store_down(self) -> Option<OnStoreDown> {
         match self {
             Self::Sticky => None,
@@ -185,28 +185,28 @@ impl Mode {
 pub struct Sharing {
     /// How exactly.
     pub consistency: Consistency,
-    /// What becomes of requests while what is shared cannot be asked.
+    /// What happens to requests while Redis is unavailable.
     pub on_store_down: OnStoreDown,
 }
 
 /// How exactly a shared limit is kept. A(w) is what all nodes together admit in a time w, B what they may at once, r the rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Consistency {
-    /// Every request is decided by what is shared: A(w) is at most B + r w.
+    /// Redis decides every request: A(w) is at most B + r w.
     #[default]
     Exact,
-    /// Nodes take tokens ahead and spend them in memory: A(w) is at most that and the tokens that nodes hold. `strict`
-    /// holds as many back.
+    /// Nodes lease tokens and spend them in memory: A(w) is at most B + r w and the tokens that nodes hold. `strict` lowers B
+    /// by as many.
     Leased {
         /// Whether B is lowered by what nodes may hold.
         strict: bool,
     },
-    /// Nodes decide by themselves and tell each other afterwards: A(w) is at most that and what the other nodes admit
-    /// before they tell.
+    /// Nodes decide by themselves and synchronise their counts: A(w) is at most B + r w and what the other nodes admit between
+    /// two synchronisations.
     Eventual,
 }
 
-/// What becomes of requests while what is shared cannot be asked.
+/// What happens to requests while Redis is unavailable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnStoreDown {
     /// Every node enforces its share of the limit.
@@ -216,7 +216,7 @@ pub enum OnStoreDown {
     Local,
     /// They pass.
     Allow,
-    /// They are refused: not because of the limit, but because it cannot be known.
+    /// They are refused with a 503: the gateway cannot know whether the limit admits them.
     Deny,
 }
 
@@ -225,7 +225,7 @@ pub enum OnStoreDown {
 pub enum Source {
     /// In memory.
     Local,
-    /// In memory, by a denial that Redis or the key's owner told before.
+    /// In memory, by a cached denial of Redis or of the key's owner.
     DenialCache,
     /// In memory, from tokens that were taken ahead.
     Lease,

@@ -186,7 +186,7 @@ impl Store {
         Some(Receipt { charged, source: Source::Local, refused: None })
     }
 
-    /// Charges every entry of `batch` or none: none if any limit that binds denies. See [`crate::charge::Manner`] for
+    /// Charges every entry of `batch` or none: none if an enforcing limit denies. See [`crate::charge::Enforcement`] for
     /// those that go by other rules. Answers in the order of `batch`, in which no limit may appear twice, and notes in it
     /// where each was charged: a new key for which there is no room is charged to a common bucket, and has to be
     /// given back there.
@@ -258,7 +258,7 @@ impl Store {
     fn note_running(&self, binding: &Binding, batch: &[Charge], charged: &[Charged], now: Nanos) {
         let Some(owners) = &self.owners else { return };
         let mut all = batch.iter().zip(charged);
-        if !all.all(|(charge, charged)| !charge.manner.binds || charged.decision.is_admitted()) {
+        if !all.all(|(charge, charged)| !charge.enforcement.enforces || charged.decision.is_admitted()) {
             return;
         }
         let admitted = batch.iter().zip(charged).filter(|(_, charged)| charged.decision.is_admitted());
@@ -313,7 +313,7 @@ impl Store {
                 }
                 ChargedAt::Shared(shared, limit) => shared.refund(self.tables_of(binding), limit, charge, *full_at),
                 ChargedAt::Owner(owners, limit) => owners.refund(limit, charge, *full_at),
-                ChargedAt::Nowhere => {}
+                ChargedAt::FailedOpen => {}
             }
         }
     }
@@ -341,7 +341,7 @@ impl Store {
                     }
                 }
                 ChargedAt::Shared(shared, limit) => shared.debit(self.tables_of(binding), limit, charge),
-                ChargedAt::Nowhere => {}
+                ChargedAt::FailedOpen => {}
             }
         }
     }
@@ -357,7 +357,7 @@ impl Store {
                 ChargedAt::Local => local.push(charge.clone()),
                 ChargedAt::Shared(shared, _) => shared.complete(charge),
                 // what is held there has a slot
-                ChargedAt::Owner(..) | ChargedAt::Nowhere => {}
+                ChargedAt::Owner(..) | ChargedAt::FailedOpen => {}
             }
         }
         self.local.complete(&binding.local, &local, end, now);
@@ -366,10 +366,10 @@ impl Store {
     /// Where a charge was taken.
     fn charged_at<'a>(&'a self, binding: &'a Binding, charge: &Charge) -> ChargedAt<'a> {
         match (charge.taken, &self.shared, binding.shared(charge)) {
-            (Taken::Nowhere, _, _) => ChargedAt::Nowhere,
+            (Taken::FailedOpen, _, _) => ChargedAt::FailedOpen,
             (Taken::Owner { .. }, _, _) => match (&self.owners, binding.owned(charge)) {
                 (Some(owners), Some(limit)) => ChargedAt::Owner(owners, limit),
-                _ => ChargedAt::Nowhere,
+                _ => ChargedAt::FailedOpen,
             },
             (_, Some(shared), Some(limit)) => ChargedAt::Shared(shared, limit),
             _ => ChargedAt::Local,
@@ -414,7 +414,7 @@ enum ChargedAt<'a> {
     Shared(&'a SharedStore, &'a SharedLimit),
     /// At the gateway that the charge tells of.
     Owner(&'a Owners, &'a OwnedLimit),
-    Nowhere,
+    FailedOpen,
 }
 
 impl Binding {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tollgate::algorithm::{AlgorithmName, Rule, Value};
-use tollgate::charge::{Charge, Manner, Mode, RuleRef};
+use tollgate::charge::{Charge, Enforcement, Mode, RuleRef};
 use tollgate::clock::{Clock, SystemClock};
 use tollgate::store::local::Binding;
 use tollgate::store::{Head, LimitSpec, LocalStore};
@@ -19,7 +19,7 @@ const KEYS: u64 = 1_000_000;
 
 fn charge(key: u64) -> [Charge; 1] {
     let key = LimitKey((u128::from(key) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
-    [Charge::new(0, RuleRef::Listed(0), key, 1, Manner::USUAL)]
+    [Charge::new(0, RuleRef::Listed(0), key, 1, Enforcement::USUAL)]
 }
 
 fn bind(store: &LocalStore, rules: &[Rule]) -> Binding {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::algorithm::{AlgorithmName, Arguments, Completion, Decision, Rule, Value};
-use tollgate::charge::{Charge, Charged, Manner, Mode, RuleRef};
+use tollgate::charge::{Charge, Charged, Enforcement, Mode, RuleRef};
 use tollgate::store::local::Binding;
 use tollgate::store::{LimitSpec, LocalStore};
 use tollgate::units::{LimitKey, Nanos, Rate};
@@ -34,7 +34,7 @@ fn spec<'a>(name: &'a str, rules: &'a [Rule], max_keys: u64) -> LimitSpec<'a> {
 }
 
 fn charge(limit: usize, key: u128) -> Charge {
-    Charge::new(limit, RuleRef::Listed(0), spread(key), 1, Manner::USUAL)
+    Charge::new(limit, RuleRef::Listed(0), spread(key), 1, Enforcement::USUAL)
 }
 
 /// Keys are hashes: spread small numbers over all 128 bits.
@@ -42,13 +42,13 @@ fn spread(key: u128) -> LimitKey {
     LimitKey((key + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
 }
 
-fn mannered(limit: usize, key: u128, manner: Manner) -> Charge {
-    Charge { manner, ..charge(limit, key) }
+fn mannered(limit: usize, key: u128, enforcement: Enforcement) -> Charge {
+    Charge { enforcement, ..charge(limit, key) }
 }
 
-const WATCHES: Manner = Manner { binds: false, ..Manner::USUAL };
-const ASKS: Manner = Manner { takes: false, ..Manner::USUAL };
-const COUNTS_DENIED: Manner = Manner { counts_denied: true, ..Manner::USUAL };
+const WATCHES: Enforcement = Enforcement { enforces: false, ..Enforcement::USUAL };
+const ASKS: Enforcement = Enforcement { consumes: false, ..Enforcement::USUAL };
+const COUNTS_DENIED: Enforcement = Enforcement { counts_denied: true, ..Enforcement::USUAL };
 
 fn remaining(store: &LocalStore, binding: &Binding, limit: usize, key: u128) -> Option<u64> {
     let asked = store.charge(binding, &mut [mannered(limit, key, ASKS)], START);

@@ -6,7 +6,7 @@
 use std::sync::Mutex;
 
 use tollgate::algorithm::{AlgorithmName, Arguments, Rule, Value};
-use tollgate::charge::{Charge, Manner, Mode, RuleRef};
+use tollgate::charge::{Charge, Enforcement, Mode, RuleRef};
 use tollgate::store::local::Binding;
 use tollgate::store::{LimitSpec, LocalStore};
 use tollgate::units::{LimitKey, Nanos, Rate};
@@ -48,7 +48,7 @@ fn is_admitted(store: &LocalStore, binding: &Binding, key: u64) -> bool {
     // as if it were hashed
     let spread = u128::from(key).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
     let key = LimitKey(spread ^ (spread >> 64));
-    let mut charges = [Charge::new(0, RuleRef::Listed(0), key, 1, Manner::USUAL)];
+    let mut charges = [Charge::new(0, RuleRef::Listed(0), key, 1, Enforcement::USUAL)];
     store.charge(binding, &mut charges, NOW)[0].decision.is_admitted()
 }
 

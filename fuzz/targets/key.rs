@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use http::{HeaderName, HeaderValue};
-use tollgate::charge::Manner;
+use tollgate::charge::Enforcement;
 use tollgate::fields::Fields;
 use tollgate::ruleset::key::{Caller, Facts, Key, KeyHasher, KeyPart, Repeated, Resolved, Value, value};
 use tollgate::store::redis::{Bucket, CallArgument, Shared, key_name};
@@ -57,8 +57,15 @@ pub(crate) fn run(data: &[u8]) {
 fn name(key: LimitKey, tag: LimitKey) {
     rules(|rules| {
         let rule: &Shared = &rules[0];
-        let bucket =
-            Bucket { limit: "l", rule, key, tag, cost: 1, manner: Manner::USUAL, beside: CallArgument::Nothing };
+        let bucket = Bucket {
+            limit: "l",
+            rule,
+            key,
+            tag,
+            cost: 1,
+            enforcement: Enforcement::USUAL,
+            beside: CallArgument::Nothing,
+        };
         let name = key_name("tollgate", &bucket);
         let rest = name.strip_prefix("tollgate:{").and_then(|rest| rest.split_once("}:l:")).unwrap();
         let key = rest.1.rsplit_once(':').unwrap().1;

@@ -1,7 +1,7 @@
 //! What the script answers, from a Redis that may say anything: read or refused, and what is made of it keeps its bounds.
 
 use tollgate::algorithm::Decision;
-use tollgate::charge::Manner;
+use tollgate::charge::Enforcement;
 use tollgate::config;
 use tollgate::store::redis::{Answer, Bucket, CallArgument, Field, Shared};
 use tollgate::units::{LimitKey, Nanos};
@@ -49,8 +49,11 @@ pub(crate) fn run(data: &[u8]) {
     rules(|rules| {
         let mut input = Input(data);
         let count = 1 + input.byte() % 2;
-        let manners =
-            [Manner::USUAL, Manner { counts_denied: true, ..Manner::USUAL }, Manner { binds: false, ..Manner::USUAL }];
+        let manners = [
+            Enforcement::USUAL,
+            Enforcement { counts_denied: true, ..Enforcement::USUAL },
+            Enforcement { enforces: false, ..Enforcement::USUAL },
+        ];
         let buckets: Vec<Bucket<'_>> = (0..count)
             .map(|number| Bucket {
                 limit: "l",
@@ -58,7 +61,7 @@ pub(crate) fn run(data: &[u8]) {
                 key: LimitKey(number.into()),
                 tag: LimitKey(0),
                 cost: *input.one_of(&COSTS),
-                manner: *input.one_of(&manners),
+                enforcement: *input.one_of(&manners),
                 beside: CallArgument::Nothing,
             })
             .collect();

@@ -18,7 +18,7 @@ use super::members::Heartbeat;
 use super::session::{Question, Session, WireRule};
 use super::wire::{Answer, Ask, ChargeReply, ChargeRequest};
 use crate::algorithm::Completion;
-use crate::charge::Manner;
+use crate::charge::Enforcement;
 use crate::clock::Clock;
 use crate::units::{Cost, LimitKey, Nanos};
 
@@ -63,7 +63,7 @@ pub struct PeerCharge {
     /// How many tokens.
     pub cost: Cost,
     /// What the limit does with the request.
-    pub manner: Manner,
+    pub enforcement: Enforcement,
     /// The number of what is held while the request runs; 0 where nothing is.
     pub slot: u64,
 }
@@ -336,8 +336,8 @@ impl Peer {
 
 impl PeerCharge {
     const fn wanted(&self, rule: u32) -> ChargeRequest {
-        let Self { key, cost, manner, slot, .. } = *self;
-        ChargeRequest { rule, key, cost, manner, slot }
+        let Self { key, cost, enforcement, slot, .. } = *self;
+        ChargeRequest { rule, key, cost, enforcement, slot }
     }
 }
 
@@ -366,14 +366,15 @@ impl PeerReceipt {
 
 impl Drop for PeerReceipt {
     fn drop(&mut self) {
-        let denied =
-            |(part, reply): (&PeerCharge, &ChargeReply)| part.manner.binds && !reply.charged.decision.is_admitted();
+        let denied = |(part, reply): (&PeerCharge, &ChargeReply)| {
+            part.enforcement.enforces && !reply.charged.decision.is_admitted()
+        };
         if self.is_kept || self.parts.iter().zip(&self.replies).any(denied) {
             return;
         }
         for (part, reply) in self.parts.iter().zip(&self.replies) {
             // what counts although it is denied stays taken
-            if !reply.charged.decision.is_admitted() || !part.manner.takes || part.manner.counts_denied {
+            if !reply.charged.decision.is_admitted() || !part.enforcement.consumes || part.enforcement.counts_denied {
                 continue;
             }
             let part = PeerCharge { key: reply.common.unwrap_or(part.key), ..part.clone() };

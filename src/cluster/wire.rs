@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{AlgorithmName, Completion, Parameters};
-use crate::charge::{Charged, Manner, Slot};
+use crate::charge::{Charged, Enforcement, Slot};
 use crate::cluster::members::Heartbeat;
 use crate::cluster::ring::RingHash;
 use crate::units::{Cost, LimitKey, Nanos};
@@ -172,7 +172,7 @@ pub struct ChargeRequest {
     /// How many tokens.
     pub cost: Cost,
     /// What the limit does with the request.
-    pub manner: Manner,
+    pub enforcement: Enforcement,
     /// For a limit that holds tokens while requests run: the number of what is held, which no other of the asking process
     /// has. 0 otherwise.
     pub slot: u64,

@@ -225,7 +225,7 @@ fn take_places(context: &mut RequestContext, now: Nanos) -> Vec<Place> {
         Ok(places) => places,
         Err(full) => {
             // what counts although it is denied stays taken
-            context.refund(now, |charge| charge.manner.counts_denied);
+            context.refund(now, |charge| charge.enforcement.counts_denied);
             context.admission = Admission::None;
             context.verdict.deny(full.position, Denial::Later { retry_after: full.retry_after });
             Vec::new()

@@ -169,7 +169,7 @@ impl Corrections {
     /// Sets a charge, made at `charged_at`, against what the request really cost. The charges of limits that let it
     /// pass although it was over them took nothing, and owe nothing.
     pub fn add(&mut self, charge: &Charge, standing: &Standing, charged_at: Nanos, real: RealCost) {
-        let taken = if charge.manner.takes { charge.cost } else { 0 };
+        let taken = if charge.enforcement.consumes { charge.cost } else { 0 };
         let RealCost::Known(real) = real else { return };
         if !standing.decision.is_admitted() {
             return;

@@ -127,7 +127,8 @@ async fn charge_the_rest(context: &mut RequestContext, charges: &mut [Charge], n
     if !rest.is_empty() {
         receipt = gateway.store.charge(&active.binding, &mut rest, now).await;
     }
-    let denies = |(charge, charged): (&Charge, &Charged)| charge.manner.binds && !charged.decision.is_admitted();
+    let denies =
+        |(charge, charged): (&Charge, &Charged)| charge.enforcement.enforces && !charged.decision.is_admitted();
     let denied = receipt.refused.is_some() || rest.iter().zip(&receipt.charged).any(denies);
     for ((position, charge), charged) in open.iter().zip(rest).zip(&receipt.charged) {
         charges[*position] = charge;
@@ -188,7 +189,8 @@ impl Early {
     }
 
     fn refund(&self, charges: Vec<(Charge, Charged)>, goes_back: impl Fn(&Charge) -> bool) {
-        let took = |(charge, charged): &(Charge, Charged)| charge.manner.takes && charged.decision.is_admitted();
+        let took =
+            |(charge, charged): &(Charge, Charged)| charge.enforcement.consumes && charged.decision.is_admitted();
         let back = charges.into_iter().filter(took).filter(|(charge, _)| goes_back(charge));
         let full_at = |charged: Charged| self.now.saturating_add(charged.headroom.until_full);
         let back: Vec<_> = back.map(|(charge, charged)| (charge, full_at(charged))).collect();
@@ -201,7 +203,7 @@ impl Early {
 impl Drop for Early {
     fn drop(&mut self) {
         let taken = std::mem::take(&mut self.taken);
-        self.refund(taken, |charge| !charge.manner.counts_denied);
+        self.refund(taken, |charge| !charge.enforcement.counts_denied);
     }
 }
 

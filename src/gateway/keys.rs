@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::charge::{Charge, Manner};
+use crate::charge::{Charge, Enforcement};
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::explain::{BadQuestion, Explanation, KeyAccount, Question, Standing};
@@ -224,7 +224,7 @@ impl Found {
 
 /// A question about the bucket of `charge`, for one token.
 fn asking(charge: Charge) -> Charge {
-    Charge { cost: 1, manner: Manner::ASKS, ..charge }
+    Charge { cost: 1, enforcement: Enforcement::ASKS, ..charge }
 }
 
 fn texts(key: Map<String, Value>) -> Result<Vec<(String, String)>, BadKey> {

@@ -48,7 +48,7 @@ pub fn enter_all(queues: &[Queue], verdict: &Verdict, now: Nanos) -> Result<Vec<
     let mut places = Vec::new();
     for (position, standing) in verdict.standings.iter().enumerate() {
         let turn = match standing.decision {
-            Decision::Admit { wait } if standing.binds && wait > Nanos::ZERO => now.saturating_add(wait),
+            Decision::Admit { wait } if standing.enforces && wait > Nanos::ZERO => now.saturating_add(wait),
             _ => continue,
         };
         match queues[standing.limit.0].enter(turn) {

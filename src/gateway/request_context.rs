@@ -261,7 +261,7 @@ mod tests {
     use arc_swap::ArcSwap;
 
     use super::*;
-    use crate::charge::{Manner, RuleRef};
+    use crate::charge::{Enforcement, RuleRef};
     use crate::clock::SystemClock;
     use crate::gateway::active_config::{ActiveConfig, Rules};
     use crate::gateway::{Gateway, Shared, forward};
@@ -308,7 +308,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
     fn charged(gateway: &WorkerGateway) -> (RequestContext, bool) {
         let mut context = RequestContext::new(gateway, Arc::default(), Version::Http11, gateway.clock.now());
         context.set_route(Some(RouteId(0)));
-        context.charges = vec![Charge::new(0, RuleRef::Listed(0), LimitKey(1), 1, Manner::USUAL)];
+        context.charges = vec![Charge::new(0, RuleRef::Listed(0), LimitKey(1), 1, Enforcement::USUAL)];
         let now = gateway.clock.now();
         let charging = gateway.store.charge(&context.active.binding, &mut context.charges, now);
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

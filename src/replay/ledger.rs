@@ -8,7 +8,7 @@ use http::HeaderName;
 use super::record::Record;
 use super::way::Arrival;
 use crate::algorithm::{Completion, Denial};
-use crate::charge::{Charge, Manner};
+use crate::charge::{Charge, Enforcement};
 use crate::gateway::active_config::limit_specs;
 use crate::gateway::cost_meter::Corrections;
 use crate::gateway::queue::{self, Place, Queue};
@@ -124,7 +124,7 @@ impl Ledger {
     /// is admitted at none. Charges nothing.
     fn admitted_at(&mut self, ruleset: &Ruleset, charges: &[Charge], arrival: Arrival) -> Nanos {
         let asked = |charge: &Charge| Charge {
-            manner: Manner { takes: false, counts_denied: false, ..charge.manner },
+            enforcement: Enforcement { consumes: false, counts_denied: false, ..charge.enforcement },
             ..charge.clone()
         };
         let mut asked: Vec<Charge> = charges.iter().map(asked).collect();
@@ -158,17 +158,17 @@ impl Ledger {
         let standings = charges.iter().zip(&self.verdict.standings);
         let counting = standings.filter(|(charge, standing)| {
             let rule = ruleset.limits[charge.limit].rule(&charge.rule);
-            standing.binds && !standing.decision.is_admitted() && rule.denials_count()
+            standing.enforces && !standing.decision.is_admitted() && rule.denials_count()
         });
         counting.map(|(_, standing)| standing.headroom.until_more).filter(|until| *until > Nanos::ZERO).max()
     }
 
     /// Whether a limit denies what is charged so now. Takes nothing.
     pub(super) fn denies(&self, charges: &[Charge], now: Nanos) -> bool {
-        let asks = |charge: &Charge| Charge { manner: Manner::ASKS, ..charge.clone() };
+        let asks = |charge: &Charge| Charge { enforcement: Enforcement::ASKS, ..charge.clone() };
         let mut asked: Vec<Charge> = charges.iter().map(asks).collect();
         let told = self.store.charge(&self.binding, &mut asked, now);
-        charges.iter().zip(told).any(|(charge, told)| charge.manner.binds && !told.decision.is_admitted())
+        charges.iter().zip(told).any(|(charge, told)| charge.enforcement.enforces && !told.decision.is_admitted())
     }
 
     /// Charges a request that comes now, and is refused or denied, under the limits that ask nothing about its caller: it waits
@@ -232,7 +232,7 @@ impl Ledger {
                 self.later(now.saturating_add(wait), places, Vec::new(), Corrections::default(), UNMEASURED);
             }
             Err(full) => {
-                let taken = self.verdict.taken(charges).filter(|(charge, _)| !charge.manner.counts_denied);
+                let taken = self.verdict.taken(charges).filter(|(charge, _)| !charge.enforcement.counts_denied);
                 let full_at = |until: Nanos| now.saturating_add(until);
                 let back: Vec<_> =
                     taken.map(|(charge, at)| (charge.clone(), full_at(at.headroom.until_full))).collect();
@@ -259,7 +259,7 @@ impl Ledger {
         for (charge, standing) in charges.iter().zip(&self.verdict.standings) {
             let limit = &ruleset.limits[charge.limit];
             let rule = limit.rule(&charge.rule);
-            if rule.holds() && charge.manner.takes && standing.decision.is_admitted() {
+            if rule.holds() && charge.enforcement.consumes && standing.decision.is_admitted() {
                 held.push(charge.clone());
                 continue;
             }

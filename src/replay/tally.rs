@@ -189,7 +189,7 @@ impl Tally {
         let Some(tally) = self.limits.get_mut(charge.limit) else { return };
         let over = !standing.decision.is_admitted();
         let request_denied = is_denied(decided.verdict);
-        let denied = over && (standing.binds || limit.candidate_of.is_some() || !request_denied);
+        let denied = over && (standing.enforces || limit.candidate_of.is_some() || !request_denied);
         let plan = decided.plan.map_or(0, |plan| plan.0 + 1);
         if let Some(count) = tally.plans.get_mut(plan) {
             count.add(decided.at, denied);

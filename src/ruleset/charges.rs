@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::charge::{Charge, Manner, Mode, RuleRef};
+use crate::charge::{Charge, Enforcement, Mode, RuleRef};
 use crate::ruleset::Ruleset;
 use crate::ruleset::key::{
     Caller, Claims, Facts, KeyFault, KeyHasher, KeyPart, LimitHashers, Resolved, SharedKey, ValueFault,
@@ -124,7 +124,7 @@ impl Ruleset {
                 {
                     Some(known) => known.routes.push(&route.name),
                     None => buckets.push(Bucket {
-                        charge: Charge { cost: 0, manner: Manner::ASKS, ..charge },
+                        charge: Charge { cost: 0, enforcement: Enforcement::ASKS, ..charge },
                         routes: vec![&route.name],
                     }),
                 }
@@ -216,8 +216,8 @@ impl Ruleset {
         if limit.enabled < Share::WHOLE && !is_enabled(limit, &self.limits[tried_for.0].name, facts, resolved)? {
             return Err(Uncharged::NotEnabled);
         }
-        let (cost, manner) = limit.asks(limit.rule(&rule), facts);
-        Ok(Charge { tag, ..Charge::new(id.0, rule, key, cost, manner) })
+        let (cost, enforcement) = limit.asks(limit.rule(&rule), facts);
+        Ok(Charge { tag, ..Charge::new(id.0, rule, key, cost, enforcement) })
     }
 }
 

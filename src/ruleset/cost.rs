@@ -6,7 +6,7 @@
 use http::HeaderName;
 
 use crate::algorithm::Rule;
-use crate::charge::Manner;
+use crate::charge::Enforcement;
 use crate::fields::Fields;
 use crate::ruleset::key::Facts;
 use crate::ruleset::limit::Limit;
@@ -266,15 +266,15 @@ impl ChargeRule {
 impl Limit {
     /// What a request is charged under `rule` when it comes, and how. Slots are taken then and come back by themselves,
     /// whatever is said of tokens.
-    pub fn asks(&self, rule: &Rule, facts: &Facts<'_>) -> (Cost, Manner) {
-        let (cost, takes) = match (&self.charge.when, self.charge.reserve) {
+    pub fn asks(&self, rule: &Rule, facts: &Facts<'_>) -> (Cost, Enforcement) {
+        let (cost, consumes) = match (&self.charge.when, self.charge.reserve) {
             _ if rule.holds() => (self.cost.on_request(facts).unwrap_or(1), true),
             // one that owes is denied all the same
             (When::Response { .. }, Some(0)) => (1, false),
             (When::Response { .. }, Some(reserve)) => (reserve, true),
             _ => (self.cost.on_request(facts).unwrap_or(1), true),
         };
-        (cost, Manner { binds: self.binds(), takes, counts_denied: self.charge.denied && !rule.holds() })
+        (cost, Enforcement { enforces: self.enforces(), consumes, counts_denied: self.charge.denied && !rule.holds() })
     }
 
     /// Whether what a request is charged under `rule` when it comes may have to be set right; `known` is what its head

@@ -108,7 +108,7 @@ impl Limit {
     }
 
     /// Whether a denial by this limit denies the request. Those that do not watch, mark or divert.
-    pub const fn binds(&self) -> bool {
+    pub const fn enforces(&self) -> bool {
         let acts = matches!(self.over_limit, OverLimit::Deny(_) | OverLimit::Delay { .. });
         acts && !self.shadow && self.candidate_of.is_none()
     }

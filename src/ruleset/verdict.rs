@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use smallvec::SmallVec;
 
 use crate::algorithm::{Decision, Denial, Headroom, Policy};
-use crate::charge::{Charge, Charged, Manner, Taken};
+use crate::charge::{Charge, Charged, Enforcement, Taken};
 use crate::ruleset::Ruleset;
 use crate::ruleset::limit::{Limit, LimitId, OverLimit};
 use crate::ruleset::upstream::UpstreamId;
@@ -34,7 +34,7 @@ pub enum Outcome {
         /// Zero for at once.
         wait: Nanos,
     },
-    /// At least one limit that binds denies, and nothing was charged.
+    /// At least one enforcing limit denies, and nothing was charged.
     Deny(Denial),
 }
 
@@ -44,7 +44,7 @@ pub struct Standing {
     /// Which limit.
     pub limit: LimitId,
     /// Whether its word counts; otherwise it watches, marks or diverts.
-    pub binds: bool,
+    pub enforces: bool,
     /// Whether clients are told of it.
     pub visible: bool,
     /// What that limit said of the request.
@@ -85,13 +85,13 @@ impl Verdict {
         let (mut longest_wait, mut severest, mut least) = (Nanos::ZERO, None, None);
         for (position, (charge, charged)) in charges.iter().zip(charged).enumerate() {
             let limit = &ruleset.limits[charge.limit];
-            let binds = charge.manner.binds;
+            let enforces = charge.enforcement.enforces;
             // of what could not be asked nobody knows what is left
-            let visible = limit.is_visible() && charge.taken != Taken::Nowhere;
+            let visible = limit.is_visible() && charge.taken != Taken::FailedOpen;
             match charged.decision {
-                Decision::Admit { wait } if binds => longest_wait = longest_wait.max(wait),
+                Decision::Admit { wait } if enforces => longest_wait = longest_wait.max(wait),
                 Decision::Deny(denial)
-                    if binds && severest.is_none_or(|(_, most)| severity(denial) >= severity(most)) =>
+                    if enforces && severest.is_none_or(|(_, most)| severity(denial) >= severity(most)) =>
                 {
                     severest = Some((position, denial));
                 }
@@ -103,7 +103,7 @@ impl Verdict {
             }
             self.standings.push(Standing {
                 limit: LimitId(charge.limit),
-                binds,
+                enforces,
                 visible,
                 decision: charged.decision,
                 policy: limit.rule(&charge.rule).policy(),
@@ -128,7 +128,8 @@ impl Verdict {
     /// The `charges` that took something when the request was admitted. Limits that let pass what is over them took
     /// nothing for it.
     pub fn taken<'a>(&'a self, charges: &'a [Charge]) -> impl Iterator<Item = (&'a Charge, &'a Standing)> {
-        let took = |(charge, standing): &(&Charge, &Standing)| charge.manner.takes && standing.decision.is_admitted();
+        let took =
+            |(charge, standing): &(&Charge, &Standing)| charge.enforcement.consumes && standing.decision.is_admitted();
         charges.iter().zip(&self.standings).filter(took)
     }
 
@@ -143,8 +144,8 @@ impl Verdict {
         self.over(false).filter(move |_| admitted)
     }
 
-    fn over(&self, binds: bool) -> impl Iterator<Item = LimitId> {
-        let over = self.standings.iter().filter(move |standing| standing.binds == binds);
+    fn over(&self, enforces: bool) -> impl Iterator<Item = LimitId> {
+        let over = self.standings.iter().filter(move |standing| standing.enforces == enforces);
         over.filter(|standing| !standing.decision.is_admitted()).map(|standing| standing.limit)
     }
 
@@ -192,8 +193,8 @@ impl Verdict {
         let position = admitting.find(|position| self.standings[*position].decision.is_admitted())?;
         let charge = charges.get(position)?;
         let holds = ruleset.limits[charge.limit].rule(&charge.rule).holds();
-        let alone = Charge { manner: Manner { binds: true, ..charge.manner }, ..charge.clone() };
-        (!holds && !charge.manner.counts_denied).then_some((position, alone))
+        let alone = Charge { enforcement: Enforcement { enforces: true, ..charge.enforcement }, ..charge.clone() };
+        (!holds && !charge.enforcement.counts_denied).then_some((position, alone))
     }
 
     /// What came of a charge that was made by itself, in place of what was said of the limit at `position` before.

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::charge::{Charge, Manner, Source};
+use crate::charge::{Charge, Enforcement, Source};
 use crate::store::{Binding, Receipt, Store};
 use crate::units::{Cost, Nanos};
 
@@ -33,7 +33,7 @@ impl Store {
     /// Where the key that `charge` names stands, and what would become of `charge`. Takes nothing, not even ahead: Redis
     /// is asked whatever this node remembers or holds, unless this node counts by itself.
     pub async fn ask(&self, binding: &Binding, charge: &Charge, now: Nanos) -> Receipt {
-        let mut asks = [Charge { manner: Manner::ASKS, ..charge.clone() }];
+        let mut asks = [Charge { enforcement: Enforcement::ASKS, ..charge.clone() }];
         let [ask] = &asks;
         if let (Some(shared), Some(limit)) = (&self.shared, binding.shared(ask))
             && let Some(charged) = shared.ask(limit, ask).await
@@ -54,7 +54,7 @@ impl Store {
         amendment: Amendment,
         now: Nanos,
     ) -> Result<(), Unamended> {
-        let asks = Charge { manner: Manner::ASKS, ..charge.clone() };
+        let asks = Charge { enforcement: Enforcement::ASKS, ..charge.clone() };
         if binding.local.rule(&asks).holds() {
             return Err(Unamended::Holds);
         }

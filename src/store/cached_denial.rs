@@ -1,7 +1,7 @@
 //! What was told of a key whose state is kept elsewhere: enough to repeat a denial without asking again.
 
 use crate::algorithm::{Decision, Denial, Headroom, Rule};
-use crate::charge::{Charged, Manner};
+use crate::charge::{Charged, Enforcement};
 use crate::units::{Cost, Nanos};
 
 /// What was last told of a key. Times are on one clock.
@@ -17,8 +17,8 @@ pub(super) struct CachedDenial {
 pub(super) const SETTLING: Nanos = Nanos::SECOND;
 
 /// Whether a denial holds until its time has come, whatever else happens, so that it can be repeated without asking.
-pub(super) fn denial_holds(rule: &Rule, manner: Manner) -> bool {
-    !rule.holds() && !rule.denials_count() && !manner.counts_denied
+pub(super) fn denial_holds(rule: &Rule, enforcement: Enforcement) -> bool {
+    !rule.holds() && !rule.denials_count() && !enforcement.counts_denied
 }
 
 impl CachedDenial {

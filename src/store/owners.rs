@@ -6,7 +6,7 @@ use std::sync::Arc;
 use quick_cache::sync::Cache;
 
 use crate::algorithm::{Completion, Decision, Rule};
-use crate::charge::{AllCharged, Charge, Charged, Manner, RuleRef, Slot, Taken};
+use crate::charge::{AllCharged, Charge, Charged, Enforcement, RuleRef, Slot, Taken};
 use crate::cluster::wire::{ChargeReply, LimitIdentity, StateBatch};
 use crate::cluster::{Cluster, Correction, Decider, Outcome, Peer, PeerCharge, PeerReceipt, WireRule};
 use crate::store::LimitSpec;
@@ -57,7 +57,7 @@ impl Owners {
     /// The denial of a charge that another gateway decides, if it is certain without asking.
     pub(super) fn denial(&self, limit: &OwnedLimit, charge: &Charge, now: Nanos) -> Option<Charged> {
         let OwnedRule { rule, form } = limit.owned_rule(&charge.rule)?;
-        if !denial_holds(&rule, charge.manner) {
+        if !denial_holds(&rule, charge.enforcement) {
             return None;
         }
         let known = self.known(&form, charge.key);
@@ -113,14 +113,14 @@ impl Owners {
 
     fn part(&self, limit: &OwnedLimit, charge: &Charge) -> Option<PeerCharge> {
         let OwnedRule { form, .. } = limit.owned_rule(&charge.rule)?;
-        let Charge { key, cost, manner, slot, .. } = *charge;
-        Some(PeerCharge { form, key, cost, manner, slot: slot.map_or(0, |slot| slot.number) })
+        let Charge { key, cost, enforcement, slot, .. } = *charge;
+        Some(PeerCharge { form, key, cost, enforcement, slot: slot.map_or(0, |slot| slot.number) })
     }
 
     /// What a charge is going to hold while its request runs, if it holds anything.
     pub(super) fn slot(&self, limit: &OwnedLimit, charge: &Charge) -> Option<Slot> {
         let OwnedRule { rule, .. } = limit.owned_rule(&charge.rule)?;
-        let holds = rule.holds() && charge.manner.takes && charge.cost > 0;
+        let holds = rule.holds() && charge.enforcement.consumes && charge.cost > 0;
         holds.then(|| Slot { process: self.cluster.process(), number: self.cluster.next_slot() })
     }
 
@@ -196,7 +196,7 @@ impl Owners {
 
     /// Charges whatever the limit says: at `peer`, or here once the state has come.
     pub(super) fn debit(&self, limit: &OwnedLimit, charge: &Charge, peer: Option<&Arc<Peer>>) {
-        let charge = Charge { manner: Manner { takes: false, ..charge.manner }, ..charge.clone() };
+        let charge = Charge { enforcement: Enforcement { consumes: false, ..charge.enforcement }, ..charge.clone() };
         let Some(part) = self.part(limit, &charge) else { return };
         match peer {
             Some(peer) => peer.correct(Correction::Debit(part)),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 
 use crate::algorithm::{AlgorithmName, Completion, Parameters};
-use crate::charge::{Charge, Manner, RuleRef, Slot};
+use crate::charge::{Charge, Enforcement, RuleRef, Slot};
 use crate::cluster::Peer;
 use crate::cluster::migration::{ImportCounts, StoreCursor};
 use crate::cluster::state_service::{ChargeError, PeerSession, StateService};
@@ -123,10 +123,10 @@ impl StateService for Store {
 
 impl RemoteCharges {
     /// The charge of `key` under these parameters; `None` if they are not understood.
-    fn charge_of(&self, rule: u32, key: LimitKey, cost: Cost, manner: Manner) -> Option<Charge> {
+    fn charge_of(&self, rule: u32, key: LimitKey, cost: Cost, enforcement: Enforcement) -> Option<Charge> {
         let position = usize::try_from(rule).ok()?;
         let limit = (*self.limits.positions.read().get(position)?)?;
-        Some(Charge::new(limit, RuleRef::Listed(0), key, cost, manner))
+        Some(Charge::new(limit, RuleRef::Listed(0), key, cost, enforcement))
     }
 
     const fn slot(&self, number: u64) -> Slot {
@@ -148,7 +148,7 @@ impl PeerSession for RemoteCharges {
     fn unknown(&self, keys: &[(u32, LimitKey)]) -> Vec<(Arc<LimitIdentity>, LimitKey)> {
         let binding = self.limits.binding.read();
         let unknown = keys.iter().filter_map(|(rule, key)| {
-            let charge = self.charge_of(*rule, *key, 0, Manner::USUAL)?;
+            let charge = self.charge_of(*rule, *key, 0, Enforcement::USUAL)?;
             Some((Arc::new(self.store.local.misses(&binding, &charge)?), *key))
         });
         unknown.collect()
@@ -162,7 +162,7 @@ impl PeerSession for RemoteCharges {
     ) -> Result<Vec<ChargeReply>, ChargeError> {
         let charges = wanted.iter().map(|wanted| {
             let slot = (wanted.slot > 0).then(|| self.slot(wanted.slot));
-            Some(Charge { slot, ..self.charge_of(wanted.rule, wanted.key, wanted.cost, wanted.manner)? })
+            Some(Charge { slot, ..self.charge_of(wanted.rule, wanted.key, wanted.cost, wanted.enforcement)? })
         });
         let mut batch = charges.collect::<Option<Vec<Charge>>>().ok_or(ChargeError::Unknown)?;
         if self.limits.binding.read().is_stale(&batch) {
@@ -184,7 +184,8 @@ impl PeerSession for RemoteCharges {
 
     fn change(&self, change: &Change, may_have_moved: &dyn Fn() -> bool, now: Nanos) -> Result<(), ChargeError> {
         let watch = || if may_have_moved() { Err(StateElsewhere) } else { Ok(()) };
-        let charge_of = |rule, key, cost| self.charge_of(rule, key, cost, Manner::USUAL).ok_or(ChargeError::Unknown);
+        let charge_of =
+            |rule, key, cost| self.charge_of(rule, key, cost, Enforcement::USUAL).ok_or(ChargeError::Unknown);
         let (local, binding) = (&self.store.local, &self.limits.binding);
         let changed = match *change {
             Change::Refund { rule, key, cost, full_at } => {

@@ -298,7 +298,7 @@ impl Node {
         let (charged, there) = self.hear(heard, waited).await?;
         for ((part, charge), charged) in parts.iter().zip(batch).zip(&charged) {
             charge.taken = Taken::Elsewhere { here: now, there };
-            let holds = part.rule().holds() && part.manner.takes && charged.decision.is_admitted();
+            let holds = part.rule().holds() && part.enforcement.consumes && charged.decision.is_admitted();
             if let Some(slot) = slot.filter(|_| holds) {
                 charge.taken = Taken::Slot(slot);
                 self.slots.hold(slot, part);

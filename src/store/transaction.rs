@@ -241,7 +241,7 @@ impl<'a> ChargeTransaction<'a> {
     /// What a limit would have said that was not asked, because another denied the request.
     fn not_asked(&self, charge: &Charge, denied: bool) -> Charged {
         let elsewhere = self.shared(charge).is_some() || self.owned(charge).is_some();
-        if elsewhere && denied && charge.manner.takes && charge.manner.counts_denied {
+        if elsewhere && denied && charge.enforcement.consumes && charge.enforcement.counts_denied {
             self.store.debit(self.binding, std::slice::from_ref(charge), self.now);
         }
         let rule = self.binding.local.rule(charge);
@@ -282,9 +282,9 @@ fn join(groups: &mut Vec<Group>, group: Group) {
     }
 }
 
-/// Whether a limit that binds denies.
+/// Whether an enforcing limit denies.
 fn denies(batch: &[Charge], decisions: &Decisions) -> bool {
-    let known = batch.iter().zip(decisions).filter(|(charge, _)| charge.manner.binds);
+    let known = batch.iter().zip(decisions).filter(|(charge, _)| charge.enforcement.enforces);
     known.filter_map(|(_, decisions)| *decisions).any(|charged| !charged.decision.is_admitted())
 }
 
@@ -305,7 +305,7 @@ impl Undo<'_> {
         for position in positions {
             let (charge, Some(charged)) = (&batch[*position], decisions[*position]) else { continue };
             // what counts although it is denied stays taken
-            if charge.manner.takes && !charge.manner.counts_denied && charged.decision.is_admitted() {
+            if charge.enforcement.consumes && !charge.enforcement.counts_denied && charged.decision.is_admitted() {
                 let full_at = self.now.saturating_add(charged.headroom.until_full);
                 self.taken.push((charge.clone(), full_at));
             }

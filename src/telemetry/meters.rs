@@ -352,7 +352,7 @@ impl LimitMeters {
 
     fn count(&self, outcome: Outcome, standing: &Standing, charge: &Charge, reported: bool) {
         let passed = matches!(outcome, Outcome::Admit { .. }) && standing.decision.is_admitted();
-        if charge.manner.counts_denied && !passed {
+        if charge.enforcement.counts_denied && !passed {
             self.tokens_debited.get().inc_by(charge.cost);
         }
         match (outcome, standing.decision) {
@@ -361,7 +361,7 @@ impl LimitMeters {
                 self.utilization.observe(standing.utilization());
             }
             (Outcome::Admit { .. }, Decision::Admit { wait }) => {
-                if charge.manner.takes {
+                if charge.enforcement.consumes {
                     self.tokens_admitted.inc_by(charge.cost);
                 }
                 let utilization = standing.utilization();

@@ -16,7 +16,7 @@ use rand::{Rng, SeedableRng};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::sleep;
 use tollgate::algorithm::Completion;
-use tollgate::charge::{Charge, Manner};
+use tollgate::charge::{Charge, Enforcement};
 use tollgate::clock::Clock;
 use tollgate::units::{LimitKey, Nanos};
 
@@ -73,9 +73,9 @@ async fn load(node: Arc<Node>, seed: u64, used: Used, over: Arc<AtomicBool>) {
             }
             // denied by another limit, and counts
             1 => {
-                let manner = Manner { counts_denied: true, ..Manner::USUAL };
+                let enforcement = Enforcement { counts_denied: true, ..Enforcement::USUAL };
                 let denies = Charge { cost: WHOLE * 2, ..one(SMALL, key(SMALL, number)) };
-                node.charge(&mut [Charge { manner, ..charge }, denies]).await;
+                node.charge(&mut [Charge { enforcement, ..charge }, denies]).await;
                 count.fetch_add(cost, Ordering::Relaxed);
             }
             // taken back at once, or while it moves

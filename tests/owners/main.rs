@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tollgate::algorithm::Completion;
-use tollgate::charge::{Charge, Charged, Manner, RuleRef, Source};
+use tollgate::charge::{Charge, Charged, Enforcement, RuleRef, Source};
 use tollgate::clock::Clock;
 use tollgate::store::{Amendment, Receipt};
 use tollgate::units::{LimitKey, Nanos};
@@ -180,7 +180,7 @@ async fn a_request_that_goes_away_while_its_owner_is_asked_has_taken_nothing() {
     }
     assert!(asks.admits(BURST, pair.key()).await);
     wait_for("all to come back", || async {
-        let ask = Charge { cost: 5, manner: Manner::ASKS, ..one(BURST, key) };
+        let ask = Charge { cost: 5, enforcement: Enforcement::ASKS, ..one(BURST, key) };
         asks.store.is_settled() && owns.charge(&mut [ask]).await.charged[0].decision.is_admitted()
     })
     .await;
@@ -198,7 +198,7 @@ async fn all_limits_of_a_request_are_charged_or_none_wherever_their_keys_are() {
         assert!(!asks.charge(&mut batch).await.charged.iter().all(|charged| charged.decision.is_admitted()));
     }
     wait_for("all to come back", || async {
-        let ask = |limit, key| Charge { cost: 5, manner: Manner::ASKS, ..one(limit, key) };
+        let ask = |limit, key| Charge { cost: 5, enforcement: Enforcement::ASKS, ..one(limit, key) };
         let whole =
             async |node: &Node, charge: Charge| node.charge(&mut [charge]).await.charged[0].decision.is_admitted();
         asks.store.is_settled() && whole(owns, ask(BURST, theirs)).await && whole(asks, ask(SMALL, own)).await

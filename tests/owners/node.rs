@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tollgate::algorithm::{AlgorithmName, Arguments, Rule, Value};
-use tollgate::charge::{Charge, Manner, Mode, RuleRef};
+use tollgate::charge::{Charge, Enforcement, Mode, RuleRef};
 use tollgate::clock::{Clock, SystemClock};
 use tollgate::cluster::members::Founding;
 use tollgate::cluster::ring::Member;
@@ -122,7 +122,7 @@ impl Node {
 }
 
 pub(crate) fn one(limit: usize, key: LimitKey) -> Charge {
-    Charge::new(limit, RuleRef::Listed(0), key, 1, Manner::USUAL)
+    Charge::new(limit, RuleRef::Listed(0), key, 1, Enforcement::USUAL)
 }
 
 pub(crate) async fn wait_for<F: Future<Output = bool>>(what: &str, holds: impl Fn() -> F) {
@@ -147,7 +147,7 @@ pub(crate) async fn begun(work: impl Future) {
 impl Node {
     /// What is left of a key.
     pub(crate) async fn left(&self, limit: usize, key: LimitKey) -> u64 {
-        let asks = Charge { manner: Manner::ASKS, ..one(limit, key) };
+        let asks = Charge { enforcement: Enforcement::ASKS, ..one(limit, key) };
         self.charge(&mut [asks]).await.charged[0].headroom.remaining.unwrap()
     }
 

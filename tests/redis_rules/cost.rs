@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use tollgate::charge::Manner;
+use tollgate::charge::Enforcement;
 use tollgate::store::redis::{Bucket, Call, CallArgument, Shared};
 use tollgate::store::redis::{Clock, Encoded, encode};
 use tollgate::units::{LimitKey, Nanos};
@@ -69,7 +69,7 @@ fn what_a_call_costs() {
                     key: LimitKey(u128::from(number % 500)),
                     tag: LimitKey(1),
                     cost: 1,
-                    manner: Manner::USUAL,
+                    enforcement: Enforcement::USUAL,
                     beside: if rule.rule().holds() { CallArgument::Slot(&slot) } else { CallArgument::Nothing },
                 })
                 .collect();

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use tollgate::algorithm::{Completion, Headroom, Rule, State};
-use tollgate::charge::{AllCharged, Charged, Manner};
+use tollgate::charge::{AllCharged, Charged, Enforcement};
 use tollgate::units::{Cost, Nanos};
 
 /// What is kept under each key, and the parameters it was written under.
@@ -18,7 +18,7 @@ pub(crate) struct Part {
     pub(crate) key: String,
     pub(crate) rule: Rule,
     pub(crate) cost: Cost,
-    pub(crate) manner: Manner,
+    pub(crate) enforcement: Enforcement,
 }
 
 impl Model {
@@ -42,16 +42,18 @@ impl Model {
         let before: Vec<_> = parts.iter().map(|part| self.state(part, now)).collect();
         let decided: Vec<_> =
             parts.iter().zip(&before).map(|(part, state)| part.rule.decide(state.clone(), part.cost, now)).collect();
-        let passes =
-            parts.iter().zip(&decided).all(|(part, (decision, _))| decision.is_admitted() || !part.manner.binds);
+        let passes = parts
+            .iter()
+            .zip(&decided)
+            .all(|(part, (decision, _))| decision.is_admitted() || !part.enforcement.enforces);
         let mut all = AllCharged::new();
         for ((part, before), (decision, after)) in parts.iter().zip(before).zip(decided) {
-            let manner = part.manner;
+            let enforcement = part.enforcement;
             let denied = !decision.is_admitted();
-            let kept = denied && (part.rule.denials_count() || (parts.len() == 1 && !manner.counts_denied));
-            if manner.takes && ((passes && !denied) || kept) {
+            let kept = denied && (part.rule.denials_count() || (parts.len() == 1 && !enforcement.counts_denied));
+            if enforcement.consumes && ((passes && !denied) || kept) {
                 self.put(part, after);
-            } else if manner.takes && manner.counts_denied {
+            } else if enforcement.consumes && enforcement.counts_denied {
                 self.put(part, part.rule.debit(before, part.cost, now));
             }
             let headroom = self.headroom(part, now);
@@ -68,7 +70,7 @@ impl Model {
             let (passes, charged) = self.charge_without_traces(parts, now);
             each.push(charged);
             if !passes {
-                for part in parts.iter().filter(|part| part.manner.takes && part.manner.counts_denied) {
+                for part in parts.iter().filter(|part| part.enforcement.consumes && part.enforcement.counts_denied) {
                     let state = self.state(part, now);
                     let cost = part.cost.saturating_mul(want - granted);
                     self.put(part, part.rule.debit(state, cost, now));

@@ -1,7 +1,7 @@
 //! Keys that hold what no script has written: each heals, and none fails a request.
 
 use tollgate::algorithm::AlgorithmName;
-use tollgate::charge::Manner;
+use tollgate::charge::Enforcement;
 use tollgate::store::redis::{Answer, Bucket, Call, CallArgument, Shared};
 use tollgate::store::redis::{Clock, encode, key_name};
 use tollgate::units::{LimitKey, Nanos};
@@ -82,8 +82,15 @@ fn nonsense(parameters: &str) -> Vec<Vec<Vec<String>>> {
 fn charge(redis: &mut Scripted, rule: &Shared, at: u64, slot: u64) -> Answer {
     let slot = format!("s{slot}");
     let beside = if rule.rule().holds() { CallArgument::Slot(&slot) } else { CallArgument::Nothing };
-    let bucket =
-        Bucket { limit: "l", rule, key: LimitKey(1), tag: LimitKey(1), cost: 1, manner: Manner::USUAL, beside };
+    let bucket = Bucket {
+        limit: "l",
+        rule,
+        key: LimitKey(1),
+        tag: LimitKey(1),
+        cost: 1,
+        enforcement: Enforcement::USUAL,
+        beside,
+    };
     let buckets = [bucket];
     let reply = redis.call(&encode(Call::Charge, Clock::Given(Nanos::new(at)), "t", &buckets).unwrap());
     let answer = read(&reply, &buckets).unwrap();
@@ -103,7 +110,7 @@ fn nonsense_at_a_key_is_counted_and_heals() {
             key: LimitKey(1),
             tag: LimitKey(1),
             cost: 1,
-            manner: Manner::USUAL,
+            enforcement: Enforcement::USUAL,
             beside: CallArgument::Nothing,
         };
         let key = key_name("t", &bucket);
@@ -147,7 +154,7 @@ fn what_is_near_a_state_never_fails_a_request() {
             key: LimitKey(1),
             tag: LimitKey(1),
             cost: 1,
-            manner: Manner::USUAL,
+            enforcement: Enforcement::USUAL,
             beside: CallArgument::Nothing,
         };
         let key = key_name("t", &bucket);

@@ -1,7 +1,7 @@
 //! Slots that lapse, lost scripts, hints, and what a key looks like.
 
 use tollgate::algorithm::Decision;
-use tollgate::charge::Manner;
+use tollgate::charge::Enforcement;
 use tollgate::store::redis::{Answer, Bucket, Call, CallArgument, Seen, Shared, hint};
 use tollgate::store::redis::{Clock, encode, key_name};
 use tollgate::units::{LimitKey, Nanos};
@@ -18,7 +18,7 @@ fn shared(limit: &str) -> Shared {
 }
 
 fn bucket<'a>(rule: &'a Shared, cost: u64, beside: CallArgument<'a>) -> Bucket<'a> {
-    Bucket { limit: "l", rule, key: LimitKey(1), tag: LimitKey(1), cost, manner: Manner::USUAL, beside }
+    Bucket { limit: "l", rule, key: LimitKey(1), tag: LimitKey(1), cost, enforcement: Enforcement::USUAL, beside }
 }
 
 fn call(redis: &mut Scripted, call: Call, at: Nanos, bucket: &Bucket<'_>) -> Answer {

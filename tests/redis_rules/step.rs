@@ -1,7 +1,7 @@
 //! One call of a walk, and whether it brought about what it should.
 
 use tollgate::algorithm::{Headroom, Rule};
-use tollgate::charge::{AllCharged, Manner};
+use tollgate::charge::{AllCharged, Enforcement};
 use tollgate::store::redis::{Bucket, Call, CallArgument, Clock, Encoded, Shared, encode};
 use tollgate::units::{LimitKey, Nanos};
 
@@ -13,7 +13,7 @@ pub(crate) struct Asked {
     pub(crate) name: String,
     pub(crate) shared: Shared,
     pub(crate) cost: u64,
-    pub(crate) manner: Manner,
+    pub(crate) enforcement: Enforcement,
     pub(crate) full_at: Option<Nanos>,
     pub(crate) slot: String,
 }
@@ -44,7 +44,7 @@ impl Step {
                 key: LimitKey(7),
                 tag: LimitKey(1),
                 cost: asked.cost,
-                manner: asked.manner,
+                enforcement: asked.enforcement,
                 beside: match asked.full_at {
                     Some(full_at) => CallArgument::FullAt(full_at),
                     None if asked.shared.rule().holds() => CallArgument::Slot(&asked.slot),
@@ -82,7 +82,7 @@ impl Step {
                         let admitted = |all: &AllCharged| -> Vec<bool> {
                             all.iter().map(|charged| charged.decision.is_admitted()).collect()
                         };
-                        let bound = self.asked.iter().all(|asked| asked.manner.binds);
+                        let bound = self.asked.iter().all(|asked| asked.enforcement.enforces);
                         if bound && (position as u64) < *granted && admitted(expected) != admitted(&found) {
                             return Err(format!("{found:?} and not {expected:?}"));
                         }
@@ -111,7 +111,7 @@ impl Step {
                 asked.shared.rule().words(),
                 asked.shared.parameters(),
                 asked.cost,
-                asked.manner,
+                asked.enforcement,
                 asked.full_at
             );
             text.push_str(&one);

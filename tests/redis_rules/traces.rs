@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::Value as Json;
 use tollgate::algorithm::{Decision, Denial, MAX_WAIT};
-use tollgate::charge::Manner;
+use tollgate::charge::Enforcement;
 use tollgate::store::redis::{Bucket, Call, CallArgument, Shared};
 use tollgate::store::redis::{Clock, Encoded, encode};
 use tollgate::units::{LimitKey, Nanos};
@@ -52,7 +52,7 @@ impl Row {
             key: LimitKey(0),
             tag: LimitKey(1),
             cost: self.cost,
-            manner: Manner::USUAL,
+            enforcement: Enforcement::USUAL,
             beside: if self.shared.rule().holds() { CallArgument::Slot(&self.line) } else { CallArgument::Nothing },
         }
     }
@@ -98,7 +98,7 @@ fn recorded_traces_are_decided_the_same() {
         for (row, reply) in rows.iter().zip(redis.call_all(&calls)) {
             seen += 1;
             let rule = row.shared.rule().clone();
-            let part = Part { key: row.key.clone(), rule, cost: row.cost, manner: Manner::USUAL };
+            let part = Part { key: row.key.clone(), rule, cost: row.cost, enforcement: Enforcement::USUAL };
             let (_, expected) = model.charge(&[part], row.at);
             let found = read(&reply, &[row.bucket()]).unwrap().charged(&[row.bucket()]).0;
             let same = compare::charged(&[row.shared.rule()], &expected, &found);

@@ -1,7 +1,7 @@
 //! Random requests, refunds, debts and changes of limits, first in the model, then in Redis, many in one round trip.
 
 use tollgate::algorithm::{AlgorithmName, Decision, Denial, Headroom};
-use tollgate::charge::Manner;
+use tollgate::charge::Enforcement;
 use tollgate::store::redis::{Call, Encoded, Shared};
 use tollgate::units::Nanos;
 
@@ -114,7 +114,7 @@ impl Walk {
 
     fn cost(&mut self, limited: usize, now: Nanos) -> u64 {
         let quota = self.limits[limited].shared.rule().policy().quota;
-        let part = self.part(limited, 0, Manner::USUAL);
+        let part = self.part(limited, 0, Enforcement::USUAL);
         let remaining = self.model.headroom(&part, now).remaining.unwrap_or(1);
         let random = &mut self.random;
         match random.from(0, 15) {
@@ -132,17 +132,17 @@ impl Walk {
         }
     }
 
-    fn manner(&mut self) -> Manner {
+    fn enforcement(&mut self) -> Enforcement {
         if self.random.once_in(2) {
-            return Manner::USUAL;
+            return Enforcement::USUAL;
         }
         let random = &mut self.random;
-        Manner { binds: !random.once_in(4), takes: !random.once_in(4), counts_denied: random.once_in(4) }
+        Enforcement { enforces: !random.once_in(4), consumes: !random.once_in(4), counts_denied: random.once_in(4) }
     }
 
-    fn part(&self, limited: usize, cost: u64, manner: Manner) -> Part {
+    fn part(&self, limited: usize, cost: u64, enforcement: Enforcement) -> Part {
         let Limited { shared, name, .. } = &self.limits[limited];
-        Part { key: name.clone(), rule: shared.rule().clone(), cost, manner }
+        Part { key: name.clone(), rule: shared.rule().clone(), cost, enforcement }
     }
 
     fn slot(&mut self) -> String {
@@ -152,7 +152,14 @@ impl Walk {
 
     fn asked(&self, part: &Part, limited: usize, full_at: Option<Nanos>, slot: String) -> Asked {
         let Limited { shared, name, .. } = &self.limits[limited];
-        Asked { name: name.clone(), shared: shared.clone(), cost: part.cost, manner: part.manner, full_at, slot }
+        Asked {
+            name: name.clone(),
+            shared: shared.clone(),
+            cost: part.cost,
+            enforcement: part.enforcement,
+            full_at,
+            slot,
+        }
     }
 
     /// Some of the limits, in their order, with a cost each.
@@ -165,8 +172,8 @@ impl Walk {
         }
         let mut parts = Vec::new();
         for limited in chosen {
-            let (cost, manner) = (self.cost(limited, now), self.manner());
-            parts.push((limited, self.part(limited, cost, manner)));
+            let (cost, enforcement) = (self.cost(limited, now), self.enforcement());
+            parts.push((limited, self.part(limited, cost, enforcement)));
         }
         parts
     }
@@ -180,7 +187,7 @@ impl Walk {
         for ((limited, part), charged) in parts.iter().zip(&charged) {
             let slot = self.slot();
             self.learn(charged.decision, &charged.headroom);
-            if passes && charged.decision.is_admitted() && part.manner.takes {
+            if passes && charged.decision.is_admitted() && part.enforcement.consumes {
                 let full_at = now.saturating_add(charged.headroom.until_full);
                 self.taken.push(Taken { limited: *limited, cost: part.cost, full_at, slot: slot.clone() });
             }
@@ -198,7 +205,7 @@ impl Walk {
         for (_, part) in &mut parts {
             // a sum is charged at once, so no part of it may be the first that never fits
             part.cost = part.cost.min(1 << 40);
-            part.manner.counts_denied = false;
+            part.enforcement.counts_denied = false;
         }
         let only: Vec<Part> = parts.iter().map(|(_, part)| part.clone()).collect();
         // each of them may be
@@ -207,7 +214,7 @@ impl Walk {
         let mut asked = Vec::new();
         for (limited, part) in &parts {
             let slot = self.slot();
-            if part.rule.holds() && part.manner.takes && part.manner.binds {
+            if part.rule.holds() && part.enforcement.consumes && part.enforcement.enforces {
                 for number in 1..=granted {
                     let slot = format!("{slot}/{number}");
                     self.taken.push(Taken { limited: *limited, cost: part.cost, full_at: now, slot });
@@ -221,7 +228,7 @@ impl Walk {
     fn debit(&mut self, now: Nanos) -> Step {
         let limited = usize::try_from(self.random.from(0, self.limits.len() as u64 - 1)).unwrap();
         let cost = self.cost(limited, now);
-        let part = self.part(limited, cost, Manner::USUAL);
+        let part = self.part(limited, cost, Enforcement::USUAL);
         let stands = self.model.debit(&part, now);
         let asked = vec![self.asked(&part, limited, None, "none".to_owned())];
         Step { call: Call::Debit, now: now.get(), asked, expected: Expected::Stands(vec![stands]), edge: false }
@@ -232,7 +239,7 @@ impl Walk {
         let Taken { limited, cost, full_at, slot } = self.taken.swap_remove(position);
         let holds = self.limits[limited].shared.rule().holds();
         let cost = if holds || self.random.once_in(2) { cost } else { self.random.from(0, cost) };
-        let part = self.part(limited, cost, Manner::USUAL);
+        let part = self.part(limited, cost, Enforcement::USUAL);
         let (call, stands) = match holds && self.random.once_in(2) {
             true => (Call::Complete, self.model.complete(&part, now)),
             false => (Call::Refund, self.model.refund(&part, full_at, now)),

@@ -101,7 +101,7 @@ fn with_ahead(context: &RequestContext, due: &Due) -> Option<SmallVec<[Charge; 2
     let cost_meter = context.cost_meter.as_ref()?;
     let ahead = |(note, charge): (&usize, &Charge)| {
         let noted = cost_meter.costs.get(*note)?;
-        let body = noted.body.as_ref().filter(|_| charge.manner.binds)?;
+        let body = noted.body.as_ref().filter(|_| charge.enforcement.enforces)?;
         let left = context.verdict.standings.get(noted.position)?.headroom.remaining.unwrap_or(u64::MAX);
         let most = MOST_AHEAD.checked_div(body.bytes_per_token)?.min(left.saturating_sub(charge.cost) / 2);
         Some(body.charged.min(most))
@@ -112,7 +112,7 @@ fn with_ahead(context: &RequestContext, due: &Due) -> Option<SmallVec<[Charge; 2
         let ahead = ahead((note, charge)).unwrap_or_default();
         charge.cost = charge.cost.saturating_add(ahead);
         // where it is denied, what is due alone is asked for next
-        charge.manner.counts_denied &= !charge.manner.binds;
+        charge.enforcement.counts_denied &= !charge.enforcement.enforces;
         is_more |= ahead > 0;
     }
     is_more.then_some(charges)
@@ -132,7 +132,7 @@ async fn charge(context: &mut RequestContext, due: Due) -> Result<Nanos, Answer>
 }
 
 fn denies(charges: &[Charge], charged: &AllCharged) -> bool {
-    charges.iter().zip(charged).any(|(charge, charged)| charge.manner.binds && !charged.decision.is_admitted())
+    charges.iter().zip(charged).any(|(charge, charged)| charge.enforcement.enforces && !charged.decision.is_admitted())
 }
 
 /// Charges all of `charges` or none.
@@ -168,7 +168,7 @@ fn note(
             body.is_over = true;
             continue;
         };
-        if charge.manner.binds {
+        if charge.enforcement.enforces {
             longest = longest.max(wait);
         }
         body.charged = body.charged.saturating_add(charge.cost);

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::{Explanation, Met, masked};
 use crate::algorithm::{Decision, Denial, Rule};
-use crate::charge::{Charge, Charged, Manner, OnStoreDown, RuleRef, Source, Taken};
+use crate::charge::{Charge, Charged, Enforcement, OnStoreDown, RuleRef, Source, Taken};
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::respond::Answer;
@@ -209,7 +209,7 @@ impl Met {
             upstream.healthy_nodes = pool.map(|pool| pool.healthy());
         }
         let now = gateway.clock.now();
-        let asks = |(_, charge): &(usize, Charge)| Charge { manner: Manner::ASKS, ..charge.clone() };
+        let asks = |(_, charge): &(usize, Charge)| Charge { enforcement: Enforcement::ASKS, ..charge.clone() };
         let mut batch: Vec<Charge> = charges.iter().map(asks).collect();
         let receipt = gateway.store.charge(&active.binding, &mut batch, now).await;
         for ((position, charge), charged) in charges.iter().zip(&receipt.charged) {
@@ -219,7 +219,7 @@ impl Met {
         }
         let is_refused = |((_, charge), asked): (&(usize, Charge), &Charge)| {
             let down = active.ruleset.limits[charge.limit].mode.on_store_down();
-            charge.manner.binds && down == Some(OnStoreDown::Deny) && asked.taken == Taken::Nowhere
+            charge.enforcement.enforces && down == Some(OnStoreDown::Deny) && asked.taken == Taken::FailedOpen
         };
         // a limit that is only asked refuses nothing
         if charges.iter().zip(&batch).any(is_refused) {

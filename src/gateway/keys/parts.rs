@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{BadKey, Found, asking};
-use crate::charge::{Charge, Manner, Mode, RuleRef};
+use crate::charge::{Charge, Enforcement, Mode, RuleRef};
 use crate::customers::{Customer, Directory};
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
@@ -70,7 +70,7 @@ pub(super) fn find(
         value: Some(masked::shown(part, value, ruleset.customers.as_ref())),
     });
     let key_shown = shown.collect();
-    let charge = asking(Charge { tag, ..Charge::new(id.0, rule, key, 1, Manner::ASKS) });
+    let charge = asking(Charge { tag, ..Charge::new(id.0, rule, key, 1, Enforcement::ASKS) });
     Ok(Found { charge, key: key_shown, plan })
 }
 

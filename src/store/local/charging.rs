@@ -115,7 +115,7 @@ impl LocalStore {
         charged: &mut AllCharged,
     ) -> Result<(), Stop<E>> {
         match batch {
-            [only] if only.manner.takes && !only.manner.counts_denied => {
+            [only] if only.enforcement.consumes && !only.enforcement.counts_denied => {
                 self.charge_one(binding, only, watch, now, charged)
             }
             several => self.charge_all(binding, several, false, watch, now, charged),
@@ -174,7 +174,7 @@ impl LocalStore {
         Ok(())
     }
 
-    /// Decides first, and writes only when the request is not `denied` and no limit that binds denies; a limit that
+    /// Decides first, and writes only when the request is not `denied` and no enforcing limit denies; a limit that
     /// remembers denials remembers its own.
     fn charge_all<E>(
         &self,
@@ -197,16 +197,16 @@ impl LocalStore {
         }
         let mut decisions = batch.iter().zip(&decided);
         let admitted =
-            !denied && decisions.all(|(charge, (decision, _))| decision.is_admitted() || !charge.manner.binds);
+            !denied && decisions.all(|(charge, (decision, _))| decision.is_admitted() || !charge.enforcement.enforces);
         for ((charge, &(table, bound)), (decision, after)) in batch.iter().zip(&bound).zip(decided) {
             let cells = locked.cells(charge.key, table.position);
             let passes = admitted && decision.is_admitted();
-            if charge.manner.takes && (passes || (!decision.is_admitted() && bound.rule.denials_count())) {
+            if charge.enforcement.consumes && (passes || (!decision.is_admitted() && bound.rule.denials_count())) {
                 cells.put(table, bound, charge.key, after);
                 if let Some(slot) = charge.slot.filter(|_| passes) {
                     locked.held(charge.key).add(table.position, charge.key, slot, charge.cost, now);
                 }
-            } else if charge.manner.takes && charge.manner.counts_denied {
+            } else if charge.enforcement.consumes && charge.enforcement.counts_denied {
                 let before = cells.state(table, bound, charge.key, now);
                 let after = bound.rule.debit(before, charge.cost, table.own_time(bound.rule, now));
                 cells.put(table, bound, charge.key, after);

@@ -4,7 +4,7 @@ use std::slice;
 
 use super::*;
 use crate::algorithm::Value;
-use crate::charge::{Charged, Manner};
+use crate::charge::{Charged, Enforcement};
 use crate::cluster::migration::StoreCursor;
 use crate::store::local::snapshot::tests::{at, rule, spec};
 use crate::store::{Head, LimitSpec};
@@ -36,7 +36,7 @@ impl Place {
 
     fn ask(&self, cost: u64, now: Nanos) -> Charged {
         let key = LimitKey(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
-        let charge = Charge::new(0, RuleRef::Listed(0), key, cost, Manner::USUAL);
+        let charge = Charge::new(0, RuleRef::Listed(0), key, cost, Enforcement::USUAL);
         self.store.charge(&self.binding, &mut [charge], now)[0]
     }
 

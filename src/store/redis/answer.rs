@@ -166,17 +166,17 @@ impl Answer {
         passes: bool,
         alone: bool,
     ) -> (Charged, Option<State>) {
-        let (rule, cost, manner) = (bucket.rule.rule(), bucket.cost, bucket.manner);
+        let (rule, cost, enforcement) = (bucket.rule.rule(), bucket.cost, bucket.enforcement);
         let (decision, decided) = rule.decide(before.clone(), cost, self.now);
         let decision = match (admits, decision) {
             (true, Decision::Deny(_)) => Decision::ADMIT,
             (false, Decision::Admit { .. }) => Decision::later(Nanos::new(1)),
             (_, decision) => decision,
         };
-        let denial_kept = !admits && (rule.denials_count() || (alone && !manner.counts_denied));
-        let after = match manner.takes {
+        let denial_kept = !admits && (rule.denials_count() || (alone && !enforcement.counts_denied));
+        let after = match enforcement.consumes {
             true if (passes && admits) || denial_kept => decided,
-            true if manner.counts_denied => rule.debit(before, cost, self.now),
+            true if enforcement.counts_denied => rule.debit(before, cost, self.now),
             _ => before,
         };
         (Charged { decision, headroom: rule.headroom(after.as_ref(), self.now) }, after)
@@ -193,7 +193,7 @@ impl Iterator for Each<'_> {
         let all = self.buckets.iter().zip(&answer.found).zip(&mut self.seen);
         let charged = all.map(|((bucket, found), seen)| match (&found.kept, seen) {
             (Kept::Log { retry_after, headroom, .. }, _) => {
-                let admits = found.admits || (passes && bucket.manner.binds);
+                let admits = found.admits || (passes && bucket.enforcement.enforces);
                 told(bucket, admits, *retry_after, *headroom)
             }
             (Kept::State(_), seen) => {
@@ -202,7 +202,7 @@ impl Iterator for Each<'_> {
                     Seen::Log { .. } => None,
                 };
                 let admits = bucket.rule.rule().decide(state.clone(), bucket.cost, answer.now).0.is_admitted();
-                let admits = admits || (passes && bucket.manner.binds);
+                let admits = admits || (passes && bucket.enforcement.enforces);
                 let (charged, after) = answer.charge(bucket, state, admits, passes, false);
                 *seen = Seen::State(after);
                 charged
@@ -219,7 +219,7 @@ impl Each<'_> {
         let others = answer.granted.saturating_sub(position);
         let all = buckets.iter().zip(seen).map(|(bucket, seen)| match seen {
             // in whatever portions they are taken: each of them was admitted
-            Seen::State(state) if bucket.manner.takes => {
+            Seen::State(state) if bucket.enforcement.consumes => {
                 Seen::State(bucket.rule.rule().debit(state, bucket.cost.saturating_mul(others), answer.now))
             }
             seen => seen,

@@ -1,7 +1,7 @@
 //! What is said to the script: from buckets to KEYS and ARGV.
 
 use crate::algorithm::LONGEST_DEBT;
-use crate::charge::Manner;
+use crate::charge::Enforcement;
 use crate::store::redis::parameters::Shared;
 use crate::units::{Cost, LimitKey, Nanos};
 
@@ -19,7 +19,7 @@ pub struct Bucket<'a> {
     /// How many tokens.
     pub cost: Cost,
     /// What the limit does with the request.
-    pub manner: Manner,
+    pub enforcement: Enforcement,
     /// What else has to be said.
     pub beside: CallArgument<'a>,
 }
@@ -41,7 +41,7 @@ pub enum CallArgument<'a> {
 /// What is to be done with the buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Charge all, or none if any that binds denies.
+    /// Charge all, or none if an enforcing one denies.
     Charge,
     /// Charge all the same number of times, as often as all that bind admit, at most this often.
     Partial(u64),
@@ -148,7 +148,7 @@ pub fn encode(call: Call, clock: Clock, prefix: &str, buckets: &[Bucket<'_>]) ->
         encoded.keys.push(key_name(prefix, bucket));
         encoded.arguments.extend([
             bucket.rule.parameters().to_owned(),
-            manner(bucket.manner).to_owned(),
+            enforcement(bucket.enforcement).to_owned(),
             bucket.cost.to_string(),
             beside(call, near, bucket),
         ]);
@@ -167,7 +167,7 @@ fn check(call: Call, bucket: &Bucket<'_>) -> Result<(), Refused> {
             return Err(Refused::TooMany { limit: limit(), want });
         }
     }
-    let slot_is_needed = rule.holds() && call != Call::Debit && bucket.manner.takes;
+    let slot_is_needed = rule.holds() && call != Call::Debit && bucket.enforcement.consumes;
     let named = |name: &str| (1..=LONGEST_SLOT).contains(&name.len());
     if slot_is_needed && !matches!(bucket.beside, CallArgument::Slot(name) if named(name)) {
         return Err(Refused::NoSlot { limit: limit() });
@@ -183,8 +183,8 @@ fn one_by_one(rule: &Shared) -> bool {
     rule.rule().holds() || rule.parameters().starts_with(['m', 'x'])
 }
 
-const fn manner(manner: Manner) -> &'static str {
-    match (manner.binds, manner.takes, manner.counts_denied) {
+const fn enforcement(enforcement: Enforcement) -> &'static str {
+    match (enforcement.enforces, enforcement.consumes, enforcement.counts_denied) {
         (true, true, false) => "bt",
         (true, true, true) => "btd",
         (true, false, _) => "b",

@@ -203,7 +203,7 @@ impl Node {
     /// in use.
     fn read_repair(self: &Arc<Self>, parts: &[Part], answer: &Answer) {
         for (part, was_fresh) in parts.iter().zip(answer.was_fresh()) {
-            if !was_fresh || !part.manner.takes || part.rule().holds() {
+            if !was_fresh || !part.enforcement.consumes || part.rule().holds() {
                 continue;
             }
             let forgotten = self.memory.used(part, answer.now);

@@ -12,14 +12,14 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::charge::{AllCharged, Manner};
+use crate::charge::{AllCharged, Enforcement};
 use crate::store::shared::Node;
 use crate::store::shared::calls::{CHARGE, Down, Outcome};
 use crate::store::shared::limit::Part;
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// What requests have in common that may be charged in one call.
-type CoalesceKey = SmallVec<[(LimitKey, Cost, Manner, u64); 2]>;
+type CoalesceKey = SmallVec<[(LimitKey, Cost, Enforcement, u64); 2]>;
 
 /// What a request hears: what came of it, and when that was on Redis's clock.
 pub(super) type Heard = Result<(AllCharged, Nanos), Down>;
@@ -109,10 +109,9 @@ impl Node {
     /// Gives back what was taken for requests that do not wait any more.
     fn give_back_unheard(self: &Arc<Self>, parts: &[Part], outcome: &Outcome, unheard: &[AllCharged]) {
         for charged in unheard {
-            let taken = charged
-                .iter()
-                .zip(parts)
-                .filter(|(charged, part)| part.manner.takes && charged.decision.is_admitted() && !part.rule().holds());
+            let taken = charged.iter().zip(parts).filter(|(charged, part)| {
+                part.enforcement.consumes && charged.decision.is_admitted() && !part.rule().holds()
+            });
             let back =
                 taken.map(|(charged, part)| (part.clone(), outcome.at.saturating_add(charged.headroom.until_full)));
             self.refund_later(back.collect());
@@ -157,8 +156,8 @@ impl Drop for CoalescedCalls {
     }
 }
 
-fn coalesce_key(part: &Part) -> (LimitKey, Cost, Manner, u64) {
+fn coalesce_key(part: &Part) -> (LimitKey, Cost, Enforcement, u64) {
     let mut parameters = DefaultHasher::new();
     parameters.write(part.form.parameters().as_bytes());
-    (part.key, part.cost, part.manner, parameters.finish())
+    (part.key, part.cost, part.enforcement, parameters.finish())
 }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use crate::algorithm::State;
-use crate::charge::{Charged, Manner};
+use crate::charge::{Charged, Enforcement};
 use crate::store::redis::{Call, CallArgument, Seen};
 use crate::store::shared::fallback::scaled;
 use crate::store::shared::limit::Part;
@@ -51,11 +51,11 @@ impl EventualCounters {
         let rule = part.rule();
         let (wanted, cost) = (part.cost.saturating_mul(times), scaled(rule, part.cost, times));
         let (decision, after) = rule.decide(count.state.clone(), cost, theirs);
-        if part.manner.takes && decision.is_admitted() {
+        if part.enforcement.consumes && decision.is_admitted() {
             // what does not fit in at once is owed
             count.state = rule.debit(after, wanted.saturating_sub(cost), theirs);
             count.unsynced = count.unsynced.saturating_add(part.cost);
-        } else if part.manner.takes && part.manner.counts_denied {
+        } else if part.enforcement.consumes && part.enforcement.counts_denied {
             count.owe(part.cost, times, theirs);
         }
         let mut headroom = rule.headroom(count.state.as_ref(), theirs);
@@ -191,6 +191,6 @@ impl Node {
 impl Part {
     /// A request for one token of the same key.
     pub(super) fn for_one(&self) -> Self {
-        Self { cost: 1, manner: Manner::USUAL, ..self.clone() }
+        Self { cost: 1, enforcement: Enforcement::USUAL, ..self.clone() }
     }
 }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::MutexGuard;
 
 use crate::algorithm::{Decision, Headroom, Rule};
-use crate::charge::{AllCharged, Charge, Charged, Manner, OnStoreDown, Taken};
+use crate::charge::{AllCharged, Charge, Charged, Enforcement, OnStoreDown, Taken};
 use crate::store::local::{self, LocalStore};
 use crate::store::shared::limit::Part;
 use crate::store::shared::slots::Slots;
@@ -71,7 +71,8 @@ impl Fallback {
         nodes: u64,
         (now, theirs): (Nanos, Nanos),
     ) -> Result<AllCharged, usize> {
-        if let Some(refused) = degraded.iter().position(|one| one.on_down == OnStoreDown::Deny && one.part.manner.binds)
+        if let Some(refused) =
+            degraded.iter().position(|one| one.on_down == OnStoreDown::Deny && one.part.enforcement.enforces)
         {
             return Err(refused);
         }
@@ -96,13 +97,13 @@ impl Fallback {
         for one in degraded.iter_mut() {
             let fresh = Charged { decision: Decision::ADMIT, headroom: one.part.rule().headroom(None, now) };
             let (taken, charged) = match one.goes_by() {
-                By::Nothing => (Taken::Nowhere, fresh),
+                By::Nothing => (Taken::FailedOpen, fresh),
                 By::Slots => (Taken::Slot(slot), by_slots.next().unwrap_or(fresh)),
                 By::Bucket => match by_buckets.next() {
                     Some((Charge { key, .. }, charged)) => {
                         (Taken::Fallback { key, times: times(one), made_good: MadeGood::default() }, charged)
                     }
-                    None => (Taken::Nowhere, fresh),
+                    None => (Taken::FailedOpen, fresh),
                 },
             };
             one.charge.taken = taken;
@@ -114,13 +115,13 @@ impl Fallback {
         }
         for (one, charged) in degraded.iter_mut().zip(&mut all) {
             let Taken::Fallback { key, times, .. } = one.charge.taken else { continue };
-            let manner = one.part.manner;
+            let enforcement = one.part.enforcement;
             let admitted = passes && charged.decision.is_admitted();
-            if manner.takes && (admitted || manner.counts_denied) {
+            if enforcement.consumes && (admitted || enforcement.counts_denied) {
                 let made_good = self.add(one.part, one.charge.cost, times, theirs).unwrap_or_default();
                 one.charge.taken = Taken::Fallback { key, times, made_good };
             }
-            if manner.takes && admitted {
+            if enforcement.consumes && admitted {
                 charged.headroom = take_rest(tables, one, (key, times), now).unwrap_or(charged.headroom);
             }
             charged.headroom.remaining = charged.headroom.remaining.map(|left| left / times);
@@ -254,7 +255,7 @@ impl DegradedCharge<'_> {
 
 /// Whether the limit of `part` lets the request through.
 const fn admits(part: &Part, charged: &Charged) -> bool {
-    !part.manner.binds || charged.decision.is_admitted()
+    !part.enforcement.enforces || charged.decision.is_admitted()
 }
 
 /// What does not fit into the bucket at once is owed to it, so that the rate is right even where the burst is not. Where the
@@ -270,7 +271,7 @@ fn take_rest(
         return None;
     }
     tables.store.debit(tables.binding, &[Charge { key, cost, ..one.charge.clone() }], now);
-    let asks = Charge { key, cost: 0, manner: Manner::ASKS, ..one.charge.clone() };
+    let asks = Charge { key, cost: 0, enforcement: Enforcement::ASKS, ..one.charge.clone() };
     tables.store.charge(tables.binding, &mut [asks], now).first().map(|charged| charged.headroom)
 }
 

@@ -181,9 +181,9 @@ impl Node {
         }
         lease.used = now;
         lease.pace.add(part.cost, now);
-        let taken = if part.manner.takes { part.cost } else { 0 };
+        let taken = if part.enforcement.consumes { part.cost } else { 0 };
         let there = self.redis_clock.theirs(now);
-        if self.leases.events.spend(lease, taken, now) && (part.manner.takes || lease.balance >= part.cost) {
+        if self.leases.events.spend(lease, taken, now) && (part.enforcement.consumes || lease.balance >= part.cost) {
             let (left, lapses) = (lease.balance, lease.lapses);
             if !lease.asking && !self.is_away() && left < lease.pace.within(self.refill_time(), now) {
                 self.ask_ahead(lease);
@@ -314,7 +314,7 @@ impl Node {
                 continue;
             }
             // for those who wait nothing lapses: it is theirs since it was granted
-            let taken = if waiter.part.manner.takes { waiter.part.cost } else { 0 };
+            let taken = if waiter.part.enforcement.consumes { waiter.part.cost } else { 0 };
             let left = lease.balance.saturating_sub(taken);
             if waiter.sender.send(Ok((one(self.spent(&waiter.part, left, there)), there))).is_ok() {
                 lease.balance = left;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::algorithm::{Rule, Value};
-use crate::charge::{Charge, Consistency, Manner, Mode, RuleRef, Sharing};
+use crate::charge::{Charge, Consistency, Enforcement, Mode, RuleRef, Sharing};
 use crate::store::LimitSpec;
 use crate::store::cached_denial::denial_holds;
 use crate::store::redis::{Bucket, CallArgument, NotShareable, Shared};
@@ -39,7 +39,7 @@ pub(super) struct Part {
     pub(super) key: LimitKey,
     pub(super) tag: LimitKey,
     pub(super) cost: Cost,
-    pub(super) manner: Manner,
+    pub(super) enforcement: Enforcement,
     /// How many tokens may be taken ahead.
     pub(super) most_ahead: Cost,
     /// Whether tokens come back when requests turn out to cost less.
@@ -76,14 +76,14 @@ impl SharedLimit {
             RuleRef::Listed(position) => self.forms.get(*position)?.clone(),
             RuleRef::Own(rule) => form(rule, self.sharing, self.nodes).ok()?,
         };
-        let Charge { key, tag, cost, manner, .. } = *charge;
+        let Charge { key, tag, cost, enforcement, .. } = *charge;
         Some(Part {
             limit: Arc::clone(&self.name),
             form: shared,
             key,
             tag,
             cost,
-            manner,
+            enforcement,
             most_ahead,
             gives_back: self.gives_back,
         })
@@ -136,7 +136,7 @@ impl Part {
             key: self.key,
             tag: self.tag,
             cost: self.cost,
-            manner: self.manner,
+            enforcement: self.enforcement,
             beside,
         }
     }
@@ -147,7 +147,7 @@ impl Part {
 
     /// Whether a denial holds until its time has come, whatever else happens, so that it can be repeated without asking.
     pub(super) fn denial_holds(&self) -> bool {
-        denial_holds(self.rule(), self.manner)
+        denial_holds(self.rule(), self.enforcement)
     }
 }
 

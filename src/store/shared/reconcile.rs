@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::time::timeout;
 
-use crate::charge::Manner;
+use crate::charge::Enforcement;
 use crate::store::shared::calls::RECONCILE;
 use crate::store::shared::heartbeat::HEARTBEAT;
 use crate::store::shared::limit::Part;
@@ -60,8 +60,11 @@ impl Node {
     async fn reconcile_key(self: &Arc<Self>, key: LimitKey) -> bool {
         let _turn = self.fallback.turn(key).await;
         let Some(due) = self.fallback.due(key, self.redis_clock.theirs(self.clock.now())) else { return true };
-        let asks = Part { cost: 0, manner: Manner::ASKS, ..due.part.clone() };
-        let owes = Part { manner: Manner { binds: false, takes: true, counts_denied: true }, ..due.part.clone() };
+        let asks = Part { cost: 0, enforcement: Enforcement::ASKS, ..due.part.clone() };
+        let owes = Part {
+            enforcement: Enforcement { enforces: false, consumes: true, counts_denied: true },
+            ..due.part.clone()
+        };
         // one that is not answered now is not sent what it might do twice
         let Ok(before) = self.call_charge(RECONCILE, std::slice::from_ref(&asks), 0).await else { return false };
         if self.call_charge(RECONCILE, std::slice::from_ref(&owes), 0).await.is_err() {

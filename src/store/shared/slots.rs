@@ -74,8 +74,8 @@ impl Slots {
         };
         let charged: AllCharged = parts.iter().map(decide).collect();
         let all = || parts.iter().map(|(part, _)| *part).zip(&charged);
-        if all().all(|(part, charged)| !part.manner.binds || charged.decision.is_admitted()) {
-            let taken = all().filter(|(part, charged)| part.manner.takes && charged.decision.is_admitted());
+        if all().all(|(part, charged)| !part.enforcement.enforces || charged.decision.is_admitted()) {
+            let taken = all().filter(|(part, charged)| part.enforcement.consumes && charged.decision.is_admitted());
             taken.for_each(|(part, _)| table.hold(slot, part, false));
         }
         charged

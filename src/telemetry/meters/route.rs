@@ -175,7 +175,7 @@ impl Outcomes {
 
     pub(super) fn count(&self, outcome: Outcome, decision: Decision, charge: &Charge, reported: bool) {
         match (outcome, decision) {
-            (Outcome::Admit { .. }, _) if charge.taken == Taken::Nowhere => self.error_admitted.get().inc(),
+            (Outcome::Admit { .. }, _) if charge.taken == Taken::FailedOpen => self.error_admitted.get().inc(),
             (Outcome::Admit { .. }, Decision::Admit { wait: Nanos::ZERO }) => self.admitted.inc(),
             (Outcome::Admit { .. }, Decision::Admit { .. }) => self.delayed.get().inc(),
             (Outcome::Admit { .. }, Decision::Deny(_)) => self.over.inc(),

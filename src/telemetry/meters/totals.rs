@@ -95,7 +95,7 @@ impl Meters {
                     return;
                 };
                 let plan = self.plan_names.get(plan).map_or(NO_PLAN, String::as_str);
-                let (limit, denies) = (label.limit.as_str(), ruleset.limits.get(id.0).is_some_and(Limit::binds));
+                let (limit, denies) = (label.limit.as_str(), ruleset.limits.get(id.0).is_some_and(Limit::enforces));
                 each(Total::Outcomes { route: &route.name, limit, plan, denies, counts });
             });
         }

@@ -4,7 +4,7 @@ use std::slice;
 use proptest::prelude::*;
 
 use super::*;
-use crate::charge::{Charged, Manner, RuleRef, Sharing, Slot};
+use crate::charge::{Charged, Enforcement, RuleRef, Sharing, Slot};
 use crate::store::local::StateElsewhere;
 use crate::store::local::snapshot::tests::{at, rule, spec};
 
@@ -14,7 +14,7 @@ fn key(number: u128) -> LimitKey {
 }
 
 fn charge(number: u128, cost: u64) -> Charge {
-    Charge::new(0, RuleRef::Listed(0), key(number), cost, Manner::USUAL)
+    Charge::new(0, RuleRef::Listed(0), key(number), cost, Enforcement::USUAL)
 }
 
 /// A store with one limit.

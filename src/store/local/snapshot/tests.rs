@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::algorithm::{Arguments, Kind, MAX_WAIT, Value};
-use crate::charge::{Charge, Manner, RuleRef};
+use crate::charge::{Charge, Enforcement, RuleRef};
 use crate::store::local::Binding;
 use crate::units::{LimitKey, Rate};
 
@@ -63,7 +63,7 @@ pub(in crate::store::local) fn spec(rules: &[Rule]) -> LimitSpec<'_> {
 
 fn charge(limit: usize, key: u64) -> Charge {
     let key = LimitKey((u128::from(key) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
-    Charge::new(limit, RuleRef::Listed(0), key, 1, Manner::USUAL)
+    Charge::new(limit, RuleRef::Listed(0), key, 1, Enforcement::USUAL)
 }
 
 fn written(store: &LocalStore) -> Vec<u8> {

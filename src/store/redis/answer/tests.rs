@@ -1,6 +1,6 @@
 use super::*;
 use crate::algorithm::{AlgorithmName, Arguments, Value};
-use crate::charge::Manner;
+use crate::charge::Enforcement;
 use crate::store::redis::{Call, CallArgument, Clock, Refused, Shared, encode};
 use crate::units::{LimitKey, Rate};
 
@@ -29,7 +29,7 @@ fn bucket(rule: &Shared) -> Bucket<'_> {
         key: LimitKey(1),
         tag: LimitKey(1),
         cost: 1,
-        manner: Manner::USUAL,
+        enforcement: Enforcement::USUAL,
         beside: CallArgument::Nothing,
     }
 }

@@ -87,7 +87,7 @@ mod tests {
 
     use super::*;
     use crate::algorithm::{AlgorithmName, Arguments, Value};
-    use crate::charge::Manner;
+    use crate::charge::Enforcement;
     use crate::store::redis::Shared;
     use crate::units::{LimitKey, Rate};
 
@@ -104,7 +104,7 @@ mod tests {
             key: LimitKey(1),
             tag: LimitKey(1),
             cost: 1,
-            manner: Manner::USUAL,
+            enforcement: Enforcement::USUAL,
             most_ahead: 0,
             gives_back: false,
         };
