@@ -4,7 +4,7 @@ use std::io::Cursor;
 use std::path::PathBuf;
 
 use http::header;
-use tollgate::replay::fields::Wanted;
+use tollgate::replay::fields::WantedFields;
 use tollgate::replay::reading::{Line, Options, Reader, Reading};
 use tollgate::replay::record::{Record, Unreadable};
 use tollgate::replay::source::{self, SourceError};
@@ -12,13 +12,13 @@ use tollgate::units::Nanos;
 
 use super::input::mixed;
 
-fn wanted() -> Wanted {
-    Wanted {
+fn wanted() -> WantedFields {
+    WantedFields {
         headers: vec![header::REFERER, header::USER_AGENT, http::HeaderName::from_static("x-api-key")],
         response_headers: vec![http::HeaderName::from_static("x-cost")],
         referer: Some(0),
         user_agent: Some(1),
-        ..Wanted::default()
+        ..WantedFields::default()
     }
 }
 

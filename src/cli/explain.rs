@@ -11,7 +11,7 @@ use crate::cli::Format;
 use crate::cli::source;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Problems;
-use crate::gateway::explain::{BadQuestion, Explanation, LimitAccount, Question, Rules, Way};
+use crate::gateway::explain::{BadQuestion, Explanation, LimitAccount, Question, RouteMatch, Rules};
 use crate::gateway::identify::CredentialLookup;
 use crate::ruleset::key::KeyHasher;
 
@@ -148,19 +148,19 @@ fn text(explanation: &Explanation) -> String {
     page.0
 }
 
-fn route_text(page: &mut Page, way: &Way) {
-    page.line(0, &format!("route: {}", way.name.as_deref().unwrap_or("none")));
-    for because in &way.because {
+fn route_text(page: &mut Page, matched: &RouteMatch) {
+    page.line(0, &format!("route: {}", matched.name.as_deref().unwrap_or("none")));
+    for because in &matched.because {
         page.line(1, because);
     }
-    for passed in &way.passed_over {
+    for passed in &matched.passed_over {
         page.line(1, &format!("not {}: {}", passed.route, passed.why));
     }
-    if way.passed_over_more > 0 {
-        page.line(1, &format!("and {} more that do not match", way.passed_over_more));
+    if matched.passed_over_more > 0 {
+        page.line(1, &format!("and {} more that do not match", matched.passed_over_more));
     }
-    if !way.shadowed.is_empty() {
-        page.line(1, &format!("before {}, which would match too", way.shadowed.join(", ")));
+    if !matched.shadowed.is_empty() {
+        page.line(1, &format!("before {}, which would match too", matched.shadowed.join(", ")));
     }
 }
 

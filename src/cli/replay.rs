@@ -12,13 +12,13 @@ use crate::cli::simulate::values::duration;
 use crate::cli::source::{self, Source};
 use crate::config::{Problems, nearest};
 use crate::replay::decisions::Decisions;
-use crate::replay::fields::{Mapping, Wanted};
+use crate::replay::fields::{Mapping, WantedFields};
 use crate::replay::play::{PlayError, Player, Side, Within};
 use crate::replay::reading::{Options, Reading};
+use crate::replay::replayer::Replayer;
 use crate::replay::report::Played;
 use crate::replay::rules::Rules;
 use crate::replay::source::{Progress, SourceError};
-use crate::replay::way::Way;
 use crate::replay::{html, render};
 use crate::ruleset::key::KeyHasher;
 use crate::ruleset::limit::PlanId;
@@ -212,7 +212,7 @@ pub fn execute(
         || args.against.as_deref().map(|path| Ok::<_, ReplayError>((path, open_rules(args, path)?))).transpose();
     let against = open_against()?;
     let rulesets = std::iter::once(&rules).chain(against.as_ref().map(|(_, rules)| rules));
-    let wanted = Wanted::of(rulesets.map(|rules| &rules.ruleset));
+    let wanted = WantedFields::of(rulesets.map(|rules| &rules.ruleset));
     let (logs, progress) = crate::replay::source::open(&args.logs, input)?;
     let mut reading = Reading::new(
         logs,
@@ -229,8 +229,8 @@ pub fn execute(
         Decisions::new(create(path)?, reading.names(), against.is_some()).map_err(failed)
     });
     let side = |path: &Path, rules| {
-        let way = Way::new(rules, &wanted, args.hold, KeyHasher::new(&rand::random()));
-        Side::new(path.display().to_string(), way, page.is_some())
+        let replayer = Replayer::new(rules, &wanted, args.hold, KeyHasher::new(&rand::random()));
+        Side::new(path.display().to_string(), replayer, page.is_some())
     };
     let player = |rules, against: Option<(&Path, Rules)>, within, decisions| {
         let against = against.map(|(path, rules)| side(path, rules));

@@ -7,11 +7,11 @@ use serde::Serialize;
 mod limits;
 pub(super) mod masked;
 mod question;
-mod way;
+mod route_match;
 
 pub use limits::{KeyAccount, LimitAccount, Now, Standing};
 pub use question::{BadQuestion, Question};
-pub use way::{PassedOver, Way};
+pub use route_match::{PassedOver, RouteMatch};
 
 use crate::charge::Charge;
 use crate::gateway::Gateway;
@@ -31,7 +31,7 @@ pub struct Explanation {
     /// The request, as it is matched.
     pub request: Option<Request>,
     /// Which route it takes.
-    pub route: Option<Way>,
+    pub route: Option<RouteMatch>,
     /// Who is calling.
     pub caller: Option<CallerAccount>,
     /// Why it is never charged.
@@ -220,7 +220,7 @@ impl Met {
             return Err(Box::new(explanation));
         }
         let taken = ruleset.route_of(&facts);
-        explanation.route = Some(Way::of(ruleset, taken, &facts));
+        explanation.route = Some(RouteMatch::of(ruleset, taken, &facts));
         let Some(route) = taken.map(|taken| ruleset.matcher.route(taken)) else {
             return Err(explanation.answered(&Answer::NoRoute));
         };

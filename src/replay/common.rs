@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use memchr::{memchr, memchr2, memrchr};
 
-use super::fields::Wanted;
+use super::fields::WantedFields;
 use super::record::{self, Record, Unreadable};
 use super::stamp;
 use crate::units::Nanos;
@@ -26,7 +26,7 @@ impl CommonReader {
     pub(super) fn read<'l>(
         &mut self,
         line: &'l [u8],
-        wanted: &Wanted,
+        wanted: &WantedFields,
         record: &mut Record<'l>,
     ) -> Result<(), Unreadable> {
         let (client, rest) = split(line, b' ').ok_or(Unreadable::Format)?;
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     fn read(line: &str) -> Result<Record<'_>, Unreadable> {
-        let wanted = Wanted { referer: Some(0), user_agent: Some(1), ..Wanted::default() };
+        let wanted = WantedFields { referer: Some(0), user_agent: Some(1), ..WantedFields::default() };
         let mut record = Record::default();
         CommonReader::default().read(line.as_bytes(), &wanted, &mut record).map(|()| record)
     }

@@ -6,8 +6,8 @@ use std::hash::BuildHasher;
 use hashbrown::DefaultHashBuilder;
 use serde::Serialize;
 
-use super::play::Brief;
-use super::reading::Spot;
+use super::play::DecisionSummary;
+use super::reading::LogPosition;
 use super::tally::Count;
 use super::top::Top;
 use crate::ruleset::limit::LimitId;
@@ -54,7 +54,7 @@ pub struct Differing {
     /// Whose.
     pub top: Top,
     /// The first of them, and the limits that deny them.
-    pub shown: Vec<(Spot, Nanos, Option<LimitId>)>,
+    pub shown: Vec<(LogPosition, Nanos, Option<LimitId>)>,
 }
 
 impl Cells {
@@ -75,7 +75,7 @@ impl Cells {
 
 impl Comparison {
     /// A request and what becomes of it under each.
-    pub fn add(&mut self, spot: Spot, at: Nanos, first: &Brief, second: &Brief) {
+    pub fn add(&mut self, spot: LogPosition, at: Nanos, first: &DecisionSummary, second: &DecisionSummary) {
         if first.cause != second.cause {
             self.refused_differently += 1;
         }

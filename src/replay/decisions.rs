@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use super::play::Brief;
-use super::reading::Spot;
+use super::play::DecisionSummary;
+use super::reading::LogPosition;
 use super::when;
 use crate::ruleset::Ruleset;
 use crate::units::Nanos;
@@ -34,7 +34,7 @@ impl<W: Write> Decisions<W> {
     }
 
     /// A line that cannot be used.
-    pub fn unreadable(&mut self, spot: Spot) -> io::Result<()> {
+    pub fn unreadable(&mut self, spot: LogPosition) -> io::Result<()> {
         let line = spot.line.to_string();
         let name = self.names.get(spot.log).map_or("", String::as_str);
         let rest = if self.compares { 4 + AGAINST.len() } else { 4 };
@@ -45,32 +45,34 @@ impl<W: Write> Decisions<W> {
     /// A request that came `at`.
     pub fn write(
         &mut self,
-        spot: Spot,
+        spot: LogPosition,
         at: Nanos,
         ruleset: &Ruleset,
-        brief: &Brief,
-        against: Option<(&Ruleset, &Brief)>,
+        summary: &DecisionSummary,
+        against: Option<(&Ruleset, &DecisionSummary)>,
     ) -> io::Result<()> {
         let line = spot.line.to_string();
         let time = when::utc(at);
-        let wait = if brief.denied || brief.cause.is_some() { String::new() } else { brief.wait.get().to_string() };
-        let retry_after = brief.retry_after.map(|time| time.get().to_string()).unwrap_or_default();
-        let route = brief.route.map_or("", |route| &ruleset.matcher.route(route).name);
-        let plan = brief.plan.and_then(|plan| ruleset.plans.get(plan)).map_or("", String::as_str);
+        let wait =
+            if summary.denied || summary.cause.is_some() { String::new() } else { summary.wait.get().to_string() };
+        let retry_after = summary.retry_after.map(|time| time.get().to_string()).unwrap_or_default();
+        let route = summary.route.map_or("", |route| &ruleset.matcher.route(route).name);
+        let plan = summary.plan.and_then(|plan| ruleset.plans.get(plan)).map_or("", String::as_str);
         let row = [
             self.names.get(spot.log).map_or("", String::as_str),
             &line,
             &time,
             route,
             plan,
-            brief.caller.as_deref().unwrap_or_default(),
-            brief.word,
-            brief.cause.unwrap_or_default(),
-            limit(ruleset, brief),
+            summary.caller.as_deref().unwrap_or_default(),
+            summary.word,
+            summary.cause.unwrap_or_default(),
+            limit(ruleset, summary),
             &wait,
             &retry_after,
         ];
-        let against = against.map(|(rules, brief)| [brief.word, brief.cause.unwrap_or_default(), limit(rules, brief)]);
+        let against =
+            against.map(|(rules, summary)| [summary.word, summary.cause.unwrap_or_default(), limit(rules, summary)]);
         Ok(self.to.write_record(row.into_iter().chain(against.into_iter().flatten()))?)
     }
 
@@ -80,6 +82,6 @@ impl<W: Write> Decisions<W> {
     }
 }
 
-fn limit<'r>(ruleset: &'r Ruleset, brief: &Brief) -> &'r str {
-    brief.limit.map_or("", |limit| &ruleset.limits[limit.0].name)
+fn limit<'r>(ruleset: &'r Ruleset, summary: &DecisionSummary) -> &'r str {
+    summary.limit.map_or("", |limit| &ruleset.limits[limit.0].name)
 }

@@ -11,7 +11,7 @@ use crate::ruleset::{CredentialSource, Ruleset};
 
 /// The header fields that rules ask about: only these are taken from a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WantedFields {
     /// Of requests.
     pub headers: Vec<HeaderName>,
     /// Of responses.
@@ -23,12 +23,12 @@ pub struct Wanted {
     /// Those of requests that limits and routes ask about, and not only to find out who is calling.
     pub by_rules: Vec<HeaderName>,
     /// What lines tell that no rule asks about, so that it is passed over.
-    pub passed_over: Vec<Slot>,
+    pub passed_over: Vec<RecordField>,
 }
 
 /// Something that a line can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Slot {
+pub enum RecordField {
     /// The time of the line.
     Time,
     /// How long the request took.
@@ -61,9 +61,9 @@ pub enum Slot {
     Answered,
     /// What a gateway decided.
     Decision,
-    /// A request header field, by its position in [`Wanted::headers`].
+    /// A request header field, by its position in [`WantedFields::headers`].
     Header(usize),
-    /// A response header field, by its position in [`Wanted::response_headers`].
+    /// A response header field, by its position in [`WantedFields::response_headers`].
     ResponseHeader(usize),
 }
 
@@ -77,30 +77,30 @@ pub enum Unit {
 }
 
 /// Where it is looked for: first as tollgate itself writes it, then as nginx, Caddy and Traefik do, or are often told to.
-const USUAL: [(Slot, &[&str]); 17] = [
+const USUAL: [(RecordField, &[&str]); 17] = [
     (
-        Slot::Time,
+        RecordField::Time,
         &["timestamp", "time", "ts", "@timestamp", "time_iso8601", "msec", "StartUTC", "datetime", "time_local"],
     ),
-    (Slot::Took(Unit::Seconds), &["duration_seconds", "request_time", "duration"]),
-    (Slot::Took(Unit::Nanoseconds), &["Duration"]),
-    (Slot::Waited, &["wait_seconds"]),
+    (RecordField::Took(Unit::Seconds), &["duration_seconds", "request_time", "duration"]),
+    (RecordField::Took(Unit::Nanoseconds), &["Duration"]),
+    (RecordField::Waited, &["wait_seconds"]),
     (
-        Slot::Client,
+        RecordField::Client,
         &["client", "client_ip", "request.client_ip", "request.remote_ip", "remote_addr", "remote_ip", "ClientHost"],
     ),
-    (Slot::Method, &["method", "request.method", "request_method", "RequestMethod"]),
-    (Slot::Target, &["path", "request.uri", "request_uri", "uri", "RequestPath"]),
-    (Slot::RequestLine, &["request"]),
-    (Slot::Host, &["host", "request.host", "http_host", "RequestHost", "server_name"]),
-    (Slot::Status, &["status", "DownstreamStatus", "status_code"]),
-    (Slot::RequestBytes, &["request_bytes", "bytes_read", "content_length", "RequestContentSize"]),
-    (Slot::ResponseBytes, &["bytes", "body_bytes_sent", "size", "bytes_sent", "DownstreamContentSize"]),
-    (Slot::Customer, &["customer", "user", "user_id", "remote_user", "ClientUsername"]),
-    (Slot::Plan, &["plan"]),
-    (Slot::Node, &["upstream", "upstream_addr", "ServiceAddr"]),
-    (Slot::Answered, &["answered"]),
-    (Slot::Decision, &["decision"]),
+    (RecordField::Method, &["method", "request.method", "request_method", "RequestMethod"]),
+    (RecordField::Target, &["path", "request.uri", "request_uri", "uri", "RequestPath"]),
+    (RecordField::RequestLine, &["request"]),
+    (RecordField::Host, &["host", "request.host", "http_host", "RequestHost", "server_name"]),
+    (RecordField::Status, &["status", "DownstreamStatus", "status_code"]),
+    (RecordField::RequestBytes, &["request_bytes", "bytes_read", "content_length", "RequestContentSize"]),
+    (RecordField::ResponseBytes, &["bytes", "body_bytes_sent", "size", "bytes_sent", "DownstreamContentSize"]),
+    (RecordField::Customer, &["customer", "user", "user_id", "remote_user", "ClientUsername"]),
+    (RecordField::Plan, &["plan"]),
+    (RecordField::Node, &["upstream", "upstream_addr", "ServiceAddr"]),
+    (RecordField::Answered, &["answered"]),
+    (RecordField::Decision, &["decision"]),
 ];
 
 /// `NAME=PATH`: where a log tells something.
@@ -112,7 +112,7 @@ pub struct Mapping {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum What {
-    Slot(Slot),
+    RecordField(RecordField),
     Header(HeaderName),
     ResponseHeader(HeaderName),
 }
@@ -129,20 +129,20 @@ impl FromStr for Mapping {
         let header =
             |name: &str| HeaderName::from_str(name).map_err(|_| format!("`{name}` is not the name of a header field"));
         let what = match name {
-            "time" => What::Slot(Slot::Time),
-            "client" => What::Slot(Slot::Client),
-            "method" => What::Slot(Slot::Method),
-            "path" => What::Slot(Slot::Target),
-            "request" => What::Slot(Slot::RequestLine),
-            "host" => What::Slot(Slot::Host),
-            "status" => What::Slot(Slot::Status),
-            "bytes" => What::Slot(Slot::ResponseBytes),
-            "request_bytes" => What::Slot(Slot::RequestBytes),
-            "duration" => What::Slot(Slot::Took(Unit::Seconds)),
-            "wait" => What::Slot(Slot::Waited),
-            "customer" => What::Slot(Slot::Customer),
-            "plan" => What::Slot(Slot::Plan),
-            "upstream" => What::Slot(Slot::Node),
+            "time" => What::RecordField(RecordField::Time),
+            "client" => What::RecordField(RecordField::Client),
+            "method" => What::RecordField(RecordField::Method),
+            "path" => What::RecordField(RecordField::Target),
+            "request" => What::RecordField(RecordField::RequestLine),
+            "host" => What::RecordField(RecordField::Host),
+            "status" => What::RecordField(RecordField::Status),
+            "bytes" => What::RecordField(RecordField::ResponseBytes),
+            "request_bytes" => What::RecordField(RecordField::RequestBytes),
+            "duration" => What::RecordField(RecordField::Took(Unit::Seconds)),
+            "wait" => What::RecordField(RecordField::Waited),
+            "customer" => What::RecordField(RecordField::Customer),
+            "plan" => What::RecordField(RecordField::Plan),
+            "upstream" => What::RecordField(RecordField::Node),
             name => match (name.strip_prefix("header."), name.strip_prefix("response_header.")) {
                 (Some(name), _) => What::Header(header(name)?),
                 (_, Some(name)) => What::ResponseHeader(header(name)?),
@@ -158,18 +158,18 @@ impl FromStr for Mapping {
 
 /// A place in a JSON object: what it tells, and the places below it.
 #[derive(Debug, Default)]
-pub(super) struct Place {
+pub(super) struct FieldTree {
     /// Each with its rank: where several places tell the same, the lowest rank counts.
-    pub(super) slots: Vec<(u8, Slot)>,
+    pub(super) slots: Vec<(u8, RecordField)>,
     /// By the length of their names.
     below: Vec<Vec<(String, Self)>>,
 }
 
-impl Place {
+impl FieldTree {
     /// The places of all that is looked for.
-    pub(super) fn root(mappings: &[Mapping], wanted: &Wanted) -> Self {
+    pub(super) fn root(mappings: &[Mapping], wanted: &WantedFields) -> Self {
         let mut root = Self::default();
-        let is_wanted = |slot: &Slot| !wanted.passed_over.contains(slot);
+        let is_wanted = |slot: &RecordField| !wanted.passed_over.contains(slot);
         for (slot, paths) in USUAL.into_iter().filter(|(slot, _)| is_wanted(slot)) {
             for (rank, path) in (1..).zip(paths) {
                 root.add(path, rank, slot);
@@ -177,22 +177,22 @@ impl Place {
         }
         for (position, name) in wanted.headers.iter().enumerate() {
             let underscored = format!("http_{}", name.as_str().replace('-', "_"));
-            root.add(&underscored, 1, Slot::Header(position));
-            root.add(&format!("request_{name}"), 1, Slot::Header(position));
+            root.add(&underscored, 1, RecordField::Header(position));
+            root.add(&format!("request_{name}"), 1, RecordField::Header(position));
             for above in ["request.headers", "headers"] {
-                root.add(&format!("{above}.{name}"), 1, Slot::Header(position));
+                root.add(&format!("{above}.{name}"), 1, RecordField::Header(position));
             }
         }
         for (position, name) in wanted.response_headers.iter().enumerate() {
-            root.add(&format!("resp_headers.{name}"), 1, Slot::ResponseHeader(position));
-            root.add(&format!("downstream_{name}"), 1, Slot::ResponseHeader(position));
+            root.add(&format!("resp_headers.{name}"), 1, RecordField::ResponseHeader(position));
+            root.add(&format!("downstream_{name}"), 1, RecordField::ResponseHeader(position));
         }
         for mapping in mappings {
             let position = |names: &[HeaderName], name| names.iter().position(|wanted| wanted == name);
             let slot = match &mapping.what {
-                What::Slot(slot) => Some(*slot).filter(is_wanted),
-                What::Header(name) => position(&wanted.headers, name).map(Slot::Header),
-                What::ResponseHeader(name) => position(&wanted.response_headers, name).map(Slot::ResponseHeader),
+                What::RecordField(slot) => Some(*slot).filter(is_wanted),
+                What::Header(name) => position(&wanted.headers, name).map(RecordField::Header),
+                What::ResponseHeader(name) => position(&wanted.response_headers, name).map(RecordField::ResponseHeader),
             };
             if let Some(slot) = slot {
                 root.add(&mapping.path, 0, slot);
@@ -201,7 +201,7 @@ impl Place {
         root
     }
 
-    fn add(&mut self, path: &str, rank: u8, slot: Slot) {
+    fn add(&mut self, path: &str, rank: u8, slot: RecordField) {
         let mut place = self;
         for name in path.split('.') {
             if place.below.len() <= name.len() {
@@ -227,9 +227,9 @@ impl Place {
     }
 }
 
-// === impl Wanted ===
+// === impl WantedFields ===
 
-impl Wanted {
+impl WantedFields {
     /// What these rules ask about.
     pub fn of<'r>(rulesets: impl IntoIterator<Item = &'r Ruleset>) -> Self {
         let mut wanted = Self::default();
@@ -307,11 +307,11 @@ impl Wanted {
         let nodes = limits().any(|limit| limit.key.counts_by_node());
         let plans = rulesets.iter().any(|ruleset| ruleset.customers.is_some());
         let asked = [
-            (Slot::Waited, ends),
-            (Slot::ResponseBytes, ends),
-            (Slot::RequestBytes, lengths),
-            (Slot::Node, nodes),
-            (Slot::Plan, plans),
+            (RecordField::Waited, ends),
+            (RecordField::ResponseBytes, ends),
+            (RecordField::RequestBytes, lengths),
+            (RecordField::Node, nodes),
+            (RecordField::Plan, plans),
         ];
         self.passed_over = asked.into_iter().filter(|(_, is_asked)| !is_asked).map(|(slot, _)| slot).collect();
     }

@@ -119,9 +119,9 @@ fn table(page: &mut String, heading: &[&str], rows: &[Vec<String>]) {
 /// Each limit that was asked over time; beside it the limit of the same name among the other rules.
 fn pictures<W: io::Write>(page: &mut String, player: &Player<W>) -> Result<(), PlotError> {
     let begins = when::second(player.side.tally.begins());
-    for (position, limit) in player.side.way.rules().ruleset.limits.iter().enumerate() {
+    for (position, limit) in player.side.replayer.rules().ruleset.limits.iter().enumerate() {
         let other = player.against.as_ref().and_then(|(side, _)| {
-            let limits = &side.way.rules().ruleset.limits;
+            let limits = &side.replayer.rules().ruleset.limits;
             column(side, limits.iter().position(|other| other.name == limit.name)?)
         });
         let columns: Vec<Column> = column(&player.side, position).into_iter().chain(other).collect();
@@ -134,7 +134,7 @@ fn pictures<W: io::Write>(page: &mut String, player: &Player<W>) -> Result<(), P
 }
 
 fn column(side: &Side, position: usize) -> Option<Column> {
-    let limit: &Limit = side.way.rules().ruleset.limits.get(position)?;
+    let limit: &Limit = side.replayer.rules().ruleset.limits.get(position)?;
     let tally = side.tally.limits.get(position)?;
     let series = tally.series.clone().filter(|_| tally.plans.iter().any(|count| count.offered > 0))?;
     let words = match limit.rules.as_slice() {

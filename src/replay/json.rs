@@ -8,9 +8,9 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 use smallvec::SmallVec;
 
 use super::common::request_line;
-use super::fields::{Place, Slot, Unit};
+use super::fields::{FieldTree, RecordField, Unit};
 use super::record::{Record, Unreadable};
-use super::stamp::{self, Rfc3339, Stamp};
+use super::stamp::{self, LogTime, Rfc3339};
 use crate::units::Nanos;
 
 /// Some servers write this in place of a secret value.
@@ -20,7 +20,7 @@ const REDACTED: &str = "REDACTED";
 #[derive(Debug)]
 pub(super) struct JsonReader {
     /// The tree of field names that the reader looks for.
-    root: Place,
+    root: FieldTree,
     rfc3339: Rfc3339,
 }
 
@@ -28,10 +28,10 @@ pub(super) struct JsonReader {
 struct Fields<'r, 'l> {
     record: &'r mut Record<'l>,
     /// The outer `Option` says whether the line has a time, the inner one whether that time is valid.
-    time: Option<Option<Stamp>>,
+    time: Option<Option<LogTime>>,
     request_line: Option<Cow<'l, str>>,
     /// The rank of the place from which each slot was filled. A slot is overwritten only from a place of a lower rank.
-    ranks: SmallVec<[(Discriminant<Slot>, u8); 16]>,
+    ranks: SmallVec<[(Discriminant<RecordField>, u8); 16]>,
     rfc3339: &'r mut Rfc3339,
 }
 
@@ -47,7 +47,7 @@ enum Value<'l> {
 
 impl JsonReader {
     /// Takes what is at the places below `root`.
-    pub(super) fn new(root: Place) -> Self {
+    pub(super) fn new(root: FieldTree) -> Self {
         Self { root, rfc3339: Rfc3339::default() }
     }
 
@@ -78,7 +78,7 @@ impl JsonReader {
 
 /// Reads the value at `place` into `fields`.
 struct ValueSeed<'s, 'r, 'l> {
-    place: &'s Place,
+    place: &'s FieldTree,
     fields: &'s mut Fields<'r, 'l>,
 }
 
@@ -150,10 +150,10 @@ impl<'l> Visitor<'l> for ValueSeed<'_, '_, 'l> {
 }
 
 /// Looks up the name of an object's member in the tree of field names.
-struct NameSeed<'s>(&'s Place);
+struct NameSeed<'s>(&'s FieldTree);
 
 impl<'s, 'l> DeserializeSeed<'l> for NameSeed<'s> {
-    type Value = Option<&'s Place>;
+    type Value = Option<&'s FieldTree>;
 
     fn deserialize<D: Deserializer<'l>>(self, json: D) -> Result<Self::Value, D::Error> {
         json.deserialize_str(self)
@@ -161,7 +161,7 @@ impl<'s, 'l> DeserializeSeed<'l> for NameSeed<'s> {
 }
 
 impl<'s> Visitor<'_> for NameSeed<'s> {
-    type Value = Option<&'s Place>;
+    type Value = Option<&'s FieldTree>;
 
     fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str("a name")
@@ -177,8 +177,8 @@ impl<'s> Visitor<'_> for NameSeed<'s> {
 impl<'l> Fields<'_, 'l> {
     /// Takes a value for a slot, unless the slot was filled from a place of the same or a lower rank. A header field may
     /// have several values.
-    fn put(&mut self, rank: u8, slot: Slot, value: &Value<'l>) {
-        if matches!(slot, Slot::Header(_) | Slot::ResponseHeader(_)) {
+    fn put(&mut self, rank: u8, slot: RecordField, value: &Value<'l>) {
+        if matches!(slot, RecordField::Header(_) | RecordField::ResponseHeader(_)) {
             self.take(slot, value);
             return;
         }
@@ -190,37 +190,37 @@ impl<'l> Fields<'_, 'l> {
     }
 
     /// Stores a value in the record. Returns whether the value was usable.
-    fn take(&mut self, slot: Slot, value: &Value<'l>) -> bool {
+    fn take(&mut self, slot: RecordField, value: &Value<'l>) -> bool {
         let record = &mut *self.record;
         match slot {
-            Slot::Time => {
+            RecordField::Time => {
                 self.time = Some(value.time(self.rfc3339));
                 true
             }
-            Slot::Took(Unit::Seconds) => put(&mut record.took, value.float().and_then(stamp::seconds)),
-            Slot::Took(Unit::Nanoseconds) => put(&mut record.took, value.whole().map(Nanos::new)),
-            Slot::Waited => {
+            RecordField::Took(Unit::Seconds) => put(&mut record.took, value.float().and_then(stamp::seconds)),
+            RecordField::Took(Unit::Nanoseconds) => put(&mut record.took, value.whole().map(Nanos::new)),
+            RecordField::Waited => {
                 record.waited = value.float().and_then(stamp::seconds).unwrap_or_default();
                 true
             }
-            Slot::Client => put(&mut record.client, value.bytes()),
-            Slot::Method => put(&mut record.method, value.text()),
-            Slot::Target => put(&mut record.target, value.bytes()),
-            Slot::RequestLine => put(&mut self.request_line, value.text()),
-            Slot::Host => put(&mut record.host, value.bytes()),
-            Slot::Status => put(&mut record.status, value.whole().and_then(|status| u16::try_from(status).ok())),
-            Slot::RequestBytes => put(&mut record.request_bytes, value.whole()),
-            Slot::ResponseBytes => put(&mut record.response_bytes, value.whole()),
-            Slot::Customer => put(&mut record.customer, value.text()),
-            Slot::Plan => put(&mut record.plan, value.text()),
-            Slot::Node => put(&mut record.node, value.text()),
-            Slot::Answered => put(&mut record.answered, value.text()),
-            Slot::Decision => put(&mut record.was_exempt, value.bytes().map(|word| *word == *b"bypassed")),
-            Slot::Header(position) => {
+            RecordField::Client => put(&mut record.client, value.bytes()),
+            RecordField::Method => put(&mut record.method, value.text()),
+            RecordField::Target => put(&mut record.target, value.bytes()),
+            RecordField::RequestLine => put(&mut self.request_line, value.text()),
+            RecordField::Host => put(&mut record.host, value.bytes()),
+            RecordField::Status => put(&mut record.status, value.whole().and_then(|status| u16::try_from(status).ok())),
+            RecordField::RequestBytes => put(&mut record.request_bytes, value.whole()),
+            RecordField::ResponseBytes => put(&mut record.response_bytes, value.whole()),
+            RecordField::Customer => put(&mut record.customer, value.text()),
+            RecordField::Plan => put(&mut record.plan, value.text()),
+            RecordField::Node => put(&mut record.node, value.text()),
+            RecordField::Answered => put(&mut record.answered, value.text()),
+            RecordField::Decision => put(&mut record.was_exempt, value.bytes().map(|word| *word == *b"bypassed")),
+            RecordField::Header(position) => {
                 record.headers.extend(value.text().filter(|text| text != REDACTED).map(|text| (position, text)));
                 true
             }
-            Slot::ResponseHeader(position) => {
+            RecordField::ResponseHeader(position) => {
                 record.response_headers.extend(value.text().map(|text| (position, text)));
                 true
             }
@@ -286,7 +286,7 @@ impl<'l> Value<'l> {
         }
     }
 
-    fn time(&self, rfc3339: &mut Rfc3339) -> Option<Stamp> {
+    fn time(&self, rfc3339: &mut Rfc3339) -> Option<LogTime> {
         match self {
             Self::Float(number) => stamp::float(*number),
             other => {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use http::HeaderName;
 
 use super::record::Record;
-use super::way::Arrival;
+use super::replayer::Arrival;
 use crate::algorithm::{Completion, Denial};
 use crate::charge::{Charge, Enforcement};
 use crate::gateway::active_config::limit_specs;

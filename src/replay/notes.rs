@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use super::fields::Wanted;
+use super::fields::WantedFields;
 use super::play::{Player, Side};
 use super::reorder::Disorder;
 use crate::algorithm::AlgorithmName;
@@ -15,7 +15,7 @@ use crate::units::Nanos;
 const FAR: Nanos = Nanos::from_secs(60);
 
 /// Each in a sentence.
-pub(super) fn of<W: Write>(player: &Player<W>, disorder: Disorder, wanted: &Wanted) -> Vec<String> {
+pub(super) fn of<W: Write>(player: &Player<W>, disorder: Disorder, wanted: &WantedFields) -> Vec<String> {
     let mut notes = Vec::new();
     if disorder.late > 0 {
         let hint = match disorder.by > FAR {
@@ -56,7 +56,7 @@ pub(super) fn of<W: Write>(player: &Player<W>, disorder: Disorder, wanted: &Want
 /// What the log did not tell of requests, and their callers and costs.
 fn untold(side: &Side) -> Vec<String> {
     let mut notes = Vec::new();
-    let (rules, untold) = (side.way.rules(), side.way.untold());
+    let (rules, untold) = (side.replayer.rules(), side.replayer.untold());
     if untold.requests > 0 {
         notes.push(format!(
             "{} {} no method or no path: counted as malformed (--field method=PATH and --field path=PATH say where they \
@@ -109,7 +109,7 @@ fn untold(side: &Side) -> Vec<String> {
 
 fn of_side(side: &Side) -> Vec<String> {
     let mut notes = untold(side);
-    let (way, ruleset) = (&side.way, &side.way.rules().ruleset);
+    let (replayer, ruleset) = (&side.replayer, &side.replayer.rules().ruleset);
     for limit in ruleset.limits.iter().filter(|limit| limit.mode != Mode::Sticky) {
         notes.push(format!("limit `{}` is shared by nodes: it is decided here as if in one place", limit.name));
     }
@@ -127,7 +127,7 @@ fn of_side(side: &Side) -> Vec<String> {
             _ => {}
         }
     }
-    for (limit, part, count) in way.missing() {
+    for (limit, part, count) in replayer.missing() {
         let limit = &ruleset.limits[limit.0];
         let what = match limit.missing_key {
             MissingKey::Deny => "they are refused",
@@ -137,7 +137,7 @@ fn of_side(side: &Side) -> Vec<String> {
         let (name, part, verb) = (&limit.name, part.describe(), if count == 1 { "lacks" } else { "lack" });
         notes.push(format!("limit `{name}`: {count} {} {verb} its key's {part}: {what}", requests(count)));
     }
-    for (name, count) in way.overflowed() {
+    for (name, count) in replayer.overflowed() {
         notes.push(format!(
             "limit `{name}`: more keys than its `max_keys`: {count} charges of new keys went to a common bucket"
         ));

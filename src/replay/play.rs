@@ -4,12 +4,12 @@ use std::io::{self, Write};
 
 use super::compare::Comparison;
 use super::decisions::Decisions;
-use super::fields::Wanted;
-use super::reading::{Line, Spot};
+use super::fields::WantedFields;
+use super::reading::{Line, LogPosition};
 use super::record::{Record, Unreadable};
+use super::replayer::{Arrival, Decided, Replayer};
 use super::source::SourceError;
 use super::tally::{Tally, is_denied};
-use super::way::{Arrival, Decided, Way};
 use super::who;
 use crate::algorithm::Denial;
 use crate::ruleset::limit::LimitId;
@@ -36,7 +36,7 @@ pub enum PlayError {
 
 /// What becomes of a request, in short.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Brief {
+pub struct DecisionSummary {
     /// In the access log's words, or `refused`.
     pub word: &'static str,
     /// Why it was refused.
@@ -70,8 +70,8 @@ pub enum Within {
 pub struct Side {
     /// What messages call it.
     pub name: String,
-    /// The rules.
-    pub way: Way,
+    /// Decides by the rules.
+    pub replayer: Replayer,
     /// The counts.
     pub tally: Tally,
 }
@@ -84,7 +84,7 @@ pub struct Lines {
     /// Those that cannot be used.
     pub unreadable: u64,
     /// The first of those.
-    pub shown: Vec<(Spot, Unreadable)>,
+    pub shown: Vec<(LogPosition, Unreadable)>,
     /// The time of the first request and of the last.
     pub times: Option<(Nanos, Nanos)>,
     /// Those whose timestamps are whole seconds.
@@ -124,26 +124,26 @@ impl Within {
 
 impl Side {
     /// Rules that no line was played through yet.
-    pub fn new(name: String, way: Way, pictures: bool) -> Self {
-        let tally = Tally::new(&way.rules().ruleset, pictures);
-        Self { name, way, tally }
+    pub fn new(name: String, replayer: Replayer, pictures: bool) -> Self {
+        let tally = Tally::new(&replayer.rules().ruleset, pictures);
+        Self { name, replayer, tally }
     }
 
     /// Tells what becomes of a request, if somebody wants to know.
-    fn play(&mut self, arrival: Arrival, record: &Record<'_>, is_wanted: bool) -> Option<Brief> {
-        let Self { way, tally, .. } = self;
-        way.decide(arrival, record, |decided, ruleset| {
+    fn play(&mut self, arrival: Arrival, record: &Record<'_>, is_wanted: bool) -> Option<DecisionSummary> {
+        let Self { replayer, tally, .. } = self;
+        replayer.decide(arrival, record, |decided, ruleset| {
             let summary = match decided.refused {
                 Some(_) => ("refused", None, Nanos::ZERO),
                 None => decided.verdict.summary(ruleset, decided.bypassed),
             };
             tally.add(ruleset, decided, summary.0);
-            is_wanted.then(|| Brief::of(decided, summary))
+            is_wanted.then(|| DecisionSummary::of(decided, summary))
         })
     }
 }
 
-impl Brief {
+impl DecisionSummary {
     #[inline(never)] // mostly nobody wants it
     fn of(decided: &Decided<'_>, (word, limit, wait): (&'static str, Option<LimitId>, Nanos)) -> Self {
         let retry_after = match decided.verdict.outcome {
@@ -172,7 +172,7 @@ impl<W: Write> Player<W> {
         against: Option<Side>,
         within: Within,
         decisions: Option<Decisions<W>>,
-        wanted: &Wanted,
+        wanted: &WantedFields,
     ) -> Self {
         let lines = Lines { told: vec![0; wanted.headers.len()], ..Lines::default() };
         Self { side, against: against.map(|side| (side, Comparison::default())), within, decisions, lines }
@@ -213,16 +213,16 @@ impl<W: Write> Player<W> {
         }
         let is_wanted = self.decisions.is_some() || self.against.is_some();
         let arrival = self.within.arrival(at, record);
-        let Some(brief) = self.side.play(arrival, record, is_wanted) else { return Ok(()) };
+        let Some(summary) = self.side.play(arrival, record, is_wanted) else { return Ok(()) };
         let other = self.against.as_mut().and_then(|(side, comparison)| {
             let other = side.play(arrival, record, is_wanted)?;
-            comparison.add(spot, at, &brief, &other);
+            comparison.add(spot, at, &summary, &other);
             Some(other)
         });
         if let Some(decisions) = &mut self.decisions {
-            let ruleset = &self.side.way.rules().ruleset;
-            let against = self.against.as_ref().map(|(side, _)| &side.way.rules().ruleset).zip(other.as_ref());
-            decisions.write(spot, at, ruleset, &brief, against)?;
+            let ruleset = &self.side.replayer.rules().ruleset;
+            let against = self.against.as_ref().map(|(side, _)| &side.replayer.rules().ruleset).zip(other.as_ref());
+            decisions.write(spot, at, ruleset, &summary, against)?;
         }
         Ok(())
     }

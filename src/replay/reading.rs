@@ -1,7 +1,7 @@
 //! Lines of several logs, merged by the times of the lines, and then in the order in which their requests came.
 
 use super::common::CommonReader;
-use super::fields::{Mapping, Place, Wanted};
+use super::fields::{FieldTree, Mapping, WantedFields};
 use super::json::JsonReader;
 use super::record::{Record, Unreadable};
 use super::reorder::{Disorder, ReorderBuffer};
@@ -15,7 +15,7 @@ pub struct Options {
     /// Where JSON lines tell what.
     pub mappings: Vec<Mapping>,
     /// The header fields that matter.
-    pub wanted: Wanted,
+    pub wanted: WantedFields,
     /// Whether the times of lines are those at which requests began.
     pub times_are_starts: bool,
     /// The longest time for which a line is held back.
@@ -24,7 +24,7 @@ pub struct Options {
 
 /// Where a line stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spot {
+pub struct LogPosition {
     /// The position of the log.
     pub log: usize,
     /// The line's number, from 1.
@@ -37,7 +37,7 @@ pub enum Line<'l> {
     /// Of a request.
     Request {
         /// Where.
-        spot: Spot,
+        spot: LogPosition,
         /// When the request came; never before the one before it.
         at: Nanos,
         /// What it tells.
@@ -46,7 +46,7 @@ pub enum Line<'l> {
     /// That cannot be used.
     Unreadable {
         /// Where.
-        spot: Spot,
+        spot: LogPosition,
         /// Why.
         why: Unreadable,
     },
@@ -69,7 +69,7 @@ struct Queue {
 pub struct Reader {
     common: CommonReader,
     json: JsonReader,
-    wanted: Wanted,
+    wanted: WantedFields,
 }
 
 // === impl Reading ===
@@ -127,7 +127,7 @@ impl Reading {
         let Some(source) = self.logs.get_mut(log) else { return Ok(None) };
         while source.advance()? {
             let lines = source.lines();
-            let spot = Spot { log, line: lines.number() };
+            let spot = LogPosition { log, line: lines.number() };
             let mut record = Record::default();
             match self.reader.read(lines.line(), lines.is_cut(), &mut record) {
                 Err(why) => each(Line::Unreadable { spot, why })?,
@@ -147,7 +147,7 @@ impl Queue {
     /// Takes what a line tells, and shows the requests that can be shown.
     fn take<E>(
         &mut self,
-        spot: Spot,
+        spot: LogPosition,
         record: Record<'_>,
         each: &mut impl FnMut(Line<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -194,8 +194,8 @@ impl Until {
 
 impl Reader {
     /// Looks for what is `wanted`, in lines of JSON also where `mappings` say.
-    pub fn new(mappings: &[Mapping], wanted: Wanted) -> Self {
-        Self { common: CommonReader::default(), json: JsonReader::new(Place::root(mappings, &wanted)), wanted }
+    pub fn new(mappings: &[Mapping], wanted: WantedFields) -> Self {
+        Self { common: CommonReader::default(), json: JsonReader::new(FieldTree::root(mappings, &wanted)), wanted }
     }
 
     /// What a line tells, of which only the beginning is here if it `is_cut`, into a `record` that tells nothing yet.
@@ -225,7 +225,7 @@ mod tests {
         let (logs, _) = source::open(&paths, std::io::empty()).unwrap();
         let options = Options {
             mappings: Vec::new(),
-            wanted: Wanted::default(),
+            wanted: WantedFields::default(),
             times_are_starts: false,
             reorder: Nanos::from_secs(reorder),
         };

@@ -39,7 +39,7 @@ pub struct Record<'l> {
     pub answered: Option<Cow<'l, str>>,
     /// Whether the gateway that wrote the line let the request pass its limits without a charge.
     pub was_exempt: Option<bool>,
-    /// Values of request header fields, by their position in [`Wanted::headers`](super::fields::Wanted).
+    /// Values of request header fields, by their position in [`WantedFields::headers`](super::fields::WantedFields).
     pub headers: Vec<(usize, Cow<'l, str>)>,
     /// The same of response header fields.
     pub response_headers: Vec<(usize, Cow<'l, str>)>,

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::reading::{Line, Spot};
+use super::reading::{Line, LogPosition};
 use super::record::Record;
 use crate::units::Nanos;
 
@@ -43,7 +43,7 @@ pub(super) struct ReorderBuffer {
     /// The latest time of a line.
     logged: Nanos,
     /// The lines held back, by when their requests began and then by the order of the lines.
-    lines: BTreeMap<(Nanos, u64), (Spot, Record<'static>)>,
+    lines: BTreeMap<(Nanos, u64), (LogPosition, Record<'static>)>,
     /// How many lines were ever held back.
     pushed: u64,
     /// The memory that the lines take.
@@ -74,7 +74,7 @@ impl ReorderBuffer {
     /// Takes a line, and shows to `each` the requests that no later line can precede.
     pub(super) fn take<E>(
         &mut self,
-        spot: Spot,
+        spot: LogPosition,
         record: Record<'_>,
         each: &mut impl FnMut(Line<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -117,7 +117,7 @@ impl ReorderBuffer {
 impl Shown {
     fn show<E>(
         &mut self,
-        spot: Spot,
+        spot: LogPosition,
         began: Nanos,
         record: &Record<'_>,
         each: &mut impl FnMut(Line<'_>) -> Result<(), E>,
@@ -162,7 +162,7 @@ mod tests {
         for number in 0..20_000 {
             let record = line(Nanos::new(number * MS), Nanos::new(MS));
             let mut each = |_: Line<'_>| count(&mut shown);
-            buffer.take(Spot { log: 0, line: number }, record, &mut each).unwrap();
+            buffer.take(LogPosition { log: 0, line: number }, record, &mut each).unwrap();
             assert!(buffer.lines.len() <= 1000);
         }
         assert_eq!(buffer.bytes, buffer.lines.values().map(|(_, record)| record.memory()).sum::<usize>());
@@ -176,13 +176,15 @@ mod tests {
         let mut shown = 0;
         let mut each = |_: Line<'_>| count(&mut shown);
         for number in 0..MAX_LINES as u64 + 10 {
-            buffer.take(Spot { log: 0, line: number }, line(Nanos::new(number), Nanos::SECOND), &mut each).unwrap();
+            buffer
+                .take(LogPosition { log: 0, line: number }, line(Nanos::new(number), Nanos::SECOND), &mut each)
+                .unwrap();
         }
         buffer.finish(&mut each).unwrap();
         let large = Record { headers: vec![(0, Cow::Borrowed("")); 200_000], ..line(Nanos::SECOND, Nanos::SECOND) };
         let fit = MAX_BYTES / large.memory();
         for number in 0..fit as u64 + 5 {
-            buffer.take(Spot { log: 0, line: number }, large.clone(), &mut each).unwrap();
+            buffer.take(LogPosition { log: 0, line: number }, large.clone(), &mut each).unwrap();
             assert!(buffer.bytes <= MAX_BYTES);
         }
         assert_eq!(buffer.lines.len(), fit);
@@ -207,7 +209,7 @@ mod tests {
                 Ok(())
             };
             for ((began, took), number) in requests.iter().zip(0..) {
-                buffer.take(Spot { log: 1, line: number }, line(*began, *took), &mut each).unwrap();
+                buffer.take(LogPosition { log: 1, line: number }, line(*began, *took), &mut each).unwrap();
             }
             buffer.finish(&mut each).unwrap();
             prop_assert_eq!(buffer.disorder(), Disorder::default());

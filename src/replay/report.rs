@@ -5,10 +5,10 @@ use std::io::Write;
 use serde::Serialize;
 
 use super::compare::{Cells, Comparison, Differing};
-use super::fields::Wanted;
+use super::fields::WantedFields;
 use super::notes;
 use super::play::{Player, Side};
-use super::reading::Spot;
+use super::reading::LogPosition;
 use super::reorder::Disorder;
 use super::tally::{Count, Fates, LimitTally, Minute};
 use super::top::Denied;
@@ -181,14 +181,14 @@ impl Played {
         best: Option<&Player<W>>,
         names: Vec<String>,
         disorder: Disorder,
-        wanted: &Wanted,
+        wanted: &WantedFields,
         most: usize,
     ) -> Self {
         let lines = &player.lines;
-        let place = |spot: &Spot| format!("{}:{}", names.get(spot.log).map_or("", String::as_str), spot.line);
+        let place = |spot: &LogPosition| format!("{}:{}", names.get(spot.log).map_or("", String::as_str), spot.line);
         let against = player.against.as_ref();
         let comparison = against.map(|(other, comparison)| {
-            let rulesets = [&player.side, other].map(|side| &side.way.rules().ruleset);
+            let rulesets = [&player.side, other].map(|side| &side.replayer.rules().ruleset);
             Difference::of(comparison, rulesets, most, place)
         });
         Self {
@@ -219,7 +219,7 @@ impl Played {
 
 impl Report {
     fn of(side: &Side, most: usize) -> Self {
-        let ruleset = &side.way.rules().ruleset;
+        let ruleset = &side.replayer.rules().ruleset;
         let limits = ruleset.limits.iter().zip(&side.tally.limits);
         let routes = ruleset.matcher.routes().iter().zip(&side.tally.routes);
         Self {
@@ -288,7 +288,7 @@ impl Difference {
         comparison: &Comparison,
         [first, second]: [&Ruleset; 2],
         most: usize,
-        place: impl Fn(&Spot) -> String,
+        place: impl Fn(&LogPosition) -> String,
     ) -> Self {
         let side = |differing: &Differing, ruleset: &Ruleset| Onesided {
             first: differing.count.first,

@@ -34,7 +34,7 @@ pub struct Rules {
 
 /// What a log does not tell although rules ask for it, in lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Untold {
+pub struct MissingInputs {
     /// No method or no path.
     pub requests: u64,
     /// Names of customers that the directory does not hold, where nothing tells the plan either.
@@ -82,7 +82,7 @@ impl Callers {
         record: &'r Record<'_>,
         facts: &Facts<'_>,
         at: Nanos,
-        untold: &mut Untold,
+        untold: &mut MissingInputs,
     ) -> Result<Who<'r>, Answer> {
         let Some(name) = record.customer.as_deref() else {
             let found = identify::identify_recorded(asked, facts, &rules.directory, rules.tokens.as_ref(), at)

@@ -5,7 +5,7 @@
 //! paced. For that the lines of a second are held back until the next one begins. Lines of that second with exact
 //! timestamps are held back with them and keep their times.
 
-use super::reading::Spot;
+use super::reading::LogPosition;
 use super::record::Record;
 use super::reorder::{Disorder, MAX_BYTES, MAX_LINES};
 use crate::units::Nanos;
@@ -19,7 +19,7 @@ pub(super) struct Spread {
     second: Nanos,
     /// How far into the second the next lines are placed: more than 0 after lines were released because of their number.
     from: u64,
-    lines: Vec<(Spot, Record<'static>)>,
+    lines: Vec<(LogPosition, Record<'static>)>,
     /// The memory that the lines take.
     bytes: usize,
     /// How many lines of each log have timestamps in whole seconds.
@@ -57,7 +57,7 @@ impl Spread {
     }
 
     /// Holds back a line.
-    pub(super) fn push(&mut self, spot: Spot, record: Record<'_>) {
+    pub(super) fn push(&mut self, spot: LogPosition, record: Record<'_>) {
         if self.is_empty() && self.second != record.logged {
             let begins = record.logged.get() - record.logged.get() % SECOND;
             (self.second, self.from) = (Nanos::new(begins), 0);
@@ -82,7 +82,7 @@ impl Spread {
     pub(super) fn release<E>(
         &mut self,
         goes_on: bool,
-        mut each: impl FnMut(Spot, Record<'_>) -> Result<(), E>,
+        mut each: impl FnMut(LogPosition, Record<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let left = SECOND - self.from;
         let room = if goes_on { left / 2 } else { left };
@@ -117,13 +117,13 @@ mod tests {
             ..Record::default()
         };
         assert!(spread.holds(&record));
-        spread.push(Spot { log, line }, record);
+        spread.push(LogPosition { log, line }, record);
     }
 
     /// Log, line, time since `S`, and how far into its second each line is placed.
     fn release(spread: &mut Spread, goes_on: bool) -> Vec<(usize, u64, u64, Option<u64>)> {
         let mut shown = Vec::new();
-        let each = |spot: Spot, record: Record<'_>| {
+        let each = |spot: LogPosition, record: Record<'_>| {
             let within = record.within_second.map(Nanos::get);
             shown.push((spot.log, spot.line, record.logged.get() - S, within));
             Ok::<(), ()>(())

@@ -6,14 +6,14 @@ const SECOND: u64 = Nanos::SECOND.get();
 
 /// A time as a line tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(super) struct LogTime {
     pub(super) time: Nanos,
     /// Whether it is written without a fraction of the second.
     pub(super) is_whole_second: bool,
 }
 
 /// `10/Oct/2000:13:55:36 -0700`, as in common log format.
-pub(super) fn common(text: &[u8]) -> Option<Stamp> {
+pub(super) fn common(text: &[u8]) -> Option<LogTime> {
     let [d1, d2, b'/', m1, m2, m3, b'/', y1, y2, y3, y4, b':', clock @ .., b' ', sign, z1, z2, z3, z4] = text else {
         return None;
     };
@@ -35,7 +35,7 @@ pub(super) fn common(text: &[u8]) -> Option<Stamp> {
     let days = days(digits(&[*y1, *y2, *y3, *y4])?, month, digits(&[*d1, *d2])?)?;
     let zone = zone(*sign, digits(&[*z1, *z2])?, digits(&[*z3, *z4])?)?;
     let time = put_together(days * 86_400 + clock_seconds(clock)?, zone, 0)?;
-    Some(Stamp { time, is_whole_second: true })
+    Some(LogTime { time, is_whole_second: true })
 }
 
 /// Reads RFC 3339, to the nanosecond: `2000-10-10T13:55:36.123Z`, `2000-10-10 13:55:36-07:00`. Remembers the last second,
@@ -50,7 +50,7 @@ pub(super) struct Rfc3339 {
 
 impl Rfc3339 {
     /// The time that `text` is.
-    pub(super) fn read(&mut self, text: &[u8]) -> Option<Stamp> {
+    pub(super) fn read(&mut self, text: &[u8]) -> Option<LogTime> {
         let (second, rest) = text.split_at_checked("2000-10-10T13:55:36".len())?;
         if second != self.text.as_slice() {
             self.second = date_and_clock(second)?;
@@ -67,7 +67,7 @@ fn date_and_clock(text: &[u8]) -> Option<i64> {
 }
 
 /// What follows the second in RFC 3339: `.123Z`, `-07:00`.
-fn within_second(second: i64, text: &[u8]) -> Option<Stamp> {
+fn within_second(second: i64, text: &[u8]) -> Option<LogTime> {
     let is_whole_second = !matches!(text, [b'.' | b',', ..]);
     let (fraction, rest) = match text {
         [b'.' | b',', rest @ ..] => {
@@ -84,11 +84,11 @@ fn within_second(second: i64, text: &[u8]) -> Option<Stamp> {
         }
         _ => return None,
     };
-    put_together(second, zone, fraction).map(|time| Stamp { time, is_whole_second })
+    put_together(second, zone, fraction).map(|time| LogTime { time, is_whole_second })
 }
 
 /// A number since 1970: of seconds, or, as its size tells, of milliseconds, microseconds or nanoseconds.
-pub(super) fn number(text: &[u8]) -> Option<Stamp> {
+pub(super) fn number(text: &[u8]) -> Option<LogTime> {
     let length = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (whole, rest) = text.split_at_checked(length)?;
     let whole = std::str::from_utf8(whole).ok()?.parse().ok()?;
@@ -99,15 +99,15 @@ pub(super) fn number(text: &[u8]) -> Option<Stamp> {
         _ => return None,
     };
     let time = Nanos::new(whole.checked_mul(unit)?.checked_add(part)?);
-    Some(Stamp { time, is_whole_second: unit == SECOND && rest.is_empty() })
+    Some(LogTime { time, is_whole_second: unit == SECOND && rest.is_empty() })
 }
 
 /// The same of a number that is a float.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "checked")]
-pub(super) fn float(value: f64) -> Option<Stamp> {
+pub(super) fn float(value: f64) -> Option<LogTime> {
     (value.is_finite() && (0.0..1.8e19).contains(&value)).then(|| {
         let nanos = value * unit_of(value as u64) as f64;
-        Stamp { time: Nanos::new(nanos.round() as u64), is_whole_second: false }
+        LogTime { time: Nanos::new(nanos.round() as u64), is_whole_second: false }
     })
 }
 
@@ -190,12 +190,12 @@ mod tests {
 
     use super::*;
 
-    fn rfc3339(text: &[u8]) -> Option<Stamp> {
+    fn rfc3339(text: &[u8]) -> Option<LogTime> {
         Rfc3339::default().read(text)
     }
 
-    const fn stamp(nanos: u64, is_whole_second: bool) -> Option<Stamp> {
-        Some(Stamp { time: Nanos::new(nanos), is_whole_second })
+    const fn stamp(nanos: u64, is_whole_second: bool) -> Option<LogTime> {
+        Some(LogTime { time: Nanos::new(nanos), is_whole_second })
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::replayer::Decided;
 use super::top::Top;
-use super::way::Decided;
 use super::{when, who};
 use crate::algorithm::Decision;
 use crate::charge::Charge;

@@ -2,12 +2,12 @@ use http::HeaderName;
 use proptest::prelude::*;
 
 use super::*;
-use crate::replay::fields::{Mapping, Wanted};
+use crate::replay::fields::{Mapping, WantedFields};
 
 fn reader(mappings: &[&str]) -> JsonReader {
-    let wanted = Wanted { headers: vec![HeaderName::from_static("x-api-key")], ..Wanted::default() };
+    let wanted = WantedFields { headers: vec![HeaderName::from_static("x-api-key")], ..WantedFields::default() };
     let mappings: Vec<Mapping> = mappings.iter().map(|mapping| mapping.parse().unwrap()).collect();
-    JsonReader::new(Place::root(&mappings, &wanted))
+    JsonReader::new(FieldTree::root(&mappings, &wanted))
 }
 
 fn read_with<'l>(line: &'l str, mappings: &[&str]) -> Result<Record<'l>, Unreadable> {

@@ -10,10 +10,10 @@ use std::net::IpAddr;
 
 use http::HeaderName;
 
-use super::fields::Wanted;
+use super::fields::WantedFields;
 use super::ledger::Ledger;
 use super::record::Record;
-use super::rules::{Callers, Rules, Untold, Who, is_preflight, set_headers};
+use super::rules::{Callers, MissingInputs, Rules, Who, is_preflight, set_headers};
 use super::tally::is_denied;
 use crate::charge::Charge;
 use crate::fields::Fields;
@@ -60,7 +60,7 @@ pub struct Arrival {
 }
 
 /// The rules, and what requests have taken under them.
-pub struct Way {
+pub struct Replayer {
     rules: Rules,
     callers: Callers,
     names: Vec<HeaderName>,
@@ -70,7 +70,7 @@ pub struct Way {
     charges: Vec<Charge>,
     headers: Fields,
     host: Host,
-    untold: Untold,
+    untold: MissingInputs,
     missing: Vec<Missing>,
 }
 
@@ -103,12 +103,12 @@ impl Arrival {
     }
 }
 
-// === impl Way ===
+// === impl Replayer ===
 
-impl Way {
+impl Replayer {
     /// All keys fresh. `wanted` names the header fields of records, `hold` is how long requests take whose lines do not
     /// tell, `hasher` makes keys.
-    pub fn new(rules: Rules, wanted: &Wanted, hold: Nanos, hasher: KeyHasher) -> Self {
+    pub fn new(rules: Rules, wanted: &WantedFields, hold: Nanos, hasher: KeyHasher) -> Self {
         let doubtful =
             |part: &&KeyPart| !matches!(part, KeyPart::Host | KeyPart::Route | KeyPart::Path | KeyPart::Method);
         let missing = rules.ruleset.limits.iter().enumerate().flat_map(|(limit, of)| {
@@ -123,7 +123,7 @@ impl Way {
             charges: Vec::new(),
             headers: Fields::default(),
             host: Host::default(),
-            untold: Untold::default(),
+            untold: MissingInputs::default(),
             missing: missing.collect(),
             rules,
         }
@@ -135,8 +135,8 @@ impl Way {
     }
 
     /// What the log did not tell.
-    pub const fn untold(&self) -> Untold {
-        Untold { costs: self.ledger.untold_costs, ..self.untold }
+    pub const fn untold(&self) -> MissingInputs {
+        MissingInputs { costs: self.ledger.untold_costs, ..self.untold }
     }
 
     /// In how many requests a part of a limit's key was not told.
@@ -309,7 +309,7 @@ fn target_of<'r>(
     record: &'r Record<'_>,
     headers: &Fields,
     host: Option<&'r str>,
-    untold: &mut Untold,
+    untold: &mut MissingInputs,
 ) -> Result<Target<'r>, Answer> {
     let host = host.ok_or(Answer::Malformed("the host is no host name"))?;
     let Some((method, raw)) = record.method.as_deref().zip(record.target.as_deref()) else {

@@ -14,7 +14,7 @@ const MOST: usize = 20;
 
 /// Which route a request takes, and why not another.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Way {
+pub struct RouteMatch {
     /// The name of the route; null if nothing matches.
     pub name: Option<String>,
     /// What the request has that the route asks for.
@@ -36,8 +36,8 @@ pub struct PassedOver {
     pub why: String,
 }
 
-impl Way {
-    /// The way of a request that takes `taken`.
+impl RouteMatch {
+    /// Says how a request that takes the route `taken` was matched.
     pub(super) fn of(ruleset: &Ruleset, taken: Option<RouteId>, facts: &Facts<'_>) -> Self {
         let matcher = &ruleset.matcher;
         let answered = taken.is_some_and(|taken| ruleset.answers_preflight(matcher.route(taken), facts));
