@@ -1,4 +1,4 @@
-//! Which field of a JSON line tells what.
+//! Where the fields of a request stand in a JSON line.
 
 use std::str::FromStr;
 
@@ -9,24 +9,24 @@ use crate::ruleset::key::KeyPart;
 use crate::ruleset::upstream::Balance;
 use crate::ruleset::{CredentialSource, Ruleset};
 
-/// The header fields that rules ask about: only these are taken from a log.
+/// The fields that the rules ask about. Only these are read from a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WantedFields {
-    /// Of requests.
+    /// Header fields of requests.
     pub headers: Vec<HeaderName>,
-    /// Of responses.
+    /// Header fields of responses.
     pub response_headers: Vec<HeaderName>,
     /// The position of `referer` among those of requests.
     pub referer: Option<usize>,
     /// The position of `user-agent`.
     pub user_agent: Option<usize>,
-    /// Those of requests that limits and routes ask about, and not only to find out who is calling.
+    /// The request header fields that limits and routes ask about, without those that only identify callers.
     pub by_rules: Vec<HeaderName>,
-    /// What lines tell that no rule asks about, so that it is passed over.
+    /// The fields that no rule asks about. The reader skips them.
     pub passed_over: Vec<RecordField>,
 }
 
-/// Something that a line can tell.
+/// A field of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordField {
     /// The time of the line.
@@ -67,7 +67,7 @@ pub enum RecordField {
     ResponseHeader(usize),
 }
 
-/// What a time is told in.
+/// The unit of a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Seconds.
@@ -76,7 +76,8 @@ pub enum Unit {
     Nanoseconds,
 }
 
-/// Where it is looked for: first as tollgate itself writes it, then as nginx, Caddy and Traefik do, or are often told to.
+/// The usual places of each field: first the name that tollgate's own access log uses, then the names of nginx, Caddy and
+/// Traefik.
 const USUAL: [(RecordField, &[&str]); 17] = [
     (
         RecordField::Time,
@@ -103,7 +104,7 @@ const USUAL: [(RecordField, &[&str]); 17] = [
     (RecordField::Decision, &["decision"]),
 ];
 
-/// `NAME=PATH`: where a log tells something.
+/// `NAME=PATH`: the place of a field in a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
     what: What,
@@ -156,17 +157,17 @@ impl FromStr for Mapping {
     }
 }
 
-/// A place in a JSON object: what it tells, and the places below it.
+/// A node of the tree of field names: the record fields that a JSON value fills, and the nodes below it.
 #[derive(Debug, Default)]
 pub(super) struct FieldTree {
-    /// Each with its rank: where several places tell the same, the lowest rank counts.
+    /// Each with its rank. If several values fill one field, the value of the lowest rank counts.
     pub(super) slots: Vec<(u8, RecordField)>,
-    /// By the length of their names.
+    /// The nodes below, by the length of their names.
     below: Vec<Vec<(String, Self)>>,
 }
 
 impl FieldTree {
-    /// The places of all that is looked for.
+    /// The tree of the usual and the mapped names of all wanted fields.
     pub(super) fn root(mappings: &[Mapping], wanted: &WantedFields) -> Self {
         let mut root = Self::default();
         let is_wanted = |slot: &RecordField| !wanted.passed_over.contains(slot);
@@ -218,7 +219,7 @@ impl FieldTree {
         place.slots.push((rank, slot));
     }
 
-    /// The place below this one that is called `name`; in another case, if there is none.
+    /// The node called `name` below this one. If there is none, the case of letters does not matter.
     pub(super) fn below(&self, name: &str) -> Option<&Self> {
         let same_length = self.below.get(name.len())?;
         let exact = same_length.iter().find(|(known, _)| known == name);
@@ -230,7 +231,7 @@ impl FieldTree {
 // === impl WantedFields ===
 
 impl WantedFields {
-    /// What these rules ask about.
+    /// The fields that these rules ask about.
     pub fn of<'r>(rulesets: impl IntoIterator<Item = &'r Ruleset>) -> Self {
         let mut wanted = Self::default();
         let rulesets: Vec<&Ruleset> = rulesets.into_iter().collect();
@@ -243,7 +244,7 @@ impl WantedFields {
         wanted
     }
 
-    /// Whether rules ask about what combined logs tell and common ones do not.
+    /// Whether rules ask about the fields that only combined logs have.
     pub(super) const fn tells_browser(&self) -> bool {
         self.referer.is_some() || self.user_agent.is_some()
     }

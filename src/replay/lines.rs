@@ -1,14 +1,14 @@
-//! Lines of bytes, one buffer for all of them.
+//! Splits a stream of bytes into lines with one buffer.
 
 use std::io::{self, ErrorKind, Read};
 use std::ops::Range;
 
 use memchr::memchr;
 
-/// The longest line that is looked at.
+/// The longest line that is parsed.
 pub const MAX_LINE: usize = 1 << 20;
 
-/// So much is read at once: what is read stays near, beside the states of keys.
+/// How many bytes are read at once: few enough to stay in the processor's cache.
 const CHUNK: usize = 64 << 10;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
@@ -17,12 +17,12 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 pub struct Lines<R> {
     from: R,
     buffer: Vec<u8>,
-    /// What is read and not yet gone past.
+    /// The bytes of the buffer that no line has covered yet.
     filled: Range<usize>,
     line: Range<usize>,
     number: u64,
     is_cut: bool,
-    /// Whether the line is to come again.
+    /// Whether the next call of `advance` returns the same line.
     again: bool,
 }
 
@@ -52,7 +52,7 @@ impl<R: Read> Lines<R> {
         Ok(false)
     }
 
-    /// The same line comes once more.
+    /// Makes the next call of `advance` return the same line.
     pub const fn retreat(&mut self) {
         self.again = true;
     }
@@ -62,12 +62,12 @@ impl<R: Read> Lines<R> {
         self.buffer.get(self.line.clone()).unwrap_or_default()
     }
 
-    /// Its number, from 1.
+    /// The number of the line, from 1.
     pub const fn number(&self) -> u64 {
         self.number
     }
 
-    /// Whether it is longer than [`MAX_LINE`], and only its beginning is here.
+    /// Whether the line is longer than [`MAX_LINE`]. Only its beginning is kept then.
     pub const fn is_cut(&self) -> bool {
         self.is_cut
     }

@@ -1,4 +1,4 @@
-//! Plays lines through one or two sets of rules, and counts what becomes of them.
+//! Plays lines through one or two sets of rules and counts the decisions.
 
 use std::io::{self, Write};
 
@@ -20,13 +20,13 @@ use crate::units::Nanos;
 /// How many unreadable lines are shown.
 pub const SHOWN: usize = 5;
 
-/// The status that says that there were too many requests.
+/// The status of a denied request, Too Many Requests.
 const TOO_MANY: u16 = 429;
 
-/// Why a log is not played to its end.
+/// Why the player stops before the end of a log.
 #[derive(Debug, thiserror::Error)]
 pub enum PlayError {
-    /// It cannot be read.
+    /// A log cannot be read.
     #[error(transparent)]
     Source(#[from] SourceError),
     /// The decisions cannot be written.
@@ -34,41 +34,42 @@ pub enum PlayError {
     Decisions(#[from] io::Error),
 }
 
-/// What becomes of a request, in short.
+/// The decision on a request in short.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecisionSummary {
-    /// In the access log's words, or `refused`.
+    /// The decision in the access log's words, or `refused`.
     pub word: &'static str,
-    /// Why it was refused.
+    /// Why the request was refused.
     pub cause: Option<&'static str>,
-    /// The limit that is named for it.
+    /// The limit that the access log names for the decision.
     pub limit: Option<LimitId>,
-    /// Whether a limit denies it.
+    /// Whether a limit denies the request.
     pub denied: bool,
-    /// How long it waits.
+    /// How long the request waits.
     pub wait: Nanos,
-    /// When it may come again.
+    /// After what time the client may try again.
     pub retry_after: Option<Nanos>,
-    /// Its route.
+    /// The route of the request.
     pub route: Option<RouteId>,
-    /// Who is calling.
+    /// The caller.
     pub caller: Option<String>,
     /// The caller's plan, by position.
     pub plan: Option<usize>,
 }
 
-/// When requests came whose timestamps are whole seconds.
+/// At what time in their second requests are played whose timestamps are whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Within {
-    /// Where they are spread over their second.
+    /// At the time at which the requests of a second are spread over it.
     Spread,
-    /// When in their second they are admitted, if ever: what is denied all the same is denied for certain.
+    /// At the first time in the second at which the limits admit the request. A request that is denied all the same is
+    /// denied for certain.
     Best,
 }
 
-/// One set of rules and what was counted under it.
+/// One set of rules and its counts.
 pub struct Side {
-    /// What messages call it.
+    /// The name of the rules in messages.
     pub name: String,
     /// Decides by the rules.
     pub replayer: Replayer,
@@ -76,41 +77,41 @@ pub struct Side {
     pub tally: Tally,
 }
 
-/// What was found out about the lines, whatever the rules.
+/// Counts of the lines that do not depend on the rules.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
-    /// All that were looked at.
+    /// The number of all lines.
     pub all: u64,
-    /// Those that cannot be used.
+    /// The number of lines that cannot be used.
     pub unreadable: u64,
-    /// The first of those.
+    /// The first lines that cannot be used.
     pub shown: Vec<(LogPosition, Unreadable)>,
     /// The time of the first request and of the last.
     pub times: Option<(Nanos, Nanos)>,
-    /// Those whose timestamps are whole seconds.
+    /// The number of lines whose timestamps are whole seconds.
     pub whole_seconds: u64,
-    /// Those that were answered with 429.
+    /// The number of lines with status 429.
     pub too_many: u64,
     /// How many lines tell each header field that rules ask about.
     pub told: Vec<u64>,
 }
 
-/// Everything that lines are played through.
+/// Plays lines through all sets of rules.
 pub struct Player<W: Write> {
-    /// The rules that are tried.
+    /// The rules to try.
     pub side: Side,
-    /// Other rules, and how the two differ.
+    /// The rules to compare with, and the comparison.
     pub against: Option<(Side, Comparison)>,
-    /// When requests came whose timestamps do not tell exactly.
+    /// The time of requests whose timestamps are not exact.
     pub within: Within,
     /// Where every decision is written.
     pub decisions: Option<Decisions<W>>,
-    /// What was found out about the lines.
+    /// Counts of the lines.
     pub lines: Lines,
 }
 
 impl Within {
-    /// When a request came that is placed `at` this time.
+    /// The arrival of a request that is placed `at` this time.
     fn arrival(self, at: Nanos, record: &Record<'_>) -> Arrival {
         match record.within_second.filter(|_| self == Self::Best) {
             None => Arrival::at(at),
@@ -123,13 +124,13 @@ impl Within {
 }
 
 impl Side {
-    /// Rules that no line was played through yet.
+    /// Rules before the first line.
     pub fn new(name: String, replayer: Replayer, pictures: bool) -> Self {
         let tally = Tally::new(&replayer.rules().ruleset, pictures);
         Self { name, replayer, tally }
     }
 
-    /// Tells what becomes of a request, if somebody wants to know.
+    /// Decides a request and counts the decision. Returns a summary if one `is_wanted`.
     fn play(&mut self, arrival: Arrival, record: &Record<'_>, is_wanted: bool) -> Option<DecisionSummary> {
         let Self { replayer, tally, .. } = self;
         replayer.decide(arrival, record, |decided, ruleset| {
@@ -166,7 +167,7 @@ impl DecisionSummary {
 }
 
 impl<W: Write> Player<W> {
-    /// Everything fresh.
+    /// A player before the first line.
     pub fn new(
         side: Side,
         against: Option<Side>,

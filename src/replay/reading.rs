@@ -1,4 +1,4 @@
-//! Lines of several logs, merged by the times of the lines, and then in the order in which their requests came.
+//! Merges the lines of several logs by time and shows their requests in order.
 
 use super::common::CommonReader;
 use super::fields::{FieldTree, Mapping, WantedFields};
@@ -12,9 +12,9 @@ use crate::units::Nanos;
 /// How lines are read and put in order.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where JSON lines tell what.
+    /// Additional places of fields in JSON lines.
     pub mappings: Vec<Mapping>,
-    /// The header fields that matter.
+    /// The fields that the rules ask about.
     pub wanted: WantedFields,
     /// Whether the times of lines are those at which requests began.
     pub times_are_starts: bool,
@@ -22,7 +22,7 @@ pub struct Options {
     pub reorder: Nanos,
 }
 
-/// Where a line stands.
+/// The position of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogPosition {
     /// The position of the log.
@@ -59,13 +59,13 @@ pub struct Reading {
     queue: Queue,
 }
 
-/// Where lines wait until their requests can be shown in order.
+/// Holds lines back until their requests can be shown in order.
 struct Queue {
     spread: Spread,
     reorder: ReorderBuffer,
 }
 
-/// Understands lines.
+/// Turns lines into records.
 pub struct Reader {
     common: CommonReader,
     json: JsonReader,

@@ -1,15 +1,15 @@
-//! What a line of a log tells of a request.
+//! The record of a request in a log.
 
 use std::borrow::Cow;
 
 use crate::units::Nanos;
 
-/// What one line tells. What it does not tell is `None`.
+/// The fields of one line. A field that the line does not have is `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Record<'l> {
     /// The time of the line.
     pub logged: Nanos,
-    /// How far into its second the request was placed, where the timestamp is a whole second.
+    /// How far into its second the request is placed, if its timestamp is a whole second.
     pub within_second: Option<Nanos>,
     /// How long the request took.
     pub took: Option<Nanos>,

@@ -1,8 +1,8 @@
-//! The way of a request through the gateway's own rules, on the time of the log.
+//! Decides the requests of a log by the gateway's own rules, on the time of the log.
 //!
-//! Everything that decides is the gateway's: canonical targets, matching, callers, keys, costs, the store, the verdict,
-//! queues and what is set right when a request has ended. What is here puts the pieces in the order of `proxy/admit.rs`,
-//! with nothing to wait for.
+//! The gateway's code makes targets canonical, matches routes, finds callers, computes keys and costs, charges the store,
+//! combines the verdict, runs queues and settles charges at the end of a request. The replayer calls it in the order of
+//! `gateway/admit.rs`, without the network.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -29,44 +29,44 @@ use crate::ruleset::path;
 use crate::ruleset::verdict::Verdict;
 use crate::units::Nanos;
 
-/// What became of a request.
+/// The decision on a request.
 #[derive(Debug)]
 pub struct Decided<'d> {
-    /// When it came.
+    /// When the request came.
     pub at: Nanos,
-    /// The route it takes.
+    /// The route that the request takes.
     pub route: Option<RouteId>,
     /// The caller's plan.
     pub plan: Option<PlanId>,
-    /// Why it was refused before any limit was asked.
+    /// Why the gateway refused the request before it asked any limit.
     pub refused: Option<&'static str>,
-    /// Whether it is exempt from charges.
+    /// Whether the request is exempt from charges.
     pub bypassed: bool,
-    /// What it was charged.
+    /// The charges of the request.
     pub charges: &'d [Charge],
-    /// What its limits say.
+    /// The combined decision of its limits.
     pub verdict: &'d Verdict,
-    /// What keys are made of; absent where it was refused.
+    /// The input of the keys; absent for a refused request.
     pub known: Option<(&'d Facts<'d>, &'d Resolved<'d>)>,
 }
 
-/// When a request came, as far as its line tells.
+/// The span of time in which a request came, as far as its line tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Not before this time.
+    /// The first possible time.
     pub earliest: Nanos,
-    /// Nor after this one.
+    /// The last possible time.
     pub latest: Nanos,
 }
 
-/// The rules, and what requests have taken under them.
+/// A set of rules and the state of its limits.
 pub struct Replayer {
     rules: Rules,
     callers: Callers,
     names: Vec<HeaderName>,
     hashers: LimitHashers,
     ledger: Ledger,
-    /// What the last request was charged, kept for its room.
+    /// The charges of the last request; the vector is reused.
     charges: Vec<Charge>,
     headers: Fields,
     host: Host,
@@ -74,7 +74,7 @@ pub struct Replayer {
     missing: Vec<Missing>,
 }
 
-/// How many requests lacked a part of a limit's key.
+/// How many requests lacked a part of the key of a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Missing {
     limit: LimitId,
@@ -82,7 +82,7 @@ struct Missing {
     count: u64,
 }
 
-/// The last host and what became of it: most lines of a log have the same.
+/// The canonical form of the last host; most lines of a log have the same host.
 #[derive(Debug, Default)]
 struct Host {
     raw: Vec<u8>,
@@ -92,12 +92,12 @@ struct Host {
 // === impl Arrival ===
 
 impl Arrival {
-    /// At this time.
+    /// An exactly known time.
     pub const fn at(time: Nanos) -> Self {
         Self { earliest: time, latest: time }
     }
 
-    /// Whether the line tells it exactly.
+    /// Whether the line tells the time exactly.
     pub fn is_exact(self) -> bool {
         self.earliest == self.latest
     }
@@ -134,12 +134,12 @@ impl Replayer {
         &self.rules
     }
 
-    /// What the log did not tell.
+    /// The values that the log does not have, by how many requests lack them.
     pub const fn untold(&self) -> MissingInputs {
         MissingInputs { costs: self.ledger.untold_costs, ..self.untold }
     }
 
-    /// In how many requests a part of a limit's key was not told.
+    /// The missing parts of keys, and how many requests lack each.
     pub fn missing(&self) -> impl Iterator<Item = (LimitId, &KeyPart, u64)> {
         let missing = self.missing.iter().filter(|missing| missing.count > 0);
         missing.map(|missing| (missing.limit, &missing.part, missing.count))

@@ -1,4 +1,4 @@
-//! Where lines come from: files, perhaps packed, and standard input.
+//! Opens logs: files, files compressed with gzip, and standard input.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read};
@@ -19,7 +19,7 @@ pub struct Log {
 /// Why a log cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// It cannot be opened.
+    /// The file cannot be opened.
     #[error("cannot open the log {}: {source}", path.display())]
     Open {
         /// The file.
@@ -30,10 +30,10 @@ pub enum SourceError {
     /// Standard input is named more than once.
     #[error("standard input (`-`) is named twice, and can be read once; the file of this name is `./-`")]
     Twice,
-    /// It is a directory.
+    /// The path is a directory.
     #[error("{} is a directory: name the logs in it", .0.display())]
     Directory(PathBuf),
-    /// It is packed by a program whose format is not read.
+    /// The log is compressed in a format that is not supported.
     #[error("{name} is packed with {program}: unpack it, as in `{program} -dc {name} | tollgate replay ... -`")]
     Packed {
         /// The log.
@@ -41,7 +41,7 @@ pub enum SourceError {
         /// The program.
         program: &'static str,
     },
-    /// It is packed, and its end is missing.
+    /// The gzip data ends too early.
     #[error("{name} is cut short: its gzip data ends in the middle, after line {line}")]
     CutShort {
         /// The log.
@@ -49,7 +49,7 @@ pub enum SourceError {
         /// The last line that is whole.
         line: u64,
     },
-    /// It cannot be read to its end.
+    /// Reading the log failed.
     #[error("cannot read {name} after line {line}: {source}")]
     Read {
         /// The log.
@@ -61,7 +61,7 @@ pub enum SourceError {
     },
 }
 
-/// How much is to be read, and how much was.
+/// How many bytes are to be read, and how many were read.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
     read: Arc<AtomicU64>,
@@ -69,12 +69,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Bytes read so far, as they lie in the files.
+    /// The bytes of the files that were read so far.
     pub fn read(&self) -> u64 {
         self.read.load(Ordering::Relaxed)
     }
 
-    /// Bytes of all logs; `None` where nobody knows.
+    /// The bytes of all logs; `None` for standard input and other streams.
     pub const fn total(&self) -> Option<u64> {
         self.total
     }
@@ -93,11 +93,11 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// The first bytes of what other programs pack.
+/// The magic bytes of other compression formats.
 const OTHERS: [(&[u8], &str); 4] =
     [(b"\x28\xb5\x2f\xfd", "zstd"), (b"\xfd7zXZ\x00", "xz"), (b"BZh", "bzip2"), (b"\x04\x22\x4d\x18", "lz4")];
 
-/// Not more than is asked for at once, so that nothing but the first of it is copied.
+/// As large as one read of [`Lines`], so that only the first read is copied.
 const BUFFER: usize = 64 << 10;
 
 /// Opens logs in the order in which they are named; `-` is `input`.
@@ -124,7 +124,7 @@ pub fn open(paths: &[PathBuf], input: impl Read + 'static) -> Result<(Vec<Log>, 
     Ok((logs, progress))
 }
 
-/// The length is that of a regular file.
+/// Opens a file. Returns its length too if it is a regular file.
 fn open_file(path: &Path) -> Result<(File, Option<u64>), SourceError> {
     let failed = |source| SourceError::Open { path: path.to_owned(), source };
     let about = fs::metadata(path).map_err(failed)?;
@@ -168,7 +168,7 @@ impl Log {
         &self.lines
     }
 
-    /// The same line comes once more.
+    /// Makes the next call of `advance` return the same line.
     pub fn retreat(&mut self) {
         self.lines.retreat();
     }
