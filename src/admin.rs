@@ -7,15 +7,13 @@ use async_trait::async_trait;
 use http::{HeaderName, HeaderValue, Method, Response, StatusCode, header};
 use pingora::apps::http_app::ServeHttp;
 use pingora::protocols::http::ServerSession;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 pub mod access;
-mod body;
 mod cluster;
-mod explain;
 mod keys;
 mod live;
-mod page;
 mod readiness;
 pub mod reloads;
 pub mod snapshots;
@@ -29,6 +27,7 @@ use reloads::Reloads;
 use snapshots::Snapshots;
 
 use crate::gateway::Gateway;
+use crate::gateway::explain::{Explanation, Question};
 use crate::store::shared::Report;
 use crate::telemetry::history::History;
 use crate::telemetry::offenders::Top;
@@ -89,7 +88,7 @@ impl Admin {
     async fn answer(&self, session: &mut ServerSession) -> Answer {
         let head = session.req_header();
         let (method, path) = (head.method.clone(), head.uri.path().to_owned());
-        let is_for_browsers = path.starts_with(API) || page::file(&path).is_some();
+        let is_for_browsers = path.starts_with(API) || page_file(&path).is_some();
         if let Err(refused) = self.records.access.check_site(head, is_for_browsers) {
             return refused;
         }
@@ -104,7 +103,7 @@ impl Admin {
                 Ok(()) => self.reload().await,
                 Err(refused) => refused,
             },
-            ("/explain" | "/v1/explain", _) => explain::answer(&self.gateway, session).await,
+            ("/explain" | "/v1/explain", _) => self.explain(session).await,
             (_, Some(verb)) => self.key(verb, session).await,
             (path, None) => self.shown(path),
         }
@@ -112,7 +111,7 @@ impl Admin {
 
     /// What can be looked at.
     fn shown(&self, path: &str) -> Answer {
-        if let Some((content_type, text)) = page::file(path) {
+        if let Some((content_type, text)) = page_file(path) {
             return (StatusCode::OK, content_type, text.to_owned());
         }
         let offenders = &self.gateway.denial_recorder.offenders;
@@ -152,6 +151,18 @@ impl Admin {
         }
     }
 
+    /// Says what the request in the body would meet at this gateway now.
+    async fn explain(&self, session: &mut ServerSession) -> Answer {
+        let body = match read_body(session).await {
+            Ok(body) => body,
+            Err(refused) => return refused,
+        };
+        match Question::from_json(&body) {
+            Ok(question) => pretty_json(&Explanation::of_gateway(&self.gateway, &question).await),
+            Err(bad) => failure(StatusCode::BAD_REQUEST, &bad.to_string()),
+        }
+    }
+
     /// Asks about a key, or changes it.
     async fn key(&self, verb: Verb, session: &mut ServerSession) -> Answer {
         if verb != Verb::Peek
@@ -159,7 +170,7 @@ impl Admin {
         {
             return refused;
         }
-        match body::read(session).await {
+        match read_body(session).await {
             Ok(body) => keys::answer(&self.gateway, verb, &body).await,
             Err(refused) => refused,
         }
@@ -229,7 +240,47 @@ impl Admin {
     }
 }
 
-/// In one line: there are many numbers.
+/// Reads the body of a request, up to its largest size.
+async fn read_body(session: &mut ServerSession) -> Result<Vec<u8>, Answer> {
+    /// Room for the largest head of a request and what JSON adds to it.
+    const MAX_BYTES: usize = 256 << 10;
+    let mut body = Vec::new();
+    loop {
+        match session.read_request_body().await {
+            Ok(Some(part)) if body.len().saturating_add(part.len()) > MAX_BYTES => {
+                let message = format!("the question is longer than {} KiB", MAX_BYTES >> 10);
+                return Err(failure(StatusCode::PAYLOAD_TOO_LARGE, &message));
+            }
+            Ok(Some(part)) => body.extend_from_slice(&part),
+            Ok(None) => return Ok(body),
+            Err(_) => return Err(failure(StatusCode::BAD_REQUEST, "the body of the request cannot be read")),
+        }
+    }
+}
+
+/// The content type and the text of a file of the page.
+fn page_file(path: &str) -> Option<(&'static str, &'static str)> {
+    const SCRIPT: &str = "text/javascript; charset=utf-8";
+    match path {
+        "/" => Some(("text/html; charset=utf-8", include_str!("admin/page/page.html"))),
+        "/page/page.css" => Some(("text/css; charset=utf-8", include_str!("admin/page/page.css"))),
+        "/page/page.js" => Some((SCRIPT, include_str!("admin/page/page.js"))),
+        "/page/ask.js" => Some((SCRIPT, include_str!("admin/page/ask.js"))),
+        "/page/draw.js" => Some((SCRIPT, include_str!("admin/page/draw.js"))),
+        "/page/icon.svg" => Some(("image/svg+xml", include_str!("admin/page/icon.svg"))),
+        _ => None,
+    }
+}
+
+/// An answer with indented JSON.
+fn pretty_json(answer: &impl Serialize) -> Answer {
+    match serde_json::to_string_pretty(answer) {
+        Ok(text) => (StatusCode::OK, JSON, text + "\n"),
+        Err(error) => failure(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
+/// An answer with JSON in one line, for answers with many numbers.
 fn json_of(value: &Value) -> Answer {
     (StatusCode::OK, JSON, format!("{value}\n"))
 }
@@ -246,10 +297,14 @@ fn failure(status: StatusCode, message: &str) -> Answer {
     (status, JSON, format!("{:#}\n", json!({ "error": message })))
 }
 
+/// What a browser may load on the page: only what this listener serves.
+const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
 /// What no browser may do with anything of this listener: run what is not its own, put it into a frame, guess what it is,
 /// let other sites read it, keep it.
 const FENCES: [(HeaderName, &str); 6] = [
-    (header::CONTENT_SECURITY_POLICY, page::POLICY),
+    (header::CONTENT_SECURITY_POLICY, PAGE_POLICY),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::X_FRAME_OPTIONS, "DENY"),
     (header::REFERRER_POLICY, "no-referrer"),

@@ -1,9 +1,8 @@
 //! `POST /v1/keys/...`: one key, asked about and set right.
 
 use http::StatusCode;
-use serde::Serialize;
 
-use super::{Answer, JSON, failure};
+use super::{Answer, failure, pretty_json};
 use crate::gateway::Gateway;
 use crate::gateway::keys::{BadKey, KeyQuestion};
 use crate::store::{Amendment, Unamended};
@@ -45,7 +44,7 @@ pub(super) async fn answer(gateway: &Gateway, verb: Verb, body: &[u8]) -> Answer
 async fn done(gateway: &Gateway, verb: Verb, body: &[u8]) -> Result<Answer, BadKey> {
     let question = KeyQuestion::from_json(body)?;
     let amendment = match verb {
-        Verb::Peek => return Ok(shown(&question.peek(gateway).await?)),
+        Verb::Peek => return Ok(pretty_json(&question.peek(gateway).await?)),
         Verb::Reset => Amendment::Afresh,
         Verb::Grant => question.grant()?,
     };
@@ -62,7 +61,7 @@ async fn done(gateway: &Gateway, verb: Verb, body: &[u8]) -> Result<Answer, BadK
                 Amendment::Grant(tokens) => format!("is given back up to {tokens} tokens"),
             };
             tracing::info!(limit = answer.limit, key = key.join(", "), "by the admin port, a key {change}");
-            shown(&answer)
+            pretty_json(&answer)
         }
         Err(unamended) => {
             let status = match unamended {
@@ -72,11 +71,4 @@ async fn done(gateway: &Gateway, verb: Verb, body: &[u8]) -> Result<Answer, BadK
             failure(status, &format!("the limit cannot do this: {unamended}"))
         }
     })
-}
-
-fn shown(answer: &impl Serialize) -> Answer {
-    match serde_json::to_string_pretty(answer) {
-        Ok(text) => (StatusCode::OK, JSON, text + "\n"),
-        Err(error) => failure(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
-    }
 }

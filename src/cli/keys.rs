@@ -3,11 +3,13 @@
 use std::io::{self, Write};
 
 use clap::{Args, Subcommand};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::cli::Format;
 use crate::cli::explain::Field;
 use crate::cli::remote::{Remote, RemoteArgs, RemoteError, TokenArgs};
+use crate::gateway::explain::RequestJson;
+use crate::gateway::keys::KeyQuestionJson;
 
 /// What `tollgate keys` takes. No `Debug`: header fields and the URL may hold credentials.
 #[derive(Args, Clone)]
@@ -113,10 +115,7 @@ pub fn execute(args: &KeysArgs, out: &mut dyn Write) -> Result<(), KeysError> {
         Command::Reset(ResetArgs { key, token }) => ("reset", key, Some(token.read()?), None),
         Command::Grant(GrantArgs { key, tokens, token }) => ("grant", key, Some(token.read()?), Some(*tokens)),
     };
-    let mut question = key.question();
-    if let Some(tokens) = tokens {
-        question["tokens"] = json!(tokens);
-    }
+    let question = json!(KeyQuestionJson { tokens, ..key.question() });
     let answer = Remote::new(&key.remote, token).post(&format!("/v1/keys/{verb}"), &question)?;
     let printed = match key.format {
         Format::Json => format!("{answer:#}\n"),
@@ -127,30 +126,17 @@ pub fn execute(args: &KeysArgs, out: &mut dyn Write) -> Result<(), KeysError> {
 }
 
 impl KeyArgs {
-    /// As the admin port takes it.
-    fn question(&self) -> Value {
-        let mut question = json!({ "limit": self.limit });
-        let Some(url) = &self.url else {
-            let parts = self.parts.iter().map(|Part(name, value)| (name.clone(), json!(value)));
-            question["key"] = Value::Object(parts.collect());
-            if let Some(plan) = &self.plan {
-                question["plan"] = json!(plan);
+    fn question(&self) -> KeyQuestionJson {
+        let (limit, plan) = (self.limit.clone(), self.plan.clone());
+        let (key, request) = match &self.url {
+            None => (self.parts.iter().map(|Part(name, value)| (name.clone(), json!(value))).collect(), Value::Null),
+            Some(url) => {
+                let fields = self.headers.iter().map(|Field(name, value)| (name.trim().into(), value.trim().into()));
+                let method = self.method.as_deref().unwrap_or("GET");
+                (Value::Null, json!(RequestJson::new(method, url, fields, self.client)))
             }
-            return question;
         };
-        let mut headers: Map<String, Value> = Map::new();
-        for Field(name, value) in &self.headers {
-            let lines = headers.entry(name.trim().to_owned()).or_insert_with(|| json!([]));
-            if let Value::Array(lines) = lines {
-                lines.push(json!(value.trim()));
-            }
-        }
-        question["request"] =
-            json!({ "url": url, "headers": headers, "method": self.method.as_deref().unwrap_or("GET") });
-        if let Some(client) = self.client {
-            question["request"]["client"] = json!(client.to_string());
-        }
-        question
+        KeyQuestionJson { limit, key, plan, request, tokens: None }
     }
 }
 

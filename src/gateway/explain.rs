@@ -10,7 +10,7 @@ mod question;
 mod route_match;
 
 pub use limits::{KeyAccount, LimitAccount, Now, Standing};
-pub use question::{BadQuestion, Question};
+pub use question::{BadQuestion, Question, RequestJson};
 pub use route_match::{PassedOver, RouteMatch};
 
 use crate::charge::Charge;

@@ -116,25 +116,31 @@ struct Found {
     plan: Option<String>,
 }
 
-/// A question as JSON.
-#[derive(Deserialize)]
+/// A question about a key as `POST /v1/keys/...` takes it in JSON.
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
-    limit: String,
-    /// Any value: what serde says of another kind would hold it.
-    #[serde(default)]
-    key: Value,
-    plan: Option<String>,
-    #[serde(default)]
-    request: Value,
-    tokens: Option<u64>,
+pub struct KeyQuestionJson {
+    /// The limit.
+    pub limit: String,
+    /// An object of the key's parts. The type takes any value, since serde's message about a wrong one would show it.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub key: Value,
+    /// The plan whose parameters apply, where the gateway cannot tell from the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plan: Option<String>,
+    /// In place of `key`, a [`RequestJson`](crate::gateway::explain::RequestJson).
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    pub request: Value,
+    /// How many tokens are granted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
 }
 
 impl KeyQuestion {
     /// Reads a question that is written as JSON.
     pub fn from_json(text: &[u8]) -> Result<Self, BadKey> {
-        let written: Written = serde_json::from_slice(text).map_err(|error| BadKey::Json(error.to_string()))?;
-        let Written { limit, key, plan, request, tokens } = written;
+        let written: KeyQuestionJson = serde_json::from_slice(text).map_err(|error| BadKey::Json(error.to_string()))?;
+        let KeyQuestionJson { limit, key, plan, request, tokens } = written;
         let named = match (key, request) {
             (Value::Null, Value::Object(request)) => {
                 Named::Request(Box::new(Question::from_json(Value::Object(request).to_string().as_bytes())?))

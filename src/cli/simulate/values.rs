@@ -9,11 +9,11 @@ use crate::units::{Nanos, Rate};
 const LEAST_FACTOR: f64 = 0.001;
 
 pub(super) fn rate(text: &str) -> Result<Rate, String> {
-    scalar::rate(text).map_err(in_words)
+    scalar::rate(text).map_err(describe)
 }
 
 pub(in crate::cli) fn duration(text: &str) -> Result<Nanos, String> {
-    scalar::duration(text).map_err(in_words)
+    scalar::duration(text).map_err(describe)
 }
 
 pub(super) fn longer_than_nothing(text: &str) -> Result<Nanos, String> {
@@ -41,7 +41,7 @@ pub(super) fn factor(text: &str) -> Result<f64, String> {
     factor.ok_or_else(|| format!("expected a number of at least {LEAST_FACTOR}"))
 }
 
-fn in_words(invalid: InvalidValue) -> String {
+fn describe(invalid: InvalidValue) -> String {
     match invalid.hint {
         Some(hint) => format!("{} ({hint})", invalid.message),
         None => invalid.message,

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use http::{HeaderName, HeaderValue, Method, Uri};
-use serde::Deserialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::fields::Fields;
 use crate::gateway::facts::Head;
@@ -55,17 +55,38 @@ pub enum BadQuestion {
     Client(String),
 }
 
-/// A question as JSON.
-#[derive(Deserialize)]
+/// A request as `POST /v1/explain` takes it in JSON.
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Written {
+pub struct RequestJson {
     #[serde(default = "get")]
     method: String,
     url: String,
-    /// Any value: what serde says of another kind would hold it.
+    /// An object of texts and lists of texts. The type takes any value, since serde's message about a wrong one would show
+    /// it.
     #[serde(default)]
     headers: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
     client: Option<String>,
+}
+
+impl RequestJson {
+    /// A request with these header fields, in their order, from `client`.
+    pub fn new(
+        method: &str,
+        url: &str,
+        fields: impl IntoIterator<Item = (String, String)>,
+        client: Option<IpAddr>,
+    ) -> Self {
+        let mut headers = Map::new();
+        for (name, value) in fields {
+            if let Value::Array(values) = headers.entry(name).or_insert_with(|| Value::Array(Vec::new())) {
+                values.push(Value::String(value));
+            }
+        }
+        let client = client.map(|client| client.to_string());
+        Self { method: method.to_owned(), url: url.to_owned(), headers: Value::Object(headers), client }
+    }
 }
 
 fn get() -> String {
@@ -97,12 +118,12 @@ impl Question {
 
     /// Reads a question that is written as JSON.
     pub fn from_json(text: &[u8]) -> Result<Self, BadQuestion> {
-        let Written { method, url, headers, client } =
+        let RequestJson { method, url, headers, client } =
             serde_json::from_slice(text).map_err(|error| BadQuestion::Json(error.to_string()))?;
         let client = client.map(|client| client.parse().map_err(|_| BadQuestion::Client(client))).transpose()?;
         let headers = match headers {
             Value::Object(headers) => headers,
-            Value::Null => serde_json::Map::new(),
+            Value::Null => Map::new(),
             _ => return Err(BadQuestion::Json("the headers are no object".to_owned())),
         };
         let mut fields = Vec::new();
