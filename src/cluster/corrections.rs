@@ -1,5 +1,5 @@
-//! Corrections of what another gateway was asked to charge: refunds, debits and ends of requests. No request waits for them;
-//! they are sent again over the next connection until the other side has said to have made them, which it does once.
+//! Corrections of charges at another gateway: refunds, debits and ends of requests. No request waits for them. A correction is
+//! sent again over the next connection until the other side has confirmed it; the other side makes it once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::wire::{Answer, Ask, Change};
 use crate::algorithm::Completion;
 use crate::units::Nanos;
 
-/// Corrections that the other side has not said to have made.
+/// Corrections that the other side has not confirmed.
 pub(super) struct Pending {
     process: u64,
     last: u64,
@@ -31,20 +31,20 @@ struct PendingCorrection {
 /// A correction of charges.
 #[derive(Clone, Debug)]
 pub enum Correction {
-    /// Takes a charge back, whose bucket was going to be whole at `full_at` on the other side's clock.
+    /// Gives a charge back whose bucket was going to be full at `full_at` on the other side's clock.
     Refund {
         /// What was charged.
         part: PeerCharge,
-        /// When it was going to be whole.
+        /// When the bucket was going to be full.
         full_at: Nanos,
     },
     /// Charges whatever the limit says.
     Debit(PeerCharge),
-    /// Gives back what was held.
+    /// Gives a slot back.
     Complete(PeerCharge, Completion),
 }
 
-/// The most corrections that wait for a gateway that is away: about 30 MB.
+/// The most corrections that wait for an unreachable gateway: about 30 MB.
 const MAX_PENDING: usize = 100_000;
 
 impl Pending {
@@ -53,7 +53,7 @@ impl Pending {
         Self { process: 0, last: now.get(), changes: BTreeMap::new() }
     }
 
-    /// Those that can be sent go over another connection now, to the process `process`. Returns those that are of no use to it.
+    /// Marks all as unsent for a new connection to the process `process`. Returns those that were for another process.
     pub(super) fn arrived(&mut self, process: u64) -> Vec<Correction> {
         let left = if self.process == process { BTreeMap::new() } else { std::mem::take(&mut self.changes) };
         self.process = process;
@@ -61,7 +61,7 @@ impl Pending {
         left.into_values().map(|unmade| unmade.correction).collect()
     }
 
-    /// What is owed, which somebody else can charge.
+    /// Takes out the debits, which another gateway can make.
     pub(super) fn take_debits(&mut self) -> Vec<Correction> {
         let changes = std::mem::take(&mut self.changes).into_iter();
         let (debits, others): (Vec<_>, Vec<_>) =
@@ -79,7 +79,7 @@ impl Pending {
     }
 }
 
-/// Corrections of what was charged here, whose states have to come first.
+/// Corrections of charges that were made here, whose states have to be fetched first.
 #[derive(Default)]
 pub(super) struct LocalCorrections {
     waiting: Mutex<Vec<Correction>>,
@@ -105,7 +105,7 @@ impl LocalCorrections {
         self.unmade.load(Ordering::SeqCst) == 0
     }
 
-    /// Makes those that come, until dropped.
+    /// Makes corrections as they are queued, until dropped.
     pub(super) async fn make(&self, server: &Arc<PeerServer>) {
         loop {
             self.some.notified().await;
@@ -123,7 +123,7 @@ impl LocalCorrections {
 }
 
 impl Peer {
-    /// Makes `correction`, when that can be done.
+    /// Queues `correction` for the other gateway.
     pub fn correct(&self, correction: Correction) {
         let mut pending = self.pending.lock();
         pending.last = pending.last.saturating_add(1);
@@ -137,7 +137,7 @@ impl Peer {
         self.wake.notify_one();
     }
 
-    /// Gives back what is held for `part`, if anything may be.
+    /// Gives the slot of `part` back, if it has one.
     pub(super) fn complete(&self, part: &PeerCharge, end: Completion) {
         if part.slot > 0 {
             self.correct(Correction::Complete(part.clone(), end));
@@ -164,14 +164,14 @@ impl Peer {
 }
 
 impl Correction {
-    /// What is corrected.
+    /// The charge that is corrected.
     pub(super) const fn part(&self) -> &PeerCharge {
         match self {
             Self::Refund { part, .. } | Self::Debit(part) | Self::Complete(part, _) => part,
         }
     }
 
-    /// As it is sent to who knows the parameters by this number.
+    /// The correction as it is sent to a gateway that knows the parameters under this number.
     pub(super) fn change(&self, rule: u32) -> Change {
         let PeerCharge { key, cost, slot, .. } = *self.part();
         match *self {

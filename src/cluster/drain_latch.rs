@@ -1,22 +1,22 @@
-//! Whether a gateway still answers others: until it ends, and nothing halfway.
+//! Lets a gateway that leaves stop answering others at a moment when no answer is under way.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Open until it is closed for good.
+/// Open until it is closed for good. Closes only while no request is in flight.
 #[derive(Debug, Default)]
 pub(super) struct DrainLatch {
     is_closed: AtomicBool,
     in_flight: AtomicUsize,
 }
 
-/// Somebody who is being answered, until dropped.
+/// A request that is being answered, until dropped.
 pub(super) struct InFlight(Arc<DrainLatch>);
 
-// Each side writes its own word before it reads the other's, in one order for all: whoever comes in while it is being
-// closed is seen by the one who closes it, or sees that it is closed.
+// Each side writes its own word before it reads the other's, in one total order: a request that enters while the latch is
+// being closed is seen by the closing thread, or sees that the latch is closed.
 impl DrainLatch {
-    /// Lets somebody in, unless it is closed.
+    /// Lets a request in, unless the latch is closed.
     pub(super) fn enter(self: &Arc<Self>) -> Option<InFlight> {
         self.in_flight.fetch_add(1, Ordering::SeqCst);
         let in_flight = InFlight(Arc::clone(self));
@@ -27,7 +27,7 @@ impl DrainLatch {
         self.is_closed.load(Ordering::SeqCst)
     }
 
-    /// Closes it, if nobody is inside and `may` holds once nobody comes in any more. Whether it is closed.
+    /// Closes the latch if no request is in flight and `may` holds while none can enter. Whether it is closed.
     pub(super) fn close_if(&self, may: impl FnOnce() -> bool) -> bool {
         self.is_closed.store(true, Ordering::SeqCst);
         let closes = self.in_flight.load(Ordering::SeqCst) == 0 && may();
@@ -61,7 +61,7 @@ mod tests {
         drop(in_flight);
         assert!(!latch.close_if(|| false));
         assert!(latch.enter().is_some());
-        // whoever comes while it is being closed stays out
+        // a request that comes while the latch is being closed stays out
         assert!(latch.close_if(|| latch.enter().is_none()));
         assert!(latch.is_closed() && latch.enter().is_none());
     }

@@ -1,4 +1,4 @@
-//! Keeping in touch with the other gateways: a connection to each, on which beats and corrections go out.
+//! Heartbeats: one control connection to each other gateway, over which heartbeats and corrections go out.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ impl Node {
         self.apply_membership();
     }
 
-    /// Sends beats and corrections for as long as the connection lasts.
+    /// Sends heartbeats and corrections while the connection lasts.
     async fn talk(self: &Arc<Self>, peer: &Arc<Peer>, session: &Arc<Session>) {
         let mut beats = interval(HEARTBEAT_INTERVAL.to_duration());
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -59,7 +59,7 @@ impl Node {
         }
     }
 
-    /// Makes corrections that `peer` will not make any more: what is owed is owed wherever the state is by now.
+    /// Takes up corrections that `peer` is not going to make: a debit is made where the state is now, the others are lost.
     fn redirect(&self, peer: &Peer, corrections: Vec<Correction>) {
         for correction in corrections {
             match correction {
@@ -94,7 +94,7 @@ impl Membership for Node {
     }
 }
 
-/// Keeps in touch with `peer`, until dropped.
+/// Keeps the control connection to `peer` open, until dropped.
 pub(super) async fn run(node: Arc<Node>, peer: Arc<Peer>) {
     let mut was_told = None;
     loop {

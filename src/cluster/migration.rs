@@ -1,12 +1,12 @@
-//! Where states are that are not where they belong: on their way, or with whoever owned them before.
+//! Which gateway has the state of a key while ownership changes.
 //!
-//! The state of a key is in one place, and moves to whoever has to decide. When the members change, each node pushes what
-//! others own now ([`StoreCursor`]); a node that has to decide before that has come to it takes the state of that key from where
-//! it may be: with who owned the key before, with who owns it in this node's eyes, or with whom it
-//! was lent to, and with each node that sees other members. So nodes that see the members change one after the other still decide on one state, and nothing is as
-//! good as new because its owner is another.
+//! The state of a key is in one place, and moves to the gateway that has to decide. When the members change, each gateway
+//! pushes the states that others own now ([`StoreCursor`]). A gateway that has to decide before a state has arrived fetches it
+//! from every gateway that may have it: the owners before, the owner in its own view, the gateway that it lent the state to, and
+//! each gateway that sees other members. So gateways that see a change one after the other still decide on one state, and no key
+//! becomes new because its owner changed.
 //!
-//! Once all have said that they have nothing any more that belongs elsewhere, nobody is asked.
+//! Once all gateways have said that they keep no state of others, nothing is fetched any more.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -23,49 +23,49 @@ use super::members::{HEARTBEAT_INTERVAL, Peer};
 use super::ring::Ring;
 use crate::units::{LimitKey, Nanos};
 
-/// How far a store has been searched for states that belong elsewhere.
+/// How far a store has been searched for states that other gateways own.
 #[derive(Debug, Default)]
 pub struct StoreCursor {
-    /// The part of the store that comes next.
+    /// The next part of the store to search.
     pub next: usize,
-    /// Whether there is none.
+    /// Whether the whole store has been searched.
     pub is_over: bool,
 }
 
-/// What became of states that came in.
+/// How many of the states that arrived were kept, merged and not understood.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImportCounts {
-    /// They are here now.
+    /// Their keys had no state here.
     pub kept: u64,
-    /// They are merged into those that were here.
+    /// They were merged into the states that were here.
     pub merged: u64,
-    /// This program does not understand them.
+    /// This program does not know the algorithm or its parameters.
     pub unknown: u64,
 }
 
-/// Where states may be that are not here. See the module.
+/// Which gateways may have states that are not here. See the module.
 #[derive(Default)]
 pub(super) struct MigrationState {
     past: Mutex<Past>,
-    /// Whether anything may be elsewhere: read for every request.
+    /// Whether another gateway may have a state that this one owns: read for every request.
     is_active: AtomicBool,
-    /// How often the members have changed.
+    /// Counts changes of the members.
     ring_changes: AtomicU64,
-    /// Keys whose states are on their way out, and not known to have arrived.
+    /// Keys whose states are being pushed and have not arrived.
     pushing: Mutex<HashSet<LimitKey>>,
-    /// Keys whose states are being asked for.
+    /// Keys whose states are being fetched.
     fetching: Mutex<HashSet<LimitKey>>,
     departure_count: KeyEpochs,
-    /// One of these has ended, or more is known of where states may be.
+    /// Notified when a push or a fetch ends, and when the sources of states change.
     moved: Notify,
-    /// There may be something to push.
+    /// Notified when there may be states to push.
     pub(super) push: Notify,
-    /// Something is held that who owns its key has not been told of.
+    /// Notified when a slot is held that the owner of its key does not know.
     pub(super) announce: Notify,
     pub(super) counts: Counts,
 }
 
-/// How often states were given away, by some bits of their keys: who decides on one sees whether it went meanwhile.
+/// Counts the states that were given away, by some bits of their keys: a decision sees whether its state went meanwhile.
 struct KeyEpochs(Box<[AtomicU64]>);
 
 impl Default for KeyEpochs {
@@ -80,16 +80,16 @@ impl KeyEpochs {
     }
 }
 
-/// What was to be seen at one time of where the states of some keys are.
+/// Which changes of ownership of some keys had happened at one time.
 #[derive(Debug, Default)]
 pub struct OwnershipEpoch {
     ring_changes: u64,
-    /// How often each had been given away.
+    /// Each key, and how often its state had been given away.
     keys: SmallVec<[(LimitKey, u64); 4]>,
 }
 
 impl OwnershipEpoch {
-    /// Only the keys at these positions.
+    /// The epoch of the keys at these positions.
     pub fn only(&self, positions: &[usize]) -> Self {
         let keys = positions.iter().filter_map(|position| self.keys.get(*position).copied());
         Self { ring_changes: self.ring_changes, keys: keys.collect() }
@@ -98,22 +98,22 @@ impl OwnershipEpoch {
 
 #[derive(Default)]
 struct Past {
-    /// The rings before, of whose states some may not have been pushed yet; the last one last.
+    /// Earlier rings whose owners may not have pushed all states yet; the latest one last.
     rings: Vec<Arc<Ring>>,
-    /// When the last one was left.
+    /// When the members changed last.
     ring_changed: Nanos,
-    /// States that were given to who does not own them.
+    /// States that were given to gateways that do not own them.
     lent: HashMap<LimitKey, Lent>,
-    /// Those who see other members, or have states that belong elsewhere: they may decide on keys that this node owns.
+    /// Gateways that see other members or keep states of others: they may decide on keys that this gateway owns.
     differing: Vec<SocketAddr>,
-    /// Who asked something while it saw other members, and when.
+    /// Gateways that sent a request while they saw other members, and when.
     asked: HashMap<SocketAddr, Nanos>,
 }
 
-/// To whom a state was given, and when.
+/// The gateway that a state was given to, and when.
 type Lent = (SocketAddr, Nanos);
 
-/// How many states went and came.
+/// Counts states that were sent and received.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) pushed: AtomicU64,
@@ -132,26 +132,26 @@ impl Counts {
     }
 }
 
-/// So many are told apart.
+/// How many groups of keys have a counter of their own.
 const KEY_EPOCHS: u128 = 4096;
-/// So many changes of the members are remembered while states move. What an earlier owner still has comes by itself.
+/// How many earlier rings are remembered. An owner before those pushes its states without being asked.
 const MAX_RINGS: usize = 8;
-/// How long what was lent, or is held, may not have been told of yet.
+/// For how long other gateways may not have reported a lent state or a held slot yet.
 const LENT_FOR: Nanos = HEARTBEAT_INTERVAL
     .saturating_add(HEARTBEAT_INTERVAL)
     .saturating_add(HEARTBEAT_INTERVAL)
     .saturating_add(HEARTBEAT_INTERVAL);
 
-/// Nodes that may have a state.
+/// Gateways that may have a state.
 pub(super) type Sources = SmallVec<[SocketAddr; 2]>;
 
 impl MigrationState {
-    /// Whether a state that is not here may be elsewhere.
+    /// Whether another gateway may have a state that is not here.
     pub(super) fn is_active(&self) -> bool {
         self.is_active.load(Ordering::Relaxed)
     }
 
-    /// The members are others than in `before`. To be said before anybody sees who they are.
+    /// Notes that the members changed from those of `before`. Must be called before the new ring is published.
     pub(super) fn ring_changed(&self, before: &Arc<Ring>, now: Nanos) {
         let mut past = self.past.lock();
         past.ring_changed = now;
@@ -164,14 +164,14 @@ impl MigrationState {
         self.push.notify_one();
     }
 
-    /// Whether the members changed so lately that all are about to tell what they hold.
+    /// Whether the members changed so recently that all gateways are about to report their slots.
     pub(super) fn has_just_changed(&self, now: Nanos) -> bool {
         let past = self.past.lock();
         !past.rings.is_empty() && now.saturating_sub(past.ring_changed) < LENT_FOR
     }
 
-    /// Forgets where states were before, once this node, if it `is_drained`, and all `peers` that answer have said that they
-    /// have none of others' any more.
+    /// Forgets the earlier rings once this gateway `is_drained` and all `peers` that answer have said that they keep no state
+    /// of others.
     pub(super) fn settle<'p>(&self, ring: &Ring, peers: impl Iterator<Item = &'p Peer>, is_drained: bool, now: Nanos) {
         let mut differing: HashSet<SocketAddr> = peers
             .filter(|peer| {
@@ -193,7 +193,7 @@ impl MigrationState {
         self.moved.notify_waiters();
     }
 
-    /// The node at `from` asks something, and sees other members. To be said before it is answered.
+    /// The gateway at `from` sends a request and sees other members. Must be called before it is answered.
     pub(super) fn asked_under_other_ring(&self, from: SocketAddr, now: Nanos) {
         let mut past = self.past.lock();
         if past.asked.insert(from, now).is_none() && !past.differing.contains(&from) {
@@ -202,12 +202,12 @@ impl MigrationState {
         self.is_active.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the node at `address` answers, and sees other members or has states that belong elsewhere.
+    /// Whether the gateway at `address` answers, and sees other members or keeps states of others.
     pub(super) fn differs(&self, address: SocketAddr) -> bool {
         self.past.lock().differing.contains(&address)
     }
 
-    /// Who may have the state of `key`, of the node `own`, which sees `ring`: the most probable first.
+    /// The gateways besides `own` that may have the state of `key`, the most probable first. `own` sees `ring`.
     pub(super) fn sources(&self, key: LimitKey, own: SocketAddr, ring: &Ring) -> Sources {
         let past = self.past.lock();
         let lent = past.lent.get(&key).map(|(to, _)| *to);
@@ -221,14 +221,15 @@ impl MigrationState {
         sources
     }
 
-    /// The state of `key` is given to `to`, which does not own it in this node's eyes. Whom it was lent to before.
+    /// Notes that the state of `key` is given to `to`, which does not own it in this gateway's view. Returns the previous
+    /// borrower.
     pub(super) fn lend(&self, key: LimitKey, to: SocketAddr, now: Nanos) -> Option<Lent> {
         let before = self.past.lock().lent.insert(key, (to, now));
         self.is_active.store(true, Ordering::Relaxed);
         before
     }
 
-    /// The state of `key` was not there to be lent: it is where it was before.
+    /// Undoes [`MigrationState::lend`]: this gateway had no state of `key`.
     pub(super) fn keep(&self, key: LimitKey, before: Option<Lent>) {
         let lent = &mut self.past.lock().lent;
         match before {
@@ -237,24 +238,24 @@ impl MigrationState {
         };
     }
 
-    // === one at a time ===
+    // === pushes and fetches of one key ===
 
-    /// The state of `key` is going to be given away. To be said before it is taken out, and once it is known where to ask
-    /// for it.
+    /// Counts that the state of `key` is given away. Must be called before the state is taken out, and after its new place is
+    /// noted.
     pub(super) fn count_departure(&self, key: LimitKey) {
         if let Some(count) = self.departure_count.of(key) {
             count.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    /// Where the states of `keys` are, for [`MigrationState::may_have_moved`].
+    /// The current epoch of `keys`, for [`MigrationState::may_have_moved`].
     pub(super) fn ownership_epoch(&self, keys: impl Iterator<Item = LimitKey>) -> OwnershipEpoch {
         let ring_changes = self.ring_changes.load(Ordering::SeqCst);
         OwnershipEpoch { ring_changes, keys: keys.map(|key| (key, self.departure_count(key))).collect() }
     }
 
-    /// Whether the state of the key at this position may be elsewhere since it was `epoch`: it was given away, or the members
-    /// changed, and this node may own now what another one has.
+    /// Whether the state of the key at this position may have moved since `epoch`: it was given away, or the members changed
+    /// and this gateway may now own a state that another one has.
     pub(super) fn may_have_moved(&self, epoch: &OwnershipEpoch, position: usize) -> bool {
         let Some((key, before)) = epoch.keys.get(position) else { return false };
         self.ring_changes.load(Ordering::SeqCst) != epoch.ring_changes || self.departure_count(*key) != *before
@@ -264,20 +265,20 @@ impl MigrationState {
         self.departure_count.of(key).map_or(0, |count| count.load(Ordering::SeqCst))
     }
 
-    /// The state of `key` is going to leave this node.
+    /// Notes that the state of `key` is going to be pushed.
     pub(super) fn begin_push(&self, key: LimitKey) {
         self.pushing.lock().insert(key);
         self.count_departure(key);
     }
 
-    /// All that left has arrived, or is back.
+    /// Notes that all pushed states have arrived or are back.
     pub(super) fn end_push(&self) {
         self.pushing.lock().clear();
         self.moved.notify_waiters();
     }
 
-    /// Asks for the state of `key`, unless somebody does; then returns when that has ended, and at the latest after
-    /// `patience`.
+    /// Begins to fetch the state of `key`. `None` if another task fetches it: then this returns when that has ended, at the
+    /// latest after `patience`.
     pub(super) async fn begin_fetch(&self, key: LimitKey, patience: Nanos) -> Option<Fetch<'_>> {
         if self.fetching.lock().insert(key) {
             return Some(Fetch { migration: self, key });
@@ -286,13 +287,13 @@ impl MigrationState {
         None
     }
 
-    /// Whether any state is being asked for.
+    /// Whether any state is being fetched.
     pub(super) fn is_fetching(&self) -> bool {
         !self.fetching.lock().is_empty()
     }
 
-    /// Returns once the state of `key` is not on its way any more, and at the latest after `patience`; `first`: well before
-    /// that while it is being asked for, because of two nodes that ask each other one must not wait for the other.
+    /// Waits until the state of `key` is neither pushed nor fetched, at most for `patience`. With `first`, waits an eighth of
+    /// that for a fetch: of two gateways that fetch from each other, one must not wait for the other.
     pub(super) async fn wait_until_at_rest(&self, key: LimitKey, first: bool, patience: Nanos) {
         let has_come = || !self.fetching.lock().contains(&key);
         let patience_with_coming = if first { Nanos::new(patience.get() / 8) } else { patience };
@@ -300,18 +301,17 @@ impl MigrationState {
         self.wait_until(|| !self.is_being_pushed(key) && (first || has_come()), patience).await;
     }
 
-    /// Returns once the state of `key` is not on its way out any more, and at the latest after `patience`.
+    /// Waits until the state of `key` is not being pushed, at most for `patience`.
     pub(super) async fn wait_until_pushed(&self, key: LimitKey, patience: Nanos) {
         self.wait_until(|| !self.is_being_pushed(key), patience).await;
     }
 
-    /// Whether the state of `key` is on its way out.
+    /// Whether the state of `key` is being pushed.
     pub(super) fn is_being_pushed(&self, key: LimitKey) -> bool {
         self.pushing.lock().contains(&key)
     }
 
-    /// Returns once `holds`, which is looked at whenever something has moved or settled, and at the latest after
-    /// `patience`.
+    /// Waits until `holds`, at most for `patience`. `holds` is checked whenever a state has moved.
     pub(super) async fn wait_until(&self, holds: impl Fn() -> bool, patience: Nanos) {
         drop(timeout(patience.to_duration(), self.wait(holds)).await);
     }
@@ -329,7 +329,7 @@ impl MigrationState {
     }
 }
 
-/// A state that is being asked for, until dropped.
+/// A fetch that is under way, until dropped.
 pub(super) struct Fetch<'m> {
     migration: &'m MigrationState,
     key: LimitKey,

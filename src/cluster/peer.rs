@@ -1,8 +1,8 @@
-//! Another gateway of the cluster, as this one asks it.
+//! Another gateway of the cluster, as this one sends requests to it.
 //!
-//! Each thread that asks has a connection of its own, so that no thread wakes another; one more keeps in touch with beats
-//! and carries corrections, which no request waits for. A gateway that does not answer in time is *suspected*: it is not
-//! asked again until it answers a beat.
+//! Each thread has a connection of its own, so that no thread wakes another one. The control connection carries heartbeats and
+//! corrections, which no request waits for. A gateway that does not answer in time is *suspected*: nothing is sent to it until
+//! it answers a heartbeat.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,15 +22,15 @@ use crate::charge::Enforcement;
 use crate::clock::Clock;
 use crate::units::{Cost, LimitKey, Nanos};
 
-/// Is told of every question about charges: whom it was put to, what came of it, and how long it took.
+/// Called for every request for charges, with the gateway, the outcome and how long it took.
 pub type Observer = Box<dyn Fn(SocketAddr, Outcome, Nanos) + Send + Sync>;
 
-/// What came of a question about charges.
+/// The outcome of a request for charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It was answered.
     Ok,
-    /// Nothing came in time.
+    /// No answer came in time.
     TimedOut,
     /// The connection ended.
     Cut,
@@ -53,7 +53,7 @@ impl Outcome {
     }
 }
 
-/// One limit's part in a question.
+/// The charge of one limit in a request to another gateway.
 #[derive(Clone, Debug)]
 pub struct PeerCharge {
     /// The limit and its parameters.
@@ -62,21 +62,21 @@ pub struct PeerCharge {
     pub key: LimitKey,
     /// How many tokens.
     pub cost: Cost,
-    /// What the limit does with the request.
+    /// Whether the limit enforces its decision, and when it consumes tokens.
     pub enforcement: Enforcement,
-    /// The number of what is held while the request runs; 0 where nothing is.
+    /// The number of the slot that the request holds while it runs; 0 for none.
     pub slot: u64,
 }
 
-/// What a gateway needs to ask others.
+/// What this gateway needs to send requests to others.
 pub(super) struct PeerContext {
     pub(super) own: OwnIdentity,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) timeout: Nanos,
     pub(super) observer: Observer,
-    /// What the cluster looks like from here.
+    /// The hash of the ring that this gateway sees.
     pub(super) ring: Arc<AtomicU64>,
-    /// How many threads ask.
+    /// How many threads send requests.
     pub(super) threads: usize,
 }
 
@@ -84,18 +84,18 @@ pub(super) struct PeerContext {
 pub struct Peer {
     /// Its address in the cluster.
     pub address: SocketAddr,
-    /// Tells it from every other that this process ever knew.
+    /// Identifies it among all gateways that this process ever knew.
     pub number: u32,
     context: Arc<PeerContext>,
     connections: Box<[Mutex<ThreadConnection>]>,
     control_connection: Mutex<Option<Arc<Session>>>,
     pub(super) pending: Mutex<Pending>,
-    /// There is something to do before the next beat.
+    /// Notified when a correction waits or the gateway is suspected.
     pub(super) wake: Notify,
     is_suspected: AtomicBool,
-    /// When it was last heard of.
+    /// When it last answered.
     heard: AtomicU64,
-    /// Corrections that were given up, because they were too many or the process is another.
+    /// Corrections that were given up, because too many waited or the process was replaced.
     pub(super) lost: AtomicU64,
 }
 
@@ -106,11 +106,11 @@ enum ThreadConnection {
     None,
     Opening,
     Open(Arc<Session>),
-    /// It could not be opened at this time.
+    /// It could not be opened at that time.
     Closed(Nanos),
 }
 
-/// How often it is looked whether a gateway can be reached.
+/// How often to check whether a gateway can be reached.
 const REACHABLE_CHECK: Nanos = Nanos::new(5_000_000);
 /// How long opening a connection may take, and how long to wait before the next try.
 pub(super) const CONNECT_TIME: Nanos = Nanos::SECOND;
@@ -134,35 +134,35 @@ impl Peer {
         })
     }
 
-    /// Whether it is not asked for now.
+    /// Whether nothing is sent to it until it answers a heartbeat.
     pub fn is_suspected(&self) -> bool {
         self.is_suspected.load(Ordering::Relaxed)
     }
 
-    /// Whether there is a connection to it.
+    /// Whether its control connection is open.
     pub(super) fn is_connected(&self) -> bool {
         self.control_connection().is_some()
     }
 
-    /// Returns once there is one.
+    /// Waits until its control connection is open.
     pub(super) async fn connected(&self) {
         while !self.is_connected() {
             sleep(REACHABLE_CHECK.to_duration()).await;
         }
     }
 
-    /// Whether it can be asked.
+    /// Whether requests can be sent to it.
     pub fn is_reachable(&self) -> bool {
         self.control_connection().is_some() && !self.is_suspected()
     }
 
-    /// Whether no correction waits that could be made. What is owed can be charged by somebody else.
+    /// Whether no correction waits that can still be made. Another gateway can make a debit.
     pub(super) fn is_settled(&self) -> bool {
         let pending = self.pending.lock();
         pending.is_empty() || (!self.is_reachable() && !pending.owes())
     }
 
-    /// When it was last heard of.
+    /// When it last answered.
     pub(super) fn heard(&self) -> Nanos {
         Nanos::new(self.heard.load(Ordering::Relaxed))
     }
@@ -173,7 +173,7 @@ impl Peer {
     }
 
     /// Charges all of `parts` at this gateway or none, if it answers in time.
-    /// `as_is`: on the states that it has, whoever else may have some.
+    /// `as_is`: on the states that it has, even if others may have some.
     pub async fn charge(self: &Arc<Self>, parts: Vec<PeerCharge>, as_is: bool) -> Result<PeerReceipt, Outcome> {
         let PeerContext { clock, timeout: patience, observer, .. } = &*self.context;
         let began = clock.now();
@@ -207,13 +207,13 @@ impl Peer {
                     Ok(PeerReceipt { peer, parts: asked, replies, at, is_kept: false })
                 }
                 Some(Answer::Unknown) => Err(Outcome::Unknown),
-                // whether anything was charged is not known; what would be held for good is given back all the same
+                // the charge may have been made: its slots are given back in any case
                 Some(_) | None => {
                     asked.iter().for_each(|part| peer.complete(part, Completion::UNMEASURED));
                     Err(Outcome::Cut)
                 }
             };
-            // what nobody waits for any more is given back
+            // if nobody waits for the receipt any more, dropping it gives the charges back
             drop(sender.send(outcome));
         };
         let forms: smallvec::SmallVec<[&WireRule; 4]> = parts.iter().map(|part| &*part.form).collect();
@@ -224,7 +224,7 @@ impl Peer {
         session.ask(&Question { forms: &forms, ask: &ask }, Box::new(on_reply)).then_some(receiver)
     }
 
-    /// A connection to ask over: this thread's, or while that is being opened another one.
+    /// The connection to send over: this thread's, or another one while that is being opened.
     fn session(self: &Arc<Self>) -> Option<Arc<Session>> {
         if let Some(open) = self.thread_connection() {
             return Some(open);
@@ -266,7 +266,7 @@ impl Peer {
         }
     }
 
-    /// Connects the thread that asks, as soon as the other side can be reached.
+    /// Connects the calling thread as soon as the other side can be reached.
     pub(super) async fn open_when_reachable(self: &Arc<Self>) {
         while !self.is_reachable() {
             sleep(REACHABLE_CHECK.to_duration()).await;
@@ -282,7 +282,7 @@ impl Peer {
         }
     }
 
-    /// Nothing was heard of it for so long that it is asked for nothing until it answers.
+    /// Suspects a gateway that was silent for too long, which the members log.
     pub(super) fn suspect_unlogged(&self) {
         self.is_suspected.store(true, Ordering::Relaxed);
     }
@@ -294,20 +294,20 @@ impl Peer {
         }
     }
 
-    // === keeping in touch ===
+    // === control connection ===
 
-    /// The connection that keeps in touch.
+    /// The control connection, if it is open.
     fn control_connection(&self) -> Option<Arc<Session>> {
         self.control_connection.lock().clone().filter(|session| session.is_open())
     }
 
-    /// Asks over the connection that keeps in touch. Whether the question goes out: otherwise `on_reply` is not called.
+    /// Sends a request over the control connection. Whether it goes out: otherwise `on_reply` is not called.
     pub(super) fn ask(&self, ask: &dyn Fn() -> Ask, on_reply: super::session::ReplyCallback) -> bool {
         self.control_connection()
             .is_some_and(|session| session.ask(&Question { forms: &[], ask: &|_| ask() }, on_reply))
     }
 
-    /// A connection was opened to keep in touch. Returns the corrections that were for the process before.
+    /// Takes up a new control connection. Returns the corrections that waited for an earlier process at that address.
     pub(super) fn arrived(&self, session: &Arc<Session>) -> Vec<Correction> {
         *self.control_connection.lock() = Some(Arc::clone(session));
         self.pending.lock().arrived(session.process)
@@ -347,7 +347,7 @@ impl std::fmt::Debug for Peer {
     }
 }
 
-/// What came of charges at another gateway. Given back when this is dropped before it is kept.
+/// The results of charges at another gateway. Dropping it before [`PeerReceipt::keep`] gives the charges back.
 pub struct PeerReceipt {
     peer: Arc<Peer>,
     parts: Arc<[PeerCharge]>,
@@ -357,7 +357,7 @@ pub struct PeerReceipt {
 }
 
 impl PeerReceipt {
-    /// What was told, and when it was decided on the other side's clock. It is the caller's to give back from here on.
+    /// The replies, and when they were decided on the other side's clock. The caller gives the charges back from now on.
     pub fn keep(mut self) -> (Vec<ChargeReply>, Nanos) {
         self.is_kept = true;
         (std::mem::take(&mut self.replies), self.at)
@@ -373,7 +373,7 @@ impl Drop for PeerReceipt {
             return;
         }
         for (part, reply) in self.parts.iter().zip(&self.replies) {
-            // what counts although it is denied stays taken
+            // a charge that counts denied requests stays
             if !reply.charged.decision.is_admitted() || !part.enforcement.consumes || part.enforcement.counts_denied {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! The processes that have asked something: which of them are gone, and what of theirs was done already.
+//! The processes that have sent requests: which of them are gone, and which of their changes were applied.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 
 use crate::units::Nanos;
 
-/// How long a process that has no connection is believed to live, and what it holds that it does not name.
+/// When a process without a connection counts as gone, and when a slot that its process does not report is given back.
 pub(super) const GONE_AFTER: Nanos = Nanos::from_secs(15);
 
-/// By the numbers that processes have of themselves.
+/// Processes by the random number that each has chosen.
 #[derive(Default)]
 pub(super) struct Processes(Mutex<HashMap<u64, Process>>);
 
@@ -20,7 +20,7 @@ struct Process {
     connections: usize,
     /// When its last connection ended.
     disconnected: Nanos,
-    /// When it had told of all that it holds.
+    /// When it last had reported all its slots.
     announced: Nanos,
     made: AppliedChanges,
 }
@@ -48,24 +48,24 @@ impl Processes {
         }
     }
 
-    /// Whether the process did not ask for the change of this number before; from here on it did.
+    /// Whether the process sends the change of this number for the first time. Marks it as applied.
     pub(super) fn is_new(&self, process: u64, number: u64) -> bool {
         self.0.lock().get_mut(&process).is_some_and(|process| process.made.is_new(number))
     }
 
-    /// The process has told of all that it holds.
+    /// Notes that the process has reported all its slots.
     pub(super) fn announced(&self, process: u64, now: Nanos) {
         if let Some(process) = self.0.lock().get_mut(&process) {
             process.announced = now;
         }
     }
 
-    /// When each told of all that it holds.
+    /// When each process had reported all its slots.
     pub(super) fn all_announced(&self) -> HashMap<u64, Nanos> {
         self.0.lock().iter().map(|(id, process)| (*id, process.announced)).collect()
     }
 
-    /// Takes out those that are gone. Nobody listens at those addresses for which `refuses` holds.
+    /// Takes out the processes that are gone. Addresses for which `refuses` holds refuse connections.
     pub(super) fn take_gone(&self, refuses: impl Fn(SocketAddr) -> bool, now: Nanos) -> Vec<u64> {
         let mut gone = Vec::new();
         self.0.lock().retain(|id, process| {
@@ -80,19 +80,19 @@ impl Processes {
     }
 }
 
-/// Which changes of a process were made: the last ones by their numbers, and all before those.
+/// Which changes of a process were applied: the latest ones by their numbers, and all before those.
 #[derive(Default)]
 struct AppliedChanges {
     largest: u64,
-    /// A bit for each of the last numbers, at its rest by their count.
+    /// A bit for each of the latest numbers, at the number modulo their count.
     last: Vec<u64>,
 }
 
-/// So many numbers are told apart; more than that are never under way at once.
+/// How many of the latest numbers have a bit; fewer changes than that are under way at once.
 const TOLD_APART: u64 = 1 << 17;
 
 impl AppliedChanges {
-    /// Whether the change of this number was not made before; from here on it was.
+    /// Whether the change of this number comes for the first time. Marks it as applied.
     fn is_new(&mut self, number: u64) -> bool {
         if self.last.is_empty() {
             self.last = vec![0; usize::try_from(TOLD_APART / 64).unwrap_or_default()];

@@ -1,4 +1,4 @@
-//! The side that is asked: what other gateways want of the states that this one keeps.
+//! The answering side: serves other gateways' requests about the states that this gateway keeps.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -25,53 +25,53 @@ use super::wire::{Answer, Ask, Change, ChargeRequest, Items, LimitIdentity, Stat
 use crate::clock::Clock;
 use crate::units::{LimitKey, Nanos};
 
-/// What the members make of beats.
+/// What the server needs to know of the members.
 pub(super) trait Membership: Send + Sync {
-    /// The peer at `from` said something; what to say to it.
+    /// Takes up the heartbeat of the gateway at `from`, and returns this gateway's.
     fn beat(&self, from: SocketAddr, beat: Heartbeat) -> Heartbeat;
 
-    /// The gateway at `from`, which sees the members like that, asks something, and whether that is to charge.
+    /// Notes that the gateway at `from`, which sees `ring`, sent a request, and whether that charges.
     fn asked_under(&self, ring: RingHash, from: SocketAddr, charges: bool);
 
-    /// Somebody is going to be answered, if this gateway still answers.
+    /// Registers a request that is going to be answered, if this gateway still answers.
     fn enter(&self) -> Option<InFlight>;
 
     /// Whether a gateway of the cluster is at `ip`.
     fn is_known_address(&self, ip: IpAddr) -> bool;
 }
 
-/// Carries states to and fro.
+/// Moves states between this gateway and others.
 #[async_trait]
 pub(super) trait StateMigrator: Send + Sync {
-    /// Whether the state of a key may be elsewhere that is not here, when asked by who sees the members like that.
+    /// Whether another gateway may have a state that is not here, for a request of a gateway that sees `ring`.
     fn may_be_elsewhere(&self, ring: RingHash) -> bool;
 
     /// Whether this gateway owns `key`.
     fn owns(&self, key: LimitKey) -> bool;
 
-    /// Brings states here, from wherever they are.
+    /// Fetches states from the gateways that may have them.
     async fn gather(&self, wanted: Vec<(Arc<LimitIdentity>, LimitKey)>);
 
-    /// Where the states of `keys` are.
+    /// The current epoch of `keys`.
     fn ownership_epoch(&self, keys: &[(u32, LimitKey)]) -> OwnershipEpoch;
 
-    /// Whether the state of the key at this position may be with another gateway since it was `epoch`.
+    /// Whether the state of the key at this position may have moved since `epoch`.
     fn may_have_moved(&self, epoch: &OwnershipEpoch, position: usize) -> bool;
 
-    /// Waits a moment for all to tell what they hold of `key`, if one is gone who may have counted it.
+    /// Waits a moment for all gateways to report their slots of `key`, if a gateway that may have counted them is gone.
     async fn wait_for_reports(&self, key: LimitKey);
 
-    /// Gives the state of `key` to `to`, which decides about it now.
+    /// Gives the state of `key` to `to`, which is going to decide about the key.
     async fn give(&self, to: SocketAddr, limit: &LimitIdentity, key: LimitKey) -> TakenState;
 
-    /// A key is charged here that another gateway owns.
+    /// Notes that a key is charged here that another gateway owns.
     fn note_stand_in(&self);
 
-    /// States came that this node owns in the eyes of who sees the members like that.
+    /// Takes up states that this gateway owns under `ring`, the members as the sender sees them.
     fn receive(&self, states: &StateBatch, ring: RingHash);
 }
 
-/// Where other gateways are served.
+/// Serves other gateways.
 pub(super) struct PeerServer {
     pub(super) own: OwnIdentity,
     pub(super) clock: Arc<dyn Clock>,
@@ -79,20 +79,20 @@ pub(super) struct PeerServer {
     pub(super) membership: Arc<dyn Membership>,
     pub(super) migrator: Arc<dyn StateMigrator>,
     unknown_handshakes: Semaphore,
-    /// The same for those who come from where a gateway is.
+    /// The same for connections from the address of a known gateway.
     known_handshakes: Semaphore,
     processes: Processes,
     quiet: Mutex<HashMap<Option<SocketAddr>, Nanos>>,
 }
 
-/// How many connections may be at their handshake: of gateways that are known, and as many of anybody else.
+/// The most connections at their handshake: from addresses of known gateways, and as many from others.
 pub const MAX_HANDSHAKES: usize = 2 * MAX_PER_ORIGIN;
 const MAX_PER_ORIGIN: usize = 64;
 /// How long a handshake may take.
 const HANDSHAKE_TIME: Nanos = Nanos::SECOND;
-/// How often a request is decided at most because the state on which that was done went away meanwhile.
+/// How often a request is tried at most whose state is given away meanwhile.
 pub const MAX_TRIES: usize = 4;
-/// The same complaint is made once in this time.
+/// A refused connection of the same gateway is logged once in this time.
 const QUIET: Nanos = Nanos::from_secs(10);
 
 impl PeerServer {
@@ -115,12 +115,12 @@ impl PeerServer {
         }
     }
 
-    /// Serves who has connected, until either side ends it.
+    /// Serves a connection until either side ends it.
     pub(super) async fn serve(self: Arc<Self>, stream: TcpStream, from: SocketAddr) {
-        // strangers, however many, keep no gateway out
+        // connections from elsewhere, however many, keep no known gateway out
         let places =
             if self.membership.is_known_address(from.ip()) { &self.known_handshakes } else { &self.unknown_handshakes };
-        // one too many finds out by itself that nobody talks to it
+        // a connection too many is dropped without an answer
         let Ok(place) = places.try_acquire() else { return };
         let accepting = connection::accept(&self.own, stream);
         let accepted = timeout(HANDSHAKE_TIME.to_duration(), accepting).await;
@@ -136,7 +136,7 @@ impl PeerServer {
         let now = self.clock.now();
         let mut quiet = self.quiet.lock();
         quiet.retain(|_, until| now < *until);
-        // strangers count as one
+        // all connections without a known address count as one
         if quiet.len() < MAX_PER_ORIGIN && quiet.insert(peer, now.saturating_add(QUIET)).is_none() {
             let peer = peer.map(tracing::field::display);
             tracing::warn!(peer, %from, reason = %failed, "a connection to the cluster's port is refused");
@@ -191,7 +191,7 @@ impl PeerServer {
             }
             Ask::Take { limit, key } => return Answered::Later(Later::Take(limit, key)),
             Ask::Charge { wanted, as_is: false } => return self.work(Work::Charge(wanted), ring, session, now),
-            // what is held is told by all who hold some, once they know that the owner is gone
+            // all gateways report their slots of the key once they know that its owner is gone
             Ask::Charge { wanted, as_is: true } if wanted.iter().any(|wanted| wanted.slot > 0) => {
                 return Answered::Later(Later::StandIn(wanted));
             }
@@ -210,7 +210,7 @@ impl PeerServer {
         Answered::Now(Answer::Done)
     }
 
-    /// Does it at once where all states are here or nowhere.
+    /// Does `work` at once if no other gateway can have the states.
     fn work(&self, work: Work, ring: RingHash, session: &dyn PeerSession, now: Nanos) -> Answered {
         let keys = work.keys();
         let epoch = self.migrator.ownership_epoch(&keys);
@@ -237,7 +237,7 @@ impl PeerServer {
         }
     }
 
-    /// Does it once the states are here, wherever they were.
+    /// Does `work` once the states have been fetched.
     async fn work_later(&self, work: &Work, session: &dyn PeerSession) -> Answer {
         let keys = work.keys();
         for _ in 0..MAX_TRIES {
@@ -245,7 +245,7 @@ impl PeerServer {
             self.migrator.gather(session.unknown(&keys)).await;
             let may_have_moved = |position| self.migrator.may_have_moved(&epoch, position);
             if let Some(answer) = work.attempt(session, &may_have_moved, self.clock.now()) {
-                // what came here for a correction may belong elsewhere
+                // another gateway may own a state that was fetched for a correction
                 if matches!(work, Work::Change(_)) {
                     self.migrator.note_stand_in();
                 }
@@ -255,13 +255,13 @@ impl PeerServer {
         self.as_is(work, session, self.clock.now())
     }
 
-    /// Does it on the states that are here, whoever else may have some.
+    /// Does `work` on the states that are here, even if another gateway may have some.
     fn as_is(&self, work: &Work, session: &dyn PeerSession, now: Nanos) -> Answer {
         self.migrator.note_stand_in();
         work.attempt(session, &|_| false, now).unwrap_or(Answer::Unknown)
     }
 
-    /// Corrects what was charged here, once the state has come.
+    /// Corrects a charge that was made here, once its state has been fetched.
     pub(super) async fn correct(&self, correction: &Correction) {
         let session = Arc::clone(&self.service).open_session(self.own.process);
         let form = &correction.part().form;
@@ -269,12 +269,13 @@ impl PeerServer {
         self.work_later(&Work::Change(correction.change(0)), &*session).await;
     }
 
-    /// Gives back what processes held that are gone. Nobody listens at those addresses for which `refuses` holds.
+    /// Gives back slots of processes that are gone, and slots that are not reported any more. Addresses for which `refuses`
+    /// holds refuse connections.
     pub(super) fn release_gone(&self, refuses: impl Fn(SocketAddr) -> bool) {
         let now = self.clock.now();
         self.processes.take_gone(refuses, now).into_iter().for_each(|process| self.service.release(process, now));
         let announced = self.processes.all_announced();
-        // of one that is not known here something came with states: it speaks at once, or it is gone
+        // slots of an unknown process came with states: it reports them soon, or it is gone
         let until = |process| announced.get(&process).copied().unwrap_or(now).saturating_sub(GONE_AFTER);
         self.service.release_stale_slots(&until, now);
     }
@@ -286,22 +287,22 @@ enum Answered {
     Later(Later),
 }
 
-/// What is answered once states have moved.
+/// A request that is answered once states have moved.
 enum Later {
     Take(LimitIdentity, LimitKey),
     Work(Work),
-    /// In place of an owner that the asker cannot ask.
+    /// A charge in place of an owner that the asking gateway cannot reach.
     StandIn(Vec<ChargeRequest>),
 }
 
-/// What is done to the states of keys.
+/// A request that changes the states of keys.
 enum Work {
     Charge(Vec<ChargeRequest>),
     Change(Change),
 }
 
 impl Work {
-    /// Of which keys, each beside its parameters. What is held is given back wherever it is, and needs no state.
+    /// The keys whose states it needs, each with the number of its parameters. Giving a slot back needs no state.
     fn keys(&self) -> SmallVec<[(u32, LimitKey); 4]> {
         match self {
             Self::Charge(wanted) => wanted.iter().map(|wanted| (wanted.rule, wanted.key)).collect(),
@@ -312,7 +313,7 @@ impl Work {
         }
     }
 
-    /// `None` where a state is not here and, as `may_have_moved` says by its position, may be elsewhere.
+    /// `None` if a state is missing that, as `may_have_moved` returns by position, another gateway may have.
     fn attempt(&self, session: &dyn PeerSession, may_have_moved: &dyn Fn(usize) -> bool, now: Nanos) -> Option<Answer> {
         let done = match self {
             Self::Charge(wanted) => {
@@ -323,14 +324,14 @@ impl Work {
         match done {
             Ok(answer) => Some(answer),
             Err(ChargeError::StateElsewhere) => None,
-            // there is nothing to correct either
+            // nothing was charged under parameters that are not known
             Err(ChargeError::Unknown) if matches!(self, Self::Change(_)) => Some(Answer::Done),
             Err(ChargeError::Unknown) => Some(Answer::Unknown),
         }
     }
 }
 
-/// A connection that counts for its process.
+/// Counts a connection for its process, until dropped.
 struct Arrived<'a> {
     server: &'a PeerServer,
     process: u64,

@@ -1,4 +1,4 @@
-//! The asking side of one connection: questions go out together, answers come back under their numbers.
+//! The asking side of one connection: sends requests in batches, and matches answers to them by number.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::connection::{Connection, Reader, Writer};
 use super::wire::{Answer, Ask, Items, LimitIdentity};
 use crate::algorithm::{Parameters, Rule};
 
-/// A limit's parameters as other gateways are told of them.
+/// A limit's parameters as other gateways learn them.
 #[derive(Debug)]
 pub struct WireRule {
-    /// Tells it from every other of this process.
+    /// Identifies it in this process.
     id: u64,
     limit: Arc<LimitIdentity>,
     parameters: Parameters,
@@ -29,7 +29,7 @@ impl WireRule {
         Self { id, limit: Arc::clone(limit), parameters: Parameters::of(rule) }
     }
 
-    /// Tells it from every other of this process.
+    /// Identifies it in this process.
     pub const fn id(&self) -> u64 {
         self.id
     }
@@ -45,46 +45,46 @@ impl WireRule {
     }
 }
 
-/// What is told of an answer, if one comes.
+/// Called with the answer, or with `None` when no answer can come any more.
 pub(super) type ReplyCallback = Box<dyn FnOnce(Option<Answer>) + Send>;
 
-/// A connection that questions go out on.
+/// A connection to send requests over.
 pub(super) struct Session {
     /// The process on the other side.
     pub(super) process: u64,
     queue: Outgoing<Asked>,
     next: AtomicU64,
     waiting: Mutex<Waiting>,
-    /// The numbers by which the other side knows parameters.
+    /// The numbers under which the other side knows parameters.
     known: Mutex<HashMap<u64, u32>>,
 }
 
 #[derive(Default)]
 struct Waiting {
     callbacks: HashMap<u64, ReplyCallback>,
-    /// Nobody is told of anything any more.
+    /// The connection has ended: no callback is added any more.
     is_over: bool,
 }
 
-/// Questions that have to go out one right after the other.
+/// The number of a request, and the request.
 type Asked = (u64, Ask);
 
-/// The most questions that wait for an answer: more would be of use to nobody.
+/// The most requests that wait for an answer.
 const MAX_WAITING: usize = 16_384;
-/// The most parameters that a connection is told of. Customers may have as many of their own.
+/// The most parameters that the other side of a connection learns. Customers may have that many of their own.
 const MAX_RULES: usize = 65_536;
 
-/// Questions and their parameters.
+/// A request and its parameters.
 pub(super) struct Question<'a> {
-    /// The parameters that it refers to by their positions here.
+    /// The parameters that the request refers to, by position.
     pub(super) forms: &'a [&'a WireRule],
-    /// The question, made with the numbers of the parameters.
+    /// Makes the request from the numbers of the parameters.
     pub(super) ask: &'a dyn Fn(&[u32]) -> Ask,
 }
 
 impl Session {
-    /// Talks over `connection` in tasks of its own, until it ends or nobody holds this value. `ring` tells what the
-    /// cluster looks like from here whenever something goes out.
+    /// Uses `connection` in tasks of its own, until it ends or this value is dropped. `ring` is the hash of the ring that goes
+    /// out with every frame.
     pub(super) fn begin(connection: Connection, ring: Arc<AtomicU64>) -> Arc<Self> {
         let Connection { reader, writer, other } = connection;
         let session = Arc::new(Self {
@@ -115,7 +115,7 @@ impl Session {
         !self.queue.is_ended()
     }
 
-    /// Asks. Whether the question goes out: otherwise `on_reply` is not called.
+    /// Sends a request. Whether it goes out: otherwise `on_reply` is not called.
     pub(super) fn ask(&self, question: &Question<'_>, on_reply: ReplyCallback) -> bool {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         {
@@ -125,7 +125,7 @@ impl Session {
             }
             waiting.callbacks.insert(number, on_reply);
         }
-        // held until the question is queued: what it refers to goes out before it
+        // locked until the request is queued: the parameters that it refers to go out before it
         let mut known = self.known.lock();
         let mut asks: Vec<Asked> = Vec::with_capacity(1);
         let mut numbers: smallvec::SmallVec<[u32; 4]> = smallvec::SmallVec::new();
@@ -140,13 +140,13 @@ impl Session {
         asks.push((number, (question.ask)(&numbers)));
         self.queue.push(asks);
         if known.len() > MAX_RULES {
-            // the next connection is told anew
+            // the other side of the next connection learns them anew
             self.end();
         }
         true
     }
 
-    /// Returns once none can.
+    /// Waits until no answer can come any more.
     pub(super) async fn ended(&self) {
         self.queue.ended().await;
     }
@@ -163,7 +163,7 @@ impl Session {
         }
     }
 
-    /// Tells everybody who waits that nothing comes.
+    /// Calls every waiting callback with `None`.
     fn give_up(&self) {
         let callbacks = {
             let mut waiting = self.waiting.lock();
@@ -191,9 +191,9 @@ async fn read(mut reader: Reader, session: &std::sync::Weak<Session>) {
     }
 }
 
-// === what goes out ===
+// === outgoing queue ===
 
-/// What waits to go out on a connection: everything that has come together meanwhile goes in one write.
+/// Items that wait to be sent over a connection: all that have been queued meanwhile go out in one write.
 pub(super) struct Outgoing<T>(Arc<Shared<T>>);
 
 struct Shared<T> {
@@ -220,7 +220,7 @@ impl<T> Default for Outgoing<T> {
     }
 }
 
-/// The most items that wait: the other side does not read them.
+/// The most items that wait. With more, the other side does not read, and the connection is cut.
 const MAX_QUEUED: usize = 65_536;
 
 impl<T: Serialize> Outgoing<T> {
@@ -236,7 +236,7 @@ impl<T: Serialize> Outgoing<T> {
         self.0.some.notify_one();
     }
 
-    /// Nothing goes out or comes in any more.
+    /// Ends the connection in both directions.
     pub(super) fn end(&self) {
         self.0.is_ended.store(true, Ordering::Release);
         self.0.some.notify_one();
@@ -247,7 +247,7 @@ impl<T: Serialize> Outgoing<T> {
         self.0.is_ended.load(Ordering::Acquire)
     }
 
-    /// Returns once that is so.
+    /// Waits until the connection has ended.
     pub(super) async fn ended(&self) {
         let ended = self.0.ended.notified();
         let mut ended = std::pin::pin!(ended);
@@ -257,7 +257,7 @@ impl<T: Serialize> Outgoing<T> {
         }
     }
 
-    /// Sends until the end. Each frame stands behind the number of `head`, if there is one.
+    /// Sends until the connection ends. Each frame begins with the number in `head`, if there is one.
     pub(super) async fn send_all(&self, mut writer: Writer, head: Option<Arc<AtomicU64>>) {
         loop {
             self.0.some.notified().await;

@@ -1,4 +1,4 @@
-//! Carries states to where they belong, and from where they may be to where they are needed.
+//! Pushes states to their owners, and fetches states that this gateway has to decide on.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -20,12 +20,12 @@ use super::wire::{Answer, Ask, LimitIdentity, SLOTS_ANNOUNCED_WITHIN, StateBatch
 use super::{Node, View};
 use crate::units::{LimitKey, Nanos};
 
-/// A key of which a state is wanted, and the limit that it belongs to.
+/// A limit, and a key of it whose state is not here.
 pub(super) type ChargeRequest = (Arc<LimitIdentity>, LimitKey);
 
-/// How long a part of what is pushed may take to arrive.
+/// How long a part of a push may take to arrive.
 const ARRIVES_WITHIN: Nanos = Nanos::SECOND;
-/// How often gateways tell each other what their requests still hold: each slot once in one or two of these times.
+/// How often a gateway reports its slots: each slot once in one or two of these times.
 const ANNOUNCE_SLOTS_EVERY: Nanos = Nanos::new(SLOTS_ANNOUNCED_WITHIN.get() / 2);
 
 #[async_trait]
@@ -50,11 +50,11 @@ impl StateMigrator for Node {
         let have_told = || {
             let view = self.view.load();
             let mut sources = self.migration.sources(key, own, &view.ring);
-            // of those before, a gateway that can tell nobody what it holds keeps none waiting for good
+            // an earlier owner that cannot be reached must not delay decisions for good
             sources.retain(|source| waits || view.ring.owner(key) == Some(*source));
             sources.iter().all(|source| view.peers.get(source).is_some_and(|peer| peer.is_reachable()))
         };
-        // who asked this gateway waits too
+        // the gateway that sent this request waits as well
         self.migration.wait_until(have_told, Nanos::new(self.context.timeout.get() / 2)).await;
     }
 
@@ -77,7 +77,7 @@ impl StateMigrator for Node {
     async fn give(&self, to: SocketAddr, limit: &LimitIdentity, key: LimitKey) -> TakenState {
         let own = self.context.own.address;
         let mut taken = TakenState::Nothing;
-        // it may be pushed just before it is taken
+        // a push may take the state out just before this does
         for _ in 0..MAX_TRIES {
             self.migration.wait_until_at_rest(key, own < to, self.context.timeout).await;
             taken = self.take_out(to, limit, key);
@@ -93,7 +93,7 @@ impl StateMigrator for Node {
         let now = self.context.clock.now();
         self.note(&service.put(states, now));
         if ring.0 != self.context.ring.load(Ordering::Relaxed) {
-            // some of them may belong elsewhere in this node's eyes, and go there with the next beat
+            // in this gateway's view others may own some of them: the next push sends those on
             self.members.lock().set_undrained();
         }
     }
@@ -111,7 +111,7 @@ impl Node {
         counts.unknown.fetch_add(received.unknown, Ordering::Relaxed);
     }
 
-    /// Takes the state of `key` out of this node's for `to`.
+    /// Takes the state of `key` out of the store for `to`.
     fn take_out(&self, to: SocketAddr, limit: &LimitIdentity, key: LimitKey) -> TakenState {
         let is_lent = self.view.load().ring.owner(key) != Some(to);
         let before = if is_lent { self.migration.lend(key, to, self.context.clock.now()) } else { None };
@@ -126,18 +126,18 @@ impl Node {
         TakenState::State(states)
     }
 
-    /// Brings the state of `key` here, from wherever it is. Waits for each who may have it as long as for a decision.
+    /// Fetches the state of `key` from every gateway that may have it. Waits for each as long as for a decision.
     async fn fetch(&self, limit: Arc<LimitIdentity>, key: LimitKey) {
         let Some(_fetch) = self.migration.begin_fetch(key, self.context.timeout).await else { return };
         if self.latch.is_closed() {
             return;
         }
-        // what is on its way out has to arrive before it can come back
+        // a pushed state has to arrive before it can be fetched
         self.migration.wait_until_pushed(key, self.context.timeout).await;
         let view = self.view.load_full();
         let mut taking = JoinSet::new();
         for source in self.migration.sources(key, self.context.own.address, &view.ring) {
-            // one that has just come can ask before it can be asked
+            // a gateway that has just started can send requests before this one is connected to it
             let is_coming = |peer: &Peer| !peer.is_connected() && self.migration.differs(source);
             let peer = view.peers.get(&source).filter(|peer| peer.is_reachable() || is_coming(peer));
             if let Some((peer, node)) = peer.cloned().zip(self.this.upgrade()) {
@@ -148,7 +148,7 @@ impl Node {
         taking.join_all().await;
     }
 
-    /// Puts in what `peer` has as soon as it comes, whoever still waits for it.
+    /// Puts in the state that `peer` has as soon as it arrives, whether a request still waits for it or not.
     async fn take(self: Arc<Self>, peer: &Arc<Peer>, limit: &Arc<LimitIdentity>, key: LimitKey) {
         let (sender, receiver) = oneshot::channel();
         let node = Arc::clone(&self);
@@ -157,7 +157,7 @@ impl Node {
                 Some(Answer::TakenState(TakenState::State(states))) => {
                     let received = node.service().map(|service| service.put(&states, node.context.clock.now()));
                     if node.view.load().ring.owner(key) != Some(node.context.own.address) {
-                        // it was asked for by who sees other members, and goes on with the next beat
+                        // the gateway that wanted it sees other members: the next push sends it on
                         node.members.lock().set_undrained();
                     }
                     received
@@ -177,23 +177,24 @@ impl Node {
         drop(timeout(self.context.timeout.to_duration(), taking).await);
     }
 
-    // === what requests hold ===
+    // === slots of requests in flight ===
 
-    /// Tells the others from time to time what requests here hold, and that this is all, until dropped.
+    /// Reports this process's slots to the other gateways from time to time, and that these are all, until dropped.
     pub(super) async fn announce_slots(&self) {
         loop {
             drop(timeout(ANNOUNCE_SLOTS_EVERY.to_duration(), self.migration.announce.notified()).await);
             let since = self.context.clock.now().saturating_sub(ANNOUNCE_SLOTS_EVERY);
             if self.report_slots(since).await {
                 for peer in self.view.load().peers.values() {
-                    // who is not reached believes what it was told before
+                    // a gateway that is not reached keeps the slots that were reported before
                     peer.ask(&|| Ask::SlotsAnnounced, Box::new(drop));
                 }
             }
         }
     }
 
-    /// Tells the owners of keys what requests here hold of these, unless they know since `since`. Whether all know now.
+    /// Reports this process's slots to the owners of their keys, except slots that were reported at `since` or later. Whether
+    /// every owner knows all of them now.
     async fn report_slots(&self, since: Nanos) -> bool {
         let Some(service) = self.service() else { return true };
         let ring = self.view.load().ring.hash();
@@ -216,7 +217,7 @@ impl Node {
 
     // === pushing ===
 
-    /// Pushes whatever belongs elsewhere, whenever there may be something, until dropped.
+    /// Pushes states that other gateways own, whenever there may be some, until dropped.
     pub(super) async fn push(&self) {
         loop {
             self.migration.push.notified().await;
@@ -226,13 +227,13 @@ impl Node {
         }
     }
 
-    /// Searches the whole store. Whether nothing is left in it that belongs elsewhere.
+    /// Searches the whole store and pushes. Whether no state of another owner is left.
     async fn push_all(&self) -> bool {
         let Some(service) = self.service() else { return true };
         let view = self.view.load_full();
         let before = self.members.lock().undrained_count();
         let mut cursor = StoreCursor::default();
-        // before the states in which it is counted: whoever has heard of all this knows what runs
+        // before the states that count these slots: an owner then knows all requests in flight
         let mut is_all = self.report_slots(Nanos::ZERO).await;
         while !cursor.is_over {
             if self.view.load().ring.hash() != view.ring.hash() {
@@ -247,7 +248,7 @@ impl Node {
         is_all
     }
 
-    /// The same for a part of the store. It is searched on a thread of its own: others are answered meanwhile.
+    /// The same for a part of the store. It is searched on a blocking thread, so that other gateways are answered meanwhile.
     async fn push_some(&self, service: &Arc<dyn StateService>, view: &Arc<View>, cursor: &mut StoreCursor) -> bool {
         let peers: Arc<[Arc<Peer>]> = view.peers.values().filter(|peer| peer.is_reachable()).cloned().collect();
         let Some(node) = self.this.upgrade() else { return true };
@@ -260,7 +261,7 @@ impl Node {
                 let place = reachable.iter().position(|peer| peer.address == owner);
                 match place {
                     Some(_) => node.migration.begin_push(key),
-                    // until it can be reached, or is no member any more
+                    // stays here until the owner can be reached or is no member any more
                     None => is_all.set(false),
                 }
                 place
@@ -296,7 +297,7 @@ impl Node {
     }
 }
 
-/// Whether `peer`, which owns them in the eyes of who sees `ring`, has the states now.
+/// Sends `states` to `peer`, which owns them under `ring`. Whether they have arrived.
 async fn put(peer: &Arc<Peer>, states: &StateBatch, ring: RingHash) -> bool {
     let (sender, receiver) = oneshot::channel();
     let on_reply = move |answer| drop(sender.send(answer));

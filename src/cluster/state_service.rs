@@ -1,4 +1,4 @@
-//! Who keeps states, as other gateways reach it.
+//! The interface of the store that other gateways' requests reach.
 
 use std::sync::Arc;
 
@@ -8,19 +8,19 @@ use super::wire::{Change, ChargeReply, ChargeRequest, LimitIdentity, StateBatch}
 use crate::algorithm::Parameters;
 use crate::units::{LimitKey, Nanos};
 
-/// Who keeps states, as other gateways' questions reach it.
+/// Keeps the states. Implemented by the store.
 pub trait StateService: Send + Sync {
-    /// The side of one connection, from the process `process`.
+    /// Opens the session of a connection from the process `process`.
     fn open_session(self: Arc<Self>, process: u64) -> Arc<dyn PeerSession>;
 
-    /// The process `process` is gone: what it held while requests ran comes back.
+    /// Gives back all slots of the process `process`, which is gone.
     fn release(&self, process: u64, now: Nanos);
 
     /// Takes out the state of a key, if there is one that may be moved.
     fn take(&self, limit: &LimitIdentity, key: LimitKey) -> Option<StateBatch>;
 
-    /// Takes out states that belong elsewhere, where `to` says, in a part of what is kept. Those of one place together.
-    /// `to` is asked while the key's place is locked: what it notes is known before anybody misses the state.
+    /// Takes states that other gateways own out of a part of the store, grouped by destination. `to` returns the destination of
+    /// a key. It is called while the key's shard is locked: what it notes is visible before the state is missed.
     fn take_moved(
         &self,
         cursor: &mut StoreCursor,
@@ -28,38 +28,38 @@ pub trait StateService: Send + Sync {
         now: Nanos,
     ) -> Vec<(usize, StateBatch)>;
 
-    /// Puts in states that came from elsewhere, and what requests hold. A key that has a state here keeps the merged one.
+    /// Puts in states and slots that another gateway sent. A state whose key has one here is merged with it.
     fn put(&self, states: &StateBatch, now: Nanos) -> ImportCounts;
 
-    /// What requests of this process hold that those who own the keys now have not been told of at `since` or later, and
-    /// to whom that is to be told. What is held of keys that this gateway owns is put in place.
+    /// The slots of this process that the current owners of their keys have not been told of at `since` or later, each with the
+    /// owner to tell. Slots of keys that this gateway owns are put into the store.
     fn unreported_slots(&self, since: Nanos, now: Nanos) -> Vec<(Arc<Peer>, StateBatch)>;
 
-    /// The gateway of this number was told at `now` of what stands in `states`.
+    /// Notes that the slots in `states` were reported at `now` to the gateway of this number.
     fn slots_reported(&self, peer: u32, states: &StateBatch, now: Nanos);
 
-    /// Gives back what was not told of since `until`, which says that of each process.
+    /// Gives back slots that were not reported since `until`, which returns that time for each process.
     fn release_stale_slots(&self, until: &dyn Fn(u64) -> Nanos, now: Nanos);
 }
 
 /// Why nothing is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChargeError {
-    /// Some parameters are not understood.
+    /// This program does not know some of the parameters.
     Unknown,
-    /// A state is not here, and may be elsewhere.
+    /// A state is not here, and another gateway may have it.
     StateElsewhere,
 }
 
-/// One connection's side of a [`StateService`]. Parameters are known by the order in which they were learnt.
+/// A [`StateService`] as one connection uses it. Parameters are numbered in the order in which they were learnt.
 pub trait PeerSession: Send + Sync {
-    /// Makes parameters known, be they understood or not.
+    /// Learns parameters, whether this program knows them or not.
     fn learn(&self, limit: &LimitIdentity, parameters: &Parameters);
 
-    /// Those of `keys`, each beside its parameters, of which there is no state here.
+    /// Those of `keys`, each with the number of its parameters, that have no state here.
     fn unknown(&self, keys: &[(u32, LimitKey)]) -> Vec<(Arc<LimitIdentity>, LimitKey)>;
 
-    /// Charges all of `wanted` or none. `may_have_moved` says by its position whether a state that is not here may be elsewhere.
+    /// Charges all of `wanted` or none. `may_have_moved` returns by position whether another gateway may have a missing state.
     fn charge(
         &self,
         wanted: &[ChargeRequest],
@@ -67,6 +67,6 @@ pub trait PeerSession: Send + Sync {
         now: Nanos,
     ) -> Result<Vec<ChargeReply>, ChargeError>;
 
-    /// Makes `change`. `may_have_moved` says whether the state may be elsewhere, should it not be here.
+    /// Makes `change`. `may_have_moved` returns whether another gateway may have the state if it is missing.
     fn change(&self, change: &Change, may_have_moved: &dyn Fn() -> bool, now: Nanos) -> Result<(), ChargeError>;
 }

@@ -1,4 +1,4 @@
-//! What a gateway sees of its cluster: who is a member, and how to reach them.
+//! A gateway's view of its cluster: the members, and how to reach them.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use super::peer::Peer;
 use super::ring::{Ring, RingHash};
 use crate::units::Nanos;
 
-/// How long gateways may see other members before that is said.
+/// How long gateways may see different members before that is logged.
 const DIFFERS: Nanos = UP_AFTER;
 
 /// The members, and how to reach them.
@@ -21,7 +21,7 @@ pub(super) struct View {
 }
 
 impl Node {
-    /// Takes up what the members are now.
+    /// Publishes the current members: the ring, the peers, and what follows for states.
     pub(super) fn apply_membership(&self) {
         let members = self.members.lock();
         let ring = Arc::clone(members.ring());
@@ -56,11 +56,11 @@ impl Node {
         }
         self.context.ring.store(ring.hash().0, Ordering::Relaxed);
         self.view.store(Arc::new(View { ring, peers }));
-        // until here: what is seen is never older than what was seen before
+        // locked until here, so that an older view never replaces a newer one
         drop(members);
     }
 
-    /// Pushes what is here since the last time and others own.
+    /// Starts a push if states of other owners have arrived since the last one.
     pub(super) fn push_what_came(&self) {
         let mut members = self.members.lock();
         if self.note_stand_in.swap(false, Ordering::Relaxed) {
@@ -71,7 +71,7 @@ impl Node {
         }
     }
 
-    /// Says that others see other members, once, if that lasts longer than it takes to tell each other.
+    /// Logs once that gateways see different members, if that lasts longer than a heartbeat takes to tell.
     fn report_difference(&self, differs: bool, ring: RingHash) {
         let (since, now) = (Nanos::new(self.counts.differs.load(Ordering::Relaxed)), self.context.clock.now());
         let then = match (differs, since) {
