@@ -1,8 +1,8 @@
 //! Several gateways whose sticky limits are one: each key has one owner among them, and the others ask it.
 //!
-//! A gateway that is asked for something decides by itself where it owns all of a request's keys, and otherwise asks their
-//! owners over connections that the gateways keep to each other ([`handshake`], [`wire`]). Requests themselves are never
-//! sent on: what moves is a decision, some tens of bytes each way.
+//! A gateway decides a request by itself if it owns all of its keys. Otherwise it asks the owners over connections that the
+//! gateways keep to each other ([`handshake`], [`wire`]). Requests themselves are never sent on: only charges and decisions are,
+//! some tens of bytes each way.
 //!
 //! Who owns a key ([`ring`]) follows from who is a member ([`members`]) and from the key's upper bits, its
 //! [`LimitKey::home`], which all keys of one customer have in common. Keys and the states behind them are names without
@@ -61,7 +61,7 @@ use crate::clock::Clock;
 use crate::panics::restart_on_panic;
 use crate::units::LimitKey;
 
-/// This gateway as one of several.
+/// This gateway's side of the cluster.
 pub struct Cluster(Arc<Node>);
 
 struct Node {
@@ -71,11 +71,11 @@ struct Node {
     view: ArcSwap<View>,
     migration: MigrationState,
     latch: Arc<DrainLatch>,
-    /// Who keeps the states, once that is known.
+    /// The store, once [`Cluster::run`] has begun.
     service: OnceLock<Weak<dyn StateService>>,
-    /// Who the others are, as told.
+    /// The other gateways, as the configuration names them.
     peer_settings: watch::Sender<Peers>,
-    /// Counted up when there is something to say before the next beat.
+    /// Counted up when a heartbeat has to go out before its time.
     news: watch::Sender<u64>,
     /// By their numbers, which are never used again.
     peers: RwLock<HashMap<u32, Arc<Peer>>>,
@@ -83,11 +83,11 @@ struct Node {
     last_slot: AtomicU64,
     /// See [`Cluster::waits_for`].
     is_ready: watch::Sender<bool>,
-    /// Gateways at which nobody listens.
+    /// Addresses that refuse connections.
     refusing: Mutex<HashSet<SocketAddr>>,
-    /// Whether a key was charged here since the last beat that another gateway owns.
+    /// Whether a key of another owner was charged here since the last tick.
     note_stand_in: AtomicBool,
-    /// Of what was charged here, whose states are elsewhere.
+    /// Corrections of charges that were made here, whose states another gateway may have.
     corrections: LocalCorrections,
     counts: Counts,
 }
@@ -97,13 +97,13 @@ struct Counts {
     asked_under_other_ring: AtomicU64,
     stood_in: AtomicU64,
     alone: AtomicU64,
-    /// Since when others see other members; none when they do not, the end of time when that was said.
+    /// Since when others see other members: zero if they do not, the end of time once that is logged.
     differs: AtomicU64,
-    /// Answers of DNS that were none, or were not believed.
+    /// DNS lookups that failed or whose answer was not believed.
     not_found: AtomicU64,
 }
 
-/// Who decides about a key.
+/// The gateway that decides about a key.
 #[derive(Clone, Debug)]
 pub enum Decider {
     /// This gateway, which owns it.
@@ -119,7 +119,7 @@ pub enum Decider {
 }
 
 impl Cluster {
-    /// Knows of nobody until [`Cluster::run`] runs. `threads` is how many threads ask.
+    /// Knows no other gateway until [`Cluster::run`] runs. `threads` is how many threads send requests.
     pub fn new(settings: &Settings, threads: usize, clock: Arc<dyn Clock>, observer: Observer) -> Self {
         let Settings { own: address, peers, secret, founding, timeout, .. } = settings;
         let listed = match peers {
@@ -170,7 +170,7 @@ impl Cluster {
         self.0.context.own.address
     }
 
-    /// Whether it is this gateway that decides about `key`, as its owner.
+    /// Whether this gateway owns `key`.
     pub fn owns(&self, key: LimitKey) -> bool {
         StateMigrator::owns(&*self.0, key)
     }
@@ -180,7 +180,7 @@ impl Cluster {
         self.0.view.load().ring.owner(key).unwrap_or(self.own())
     }
 
-    /// Who decides about `key`.
+    /// The gateway that decides about `key`.
     pub fn decider(&self, key: LimitKey) -> Decider {
         let (view, own) = (self.0.view.load(), self.own());
         let reachable = |address| view.peers.get(&address).filter(|peer| !peer.is_suspected()).map(Arc::clone);
@@ -206,23 +206,23 @@ impl Cluster {
         self.alone()
     }
 
-    /// The owner of `key`, if it is another gateway, whether it can be asked or not.
+    /// The owner of `key`, if it is another gateway, whether it is reachable or not.
     pub fn owner_peer(&self, key: LimitKey) -> Option<Arc<Peer>> {
         let view = self.0.view.load();
         view.peers.get(&view.ring.owner(key)?).map(Arc::clone)
     }
 
-    /// Something is held here since now that is not counted by the key's owner.
+    /// Notes that a request here holds a slot that the owner of its key does not count yet.
     pub fn announce(&self) {
         self.0.migration.announce.notify_one();
     }
 
-    /// Tells this process from all others.
+    /// Identifies this process among all others.
     pub fn process(&self) -> u64 {
         self.0.context.own.process
     }
 
-    /// Nobody can be asked.
+    /// Counts a charge that this gateway decides because no other can be reached.
     pub fn alone(&self) -> Decider {
         self.0.counts.alone.fetch_add(1, Ordering::Relaxed);
         self.0.note_stand_in();
@@ -234,16 +234,16 @@ impl Cluster {
         self.0.peers.read().get(&number).map(Arc::clone)
     }
 
-    /// A number that nothing else that this process holds has. Not 0.
+    /// A number for a slot of this process that no other slot has. Not 0.
     pub fn next_slot(&self) -> u64 {
         self.0.last_slot.fetch_add(1, Ordering::Relaxed).saturating_add(1)
     }
 
-    /// Whether no correction is on its way that could still be made, and no state of a gateway that leaves. Once that is so
-    /// a gateway that leaves answers nobody any more: what it was given would end with it.
+    /// Whether no correction waits that can still be made and, if this gateway leaves, no state is left to hand over. Once that
+    /// is so, a gateway that leaves answers no request any more: a state given to it would be lost.
     pub fn is_settled(&self) -> bool {
         let is_settled = || {
-            // what comes is noted before it has come
+            // a fetch is noted before its state arrives
             let node = &self.0;
             !node.migration.is_fetching()
                 && node.corrections.is_empty()
@@ -254,12 +254,12 @@ impl Cluster {
         is_settled() && (!is_leaving_member || self.0.latch.close_if(is_settled))
     }
 
-    /// Waits a moment until it is known who owns keys, and connects the thread that asks, so that its first requests need
-    /// not wait for that.
+    /// Waits a moment until the owners of keys are known, and connects the calling thread, so that its first requests do not
+    /// wait for that.
     pub async fn connect(&self) {
         let mut ready = self.0.is_ready.subscribe();
         let connecting = async {
-            // it only ends with this value
+            // the sender lives as long as this value
             drop(ready.wait_for(|ready| *ready).await);
             let view = self.0.view.load_full();
             let members = view.ring.members().filter_map(|member| view.peers.get(&member.address).map(Arc::clone));
@@ -267,17 +267,17 @@ impl Cluster {
                 members.map(|peer| async move { peer.open_when_reachable().await }).collect();
             while opening.join_next().await.is_some() {}
         };
-        // who knows nobody by then is alone
+        // a gateway that has found no other by then is alone
         drop(timeout(ALONE_AFTER.saturating_add(HEARTBEAT_INTERVAL).to_duration(), connecting).await);
     }
 
-    /// How many members are known, and how many this gateway waits for, as long as it is not ready.
+    /// How many members are known and how many this gateway needs, while it is not ready.
     pub fn waits_for(&self) -> Option<(usize, usize)> {
         let members = self.0.members.lock();
         (!members.is_ready()).then(|| members.waits_for())
     }
 
-    /// Who the others are, from here on.
+    /// Sets the other gateways, after a reload.
     pub fn follow(&self, peers: &Peers) {
         self.0.peer_settings.send_if_modified(|known| {
             let differs = known != peers;
@@ -286,39 +286,39 @@ impl Cluster {
         });
     }
 
-    /// This gateway is about to end: it owns nothing from here on, and gives its states to those who do.
+    /// Leaves the cluster: this gateway owns nothing from now on, and pushes its states to the owners.
     pub fn leave(&self) {
         self.0.members.lock().leave(self.0.context.clock.now());
         self.0.apply_membership();
         self.0.heartbeat_now();
     }
 
-    /// Makes `correction` of a charge here, once the state of its key has come from wherever it is.
+    /// Makes `correction` of a charge that was made here, once the state of its key has been fetched.
     pub fn correct_here(&self, correction: Correction) {
         self.0.corrections.push(correction);
     }
 
-    /// Whether the state of a key may be with another gateway although this one owns it.
+    /// Whether another gateway may have states of keys that this one owns.
     pub fn is_migrating(&self) -> bool {
         self.0.migration.is_active()
     }
 
-    /// Where the states of `keys` are, for [`Cluster::may_have_moved`].
+    /// The current epoch of `keys`, for [`Cluster::may_have_moved`].
     pub fn ownership_epoch(&self, keys: impl Iterator<Item = LimitKey>) -> OwnershipEpoch {
         self.0.migration.ownership_epoch(keys)
     }
 
-    /// Whether the state of the key at this position may be with another gateway since it was `epoch`.
+    /// Whether the state of the key at this position may have moved since `epoch`.
     pub fn may_have_moved(&self, epoch: &OwnershipEpoch, position: usize) -> bool {
         self.0.migration.may_have_moved(epoch, position)
     }
 
-    /// Brings states here, from wherever they are.
+    /// Fetches states from the gateways that may have them.
     pub async fn gather(&self, wanted: Vec<(Arc<wire::LimitIdentity>, LimitKey)>) {
         StateMigrator::gather(&*self.0, wanted).await;
     }
 
-    /// Keeps in touch with the others, and serves who is `accepted`, until dropped.
+    /// Exchanges heartbeats with the other gateways and serves `accepted` connections, until dropped.
     pub async fn run(
         &self,
         service: Arc<dyn StateService>,

@@ -1,12 +1,12 @@
-//! Who is a member: what nodes tell each other in beats, turned into a ring.
+//! The members: turns the heartbeats that nodes send each other into a ring.
 //!
-//! A node that comes, back or for the first time, is no member at once. It first gives away what it holds and others own
-//! ([`MemberState::Away`]), then it asks to be one ([`MemberState::Joining`]), and the others take it up when they have heard it
-//! for a while; so a node that comes and goes moves no keys each time. Until then it owns nothing and asks the members. A
-//! node that finds no member becomes one by itself. A node that was stopped, and so can know neither how others stand nor
-//! whether they stood in for it, comes back like a new one.
+//! A node that starts or returns does not become a member at once. It first pushes the states that others own
+//! ([`MemberState::Away`]), then it asks to join ([`MemberState::Joining`]), and the members take it up when they have heard it
+//! for a while; so a node that comes and goes does not move keys each time. Until then it owns nothing and sends requests to the
+//! members. A node that finds no member becomes one by itself. A node that was stopped, and so knows neither the state of the
+//! others nor whether they stood in for it, joins like a new one.
 //!
-//! Time and everything heard are handed in; what is handed back is a ring, and what to say to others.
+//! This module is pure: time and heartbeats are passed in; it returns a ring and the heartbeats to send.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,21 +17,21 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::ring::{Member, Ring, RingHash};
 use crate::units::Nanos;
 
-/// How often nodes tell each other how they stand.
+/// How often nodes send each other heartbeats.
 pub const HEARTBEAT_INTERVAL: Nanos = Nanos::new(250_000_000);
-/// A peer that was not heard for this long is no member any more. A node that did not look for this long was stopped.
+/// A peer that was silent for this long is no member any more. A node whose last tick was this long ago was stopped.
 pub const DOWN_AFTER: Nanos = Nanos::from_secs(1);
-/// A peer that comes is a member when it was heard for this long.
+/// A peer that joins is a member when it was heard for this long.
 pub const UP_AFTER: Nanos = Nanos::from_secs(2);
-/// How long a node that starts waits for what its peers say, where they neither answer nor refuse.
+/// How long a node that starts waits for peers that neither answer nor refuse connections.
 pub const ALONE_AFTER: Nanos = Nanos::from_secs(1);
 
-/// What a node that starts waits for before it decides by itself.
+/// When a node that starts may form a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Founding {
-    /// How many members there have to be, the node itself among them.
+    /// How many members there must be, including this node.
     pub min_members: usize,
-    /// How long a second one may take to be found.
+    /// How long this node waits for a second node before it counts as alone.
     pub hold: Nanos,
 }
 
@@ -41,46 +41,46 @@ impl Default for Founding {
     }
 }
 
-/// How a node stands, in its own words.
+/// The state of a node, as it reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MemberState {
-    /// It is no member, and has states that members should have first.
+    /// It is no member, and first pushes its states to the members.
     Away,
     /// It is no member yet.
     Joining,
     /// It is a member.
     Member,
-    /// It is no member any more, and about to end.
+    /// It is no member any more, and is about to end.
     Leaving,
 }
 
-/// What a node says of itself to another.
+/// What a node reports of itself to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heartbeat {
-    /// How it stands.
+    /// Its state.
     pub standing: MemberState,
-    /// Another number each time it begins to stand as [`MemberState::Away`].
+    /// Changes each time the node becomes [`MemberState::Away`].
     pub incarnation: u64,
     /// The members as it sees them.
     pub ring: RingHash,
     /// Whether it keeps no state that another of those members owns.
     pub drained: bool,
-    /// The life of the node that it says this to, if that is among them.
+    /// The incarnation of the receiving node, if that is a member.
     pub counts: Option<u64>,
 }
 
-/// How a peer stands, as seen from here.
+/// The state of a peer, as this node sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerState {
     /// Nothing was heard of it yet.
     Unheard,
     /// It answers, and is no member.
     Away,
-    /// It is going to be a member.
+    /// It is about to become a member.
     Joining,
     /// It is a member.
     Up,
-    /// It is no member any more, and answers still.
+    /// It is no member any more, and still answers.
     Leaving,
     /// It does not answer.
     Down,
@@ -105,16 +105,16 @@ impl PeerState {
     }
 }
 
-/// What is known of a peer.
+/// A peer as this node knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Its address and weight.
     pub member: Member,
-    /// How it stands. Not to be counted on where it is not `listed`.
+    /// Its state. Means nothing unless it is `listed`.
     pub state: PeerState,
-    /// Whether it is among those that this node was told of. One that is not any more stays known while it answers.
+    /// Whether the configuration or DNS names it. A peer that is no longer named stays known while it answers.
     pub listed: bool,
-    /// What it said last, while it answers.
+    /// Its last heartbeat, while it answers.
     pub said: Option<Heartbeat>,
     since: Nanos,
     heard: Nanos,
@@ -125,18 +125,18 @@ pub struct Peer {
 pub struct Members {
     own: Member,
     founding: Founding,
-    /// Whether there were as many members as it takes.
+    /// Whether there have been enough members.
     is_ready: bool,
     standing: MemberState,
     incarnation: u64,
     peers: BTreeMap<SocketAddr, Peer>,
-    /// Whether it was told who there is.
+    /// Whether the configuration or DNS has named the nodes.
     was_told: bool,
     started: Nanos,
     last_tick: Nanos,
-    /// The hash of the ring under which this node has given away all that others own.
+    /// The hash of the ring under which this node has pushed all states of other owners.
     drained: Option<RingHash>,
-    /// How often it got states that others own.
+    /// How often states of other owners have arrived.
     set_undrained: u64,
     ring: Arc<Ring>,
 }
@@ -144,7 +144,7 @@ pub struct Members {
 // === impl Members ===
 
 impl Members {
-    /// Those that node `own` sees when it starts, which is none but itself. `incarnation` tells its processes apart.
+    /// The members as `own` sees them when it starts: itself only. `incarnation` differs between its processes.
     pub fn new(own: Member, founding: Founding, incarnation: u64, now: Nanos) -> Self {
         Self {
             own,
@@ -167,28 +167,28 @@ impl Members {
         self.own
     }
 
-    /// How this node stands.
+    /// The state of this node.
     pub const fn standing(&self) -> MemberState {
         self.standing
     }
 
-    /// What it knows of the others.
+    /// The other nodes.
     pub fn peers(&self) -> impl Iterator<Item = &Peer> {
         self.peers.values()
     }
 
-    /// The members. This node alone while it knows of none: somebody has to decide.
+    /// The members; this node alone while it knows none, since some node has to decide.
     pub const fn ring(&self) -> &Arc<Ring> {
         &self.ring
     }
 
-    /// Whether it is known who the members are, and there are enough of them, so that requests can be decided by those who
-    /// own their keys. What was ready stays so: a cluster that loses members goes on with the others.
+    /// Whether this node knows the members and there are enough of them, so that owners can decide requests. A node that has
+    /// been ready stays ready: a cluster that loses members goes on with the others.
     pub const fn is_ready(&self) -> bool {
         self.is_ready
     }
 
-    /// How many members there would be with this node, and how many it waits for.
+    /// How many members there would be with this node, and how many it needs.
     pub fn waits_for(&self) -> (usize, usize) {
         let others = self.peers.values().filter(|peer| peer.counts()).count();
         (others.saturating_add(1), self.founding.min_members)
@@ -201,7 +201,7 @@ impl Members {
         is_known && members >= wanted
     }
 
-    /// What to say to the peer at `address`.
+    /// The heartbeat for the peer at `address`.
     pub fn says(&self, address: SocketAddr) -> Heartbeat {
         Heartbeat {
             standing: self.standing,
@@ -212,7 +212,7 @@ impl Members {
         }
     }
 
-    /// The nodes that there are, as told: this one may be among them, and its weight is taken from there.
+    /// Sets the nodes that the configuration or DNS names. This node may be among them; it takes its weight from there.
     pub fn set_listed(&mut self, members: &[Member], now: Nanos) {
         self.was_told = true;
         for peer in self.peers.values_mut() {
@@ -230,7 +230,7 @@ impl Members {
         self.update(now);
     }
 
-    /// The peer at `address` said something.
+    /// Takes up a heartbeat of the peer at `address`.
     pub fn heard(&mut self, address: SocketAddr, beat: Heartbeat, now: Nanos) {
         let i_am_member = self.standing == MemberState::Member;
         let Some(peer) = self.peers.get_mut(&address) else { return };
@@ -238,9 +238,9 @@ impl Members {
         let state = match (beat.standing, peer.state) {
             (MemberState::Leaving, _) => PeerState::Leaving,
             (MemberState::Away, _) => PeerState::Away,
-            // it does not know yet that it was taken up
+            // it does not know yet that it became a member
             (MemberState::Joining | MemberState::Member, PeerState::Up) if same_incarnation => PeerState::Up,
-            // whoever is no member itself has no keys that would move
+            // this node is no member: it has no keys that would move
             (MemberState::Member, _) if !i_am_member => PeerState::Up,
             (MemberState::Joining | MemberState::Member, PeerState::Joining) if same_incarnation => PeerState::Joining,
             (MemberState::Joining | MemberState::Member, _) => PeerState::Joining,
@@ -254,7 +254,7 @@ impl Members {
         self.update(now);
     }
 
-    /// The peer at `address` cannot be reached: there is no connection to it, and none can be made.
+    /// Notes that no connection to the peer at `address` can be made.
     pub fn unreachable(&mut self, address: SocketAddr, now: Nanos) {
         if let Some(peer) = self.peers.get_mut(&address) {
             peer.goes_down(now);
@@ -262,8 +262,8 @@ impl Members {
         self.update(now);
     }
 
-    /// This node has given away all that others own under the ring of this hash, unless it got more since
-    /// [`Members::undrained_count`] told `before`.
+    /// Notes that this node has pushed all states of other owners under the ring of this hash, unless more have arrived since
+    /// [`Members::undrained_count`] was `before`.
     pub fn set_drained(&mut self, ring: RingHash, before: u64, now: Nanos) {
         if self.set_undrained == before {
             self.drained = Some(ring);
@@ -271,34 +271,34 @@ impl Members {
         }
     }
 
-    /// This node has got states that others own.
+    /// Notes that states of other owners have arrived.
     pub const fn set_undrained(&mut self) {
         self.drained = None;
         self.set_undrained = self.set_undrained.wrapping_add(1);
     }
 
-    /// How often it got any.
+    /// How often states of other owners have arrived.
     pub const fn undrained_count(&self) -> u64 {
         self.set_undrained
     }
 
-    /// Whether this node keeps nothing that another member owns.
+    /// Whether this node keeps no state that another member owns.
     pub fn is_drained(&self) -> bool {
         self.drained == Some(self.ring.hash())
     }
 
-    /// Whether this node is either not about to end, or keeps nothing any more that another could have.
+    /// Whether this node is not about to end, or has handed over all its states.
     pub fn is_ready_to_end(&self) -> bool {
         self.standing != MemberState::Leaving || self.has_nothing_to_hand_over()
     }
 
-    /// This node is about to end.
+    /// Notes that this node is about to end.
     pub fn leave(&mut self, now: Nanos) {
         self.standing = MemberState::Leaving;
         self.update(now);
     }
 
-    /// Time has passed: to be called once per [`HEARTBEAT_INTERVAL`], and more often at will.
+    /// Notes the time. Must be called once per [`HEARTBEAT_INTERVAL`], and may be called more often.
     pub fn tick(&mut self, now: Nanos) {
         if now.saturating_sub(self.last_tick) > DOWN_AFTER {
             self.was_stopped(now);
@@ -313,7 +313,7 @@ impl Members {
         self.update(now);
     }
 
-    /// Others may have stood in for this node, and that nothing was heard of them says nothing.
+    /// This node was stopped: others may have stood in for it, and their silence means nothing.
     fn was_stopped(&mut self, now: Nanos) {
         if self.standing != MemberState::Leaving && !self.peers.is_empty() {
             self.standing = MemberState::Away;
@@ -326,7 +326,7 @@ impl Members {
         }
     }
 
-    /// Draws the conclusions.
+    /// Updates the states of peers and of this node, and the ring.
     fn update(&mut self, now: Nanos) {
         for peer in self.peers.values_mut() {
             if peer.state == PeerState::Joining && now.saturating_sub(peer.since) >= UP_AFTER {
@@ -344,7 +344,7 @@ impl Members {
                 self.follow();
             } else if self.is_alone(now) {
                 self.standing = MemberState::Member;
-                // they are alone like this one, and find the same
+                // the others that join are alone as well, and decide the same
                 self.take_up_all();
             }
             self.rebuild_ring();
@@ -352,7 +352,7 @@ impl Members {
         self.is_ready |= self.knows_enough();
     }
 
-    /// Takes up those who join beside this node, if a member has taken up all.
+    /// Takes up the peers that join at the same time as this node, once a member has taken up all of them.
     fn follow(&mut self) {
         let joins = |peer: &Peer| peer.listed && peer.state == PeerState::Joining;
         let then = self.ring_of(|peer| peer.counts() || joins(peer)).hash();
@@ -366,12 +366,12 @@ impl Members {
         joining.for_each(|peer| peer.state = PeerState::Up);
     }
 
-    /// Whether no member owns anything that this node has.
+    /// Whether this node keeps no state that a member owns.
     fn has_nothing_to_hand_over(&self) -> bool {
         self.is_drained() || !self.peers.values().any(Peer::counts)
     }
 
-    /// Whether there is no member that could take this node up, as far as can be known.
+    /// Whether no member is known that could take this node up.
     fn is_alone(&self, now: Nanos) -> bool {
         let mut listed = self.peers.values().filter(|peer| peer.listed);
         let waited = now.saturating_sub(self.started) >= ALONE_AFTER;
@@ -386,7 +386,7 @@ impl Members {
             })
     }
 
-    /// Makes the ring anew, if the members are others.
+    /// Replaces the ring if the members have changed.
     fn rebuild_ring(&mut self) {
         let ring = self.ring_of(Peer::counts);
         if ring.hash() != self.ring.hash() {
@@ -394,7 +394,7 @@ impl Members {
         }
     }
 
-    /// The ring of this node, if it is a member, and those peers.
+    /// The ring of the peers for which `counts` holds, and of this node if it is a member.
     fn ring_of(&self, counts: impl Fn(&Peer) -> bool) -> Ring {
         let own = (self.standing == MemberState::Member).then_some(self.own);
         let peers = self.peers.values().filter(|peer| counts(peer)).map(|peer| peer.member);

@@ -1,4 +1,4 @@
-//! How a cluster stands, for operators.
+//! The state of a cluster, for operators.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -8,67 +8,67 @@ use super::members::{MemberState, PeerState};
 use super::ring::{Member, RingHash};
 use crate::units::Nanos;
 
-/// How things stand, for reports.
+/// The state of the cluster as this gateway sees it.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// This gateway's address.
     pub own: SocketAddr,
-    /// How it stands.
+    /// Its state.
     pub standing: MemberState,
-    /// What the members are known by.
+    /// The hash of the members.
     pub ring: RingHash,
     /// The members.
     pub members: Vec<Member>,
     /// The others, members or not.
     pub peers: Vec<PeerReport>,
-    /// Frames of questions from gateways that saw other members.
+    /// Requests from gateways that saw other members.
     pub asked_under_other_ring: u64,
-    /// Charges decided here for an owner that could not be asked.
+    /// Charges decided here because the owner could not be reached.
     pub stood_in: u64,
-    /// Charges decided here because nobody could be asked.
+    /// Charges decided here because no gateway could be reached.
     pub alone: u64,
-    /// How many states went and came.
+    /// States that were sent and received.
     pub moved: MigrationCounts,
-    /// Answers of DNS that named nobody or were not believed, and looks that had none.
+    /// DNS lookups that failed or whose answer was not believed.
     pub not_found: u64,
-    /// Corrections of charges here that were given up.
+    /// Corrections of charges that were made here that were given up.
     pub lost: u64,
 }
 
-/// How many states went to other gateways and came from them.
+/// Counts states that were sent to other gateways and received from them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MigrationCounts {
-    /// Sent to those who own them now.
+    /// Pushed to their owners.
     pub pushed: u64,
-    /// Given to those who asked for them.
+    /// Given to gateways that fetched them.
     pub given: u64,
-    /// Came, and are in force here.
+    /// Received and kept.
     pub received: u64,
-    /// Came, and were merged with one that was there.
+    /// Received and merged with a state that was here.
     pub merged: u64,
-    /// Came, and were not understood.
+    /// Received and not understood.
     pub unknown: u64,
 }
 
-/// How another gateway stands.
+/// Another gateway as this one sees it.
 #[derive(Clone, Debug)]
 pub struct PeerReport {
     /// Its address.
     pub address: SocketAddr,
-    /// How it stands.
+    /// Its state.
     pub state: PeerState,
-    /// Whether it can be asked.
+    /// Whether requests can be sent to it.
     pub is_reachable: bool,
-    /// The members as it sees them, if it said so.
+    /// The hash of the members as it sees them, if known.
     pub ring: Option<RingHash>,
-    /// When it was last heard of.
+    /// When it last answered.
     pub heard: Nanos,
     /// Corrections for it that were given up.
     pub lost: u64,
 }
 
 impl Cluster {
-    /// How things stand.
+    /// The state of the cluster as this gateway sees it.
     pub fn report(&self) -> Report {
         let node = &self.0;
         let view = node.view.load();

@@ -1,4 +1,4 @@
-//! Setting a key right that somebody thinks should have more: giving tokens back, or starting afresh.
+//! Amends a key for an operator: gives tokens back, or resets the key.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use crate::charge::{Charge, Enforcement, Source};
 use crate::store::{Binding, Receipt, Store};
 use crate::units::{Cost, Nanos};
 
-/// What is done to a key.
+/// How a key is amended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amendment {
     /// It is as if it had never been seen.
@@ -15,7 +15,7 @@ pub enum Amendment {
     Grant(Cost),
 }
 
-/// Why nothing was done to a key.
+/// Why a key was not amended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unamended {
     /// What is counted is what runs.
@@ -25,7 +25,7 @@ pub enum Unamended {
     #[error("its key belongs to the gateway at {0}: ask the admin port of that one")]
     Elsewhere(SocketAddr),
     /// It is kept in Redis, which does not answer.
-    #[error("it is kept in Redis, and that does not answer; try again when it does")]
+    #[error("it is kept in Redis, which does not answer; try again when Redis answers")]
     Away,
 }
 

@@ -1,28 +1,28 @@
-//! What was told of a key whose state is kept elsewhere: enough to repeat a denial without asking again.
+//! The last result of a key whose state another gateway or Redis keeps: enough to repeat a denial without a call.
 
 use crate::algorithm::{Decision, Denial, Headroom, Rule};
 use crate::charge::{Charged, Enforcement};
 use crate::units::{Cost, Nanos};
 
-/// What was last told of a key. Times are on one clock.
+/// The last result of a key. All times are on one clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CachedDenial {
     at: Nanos,
     headroom: Headroom,
-    /// What was denied, and when it would be admitted.
+    /// The cost that was denied, and when it would be admitted.
     denied: Option<(Cost, Nanos)>,
 }
 
-/// How long a denial is certain where tokens may come back otherwise than with time.
+/// How long a denial is repeated where tokens may come back sooner than time refills them.
 pub(super) const SETTLING: Nanos = Nanos::SECOND;
 
-/// Whether a denial holds until its time has come, whatever else happens, so that it can be repeated without asking.
+/// Whether a denial can be repeated without a call until its retry time.
 pub(super) fn denial_holds(rule: &Rule, enforcement: Enforcement) -> bool {
     !rule.holds() && !rule.denials_count() && !enforcement.counts_denied
 }
 
 impl CachedDenial {
-    /// At `at`, of a charge of `cost`.
+    /// The result at `at` of a charge of `cost`.
     pub(super) fn new(charged: &Charged, cost: Cost, at: Nanos) -> Self {
         let denied = match charged.decision {
             Decision::Deny(Denial::Later { retry_after }) => Some((cost, at.saturating_add(retry_after))),
@@ -36,7 +36,7 @@ impl CachedDenial {
         self.at
     }
 
-    /// What it says of a charge of `cost` under `rule` at `now`: a denial is certain, an admission is not.
+    /// The result it predicts for a charge of `cost` under `rule` at `now`: a denial is certain, an admission is not.
     pub(super) fn again(&self, rule: &Rule, cost: Cost, now: Nanos) -> Charged {
         let denial = self.denied.filter(|(denied, until)| cost >= *denied && now < *until);
         let since = now.saturating_sub(self.at);

@@ -1,4 +1,4 @@
-//! Sticky limits of several gateways: what is asked of the owners of keys, and what is remembered of their answers.
+//! Sticky limits of several gateways: charges at the owners of keys, and the results that are cached.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use crate::store::local::is_overflow;
 use crate::store::running_slots::{CountedAt, RunningSlots};
 use crate::units::{LimitKey, Nanos};
 
-/// The gateways among which keys are divided, as the store asks them.
+/// The store's access to the gateways that divide keys.
 pub(super) struct Owners {
     pub(super) cluster: Arc<Cluster>,
-    /// What they said of keys last.
+    /// The last result of each key.
     denials: Cache<LimitKey, (u64, CachedDenial)>,
     pub(super) running: RunningSlots,
 }
 
-/// How many keys are remembered: about 25 MB.
+/// How many keys are cached: about 25 MB.
 const MAX_CACHED_KEYS: usize = 200_000;
-/// How many sets of customers' own parameters of one limit have their forms at hand.
+/// How many customers' own parameters of one limit are cached in the form that is sent.
 const MAX_CUSTOMER_RULES: usize = 4_096;
 
-/// A sticky limit as the owners of its keys are told of it.
+/// A sticky limit as the owners of its keys learn it.
 pub(super) struct OwnedLimit {
     identity: Arc<LimitIdentity>,
     forms: Vec<OwnedRule>,
-    /// Those of customers' own, by where they are in memory, where they stay while they are in here.
+    /// Customers' own parameters by their address in memory, which is stable while they are in here.
     own: Cache<usize, OwnedRule>,
 }
 
@@ -44,17 +44,17 @@ struct OwnedRule {
 }
 
 impl Owners {
-    /// Asks over `cluster`.
+    /// Sends requests over `cluster`.
     pub(super) fn new(cluster: Arc<Cluster>) -> Self {
         Self { cluster, denials: Cache::new(MAX_CACHED_KEYS), running: RunningSlots::default() }
     }
 
-    /// Who decides about a charge.
+    /// The gateway that decides about a charge.
     pub(super) fn decider(&self, charge: &Charge) -> Decider {
         self.cluster.decider(charge.key)
     }
 
-    /// The denial of a charge that another gateway decides, if it is certain without asking.
+    /// The denial of a charge that another gateway decides, if it is certain without a call.
     pub(super) fn denial(&self, limit: &OwnedLimit, charge: &Charge, now: Nanos) -> Option<Charged> {
         let OwnedRule { rule, form } = limit.owned_rule(&charge.rule)?;
         if !denial_holds(&rule, charge.enforcement) {
@@ -68,20 +68,20 @@ impl Owners {
             };
             return Some(Charged { decision: Decision::never(largest), headroom });
         }
-        // the owner may have been told to set the key right, and gives back what requests did not cost
+        // the owner may have been told to amend the key, and refunds what requests did not cost
         let known = known.filter(|known| now.saturating_sub(known.at()) < SETTLING)?;
         let charged = known.again(&rule, charge.cost, now);
         (!charged.decision.is_admitted()).then_some(charged)
     }
 
-    /// Where the key of a charge stands, as far as is known.
+    /// The cached result of a charge's key.
     pub(super) fn standing(&self, limit: &OwnedLimit, charge: &Charge, now: Nanos) -> Option<Charged> {
         let OwnedRule { rule, form } = limit.owned_rule(&charge.rule)?;
         Some(self.known(&form, charge.key)?.again(&rule, charge.cost, now))
     }
 
     fn known(&self, form: &WireRule, key: LimitKey) -> Option<CachedDenial> {
-        // under other parameters it says nothing
+        // a result under other parameters does not apply
         self.denials.get(&key).filter(|(known, _)| *known == form.id()).map(|(_, denials)| denials)
     }
 
@@ -117,7 +117,7 @@ impl Owners {
         Some(PeerCharge { form, key, cost, enforcement, slot: slot.map_or(0, |slot| slot.number) })
     }
 
-    /// What a charge is going to hold while its request runs, if it holds anything.
+    /// The slot that a charge is going to hold while its request runs, if it holds one.
     pub(super) fn slot(&self, limit: &OwnedLimit, charge: &Charge) -> Option<Slot> {
         let OwnedRule { rule, .. } = limit.owned_rule(&charge.rule)?;
         let holds = rule.holds() && charge.enforcement.consumes && charge.cost > 0;
@@ -129,21 +129,21 @@ impl Owners {
         slot.process == self.cluster.process() && self.running.has(slot.number)
     }
 
-    /// Notes where a charge, which was admitted, holds something from here on.
+    /// Notes the slot of a charge that was admitted, and the gateway that counts it.
     pub(super) fn runs(&self, limit: &OwnedLimit, charge: &Charge, now: Nanos) {
         if charge.slot.is_some()
             && let Some(part) = self.part(limit, charge)
         {
             let counted_at = CountedAt::of(charge);
             self.running.begins(part, counted_at, now);
-            // it was decided while the owner became another, or could not be asked
+            // the owner changed or could not be reached while the charge was decided
             if CountedAt::at(self.counts(charge.key, counted_at).as_deref()) != counted_at {
                 self.cluster.announce();
             }
         }
     }
 
-    /// Gives back what is held under `slot`, wherever else it may be counted. Whether it was held.
+    /// Ends `slot` at every gateway that may count it. Whether it was held.
     pub(super) fn ends(&self, slot: Slot, end: Completion, now: Nanos) -> bool {
         let Some((part, counted_at_all)) = self.running.ends(slot.number, now) else { return false };
         for counted_at in counted_at_all {
@@ -156,19 +156,19 @@ impl Owners {
         true
     }
 
-    /// Takes back what a charge took at the gateway `node`; `full_at` as in [`super::Store::refund`].
+    /// Refunds a charge at the gateway that it was made at; `full_at` as in [`super::Store::refund`].
     pub(super) fn refund(&self, limit: &OwnedLimit, charge: &Charge, full_at: Nanos) {
         let Taken::Owner { node, here, there } = charge.taken else { return };
         let (Some(peer), Some(part)) = (self.cluster.peer(node), self.part(limit, charge)) else { return };
-        // or it would be denied what is given back
+        // a cached denial would deny the tokens that are refunded
         self.denials.remove(&charge.key);
-        // to the nanosecond: it tells which window the charge was counted in, or which entry of a log it is
+        // exact to the nanosecond: it identifies the window or the log entry of the charge
         let full_at = there.saturating_add(full_at.saturating_sub(here));
         peer.correct(Correction::Refund { part, full_at });
     }
 
-    /// What requests here hold that whoever counts it now has not been told of since `since`: see [`RunningSlots::unreported`].
-    /// Tells them of what has ended.
+    /// The slots of this process that the gateways that count them now have not been told of since `since`: see
+    /// [`RunningSlots::unreported`]. Tells those gateways of slots that have ended.
     pub(super) fn unreported(&self, since: Nanos, now: Nanos) -> (Vec<(Arc<Peer>, StateBatch)>, Vec<StateBatch>) {
         for (peer, part) in self.running.unreported_ends(|key| self.cluster.owner_peer(key), now) {
             peer.correct(Correction::Complete(part, Completion::UNMEASURED));
@@ -176,7 +176,7 @@ impl Owners {
         self.running.unreported(self.cluster.process(), |key, last| self.counts(key, last), since, now)
     }
 
-    /// The gateway that counts a key, if it is another one, where `last` did before.
+    /// The gateway that counts a key now, if it is another one; `last` counted it before.
     fn counts(&self, key: LimitKey, last: CountedAt) -> Option<Arc<Peer>> {
         match last {
             // the common bucket of a full table is not the owner's
@@ -194,7 +194,7 @@ impl Owners {
         }
     }
 
-    /// Charges whatever the limit says: at `peer`, or here once the state has come.
+    /// Debits a charge at `peer`, or here once the state has been fetched.
     pub(super) fn debit(&self, limit: &OwnedLimit, charge: &Charge, peer: Option<&Arc<Peer>>) {
         let charge = Charge { enforcement: Enforcement { consumes: false, ..charge.enforcement }, ..charge.clone() };
         let Some(part) = self.part(limit, &charge) else { return };
@@ -204,7 +204,7 @@ impl Owners {
         }
     }
 
-    /// Takes back what a charge took here, once the state has come back.
+    /// Refunds a charge that was made here, once its state has been fetched back.
     pub(super) fn refund_when_here(&self, limit: &OwnedLimit, charge: &Charge, full_at: Nanos) {
         if let Some(part) = self.part(limit, charge) {
             self.cluster.correct_here(Correction::Refund { part, full_at });
@@ -213,7 +213,7 @@ impl Owners {
 }
 
 impl OwnedLimit {
-    /// The side of a limit that other gateways see.
+    /// The limit as other gateways learn it.
     pub(super) fn new(spec: &LimitSpec<'_>) -> Self {
         let identity = Arc::new(LimitIdentity {
             name: spec.name.to_owned(),

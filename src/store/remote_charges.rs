@@ -1,4 +1,4 @@
-//! What other gateways charge here, because this one owns the keys.
+//! Charges that other gateways make here, because this gateway owns the keys.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -16,23 +16,22 @@ use crate::store::local::{Binding, StateElsewhere};
 use crate::store::{LimitSpec, Store};
 use crate::units::{Cost, LimitKey, Nanos};
 
-/// What processes gave back, this one among them: so that it is not held again where its charge, or the state with it,
-/// comes later.
+/// Slots that processes have given back, so that a charge or a state that arrives late does not take them again.
 #[derive(Debug, Default)]
 pub(super) struct EndedSlots(Mutex<HashMap<u64, Ended>>);
 
-/// The last ones of one process.
+/// The latest ones of one process.
 #[derive(Debug, Default)]
 struct Ended {
     slots: HashSet<u64>,
     in_order: VecDeque<u64>,
 }
 
-/// So many are remembered of each.
+/// How many slots are remembered of each process.
 const MOST_ENDED: usize = 16_384;
 
 impl EndedSlots {
-    /// `slot` is given back. To be noted before it is looked for: whoever takes it after that looks here.
+    /// Notes that `slot` is given back. Must be called before the slot is looked up: a charge that takes it later checks here.
     pub(super) fn note_end(&self, slot: Slot) {
         let mut all = self.0.lock();
         let ended = all.entry(slot.process).or_default();
@@ -46,22 +45,22 @@ impl EndedSlots {
         }
     }
 
-    /// Whether `slot` was given back already.
+    /// Whether `slot` was given back.
     fn has(&self, slot: Slot) -> bool {
         self.0.lock().get(&slot.process).is_some_and(|ended| ended.slots.contains(&slot.number))
     }
 }
 
-/// The limits of one connection.
+/// The limits that one connection has named.
 #[derive(Debug)]
 struct Limits {
-    /// Grows, and is replaced where limits start afresh.
+    /// Grows; a limit that starts afresh is replaced.
     binding: RwLock<Binding>,
-    /// By the number of the parameters on the connection: the position in the binding; none for those that are not understood.
+    /// For each number of parameters on the connection, its position in the binding; none if this program does not know them.
     positions: RwLock<Vec<Option<usize>>>,
 }
 
-/// One connection's side.
+/// The store as one connection uses it.
 struct RemoteCharges {
     store: Arc<Store>,
     process: u64,
@@ -122,7 +121,7 @@ impl StateService for Store {
 }
 
 impl RemoteCharges {
-    /// The charge of `key` under these parameters; `None` if they are not understood.
+    /// The charge of `key` under these parameters; `None` if this program does not know them.
     fn charge_of(&self, rule: u32, key: LimitKey, cost: Cost, enforcement: Enforcement) -> Option<Charge> {
         let position = usize::try_from(rule).ok()?;
         let limit = (*self.limits.positions.read().get(position)?)?;

@@ -1,5 +1,5 @@
-//! What requests of this process hold where gateways divide keys, and which gateways count it: the key's owner, and those
-//! that owned it before and may not have given it away yet.
+//! The slots that requests of this process hold where gateways divide keys, and the gateways that count each: the owner of its
+//! key, and earlier owners that may still have the state.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -13,54 +13,54 @@ use crate::cluster::{Peer, PeerCharge, WireRule};
 use crate::store::local::is_overflow;
 use crate::units::{LimitKey, Nanos};
 
-/// What is held, and what was until a moment ago.
+/// Slots that are held, and slots that ended a moment ago.
 #[derive(Debug, Default)]
 pub(super) struct RunningSlots(Mutex<Slots>);
 
 #[derive(Debug, Default)]
 struct Slots {
-    /// By their numbers.
+    /// By number.
     held: HashMap<u64, RunningSlot>,
-    /// What has ended, and when: the last ones.
+    /// The slots that ended last, and when.
     ended: VecDeque<(Nanos, PeerCharge, Counters)>,
 }
 
 #[derive(Debug)]
 struct RunningSlot {
     part: PeerCharge,
-    /// Who counts it, or did before: whoever was told of it last stands last.
+    /// The gateways that count it or counted it before; the one that it was reported to last stands last.
     counters: Counters,
-    /// When that one was told; none while that is not certain.
+    /// When it was reported to that one; none while that is not confirmed.
     reported: Option<Nanos>,
 }
 
-/// Where something is counted.
+/// The gateway that counts a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CountedAt {
-    /// In this process.
+    /// This one.
     Here,
-    /// At the gateway of this number.
+    /// The gateway of this number.
     There(u32),
 }
 
 /// Each once.
 pub(super) type Counters = SmallVec<[CountedAt; 1]>;
 
-/// For so long it is remembered what has ended: until this process sees at the latest that another gateway owns the key,
-/// which may have got the state with what was ended before that was known where it was.
+/// For how long a slot that ended is remembered: by then this process sees every new owner of its key, which may have received
+/// a state that still counts the slot.
 const REMEMBERED: Nanos = Nanos::from_secs(3);
 const MAX_REMEMBERED: usize = 16_384;
 
-/// So many slots are told of at once: some 200 KB.
+/// How many slots are reported in one message: some 200 KB.
 const MAX_PER_REPORT: usize = 4_096;
 
 impl CountedAt {
-    /// At this gateway, if it is another one.
+    /// `peer`, or this gateway if there is none.
     pub(super) fn at(peer: Option<&Peer>) -> Self {
         peer.map_or(Self::Here, |peer| Self::There(peer.number))
     }
 
-    /// Where a charge was taken.
+    /// The gateway that a charge was made at.
     pub(super) const fn of(charge: &Charge) -> Self {
         match charge.taken {
             Taken::Owner { node, .. } => Self::There(node),
@@ -81,7 +81,7 @@ impl RunningSlots {
         self.0.lock().held.contains_key(&number)
     }
 
-    /// It is held no more. What was held, and where it may be counted.
+    /// Ends a slot. Returns its charge, and the gateways that may count it.
     pub(super) fn ends(&self, number: u64, now: Nanos) -> Option<(PeerCharge, Counters)> {
         let mut slots = self.0.lock();
         let RunningSlot { part, counters, .. } = slots.held.remove(&number)?;
@@ -94,7 +94,7 @@ impl RunningSlots {
         Some((part, counters))
     }
 
-    /// What has ended lately, of keys that others own now who, as `owner` says, have not been told of that end.
+    /// Slots that ended lately whose keys other gateways own now that have not been told of the end.
     pub(super) fn unreported_ends(
         &self,
         owner: impl Fn(LimitKey) -> Option<Arc<Peer>>,
@@ -113,9 +113,9 @@ impl RunningSlots {
         unreported.collect()
     }
 
-    /// What is held and has to be told: to other gateways, and to this one. `peer` says who counts a key now, if it is
-    /// another one, by who was told last. Those that know since `since` or later are left out; the others count as told
-    /// once that is certain (see [`RunningSlots::reported`]).
+    /// The slots that have to be reported: to other gateways, and to this one. `peer` returns the gateway that counts a key now,
+    /// if it is another one, from the one that was told last. Slots that were reported at `since` or later are left out. The
+    /// others count as reported once that is confirmed (see [`RunningSlots::set_reported`]).
     pub(super) fn unreported(
         &self,
         process: u64,
@@ -155,7 +155,7 @@ impl RunningSlots {
         (there.collect(), here.into_values().flatten().collect())
     }
 
-    /// The gateway of this number knows since `now` of what stands in `states`.
+    /// Notes that the slots in `states` were reported at `now` to the gateway of this number.
     pub(super) fn set_reported(&self, peer: u32, states: &StateBatch, now: Nanos) {
         let mut running = self.0.lock();
         for held in &states.held {

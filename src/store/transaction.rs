@@ -1,9 +1,8 @@
-//! A request under several limits, some of whose states are in this process's memory, some in Redis and some with the
-//! gateways that own their keys: charged by all or by none.
+//! Charges a request under several limits, all or none. Their states are in this process's memory, in Redis, or with the
+//! gateways that own their keys.
 //!
-//! What can be decided without asking is decided first, so that a request that is denied anyway costs nobody else
-//! anything. What is taken on the way stands in an [`Undo`], which gives it back when a later limit denies, and also when
-//! the request goes away meanwhile.
+//! Limits in memory are decided first, so that a request that they deny costs no call. Charges that were made are kept in an
+//! [`Undo`], which gives them back when a later limit denies or the request goes away.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,12 +21,12 @@ use crate::units::Nanos;
 pub(super) struct ChargeTransaction<'a> {
     pub(super) store: &'a Store,
     pub(super) binding: &'a Binding,
-    /// Before states were brought here.
+    /// Taken before states were fetched.
     pub(super) epoch: OwnershipEpoch,
     pub(super) now: Nanos,
 }
 
-/// What is known of each charge so far.
+/// The result of each charge so far.
 type Decisions = SmallVec<[Option<Charged>; 4]>;
 
 /// Positions in a batch.
@@ -37,7 +36,7 @@ type Positions = SmallVec<[usize; 4]>;
 enum Site {
     /// In memory.
     Here,
-    /// In memory, because nobody else can be asked.
+    /// In memory, because no other gateway can be reached.
     Alone,
     /// By this gateway.
     Peer(Arc<Peer>, AsIs),
@@ -45,17 +44,17 @@ enum Site {
     Redis,
 }
 
-/// Whether the one who is asked stands in for the owner.
+/// Whether the gateway stands in for the owner.
 type AsIs = bool;
 
-/// What is decided in one go, and how many others have been asked for it in vain.
+/// Charges that are decided together, and how many gateways did not answer for them.
 struct Group {
     site: Site,
     positions: Positions,
     tried: usize,
 }
 
-/// How many gateways are asked for one charge at most.
+/// The most gateways that are asked for one charge.
 const MAX_TRIED: usize = 2;
 
 impl<'a> ChargeTransaction<'a> {
@@ -68,7 +67,7 @@ impl<'a> ChargeTransaction<'a> {
         let mut groups = self.groups(batch, &decisions);
         let mut waited = Nanos::ZERO;
         while let Some(group) = groups.pop_front() {
-            // what is in memory remembers what counts although it is denied
+            // limits in memory still count a denied request if they are configured to
             if denies(batch, &decisions) && !matches!(group.site, Site::Here) {
                 break;
             }
@@ -116,7 +115,7 @@ impl<'a> ChargeTransaction<'a> {
         self.store.owners.as_ref().zip(self.binding.owned.get(charge.limit)?.as_ref())
     }
 
-    /// The denial of a charge, if it is certain without asking.
+    /// The denial of a charge, if it is certain without a call.
     fn denial(&self, charge: &Charge) -> Option<Charged> {
         if let Some((shared, limit)) = self.shared(charge) {
             return shared.denial(limit, charge, self.now);
@@ -125,8 +124,8 @@ impl<'a> ChargeTransaction<'a> {
         if owners.cluster.owns(charge.key) { None } else { owners.denial(limit, charge, self.now) }
     }
 
-    /// What is decided in one go, in this order: what is in memory; what others own of each; what this node holds or
-    /// counts by itself of what is in Redis, one by one; and there what lies together.
+    /// The charges that are decided together, in this order: those in memory; those of each owner; those of Redis that this
+    /// gateway leases or counts by itself, one by one; the others of Redis by hash slot.
     fn groups(&self, batch: &[Charge], decisions: &Decisions) -> VecDeque<Group> {
         let mut here = Positions::new();
         let mut owned: Vec<Group> = Vec::new();
@@ -155,16 +154,16 @@ impl<'a> ChargeTransaction<'a> {
         here.into_iter().chain(owned).chain(redis).collect()
     }
 
-    /// Who decides about `group`, whose gateway did not.
+    /// Where the charges of `group` are decided, whose gateway did not answer.
     fn others(&self, batch: &mut [Charge], group: &Group, outcome: Outcome) -> Vec<Group> {
         let tried = group.tried.saturating_add(1);
         let mut groups = Vec::new();
         for position in &group.positions {
             let Some((owners, limit)) = self.owned(&batch[*position]) else { continue };
-            // the gateway that did not answer may still charge the slot that it was asked for, and is told to give it back
+            // the gateway that did not answer may still charge the old slot: a late answer gives that one back
             batch[*position].slot = owners.slot(limit, &batch[*position]);
             let site = match owners.decider(&batch[*position]) {
-                // who does not understand the limit will not do so when asked again
+                // a gateway that does not know the parameters does not know them the next time either
                 _ if tried >= MAX_TRIED || outcome == Outcome::Unknown => Site::from(owners.cluster.alone()),
                 decider => Site::from(decider),
             };
@@ -173,7 +172,7 @@ impl<'a> ChargeTransaction<'a> {
         groups
     }
 
-    /// Charges what is in memory. Of a request that is denied already, only what counts although it is denied.
+    /// Charges limits in memory. Of a denied request, charges only limits that count denied requests.
     async fn charge_local(
         &self,
         batch: &mut [Charge],
@@ -191,7 +190,7 @@ impl<'a> ChargeTransaction<'a> {
         source
     }
 
-    /// Charges what another gateway owns, if it answers.
+    /// Charges keys that another gateway owns, if it answers.
     async fn charge_owned(
         &self,
         batch: &mut [Charge],
@@ -211,8 +210,8 @@ impl<'a> ChargeTransaction<'a> {
         Ok(())
     }
 
-    /// Charges what lies together in Redis, for which the request has `waited` so long. The position of a limit that lets
-    /// nothing pass without Redis is an error.
+    /// Charges keys of one hash slot in Redis. `waited` is how long the request has waited for Redis. The error is the position
+    /// of a limit that denies while Redis is unavailable.
     async fn charge_shared(
         &self,
         batch: &mut [Charge],
@@ -238,7 +237,7 @@ impl<'a> ChargeTransaction<'a> {
         Ok(source)
     }
 
-    /// What a limit would have said that was not asked, because another denied the request.
+    /// The result for a limit that was not asked, because another one denied the request.
     fn not_asked(&self, charge: &Charge, denied: bool) -> Charged {
         let elsewhere = self.shared(charge).is_some() || self.owned(charge).is_some();
         if elsewhere && denied && charge.enforcement.consumes && charge.enforcement.counts_denied {
@@ -269,7 +268,7 @@ impl From<Decider> for Site {
     }
 }
 
-/// Adds `group` to the one among `groups` that is decided in the same place, if there is one.
+/// Adds `group` to the group that is decided at the same site, or as a new one.
 fn join(groups: &mut Vec<Group>, group: Group) {
     let alike = groups.iter_mut().find(|known| match (&known.site, &group.site) {
         (Site::Peer(known, _), Site::Peer(peer, _)) => known.number == peer.number,
@@ -288,7 +287,7 @@ fn denies(batch: &[Charge], decisions: &Decisions) -> bool {
     known.filter_map(|(_, decisions)| *decisions).any(|charged| !charged.decision.is_admitted())
 }
 
-/// What a request has taken so far, which is given back unless it is let through.
+/// The charges of a request so far, which are given back unless it is admitted.
 struct Undo<'a> {
     store: &'a Store,
     binding: &'a Binding,
@@ -297,14 +296,14 @@ struct Undo<'a> {
 }
 
 impl Undo<'_> {
-    /// Notes what was taken at `positions`, which was nothing if one of them denied the request.
+    /// Notes the charges at `positions`, unless one of them denied the request.
     fn note(&mut self, batch: &[Charge], decisions: &Decisions, positions: &[usize]) {
         if denies(batch, decisions) {
             return;
         }
         for position in positions {
             let (charge, Some(charged)) = (&batch[*position], decisions[*position]) else { continue };
-            // what counts although it is denied stays taken
+            // a limit that counts denied requests keeps the charge
             if charge.enforcement.consumes && !charge.enforcement.counts_denied && charged.decision.is_admitted() {
                 let full_at = self.now.saturating_add(charged.headroom.until_full);
                 self.taken.push((charge.clone(), full_at));

@@ -1,8 +1,8 @@
-//! What requests hold while they run, one by one: beside the cells that count them together, and behind the same locks, so
-//! that a cell counts those that stand here and no others.
+//! The slots that requests hold while they run, beside the cells that count them and behind the same locks: a cell counts
+//! exactly the slots that are listed here.
 //!
-//! Only where gateways divide keys: there a request may run through one gateway and be counted on another, and the key may
-//! move meanwhile. Processes speak for their slots; one that its process does not speak for any more is given back.
+//! Slots are listed only where gateways divide keys: there a request may run through one gateway and be counted by another, and
+//! the key may move meanwhile. Processes report their slots; a slot that its process reports no more is given back.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,23 +13,23 @@ use crate::algorithm::Completion;
 use crate::charge::{Charge, Slot};
 use crate::units::{Cost, LimitKey, Nanos};
 
-/// What is held of the keys of one shard, by the position of the limit's table and the key.
+/// The slots of the keys of one shard, by the position of the limit's table and the key.
 #[derive(Debug, Default)]
 pub(super) struct HeldSlots(HashMap<(usize, LimitKey), Holders>);
 
-/// What is held of one key.
+/// The slots of one key.
 pub(super) type Holders = HashMap<Slot, Share>;
 
-/// What one slot holds.
+/// The tokens of one slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
     pub(super) cost: Cost,
-    /// When it was last spoken for.
+    /// When it was last reported.
     heard: Nanos,
 }
 
 impl HeldSlots {
-    /// Speaks for `slot`, which holds `cost`. Whether it was not known yet.
+    /// Adds `slot`, which holds `cost`, or notes that it was reported again. Whether it is new.
     pub(super) fn add(&mut self, table: usize, key: LimitKey, slot: Slot, cost: Cost, now: Nanos) -> bool {
         match self.0.entry((table, key)).or_default().entry(slot) {
             Entry::Occupied(mut known) => {
@@ -52,12 +52,12 @@ impl HeldSlots {
         Some(share.cost)
     }
 
-    /// Takes out what is held of a key.
+    /// Takes out the slots of a key.
     pub(super) fn take(&mut self, table: usize, key: LimitKey) -> Holders {
         self.0.remove(&(table, key)).unwrap_or_default()
     }
 
-    /// Forgets what is held under a table.
+    /// Forgets the slots of a table.
     pub(super) fn forget(&mut self, table: usize) {
         self.0.retain(|(known, _), _| *known != table);
     }
@@ -93,7 +93,7 @@ impl Shard {
 }
 
 impl LocalStore {
-    /// Gives back what `slot` holds of the key of `charge`. Whether it was held here.
+    /// Gives back `slot` of the key of `charge`. Whether it was held here.
     pub fn end(&self, binding: &Binding, charge: &Charge, slot: Slot, end: Completion, now: Nanos) -> bool {
         let Some(BoundLimit { table, .. }) = binding.limits.get(charge.limit) else { return false };
         let mut shard = self.shards.of(charge.key).lock();
@@ -102,12 +102,12 @@ impl LocalStore {
         true
     }
 
-    /// Gives back all that `process` holds here.
+    /// Gives back all slots of `process`.
     pub fn release(&self, process: u64, now: Nanos) {
         self.give_back(|slot, _| slot.process == process, now);
     }
 
-    /// Gives back the slots for which `gone` holds, which is asked with when each was last spoken for.
+    /// Gives back the slots for which `gone` holds; it is called with when each was last reported.
     pub fn release_stale_slots(&self, gone: impl Fn(Slot, Nanos) -> bool, now: Nanos) {
         self.give_back(|slot, share| gone(*slot, share.heard), now);
     }

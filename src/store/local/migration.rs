@@ -1,9 +1,8 @@
-//! States on their way between nodes: out of one node's store and into another's, never in both. On the way their times are
+//! Takes states out of one node's store and puts them into another's, so that a state is never in both. On the way its times are
 //! those of the wall clock, which the nodes have in common.
 //!
-//! What requests hold of a limit while they run goes with the state that counts it, slot by slot. Where some slots are known
-//! already, be it that another part of the state came before or that the gateways told whose requests they are of,
-//! the others are added: a slot is counted once, however often and in whatever order it comes.
+//! The slots of requests in flight move with the state that counts them. A slot is counted once, however often and in whatever
+//! order it arrives: with a state, or reported by the gateway that its request runs through.
 //!
 //! The common buckets of full tables do not move: they are each node's own.
 
@@ -23,18 +22,18 @@ use crate::units::{ClockOffset, Cost, LimitKey, Nanos};
 
 /// States are sent in parts of about this many bytes.
 const PART: usize = 64 << 10;
-/// How much of a store is searched at once.
+/// How many shards are searched at once.
 const SHARDS_AT_ONCE: usize = 16;
 /// The most bytes that one state may take to be sent.
 const LONGEST: usize = 512 << 10;
-/// The most slots of one key that are sent with its state: some 400 KB. The others are told of by those whose they are.
+/// The most slots of one key that are sent with its state: some 400 KB. The gateways that hold the others report them.
 const MOST_HELD: usize = 10_000;
-/// About so many bytes are a slot.
+/// About how many bytes a slot takes.
 const HELD_BYTES: usize = 40;
 
 impl LocalStore {
-    /// The limit of a charge, if there is no state of its key here and could be one elsewhere; or a part of it could,
-    /// where a state consists of what each request holds.
+    /// The limit of a charge, if its key has no state here and another node may have one. A limit that holds slots may always
+    /// miss a part of its state.
     pub fn misses(&self, binding: &Binding, charge: &Charge) -> Option<LimitIdentity> {
         let table = &binding.limits.get(charge.limit)?.table;
         let knows = || self.shards.of(charge.key).lock().cells[table.position].knows(charge.key);
