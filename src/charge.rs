@@ -209,9 +209,9 @@ pub enum Consistency {
 /// What happens to requests while Redis is unavailable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnStoreDown {
-    /// Every node enforces its share of the limit.
+    /// Every node enforces its part of the limit.
     #[default]
-    Share,
+    Divide,
     /// Every node enforces the limit by itself.
     Local,
     /// They pass.

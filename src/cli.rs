@@ -15,6 +15,7 @@ pub mod keys;
 pub mod remote;
 pub mod replay;
 pub mod run;
+pub mod schema;
 pub mod simulate;
 pub mod source;
 pub mod top;
@@ -51,6 +52,11 @@ enum Command {
     /// Where the keys of a running gateway stand is told by its admin port: POST /explain takes the same request as
     /// JSON, like {"method": "GET", "url": "http://HOST/PATH", "headers": {"x-api-key": "KEY"}, "client": "192.0.2.1"}.
     Explain(explain::ExplainArgs),
+    /// Print what a configuration may hold, as a JSON Schema: editors complete and check files with it
+    ///
+    /// An editor with the YAML language server takes it from a first line like
+    /// "# yaml-language-server: $schema=tollgate.schema.json" after "tollgate schema > tollgate.schema.json".
+    Schema(schema::SchemaArgs),
     /// Ask a gateway on this machine whether it serves: exit status 0 if it does, 1 if not
     Health(health::HealthArgs),
     /// Run a gateway with sample plans in front of a sample upstream, and say what to try
@@ -84,6 +90,7 @@ pub fn main() -> ExitCode {
     let done: Result<ExitCode, Box<dyn Error>> = match cli.command {
         Command::Run(args) => success(run::execute(&args)),
         Command::Check(args) => success(check::execute(&args, &mut out)),
+        Command::Schema(args) => success(schema::execute(&args, &mut out)),
         Command::Explain(args) => success(explain::execute(&args, &mut out)),
         Command::Health(args) => success(health::execute(&args)),
         Command::Demo(args) => success(demo::execute(&args, &mut out)),

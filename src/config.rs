@@ -36,6 +36,7 @@ mod read;
 mod routes;
 pub mod scalar;
 mod server;
+mod settings;
 mod sharing;
 mod spec;
 mod state;
@@ -67,30 +68,7 @@ use findings::Findings;
 use limits::{Checked, FileScope};
 use names::Names;
 use read::{Context, Field, Section};
-
-const SECTIONS: [&str; 21] = [
-    "listeners",
-    "admin",
-    "workers",
-    "connections",
-    "client_address",
-    "store",
-    "state",
-    "cluster",
-    "upstreams",
-    "customers",
-    "plans",
-    "limits",
-    "routes",
-    "access",
-    "bypass",
-    "cors",
-    "usage",
-    "headers",
-    "access_log",
-    "request_head",
-    "request_body",
-];
+use settings::FILE;
 
 /// A whole configuration.
 #[derive(Debug)]
@@ -171,7 +149,7 @@ pub fn load_customer_files(
     let findings = Findings::new(file);
     let root = document::parse(text, &findings)?;
     let context = Context { findings: &findings, environment };
-    let top = Field::root(&context, &root).mapping_if()?;
+    let top = Field::root(&context, &root).mapping_if()?.with(&FILE);
     // a misspelt `plans` is no reason to blame the customers
     top.get("plans")?;
     let outline = customers::outline(&top);
@@ -188,6 +166,16 @@ pub fn load_customer_files(
     };
     let directory = directory.as_ref().and_then(DirectorySource::file).cloned();
     Some(CustomerFiles { plans: plans.all().map(str::to_owned).collect(), overrides, directory, jwks })
+}
+
+/// The JSON Schema of configuration files (draft 2020-12).
+pub fn schema() -> serde_json::Value {
+    settings::schema::schema()
+}
+
+/// The reference of configuration files, in Markdown: docs/configuration.md.
+pub fn reference() -> String {
+    settings::reference::reference()
 }
 
 /// Whether the text is a configuration of limits (and plans) only, good for `check` and `simulate`. False for a text
@@ -208,7 +196,7 @@ fn with_sections<T>(
 ) -> Option<T> {
     let root = document::parse(text, findings)?;
     let context = Context { findings, environment };
-    let top = Field::root(&context, &root).section(&SECTIONS)?;
+    let top = Field::root(&context, &root).section(&FILE)?;
     read(&top)
 }
 

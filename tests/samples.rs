@@ -6,6 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::Value;
+
 use tollgate::algorithm::{self, Algorithm, AlgorithmName};
 
 fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
@@ -160,4 +162,91 @@ fn the_readme_names_every_sample_of_the_cookbook() {
     for file in files("config/cookbook", "yaml") {
         assert!(readme.contains(&format!("({})", file.display())), "{}", file.display());
     }
+}
+
+/// What the JSON Schema of configurations refuses of `value`, by its keywords for shapes.
+fn refused(schema: &Value, value: &Value, root: &Value) -> Option<String> {
+    if let Some(name) = schema["$ref"].as_str() {
+        return refused(&root["$defs"][name.rsplit('/').next().unwrap()], value, root);
+    }
+    let any = |of: &Value| of.as_array().unwrap().iter().map(|one| refused(one, value, root)).collect::<Vec<_>>();
+    if schema["anyOf"].is_array() && any(&schema["anyOf"]).iter().all(Option::is_some) {
+        return Some(format!("nothing takes {value}: {:?}", any(&schema["anyOf"])));
+    }
+    if schema["oneOf"].is_array() && any(&schema["oneOf"]).iter().filter(|refused| refused.is_none()).count() != 1 {
+        return Some(format!("not one thing takes {value}: {:?}", any(&schema["oneOf"])));
+    }
+    let is = |kind: &str| match kind {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "integer" => value.is_u64(),
+        "number" => value.is_number(),
+        _ => value.is_boolean(),
+    };
+    let kinds: Vec<&str> = match &schema["type"] {
+        Value::Array(kinds) => kinds.iter().map(|kind| kind.as_str().unwrap()).collect(),
+        kind => kind.as_str().into_iter().collect(),
+    };
+    let outside = |bound: &str, is_outside: fn(u64, u64) -> bool| {
+        schema[bound].as_u64().zip(value.as_u64()).is_some_and(|(bound, value)| is_outside(value, bound))
+    };
+    if !(kinds.is_empty() || kinds.into_iter().any(is))
+        || schema["enum"].as_array().is_some_and(|words| !words.contains(value))
+        || schema.get("const").is_some_and(|only| only != value)
+        || outside("minimum", |value, least| value < least)
+        || outside("maximum", |value, most| value > most)
+    {
+        return Some(format!("{value} is not {schema}"));
+    }
+    if let Some(object) = value.as_object().filter(|_| schema["type"] == "object") {
+        let missing = schema["required"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|name| !object.contains_key(name.as_str().unwrap()));
+        if let Some(name) = missing {
+            return Some(format!("{name} is missing"));
+        }
+        return object.iter().find_map(|(name, value)| match schema["properties"].get(name) {
+            Some(schema) => refused(schema, value, root),
+            None if schema["additionalProperties"] == false => Some(format!("{name} is unknown")),
+            None => refused(&schema["additionalProperties"], value, root),
+        });
+    }
+    value
+        .as_array()
+        .filter(|_| schema["items"].is_object())?
+        .iter()
+        .find_map(|item| refused(&schema["items"], item, root))
+}
+
+#[test]
+fn the_schema_takes_every_good_configuration_and_no_unknown_name() {
+    let schema: Value = serde_json::from_str(&printed("tollgate schema", Path::new("."))).unwrap();
+    let mut whole = 0;
+    for file in ["config", "config/cookbook", "tests/fixtures/good"].iter().flat_map(|folder| files(folder, "yaml")) {
+        let mut yaml: serde_yaml::Value = serde_yaml::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+        yaml.apply_merge().unwrap();
+        let mut value = serde_json::to_value(yaml).unwrap();
+        if value.get("routes").is_none() {
+            continue;
+        }
+        whole += 1;
+        assert_eq!(refused(&schema, &value, &schema), None, "{}", file.display());
+        value["limits"]["extra"] =
+            serde_json::json!({ "algorithm": "gcra", "rate": "1/s", "burst": 1, "key": "all", "window": "1s" });
+        assert!(refused(&schema, &value, &schema).is_some(), "{}", file.display());
+    }
+    assert!(whole > 10);
+}
+
+/// `UPDATE_GOLDEN=1` writes the page anew.
+#[test]
+fn the_configuration_reference_is_what_the_reader_takes() {
+    let (page, reference) = ("docs/configuration.md", printed("tollgate schema --markdown", Path::new(".")));
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(page, &reference).unwrap();
+    }
+    assert_eq!(fs::read_to_string(page).unwrap(), reference);
 }

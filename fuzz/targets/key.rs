@@ -27,7 +27,7 @@ pub(crate) fn run(data: &[u8]) {
         KeyPart::Header(HEADER, repeated),
         KeyPart::Cookie("c".to_owned(), repeated),
         KeyPart::Method,
-        KeyPart::Path,
+        KeyPart::RoutePattern,
     ];
     let parts: Vec<KeyPart> =
         all.into_iter().enumerate().filter(|(at, _)| chosen & 1 << at > 0).map(|(_, part)| part).collect();

@@ -10,13 +10,14 @@ use crate::config::read::{Field, Section, each_once};
 use crate::config::routes::{method, path};
 use crate::config::scalar::InvalidValue;
 use crate::config::server::networks;
+use crate::config::settings::{ACCESS, BYPASS, CALLERS, CORS, ROUTE_CORS};
 use crate::config::values::check_ascii;
 use crate::ruleset::path::PathPattern;
 use crate::ruleset::{Access, Bypass, Callers, Cors, Origins};
 
 /// Reads `access:` of the file or of a route.
 pub(super) fn access(field: &Field<'_>) -> Option<Access> {
-    let section = field.section(&["allow", "deny"])?;
+    let section = field.section(&ACCESS)?;
     if section.is_empty() {
         return field.fail(field.error("is empty").expected("`allow`, `deny` or both"));
     }
@@ -27,7 +28,7 @@ pub(super) fn access(field: &Field<'_>) -> Option<Access> {
 
 /// Callers on a list that is there: an empty one would say the opposite of what it looks like, or nothing.
 fn listed(field: &Field<'_>) -> Option<Callers> {
-    let section = field.section(&["addresses", "customers"])?;
+    let section = field.section(&CALLERS)?;
     if section.is_empty() {
         return field.fail(field.error("is empty").expected("`addresses`, `customers` or both"));
     }
@@ -50,7 +51,7 @@ fn addresses(field: &Field<'_>) -> Option<Vec<IpNet>> {
 
 /// Reads `bypass:` of the file or, on top of that, of a route: lists grow.
 pub(super) fn bypass(field: &Field<'_>, common: &Bypass) -> Option<Bypass> {
-    let section = field.section(&["addresses", "customers", "methods", "paths"])?;
+    let section = field.section(&BYPASS)?;
     if section.is_empty() {
         return field.fail(field.error("is empty").expected("`addresses`, `customers`, `methods` or `paths`"));
     }
@@ -85,7 +86,7 @@ const ORIGIN: &str = "a site as browsers write it, like `https://app.example.com
 /// Reads `cors:` of the file, and whether preflights are forwarded.
 pub(super) fn cors(field: &Field<'_>) -> Option<(Cors, bool)> {
     const EXPECTED: &str = "`\"*\"` for every site, or a list of sites";
-    let section = field.section(&["origins", "credentials", "max_age", "preflight"])?;
+    let section = field.section(&CORS)?;
     let credentials = section.get_or("credentials", false, Field::flag);
     let origins = section.required("origins", EXPECTED).and_then(|field| match field.is_list() {
         true => sites(&field),
@@ -107,7 +108,7 @@ fn forwards(field: &Field<'_>) -> Option<bool> {
 
 /// Reads `cors:` of a route: whether preflights are forwarded.
 pub(super) fn route_cors(field: &Field<'_>, has_cors: bool) -> Option<bool> {
-    let section = field.section(&["preflight"])?;
+    let section = field.section(&ROUTE_CORS)?;
     let preflight = section.required("preflight", "`answer` or `forward`")?;
     match forwards(&preflight)? {
         false if !has_cors => preflight.fail(

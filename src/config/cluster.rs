@@ -9,6 +9,7 @@ use crate::config::listeners::{self, Server};
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, each_once};
 use crate::config::scalar::InvalidValue;
+use crate::config::settings::{CLUSTER, CLUSTER_NAME, CLUSTER_PEER};
 use crate::config::store::{NamedFile, named_file};
 use crate::config::values::host_and_port;
 use crate::units::Nanos;
@@ -42,8 +43,8 @@ impl Cluster {
 }
 
 const SELF: &str = "the address and port of this node, like `10.0.0.1:7946`";
-const PEER: &str = "an address and a port, like `10.0.0.1:7946`";
-const PEERS: &str =
+const A_PEER: &str = "an address and a port, like `10.0.0.1:7946`";
+const ALL_PEERS: &str =
     "a list of all nodes, like `[\"10.0.0.1:7946\", \"10.0.0.2:7946\"]`, or `{dns: tollgate.internal, port: 7946}`";
 const A_NAME: &str = "a name in DNS, like `tollgate.internal`";
 const SECRET_FILE: &str = "the name of a file that holds the same secret on all nodes, like `cluster.key`";
@@ -56,19 +57,15 @@ pub(super) fn read(top: &Section<'_>) -> Option<Option<Cluster>> {
 }
 
 fn cluster(field: &Field<'_>) -> Option<Cluster> {
-    let section = field.section(&["self", "listen", "peers", "min_members", "secret_file", "timeout"])?;
+    let section = field.section(&CLUSTER)?;
     let own_field = section.required("self", SELF);
     let own = own_field.as_ref().and_then(|field| field.parsed(SELF, reachable));
     let listen = section.get_with("listen", listeners::address);
-    let peers = section.required("peers", PEERS).and_then(|field| peers(&field, own));
+    let peers = section.required("peers", ALL_PEERS).and_then(|field| peers(&field, own));
     let secret_file = section.required("secret_file", SECRET_FILE).and_then(|field| named_file(&field, SECRET_FILE));
-    let timeout = section.get_or("timeout", Cluster::DEFAULT_TIMEOUT, |field| {
-        const EXPECTED: &str = "a length of time from 1ms to 1s, like `10ms`";
-        field.duration_within(Nanos::new(1_000_000), Nanos::SECOND, EXPECTED)
-    });
+    let timeout = section.get_or("timeout", Cluster::DEFAULT_TIMEOUT, Field::duration);
     let min_members = section.get_with("min_members", |field| {
-        let count = field.small_whole(1..=u32::try_from(MOST_PEERS).unwrap_or(u32::MAX))?;
-        let count = usize::try_from(count).ok()?;
+        let count: usize = field.whole()?;
         match &peers {
             Some(Peers::Listed(members)) if count > members.len() => {
                 let problem = field.error("is more than `peers` has nodes").expected("at most as many as there are");
@@ -123,10 +120,10 @@ pub(super) fn check(top: &Section<'_>, cluster: &Cluster, server: &Server, stick
 }
 
 fn peers(field: &Field<'_>, own: Option<SocketAddr>) -> Option<Peers> {
-    if let Some(section) = field.mapping_if() {
-        return name(&section, own).map(Peers::Named);
+    if field.mapping_if().is_some() {
+        return name(&field.section(&CLUSTER_NAME)?, own).map(Peers::Named);
     }
-    let items = field.nonempty_list(PEERS)?;
+    let items = field.nonempty_list(ALL_PEERS)?;
     if items.len() > MOST_PEERS {
         return field.fail(Problem::error(field.key_place(), format!("has more than {MOST_PEERS} nodes")));
     }
@@ -135,25 +132,21 @@ fn peers(field: &Field<'_>, own: Option<SocketAddr>) -> Option<Peers> {
 
 fn peer(field: &Field<'_>) -> Option<Member> {
     if field.mapping_if().is_none() {
-        return Some(Member { address: field.parsed(PEER, reachable)?, weight: 1 });
+        return Some(Member { address: field.parsed(A_PEER, reachable)?, weight: 1 });
     }
-    let section = field.section(&["address", "weight"])?;
-    let address = section.required("address", PEER).and_then(|field| field.parsed(PEER, reachable));
-    let weight = section.get_or("weight", 1, |field| field.small_whole(1..=Member::MOST_WEIGHT));
+    let section = field.section(&CLUSTER_PEER)?;
+    let address = section.required("address", A_PEER).and_then(|field| field.parsed(A_PEER, reachable));
+    let weight = section.get_or("weight", 1, Field::whole);
     Some(Member { address: address?, weight: weight? })
 }
 
 fn name(section: &Section<'_>, own: Option<SocketAddr>) -> Option<Name> {
-    section.refuse_others(&["dns", "port", "every"]);
     let host = section.required("dns", A_NAME).and_then(|field| field.parsed(A_NAME, host));
-    let port = section.get_with("port", |field| field.small_whole(1..=u32::from(u16::MAX)));
-    let every = section.get_or("every", Cluster::DEFAULT_EVERY, |field| {
-        const EXPECTED: &str = "a length of time from 100ms to 10m, like `5s`";
-        field.duration_within(Nanos::new(100_000_000), Nanos::from_secs(600), EXPECTED)
-    });
+    let port = section.get_with("port", Field::whole);
+    let every = section.get_or("every", Cluster::DEFAULT_EVERY, Field::duration);
     // unless told otherwise all nodes listen on the same port
     let port = match port? {
-        Some(port) => u16::try_from(port).ok()?,
+        Some(port) => port,
         None => own?.port(),
     };
     Some(Name { host: host?, port, every: every? })

@@ -5,6 +5,7 @@ use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, every};
 use crate::config::routes::parse_method;
 use crate::config::scalar::InvalidValue;
+use crate::config::settings::{CHARGE, COST_RULE};
 use crate::config::terms::AllTerms;
 use crate::config::words;
 use crate::ruleset::cost::{ChargeRule, CostRule, When};
@@ -37,9 +38,9 @@ pub(super) fn read(section: &Section<'_>) -> Option<(CostRule, ChargeRule)> {
 
 fn read_cost(field: &Field<'_>) -> Option<CostRule> {
     if field.is_word() {
-        return field.whole(1..=u64::MAX).map(CostRule::Fixed);
+        return field.whole().map(CostRule::Fixed);
     }
-    let section = field.mapping(EXPECTED)?;
+    let section = field.mapping(EXPECTED)?.with(&COST_RULE);
     const KINDS: [(&str, &[&str]); 6] = [
         ("by_method", &["others"]),
         ("header", &["max", "missing"]),
@@ -60,18 +61,18 @@ fn read_cost(field: &Field<'_>) -> Option<CostRule> {
     let known: Vec<&str> = [kind].into_iter().chain(others.iter()).copied().collect();
     section.refuse_others(&known);
     let told = section.get(kind)?;
-    let most = || section.get_or("max", MOST_OF_RESPONSES, |field| field.whole(1..=u64::MAX));
+    let most = || section.get_or("max", MOST_OF_RESPONSES, Field::whole);
     match *kind {
         "by_method" => {
             let methods = read_methods(&told);
-            let others = section.get_or("others", 1, |field| field.whole(0..=u64::MAX));
+            let others = section.get_or("others", 1, Field::whole);
             Some(CostRule::ByMethod { methods: methods?, others: others? })
         }
         "header" => {
             let name = told.request_header_name();
             let max = section.required("max", "the most that is believed of a client, like `max: 100`");
-            let max = max.and_then(|field| field.whole(1..=u64::MAX));
-            let missing = section.get_or("missing", 1, |field| field.whole(1..=u64::MAX));
+            let max = max.and_then(|field| field.whole());
+            let missing = section.get_or("missing", 1, Field::whole);
             Some(CostRule::Header { name: name?, max: max?, missing: missing? })
         }
         "request_bytes" => told.bytes().map(CostRule::RequestBytes),
@@ -90,7 +91,7 @@ fn read_cost(field: &Field<'_>) -> Option<CostRule> {
 fn read_methods(field: &Field<'_>) -> Option<Vec<(String, Cost)>> {
     let section = field.mapping("methods and their costs, like `{GET: 1, POST: 5}`")?;
     every(section.fields().map(|(method, cost)| match parse_method(method) {
-        Ok(method) => cost.whole(0..=u64::MAX).map(|cost| (method, cost)),
+        Ok(method) => cost.whole().map(|cost| (method, cost)),
         Err(invalid) => cost.fail(Problem::error(cost.key_place(), invalid.message).hint(invalid.hint)),
     }))
 }
@@ -106,8 +107,7 @@ fn parse_path(text: &str) -> Result<Vec<String>, InvalidValue> {
 }
 
 fn read_charge(field: &Field<'_>) -> Option<ChargeRule> {
-    const SETTINGS: [&str; 4] = ["when", "if_status", "reserve", "denied"];
-    let section = field.section(&SETTINGS)?;
+    let section = field.section(&CHARGE)?;
     let when = section.get_or("when", (false, false), |field| {
         field.choice(&[("request", (false, false)), ("identified", (true, false)), ("response", (false, true))])
     });
@@ -120,7 +120,7 @@ fn read_charge(field: &Field<'_>) -> Option<ChargeRule> {
                 .map(|item| item.parsed("a status, like `401`, `4xx` or `500-599`", parse_statuses)),
         )
     });
-    let reserve = section.get_with("reserve", |field| field.whole(0..=u64::MAX));
+    let reserve = section.get_with("reserve", Field::whole);
     let denied = section.get_or("denied", false, Field::flag);
     let ((identified, on_response), if_status, reserve, denied) = (when?, if_status?, reserve?, denied?);
     for name in ["if_status", "reserve"].iter().filter(|_| !on_response) {

@@ -5,11 +5,12 @@ use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::scalar::InvalidValue;
+use crate::config::settings::{ANONYMOUS, CUSTOMERS, DIRECTORY};
 use crate::config::store::{NamedFile, RedisStore, named_file};
 use crate::ruleset::{CustomerRules, PlanId, UnknownCredential};
 use crate::units::Nanos;
 
-const DIRECTORY: &str = "`{file: customers.csv}` or `{redis: \"tollgate:customers\"}`";
+const A_DIRECTORY: &str = "`{file: customers.csv}` or `{redis: \"tollgate:customers\"}`";
 
 /// Where it is written who the customers are.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,10 +95,10 @@ pub(super) fn read(top: &Section<'_>, plans: &Names, store: Option<&Option<Redis
 }
 
 fn customers(field: &Field<'_>, plans: &Names) -> Option<Customers> {
-    let section = field.section(&["identify", "directory", "anonymous", "unknown"])?;
+    let section = field.section(&CUSTOMERS)?;
     let identify = section.required("identify", "where credentials are, like `[{header: x-api-key}, {bearer: true}]`");
     let directory = match identify.as_ref().is_none_or(identify::needs_directory) {
-        true => section.required("directory", DIRECTORY).and_then(|field| directory(&field)).map(Some),
+        true => section.required("directory", A_DIRECTORY).and_then(|field| directory(&field)).map(Some),
         false => section.get_with("directory", directory),
     };
     let sources = identify.and_then(|field| identify::read(&field, plans));
@@ -112,7 +113,7 @@ fn customers(field: &Field<'_>, plans: &Names) -> Option<Customers> {
 
 fn directory(field: &Field<'_>) -> Option<DirectorySource> {
     const OPTIONS: [&str; 3] = ["ttl", "negative_ttl", "max_cached"];
-    let section = field.section(&["file", "redis", "ttl", "negative_ttl", "max_cached"])?;
+    let section = field.section(&DIRECTORY)?;
     match (section.get("file"), section.get("redis")) {
         (Some(file), None) => {
             for option in OPTIONS.iter().filter_map(|option| section.get(option)) {
@@ -122,7 +123,7 @@ fn directory(field: &Field<'_>) -> Option<DirectorySource> {
         }
         (None, Some(hash)) => redis(&hash, &section).map(DirectorySource::Redis),
         (None, None) if ["file", "redis"].iter().any(|key| section.is_misspelt(key)) => None,
-        _ => field.fail(Problem::error(field.place(), "does not name one directory").expected(DIRECTORY)),
+        _ => field.fail(Problem::error(field.place(), "does not name one directory").expected(A_DIRECTORY)),
     }
 }
 
@@ -131,16 +132,14 @@ fn redis(hash: &Field<'_>, section: &Section<'_>) -> Option<RedisHash> {
         true => Err(InvalidValue { message: "is empty".to_owned(), hint: None }),
         false => Ok(text.to_owned()),
     });
-    let ttl = section.get_or("ttl", RedisHash::DEFAULT_TTL, Field::positive_duration);
-    let negative_ttl = section.get_or("negative_ttl", RedisHash::DEFAULT_NEGATIVE_TTL, Field::positive_duration);
-    let max_cached = section.get_or("max_cached", RedisHash::DEFAULT_MAX_CACHED, |field| {
-        field.whole(1..=100_000_000).and_then(|number| usize::try_from(number).ok())
-    });
+    let ttl = section.get_or("ttl", RedisHash::DEFAULT_TTL, Field::duration);
+    let negative_ttl = section.get_or("negative_ttl", RedisHash::DEFAULT_NEGATIVE_TTL, Field::duration);
+    let max_cached = section.get_or("max_cached", RedisHash::DEFAULT_MAX_CACHED, Field::whole);
     Some(RedisHash { key: key?, ttl: ttl?, negative_ttl: negative_ttl?, max_cached: max_cached? })
 }
 
 fn anonymous(field: &Field<'_>, plans: &Names) -> Option<PlanId> {
-    let section = field.section(&["plan", "key"])?;
+    let section = field.section(&ANONYMOUS)?;
     let key = section.get_or("key", (), |field| field.choice(&[("client_address", ())]));
     let plan = section.required("plan", "the name of a plan").and_then(|field| plans.resolve(&field));
     let () = key?;

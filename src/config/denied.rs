@@ -5,6 +5,7 @@ use http::{HeaderName, header};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, every};
 use crate::config::scalar::InvalidValue;
+use crate::config::settings::DENIED;
 use crate::config::{suggest, words};
 use crate::ruleset::denied::{Body, ContentType, Denied};
 use crate::template::{Particulars, Template, TextKind, Unfit};
@@ -17,13 +18,12 @@ const KINDS: [(&str, ContentType, TextKind); 3] = [
 
 /// Reads what is set of an answer.
 pub(super) fn read(field: &Field<'_>) -> Option<Denied> {
-    let section = field.section(&["status", "grpc_status", "body", "headers"])?;
-    let status = section.get_with("status", |field| field.whole(400..=599));
-    let grpc_status = section.get_with("grpc_status", |field| field.whole(1..=16));
+    let section = field.section(&DENIED)?;
+    let status = section.get_with("status", Field::whole);
+    let grpc_status = section.get_with("grpc_status", Field::whole);
     let headers = section.get_or("headers", Vec::new(), headers);
     let body = section.get_with("body", |field| body(field, &section));
-    let small = |number: Option<u64>| number.and_then(|number| u16::try_from(number).ok());
-    Some(Denied { status: small(status?), grpc_status: small(grpc_status?), body: body?, headers: headers? })
+    Some(Denied { status: status?, grpc_status: grpc_status?, body: body?, headers: headers? })
 }
 
 fn headers(field: &Field<'_>) -> Option<Vec<(HeaderName, Template)>> {

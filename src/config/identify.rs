@@ -8,23 +8,18 @@ use crate::config::key::{cookie_name, named};
 use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, each_once};
+use crate::config::settings::{IDENTIFY, JWT};
 use crate::config::store::{NamedFile, named_file};
 use crate::ruleset::{CredentialSource, JwtRules, PlanId};
 use crate::units::Nanos;
 
 const EXPECTED: &str = "`{header: NAME}`, `{query: NAME}`, `{cookie: NAME}`, `{bearer: true}`, `{basic: true}`, `{client_certificate: true}` or `{jwt: {...}}`";
 
-const KINDS: [&str; 7] = ["header", "query", "cookie", "bearer", "basic", "client_certificate", "jwt"];
-
-const JWT_KEYS: [&str; 10] =
-    ["jwks_file", "claim", "plan_claim", "plan", "algorithms", "issuer", "audience", "leeway", "require_exp", "header"];
-
 /// Who a token is about, unless another claim says so (RFC 7519, section 4.1.2).
 const DEFAULT_CLAIM: &str = "sub";
 
 /// How far the clock of an issuer may be off, unless told otherwise.
 const DEFAULT_LEEWAY: Nanos = Nanos::from_secs(30);
-const MOST_LEEWAY: Nanos = Nanos::from_secs(600);
 
 const ALGORITHMS: [(&str, Algorithm); 12] = [
     ("HS256", Algorithm::HS256),
@@ -103,9 +98,8 @@ type Source = (CredentialSource, Option<JwksFile>);
 fn source(field: &Field<'_>, plans: &Names) -> Option<Source> {
     // somebody may take this for the place where credentials are listed
     let secret = field.clone().secret();
-    let section = secret.mapping(EXPECTED)?;
-    section.refuse_others(&KINDS);
-    let mut known = section.fields().filter(|(kind, _)| KINDS.contains(kind));
+    let section = secret.section_or(&IDENTIFY, EXPECTED)?;
+    let mut known = section.fields().filter(|(kind, _)| IDENTIFY.find(kind).is_some());
     match (known.next(), known.next()) {
         (Some((kind, value)), None) => one_source(kind, &value, field, plans),
         (None, _) if !section.is_empty() => None,
@@ -137,7 +131,7 @@ fn only_true(field: &Field<'_>, source: CredentialSource) -> Option<CredentialSo
 fn jwt(field: &Field<'_>, plans: &Names) -> Option<Source> {
     const FILE: &str = "the name of a file with a JSON Web Key Set, like `jwks.json`";
     const CLAIM: &str = "the name of a claim, like `sub`, or a way through nested ones, like `user.id`";
-    let section = field.section(&JWT_KEYS)?;
+    let section = field.section(&JWT)?;
     let file = section.required("jwks_file", FILE).and_then(|field| named_file(&field, FILE));
     let claim = section.get_or("claim", DEFAULT_CLAIM.to_owned(), |field| field.parsed(CLAIM, named));
     let plan_claim = section.get_with("plan_claim", |field| field.parsed(CLAIM, named));
@@ -152,10 +146,7 @@ fn jwt(field: &Field<'_>, plans: &Names) -> Option<Source> {
     });
     let issuers = section.get_or("issuer", Vec::new(), |field| one_or_more(field, "the `iss` of tokens"));
     let audiences = section.get_or("audience", Vec::new(), |field| one_or_more(field, "the `aud` of tokens"));
-    let leeway = section.get_or("leeway", DEFAULT_LEEWAY, |field| match field.duration()? {
-        leeway if leeway <= MOST_LEEWAY => Some(leeway),
-        _ => field.fail(field.error(format!("is longer than {MOST_LEEWAY}"))),
-    });
+    let leeway = section.get_or("leeway", DEFAULT_LEEWAY, Field::duration);
     let require_exp = section.get_or("require_exp", true, Field::flag);
     let header = section.get_with("header", token_header);
     let rules = Arc::new(JwtRules {

@@ -3,9 +3,10 @@
 use crate::config::problem::Problem;
 use crate::config::read::{Field, each_once};
 use crate::config::scalar::InvalidValue;
+use crate::config::settings::NAMED_PART;
 use crate::ruleset::key::{Key, KeyPart, Repeated};
 
-pub(super) const EXPECTED: &str = "`all`, `customer`, `plan`, `client_address`, `host`, `route`, `path`, `method`, `upstream_node`, `{header: NAME}`, `{query: NAME}`, \
+pub(super) const EXPECTED: &str = "`all`, `customer`, `plan`, `client_address`, `host`, `route`, `route_pattern`, `method`, `upstream_node`, `{header: NAME}`, `{query: NAME}`, \
      `{cookie: NAME}`, `{jwt_claim: NAME}`, or a list of these";
 
 const WORDS: [(&str, KeyPart); 8] = [
@@ -14,7 +15,7 @@ const WORDS: [(&str, KeyPart); 8] = [
     ("client_address", KeyPart::ClientAddress),
     ("host", KeyPart::Host),
     ("route", KeyPart::Route),
-    ("path", KeyPart::Path),
+    ("route_pattern", KeyPart::RoutePattern),
     ("method", KeyPart::Method),
     ("upstream_node", KeyPart::UpstreamNode),
 ];
@@ -35,8 +36,7 @@ pub(super) fn part(field: &Field<'_>) -> Option<KeyPart> {
     if field.is_word() {
         return word(field);
     }
-    let section = field.mapping(EXPECTED)?;
-    section.refuse_others(&["header", "query", "cookie", "jwt_claim", "repeated"]);
+    let section = field.section_or(&NAMED_PART, EXPECTED)?;
     let repeated = section.get_or("repeated", Repeated::Deny, |field| match section.has("jwt_claim") {
         true => field.fail(Problem::error(field.key_place(), "says nothing of a claim, which a token has once")),
         false => field.choice(&[("deny", Repeated::Deny), ("first", Repeated::First), ("last", Repeated::Last)]),
@@ -58,7 +58,8 @@ pub(super) fn part(field: &Field<'_>) -> Option<KeyPart> {
 
 fn word(field: &Field<'_>) -> Option<KeyPart> {
     let word = field.word(EXPECTED)?;
-    if let Some((_, part)) = WORDS.iter().find(|(known, _)| *known == word.text) {
+    let today = field.renamed(&[("path", "route_pattern")]).unwrap_or(&word.text);
+    if let Some((_, part)) = WORDS.iter().find(|(known, _)| *known == today) {
         return Some(part.clone());
     }
     let problem = match &*word.text {

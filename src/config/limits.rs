@@ -9,6 +9,7 @@ use crate::config::names::Names;
 use crate::config::parameters::Parameters;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
+use crate::config::settings::LIMIT;
 use crate::config::spec::{LimitSpec, PlanSpec};
 use crate::config::terms::{AllTerms, Asks, LimitTerms, NamedPlan};
 use crate::config::{cost, key, over_limit, scalar, sharing, suspicious, words};
@@ -16,26 +17,6 @@ use crate::ruleset::cost::{ChargeRule, CostRule};
 use crate::ruleset::key::{Key, KeyPart};
 use crate::ruleset::limit::{Limit, MissingKey, OnChange, OverLimit, Share};
 use crate::units::Cost;
-
-/// What a limit takes besides the parameters of its algorithm.
-const SETTINGS: [&str; 16] = [
-    "algorithm",
-    "key",
-    "mode",
-    "consistency",
-    "strict",
-    "on_store_down",
-    "plans",
-    "cost",
-    "charge",
-    "missing_key",
-    "over_limit",
-    "max_keys",
-    "on_change",
-    "shadow",
-    "enabled_percent",
-    "candidate",
-];
 
 /// The most plans: each limit has terms for each.
 const MOST_PLANS: usize = 1_000;
@@ -160,14 +141,14 @@ struct Reader<'r, 'a> {
 
 impl<'a> Reader<'_, 'a> {
     fn read(&self) -> Option<Checked> {
-        let section = self.field.mapping("the settings of a limit")?;
+        let section = self.field.mapping("the settings of a limit")?.with(&LIMIT);
         let Some(algorithm) = self.algorithm(&section) else {
             // what else may stand here is not known, but what stands here whatever the algorithm can be checked
             self.read_others(&section);
             return None;
         };
-        let known: Vec<&str> =
-            SETTINGS.into_iter().chain(algorithm.parameters().iter().map(|parameter| parameter.name)).collect();
+        let parameters = algorithm.parameters().iter().map(|parameter| parameter.name);
+        let known: Vec<&str> = LIMIT.names().into_iter().chain(parameters).collect();
         section.refuse_others(&known);
         let mut base = Parameters::read(&section, algorithm);
         let others = self.read_others(&section);
@@ -225,12 +206,16 @@ impl<'a> Reader<'_, 'a> {
             cost: cost::read(section),
             mode: sharing::read(section, self.scope),
             missing_key: section.get_or("missing_key", MissingKey::default(), |field| {
-                let words = [("deny", MissingKey::Deny), ("share", MissingKey::Share), ("skip", MissingKey::Skip)];
-                field.choice(&words)
+                let words = [
+                    ("deny", MissingKey::Deny),
+                    ("shared_bucket", MissingKey::SharedBucket),
+                    ("skip", MissingKey::Skip),
+                ];
+                field.choice_renamed(&words, &[("share", "shared_bucket")])
             }),
             over_limit,
             max_wait,
-            max_keys: section.get_or("max_keys", Limit::DEFAULT_MAX_KEYS, |field| field.whole(1..=u64::MAX)),
+            max_keys: section.get_or("max_keys", Limit::DEFAULT_MAX_KEYS, Field::whole),
             on_change: section.get_or("on_change", OnChange::default(), |field| {
                 field.choice(&[("carry", OnChange::Carry), ("reset", OnChange::Reset)])
             }),

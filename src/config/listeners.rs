@@ -3,11 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
-use crate::config::operators;
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, each_once, every};
 use crate::config::scalar::InvalidValue;
 use crate::config::server::peers;
+use crate::config::settings::{ADMIN, CERTIFICATE, CLIENT_CERTIFICATES, CONNECTIONS, LISTENER, LISTENER_TLS};
 use crate::config::store::{NamedFile, named_file};
 use crate::ruleset::{ConnectionBounds, Endpoint, Peers, SocketPath};
 
@@ -21,9 +21,6 @@ pub struct Server {
     /// How many threads serve clients, 1 to 1024; `None` for one on each core.
     pub workers: Option<usize>,
 }
-
-/// More threads than this are a slip of the pen.
-const MOST_WORKERS: u64 = 1024;
 
 impl Server {
     /// Where the admin interface is unless told otherwise: out of reach for other machines.
@@ -103,7 +100,7 @@ pub(super) fn read(top: &Section<'_>) -> Option<Server> {
     let listeners = listeners(top, &mut taken);
     let taken: Vec<_> = taken.into_iter().filter_map(|(endpoint, field)| Some((endpoint.inet()?, field))).collect();
     let admin = top.get_or("admin", Server::DEFAULT_ADMIN, |field| {
-        let section = field.section(&operators::KEYS)?;
+        let section = field.section(&ADMIN)?;
         let Some(field) = section.get("address") else {
             let is_left_out = !section.is_misspelt("address");
             return is_left_out.then(|| free(field, Server::DEFAULT_ADMIN, &taken)).flatten();
@@ -126,7 +123,7 @@ pub(super) fn read(top: &Section<'_>) -> Option<Server> {
                 .hint(format!("give another `admin: {{address: ...}}` than {}", Server::DEFAULT_ADMIN)),
         );
     }
-    let workers = top.get_with("workers", |field| usize::try_from(field.whole(1..=MOST_WORKERS)?).ok());
+    let workers = top.get_with("workers", Field::whole);
     Some(Server { listeners: listeners?, admin: admin?, workers: workers? })
 }
 
@@ -138,7 +135,7 @@ fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(Endpoint, Field<'a>)>) -> O
         return field.fail(Problem::error(field.key_place(), format!("has more than {MOST_LISTENERS} listeners")));
     }
     every(items.into_iter().map(|item| {
-        let section = item.section(&["address", "mode", "tls", "http2", "proxy_protocol", "max_connections"])?;
+        let section = item.section(&LISTENER)?;
         let mode = section.get_with("mode", mode);
         let place = section.required("address", ENDPOINT).and_then(|field| {
             let endpoint = endpoint(&field, mode.flatten())?;
@@ -157,7 +154,7 @@ fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(Endpoint, Field<'a>)>) -> O
         let proxy_protocol = section.get_or("proxy_protocol", Peers::default(), |field| {
             peers(field, "believes everybody, so that any client can choose its own address")
         });
-        let max_connections = section.get_with("max_connections", connections);
+        let max_connections = section.get_with("max_connections", Field::whole);
         mode?;
         if let (Some(place), Some(peers), Some(field)) = (&place, &proxy_protocol, section.get("proxy_protocol")) {
             let (others, whose) = match place {
@@ -180,19 +177,15 @@ fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(Endpoint, Field<'a>)>) -> O
 
 /// Reads `connections:`.
 pub(super) fn bounds(field: &Field<'_>) -> Option<ConnectionBounds> {
-    let section = field.section(&["max", "max_per_client", "idle"])?;
-    let most = section.get_with("max", connections);
-    let per_client = section.get_with("max_per_client", connections);
-    let idle = section.get_or("idle", ConnectionBounds::default().idle, Field::positive_duration);
+    let section = field.section(&CONNECTIONS)?;
+    let most = section.get_with("max", Field::whole);
+    let per_client = section.get_with("max_per_client", Field::whole);
+    let idle = section.get_or("idle", ConnectionBounds::default().idle, Field::duration);
     Some(ConnectionBounds { most: most?, per_client: per_client?, idle: idle? })
 }
 
-fn connections(field: &Field<'_>) -> Option<usize> {
-    field.whole(1..=10_000_000).and_then(|number| usize::try_from(number).ok())
-}
-
 fn tls(field: &Field<'_>) -> Option<ListenerTls> {
-    let section = field.section(&["certificates", "client_certificates", "min_version"])?;
+    let section = field.section(&LISTENER_TLS)?;
     let certificates = section.required("certificates", CERTIFICATES).and_then(|field| {
         let items = field.nonempty_list(CERTIFICATES)?;
         if items.len() > MOST_CERTIFICATES {
@@ -213,14 +206,14 @@ fn tls(field: &Field<'_>) -> Option<ListenerTls> {
 }
 
 fn certificate(field: &Field<'_>) -> Option<CertificateFiles> {
-    let section = field.section(&["cert", "key"])?;
+    let section = field.section(&CERTIFICATE)?;
     let file = |key| section.required(key, A_PEM_FILE).and_then(|field| named_file(&field, A_PEM_FILE));
     let (cert, key) = (file("cert"), file("key"));
     Some(CertificateFiles { cert: cert?, key: key? })
 }
 
 fn client_certificates(field: &Field<'_>) -> Option<ClientCertificates> {
-    let section = field.section(&["ca", "required"])?;
+    let section = field.section(&CLIENT_CERTIFICATES)?;
     let ca = section.required("ca", A_PEM_FILE).and_then(|field| named_file(&field, A_PEM_FILE));
     let required = section.get_or("required", true, Field::flag);
     Some(ClientCertificates { ca: ca?, required: required? })

@@ -2,6 +2,7 @@
 
 use crate::config::read::{Field, Section, each_once};
 use crate::config::scalar::InvalidValue;
+use crate::config::settings::ADMIN;
 use crate::config::store::{NamedFile, named_file};
 use crate::config::values::check_ascii;
 
@@ -16,24 +17,16 @@ pub struct Operators {
     pub top_denied_metrics: usize,
 }
 
-/// The keys of `admin:`.
-pub(super) const KEYS: [&str; 4] = ["address", "token_file", "hosts", "top_denied_metrics"];
-
-/// Metrics of more keys would be a burden.
-const MOST_IN_METRICS: u64 = 20;
-
 const A_FILE: &str = "the name of a file, like `admin.token`";
 
 /// Reads them; the section itself was looked through before.
 pub(super) fn read(top: &Section<'_>) -> Option<Operators> {
-    let Some(section) = top.get("admin").and_then(|field| field.mapping_if()) else {
+    let Some(section) = top.get("admin").and_then(|field| Some(field.mapping_if()?.with(&ADMIN))) else {
         return Some(Operators::default());
     };
     let token_file = section.get_with("token_file", |field| named_file(field, A_FILE));
     let hosts = section.get_or("hosts", Vec::new(), hosts);
-    let top_denied_metrics = section.get_or("top_denied_metrics", 0, |field| {
-        field.whole(0..=MOST_IN_METRICS).and_then(|number| usize::try_from(number).ok())
-    });
+    let top_denied_metrics = section.get_or("top_denied_metrics", 0, Field::whole);
     Some(Operators { token_file: token_file?, hosts: hosts?, top_denied_metrics: top_denied_metrics? })
 }
 

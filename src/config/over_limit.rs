@@ -6,6 +6,7 @@ use crate::config::denied;
 use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
+use crate::config::settings::{DELAY, OVER_LIMIT};
 use crate::ruleset::denied::Denied;
 use crate::ruleset::limit::OverLimit;
 use crate::ruleset::upstream::UpstreamId;
@@ -40,10 +41,9 @@ pub(super) fn read<'a>(field: &Field<'a>, upstreams: Option<&Names>) -> OverLimi
     if field.is_word() {
         return without_wait(field.choice_or(&[("deny", ())], EXPECTED).map(|()| OverLimit::default()));
     }
-    let Some(section) = field.mapping(EXPECTED) else {
+    let Some(section) = field.section_or(&OVER_LIMIT, EXPECTED) else {
         return without_wait(None);
     };
-    section.refuse_others(&["deny", "delay", "divert", "mark"]);
     if let Some(divert) = section.get("divert") {
         return without_wait(alone(&divert, &section).and_then(|()| read_divert(&divert, upstreams)));
     }
@@ -61,7 +61,7 @@ pub(super) fn read<'a>(field: &Field<'a>, upstreams: Option<&Names>) -> OverLimi
 }
 
 fn read_delay<'a>(delay: &Field<'a>, denied: Option<Denied>) -> OverLimitField<'a> {
-    let Some(section) = delay.section(&["max_wait", "max_waiting"]) else {
+    let Some(section) = delay.section(&DELAY) else {
         return OverLimitField { over_limit: None, max_wait: None };
     };
     let max_wait = section.get("max_wait");
@@ -71,7 +71,7 @@ fn read_delay<'a>(delay: &Field<'a>, denied: Option<Denied>) -> OverLimitField<'
             "write the longest wait, like `max_wait: 250ms`".to_owned(),
         );
     }
-    let max_waiting = section.get_with("max_waiting", |field| field.whole(1..=u64::MAX));
+    let max_waiting = section.get_with("max_waiting", Field::whole);
     let longest = max_wait.as_ref().map_or(Some(Nanos::ZERO), Field::duration);
     let over_limit = longest.zip(max_waiting).zip(denied).map(|((max_wait, max_waiting), denied)| OverLimit::Delay {
         max_wait,

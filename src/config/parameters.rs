@@ -68,7 +68,7 @@ fn read_value(field: &Field<'_>, parameter: &Parameter) -> Option<Value> {
             field.parsed("a number of tokens per time, like `100/s` or `5000/h`", scalar::rate).map(Value::Rate)
         }
         Kind::Duration => field.parsed(A_DURATION, scalar::duration).map(Value::Duration),
-        Kind::Whole => field.whole(0..=u64::MAX).map(Value::Whole),
+        Kind::Whole => field.whole().map(Value::Whole),
         Kind::Decimal => field.parsed("a number, like `5` or `5.5`", scalar::decimal).map(Value::Decimal),
         Kind::Flag => field.flag().map(Value::Flag),
         Kind::Choice(words) => {

@@ -13,6 +13,7 @@ use crate::config::environment::{self, Environment};
 use crate::config::findings::Findings;
 use crate::config::problem::{Hint, Mark, Place, Problem};
 use crate::config::scalar::InvalidValue;
+use crate::config::settings::{Kind, Presence, Table};
 use crate::config::{unneeded, words};
 
 /// What all fields of a file share.
@@ -30,6 +31,10 @@ pub(super) struct Field<'a> {
     key_mark: Mark,
     path: Path<'a>,
     secret: bool,
+    /// What it takes, and what it is where it is left out, as the table of its section says; absent of names that a file
+    /// chooses.
+    kind: Option<&'static Kind>,
+    default: Option<&'static str>,
 }
 
 /// The way to a value, which is written out for findings only.
@@ -71,7 +76,7 @@ pub(super) struct Word<'a> {
 impl<'a> Field<'a> {
     /// The whole document.
     pub(super) fn root(context: &'a Context<'a>, node: &'a Node) -> Self {
-        Self { context, node, key_mark: node.mark, path: Path::default(), secret: false }
+        Self { context, node, key_mark: node.mark, path: Path::default(), secret: false, kind: None, default: None }
     }
 
     /// The same field, whose value must never be shown.
@@ -194,8 +199,30 @@ impl<'a> Field<'a> {
         self.choice_or(words, &words::alternatives(words.iter().map(|(word, _)| *word)))
     }
 
+    /// [`Field::choice`] in which some words were called otherwise before: pairs of the former word and the one of today. The
+    /// former one is read, with a warning.
+    pub(super) fn choice_renamed<T: Copy>(&self, words: &[(&str, T)], former: &[(&str, &str)]) -> Option<T> {
+        let renamed = self.renamed(former);
+        match words.iter().find(|(word, _)| renamed == Some(*word)) {
+            Some((_, value)) => Some(*value),
+            None => self.choice(words),
+        }
+    }
+
+    /// The word of today for the value, if it is a former one, of which a warning tells.
+    pub(super) fn renamed<'w>(&self, former: &[(&str, &'w str)]) -> Option<&'w str> {
+        let Content::Scalar { text, .. } = &self.node.content else { return None };
+        let (_, today) = former.iter().find(|(former, _)| former == text)?;
+        self.warn(format!("is called `{today}` now"), format!("write `{today}`: the next release refuses `{text}`"));
+        Some(today)
+    }
+
     /// [`Field::choice`] where something else than words may stand too, so that `expected` says it all.
     pub(super) fn choice_or<T: Copy>(&self, words: &[(&str, T)], expected: &str) -> Option<T> {
+        debug_assert!(
+            self.kind.and_then(Kind::words).is_none_or(|known| known.iter().eq(words.iter().map(|(word, _)| word))),
+            "the table has other words than {expected}"
+        );
         let word = self.word(expected)?;
         if let Some((_, value)) = words.iter().find(|(known, _)| *known == word.text) {
             return Some(*value);
@@ -219,7 +246,8 @@ impl<'a> Field<'a> {
         };
         let field = |(position, node): (usize, &'a Rc<Node>)| {
             let path = self.path.to(Below::Item(position));
-            Self { context: self.context, node, key_mark: node.mark, path, secret: self.secret }
+            let kind = self.kind.and_then(Kind::inner);
+            Self { context: self.context, node, key_mark: node.mark, path, secret: self.secret, kind, default: None }
         };
         Some(items.iter().enumerate().map(field).collect())
     }
@@ -246,12 +274,26 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// A mapping of these names. Unknown names are errors.
-    pub(super) fn section(&self, keys: &[&str]) -> Option<Section<'a>> {
-        let expected = || format!("a mapping of {}", words::all_of(keys.iter().copied()));
-        let section = self.mapping_if().or_else(|| self.wrong_shape(&expected()))?;
-        section.refuse_others(keys);
+    /// A mapping of the settings in `table`. Unknown names are errors.
+    pub(super) fn section(&self, table: &'static Table) -> Option<Section<'a>> {
+        self.section_or(table, &format!("a mapping of {}", words::all_of(table.names())))
+    }
+
+    /// [`Field::section`] where something else may stand too, so that `expected` says it all.
+    pub(super) fn section_or(&self, table: &'static Table, expected: &str) -> Option<Section<'a>> {
+        let section = self.mapping(expected)?.with(table);
+        section.refuse_others(&table.names());
         Some(section)
+    }
+
+    /// What the value is, as the table says.
+    pub(super) const fn kind(&self) -> Option<&'static Kind> {
+        self.kind
+    }
+
+    /// What it is where it is left out, as the table says.
+    pub(super) const fn default(&self) -> Option<&'static str> {
+        self.default
     }
 }
 
@@ -284,17 +326,33 @@ pub(super) struct Section<'a> {
     /// The mapping as a value.
     pub(super) field: Field<'a>,
     entries: &'a [Entry],
+    /// Its settings, where the file does not choose its names.
+    table: Option<&'static Table>,
     /// Names that are probably meant by unknown ones, which were reported as such.
     misspelt: RefCell<Vec<String>>,
 }
 
 impl<'a> Section<'a> {
     fn new(field: Field<'a>, entries: &'a [Entry]) -> Self {
-        Self { field, entries, misspelt: RefCell::default() }
+        Self { field, entries, table: None, misspelt: RefCell::default() }
+    }
+
+    /// The same mapping, whose values are what `table` says.
+    #[must_use]
+    pub(super) fn with(self, table: &'static Table) -> Self {
+        Self { table: Some(table), ..self }
     }
 
     fn entry(&self, entry: &'a Entry) -> Field<'a> {
+        let setting = self.table.and_then(|table| table.find(&entry.key));
+        let of_any_name = || self.field.kind.filter(|_| self.table.is_none()).and_then(Kind::inner);
+        let default = setting.and_then(|setting| match setting.presence {
+            Presence::Default(default) => Some(default),
+            Presence::Required | Presence::Optional => None,
+        });
         Field {
+            kind: setting.map(|setting| &setting.kind).or_else(of_any_name),
+            default,
             context: self.field.context,
             node: &entry.value,
             key_mark: entry.key_mark,
@@ -325,6 +383,7 @@ impl<'a> Section<'a> {
 
     /// The field `key`, whose absence is an error.
     pub(super) fn required(&self, key: &str, expected: &str) -> Option<Field<'a>> {
+        self.assert_described(key);
         if let Some(field) = self.get(key) {
             return Some(field);
         }
@@ -336,6 +395,7 @@ impl<'a> Section<'a> {
 
     /// What `read` makes of the field `key`, or `default` where it is absent.
     pub(super) fn get_or<T>(&self, key: &str, default: T, read: impl FnOnce(&Field<'a>) -> Option<T>) -> Option<T> {
+        self.assert_described(key);
         match self.get(key) {
             Some(field) => read(&field),
             None => Some(default),
@@ -345,6 +405,11 @@ impl<'a> Section<'a> {
     /// What `read` makes of the field `key`, if it is there: the outer `None` stands for a field that is wrong.
     pub(super) fn get_with<T>(&self, key: &str, read: impl FnOnce(&Field<'a>) -> Option<T>) -> Option<Option<T>> {
         self.get_or(key, None, |field| read(field).map(Some))
+    }
+
+    /// What is read stands in the table.
+    fn assert_described(&self, key: &str) {
+        debug_assert!(self.table.is_none_or(|table| table.find(key).is_some()), "`{key}` is in no table");
     }
 
     /// Names and values, in the order of the text.

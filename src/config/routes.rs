@@ -8,6 +8,7 @@ use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, each_once};
 use crate::config::scalar::InvalidValue;
+use crate::config::settings::{MATCH, REWRITE, ROUTE};
 use crate::config::values::{check_ascii, dropped_problem};
 use crate::config::{access, denied};
 use crate::ruleset::access::{Access, Bypass};
@@ -18,22 +19,6 @@ use crate::ruleset::limit::LimitId;
 use crate::ruleset::matcher::{HeaderEdits, HeaderMatch, Rewrite, Route};
 use crate::ruleset::path::PathPattern;
 use crate::ruleset::upstream::UpstreamId;
-
-const KEYS: [&str; 13] = [
-    "name",
-    "match",
-    "upstream",
-    "limits",
-    "denied",
-    "access",
-    "bypass",
-    "cors",
-    "upgrade",
-    "path_parameters",
-    "rewrite",
-    "request_headers",
-    "response_headers",
-];
 
 /// The pattern of a route that names no path.
 const EVERY_PATH: &str = "/**";
@@ -52,7 +37,7 @@ pub(super) fn read(
     let mut unreachable = Unreachable::default();
     let items = top.required("routes", EXPECTED).and_then(|field| field.nonempty_list(EXPECTED));
     for item in items.unwrap_or_default() {
-        let Some(section) = item.section(&KEYS) else {
+        let Some(section) = item.section(&ROUTE) else {
             continue;
         };
         let name = name(&section, &mut names);
@@ -136,7 +121,7 @@ impl Default for Match {
 
 fn read_match(field: &Field<'_>) -> Option<Match> {
     const HOST: &str = "a host name, like `api.example.com` or `*.example.com`";
-    let section = field.section(&["hosts", "path", "methods", "headers"])?;
+    let section = field.section(&MATCH)?;
     let default = Match::default();
     let hosts = section.get_or("hosts", Vec::new(), |field| {
         let host = |item: &Field<'_>| item.parsed(HOST, parse_host);
@@ -220,7 +205,7 @@ fn read_limits(field: &Field<'_>, limits: &Names) -> Option<Vec<LimitId>> {
 
 fn read_rewrite(field: &Field<'_>, matched: Option<&Match>) -> Option<Rewrite> {
     const PREFIX: &str = "the beginning of a path, like `/v1`";
-    let section = field.section(&["path", "strip_prefix", "add_prefix"])?;
+    let section = field.section(&REWRITE)?;
     if let Some(path) = section.get("path") {
         if section.has("strip_prefix") || section.has("add_prefix") {
             let problem = Problem::error(path.key_place(), "cannot stand beside `strip_prefix` and `add_prefix`");

@@ -8,18 +8,17 @@ use ipnet::IpNet;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, every};
 use crate::config::scalar::{self, InvalidValue};
+use crate::config::settings::{ACCESS_LOG, CLIENT_ADDRESS, HEADERS, REQUEST_BODY, REQUEST_HEAD, USAGE};
 use crate::ruleset::{AccessLog, ClientAddress, Dialects, MinBodyRate, Peers, RequestHead, Reset};
 
 /// Reads `client_address:`.
 pub(super) fn client_address(field: &Field<'_>) -> Option<ClientAddress> {
-    let section = field.section(&["trusted_proxies", "ipv6_prefix"])?;
+    let section = field.section(&CLIENT_ADDRESS)?;
     let default = ClientAddress::default();
     let trusted_proxies = section.get_or("trusted_proxies", default.trusted_proxies, |field| {
         peers(field, "trusts everybody, so that any client can choose its own address")
     });
-    let ipv6_prefix = section.get_or("ipv6_prefix", default.ipv6_prefix, |field| {
-        field.whole(48..=128).and_then(|bits| u8::try_from(bits).ok())
-    });
+    let ipv6_prefix = section.get_or("ipv6_prefix", default.ipv6_prefix, Field::whole);
     Some(ClientAddress { trusted_proxies: trusted_proxies?, ipv6_prefix: ipv6_prefix? })
 }
 
@@ -58,7 +57,7 @@ fn network(item: &Field<'_>, expected: &str, of_all: &str) -> Option<IpNet> {
 /// Reads `usage:`; the path.
 pub(super) fn usage(field: &Field<'_>, customers: bool) -> Option<String> {
     const DEFAULT: &str = "/.tollgate/usage";
-    let section = field.section(&["path"])?;
+    let section = field.section(&USAGE)?;
     if !customers {
         let problem = Problem::error(field.key_place(), "shows customers where they stand, and the file names none");
         return field.fail(problem.expected("`customers:`, so that callers are known"));
@@ -74,7 +73,7 @@ pub(super) fn usage(field: &Field<'_>, customers: bool) -> Option<String> {
 
 /// Reads `headers:`.
 pub(super) fn dialects(field: &Field<'_>) -> Option<Dialects> {
-    let section = field.section(&["ietf", "x_ratelimit", "retry_after_jitter"])?;
+    let section = field.section(&HEADERS)?;
     let default = Dialects::default();
     let ietf = section.get_or("ietf", default.ietf, Field::flag);
     let x_ratelimit = section.get_or("x_ratelimit", default.x_ratelimit, |field| {
@@ -92,13 +91,12 @@ pub(super) fn access_log(field: &Field<'_>) -> Option<AccessLog> {
     if field.is_word() {
         return field.choice_or(&[("off", AccessLog::Off), ("full", AccessLog::Full)], EXPECTED);
     }
-    let section = field.mapping(EXPECTED)?;
-    section.refuse_others(&["sample", "one_in"]);
+    let section = field.section_or(&ACCESS_LOG, EXPECTED)?;
     match (section.get("sample"), section.get("one_in")) {
         (Some(sample), None) => {
             sample.parsed("a share above 0 and up to 1, like `0.01`", scalar::one_in).map(AccessLog::Sampled)
         }
-        (None, Some(one_in)) => one_in.small_whole(1..=u32::MAX).map(AccessLog::Sampled),
+        (None, Some(one_in)) => one_in.whole().map(AccessLog::Sampled),
         (None, None) if !section.is_empty() => None,
         _ => field.fail(Problem::error(field.place(), "does not say one thing").expected(EXPECTED)),
     }
@@ -106,17 +104,14 @@ pub(super) fn access_log(field: &Field<'_>) -> Option<AccessLog> {
 
 /// Reads `request_head:`.
 pub(super) fn request_head(field: &Field<'_>) -> Option<RequestHead> {
-    let section = field.section(&["max_target", "max_header", "max_headers_total", "max_headers", "timeout"])?;
+    let section = field.section(&REQUEST_HEAD)?;
     let default = RequestHead::default();
     // the HTTP parser underneath stops at about 1 MiB and at 256 fields
-    let max_target = section.get_or("max_target", default.max_target, |field| field.size(64..=512 << 10));
-    let max_header = section.get_or("max_header", default.max_header, |field| field.size(64..=512 << 10));
-    let max_headers_total =
-        section.get_or("max_headers_total", default.max_headers_total, |field| field.size(256..=512 << 10));
-    let max_headers = section.get_or("max_headers", default.max_headers, |field| {
-        field.whole(1..=256).and_then(|number| usize::try_from(number).ok())
-    });
-    let timeout = section.get_or("timeout", default.timeout, Field::positive_duration);
+    let max_target = section.get_or("max_target", default.max_target, Field::size);
+    let max_header = section.get_or("max_header", default.max_header, Field::size);
+    let max_headers_total = section.get_or("max_headers_total", default.max_headers_total, Field::size);
+    let max_headers = section.get_or("max_headers", default.max_headers, Field::whole);
+    let timeout = section.get_or("timeout", default.timeout, Field::duration);
     Some(RequestHead {
         max_target: max_target?,
         max_header: max_header?,
@@ -129,7 +124,7 @@ pub(super) fn request_head(field: &Field<'_>) -> Option<RequestHead> {
 /// Reads `request_body:`; `None` inside where any pace will do.
 pub(super) fn request_body(field: &Field<'_>) -> Option<Option<MinBodyRate>> {
     const EXPECTED: &str = "the least that has to come, like `100B/s`, or `off`";
-    let section = field.section(&["min_rate", "grace"])?;
+    let section = field.section(&REQUEST_BODY)?;
     let default = MinBodyRate::default();
     let rate = section.get_or("min_rate", Some(default.bytes_per_second), |field| {
         field.parsed(EXPECTED, |text| match text {
@@ -143,7 +138,7 @@ pub(super) fn request_body(field: &Field<'_>) -> Option<Option<MinBodyRate>> {
             },
         })
     });
-    let grace = section.get_or("grace", default.grace, Field::positive_duration);
+    let grace = section.get_or("grace", default.grace, Field::duration);
     let (rate, grace) = (rate?, grace?);
     if let (None, Some(field)) = (rate, section.get("grace")) {
         field.warn("has no effect: `min_rate` is off", None);

@@ -18,12 +18,13 @@ pub(super) fn read(section: &Section<'_>, scope: FileScope) -> Option<Mode> {
     let consistency = section.get_or("consistency", Consistency::default(), |field| field.choice(&words));
     let strict = section.get_or("strict", false, Field::flag);
     let words = [
-        ("share", OnStoreDown::Share),
+        ("divide", OnStoreDown::Divide),
         ("local", OnStoreDown::Local),
         ("allow", OnStoreDown::Allow),
         ("deny", OnStoreDown::Deny),
     ];
-    let on_store_down = section.get_or("on_store_down", OnStoreDown::default(), |field| field.choice(&words));
+    let on_store_down = section
+        .get_or("on_store_down", OnStoreDown::default(), |field| field.choice_renamed(&words, &[("share", "divide")]));
     if !shared? {
         return match OF_SHARED.iter().find_map(|key| section.get(key)) {
             Some(field) => {

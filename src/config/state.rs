@@ -1,6 +1,7 @@
 //! `state:`: the file that keeps what limits have counted while tollgate does not run.
 
-use crate::config::read::Section;
+use crate::config::read::{Field, Section};
+use crate::config::settings::STATE;
 use crate::config::store::{NamedFile, named_file};
 use crate::units::Nanos;
 
@@ -23,15 +24,9 @@ const FILE: &str = "the name of a file, like `tollgate.state`";
 /// Reads `state:`; the inner `None` if it is absent.
 pub(super) fn read(top: &Section<'_>) -> Option<Option<StateFile>> {
     top.get_with("state", |field| {
-        let section = field.section(&["file", "every"])?;
+        let section = field.section(&STATE)?;
         let file = section.required("file", FILE).and_then(|field| named_file(&field, FILE));
-        let every = section.get_or("every", StateFile::DEFAULT_EVERY, |field| match field.positive_duration()? {
-            often if often < LEAST => field.fail(field.error(format!("must be at least {LEAST}"))),
-            every => Some(every),
-        });
+        let every = section.get_or("every", StateFile::DEFAULT_EVERY, Field::duration);
         Some(StateFile { file: file?, every: every? })
     })
 }
-
-/// More often, and it would do nothing else.
-const LEAST: Nanos = Nanos::new(100_000_000);

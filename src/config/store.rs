@@ -3,6 +3,7 @@
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, each_once, every};
 use crate::config::scalar::InvalidValue;
+use crate::config::settings::{SENTINEL, STORE, STORE_TLS};
 use crate::units::Nanos;
 
 mod address;
@@ -90,19 +91,6 @@ impl RedisStore {
     pub const DEFAULT_SYNC_EVERY: Nanos = Nanos::new(100_000_000);
 }
 
-const KEYS: [&str; 11] = [
-    "redis",
-    "sentinel",
-    "cluster",
-    "username",
-    "password_file",
-    "tls",
-    "prefix",
-    "timeout",
-    "sync_every",
-    "nodes",
-    "key_file",
-];
 const SERVERS: &str = "one of `redis`, `sentinel` and `cluster`";
 const A_FILE: &str = "the name of a file";
 const A_MASTER: &str = "what the sentinels call the servers, like `mymaster`";
@@ -134,21 +122,16 @@ struct Named {
 }
 
 fn store(field: &Field<'_>) -> Option<RedisStore> {
-    let section = field.section(&KEYS)?;
+    let section = field.section(&STORE)?;
     let named = named(&section);
     let username = section.get_with("username", username);
     let password_file = section.get_with("password_file", |field| named_file(field, A_FILE));
     let tls_field = section.get("tls");
     let tls = section.get_with("tls", tls);
     let prefix = section.get_or("prefix", RedisStore::DEFAULT_PREFIX.to_owned(), prefix);
-    let timeout = section.get_or("timeout", RedisStore::DEFAULT_TIMEOUT, |field| {
-        field.duration_within(Nanos::new(1_000_000), Nanos::SECOND, "a length of time from 1ms to 1s, like `10ms`")
-    });
-    let sync_every = section.get_or("sync_every", RedisStore::DEFAULT_SYNC_EVERY, |field| {
-        let expected = "a length of time from 10ms to 10s, like `100ms`";
-        field.duration_within(Nanos::new(10_000_000), Nanos::from_secs(10), expected)
-    });
-    let nodes = section.get_with("nodes", |field| field.whole(1..=10_000));
+    let timeout = section.get_or("timeout", RedisStore::DEFAULT_TIMEOUT, Field::duration);
+    let sync_every = section.get_or("sync_every", RedisStore::DEFAULT_SYNC_EVERY, Field::duration);
+    let nodes = section.get_with("nodes", Field::whole);
     let key_file = section.get_with("key_file", |field| named_file(field, A_FILE));
     let (named, username, password_file, tls) = (named?, username?, password_file?, tls?);
     if let (Some(_), Some(file)) = (&named.password, &password_file) {
@@ -213,7 +196,7 @@ fn standalone(field: &Field<'_>) -> Option<Named> {
 }
 
 fn sentinel(field: &Field<'_>) -> Option<Named> {
-    let section = field.section(&["master", "nodes", "username", "password_file"])?;
+    let section = field.section(&SENTINEL)?;
     let master = section.required("master", A_MASTER).and_then(|field| {
         field.parsed(A_MASTER, |text| match text.len() {
             0 => Err(invalid("is empty")),
@@ -274,7 +257,7 @@ fn username(field: &Field<'_>) -> Option<String> {
 }
 
 fn tls(field: &Field<'_>) -> Option<ClientTls> {
-    client_tls(&field.section(&["ca", "cert", "key"])?, field)
+    client_tls(&field.section(&STORE_TLS)?, field)
 }
 
 /// What the side that connects says of TLS in `section`, which is `field`'s.

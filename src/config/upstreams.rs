@@ -5,6 +5,7 @@ use crate::config::names::Names;
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, each_once, every};
 use crate::config::scalar::InvalidValue;
+use crate::config::settings::{HEALTH_CHECK, NODE, RETRIES, TIMEOUTS, UPSTREAM, UPSTREAM_TLS};
 use crate::config::store::{ClientTls, client_tls};
 use crate::config::values::{check_ascii, host_and_port, is_host_name};
 use crate::ruleset::key::KeyPart;
@@ -25,9 +26,6 @@ pub struct UpstreamTls {
 /// An upstream, and how TLS is spoken to it if it is.
 type Whole = (Upstream, Option<UpstreamTls>);
 
-const KEYS: [&str; 9] =
-    ["nodes", "tls", "http2", "balance", "hash_on", "health_check", "timeouts", "retries", "slow_start"];
-
 const NODES: &str = "a list of nodes, like `[\"10.0.1.1:9000\", {address: \"10.0.1.2:9000\", weight: 2}]`";
 
 /// What the address of a node that listens on a path begins with.
@@ -35,12 +33,6 @@ const UNIX: &str = "unix:";
 
 /// The longest path of a socket, in bytes.
 const LONGEST_PATH: usize = 107;
-
-/// The largest weight of a node.
-const MOST_WEIGHT: u32 = 1_000;
-
-/// The most attempts beyond the first.
-const MOST_RETRIES: u32 = 5;
 
 /// The time between two checks of a node's health.
 const CHECK_EVERY: Nanos = Nanos::from_secs(5);
@@ -78,7 +70,7 @@ pub(super) fn read(top: &Section<'_>) -> (Names, Vec<Option<Whole>>) {
 }
 
 fn upstream(name: &str, field: &Field<'_>) -> Option<Whole> {
-    let section = field.section(&KEYS)?;
+    let section = field.section(&UPSTREAM)?;
     let nodes = section.required("nodes", NODES).and_then(|field| nodes(&field));
     let tls = section.get_with("tls", tls);
     let http2 = section.get_or("http2", false, Field::flag);
@@ -106,7 +98,7 @@ fn upstream(name: &str, field: &Field<'_>) -> Option<Whole> {
 
 fn tls(field: &Field<'_>) -> Option<UpstreamTls> {
     const NAME: &str = "the name in the certificates of the nodes, like `orders.internal`";
-    let section = field.section(&["ca", "cert", "key", "server_name"])?;
+    let section = field.section(&UPSTREAM_TLS)?;
     let server_name = section.get_with("server_name", |field| {
         field.parsed(NAME, |text| {
             match check_ascii(text).map(|()| is_host_name(text))? || text.parse::<std::net::IpAddr>().is_ok() {
@@ -128,9 +120,9 @@ fn node(field: &Field<'_>) -> Option<Node> {
     if field.mapping_if().is_none() {
         return Some(Node { address: field.parsed(EXPECTED, place)?, weight: 1 });
     }
-    let section = field.section(&["address", "weight"])?;
+    let section = field.section(&NODE)?;
     let address = section.required("address", EXPECTED).and_then(|field| field.parsed(EXPECTED, place));
-    let weight = section.get_or("weight", 1, |field| field.small_whole(1..=MOST_WEIGHT));
+    let weight = section.get_or("weight", 1, Field::whole);
     Some(Node { address: address?, weight: weight? })
 }
 
@@ -183,12 +175,12 @@ fn hash_without_hashing(hash_on: &Field<'_>) -> Problem {
 
 fn health_check(field: &Field<'_>) -> Option<HealthCheck> {
     const PATH: &str = "the path to ask for, like `/healthz`";
-    let section = field.section(&["path", "every", "timeout", "healthy_after", "unhealthy_after"])?;
+    let section = field.section(&HEALTH_CHECK)?;
     let path = section.required("path", PATH).and_then(|field| field.plain_path(PATH));
-    let every = section.get_or("every", CHECK_EVERY, Field::positive_duration);
-    let timeout = section.get_or("timeout", CHECK_TIMEOUT, Field::positive_duration);
-    let healthy_after = section.get_or("healthy_after", HEALTHY_AFTER, |field| field.small_whole(1..=1_000));
-    let unhealthy_after = section.get_or("unhealthy_after", UNHEALTHY_AFTER, |field| field.small_whole(1..=1_000));
+    let every = section.get_or("every", CHECK_EVERY, Field::duration);
+    let timeout = section.get_or("timeout", CHECK_TIMEOUT, Field::duration);
+    let healthy_after = section.get_or("healthy_after", HEALTHY_AFTER, Field::whole);
+    let unhealthy_after = section.get_or("unhealthy_after", UNHEALTHY_AFTER, Field::whole);
     Some(HealthCheck {
         path: path?,
         every: every?,
@@ -199,21 +191,21 @@ fn health_check(field: &Field<'_>) -> Option<HealthCheck> {
 }
 
 fn timeouts(field: &Field<'_>) -> Option<Timeouts> {
-    let section = field.section(&["connect", "first_byte", "idle", "total", "keep_alive"])?;
+    let section = field.section(&TIMEOUTS)?;
     let defaults = Timeouts::default();
-    let connect = section.get_or("connect", defaults.connect, Field::positive_duration);
-    let first_byte = section.get_or("first_byte", defaults.first_byte, Field::positive_duration);
-    let idle = section.get_or("idle", defaults.idle, Field::positive_duration);
-    let total = section.get_with("total", Field::positive_duration);
+    let connect = section.get_or("connect", defaults.connect, Field::duration);
+    let first_byte = section.get_or("first_byte", defaults.first_byte, Field::duration);
+    let idle = section.get_or("idle", defaults.idle, Field::duration);
+    let total = section.get_with("total", Field::duration);
     let keep_alive = section.get_or("keep_alive", defaults.keep_alive, Field::duration);
     Some(Timeouts { connect: connect?, first_byte: first_byte?, idle: idle?, total: total?, keep_alive: keep_alive? })
 }
 
 /// `on` says what every retry is for; there is one kind.
 fn retries(field: &Field<'_>) -> Option<Retries> {
-    let section = field.section(&["attempts", "on"])?;
+    let section = field.section(&RETRIES)?;
     let defaults = Retries::default();
-    let attempts = section.get_or("attempts", defaults.attempts, |field| field.small_whole(0..=MOST_RETRIES));
+    let attempts = section.get_or("attempts", defaults.attempts, Field::whole);
     let on = section.get_with("on", |field| {
         let items = field.nonempty_list("a list of `connect_error`")?;
         every(items.iter().map(|item| item.choice(&[("connect_error", ())])))

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::collections::HashSet;
-use std::ops::RangeInclusive;
 
 use http::{HeaderName, HeaderValue};
 
@@ -10,6 +9,7 @@ use crate::algorithm::AlgorithmName;
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, every};
 use crate::config::scalar::{self, InvalidValue};
+use crate::config::settings::{HEADER_EDITS, Kind};
 use crate::ruleset::is_dropped;
 use crate::ruleset::matcher::HeaderEdits;
 use crate::ruleset::path;
@@ -34,31 +34,28 @@ fn invalid(message: impl Into<String>) -> InvalidValue {
 }
 
 impl<'a> Field<'a> {
-    /// A length of time, zero included.
+    /// A length of time within the range of the setting.
     pub(super) fn duration(&self) -> Option<Nanos> {
-        self.parsed(A_DURATION, scalar::duration)
-    }
-
-    /// A length of time above zero.
-    pub(super) fn positive_duration(&self) -> Option<Nanos> {
-        self.parsed(A_DURATION, |text| match scalar::duration(text)? {
-            Nanos::ZERO => Err(invalid("must be longer than nothing")),
-            duration => Ok(duration),
-        })
-    }
-
-    /// A length of time from `least` to `most`, as `expected` says.
-    pub(super) fn duration_within(&self, least: Nanos, most: Nanos, expected: &str) -> Option<Nanos> {
-        self.parsed(expected, |text| match scalar::duration(text)? {
+        let range = self.kind().and_then(Kind::duration_range).unwrap_or(Nanos::ZERO..=Nanos::MAX);
+        let (least, most) = (*range.start(), *range.end());
+        let example = self.default().unwrap_or("250ms");
+        let expected = match (least, most) {
+            (least, Nanos::MAX) if least <= Nanos::new(1) => Cow::Borrowed(A_DURATION),
+            (least, Nanos::MAX) => format!("a length of time, at least {least}, like `{example}`").into(),
+            (least, most) => format!("a length of time from {least} to {most}, like `{example}`").into(),
+        };
+        self.parsed(&expected, |text| match scalar::duration(text)? {
+            Nanos::ZERO if least == Nanos::new(1) => Err(invalid("must be longer than nothing")),
             duration if duration < least => Err(invalid("is too short")),
             duration if duration > most => Err(invalid("is too long")),
             duration => Ok(duration),
         })
     }
 
-    /// A whole number within `bounds`.
-    pub(super) fn whole(&self, bounds: RangeInclusive<u64>) -> Option<u64> {
-        let (least, most) = (bounds.start(), bounds.end());
+    /// A whole number within the range of the setting, which all values of `T` hold.
+    pub(super) fn whole<T: TryFrom<u64>>(&self) -> Option<T> {
+        let range = self.kind().and_then(Kind::whole_range).unwrap_or(0..=u64::MAX);
+        let (least, most) = (range.start(), range.end());
         let expected = match *most {
             u64::MAX if *least == 0 => Cow::Borrowed("a whole number"),
             u64::MAX => format!("a whole number, at least {least}").into(),
@@ -67,23 +64,18 @@ impl<'a> Field<'a> {
         self.parsed(&expected, |text| match scalar::whole(text)? {
             number if number < *least => Err(invalid("is too small")),
             number if number > *most => Err(invalid("is too large")),
-            number => Ok(number),
+            number => T::try_from(number).map_err(|_| invalid("is too large")),
         })
     }
 
-    /// A whole number within `bounds`.
-    pub(super) fn small_whole(&self, bounds: RangeInclusive<u32>) -> Option<u32> {
-        let number = self.whole(u64::from(*bounds.start())..=u64::from(*bounds.end()))?;
-        u32::try_from(number).ok()
-    }
-
-    /// A number of bytes within `bounds`.
-    pub(super) fn size(&self, bounds: RangeInclusive<usize>) -> Option<usize> {
-        let expected = format!("a size from {}B to {}KiB, like `8KiB`", bounds.start(), bounds.end() >> 10);
-        self.parsed(&expected, |text| match usize::try_from(scalar::size(text)?) {
-            Ok(bytes) if bytes < *bounds.start() => Err(invalid("is too small")),
-            Ok(bytes) if bytes <= *bounds.end() => Ok(bytes),
-            _ => Err(invalid("is too large")),
+    /// A number of bytes within the range of the setting.
+    pub(super) fn size(&self) -> Option<usize> {
+        let range = self.kind().and_then(Kind::size_range).unwrap_or(0..=u64::MAX);
+        let expected = format!("a size from {}B to {}KiB, like `8KiB`", range.start(), range.end() >> 10);
+        self.parsed(&expected, |text| match scalar::size(text)? {
+            bytes if bytes < *range.start() => Err(invalid("is too small")),
+            bytes if bytes > *range.end() => Err(invalid("is too large")),
+            bytes => usize::try_from(bytes).map_err(|_| invalid("is too large")),
         })
     }
 
@@ -168,7 +160,7 @@ impl<'a> Field<'a> {
 
     /// `{set: {...}, remove: [...]}`
     pub(super) fn header_edits(&self) -> Option<HeaderEdits> {
-        let section = self.section(&["set", "remove"])?;
+        let section = self.section(&HEADER_EDITS)?;
         let set = section.get_or("set", Vec::new(), Field::headers_to_set);
         let remove = section.get_or("remove", Vec::new(), Field::headers_to_remove);
         Some(HeaderEdits { set: set?, remove: remove? })

@@ -131,7 +131,7 @@ fn of_side(side: &Side) -> Vec<String> {
         let limit = &ruleset.limits[limit.0];
         let what = match limit.missing_key {
             MissingKey::Deny => "they are refused",
-            MissingKey::Share => "they share one bucket",
+            MissingKey::SharedBucket => "they share one bucket",
             MissingKey::Skip => "it does not apply to them",
         };
         let (name, part, verb) = (&limit.name, part.describe(), if count == 1 { "lacks" } else { "lack" });

@@ -110,7 +110,7 @@ impl Replayer {
     /// tell, `hasher` makes keys.
     pub fn new(rules: Rules, wanted: &WantedFields, hold: Nanos, hasher: KeyHasher) -> Self {
         let doubtful =
-            |part: &&KeyPart| !matches!(part, KeyPart::Host | KeyPart::Route | KeyPart::Path | KeyPart::Method);
+            |part: &&KeyPart| !matches!(part, KeyPart::Host | KeyPart::Route | KeyPart::RoutePattern | KeyPart::Method);
         let missing = rules.ruleset.limits.iter().enumerate().flat_map(|(limit, of)| {
             let parts = of.key.parts.iter().filter(doubtful);
             parts.map(move |part| Missing { limit: LimitId(limit), part: part.clone(), count: 0 })

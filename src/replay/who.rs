@@ -41,7 +41,7 @@ fn describe_part(ruleset: &Ruleset, part: &KeyPart, facts: &Facts<'_>, resolved:
         KeyPart::Plan => resolved.plan.map_or_else(|| "no plan".to_owned(), |(_, plan)| format!("plan {plan}")),
         KeyPart::Host => shown(facts.host.as_bytes()),
         KeyPart::Route => format!("route {}", resolved.route),
-        KeyPart::Path => resolved.path_pattern.to_owned(),
+        KeyPart::RoutePattern => resolved.path_pattern.to_owned(),
         KeyPart::Method => shown(facts.method.as_bytes()),
         KeyPart::UpstreamNode
         | KeyPart::Header(..)

@@ -266,7 +266,7 @@ fn or_without<'r, T>(
 ) -> Result<T, Uncharged<'r>> {
     key.or_else(|fault| match (fault.fault, limit.missing_key) {
         (ValueFault::Missing, MissingKey::Skip) => Err(Uncharged::Skipped(fault)),
-        (ValueFault::Missing, MissingKey::Share) => Ok(without(fault.part)),
+        (ValueFault::Missing, MissingKey::SharedBucket) => Ok(without(fault.part)),
         (ValueFault::Missing, MissingKey::Deny) | (ValueFault::Repeated, _) => match limit.is_visible() {
             true => Err(Uncharged::Refused(fault)),
             false => Err(Uncharged::Unwatched(fault)),

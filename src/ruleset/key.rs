@@ -46,7 +46,7 @@ pub enum KeyPart {
     /// The route that matched.
     Route,
     /// The path pattern of the route that matched (never the raw path).
-    Path,
+    RoutePattern,
     /// The method.
     Method,
     /// The upstream node that the request goes to first.
@@ -115,7 +115,7 @@ impl KeyPart {
             Self::ClientAddress => "client_address".to_owned(),
             Self::Host => "host".to_owned(),
             Self::Route => "route".to_owned(),
-            Self::Path => "path".to_owned(),
+            Self::RoutePattern => "route_pattern".to_owned(),
             Self::Method => "method".to_owned(),
             Self::UpstreamNode => "upstream_node".to_owned(),
             Self::Header(name, _) => format!("header {name}"),

@@ -156,7 +156,7 @@ pub enum MissingKey {
     Deny,
     /// All such requests share one bucket.
     #[default]
-    Share,
+    SharedBucket,
     /// The limit does not apply.
     Skip,
 }

@@ -129,7 +129,7 @@ fn sharing(mode: Mode) -> Option<String> {
         Consistency::Eventual => "by all nodes, which decide by themselves and tell each other",
     };
     let down = match on_store_down {
-        OnStoreDown::Share => "each node enforces its share",
+        OnStoreDown::Divide => "each node enforces its share",
         OnStoreDown::Local => "each node enforces the whole limit",
         OnStoreDown::Allow => "everything passes",
         OnStoreDown::Deny => "nothing passes",

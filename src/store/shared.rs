@@ -347,7 +347,7 @@ impl Node {
         charge: &mut Charge,
         (now, waited): (Nanos, &mut Nanos),
     ) -> Result<(AllCharged, Source), Down> {
-        let by_itself = matches!(limit.sharing.on_store_down, OnStoreDown::Share | OnStoreDown::Local);
+        let by_itself = matches!(limit.sharing.on_store_down, OnStoreDown::Divide | OnStoreDown::Local);
         if self.is_away() && !by_itself {
             return Err(Down);
         }

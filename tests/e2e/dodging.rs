@@ -216,7 +216,7 @@ fn no_spelling_of_a_path_gets_around_its_limit() {
 fn path_parameters_are_forwarded_where_a_route_allows_them_and_refused_elsewhere() {
     let origin = Origin::with(by_path);
     let gateway = Gateway::start(&format!(
-        "{}limits: {{ guard: {{ algorithm: gcra, rate: 1/h, burst: 3, key: path }} }}
+        "{}limits: {{ guard: {{ algorithm: gcra, rate: 1/h, burst: 3, key: route_pattern }} }}
 routes:
   - {{ name: maps, match: {{ path: /maps/* }}, upstream: origin, limits: [guard], path_parameters: allow }}
   - {{ name: old, match: {{ path: /old/** }}, upstream: origin, path_parameters: allow,
@@ -277,7 +277,7 @@ routes: [{{ name: api, match: {{ hosts: [api.example] }}, upstream: origin, limi
 #[test]
 fn a_key_in_a_field_is_its_whole_value_and_neither_its_case_nor_its_length_makes_another() {
     let origin = Origin::start();
-    let limit = "{ algorithm: gcra, rate: 1/h, burst: 2, key: { header: x-api-key }, missing_key: share }";
+    let limit = "{ algorithm: gcra, rate: 1/h, burst: 2, key: { header: x-api-key }, missing_key: shared_bucket }";
     let gateway = Gateway::start(&limited(&origin, limit));
     let admitted = |lines: &[&[u8]]| {
         let statuses = [(); 4].map(|()| {

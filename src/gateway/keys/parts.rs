@@ -167,7 +167,7 @@ fn value(part: &KeyPart, text: &str, ruleset: &Ruleset) -> Result<Value<'static>
         KeyPart::Host => facts::canonical_host(text).map(|(host, _)| bytes(&host)).map_err(|_| "is no host".to_owned()),
         KeyPart::Plan => one_of(ruleset.plans.iter().any(|plan| plan == text), "plan"),
         KeyPart::Route => one_of(routes.iter().any(|route| route.name == text), "route"),
-        KeyPart::Path => one_of(routes.iter().any(|route| route.path_pattern == text), "path of a route"),
+        KeyPart::RoutePattern => one_of(routes.iter().any(|route| route.path_pattern == text), "path of a route"),
         KeyPart::UpstreamNode => {
             let mut nodes = ruleset.upstreams.iter().flat_map(|upstream| &upstream.nodes);
             one_of(nodes.any(|node| node.address == text), "node")

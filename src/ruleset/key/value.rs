@@ -36,7 +36,7 @@ pub fn value<'f>(part: &KeyPart, facts: &Facts<'f>, resolved: &Resolved<'f>) -> 
         KeyPart::Plan => resolved.plan.map(|(_, name)| name),
         KeyPart::Host => Some(facts.host),
         KeyPart::Route => Some(resolved.route),
-        KeyPart::Path => Some(resolved.path_pattern),
+        KeyPart::RoutePattern => Some(resolved.path_pattern),
         KeyPart::Method => Some(facts.method),
         KeyPart::UpstreamNode => resolved.upstream_node,
         KeyPart::Header(name, repeated) => {

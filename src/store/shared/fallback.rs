@@ -247,8 +247,8 @@ impl DegradedCharge<'_> {
     fn goes_by(&self) -> By {
         match self.on_down {
             OnStoreDown::Allow | OnStoreDown::Deny => By::Nothing,
-            OnStoreDown::Share | OnStoreDown::Local if self.part.rule().holds() => By::Slots,
-            OnStoreDown::Share | OnStoreDown::Local => By::Bucket,
+            OnStoreDown::Divide | OnStoreDown::Local if self.part.rule().holds() => By::Slots,
+            OnStoreDown::Divide | OnStoreDown::Local => By::Bucket,
         }
     }
 }
@@ -284,7 +284,7 @@ pub(super) fn scaled(rule: &Rule, cost: Cost, times: u64) -> Cost {
 /// How many tokens each token is for this node, as one of `nodes`.
 pub(super) const fn share(on_down: OnStoreDown, nodes: u64) -> u64 {
     match on_down {
-        OnStoreDown::Share if nodes > 1 => nodes,
+        OnStoreDown::Divide if nodes > 1 => nodes,
         _ => 1,
     }
 }

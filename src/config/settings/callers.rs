@@ -1,0 +1,162 @@
+//! The settings about callers: who they are, who is let in, and what browsers may read.
+
+use super::{Kind, Setting, Table};
+use crate::units::Nanos;
+
+const ADDRESSES: Kind = Kind::List(&Kind::Text("an address or a network, like `10.0.0.0/8`"));
+const CUSTOMER_NAMES: Kind = Kind::List(&Kind::Text("the name of a customer"));
+const ONE_OR_MORE: Kind = Kind::OneOf(&[Kind::Text("a value"), Kind::List(&Kind::Text("a value"))]);
+const CLAIM: Kind = Kind::Text("the name of a claim, or a way through nested ones, like `user.id`");
+
+pub(in crate::config) static CUSTOMERS: Table = Table {
+    name: "customers",
+    settings: &[
+        Setting::required(
+            "identify",
+            Kind::List(&Kind::Section(&IDENTIFY)),
+            "Where a credential may be; the first that a request carries counts.",
+        ),
+        Setting::optional("directory", Kind::Section(&DIRECTORY), "Whose the credentials are. Tokens need none."),
+        Setting::optional(
+            "anonymous",
+            Kind::Section(&ANONYMOUS),
+            "Callers without a credential, who are refused without it.",
+        ),
+        Setting::default(
+            "unknown",
+            Kind::Choice(&["deny", "anonymous"]),
+            "deny",
+            "What becomes of a credential that is nobody's.",
+        ),
+    ],
+};
+
+/// Each source names one place, and the mapping has one entry.
+pub(in crate::config) static IDENTIFY: Table = Table {
+    name: "identify",
+    settings: &[
+        Setting::optional("header", Kind::Text("the name of a header field"), "A header field holds it."),
+        Setting::optional("query", Kind::Text("the name of a query parameter"), "A query parameter holds it."),
+        Setting::optional("cookie", Kind::Text("the name of a cookie"), "A cookie holds it."),
+        Setting::optional("bearer", Kind::Flag, "`Authorization: Bearer` holds it."),
+        Setting::optional("basic", Kind::Flag, "`Authorization: Basic` holds it, as `user:password`."),
+        Setting::optional("client_certificate", Kind::Flag, "The common name of the client's certificate is it."),
+        Setting::optional("jwt", Kind::Section(&JWT), "A JSON Web Token says it."),
+    ],
+};
+
+pub(in crate::config) static JWT: Table = Table {
+    name: "jwt",
+    settings: &[
+        Setting::required(
+            "jwks_file",
+            Kind::Text("the name of a file"),
+            "The JSON Web Key Set that tokens are verified with.",
+        ),
+        Setting::default("claim", CLAIM, "sub", "The claim that names the customer."),
+        Setting::optional("plan_claim", CLAIM, "The claim that names the plan."),
+        Setting::optional("plan", Kind::Text("the name of a plan"), "The plan of tokens that name none."),
+        Setting::optional(
+            "algorithms",
+            Kind::List(&Kind::Choice(&[
+                "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384",
+                "EdDSA",
+            ])),
+            "The algorithms that are accepted; left out, those of the keys.",
+        ),
+        Setting::optional("issuer", ONE_OR_MORE, "The `iss` that tokens must have, or several of which one."),
+        Setting::optional("audience", ONE_OR_MORE, "The `aud` that tokens must have, or several of which one."),
+        Setting::default(
+            "leeway",
+            Kind::Duration(Nanos::ZERO, Nanos::from_secs(600)),
+            "30s",
+            "How far the issuer's clock may be off.",
+        ),
+        Setting::default("require_exp", Kind::Flag, "true", "Whether a token without an end (`exp`) is refused."),
+        Setting::optional(
+            "header",
+            Kind::Text("the name of a header field"),
+            "Where tokens are, if not in `Authorization: Bearer`.",
+        ),
+    ],
+};
+
+pub(in crate::config) static DIRECTORY: Table = Table {
+    name: "directory",
+    settings: &[
+        Setting::optional("file", Kind::Text("the name of a CSV or YAML file"), "The file that lists the customers."),
+        Setting::optional("redis", Kind::Text("the key of a Redis hash"), "The hash in the `store` that holds them."),
+        Setting::default("ttl", Kind::POSITIVE, "60s", "How long an answer of Redis is good for."),
+        Setting::default(
+            "negative_ttl",
+            Kind::POSITIVE,
+            "10s",
+            "The same where it says that nobody has the credential.",
+        ),
+        Setting::default("max_cached", Kind::Whole(1, 100_000_000), "1000000", "How many answers are remembered."),
+    ],
+};
+
+pub(in crate::config) static ANONYMOUS: Table = Table {
+    name: "anonymous",
+    settings: &[
+        Setting::required("plan", Kind::Text("the name of a plan"), "The plan of callers without a credential."),
+        Setting::default("key", Kind::Choice(&["client_address"]), "client_address", "What tells them apart."),
+    ],
+};
+
+pub(in crate::config) static ACCESS: Table = Table {
+    name: "access",
+    settings: &[
+        Setting::optional("allow", Kind::Section(&CALLERS), "Nobody else is let in."),
+        Setting::optional("deny", Kind::Section(&CALLERS), "Who is kept out."),
+    ],
+};
+
+pub(in crate::config) static CALLERS: Table = Table {
+    name: "callers",
+    settings: &[
+        Setting::optional("addresses", ADDRESSES, "By address."),
+        Setting::optional("customers", CUSTOMER_NAMES, "By name."),
+    ],
+};
+
+pub(in crate::config) static BYPASS: Table = Table {
+    name: "bypass",
+    settings: &[
+        Setting::optional("addresses", ADDRESSES, "Requests from these are never charged."),
+        Setting::optional("customers", CUSTOMER_NAMES, "Requests of these are never charged."),
+        Setting::optional(
+            "methods",
+            Kind::List(&Kind::Text("a method, like `GET`")),
+            "Requests with these are never charged.",
+        ),
+        Setting::optional(
+            "paths",
+            Kind::List(&Kind::Text("a path, like `/healthz` or `/static/**`")),
+            "Requests for these are never charged.",
+        ),
+    ],
+};
+
+pub(in crate::config) static CORS: Table = Table {
+    name: "cors",
+    settings: &[
+        Setting::required(
+            "origins",
+            Kind::OneOf(&[
+                Kind::Choice(&["*"]),
+                Kind::List(&Kind::Text("a site, like `https://app.example.com` or `https://*.example.com`")),
+            ]),
+            "The sites; `\"*\"` is every site.",
+        ),
+        Setting::default(
+            "credentials",
+            Kind::Flag,
+            "false",
+            "Whether scripts may send cookies and keys of the browser.",
+        ),
+        Setting::optional("max_age", Kind::DURATION, "How long browsers remember a preflight's answer."),
+        Setting::default("preflight", Kind::Choice(&["answer", "forward"]), "answer", "Who answers preflights."),
+    ],
+};

@@ -1,0 +1,221 @@
+//! The settings of the gateway itself: where it listens, what it holds clients to, what it tells them.
+
+use super::{ACCESS, BYPASS, CLUSTER, CORS, CUSTOMERS, Kind, ROUTE, STATE, STORE, Setting, Table, UPSTREAM};
+use crate::units::Nanos;
+
+const CONNECTIONS_IN_ALL: Kind = Kind::Whole(1, 10_000_000);
+const PEM_FILE: Kind = Kind::Text("the name of a file in PEM");
+const PEERS: Kind = Kind::List(&Kind::Text("an address or a network, like `10.0.0.0/8`, or `unix`"));
+const HEAD_PART: Kind = Kind::Size(64, 512 << 10);
+
+/// The file.
+pub(in crate::config) static FILE: Table = Table {
+    name: "file",
+    settings: &[
+        Setting::required("listeners", Kind::List(&Kind::Section(&LISTENER)), "Where clients connect to."),
+        Setting::optional("admin", Kind::Section(&ADMIN), "The port for operators: metrics, health, inspection."),
+        Setting::optional(
+            "workers",
+            Kind::Whole(1, 1024),
+            "How many threads serve clients; one for each core where it is left out. Takes a restart.",
+        ),
+        Setting::optional("connections", Kind::Section(&CONNECTIONS), "Bounds on the connections of clients."),
+        Setting::optional("client_address", Kind::Section(&CLIENT_ADDRESS), "How a client's address is found."),
+        Setting::optional("store", Kind::Section(&STORE), "The Redis servers of limits that gateways share."),
+        Setting::optional("state", Kind::Section(&STATE), "The file that keeps counts over restarts."),
+        Setting::optional("cluster", Kind::Section(&CLUSTER), "The gateways that divide keys among themselves."),
+        Setting::required("upstreams", Kind::Named("upstream", &Kind::Section(&UPSTREAM)), "Where requests go."),
+        Setting::optional("customers", Kind::Section(&CUSTOMERS), "Who calls, and on which plan."),
+        Setting::optional("plans", Kind::List(&Kind::Text("the name of a plan")), "The names of the plans."),
+        Setting::optional("limits", Kind::Named("limit", &Kind::Limit), "The limits, by their names."),
+        Setting::required(
+            "routes",
+            Kind::List(&Kind::Section(&ROUTE)),
+            "Which requests go to which upstream, under which limits.",
+        ),
+        Setting::optional("access", Kind::Section(&ACCESS), "Who is let in and who is kept out, on every route."),
+        Setting::optional("bypass", Kind::Section(&BYPASS), "Who is never charged, on every route."),
+        Setting::optional("cors", Kind::Section(&CORS), "Which sites' scripts may read tollgate's own answers."),
+        Setting::optional("usage", Kind::Section(&USAGE), "Lets customers ask where they stand."),
+        Setting::optional("headers", Kind::Section(&HEADERS), "The header fields that tell clients where they stand."),
+        Setting::default(
+            "access_log",
+            Kind::OneOf(&[Kind::Choice(&["off", "full"]), Kind::Section(&ACCESS_LOG)]),
+            "off",
+            "Which requests have a line on standard output. A sampled log also has every denied and failed one.",
+        ),
+        Setting::optional("request_head", Kind::Section(&REQUEST_HEAD), "Bounds on the heads of requests."),
+        Setting::optional("request_body", Kind::Section(&REQUEST_BODY), "How slowly a body may come."),
+    ],
+};
+
+pub(in crate::config) static LISTENER: Table = Table {
+    name: "listener",
+    settings: &[
+        Setting::required(
+            "address",
+            Kind::Text("an address and a port, like `0.0.0.0:8080`, or a path, like `unix:/run/tollgate.sock`"),
+            "Where it listens.",
+        ),
+        Setting::default("mode", Kind::Text("what of `rwxrwxrwx` is set, in octal"), "660", "Who may open the path."),
+        Setting::optional("tls", Kind::Section(&LISTENER_TLS), "Makes it speak TLS."),
+        Setting::optional(
+            "http2",
+            Kind::Flag,
+            "Whether it speaks HTTP/2 beside HTTP/1.1; left out, it does so over TLS only.",
+        ),
+        Setting::default(
+            "proxy_protocol",
+            PEERS,
+            "[]",
+            "The balancers that must begin a connection with the PROXY protocol, version 1 or 2.",
+        ),
+        Setting::optional("max_connections", CONNECTIONS_IN_ALL, "How many connections it may have."),
+    ],
+};
+
+pub(in crate::config) static LISTENER_TLS: Table = Table {
+    name: "listener_tls",
+    settings: &[
+        Setting::required(
+            "certificates",
+            Kind::List(&Kind::Section(&CERTIFICATE)),
+            "The certificates; a client without a matching server name is shown the first.",
+        ),
+        Setting::optional("client_certificates", Kind::Section(&CLIENT_CERTIFICATES), "Asks clients for certificates."),
+        Setting::default("min_version", Kind::Choice(&["1.2", "1.3"]), "1.2", "The oldest version of TLS."),
+    ],
+};
+
+pub(in crate::config) static CERTIFICATE: Table = Table {
+    name: "certificate",
+    settings: &[
+        Setting::required("cert", PEM_FILE, "The certificate, with the intermediate ones behind it."),
+        Setting::required("key", PEM_FILE, "Its private key."),
+    ],
+};
+
+pub(in crate::config) static CLIENT_CERTIFICATES: Table = Table {
+    name: "client_certificates",
+    settings: &[
+        Setting::required("ca", PEM_FILE, "The authorities whose certificates are accepted."),
+        Setting::default("required", Kind::Flag, "true", "Whether a client without a certificate is turned away."),
+    ],
+};
+
+pub(in crate::config) static ADMIN: Table = Table {
+    name: "admin",
+    settings: &[
+        Setting::default(
+            "address",
+            Kind::Text("an address and a port, like `127.0.0.1:9090`"),
+            "127.0.0.1:9090",
+            "Where operators connect to.",
+        ),
+        Setting::optional(
+            "token_file",
+            Kind::Text("the name of a file"),
+            "The file with the token of those who may change something; nobody may without it.",
+        ),
+        Setting::optional(
+            "hosts",
+            Kind::List(&Kind::Text("a host name without a port, like `tollgate.internal`")),
+            "The names by which browsers may reach the port, beside `localhost` and addresses.",
+        ),
+        Setting::default(
+            "top_denied_metrics",
+            Kind::Whole(0, 20),
+            "0",
+            "How many of the keys that are denied most have a metric of their own.",
+        ),
+    ],
+};
+
+pub(in crate::config) static CONNECTIONS: Table = Table {
+    name: "connections",
+    settings: &[
+        Setting::optional(
+            "max",
+            CONNECTIONS_IN_ALL,
+            "How many connections there may be; left out, as many as there are file descriptors for.",
+        ),
+        Setting::optional("max_per_client", CONNECTIONS_IN_ALL, "How many connections one client may have."),
+        Setting::default("idle", Kind::POSITIVE, "60s", "How long a connection may be without a request."),
+    ],
+};
+
+pub(in crate::config) static CLIENT_ADDRESS: Table = Table {
+    name: "client_address",
+    settings: &[
+        Setting::default("trusted_proxies", PEERS, "[]", "The proxies whose `X-Forwarded-For` is believed."),
+        Setting::default("ipv6_prefix", Kind::Whole(48, 128), "64", "How many bits of an IPv6 address name a client."),
+    ],
+};
+
+pub(in crate::config) static USAGE: Table = Table {
+    name: "usage",
+    settings: &[Setting::default(
+        "path",
+        Kind::Text("a path"),
+        "/.tollgate/usage",
+        "Where a customer asks for its plan and what is left of each limit, free of charge.",
+    )],
+};
+
+pub(in crate::config) static HEADERS: Table = Table {
+    name: "headers",
+    settings: &[
+        Setting::default("ietf", Kind::Flag, "true", "Whether responses have `RateLimit` and `RateLimit-Policy`."),
+        Setting::default(
+            "x_ratelimit",
+            Kind::Choice(&["off", "delta", "epoch"]),
+            "delta",
+            "Whether responses have `X-RateLimit-*`, with the reset in seconds from now or since 1970.",
+        ),
+        Setting::optional(
+            "retry_after_jitter",
+            Kind::Text("a share of the time, like `10%`, or a length of time, like `5s`"),
+            "The most that is added to `Retry-After` at random, so that denied clients do not return all at once.",
+        ),
+    ],
+};
+
+pub(in crate::config) static ACCESS_LOG: Table = Table {
+    name: "access_log",
+    settings: &[
+        Setting::optional(
+            "sample",
+            Kind::Text("a share above 0 and up to 1, like `0.01`"),
+            "The share that is logged.",
+        ),
+        Setting::optional("one_in", Kind::Whole(1, 0xffff_ffff), "One request in so many is logged."),
+    ],
+};
+
+pub(in crate::config) static REQUEST_HEAD: Table = Table {
+    name: "request_head",
+    settings: &[
+        Setting::default("max_target", HEAD_PART, "8KiB", "The longest request target; beyond it the answer is 414."),
+        Setting::default("max_header", HEAD_PART, "8KiB", "The longest header field; beyond it the answer is 431."),
+        Setting::default("max_headers_total", Kind::Size(256, 512 << 10), "32KiB", "All header fields together."),
+        Setting::default("max_headers", Kind::Whole(1, 256), "128", "How many header fields there may be."),
+        Setting::default("timeout", Kind::POSITIVE, "10s", "How long a head may take to arrive; then it is 408."),
+    ],
+};
+
+pub(in crate::config) static REQUEST_BODY: Table = Table {
+    name: "request_body",
+    settings: &[
+        Setting::default(
+            "min_rate",
+            Kind::OneOf(&[Kind::Choice(&["off"]), Kind::Text("bytes in each second, like `100B/s`")]),
+            "100B/s",
+            "The least at which a body has to come; a slower one is answered 408.",
+        ),
+        Setting::default("grace", Kind::POSITIVE, "20s", "How long a body may be slower than that at first."),
+    ],
+};
+
+/// The most that decisions may wait for another machine.
+pub(super) const CALL: Kind = Kind::Duration(Nanos::new(1_000_000), Nanos::SECOND);
+pub(super) const A_PEM_FILE: Kind = PEM_FILE;

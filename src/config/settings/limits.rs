@@ -1,0 +1,227 @@
+//! The settings of limits, beside the parameters that each algorithm declares.
+
+use super::{Kind, Presence, Setting, Table};
+
+const COST: Kind = Kind::Whole(0, u64::MAX);
+const MOST: Kind = Kind::Whole(1, u64::MAX);
+const ONE_BYTE_OR_MORE: Kind = Kind::Size(1, u64::MAX);
+
+/// A part of a key.
+pub(in crate::config) const KEY_PART: Kind = Kind::OneOf(&[
+    Kind::Choice(&["customer", "plan", "client_address", "host", "route", "route_pattern", "method", "upstream_node"]),
+    Kind::Section(&NAMED_PART),
+]);
+
+pub(in crate::config) static NAMED_PART: Table = Table {
+    name: "key_part",
+    settings: &[
+        Setting::optional("header", Kind::Text("the name of a header field"), "The value of a header field."),
+        Setting::optional("query", Kind::Text("the name of a query parameter"), "The value of a query parameter."),
+        Setting::optional("cookie", Kind::Text("the name of a cookie"), "The value of a cookie."),
+        Setting::optional("jwt_claim", Kind::Text("the name of a claim, like `sub`"), "A claim of the caller's token."),
+        Setting::default(
+            "repeated",
+            Kind::Choice(&["deny", "first", "last"]),
+            "deny",
+            "What becomes of a request that carries it more than once: refused with 400, or one of the values counts.",
+        ),
+    ],
+};
+
+/// What every limit may have, whatever its algorithm.
+pub(in crate::config) static LIMIT: Table = Table {
+    name: "limit",
+    settings: &[
+        Setting {
+            name: "algorithm",
+            kind: Kind::Text("the name of an algorithm"),
+            presence: Presence::Required,
+            about: "How it decides; docs/algorithms.md compares them.",
+        },
+        Setting::required(
+            "key",
+            Kind::OneOf(&[Kind::Choice(&["all"]), KEY_PART, Kind::List(&KEY_PART)]),
+            "What it counts by. `all` is one count for everybody.",
+        ),
+        Setting::default(
+            "mode",
+            Kind::Choice(&["sticky", "shared"]),
+            "sticky",
+            "Where its counts are: in one gateway (with `cluster`, each key's owner), or in the `store`.",
+        ),
+        Setting::default(
+            "consistency",
+            Kind::Choice(&["exact", "leased", "eventual"]),
+            "exact",
+            "Who decides under `mode: shared`; docs/shared.md has the bounds.",
+        ),
+        Setting::default(
+            "strict",
+            Kind::Flag,
+            "false",
+            "Whether `leased` stays within the limit, for a smaller burst.",
+        ),
+        Setting::default(
+            "on_store_down",
+            Kind::Choice(&["divide", "local", "allow", "deny"]),
+            "divide",
+            "What holds while Redis is unavailable: each gateway enforces its part, each enforces all of it, or neither.",
+        ),
+        Setting::optional(
+            "plans",
+            Kind::Named("plan", &Kind::OneOf(&[Kind::Choice(&["unlimited"]), Kind::Parameters(&[])])),
+            "Parameters of a plan, in place of the limit's own; `unlimited` puts no limit on it.",
+        ),
+        Setting::default(
+            "cost",
+            Kind::OneOf(&[MOST, Kind::Section(&COST_RULE)]),
+            "1",
+            "What a request takes: a number, or where it is told.",
+        ),
+        Setting::optional("charge", Kind::Section(&CHARGE), "When it is taken, and from whom."),
+        Setting::default(
+            "missing_key",
+            Kind::Choice(&["deny", "shared_bucket", "skip"]),
+            "shared_bucket",
+            "What becomes of a request that lacks a part of the key: refused, one count for all such, or not limited.",
+        ),
+        Setting::default(
+            "over_limit",
+            Kind::OneOf(&[Kind::Choice(&["deny"]), Kind::Section(&OVER_LIMIT)]),
+            "deny",
+            "What becomes of a request over the limit.",
+        ),
+        Setting::default(
+            "max_keys",
+            MOST,
+            "1000000",
+            "How many keys have counts of their own; new ones beyond share one.",
+        ),
+        Setting::default(
+            "on_change",
+            Kind::Choice(&["carry", "reset"]),
+            "carry",
+            "Whether keys keep what they have used when a reload changes the parameters.",
+        ),
+        Setting::default("shadow", Kind::Flag, "false", "Whether it counts and never acts."),
+        Setting::default(
+            "enabled_percent",
+            Kind::Text("a share of the keys in percent, like `12.5`"),
+            "100",
+            "The share of its keys that it applies to, the same ones on every gateway.",
+        ),
+        Setting::optional("candidate", Kind::Parameters(&CANDIDATE), "Parameters that are tried out beside its own."),
+    ],
+};
+
+const CANDIDATE: [Setting; 3] = [
+    Setting::optional("algorithm", Kind::Text("the name of an algorithm"), "Its algorithm, if it is another one."),
+    Setting::optional(
+        "plans",
+        Kind::Named("plan", &Kind::OneOf(&[Kind::Choice(&["unlimited"]), Kind::Parameters(&[])])),
+        "Parameters of a plan.",
+    ),
+    Setting::optional("max_wait", Kind::DURATION, "The longest wait, if it is another one."),
+];
+
+/// Names one way to count, and what goes with it.
+pub(in crate::config) static COST_RULE: Table = Table {
+    name: "cost",
+    settings: &[
+        Setting::optional("by_method", Kind::Named("method", &COST), "The cost of each method."),
+        Setting::default("others", COST, "1", "With `by_method`: what methods cost that it does not name."),
+        Setting::optional(
+            "header",
+            Kind::Text("the name of a header field"),
+            "A header field of the request tells it.",
+        ),
+        Setting::default("missing", MOST, "1", "With `header`: the cost where the field is missing."),
+        Setting::optional("request_bytes", ONE_BYTE_OR_MORE, "A token for each so many bytes of the request's body."),
+        Setting::optional(
+            "response_header",
+            Kind::Text("the name of a header field"),
+            "A header field of the response tells it.",
+        ),
+        Setting::optional("response_bytes", ONE_BYTE_OR_MORE, "A token for each so many bytes of the response's body."),
+        Setting::optional(
+            "response_field",
+            Kind::Text("the names on the way to a number in JSON, like `usage.total_tokens`"),
+            "A number in the response's JSON, or in the events of a stream, tells it.",
+        ),
+        Setting::optional("max", MOST, "The most that is believed. Required with `header`; 1000000000 for responses."),
+    ],
+};
+
+pub(in crate::config) static CHARGE: Table = Table {
+    name: "charge",
+    settings: &[
+        Setting::default(
+            "when",
+            Kind::Choice(&["request", "identified", "response"]),
+            "request",
+            "When the cost is taken: before the caller is looked up if it can be, after that, or when the response ends.",
+        ),
+        Setting::optional(
+            "if_status",
+            Kind::List(&Kind::Text("a status, like `401`, `4xx` or `500-599`")),
+            "With `when: response`: the statuses that cost something; left out, all.",
+        ),
+        Setting::optional(
+            "reserve",
+            COST,
+            "With `when: response`: what is taken on the request and settled at its end.",
+        ),
+        Setting::default("denied", Kind::Flag, "false", "Whether a denied request is counted, too."),
+    ],
+};
+
+pub(in crate::config) static OVER_LIMIT: Table = Table {
+    name: "over_limit",
+    settings: &[
+        Setting::optional("deny", Kind::Section(&DENIED), "The request is answered 429, or as this says."),
+        Setting::optional("delay", Kind::Section(&DELAY), "The request waits if its turn comes soon enough."),
+        Setting::optional("divert", Kind::Text("the name of an upstream"), "The request goes to another upstream."),
+        Setting::optional(
+            "mark",
+            Kind::Text("the name of a header field"),
+            "The request passes, and the upstream reads the limit's name in that field.",
+        ),
+    ],
+};
+
+pub(in crate::config) static DELAY: Table = Table {
+    name: "delay",
+    settings: &[
+        Setting::optional("max_wait", Kind::DURATION, "The longest wait; without it nothing waits."),
+        Setting::optional("max_waiting", MOST, "How many requests may wait under the limit."),
+    ],
+};
+
+pub(in crate::config) static DENIED: Table = Table {
+    name: "denied",
+    settings: &[
+        Setting::optional("status", Kind::Whole(400, 599), "The status, in place of 429."),
+        Setting::optional(
+            "grpc_status",
+            Kind::Whole(1, 16),
+            "The status for gRPC clients, in place of 8 (RESOURCE_EXHAUSTED).",
+        ),
+        Setting::optional(
+            "body",
+            Kind::OneOf(&[TEMPLATE, Kind::Section(&BODIES)]),
+            "The body, in place of the problem document; `{{ limit }}`, `{{ retry_after }}` and others stand for values.",
+        ),
+        Setting::default("headers", Kind::Named("header field", &TEMPLATE), "{}", "Header fields to add."),
+    ],
+};
+
+const TEMPLATE: Kind = Kind::Text("text in which `{{ NAME }}` stands for a value");
+
+pub(in crate::config) static BODIES: Table = Table {
+    name: "bodies",
+    settings: &[
+        Setting::optional("text", TEMPLATE, "For clients that take plain text."),
+        Setting::optional("json", TEMPLATE, "For clients that take JSON."),
+        Setting::optional("html", TEMPLATE, "For clients that take HTML."),
+    ],
+};

@@ -1,0 +1,129 @@
+//! The reference of the file, docs/configuration.md, in Markdown.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+
+use super::{FILE, Kind, Presence, Setting, Table};
+use crate::algorithm::{self, AlgorithmName, Parameter};
+use crate::config::words;
+use crate::units::Nanos;
+
+const INTRODUCTION: &str = "# Configuration reference
+
+Every setting, its values, its default and what it is for. `tollgate schema` prints the same as a JSON Schema, with which
+editors complete and check a file; `tollgate schema --markdown` prints this page. A required setting has no default. `${NAME}`
+in a value stands for an environment variable.
+
+Lengths of time are written like `250ms`, `30s`, `15m`, `6h` or `1d`, sizes like `8KiB` or `1MiB`, rates like `100/s` or
+`5000/h`. An unknown name is an error, and `tollgate check` says which one was probably meant.
+";
+
+/// The page.
+pub(in crate::config) fn reference() -> String {
+    let mut page = Page { text: INTRODUCTION.to_owned(), written: HashSet::new() };
+    page.section("The whole file.", &FILE);
+    page.parameters();
+    page.text
+}
+
+struct Page {
+    text: String,
+    written: HashSet<&'static str>,
+}
+
+impl Page {
+    /// A table of settings, then those that stand in it.
+    fn section(&mut self, place: &str, table: &'static Table) {
+        if !self.written.insert(table.name) {
+            return;
+        }
+        let name = table.name;
+        self.line(format_args!("\n## {name}\n\n{place}\n\n| setting | value | default | |\n|---|---|---|---|"));
+        for setting in table.settings {
+            self.row(setting);
+        }
+        for Setting { name, kind, .. } in table.settings {
+            let place = match table.name {
+                "file" => format!("`{name}`"),
+                above => format!("`{name}` of [`{above}`](#{above})"),
+            };
+            self.sections_in(&place, kind);
+        }
+    }
+
+    fn sections_in(&mut self, place: &str, kind: &'static Kind) {
+        match kind {
+            Kind::Section(table) => self.section(&format!("Stands in {place}."), table),
+            Kind::List(kind) => self.sections_in(&format!("the list {place}"), kind),
+            Kind::Named(_, kind) => self.sections_in(&format!("{place}, under each name"), kind),
+            Kind::OneOf(kinds) => kinds.iter().for_each(|kind| self.sections_in(place, kind)),
+            Kind::Limit => self.section(&format!("Stands in {place}."), &super::LIMIT),
+            _ => {}
+        }
+    }
+
+    fn row(&mut self, Setting { name, kind, presence, about }: &Setting) {
+        let default = match presence {
+            Presence::Required => "required".to_owned(),
+            Presence::Default(default) => format!("`{default}`"),
+            Presence::Optional => String::new(),
+        };
+        self.line(format_args!("| `{name}` | {} | {default} | {about} |", written(kind)));
+    }
+
+    /// What each algorithm takes.
+    fn parameters(&mut self) {
+        self.line(format_args!(
+            "\n## Parameters of algorithms\n\nThey stand in the limit, and under its `plans`. \
+             [algorithms.md](algorithms.md) says what they mean.\n\n| algorithm | parameters |\n|---|---|"
+        ));
+        for name in AlgorithmName::ALL {
+            let parameters: Vec<String> = name.parameters().iter().map(parameter).collect();
+            self.line(format_args!("| `{}` | {} |", name.as_str(), parameters.join("; ")));
+        }
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        // a text takes everything
+        let _written = writeln!(self.text, "{line}");
+    }
+}
+
+fn written(kind: &Kind) -> String {
+    match kind {
+        Kind::Flag => "`true` or `false`".to_owned(),
+        Kind::Whole(0, u64::MAX) => "a whole number".to_owned(),
+        Kind::Whole(least, u64::MAX) => format!("a whole number, at least {least}"),
+        Kind::Whole(least, most) => format!("a whole number, {least} to {most}"),
+        Kind::Size(least, u64::MAX) => format!("a size, at least {least}B"),
+        Kind::Size(least, most) => format!("a size, {least}B to {}KiB", most >> 10),
+        Kind::Duration(least, Nanos::MAX) if *least <= Nanos::new(1) => "a length of time".to_owned(),
+        Kind::Duration(least, Nanos::MAX) => format!("a length of time, at least {least}"),
+        Kind::Duration(least, most) => format!("a length of time, {least} to {most}"),
+        Kind::Choice(choices) => words::alternatives(choices.iter().copied()),
+        Kind::Text(what) => (*what).to_owned(),
+        Kind::List(kind) => format!("a list of: {}", written(kind)),
+        Kind::Section(table) => format!("[`{0}`](#{0})", table.name),
+        Kind::Named(what, kind) => format!("by the name of each {what}: {}", written(kind)),
+        Kind::OneOf(kinds) => kinds.iter().map(written).collect::<Vec<_>>().join("; or "),
+        Kind::Limit => "[`limit`](#limit)".to_owned(),
+        Kind::Parameters(_) => "parameters of the algorithm".to_owned(),
+    }
+}
+
+fn parameter(parameter: &Parameter) -> String {
+    let what = match parameter.kind {
+        algorithm::Kind::Rate => "a rate".to_owned(),
+        algorithm::Kind::Duration => "a length of time".to_owned(),
+        algorithm::Kind::DurationOr(words) => {
+            format!("a length of time, or {}", words::alternatives(words.iter().copied()))
+        }
+        algorithm::Kind::Whole => "a whole number".to_owned(),
+        algorithm::Kind::Decimal => "a number".to_owned(),
+        algorithm::Kind::Flag => "`true` or `false`".to_owned(),
+        algorithm::Kind::Choice(words) => words::alternatives(words.iter().copied()),
+        algorithm::Kind::TimeZone => "a time zone, like `Europe/Berlin`, or `customer`".to_owned(),
+    };
+    let needed = if parameter.required { "" } else { ", optional" };
+    format!("`{}` ({what}{needed})", parameter.name)
+}

@@ -1,0 +1,131 @@
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::config::load;
+
+/// A file with `@` where a setting of the table may stand, among others.
+const FILES: [(&Table, &str); 37] = [
+    (&FILE, "@"),
+    (&LISTENER, "listeners: [{ address: \"unix:/run/t.sock\", @ }]"),
+    (&LISTENER_TLS, "listeners: [{ address: \"127.0.0.1:1\", tls: { certificates: [{ cert: a, key: b }], @ } }]"),
+    (
+        &CLIENT_CERTIFICATES,
+        "listeners: [{ address: \"127.0.0.1:1\", tls: { certificates: [{ cert: a, key: b }], client_certificates: { ca: c, @ } } }]",
+    ),
+    (&ADMIN, "admin: { @ }"),
+    (&CONNECTIONS, "connections: { @ }"),
+    (&CLIENT_ADDRESS, "client_address: { @ }"),
+    (
+        &USAGE,
+        "usage: { @ }\ncustomers: { identify: [{ header: k }], directory: { file: c }, anonymous: { plan: p } }\nplans: [p]",
+    ),
+    (&HEADERS, "headers: { @ }"),
+    (&REQUEST_HEAD, "request_head: { @ }"),
+    (&REQUEST_BODY, "request_body: { @ }"),
+    (&UPSTREAM, "upstreams: { a: { nodes: [\"n:1\"], @ } }"),
+    (&NODE, "upstreams: { a: { nodes: [{ address: \"n:1\", @ }] } }"),
+    (&HEALTH_CHECK, "upstreams: { a: { nodes: [\"n:1\"], health_check: { path: /, @ } } }"),
+    (&TIMEOUTS, "upstreams: { a: { nodes: [\"n:1\"], timeouts: { @ } } }"),
+    (&RETRIES, "upstreams: { a: { nodes: [\"n:1\"], retries: { @ } } }"),
+    (&ROUTE, "routes: [{ name: r, upstream: a, @ }]"),
+    (&MATCH, "routes: [{ name: r, upstream: a, match: { @ } }]"),
+    (&HEADER_EDITS, "routes: [{ name: r, upstream: a, request_headers: { @ } }]"),
+    (&DENIED, "routes: [{ name: r, upstream: a, denied: { @ } }]"),
+    (&CUSTOMERS, "plans: [p]\ncustomers: { identify: [{ header: k }], directory: { file: c }, @ }"),
+    (&JWT, "plans: [p]\ncustomers: { identify: [{ jwt: { jwks_file: j, plan: p, @ } }] }"),
+    (
+        &DIRECTORY,
+        "plans: [p]\nstore: { redis: \"redis://h:1\" }\ncustomers: { identify: [{ header: k }], directory: { redis: h, @ } }",
+    ),
+    (
+        &ANONYMOUS,
+        "plans: [p]\ncustomers: { identify: [{ header: k }], directory: { file: c }, anonymous: { plan: p, @ } }",
+    ),
+    (&CORS, "cors: { origins: [\"https://a.example\"], @ }"),
+    (&STORE, "store: { redis: \"redis://h:1\", @ }"),
+    (&STATE, "state: { file: f, @ }"),
+    (&CLUSTER, "cluster: { self: \"10.0.0.1:1\", peers: [\"10.0.0.1:1\"], secret_file: s, @ }"),
+    (&CLUSTER_PEER, "cluster: { self: \"10.0.0.1:1\", peers: [{ address: \"10.0.0.1:1\", @ }], secret_file: s }"),
+    (&CLUSTER_NAME, "cluster: { self: \"10.0.0.1:1\", peers: { dns: n, @ }, secret_file: s }"),
+    (
+        &LIMIT,
+        "store: { redis: \"redis://h:1\" }\nlimits:\n  s: { algorithm: gcra, rate: 1/s, burst: 1, key: all, mode: shared, @ }",
+    ),
+    (&LIMIT, "limits: { l: { algorithm: gcra, rate: 1/s, burst: 1, key: all, @ } }"),
+    (&NAMED_PART, "limits: { l: { algorithm: gcra, rate: 1/s, burst: 1, key: { header: h, @ } } }"),
+    (&CHARGE, "limits: { l: { algorithm: gcra, rate: 1/s, burst: 1, key: all, charge: { @ } } }"),
+    (
+        &COST_RULE,
+        "limits: { l: { algorithm: gcra, rate: 1/s, burst: 9, key: all, cost: { by_method: { GET: 2 }, @ } } }",
+    ),
+    (&COST_RULE, "limits: { l: { algorithm: gcra, rate: 1/s, burst: 9, key: all, cost: { header: h, max: 3, @ } } }"),
+    (&OVER_LIMIT, "limits: { l: { algorithm: gcra, rate: 1/s, burst: 9, key: all, over_limit: { deny: {}, @ } } }"),
+];
+
+/// What every file needs that has not got it.
+const NEEDED: [&str; 3] = [
+    "listeners: [{ address: \"127.0.0.1:1\" }]",
+    "upstreams: { a: { nodes: [\"n:1\"] } }",
+    "routes: [{ name: r, upstream: a }]",
+];
+
+/// What `file` says with `setting` in it; the error if it is refused.
+fn read(file: &str, setting: &str) -> Result<String, String> {
+    let name = |line: &str| line.split(':').next().unwrap_or_default().to_owned();
+    let there: Vec<String> = file.lines().map(name).collect();
+    let needed = NEEDED.iter().filter(|line| !there.contains(&name(line)));
+    let text: String = needed.chain([&file.replace('@', setting).as_str()]).flat_map(|part| [part, "\n"]).collect();
+    let loaded = load(&text, "test.yaml", &|_| None);
+    loaded.map(|loaded| format!("{loaded:?}")).map_err(|problems| format!("{problems}\n{text}"))
+}
+
+#[test]
+fn a_default_says_what_leaving_the_setting_out_says() {
+    let mut held = BTreeSet::new();
+    for (table, file) in FILES {
+        for setting in table.settings {
+            let Presence::Default(default) = setting.presence else { continue };
+            // where they stand is told, too
+            let written = format!("{}: {default}", setting.name);
+            let left_out = read(file, &" ".repeat(written.len())).unwrap();
+            // some go with one of two others only
+            if let Ok(set) = read(file, &written) {
+                assert_eq!(set, left_out, "{}.{}", table.name, setting.name);
+                held.insert((table.name, setting.name));
+            }
+        }
+    }
+    for table in all_tables() {
+        for setting in table.settings.iter().filter(|setting| matches!(setting.presence, Presence::Default(_))) {
+            assert!(held.contains(&(table.name, setting.name)), "{}.{} is in no file above", table.name, setting.name);
+        }
+    }
+}
+
+fn all_tables() -> Vec<&'static Table> {
+    fn add(kind: &'static Kind, tables: &mut Vec<&'static Table>) {
+        match kind {
+            Kind::Section(table) => add_table(table, tables),
+            Kind::List(kind) | Kind::Named(_, kind) => add(kind, tables),
+            Kind::OneOf(kinds) => kinds.iter().for_each(|kind| add(kind, tables)),
+            Kind::Limit => add_table(&LIMIT, tables),
+            _ => {}
+        }
+    }
+    fn add_table(table: &'static Table, tables: &mut Vec<&'static Table>) {
+        if !tables.iter().any(|known| std::ptr::eq(*known, table)) {
+            tables.push(table);
+            table.settings.iter().for_each(|setting| add(&setting.kind, tables));
+        }
+    }
+    let mut tables = Vec::new();
+    add_table(&FILE, &mut tables);
+    tables
+}
+
+#[test]
+fn every_table_has_a_name_of_its_own() {
+    let tables = all_tables();
+    let names: BTreeSet<&str> = tables.iter().map(|table| table.name).collect();
+    assert_eq!(names.len(), tables.len());
+}
