@@ -12,8 +12,9 @@ help:                ## Lists the targets.
 needs:               ## Installs what building and testing need and the machine lacks.
 	@sh scripts/install-needs.sh
 
-run: needs           ## Builds tollgate and runs it in front of a sample upstream.
-	$(CARGO) run --release -- demo
+run:                 ## Builds tollgate and runs it in front of a sample upstream.
+	@sh scripts/install-needs.sh run
+	$(CARGO) run -- demo
 
 test: needs          ## Builds and runs every test.
 	$(CARGO) test --doc

