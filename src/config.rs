@@ -67,7 +67,7 @@ use customers::Customers;
 use findings::Findings;
 use limits::{Checked, FileScope};
 use names::Names;
-use read::{Context, Field, Section};
+use read::{Field, ReadContext, Section};
 use settings::FILE;
 
 /// A whole configuration.
@@ -148,7 +148,7 @@ pub fn load_customer_files(
 ) -> Option<CustomerFiles> {
     let findings = Findings::new(file);
     let root = document::parse(text, &findings)?;
-    let context = Context { findings: &findings, environment };
+    let context = ReadContext { findings: &findings, environment };
     let top = Field::root(&context, &root).mapping_if()?.with(&FILE);
     // a misspelt `plans` is no reason to blame the customers
     top.get("plans")?;
@@ -195,7 +195,7 @@ fn with_sections<T>(
     read: impl FnOnce(&Section<'_>) -> Option<T>,
 ) -> Option<T> {
     let root = document::parse(text, findings)?;
-    let context = Context { findings, environment };
+    let context = ReadContext { findings, environment };
     let top = Field::root(&context, &root).section(&FILE)?;
     read(&top)
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use tollgate::gateway::field::FieldReader;
-use tollgate::ruleset::cost::{Told, tokens};
+use tollgate::ruleset::cost::{ReportedCost, tokens};
 
 use super::input::mixed;
 
@@ -20,13 +20,13 @@ pub(crate) fn run(data: &[u8]) {
         && let Ok(document @ (Value::Object(_) | Value::Array(_))) = serde_json::from_slice(data)
     {
         match document.get("usage").and_then(|usage| usage.get("n")) {
-            None | Some(Value::Null) => assert_eq!(reader.told(), Told::Nothing),
+            None | Some(Value::Null) => assert_eq!(reader.told(), ReportedCost::Nothing),
             // a float may be written in many ways
             Some(Value::Number(number)) if number.is_f64() => {}
             Some(Value::Number(number)) => {
-                assert_eq!(reader.told(), tokens(&number.to_string()).map_or(Told::Wrong, Told::Cost));
+                assert_eq!(reader.told(), tokens(&number.to_string()).map_or(ReportedCost::Wrong, ReportedCost::Cost));
             }
-            Some(_) => assert_eq!(reader.told(), Told::Wrong),
+            Some(_) => assert_eq!(reader.told(), ReportedCost::Wrong),
         }
     }
 }

@@ -11,11 +11,11 @@ use crate::config::findings::Findings;
 use crate::config::problem::Mark;
 use crate::config::problem::Problem;
 
+mod bounded_input;
 mod builder;
-mod near;
 
+use bounded_input::{BoundedInput, LookAhead};
 use builder::Builder;
-use near::{Ahead, Near};
 
 /// The longest text that is read: room for ten thousand routes. Customers are not in it, but in their directory.
 pub const MAX_BYTES: usize = 8 << 20;
@@ -74,8 +74,8 @@ pub(super) fn parse(text: &str, findings: &Findings) -> Option<Rc<Node>> {
         return None;
     }
     let mut builder = Builder::new(findings);
-    let ahead = Ahead::default();
-    for event in Parser::new(Near::new(text, &ahead)) {
+    let ahead = LookAhead::default();
+    for event in Parser::new(BoundedInput::new(text, &ahead)) {
         match event {
             _ if ahead.is_too_far() => {
                 let place = builder.place_of_next(Mark::START);

@@ -11,7 +11,7 @@ use crate::config::limits::Checked;
 use crate::config::names::Names;
 use crate::config::parameters::{Overlay, Parameters};
 use crate::config::problem::Problem;
-use crate::config::read::{Context, Field};
+use crate::config::read::{Field, ReadContext};
 use crate::config::scalar::{self, InvalidValue};
 use crate::config::sharing;
 use crate::config::spec::LimitSpec;
@@ -183,7 +183,7 @@ impl KnownLimits {
     /// Hands each limit that `text` names to `take`, with its position and what stands there.
     fn read(&self, text: &str, findings: &Findings, mut take: impl FnMut(usize, &KnownLimit, &Field<'_>)) {
         let Some(root) = document::parse(text, findings) else { return };
-        let context = Context { findings, environment: &|_| None };
+        let context = ReadContext { findings, environment: &|_| None };
         let root = Field::root(&context, &root);
         if environment::is_used(text) {
             let message = "takes an environment variable, which a directory cannot";

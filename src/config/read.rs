@@ -17,7 +17,7 @@ use crate::config::settings::{Kind, Presence, Table};
 use crate::config::{unneeded, words};
 
 /// What all fields of a file share.
-pub(super) struct Context<'a> {
+pub(super) struct ReadContext<'a> {
     pub(super) findings: &'a Findings,
     pub(super) environment: Environment<'a>,
 }
@@ -25,7 +25,7 @@ pub(super) struct Context<'a> {
 /// A value and where it is.
 #[derive(Clone)]
 pub(super) struct Field<'a> {
-    context: &'a Context<'a>,
+    context: &'a ReadContext<'a>,
     node: &'a Node,
     /// Where its name stands; the value itself where it has none.
     key_mark: Mark,
@@ -75,7 +75,7 @@ pub(super) struct Word<'a> {
 
 impl<'a> Field<'a> {
     /// The whole document.
-    pub(super) fn root(context: &'a Context<'a>, node: &'a Node) -> Self {
+    pub(super) fn root(context: &'a ReadContext<'a>, node: &'a Node) -> Self {
         Self { context, node, key_mark: node.mark, path: Path::default(), secret: false, kind: None, default: None }
     }
 

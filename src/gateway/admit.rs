@@ -15,7 +15,7 @@ use crate::gateway::early;
 use crate::gateway::facts::{self, Head, Refused, Target};
 use crate::gateway::identify::Identity;
 use crate::gateway::own_usage;
-use crate::gateway::queue::{self, Place};
+use crate::gateway::queue::{self, QueuePlace};
 use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::{self, Answer};
 use crate::gateway::trace;
@@ -159,7 +159,7 @@ fn read_target(head: &Head<'_>, ruleset: &Ruleset, secured: Option<&Secured>) ->
 /// A request that passes has to wait for its turn.
 struct Turn {
     wait: Nanos,
-    places: Vec<Place>,
+    places: Vec<QueuePlace>,
 }
 
 /// Counts where and how fast the charges of `context` were decided. `Err`: a limit cannot be known that lets nothing pass then.
@@ -220,7 +220,7 @@ async fn decide(context: &mut RequestContext, Met { mut charges, cost_meter }: M
 
 /// Takes a place in the queue of every limit that makes an admitted request wait. Where a queue is full the request is denied,
 /// and what it was charged is taken back.
-fn take_places(context: &mut RequestContext, now: Nanos) -> Vec<Place> {
+fn take_places(context: &mut RequestContext, now: Nanos) -> Vec<QueuePlace> {
     match queue::enter_all(&context.active.queues, &context.verdict, now) {
         Ok(places) => places,
         Err(full) => {

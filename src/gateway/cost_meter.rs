@@ -7,7 +7,7 @@ use crate::gateway::field::FieldReader;
 use crate::gateway::request_context::RequestContext;
 use crate::http::head::ResponseHead;
 use crate::ruleset::Ruleset;
-use crate::ruleset::cost::{CostRule, End, Exchange, RealCost, Told, tokens};
+use crate::ruleset::cost::{CostRule, End, Exchange, RealCost, ReportedCost, tokens};
 use crate::ruleset::key::Facts;
 use crate::ruleset::limit::{Limit, LimitId};
 use crate::ruleset::verdict::Standing;
@@ -44,7 +44,7 @@ struct Noted {
     /// What the request's head told.
     known: Option<Cost>,
     /// What the response's head told.
-    told: Told,
+    told: ReportedCost,
     /// Reads the response's body.
     reader: Option<FieldReader>,
     /// What the request's body was charged, where it is charged as it passes.
@@ -59,7 +59,7 @@ impl CostMeter {
             let known = limit.cost.on_request(facts);
             let limit_id = LimitId(charge.limit);
             let body = BodyCost::new(limit, charge, known);
-            let noted = Noted { position, limit: limit_id, known, told: Told::Nothing, reader: None, body };
+            let noted = Noted { position, limit: limit_id, known, told: ReportedCost::Nothing, reader: None, body };
             limit.settles_later(limit.rule(&charge.rule), known).then_some(noted)
         };
         let costs: Vec<Noted> = charges.iter().enumerate().filter_map(noted).collect();
@@ -93,14 +93,16 @@ impl CostMeter {
                 CostRule::ResponseHeader { name, .. } => {
                     let mut lines = head.fields.get_all(name.as_str());
                     noted.told = match (lines.next(), lines.next()) {
-                        (None, _) => Told::Nothing,
-                        (Some(line), None) => {
-                            str::from_utf8(line).ok().map(str::trim).and_then(tokens).map_or(Told::Wrong, Told::Cost)
-                        }
-                        (Some(_), Some(_)) => Told::Wrong,
+                        (None, _) => ReportedCost::Nothing,
+                        (Some(line), None) => str::from_utf8(line)
+                            .ok()
+                            .map(str::trim)
+                            .and_then(tokens)
+                            .map_or(ReportedCost::Wrong, ReportedCost::Cost),
+                        (Some(_), Some(_)) => ReportedCost::Wrong,
                     };
                 }
-                CostRule::ResponseField { .. } if coded && has_body => noted.told = Told::Wrong,
+                CostRule::ResponseField { .. } if coded && has_body => noted.told = ReportedCost::Wrong,
                 CostRule::ResponseField { .. } => {
                     noted.reader = Some(match media_type.eq_ignore_ascii_case("text/event-stream") {
                         true => FieldReader::of_events(),

@@ -3,7 +3,7 @@
 //! A path of names leads to the number: `usage.total_tokens`. Of several documents or events the last one that has the
 //! field counts, and of a name that is there twice the last. What cannot be read as JSON has no fields from there on.
 
-use crate::ruleset::cost::{Told, tokens};
+use crate::ruleset::cost::{ReportedCost, tokens};
 
 /// Looks for a field in what is fed to it. Takes the same memory however long that is.
 #[derive(Clone, Debug)]
@@ -52,8 +52,8 @@ impl FieldReader {
     }
 
     /// What the field said, as far as was read.
-    pub fn told(&self) -> Told {
-        self.json.found.or(self.json.earlier).unwrap_or(Told::Nothing)
+    pub fn told(&self) -> ReportedCost {
+        self.json.found.or(self.json.earlier).unwrap_or(ReportedCost::Nothing)
     }
 
     fn take_of_line(&mut self, line: Line, path: &[String], byte: u8) -> Line {
@@ -102,8 +102,8 @@ struct Json {
     name: Name,
     number: Number,
     /// What the field says in this document, and in those before it.
-    found: Option<Told>,
-    earlier: Option<Told>,
+    found: Option<ReportedCost>,
+    earlier: Option<ReportedCost>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -226,7 +226,7 @@ impl Json {
         match byte {
             b'{' | b'[' => self.open(path, byte == b'{'),
             b'"' => {
-                self.tell(path, Told::Wrong);
+                self.tell(path, ReportedCost::Wrong);
                 State::Text(Text { is_name: false, escape: Escape::None })
             }
             b't' => self.begin_word(path, b"rue"),
@@ -243,12 +243,12 @@ impl Json {
     }
 
     fn begin_word(&mut self, path: &[String], rest: &'static [u8]) -> State {
-        self.tell(path, Told::Wrong);
+        self.tell(path, ReportedCost::Wrong);
         State::Word(rest)
     }
 
     fn open(&mut self, path: &[String], object: bool) -> State {
-        self.tell(path, Told::Wrong);
+        self.tell(path, ReportedCost::Wrong);
         if self.depth >= DEEPEST {
             return State::Broken;
         }
@@ -280,7 +280,7 @@ impl Json {
     }
 
     /// The current value says this, if it is the one looked for.
-    fn tell(&mut self, path: &[String], told: Told) {
+    fn tell(&mut self, path: &[String], told: ReportedCost) {
         if self.hit && self.depth == path.len() {
             self.found = Some(told);
         }
@@ -379,9 +379,9 @@ impl Number {
         self.length = self.length.saturating_add(1);
     }
 
-    fn told(&self) -> Told {
+    fn told(&self) -> ReportedCost {
         let text = self.bytes.get(..self.length).and_then(|bytes| std::str::from_utf8(bytes).ok());
-        text.and_then(tokens).map_or(Told::Wrong, Told::Cost)
+        text.and_then(tokens).map_or(ReportedCost::Wrong, ReportedCost::Cost)
     }
 }
 

@@ -29,7 +29,7 @@ struct Waiting {
 
 /// A place in a queue; given back when dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct QueuePlace {
     waiting: Arc<Mutex<Waiting>>,
     turn: (Nanos, u64),
 }
@@ -44,7 +44,7 @@ pub struct FullQueue {
 }
 
 /// Takes a place in the queue of every limit that makes an admitted request wait; in none where one is full.
-pub fn enter_all(queues: &[Queue], verdict: &Verdict, now: Nanos) -> Result<Vec<Place>, FullQueue> {
+pub fn enter_all(queues: &[Queue], verdict: &Verdict, now: Nanos) -> Result<Vec<QueuePlace>, FullQueue> {
     let mut places = Vec::new();
     for (position, standing) in verdict.standings.iter().enumerate() {
         let turn = match standing.decision {
@@ -74,7 +74,7 @@ impl Queue {
 
     /// Takes a place for a request whose turn comes at `turn`. `Err` where all places are taken: when the first of
     /// them becomes free.
-    pub fn enter(&self, turn: Nanos) -> Result<Place, Nanos> {
+    pub fn enter(&self, turn: Nanos) -> Result<QueuePlace, Nanos> {
         let mut waiting = self.waiting.lock();
         let taken = waiting.turns.len() as u64;
         if self.max_waiting.is_some_and(|max| taken >= max) {
@@ -83,11 +83,11 @@ impl Queue {
         let number = waiting.next_number;
         waiting.next_number = number.wrapping_add(1);
         waiting.turns.insert((turn, number));
-        Ok(Place { waiting: Arc::clone(&self.waiting), turn: (turn, number) })
+        Ok(QueuePlace { waiting: Arc::clone(&self.waiting), turn: (turn, number) })
     }
 }
 
-impl Drop for Place {
+impl Drop for QueuePlace {
     fn drop(&mut self) {
         self.waiting.lock().turns.remove(&self.turn);
     }
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn without_a_bound_any_number_may_wait() {
         let queue = queue(None, None);
-        let places: Vec<Place> = (0..1000).filter_map(|_| queue.enter(Nanos::new(10)).ok()).collect();
+        let places: Vec<QueuePlace> = (0..1000).filter_map(|_| queue.enter(Nanos::new(10)).ok()).collect();
         assert_eq!(places.len(), 1000);
     }
 

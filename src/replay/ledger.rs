@@ -11,10 +11,10 @@ use crate::algorithm::{Completion, Denial};
 use crate::charge::{Charge, Enforcement};
 use crate::gateway::active_config::limit_specs;
 use crate::gateway::cost_meter::Corrections;
-use crate::gateway::queue::{self, Place, Queue};
+use crate::gateway::queue::{self, Queue, QueuePlace};
 use crate::gateway::respond::CALLER_REFUSED;
 use crate::ruleset::Ruleset;
-use crate::ruleset::cost::{CostRule, End, Exchange, RealCost, Told, tokens};
+use crate::ruleset::cost::{CostRule, End, Exchange, RealCost, ReportedCost, tokens};
 use crate::ruleset::key::Facts;
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::store::LocalStore;
@@ -47,7 +47,7 @@ struct Ending {
     at: Nanos,
     order: u64,
     /// Places in queues become free.
-    _places: Vec<Place>,
+    _places: Vec<QueuePlace>,
     /// What ran has ended.
     held: Vec<Charge>,
     completion: Completion,
@@ -283,7 +283,7 @@ impl Ledger {
     fn later(
         &mut self,
         at: Nanos,
-        places: Vec<Place>,
+        places: Vec<QueuePlace>,
         held: Vec<Charge>,
         corrections: Corrections,
         completion: Completion,
@@ -317,13 +317,13 @@ fn exchange(record: &Record<'_>, facts: &Facts<'_>) -> Exchange {
 }
 
 /// What the response said of its cost, where the line has that header field.
-fn told(cost: &CostRule, record: &Record<'_>, names: &[HeaderName]) -> Told {
-    let CostRule::ResponseHeader { name, .. } = cost else { return Told::Nothing };
+fn told(cost: &CostRule, record: &Record<'_>, names: &[HeaderName]) -> ReportedCost {
+    let CostRule::ResponseHeader { name, .. } = cost else { return ReportedCost::Nothing };
     let of_name = |(position, _): &&(usize, _)| names.get(*position) == Some(name);
     let mut values = record.response_headers.iter().filter(of_name);
     match (values.next(), values.next()) {
-        (None, _) => Told::Nothing,
-        (Some((_, value)), None) => tokens(value.trim()).map_or(Told::Wrong, Told::Cost),
-        (Some(_), Some(_)) => Told::Wrong,
+        (None, _) => ReportedCost::Nothing,
+        (Some((_, value)), None) => tokens(value.trim()).map_or(ReportedCost::Wrong, ReportedCost::Cost),
+        (Some(_), Some(_)) => ReportedCost::Wrong,
     }
 }

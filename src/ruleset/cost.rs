@@ -119,7 +119,7 @@ pub enum End {
 
 /// What a response says of its cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Told {
+pub enum ReportedCost {
     /// Nothing.
     #[default]
     Nothing,
@@ -295,7 +295,7 @@ impl Limit {
     }
 
     /// What a request cost, of which its head told `known` and its response `told`.
-    pub fn real_cost(&self, known: Option<Cost>, exchange: &Exchange, told: Told) -> RealCost {
+    pub fn real_cost(&self, known: Option<Cost>, exchange: &Exchange, told: ReportedCost) -> RealCost {
         if let When::Response { if_status } = &self.charge.when {
             let is_listed = |status: u16| if_status.iter().any(|(from, to)| (*from..=*to).contains(&status));
             match exchange.end {
@@ -319,13 +319,13 @@ impl Limit {
             (CostRule::RequestBytes(length), None) => RealCost::Known(runs(exchange.request_bytes, *length)),
             (CostRule::ResponseBytes(length), None) => RealCost::Known(runs(exchange.response_bytes, *length)),
             (CostRule::ResponseHeader { max, .. }, None) => match told {
-                Told::Cost(cost) if cost <= *max => RealCost::Known(cost),
+                ReportedCost::Cost(cost) if cost <= *max => RealCost::Known(cost),
                 _ => RealCost::Unreadable,
             },
             (CostRule::ResponseField { max, .. }, None) => match told {
-                Told::Cost(cost) if cost <= *max => RealCost::Known(cost),
-                Told::Nothing if !has_body => RealCost::Known(0),
-                Told::Nothing if !whole => RealCost::AsTaken,
+                ReportedCost::Cost(cost) if cost <= *max => RealCost::Known(cost),
+                ReportedCost::Nothing if !has_body => RealCost::Known(0),
+                ReportedCost::Nothing if !whole => RealCost::AsTaken,
                 _ => RealCost::Unreadable,
             },
             (CostRule::Fixed(_) | CostRule::ByMethod { .. } | CostRule::Header { .. }, None) => RealCost::AsTaken,

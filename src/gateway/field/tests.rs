@@ -7,47 +7,53 @@ fn path(text: &str) -> Vec<String> {
     text.split('.').map(str::to_owned).collect()
 }
 
-fn read(reader: FieldReader, wanted: &str, parts: &[&[u8]]) -> Told {
+fn read(reader: FieldReader, wanted: &str, parts: &[&[u8]]) -> ReportedCost {
     let mut reader = reader;
     parts.iter().for_each(|part| reader.feed(&path(wanted), part));
     reader.told()
 }
 
-fn json(text: &str) -> Told {
+fn json(text: &str) -> ReportedCost {
     read(FieldReader::of_json(), "usage.total_tokens", &[text.as_bytes()])
 }
 
-fn events(text: &str) -> Told {
+fn events(text: &str) -> ReportedCost {
     read(FieldReader::of_events(), "usage.total_tokens", &[text.as_bytes()])
 }
 
 #[test]
 fn the_field_is_found_at_its_place_only() {
-    assert_eq!(json(r#"{"id": 1, "usage": {"a": [3, {"total_tokens": 4}], "total_tokens": 12}}"#), Told::Cost(12));
-    assert_eq!(json(r#"{"total_tokens": 1, "x": {"usage": {"total_tokens": 2}}}"#), Told::Nothing);
-    assert_eq!(json(r#"{"usage": [{"total_tokens": 2}]}"#), Told::Nothing);
-    assert_eq!(json(r#"[{"usage": {"total_tokens": 2}}]"#), Told::Nothing);
-    assert_eq!(json(r#"{"us\u0061ge": {"total\u005ftokens": 2.1e1 }}"#), Told::Cost(21));
-    assert_eq!(json(r#"{"usage2": {"total_tokens": 2}, "usag": {"total_tokens": 2}}"#), Told::Nothing);
+    assert_eq!(
+        json(r#"{"id": 1, "usage": {"a": [3, {"total_tokens": 4}], "total_tokens": 12}}"#),
+        ReportedCost::Cost(12)
+    );
+    assert_eq!(json(r#"{"total_tokens": 1, "x": {"usage": {"total_tokens": 2}}}"#), ReportedCost::Nothing);
+    assert_eq!(json(r#"{"usage": [{"total_tokens": 2}]}"#), ReportedCost::Nothing);
+    assert_eq!(json(r#"[{"usage": {"total_tokens": 2}}]"#), ReportedCost::Nothing);
+    assert_eq!(json(r#"{"us\u0061ge": {"total\u005ftokens": 2.1e1 }}"#), ReportedCost::Cost(21));
+    assert_eq!(json(r#"{"usage2": {"total_tokens": 2}, "usag": {"total_tokens": 2}}"#), ReportedCost::Nothing);
 }
 
 #[test]
 fn what_is_no_cost_is_wrong_and_null_is_nothing() {
     for wrong in ["-1", "1e400", "\"7\"", "true", "{}", "[7]", "1e99", "99999999999999999999999", "-0.5"] {
-        assert_eq!(json(&format!(r#"{{"usage": {{"total_tokens": {wrong}}}}}"#)), Told::Wrong, "{wrong}");
+        assert_eq!(json(&format!(r#"{{"usage": {{"total_tokens": {wrong}}}}}"#)), ReportedCost::Wrong, "{wrong}");
     }
-    assert_eq!(json(r#"{"usage": {"total_tokens": null}}"#), Told::Nothing);
-    assert_eq!(json(r#"{"usage": {"total_tokens": 0.2}}"#), Told::Cost(1));
-    assert_eq!(json(r#"{"usage": {"total_tokens": 000000000000000000000000000000000000000000001}}"#), Told::Wrong);
+    assert_eq!(json(r#"{"usage": {"total_tokens": null}}"#), ReportedCost::Nothing);
+    assert_eq!(json(r#"{"usage": {"total_tokens": 0.2}}"#), ReportedCost::Cost(1));
+    assert_eq!(
+        json(r#"{"usage": {"total_tokens": 000000000000000000000000000000000000000000001}}"#),
+        ReportedCost::Wrong
+    );
 }
 
 #[test]
 fn the_last_of_several_counts() {
-    assert_eq!(json(r#"{"usage": {"total_tokens": 1, "total_tokens": 2}}"#), Told::Cost(2));
-    assert_eq!(json(r#"{"usage": {"total_tokens": 1}, "usage": {}}"#), Told::Nothing);
+    assert_eq!(json(r#"{"usage": {"total_tokens": 1, "total_tokens": 2}}"#), ReportedCost::Cost(2));
+    assert_eq!(json(r#"{"usage": {"total_tokens": 1}, "usage": {}}"#), ReportedCost::Nothing);
     assert_eq!(
         json("{\"usage\": {\"total_tokens\": 1}}\n{\"usage\": {\"total_tokens\": 2}}\n{\"done\": 1}"),
-        Told::Cost(2)
+        ReportedCost::Cost(2)
     );
 }
 
@@ -56,21 +62,21 @@ fn what_is_no_json_has_no_fields() {
     for broken in
         ["<html>", "{usage: 1}", r#"{"a" 1, "usage": {"total_tokens": 1}}"#, r#"{]"usage": {"total_tokens": 1}}"#]
     {
-        assert_eq!(json(broken), Told::Nothing, "{broken}");
+        assert_eq!(json(broken), ReportedCost::Nothing, "{broken}");
     }
-    assert_eq!(json(&"[".repeat(1_000_000)), Told::Nothing);
-    assert_eq!(json(r#"{"usage": {"total_tokens": 1"#), Told::Nothing, "the number may go on");
+    assert_eq!(json(&"[".repeat(1_000_000)), ReportedCost::Nothing);
+    assert_eq!(json(r#"{"usage": {"total_tokens": 1"#), ReportedCost::Nothing, "the number may go on");
 }
 
 #[test]
 fn of_events_the_last_with_the_field_counts() {
     let stream = "data: {\"usage\": null}\n\n: a comment\nevent: x\ndata:{\"usage\": {\ndata: \"total_tokens\": 5}}\n\n\
                   data: {\"choices\": []}\r\n\r\ndata: [DONE]\r\n\r\n";
-    assert_eq!(events(stream), Told::Cost(5));
-    assert_eq!(events("data: {\"usage\": {\"total_tokens\": 5}}"), Told::Cost(5), "without an end");
-    assert_eq!(events("\rdata: {\"usage\":\rdata: {\"total_tokens\": 7}}\r\rdata: no\r\r"), Told::Cost(7));
-    assert_eq!(events("datum: {\"usage\": {\"total_tokens\": 5}}\n\n"), Told::Nothing);
-    assert_eq!(events("data: broken {\n\ndata: {\"usage\": {\"total_tokens\": 5}}\n\n"), Told::Cost(5));
+    assert_eq!(events(stream), ReportedCost::Cost(5));
+    assert_eq!(events("data: {\"usage\": {\"total_tokens\": 5}}"), ReportedCost::Cost(5), "without an end");
+    assert_eq!(events("\rdata: {\"usage\":\rdata: {\"total_tokens\": 7}}\r\rdata: no\r\r"), ReportedCost::Cost(7));
+    assert_eq!(events("datum: {\"usage\": {\"total_tokens\": 5}}\n\n"), ReportedCost::Nothing);
+    assert_eq!(events("data: broken {\n\ndata: {\"usage\": {\"total_tokens\": 5}}\n\n"), ReportedCost::Cost(5));
 }
 
 /// Documents in which the names of the path are common.
@@ -105,18 +111,18 @@ fn escaped(text: &str) -> String {
     out
 }
 
-fn expected(document: &Value, path: &[String]) -> Told {
+fn expected(document: &Value, path: &[String]) -> ReportedCost {
     let mut value = document;
     for name in path {
         match value.as_object().and_then(|object| object.get(name)) {
             Some(inner) => value = inner,
-            None => return Told::Nothing,
+            None => return ReportedCost::Nothing,
         }
     }
     match value {
-        Value::Null => Told::Nothing,
-        Value::Number(number) => tokens(&number.to_string()).map_or(Told::Wrong, Told::Cost),
-        _ => Told::Wrong,
+        Value::Null => ReportedCost::Nothing,
+        Value::Number(number) => tokens(&number.to_string()).map_or(ReportedCost::Wrong, ReportedCost::Cost),
+        _ => ReportedCost::Wrong,
     }
 }
 

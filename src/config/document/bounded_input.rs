@@ -10,9 +10,9 @@ const MAX_AHEAD: usize = 100_000;
 
 /// Counts what the parser has read since its last event.
 #[derive(Default)]
-pub(super) struct Ahead(Cell<usize>);
+pub(super) struct LookAhead(Cell<usize>);
 
-impl Ahead {
+impl LookAhead {
     /// The parser has come to an event.
     pub(super) fn begin_again(&self) {
         self.0.set(0);
@@ -37,18 +37,18 @@ impl Ahead {
 const ROOM: usize = 16;
 
 /// A text that ends where the parser has looked too far ahead.
-pub(super) struct Near<'t> {
+pub(super) struct BoundedInput<'t> {
     text: StrInput<'t>,
-    ahead: &'t Ahead,
+    ahead: &'t LookAhead,
 }
 
-impl<'t> Near<'t> {
-    pub(super) fn new(text: &'t str, ahead: &'t Ahead) -> Self {
+impl<'t> BoundedInput<'t> {
+    pub(super) fn new(text: &'t str, ahead: &'t LookAhead) -> Self {
         Self { text: StrInput::new(text), ahead }
     }
 }
 
-impl Input for Near<'_> {
+impl Input for BoundedInput<'_> {
     fn lookahead(&mut self, count: usize) {
         self.text.lookahead(count);
     }
