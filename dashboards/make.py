@@ -398,7 +398,7 @@ THROTTLING = {
             query('sum by (route, limit) (rate(tollgate_limit_requests_total{PAIR,outcome="bypassed"}[I]))', "{{route}} {{limit}}"),
         ),
         lines(
-            "Costs set right",
+            "Costs settled",
             "Tokens per second taken back or taken later, when the real cost of requests showed. Empty until that happens.",
             TOKENS,
             query('sum by (limit, outcome) (rate(tollgate_limit_tokens_total{LIMIT,outcome=~"refunded|debited"}[I]))', "{{limit}} {{outcome}}"),
@@ -525,7 +525,7 @@ STORE = {
             defaults={"max": 1},
         ),
         lines(
-            "Tokens to hand in",
+            "Tokens to reconcile",
             "What was admitted without Redis and has yet to be told to it.",
             "short",
             query("sum by (instance) (tollgate_limit_unsynced_tokens{NODE})", "{{instance}}"),
@@ -538,13 +538,13 @@ STORE = {
         ),
         lines(
             "Passed or refused unseen",
-            "Requests per second of which a limit could not know what to say: error_admitted passed (`on_store_down: allow`), error_denied did not (`deny`). Empty until the store is away under such a limit.",
+            "Requests per second of which a limit could not know what to say: error_admitted passed (`on_store_down: allow`), error_denied did not (`deny`). Empty until the store is unavailable under such a limit.",
             "reqps",
             query('sum by (limit, outcome) (rate(tollgate_limit_requests_total{NODE,outcome=~"error_admitted|error_denied"}[I]))', "{{limit}} {{outcome}}"),
             width=12,
         ),
         lines(
-            "States set right",
+            "States repaired",
             "States per second in Redis that made no sense: somebody else writes there, or memory was lost.",
             "ops",
             query("sum by (instance) (rate(tollgate_store_states_healed_total{NODE}[I]))", "{{instance}}"),

@@ -1,4 +1,4 @@
-//! `POST /v1/keys/...`: one key, asked about and set right.
+//! `POST /v1/keys/...`: one key, asked about and corrected.
 
 use http::StatusCode;
 

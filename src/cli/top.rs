@@ -122,7 +122,7 @@ fn state(status: &Value) -> String {
     }];
     match status["store"]["breaker"].as_str() {
         Some("closed") => words.push("Redis answers".to_owned()),
-        Some(_) => words.push("Redis is away".to_owned()),
+        Some(_) => words.push("Redis is unavailable".to_owned()),
         None => {}
     }
     let nodes: Vec<bool> = status["upstreams"]

@@ -144,7 +144,7 @@ fn name(section: &Section<'_>, own: Option<SocketAddr>) -> Option<Name> {
     let host = section.required("dns", A_NAME).and_then(|field| field.parsed(A_NAME, host));
     let port = section.get_with("port", Field::whole);
     let every = section.get_or("every", Cluster::DEFAULT_EVERY, Field::duration);
-    // unless told otherwise all nodes listen on the same port
+    // by default all nodes listen on the same port
     let port = match port? {
         Some(port) => port,
         None => own?.port(),

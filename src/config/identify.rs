@@ -18,7 +18,7 @@ const EXPECTED: &str = "`{header: NAME}`, `{query: NAME}`, `{cookie: NAME}`, `{b
 /// Who a token is about, unless another claim says so (RFC 7519, section 4.1.2).
 const DEFAULT_CLAIM: &str = "sub";
 
-/// How far the clock of an issuer may be off, unless told otherwise.
+/// How far the clock of an issuer may be off, by default.
 const DEFAULT_LEEWAY: Nanos = Nanos::from_secs(30);
 
 const ALGORITHMS: [(&str, Algorithm); 12] = [

@@ -23,7 +23,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Where the admin interface is unless told otherwise: out of reach for other machines.
+    /// Where the admin interface is by default: out of reach for other machines.
     pub const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090);
 }
 

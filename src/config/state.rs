@@ -15,7 +15,7 @@ pub struct StateFile {
 }
 
 impl StateFile {
-    /// How often it is written unless told otherwise.
+    /// How often it is written by default.
     pub const DEFAULT_EVERY: Nanos = Nanos::from_secs(10);
 }
 

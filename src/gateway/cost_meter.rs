@@ -1,4 +1,4 @@
-//! What a request turns out to cost: notes taken while it passes, and its charges set right when it has ended.
+//! What a request turns out to cost: notes taken while it passes, and its charges settled when it has ended.
 
 mod body;
 
@@ -16,7 +16,7 @@ use crate::units::{Cost, Nanos};
 use body::BodyCost;
 pub use body::body_part;
 
-/// The notes on one request some of whose charges are to be set right.
+/// The notes on one request some of whose charges are to be settled.
 #[derive(Debug, Default)]
 pub struct CostMeter {
     request_bytes: u64,
@@ -52,7 +52,7 @@ struct Noted {
 }
 
 impl CostMeter {
-    /// Notes for a request with these charges; none where no charge is to be set right.
+    /// Notes for a request with these charges; none where no charge is to be settled.
     pub fn new(ruleset: &Ruleset, charges: &[Charge], facts: &Facts<'_>) -> Option<Box<Self>> {
         let noted = |(position, charge): (usize, &Charge)| {
             let limit = &ruleset.limits[charge.limit];
@@ -186,7 +186,7 @@ impl Corrections {
     }
 }
 
-/// Sets the charges of a request right that passed and has ended.
+/// Settles the charges of a request that passed and has ended.
 pub fn settle(context: &RequestContext, now: Nanos) {
     let Some(cost_meter) = &context.cost_meter else { return };
     let active = &context.active;

@@ -300,7 +300,7 @@ impl WantedFields {
         }
     }
 
-    /// What is set right at the end of requests goes by how that was; plans are those of customers.
+    /// What is settled at the end of requests goes by how that was; plans are those of customers.
     fn pass_over(&mut self, rulesets: &[&Ruleset]) {
         let limits = || rulesets.iter().flat_map(|ruleset| &ruleset.limits);
         let ends = limits().any(|limit| !limit.is_settled_at_once());

@@ -1,6 +1,6 @@
 //! How many tokens a request costs, and when they are taken.
 //!
-//! What shows on the request is taken then. What shows later is set right when the response has ended: what was taken
+//! What shows on the request is taken then. What shows later is settled when the response has ended: what was taken
 //! too much is given back, what was taken too little is owed.
 
 use http::HeaderName;
@@ -277,7 +277,7 @@ impl Limit {
         (cost, Enforcement { enforces: self.enforces(), consumes, counts_denied: self.charge.denied && !rule.holds() })
     }
 
-    /// Whether what a request is charged under `rule` when it comes may have to be set right; `known` is what its head
+    /// Whether what a request is charged under `rule` when it comes may have to be settled; `known` is what its head
     /// tells.
     pub fn settles_later(&self, rule: &Rule, known: Option<Cost>) -> bool {
         !rule.holds() && (known.is_none() || self.charge.when != When::Request)

@@ -134,7 +134,7 @@ fn sharing(mode: Mode) -> Option<String> {
         OnStoreDown::Allow => "everything passes",
         OnStoreDown::Deny => "nothing passes",
     };
-    Some(format!("{how}; while Redis is away, {down}"))
+    Some(format!("{how}; while Redis is unavailable, {down}"))
 }
 
 /// How long requests wait; `None` if they do not.

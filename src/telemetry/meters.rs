@@ -61,7 +61,7 @@ struct Label {
     delays: bool,
     /// What becomes of requests without the store.
     without_store: Option<OnStoreDown>,
-    /// Whether costs are set right as a matter of course.
+    /// Whether costs are settled as a matter of course.
     settles: bool,
     /// The limit that this one is tried out beside; a candidate makes nothing of requests.
     candidate_of: Option<LimitId>,

@@ -35,7 +35,7 @@ catalogue! {
     LIMIT_CANDIDATE_REQUESTS: "tollgate_limit_candidate_requests_total" ["limit", "plan", "live", "candidate"]
         "Requests by what a limit said of them and what its candidate, which never acts, would have said; without those that another limit denied."
     LIMIT_TOKENS: "tollgate_limit_tokens_total" ["limit", "plan", "outcome"]
-        "Tokens asked for, by what the limit made of the request: admitted, denied, or let pass although it was over: diverted, marked, shadow_denied; and what was set right afterwards: refunded (taken too much), debited (taken too little, or by denied requests that count)."
+        "Tokens asked for, by what the limit made of the request: admitted, denied, or let pass although it was over: diverted, marked, shadow_denied; and what was settled afterwards: refunded (taken too much), debited (taken too little, or by denied requests that count)."
     LIMIT_COST_INVALID: "tollgate_limit_cost_invalid_total" ["limit"]
         "Responses that did not tell what they cost, or something that is not a number of tokens; what was taken before stays taken."
     LIMIT_NEAR: "tollgate_limit_near_total" ["limit", "plan"]
@@ -73,7 +73,7 @@ catalogue! {
     STORE_BREAKER_STATE: "tollgate_store_breaker_state" ["state"]
         "1 for what the breaker is: closed (Redis is asked), open (it is left alone), half_open (it answers probes again)."
     STORE_STATES_HEALED: "tollgate_store_states_healed_total" []
-        "States in Redis that made no sense and were set right or forgotten."
+        "States in Redis that made no sense and were repaired or forgotten."
     LIMIT_TOP_DENIED_REQUESTS: "tollgate_limit_top_denied_requests" ["limit", "customer"]
         "Requests that a limit denied in the last whole minute, of the keys (customer: what the key is made of) that were denied most: at most 20, none unless the configuration says so. At most too high by tollgate_limit_top_denied_error_requests."
     LIMIT_TOP_DENIED_ERROR_REQUESTS: "tollgate_limit_top_denied_error_requests" ["limit", "customer"]
@@ -81,7 +81,7 @@ catalogue! {
     LIMIT_OVERSHOOT: "tollgate_limit_overshoot_tokens_total" ["cause"]
         "Tokens admitted beyond a limit, found afterwards, by cause: outage (admitted without Redis, and not there when it came back)."
     LIMIT_UNSYNCED: "tollgate_limit_unsynced_tokens" []
-        "Tokens that this gateway admitted without Redis and has yet to hand in."
+        "Tokens that this gateway admitted without Redis and has yet to reconcile."
     LEASE_TOKENS: "tollgate_lease_tokens_total" ["event"]
         "Tokens that this gateway took ahead from limits that are shared, by what became of them: taken, spent (by requests), lapsed (not spent in time)."
     LEASE_OUTSTANDING: "tollgate_lease_outstanding_tokens" []

@@ -28,7 +28,7 @@ pub struct StoreUsage {
     pub breaker: &'static str,
     /// The nodes there are.
     pub nodes: u64,
-    /// States that were set right so far.
+    /// States that were repaired so far.
     pub healed: u64,
     /// Tokens admitted so far in outages that were not there afterwards.
     pub overshoot: u64,

@@ -186,7 +186,7 @@ function showStatus(status) {
   const breaker = store.breaker;
   byId("chip-store").hidden = breaker === undefined;
   if (breaker !== undefined) {
-    const words = { closed: "Redis answers", open: "Redis is away", half_open: "Redis is tried again" };
+    const words = { closed: "Redis answers", open: "Redis is unavailable", half_open: "Redis is tried again" };
     say(byId("chip-store"), words[breaker] ?? breaker, breaker === "closed" ? "chip good" : "chip bad");
   }
   const nodes = upstreams.flatMap((upstream) => upstream.nodes);

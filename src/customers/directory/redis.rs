@@ -2,7 +2,7 @@
 //!
 //! The field is `sha256:` and the credential's SHA-256 in hexadecimal digits, so Redis never sees a credential; the
 //! value is JSON. Requests that present the same credential at once share one call, which goes on when they do not wait
-//! any more. Where Redis is away or slow, the last answer stays good.
+//! any more. Where Redis is unavailable or slow, the last answer stays good.
 
 use std::collections::HashMap;
 use std::fmt;
