@@ -35,6 +35,7 @@ mod problem;
 mod read;
 mod routes;
 pub mod scalar;
+mod section_values;
 mod server;
 mod settings;
 mod sharing;
@@ -57,6 +58,7 @@ pub use listeners::{CertificateFiles, ClientCertificates, Listener, ListenerTls,
 pub use operators::Operators;
 pub use overrides::Overrides;
 pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
+pub use section_values::{SectionValues, section_values};
 pub use spec::{LimitSpec, PlanSpec};
 pub use state::StateFile;
 pub use store::{ClientTls, NamedFile, RedisServers, RedisStore, Secret};

@@ -109,7 +109,7 @@ fn what_operators_may_do_otherwise_is_told() {
     let admin = "admin: { token_file: admin.token, hosts: [Gate.internal], top_denied_metrics: 5 }";
     fs::write(&new, format!("{rules}\n{admin}\n")).unwrap();
     let (output, fine) = check_as(&new, old.to_str(), Format::Text);
-    let says = "admin: changes\n  token_file: none -> admin.token\n  hosts: none -> gate.internal\n  top_denied_metrics: 0 -> 5\n";
+    let says = "admin: changes\n  hosts: default -> Gate.internal\n  token_file: default -> admin.token\n  top_denied_metrics: default -> 5\n";
     assert!(fine && output.ends_with(says) && !output.contains("canary"), "{output}");
 }
 

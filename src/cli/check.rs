@@ -8,7 +8,7 @@ use clap::Args;
 mod against;
 mod report;
 
-use against::Comparison;
+use against::ChangeReport;
 use report::{Part, Report};
 
 use crate::cli::Format;
@@ -64,7 +64,7 @@ pub fn execute(args: &CheckArgs, out: &mut dyn Write) -> Result<(), CheckError> 
                 (Ok(Checked::Limits(_)), _) => return Err(CheckError::LimitsOnly(file.clone())),
                 (_, Ok(Checked::Limits(_))) => return Err(CheckError::LimitsOnly(old.clone())),
                 (Ok(Checked::Gateway(after)), Ok(Checked::Gateway(before))) => {
-                    let comparison = Comparison::new(old, &before, &after);
+                    let comparison = ChangeReport::new(old, &before, &after);
                     Ok(Report::of_changes(file, &after.loaded.ruleset, after.loaded.warnings, comparison))
                 }
             }

@@ -5,10 +5,8 @@ use std::collections::HashMap;
 use crate::algorithm::Rule;
 use crate::ruleset::Ruleset;
 use crate::ruleset::limit::{Limit, OnChange, PlanId, Terms};
-
-mod account;
-
-pub use account::{Account, Change};
+use crate::ruleset::words::{self, Line};
+use crate::units::{Cost, Nanos};
 
 /// What becomes of the states of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,15 +51,7 @@ pub fn notes(before: &Ruleset, after: &Ruleset) -> Vec<String> {
 /// What becomes of the states of each limit of `after`, in order, when it takes the place of `before`.
 pub fn of_limits(before: &Ruleset, after: &Ruleset) -> Vec<LimitChange> {
     let old: HashMap<&str, &Limit> = before.limits.iter().map(|limit| (limit.name.as_str(), limit)).collect();
-    let positions: HashMap<&str, usize> =
-        before.plans.iter().enumerate().map(|(position, plan)| (plan.as_str(), position)).collect();
-    // The plans that both have, as the one and as the other knows them.
-    let plans: Vec<(PlanId, PlanId)> = after
-        .plans
-        .iter()
-        .enumerate()
-        .filter_map(|(position, plan)| Some((PlanId(*positions.get(plan.as_str())?), PlanId(position))))
-        .collect();
+    let plans = common_plans(before, after);
     after
         .limits
         .iter()
@@ -69,8 +59,16 @@ pub fn of_limits(before: &Ruleset, after: &Ruleset) -> Vec<LimitChange> {
         .collect()
 }
 
+/// The plans that both rulesets have, by their positions in each.
+fn common_plans(before: &Ruleset, after: &Ruleset) -> Vec<(PlanId, PlanId)> {
+    let positions: HashMap<&str, usize> =
+        before.plans.iter().enumerate().map(|(position, plan)| (plan.as_str(), position)).collect();
+    let plans = after.plans.iter().enumerate();
+    plans.filter_map(|(position, plan)| Some((PlanId(*positions.get(plan.as_str())?), PlanId(position)))).collect()
+}
+
 fn of_limit(before: &Limit, after: &Limit, plans: &[(PlanId, PlanId)]) -> LimitChange {
-    let same = |(old, new): (Option<PlanId>, Option<PlanId>)| asks(before, old) == asks(after, new);
+    let same = |(old, new): (Option<PlanId>, Option<PlanId>)| rule_of(before, old) == rule_of(after, new);
     let pairs = plans.iter().map(|(old, new)| (Some(*old), Some(*new))).chain([(None, None)]);
     match () {
         () if before.algorithm.canonical() != after.algorithm.canonical() => LimitChange::OtherAlgorithm,
@@ -84,10 +82,54 @@ fn of_limit(before: &Limit, after: &Limit, plans: &[(PlanId, PlanId)]) -> LimitC
     }
 }
 
-/// The parameters for a plan; `None` for none.
-fn asks(limit: &Limit, plan: Option<PlanId>) -> Option<&Rule> {
+/// The parameters for a plan; `None` if the plan has no limit.
+fn rule_of(limit: &Limit, plan: Option<PlanId>) -> Option<&Rule> {
     match limit.terms(plan) {
         Terms::Unlimited => None,
         Terms::Rule(position) => limit.rules.get(position),
     }
+}
+
+/// How the parameters of a limit change for each plan that both rulesets have, and what that means for what keys have used.
+pub fn parameters((before, was): (&Ruleset, &Limit), (after, limit): (&Ruleset, &Limit)) -> Vec<Line> {
+    let plans = common_plans(before, after);
+    let change = of_limit(was, limit, &plans);
+    let of_plans = plans.iter().map(|(old, new)| {
+        let name = after.plans.get(new.0).map_or("", String::as_str);
+        (name, rule_of(was, Some(*old)), rule_of(limit, Some(*new)))
+    });
+    let planless = was.without_plan.and(limit.without_plan);
+    let planless = planless.map(|_| (words::planless(&after.plans), rule_of(was, None), rule_of(limit, None)));
+    let all: Vec<_> = of_plans.chain(planless).collect();
+    let shown = |rule: Option<&Rule>| rule.map_or_else(|| words::UNLIMITED.to_owned(), Rule::words);
+    let lines = all.iter().filter(|(_, old, new)| old != new).filter_map(|(who, old, new)| {
+        let (was, is) = (shown(*old), shown(*new));
+        let says_nothing = change == LimitChange::OtherAlgorithm && was == is;
+        (!says_nothing).then(|| ((*who).to_owned(), format!("{was} -> {is}{}", carried(*old, *new, change))))
+    });
+    let lines: Vec<Line> = lines.collect();
+    if lines.len() == all.len() { words::merged(lines) } else { lines }
+}
+
+/// What becomes of what was counted under `old`.
+fn carried(old: Option<&Rule>, new: Option<&Rule>, change: LimitChange) -> String {
+    match (old, new, change) {
+        (Some(_), Some(new), LimitChange::Carried) if new.holds() => "; what is in flight stays counted".to_owned(),
+        (Some(old), Some(new), LimitChange::Carried) => match left_of_spent(old, new) {
+            Some(0) => "; a spent bucket stays spent".to_owned(),
+            Some(left) => format!("; a spent bucket has {left} left at once"),
+            None => "; what is used stays used".to_owned(),
+        },
+        (None, Some(_), LimitChange::Carried) => "; nothing was counted yet".to_owned(),
+        _ => String::new(),
+    }
+}
+
+/// What a bucket that has just been spent under `old` would admit under `new`; `None` where no number says so.
+fn left_of_spent(old: &Rule, new: &Rule) -> Option<Cost> {
+    // any time would do
+    let now = Nanos::from_secs(1_700_000_000);
+    let all = old.headroom(None, now).remaining?;
+    let (_, spent) = old.decide(None, all, now);
+    new.headroom(new.carry(old, spent?, now).as_ref(), now).remaining
 }

@@ -1,46 +1,65 @@
 //! What a configuration changes when it takes the place of another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use super::Part;
 use crate::cli::source::{self, Fixed, Source};
-use crate::config::{Operators, StateFile};
+use crate::config::{self, SectionValues, StateFile};
 use crate::customers::{Customer, Directory};
 use crate::ruleset::Ruleset;
-use crate::ruleset::changes::{Account, Change};
-use crate::ruleset::limit::OwnTerm;
+use crate::ruleset::changes;
+use crate::ruleset::limit::{OwnTerm, PlanId};
 use crate::ruleset::words::{self, Line};
 
 /// The most customers of a kind that are named.
 const MOST: usize = 20;
 
-/// Everything that changes, in plain words.
-pub(super) struct Comparison {
-    /// How much of it there is, in a line.
+/// What changes when a configuration takes the place of another.
+pub(super) struct ChangeReport {
+    /// How many changes there are, in a line.
     pub(super) summary: String,
     pub(super) parts: Vec<Part>,
-    /// Whether a gateway that runs refuses it, so that it has to be restarted.
+    /// Whether a running gateway refuses the file, so that it has to be restarted.
     pub(super) needs_restart: bool,
 }
 
-impl Comparison {
+/// What a change of a section does to requests in flight and to keys.
+const EFFECTS: [(&str, &str); 7] = [
+    ("client_address", "keys of addresses that are read in another way start fresh"),
+    ("connections", "open connections stay"),
+    ("access", "other callers are let in or kept out"),
+    ("headers", "clients read other header fields"),
+    ("request_head", "other requests are refused"),
+    ("request_body", "slow uploads end sooner or later"),
+    ("customers", "a caller who becomes another customer, or anonymous, has other keys"),
+];
+
+/// These sections are compared by what they mean.
+const COMPARED_APART: [&str; 7] = ["listeners", "workers", "store", "cluster", "state", "limits", "plans"];
+
+/// A value that needs a restart, in a section whose other values do not.
+const NEEDS_RESTART: (&str, &str) = ("admin", "address");
+
+/// Stands for a value that is not shown.
+const HIDDEN: &str = "...";
+
+impl ChangeReport {
     /// What changes when `after` takes the place of `before`, the file at `path`.
     pub(super) fn new(path: &Path, before: &Source, after: &Source) -> Self {
         let fixed = source::fixed(before, after);
-        let Account { changes, untouched_limits } = Account::of(&before.loaded.ruleset, &after.loaded.ruleset);
-        let customers = customers(before, after);
-        let state = state(before.loaded.state.as_ref(), after.loaded.state.as_ref());
         let needs_restart = !fixed.is_empty();
-        let untouched = match untouched_limits {
+        let (old, new) = (config::section_values(&before.text), config::section_values(&after.text));
+        let (limits, untouched) = limits((&before.loaded.ruleset, &old), (&after.loaded.ruleset, &new));
+        let parts = fixed.into_iter().map(of_fixed).chain(limits);
+        let parts = parts.chain(plans(&before.loaded.ruleset, &after.loaded.ruleset)).chain(sections(&old, &new));
+        let parts = parts.chain(customers(before, after));
+        let parts: Vec<Part> = parts.chain(state(before.loaded.state.as_ref(), after.loaded.state.as_ref())).collect();
+        let untouched = match untouched {
             1 => "1 limit untouched".to_owned(),
             count => format!("{count} limits untouched"),
         };
-        let operators = operators(&before.loaded.operators, &after.loaded.operators);
-        let parts = fixed.into_iter().map(of_fixed).chain(changes.into_iter().map(of_change));
-        let parts = parts.chain(customers).chain(state).chain(operators);
-        let parts: Vec<Part> = parts.collect();
         let changed = match parts.len() {
             0 => "nothing changes".to_owned(),
             1 => "1 change".to_owned(),
@@ -57,9 +76,115 @@ fn of_fixed(Fixed { path, before, after, what }: Fixed) -> Part {
     }
 }
 
-fn of_change(Change { kind, name, words, details }: Change) -> Part {
+fn part(kind: &str, name: &str, words: &str, lines: Vec<Line>) -> Part {
     let heading = if name.is_empty() { format!("{kind}: {words}") } else { format!("{kind} {name}: {words}") };
-    Part { heading, lines: details }
+    Part { heading, lines }
+}
+
+/// The changes of limits, and how many limits do not change.
+fn limits(
+    (before, old): (&Ruleset, &[SectionValues]),
+    (after, new): (&Ruleset, &[SectionValues]),
+) -> (Vec<Part>, usize) {
+    let (mut parts, mut untouched) = (Vec::new(), 0);
+    for (limit, change) in after.limits.iter().zip(changes::of_limits(before, after)) {
+        let lines = match before.limits.iter().find(|was| was.name == limit.name) {
+            None => after.words(limit),
+            Some(was) => {
+                let is_parameter = |path: &str| {
+                    let algorithms = [was.algorithm, limit.algorithm];
+                    let mut parameters = algorithms.iter().flat_map(|algorithm| algorithm.parameters());
+                    path.starts_with("plans.") || parameters.any(|parameter| parameter.name == path)
+                };
+                let mut settings = differences(find(old, "limits", &limit.name), find(new, "limits", &limit.name));
+                settings.retain(|(path, _)| !is_parameter(path));
+                [changes::parameters((before, was), (after, limit)), settings].concat()
+            }
+        };
+        match change.words() {
+            None if lines.is_empty() => untouched += 1,
+            words => parts.push(part("limit", &limit.name, words.unwrap_or("keeps what is used"), lines)),
+        }
+    }
+    const GONE: &str = "is gone; what is used is kept until it would be whole again, in case the limit comes back";
+    let gone = before.limits.iter().filter(|was| !after.limits.iter().any(|limit| limit.name == was.name));
+    parts.extend(gone.map(|limit| part("limit", &limit.name, GONE, Vec::new())));
+    (parts, untouched)
+}
+
+fn plans(before: &Ruleset, after: &Ruleset) -> Vec<Part> {
+    let new =
+        after.plans.iter().enumerate().filter(|(_, plan)| !before.plans.contains(plan)).map(|(position, plan)| {
+            let limits = after.limits.iter().filter(|limit| limit.candidate_of.is_none());
+            let lines = limits.map(|limit| (limit.name.clone(), limit.words(limit.terms(Some(PlanId(position))))));
+            part("plan", plan, "is new", lines.collect())
+        });
+    let gone = before.plans.iter().filter(|plan| !after.plans.contains(plan));
+    new.chain(gone.map(|plan| part("plan", plan, "is gone", Vec::new()))).collect()
+}
+
+/// The changes of all sections that are compared as they are written.
+fn sections(old: &[SectionValues], new: &[SectionValues]) -> Vec<Part> {
+    let gone = old.iter().filter(|was| find(new, &was.section, &was.name).is_none()).map(|was| (Some(was), None));
+    let kept = new.iter().map(|is| (find(old, &is.section, &is.name), Some(is)));
+    kept.chain(gone).filter_map(|(was, is)| section(was, is)).collect()
+}
+
+fn section(was: Option<&SectionValues>, is: Option<&SectionValues>) -> Option<Part> {
+    let SectionValues { section, name, .. } =
+        is.or(was).filter(|values| !COMPARED_APART.contains(&&*values.section))?;
+    let kind = match section.as_str() {
+        "routes" => "route",
+        "upstreams" => "upstream",
+        section => section,
+    };
+    match (was, is) {
+        (Some(_), None) if kind == "route" => {
+            const GONE: &str = "is gone: its requests take another route that matches, or are answered 404";
+            Some(part(kind, name, GONE, Vec::new()))
+        }
+        (Some(_), None) if kind == "upstream" => Some(part(kind, name, "is gone", Vec::new())),
+        (None, Some(is)) if !name.is_empty() => {
+            let lines =
+                is.values.iter().map(|(path, text)| (path.clone(), shown(path, text).unwrap_or(HIDDEN).to_owned()));
+            Some(part(kind, name, "is new", lines.collect()))
+        }
+        _ => {
+            let mut lines = differences(was, is);
+            lines.retain(|(path, _)| (kind, path.as_str()) != NEEDS_RESTART);
+            let effect = EFFECTS.iter().find(|(section, _)| *section == kind);
+            let words = effect.map_or_else(|| "changes".to_owned(), |(_, effect)| format!("changes: {effect}"));
+            (!lines.is_empty()).then(|| part(kind, name, &words, lines))
+        }
+    }
+}
+
+fn find<'o>(sections: &'o [SectionValues], section: &str, name: &str) -> Option<&'o SectionValues> {
+    sections.iter().find(|values| values.section == section && values.name == name)
+}
+
+/// The values that differ, as they were and as they will be.
+fn differences(was: Option<&SectionValues>, is: Option<&SectionValues>) -> Vec<Line> {
+    let value = |of: Option<&SectionValues>, path: &str| of.and_then(|of| of.values.get(path)).cloned();
+    let paths: BTreeSet<&String> = was.iter().chain(&is).flat_map(|of| of.values.keys()).collect();
+    let lines = paths.into_iter().filter_map(|path| {
+        let (was, is) = (value(was, path), value(is, path));
+        let words = |value: &Option<String>| {
+            value.as_ref().map_or(Some("default".to_owned()), |text| shown(path, text).map(str::to_owned))
+        };
+        let line = match (words(&was), words(&is)) {
+            (Some(was), Some(is)) => format!("{was} -> {is}"),
+            _ => "changes".to_owned(),
+        };
+        (was != is).then(|| (if path.is_empty() { "value".to_owned() } else { path.to_string() }, line))
+    });
+    lines.collect()
+}
+
+/// The text of a value. Header fields that are set may be secrets, and texts may be long: these are not shown.
+fn shown<'t>(path: &str, text: &'t str) -> Option<&'t str> {
+    const LONGEST: usize = 100;
+    (!path.contains("headers") && text.len() <= LONGEST && !text.contains('\n')).then_some(text)
 }
 
 /// What changes about the file that keeps what is used over restarts.
@@ -83,21 +208,6 @@ fn state(before: Option<&StateFile>, after: Option<&StateFile>) -> Option<Part> 
         heading: format!("{path}: changes"),
         lines: vec![(format!("{was} -> {is}"), words.to_owned())],
     })
-}
-
-/// What changes about what operators may do.
-fn operators(before: &Operators, after: &Operators) -> Option<Part> {
-    let file = |of: &Operators| of.token_file.as_ref().map_or_else(|| "none".to_owned(), |file| file.path.clone());
-    let hosts = |of: &Operators| if of.hosts.is_empty() { "none".to_owned() } else { of.hosts.join(", ") };
-    let most = |of: &Operators| of.top_denied_metrics.to_string();
-    let all = [
-        ("token_file", file(before), file(after)),
-        ("hosts", hosts(before), hosts(after)),
-        ("top_denied_metrics", most(before), most(after)),
-    ];
-    let lines = all.into_iter().filter(|(_, was, is)| was != is);
-    let lines: Vec<Line> = lines.map(|(what, was, is)| (what.to_owned(), format!("{was} -> {is}"))).collect();
-    (!lines.is_empty()).then(|| Part { heading: "admin: changes".to_owned(), lines })
 }
 
 /// What changes about those whom the directories know.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{Comparison, print_warnings};
+use super::{ChangeReport, print_warnings};
 use crate::cli::Format;
 use crate::config::{LimitSpec, Limits, Problem, Problems, Warning};
 use crate::ruleset::limit::Limit;
@@ -69,9 +69,9 @@ impl Report {
         }
     }
 
-    pub(super) fn of_changes(file: &Path, ruleset: &Ruleset, warnings: Vec<Warning>, changes: Comparison) -> Self {
+    pub(super) fn of_changes(file: &Path, ruleset: &Ruleset, warnings: Vec<Warning>, changes: ChangeReport) -> Self {
         let mut report = Self::of_ruleset(file, ruleset, warnings);
-        let Comparison { summary, parts, needs_restart } = changes;
+        let ChangeReport { summary, parts, needs_restart } = changes;
         report.summary.push(summary);
         Self { parts, needs_restart: Some(needs_restart), ..report }
     }

@@ -1,0 +1,65 @@
+//! The values of a configuration as they are written, by their paths.
+
+use std::collections::BTreeMap;
+
+use super::document::{self, Content, Node, join};
+use super::findings::Findings;
+
+/// A section of a configuration; of limits, routes and upstreams, one of these.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SectionValues {
+    /// The name of the section.
+    pub section: String,
+    /// The name of the limit, the route or the upstream; else empty.
+    pub name: String,
+    /// The text of every value, by the path to it. A list is one value.
+    pub values: BTreeMap<String, String>,
+}
+
+/// The sections of a valid configuration.
+pub fn section_values(text: &str) -> Vec<SectionValues> {
+    let root = document::parse(text, &Findings::new(""));
+    let Some(Content::Mapping(top)) = root.as_deref().map(|root| &root.content) else { return Vec::new() };
+    let mut sections = Vec::new();
+    for section in top {
+        let named = |name: &str, node: &Node| {
+            let mut values = BTreeMap::new();
+            add_values("", node, &mut values);
+            SectionValues { section: section.key.clone(), name: name.to_owned(), values }
+        };
+        match (section.key.as_str(), &section.value.content) {
+            ("limits" | "upstreams", Content::Mapping(entries)) => {
+                sections.extend(entries.iter().map(|entry| named(&entry.key, &entry.value)));
+            }
+            ("routes", Content::Sequence(routes)) => {
+                sections.extend(routes.iter().map(|route| {
+                    let SectionValues { section, mut values, .. } = named("", route);
+                    SectionValues { section, name: values.remove("name").unwrap_or_default(), values }
+                }));
+            }
+            _ => sections.push(named("", &section.value)),
+        }
+    }
+    sections
+}
+
+fn add_values(path: &str, node: &Node, values: &mut BTreeMap<String, String>) {
+    match &node.content {
+        Content::Mapping(entries) => {
+            entries.iter().for_each(|entry| add_values(&join(path, &entry.key), &entry.value, values));
+        }
+        Content::Scalar { .. } | Content::Sequence(_) => _ = values.insert(path.to_owned(), text(node)),
+    }
+}
+
+fn text(node: &Node) -> String {
+    match &node.content {
+        Content::Scalar { text, .. } => text.clone(),
+        Content::Sequence(items) => items.iter().map(|item| text(item)).collect::<Vec<_>>().join(", "),
+        Content::Mapping(entries) => {
+            let entries: Vec<_> =
+                entries.iter().map(|entry| format!("{}: {}", entry.key, text(&entry.value))).collect();
+            format!("{{{}}}", entries.join(", "))
+        }
+    }
+}
