@@ -87,7 +87,7 @@ pub struct Usage {
 /// The limits of one ruleset, as the store knows them.
 #[derive(Debug)]
 pub struct Binding {
-    /// All limits; of those that nodes share, what is kept while Redis is away.
+    /// All limits; of those that nodes share, what is kept while Redis is unavailable.
     local: local::Binding,
     /// Those that nodes share, at their positions.
     shared: Vec<Option<SharedLimit>>,
@@ -102,7 +102,7 @@ pub struct Receipt {
     pub charged: AllCharged,
     /// Where it was decided.
     pub source: Source,
-    /// The position of a charge whose limit lets nothing pass while Redis is away, if that is why nothing was charged.
+    /// The position of a charge whose limit lets nothing pass while Redis is unavailable, if that is why nothing was charged.
     pub refused: Option<usize>,
 }
 
@@ -410,7 +410,7 @@ impl Store {
 enum ChargedAt<'a> {
     /// In this process's memory.
     Local,
-    /// In Redis, or here because that was away.
+    /// In Redis, or here because Redis was unavailable.
     Shared(&'a SharedStore, &'a SharedLimit),
     /// At the gateway that the charge tells of.
     Owner(&'a Owners, &'a OwnedLimit),

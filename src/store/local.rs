@@ -40,7 +40,7 @@ use tables::Tables;
 pub struct LocalStore {
     shards: Shards,
     tables: RwLock<Tables>,
-    /// How far the wall clock is ahead of the `now` that is handed in.
+    /// How far the wall clock is ahead of the `now` that is passed in.
     wall: Arc<WallOffset>,
 }
 
@@ -119,7 +119,7 @@ impl LocalStore {
         Self { shards: Shards::new(FOR_ONE_THREAD), tables: RwLock::default(), wall: Arc::default() }
     }
 
-    /// To be told how far the wall clock is ahead of the `now` that is handed in.
+    /// To be told how far the wall clock is ahead of the `now` that is passed in.
     pub fn wall_offset(&self) -> Arc<WallOffset> {
         Arc::clone(&self.wall)
     }
@@ -338,7 +338,7 @@ impl LimitTable {
         known.unwrap_or_else(|| self.rules.write().insert(rule))
     }
 
-    /// How far the wall clock is ahead of the `now` that is handed in for states of this limit.
+    /// How far the wall clock is ahead of the `now` that is passed in for states of this limit.
     fn wall_ahead(&self) -> ClockOffset {
         if self.is_shared.load(Ordering::Relaxed) { ClockOffset::ZERO } else { self.wall.get() }
     }

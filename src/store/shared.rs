@@ -116,11 +116,11 @@ pub struct Report {
     pub breaker: BreakerState,
     /// How many nodes there are, as far as is known.
     pub nodes: u64,
-    /// States that made no sense and were set right.
+    /// States that made no sense and were healed.
     pub healed: u64,
-    /// Tokens that this node admitted while Redis was away and that were not there when it came back.
+    /// Tokens that this node admitted while Redis was unavailable and that Redis's bucket lacked when it recovered.
     pub overshoot: u64,
-    /// Tokens that this node admitted while Redis was away and has yet to hand in.
+    /// Tokens that this node admitted while Redis was unavailable and has yet to reconcile.
     pub unsynced: u64,
     /// Requests that wait for the call before theirs.
     pub waiting: u64,
@@ -331,7 +331,7 @@ impl Node {
         }
     }
 
-    /// How many tokens each token of `limit` is for this node: it has a share only while Redis is away.
+    /// How many tokens each token of `limit` is for this node: it has a share only while Redis is unavailable.
     fn times(&self, limit: &SharedLimit) -> u64 {
         match self.is_away() {
             true => share(limit.sharing.on_store_down, self.nodes.load(Ordering::Relaxed)),

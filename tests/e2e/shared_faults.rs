@@ -67,7 +67,7 @@ fn without_redis_each_of_two_gateways_enforces_half_of_what_is_left() {
 }
 
 #[test]
-fn what_was_admitted_without_redis_is_handed_in_when_it_is_back() {
+fn tokens_admitted_without_redis_are_reconciled_on_recovery() {
     let (origin, port) = (Origin::start(), free_port());
     let redis = Redis::start_on(port, None);
     let gateway = gateway(&origin, port, "algorithm: gcra, rate: 1/h, burst: 6, on_store_down: local");

@@ -99,7 +99,7 @@ fn who_has_spent_a_day_far_ahead_waits_for_the_end_of_this_one() {
         place.spend(at(0));
         place.set(0);
         assert!(!touched || !place.admits(at(1)), "a step back brings nothing");
-        // what nobody asks for is set right when the store is swept
+        // keys that no request names are corrected when the store is swept
         (0..64).for_each(|part| place.store.sweep(part, 64, at(2)));
         let left = place.ask(0, at(3)).headroom.until_full;
         assert!(left <= Nanos::from_secs(86_400), "{left}");

@@ -79,7 +79,7 @@ pub struct Answer {
     pub now: Nanos,
     /// How many times all buckets were charged.
     pub granted: u64,
-    /// How many buckets held what made no sense: it was set right where it said something, and forgotten where not.
+    /// How many buckets held what made no sense: it was healed where a part was valid, and forgotten otherwise.
     pub healed: usize,
     found: SmallVec<[Found; 2]>,
 }

@@ -6,7 +6,7 @@
 
 use crate::units::Nanos;
 
-/// A breaker. Pure: time and chance are handed in.
+/// A breaker. Pure: time and randomness are passed in.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Breaker {
     state: State,

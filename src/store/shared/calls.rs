@@ -240,7 +240,7 @@ impl Node {
 /// What calls have to do with each other.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    /// States that made no sense and were set right.
+    /// States that made no sense and were healed.
     pub(super) healed: AtomicU64,
     /// Tokens that were admitted without Redis and were not there when it came back.
     pub(super) overshoot: AtomicU64,

@@ -1,5 +1,5 @@
-//! Charges that are set right: what is given back, what turns out to be owed, what requests held that have ended. Each
-//! where it was taken, which while Redis is away is here.
+//! Corrections of charges: refunds, debits, and slots of requests that have ended. Each is made where the charge was made: in
+//! Redis, or here if Redis was unavailable.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ impl SharedStore {
                 if !is_noted || node.fallback.take_back(&part, charge.cost, made_good, theirs) {
                     return;
                 }
-                // it was handed in, and made good there no sooner
+                // Redis refills it no sooner than it was reconciled
                 alone
             }
             // to the nanosecond: it tells which window the charge was counted in, or which entry of a log it is

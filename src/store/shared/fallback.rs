@@ -1,8 +1,8 @@
-//! What is done without Redis: each node enforces its share of a limit in memory, and hands in what it admitted when Redis
-//! is back.
+//! Limits while Redis is unavailable: each node enforces its share of a limit in memory, and reconciles the tokens that it
+//! admitted when Redis recovers.
 //!
 //! A share of 1/N is the whole limit with every cost taken N times, which is exact for every algorithm. It starts from
-//! what was known to be used, so that an outage is no new burst.
+//! the usage that the node knew, so that an outage is no new burst.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,15 +24,15 @@ use ledger::{MadeGood, OutageLedger};
 
 /// What this node did by itself.
 pub(super) struct Fallback {
-    /// What was admitted of each key while Redis was away.
+    /// The tokens of each key that were admitted while Redis was unavailable.
     owed: Mutex<HashMap<LimitKey, OutageLedger>>,
     /// Counts the keys that began to be owed.
     generations: AtomicU64,
-    /// Held while a key is handed in: what is owed is handed in once.
+    /// Locked while a key is reconciled, so that its tokens are reconciled once.
     handing: Box<[Turn]>,
 }
 
-/// Keys of one of these are handed in one after the other.
+/// Keys of one of these are reconciled one after the other.
 type Turn = tokio::sync::Mutex<()>;
 const TURNS: usize = 1_024;
 
@@ -156,7 +156,7 @@ impl Fallback {
         (generation, true)
     }
 
-    /// Charges, whatever the limit says, a request that was charged before Redis was away.
+    /// Charges, whatever the limit says, a request that was charged before Redis became unavailable.
     pub(super) fn debit(
         &self,
         tables: Tables<'_>,
@@ -175,14 +175,14 @@ impl Fallback {
         self.add(degraded.part, degraded.charge.cost, times, theirs);
     }
 
-    /// Notes that `cost` was taken as a share of one of `nodes`. `None` if nothing is to be handed in of the key.
+    /// Notes that `cost` was taken as a share of one of `nodes`. `None` if the key has nothing to reconcile.
     pub(super) fn add(&self, part: &Part, cost: Cost, nodes: u64, theirs: Nanos) -> Option<MadeGood> {
         let mut owed = self.owed.lock();
         Some(owed.get_mut(&part.key)?.add(cost, nodes, theirs))
     }
 
     /// Notes that `cost` of a charge was not taken after all; `made_good` is what [`Self::add`] told of it. Whether the
-    /// charge was not handed in yet.
+    /// charge was not reconciled yet.
     pub(super) fn take_back(&self, part: &Part, cost: Cost, made_good: MadeGood, theirs: Nanos) -> bool {
         let mut owed = self.owed.lock();
         let Some(owed) = owed.get_mut(&part.key) else { return false };
@@ -196,7 +196,7 @@ impl Fallback {
         self.handing[turn].lock().await
     }
 
-    /// What is to be handed in of `key`.
+    /// The tokens of `key` that have to be reconciled.
     pub(super) fn due(&self, key: LimitKey, theirs: Nanos) -> Option<Due> {
         let mut owed = self.owed.lock();
         match owed.get(&key)?.due(theirs) {
@@ -208,12 +208,12 @@ impl Fallback {
         }
     }
 
-    /// Some of the keys of which something is to be handed in.
+    /// Some of the keys that have to be reconciled.
     pub(super) fn some_keys(&self, most: usize) -> Vec<LimitKey> {
         self.owed.lock().keys().take(most).copied().collect()
     }
 
-    /// `due` was handed in; what was admitted since is still owed.
+    /// Notes that `due` was reconciled; tokens that were admitted since are still owed.
     pub(super) fn reconciled(&self, due: &Due) {
         let mut owed = self.owed.lock();
         if owed.get_mut(&due.part.key).is_some_and(|owed| !owed.settle(due)) {
@@ -221,12 +221,12 @@ impl Fallback {
         }
     }
 
-    /// All tokens that are to be handed in.
+    /// All tokens that have to be reconciled.
     pub(super) fn unsynced(&self) -> u64 {
         self.owed.lock().values().fold(0, |all, owed| all.saturating_add(owed.sum))
     }
 
-    /// Whether anything is to be handed in.
+    /// Whether any key has to be reconciled.
     pub(super) fn owes(&self) -> bool {
         !self.owed.lock().is_empty()
     }

@@ -42,7 +42,7 @@ impl Node {
         }
     }
 
-    /// Charges Redis with what this node admitted while it was away.
+    /// Charges Redis with what this node admitted while Redis was unavailable.
     async fn reconcile(self: &Arc<Self>) {
         while self.fallback.owes() && !self.is_away() {
             let calls = self.fallback.some_keys(RECONCILED_IN_TURN).into_iter().map(|key| {

@@ -1,4 +1,4 @@
-//! What a node admitted of one key by itself, until it is handed in.
+//! Tokens of one key that a node admitted without Redis and has not reconciled.
 
 use crate::algorithm::State;
 use crate::store::shared::limit::Part;
@@ -7,7 +7,7 @@ use crate::units::{Cost, Nanos};
 /// What a node admitted of one key.
 pub(super) struct OutageLedger {
     pub(super) part: Part,
-    /// Tells its bucket from those that were handed in before.
+    /// Identifies its bucket among those that were reconciled before.
     pub(super) generation: u64,
     /// The key as if nobody else had been there, on Redis's clock, from what was known when it began: time makes good what is
     /// long ago.
@@ -16,11 +16,11 @@ pub(super) struct OutageLedger {
     shared: Option<State>,
     /// How many nodes there are then.
     nodes: u64,
-    /// All that is not handed in.
+    /// All tokens that are not reconciled.
     pub(super) sum: Cost,
 }
 
-/// What is to be handed in of one key.
+/// The tokens of one key that have to be reconciled.
 pub(in crate::store::shared) struct Due {
     /// So many tokens.
     pub(in crate::store::shared) part: Part,
@@ -74,7 +74,7 @@ impl OutageLedger {
         (cost > 0 && !rule.holds()).then_some(Due { part, sum: self.sum })
     }
 
-    /// `due` was handed in. Whether anything was admitted since.
+    /// Notes that `due` was reconciled. Whether tokens were admitted since.
     pub(super) fn settle(&mut self, due: &Due) -> bool {
         self.sum = self.sum.saturating_sub(due.sum);
         self.sum > 0
