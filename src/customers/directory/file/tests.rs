@@ -67,6 +67,19 @@ fn rows(rows: &str) -> FileDirectory {
 const HEADER: &str = "credential,customer,plan,overrides,time_zone,valid_until,suspended\n";
 
 #[test]
+fn every_credential_among_many_is_found_and_no_other() {
+    for count in [0, 1, 2, 3, 10, 3000] {
+        let rows: String = (0..count).map(|number| format!("key-{number},customer-{number},free\n")).collect();
+        let directory = read(&format!("credential,customer,plan\n{rows}")).unwrap();
+        for number in 0..count {
+            let found = directory.find(format!("key-{number}").as_bytes()).unwrap();
+            assert_eq!(*found.name, *format!("customer-{number}"));
+        }
+        assert!((count..count + 3000).all(|number| directory.find(format!("key-{number}").as_bytes()).is_none()));
+    }
+}
+
+#[test]
 fn customers_are_found_by_any_of_their_credentials() {
     let directory =
         read("plan, credential ,customer\npro,key-1,acme\n\npro,\"key,2\",acme\nfree,key-3,Zoë & Co\n").unwrap();
