@@ -43,7 +43,7 @@ pub mod sliding_window;
 pub mod token_bucket;
 
 pub use answer::{Completion, Decision, Denial, Headroom, Idle, LONGEST_DEBT, Policy};
-pub use arguments::{Arguments, Kind, MAX_WAIT, Parameter, Unfit, Value};
+pub use arguments::{Arguments, InvalidParameter, Kind, MAX_WAIT, Parameter, Value};
 pub use parameters::Parameters;
 pub use rule::{AlgorithmName, Rule, State, Typed};
 
@@ -91,15 +91,15 @@ pub trait Algorithm: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// The default is what stands in its place while a state is decided about, and says nothing.
     type State: Clone + Default + PartialEq + Debug + Send + Serialize + DeserializeOwned + 'static;
 
-    /// The parameters, checked. Every rule that a user can break ends in an [`Unfit`] that says what to write.
-    fn build(arguments: &Arguments) -> Result<Self, Unfit> {
+    /// The parameters, checked. Every rule that a user can break ends in an [`InvalidParameter`] that says what to write.
+    fn build(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         arguments.check(Self::PARAMETERS)?;
         Self::from_arguments(arguments)
     }
 
     /// The second half of [`Algorithm::build`], which alone calls it: each value is within the bounds that
     /// [`Algorithm::PARAMETERS`] declares, and what is left to check is how they go together.
-    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit>;
+    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter>;
 
     /// Arguments of which [`Algorithm::build`] makes these parameters again.
     fn arguments(&self) -> Arguments;
@@ -182,7 +182,7 @@ pub trait Algorithm: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     fn policy(&self) -> Policy;
 
     /// The limit in plain words: `20 at once, then one every 100ms`.
-    fn words(&self) -> String;
+    fn describe(&self) -> String;
 }
 
 /// The size of a `T` without what it refers to.

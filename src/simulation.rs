@@ -7,7 +7,7 @@
 
 use std::io;
 
-use crate::algorithm::{AlgorithmName, Arguments, Rule, Unfit, Value};
+use crate::algorithm::{AlgorithmName, Arguments, InvalidParameter, Rule, Value};
 use crate::units::{Cost, Nanos, Rate};
 
 pub mod abuse;
@@ -44,7 +44,7 @@ pub struct Subject {
 
 impl Subject {
     /// The rule that the parameters make.
-    pub fn rule(&self) -> Result<Rule, Unfit> {
+    pub fn rule(&self) -> Result<Rule, InvalidParameter> {
         self.algorithm.build(&self.arguments)
     }
 

@@ -1,4 +1,4 @@
-//! Texts with particulars of a denial in them, like `{{ retry_after }}`: compiled and tried out when they are loaded.
+//! Texts with denial of a denial in them, like `{{ retry_after }}`: compiled and tried out when they are loaded.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub enum TextKind {
 
 /// What a template can tell of a denial.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Particulars<'a> {
+pub struct DenialContext<'a> {
     /// The limit that denies, where there are several the one that denies for longest.
     pub limit: &'a str,
     /// The caller's plan.
@@ -59,7 +59,7 @@ pub struct Particulars<'a> {
 
 /// Why a text is not a template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
+pub enum InvalidTemplate {
     /// It is not written as templates are.
     #[error("{0}")]
     Syntax(String),
@@ -87,17 +87,17 @@ const NAME: &str = "";
 
 impl Template {
     /// Compiles `source` and tries it on denials of every sort.
-    pub fn compile(source: String, kind: TextKind) -> Result<Self, Unfit> {
+    pub fn compile(source: String, kind: TextKind) -> Result<Self, InvalidTemplate> {
         let mut environment = Environment::empty();
         let mut syntax = SyntaxConfig::builder();
         syntax.keep_trailing_newline(true);
-        environment.set_syntax(syntax.build().map_err(|error| Unfit::Syntax(in_words(&error)))?);
+        environment.set_syntax(syntax.build().map_err(|error| InvalidTemplate::Syntax(description(&error)))?);
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         environment.set_fuel(Some(MOST_STEPS));
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_formatter(move |out, _: &mut State<'_, '_>, value| write_value(out, value, kind));
         let text: Arc<str> = source.as_str().into();
-        environment.add_template_owned(NAME, source).map_err(|error| Unfit::Syntax(in_words(&error)))?;
+        environment.add_template_owned(NAME, source).map_err(|error| InvalidTemplate::Syntax(description(&error)))?;
         let template = Self { environment: Arc::new(environment), source: text, kind };
         template.check_names()?;
         SAMPLES.iter().try_for_each(|sample| template.try_on(sample))?;
@@ -112,34 +112,36 @@ impl Template {
     /// The text for one denial.
     ///
     /// Errors: the template fails for this denial, in a way that no sample showed; or what comes out is not JSON.
-    pub fn render(&self, particulars: &Particulars<'_>) -> Result<String, Unfit> {
+    pub fn render(&self, denial: &DenialContext<'_>) -> Result<String, InvalidTemplate> {
         let template = self.environment.get_template(NAME);
-        let rendered = template.and_then(|template| template.render(particulars.to_value()));
+        let rendered = template.and_then(|template| template.render(denial.to_value()));
         let text = rendered.map_err(|error| match error.kind() {
             ErrorKind::UnknownFilter | ErrorKind::UnknownTest | ErrorKind::UnknownFunction => {
-                Unfit::Syntax("there are no filters, tests or functions".to_owned())
+                InvalidTemplate::Syntax("there are no filters, tests or functions".to_owned())
             }
-            _ => Unfit::Fails(in_words(&error)),
+            _ => InvalidTemplate::Fails(description(&error)),
         })?;
         if self.kind == TextKind::Json {
-            serde_json::from_str::<serde::de::IgnoredAny>(&text).map_err(|error| Unfit::NotJson(error.to_string()))?;
+            serde_json::from_str::<serde::de::IgnoredAny>(&text)
+                .map_err(|error| InvalidTemplate::NotJson(error.to_string()))?;
         }
         Ok(text)
     }
 
-    fn check_names(&self) -> Result<(), Unfit> {
-        let template = self.environment.get_template(NAME).map_err(|error| Unfit::Syntax(in_words(&error)))?;
+    fn check_names(&self) -> Result<(), InvalidTemplate> {
+        let template =
+            self.environment.get_template(NAME).map_err(|error| InvalidTemplate::Syntax(description(&error)))?;
         let mut unknown: Vec<String> = template.undeclared_variables(false).into_iter().collect();
-        unknown.retain(|name| !Particulars::NAMES.contains(&name.as_str()));
+        unknown.retain(|name| !DenialContext::NAMES.contains(&name.as_str()));
         unknown.sort();
-        unknown.into_iter().next().map_or(Ok(()), |name| Err(Unfit::Unknown(name)))
+        unknown.into_iter().next().map_or(Ok(()), |name| Err(InvalidTemplate::Unknown(name)))
     }
 
-    fn try_on(&self, sample: &Particulars<'_>) -> Result<(), Unfit> {
+    fn try_on(&self, sample: &DenialContext<'_>) -> Result<(), InvalidTemplate> {
         let text = self.render(sample)?;
         // a customer's name may be anything; a field that it spoils is left out
         let fine = self.kind != TextKind::Field || sample.customer == HOSTILE || is_field_value(&text);
-        if fine { Ok(()) } else { Err(Unfit::NotAField) }
+        if fine { Ok(()) } else { Err(InvalidTemplate::NotAField) }
     }
 }
 
@@ -163,7 +165,7 @@ fn is_field_value(text: &str) -> bool {
 }
 
 /// Line and reason.
-fn in_words(error: &Error) -> String {
+fn description(error: &Error) -> String {
     let reason = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     match error.line() {
         Some(line) if line > 1 => format!("line {line}: {reason}"),
@@ -188,14 +190,14 @@ fn write_value(out: &mut Output<'_>, value: &Value, kind: TextKind) -> Result<()
     written.map_err(|_| Error::new(ErrorKind::WriteFailure, "cannot write"))
 }
 
-// === impl Particulars ===
+// === impl DenialContext ===
 
 /// A name with everything in it that means something to somebody.
 const HOSTILE: Option<&str> = Some("\"\\</script>&'{{ limit }}\n\t\u{0}\u{2028}é");
 
 /// Denials of every sort: all there is to say, next to nothing, and names that want to be escaped.
-const SAMPLES: [Particulars<'static>; 3] = [
-    Particulars {
+const SAMPLES: [DenialContext<'static>; 3] = [
+    DenialContext {
         limit: "per-customer",
         plan: Some("free"),
         route: "orders",
@@ -209,7 +211,7 @@ const SAMPLES: [Particulars<'static>; 3] = [
         title: "Request quota exceeded",
         detail: "Retry in 1 second.",
     },
-    Particulars {
+    DenialContext {
         limit: "a",
         plan: None,
         route: "a",
@@ -223,7 +225,7 @@ const SAMPLES: [Particulars<'static>; 3] = [
         title: "a",
         detail: "a",
     },
-    Particulars {
+    DenialContext {
         limit: "a:b/c",
         plan: Some("a:b/c"),
         route: "a:b/c",
@@ -239,7 +241,7 @@ const SAMPLES: [Particulars<'static>; 3] = [
     },
 ];
 
-impl Particulars<'_> {
+impl DenialContext<'_> {
     /// What templates can name.
     pub const NAMES: [&'static str; 12] = [
         "limit",
@@ -273,14 +275,14 @@ mod tests {
         Template::compile(source.to_owned(), kind).unwrap().render(&SAMPLES[sample]).unwrap()
     }
 
-    fn unfit(source: &str, kind: TextKind) -> Unfit {
+    fn invalid(source: &str, kind: TextKind) -> InvalidTemplate {
         Template::compile(source.to_owned(), kind).unwrap_err()
     }
 
     #[test]
     fn every_name_stands_for_its_particular() {
         let value = SAMPLES[0].to_value();
-        for name in Particulars::NAMES {
+        for name in DenialContext::NAMES {
             assert!(!value.get_attr(name).unwrap().is_undefined(), "{name}");
         }
         let text = "{{ limit }}/{{ plan }}: {{ remaining }} of {{ quota }}, retry in {{ retry_after }} s\n";
@@ -308,17 +310,29 @@ mod tests {
 
     #[test]
     fn what_fails_or_is_not_known_is_refused() {
-        assert_eq!(unfit("{{ retry_afer }}", TextKind::Plain), Unfit::Unknown("retry_afer".to_owned()));
-        assert_eq!(unfit("{% if false %}{{ x }}{% endif %}", TextKind::Plain), Unfit::Unknown("x".to_owned()));
+        assert_eq!(invalid("{{ retry_afer }}", TextKind::Plain), InvalidTemplate::Unknown("retry_afer".to_owned()));
+        assert_eq!(
+            invalid("{% if false %}{{ x }}{% endif %}", TextKind::Plain),
+            InvalidTemplate::Unknown("x".to_owned())
+        );
         for bad in ["{{ limit", "{% if limit %}", "{{ limit | shout }}", "{% include 'x' %}"] {
-            assert!(matches!(unfit(bad, TextKind::Plain), Unfit::Syntax(_) | Unfit::Fails(_)), "{bad}");
+            assert!(
+                matches!(invalid(bad, TextKind::Plain), InvalidTemplate::Syntax(_) | InvalidTemplate::Fails(_)),
+                "{bad}"
+            );
         }
-        assert!(matches!(unfit("{{ 1 // remaining }}", TextKind::Plain), Unfit::Fails(_)), "nothing may be left");
-        assert!(matches!(unfit("{{ retry_after + 1 }}", TextKind::Plain), Unfit::Fails(_)), "no wait may help");
+        assert!(
+            matches!(invalid("{{ 1 // remaining }}", TextKind::Plain), InvalidTemplate::Fails(_)),
+            "nothing may be left"
+        );
+        assert!(
+            matches!(invalid("{{ retry_after + 1 }}", TextKind::Plain), InvalidTemplate::Fails(_)),
+            "no wait may help"
+        );
         for bad in ["{\"limit\": {{ limit }}}", "{\"a\": 1", "{% if plan %}{}{% endif %}"] {
-            assert!(matches!(unfit(bad, TextKind::Json), Unfit::NotJson(_)), "{bad}");
+            assert!(matches!(invalid(bad, TextKind::Json), InvalidTemplate::NotJson(_)), "{bad}");
         }
-        assert_eq!(unfit("{{ limit }}\n", TextKind::Field), Unfit::NotAField);
+        assert_eq!(invalid("{{ limit }}\n", TextKind::Field), InvalidTemplate::NotAField);
         assert!(Template::compile("{{ customer }}".to_owned(), TextKind::Field).is_ok());
     }
 
@@ -338,6 +352,6 @@ mod tests {
             let begin: String = (0..depth).map(|level| format!("{{% for a{level} in {digits} %}}")).collect();
             format!("{begin}x{}", "{% endfor %}".repeat(depth))
         };
-        assert!(matches!(unfit(&nested(8), TextKind::Plain), Unfit::Fails(_)));
+        assert!(matches!(invalid(&nested(8), TextKind::Plain), InvalidTemplate::Fails(_)));
     }
 }

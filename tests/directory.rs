@@ -59,7 +59,7 @@ fn find(directory: &FileDirectory, key: &str) -> Arc<Customer> {
 fn own(customer: &Customer, limit: LimitId) -> Option<String> {
     match customer.own.as_ref()?.of(limit)? {
         OwnTerm::Unlimited => Some("unlimited".to_owned()),
-        OwnTerm::Rule(rule) => Some(rule.words()),
+        OwnTerm::Rule(rule) => Some(rule.describe()),
     }
 }
 
@@ -76,7 +76,7 @@ fn overrides_go_on_top_of_what_the_plan_has() {
     let rule = |rate: &str, burst: u64| {
         let text = format!("limits: {{ l: {{ algorithm: gcra, rate: {rate}, burst: {burst} }} }}");
         let limits = config::load_limits(&text, "f", &|_| None).unwrap();
-        Some(limits.limits[0].rule(None).unwrap().unwrap().words())
+        Some(limits.limits[0].rule(None).unwrap().unwrap().describe())
     };
     assert_eq!(words("k1"), rule("1/h", 100));
     assert_eq!(words("k2"), rule("5/s", 8));

@@ -36,7 +36,7 @@ pub(crate) fn run(data: &[u8]) {
             for limit in &limits.limits {
                 for plan in limits.plans.iter().map(|plan| Some(&**plan)).chain([None]) {
                     if let Ok(Some(rule)) = limit.rule(plan) {
-                        assert!(!rule.words().is_empty());
+                        assert!(!rule.describe().is_empty());
                         let built = limit.algorithm.build(&rule.arguments()).map(|built| built.canonical());
                         assert_eq!(built.as_ref(), Ok(&rule));
                     }

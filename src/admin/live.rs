@@ -132,7 +132,7 @@ fn plans(limit: &Limit, plans: &[String]) -> Vec<Value> {
             let rule = &limit.rules[rule];
             let policy = rule.policy();
             let window = policy.window.map(crate::units::Nanos::as_secs_f64);
-            json!({ "plan": plan, "terms": rule.words(), "quota": policy.quota, "window_seconds": window })
+            json!({ "plan": plan, "terms": rule.describe(), "quota": policy.quota, "window_seconds": window })
         }
     };
     let all: Vec<Terms> = (0..plans.len()).map(|plan| limit.terms(Some(PlanId(plan)))).collect();

@@ -32,7 +32,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{
-    Algorithm, Arguments, Completion, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit, Value,
+    Algorithm, Arguments, Completion, Decision, Headroom, Idle, InvalidParameter, Kind, Parameter, Policy, Value,
 };
 use crate::units::{ClockOffset, Cost, Nanos};
 
@@ -141,14 +141,17 @@ impl Algorithm for AdaptiveConcurrency {
 
     type State = Learned;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         let target = match arguments.has("target") {
             true => Some(arguments.duration("target")?),
             false => None,
         };
         let (min, max) = (arguments.required_whole("min")?, arguments.required_whole("max")?);
         if min > max {
-            return Err(Unfit::new("min", format!("of {min} is above `max`, {max}; lower it or raise `max`")));
+            return Err(InvalidParameter::new(
+                "min",
+                format!("of {min} is above `max`, {max}; lower it or raise `max`"),
+            ));
         }
         let in_flight = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
         Ok(Self { min: in_flight(min), max: in_flight(max), target })
@@ -288,7 +291,7 @@ impl Algorithm for AdaptiveConcurrency {
         Policy { quota: self.max.into(), window: None }
     }
 
-    fn words(&self) -> String {
+    fn describe(&self) -> String {
         let aim = match self.target {
             Some(target) => format!("as many as keep latency at {target}"),
             None => "fewer as latency rises above the best".to_owned(),

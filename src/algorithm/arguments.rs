@@ -57,7 +57,7 @@ impl Parameter {
     }
 
     /// Whether `value` is within the bounds.
-    pub fn check(&self, value: &Value) -> Result<(), Unfit> {
+    pub fn check(&self, value: &Value) -> Result<(), InvalidParameter> {
         let bound = match (value.compared_to(self.least), self.most.map(|most| (most, value.compared_to(most)))) {
             (Some(Ordering::Less), _) => match (value, self.least) {
                 (Value::Duration(_), 1) => "longer than 0s".to_owned(),
@@ -67,7 +67,7 @@ impl Parameter {
             _ => return Ok(()),
         };
         let advice = if self.advice.is_empty() { "" } else { "; " };
-        Err(Unfit::new(self.name, format!("must be {bound}{advice}{}", self.advice)))
+        Err(InvalidParameter::new(self.name, format!("must be {bound}{advice}{}", self.advice)))
     }
 
     /// A bound as it would be written.
@@ -183,7 +183,7 @@ impl Arguments {
     }
 
     /// Whether each value is within the bounds of its parameter.
-    pub fn check(&self, parameters: &[Parameter]) -> Result<(), Unfit> {
+    pub fn check(&self, parameters: &[Parameter]) -> Result<(), InvalidParameter> {
         parameters.iter().try_for_each(|parameter| match self.find(parameter.name) {
             Some(value) => parameter.check(value),
             None => Ok(()),
@@ -195,23 +195,27 @@ impl Arguments {
     }
 
     /// The rate `name`, which the caller declared as required.
-    pub fn rate(&self, name: &'static str) -> Result<Rate, Unfit> {
+    pub fn rate(&self, name: &'static str) -> Result<Rate, InvalidParameter> {
         match self.find(name) {
             Some(Value::Rate(rate)) => Ok(*rate),
-            _ => Err(Unfit::missing(name)),
+            _ => Err(InvalidParameter::missing(name)),
         }
     }
 
     /// The duration `name`, required.
-    pub fn duration(&self, name: &'static str) -> Result<Nanos, Unfit> {
+    pub fn duration(&self, name: &'static str) -> Result<Nanos, InvalidParameter> {
         self.duration_or(name, None)
     }
 
     /// The duration `name`, or `default` where it is absent.
-    pub fn duration_or(&self, name: &'static str, default: impl Into<Option<Nanos>>) -> Result<Nanos, Unfit> {
+    pub fn duration_or(
+        &self,
+        name: &'static str,
+        default: impl Into<Option<Nanos>>,
+    ) -> Result<Nanos, InvalidParameter> {
         match self.find(name) {
             Some(Value::Duration(duration)) => Ok(*duration),
-            _ => default.into().ok_or_else(|| Unfit::missing(name)),
+            _ => default.into().ok_or_else(|| InvalidParameter::missing(name)),
         }
     }
 
@@ -224,8 +228,8 @@ impl Arguments {
     }
 
     /// The whole number `name`, required.
-    pub fn required_whole(&self, name: &'static str) -> Result<u64, Unfit> {
-        self.whole(name).ok_or_else(|| Unfit::missing(name))
+    pub fn required_whole(&self, name: &'static str) -> Result<u64, InvalidParameter> {
+        self.whole(name).ok_or_else(|| InvalidParameter::missing(name))
     }
 
     /// The decimal number `name`, if set (a whole number is one too).
@@ -297,14 +301,14 @@ impl Arguments {
 /// Parameters that make no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{parameter}` {problem}")]
-pub struct Unfit {
+pub struct InvalidParameter {
     /// The parameter to change.
     pub parameter: &'static str,
     /// What is wrong with it and what would be right, to be read after the parameter's name.
     pub problem: String,
 }
 
-impl Unfit {
+impl InvalidParameter {
     /// `parameter` is wrong as `problem` says.
     pub fn new(parameter: &'static str, problem: impl Into<String>) -> Self {
         Self { parameter, problem: problem.into() }

@@ -5,7 +5,9 @@
 //!
 //! State: 8 bytes; none while nothing is in flight.
 
-use crate::algorithm::{Algorithm, Arguments, Completion, Decision, Headroom, Idle, Parameter, Policy, Unfit, Value};
+use crate::algorithm::{
+    Algorithm, Arguments, Completion, Decision, Headroom, Idle, InvalidParameter, Parameter, Policy, Value,
+};
 use crate::units::{ClockOffset, Cost, Nanos};
 
 /// The parameters.
@@ -27,7 +29,7 @@ impl Algorithm for Concurrency {
 
     type State = u64;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         Ok(Self { limit: arguments.required_whole("limit")? })
     }
 
@@ -101,7 +103,7 @@ impl Algorithm for Concurrency {
         Policy { quota: self.limit, window: None }
     }
 
-    fn words(&self) -> String {
+    fn describe(&self) -> String {
         format!("{} in flight at once", self.limit)
     }
 }
@@ -114,7 +116,7 @@ mod tests {
     const NOW: Nanos = Nanos::SECOND;
     const END: Completion = Completion { latency: Nanos::SECOND, measured: true };
 
-    fn build(limit: u64) -> Result<Concurrency, Unfit> {
+    fn build(limit: u64) -> Result<Concurrency, InvalidParameter> {
         let mut arguments = Arguments::default();
         arguments.set("limit", Value::Whole(limit));
         Concurrency::build(&arguments)

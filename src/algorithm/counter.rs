@@ -177,7 +177,7 @@ impl Window {
     }
 
     /// Which windows they are, to be read after what is admitted in one.
-    pub fn in_words(&self) -> String {
+    pub fn description(&self) -> String {
         match self {
             Self::FromFirst(length) => format!("in {length} from the first request on, then all anew"),
             Self::FromEpoch(length) => format!("in each {length}, counted from the epoch"),

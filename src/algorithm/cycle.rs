@@ -11,7 +11,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{
-    Algorithm, Arguments, Decision, Headroom, Idle, Kind, LONGEST_DEBT, MAX_WAIT, Parameter, Policy, Unfit, Value,
+    Algorithm, Arguments, Decision, Headroom, Idle, InvalidParameter, Kind, LONGEST_DEBT, MAX_WAIT, Parameter, Policy,
+    Value,
 };
 use crate::units::{ClockOffset, Cost, Nanos, scale_ceil};
 
@@ -40,14 +41,14 @@ impl Cycle {
     /// `limit` tokens every `period`, and no wait longer than `max_wait`.
     ///
     /// Errors: a `max_wait` over so many cycles that their permits cannot be counted.
-    fn new(limit: u64, period: Nanos, max_wait: Nanos) -> Result<Self, Unfit> {
+    fn new(limit: u64, period: Nanos, max_wait: Nanos) -> Result<Self, InvalidParameter> {
         let cycles_ahead = max_wait.get().saturating_sub(1).checked_div(period.get()).unwrap_or(u64::MAX);
         let reach = match max_wait {
             Nanos::ZERO => 1,
             _ => cycles_ahead.saturating_add(2),
         };
         if reach.checked_mul(limit).is_none() {
-            return Err(Unfit::new(
+            return Err(InvalidParameter::new(
                 "limit",
                 format!(
                     "of {limit} every {period} is too large to be reserved for a `max_wait` of {max_wait}; lower one"
@@ -137,7 +138,7 @@ impl Algorithm for Cycle {
 
     type State = Cycling;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         let limit = arguments.required_whole("limit")?;
         Self::new(limit, arguments.duration("period")?, arguments.max_wait())
     }
@@ -263,7 +264,7 @@ impl Algorithm for Cycle {
         Policy { quota: self.limit, window: Some(self.period) }
     }
 
-    fn words(&self) -> String {
+    fn describe(&self) -> String {
         let wait = match self.max_wait {
             Nanos::ZERO => String::new(),
             max_wait => format!("; later cycles can be reserved up to {max_wait} ahead"),

@@ -25,7 +25,9 @@ use serde::{Deserialize, Serialize};
 
 use std::hash::{Hash, Hasher};
 
-use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit, Value};
+use crate::algorithm::{
+    Algorithm, Arguments, Decision, Headroom, Idle, InvalidParameter, Kind, Parameter, Policy, Value,
+};
 use crate::units::{ClockOffset, Cost, Nanos};
 
 /// The parameters.
@@ -198,8 +200,8 @@ impl Algorithm for Exponential {
 
     type State = Measured;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
-        let limit = arguments.decimal("limit").ok_or_else(|| Unfit::missing("limit"))?;
+    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
+        let limit = arguments.decimal("limit").ok_or_else(|| InvalidParameter::missing("limit"))?;
         let strict = arguments.choice("policy") == Some(STRICT);
         Ok(Self { limit, period: arguments.duration("period")?, strict })
     }
@@ -323,7 +325,7 @@ impl Algorithm for Exponential {
         Policy { quota: self.whole_limit(), window: Some(self.period) }
     }
 
-    fn words(&self) -> String {
+    fn describe(&self) -> String {
         let denied = if self.strict { "what is denied counts too" } else { "what is denied does not count" };
         format!("{} per {}, as a measured rate that decays with time; {denied}", self.limit, self.period)
     }

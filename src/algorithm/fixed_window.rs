@@ -9,7 +9,7 @@
 use crate::algorithm::calendar::{Calendar, Unit};
 use crate::algorithm::counter::{Counter, Window};
 use crate::algorithm::shared::Named;
-use crate::algorithm::{Arguments, Kind, Parameter, Unfit, Value};
+use crate::algorithm::{Arguments, InvalidParameter, Kind, Parameter, Value};
 
 /// The parameters.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -19,24 +19,27 @@ const EPOCH: &str = "epoch";
 const CALENDAR: &str = "calendar";
 
 impl FixedWindow {
-    fn window(arguments: &Arguments) -> Result<Window, Unfit> {
+    fn window(arguments: &Arguments) -> Result<Window, InvalidParameter> {
         if arguments.choice("align") == Some(CALENDAR) {
             let zone = arguments.time_zone("timezone").unwrap_or(jiff::tz::TimeZone::UTC);
             let of_customer = arguments.is_customers_zone("timezone");
             return Ok(Window::Calendar(Calendar { unit: calendar_unit(arguments)?, zone, of_customer }));
         }
         if arguments.has("timezone") {
-            return Err(Unfit::new("timezone", "only says something with `align: calendar`; add that or leave it out"));
+            return Err(InvalidParameter::new(
+                "timezone",
+                "only says something with `align: calendar`; add that or leave it out",
+            ));
         }
         if let Some(word) = arguments.choice("window") {
             let problem = format!("`{word}` needs `align: calendar`; add that or write a duration like `1d`");
-            return Err(Unfit::new("window", problem));
+            return Err(InvalidParameter::new("window", problem));
         }
         Ok(Window::FromEpoch(arguments.duration("window")?))
     }
 }
 
-fn calendar_unit(arguments: &Arguments) -> Result<Unit, Unfit> {
+fn calendar_unit(arguments: &Arguments) -> Result<Unit, InvalidParameter> {
     let unit = match arguments.choice("window") {
         Some(word) => Unit::ALL.into_iter().find(|unit| unit.as_str() == word),
         None => {
@@ -44,7 +47,7 @@ fn calendar_unit(arguments: &Arguments) -> Result<Unit, Unfit> {
             [Unit::Day, Unit::Week].into_iter().find(|unit| unit.usual_length() == length)
         }
     };
-    unit.ok_or_else(|| Unfit::new("window", "must be `day`, `week` or `month` with `align: calendar`"))
+    unit.ok_or_else(|| InvalidParameter::new("window", "must be `day`, `week` or `month` with `align: calendar`"))
 }
 
 impl Named for FixedWindow {
@@ -62,7 +65,7 @@ impl Named for FixedWindow {
 
     type Core = Counter;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         let limit = arguments.required_whole("limit")?;
         Ok(Self(Counter { limit, window: Self::window(arguments)? }))
     }
@@ -85,8 +88,8 @@ impl Named for FixedWindow {
         &self.0
     }
 
-    fn in_words(&self) -> String {
-        format!("{} {}", self.0.limit, self.0.window.in_words())
+    fn description(&self) -> String {
+        format!("{} {}", self.0.limit, self.0.window.description())
     }
 }
 
@@ -96,7 +99,7 @@ mod tests {
     use crate::algorithm::{Algorithm, Decision, Value};
     use crate::units::Nanos;
 
-    fn build(settings: &[(&'static str, Value)]) -> Result<FixedWindow, Unfit> {
+    fn build(settings: &[(&'static str, Value)]) -> Result<FixedWindow, InvalidParameter> {
         let mut arguments = Arguments::default();
         arguments.set("limit", Value::Whole(2));
         for (name, value) in settings {
@@ -114,7 +117,7 @@ mod tests {
     #[test]
     fn a_window_is_over_at_its_end() {
         let rule = build(&[window(100)]).unwrap();
-        assert_eq!(rule.words(), "2 in each 100ns, counted from the epoch");
+        assert_eq!(rule.describe(), "2 in each 100ns, counted from the epoch");
         let (_, state) = rule.decide(None, 2, Nanos::new(150));
         assert_eq!(rule.decide(state, 1, Nanos::new(199)), (Decision::later(Nanos::new(1)), state));
         assert_eq!(rule.decide(state, 1, Nanos::new(200)).0, Decision::ADMIT);
@@ -125,7 +128,7 @@ mod tests {
     fn calendar_windows_are_named_or_as_long_as_a_day_or_a_week() {
         let calendar = ("align", Value::Choice(CALENDAR));
         let zone = ("timezone", Value::TimeZone(jiff::tz::TimeZone::get("Europe/Berlin").unwrap()));
-        let words = |settings: &[_]| build(settings).unwrap().words();
+        let words = |settings: &[_]| build(settings).unwrap().describe();
         let month = ("window", Value::Choice("month"));
         assert_eq!(words(&[month, calendar.clone(), zone]), "2 in each calendar month (Europe/Berlin)");
         assert_eq!(words(&[window(DAYS), calendar.clone()]), "2 in each calendar day (UTC)");

@@ -9,7 +9,7 @@
 use crate::algorithm::schedule::{Delay, Schedule};
 use crate::algorithm::shared::Named;
 use crate::algorithm::token_bucket::TokenBucket;
-use crate::algorithm::{Arguments, Kind, MAX_WAIT, Parameter, Unfit, Value};
+use crate::algorithm::{Arguments, InvalidParameter, Kind, MAX_WAIT, Parameter, Value};
 use crate::units::{Nanos, Rate};
 
 /// The parameters.
@@ -24,9 +24,9 @@ impl Gcra {
     /// wait, at most `max_wait`.
     ///
     /// Errors: a burst that takes too long to refill (see [`Schedule::new`]).
-    fn new(rate: Rate, burst: u64, delay_after: Option<u64>, max_wait: Nanos) -> Result<Self, Unfit> {
+    fn new(rate: Rate, burst: u64, delay_after: Option<u64>, max_wait: Nanos) -> Result<Self, InvalidParameter> {
         let delay = delay_after.map(|after| Delay { after, max_wait });
-        let schedule = Schedule::new(rate, burst, delay).map_err(|error| error.unfit("burst"))?;
+        let schedule = Schedule::new(rate, burst, delay).map_err(|error| error.invalid("burst"))?;
         Ok(Self { schedule, delay_after })
     }
 
@@ -52,7 +52,7 @@ impl Named for Gcra {
 
     type Core = Schedule;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         let burst = arguments.required_whole("burst")?;
         Self::new(arguments.rate("rate")?, burst, arguments.whole("delay_after"), arguments.max_wait())
     }
@@ -71,7 +71,7 @@ impl Named for Gcra {
         &self.schedule
     }
 
-    fn in_words(&self) -> String {
+    fn description(&self) -> String {
         let burst = self.schedule.burst();
         let every = self.rate().time_for(1);
         match self.delay_after {
@@ -104,7 +104,7 @@ mod tests {
             state = after;
         }
         assert_eq!(rule.decide(state, 1, at(0)), (Decision::later(at(100)), state));
-        assert_eq!(rule.words(), "2 at once, then one every 100ns; up to 2 wait for their turn");
+        assert_eq!(rule.describe(), "2 at once, then one every 100ns; up to 2 wait for their turn");
     }
 
     #[test]

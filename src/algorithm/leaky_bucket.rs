@@ -6,7 +6,7 @@
 
 use crate::algorithm::schedule::Schedule;
 use crate::algorithm::shared::Named;
-use crate::algorithm::{Arguments, Kind, Parameter, Unfit, Value};
+use crate::algorithm::{Arguments, InvalidParameter, Kind, Parameter, Value};
 
 /// The parameters.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -18,9 +18,9 @@ impl Named for LeakyBucket {
 
     type Core = Schedule;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         let capacity = arguments.required_whole("capacity")?;
-        Schedule::new(arguments.rate("rate")?, capacity, None).map(Self).map_err(|error| error.unfit("capacity"))
+        Schedule::new(arguments.rate("rate")?, capacity, None).map(Self).map_err(|error| error.invalid("capacity"))
     }
 
     fn arguments(&self) -> Arguments {
@@ -31,7 +31,7 @@ impl Named for LeakyBucket {
         &self.0
     }
 
-    fn in_words(&self) -> String {
+    fn description(&self) -> String {
         format!("{} at once, then one every {} as they drain", self.0.burst(), self.0.rate().time_for(1))
     }
 }
@@ -42,7 +42,7 @@ mod tests {
     use crate::algorithm::{Algorithm, Decision, Value};
     use crate::units::{Nanos, Rate};
 
-    fn build(capacity: u64) -> Result<LeakyBucket, Unfit> {
+    fn build(capacity: u64) -> Result<LeakyBucket, InvalidParameter> {
         let mut arguments = Arguments::default();
         arguments.set("rate", Value::Rate(Rate::new(1, Nanos::SECOND).unwrap()));
         arguments.set("capacity", Value::Whole(capacity));

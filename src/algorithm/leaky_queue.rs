@@ -7,7 +7,7 @@
 
 use crate::algorithm::schedule::{Delay, Schedule, TooLarge};
 use crate::algorithm::shared::Named;
-use crate::algorithm::{Arguments, Kind, MAX_WAIT, Parameter, Unfit, Value};
+use crate::algorithm::{Arguments, InvalidParameter, Kind, MAX_WAIT, Parameter, Value};
 
 /// The parameters.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -20,13 +20,13 @@ impl Named for LeakyQueue {
 
     type Core = Schedule;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         let capacity = arguments.required_whole("capacity")?;
         let rate = arguments.rate("rate")?;
-        let unfit = |most: u64| TooLarge { most: most.saturating_sub(1), rate }.unfit("capacity");
-        let burst = capacity.checked_add(1).ok_or_else(|| unfit(u64::MAX))?;
+        let invalid = |most: u64| TooLarge { most: most.saturating_sub(1), rate }.invalid("capacity");
+        let burst = capacity.checked_add(1).ok_or_else(|| invalid(u64::MAX))?;
         let delay = Delay { after: 0, max_wait: arguments.max_wait() };
-        Schedule::new(rate, burst, Some(delay)).map(Self).map_err(|error| unfit(error.most))
+        Schedule::new(rate, burst, Some(delay)).map(Self).map_err(|error| invalid(error.most))
     }
 
     fn arguments(&self) -> Arguments {
@@ -39,7 +39,7 @@ impl Named for LeakyQueue {
         &self.0
     }
 
-    fn in_words(&self) -> String {
+    fn description(&self) -> String {
         let every = self.0.rate().time_for(1);
         match self.0.queue() {
             0 => format!("one every {every}; none waits"),
@@ -54,7 +54,7 @@ mod tests {
     use crate::algorithm::{Algorithm, Decision, MAX_WAIT, Value};
     use crate::units::{Nanos, Rate};
 
-    fn build(capacity: u64, max_wait: u64) -> Result<LeakyQueue, Unfit> {
+    fn build(capacity: u64, max_wait: u64) -> Result<LeakyQueue, InvalidParameter> {
         let mut arguments = Arguments::default();
         arguments.set("rate", Value::Rate(Rate::new(3, Nanos::SECOND).unwrap()));
         arguments.set("capacity", Value::Whole(capacity));
@@ -72,7 +72,7 @@ mod tests {
             state = after;
         }
         assert_eq!(rule.decide(state, 1, Nanos::ZERO), (Decision::later(Nanos::new(333_333_334)), state));
-        assert_eq!(rule.words(), "one every 333.333ms; up to 2 wait for their turn");
+        assert_eq!(rule.describe(), "one every 333.333ms; up to 2 wait for their turn");
     }
 
     #[test]
@@ -81,7 +81,7 @@ mod tests {
             let (decision, state) = rule.decide(None, 1, Nanos::ZERO);
             assert_eq!(decision, Decision::ADMIT);
             assert_eq!(rule.decide(state, 1, Nanos::ZERO).0, Decision::later(Nanos::new(333_333_334)));
-            assert_eq!(rule.words(), "one every 333.333ms; none waits");
+            assert_eq!(rule.describe(), "one every 333.333ms; none waits");
         }
     }
 

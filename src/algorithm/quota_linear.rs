@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::algorithm::counter::carried_end;
 use crate::algorithm::schedule::{HORIZON, recoverable};
 use crate::algorithm::{
-    Algorithm, Arguments, Decision, Headroom, Idle, Kind, LONGEST_DEBT, Parameter, Policy, Unfit, Value,
+    Algorithm, Arguments, Decision, Headroom, Idle, InvalidParameter, Kind, LONGEST_DEBT, Parameter, Policy, Value,
 };
 use crate::units::{ClockOffset, Cost, Nanos, Packed, greatest_common_divisor, scale_ceil};
 
@@ -156,7 +156,7 @@ impl Algorithm for QuotaLinear {
 
     type State = Quota;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         let limit = arguments.required_whole("limit")?;
         let window = arguments.duration("window")?;
         let divisor = greatest_common_divisor(limit.into(), window.get().into());
@@ -165,7 +165,7 @@ impl Algorithm for QuotaLinear {
         let last = u128::from(window.get()).saturating_mul(2).saturating_add(HORIZON.into());
         if last.checked_mul(tick).is_none() {
             let problem = format!("is more than can be counted exactly over {window}; lower one of them");
-            return Err(Unfit::new("limit", problem));
+            return Err(InvalidParameter::new("limit", problem));
         }
         Ok(Self { limit, window, tick, token })
     }
@@ -355,7 +355,7 @@ impl Algorithm for QuotaLinear {
         Policy { quota: self.limit, window: Some(self.window) }
     }
 
-    fn words(&self) -> String {
+    fn describe(&self) -> String {
         let Self { limit, window, .. } = self;
         if *limit == 1 {
             return format!("1 in {window} from the first request on, then all anew");

@@ -5,7 +5,7 @@
 
 use crate::algorithm::counter::{Counter, Window};
 use crate::algorithm::shared::Named;
-use crate::algorithm::{Arguments, Kind, Parameter, Unfit, Value};
+use crate::algorithm::{Arguments, InvalidParameter, Kind, Parameter, Value};
 
 /// The parameters.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -18,7 +18,7 @@ impl Named for QuotaReset {
 
     type Core = Counter;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         let limit = arguments.required_whole("limit")?;
         let window = Window::FromFirst(arguments.duration("window")?);
         Ok(Self(Counter { limit, window }))
@@ -33,8 +33,8 @@ impl Named for QuotaReset {
         &self.0
     }
 
-    fn in_words(&self) -> String {
-        format!("{} {}", self.0.limit, self.0.window.in_words())
+    fn description(&self) -> String {
+        format!("{} {}", self.0.limit, self.0.window.description())
     }
 }
 
@@ -50,7 +50,7 @@ mod tests {
         arguments.set("limit", Value::Whole(3));
         arguments.set("window", Value::Duration(Nanos::new(100)));
         let rule = QuotaReset::build(&arguments).unwrap();
-        assert_eq!(rule.words(), "3 in 100ns from the first request on, then all anew");
+        assert_eq!(rule.describe(), "3 in 100ns from the first request on, then all anew");
 
         let at = Nanos::new;
         let (_, state) = rule.decide(None, 2, at(70));

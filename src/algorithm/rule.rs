@@ -1,6 +1,6 @@
 //! All algorithms behind one type.
 
-use super::{Algorithm, Arguments, Completion, Decision, Headroom, Idle, Parameter, Policy, Unfit};
+use super::{Algorithm, Arguments, Completion, Decision, Headroom, Idle, InvalidParameter, Parameter, Policy};
 use crate::algorithm;
 use crate::for_each_algorithm;
 use crate::units::{ClockOffset, Cost, Nanos};
@@ -86,7 +86,7 @@ macro_rules! define_rule {
             }
 
             /// The parameters, checked.
-            pub fn build(self, arguments: &Arguments) -> Result<Rule, Unfit> {
+            pub fn build(self, arguments: &Arguments) -> Result<Rule, InvalidParameter> {
                 match self {
                     $(Self::$Variant => <algorithm::$module::$Variant as Algorithm>::build(arguments).map(Rule::$Variant),)*
                 }
@@ -266,10 +266,10 @@ macro_rules! define_rule {
                 }
             }
 
-            /// [`Algorithm::words`]
-            pub fn words(&self) -> String {
+            /// [`Algorithm::describe`]
+            pub fn describe(&self) -> String {
                 match self {
-                    $(Self::$Variant(rule) => rule.words(),)*
+                    $(Self::$Variant(rule) => rule.describe(),)*
                 }
             }
         }

@@ -10,7 +10,7 @@
 //! State: 12 bytes.
 
 use crate::algorithm::shared::Core;
-use crate::algorithm::{Decision, Headroom, Idle, LONGEST_DEBT, Policy, Unfit};
+use crate::algorithm::{Decision, Headroom, Idle, InvalidParameter, LONGEST_DEBT, Policy};
 use crate::units::{ClockOffset, Cost, FineTime, Nanos, Rate, scale_ceil};
 
 /// The parameters, and what follows from them, in units of 1 ns / numerator of the rate.
@@ -237,9 +237,9 @@ pub fn recoverable(cost: u128, tat: u128, full_at: u128, tick: u128, now: u128) 
 
 impl TooLarge {
     /// The error, for the parameter that the burst came from.
-    pub fn unfit(self, parameter: &'static str) -> Unfit {
+    pub fn invalid(self, parameter: &'static str) -> InvalidParameter {
         let Self { most, rate } = self;
-        Unfit::new(parameter, format!("is more than can be counted exactly at {rate}; write at most {most}"))
+        InvalidParameter::new(parameter, format!("is more than can be counted exactly at {rate}; write at most {most}"))
     }
 }
 

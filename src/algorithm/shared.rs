@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Parameter, Policy, Unfit, bytes_of};
+use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, InvalidParameter, Parameter, Policy, bytes_of};
 use crate::units::{ClockOffset, Cost, Nanos};
 
 /// The arithmetic of several algorithms. Each function is that of [`Algorithm`], and keeps its laws.
@@ -52,7 +52,7 @@ pub trait Named: Clone + PartialEq + Debug + Send + Sync + 'static {
     type Core: Core;
 
     /// [`Algorithm::from_arguments`]
-    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit>;
+    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter>;
 
     /// [`Algorithm::arguments`]
     fn arguments(&self) -> Arguments;
@@ -60,8 +60,8 @@ pub trait Named: Clone + PartialEq + Debug + Send + Sync + 'static {
     /// What decides.
     fn core(&self) -> &Self::Core;
 
-    /// [`Algorithm::words`]
-    fn in_words(&self) -> String;
+    /// [`Algorithm::describe`]
+    fn description(&self) -> String;
 }
 
 impl<N: Named> Algorithm for N {
@@ -70,7 +70,7 @@ impl<N: Named> Algorithm for N {
 
     type State = <N::Core as Core>::State;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         <Self as Named>::from_arguments(arguments)
     }
 
@@ -138,7 +138,7 @@ impl<N: Named> Algorithm for N {
         self.core().policy()
     }
 
-    fn words(&self) -> String {
-        self.in_words()
+    fn describe(&self) -> String {
+        self.description()
     }
 }

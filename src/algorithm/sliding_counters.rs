@@ -7,7 +7,7 @@
 
 use crate::algorithm::shared::Named;
 use crate::algorithm::sliding::Sliding;
-use crate::algorithm::{Arguments, Kind, Parameter, Unfit, Value};
+use crate::algorithm::{Arguments, InvalidParameter, Kind, Parameter, Value};
 
 /// The parameters.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -31,7 +31,7 @@ impl Named for SlidingCounters {
 
     type Core = Sliding;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         let limit = arguments.required_whole("limit")?;
         let window = arguments.duration("window")?;
         let slots = arguments.whole("slots").unwrap_or(Self::DEFAULT_SLOTS);
@@ -51,7 +51,7 @@ impl Named for SlidingCounters {
         &self.sliding
     }
 
-    fn in_words(&self) -> String {
+    fn description(&self) -> String {
         format!("{} in any {}, counted in {} slots", self.sliding.limit(), self.sliding.window(), self.slots)
     }
 }
@@ -66,7 +66,7 @@ mod tests {
         Nanos::new(nanos)
     }
 
-    fn build(limit: u64, window: u64, slots: u64) -> Result<SlidingCounters, Unfit> {
+    fn build(limit: u64, window: u64, slots: u64) -> Result<SlidingCounters, InvalidParameter> {
         let mut arguments = Arguments::default();
         arguments.set("limit", Value::Whole(limit));
         arguments.set("window", Value::Duration(at(window)));

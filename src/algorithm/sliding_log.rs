@@ -9,7 +9,7 @@
 
 use crate::algorithm::shared::{Core, Named};
 use crate::algorithm::sliding::Sliding;
-use crate::algorithm::{Arguments, Kind, Parameter, Unfit, Value};
+use crate::algorithm::{Arguments, InvalidParameter, Kind, Parameter, Value};
 use crate::units::Nanos;
 
 /// The parameters.
@@ -27,14 +27,14 @@ impl Named for SlidingLog {
 
     type Core = Sliding;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         let limit = arguments.required_whole("limit")?;
         let window = arguments.duration("window")?;
         let min_gap = arguments.duration_or("min_gap", Nanos::ZERO)?;
         if min_gap > window {
             let problem =
                 format!("must not be longer than the window; write `limit: 1` and `window: {min_gap}` instead");
-            return Err(Unfit::new("min_gap", problem));
+            return Err(InvalidParameter::new("min_gap", problem));
         }
         let sliding = Sliding::new(limit, window);
         Ok(Self(sliding.counting_denied(arguments.flag("count_denied")).with_gap(min_gap)))
@@ -54,7 +54,7 @@ impl Named for SlidingLog {
         &self.0
     }
 
-    fn in_words(&self) -> String {
+    fn description(&self) -> String {
         let mut words = format!("{} in any {}", self.0.limit(), self.0.window());
         if self.0.min_gap() > Nanos::ZERO {
             words.push_str(&format!(", at least {} apart", self.0.min_gap()));
@@ -78,7 +78,7 @@ mod tests {
         Nanos::new(nanos)
     }
 
-    fn build(limit: u64, settings: &[(&'static str, Value)]) -> Result<SlidingLog, Unfit> {
+    fn build(limit: u64, settings: &[(&'static str, Value)]) -> Result<SlidingLog, InvalidParameter> {
         let mut arguments = Arguments::default();
         arguments.set("limit", Value::Whole(limit));
         arguments.set("window", Value::Duration(at(100)));
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn two_requests_are_a_gap_apart() {
         let rule = build(3, &[("min_gap", Value::Duration(at(10)))]).unwrap();
-        assert_eq!(rule.words(), "3 in any 100ns, at least 10ns apart");
+        assert_eq!(rule.describe(), "3 in any 100ns, at least 10ns apart");
         let state = after(&rule, &[(0, 1)]);
         assert_eq!(rule.headroom(state.as_ref(), at(9)).remaining, Some(0));
         assert_eq!(rule.decide(state.clone(), 1, at(9)).0, Decision::later(at(1)));

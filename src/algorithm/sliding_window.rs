@@ -9,7 +9,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm::{Algorithm, Arguments, Decision, Headroom, Idle, Kind, Parameter, Policy, Unfit, Value};
+use crate::algorithm::{
+    Algorithm, Arguments, Decision, Headroom, Idle, InvalidParameter, Kind, Parameter, Policy, Value,
+};
 use crate::units::{ClockOffset, Cost, Nanos};
 
 /// The parameters.
@@ -91,7 +93,7 @@ impl Algorithm for SlidingWindow {
 
     type State = Counts;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         let limit = arguments.required_whole("limit")?;
         Ok(Self { limit, window: arguments.duration("window")? })
     }
@@ -187,7 +189,7 @@ impl Algorithm for SlidingWindow {
         Policy { quota: self.limit, window: Some(self.window) }
     }
 
-    fn words(&self) -> String {
+    fn describe(&self) -> String {
         format!("{} in any {}, the older part of it estimated", self.limit, self.window)
     }
 }

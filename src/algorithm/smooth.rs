@@ -30,7 +30,8 @@ use std::hash::{Hash, Hasher};
 use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{
-    Algorithm, Arguments, Decision, Headroom, Idle, Kind, LONGEST_DEBT, MAX_WAIT, Parameter, Policy, Unfit, Value,
+    Algorithm, Arguments, Decision, Headroom, Idle, InvalidParameter, Kind, LONGEST_DEBT, MAX_WAIT, Parameter, Policy,
+    Value,
 };
 use crate::units::{ClockOffset, Cost, Nanos, Rate};
 
@@ -53,7 +54,7 @@ pub trait Shape: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     const PARAMETERS: &'static [Parameter];
 
     /// The shape, checked, for a limit of `rate`.
-    fn build(arguments: &Arguments, rate: Rate) -> Result<Self, Unfit>;
+    fn build(arguments: &Arguments, rate: Rate) -> Result<Self, InvalidParameter>;
 
     /// What [`Shape::build`] made it of, without the rate.
     fn arguments(&self) -> Arguments;
@@ -83,7 +84,7 @@ pub trait Shape: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     fn policy(&self, rate: Rate) -> Policy;
 
     /// The limit in plain words.
-    fn words(&self, rate: Rate) -> String;
+    fn describe(&self, rate: Rate) -> String;
 }
 
 /// What is known about a charge to take back.
@@ -205,7 +206,7 @@ impl<S: Shape> Algorithm for Smooth<S> {
 
     type State = Reserved;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         let rate = arguments.rate("rate")?;
         let stable = stable(rate);
         Ok(Self { rate, stable, max_wait: micros(arguments.max_wait()), shape: S::build(arguments, rate)? })
@@ -319,8 +320,8 @@ impl<S: Shape> Algorithm for Smooth<S> {
         self.shape.policy(self.rate)
     }
 
-    fn words(&self) -> String {
-        self.shape.words(self.rate)
+    fn describe(&self) -> String {
+        self.shape.describe(self.rate)
     }
 }
 

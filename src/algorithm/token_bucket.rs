@@ -6,7 +6,7 @@
 
 use crate::algorithm::schedule::Schedule;
 use crate::algorithm::shared::Named;
-use crate::algorithm::{Arguments, Kind, Parameter, Unfit, Value};
+use crate::algorithm::{Arguments, InvalidParameter, Kind, Parameter, Value};
 
 /// The parameters.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -25,9 +25,9 @@ impl Named for TokenBucket {
 
     type Core = Schedule;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, Unfit> {
+    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         let burst = arguments.required_whole("burst")?;
-        Schedule::new(arguments.rate("rate")?, burst, None).map(Self).map_err(|error| error.unfit("burst"))
+        Schedule::new(arguments.rate("rate")?, burst, None).map(Self).map_err(|error| error.invalid("burst"))
     }
 
     fn arguments(&self) -> Arguments {
@@ -38,7 +38,7 @@ impl Named for TokenBucket {
         &self.0
     }
 
-    fn in_words(&self) -> String {
+    fn description(&self) -> String {
         format!("{} at once, then one every {}", self.0.burst(), self.0.rate().time_for(1))
     }
 }
@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn it_starts_full_and_refills_one_by_one() {
         let rule = TokenBucket::build(&arguments(Rate::new(10, Nanos::SECOND).unwrap(), 2)).unwrap();
-        assert_eq!(rule.words(), "2 at once, then one every 100ms");
+        assert_eq!(rule.describe(), "2 at once, then one every 100ms");
         let (decision, state) = rule.decide(None, 2, Nanos::ZERO);
         assert_eq!(decision, Decision::ADMIT);
         assert_eq!(rule.decide(state, 1, Nanos::new(99_999_999)), (Decision::later(Nanos::new(1)), state));

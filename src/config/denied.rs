@@ -8,7 +8,7 @@ use crate::config::scalar::InvalidValue;
 use crate::config::settings::DENIED;
 use crate::config::{suggest, words};
 use crate::ruleset::denied::{Body, ContentType, Denied};
-use crate::template::{Particulars, Template, TextKind, Unfit};
+use crate::template::{DenialContext, InvalidTemplate, Template, TextKind};
 
 const KINDS: [(&str, ContentType, TextKind); 3] = [
     ("text", ContentType::Text, TextKind::Plain),
@@ -71,29 +71,31 @@ fn text_kind(content_type: &Field<'_>) -> Option<TextKind> {
 }
 
 fn template(field: &Field<'_>, kind: TextKind) -> Option<Template> {
-    let names = words::all_of(Particulars::NAMES);
+    let names = words::all_of(DenialContext::NAMES);
     let expected = format!("text in quotes, in which `{{{{ NAME }}}}` stands for a value; there are {names}");
     let quote = |value: String| Template::literal(&value);
     field.parsed_with(&expected, quote, |text| Template::compile(text.to_owned(), kind).map_err(invalid))
 }
 
-fn invalid(unfit: Unfit) -> InvalidValue {
-    let (message, hint) = match unfit {
-        Unfit::Syntax(reason) => ("is not written as templates are", reason),
-        Unfit::Unknown(name) => {
-            let near = suggest::nearest(&name, Particulars::NAMES);
+fn invalid(invalid: InvalidTemplate) -> InvalidValue {
+    let (message, hint) = match invalid {
+        InvalidTemplate::Syntax(reason) => ("is not written as templates are", reason),
+        InvalidTemplate::Unknown(name) => {
+            let near = suggest::nearest(&name, DenialContext::NAMES);
             let hint = near.map(words::did_you_mean).unwrap_or_else(|| format!("`{name}` is not known"));
             ("uses a name that stands for nothing", hint)
         }
-        Unfit::Fails(reason) => (
+        InvalidTemplate::Fails(reason) => (
             "fails for some denials",
             format!("{reason}; `plan`, `customer`, `window` and `retry_after` may be missing"),
         ),
-        Unfit::NotJson(reason) => (
+        InvalidTemplate::NotJson(reason) => (
             "does not make JSON of every denial",
             format!("{reason}; text needs quotes, `\"{{{{ limit }}}}\"`, and numbers need none"),
         ),
-        Unfit::NotAField => ("holds characters that no header field may hold", "write it in one line".to_owned()),
+        InvalidTemplate::NotAField => {
+            ("holds characters that no header field may hold", "write it in one line".to_owned())
+        }
     };
     InvalidValue { message: message.to_owned(), hint: Some(hint) }
 }

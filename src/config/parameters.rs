@@ -23,7 +23,7 @@ impl<'a> Parameters<'a> {
             if let Some(field) = section.get(parameter.name) {
                 let value = read_value(&field, parameter).and_then(|value| match parameter.check(&value) {
                     Ok(()) => Some(value),
-                    Err(unfit) => field.fail(field.error(unfit.problem)),
+                    Err(invalid) => field.fail(field.error(invalid.problem)),
                 });
                 parameters.take(parameter.name, field, value);
             } else if section.is_misspelt(parameter.name) {
@@ -135,18 +135,18 @@ impl Overlay<'_, '_> {
         if self.is_broken() {
             return None;
         }
-        let unfit = match self.algorithm.build(&self.arguments()) {
+        let invalid = match self.algorithm.build(&self.arguments()) {
             Ok(rule) => return Some(rule.canonical()),
-            Err(unfit) => unfit,
+            Err(invalid) => invalid,
         };
-        if let Some(field) = self.plan.and_then(|(_, plan)| plan.field(unfit.parameter)) {
-            return field.fail(field.error(unfit.problem));
+        if let Some(field) = self.plan.and_then(|(_, plan)| plan.field(invalid.parameter)) {
+            return field.fail(field.error(invalid.problem));
         }
-        if let Some(field) = self.base.field(unfit.parameter) {
+        if let Some(field) = self.base.field(invalid.parameter) {
             let hint = self.plan.map(|(name, _)| format!("this concerns the plan `{name}`"));
-            return field.fail(field.error(unfit.problem).hint(hint));
+            return field.fail(field.error(invalid.problem).hint(hint));
         }
-        named.fail(Problem::error(named.key_place(), format!("`{}` {}", unfit.parameter, unfit.problem)))
+        named.fail(Problem::error(named.key_place(), format!("`{}` {}", invalid.parameter, invalid.problem)))
     }
 
     /// What the algorithm takes, in words.

@@ -1,6 +1,6 @@
 //! Limits as the configuration gives them: names and arguments, not yet rules.
 
-use crate::algorithm::{AlgorithmName, Arguments, Rule, Unfit};
+use crate::algorithm::{AlgorithmName, Arguments, InvalidParameter, Rule};
 use crate::charge::Mode;
 use crate::units::Nanos;
 
@@ -55,7 +55,7 @@ impl LimitSpec {
     /// The rule for `plan`; `None` if it is unlimited.
     ///
     /// Errors: the limit does not name the plan, and its own parameters are incomplete.
-    pub fn rule(&self, plan: Option<&str>) -> Result<Option<Rule>, Unfit> {
+    pub fn rule(&self, plan: Option<&str>) -> Result<Option<Rule>, InvalidParameter> {
         self.arguments(plan).map(|arguments| self.algorithm.build(arguments).map(Rule::canonical)).transpose()
     }
 }

@@ -218,7 +218,7 @@ impl Found {
             mode: if limit.mode.is_shared() { "shared" } else { "sticky" },
             key: self.key.clone(),
             plan: self.plan.clone(),
-            terms: rule.words(),
+            terms: rule.describe(),
             quota: policy.quota,
             window_seconds: policy.window.map(crate::units::Nanos::as_secs_f64),
             standing: Standing::of_all(&receipt.charged, rule, now),

@@ -114,7 +114,7 @@ async fn line<'a>(context: &'a RequestContext, bucket: Bucket<'a>, now: Nanos) -
     Some(Line {
         limit: &limit.name,
         routes,
-        terms: rule.words(),
+        terms: rule.describe(),
         quota: policy.quota,
         window_seconds: policy.window.map(Nanos::as_secs_f64),
         remaining: headroom.remaining,

@@ -138,7 +138,7 @@ fn column(side: &Side, position: usize) -> Option<Column> {
     let tally = side.tally.limits.get(position)?;
     let series = tally.series.clone().filter(|_| tally.plans.iter().any(|count| count.offered > 0))?;
     let words = match limit.rules.as_slice() {
-        [only] => only.words(),
+        [only] => only.describe(),
         rules => format!("{} sets of parameters", rules.len()),
     };
     let title = format!("{} ({}) in {}", limit.name, limit.algorithm.as_str(), side.name);

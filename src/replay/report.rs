@@ -254,7 +254,7 @@ impl LimitReport {
         let plans = plans.map(|(position, count)| {
             let plan = position.checked_sub(1);
             let words = match limit.terms(plan.map(PlanId)) {
-                Terms::Rule(rule) => limit.rules.get(rule).map_or_else(String::new, crate::algorithm::Rule::words),
+                Terms::Rule(rule) => limit.rules.get(rule).map_or_else(String::new, crate::algorithm::Rule::describe),
                 Terms::Unlimited => "unlimited".to_owned(),
             };
             let plan = plan.and_then(|plan| ruleset.plans.get(plan)).cloned();

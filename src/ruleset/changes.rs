@@ -29,7 +29,7 @@ pub enum LimitChange {
 
 impl LimitChange {
     /// In words, to be read after the limit's name; `None` where nothing becomes of them.
-    pub const fn words(self) -> Option<&'static str> {
+    pub const fn describe(self) -> Option<&'static str> {
         match self {
             Self::New => Some("is new: every key starts fresh"),
             Self::Untouched => None,
@@ -45,7 +45,7 @@ impl LimitChange {
 /// What becomes of the states of limits that there were before, where that is not what everybody expects.
 pub fn notes(before: &Ruleset, after: &Ruleset) -> Vec<String> {
     let known = after.limits.iter().zip(of_limits(before, after)).filter(|(_, change)| *change != LimitChange::New);
-    known.filter_map(|(limit, change)| Some(format!("limit `{}` {}", limit.name, change.words()?))).collect()
+    known.filter_map(|(limit, change)| Some(format!("limit `{}` {}", limit.name, change.describe()?))).collect()
 }
 
 /// What becomes of the states of each limit of `after`, in order, when it takes the place of `before`.
@@ -101,7 +101,7 @@ pub fn parameters((before, was): (&Ruleset, &Limit), (after, limit): (&Ruleset, 
     let planless = was.without_plan.and(limit.without_plan);
     let planless = planless.map(|_| (words::planless(&after.plans), rule_of(was, None), rule_of(limit, None)));
     let all: Vec<_> = of_plans.chain(planless).collect();
-    let shown = |rule: Option<&Rule>| rule.map_or_else(|| words::UNLIMITED.to_owned(), Rule::words);
+    let shown = |rule: Option<&Rule>| rule.map_or_else(|| words::UNLIMITED.to_owned(), Rule::describe);
     let lines = all.iter().filter(|(_, old, new)| old != new).filter_map(|(who, old, new)| {
         let (was, is) = (shown(*old), shown(*new));
         let says_nothing = change == LimitChange::OtherAlgorithm && was == is;

@@ -192,7 +192,7 @@ impl CostRule {
     }
 
     /// In plain words; none where each request costs one token.
-    pub fn words(&self) -> Option<String> {
+    pub fn describe(&self) -> Option<String> {
         Some(match self {
             Self::Fixed(1) => return None,
             Self::Fixed(cost) => format!("{cost} for each request"),
@@ -237,7 +237,7 @@ fn body_length(facts: &Facts<'_>) -> Option<u64> {
 
 impl ChargeRule {
     /// In plain words; none where a request is charged when it comes, and only if it passes.
-    pub fn words(&self) -> Option<String> {
+    pub fn describe(&self) -> Option<String> {
         let denied = self.denied.then(|| "denied requests too".to_owned());
         let When::Response { if_status } = &self.when else {
             let identified = self.identified.then(|| "when the caller is identified".to_owned());

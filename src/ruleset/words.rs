@@ -21,7 +21,7 @@ pub type Line = (String, String);
 
 impl Ruleset {
     /// What `limit` says besides its heading: who gets what, and what is unusual about it.
-    pub fn words(&self, limit: &Limit) -> Vec<Line> {
+    pub fn describe(&self, limit: &Limit) -> Vec<Line> {
         let mut lines = merged(terms(limit, &self.plans));
         lines.extend(self.settings(limit));
         let position = self.limits.iter().position(|other| std::ptr::eq(other, limit)).map(LimitId);
@@ -38,8 +38,8 @@ impl Ruleset {
     pub fn settings(&self, limit: &Limit) -> Vec<Line> {
         let line = |what: &str, words: String| (what.to_owned(), words);
         let over = self.over_the_limit(limit).map(|words| line(OVER_THE_LIMIT, words));
-        let cost = limit.cost.words().map(|words| line("cost", words));
-        let charged = limit.charge.words().map(|words| line("charged", words));
+        let cost = limit.cost.describe().map(|words| line("cost", words));
+        let charged = limit.charge.describe().map(|words| line("charged", words));
         let share = (limit.enabled < Share::WHOLE)
             .then(|| line("applies to", format!("{} of the keys, always the same ones", percent(limit.enabled))));
         let shadow =
@@ -51,9 +51,9 @@ impl Ruleset {
     /// What becomes of requests over `limit`, where that is not the usual denial.
     pub fn over_the_limit(&self, limit: &Limit) -> Option<String> {
         match &limit.over_limit {
-            OverLimit::Deny(denied) => denied.words().map(|answer| format!("denied with {answer}")),
+            OverLimit::Deny(denied) => denied.describe().map(|answer| format!("denied with {answer}")),
             OverLimit::Delay { max_wait, max_waiting, denied } => {
-                let after = denied.words().map(|answer| format!("denied with {answer}"));
+                let after = denied.describe().map(|answer| format!("denied with {answer}"));
                 let reserves = limit.rules.iter().any(Rule::reserves);
                 match (waits(*max_wait, *max_waiting).filter(|_| reserves), after) {
                     (Some(wait), Some(denied)) => Some(format!("{wait}; else {denied}")),
@@ -71,13 +71,13 @@ impl Ruleset {
 
 /// `limit NAME (ALGORITHM, by KEY)`
 pub fn heading(name: &str, algorithm: AlgorithmName, key: Option<&Key>) -> String {
-    let by = key.map(|key| format!(", {}", key.words()));
+    let by = key.map(|key| format!(", {}", key.describe()));
     format!("limit {name} ({}{})", algorithm.as_str(), by.unwrap_or_default())
 }
 
 impl Key {
     /// What is counted by.
-    pub fn words(&self) -> String {
+    pub fn describe(&self) -> String {
         match self.parts.as_slice() {
             [] => "one bucket for all".to_owned(),
             parts => {
@@ -90,10 +90,10 @@ impl Key {
 
 impl Limit {
     /// What holds under `terms`.
-    pub fn words(&self, terms: Terms) -> String {
+    pub fn describe(&self, terms: Terms) -> String {
         match terms {
             Terms::Unlimited => UNLIMITED.to_owned(),
-            Terms::Rule(index) => self.rules.get(index).map(Rule::words).unwrap_or_default(),
+            Terms::Rule(index) => self.rules.get(index).map(Rule::describe).unwrap_or_default(),
         }
     }
 }
@@ -101,8 +101,8 @@ impl Limit {
 /// What holds for each plan, and for requests without one.
 fn terms(limit: &Limit, plans: &[String]) -> Vec<Line> {
     let named =
-        plans.iter().enumerate().map(|(index, plan)| (plan.clone(), limit.words(limit.terms(Some(PlanId(index))))));
-    named.chain(limit.without_plan.map(|terms| (planless(plans).to_owned(), limit.words(terms)))).collect()
+        plans.iter().enumerate().map(|(index, plan)| (plan.clone(), limit.describe(limit.terms(Some(PlanId(index))))));
+    named.chain(limit.without_plan.map(|terms| (planless(plans).to_owned(), limit.describe(terms)))).collect()
 }
 
 /// What those are called that have no plan, where there are these `plans`.
@@ -150,7 +150,7 @@ pub fn over_the_limit(words: String) -> Line {
 
 impl Jitter {
     /// How `Retry-After` is spread.
-    pub fn words(self) -> String {
+    pub fn describe(self) -> String {
         let most = match self {
             Self::Share(share) => percent(share),
             Self::Time(time) => time.to_string(),
@@ -165,7 +165,7 @@ fn percent(share: Share) -> String {
 
 impl Denied {
     /// What is set of an answer.
-    pub fn words(&self) -> Option<String> {
+    pub fn describe(&self) -> Option<String> {
         let status = self.status.map(|status| format!("status {status}"));
         let grpc_status = self.grpc_status.map(|status| format!("grpc-status {status}"));
         let body = self.body.as_ref().map(|body| match body {

@@ -105,7 +105,7 @@ impl Tally {
         let report = Report {
             name: subject.name.clone(),
             algorithm: subject.algorithm.as_str(),
-            words: rule.words(),
+            words: rule.describe(),
             offered: 0,
             offered_tokens: 0,
             admitted: 0,

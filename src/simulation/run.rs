@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::mem;
 use std::num::NonZeroUsize;
 
-use crate::algorithm::{Completion, Decision, Denial, Headroom, Rule, State, Unfit};
+use crate::algorithm::{Completion, Decision, Denial, Headroom, InvalidParameter, Rule, State};
 use crate::simulation::{Arrival, KeyNumber, Subject};
 use crate::units::{Cost, Nanos, Rate};
 
@@ -61,14 +61,14 @@ pub enum RunError {
         rate: Rate,
     },
     /// The limit cannot have this rate.
-    #[error("`set_rate` of {rate} does not fit limit `{limit}`: {unfit}")]
-    Unfit {
+    #[error("`set_rate` of {rate} does not fit limit `{limit}`: {invalid}")]
+    InvalidParameter {
         /// The limit.
         limit: String,
         /// The rate it was to have.
         rate: Rate,
         /// What is wrong.
-        unfit: Unfit,
+        invalid: InvalidParameter,
     },
 }
 
@@ -108,7 +108,7 @@ struct InFlight {
 
 impl Run {
     /// All keys fresh.
-    pub fn new(subject: Subject, upstream: Upstream) -> Result<Self, Unfit> {
+    pub fn new(subject: Subject, upstream: Upstream) -> Result<Self, InvalidParameter> {
         let rule = subject.rule()?;
         Ok(Self {
             subject,
@@ -250,7 +250,7 @@ impl Run {
         if !subject.set_rate(rate) {
             return Err(RunError::NoRate { limit: limit(), algorithm: subject.algorithm.as_str(), rate });
         }
-        let rule = subject.rule().map_err(|unfit| RunError::Unfit { limit: limit(), rate, unfit })?;
+        let rule = subject.rule().map_err(|invalid| RunError::InvalidParameter { limit: limit(), rate, invalid })?;
         let rule = subject.rule_in_units_of(&self.rule).unwrap_or(rule);
         for cell in &mut self.keys {
             cell.complete_until(now, &self.rule);

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use tollgate::algorithm::{AlgorithmName, Arguments, Kind, MAX_WAIT, Rule, Unfit, Value};
+use tollgate::algorithm::{AlgorithmName, Arguments, InvalidParameter, Kind, MAX_WAIT, Rule, Value};
 use tollgate::units::{Nanos, Rate};
 
 /// An algorithm and what is set on it, each value as the configuration writes it.
@@ -108,7 +108,7 @@ impl Limit {
     }
 
     /// The limit as the program builds it.
-    pub(crate) fn build(&self) -> Result<Rule, Unfit> {
+    pub(crate) fn build(&self) -> Result<Rule, InvalidParameter> {
         self.algorithm.build(&self.arguments())
     }
 }

@@ -136,7 +136,7 @@ struct Replay<'a> {
 
 impl<'a> Replay<'a> {
     fn new(case: &'a Case) -> Self {
-        let rule = case.limit.build().unwrap_or_else(|unfit| panic!("{}: {unfit}", case.id));
+        let rule = case.limit.build().unwrap_or_else(|invalid| panic!("{}: {invalid}", case.id));
         Self { case, rule, states: HashMap::new(), due: HashMap::new(), rows: 0, admitted: 0 }
     }
 

@@ -108,7 +108,7 @@ impl Step {
             let one = format!(
                 " {} {} [{}] cost {} {:?} {:?};",
                 asked.name,
-                asked.shared.rule().words(),
+                asked.shared.rule().describe(),
                 asked.shared.parameters(),
                 asked.cost,
                 asked.enforcement,

@@ -11,7 +11,7 @@ const fn ms(count: u64) -> Nanos {
     Nanos::new(count * 1_000_000)
 }
 
-fn build(min: u64, max: u64, target: Option<Nanos>) -> Result<AdaptiveConcurrency, Unfit> {
+fn build(min: u64, max: u64, target: Option<Nanos>) -> Result<AdaptiveConcurrency, InvalidParameter> {
     let mut arguments = Arguments::default();
     arguments.set("min", Value::Whole(min));
     arguments.set("max", Value::Whole(max));

@@ -7,7 +7,7 @@ const fn ms(count: u64) -> Nanos {
     Nanos::new(count * 1_000_000)
 }
 
-fn build(limit: f64, period: Nanos, policy: &'static str) -> Result<Exponential, Unfit> {
+fn build(limit: f64, period: Nanos, policy: &'static str) -> Result<Exponential, InvalidParameter> {
     let mut arguments = Arguments::default();
     arguments.set("limit", Value::Decimal(limit));
     arguments.set("period", Value::Duration(period));

@@ -5,7 +5,7 @@ const fn at(nanos: u64) -> Nanos {
     Nanos::new(nanos)
 }
 
-fn build(limit: u64, window: u64) -> Result<QuotaLinear, Unfit> {
+fn build(limit: u64, window: u64) -> Result<QuotaLinear, InvalidParameter> {
     let mut arguments = Arguments::default();
     arguments.set("limit", Value::Whole(limit));
     arguments.set("window", Value::Duration(at(window)));

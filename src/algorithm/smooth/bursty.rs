@@ -2,7 +2,7 @@
 //! one takes at the rate, and cost nothing. A fresh key has none.
 
 use crate::algorithm::smooth::{RATE, Refund, Shape, Undo, stable};
-use crate::algorithm::{Arguments, Idle, Kind, Parameter, Policy, Unfit, Value};
+use crate::algorithm::{Arguments, Idle, InvalidParameter, Kind, Parameter, Policy, Value};
 use crate::units::{Nanos, Rate};
 
 /// Up to `max_burst` of unused time is stored.
@@ -20,7 +20,7 @@ impl Shape for Bursty {
     const NAME: &'static str = "smooth_bursty";
     const PARAMETERS: &'static [Parameter] = &[RATE, Parameter::optional("max_burst", Kind::Duration)];
 
-    fn build(arguments: &Arguments, rate: Rate) -> Result<Self, Unfit> {
+    fn build(arguments: &Arguments, rate: Rate) -> Result<Self, InvalidParameter> {
         let max_burst = arguments.duration_or("max_burst", MAX_BURST)?;
         let seconds = max_burst.get() as f64 / 1e9;
         Ok(Self { max_burst, most: seconds * rate.per_second(), stable: stable(rate) })
@@ -69,7 +69,7 @@ impl Shape for Bursty {
         Policy { quota, window: Some(rate.time_for(quota)) }
     }
 
-    fn words(&self, rate: Rate) -> String {
+    fn describe(&self, rate: Rate) -> String {
         let saved = match self.max_burst {
             Nanos::ZERO => "unused time is not saved".to_owned(),
             max_burst => format!("up to {max_burst} of unused time is saved for a burst"),

@@ -7,7 +7,7 @@ const fn us(count: u64) -> Nanos {
     Nanos::new(count * 1000)
 }
 
-fn build<S: Shape>(tokens: u64, period: Nanos, set: &[(&'static str, Value)]) -> Result<Smooth<S>, Unfit> {
+fn build<S: Shape>(tokens: u64, period: Nanos, set: &[(&'static str, Value)]) -> Result<Smooth<S>, InvalidParameter> {
     let mut arguments = Arguments::default();
     arguments.set("rate", Value::Rate(Rate::new(tokens, period).unwrap()));
     for (name, value) in set {

@@ -6,7 +6,7 @@
 //! the area under the line, the parts above and below the threshold truncated apart. A fresh key is cold: stored = max.
 
 use crate::algorithm::smooth::{RATE, Refund, Shape, Undo, micros, stable};
-use crate::algorithm::{Arguments, Idle, Kind, Parameter, Policy, Unfit, Value};
+use crate::algorithm::{Arguments, Idle, InvalidParameter, Kind, Parameter, Policy, Value};
 use crate::units::{Nanos, Rate};
 
 /// The full rate is reached after `warm_up` of use, from a rate of rate/`cold_factor`.
@@ -55,7 +55,7 @@ impl Shape for WarmingUp {
             .advice("it says how many times slower a cold start is"),
     ];
 
-    fn build(arguments: &Arguments, rate: Rate) -> Result<Self, Unfit> {
+    fn build(arguments: &Arguments, rate: Rate) -> Result<Self, InvalidParameter> {
         let warm_up = arguments.duration("warm_up")?;
         let cold_factor = arguments.decimal("cold_factor").unwrap_or(COLD_FACTOR);
         let (stable, time) = (stable(rate), micros(warm_up) as f64);
@@ -123,7 +123,7 @@ impl Shape for WarmingUp {
         Policy { quota: rate.tokens(), window: Some(rate.period()) }
     }
 
-    fn words(&self, rate: Rate) -> String {
+    fn describe(&self, rate: Rate) -> String {
         format!(
             "{rate}, the next one after {}; a cold start is {} times slower and warm after {}; each request is paid for by the next",
             rate.time_for(1),

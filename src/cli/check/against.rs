@@ -89,7 +89,7 @@ fn limits(
     let (mut parts, mut untouched) = (Vec::new(), 0);
     for (limit, change) in after.limits.iter().zip(changes::of_limits(before, after)) {
         let lines = match before.limits.iter().find(|was| was.name == limit.name) {
-            None => after.words(limit),
+            None => after.describe(limit),
             Some(was) => {
                 let is_parameter = |path: &str| {
                     let algorithms = [was.algorithm, limit.algorithm];
@@ -101,7 +101,7 @@ fn limits(
                 [changes::parameters((before, was), (after, limit)), settings].concat()
             }
         };
-        match change.words() {
+        match change.describe() {
             None if lines.is_empty() => untouched += 1,
             words => parts.push(part("limit", &limit.name, words.unwrap_or("keeps what is used"), lines)),
         }
@@ -116,7 +116,7 @@ fn plans(before: &Ruleset, after: &Ruleset) -> Vec<Part> {
     let new =
         after.plans.iter().enumerate().filter(|(_, plan)| !before.plans.contains(plan)).map(|(position, plan)| {
             let limits = after.limits.iter().filter(|limit| limit.candidate_of.is_none());
-            let lines = limits.map(|limit| (limit.name.clone(), limit.words(limit.terms(Some(PlanId(position))))));
+            let lines = limits.map(|limit| (limit.name.clone(), limit.describe(limit.terms(Some(PlanId(position))))));
             part("plan", plan, "is new", lines.collect())
         });
     let gone = before.plans.iter().filter(|plan| !after.plans.contains(plan));
@@ -260,7 +260,7 @@ fn own_terms(ruleset: &Ruleset, customer: &Customer) -> Vec<Line> {
     let own = customer.own.iter().flat_map(|own| &own.0).filter_map(|(id, term)| {
         let words = match term {
             OwnTerm::Unlimited => words::UNLIMITED.to_owned(),
-            OwnTerm::Rule(rule) => rule.words(),
+            OwnTerm::Rule(rule) => rule.describe(),
         };
         Some((ruleset.limits.get(id.0)?.name.clone(), words))
     });

@@ -149,22 +149,22 @@ fn problem(problem: &Problem) -> Value {
 
 impl Part {
     fn of_limit(limit: &Limit, ruleset: &Ruleset) -> Self {
-        Self { heading: words::heading(&limit.name, limit.algorithm, Some(&limit.key)), lines: ruleset.words(limit) }
+        Self { heading: words::heading(&limit.name, limit.algorithm, Some(&limit.key)), lines: ruleset.describe(limit) }
     }
 
     /// A route that sets answers.
     fn of_route(route: &Route) -> Option<Self> {
-        let denied = format!("denied with {}, unless the limit sets its own", route.denied.words()?);
+        let denied = format!("denied with {}, unless the limit sets its own", route.denied.describe()?);
         Some(Self { heading: format!("route {}", route.name), lines: vec![words::over_the_limit(denied)] })
     }
 
     fn of_jitter(jitter: Jitter) -> Self {
-        Self { heading: "headers".to_owned(), lines: vec![("Retry-After".to_owned(), jitter.words())] }
+        Self { heading: "headers".to_owned(), lines: vec![("Retry-After".to_owned(), jitter.describe())] }
     }
 
     fn of_spec(spec: &LimitSpec, plans: &[String]) -> Self {
         let asks = |plan: Option<&str>| match spec.rule(plan) {
-            Ok(Some(rule)) => Some(rule.words()),
+            Ok(Some(rule)) => Some(rule.describe()),
             Ok(None) => Some(words::UNLIMITED.to_owned()),
             // the limit does not name the plan, and sets nothing for those it does not name
             Err(_) => None,

@@ -1,6 +1,6 @@
 //! From the limits of a configuration to what is simulated.
 
-use crate::algorithm::Unfit;
+use crate::algorithm::InvalidParameter;
 use crate::config::{self, LimitSpec, Limits};
 use crate::simulation::Subject;
 
@@ -41,7 +41,7 @@ pub enum SubjectError {
     },
     /// The parameters make no sense.
     #[error(transparent)]
-    Unfit(#[from] Unfit),
+    InvalidParameter(#[from] InvalidParameter),
 }
 
 /// The limit `name` with the parameters of `plan`.

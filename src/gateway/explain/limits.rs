@@ -108,10 +108,10 @@ pub(super) fn met(
                 Ok(charge) => terms_of(limit, charge, resolved),
                 Err(uncharged) => uncharged_because(*uncharged, resolved),
             },
-            terms: charge.as_ref().ok().map(|charge| limit.rule(&charge.rule).words()),
+            terms: charge.as_ref().ok().map(|charge| limit.rule(&charge.rule).describe()),
             key: key_of(limit, ruleset, route, facts, resolved),
             cost: charge.as_ref().ok().map(|charge| charge.cost),
-            cost_rule: limit.cost.words(),
+            cost_rule: limit.cost.describe(),
             charged: charged(limit, route.early.contains(id)),
             over_limit: over_limit(ruleset, route, limit),
             owner: None,
@@ -125,7 +125,7 @@ pub(super) fn met(
 /// When a limit is charged, where that is not when the caller is known and the request comes.
 fn charged(limit: &Limit, is_early: bool) -> Option<String> {
     let early = is_early.then(|| "before the credential is looked up".to_owned());
-    let words: Vec<String> = early.into_iter().chain(limit.charge.words()).collect();
+    let words: Vec<String> = early.into_iter().chain(limit.charge.describe()).collect();
     (!words.is_empty()).then(|| words.join("; "))
 }
 
@@ -196,7 +196,7 @@ fn over_limit(ruleset: &Ruleset, route: &Route, limit: &Limit) -> String {
         return "nothing: it only watches".to_owned();
     }
     let set = ruleset.over_the_limit(limit);
-    let of_route = || route.denied.words().map(|words| format!("denied with {words}"));
+    let of_route = || route.denied.describe().map(|words| format!("denied with {words}"));
     set.or_else(of_route).unwrap_or_else(|| format!("denied with status {}", Answer::Limited.status()))
 }
 

@@ -8,7 +8,7 @@ use crate::gateway::request_context::RequestContext;
 use crate::ruleset::denied::{Body, ContentType, DeniedAnswer};
 use crate::ruleset::limit::Limit;
 use crate::ruleset::verdict::{Outcome, Standing};
-use crate::template::{Particulars, Template};
+use crate::template::{DenialContext, Template};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -72,7 +72,7 @@ impl<'a> Wording<'a> {
             Outcome::Deny(denial) => retry_after(denial).map(|time| time.secs_ceil()),
             Outcome::Admit { .. } => None,
         };
-        let particulars = Particulars {
+        let denial = DenialContext {
             limit: &self.limit.name,
             plan: plan.map(String::as_str),
             route: context.matched().map_or("", |route| &route.name),
@@ -86,7 +86,7 @@ impl<'a> Wording<'a> {
             title: Answer::Limited.title(),
             detail: &Answer::Limited.detail(Some(context)),
         };
-        let rendered = template.render(&particulars);
+        let rendered = template.render(&denial);
         if let Err(error) = &rendered {
             tracing::warn!(limit = self.limit.name, %error, "the text of an answer failed: the usual one is sent");
         }

@@ -10,7 +10,7 @@ fn columns(subjects: Vec<Subject>, per_second: u64, seconds: u64) -> Vec<Column>
     let mut runs: Vec<Run> = subjects.into_iter().map(|subject| Run::new(subject, UPSTREAM).unwrap()).collect();
     let column = |run: &Run| Column {
         title: "per-customer <&> (gcra)".to_owned(),
-        words: Rule::words(run.rule()),
+        words: Rule::describe(run.rule()),
         rate: run.subject().rate().map(Rate::per_second),
         series: Series::default(),
     };

@@ -64,7 +64,7 @@ fn a_rate_that_does_not_fit_stops_the_run_and_changes_nothing() {
     let mut run = Run::new(gcra(1, u64::MAX >> 31), UPSTREAM).unwrap();
     let rate = Rate::new(1, Nanos::MAX).unwrap();
     let error = run.step(&Arrival { set_rate: Some(rate), ..arrival(0, 0, 1) }).unwrap_err();
-    assert!(matches!(&error, RunError::Unfit { unfit, .. } if unfit.parameter == "burst"), "{error}");
+    assert!(matches!(&error, RunError::InvalidParameter { invalid, .. } if invalid.parameter == "burst"), "{error}");
     assert_eq!(run.subject().rate(), Rate::new(1, Nanos::SECOND));
 }
 

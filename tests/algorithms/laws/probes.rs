@@ -96,7 +96,7 @@ impl Law for AskEverything {
         let other = random_limit(walk.limit.algorithm, Domain::Extreme, &mut random).build();
         rule.headroom(walk.state.as_ref(), now);
         assert!(rule.policy().quota > 0, "a quota of 0");
-        assert!(!rule.words().is_empty(), "no words");
+        assert!(!rule.describe().is_empty(), "no words");
         let cost = random.one_of(&[0, 1, u64::MAX, rule.policy().quota]);
         let owing = rule.debit(rule.debit(walk.state.clone(), cost, now), cost, now);
         rule.headroom(owing.as_ref(), now);
