@@ -18,8 +18,10 @@ mod candidate;
 mod cluster;
 mod cost;
 mod customers;
+mod decisions;
 mod denied;
 mod document;
+mod domains;
 mod environment;
 mod findings;
 mod identify;
@@ -155,7 +157,13 @@ pub fn load_customer_files(
     // a misspelt `plans` is no reason to blame the customers
     top.get("plans")?;
     let outline = customers::outline(&top);
-    let scope = FileScope::Gateway { customers: true, tokens: outline.tokens, store: true, nodes: true };
+    let scope = FileScope::Gateway {
+        customers: true,
+        tokens: outline.tokens,
+        store: true,
+        nodes: true,
+        domains: top.has("domains"),
+    };
     let plans = limits::read_plans(&top, scope);
     let Customers { directory, jwks, .. } = customers::read(&top, &plans, store::read(&top).as_ref())??;
     if findings.has_errors() {
@@ -216,13 +224,15 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let operators = operators::read(top);
     let connections = top.get_or("connections", ConnectionBounds::default(), listeners::bounds);
     let client_address = top.get_or("client_address", ClientAddress::default(), server::client_address);
-    let (upstream_names, upstreams) = upstreams::read(top);
+    let needs = decisions::Needs::of(server.as_ref());
+    let (upstream_names, upstreams) = upstreams::read(top, needs.upstreams);
     let outline = customers::outline(top);
     let scope = FileScope::Gateway {
         customers: outline.customers,
         tokens: outline.tokens,
         store: top.has("store"),
         nodes: store::has_nodes(top),
+        domains: top.has("domains"),
     };
     let plans = limits::read_plans(top, scope);
     let store = store::read(top);
@@ -235,7 +245,15 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let cors = top.get_with("cors", access::cors);
     let (cors, forwards_preflights) = cors.map(Option::unzip).unzip();
     let bypass = Bypass { preflights: forwards_preflights.flatten().unwrap_or(false), ..bypass.unwrap_or_default() };
-    let mut routes = routes::read(top, &upstream_names, &limit_names, &bypass, top.has("cors"));
+    let around = routes::Around {
+        needs,
+        upstreams: &upstream_names,
+        limits: &limit_names,
+        bypass: &bypass,
+        has_cors: top.has("cors"),
+    };
+    let mut routes = routes::read(top, &around);
+    let domains = domains::read(top, &limit_names, &limits, &routes, needs.domains);
     let usage = top.get_with("usage", |field| server::usage(field, outline.customers));
     let dialects = top.get_or("headers", Dialects::default(), server::dialects);
     let access_log = top.get_or("access_log", AccessLog::default(), server::access_log);
@@ -246,7 +264,8 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     }
     warn_of_unused("an upstream", &upstream_names, findings);
     warn_of_unused("a limit", &limit_names, findings);
-    if let Some(field) = top.get("plans").filter(|_| !outline.customers) {
+    let names_plans = domains.iter().flatten().any(domains::Written::names_plans);
+    if let Some(field) = top.get("plans").filter(|_| !outline.customers && !names_plans) {
         field.warn("no request has a plan: the file names no `customers`", None);
     }
     if let (Some(server), Some(Some(customers)), Some(field)) = (&server, &customers, top.get("customers")) {
@@ -262,6 +281,8 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         Some(Customers { rules, directory, jwks }) => (Some(rules), directory, jwks),
         None => (None, None, None),
     };
+    let (domains, requested) = (domains?, routes.len());
+    routes.extend(domains::routes(&domains));
     let limits = candidate::join(limits.into_iter().collect::<Option<Vec<Checked>>>()?, &mut routes)?;
     if rules.is_some() {
         for route in &mut routes {
@@ -276,19 +297,25 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
             None,
         );
     }
-    let (server, cluster) = (server?, cluster?);
+    let (server, cluster, client_address) = (server?, cluster?, client_address?);
+    decisions::check(top, &server, &client_address, &limits, &routes[..requested]);
+    if findings.has_errors() {
+        return None;
+    }
     if let Some(cluster) = &cluster {
         cluster::check(top, cluster, &server, limits.iter().any(|limit| limit.mode == Mode::Sticky))?;
     }
     let (upstreams, upstream_tls) = upstreams.into_iter().collect::<Option<Vec<_>>>()?.into_iter().unzip();
+    let matcher = Matcher::new(routes, requested);
     let ruleset = Ruleset {
-        matcher: Matcher::new(routes),
+        domains: domains::finish(domains, &matcher, &limits),
+        matcher,
         marks: marks(&limits),
         limits,
         plans: plans.all().map(str::to_owned).collect(),
         upstreams,
         connections: connections?,
-        client_address: client_address?,
+        client_address,
         customers: rules,
         access: access?,
         cors: cors?,

@@ -10,6 +10,7 @@ pub mod active_config;
 pub mod admit;
 pub mod caller;
 pub mod cost_meter;
+mod decisions;
 mod denials;
 pub mod early;
 pub mod explain;
@@ -26,6 +27,7 @@ pub mod trace;
 pub mod upstream;
 
 use active_config::ActiveConfig;
+use admit::Sender;
 use request_context::RequestContext;
 use respond::Answer;
 
@@ -39,6 +41,7 @@ use crate::http::service::{
 use crate::http::traffic::Traffic;
 use crate::http::upstream::Destination;
 use crate::panics::failpoint;
+use crate::ruleset::Serves;
 use crate::ruleset::key::KeyHasher;
 use crate::store::Store;
 use crate::telemetry::denial_recorder::DenialRecorder;
@@ -166,9 +169,17 @@ impl Service for WorkerGateway {
 }
 
 impl Exchange for RequestContext {
-    async fn decide(&mut self, request: &RequestHead) -> Result<(), Response> {
+    fn max_collected(&self) -> Option<usize> {
+        (self.serves.speaks_grpc() && self.version == Version::Http2).then_some(decisions::MAX_MESSAGE)
+    }
+
+    async fn decide(&mut self, request: &RequestHead, body: &[u8]) -> Result<(), Response> {
         failpoint("decide");
-        let admitted = admit::admit(self, request).await;
+        if self.serves != Serves::Proxy {
+            return Err(Box::pin(decisions::decide(self, request, body)).await);
+        }
+        let peer = Arc::clone(&self.peer);
+        let admitted = admit::admit(self, request, Sender::of(&peer)).await;
         admitted.map_err(|answer| respond::answer(self, &answer, &request.fields))
     }
 
@@ -249,6 +260,7 @@ impl Exchange for RequestContext {
         let answer = match failure {
             Failure::HeadTimeout => Answer::HeadTimeout,
             Failure::BodyTimeout => Answer::BodyTimeout,
+            Failure::BodyTooLarge => Answer::BodyTooLarge,
             Failure::Refused(refused) => (*refused).into(),
             Failure::UpstreamTimeout => Answer::UpstreamTimeout,
             Failure::UpstreamBroke(_) | Failure::Unreadable(_) => Answer::UpstreamFailed,

@@ -2,6 +2,7 @@
 //!
 //! Knows nothing of YAML, of the proxy or of time. Names are resolved to indices here, so that a request resolves none.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::num::NonZeroU64;
 
@@ -14,6 +15,7 @@ pub mod cors;
 pub mod cost;
 pub mod credential;
 pub mod denied;
+pub mod domains;
 pub mod endpoint;
 pub mod host;
 pub mod key;
@@ -21,6 +23,7 @@ pub mod limit;
 pub mod matcher;
 pub mod own;
 pub mod path;
+pub mod serves;
 pub mod upstream;
 pub mod verdict;
 pub mod words;
@@ -28,9 +31,11 @@ pub mod words;
 pub use access::{Access, Bypass, Callers};
 pub use cors::{Cors, Origins};
 pub use credential::{CredentialSource, JwtRules};
+pub use domains::Domain;
 pub use endpoint::{Endpoint, Peers, SocketPath};
 pub use limit::{Limit, LimitId, PlanId, Share};
 pub use matcher::{Matcher, Route, RouteId};
+pub use serves::Serves;
 pub use upstream::{Upstream, UpstreamId};
 
 /// Everything that one version of the configuration says about requests.
@@ -40,6 +45,8 @@ pub struct Ruleset {
     pub matcher: Matcher,
     /// Indexed by [`LimitId`].
     pub limits: Vec<Limit>,
+    /// What the rate limit service is asked by, by the names of the domains.
+    pub domains: HashMap<String, Domain>,
     /// The names of the plans, indexed by [`PlanId`].
     pub plans: Vec<String>,
     /// Indexed by [`UpstreamId`].
@@ -75,7 +82,7 @@ impl Ruleset {
             limit::OverLimit::Divert(upstream) => Some(upstream),
             _ => None,
         });
-        std::iter::once(route.upstream).chain(diverted)
+        route.upstream.into_iter().chain(diverted)
     }
 }
 

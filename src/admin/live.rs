@@ -26,7 +26,7 @@ pub(super) fn routes(active: &ActiveConfig, history: &History) -> Value {
             "path": route.path_pattern,
             "hosts": route.hosts.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "methods": route.methods.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "upstream": ruleset.upstreams[route.upstream.0].name,
+            "upstream": route.upstream.map(|upstream| ruleset.upstreams[upstream.0].name.as_str()),
             "limits": limits,
             "rates": rates(&activity, of_route),
             "series": json!({
@@ -44,7 +44,7 @@ pub(super) fn limits(gateway: &Gateway, active: &ActiveConfig, history: &History
     let usage = gateway.store.usage(&active.binding);
     let limits = ruleset.limits.iter().enumerate().zip(usage).filter(|((_, limit), _)| is_shown(limit));
     let limits = limits.map(|((id, limit), usage)| {
-        let routes = ruleset.matcher.routes().iter().filter(|route| route.limits.contains(&LimitId(id)));
+        let routes = ruleset.matcher.all().iter().filter(|route| route.limits.contains(&LimitId(id)));
         let activity = history.of_limit(&limit.name);
         json!({
             "name": limit.name,

@@ -7,7 +7,7 @@ use crate::config::settings::NAMED_PART;
 use crate::ruleset::key::{Key, KeyPart, Repeated};
 
 pub(super) const EXPECTED: &str = "`all`, `customer`, `plan`, `client_address`, `host`, `route`, `route_pattern`, `method`, `upstream_node`, `{header: NAME}`, `{query: NAME}`, \
-     `{cookie: NAME}`, `{jwt_claim: NAME}`, or a list of these";
+     `{cookie: NAME}`, `{jwt_claim: NAME}`, `{descriptor: KEY}`, or a list of these";
 
 const WORDS: [(&str, KeyPart); 8] = [
     ("customer", KeyPart::Customer),
@@ -37,9 +37,11 @@ pub(super) fn part(field: &Field<'_>) -> Option<KeyPart> {
         return word(field);
     }
     let section = field.section_or(&NAMED_PART, EXPECTED)?;
-    let repeated = section.get_or("repeated", Repeated::Deny, |field| match section.has("jwt_claim") {
-        true => field.fail(Problem::error(field.key_place(), "says nothing of a claim, which a token has once")),
-        false => field.choice(&[("deny", Repeated::Deny), ("first", Repeated::First), ("last", Repeated::Last)]),
+    let repeated = section.get_or("repeated", Repeated::Deny, |field| {
+        match section.has("jwt_claim") || section.has("descriptor") {
+            true => field.fail(Problem::error(field.key_place(), "is for what a request may carry more than once")),
+            false => field.choice(&[("deny", Repeated::Deny), ("first", Repeated::First), ("last", Repeated::Last)]),
+        }
     });
     let repeated = repeated?;
     let mut parts = section.fields().filter_map(|(kind, name)| match kind {
@@ -47,6 +49,7 @@ pub(super) fn part(field: &Field<'_>) -> Option<KeyPart> {
         "query" => Some(name.parsed("the name of a query parameter", named).map(|name| KeyPart::Query(name, repeated))),
         "cookie" => Some(name.parsed("the name of a cookie", cookie_name).map(|name| KeyPart::Cookie(name, repeated))),
         "jwt_claim" => Some(name.parsed("the name of a claim, like `sub`", named).map(KeyPart::JwtClaim)),
+        "descriptor" => Some(name.parsed("the key of an entry, like `remote_address`", named).map(KeyPart::Descriptor)),
         _ => None,
     });
     match (parts.next(), parts.next()) {
@@ -64,7 +67,7 @@ fn word(field: &Field<'_>) -> Option<KeyPart> {
     }
     let problem = match &*word.text {
         "all" => field.error("means one bucket for everybody, so it cannot be a part of a longer key"),
-        name @ ("header" | "query" | "cookie" | "jwt_claim") => {
+        name @ ("header" | "query" | "cookie" | "jwt_claim" | "descriptor") => {
             field.error("needs a name").hint(format!("write `{{{name}: NAME}}`"))
         }
         text => {

@@ -52,13 +52,15 @@ pub(super) enum FileScope {
         store: bool,
         /// Whether it is said how many nodes there are.
         nodes: bool,
+        /// Whether there are descriptors, of which few name a plan.
+        domains: bool,
     },
 }
 
 impl FileScope {
     /// Whether a request may have no plan.
     pub(super) const fn has_planless_requests(self) -> bool {
-        matches!(self, Self::Alone | Self::Gateway { customers: false, .. })
+        matches!(self, Self::Alone | Self::Gateway { customers: false, .. } | Self::Gateway { domains: true, .. })
     }
 }
 

@@ -9,7 +9,7 @@ use crate::config::scalar::InvalidValue;
 use crate::config::server::peers;
 use crate::config::settings::{ADMIN, CERTIFICATE, CLIENT_CERTIFICATES, CONNECTIONS, LISTENER, LISTENER_TLS};
 use crate::config::store::{NamedFile, named_file};
-use crate::ruleset::{ConnectionBounds, Endpoint, Peers, SocketPath};
+use crate::ruleset::{ConnectionBounds, Endpoint, Peers, Serves, SocketPath};
 
 /// The addresses that tollgate listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +34,8 @@ pub struct Listener {
     pub address: Endpoint,
     /// Absent where clients speak in the clear.
     pub tls: Option<ListenerTls>,
+    /// What requests that come in there are.
+    pub serves: Serves,
     /// Whether HTTP/2 is spoken beside HTTP/1.1.
     pub http2: bool,
     /// Whose connections begin by saying whom they are for (PROXY protocol).
@@ -46,7 +48,14 @@ impl Listener {
     /// A listener as it is where nothing but its address is said.
     pub const fn plain(address: SocketAddr) -> Self {
         let proxy_protocol = Peers { networks: Vec::new(), unix: false };
-        Self { address: Endpoint::Inet(address), tls: None, http2: false, proxy_protocol, max_connections: None }
+        Self {
+            address: Endpoint::Inet(address),
+            tls: None,
+            serves: Serves::Proxy,
+            http2: false,
+            proxy_protocol,
+            max_connections: None,
+        }
     }
 }
 
@@ -149,8 +158,13 @@ fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(Endpoint, Field<'a>)>) -> O
             return field.fail(field.error("is for paths only").expected("`address: unix:/...` beside it"));
         }
         let tls = section.get_with("tls", tls);
+        let serves = serves(&section);
+        let speaks_grpc = serves.is_some_and(Serves::speaks_grpc);
         // who speaks TLS says which HTTP; in the clear, the first bytes would have to
-        let http2 = section.get_or("http2", section.has("tls"), Field::flag);
+        let http2 = section.get_or("http2", section.has("tls") || speaks_grpc, Field::flag);
+        if let (true, Some(false), Some(field)) = (speaks_grpc, http2, section.get("http2")) {
+            return field.fail(field.error("leaves no way to ask: gRPC is spoken over HTTP/2").expected("`true`"));
+        }
         let proxy_protocol = section.get_or("proxy_protocol", Peers::default(), |field| {
             peers(field, "believes everybody, so that any client can choose its own address")
         });
@@ -168,11 +182,26 @@ fn listeners<'a>(top: &Section<'a>, taken: &mut Vec<(Endpoint, Field<'a>)>) -> O
         Some(Listener {
             address: place?,
             tls: tls?,
+            serves: serves?,
             http2: http2?,
             proxy_protocol: proxy_protocol?,
             max_connections: max_connections?,
         })
     }))
+}
+
+/// Reads `serves` and what goes with it.
+fn serves(section: &Section<'_>) -> Option<Serves> {
+    let serves = section.get_or("serves", Serves::Proxy, |field| field.choice(&Serves::ALL));
+    let Some(field) = section.get("denied_status") else { return serves };
+    let status = field.whole();
+    match serves? {
+        Serves::ForwardAuth { .. } => Some(Serves::ForwardAuth { denied_status: Some(status?) }),
+        _ => {
+            let problem = Problem::error(field.key_place(), "is for answers to subrequests only");
+            field.fail(problem.expected("`serves: forward_auth` beside it"))
+        }
+    }
 }
 
 /// Reads `connections:`.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher;
 
+use crate::config::decisions::Needs;
 use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, each_once};
@@ -23,25 +24,34 @@ use crate::ruleset::upstream::UpstreamId;
 /// The pattern of a route that names no path.
 const EVERY_PATH: &str = "/**";
 
-/// Reads `routes:`; those that could be read. `bypass` holds for every route; `has_cors` says whether the file has `cors`.
-pub(super) fn read(
-    top: &Section<'_>,
-    upstreams: &Names,
-    limits: &Names,
-    bypass: &Bypass,
-    has_cors: bool,
-) -> Vec<Route> {
+/// What routes refer to, and what else the file says about them.
+pub(super) struct Around<'r> {
+    pub(super) needs: Needs,
+    pub(super) upstreams: &'r Names,
+    pub(super) limits: &'r Names,
+    /// What holds for every route.
+    pub(super) bypass: &'r Bypass,
+    /// Whether the file has `cors`.
+    pub(super) has_cors: bool,
+}
+
+/// Reads `routes:`; those that could be read.
+pub(super) fn read(top: &Section<'_>, around: &Around<'_>) -> Vec<Route> {
     const EXPECTED: &str = "a list of routes";
     let mut names = Names::none("a route", true);
     let mut routes = Vec::new();
     let mut unreachable = Unreachable::default();
-    let items = top.required("routes", EXPECTED).and_then(|field| field.nonempty_list(EXPECTED));
+    let field = match around.needs.routes {
+        true => top.required("routes", EXPECTED),
+        false => top.get("routes"),
+    };
+    let items = field.and_then(|field| field.nonempty_list(EXPECTED));
     for item in items.unwrap_or_default() {
         let Some(section) = item.section(&ROUTE) else {
             continue;
         };
         let name = name(&section, &mut names);
-        let route = route(&section, upstreams, limits, bypass, has_cors);
+        let route = route(&section, around);
         if let (Some(name), Some(route)) = (name, route) {
             let route = Route { name, ..route };
             unreachable.look_at(&route, &item);
@@ -59,9 +69,14 @@ fn name(section: &Section<'_>, names: &mut Names) -> Option<String> {
 }
 
 /// Everything but the name.
-fn route(section: &Section<'_>, upstreams: &Names, limits: &Names, bypass: &Bypass, has_cors: bool) -> Option<Route> {
+fn route(section: &Section<'_>, around: &Around<'_>) -> Option<Route> {
+    const UPSTREAM: &str = "the name of an upstream";
+    let Around { needs, upstreams, limits, bypass, has_cors } = *around;
     let matched = section.get_or("match", Match::default(), read_match);
-    let upstream = section.required("upstream", "the name of an upstream").and_then(|field| upstreams.resolve(&field));
+    let upstream = match section.get("upstream") {
+        None if !needs.upstreams => Some(None),
+        _ => section.required("upstream", UPSTREAM).and_then(|field| upstreams.resolve(&field)).map(Some),
+    };
     let limits = section.get_or("limits", Vec::new(), |field| read_limits(field, limits));
     let denied = section.get_or("denied", Denied::default(), denied::read);
     let access = section.get_or("access", Access::default(), access::access);
@@ -84,7 +99,7 @@ fn route(section: &Section<'_>, upstreams: &Names, limits: &Names, bypass: &Bypa
         path_pattern,
         methods,
         headers,
-        upstream: UpstreamId(upstream?),
+        upstream: upstream?.map(UpstreamId),
         limits: limits?,
         early: Vec::new(),
         denied: denied?,

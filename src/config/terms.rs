@@ -149,6 +149,7 @@ impl<'a> LimitTerms<'_, 'a> {
         match self.scope {
             FileScope::Alone if named.is_empty() => Need::Always,
             FileScope::Alone => Need::Perhaps,
+            FileScope::Gateway { customers: true, domains: true, .. } if unnamed.is_empty() => Need::Perhaps,
             FileScope::Gateway { customers: true, .. } if unnamed.is_empty() => Need::Never,
             FileScope::Gateway { .. } => Need::Always,
         }

@@ -46,9 +46,13 @@ const HEALTHY_AFTER: u32 = 2;
 /// Failures that make a node unhealthy.
 const UNHEALTHY_AFTER: u32 = 3;
 
-/// Reads `upstreams:`; the names, and at their positions the upstreams that could be read.
-pub(super) fn read(top: &Section<'_>) -> (Names, Vec<Option<Whole>>) {
+/// Reads `upstreams:`, which may be absent unless it is `needed`; the names, and at their positions the upstreams that could
+/// be read.
+pub(super) fn read(top: &Section<'_>, needed: bool) -> (Names, Vec<Option<Whole>>) {
     const WHAT: &str = "an upstream";
+    if !needed && !top.has("upstreams") {
+        return (Names::none(WHAT, true), Vec::new());
+    }
     let section = top.required("upstreams", "upstreams by their names").and_then(|field| {
         let section = field.mapping("upstreams by their names")?;
         match section.is_empty() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::customers::{Directory, Tokens};
+use crate::gateway::decisions::rate_limit_service::RequestLimits;
 use crate::gateway::identify::CredentialLookup;
 use crate::gateway::queue::Queue;
 use crate::gateway::upstream::{Pool, TlsConnector};
@@ -39,6 +40,8 @@ pub struct ActiveConfig {
     pub queues: Vec<Queue>,
     /// How connections come in at each listener, in the order of their addresses.
     pub listeners: Vec<Arc<ListenerConfig>>,
+    /// Limits that requests brought along.
+    pub(super) request_limits: RequestLimits,
     /// Identifies the configuration's text.
     pub hash: String,
 }
@@ -112,7 +115,8 @@ impl ActiveConfig {
             .iter()
             .map(|limit| Queue::new(&limit.over_limit, queues_before.get(limit.name.as_str()).copied()));
         let queues = queues.collect();
-        Self { pools, queues, ruleset, directory, tokens, binding, hashers, meters, listeners, hash }
+        let request_limits = RequestLimits::default();
+        Self { pools, queues, ruleset, directory, tokens, binding, hashers, meters, listeners, request_limits, hash }
     }
 
     /// What callers are known by, at the time that `clock` tells.

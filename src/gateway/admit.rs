@@ -1,5 +1,6 @@
 //! From a request's head to its verdict: canonical facts, route, caller, charges, store.
 
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -22,17 +23,35 @@ use crate::gateway::trace;
 use crate::http::body::Framing;
 use crate::http::head::{RequestHead, Version};
 use crate::http::listener::Secured;
-use crate::http::service::Exchange as _;
+use crate::http::service::{Exchange as _, Peer};
 use crate::panics::failpoint;
 use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::{Route, RouteId};
 use crate::ruleset::verdict::{Outcome, Verdict};
-use crate::ruleset::{AccessLog, Ruleset};
+use crate::ruleset::{AccessLog, Ruleset, Serves};
 use crate::store::Receipt;
 use crate::units::Nanos;
 
+/// Who sent a request that is decided on.
+#[derive(Clone, Copy, Debug)]
+pub struct Sender<'a> {
+    /// The other end of its connection.
+    pub address: Option<IpAddr>,
+    /// Whether it came over TLS.
+    pub secure: bool,
+    /// What is known of that; `None` also where another proxy ended it.
+    pub secured: Option<&'a Secured>,
+}
+
+impl<'a> Sender<'a> {
+    /// The other end of a connection to this gateway.
+    pub fn of(peer: &'a Peer) -> Self {
+        Self { address: peer.address(), secure: peer.secured.is_some(), secured: peer.secured.as_ref() }
+    }
+}
+
 /// Decides whether a request may pass, and makes it wait if it has to. `Err` is what it is answered instead.
-pub async fn admit(context: &mut RequestContext, request: &RequestHead) -> Result<(), Answer> {
+pub async fn admit(context: &mut RequestContext, request: &RequestHead, sender: Sender<'_>) -> Result<(), Answer> {
     let active = Rc::clone(&context.active);
     let ruleset = &active.ruleset;
     let method = request.method.as_str();
@@ -40,22 +59,24 @@ pub async fn admit(context: &mut RequestContext, request: &RequestHead) -> Resul
     if ruleset.access_log != AccessLog::Off {
         context.trace = trace::id(&request.fields).map(str::to_owned);
     }
-    context.is_grpc = respond::is_grpc(&request.fields);
+    let is_proxied = context.serves == Serves::Proxy;
+    // other proxies read the status
+    context.is_grpc = is_proxied && respond::is_grpc(&request.fields);
     context.cors = respond::cors::Reader::of(ruleset, &request.fields);
-    let peer = Arc::clone(&context.peer);
-    let secured = peer.secured.as_ref();
+    let Sender { address, secure, secured } = sender;
     let head = Head {
         method,
         raw_target: &request.target,
         headers: &request.fields,
-        peer: peer.address(),
-        secure: secured.is_some(),
+        peer: address,
+        secure,
         certificate: secured.and_then(Secured::client),
         streams_body: request.version == Version::Http2 && request.framing != Framing::Empty,
     };
     let found = read_target(&head, ruleset, secured);
     let address = head.address(&ruleset.client_address);
-    let asks_usage = found.as_ref().is_ok_and(|target| own_usage::is_asked_for(context, target.matched_path()));
+    let asks_usage =
+        is_proxied && found.as_ref().is_ok_and(|target| own_usage::is_asked_for(context, target.matched_path()));
     let routed = found.as_ref().ok().filter(|_| !asks_usage);
     let rules = &ruleset.client_address;
     context.set_route(routed.and_then(|target| ruleset.route_of(&head.facts(rules, target, address))));
@@ -129,11 +150,15 @@ fn resolve(
     let hashers = &active.hashers;
     let mut resolved = caller.resolved(ruleset, route);
     let balance_hashes = ruleset.balance_hashes(route, facts, &resolved, hashers.hasher())?;
-    let pool = &active.pools[route.upstream.0];
-    let balance_hash = balance_hashes.iter().find(|(upstream, _)| *upstream == route.upstream).map(|(_, hash)| *hash);
-    let chosen = match ruleset.counts_by_node(route) {
-        true => Some(pool.choose(&[], balance_hash, context.gateway.clock.now()).ok_or(Answer::NoNode)?),
-        false => None,
+    // a request that another proxy forwards goes to no node of this one
+    let counted = route.upstream.filter(|_| context.serves == Serves::Proxy && ruleset.counts_by_node(route));
+    let chosen = match counted {
+        Some(upstream) => {
+            let hash = balance_hashes.iter().find(|(of, _)| *of == upstream).map(|(_, hash)| *hash);
+            let pool = &active.pools[upstream.0];
+            Some(pool.choose(&[], hash, context.gateway.clock.now()).ok_or(Answer::NoNode)?)
+        }
+        None => None,
     };
     resolved.upstream_node = chosen.as_ref().map(|chosen| chosen.instance.name());
     let charges = caller.charges(ruleset, route, facts, &resolved, hashers)?;
@@ -157,7 +182,7 @@ fn read_target(head: &Head<'_>, ruleset: &Ruleset, secured: Option<&Secured>) ->
 }
 
 /// A request that passes has to wait for its turn.
-struct Turn {
+pub(super) struct Turn {
     wait: Nanos,
     places: Vec<QueuePlace>,
 }
@@ -192,6 +217,12 @@ async fn decide(context: &mut RequestContext, Met { mut charges, cost_meter }: M
     context.verdict = Verdict::new(&active.ruleset, &charges, &receipt.charged);
     context.charges = charges;
     observe(context, route, &receipt)?;
+    conclude(context, route, now).await
+}
+
+/// What follows from the verdict on a request that was charged at `now`. `Err` is what it is answered instead of passing.
+pub(super) async fn conclude(context: &mut RequestContext, route: RouteId, now: Nanos) -> Result<Option<Turn>, Answer> {
+    let active = Rc::clone(&context.active);
     let places = match context.verdict.outcome {
         Outcome::Admit { .. } => {
             // from here on it is taken back, however the request ends
@@ -246,7 +277,7 @@ pub(super) async fn charge_candidate(context: &mut RequestContext, now: Nanos) {
 
 /// Holds the request back, no longer than until everything has to be over. A client that goes away meanwhile drops this,
 /// and its charge is taken back.
-async fn wait_for(Turn { wait, places }: Turn, context: &mut RequestContext) -> Result<(), Answer> {
+pub(super) async fn wait_for(Turn { wait, places }: Turn, context: &mut RequestContext) -> Result<(), Answer> {
     let now = context.gateway.clock.now();
     let left = context.timing().due.map_or(Nanos::MAX, |due| due.saturating_sub(now));
     tokio::time::sleep(wait.min(left).to_duration()).await;

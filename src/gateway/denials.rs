@@ -9,8 +9,8 @@ use crate::gateway::caller::Caller;
 use crate::gateway::explain::masked;
 use crate::gateway::request_context::RequestContext;
 use crate::ruleset::Ruleset;
-use crate::ruleset::key::{self, Facts, Resolved};
-use crate::ruleset::limit::Limit;
+use crate::ruleset::key::{self, Facts, KeyPart, Value};
+use crate::ruleset::limit::{Limit, LimitId};
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::store::local::is_overflow;
 use crate::telemetry::offenders::Subject;
@@ -27,16 +27,22 @@ pub(super) fn simply_passes(verdict: &Verdict) -> bool {
 
 /// Notes what became of a request of `caller`.
 pub(super) fn note(context: &RequestContext, facts: &Facts<'_>, caller: &Caller) {
+    let Some(route) = context.matched() else { return };
+    let mut resolved = caller.resolved(&context.active.ruleset, route);
+    resolved.upstream_node = context.chosen.as_ref().map(|chosen| chosen.instance.name());
+    note_of(context, |_, part| key::value(part, facts, &resolved).ok());
+}
+
+/// Notes what became of a question that has these values for the parts of a limit's key.
+pub(super) fn note_of<'v>(context: &RequestContext, value: impl Fn(LimitId, &KeyPart) -> Option<Value<'v>>) {
     let (active, gateway) = (&context.active, &context.gateway);
     let ruleset = &active.ruleset;
-    let (outcome, Some(limit), wait) = context.verdict.summary(ruleset, context.bypassed) else { return };
+    let (outcome, Some(id), wait) = context.verdict.summary(ruleset, context.bypassed) else { return };
     let standings = &context.verdict.standings;
-    let charge = standings.iter().position(|standing| standing.limit == limit).and_then(|at| context.charges.get(at));
+    let charge = standings.iter().position(|standing| standing.limit == id).and_then(|at| context.charges.get(at));
     let (Some(route), Some(charge)) = (context.matched(), charge) else { return };
-    let Some(limit) = ruleset.limits.get(limit.0).filter(|_| outcome != "admitted") else { return };
-    let mut resolved = caller.resolved(ruleset, route);
-    resolved.upstream_node = context.chosen.as_ref().map(|chosen| chosen.instance.name());
-    let subject = || subject(ruleset, limit, charge, facts, &resolved);
+    let Some(limit) = ruleset.limits.get(id.0).filter(|_| outcome != "admitted") else { return };
+    let subject = || subject(ruleset, limit, charge, |part| value(id, part));
     let retry_after = match context.verdict.outcome {
         Outcome::Deny(Denial::Later { retry_after }) => Some(retry_after),
         Outcome::Deny(_) | Outcome::Admit { .. } => None,
@@ -68,14 +74,18 @@ fn bucket(limit: &Limit, charge: &Charge) -> LimitKey {
     }
 }
 
-fn subject(ruleset: &Ruleset, limit: &Limit, charge: &Charge, facts: &Facts<'_>, resolved: &Resolved<'_>) -> Subject {
+fn subject<'v>(
+    ruleset: &Ruleset,
+    limit: &Limit,
+    charge: &Charge,
+    value: impl Fn(&KeyPart) -> Option<Value<'v>>,
+) -> Subject {
     if is_overflow(charge.key) {
         let beyond = ("room for more keys".to_owned(), None);
         return Subject { limit: limit.name.clone(), key: vec![beyond] };
     }
     let parts = limit.key.parts.iter().map(|part| {
-        let value = key::value(part, facts, resolved).ok();
-        (part.describe(), value.map(|value| cut(masked::shown(part, &value, ruleset.customers.as_ref()))))
+        (part.describe(), value(part).map(|value| cut(masked::shown(part, &value, ruleset.customers.as_ref()))))
     });
     Subject { limit: limit.name.clone(), key: parts.collect() }
 }

@@ -227,7 +227,7 @@ impl Met {
         if let Err(refused) = target.check_parameters(route) {
             return Err(explanation.answered(&refused.into()));
         }
-        explanation.upstream = Some(UpstreamAccount::of(ruleset, route, &target.path));
+        explanation.upstream = UpstreamAccount::of(ruleset, route, &target.path);
         let credential = CallerAccount::of_credential(ruleset, &facts);
         let caller = match Caller::find(ruleset, route, &facts, lookup).await {
             Ok(caller) => caller,
@@ -267,8 +267,9 @@ impl Met {
         }
         if ruleset.counts_by_node(route) {
             // which one the gateway would choose is not known before it does
-            let nodes = &ruleset.upstreams[route.upstream.0].nodes;
-            resolved.upstream_node = nodes.first().map(|node| node.address.as_str());
+            let upstream = route.upstream.map(|upstream| &ruleset.upstreams[upstream.0]);
+            resolved.upstream_node =
+                upstream.and_then(|upstream| upstream.nodes.first()).map(|node| node.address.as_str());
         }
         let met = limits::met(ruleset, (route, &route.limits), &facts, &resolved, hashers);
         let met = Self::new(explanation, met);
@@ -312,15 +313,15 @@ impl CallerAccount {
 }
 
 impl UpstreamAccount {
-    fn of(ruleset: &Ruleset, route: &Route, path: &str) -> Self {
-        let upstream = &ruleset.upstreams[route.upstream.0];
+    fn of(ruleset: &Ruleset, route: &Route, path: &str) -> Option<Self> {
+        let upstream = ruleset.upstreams.get(route.upstream?.0)?;
         let path = route.rewrite.as_ref().map_or_else(|| path.to_owned(), |rewrite| rewrite.apply(path));
-        Self {
+        Some(Self {
             name: upstream.name.clone(),
             nodes: upstream.nodes.iter().map(|node| node.address.clone()).collect(),
             healthy_nodes: None,
             path,
-        }
+        })
     }
 }
 

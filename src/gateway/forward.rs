@@ -102,7 +102,7 @@ fn claims_a_mark(name: &[u8], marks: &[HeaderName]) -> bool {
 }
 
 /// The fields that tell the upstream which limits the request is over that let it pass with a mark.
-fn marks(context: &RequestContext) -> impl Iterator<Item = (&HeaderName, String)> {
+pub fn marks(context: &RequestContext) -> impl Iterator<Item = (&HeaderName, String)> {
     let ruleset = &context.active.ruleset;
     ruleset.marks.iter().filter_map(move |header| {
         let marks = context.verdict.marks(ruleset).filter(|(of, _)| *of == header);

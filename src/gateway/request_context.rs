@@ -15,11 +15,11 @@ use crate::gateway::upstream::{Chosen, Instance};
 use crate::gateway::{WorkerConfig, WorkerGateway};
 use crate::http::head::Version;
 use crate::http::service::Peer;
-use crate::ruleset::AccessLog;
 use crate::ruleset::limit::{LimitId, PlanId};
 use crate::ruleset::matcher::{Route, RouteId};
 use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::verdict::{Standing, Verdict};
+use crate::ruleset::{AccessLog, Serves};
 use crate::telemetry::logging::ACCESS;
 use crate::units::{LimitKey, Nanos};
 
@@ -37,6 +37,8 @@ pub struct RequestContext {
     pub version: Version,
     /// What was in force when it came.
     pub active: WorkerConfig,
+    /// What the listener serves at which it came in.
+    pub serves: Serves,
     /// When its head was complete.
     pub started: Nanos,
     /// As sent.
@@ -108,10 +110,13 @@ pub enum Admission {
 impl RequestContext {
     /// A request that began at `now`.
     pub fn new(gateway: &WorkerGateway, peer: Arc<Peer>, version: Version, now: Nanos) -> Self {
+        let active = gateway.config();
+        let serves = active.listeners.get(peer.listener).map(|listener| listener.serves).unwrap_or_default();
         Self {
             peer,
             version,
-            active: gateway.config(),
+            active,
+            serves,
             started: now,
             gateway: gateway.clone(),
             method: None,
@@ -123,7 +128,7 @@ impl RequestContext {
             plan: None,
             cors: Reader::default(),
             bypassed: false,
-            is_grpc: false,
+            is_grpc: serves.speaks_grpc() && version == Version::Http2,
             charged_at: Nanos::ZERO,
             charges: Vec::new(),
             verdict: Verdict::unlimited(),
@@ -149,7 +154,7 @@ impl RequestContext {
 
     /// The upstream that the request goes to.
     pub fn upstream(&self) -> Option<UpstreamId> {
-        self.diverted.or_else(|| self.matched().map(|route| route.upstream))
+        self.diverted.or_else(|| self.matched()?.upstream)
     }
 
     /// The request takes `route`, or none.

@@ -48,6 +48,15 @@ pub fn limit_fields<'c>(context: &'c RequestContext, theirs: &Fields) -> Option<
     LimitFields::new(&context.active.ruleset, &context.verdict, Some(theirs))
 }
 
+/// The fields for a request that another proxy forwards: where the client stands.
+pub fn admitted_fields(context: &RequestContext) -> Fields {
+    let mut fields = Fields::default();
+    if let Some(limits) = limit_fields(context, &Fields::default()) {
+        limits.add_to(&mut fields, context.gateway.clock.wall_at(context.charged_at));
+    }
+    fields
+}
+
 /// `request` holds the fields of the request, as far as they are known.
 fn response(answer: &Answer, context: Option<&RequestContext>, request: &Fields) -> Response {
     let mut response = own_site_response(answer, context, request);
@@ -75,7 +84,7 @@ fn own_site_response(answer: &Answer, context: Option<&RequestContext>, request:
             let mut fields = Fields::default();
             fields.push("cache-control", "no-store");
             fields.push("content-type", "application/json");
-            Response { status: 200, fields, body: report.clone().into_bytes(), closes: false }
+            Response { status: 200, fields, body: report.clone().into_bytes(), ..Response::default() }
         }
         (_, Some(context)) if context.is_grpc => grpc_response(answer, context),
         (_, context) => http_response(answer, context, request),
@@ -98,7 +107,7 @@ fn http_response(answer: &Answer, context: Option<&RequestContext>, request: &Fi
         fields.push("vary", "accept");
     }
     own.iter().for_each(|(name, value)| fields.push(name, value));
-    Response { status, fields, body, closes: false }
+    Response { status, fields, body, ..Response::default() }
 }
 
 /// What a limit or a route sets of `answer`.
@@ -116,7 +125,7 @@ fn grpc_response(answer: &Answer, context: &RequestContext) -> Response {
     fields.push("content-type", "application/grpc");
     fields.push_number("grpc-status", set.unwrap_or(answer.grpc_status()).into());
     fields.push("grpc-message", utf8_percent_encode(&message, ENCODED).to_string());
-    Response { status: 200, fields, body: Vec::new(), closes: false }
+    Response { status: 200, fields, ..Response::default() }
 }
 
 fn common_fields(answer: &Answer, context: Option<&RequestContext>) -> Fields {
@@ -150,7 +159,7 @@ fn common_fields(answer: &Answer, context: Option<&RequestContext>) -> Fields {
 }
 
 /// Never 0; a second where nobody knows, nothing where no wait helps.
-fn retry_after(denial: Denial) -> Option<Nanos> {
+pub(super) fn retry_after(denial: Denial) -> Option<Nanos> {
     match denial {
         Denial::Later { retry_after } => Some(retry_after.max(Nanos::new(1))),
         Denial::Busy => Some(Nanos::SECOND),

@@ -13,6 +13,7 @@ use super::buffer::Buffer;
 use super::date::with_date;
 use super::encoder::Encoder;
 use super::head::{Refused, RequestHead, Version};
+use super::service::Failure;
 use super::socket::Socket;
 use crate::fields::Fields;
 use crate::units::Nanos;
@@ -89,6 +90,15 @@ pub struct ClientHead<'h> {
     pub declared: Option<&'h [u8]>,
     /// What the wall clock says, for a response without a date.
     pub wall: Nanos,
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        match error {
+            ClientError::Gone => Self::ClientGone,
+            ClientError::Refused(refused) => Self::Refused(refused),
+        }
+    }
 }
 
 // === impl Http1Client ===

@@ -151,7 +151,8 @@ pub(super) async fn serve<S: Service>(worker: Rc<Worker<S>>, listener: usize, ra
         Ok(Err(error)) => return tracing::debug!(%error, "a client did not come in"),
         Err(interrupted) => return tracing::debug!(?interrupted, "a client did not come in"),
     };
-    let Arrived { socket, peer, protocol, ahead } = arrived;
+    let Arrived { socket, mut peer, protocol, ahead } = arrived;
+    peer.listener = listener;
     let peer = Arc::new(peer);
     // what serves requests takes memory from the first one on
     match protocol {

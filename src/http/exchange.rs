@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Poll, ready};
 
 use super::body::Framing;
 use super::client::{Client, ClientHead};
@@ -45,8 +45,20 @@ pub(super) async fn serve<S: Service>(
 ) -> Ended {
     let _request = worker.traffic.request();
     let mut exchange = worker.service.begin(peer, request.version, timer.now());
+    let mut body = Vec::new();
+    if let Some(max) = exchange.max_collected() {
+        // large, and other requests go without
+        if let Err(failure) = Box::pin(collect(worker, client, max, &mut body, timer)).await {
+            presence.set(None);
+            let response = exchange.failed(&failure);
+            return match failure {
+                Failure::ClientGone => Ended::CutOff,
+                _ => answer(worker, client, &response, timer).await,
+            };
+        }
+    }
     let decided = {
-        let deciding = pin!(exchange.decide(request));
+        let deciding = pin!(exchange.decide(request, &body));
         unless_gone(client, deciding).await
     };
     presence.set(None);
@@ -62,6 +74,29 @@ pub(super) async fn serve<S: Service>(
         Ok(ended) => ended,
         Err(response) => answer(worker, client, &response, timer).await,
     }
+}
+
+/// Reads the whole body of a request into `body`, in the time that a head has to arrive.
+async fn collect<S: Service>(
+    worker: &Worker<S>,
+    client: &mut Client<'_>,
+    max: usize,
+    body: &mut Vec<u8>,
+    timer: &mut Timer,
+) -> Result<(), Failure> {
+    let due = timer.after(worker.service.settings().head_timeout);
+    let reading = poll_fn(|task| {
+        while ready!(client.poll_body(task)).map_err(Failure::from)? {
+            let content = client.content();
+            if content.len() > max.saturating_sub(body.len()) {
+                return Poll::Ready(Err(Failure::BodyTooLarge));
+            }
+            body.extend_from_slice(content);
+            client.consume(client.content().len());
+        }
+        Poll::Ready(Ok(()))
+    });
+    timer.run(due, pin!(reading)).await.unwrap_or(Err(Failure::BodyTimeout))
 }
 
 /// Sends a request to an upstream, and another time where that is safe, and its response to the client. `Err` is what the
@@ -187,7 +222,9 @@ pub(super) async fn answer<S: Service>(
     if response.closes || worker.traffic.is_draining() || !client.can_be_drained() {
         client.close();
     }
+    let has_trailers = response.trailers.is_some();
     let framing = match response.body.len() {
+        _ if has_trailers => Framing::Chunked,
         0 => Framing::Empty,
         length => Framing::Length(u64::try_from(length).unwrap_or(u64::MAX)),
     };
@@ -201,10 +238,11 @@ pub(super) async fn answer<S: Service>(
     let body = if client.takes_body(response.status) { &*response.body } else { &[] };
     let idle = worker.service.settings().idle;
     let (mut sent, mut blocked_since) = (0, timer.now());
+    let mut trailers = response.trailers.as_ref().map(|trailers| trailers.to_map());
     let due = timer.after(ANSWER_TIME);
     let sending = poll_fn(|task| {
         while sent < body.len() {
-            match client.poll_send(task, body.get(sent..).unwrap_or_default(), true) {
+            match client.poll_send(task, body.get(sent..).unwrap_or_default(), !has_trailers) {
                 Poll::Ready(Ok(length)) => {
                     sent = sent.saturating_add(length);
                     blocked_since = timer.now();
@@ -217,7 +255,7 @@ pub(super) async fn answer<S: Service>(
                 }
             }
         }
-        match client.poll_finish(task, &mut None) {
+        match client.poll_finish(task, &mut trailers) {
             Poll::Pending => timer
                 .poll(task, due.min(blocked_since.saturating_add(idle)))
                 .map(|_| Err(io::ErrorKind::TimedOut.into())),

@@ -12,7 +12,7 @@ use super::frames::PREFACE;
 use super::proxy_protocol;
 use super::service::Peer;
 use super::socket::{RawSocket, Socket};
-use crate::ruleset::Peers;
+use crate::ruleset::{Peers, Serves};
 use crate::tls::{self, Certificates, TlsServer};
 
 /// How connections come in at a listener.
@@ -20,6 +20,8 @@ use crate::tls::{self, Certificates, TlsServer};
 pub struct ListenerConfig {
     /// Absent where clients speak in the clear.
     pub tls: Option<TlsServer>,
+    /// What requests that come in there are; the engine serves all alike.
+    pub serves: Serves,
     /// Whether HTTP/2 is spoken beside HTTP/1.1.
     pub http2: bool,
     /// Whose connections begin with the PROXY protocol.

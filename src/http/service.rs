@@ -44,10 +44,14 @@ pub trait Service: 'static {
 
 /// One request while it is handled. When it is dropped the request is over, however it ended.
 pub trait Exchange {
-    /// Decides on the request; it may have to wait. Dropped before it is done when the client goes away.
+    /// How many bytes the body may have that is read whole before the decision; `None` where the head is enough.
+    fn max_collected(&self) -> Option<usize>;
+
+    /// Decides on the request; it may have to wait. Dropped before it is done when the client goes away. `body` is what
+    /// [`Exchange::max_collected`] asked for, and empty otherwise.
     ///
     /// Errors: what the request is answered instead of being forwarded.
-    fn decide(&mut self, request: &RequestHead) -> impl Future<Output = Result<(), Response>>;
+    fn decide(&mut self, request: &RequestHead, body: &[u8]) -> impl Future<Output = Result<(), Response>>;
 
     /// How long things may take from here on.
     fn timing(&self) -> Timing;
@@ -82,6 +86,8 @@ pub trait Exchange {
 pub struct Peer {
     address: Option<IpAddr>,
     address_text: Option<Box<str>>,
+    /// The position of the listener at which it came in.
+    pub listener: usize,
     /// What TLS says of it; `None` in the clear.
     pub secured: Option<Secured>,
 }
@@ -90,7 +96,7 @@ impl Peer {
     /// A client at this address.
     pub fn new(address: Option<IpAddr>, secured: Option<Secured>) -> Self {
         let address_text = address.map(|address| address.to_canonical().to_string().into());
-        Self { address, address_text, secured }
+        Self { address, address_text, listener: 0, secured }
     }
 
     /// Its address, or that of the client that a balancer named; `None` of a path.
@@ -156,6 +162,8 @@ pub struct Response {
     pub fields: Fields,
     /// The body.
     pub body: Vec<u8>,
+    /// The fields behind the body, if there are any. Clients of HTTP/1.1 are not sent them.
+    pub trailers: Option<Box<Fields>>,
     /// Whether nobody knows for sure where the next request would begin, so that the connection has to end.
     pub closes: bool,
 }
@@ -183,6 +191,9 @@ pub enum Failure {
     /// The client went away, or stopped reading.
     #[error("the client went away")]
     ClientGone,
+    /// The body that is to be read whole is larger than it may be.
+    #[error("the body of the request is too large")]
+    BodyTooLarge,
     /// What the client sent cannot be read.
     #[error("{0}")]
     Refused(#[from] Refused),

@@ -5,7 +5,7 @@ use std::io;
 use std::task::{Context, Poll};
 
 use super::body::Framing;
-use super::client::{Client, ClientError, ClientHead};
+use super::client::{Client, ClientHead};
 use super::head::{RequestHead, ResponseHead, Unreadable, Version};
 use super::pace::Pace;
 use super::service::{Exchange, Failure, Response, Timing};
@@ -323,8 +323,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
                     self.upload = Upload::Finishing;
                     Ok(Poll::Ready(None))
                 }
-                Poll::Ready(Err(ClientError::Gone)) => Err(Failure::ClientGone),
-                Poll::Ready(Err(ClientError::Refused(refused))) => Err(Failure::Refused(refused)),
+                Poll::Ready(Err(error)) => Err(error.into()),
                 Poll::Pending => {
                     if let Some(pace) = &mut self.pace {
                         pace.awaits(timer.now());

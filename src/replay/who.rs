@@ -47,7 +47,8 @@ fn describe_part(ruleset: &Ruleset, part: &KeyPart, facts: &Facts<'_>, resolved:
         | KeyPart::Header(..)
         | KeyPart::Query(..)
         | KeyPart::Cookie(..)
-        | KeyPart::JwtClaim(_) => named(key::value(part, facts, resolved).ok()),
+        | KeyPart::JwtClaim(_)
+        | KeyPart::Descriptor(_) => named(key::value(part, facts, resolved).ok()),
     }
 }
 

@@ -15,7 +15,7 @@ mod named;
 mod value;
 
 pub use hash::{KeyHasher, LimitHashers, SharedKey};
-pub use named::Values;
+pub use named::{Entries, Values, entry};
 pub use value::{Value, ValueFault, cookies, query_values, value};
 
 /// The parts that together make a limit's key; empty for `all` (one bucket for everybody).
@@ -59,6 +59,8 @@ pub enum KeyPart {
     Cookie(String, Repeated),
     /// This claim of the caller's token, or a way through nested ones: text, a whole number, `true` or `false`.
     JwtClaim(String),
+    /// The value of this entry of a descriptor; requests have none.
+    Descriptor(String),
 }
 
 /// What is taken of a header, a query parameter or a cookie that a request carries more than once. An upstream may take
@@ -122,6 +124,7 @@ impl KeyPart {
             Self::Query(name, _) => format!("query {name}"),
             Self::Cookie(name, _) => format!("cookie {name}"),
             Self::JwtClaim(name) => format!("token claim {name}"),
+            Self::Descriptor(name) => format!("descriptor {name}"),
         }
     }
 }

@@ -41,8 +41,8 @@ pub struct Route {
     pub methods: Vec<String>,
     /// All of these header conditions.
     pub headers: Vec<HeaderMatch>,
-    /// Where the requests go.
-    pub upstream: UpstreamId,
+    /// Where the requests go; `None` only where no listener forwards any.
+    pub upstream: Option<UpstreamId>,
     /// The limits that they are under, in the order of the configuration; then the candidates tried beside them.
     pub limits: Vec<LimitId>,
     /// Those of them that requests are charged under before callers are identified; empty where nobody is.
@@ -63,6 +63,31 @@ pub struct Route {
     pub request_headers: HeaderEdits,
     /// Changes to the response's header fields.
     pub response_headers: HeaderEdits,
+}
+
+impl Route {
+    /// What the requests of a domain under these limits count as.
+    pub fn of_domain(name: String, limits: Vec<LimitId>) -> Self {
+        Self {
+            name,
+            hosts: Vec::new(),
+            path: PathPattern::everything(),
+            path_pattern: String::new(),
+            methods: Vec::new(),
+            headers: Vec::new(),
+            upstream: None,
+            limits,
+            early: Vec::new(),
+            denied: Denied::default(),
+            access: Access::default(),
+            bypass: Bypass::default(),
+            path_parameters: false,
+            upgrades_to_websocket: false,
+            rewrite: None,
+            request_headers: HeaderEdits::default(),
+            response_headers: HeaderEdits::default(),
+        }
+    }
 }
 
 /// A condition on a header field.
@@ -126,7 +151,10 @@ impl HeaderEdits {
 /// The routes, indexed by host and by the segments of the path.
 #[derive(Debug)]
 pub struct Matcher {
+    /// Those of requests, then those of domains.
     routes: Vec<Route>,
+    /// How many are those of requests.
+    requested: usize,
     /// By specificity, whatever their hosts.
     order: Vec<RouteId>,
     exact_hosts: HashMap<String, Node>,
@@ -136,9 +164,10 @@ pub struct Matcher {
 }
 
 impl Matcher {
-    /// Indexes `routes`; a [`RouteId`] is a position in this list.
-    pub fn new(routes: Vec<Route>) -> Self {
-        let mut order: Vec<RouteId> = (0..routes.len()).map(RouteId).collect();
+    /// Indexes the first `requested` of `routes`; a [`RouteId`] is a position in this list. The others are those of domains, which
+    /// no request takes.
+    pub fn new(routes: Vec<Route>, requested: usize) -> Self {
+        let mut order: Vec<RouteId> = (0..requested).map(RouteId).collect();
         order.sort_by(|a, b| by_specificity(&routes[a.0], &routes[b.0]));
         let mut exact_hosts: HashMap<String, Node> = HashMap::new();
         let mut below_hosts: HashMap<String, Node> = HashMap::new();
@@ -156,11 +185,16 @@ impl Matcher {
                 node.add(*id, &route.path);
             }
         }
-        Self { routes, order, exact_hosts, below_hosts, any_host }
+        Self { routes, requested, order, exact_hosts, below_hosts, any_host }
     }
 
-    /// All routes, in the order of the configuration.
+    /// The routes of requests, in the order of the configuration.
     pub fn routes(&self) -> &[Route] {
+        self.routes.get(..self.requested).unwrap_or_default()
+    }
+
+    /// The same, then those of domains.
+    pub fn all(&self) -> &[Route] {
         &self.routes
     }
 

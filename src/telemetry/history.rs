@@ -126,7 +126,7 @@ impl History {
 impl Kept {
     /// Forgets meters of routes that `ruleset` does not have: they are gone, and begin anew when they come back.
     fn forget_others(&mut self, ruleset: &Ruleset) {
-        let routes = ruleset.matcher.routes().iter().map(|route| hash_of(route.name.as_str()));
+        let routes = ruleset.matcher.all().iter().map(|route| hash_of(route.name.as_str()));
         let known: HashSet<u64> = routes.chain([hash_of(NO_ROUTE)]).collect();
         self.said.retain(|_, (route, _)| known.contains(route));
     }

@@ -4,11 +4,11 @@ use prometheus::IntCounter;
 
 use crate::algorithm::{Decision, Denial};
 use crate::charge::{Charge, OnStoreDown, Source};
-use crate::ruleset::Ruleset;
 use crate::ruleset::limit::{Limit, LimitId, OverLimit, PlanId, Terms};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::verdict::{Outcome, Standing, Verdict};
+use crate::ruleset::{Ruleset, Serves};
 use crate::telemetry::Telemetry;
 use crate::telemetry::names::{NO_PLAN, NO_ROUTE};
 use crate::telemetry::striped::{HotCounter, HotHistogram};
@@ -90,7 +90,7 @@ impl Meters {
     /// What requests under `ruleset` count on.
     pub fn new(telemetry: &Telemetry, ruleset: &Ruleset) -> Self {
         let plans = ruleset.plans.len().saturating_add(1);
-        let routes = ruleset.matcher.routes().iter();
+        let routes = ruleset.matcher.all().iter();
         let costs_invalid = ruleset.limits.iter().map(|limit| {
             let counter = || telemetry.limit_cost_invalid.with_label_values(&[&limit.name]);
             (limit.cost.is_in_response() && limit.candidate_of.is_none()).then(counter)
@@ -113,7 +113,7 @@ impl Meters {
             costs_invalid: costs_invalid.collect(),
             decisions: Source::ALL.map(|source| telemetry.decision_duration.with_label_values(&[source.as_str()])),
         };
-        let pairs: usize = ruleset.matcher.routes().iter().map(|route| route.limits.len().saturating_add(1)).sum();
+        let pairs: usize = ruleset.matcher.all().iter().map(|route| route.limits.len().saturating_add(1)).sum();
         if pairs.saturating_mul(plans) <= MOST_PREPARED && meters.limits.len() <= MOST_PREPARED {
             meters.prepare(ruleset);
         }
@@ -122,7 +122,7 @@ impl Meters {
 
     /// Makes the series of everything that is to be expected, so that they begin at zero.
     fn prepare(&self, ruleset: &Ruleset) {
-        for (route, meters) in ruleset.matcher.routes().iter().zip(&self.routes) {
+        for (route, meters) in ruleset.matcher.all().iter().zip(&self.routes) {
             meters.prepare_duration();
             for (place, limit) in route.limits.iter().enumerate() {
                 let (limit, label) = (&ruleset.limits[limit.0], &self.labels[limit.0]);
@@ -158,6 +158,11 @@ impl Meters {
                 histogram.observe(took.as_secs_f64());
             }
         }
+    }
+
+    /// A question of another proxy was answered.
+    pub fn decided(&self, serves: Serves, result: &str) {
+        self.telemetry.decisions.with_label_values(&[serves.as_str(), result]).inc();
     }
 
     /// A connection was closed to keep within bounds, for this reason.

@@ -28,7 +28,7 @@ impl<'r> Wanted<'r> {
             upstreams: HashSet::new(),
         };
         for ruleset in rulesets {
-            for route in ruleset.matcher.routes() {
+            for route in ruleset.matcher.all() {
                 let limits = route.limits.iter().filter_map(|id| ruleset.limits.get(id.0));
                 wanted.routes.entry(&route.name).or_default().extend(limits.map(|limit| limit.name.as_str()));
             }

@@ -27,6 +27,8 @@ mod cors;
 mod costs;
 mod credentials;
 mod customers;
+mod decisions;
+mod decisions_grpc;
 mod denials;
 mod deploy;
 mod dodging;

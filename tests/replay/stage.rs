@@ -10,6 +10,7 @@ use arc_swap::ArcSwap;
 use tollgate::cli::source::{self, Source};
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::gateway::active_config::{ActiveConfig, Rules};
+use tollgate::gateway::admit::Sender;
 use tollgate::gateway::request_context::RequestContext;
 use tollgate::gateway::{Gateway, Shared, WorkerGateway, admit};
 use tollgate::http::head::{RequestHead, ResponseHead};
@@ -109,9 +110,9 @@ impl Stage {
         let mut request = RequestHead { method: asked.method.to_owned(), ..RequestHead::default() };
         request.target.extend_from_slice(asked.target.as_bytes());
         asked.fields.iter().for_each(|(name, value)| request.fields.push(name, value));
-        let peer = Peer::new(Some([127, 0, 0, asked.from].into()), None);
-        let mut context = RequestContext::new(&self.gateway, Arc::new(peer), request.version, asked.at);
-        let admitted = admit::admit(&mut context, &request).await;
+        let peer = Arc::new(Peer::new(Some([127, 0, 0, asked.from].into()), None));
+        let mut context = RequestContext::new(&self.gateway, Arc::clone(&peer), request.version, asked.at);
+        let admitted = admit::admit(&mut context, &request, Sender::of(&peer)).await;
         let denied = matches!(context.verdict.outcome, Outcome::Deny(_));
         match admitted {
             Err(answer) => {

@@ -31,6 +31,7 @@ pub(super) fn open(
         if let Some(tls) = tls.map_or(Some(None), |tls| tls.map(Some)) {
             listeners.push(ListenerConfig {
                 tls,
+                serves: listener.serves,
                 http2: listener.http2,
                 proxy_protocol: listener.proxy_protocol.clone(),
                 max_connections: listener.max_connections,

@@ -24,14 +24,23 @@ pub(in crate::config) static FILE: Table = Table {
         Setting::optional("store", Kind::Section(&STORE), "The Redis servers of limits that gateways share."),
         Setting::optional("state", Kind::Section(&STATE), "The file that keeps counts over restarts."),
         Setting::optional("cluster", Kind::Section(&CLUSTER), "The gateways that divide keys among themselves."),
-        Setting::required("upstreams", Kind::Named("upstream", &Kind::Section(&UPSTREAM)), "Where requests go."),
+        Setting::optional(
+            "upstreams",
+            Kind::Named("upstream", &Kind::Section(&UPSTREAM)),
+            "Where requests go; required where a listener proxies.",
+        ),
         Setting::optional("customers", Kind::Section(&CUSTOMERS), "Who calls, and on which plan."),
         Setting::optional("plans", Kind::List(&Kind::Text("the name of a plan")), "The names of the plans."),
         Setting::optional("limits", Kind::Named("limit", &Kind::Limit), "The limits, by their names."),
-        Setting::required(
+        Setting::optional(
             "routes",
             Kind::List(&Kind::Section(&ROUTE)),
-            "Which requests go to which upstream, under which limits.",
+            "Which requests go to which upstream, under which limits; required unless all listeners are rate limit services.",
+        ),
+        Setting::optional(
+            "domains",
+            Kind::Named("domain", &Kind::Section(&DOMAIN)),
+            "Which descriptors are under which limits; required where a listener is a rate limit service.",
         ),
         Setting::optional("access", Kind::Section(&ACCESS), "Who is let in and who is kept out, on every route."),
         Setting::optional("bypass", Kind::Section(&BYPASS), "Who is never charged, on every route."),
@@ -58,11 +67,22 @@ pub(in crate::config) static LISTENER: Table = Table {
             "Where it listens.",
         ),
         Setting::default("mode", Kind::Text("what of `rwxrwxrwx` is set, in octal"), "660", "Who may open the path."),
+        Setting::default(
+            "serves",
+            Kind::Choice(&["proxy", "forward_auth", "ext_authz", "rate_limit_service"]),
+            "proxy",
+            "Whether it proxies requests, or answers other proxies about theirs; see docs/decisions.md.",
+        ),
+        Setting::optional(
+            "denied_status",
+            Kind::Whole(400, 499),
+            "With `forward_auth`: the status of every answer that is not 2xx, for proxies that understand few.",
+        ),
         Setting::optional("tls", Kind::Section(&LISTENER_TLS), "Makes it speak TLS."),
         Setting::optional(
             "http2",
             Kind::Flag,
-            "Whether it speaks HTTP/2 beside HTTP/1.1; left out, it does so over TLS only.",
+            "Whether it speaks HTTP/2 beside HTTP/1.1; left out, it does so over TLS, and where it is asked in gRPC.",
         ),
         Setting::default(
             "proxy_protocol",
@@ -71,6 +91,36 @@ pub(in crate::config) static LISTENER: Table = Table {
             "The balancers that must begin a connection with the PROXY protocol, version 1 or 2.",
         ),
         Setting::optional("max_connections", CONNECTIONS_IN_ALL, "How many connections it may have."),
+    ],
+};
+
+pub(in crate::config) static DOMAIN: Table = Table {
+    name: "domain",
+    settings: &[
+        Setting::optional(
+            "plan",
+            Kind::Text("the key of an entry"),
+            "The entry whose value is the name of the plan; descriptors without it have no plan.",
+        ),
+        Setting::required("descriptors", Kind::List(&Kind::Section(&DESCRIPTOR)), "What descriptors may begin with."),
+    ],
+};
+
+pub(in crate::config) static DESCRIPTOR: Table = Table {
+    name: "descriptor",
+    settings: &[
+        Setting::required("key", Kind::Text("the key of an entry, like `remote_address`"), "The key of the entry."),
+        Setting::optional(
+            "value",
+            Kind::Text("a value, in which `*` stands for anything"),
+            "The value of the entry; any value where it is left out.",
+        ),
+        Setting::optional(
+            "limits",
+            Kind::List(&Kind::Text("the name of a limit")),
+            "The limits of a descriptor that ends with this entry.",
+        ),
+        Setting::optional("descriptors", Kind::List(&Kind::Section(&DESCRIPTOR)), "What may follow."),
     ],
 };
 

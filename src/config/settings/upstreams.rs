@@ -111,7 +111,11 @@ pub(in crate::config) static ROUTE: Table = Table {
     settings: &[
         Setting::required("name", Kind::Text("a name, like `orders`"), "The name in metrics and logs."),
         Setting::optional("match", Kind::Section(&MATCH), "Which requests take it; all of them where it is left out."),
-        Setting::required("upstream", Kind::Text("the name of an upstream"), "Where its requests go."),
+        Setting::optional(
+            "upstream",
+            Kind::Text("the name of an upstream"),
+            "Where its requests go; required where a listener proxies.",
+        ),
         Setting::default("limits", Kind::List(&Kind::Text("the name of a limit")), "[]", "The limits of its requests."),
         Setting::optional("denied", Kind::Section(&DENIED), "What a denied request is answered."),
         Setting::optional("access", Kind::Section(&ACCESS), "Who is let in and who is kept out here."),

@@ -166,7 +166,8 @@ fn key_of(
     let parts = limit.key.parts.iter().map(|part| {
         let value = key::value(part, facts, resolved).ok();
         let value = value.map(|value| masked::shown(part, &value, ruleset.customers.as_ref()));
-        let others = ruleset.upstreams[route.upstream.0].nodes.len().saturating_sub(1);
+        let nodes = route.upstream.map_or(0, |upstream| ruleset.upstreams[upstream.0].nodes.len());
+        let others = nodes.saturating_sub(1);
         KeyAccount {
             part: part.describe(),
             value: match part {

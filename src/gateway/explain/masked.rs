@@ -27,7 +27,7 @@ fn may_be_secret(part: &KeyPart, customers: Option<&CustomerRules>) -> bool {
     let name = match part {
         KeyPart::Cookie(..) => return true,
         KeyPart::Header(name, _) => name.as_str(),
-        KeyPart::Query(name, _) => name,
+        KeyPart::Query(name, _) | KeyPart::Descriptor(name) => name,
         _ => return false,
     };
     let reads = |source: &CredentialSource| match (source, part) {

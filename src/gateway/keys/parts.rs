@@ -172,8 +172,11 @@ fn value(part: &KeyPart, text: &str, ruleset: &Ruleset) -> Result<Value<'static>
             let mut nodes = ruleset.upstreams.iter().flat_map(|upstream| &upstream.nodes);
             one_of(nodes.any(|node| node.address == text), "node")
         }
-        KeyPart::Method | KeyPart::Header(..) | KeyPart::Query(..) | KeyPart::Cookie(..) | KeyPart::JwtClaim(_) => {
-            Ok(bytes(text))
-        }
+        KeyPart::Method
+        | KeyPart::Header(..)
+        | KeyPart::Query(..)
+        | KeyPart::Cookie(..)
+        | KeyPart::JwtClaim(_)
+        | KeyPart::Descriptor(_) => Ok(bytes(text)),
     }
 }

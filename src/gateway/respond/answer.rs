@@ -21,6 +21,8 @@ pub enum Answer {
     HeadTimeout,
     /// The body stopped arriving.
     BodyTimeout,
+    /// The body is larger than a question may be.
+    BodyTooLarge,
     /// The host is not one for which the client was shown its certificate.
     Misdirected,
     /// The target is too long.
@@ -75,10 +77,11 @@ pub enum Answer {
 }
 
 /// The causes of answers that are given before any limit is asked.
-pub const BEFORE_LIMITS: [&str; 11] = [
+pub const BEFORE_LIMITS: [&str; 12] = [
     Answer::Malformed("").cause(),
     Answer::Misdirected.cause(),
     Answer::HeadTimeout.cause(),
+    Answer::BodyTooLarge.cause(),
     Answer::TargetTooLong.cause(),
     Answer::HeadTooLarge("").cause(),
     Answer::CodingUnknown.cause(),
@@ -115,6 +118,7 @@ impl Answer {
             Self::NoRoute => 404,
             Self::MethodNotAllowed { .. } => 405,
             Self::HeadTimeout | Self::BodyTimeout => 408,
+            Self::BodyTooLarge => 413,
             Self::TargetTooLong => 414,
             Self::Misdirected => 421,
             Self::Limited => 429,
@@ -133,6 +137,7 @@ impl Answer {
             Self::Malformed(_) => "malformed",
             Self::HeadTimeout => "head_timeout",
             Self::BodyTimeout => "body_timeout",
+            Self::BodyTooLarge => "body_too_large",
             Self::Misdirected => "misdirected",
             Self::TargetTooLong => "target_too_long",
             Self::HeadTooLarge(_) => "head_too_large",
@@ -186,6 +191,7 @@ impl Answer {
             Self::Malformed(problem) | Self::HeadTooLarge(problem) => format!("{problem}."),
             Self::HeadTimeout => "The request's head did not arrive in time.".to_owned(),
             Self::BodyTimeout => "The request's body did not arrive in time.".to_owned(),
+            Self::BodyTooLarge => "The request's body is too large.".to_owned(),
             Self::Misdirected => {
                 "This connection was opened for another host; open one for this host, and name it (SNI).".to_owned()
             }
@@ -223,7 +229,7 @@ impl Answer {
     /// The status for gRPC clients, who do not read HTTP's (gRPC's own mapping, with 8 for a limit).
     pub(super) const fn grpc_status(&self) -> u16 {
         match self {
-            Self::Limited => 8,
+            Self::Limited | Self::BodyTooLarge => 8,
             Self::Suspended | Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 7,
             Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired | Self::TokenRefused(_) => 16,
             Self::NoRoute | Self::MethodNotAllowed { .. } | Self::CodingUnknown => 12,

@@ -75,7 +75,11 @@ pub fn log_failure(context: &RequestContext, failure: &Failure) {
         Failure::UpstreamTimeout | Failure::UpstreamBroke(_) | Failure::Unreadable(_) => {
             tracing::warn!(upstream, node, error = %failure, "request to upstream failed");
         }
-        Failure::HeadTimeout | Failure::BodyTimeout | Failure::ClientGone | Failure::Refused(_) => {
+        Failure::HeadTimeout
+        | Failure::BodyTimeout
+        | Failure::BodyTooLarge
+        | Failure::ClientGone
+        | Failure::Refused(_) => {
             tracing::debug!(error = %failure, "client broke off or sent what cannot be read");
         }
     }

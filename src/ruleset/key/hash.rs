@@ -170,15 +170,24 @@ impl LimitHashers {
         &self.hasher
     }
 
+    pub(super) fn own_by<'k, 'f>(
+        &self,
+        LimitId(limit): LimitId,
+        key: &'k Key,
+        value: impl Fn(&KeyPart) -> Result<Value<'f>, ValueFault>,
+    ) -> Result<LimitKey, KeyFault<'k>> {
+        self.hasher.own_by(self.begun[limit], key, value)
+    }
+
     /// The same as [`KeyHasher::key`] for the limit at this position.
     pub fn key<'k>(
         &self,
-        LimitId(limit): LimitId,
+        limit: LimitId,
         key: &'k Key,
         facts: &Facts<'_>,
         resolved: &Resolved<'_>,
     ) -> Result<LimitKey, KeyFault<'k>> {
-        self.hasher.own_by(self.begun[limit], key, |part| value(part, facts, resolved))
+        self.own_by(limit, key, |part| value(part, facts, resolved))
     }
 }
 

@@ -1,8 +1,12 @@
 //! Keys that are made of values somebody names, without a request.
 
-use super::hash::{KeyHasher, SharedKey};
+use super::hash::{KeyHasher, LimitHashers, SharedKey};
 use super::{Key, KeyFault, KeyPart, Value, ValueFault};
+use crate::ruleset::limit::LimitId;
 use crate::units::LimitKey;
+
+/// The entries of a descriptor: keys and values.
+pub type Entries<'e> = [(&'e str, &'e str)];
 
 /// The parts of a key, each with its value.
 pub type Values<'v> = [(KeyPart, Value<'v>)];
@@ -19,6 +23,7 @@ impl KeyPart {
             Self::Header(header, _) => kind == "header" && header.as_str().eq_ignore_ascii_case(of),
             Self::Query(query, _) => kind == "query" && query == of,
             Self::Cookie(cookie, _) => kind == "cookie" && cookie == of,
+            Self::Descriptor(entry) => kind == "descriptor" && entry == of,
             Self::JwtClaim(claim) => (kind == "jwt_claim" && claim == of) || name == self.describe(),
             part => name == part.describe(),
         }
@@ -40,6 +45,37 @@ impl KeyHasher {
     ) -> Result<SharedKey, KeyFault<'k>> {
         self.shared_by(limit, key, |part| value(part, values))
     }
+}
+
+impl LimitHashers {
+    /// The key of a descriptor under the limit at this position; or the part that is none of its entries.
+    pub fn key_of_entries<'k>(
+        &self,
+        limit: LimitId,
+        key: &'k Key,
+        entries: &Entries<'_>,
+    ) -> Result<LimitKey, KeyFault<'k>> {
+        self.own_by(limit, key, |part| entry(part, entries))
+    }
+}
+
+impl KeyHasher {
+    /// The same as [`LimitHashers::key_of_entries`] for a limit that nodes share.
+    pub fn key_of_entries_of_all_nodes<'k>(
+        &self,
+        limit: &str,
+        key: &'k Key,
+        entries: &Entries<'_>,
+    ) -> Result<SharedKey, KeyFault<'k>> {
+        self.shared_by(limit, key, |part| entry(part, entries))
+    }
+}
+
+/// What a descriptor has for `part`.
+pub fn entry<'e>(part: &KeyPart, entries: &Entries<'e>) -> Result<Value<'e>, ValueFault> {
+    let KeyPart::Descriptor(name) = part else { return Err(ValueFault::Missing) };
+    let found = entries.iter().find(|(key, _)| key == name);
+    found.map(|(_, value)| Value::Bytes(value.as_bytes().into())).ok_or(ValueFault::Missing)
 }
 
 fn value<'v>(part: &KeyPart, values: &Values<'v>) -> Result<Value<'v>, ValueFault> {

@@ -39,6 +39,7 @@ pub fn value<'f>(part: &KeyPart, facts: &Facts<'f>, resolved: &Resolved<'f>) -> 
         KeyPart::RoutePattern => Some(resolved.path_pattern),
         KeyPart::Method => Some(facts.method),
         KeyPart::UpstreamNode => resolved.upstream_node,
+        KeyPart::Descriptor(_) => None,
         KeyPart::Header(name, repeated) => {
             return one(facts.headers.get_all(name.as_str()).map(Cow::Borrowed), *repeated);
         }

@@ -87,7 +87,7 @@ impl Meters {
     /// Everything that was counted under `ruleset`, whose meters these are.
     pub fn totals(&self, ruleset: &Ruleset, mut each: impl FnMut(Total<'_>)) {
         self.no_route.each_answer(|code, count| each(Total::Answers { route: self.no_route.name(), code, count }));
-        for (route, meters) in ruleset.matcher.routes().iter().zip(&self.routes) {
+        for (route, meters) in ruleset.matcher.all().iter().zip(&self.routes) {
             meters.each_answer(|code, count| each(Total::Answers { route: &route.name, code, count }));
             meters.each_outcome(|place, plan, counts| {
                 let Some((id, label)) = route.limits.get(place).and_then(|id| Some((id, self.labels.get(id.0)?)))

@@ -1,0 +1,100 @@
+//! Listeners at which other proxies ask about requests: what has to be there for them, and what means little to them.
+
+use crate::config::listeners::Server;
+use crate::config::problem::Problem;
+use crate::config::read::{Field, Section};
+use crate::ruleset::cost::When;
+use crate::ruleset::key::KeyPart;
+use crate::ruleset::limit::{Limit, OverLimit};
+use crate::ruleset::{ClientAddress, Route, Serves};
+
+/// Which sections the listeners cannot do without.
+#[derive(Clone, Copy)]
+pub(super) struct Needs {
+    /// Where requests are forwarded to.
+    pub(super) upstreams: bool,
+    /// Which limits requests are under.
+    pub(super) routes: bool,
+    /// Which limits descriptors are under.
+    pub(super) domains: bool,
+}
+
+impl Needs {
+    /// What `server` needs. Where it could not be read, the sections that most files have.
+    pub(super) fn of(server: Option<&Server>) -> Self {
+        let Some(server) = server else { return Self { upstreams: true, routes: true, domains: false } };
+        let any = |wanted: fn(Serves) -> bool| server.listeners.iter().any(|listener| wanted(listener.serves));
+        Self {
+            upstreams: any(|serves| serves == Serves::Proxy),
+            routes: any(Serves::goes_by_routes),
+            domains: any(|serves| serves == Serves::RateLimitService),
+        }
+    }
+}
+
+/// Refuses listeners at which nobody may ask, and warns of limits that do less there than where requests pass.
+pub(super) fn check(
+    top: &Section<'_>,
+    server: &Server,
+    client_address: &ClientAddress,
+    limits: &[Limit],
+    routes: &[Route],
+) -> Option<()> {
+    let needs = Needs::of(Some(server));
+    if let Some(field) = top.get("domains").filter(|_| !needs.domains) {
+        field.warn("is asked by nobody: no listener has `serves: rate_limit_service`", None);
+    }
+    warn_of_routed(top, limits, routes, server.listeners.iter().any(|listener| is_asked_by_route(listener.serves)));
+    let items = top.get("listeners").and_then(|field| field.items_if()).unwrap_or_default();
+    let asked: Vec<_> =
+        items.iter().zip(&server.listeners).filter(|(_, listener)| listener.serves != Serves::Proxy).collect();
+    let (item, _) = *asked.first()?;
+    if client_address.trusted_proxies.is_empty() {
+        let field = item.mapping_if().and_then(|section| section.get("serves")).unwrap_or_else(|| item.clone());
+        let problem = field.error("answers trusted proxies only, and there is none");
+        return field.fail(problem.hint(
+            "name the proxies that ask: `client_address: { trusted_proxies: [10.0.0.5] }`, with `unix` for those over a path",
+        ));
+    }
+    Some(())
+}
+
+/// Whether a listener answers other proxies by routes.
+fn is_asked_by_route(serves: Serves) -> bool {
+    serves != Serves::Proxy && serves.goes_by_routes()
+}
+
+/// Warns of limits of routes that mean less there than elsewhere.
+fn warn_of_routed(top: &Section<'_>, limits: &[Limit], routes: &[Route], is_asked: bool) {
+    let section = top.get("limits").and_then(|field| field.mapping_if());
+    for (name, field) in section.iter().flat_map(Section::fields) {
+        let limit = limits.iter().enumerate().find(|(_, limit)| limit.name == name);
+        let used = limit.filter(|(id, _)| routes.iter().any(|route| route.limits.iter().any(|of| of.0 == *id)));
+        let Some((_, limit)) = used else { continue };
+        if limit.key.parts.iter().any(|part| matches!(part, KeyPart::Descriptor(_))) {
+            field
+                .findings()
+                .add(Problem::warning(field.key_place(), "counts by a descriptor, which requests have not"));
+        }
+        if is_asked {
+            warn_of_less(&field, limit);
+        }
+    }
+}
+
+/// Nobody tells a listener of decisions how a request went on.
+fn warn_of_less(field: &Field<'_>, limit: &Limit) {
+    let says = match limit {
+        limit if limit.algorithm.holds() => {
+            "counts what runs, and a request that another proxy handles counts only until it is answered"
+        }
+        limit if limit.charge.when != When::Request => {
+            "goes by responses, which nobody tells of a request that another proxy handles: what it is charged first stays charged"
+        }
+        limit if matches!(limit.over_limit, OverLimit::Divert(_)) => {
+            "diverts requests, and those that another proxy handles pass as they are"
+        }
+        _ => return,
+    };
+    field.findings().add(Problem::warning(field.key_place(), says));
+}

@@ -1,0 +1,225 @@
+//! `domains:`, for listeners that serve as a rate limit service.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use crate::config::limits::Checked;
+use crate::config::names::Names;
+use crate::config::problem::Problem;
+use crate::config::read::{Field, Section, each_once, every};
+use crate::config::settings::{DESCRIPTOR, DOMAIN};
+use crate::config::words;
+use crate::ruleset::Domain;
+use crate::ruleset::cost::{CostRule, When};
+use crate::ruleset::domains::{Node, Pattern, Values};
+use crate::ruleset::key::KeyPart;
+use crate::ruleset::limit::{Limit, LimitId, OverLimit};
+use crate::ruleset::matcher::{Matcher, Route, RouteId};
+
+const DESCRIPTORS: &str = "a list of descriptors, like `[{key: remote_address, limits: [per-address]}]`";
+/// The most entries of a descriptor.
+const DEEPEST: usize = 32;
+
+/// A domain as it is written.
+pub(super) struct Written {
+    name: String,
+    plan: Option<String>,
+    descriptors: Node,
+}
+
+impl Written {
+    /// Whether an entry may name a plan.
+    pub(super) const fn names_plans(&self) -> bool {
+        self.plan.is_some()
+    }
+}
+
+/// Reads `domains:`. `limits` are those that there are, at the positions of their `names`.
+pub(super) fn read(
+    top: &Section<'_>,
+    names: &Names,
+    limits: &[Option<Checked>],
+    routes: &[Route],
+    needed: bool,
+) -> Option<Vec<Written>> {
+    const EXPECTED: &str = "domains by their names, each with its descriptors";
+    let field = match needed {
+        true => top.required("domains", EXPECTED)?,
+        false => match top.get("domains") {
+            Some(field) => field,
+            None => return Some(Vec::new()),
+        },
+    };
+    let section = field.mapping(EXPECTED)?;
+    let mut known = Names::none("a domain", true);
+    let reader = Reader { names, limits };
+    every(section.fields().map(|(name, field)| {
+        known.define(name, &field, field.key_place())?;
+        if routes.iter().any(|route| route.name == name) {
+            let problem = Problem::error(field.key_place(), "is the name of a route, which counts under this name");
+            return field.fail(problem);
+        }
+        let section = field.section(&DOMAIN)?;
+        let plan = section.get_with("plan", |field| text(field, "the key of the entry that names the plan"));
+        let descriptors = section.required("descriptors", DESCRIPTORS);
+        let descriptors = descriptors.and_then(|field| reader.descriptors(&field, &mut Vec::new()));
+        Some(Written {
+            name: name.to_owned(),
+            plan: plan?,
+            descriptors: Node { next: descriptors?, ..Node::default() },
+        })
+    }))
+}
+
+/// What `domains` count as, behind `routes`.
+pub(super) fn routes(domains: &[Written]) -> impl Iterator<Item = Route> {
+    domains.iter().map(|domain| {
+        let mut limits = Vec::new();
+        each_node(&domain.descriptors, &mut |node| limits.extend_from_slice(&node.limits));
+        limits.sort_unstable();
+        limits.dedup();
+        Route::of_domain(domain.name.clone(), limits)
+    })
+}
+
+/// The domains, whose routes stand in `matcher`. Candidates are charged beside their limits.
+pub(super) fn finish(domains: Vec<Written>, matcher: &Matcher, limits: &[Limit]) -> HashMap<String, Domain> {
+    let first = matcher.routes().len();
+    let finished = domains.into_iter().enumerate().map(|(position, mut domain)| {
+        add_candidates(&mut domain.descriptors, limits);
+        let route = RouteId(first.saturating_add(position));
+        (domain.name, Domain { route, plan: domain.plan, descriptors: domain.descriptors })
+    });
+    finished.collect()
+}
+
+fn each_node(node: &Node, each: &mut impl FnMut(&Node)) {
+    each(node);
+    for values in node.next.values() {
+        let patterns = values.patterns.iter().map(|(_, node)| node);
+        values.exact.values().chain(patterns).chain(values.any.as_deref()).for_each(|node| each_node(node, each));
+    }
+}
+
+fn add_candidates(node: &mut Node, limits: &[Limit]) {
+    let tried =
+        limits.iter().enumerate().filter(|(_, limit)| limit.candidate_of.is_some_and(|of| node.limits.contains(&of)));
+    let tried: Vec<LimitId> = tried.map(|(position, _)| LimitId(position)).collect();
+    node.limits.extend(tried);
+    for values in node.next.values_mut() {
+        let patterns = values.patterns.iter_mut().map(|(_, node)| node);
+        let all = values.exact.values_mut().chain(patterns).chain(values.any.as_deref_mut());
+        all.for_each(|node| add_candidates(node, limits));
+    }
+}
+
+fn text(field: &Field<'_>, expected: &str) -> Option<String> {
+    match field.word(expected)?.text.into_owned() {
+        text if text.is_empty() => field.fail(field.error("is empty").expected(expected)),
+        text => Some(text),
+    }
+}
+
+struct Reader<'r> {
+    names: &'r Names,
+    limits: &'r [Option<Checked>],
+}
+
+impl Reader<'_> {
+    /// What follows entries with the keys `before`.
+    fn descriptors(&self, field: &Field<'_>, before: &mut Vec<String>) -> Option<HashMap<String, Values>> {
+        if before.len() >= DEEPEST {
+            return field.fail(Problem::error(field.key_place(), format!("is deeper than {DEEPEST} entries")));
+        }
+        let mut next: HashMap<String, Values> = HashMap::new();
+        let items = field.nonempty_list(DESCRIPTORS)?;
+        every(items.iter().map(|item| {
+            let section = item.section(&DESCRIPTOR)?;
+            let key =
+                section.required("key", "the key of an entry").and_then(|field| text(&field, "the key of an entry"));
+            let value =
+                section.get_with("value", |field| Some(field.word("a value, in which `*` stands for anything")?.text));
+            let (key, value) = (key?, value?);
+            before.push(key.clone());
+            let node = self.node(&section, before);
+            before.pop();
+            let (values, node) = (next.entry(key).or_default(), node?);
+            let is_new = match value.as_deref().map(|value| (value, Pattern::new(value))) {
+                Some((value, None)) => match values.exact.entry(value.to_owned()) {
+                    Entry::Occupied(_) => false,
+                    Entry::Vacant(vacant) => {
+                        vacant.insert(node);
+                        true
+                    }
+                },
+                Some((_, Some(pattern))) if !pattern.is_any() => {
+                    let is_new = values.patterns.iter().all(|(known, _)| *known != pattern);
+                    values.patterns.push((pattern, node));
+                    is_new
+                }
+                _ => values.any.replace(Box::new(node)).is_none(),
+            };
+            match is_new {
+                true => Some(()),
+                false => item.fail(Problem::error(item.place(), "has the key and the value of another one before")),
+            }
+        }))?;
+        Some(next)
+    }
+
+    /// What stands behind the entries with the keys `keys`.
+    fn node(&self, section: &Section<'_>, keys: &mut Vec<String>) -> Option<Node> {
+        let limits = section.get_or("limits", Vec::new(), |field| {
+            each_once(&field.list("a list of names of limits")?, |item| self.limit(item, keys), LimitId::clone)
+        });
+        let next = section.get_or("descriptors", HashMap::new(), |field| self.descriptors(field, keys));
+        if !section.has("limits") && !section.has("descriptors") {
+            let problem = Problem::error(section.field.place(), "leads nowhere");
+            return section.field.fail(problem.expected("`limits`, `descriptors` or both"));
+        }
+        Some(Node { limits: limits?, next: next? })
+    }
+
+    /// A limit that descriptors whose entries have the keys `keys` are charged under.
+    fn limit(&self, item: &Field<'_>, keys: &[String]) -> Option<LimitId> {
+        let position = self.names.resolve(item)?;
+        // one that could not be read has its own findings
+        let Some(limit) = self.limits.get(position).and_then(|checked| checked.as_ref()?.limit.as_ref()) else {
+            return Some(LimitId(position));
+        };
+        let misfit = match limit {
+            limit if limit.algorithm.holds() => Some("counts what runs, and nobody tells when a request has ended"),
+            limit if limit.charge.when != When::Request => Some("goes by responses, which nobody tells here"),
+            limit if !matches!(limit.cost, CostRule::Fixed(_)) => {
+                Some("has a cost that is told by a request: here the hits are the cost")
+            }
+            limit if matches!(limit.over_limit, OverLimit::Divert(_)) => {
+                Some("diverts requests, which do not pass here")
+            }
+            limit if limit.without_plan.is_none() => {
+                Some("asks nothing of descriptors without a plan: it has parameters for plans only")
+            }
+            _ => None,
+        };
+        if let Some(misfit) = misfit {
+            return item.fail(item.error(misfit));
+        }
+        for part in &limit.key.parts {
+            let name = match part {
+                KeyPart::Descriptor(name) => name,
+                other => {
+                    let problem = item.error(format!("counts by {}, which no descriptor has", other.describe()));
+                    return item.fail(problem.expected("`key: all`, or a key of `{descriptor: KEY}`"));
+                }
+            };
+            let says = match keys.iter().filter(|key| *key == name).count() {
+                1 => continue,
+                0 => "is not an entry here",
+                _ => "is an entry twice here",
+            };
+            let problem = item.error(format!("counts by {}, which {says}", part.describe()));
+            return item.fail(problem.expected(words::alternatives(keys.iter().map(String::as_str))));
+        }
+        Some(LimitId(position))
+    }
+}

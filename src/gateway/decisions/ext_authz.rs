@@ -1,0 +1,218 @@
+//! Envoy's external authorization, `envoy.service.auth.v3`: a request with its fields, for which a route is found.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use http::{HeaderName, Method};
+use prost::Message;
+
+use super::by_route;
+use super::grpc::{self, HeaderValue, HeaderValueOption};
+use crate::gateway::admit::Sender;
+use crate::gateway::forward;
+use crate::gateway::request_context::RequestContext;
+use crate::gateway::respond::{self, Answer};
+use crate::http::head::RequestHead;
+use crate::http::service::Response;
+use crate::ruleset::is_dropped;
+
+const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
+/// `google.rpc.Code.PERMISSION_DENIED`: anything but 0 is a denial, whose status is said apart.
+const PERMISSION_DENIED: i32 = 7;
+
+/// Answers a call.
+pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, body: &[u8]) -> Result<Response, Answer> {
+    let question: CheckRequest = grpc::question(head, body, CHECK)?;
+    let (request, address, secure) = original(question)?;
+    let sender = Sender { address, secure, secured: None };
+    let reply = match by_route(context, &request, sender).await {
+        Ok(()) => admitted(context),
+        Err(denied) => CheckResponse {
+            status: Some(Status { code: PERMISSION_DENIED }),
+            http_response: Some(HttpResponse::Denied(DeniedHttpResponse {
+                status: Some(HttpStatus { code: denied.status.into() }),
+                headers: HeaderValueOption::all(&denied.fields),
+                body: String::from_utf8_lossy(&denied.body).into_owned(),
+            })),
+        },
+    };
+    Ok(grpc::answer(&reply))
+}
+
+fn admitted(context: &RequestContext) -> CheckResponse {
+    let marks: Vec<_> = forward::marks(context).collect();
+    // what clients claim of limits is taken away
+    let claimed = context.active.ruleset.marks.iter().filter(|name| !marks.iter().any(|(set, _)| set == name));
+    let ok = OkHttpResponse {
+        headers_to_remove: claimed.map(|name| name.as_str().to_owned()).collect(),
+        headers: marks.iter().map(|(name, limits)| HeaderValueOption::new(name.as_ref(), limits.as_bytes())).collect(),
+        response_headers_to_add: HeaderValueOption::all(&respond::admitted_fields(context)),
+    };
+    CheckResponse { status: Some(Status { code: 0 }), http_response: Some(HttpResponse::Ok(ok)) }
+}
+
+/// The request that is asked about, who sent it, and whether over TLS.
+fn original(question: CheckRequest) -> Result<(RequestHead, Option<IpAddr>, bool), Answer> {
+    const INCOMPLETE: Answer = Answer::Malformed("the question holds no HTTP request, or not where it came from");
+    let attributes = question.attributes.ok_or(INCOMPLETE)?;
+    let http = attributes.request.and_then(|request| request.http).ok_or(INCOMPLETE)?;
+    let address = match attributes.source.and_then(|source| source.address?.address).ok_or(INCOMPLETE)? {
+        Address::Socket(socket) => Some(socket.address.parse().map_err(|_| INCOMPLETE)?),
+        Address::Pipe(_) => None,
+    };
+    let method = Method::from_bytes(http.method.as_bytes()).map_err(|_| INCOMPLETE)?;
+    let mut request =
+        RequestHead { method: method.as_str().to_owned(), target: http.path.into_bytes(), ..RequestHead::default() };
+    push(&mut request, "host", http.host.as_bytes())?;
+    for (name, value) in &http.headers {
+        push_unless_host(&mut request, name, value.as_bytes())?;
+    }
+    for HeaderValue { key, value, raw_value } in http.header_map.iter().flat_map(|map| &map.headers) {
+        let value = if raw_value.is_empty() { value.as_bytes() } else { raw_value };
+        push_unless_host(&mut request, key, value)?;
+    }
+    Ok((request, address, http.scheme == "https"))
+}
+
+/// Adds a field unless it tells what is known already: those of HTTP/2 with a colon, and the host.
+fn push_unless_host(request: &mut RequestHead, name: &str, value: &[u8]) -> Result<(), Answer> {
+    match name.starts_with(':') || name == "host" {
+        true => Ok(()),
+        false => push(request, name, value),
+    }
+}
+
+fn push(request: &mut RequestHead, name: &str, value: &[u8]) -> Result<(), Answer> {
+    const SPOILT: Answer = Answer::Malformed("the question holds a header field that no request may have");
+    let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| SPOILT)?;
+    let value = http::HeaderValue::from_bytes(value).map_err(|_| SPOILT)?;
+    if !is_dropped(&name) {
+        request.fields.push(&name, value.as_bytes().trim_ascii());
+    }
+    Ok(())
+}
+
+// === the messages, as far as they are read or written ===
+
+#[derive(Clone, PartialEq, Message)]
+struct CheckRequest {
+    #[prost(message, optional, tag = "1")]
+    attributes: Option<AttributeContext>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct AttributeContext {
+    #[prost(message, optional, tag = "1")]
+    source: Option<Peer>,
+    #[prost(message, optional, tag = "4")]
+    request: Option<Request>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Peer {
+    #[prost(message, optional, tag = "1")]
+    address: Option<PeerAddress>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PeerAddress {
+    #[prost(oneof = "Address", tags = "1, 2")]
+    address: Option<Address>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum Address {
+    #[prost(message, tag = "1")]
+    Socket(SocketAddress),
+    #[prost(message, tag = "2")]
+    Pipe(Pipe),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SocketAddress {
+    #[prost(string, tag = "2")]
+    address: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Pipe {}
+
+#[derive(Clone, PartialEq, Message)]
+struct Request {
+    #[prost(message, optional, tag = "2")]
+    http: Option<HttpRequest>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct HttpRequest {
+    #[prost(string, tag = "2")]
+    method: String,
+    #[prost(map = "string, string", tag = "3")]
+    headers: HashMap<String, String>,
+    /// With the query.
+    #[prost(string, tag = "4")]
+    path: String,
+    #[prost(string, tag = "5")]
+    host: String,
+    #[prost(string, tag = "6")]
+    scheme: String,
+    /// In place of `headers` where Envoy is told to send them as they came.
+    #[prost(message, optional, tag = "13")]
+    header_map: Option<HeaderMap>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct HeaderMap {
+    #[prost(message, repeated, tag = "1")]
+    headers: Vec<HeaderValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct CheckResponse {
+    #[prost(message, optional, tag = "1")]
+    status: Option<Status>,
+    #[prost(oneof = "HttpResponse", tags = "2, 3")]
+    http_response: Option<HttpResponse>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Status {
+    #[prost(int32, tag = "1")]
+    code: i32,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum HttpResponse {
+    #[prost(message, tag = "2")]
+    Denied(DeniedHttpResponse),
+    #[prost(message, tag = "3")]
+    Ok(OkHttpResponse),
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct DeniedHttpResponse {
+    #[prost(message, optional, tag = "1")]
+    status: Option<HttpStatus>,
+    #[prost(message, repeated, tag = "2")]
+    headers: Vec<HeaderValueOption>,
+    #[prost(string, tag = "3")]
+    body: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct HttpStatus {
+    #[prost(int32, tag = "1")]
+    code: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct OkHttpResponse {
+    /// For the upstream.
+    #[prost(message, repeated, tag = "2")]
+    headers: Vec<HeaderValueOption>,
+    #[prost(string, repeated, tag = "5")]
+    headers_to_remove: Vec<String>,
+    /// For the client.
+    #[prost(message, repeated, tag = "6")]
+    response_headers_to_add: Vec<HeaderValueOption>,
+}

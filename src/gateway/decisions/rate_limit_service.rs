@@ -1,0 +1,413 @@
+//! Envoy's rate limit service, `envoy.service.ratelimit.v3`: a domain and descriptors, which lead to limits by `domains`.
+//!
+//! All limits of all descriptors are charged or none. A limit that several descriptors lead to is charged once for each of its
+//! keys: what cannot be charged in one go is charged one after the other, and goes back when a later one denies.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use prost::Message;
+
+use super::grpc::{self, HeaderValue};
+use crate::algorithm::{Decision, Rule};
+use crate::charge::{Charge, Charged};
+use crate::fields::Fields;
+use crate::gateway::admit;
+use crate::gateway::denials;
+use crate::gateway::forward;
+use crate::gateway::request_context::{Admission, RequestContext};
+use crate::gateway::respond::{self, Answer};
+use crate::http::head::RequestHead;
+use crate::http::service::Response;
+use crate::ruleset::domains::{self, Domain, Hits};
+use crate::ruleset::key;
+use crate::ruleset::limit::{LimitId, PlanId, Terms};
+use crate::ruleset::matcher::RouteId;
+use crate::ruleset::verdict::{Outcome, Standing, Verdict};
+use crate::store::{Amendment, Receipt, Unamended};
+use crate::units::{Cost, Nanos};
+
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+/// The most descriptors of a question, and the most entries of one.
+const MAX_DESCRIPTORS: usize = 100;
+const MAX_ENTRIES: usize = 32;
+/// The longest key or value of an entry, in bytes.
+const MAX_TEXT: usize = 16 << 10;
+/// How many different limits requests may bring along: each is remembered for as long as there are states under it.
+const MAX_BROUGHT: usize = 1_000;
+
+/// `RateLimitResponse.Code`. 0 is UNKNOWN, with which Envoy lets a request pass whatever it is told to do.
+const OK: i32 = 1;
+const OVER_LIMIT: i32 = 2;
+
+/// The units of limits by their numbers in the protocol, with their lengths in seconds.
+const UNITS: [(i32, u64); 7] =
+    [(1, 1), (2, 60), (3, 3_600), (4, 86_400), (7, 604_800), (5, 30 * 86_400), (6, 365 * 86_400)];
+
+/// Limits that requests brought along, in place of the one at a position in the ruleset and of one of its rules.
+#[derive(Debug, Default)]
+pub(in crate::gateway) struct RequestLimits(Mutex<HashMap<Brought, Arc<Rule>>>);
+
+/// The limit, the position of the rule, and the requests and the unit that take their place.
+type Brought = (LimitId, usize, u32, i32);
+
+/// What one descriptor asks for.
+struct Asked<'q> {
+    entries: Vec<(&'q str, &'q str)>,
+    /// The limits, each with the position of its charge.
+    charges: Vec<(LimitId, usize)>,
+}
+
+/// What all descriptors ask for.
+#[derive(Default)]
+struct Batch {
+    /// Each with the round in which it is made: a round holds no limit twice.
+    charges: Vec<(usize, Charge)>,
+    /// What is given back.
+    back: Vec<Charge>,
+}
+
+/// Answers a call.
+pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, body: &[u8]) -> Result<Response, Answer> {
+    let question: RateLimitRequest = grpc::question(head, body, SHOULD_RATE_LIMIT)?;
+    check(&question)?;
+    let active = Rc::clone(&context.active);
+    let Some(domain) = active.ruleset.domains.get(&question.domain) else {
+        context.set_route(None);
+        context.status = Some(200);
+        let statuses = vec![DescriptorStatus { code: OK, ..DescriptorStatus::default() }; question.descriptors.len()];
+        return Ok(grpc::answer(&RateLimitResponse { overall_code: OK, statuses, ..RateLimitResponse::default() }));
+    };
+    context.set_route(Some(domain.route));
+    let mut batch = Batch::default();
+    let asked: Vec<Asked<'_>> = question
+        .descriptors
+        .iter()
+        .map(|descriptor| batch.add(context, domain, descriptor, question.hits_addend))
+        .collect::<Result<_, _>>()?;
+    let mut order: Vec<usize> = (0..batch.charges.len()).collect();
+    order.sort_by_key(|position| batch.charges.get(*position).map(|(round, _)| *round));
+    let decided = charge(context, domain.route, &batch, &order).await;
+    if !denials::simply_passes(&context.verdict) {
+        denials::note_of(context, |limit, part| {
+            let of = asked.iter().find(|asked| asked.charges.iter().any(|(charged, _)| *charged == limit))?;
+            key::entry(part, &of.entries).ok()
+        });
+    }
+    match decided {
+        Ok(()) => give_back(context, &batch.back).await?,
+        Err(Answer::Limited) => {}
+        Err(answer) => return Err(answer),
+    }
+    let standings = |asked: &Asked<'_>| {
+        let places =
+            asked.charges.iter().filter_map(|(_, charge)| order.iter().position(|position| position == charge));
+        status(context, places.filter_map(|place| context.verdict.standings.get(place)))
+    };
+    let statuses = asked.iter().map(standings).collect();
+    Ok(grpc::answer(&answer(context, statuses)))
+}
+
+/// What the protocol asks of a question, and what bounds it.
+fn check(question: &RateLimitRequest) -> Result<(), Answer> {
+    let entries = || question.descriptors.iter().flat_map(|descriptor| &descriptor.entries);
+    let problem = match () {
+        () if question.domain.is_empty() => "the domain is empty",
+        () if question.descriptors.is_empty() => "there are no descriptors",
+        () if question.descriptors.len() > MAX_DESCRIPTORS => "there are more than 100 descriptors",
+        () if question.descriptors.iter().any(|descriptor| descriptor.entries.is_empty()) => {
+            "there is a descriptor without entries"
+        }
+        () if question.descriptors.iter().any(|descriptor| descriptor.entries.len() > MAX_ENTRIES) => {
+            "there is a descriptor with more than 32 entries"
+        }
+        () if entries().any(|entry| entry.key.is_empty()) => "there is an entry without a key",
+        () if entries().any(|entry| entry.key.len().max(entry.value.len()) > MAX_TEXT) => {
+            "there is an entry of more than 16 KiB"
+        }
+        () => return Ok(()),
+    };
+    Err(Answer::Malformed(problem))
+}
+
+// === charging ===
+
+impl Batch {
+    /// Adds what `descriptor` asks for.
+    fn add<'q>(
+        &mut self,
+        context: &RequestContext,
+        domain: &Domain,
+        descriptor: &'q Descriptor,
+        hits_addend: u32,
+    ) -> Result<Asked<'q>, Answer> {
+        let active = &context.active;
+        let entries: Vec<_> = descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)).collect();
+        let plan = domain.plan.as_deref().and_then(|key| entries.iter().find(|(entry, _)| *entry == key));
+        let plan = plan.and_then(|(_, name)| active.ruleset.plans.iter().position(|plan| plan == name)).map(PlanId);
+        let hits = match &descriptor.hits_addend {
+            None => Hits::Take(u64::from(hits_addend).max(1)),
+            Some(UInt64Value { value: 0 }) => Hits::Peek,
+            Some(UInt64Value { value }) => Hits::Take(*value),
+        };
+        let mut charges = Vec::new();
+        for id in domain.limits(&entries) {
+            let brought = descriptor.limit.as_ref().map(|limit| active.request_limits.rule(context, *id, plan, limit));
+            let terms = (plan, hits, brought.transpose()?.flatten());
+            let Some(charge) = active.ruleset.charge_descriptor(*id, &entries, terms, &active.hashers) else {
+                continue;
+            };
+            match descriptor.is_negative_hits {
+                true => self.back.push(charge),
+                false => charges.push((*id, self.join(charge))),
+            }
+        }
+        Ok(Asked { entries, charges })
+    }
+
+    /// Adds a charge, to one of the same bucket if there is one; its position.
+    fn join(&mut self, charge: Charge) -> usize {
+        let is_same = |other: &Charge| {
+            (other.limit, other.key, other.enforcement) == (charge.limit, charge.key, charge.enforcement)
+                && other.rule == charge.rule
+        };
+        if let Some(position) = self.charges.iter().position(|(_, other)| is_same(other)) {
+            if let Some((_, other)) = self.charges.get_mut(position).filter(|_| charge.enforcement.consumes) {
+                other.cost = other.cost.saturating_add(charge.cost);
+            }
+            return position;
+        }
+        let round = self.charges.iter().filter(|(_, other)| other.limit == charge.limit).count();
+        self.charges.push((round, charge));
+        self.charges.len().saturating_sub(1)
+    }
+}
+
+/// Charges what is in `batch`, in the `order` of the rounds: all of it or nothing.
+async fn charge(context: &mut RequestContext, route: RouteId, batch: &Batch, order: &[usize]) -> Result<(), Answer> {
+    let (active, gateway) = (Rc::clone(&context.active), context.gateway.clone());
+    let mut open = order.iter().filter_map(|position| batch.charges.get(*position)).peekable();
+    let mut charged: Vec<Charged> = Vec::new();
+    let now = gateway.clock.now();
+    context.charged_at = now;
+    while let Some((round, _)) = open.peek().copied() {
+        let mut some = Vec::new();
+        while let Some((_, charge)) = open.next_if(|(of, _)| of == round) {
+            some.push(charge.clone());
+        }
+        let receipt = gateway.store.charge(&active.binding, &mut some, now).await;
+        charged.extend(receipt.charged.iter().copied());
+        let before = context.charges.len();
+        let all: Vec<Charge> = context.charges.iter().cloned().chain(some).collect();
+        let verdict = Verdict::new(&active.ruleset, &all, &charged);
+        let is_denied = receipt.refused.is_some() || matches!(verdict.outcome, Outcome::Deny(_));
+        if is_denied && context.admission == Admission::Waiting {
+            context.refund(now, |charge| charge.enforcement.counts_denied);
+            context.admission = Admission::None;
+        }
+        (context.charges, context.verdict) = (all, verdict);
+        let refused = receipt.refused.map(|position| before.saturating_add(position));
+        admit::observe(context, route, &Receipt { refused, ..receipt })?;
+        if is_denied {
+            break;
+        }
+        // from here on it is taken back, however the question ends
+        context.admission = Admission::Waiting;
+    }
+    match admit::conclude(context, route, now).await? {
+        Some(turn) => Box::pin(admit::wait_for(turn, context)).await,
+        None => Ok(()),
+    }
+}
+
+/// Gives back what descriptors with negative hits say, never more than was taken.
+async fn give_back(context: &RequestContext, back: &[Charge]) -> Result<(), Answer> {
+    let gateway = &context.gateway;
+    for charge in back.iter().filter(|charge| charge.enforcement.consumes) {
+        let grant = Amendment::Grant(charge.cost);
+        let done = gateway.store.amend(&context.active.binding, charge, grant, gateway.clock.now()).await;
+        done.map_err(|unamended| match unamended {
+            Unamended::Away | Unamended::Elsewhere(_) => Answer::StoreAway,
+            Unamended::Holds => Answer::Internal,
+        })?;
+    }
+    Ok(())
+}
+
+impl RequestLimits {
+    /// The rule of a limit with the numbers that a request brought; `None` where the limit does not apply to the request.
+    fn rule(
+        &self,
+        context: &RequestContext,
+        id: LimitId,
+        plan: Option<PlanId>,
+        brought: &LimitOverride,
+    ) -> Result<Option<Arc<Rule>>, Answer> {
+        const UNFIT: Answer =
+            Answer::Malformed("a limit of the request has no unit, or is none that the limit it replaces can be");
+        let Some(limit) = context.active.ruleset.limits.get(id.0) else { return Ok(None) };
+        // a candidate is tried on what the configuration says
+        let (Terms::Rule(number), None) = (limit.terms(plan), limit.candidate_of) else { return Ok(None) };
+        let key = (id, number, brought.requests_per_unit, brought.unit);
+        let mut known = self.0.lock();
+        if let Some(rule) = known.get(&key) {
+            return Ok(Some(Arc::clone(rule)));
+        }
+        if known.len() >= MAX_BROUGHT {
+            return Err(Answer::Malformed("requests have brought along as many different limits as are remembered"));
+        }
+        let unit = UNITS.iter().find(|(unit, _)| *unit == brought.unit).map(|(_, seconds)| Nanos::from_secs(*seconds));
+        let base = limit.rules.get(number);
+        let rule =
+            base.zip(unit).and_then(|(rule, per)| domains::replaced(rule, brought.requests_per_unit.into(), per));
+        let rule = Arc::new(rule.ok_or(UNFIT)?);
+        known.insert(key, Arc::clone(&rule));
+        Ok(Some(rule))
+    }
+}
+
+// === answering ===
+
+/// What is told of one descriptor: its tightest limit, the one that denies if one does.
+fn status<'s>(context: &RequestContext, standings: impl Iterator<Item = &'s Standing>) -> DescriptorStatus {
+    let is_over = |standing: &Standing| standing.enforces && !standing.decision.is_admitted();
+    let left = |standing: &Standing| standing.headroom.remaining.unwrap_or(standing.policy.quota);
+    let visible = standings.filter(|standing| standing.visible || is_over(standing));
+    let Some(tightest) = visible.min_by_key(|standing| (!is_over(standing), left(standing))) else {
+        return DescriptorStatus { code: OK, ..DescriptorStatus::default() };
+    };
+    let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    let seconds = tightest.policy.window.map(|window| window.secs_ceil());
+    let unit = UNITS.iter().find(|(_, length)| Some(*length) == seconds).map_or(0, |(unit, _)| *unit);
+    let name = context.active.ruleset.limits.get(tightest.limit.0).map(|limit| limit.name.clone());
+    let reset = match tightest.decision {
+        Decision::Admit { .. } => tightest.headroom.until_full,
+        Decision::Deny(denial) => respond::retry_after(denial).unwrap_or(tightest.headroom.until_full),
+    };
+    DescriptorStatus {
+        code: if is_over(tightest) { OVER_LIMIT } else { OK },
+        current_limit: Some(CurrentLimit {
+            requests_per_unit: small(tightest.policy.quota),
+            unit,
+            name: name.unwrap_or_default(),
+        }),
+        limit_remaining: small(left(tightest)),
+        duration_until_reset: Some(Duration { seconds: i64::try_from(reset.secs_ceil()).unwrap_or(i64::MAX) }),
+    }
+}
+
+/// The answer to a question whose descriptors stand like this.
+fn answer(context: &mut RequestContext, statuses: Vec<DescriptorStatus>) -> RateLimitResponse {
+    let values = |fields: &Fields| fields.iter().map(|field| HeaderValue::new(field.name, field.value)).collect();
+    if let Outcome::Deny(_) = context.verdict.outcome {
+        // what the client is told, who need not speak gRPC
+        context.is_grpc = false;
+        let denied = respond::answer(context, &Answer::Limited, &Fields::default());
+        return RateLimitResponse {
+            overall_code: OVER_LIMIT,
+            statuses,
+            response_headers_to_add: values(&denied.fields),
+            raw_body: denied.body,
+            ..RateLimitResponse::default()
+        };
+    }
+    context.status = Some(200);
+    let marks = forward::marks(context).map(|(name, limits)| HeaderValue::new(name.as_ref(), limits.as_bytes()));
+    RateLimitResponse {
+        overall_code: OK,
+        statuses,
+        request_headers_to_add: marks.collect(),
+        response_headers_to_add: values(&respond::admitted_fields(context)),
+        raw_body: Vec::new(),
+    }
+}
+
+// === the messages, as far as they are read or written ===
+
+#[derive(Clone, PartialEq, Message)]
+struct RateLimitRequest {
+    #[prost(string, tag = "1")]
+    domain: String,
+    #[prost(message, repeated, tag = "2")]
+    descriptors: Vec<Descriptor>,
+    #[prost(uint32, tag = "3")]
+    hits_addend: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Descriptor {
+    #[prost(message, repeated, tag = "1")]
+    entries: Vec<DescriptorEntry>,
+    #[prost(message, optional, tag = "2")]
+    limit: Option<LimitOverride>,
+    #[prost(message, optional, tag = "3")]
+    hits_addend: Option<UInt64Value>,
+    #[prost(bool, tag = "4")]
+    is_negative_hits: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct DescriptorEntry {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(string, tag = "2")]
+    value: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct LimitOverride {
+    #[prost(uint32, tag = "1")]
+    requests_per_unit: u32,
+    #[prost(int32, tag = "2")]
+    unit: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct UInt64Value {
+    #[prost(uint64, tag = "1")]
+    value: Cost,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct RateLimitResponse {
+    #[prost(int32, tag = "1")]
+    overall_code: i32,
+    #[prost(message, repeated, tag = "2")]
+    statuses: Vec<DescriptorStatus>,
+    #[prost(message, repeated, tag = "3")]
+    response_headers_to_add: Vec<HeaderValue>,
+    #[prost(message, repeated, tag = "4")]
+    request_headers_to_add: Vec<HeaderValue>,
+    #[prost(bytes = "vec", tag = "5")]
+    raw_body: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct DescriptorStatus {
+    #[prost(int32, tag = "1")]
+    code: i32,
+    #[prost(message, optional, tag = "2")]
+    current_limit: Option<CurrentLimit>,
+    #[prost(uint32, tag = "3")]
+    limit_remaining: u32,
+    #[prost(message, optional, tag = "4")]
+    duration_until_reset: Option<Duration>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct CurrentLimit {
+    #[prost(uint32, tag = "1")]
+    requests_per_unit: u32,
+    #[prost(int32, tag = "2")]
+    unit: i32,
+    #[prost(string, tag = "3")]
+    name: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Duration {
+    #[prost(int64, tag = "1")]
+    seconds: i64,
+}

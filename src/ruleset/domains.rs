@@ -1,0 +1,239 @@
+//! What the rate limit service is asked by: a domain, and descriptors made of entries, which lead to limits.
+//!
+//! The entries of a descriptor are looked up one after the other, as envoyproxy/ratelimit does it: an exact value before a
+//! pattern, a pattern (in the order of the file) before any value, and no way back. A descriptor is under limits only where its
+//! last entry leads to some.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::algorithm::{Rule, Value};
+use crate::charge::{Charge, Enforcement, Mode, RuleRef};
+use crate::ruleset::Ruleset;
+use crate::ruleset::cost::CostRule;
+use crate::ruleset::key::{Entries, KeyHasher, LimitHashers, SharedKey};
+use crate::ruleset::limit::{LimitId, PlanId, Share, Terms};
+use crate::ruleset::matcher::RouteId;
+use crate::units::{Cost, Nanos, Rate};
+
+/// A domain.
+#[derive(Debug)]
+pub struct Domain {
+    /// What its requests count as: a route that is found by this domain only.
+    pub route: RouteId,
+    /// The entry whose value is the name of the plan, where one is.
+    pub plan: Option<String>,
+    /// What descriptors lead to.
+    pub descriptors: Node,
+}
+
+/// How far the entries of a descriptor were followed.
+#[derive(Debug, Default)]
+pub struct Node {
+    /// What a descriptor is under that ends here.
+    pub limits: Vec<LimitId>,
+    /// What follows, by the key of the next entry.
+    pub next: HashMap<String, Values>,
+}
+
+/// What the values of an entry lead to.
+#[derive(Debug, Default)]
+pub struct Values {
+    /// By the whole value.
+    pub exact: HashMap<String, Node>,
+    /// By a pattern, in the order of the configuration.
+    pub patterns: Vec<(Pattern, Node)>,
+    /// Whatever the value.
+    pub any: Option<Box<Node>>,
+}
+
+/// A text in which `*` stands for anything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    /// What stands between the stars.
+    parts: Vec<String>,
+}
+
+impl Domain {
+    /// The limits that a descriptor with these `entries` is under.
+    pub fn limits(&self, entries: &Entries<'_>) -> &[LimitId] {
+        let mut node = &self.descriptors;
+        for (key, value) in entries {
+            match node.next.get(*key).and_then(|values| values.of(value)) {
+                Some(next) => node = next,
+                None => return &[],
+            }
+        }
+        &node.limits
+    }
+}
+
+impl Values {
+    fn of(&self, value: &str) -> Option<&Node> {
+        let pattern = || self.patterns.iter().find(|(pattern, _)| pattern.matches(value)).map(|(_, node)| node);
+        self.exact.get(value).or_else(pattern).or(self.any.as_deref())
+    }
+}
+
+impl Pattern {
+    /// The pattern that is written like this; `None` where no `*` stands in it.
+    pub fn new(text: &str) -> Option<Self> {
+        text.contains('*').then(|| Self { parts: text.split('*').map(str::to_owned).collect() })
+    }
+
+    /// Whether every value matches.
+    pub fn is_any(&self) -> bool {
+        self.parts.iter().all(String::is_empty)
+    }
+
+    fn matches(&self, value: &str) -> bool {
+        let [first, between @ .., last] = self.parts.as_slice() else { return false };
+        let inner = value.strip_prefix(first.as_str()).and_then(|rest| rest.strip_suffix(last.as_str()));
+        let Some(mut inner) = inner else { return false };
+        between.iter().all(|part| match inner.split_once(part.as_str()) {
+            Some((_, rest)) => {
+                inner = rest;
+                true
+            }
+            None => false,
+        })
+    }
+}
+
+impl Ruleset {
+    /// The charge of a descriptor with these `entries` under one limit, as `rule` has it where the request brings its own; `None`
+    /// where the limit does not apply.
+    pub fn charge_descriptor(
+        &self,
+        id: LimitId,
+        entries: &Entries<'_>,
+        (plan, hits, rule): (Option<PlanId>, Hits, Option<Arc<Rule>>),
+        hashers: &LimitHashers,
+    ) -> Option<Charge> {
+        let limit = self.limits.get(id.0)?;
+        let rule = match (rule, limit.terms(plan)) {
+            (Some(rule), _) => RuleRef::Own(rule),
+            (None, Terms::Rule(rule)) => RuleRef::Listed(rule),
+            (None, Terms::Unlimited) => return None,
+        };
+        let SharedKey { key, tag } = match limit.mode {
+            Mode::Sticky => hashers.key_of_entries(id, &limit.key, entries).map(|key| SharedKey { key, tag: key }),
+            Mode::Shared(_) => hashers.hasher().key_of_entries_of_all_nodes(&limit.name, &limit.key, entries),
+        }
+        .ok()?;
+        if limit.enabled < Share::WHOLE {
+            let name = &self.limits.get(limit.candidate_of.unwrap_or(id).0)?.name;
+            let stable = KeyHasher::stable().of_limits([name.as_str()]).key_of_entries(LimitId(0), &limit.key, entries);
+            if !limit.enabled.covers(stable.ok()?) {
+                return None;
+            }
+        }
+        let (cost, consumes) = match (hits, &limit.cost) {
+            (Hits::Take(hits), CostRule::Fixed(cost)) => (hits.saturating_mul(*cost), true),
+            (Hits::Take(hits), _) => (hits, true),
+            (Hits::Peek, _) => (1, false),
+        };
+        let enforcement =
+            Enforcement { enforces: limit.enforces(), consumes, counts_denied: consumes && limit.charge.denied };
+        Some(Charge { tag, ..Charge::new(id.0, rule, key, cost, enforcement) })
+    }
+}
+
+/// What a descriptor asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hits {
+    /// So many, at least one.
+    Take(Cost),
+    /// Whether one more would be admitted, without taking it.
+    Peek,
+}
+
+/// `rule` with `tokens` in each time of `per` in place of what it has; `None` where its algorithm does not go by such numbers.
+pub fn replaced(rule: &Rule, tokens: Cost, per: Nanos) -> Option<Rule> {
+    let mut arguments = rule.arguments();
+    let has = |name| rule.name().parameters().iter().any(|parameter| parameter.name == name);
+    let rate = Rate::new(tokens, per)?;
+    match () {
+        () if has("limit") && has("window") => arguments.set("window", Value::Duration(per)),
+        () if has("rate") => arguments.set("rate", Value::Rate(rate)),
+        () => return None,
+    }
+    for name in ["limit", "burst", "capacity"].into_iter().filter(|name| has(name)) {
+        arguments.set(name, Value::Whole(tokens));
+    }
+    rule.name().build(&arguments).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::AlgorithmName;
+
+    fn node(limit: usize) -> Node {
+        Node { limits: vec![LimitId(limit)], next: HashMap::new() }
+    }
+
+    #[test]
+    fn patterns_match_what_stands_between_their_stars() {
+        for (pattern, fits, others) in [
+            ("/v1/*", vec!["/v1/", "/v1/a/b"], vec!["/v1", "/v2/", "x/v1/"]),
+            ("*.jpg", vec![".jpg", "a.jpg"], vec!["a.jpg?"]),
+            ("a*b*c", vec!["abc", "axbxc", "abbc"], vec!["ac", "acb", "abcd"]),
+            ("ab*ba", vec!["abba", "ab.ba"], vec!["aba"]),
+            ("*", vec!["", "a"], vec![]),
+        ] {
+            let parsed = Pattern::new(pattern).unwrap();
+            assert!(fits.iter().all(|value| parsed.matches(value)), "{pattern}");
+            assert!(!others.iter().any(|value| parsed.matches(value)), "{pattern}");
+        }
+        assert_eq!(Pattern::new("plain"), None);
+        assert!(Pattern::new("**").unwrap().is_any());
+    }
+
+    /// The public cases of envoyproxy/ratelimit's configuration: which limit a descriptor finds.
+    #[test]
+    fn descriptors_find_limits_as_in_the_service_that_is_known() {
+        let mut below = Values { any: Some(Box::new(node(4))), ..Values::default() };
+        below.exact.insert("sub1".to_owned(), node(1));
+        let mut nested = node(2);
+        nested.next.insert("subkey".to_owned(), below);
+        let mut values = Values::default();
+        values.exact.insert("value1".to_owned(), nested);
+        values.patterns.push((Pattern::new("val*").unwrap(), node(3)));
+        let mut descriptors = Node::default();
+        descriptors.next.insert("key1".to_owned(), values);
+        descriptors.next.insert("any".to_owned(), Values { any: Some(Box::new(node(5))), ..Values::default() });
+        let domain = Domain { route: RouteId(0), plan: None, descriptors };
+        let cases: [(&Entries<'_>, Option<usize>); 9] = [
+            (&[("key1", "value1")], Some(2)),
+            (&[("key1", "value1"), ("subkey", "sub1")], Some(1)),
+            (&[("key1", "value1"), ("subkey", "other")], Some(4)),
+            (&[("key1", "value2")], Some(3)),
+            (&[("key1", "value2"), ("subkey", "sub1")], None),
+            (&[("key1", "other")], None),
+            (&[("any", "")], Some(5)),
+            (&[("any", "1"), ("more", "2")], None),
+            (&[("unknown", "value1")], None),
+        ];
+        for (entries, limit) in cases {
+            assert_eq!(domain.limits(entries).first().map(|id| id.0), limit, "{entries:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_that_a_request_brings_takes_the_place_of_the_configured_one() {
+        let built = |name: &str, arguments: crate::algorithm::Arguments| {
+            AlgorithmName::canonical_of(name).unwrap().build(&arguments).unwrap()
+        };
+        let whole = Value::Whole;
+        let second = Rate::new(5, Nanos::SECOND).unwrap();
+        let gcra = built("gcra", [("rate", Value::Rate(second)), ("burst", whole(5))].into());
+        let window = built("fixed_window", [("limit", whole(5)), ("window", Value::Duration(Nanos::SECOND))].into());
+        for rule in [gcra, window] {
+            let policy = replaced(&rule, 300, Nanos::from_secs(60)).unwrap().policy();
+            assert_eq!((policy.quota, policy.window), (300, Some(Nanos::from_secs(60))), "{rule:?}");
+        }
+        let slots = built("concurrency", [("limit", whole(5))].into());
+        assert_eq!(replaced(&slots, 300, Nanos::SECOND), None);
+    }
+}

@@ -1,0 +1,197 @@
+//! Other proxies that ask over HTTP about the requests that they handle (`serves: forward_auth`).
+
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+
+use crate::support::process::Process;
+use crate::support::{Client, Folder, Gateway, Origin, Response, free_port, together, wait_until};
+
+const SERVES: &str = "serves: forward_auth";
+const NGINX: &str = include_str!("../../config/proxies/nginx.conf");
+const CADDY: &str = include_str!("../../config/proxies/Caddyfile");
+
+/// Believes 127.0.0.1 and 127.0.0.2, and has no upstream.
+fn start(listener: &str, config: &str) -> Gateway {
+    let trusted = "client_address: { trusted_proxies: [127.0.0.1, 127.0.0.2] }\n";
+    Gateway::start_listening(listener, &format!("{trusted}{config}"), &[])
+}
+
+/// What is answered about a request of 192.0.2.1.
+#[track_caller]
+fn ask(client: &mut Client, method: &str, target: &str, fields: &[(&str, &str)]) -> Response {
+    let about = [
+        ("x-forwarded-method", method),
+        ("x-forwarded-proto", "https"),
+        ("x-forwarded-host", "api.example.com"),
+        ("x-forwarded-uri", target),
+        ("x-forwarded-for", "192.0.2.1"),
+    ];
+    client.exchange("GET", "/ask", &[fields, &about].concat())
+}
+
+fn decisions(gateway: &Gateway, result: &str) -> Option<f64> {
+    gateway.metrics().value("tollgate_decisions_total", &[("serves", "forward_auth"), ("result", result)])
+}
+
+const TWO_ROUTES: &str = "limits:
+  two: { algorithm: gcra, rate: 2/d, burst: 2, key: client_address }
+  one: { algorithm: gcra, rate: 1/d, burst: 1, key: client_address }
+routes:
+  - { name: writes, match: { hosts: [api.example.com], path: /v1/**, methods: [POST] }, limits: [one] }
+  - { name: reads, match: { hosts: [api.example.com], path: /v1/** }, limits: [two] }
+";
+
+#[test]
+fn a_subrequest_is_answered_as_the_request_would_be() {
+    let gateway = start(SERVES, TWO_ROUTES);
+    let mut client = gateway.client();
+    let first = ask(&mut client, "GET", "/v1/orders?all", &[]);
+    assert_eq!(
+        (first.status, first.field("ratelimit"), first.text()),
+        (200, Some("\"two\";r=1;t=43200"), String::new())
+    );
+    assert_eq!(ask(&mut client, "POST", "/v1/orders", &[]).status, 200);
+    let denied = ask(&mut client, "POST", "/v1/%6frders", &[]);
+    assert_eq!((denied.status, denied.field("retry-after")), (429, Some("86400")));
+    assert_eq!(denied.json()["violated-policies"][0], "one");
+    assert_eq!(ask(&mut client, "GET", "/v2", &[]).status, 404);
+    // it is the request that is malformed, and the connection goes on
+    assert_eq!(ask(&mut client, "GET", "/v1/%zz", &[]).status, 400);
+    assert_eq!(ask(&mut client, "GET", "/v1/orders", &[]).status, 200);
+    assert_eq!(ask(&mut client, "GET", "/v1/orders", &[]).status, 429);
+    for (result, count) in [("admitted", 3.0), ("denied", 2.0), ("refused", 2.0)] {
+        assert_eq!(decisions(&gateway, result), Some(count), "{result}");
+    }
+    let denied = [("route", "writes"), ("limit", "one"), ("plan", "none"), ("outcome", "denied")];
+    gateway.wait_for_metric("tollgate_limit_requests_total", &denied, 1.0);
+    gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "reads"), ("code", "429")], 1.0);
+}
+
+#[test]
+fn nobody_but_a_trusted_proxy_is_answered() {
+    let gateway = start(SERVES, TWO_ROUTES);
+    for (last, status) in [(2, 200), (3, 403), (4, 403)] {
+        assert_eq!(ask(&mut gateway.client_from(last), "GET", "/v1/orders", &[]).status, status, "127.0.0.{last}");
+    }
+    let says = "not in client_address.trusted_proxies";
+    wait_until("the log to tell", || gateway.process.stderr().contains(says));
+}
+
+#[test]
+fn a_subrequest_that_does_not_say_what_it_is_about_is_refused() {
+    let gateway = start(SERVES, TWO_ROUTES);
+    let mut client = gateway.client();
+    for missing in ["x-forwarded-method", "x-forwarded-uri", "x-forwarded-host"] {
+        let all =
+            [("x-forwarded-method", "GET"), ("x-forwarded-uri", "/v1/a"), ("x-forwarded-host", "api.example.com")];
+        let others: Vec<_> = all.into_iter().filter(|(name, _)| *name != missing).collect();
+        let twice = [&all[..], &[(missing, "/v1/b")]].concat();
+        for fields in [others, twice] {
+            let refused = client.exchange("GET", "/v1/a", &fields);
+            assert_eq!(refused.status, 400, "{missing}: {fields:?}");
+            assert!(refused.text().to_ascii_lowercase().contains(missing), "{}", refused.text());
+        }
+    }
+}
+
+#[test]
+fn callers_are_identified_and_slots_are_free_at_once() {
+    let config = "customers:
+  identify: [{ header: x-api-key }]
+  directory: { file: customers.csv }
+  anonymous: { plan: free }
+plans: [free, pro]
+limits:
+  rate:
+    algorithm: gcra
+    key: customer
+    plans: { free: { rate: 1/d, burst: 1 }, pro: { rate: 3/d, burst: 3 } }
+  slots: { algorithm: concurrency, limit: 1, key: all }
+usage: {}
+routes: [{ name: all, limits: [rate, slots] }]
+";
+    let trusted = "client_address: { trusted_proxies: [127.0.0.1] }\n";
+    let customers = [("customers.csv", "credential,customer,plan\nsecret-of-acme,acme,pro\n")];
+    let gateway = Gateway::start_listening(SERVES, &format!("{trusted}{config}"), &customers);
+    let mut client = gateway.client();
+    let mut statuses = |key: &str| [(); 4].map(|()| ask(&mut client, "GET", "/", &[("x-api-key", key)]).status);
+    assert_eq!(statuses("secret-of-acme"), [200, 200, 200, 429]);
+    assert_eq!(statuses("made-up"), [401; 4]);
+    // a page with status 200 would let the request pass
+    assert_eq!(ask(&mut client, "GET", "/.tollgate/usage", &[("x-api-key", "secret-of-acme")]).status, 429);
+}
+
+#[test]
+fn a_denied_status_stands_for_all_others_and_changes_with_a_reload() {
+    let gateway = start("serves: forward_auth, denied_status: 403", TWO_ROUTES);
+    let mut client = gateway.client();
+    let answers: Vec<_> = ["/v1", "/v1", "/v1", "/v2"].map(|target| ask(&mut client, "GET", target, &[])).into();
+    let told: Vec<_> = answers.iter().map(|answer| (answer.status, answer.number("x-tollgate-status"))).collect();
+    assert_eq!(told, [(200, None), (200, None), (403, Some(429)), (403, Some(404))]);
+    let text = std::fs::read_to_string(gateway.folder.path().join("tollgate.yaml")).unwrap();
+    gateway.folder.write("tollgate.yaml", text.replace("denied_status: 403", "denied_status: 401"));
+    assert_eq!(gateway.reload().status, 200);
+    assert_eq!(ask(&mut client, "GET", "/v1", &[]).status, 401);
+}
+
+/// The file of a sample with these addresses in place of its own.
+fn placed(sample: &str, own: SocketAddr, gateway: SocketAddr, origin: SocketAddr) -> String {
+    let addresses = [(8080, own), (8081, gateway), (8082, gateway), (9000, origin)];
+    addresses.into_iter().fold(sample.to_owned(), |text, (port, address)| {
+        text.replace(&format!("127.0.0.1:{port}"), &address.to_string())
+    })
+}
+
+/// Ten at once and then one after the other: what the clients are told, and how many requests the upstream sees.
+fn hold_exactly(proxy: SocketAddr, origin: &Origin) -> Response {
+    let statuses = together(10, |_| Client::connect(proxy).get("/v1/orders").status);
+    let admitted = statuses.iter().filter(|status| **status == 200).count();
+    let denied = statuses.iter().filter(|status| **status == 429).count();
+    assert_eq!((admitted, denied, origin.count()), (5, 5, 5), "{statuses:?}");
+    let denied = Client::connect(proxy).get("/v1/orders");
+    assert_eq!((denied.status, denied.field("retry-after").is_some(), origin.count()), (429, true, 5));
+    denied
+}
+
+const FIVE: &str = "limits: { five: { algorithm: gcra, rate: 5/d, burst: 5, key: client_address } }
+routes: [{ name: orders, match: { path: /v1/** }, limits: [five] }]\n";
+
+#[test]
+fn nginx_holds_a_limit_that_tollgate_decides() {
+    let (origin, folder) = (Origin::start(), Folder::new());
+    let gateway = start("serves: forward_auth, denied_status: 403", FIVE);
+    let own = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map(|name| format!("{name}_temp_path t;\n"));
+    let config = format!(
+        "daemon off; master_process off; pid nginx.pid; error_log stderr;\nevents {{}}\nhttp {{\naccess_log off;\n{}\n{}\n}}",
+        temporary.concat(),
+        placed(NGINX, own, gateway.address, origin.address),
+    );
+    folder.write("nginx.conf", config);
+    let path = format!("PATH={}:/usr/sbin", std::env::var("PATH").unwrap());
+    let arguments = [path.as_str(), "nginx", "-e", "stderr", "-p", ".", "-c", "nginx.conf"];
+    let _nginx = Process::program("env", &arguments, folder.path());
+    wait_until("nginx to listen", || TcpStream::connect(own).is_ok());
+    let denied = hold_exactly(own, &origin);
+    assert!(denied.field("ratelimit").is_some_and(|told| told.starts_with("\"five\";r=0")), "{denied:?}");
+    assert_eq!(Client::connect(own).get("/v2").status, 404);
+    // an outage fails closed
+    drop(gateway);
+    assert_eq!((Client::connect(own).get("/v1/orders").status, origin.count()), (500, 5));
+}
+
+#[test]
+fn caddy_holds_a_limit_that_tollgate_decides() {
+    let (origin, folder) = (Origin::start(), Folder::new());
+    let gateway = start(SERVES, FIVE);
+    let own = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+    let sample = CADDY.replace(":8080", &format!(":{}", own.port()));
+    let config = placed(&sample, own, gateway.address, origin.address);
+    folder.write("Caddyfile", format!("{{\n admin off\n auto_https off\n}}\n{config}"));
+    let arguments = ["XDG_DATA_HOME=.", "XDG_CONFIG_HOME=.", "caddy", "run", "--config", "Caddyfile"];
+    let _caddy = Process::program("env", &arguments, folder.path());
+    wait_until("Caddy to listen", || TcpStream::connect(own).is_ok());
+    let denied = hold_exactly(own, &origin);
+    assert_eq!(denied.json()["violated-policies"][0], "five");
+    drop(gateway);
+    assert_eq!((Client::connect(own).get("/v1/orders").status, origin.count()), (502, 5));
+}

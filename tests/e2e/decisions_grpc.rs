@@ -1,0 +1,568 @@
+//! Envoy's questions about requests that it handles, in gRPC (`serves: ext_authz`, `rate_limit_service`).
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use prost::Message;
+
+use crate::support::http2::{Answer, Http2};
+use crate::support::{Client, Gateway};
+
+const CHECK: &str = "http://test/envoy.service.auth.v3.Authorization/Check";
+const GRPC: &[(&str, &str)] = &[("content-type", "application/grpc"), ("te", "trailers")];
+
+// === the messages, with the field numbers of the protocol ===
+
+#[derive(Clone, PartialEq, Message)]
+struct CheckRequest {
+    #[prost(message, optional, tag = "1")]
+    attributes: Option<Attributes>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Attributes {
+    #[prost(message, optional, tag = "1")]
+    source: Option<Peer>,
+    #[prost(message, optional, tag = "4")]
+    request: Option<Request>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Peer {
+    #[prost(message, optional, tag = "1")]
+    address: Option<Address>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Address {
+    #[prost(message, optional, tag = "1")]
+    socket_address: Option<SocketAddress>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SocketAddress {
+    #[prost(string, tag = "2")]
+    address: String,
+    #[prost(uint32, tag = "3")]
+    port_value: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Request {
+    #[prost(message, optional, tag = "2")]
+    http: Option<HttpRequest>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct HttpRequest {
+    #[prost(string, tag = "2")]
+    method: String,
+    #[prost(map = "string, string", tag = "3")]
+    headers: HashMap<String, String>,
+    #[prost(string, tag = "4")]
+    path: String,
+    #[prost(string, tag = "5")]
+    host: String,
+    #[prost(string, tag = "6")]
+    scheme: String,
+    #[prost(string, tag = "10")]
+    protocol: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct CheckResponse {
+    #[prost(message, optional, tag = "1")]
+    status: Option<Code>,
+    #[prost(message, optional, tag = "2")]
+    denied: Option<Denied>,
+    #[prost(message, optional, tag = "3")]
+    ok: Option<Admitted>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Code {
+    #[prost(int32, tag = "1")]
+    code: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Denied {
+    #[prost(message, optional, tag = "1")]
+    status: Option<Code>,
+    #[prost(message, repeated, tag = "2")]
+    headers: Vec<HeaderOption>,
+    #[prost(string, tag = "3")]
+    body: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Admitted {
+    #[prost(message, repeated, tag = "2")]
+    headers: Vec<HeaderOption>,
+    #[prost(string, repeated, tag = "5")]
+    headers_to_remove: Vec<String>,
+    #[prost(message, repeated, tag = "6")]
+    response_headers: Vec<HeaderOption>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct HeaderOption {
+    #[prost(message, optional, tag = "1")]
+    header: Option<Header>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Header {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(string, tag = "2")]
+    value: String,
+}
+
+fn field<'h>(headers: &'h [HeaderOption], name: &str) -> Option<&'h str> {
+    headers
+        .iter()
+        .filter_map(|option| option.header.as_ref())
+        .find(|header| header.key == name)
+        .map(|header| &*header.value)
+}
+
+/// A message in its frame.
+fn framed(message: &impl Message) -> Bytes {
+    let message = message.encode_to_vec();
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    [&[0][..], &length, &message].concat().into()
+}
+
+/// The message of an answer that went well.
+#[track_caller]
+fn message<M: Message + Default>(answer: &Answer) -> M {
+    let trailers = answer.trailers.as_ref().unwrap_or_else(|| panic!("no trailers: {answer:?}"));
+    assert_eq!((answer.status, trailers["grpc-status"].to_str().unwrap()), (200, "0"));
+    assert_eq!(usize::from(answer.body[4]) + 256 * usize::from(answer.body[3]) + 5, answer.body.len());
+    M::decode(&answer.body[5..]).unwrap()
+}
+
+fn start(serves: &str, config: &str) -> Gateway {
+    let trusted = "client_address: { trusted_proxies: [127.0.0.1] }\n";
+    tokio::task::block_in_place(|| {
+        Gateway::start_listening(&format!("serves: {serves}"), &format!("{trusted}{config}"), &[])
+    })
+}
+
+fn check(method: &str, path: &str, client: &str, headers: &[(&str, &str)]) -> CheckRequest {
+    let http = HttpRequest {
+        method: method.to_owned(),
+        headers: headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        path: path.to_owned(),
+        host: "api.example.com:8443".to_owned(),
+        scheme: "https".to_owned(),
+        protocol: "HTTP/2".to_owned(),
+    };
+    let socket_address = Some(SocketAddress { address: client.to_owned(), port_value: 1 });
+    let source = Some(Peer { address: Some(Address { socket_address }) });
+    CheckRequest { attributes: Some(Attributes { source, request: Some(Request { http: Some(http) }) }) }
+}
+
+const CUSTOMERS: &str = "limits:
+  writes: { algorithm: gcra, rate: 1/d, burst: 1, key: client_address }
+  watched: { algorithm: gcra, rate: 1/d, burst: 1, key: client_address, over_limit: { mark: x-over } }
+routes:
+  - { name: writes, match: { hosts: [api.example.com], path: /v1/**, methods: [POST] }, limits: [writes] }
+  - { name: reads, match: { hosts: [api.example.com], path: /v1/** }, limits: [watched] }
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_is_answered_as_the_request_would_be() {
+    let gateway = start("ext_authz", CUSTOMERS);
+    let mut client = Http2::in_the_clear(gateway.address).await;
+    let ask = async |client: &mut Http2, question: CheckRequest| {
+        let answer = client.post(CHECK, GRPC, framed(&question)).await.unwrap();
+        message::<CheckResponse>(&answer)
+    };
+    let pseudo = [(":method", "POST"), (":path", "/v1/orders"), ("host", "api.example.com"), ("x-over", "made-up")];
+    let admitted = ask(&mut client, check("POST", "/v1/orders?a=b", "192.0.2.1", &pseudo)).await;
+    let ok = admitted.ok.unwrap();
+    assert_eq!((admitted.status.unwrap().code, field(&ok.response_headers, "x-ratelimit-remaining")), (0, Some("0")));
+    assert_eq!(ok.headers_to_remove, ["x-over"], "what a client claims");
+    let denied = ask(&mut client, check("POST", "/v1/orders", "192.0.2.1", &[])).await;
+    assert_ne!(denied.status.unwrap().code, 0);
+    let denied = denied.denied.unwrap();
+    assert_eq!((denied.status.unwrap().code, field(&denied.headers, "retry-after")), (429, Some("86400")));
+    assert!(denied.body.contains("\"violated-policies\":[\"writes\"]"), "{}", denied.body);
+    // another client, whom no field can make up: 192.0.2.2 is nobody's proxy
+    let forwarded = [("x-forwarded-for", "192.0.2.1")];
+    assert!(ask(&mut client, check("POST", "/v1/orders", "192.0.2.2", &forwarded)).await.ok.is_some());
+    // a proxy in front of Envoy
+    assert!(ask(&mut client, check("POST", "/v1/orders", "127.0.0.1", &forwarded)).await.denied.is_some());
+    assert!(ask(&mut client, check("GET", "/v1/orders", "192.0.2.1", &[])).await.ok.unwrap().headers.is_empty());
+    let marked = ask(&mut client, check("GET", "/v1/orders", "192.0.2.1", &[])).await.ok.unwrap();
+    assert_eq!((field(&marked.headers, "x-over"), marked.headers_to_remove.len()), (Some("watched"), 0));
+    // what has no route, or cannot be read, is told to the client
+    for (method, path, status) in [("GET", "/v2", 404), ("GET", "/v1/%zz", 400), ("CONNECT", "/v1", 405)] {
+        let denied = ask(&mut client, check(method, path, "192.0.2.1", &[])).await.denied.unwrap();
+        assert_eq!(denied.status.unwrap().code, status, "{method} {path}");
+    }
+    // a caller who speaks gRPC is told by Envoy, from the status
+    let caller = [("content-type", "application/grpc")];
+    let denied = ask(&mut client, check("POST", "/v1/orders", "192.0.2.1", &caller)).await.denied.unwrap();
+    assert_eq!(denied.status.unwrap().code, 429);
+    for (result, count) in [("admitted", 4.0), ("denied", 3.0), ("refused", 3.0)] {
+        gateway.wait_for_metric("tollgate_decisions_total", &[("serves", "ext_authz"), ("result", result)], count);
+    }
+    gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "writes"), ("code", "429")], 3.0);
+}
+
+/// The status of a call that is answered in trailers alone.
+#[track_caller]
+fn refused(answer: &Answer) -> (u16, String) {
+    assert_eq!((answer.status, answer.is_head_alone), (200, true), "{answer:?}");
+    let message = answer.field("grpc-message").unwrap().to_owned();
+    (answer.field("grpc-status").unwrap().parse().unwrap(), message)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_cannot_be_read_is_refused_with_a_status_and_the_next_is_answered() {
+    let gateway = start("ext_authz", CUSTOMERS);
+    let mut client = Http2::in_the_clear(gateway.address).await;
+    let question = framed(&check("GET", "/v1/orders", "192.0.2.1", &[]));
+    let whole = question.to_vec();
+    let with = |at: usize, byte: u8| {
+        let mut bytes = whole.clone();
+        bytes[at] = byte;
+        Bytes::from(bytes)
+    };
+    let spoilt = check("GET", "/v1/orders", "192.0.2.1", &[("x-a", "b\r\nhost: other")]);
+    let nowhere = CheckRequest { attributes: Some(Attributes { source: None, ..spoilt.attributes.clone().unwrap() }) };
+    let empty = framed(&CheckRequest::default());
+    let cases = [
+        ("nothing", CHECK, Bytes::new(), 3),
+        ("half a prefix", CHECK, Bytes::from_static(b"\0\0\0"), 3),
+        ("a shorter frame", CHECK, with(4, whole[4] - 1), 3),
+        ("two messages", CHECK, [&whole[..], &whole].concat().into(), 3),
+        ("compressed", CHECK, with(0, 1), 3),
+        ("garbage", CHECK, Bytes::from_static(b"\0\0\0\0\x04\xff\xff\xff\xff"), 3),
+        ("no attributes", CHECK, empty, 3),
+        ("a field in a field", CHECK, framed(&spoilt), 3),
+        ("no source", CHECK, framed(&nowhere), 3),
+        ("too much", CHECK, vec![0; (1 << 20) + 1].into(), 8),
+        ("another method", "http://test/envoy.service.auth.v3.Authorization/Other", question.clone(), 12),
+    ];
+    for (what, url, body, status) in cases {
+        let answer = client.post(url, GRPC, body).await.unwrap();
+        assert_eq!(refused(&answer).0, status, "{what}: {answer:?}");
+    }
+    let get = client.get(CHECK, GRPC).await.unwrap();
+    assert_eq!(refused(&get).0, 12);
+    let answered = client.post(CHECK, GRPC, question.clone()).await.unwrap();
+    assert!(message::<CheckResponse>(&answered).ok.is_some());
+    // no gRPC, and no answer in gRPC
+    let plain = tokio::task::block_in_place(|| {
+        gateway.client().post("/envoy.service.auth.v3.Authorization/Check", GRPC, &whole)
+    });
+    assert_eq!(plain.status, 400);
+    gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "reads")], 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_that_does_not_come_to_its_end_is_given_up() {
+    let gateway = start("ext_authz", &format!("request_head: {{ timeout: 300ms }}\n{CUSTOMERS}"));
+    let mut client = Http2::in_the_clear(gateway.address).await;
+    let (response, mut sending) = client.begin(http::Method::POST, CHECK, GRPC, false).await.unwrap();
+    sending.send_data(Bytes::from_static(b"\0\0\0"), false).unwrap();
+    let answer = crate::support::http2::read(response).await.unwrap();
+    assert_eq!(refused(&answer).0, 3);
+    let question = framed(&check("GET", "/v1/orders", "192.0.2.1", &[]));
+    let answered = client.post(CHECK, GRPC, question).await.unwrap();
+    assert!(message::<CheckResponse>(&answered).ok.is_some());
+}
+
+// === the rate limit service ===
+
+const LIMIT: &str = "http://test/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const OK: i32 = 1;
+const OVER: i32 = 2;
+
+#[derive(Clone, PartialEq, Message)]
+struct RateLimitRequest {
+    #[prost(string, tag = "1")]
+    domain: String,
+    #[prost(message, repeated, tag = "2")]
+    descriptors: Vec<Descriptor>,
+    #[prost(uint32, tag = "3")]
+    hits_addend: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Descriptor {
+    #[prost(message, repeated, tag = "1")]
+    entries: Vec<Header>,
+    #[prost(message, optional, tag = "2")]
+    limit: Option<Brought>,
+    #[prost(message, optional, tag = "3")]
+    hits_addend: Option<Hits>,
+    #[prost(bool, tag = "4")]
+    is_negative_hits: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Brought {
+    #[prost(uint32, tag = "1")]
+    requests_per_unit: u32,
+    #[prost(int32, tag = "2")]
+    unit: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Hits {
+    #[prost(uint64, tag = "1")]
+    value: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct RateLimitResponse {
+    #[prost(int32, tag = "1")]
+    overall_code: i32,
+    #[prost(message, repeated, tag = "2")]
+    statuses: Vec<Status>,
+    #[prost(message, repeated, tag = "3")]
+    response_headers: Vec<Header>,
+    #[prost(message, repeated, tag = "4")]
+    request_headers: Vec<Header>,
+    #[prost(bytes = "vec", tag = "5")]
+    raw_body: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Status {
+    #[prost(int32, tag = "1")]
+    code: i32,
+    #[prost(message, optional, tag = "2")]
+    current_limit: Option<Brought>,
+    #[prost(uint32, tag = "3")]
+    limit_remaining: u32,
+    #[prost(message, optional, tag = "4")]
+    duration_until_reset: Option<Seconds>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Seconds {
+    #[prost(int64, tag = "1")]
+    seconds: i64,
+}
+
+/// A descriptor as it is mostly: a hit for each of its entries, `key=value` with commas between them.
+fn descriptor(entries: &str) -> Descriptor {
+    let entry = |entry: &str| {
+        let (key, value) = entry.split_once('=').unwrap();
+        Header { key: key.to_owned(), value: value.to_owned() }
+    };
+    Descriptor { entries: entries.split(',').map(entry).collect(), ..Descriptor::default() }
+}
+
+fn of_domain(domain: &str, descriptors: Vec<Descriptor>) -> RateLimitRequest {
+    RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }
+}
+
+struct Envoy(Http2);
+
+impl Envoy {
+    async fn connect(gateway: &Gateway) -> Self {
+        Self(Http2::in_the_clear(gateway.address).await)
+    }
+
+    async fn ask(&mut self, question: &RateLimitRequest) -> RateLimitResponse {
+        let answer = self.0.post(LIMIT, GRPC, framed(question)).await.unwrap();
+        message(&answer)
+    }
+
+    /// What is said of these descriptors in the domain `edge`: of all, and of each with what is left.
+    async fn codes(&mut self, descriptors: Vec<Descriptor>) -> (i32, Vec<(i32, u32)>) {
+        let answer = self.ask(&of_domain("edge", descriptors)).await;
+        let each = answer.statuses.iter().map(|status| (status.code, status.limit_remaining));
+        (answer.overall_code, each.collect())
+    }
+}
+
+const DOMAINS: &str = "plans: [free, pro]
+limits:
+  per-address: { algorithm: fixed_window, limit: 3, window: 1m, key: { descriptor: remote_address } }
+  writes: { algorithm: gcra, rate: 1/d, burst: 1, key: all }
+  tokens: { algorithm: gcra, rate: 100/d, burst: 100, key: { descriptor: user } }
+  budget: { algorithm: gcra, rate: 10/d, burst: 10, key: { descriptor: user }, charge: { denied: true } }
+  tiers:
+    algorithm: gcra
+    key: { descriptor: user }
+    rate: 1/d
+    burst: 1
+    plans: { pro: { rate: 5/d, burst: 5 } }
+  watched: { algorithm: gcra, rate: 1/d, burst: 1, key: all, over_limit: { mark: x-over } }
+domains:
+  edge:
+    plan: tier
+    descriptors:
+      - { key: remote_address, limits: [per-address] }
+      - key: path
+        descriptors:
+          - { key: method, value: POST, limits: [writes] }
+      - { key: path, value: /watched/*, limits: [watched] }
+      - { key: user, limits: [tokens] }
+      - { key: user, value: spender*, limits: [budget] }
+      - { key: tier, descriptors: [{ key: user, limits: [tiers] }] }
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn descriptors_are_charged_all_or_none_and_each_is_told_where_it_stands() {
+    let gateway = start("rate_limit_service", DOMAINS);
+    let mut envoy = Envoy::connect(&gateway).await;
+    let both = || vec![descriptor("remote_address=192.0.2.1"), descriptor("path=/v1,method=POST")];
+    assert_eq!(envoy.codes(both()).await, (OK, vec![(OK, 2), (OK, 0)]));
+    // the second denies, so the first is not charged: envoyproxy/ratelimit would have charged it
+    for _ in 0..5 {
+        assert_eq!(envoy.codes(both()).await, (OVER, vec![(OK, 2), (OVER, 0)]));
+    }
+    let denied = envoy.ask(&of_domain("edge", both())).await;
+    let (status, header) =
+        (&denied.statuses[1], |name: &str| denied.response_headers.iter().find(|one| one.key == name));
+    assert_eq!(status.current_limit, Some(Brought { requests_per_unit: 1, unit: 4 }));
+    assert!((86_300..=86_400).contains(&status.duration_until_reset.as_ref().unwrap().seconds));
+    assert!(header("retry-after").is_some() && header("content-type").is_some());
+    let body: serde_json::Value = serde_json::from_slice(&denied.raw_body).unwrap();
+    assert_eq!((&body["status"], &body["violated-policies"][0]), (&429.into(), &"writes".into()));
+    let fine = envoy.ask(&of_domain("edge", vec![descriptor("remote_address=192.0.2.1")])).await;
+    assert_eq!(fine.statuses[0].current_limit, Some(Brought { requests_per_unit: 3, unit: 2 }));
+    assert!(fine.response_headers.iter().any(|header| header.key == "x-ratelimit-remaining" && header.value == "1"));
+    // another value is another bucket; what leads nowhere is not limited
+    assert_eq!(envoy.codes(vec![descriptor("remote_address=192.0.2.2")]).await, (OK, vec![(OK, 2)]));
+    for nowhere in ["path=/v1", "path=/v1,method=GET", "path=/v1,method=POST,more=1", "other=1"] {
+        assert_eq!(envoy.codes(vec![descriptor(nowhere)]).await, (OK, vec![(OK, 0)]), "{nowhere}");
+    }
+    let unknown = envoy.ask(&of_domain("unknown", both())).await;
+    assert_eq!((unknown.overall_code, unknown.statuses.len(), unknown.statuses[1].code), (OK, 2, OK));
+    let marked = [(); 2].map(|()| descriptor("path=/watched/a"));
+    for (descriptor, marks) in marked.into_iter().zip([0, 1]) {
+        let answer = envoy.ask(&of_domain("edge", vec![descriptor])).await;
+        assert_eq!((answer.overall_code, answer.request_headers.len()), (OK, marks));
+    }
+    let over = [("route", "edge"), ("limit", "writes"), ("plan", "none"), ("outcome", "denied")];
+    gateway.wait_for_metric("tollgate_limit_requests_total", &over, 6.0);
+    gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "edge"), ("code", "429")], 6.0);
+    let denied = [("serves", "rate_limit_service"), ("result", "denied")];
+    gateway.wait_for_metric("tollgate_decisions_total", &denied, 6.0);
+    let recent = tokio::task::block_in_place(|| {
+        Client::connect(gateway.admin).exchange(
+            "GET",
+            "/v1/decisions",
+            &[("host", "localhost"), ("connection", "close")],
+        )
+    });
+    assert!(recent.text().contains("\"edge\""), "{}", recent.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_limit_may_be_charged_for_several_keys_and_hits_add_up() {
+    let gateway = start("rate_limit_service", DOMAINS);
+    let mut envoy = Envoy::connect(&gateway).await;
+    let of = |last: u8| descriptor(&format!("remote_address=192.0.2.{last}"));
+    assert_eq!(envoy.codes(vec![of(1), of(2)]).await, (OK, vec![(OK, 2), (OK, 2)]));
+    assert_eq!(envoy.codes(vec![of(1), of(1)]).await, (OK, vec![(OK, 0), (OK, 0)]), "two hits of one bucket");
+    // the last denies: what the others took goes back
+    for _ in 0..3 {
+        assert_eq!(envoy.codes(vec![of(2), of(3), of(1)]).await.0, OVER);
+    }
+    assert_eq!(envoy.codes(vec![of(2), of(3)]).await, (OK, vec![(OK, 1), (OK, 2)]));
+    let hits = |value| Descriptor { hits_addend: Some(Hits { value }), ..descriptor("user=a") };
+    assert_eq!(envoy.codes(vec![hits(90)]).await, (OK, vec![(OK, 10)]));
+    assert_eq!(envoy.codes(vec![hits(0)]).await, (OK, vec![(OK, 10)]), "a peek takes nothing");
+    assert_eq!(envoy.codes(vec![hits(11)]).await, (OVER, vec![(OVER, 10)]));
+    let all = RateLimitRequest { hits_addend: 10, ..of_domain("edge", vec![descriptor("user=a")]) };
+    assert_eq!(envoy.ask(&all).await.overall_code, OK);
+    assert_eq!(envoy.codes(vec![hits(0)]).await, (OVER, vec![(OVER, 0)]), "a peek at what is spent");
+    // back, and never above what there was
+    let back = |value| Descriptor { is_negative_hits: true, ..hits(value) };
+    assert_eq!(envoy.codes(vec![back(30)]).await.0, OK);
+    assert_eq!(envoy.codes(vec![hits(0)]).await, (OK, vec![(OK, 30)]));
+    assert_eq!(envoy.codes(vec![back(1_000_000)]).await.0, OK);
+    assert_eq!(envoy.codes(vec![hits(0)]).await, (OK, vec![(OK, 100)]));
+    assert_eq!(envoy.codes(vec![hits(u64::MAX)]).await, (OVER, vec![(OVER, 100)]));
+    // what was spent anyway counts where the limit says so
+    let spends = |value| Descriptor { hits_addend: Some(Hits { value }), ..descriptor("user=spender-1") };
+    assert_eq!((envoy.codes(vec![spends(25)]).await.0, envoy.codes(vec![spends(0)]).await.0), (OVER, OVER));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plans_and_limits_may_come_with_a_descriptor() {
+    let gateway = start("rate_limit_service", DOMAINS);
+    let mut envoy = Envoy::connect(&gateway).await;
+    for (entries, admitted) in [("tier=free,user=a", 1), ("tier=pro,user=b", 5), ("tier=unknown,user=c", 1)] {
+        for _ in 0..admitted {
+            assert_eq!(envoy.codes(vec![descriptor(entries)]).await.0, OK, "{entries}");
+        }
+        assert_eq!(envoy.codes(vec![descriptor(entries)]).await.0, OVER, "{entries}");
+    }
+    let with = |requests_per_unit, unit| {
+        let limit = Some(Brought { requests_per_unit, unit });
+        of_domain("edge", vec![Descriptor { limit, ..descriptor("remote_address=192.0.2.9") }])
+    };
+    let answer = envoy.ask(&with(20, 3)).await;
+    let status = &answer.statuses[0];
+    assert_eq!(
+        (status.current_limit.clone(), status.limit_remaining),
+        (Some(Brought { requests_per_unit: 20, unit: 3 }), 19)
+    );
+    for (requests, unit) in [(0, 3), (20, 0), (20, 99)] {
+        let refused_call = envoy.0.post(LIMIT, GRPC, framed(&with(requests, unit))).await.unwrap();
+        assert_eq!(refused(&refused_call).0, 3, "{requests} in {unit}");
+    }
+    // so many that nobody means them
+    let mut statuses = Vec::new();
+    for requests in 1..=1_001 {
+        let answer = envoy.0.post(LIMIT, GRPC, framed(&with(requests, 3))).await.unwrap();
+        statuses.push(answer.is_head_alone);
+    }
+    assert_eq!(statuses.iter().filter(|is_refused| **is_refused).count(), 1, "one was known already");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_of_the_rate_limit_service_that_is_none_is_refused_and_nothing_is_charged() {
+    let gateway = start("rate_limit_service", DOMAINS);
+    let mut envoy = Envoy::connect(&gateway).await;
+    let one = || descriptor("remote_address=192.0.2.1");
+    let with_value = |length: usize| descriptor(&format!("remote_address={}", "x".repeat(length)));
+    let cases = [
+        ("no domain", of_domain("", vec![one()]), 3),
+        ("no descriptors", of_domain("edge", vec![]), 3),
+        ("no entries", of_domain("edge", vec![one(), Descriptor::default()]), 3),
+        ("no key", of_domain("edge", vec![one(), descriptor("=a")]), 3),
+        ("too many descriptors", of_domain("edge", vec![one(); 10_000]), 3),
+        ("too many entries", of_domain("edge", vec![one(), descriptor(&["a=b"; 33].join(","))]), 3),
+        ("a long value", of_domain("edge", vec![one(), with_value(1_000_000)]), 3),
+        ("a message that is too long", of_domain("edge", vec![one(), with_value(2_000_000)]), 8),
+    ];
+    for (what, question, status) in cases {
+        let answer = envoy.0.post(LIMIT, GRPC, framed(&question)).await.unwrap();
+        assert_eq!(refused(&answer).0, status, "{what}");
+    }
+    assert_eq!(envoy.codes(vec![one()]).await, (OK, vec![(OK, 2)]));
+    let other = envoy.0.post(CHECK, GRPC, framed(&of_domain("edge", vec![one()]))).await.unwrap();
+    assert_eq!(refused(&other).0, 12, "another service");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_do_not_read_and_go_away_cost_nothing() {
+    let gateway = start("rate_limit_service", DOMAINS);
+    let mut envoy = Envoy::connect(&gateway).await;
+    let question = framed(&of_domain("edge", vec![descriptor("user=a"); 100]));
+    let mut unread = Vec::new();
+    for _ in 0..50 {
+        let (response, mut sending) = envoy.0.begin(http::Method::POST, LIMIT, GRPC, false).await.unwrap();
+        sending.send_data(question.clone(), true).unwrap();
+        unread.push(response);
+    }
+    let mut other = Envoy::connect(&gateway).await;
+    assert_eq!(other.codes(vec![descriptor("remote_address=192.0.2.1")]).await.0, OK);
+    drop(unread);
+    drop(envoy);
+    gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "edge")], 0.0);
+    assert_eq!(other.codes(vec![descriptor("remote_address=192.0.2.1")]).await.0, OK);
+}
