@@ -15,6 +15,7 @@ use super::serve::Membership;
 use super::session::Session;
 use super::{Node, Peer};
 use crate::panics::failpoint;
+use crate::units::Nanos;
 
 impl Node {
     fn says(&self, to: SocketAddr) -> Heartbeat {
@@ -47,11 +48,13 @@ impl Node {
         }
     }
 
-    fn unreachable(&self, peer: &Peer, failed: &ConnectError) {
+    /// A connection to `peer`, which was tried at `since`, has failed.
+    fn unreachable(&self, peer: &Peer, failed: &ConnectError, since: Nanos) {
         let address = peer.address;
         if matches!(failed, ConnectError::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused) {
             self.refusing.lock().insert(address);
         }
+        self.migration.unreachable(address, since);
         self.members.lock().unreachable(address, self.context.clock.now());
         self.apply_membership();
         if !self.view.load().ring.has(address) {
@@ -98,6 +101,7 @@ impl Membership for Node {
 pub(super) async fn run(node: Arc<Node>, peer: Arc<Peer>) {
     let mut was_told = None;
     loop {
+        let since = node.context.clock.now();
         match peer.connect().await {
             Ok(connection) => {
                 node.refusing.lock().remove(&peer.address);
@@ -112,7 +116,7 @@ pub(super) async fn run(node: Arc<Node>, peer: Arc<Peer>) {
                     tracing::warn!(peer = %peer.address, reason, "cannot reach a gateway of the cluster");
                     was_told = Some(reason);
                 }
-                node.unreachable(&peer, &failed);
+                node.unreachable(&peer, &failed, since);
                 sleep(HEARTBEAT_INTERVAL.to_duration()).await;
             }
         }

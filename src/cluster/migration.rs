@@ -202,6 +202,12 @@ impl MigrationState {
         self.is_active.store(true, Ordering::Relaxed);
     }
 
+    /// The gateway at `address` could not be reached after `since`: what it asked before that does not mean that it answers.
+    /// Must be called before [`MigrationState::settle`].
+    pub(super) fn unreachable(&self, address: SocketAddr, since: Nanos) {
+        self.past.lock().asked.retain(|from, at| *from != address || *at > since);
+    }
+
     /// Whether the gateway at `address` answers, and sees other members or keeps states of others.
     pub(super) fn differs(&self, address: SocketAddr) -> bool {
         self.past.lock().differing.contains(&address)

@@ -144,9 +144,9 @@ impl Peer {
         self.control_connection().is_some()
     }
 
-    /// Waits until its control connection is open.
-    pub(super) async fn connected(&self) {
-        while !self.is_connected() {
+    /// Waits until its control connection is open, while `is_coming` holds.
+    pub(super) async fn connected(&self, is_coming: impl Fn() -> bool) {
+        while !self.is_connected() && is_coming() {
             sleep(REACHABLE_CHECK.to_duration()).await;
         }
     }

@@ -169,7 +169,7 @@ impl Node {
         };
         let limit = LimitIdentity::clone(limit);
         let taking = async {
-            peer.connected().await;
+            peer.connected(|| self.migration.differs(peer.address)).await;
             if peer.ask(&|| Ask::Take { limit: limit.clone(), key }, Box::new(on_reply)) {
                 drop(receiver.await);
             }

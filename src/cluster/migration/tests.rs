@@ -77,6 +77,24 @@ fn what_was_lent_is_remembered_until_the_other_side_has_told_of_it() {
     assert!(!migration.is_active());
 }
 
+#[test]
+fn a_gateway_that_asked_and_cannot_be_reached_any_more_is_not_waited_for() {
+    let now = ring(&[1]);
+    let migration = MigrationState::default();
+    let settle = || migration.settle(&now, std::iter::empty(), true, NOW);
+    migration.asked_under_other_ring(at(2), NOW);
+    settle();
+    assert!(migration.differs(at(2)));
+    // it started while a connection to it was tried, and has asked since
+    migration.unreachable(at(2), NOW.saturating_sub(Nanos::SECOND));
+    migration.unreachable(at(3), NOW);
+    settle();
+    assert!(migration.differs(at(2)));
+    migration.unreachable(at(2), NOW);
+    settle();
+    assert!(!migration.differs(at(2)) && !migration.is_active());
+}
+
 #[tokio::test]
 async fn a_state_is_asked_for_by_one_at_a_time() {
     let migration = MigrationState::default();
