@@ -163,7 +163,8 @@ fn assert_tidy(gateway: &Gateway) {
 }
 
 /// Metrics that a gateway has only where something special is configured.
-const SPECIAL: [&str; 5] = [
+const SPECIAL: [&str; 6] = [
+    "tollgate_decisions_",
     "tollgate_limit_cost_invalid_",
     "tollgate_limit_candidate_",
     "tollgate_limit_top_denied_",
