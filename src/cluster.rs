@@ -5,8 +5,8 @@
 //! some tens of bytes each way.
 //!
 //! Who owns a key ([`ring`]) follows from who is a member ([`members`]) and from the key's upper bits, its
-//! [`LimitKey::home`], which all keys of one customer have in common. Keys and the states behind them are names without
-//! meaning to this module; who keeps them comes in as a [`service::StateService`].
+//! [`LimitKey::hash_partition`], which all keys of one customer have in common. Keys and the states behind them are names without
+//! meaning to this module; who keeps them comes in as a [`state_service::StateService`].
 
 mod connection;
 mod corrections;

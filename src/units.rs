@@ -293,9 +293,9 @@ impl LimitKey {
         (self.0 >> 96) as u32
     }
 
-    /// This key at the home of `other`, so that both have one owner.
+    /// This key in the partition of `other`, so that both have one owner.
     #[must_use]
-    pub const fn at_home_of(self, other: Self) -> Self {
+    pub const fn in_partition_of(self, other: Self) -> Self {
         const REST: u128 = u128::MAX >> 32;
         Self((other.0 & !REST) | (self.0 & REST))
     }

@@ -113,7 +113,7 @@ impl KeyHasher {
         {
             let mut hash = self.own;
             write_value(&mut hash, value(customer).ok());
-            return Ok(hashed.at_home_of(hash.end()));
+            return Ok(hashed.in_partition_of(hash.end()));
         }
         Ok(hashed)
     }

@@ -55,7 +55,7 @@ impl LocalStore {
         parcel.finish()
     }
 
-    /// See [`crate::cluster::state_service::Desk::take_moved`]. What is as good as new is forgotten instead.
+    /// See [`crate::cluster::state_service::StateService::take_moved`]. What is as good as new is forgotten instead.
     pub fn take_moved(
         &self,
         cursor: &mut StoreCursor,
