@@ -149,6 +149,9 @@ routes: [{{ name: all, upstream: origin, limits: [guard, shared] }}]
     assert_eq!([stays, too, new], [[0; KEYS], [0; KEYS], [3; KEYS]]);
     redis.signal("CONT");
     assert!(leaves.process.wait().success());
-    wait_until("all to be back", || gateways.iter().all(is_closed));
+    let is_reconciled = |gateway: &Gateway| {
+        is_closed(gateway) && gateway.metrics().value("tollgate_limit_unsynced_tokens", &[]) == Some(0.0)
+    };
+    wait_until("all to have reconciled", || gateways.iter().all(is_reconciled));
     assert!(gateways.iter().all(|gateway| each(gateway) == [0; KEYS]));
 }
