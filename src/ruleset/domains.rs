@@ -153,10 +153,12 @@ pub fn replaced(rule: &Rule, tokens: Cost, per: Nanos) -> Option<Rule> {
     let mut arguments = rule.arguments();
     let has = |name| rule.name().parameters().iter().any(|parameter| parameter.name == name);
     let rate = Rate::new(tokens, per)?;
-    match () {
-        () if has("limit") && has("window") => arguments.set("window", Value::Duration(per)),
-        () if has("rate") => arguments.set("rate", Value::Rate(rate)),
-        () => return None,
+    if has("limit") && has("window") {
+        arguments.set("window", Value::Duration(per));
+    } else if has("rate") {
+        arguments.set("rate", Value::Rate(rate));
+    } else {
+        return None;
     }
     for name in ["limit", "burst", "capacity"].into_iter().filter(|name| has(name)) {
         arguments.set(name, Value::Whole(tokens));

@@ -14,25 +14,28 @@ const PREFIX: usize = 5;
 
 /// The message of a call to `method`.
 pub(super) fn question<M: Message + Default>(head: &RequestHead, body: &[u8], method: &str) -> Result<M, Answer> {
-    match () {
-        () if head.version != Version::Http2 => {
-            return Err(Answer::Malformed("this listener is asked in gRPC, which is spoken over HTTP/2"));
-        }
-        () if head.target != method.as_bytes() => return Err(Answer::NoRoute),
-        () if head.method != "POST" => return Err(Answer::MethodNotAllowed { allow: "POST" }),
-        () if !is_grpc(&head.fields) => return Err(Answer::Malformed("the content type is not application/grpc")),
-        () => {}
+    if head.version != Version::Http2 {
+        return Err(Answer::Malformed("this listener is asked in gRPC, which is spoken over HTTP/2"));
+    }
+    if head.target != method.as_bytes() {
+        return Err(Answer::NoRoute);
+    }
+    if head.method != "POST" {
+        return Err(Answer::MethodNotAllowed { allow: "POST" });
+    }
+    if !is_grpc(&head.fields) {
+        return Err(Answer::Malformed("the content type is not application/grpc"));
     }
     let (prefix, message) = body.split_first_chunk().ok_or(Answer::Malformed("the message has no frame"))?;
     let [compressed, length @ ..]: [u8; PREFIX] = *prefix;
     let length = u32::from_be_bytes(length);
-    match () {
-        () if compressed != 0 => Err(Answer::Malformed("the message is compressed, which nothing here is")),
-        () if usize::try_from(length).ok() != Some(message.len()) => {
-            Err(Answer::Malformed("the frame has another length than its message"))
-        }
-        () => M::decode(message).map_err(|_| Answer::Malformed("the message cannot be read")),
+    if compressed != 0 {
+        return Err(Answer::Malformed("the message is compressed, which nothing here is"));
     }
+    if usize::try_from(length).ok() != Some(message.len()) {
+        return Err(Answer::Malformed("the frame has another length than its message"));
+    }
+    M::decode(message).map_err(|_| Answer::Malformed("the message cannot be read"))
 }
 
 /// The response to a call that went well.

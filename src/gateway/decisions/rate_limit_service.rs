@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use arc_swap::ArcSwap;
 use prost::Message;
 
 use super::grpc::{self, HeaderValue};
@@ -46,9 +46,10 @@ const OVER_LIMIT: i32 = 2;
 const UNITS: [(i32, u64); 7] =
     [(1, 1), (2, 60), (3, 3_600), (4, 86_400), (7, 604_800), (5, 30 * 86_400), (6, 365 * 86_400)];
 
-/// Limits that requests brought along, in place of the one at a position in the ruleset and of one of its rules.
+/// Limits that requests brought along, in place of the one at a position in the ruleset and of one of its rules: read for each
+/// such request without a lock, and written for a new limit only.
 #[derive(Debug, Default)]
-pub(in crate::gateway) struct RequestLimits(Mutex<HashMap<Brought, Arc<Rule>>>);
+pub(in crate::gateway) struct RequestLimits(ArcSwap<HashMap<Brought, Arc<Rule>>>);
 
 /// The limit, the position of the rule, and the requests and the unit that take their place.
 type Brought = (LimitId, usize, u32, i32);
@@ -112,24 +113,32 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
 
 /// What the protocol asks of a question, and what bounds it.
 fn check(question: &RateLimitRequest) -> Result<(), Answer> {
-    let entries = || question.descriptors.iter().flat_map(|descriptor| &descriptor.entries);
-    let problem = match () {
-        () if question.domain.is_empty() => "the domain is empty",
-        () if question.descriptors.is_empty() => "there are no descriptors",
-        () if question.descriptors.len() > MAX_DESCRIPTORS => "there are more than 100 descriptors",
-        () if question.descriptors.iter().any(|descriptor| descriptor.entries.is_empty()) => {
-            "there is a descriptor without entries"
-        }
-        () if question.descriptors.iter().any(|descriptor| descriptor.entries.len() > MAX_ENTRIES) => {
-            "there is a descriptor with more than 32 entries"
-        }
-        () if entries().any(|entry| entry.key.is_empty()) => "there is an entry without a key",
-        () if entries().any(|entry| entry.key.len().max(entry.value.len()) > MAX_TEXT) => {
-            "there is an entry of more than 16 KiB"
-        }
-        () => return Ok(()),
+    let problem = if question.domain.is_empty() {
+        Some("the domain is empty")
+    } else if question.descriptors.is_empty() {
+        Some("there are no descriptors")
+    } else if question.descriptors.len() > MAX_DESCRIPTORS {
+        Some("there are more than 100 descriptors")
+    } else {
+        question.descriptors.iter().find_map(Descriptor::problem)
     };
-    Err(Answer::Malformed(problem))
+    problem.map_or(Ok(()), |problem| Err(Answer::Malformed(problem)))
+}
+
+impl Descriptor {
+    fn problem(&self) -> Option<&'static str> {
+        if self.entries.is_empty() {
+            Some("there is a descriptor without entries")
+        } else if self.entries.len() > MAX_ENTRIES {
+            Some("there is a descriptor with more than 32 entries")
+        } else if self.entries.iter().any(|entry| entry.key.is_empty()) {
+            Some("there is an entry without a key")
+        } else if self.entries.iter().any(|entry| entry.key.len().max(entry.value.len()) > MAX_TEXT) {
+            Some("there is an entry of more than 16 KiB")
+        } else {
+            None
+        }
+    }
 }
 
 // === charging ===
@@ -245,26 +254,37 @@ impl RequestLimits {
         plan: Option<PlanId>,
         brought: &LimitOverride,
     ) -> Result<Option<Arc<Rule>>, Answer> {
-        const UNFIT: Answer =
+        const NOT_REPLACEABLE: Answer =
             Answer::Malformed("a limit of the request has no unit, or is none that the limit it replaces can be");
+        const TOO_MANY: Answer =
+            Answer::Malformed("requests have brought along as many different limits as are remembered");
         let Some(limit) = context.active.ruleset.limits.get(id.0) else { return Ok(None) };
         // a candidate is tried on what the configuration says
         let (Terms::Rule(number), None) = (limit.terms(plan), limit.candidate_of) else { return Ok(None) };
         let key = (id, number, brought.requests_per_unit, brought.unit);
-        let mut known = self.0.lock();
-        if let Some(rule) = known.get(&key) {
-            return Ok(Some(Arc::clone(rule)));
-        }
-        if known.len() >= MAX_BROUGHT {
-            return Err(Answer::Malformed("requests have brought along as many different limits as are remembered"));
+        {
+            let known = self.0.load();
+            if let Some(rule) = known.get(&key) {
+                return Ok(Some(Arc::clone(rule)));
+            }
+            if known.len() >= MAX_BROUGHT {
+                return Err(TOO_MANY);
+            }
         }
         let unit = UNITS.iter().find(|(unit, _)| *unit == brought.unit).map(|(_, seconds)| Nanos::from_secs(*seconds));
         let base = limit.rules.get(number);
         let rule =
             base.zip(unit).and_then(|(rule, per)| domains::replaced(rule, brought.requests_per_unit.into(), per));
-        let rule = Arc::new(rule.ok_or(UNFIT)?);
-        known.insert(key, Arc::clone(&rule));
-        Ok(Some(rule))
+        let rule = Arc::new(rule.ok_or(NOT_REPLACEABLE)?);
+        self.0.rcu(|known| {
+            let mut known = HashMap::clone(known);
+            if known.len() < MAX_BROUGHT {
+                known.entry(key).or_insert_with(|| Arc::clone(&rule));
+            }
+            known
+        });
+        // another worker may have been first with this limit, or with the last one that is remembered
+        self.0.load().get(&key).map(|rule| Some(Arc::clone(rule))).ok_or(TOO_MANY)
     }
 }
 
