@@ -17,6 +17,7 @@ mod heartbeat;
 pub mod members;
 pub mod migration;
 pub mod peer;
+mod platform;
 mod processes;
 mod report;
 pub mod ring;
@@ -32,17 +33,17 @@ pub use corrections::Correction;
 use corrections::LocalCorrections;
 pub use handshake::Secret;
 pub use peer::{Observer, Outcome, Peer, PeerCharge, PeerReceipt};
+pub use platform::{OsPlatform, Platform, Stream};
 pub use report::{MigrationCounts, PeerReport, Report};
 pub use session::WireRule;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use arc_swap::ArcSwap;
 use parking_lot::{Mutex, RwLock};
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -78,7 +79,7 @@ struct Node {
     /// Counted up when a heartbeat has to go out before its time.
     news: watch::Sender<u64>,
     /// By their numbers, which are never used again.
-    peers: RwLock<HashMap<u32, Arc<Peer>>>,
+    peers: RwLock<BTreeMap<u32, Arc<Peer>>>,
     last_peer: AtomicU64,
     last_slot: AtomicU64,
     /// See [`Cluster::waits_for`].
@@ -120,7 +121,13 @@ pub enum Decider {
 
 impl Cluster {
     /// Knows no other gateway until [`Cluster::run`] runs. `threads` is how many threads send requests.
-    pub fn new(settings: &Settings, threads: usize, clock: Arc<dyn Clock>, observer: Observer) -> Self {
+    pub fn new(
+        settings: &Settings,
+        threads: usize,
+        clock: Arc<dyn Clock>,
+        platform: Arc<dyn Platform>,
+        observer: Observer,
+    ) -> Self {
         let Settings { own: address, peers, secret, founding, timeout, .. } = settings;
         let listed = match peers {
             Peers::Listed(members) => members.as_slice(),
@@ -137,6 +144,7 @@ impl Cluster {
         let context = Arc::new(PeerContext {
             own: OwnIdentity { address: *address, process, secret: secret.clone() },
             clock,
+            platform,
             timeout: *timeout,
             observer,
             ring: Arc::new(AtomicU64::new(ring.hash().0)),
@@ -147,7 +155,7 @@ impl Cluster {
             context,
             is_ready: watch::Sender::new(members.is_ready()),
             members: Mutex::new(members),
-            view: ArcSwap::from_pointee(View { ring, peers: HashMap::new() }),
+            view: ArcSwap::from_pointee(View { ring, peers: BTreeMap::new() }),
             migration: MigrationState::default(),
             latch: Arc::default(),
             service: OnceLock::new(),
@@ -322,7 +330,7 @@ impl Cluster {
     pub async fn run(
         &self,
         service: Arc<dyn StateService>,
-        mut accepted: tokio::sync::mpsc::Receiver<(TcpStream, SocketAddr)>,
+        mut accepted: tokio::sync::mpsc::Receiver<(impl Into<Stream>, SocketAddr)>,
     ) {
         let PeerContext { own, clock, .. } = &*self.0.context;
         let (membership, migrator) =
@@ -346,12 +354,13 @@ impl Cluster {
             async move { correcting.corrections.make(&made_by).await }
         }));
         self.0.migration.push.notify_one();
-        let mut kept: HashMap<SocketAddr, tokio::task::AbortHandle> = HashMap::new();
+        let mut kept: BTreeMap<SocketAddr, tokio::task::AbortHandle> = BTreeMap::new();
         let mut keeping = JoinSet::new();
         let mut beats = interval(HEARTBEAT_INTERVAL.to_duration());
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
+                biased;
                 _ = beats.tick() => {
                     self.0.members.lock().tick(clock.now());
                     self.0.apply_membership();
@@ -372,10 +381,10 @@ impl Cluster {
                     }
                     while keeping.try_join_next().is_some() {}
                 }
-                Some((stream, from)) = accepted.recv() => {
-                    served.spawn(Arc::clone(&server).serve(stream, from));
-                }
                 Some(_) = served.join_next() => {}
+                Some((stream, from)) = accepted.recv() => {
+                    served.spawn(Arc::clone(&server).serve(stream.into(), from));
+                }
             }
         }
     }

@@ -45,7 +45,7 @@ use crate::admin::reloads::Reloads;
 use crate::admin::snapshots::Snapshots;
 use crate::admin::{Admin, Readiness, Records};
 use crate::clock::Clock;
-use crate::cluster::{Cluster, Observer as Asked};
+use crate::cluster::{Cluster, Observer as Asked, OsPlatform};
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::upstream::{Pool, health};
 use crate::gateway::{Gateway, Shared};
@@ -173,7 +173,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let cluster = cluster.map(|settings| {
         let telemetry = telemetry.clone();
         let told: Asked = Box::new(move |peer, outcome, took| telemetry.peer_asked(peer, outcome.as_str(), took));
-        Arc::new(Cluster::new(&settings, asking, Arc::clone(&clock), told))
+        Arc::new(Cluster::new(&settings, asking, Arc::clone(&clock), Arc::new(OsPlatform), told))
     });
     let store = Arc::new(Store::new(local, shared, cluster));
     let needs = Needs {

@@ -5,13 +5,12 @@ use std::net::SocketAddr;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 
 use super::handshake::{
     FrameError, HandshakeError, Hello, MAX_MESSAGE_BYTES, Proof, Role, Seal, Secret, Transcript, agree,
 };
+use super::platform::{Platform, Stream};
 use super::wire::VERSION;
 
 /// This gateway, as it presents itself.
@@ -48,9 +47,12 @@ pub(super) enum ConnectError {
 }
 
 /// Connects to `to`.
-pub(super) async fn connect(own: &OwnIdentity, to: SocketAddr) -> Result<Connection, ConnectError> {
-    let mut stream = TcpStream::connect(to).await?;
-    stream.set_nodelay(true)?;
+pub(super) async fn connect(
+    own: &OwnIdentity,
+    platform: &dyn Platform,
+    to: SocketAddr,
+) -> Result<Connection, ConnectError> {
+    let mut stream = platform.connect(to).await?;
     let hello = own.hello(to);
     write(&mut stream, &hello).await?;
     let other: Hello = read(&mut stream).await?;
@@ -68,10 +70,8 @@ pub(super) async fn connect(own: &OwnIdentity, to: SocketAddr) -> Result<Connect
 /// Talks to who has connected. `Err` has who it says it is, if it said so.
 pub(super) async fn accept(
     own: &OwnIdentity,
-    mut stream: TcpStream,
+    mut stream: Stream,
 ) -> Result<Connection, (Option<SocketAddr>, ConnectError)> {
-    let unknown = |error: io::Error| (None, ConnectError::Io(error));
-    stream.set_nodelay(true).map_err(unknown)?;
     let other: Hello = read(&mut stream).await.map_err(|failed| (None, failed))?;
     let of = |failed: ConnectError| (Some(other.from), failed);
     let hello = own.hello(other.from);
@@ -104,19 +104,19 @@ impl OwnIdentity {
 }
 
 /// A message of the handshake: two bytes of length before it.
-async fn write(stream: &mut TcpStream, message: &impl Serialize) -> Result<(), ConnectError> {
+async fn write(stream: &mut Stream, message: &impl Serialize) -> Result<(), ConnectError> {
     let message = postcard::to_stdvec(message).map_err(io::Error::other)?;
     let length = u16::try_from(message.len()).map_err(io::Error::other)?;
-    Ok(stream.write_all(&[&length.to_le_bytes(), &*message].concat()).await?)
+    Ok(stream.writer.write_all(&[&length.to_le_bytes(), &*message].concat()).await?)
 }
 
-async fn read<T: DeserializeOwned>(stream: &mut TcpStream) -> Result<T, ConnectError> {
-    let length = usize::from(stream.read_u16_le().await?);
+async fn read<T: DeserializeOwned>(stream: &mut Stream) -> Result<T, ConnectError> {
+    let length = usize::from(stream.reader.read_u16_le().await?);
     if length > MAX_MESSAGE_BYTES {
         return Err(ConnectError::Foreign);
     }
     let mut message = vec![0; length];
-    stream.read_exact(&mut message).await?;
+    stream.reader.read_exact(&mut message).await?;
     postcard::from_bytes(&message).map_err(|_| ConnectError::Foreign)
 }
 
@@ -124,14 +124,14 @@ async fn read<T: DeserializeOwned>(stream: &mut TcpStream) -> Result<T, ConnectE
 
 /// What comes in.
 pub(super) struct Reader {
-    stream: BufReader<OwnedReadHalf>,
+    stream: BufReader<Box<dyn AsyncRead + Send + Unpin>>,
     seal: Seal,
     frame: Vec<u8>,
 }
 
 /// What goes out.
 pub(super) struct Writer {
-    stream: OwnedWriteHalf,
+    stream: Box<dyn AsyncWrite + Send + Unpin>,
     seal: Seal,
     text: Vec<u8>,
     bytes: Vec<u8>,
@@ -143,19 +143,18 @@ const FULL_FRAME: usize = 64 << 10;
 const READ: usize = 64 << 10;
 
 impl Connection {
-    fn new(stream: TcpStream, transcript: &Transcript<'_>, role: Role, other: Hello) -> Self {
+    fn new(stream: Stream, transcript: &Transcript<'_>, role: Role, other: Hello) -> Self {
         let theirs = match role {
             Role::Asker => Role::Owner,
             Role::Owner => Role::Asker,
         };
-        let (read, write) = stream.into_split();
         Self {
             reader: Reader {
-                stream: BufReader::with_capacity(READ, read),
+                stream: BufReader::with_capacity(READ, stream.reader),
                 seal: transcript.seal(theirs),
                 frame: Vec::new(),
             },
-            writer: Writer { stream: write, seal: transcript.seal(role), text: Vec::new(), bytes: Vec::new() },
+            writer: Writer { stream: stream.writer, seal: transcript.seal(role), text: Vec::new(), bytes: Vec::new() },
             other,
         }
     }

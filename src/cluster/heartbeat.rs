@@ -34,10 +34,11 @@ impl Node {
         let mut news = self.news.subscribe();
         loop {
             let is_time = tokio::select! {
+                biased;
+                () = session.ended() => return,
                 _ = beats.tick() => true,
                 _ = news.changed() => true,
                 () = peer.wake.notified() => peer.is_suspected(),
-                () = session.ended() => return,
             };
             if is_time {
                 failpoint("beat");

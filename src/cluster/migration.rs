@@ -8,7 +8,7 @@
 //!
 //! Once all gateways have said that they keep no state of others, nothing is fetched any more.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -107,7 +107,7 @@ struct Past {
     /// Gateways that see other members or keep states of others: they may decide on keys that this gateway owns.
     differing: Vec<SocketAddr>,
     /// Gateways that sent a request while they saw other members, and when.
-    asked: HashMap<SocketAddr, Nanos>,
+    asked: BTreeMap<SocketAddr, Nanos>,
 }
 
 /// The gateway that a state was given to, and when.
@@ -173,7 +173,7 @@ impl MigrationState {
     /// Forgets the earlier rings once this gateway `is_drained` and all `peers` that answer have said that they keep no state
     /// of others.
     pub(super) fn settle<'p>(&self, ring: &Ring, peers: impl Iterator<Item = &'p Peer>, is_drained: bool, now: Nanos) {
-        let mut differing: HashSet<SocketAddr> = peers
+        let mut differing: BTreeSet<SocketAddr> = peers
             .filter(|peer| {
                 peer.state.answers() && !peer.said.is_some_and(|said| said.drained && said.ring == ring.hash())
             })

@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 use super::connection::{self, ConnectError, Connection, OwnIdentity};
 use super::corrections::{Correction, Pending};
 use super::members::Heartbeat;
+use super::platform::Platform;
 use super::session::{Question, Session, WireRule};
 use super::wire::{Answer, Ask, ChargeReply, ChargeRequest};
 use crate::algorithm::Completion;
@@ -72,6 +73,7 @@ pub struct PeerCharge {
 pub(super) struct PeerContext {
     pub(super) own: OwnIdentity,
     pub(super) clock: Arc<dyn Clock>,
+    pub(super) platform: Arc<dyn Platform>,
     pub(super) timeout: Nanos,
     pub(super) observer: Observer,
     /// The hash of the ring that this gateway sees.
@@ -275,7 +277,7 @@ impl Peer {
     }
 
     pub(super) async fn connect(&self) -> Result<Connection, ConnectError> {
-        let connecting = connection::connect(&self.context.own, self.address);
+        let connecting = connection::connect(&self.context.own, &*self.context.platform, self.address);
         match timeout(CONNECT_TIME.to_duration(), connecting).await {
             Ok(connected) => connected,
             Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -17,6 +16,7 @@ use super::drain_latch::InFlight;
 use super::handshake::Hello;
 use super::members::Heartbeat;
 use super::migration::OwnershipEpoch;
+use super::platform::Stream;
 use super::processes::{GONE_AFTER, Processes};
 use super::ring::RingHash;
 use super::session::Outgoing;
@@ -116,7 +116,7 @@ impl PeerServer {
     }
 
     /// Serves a connection until either side ends it.
-    pub(super) async fn serve(self: Arc<Self>, stream: TcpStream, from: SocketAddr) {
+    pub(super) async fn serve(self: Arc<Self>, stream: Stream, from: SocketAddr) {
         // connections from elsewhere, however many, keep no known gateway out
         let places =
             if self.membership.is_known_address(from.ip()) { &self.known_handshakes } else { &self.unknown_handshakes };
@@ -176,8 +176,9 @@ impl PeerServer {
             }
         };
         tokio::select! {
-            () = reading => {}
+            biased;
             () = answers.ended() => {}
+            () = reading => {}
         }
         answers.end();
         drop(arrived);

@@ -1,6 +1,6 @@
 //! The asking side of one connection: sends requests in batches, and matches answers to them by number.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -61,7 +61,7 @@ pub(super) struct Session {
 
 #[derive(Default)]
 struct Waiting {
-    callbacks: HashMap<u64, ReplyCallback>,
+    callbacks: BTreeMap<u64, ReplyCallback>,
     /// The connection has ended: no callback is added any more.
     is_over: bool,
 }
@@ -99,8 +99,9 @@ impl Session {
         let (weak, queue) = (Arc::downgrade(&session), session.queue.clone());
         tokio::spawn(async move {
             tokio::select! {
-                () = read(reader, &weak) => {}
+                biased;
                 () = queue.ended() => {}
+                () = read(reader, &weak) => {}
             }
             queue.end();
             if let Some(session) = weak.upgrade() {
@@ -267,8 +268,9 @@ impl<T: Serialize> Outgoing<T> {
             }
             let head = head.as_ref().map(|head| head.load(Ordering::Relaxed));
             let sent = tokio::select! {
-                sent = writer.send(head, &items) => sent,
+                biased;
                 () = self.ended() => return,
+                sent = writer.send(head, &items) => sent,
             };
             if sent.is_err() {
                 self.end();

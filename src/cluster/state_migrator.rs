@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use tokio::sync::oneshot;
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::members::HEARTBEAT_INTERVAL;
@@ -248,13 +248,14 @@ impl Node {
         is_all
     }
 
-    /// The same for a part of the store. It is searched on a blocking thread, so that other gateways are answered meanwhile.
+    /// The same for a part of the store. It is searched beside this task, so that other gateways are answered meanwhile.
     async fn push_some(&self, service: &Arc<dyn StateService>, view: &Arc<View>, cursor: &mut StoreCursor) -> bool {
         let peers: Arc<[Arc<Peer>]> = view.peers.values().filter(|peer| peer.is_reachable()).cloned().collect();
         let Some(node) = self.this.upgrade() else { return true };
         let (searched, seen, reachable, mut at) =
             (Arc::clone(service), Arc::clone(view), Arc::clone(&peers), std::mem::take(cursor));
-        let search = move || {
+        let (sender, found) = oneshot::channel();
+        self.context.platform.spawn_long(Box::new(move || {
             let (own, is_all) = (node.context.own.address, Cell::new(true));
             let to = |key: LimitKey| {
                 let owner = seen.ring.owner(key).filter(|owner| *owner != own)?;
@@ -267,9 +268,9 @@ impl Node {
                 place
             };
             let parts = searched.take_moved(&mut at, &to, node.context.clock.now());
-            (at, parts, is_all.get())
-        };
-        let Ok((at, parts, mut is_all)) = spawn_blocking(search).await else { return false };
+            drop(sender.send((at, parts, is_all.get())));
+        }));
+        let Ok((at, parts, mut is_all)) = found.await else { return false };
         *cursor = at;
         let ring = view.ring.hash();
         let mut sending = JoinSet::new();

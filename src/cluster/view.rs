@@ -1,6 +1,6 @@
 //! A gateway's view of its cluster: the members, and how to reach them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ const DIFFERS: Nanos = UP_AFTER;
 /// The members, and how to reach them.
 pub(super) struct View {
     pub(super) ring: Arc<Ring>,
-    pub(super) peers: HashMap<SocketAddr, Arc<Peer>>,
+    pub(super) peers: BTreeMap<SocketAddr, Arc<Peer>>,
 }
 
 impl Node {
@@ -31,7 +31,7 @@ impl Node {
         }
         let differs =
             members.peers().any(|peer| peer.counts() && peer.said.is_some_and(|said| said.ring != ring.hash()));
-        let known: HashSet<SocketAddr> = members.peers().map(|peer| peer.member.address).collect();
+        let known: BTreeSet<SocketAddr> = members.peers().map(|peer| peer.member.address).collect();
         self.report_difference(differs, ring.hash());
         self.peers.write().retain(|_, peer| known.contains(&peer.address));
         let missing: Vec<SocketAddr> = known.into_iter().filter(|address| self.find(*address).is_none()).collect();
@@ -42,7 +42,7 @@ impl Node {
         }
         self.migration.settle(&ring, members.peers(), members.is_drained(), self.context.clock.now());
         let before = self.view.load();
-        let peers: HashMap<SocketAddr, Arc<Peer>> = self.known();
+        let peers: BTreeMap<SocketAddr, Arc<Peer>> = self.known();
         let is_known =
             |peer: &Arc<Peer>| before.peers.get(&peer.address).is_some_and(|known| known.number == peer.number);
         if before.ring.hash() == ring.hash() && peers.values().all(is_known) {
@@ -90,7 +90,7 @@ impl Node {
         self.news.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    pub(super) fn known(&self) -> HashMap<SocketAddr, Arc<Peer>> {
+    pub(super) fn known(&self) -> BTreeMap<SocketAddr, Arc<Peer>> {
         self.peers.read().values().map(|peer| (peer.address, Arc::clone(peer))).collect()
     }
 

@@ -1,7 +1,7 @@
 //! The slots that requests of this process hold where gateways divide keys, and the gateways that count each: the owner of its
 //! key, and earlier owners that may still have the state.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -20,7 +20,7 @@ pub(super) struct RunningSlots(Mutex<Slots>);
 #[derive(Debug, Default)]
 struct Slots {
     /// By number.
-    held: HashMap<u64, RunningSlot>,
+    held: BTreeMap<u64, RunningSlot>,
     /// The slots that ended last, and when.
     ended: VecDeque<(Nanos, PeerCharge, Counters)>,
 }
@@ -123,8 +123,8 @@ impl RunningSlots {
         since: Nanos,
         now: Nanos,
     ) -> (Vec<(Arc<Peer>, StateBatch)>, Vec<StateBatch>) {
-        let mut there: HashMap<(u32, u64), (Arc<Peer>, Vec<StateBatch>)> = HashMap::new();
-        let mut here: HashMap<u64, Vec<StateBatch>> = HashMap::new();
+        let mut there: BTreeMap<(u32, u64), (Arc<Peer>, Vec<StateBatch>)> = BTreeMap::new();
+        let mut here: BTreeMap<u64, Vec<StateBatch>> = BTreeMap::new();
         for (number, RunningSlot { part, counters, reported }) in &mut self.0.lock().held {
             let last = counters.last().copied().unwrap_or(CountedAt::Here);
             let peer = peer(part.key, last);

@@ -11,7 +11,7 @@ use tollgate::clock::{Clock, SystemClock};
 use tollgate::cluster::members::Founding;
 use tollgate::cluster::ring::Member;
 use tollgate::cluster::settings::{Peers, Settings};
-use tollgate::cluster::{Cluster, Secret};
+use tollgate::cluster::{Cluster, OsPlatform, Secret};
 use tollgate::store::{Binding, LimitSpec, LocalStore, Receipt, Store};
 use tollgate::units::{LimitKey, Nanos, Rate};
 
@@ -68,7 +68,7 @@ impl Node {
             count.fetch_add(1, Ordering::Relaxed);
             count_late.fetch_add(usize::from(took.get() > timeout.get() / 8), Ordering::Relaxed);
         });
-        let cluster = Cluster::new(&settings, 1, Arc::clone(&clock) as Arc<dyn Clock>, told);
+        let cluster = Cluster::new(&settings, 1, Arc::clone(&clock) as Arc<dyn Clock>, Arc::new(OsPlatform), told);
         let store = Arc::new(Store::new(LocalStore::new(), None, Some(Arc::new(cluster))));
         let log = [("limit", Value::Whole(2)), ("window", Value::Duration(Nanos::from_secs(3600)))];
         let rules = [
