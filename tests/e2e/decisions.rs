@@ -1,13 +1,8 @@
 //! Other proxies that ask over HTTP about the requests that they handle (`serves: forward_auth`).
 
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-
-use crate::support::process::Process;
-use crate::support::{Client, Folder, Gateway, Origin, Response, free_port, together, wait_until};
+use crate::support::{Client, Gateway, Response, wait_until};
 
 const SERVES: &str = "serves: forward_auth";
-const NGINX: &str = include_str!("../../config/proxies/nginx.conf");
-const CADDY: &str = include_str!("../../config/proxies/Caddyfile");
 
 /// Believes 127.0.0.1 and 127.0.0.2, and has no upstream.
 fn start(listener: &str, config: &str) -> Gateway {
@@ -131,67 +126,4 @@ fn a_denied_status_stands_for_all_others_and_changes_with_a_reload() {
     gateway.folder.write("tollgate.yaml", text.replace("denied_status: 403", "denied_status: 401"));
     assert_eq!(gateway.reload().status, 200);
     assert_eq!(ask(&mut client, "GET", "/v1", &[]).status, 401);
-}
-
-/// The file of a sample with these addresses in place of its own.
-fn placed(sample: &str, own: SocketAddr, gateway: SocketAddr, origin: SocketAddr) -> String {
-    let addresses = [(8080, own), (8081, gateway), (8082, gateway), (9000, origin)];
-    addresses.into_iter().fold(sample.to_owned(), |text, (port, address)| {
-        text.replace(&format!("127.0.0.1:{port}"), &address.to_string())
-    })
-}
-
-/// Ten at once and then one after the other: what the clients are told, and how many requests the upstream sees.
-fn hold_exactly(proxy: SocketAddr, origin: &Origin) -> Response {
-    let statuses = together(10, |_| Client::connect(proxy).get("/v1/orders").status);
-    let admitted = statuses.iter().filter(|status| **status == 200).count();
-    let denied = statuses.iter().filter(|status| **status == 429).count();
-    assert_eq!((admitted, denied, origin.count()), (5, 5, 5), "{statuses:?}");
-    let denied = Client::connect(proxy).get("/v1/orders");
-    assert_eq!((denied.status, denied.field("retry-after").is_some(), origin.count()), (429, true, 5));
-    denied
-}
-
-const FIVE: &str = "limits: { five: { algorithm: gcra, rate: 5/d, burst: 5, key: client_address } }
-routes: [{ name: orders, match: { path: /v1/** }, limits: [five] }]\n";
-
-#[test]
-fn nginx_holds_a_limit_that_tollgate_decides() {
-    let (origin, folder) = (Origin::start(), Folder::new());
-    let gateway = start("serves: forward_auth, denied_status: 403", FIVE);
-    let own = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
-    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map(|name| format!("{name}_temp_path t;\n"));
-    let config = format!(
-        "daemon off; master_process off; pid nginx.pid; error_log stderr;\nevents {{}}\nhttp {{\naccess_log off;\n{}\n{}\n}}",
-        temporary.concat(),
-        placed(NGINX, own, gateway.address, origin.address),
-    );
-    folder.write("nginx.conf", config);
-    let path = format!("PATH={}:/usr/sbin", std::env::var("PATH").unwrap());
-    let arguments = [path.as_str(), "nginx", "-e", "stderr", "-p", ".", "-c", "nginx.conf"];
-    let _nginx = Process::program("env", &arguments, folder.path());
-    wait_until("nginx to listen", || TcpStream::connect(own).is_ok());
-    let denied = hold_exactly(own, &origin);
-    assert!(denied.field("ratelimit").is_some_and(|told| told.starts_with("\"five\";r=0")), "{denied:?}");
-    assert_eq!(Client::connect(own).get("/v2").status, 404);
-    // an outage fails closed
-    drop(gateway);
-    assert_eq!((Client::connect(own).get("/v1/orders").status, origin.count()), (500, 5));
-}
-
-#[test]
-fn caddy_holds_a_limit_that_tollgate_decides() {
-    let (origin, folder) = (Origin::start(), Folder::new());
-    let gateway = start(SERVES, FIVE);
-    let own = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
-    let sample = CADDY.replace(":8080", &format!(":{}", own.port()));
-    let config = placed(&sample, own, gateway.address, origin.address);
-    folder.write("Caddyfile", format!("{{\n admin off\n auto_https off\n}}\n{config}"));
-    let arguments = ["XDG_DATA_HOME=.", "XDG_CONFIG_HOME=.", "caddy", "run", "--config", "Caddyfile"];
-    let _caddy = Process::program("env", &arguments, folder.path());
-    wait_until("Caddy to listen", || TcpStream::connect(own).is_ok());
-    let denied = hold_exactly(own, &origin);
-    assert_eq!(denied.json()["violated-policies"][0], "five");
-    drop(gateway);
-    assert_eq!((Client::connect(own).get("/v1/orders").status, origin.count()), (502, 5));
 }

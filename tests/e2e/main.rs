@@ -29,6 +29,7 @@ mod credentials;
 mod customers;
 mod decisions;
 mod decisions_grpc;
+mod decisions_proxies;
 mod denials;
 mod deploy;
 mod dodging;

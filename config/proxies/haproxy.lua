@@ -1,0 +1,36 @@
+-- Asks tollgate about each request (haproxy.cfg beside this file), and answers what it says where that is no 2xx.
+
+local TOLLGATE = "http://127.0.0.1:8081/"
+local PATIENCE = 1000 -- milliseconds
+local NOT_COPIED = { ["host"] = true, ["connection"] = true, ["content-length"] = true, ["transfer-encoding"] = true }
+
+local function ask(txn)
+    local headers = {}
+    for name, values in pairs(txn.http:req_get_headers()) do
+        if not NOT_COPIED[name] then
+            headers[name] = values
+        end
+    end
+    -- all of them: what a client sends under these names would be believed otherwise
+    headers["x-forwarded-method"] = { txn.f:method() }
+    headers["x-forwarded-proto"] = { txn.f:ssl_fc() == 1 and "https" or "http" }
+    headers["x-forwarded-host"] = { txn.f:req_hdr("host") }
+    headers["x-forwarded-uri"] = { txn.f:pathq() }
+    headers["x-forwarded-for"] = { txn.f:src() }
+
+    local answer = core.httpclient():get({ url = TOLLGATE, headers = headers, timeout = PATIENCE })
+    if answer.status >= 200 and answer.status < 300 then
+        return
+    end
+    local reply = txn:reply({ status = answer.status, reason = answer.reason, body = answer.body })
+    for name, values in pairs(answer.headers) do
+        if not NOT_COPIED[name] then
+            for _, value in pairs(values) do
+                reply:add_header(name, value)
+            end
+        end
+    end
+    txn:done(reply)
+end
+
+core.register_action("tollgate", { "http-req" }, ask)

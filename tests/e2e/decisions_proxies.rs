@@ -1,0 +1,191 @@
+//! The samples of `config/proxies`, run with the real proxies in front of a real upstream: a limit that tollgate decides holds to
+//! the request, and an outage of tollgate does what docs/decisions.md says.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+
+use crate::support::process::Process;
+use crate::support::{Client, Folder, Gateway, Origin, Response, free_port, together, wait_until};
+
+const NGINX: &str = include_str!("../../config/proxies/nginx.conf");
+const CADDY: &str = include_str!("../../config/proxies/Caddyfile");
+const HAPROXY: &str = include_str!("../../config/proxies/haproxy.cfg");
+const HAPROXY_SCRIPT: &str = include_str!("../../config/proxies/haproxy.lua");
+const ENVOY: &str = include_str!("../../config/proxies/envoy.yaml");
+
+/// The text of a sample with `addresses` in place of those with these ports.
+fn placed(sample: &str, addresses: &[(u16, SocketAddr)]) -> String {
+    addresses.iter().fold(sample.to_owned(), |text, (port, address)| {
+        let (own, envoys) = (format!("127.0.0.1:{port}"), format!("address: 127.0.0.1, port_value: {port} "));
+        let envoys_address = format!("address: {}, port_value: {} ", address.ip(), address.port());
+        text.replace(&own, &address.to_string()).replace(&envoys, &envoys_address)
+    })
+}
+
+fn own_address() -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()))
+}
+
+/// A gateway that serves decisions, and believes 127.0.0.1.
+fn start(serves: &str, config: &str) -> Gateway {
+    let trusted = "client_address: { trusted_proxies: [127.0.0.1] }\n";
+    Gateway::start_listening(&format!("serves: {serves}"), &format!("{trusted}{config}"), &[])
+}
+
+/// A route of which each client may ask so many times.
+fn routed(limit: u32) -> String {
+    format!(
+        "limits: {{ five: {{ algorithm: gcra, rate: {limit}/d, burst: {limit}, key: client_address }} }}
+routes: [{{ name: orders, match: {{ path: /v1/** }}, limits: [five] }}]\n"
+    )
+}
+
+/// Starts a program, and waits until it takes connections.
+fn run(program: &str, arguments: &[&str], folder: &Folder, own: SocketAddr) -> Process {
+    let path = format!("PATH={}:/usr/sbin", std::env::var("PATH").unwrap());
+    let process = Process::program("env", &[&[path.as_str(), program], arguments].concat(), folder.path());
+    wait_until(&format!("{program} to listen"), || TcpStream::connect(own).is_ok());
+    process
+}
+
+fn status(proxy: SocketAddr) -> u16 {
+    Client::connect(proxy).get("/v1/orders").status
+}
+
+/// Ten at once and then one after the other: what the clients are told, and how many requests the upstream sees.
+fn hold_exactly(proxy: SocketAddr, origin: &Origin) -> Response {
+    let before = origin.count();
+    let statuses = together(10, |_| status(proxy));
+    let admitted = statuses.iter().filter(|status| **status == 200).count();
+    let denied = statuses.iter().filter(|status| **status == 429).count();
+    assert_eq!((admitted, denied, origin.count() - before), (5, 5, 5), "{statuses:?}");
+    let denied = Client::connect(proxy).get("/v1/orders");
+    assert_eq!((denied.status, denied.field("retry-after").is_some(), origin.count() - before), (429, true, 5));
+    denied
+}
+
+#[test]
+fn nginx_holds_a_limit_that_tollgate_decides() {
+    let (origin, folder) = (Origin::start(), Folder::new());
+    let gateway = start("forward_auth, denied_status: 403", &routed(5));
+    let own = own_address();
+    let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map(|name| format!("{name}_temp_path t;\n"));
+    let config = format!(
+        "daemon off; master_process off; pid nginx.pid; error_log stderr;\nevents {{}}\nhttp {{\naccess_log off;\n{}\n{}\n}}",
+        temporary.concat(),
+        placed(NGINX, &[(8080, own), (8082, gateway.address), (9000, origin.address)]),
+    );
+    folder.write("nginx.conf", config);
+    let _nginx = run("nginx", &["-e", "stderr", "-p", ".", "-c", "nginx.conf"], &folder, own);
+    let denied = hold_exactly(own, &origin);
+    assert!(denied.field("ratelimit").is_some_and(|told| told.starts_with("\"five\";r=0")), "{denied:?}");
+    assert_eq!(Client::connect(own).get("/v2").status, 404);
+    // an outage fails closed
+    drop(gateway);
+    assert_eq!((status(own), origin.count()), (500, 5));
+}
+
+#[test]
+fn caddy_holds_a_limit_that_tollgate_decides() {
+    let (origin, folder) = (Origin::start(), Folder::new());
+    let gateway = start("forward_auth", &routed(5));
+    let own = own_address();
+    let sample = CADDY.replace(":8080", &format!(":{}", own.port()));
+    let config = placed(&sample, &[(8081, gateway.address), (9000, origin.address)]);
+    folder.write("Caddyfile", format!("{{\n admin off\n auto_https off\n}}\n{config}"));
+    let arguments = ["XDG_DATA_HOME=.", "XDG_CONFIG_HOME=.", "caddy", "run", "--config", "Caddyfile"];
+    let _caddy = run("env", &arguments, &folder, own);
+    let denied = hold_exactly(own, &origin);
+    assert_eq!(denied.json()["violated-policies"][0], "five");
+    drop(gateway);
+    assert_eq!((status(own), origin.count()), (502, 5));
+}
+
+#[test]
+fn haproxy_holds_a_limit_that_tollgate_decides() {
+    let (origin, folder) = (Origin::start(), Folder::new());
+    let gateway = start("forward_auth", &routed(5));
+    let own = own_address();
+    folder.write("haproxy.cfg", placed(HAPROXY, &[(8080, own), (9000, origin.address)]));
+    folder.write("haproxy.lua", placed(HAPROXY_SCRIPT, &[(8081, gateway.address)]));
+    let _haproxy = run("haproxy", &["-db", "-f", "haproxy.cfg"], &folder, own);
+    // what a client says of its request is not believed
+    let claims = [("x-forwarded-uri", "/v2"), ("x-forwarded-for", "192.0.2.1"), ("x-forwarded-method", "POST")];
+    let denied = hold_exactly(own, &origin);
+    assert_eq!(denied.json()["violated-policies"][0], "five");
+    assert_eq!(Client::connect(own).exchange("GET", "/v1/orders?all", &claims).status, 429);
+    assert_eq!(Client::connect(own).get("/v2").status, 404);
+    gateway.process.signal("STOP");
+    assert_eq!((status(own), origin.count()), (504, 5));
+    gateway.process.signal("CONT");
+    drop(gateway);
+    assert_eq!((status(own), origin.count()), (503, 5));
+}
+
+/// The wheel of `scripts/install-needs.sh`.
+fn envoy(config: String, own: SocketAddr, folder: &Folder) -> Process {
+    const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/python/envoy/_bin/envoy");
+    assert!(std::path::Path::new(PROGRAM).exists(), "{PROGRAM} is missing: `make needs` fetches it");
+    folder.write("envoy.yaml", config);
+    let options = ["-c", "envoy.yaml", "--concurrency", "2", "--disable-hot-restart", "--log-level", "error"];
+    run(PROGRAM, &options, folder, own)
+}
+
+/// Both of Envoy's filters ask, and one of the two limits is the tighter one.
+fn envoy_holds_a_limit(by_route: u32, by_descriptor: u32) -> Response {
+    let (origin, folder) = (Origin::start(), Folder::new());
+    let (routes, domain) =
+        (start("ext_authz", &routed(by_route)), start("rate_limit_service", &described(by_descriptor)));
+    let own = own_address();
+    let addresses = [(8080, own), (8083, routes.address), (8084, domain.address), (9000, origin.address)];
+    // as patient as a machine under load asks
+    let patient =
+        placed(ENVOY, &addresses).replace("timeout: 0.02s", "timeout: 30s").replace("timeout: 0.2s", "timeout: 30s");
+    assert_eq!(patient.matches("timeout: 30s").count(), 2);
+    let _envoy = envoy(patient, own, &folder);
+    hold_exactly(own, &origin)
+}
+
+fn described(limit: u32) -> String {
+    format!(
+        "limits: {{ five: {{ algorithm: gcra, rate: {limit}/d, burst: {limit}, key: {{ descriptor: remote_address }} }} }}
+domains: {{ edge: {{ descriptors: [{{ key: remote_address, limits: [five] }}] }} }}\n"
+    )
+}
+
+#[test]
+fn envoy_holds_a_limit_that_tollgate_decides_by_routes() {
+    let denied = envoy_holds_a_limit(5, 1_000);
+    assert_eq!(denied.json()["violated-policies"][0], "five");
+}
+
+#[test]
+fn envoy_holds_a_limit_that_tollgate_decides_by_descriptors() {
+    let denied = envoy_holds_a_limit(1_000, 5);
+    assert_eq!(denied.field("x-envoy-ratelimited"), Some("true"));
+    assert_eq!(denied.json()["violated-policies"][0], "five");
+}
+
+#[test]
+fn envoy_lets_requests_pass_without_the_rate_limit_service_and_refuses_them_without_ext_authz() {
+    let (origin, folder) = (Origin::start(), Folder::new());
+    let (routes, domain) = (start("ext_authz", &routed(1_000)), start("rate_limit_service", &described(1)));
+    let own = own_address();
+    let addresses = [(8080, own), (8083, routes.address), (8084, domain.address), (9000, origin.address)];
+    // one filter at a time waits as long as the sample says
+    let sample = placed(ENVOY, &addresses).replace("timeout: 0.2s", "timeout: 30s");
+    let proxy = envoy(sample, own, &folder);
+    domain.process.signal("STOP");
+    assert_eq!([(); 3].map(|()| status(own)), [200; 3], "stalled");
+    domain.process.signal("CONT");
+    drop(domain);
+    assert_eq!([(); 3].map(|()| status(own)), [200; 3], "down");
+    drop(proxy);
+    let seen = origin.count();
+    assert_eq!(seen, 6);
+    let _proxy = envoy(placed(ENVOY, &addresses), own, &folder);
+    routes.process.signal("STOP");
+    assert_eq!(status(own), 403, "stalled");
+    routes.process.signal("CONT");
+    drop(routes);
+    assert_eq!((status(own), origin.count()), (403, seen), "down");
+}
