@@ -58,7 +58,7 @@ pub use document::MAX_BYTES;
 pub use identify::JwksFile;
 pub use listeners::{CertificateFiles, ClientCertificates, Listener, ListenerTls, Server};
 pub use operators::Operators;
-pub use overrides::Overrides;
+pub use overrides::ConfiguredOverrides;
 pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
 pub use section_values::{SectionValues, section_values};
 pub use spec::{LimitSpec, PlanSpec};
@@ -69,10 +69,11 @@ pub use upstreams::UpstreamTls;
 
 use customers::Customers;
 use findings::Findings;
-use limits::{Checked, FileScope};
+use limits::CheckedLimit;
 use names::Names;
 use read::{Field, ReadContext, Section};
 use settings::FILE;
+use terms::FileScope;
 
 /// A whole configuration.
 #[derive(Debug)]
@@ -90,7 +91,7 @@ pub struct Loaded {
     /// Where it is written who the customers are, if there are any.
     pub directory: Option<DirectorySource>,
     /// What reads the rows of that directory.
-    pub overrides: Overrides,
+    pub overrides: ConfiguredOverrides,
     /// The file of the keys that tokens are verified with, if there are tokens.
     pub jwks: Option<JwksFile>,
     /// Where states are kept over restarts, if anywhere.
@@ -136,7 +137,7 @@ pub struct CustomerFiles {
     /// The names of the plans.
     pub plans: Vec<String>,
     /// What reads the rows of the directory.
-    pub overrides: Overrides,
+    pub overrides: ConfiguredOverrides,
     /// The file that names the customers, if one does.
     pub directory: Option<NamedFile>,
     /// The file of the keys that tokens are verified with, if there are tokens.
@@ -171,8 +172,8 @@ pub fn load_customer_files(
     }
     let (_, limits) = limits::read(&top, &plans, None, scope);
     let overrides = match findings.has_errors() {
-        true => Overrides::of_plans(&plans),
-        false => Overrides::new(&plans, &limits),
+        true => ConfiguredOverrides::of_plans(&plans),
+        false => ConfiguredOverrides::new(&plans, &limits),
     };
     let directory = directory.as_ref().and_then(DirectorySource::file).cloned();
     Some(CustomerFiles { plans: plans.all().map(str::to_owned).collect(), overrides, directory, jwks })
@@ -276,14 +277,14 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
                 .warn("goes by client certificates, and no listener has `client_certificates`: nobody shows one", None);
         }
     }
-    let overrides = Overrides::new(&plans, &limits);
+    let overrides = ConfiguredOverrides::new(&plans, &limits);
     let (rules, directory, jwks) = match customers? {
         Some(Customers { rules, directory, jwks }) => (Some(rules), directory, jwks),
         None => (None, None, None),
     };
     let (domains, requested) = (domains?, routes.len());
     routes.extend(domains::routes(&domains));
-    let limits = candidate::join(limits.into_iter().collect::<Option<Vec<Checked>>>()?, &mut routes)?;
+    let limits = limits::with_candidates(limits.into_iter().collect::<Option<Vec<CheckedLimit>>>()?, &mut routes)?;
     if rules.is_some() {
         for route in &mut routes {
             route.early = route.limits.iter().copied().filter(|id| limits[id.0].is_early()).collect();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::ruleset::PlanId;
 use crate::ruleset::charges::Known;
-use crate::ruleset::limit::OwnTerms;
+use crate::ruleset::overrides::Overrides;
 use crate::units::Nanos;
 
 pub mod directory;
@@ -21,7 +21,7 @@ pub struct Customer {
     /// The customer's plan.
     pub plan: PlanId,
     /// What the customer has in place of what its plan has.
-    pub own: Option<Arc<OwnTerms>>,
+    pub own: Option<Arc<Overrides>>,
     /// From when on, since 1970, the credential is not valid any more.
     pub valid_until: Option<Nanos>,
     /// Whether the customer is kept out for now.

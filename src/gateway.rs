@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 pub mod active_config;
 pub mod admit;
 pub mod caller;
+mod charging;
 pub mod cost_meter;
 mod decisions;
 mod denials;
@@ -21,6 +22,7 @@ pub mod identify;
 pub mod keys;
 pub mod own_usage;
 pub mod queue;
+mod request_body;
 pub mod request_context;
 pub mod respond;
 pub mod trace;
@@ -34,12 +36,10 @@ use respond::Answer;
 use crate::clock::Clock;
 use crate::fields::Fields;
 use crate::http::head::{HeadBounds, RequestHead, ResponseHead, Version};
-use crate::http::listener::ListenerConfig;
-use crate::http::service::{
-    ConnectError, Exchange, Failure, OutgoingRequest, Peer, Response, Service, Settings, Timing,
-};
+use crate::http::listener::{ListenerConfig, Peer};
+use crate::http::service::{ConnectError, Exchange, Failure, Response, Service, Settings, Timing};
 use crate::http::traffic::Traffic;
-use crate::http::upstream::Destination;
+use crate::http::upstream::{Destination, OutgoingRequest};
 use crate::panics::failpoint;
 use crate::ruleset::Serves;
 use crate::ruleset::key::KeyHasher;
@@ -228,7 +228,7 @@ impl Exchange for RequestContext {
 
     async fn request_body(&mut self, part: &[u8]) -> Result<(), Response> {
         failpoint("request_body");
-        cost_meter::body_part(self, part.len()).await.map_err(|answer| self.answer(&answer))
+        request_body::charge_part(self, part.len()).await.map_err(|answer| self.answer(&answer))
     }
 
     fn response_head(&mut self, response: &ResponseHead) -> Result<Fields, Response> {

@@ -21,7 +21,7 @@ pub mod host;
 pub mod key;
 pub mod limit;
 pub mod matcher;
-pub mod own;
+pub mod overrides;
 pub mod path;
 pub mod serves;
 pub mod upstream;
@@ -33,10 +33,18 @@ pub use cors::{Cors, Origins};
 pub use credential::{CredentialSource, JwtRules};
 pub use domains::Domain;
 pub use endpoint::{Endpoint, Peers, SocketPath};
-pub use limit::{Limit, LimitId, PlanId, Share};
+pub use limit::{Limit, Share};
 pub use matcher::{Matcher, Route, RouteId};
 pub use serves::Serves;
 pub use upstream::{Upstream, UpstreamId};
+
+/// Index into [`Ruleset::limits`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LimitId(pub usize);
+
+/// Index into [`Ruleset::plans`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PlanId(pub usize);
 
 /// Everything that one version of the configuration says about requests.
 #[derive(Debug)]

@@ -9,8 +9,9 @@ use tollgate::config::{self, Loaded};
 use tollgate::customers::Customer;
 use tollgate::customers::directory::{FileDirectory, Format};
 use tollgate::fields::Fields;
+use tollgate::ruleset::LimitId;
 use tollgate::ruleset::key::{Caller, Facts, KeyHasher, LimitHashers, Resolved};
-use tollgate::ruleset::limit::{LimitId, OwnTerm};
+use tollgate::ruleset::overrides::Override;
 use tollgate::store::local::Binding;
 use tollgate::store::{LimitSpec, LocalStore};
 use tollgate::units::Nanos;
@@ -58,8 +59,8 @@ fn find(directory: &FileDirectory, key: &str) -> Arc<Customer> {
 /// What a customer has of its own under a limit, in words.
 fn own(customer: &Customer, limit: LimitId) -> Option<String> {
     match customer.own.as_ref()?.of(limit)? {
-        OwnTerm::Unlimited => Some("unlimited".to_owned()),
-        OwnTerm::Rule(rule) => Some(rule.describe()),
+        Override::Unlimited => Some("unlimited".to_owned()),
+        Override::Rule(rule) => Some(rule.describe()),
     }
 }
 
@@ -101,7 +102,7 @@ fn days_are_those_of_the_customers_time_zone() {
     assert_eq!(words("k4").as_deref(), Some("10 in each calendar day (Europe/Berlin)"));
     assert_eq!((words("k5"), words("k6")), (None, None));
     let rule = |key| match find(&directory, key).own.as_ref().unwrap().of(IMPORTS) {
-        Some(OwnTerm::Rule(rule)) => Arc::clone(rule),
+        Some(Override::Rule(rule)) => Arc::clone(rule),
         other => panic!("{other:?}"),
     };
     assert!(Arc::ptr_eq(&rule("k1"), &rule("k2")), "the same parameters, the same zone, one rule");

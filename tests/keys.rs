@@ -9,8 +9,9 @@ use http::HeaderName;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tollgate::fields::Fields;
+use tollgate::ruleset::LimitId;
 use tollgate::ruleset::key::{Caller, Facts, Key, KeyHasher, KeyPart, Repeated, Resolved};
-use tollgate::ruleset::limit::{LimitId, Share};
+use tollgate::ruleset::limit::Share;
 use tollgate::units::LimitKey;
 
 /// What a key is made of in this test; compared as a whole, it says whether two requests are the same to a limit.

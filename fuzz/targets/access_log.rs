@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use http::header;
 use tollgate::replay::fields::WantedFields;
-use tollgate::replay::reading::{Line, Options, Reader, Reading};
-use tollgate::replay::record::{Record, Unreadable};
+use tollgate::replay::reading::{Options, Reader, Reading};
+use tollgate::replay::record::{LogLine, Record, Unreadable};
 use tollgate::replay::source::{self, SourceError};
 use tollgate::units::Nanos;
 
@@ -97,7 +97,7 @@ fn whole(data: &[u8], lines: u64) {
     let (mut shown, mut last) = (0, Nanos::ZERO);
     let read = reading.run(|line| {
         shown += 1;
-        if let Line::Request { at, .. } = line {
+        if let LogLine::Request { at, .. } = line {
             assert!(at >= last);
             last = at;
         }

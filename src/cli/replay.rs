@@ -20,8 +20,8 @@ use crate::replay::report::Played;
 use crate::replay::rules::Rules;
 use crate::replay::source::{Progress, SourceError};
 use crate::replay::{html, render};
+use crate::ruleset::PlanId;
 use crate::ruleset::key::KeyHasher;
-use crate::ruleset::limit::PlanId;
 use crate::simulation::plot::PlotError;
 use crate::units::Nanos;
 

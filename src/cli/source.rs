@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::cluster::settings::Settings as ClusterSettings;
 use crate::config::{
-    self, DirectorySource, Limits, Listener, Loaded, Mark, NamedFile, Overrides, Place, Problem, Problems, Server,
-    Warning,
+    self, ConfiguredOverrides, DirectorySource, Limits, Listener, Loaded, Mark, NamedFile, Place, Problem, Problems,
+    Server, Warning,
 };
 use crate::customers::{Directory, Tokens};
 use crate::files::{self, Seen, Unreadable};
@@ -152,7 +152,7 @@ fn with_directory(
     problems: Problems,
     path: &Path,
     named: Option<&NamedFile>,
-    overrides: &Overrides,
+    overrides: &ConfiguredOverrides,
     seen: &mut Vec<Seen>,
 ) -> Problems {
     match named.map(|named| directory::open_file(path, named, overrides, seen)) {

@@ -7,11 +7,10 @@ use ipnet::IpNet;
 use crate::config::key::named;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, each_once};
-use crate::config::routes::{method, path};
 use crate::config::scalar::InvalidValue;
 use crate::config::server::networks;
 use crate::config::settings::{ACCESS, BYPASS, CALLERS, CORS, ROUTE_CORS};
-use crate::config::values::check_ascii;
+use crate::config::values::{check_ascii, method, path};
 use crate::ruleset::path::PathPattern;
 use crate::ruleset::{Access, Bypass, Callers, Cors, Origins};
 

@@ -2,14 +2,13 @@
 
 use crate::algorithm::AlgorithmName;
 use crate::charge::Mode;
-use crate::config::limits::{Checked, FileScope};
 use crate::config::names::Names;
 use crate::config::parameters::Parameters;
 use crate::config::read::Field;
 use crate::config::sharing;
-use crate::config::terms::{AllTerms, LimitTerms};
-use crate::ruleset::limit::{Limit, LimitId, OverLimit};
-use crate::ruleset::matcher::Route;
+use crate::config::terms::{AllTerms, FileScope, LimitTerms};
+use crate::ruleset::LimitId;
+use crate::ruleset::limit::{Limit, OverLimit};
 
 /// Parameters that are tried out.
 pub(super) struct Candidate {
@@ -40,27 +39,8 @@ pub(super) fn read<'a>(
     Some(Candidate { algorithm, terms })
 }
 
-/// The limits, then their candidates as limits of their own that nobody is told of. They stand at the end of every
-/// route that is under their limit.
-pub(super) fn join(checked: Vec<Checked>, routes: &mut [Route]) -> Option<Vec<Limit>> {
-    let (mut limits, mut candidates) = (Vec::with_capacity(checked.len()), Vec::new());
-    for (position, Checked { limit, candidate, .. }) in checked.into_iter().enumerate() {
-        let limit = limit?;
-        candidates.extend(candidate.map(|candidate| beside(&limit, LimitId(position), candidate)));
-        limits.push(limit);
-    }
-    for candidate in candidates {
-        let id = LimitId(limits.len());
-        let live = candidate.candidate_of;
-        let under = routes.iter_mut().filter(|route| route.limits.iter().any(|limit| Some(*limit) == live));
-        under.for_each(|route| route.limits.push(id));
-        limits.push(candidate);
-    }
-    Some(limits)
-}
-
-/// No limit of the configuration can be called like this: names hold no spaces.
-fn beside(live: &Limit, id: LimitId, Candidate { algorithm, terms }: Candidate) -> Limit {
+/// A candidate as a limit beside `live`. No limit of the configuration can be called like this: names hold no spaces.
+pub(super) fn beside(live: &Limit, id: LimitId, Candidate { algorithm, terms }: Candidate) -> Limit {
     Limit {
         name: format!("{} candidate", live.name),
         algorithm,

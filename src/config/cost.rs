@@ -3,10 +3,10 @@
 use crate::algorithm::Rule;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, every};
-use crate::config::routes::parse_method;
 use crate::config::scalar::InvalidValue;
 use crate::config::settings::{CHARGE, COST_RULE};
 use crate::config::terms::AllTerms;
+use crate::config::values::parse_method;
 use crate::config::words;
 use crate::ruleset::cost::{ChargeRule, CostRule, When};
 use crate::ruleset::limit::Terms;

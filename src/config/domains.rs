@@ -3,18 +3,18 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use crate::config::limits::Checked;
+use crate::config::limits::CheckedLimit;
 use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, each_once, every};
 use crate::config::settings::{DESCRIPTOR, DOMAIN};
 use crate::config::words;
-use crate::ruleset::Domain;
 use crate::ruleset::cost::{CostRule, When};
 use crate::ruleset::domains::{Node, Pattern, Values};
 use crate::ruleset::key::KeyPart;
-use crate::ruleset::limit::{Limit, LimitId, OverLimit};
+use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::matcher::{Matcher, Route, RouteId};
+use crate::ruleset::{Domain, LimitId};
 
 const DESCRIPTORS: &str = "a list of descriptors, like `[{key: remote_address, limits: [per-address]}]`";
 /// The most entries of a descriptor.
@@ -38,7 +38,7 @@ impl Written {
 pub(super) fn read(
     top: &Section<'_>,
     names: &Names,
-    limits: &[Option<Checked>],
+    limits: &[Option<CheckedLimit>],
     routes: &[Route],
     needed: bool,
 ) -> Option<Vec<Written>> {
@@ -122,7 +122,7 @@ fn text(field: &Field<'_>, expected: &str) -> Option<String> {
 
 struct Reader<'r> {
     names: &'r Names,
-    limits: &'r [Option<Checked>],
+    limits: &'r [Option<CheckedLimit>],
 }
 
 impl Reader<'_> {

@@ -11,11 +11,13 @@ use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::settings::LIMIT;
 use crate::config::spec::{LimitSpec, PlanSpec};
-use crate::config::terms::{AllTerms, Asks, LimitTerms, NamedPlan};
+use crate::config::terms::{AllTerms, Asks, FileScope, LimitTerms, NamedPlan};
 use crate::config::{cost, key, over_limit, scalar, sharing, suspicious, words};
+use crate::ruleset::LimitId;
 use crate::ruleset::cost::{ChargeRule, CostRule};
 use crate::ruleset::key::{Key, KeyPart};
 use crate::ruleset::limit::{Limit, MissingKey, OnChange, OverLimit, Share};
+use crate::ruleset::matcher::Route;
 use crate::units::Cost;
 
 /// The most plans: each limit has terms for each.
@@ -28,40 +30,13 @@ const MOST_TERMS: usize = 1_000_000;
 const LARGE_STATE: u64 = 1 << 20;
 
 /// A limit that was read: as written, and as requests meet it (where all of it could be understood).
-pub(super) struct Checked {
+pub(super) struct CheckedLimit {
     pub(super) spec: Arc<LimitSpec>,
     pub(super) limit: Option<Limit>,
     /// What is tried out beside it.
     pub(super) candidate: Option<Candidate>,
     /// The most that a request is known to take when it comes.
     pub(super) largest_cost: Cost,
-}
-
-/// What the rest of the file asks of limits.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum FileScope {
-    /// The file holds limits only: keys may be left out, and so may parameters for plans that a limit does not name.
-    Alone,
-    /// The limits of a gateway.
-    Gateway {
-        /// Whether there are customers. Then every request has a plan: callers without one are refused.
-        customers: bool,
-        /// Whether any of them have tokens.
-        tokens: bool,
-        /// Whether there is a place for what nodes share.
-        store: bool,
-        /// Whether it is said how many nodes there are.
-        nodes: bool,
-        /// Whether there are descriptors, of which few name a plan.
-        domains: bool,
-    },
-}
-
-impl FileScope {
-    /// Whether a request may have no plan.
-    pub(super) const fn has_planless_requests(self) -> bool {
-        matches!(self, Self::Alone | Self::Gateway { customers: false, .. } | Self::Gateway { domains: true, .. })
-    }
 }
 
 /// Reads `plans:`. Where a file of limits alone has none, the plans are those that its limits name.
@@ -110,7 +85,7 @@ pub(super) fn read(
     plans: &Names,
     upstreams: Option<&Names>,
     scope: FileScope,
-) -> (Names, Vec<Option<Checked>>) {
+) -> (Names, Vec<Option<CheckedLimit>>) {
     let Some(field) = top.get("limits") else {
         return (Names::none("a limit", true), Vec::new());
     };
@@ -132,6 +107,25 @@ pub(super) fn read(
     (names, limits)
 }
 
+/// The limits, then their candidates as limits of their own that nobody is told of. They stand at the end of every
+/// route that is under their limit.
+pub(super) fn with_candidates(checked: Vec<CheckedLimit>, routes: &mut [Route]) -> Option<Vec<Limit>> {
+    let (mut limits, mut candidates) = (Vec::with_capacity(checked.len()), Vec::new());
+    for (position, CheckedLimit { limit, candidate, .. }) in checked.into_iter().enumerate() {
+        let limit = limit?;
+        candidates.extend(candidate.map(|candidate| candidate::beside(&limit, LimitId(position), candidate)));
+        limits.push(limit);
+    }
+    for candidate in candidates {
+        let id = LimitId(limits.len());
+        let live = candidate.candidate_of;
+        let under = routes.iter_mut().filter(|route| route.limits.iter().any(|limit| Some(*limit) == live));
+        under.for_each(|route| route.limits.push(id));
+        limits.push(candidate);
+    }
+    Some(limits)
+}
+
 /// One limit being read.
 struct Reader<'r, 'a> {
     name: &'r str,
@@ -142,7 +136,7 @@ struct Reader<'r, 'a> {
 }
 
 impl<'a> Reader<'_, 'a> {
-    fn read(&self) -> Option<Checked> {
+    fn read(&self) -> Option<CheckedLimit> {
         let section = self.field.mapping("the settings of a limit")?.with(&LIMIT);
         let Some(algorithm) = self.algorithm(&section) else {
             // what else may stand here is not known, but what stands here whatever the algorithm can be checked
@@ -180,7 +174,7 @@ impl<'a> Reader<'_, 'a> {
             section.get_with("candidate", |field| candidate::read(field, live, others.max_wait.as_ref(), scope));
         let largest_cost = others.cost.as_ref().map_or(0, |(cost, charge)| cost::largest(cost, charge));
         let limit = others.limit(self.name, algorithm, terms);
-        Some(Checked { spec: Arc::new(spec), limit, candidate: candidate?, largest_cost })
+        Some(CheckedLimit { spec: Arc::new(spec), limit, candidate: candidate?, largest_cost })
     }
 
     fn algorithm(&self, section: &Section<'a>) -> Option<AlgorithmName> {

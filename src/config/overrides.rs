@@ -7,23 +7,22 @@ use jiff::tz::TimeZone;
 
 use crate::algorithm::{Arguments, Rule};
 use crate::config::findings::Findings;
-use crate::config::limits::Checked;
+use crate::config::limits::CheckedLimit;
 use crate::config::names::Names;
 use crate::config::parameters::{Overlay, Parameters};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, ReadContext};
 use crate::config::scalar::{self, InvalidValue};
-use crate::config::sharing;
 use crate::config::spec::LimitSpec;
 use crate::config::terms::Asks;
-use crate::config::{document, environment, suggest, words};
-use crate::ruleset::limit::{LimitId, OwnTerm, OwnTerms, PlanId};
-use crate::ruleset::own::{InvalidOverride, OwnTermsReader};
+use crate::config::{document, environment, sharing, suggest, words};
+use crate::ruleset::overrides::{InvalidOverride, Override, Overrides, OverridesReader};
+use crate::ruleset::{LimitId, PlanId};
 use crate::units::Cost;
 
 /// The plans and limits of a configuration, as a directory's rows refer to them. Cheap to clone.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Overrides(Arc<Words>);
+pub struct ConfiguredOverrides(Arc<Words>);
 
 #[derive(Debug, PartialEq)]
 struct Words {
@@ -53,11 +52,11 @@ struct KnownLimit {
 
 const OVERRIDES: &str = "limits by their names, each with its parameters or `unlimited`";
 
-impl Overrides {
+impl ConfiguredOverrides {
     /// For these plans, and these limits at their positions.
-    pub(super) fn new(plans: &Names, limits: &[Option<Checked>]) -> Self {
-        let known = |limit: &Option<Checked>| {
-            let Checked { spec, largest_cost, .. } = limit.as_ref()?;
+    pub(super) fn new(plans: &Names, limits: &[Option<CheckedLimit>]) -> Self {
+        let known = |limit: &Option<CheckedLimit>| {
+            let CheckedLimit { spec, largest_cost, .. } = limit.as_ref()?;
             let zoned = spec.all_arguments().any(Arguments::has_customers_zone);
             Some(KnownLimit { spec: Arc::clone(spec), largest_cost: *largest_cost, zoned })
         };
@@ -92,9 +91,9 @@ impl Overrides {
         plan: PlanId,
         zone: Option<&TimeZone>,
         field: &Field<'_>,
-    ) -> Option<OwnTerm> {
+    ) -> Option<Override> {
         let own = match Asks::read(field, limit.algorithm) {
-            Asks::Unlimited => return Some(OwnTerm::Unlimited),
+            Asks::Unlimited => return Some(Override::Unlimited),
             Asks::Parameters(own) => own,
             Asks::Broken => return None,
         };
@@ -106,17 +105,17 @@ impl Overrides {
             let message = format!("admits at most {most} at once, and a request takes up to {largest_cost}");
             return field.fail(Problem::error(field.key_place(), message).hint("raise it"));
         }
-        Some(OwnTerm::Rule(Arc::new(in_zone(limit, &overlay, zone).unwrap_or(rule))))
+        Some(Override::Rule(Arc::new(in_zone(limit, &overlay, zone).unwrap_or(rule))))
     }
 
     /// What `limit` asks of a customer on `plan` who has a time zone and no overrides, where that makes a difference.
-    fn zoned(&self, limit: &KnownLimit, plan: PlanId, zone: Option<&TimeZone>) -> Option<OwnTerm> {
+    fn zoned(&self, limit: &KnownLimit, plan: PlanId, zone: Option<&TimeZone>) -> Option<Override> {
         let limit = zone.and(limit.zoned.then_some(&limit.spec))?;
         // a plan that is not under the limit has no windows either
         limit.arguments(self.0.plans.get(plan.0).map(String::as_str))?;
         let base = self.inherited(limit, plan);
         let overlay = Overlay { algorithm: limit.algorithm, base: &base, plan: None };
-        in_zone(limit, &overlay, zone).map(|rule| OwnTerm::Rule(Arc::new(rule)))
+        in_zone(limit, &overlay, zone).map(|rule| Override::Rule(Arc::new(rule)))
     }
 }
 
@@ -125,7 +124,7 @@ fn in_zone(limit: &LimitSpec, overlay: &Overlay<'_, '_>, zone: Option<&TimeZone>
     limit.algorithm.build(&overlay.arguments().in_zone(zone?)?).ok().map(Rule::canonical)
 }
 
-impl OwnTermsReader for Overrides {
+impl OverridesReader for ConfiguredOverrides {
     fn plan(&self, name: &str) -> Result<PlanId, InvalidOverride> {
         self.0.plan_ids.get(name).copied().ok_or_else(|| {
             let near = suggest::nearest(name, self.0.plans.iter().map(String::as_str));
@@ -154,13 +153,13 @@ impl OwnTermsReader for Overrides {
         plan: PlanId,
         zone: Option<&TimeZone>,
         overrides: Option<&str>,
-    ) -> Result<OwnTerms, Vec<InvalidOverride>> {
-        let Some(known) = &self.0.limits else { return Ok(OwnTerms::default()) };
+    ) -> Result<Overrides, Vec<InvalidOverride>> {
+        let Some(known) = &self.0.limits else { return Ok(Overrides::default()) };
         if zone.is_none() && overrides.is_none() {
-            return Ok(OwnTerms::default());
+            return Ok(Overrides::default());
         }
         let findings = Findings::new("");
-        let mut own: Vec<Option<OwnTerm>> = vec![None; known.limits.len()];
+        let mut own: Vec<Option<Override>> = vec![None; known.limits.len()];
         if let Some(text) = overrides {
             known.read(text, &findings, |position, limit, field| {
                 if let Some(place) = own.get_mut(position) {
@@ -172,7 +171,7 @@ impl OwnTermsReader for Overrides {
             *place = place.take().or_else(|| self.zoned(limit, plan, zone));
         }
         let own = own.into_iter().enumerate().filter_map(|(position, term)| Some((LimitId(position), term?)));
-        match findings.finish(Some(OwnTerms(own.collect()))) {
+        match findings.finish(Some(Overrides(own.collect()))) {
             Ok((own, _)) => Ok(own),
             Err(problems) => Err(problems.errors.into_iter().map(InvalidOverride::from).collect()),
         }

@@ -10,16 +10,15 @@ use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, each_once};
 use crate::config::scalar::InvalidValue;
 use crate::config::settings::{MATCH, REWRITE, ROUTE};
-use crate::config::values::{check_ascii, dropped_problem};
+use crate::config::values::{check_ascii, dropped_problem, method, path};
 use crate::config::{access, denied};
 use crate::ruleset::access::{Access, Bypass};
 use crate::ruleset::denied::Denied;
 use crate::ruleset::host::HostPattern;
-use crate::ruleset::is_dropped;
-use crate::ruleset::limit::LimitId;
 use crate::ruleset::matcher::{HeaderEdits, HeaderMatch, Rewrite, Route};
 use crate::ruleset::path::PathPattern;
 use crate::ruleset::upstream::UpstreamId;
+use crate::ruleset::{LimitId, is_dropped};
 
 /// The pattern of a route that names no path.
 const EVERY_PATH: &str = "/**";
@@ -170,32 +169,6 @@ fn parse_host(text: &str) -> Result<HostPattern, InvalidValue> {
         return Err(InvalidValue { message: "must be one host name".to_owned(), hint });
     }
     HostPattern::parse(text).map_err(invalid)
-}
-
-/// A pattern for paths, and as it is written.
-pub(super) fn path(field: &Field<'_>) -> Option<(PathPattern, String)> {
-    field.parsed("a path, like `/v1/orders/*` or `/v1/**`", |text| {
-        PathPattern::parse(text).map(|path| (path, text.to_owned())).map_err(invalid)
-    })
-}
-
-/// A method in capitals.
-pub(super) fn method(field: &Field<'_>) -> Option<String> {
-    field.parsed("a method, like `GET`", parse_method)
-}
-
-/// Methods are told apart by case, so one in lower case would match nothing that browsers send.
-pub(super) fn parse_method(text: &str) -> Result<String, InvalidValue> {
-    if http::Method::from_bytes(text.as_bytes()).is_err() {
-        return Err(invalid("is not a method".to_owned()));
-    }
-    match text.to_ascii_uppercase() {
-        upper if upper == text => Ok(upper),
-        upper => Err(InvalidValue {
-            message: "is not in capitals, and case counts in methods".to_owned(),
-            hint: Some(format!("did you mean `{upper}`?")),
-        }),
-    }
 }
 
 /// `true` for a field that only has to be there, else its value.

@@ -2,9 +2,9 @@
 
 use crate::algorithm::Rule;
 use crate::charge::{Consistency, Mode, OnStoreDown, Sharing};
-use crate::config::limits::FileScope;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
+use crate::config::terms::FileScope;
 use crate::store::shared::refuse;
 
 /// What only limits that nodes share have.

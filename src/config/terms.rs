@@ -6,13 +6,39 @@ use hashbrown::hash_table::Entry;
 use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::algorithm::{AlgorithmName, Rule};
-use crate::config::limits::FileScope;
 use crate::config::names::Names;
 use crate::config::parameters::{Overlay, Parameters, takes};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::words;
 use crate::ruleset::limit::Terms;
+
+/// What the rest of the file asks of limits.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum FileScope {
+    /// The file holds limits only: keys may be left out, and so may parameters for plans that a limit does not name.
+    Alone,
+    /// The limits of a gateway.
+    Gateway {
+        /// Whether there are customers. Then every request has a plan: callers without one are refused.
+        customers: bool,
+        /// Whether any of them have tokens.
+        tokens: bool,
+        /// Whether there is a place for what nodes share.
+        store: bool,
+        /// Whether it is said how many nodes there are.
+        nodes: bool,
+        /// Whether there are descriptors, of which few name a plan.
+        domains: bool,
+    },
+}
+
+impl FileScope {
+    /// Whether a request may have no plan.
+    pub(super) const fn has_planless_requests(self) -> bool {
+        matches!(self, Self::Alone | Self::Gateway { customers: false, .. } | Self::Gateway { domains: true, .. })
+    }
+}
 
 /// A limit whose terms are wanted.
 pub(super) struct LimitTerms<'r, 'a> {

@@ -12,7 +12,7 @@ use crate::config::scalar::{self, InvalidValue};
 use crate::config::settings::{HEADER_EDITS, Kind};
 use crate::ruleset::is_dropped;
 use crate::ruleset::matcher::HeaderEdits;
-use crate::ruleset::path;
+use crate::ruleset::path::{self, PathPattern};
 use crate::units::Nanos;
 
 /// What a duration looks like.
@@ -270,4 +270,30 @@ pub(super) fn is_host_name(host: &str) -> bool {
     };
     let numeric = host.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()));
     host.len() <= 253 && host.strip_suffix('.').unwrap_or(host).split('.').all(label) && !numeric
+}
+
+/// A pattern for paths, and as it is written.
+pub(super) fn path(field: &Field<'_>) -> Option<(PathPattern, String)> {
+    field.parsed("a path, like `/v1/orders/*` or `/v1/**`", |text| {
+        PathPattern::parse(text).map(|path| (path, text.to_owned())).map_err(invalid)
+    })
+}
+
+/// A method in capitals.
+pub(super) fn method(field: &Field<'_>) -> Option<String> {
+    field.parsed("a method, like `GET`", parse_method)
+}
+
+/// Methods are told apart by case, so one in lower case would match nothing that browsers send.
+pub(super) fn parse_method(text: &str) -> Result<String, InvalidValue> {
+    if http::Method::from_bytes(text.as_bytes()).is_err() {
+        return Err(invalid("is not a method"));
+    }
+    match text.to_ascii_uppercase() {
+        upper if upper == text => Ok(upper),
+        upper => Err(InvalidValue {
+            message: "is not in capitals, and case counts in methods".to_owned(),
+            hint: Some(format!("did you mean `{upper}`?")),
+        }),
+    }
 }

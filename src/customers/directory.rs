@@ -13,6 +13,7 @@ mod credential;
 mod csv;
 mod fault;
 mod file;
+mod index;
 mod intern;
 mod redis;
 mod row;
@@ -21,7 +22,8 @@ mod yaml;
 pub use self::redis::{CallResult, Hash, Observer, RedisDirectory};
 pub(super) use fault::MAX_NAME;
 pub use fault::{Fault, Faults};
-pub use file::{Changes, FileDirectory, Format};
+pub use file::{FileDirectory, Format};
+pub use index::Changes;
 
 /// Who the customers are.
 #[derive(Debug, Default)]

@@ -11,25 +11,22 @@ use crate::charge::Charge;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::caller::Caller;
 use crate::gateway::cost_meter::CostMeter;
-use crate::gateway::denials;
-use crate::gateway::early;
 use crate::gateway::facts::{self, Head, Refused, Target};
 use crate::gateway::identify::Identity;
-use crate::gateway::own_usage;
 use crate::gateway::queue::{self, QueuePlace};
 use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::{self, Answer};
-use crate::gateway::trace;
+use crate::gateway::{charging, denials, early, own_usage, trace};
 use crate::http::body::Framing;
 use crate::http::head::{RequestHead, Version};
-use crate::http::listener::Secured;
-use crate::http::service::{Exchange as _, Peer};
+use crate::http::listener::{Peer, Secured};
+use crate::http::service::Exchange as _;
 use crate::panics::failpoint;
+use crate::ruleset::cors::AllowedOrigin;
 use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::{Route, RouteId};
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::ruleset::{AccessLog, Ruleset, Serves};
-use crate::store::Receipt;
 use crate::units::Nanos;
 
 /// Who sent a request that is decided on.
@@ -62,7 +59,7 @@ pub async fn admit(context: &mut RequestContext, request: &RequestHead, sender: 
     let is_proxied = context.serves == Serves::Proxy;
     // other proxies read the status
     context.is_grpc = is_proxied && respond::is_grpc(&request.fields);
-    context.cors = respond::cors::Reader::of(ruleset, &request.fields);
+    context.cors = AllowedOrigin::of(ruleset, &request.fields);
     let Sender { address, secure, secured } = sender;
     let head = Head {
         method,
@@ -187,19 +184,6 @@ pub(super) struct Turn {
     places: Vec<QueuePlace>,
 }
 
-/// Counts where and how fast the charges of `context` were decided. `Err`: a limit cannot be known that lets nothing pass then.
-pub(super) fn observe(context: &RequestContext, route: RouteId, receipt: &Receipt) -> Result<(), Answer> {
-    let active = &context.active;
-    let took = context.gateway.clock.now().saturating_sub(context.charged_at);
-    active.meters.observe_decision(receipt.source, took);
-    let Some(position) = receipt.refused else { return Ok(()) };
-    let limit = context.verdict.standings.get(position).map(|standing| standing.limit);
-    if let Some(limit) = limit {
-        active.meters.observe_refusal(&active.ruleset, route, context.plan, limit);
-    }
-    Err(Answer::StoreAway)
-}
-
 /// Charges the request under all its limits, and counts what came of it.
 async fn decide(context: &mut RequestContext, Met { mut charges, cost_meter }: Met) -> Result<Option<Turn>, Answer> {
     let Some(route) = context.route else { return Ok(None) };
@@ -208,15 +192,15 @@ async fn decide(context: &mut RequestContext, Met { mut charges, cost_meter }: M
         active.meters.observe_bypass(&active.ruleset, route, context.plan);
     }
     if charges.is_empty() {
-        early::give_back(context);
+        charging::give_back(context);
         return Ok(None);
     }
     let now = context.gateway.clock.now();
-    let receipt = early::charge_all(context, &mut charges, now).await;
+    let receipt = charging::charge_all(context, &mut charges, now).await;
     (context.charged_at, context.cost_meter) = (now, cost_meter);
     context.verdict = Verdict::new(&active.ruleset, &charges, &receipt.charged);
     context.charges = charges;
-    observe(context, route, &receipt)?;
+    charging::observe(context, route, &receipt)?;
     conclude(context, route, now).await
 }
 
@@ -232,7 +216,7 @@ pub(super) async fn conclude(context: &mut RequestContext, route: RouteId, now: 
         }
         Outcome::Deny(_) => Vec::new(),
     };
-    charge_candidate(context, now).await;
+    charging::charge_candidate(context, now).await;
     context.diverted = context.verdict.diverting(&active.ruleset);
     if context.diverted.is_some() {
         // a node of the route's own upstream
@@ -261,17 +245,6 @@ fn take_places(context: &mut RequestContext, now: Nanos) -> Vec<QueuePlace> {
             context.verdict.deny(full.position, Denial::Later { retry_after: full.retry_after });
             Vec::new()
         }
-    }
-}
-
-/// Charges the candidate that would have admitted a denied request, so that it goes on as if it were in force.
-pub(super) async fn charge_candidate(context: &mut RequestContext, now: Nanos) {
-    let candidate = context.verdict.candidate_to_charge(&context.active.ruleset, &context.charges);
-    let Some((position, alone)) = candidate else { return };
-    let mut alone = [alone];
-    let receipt = Box::pin(context.gateway.store.charge(&context.active.binding, &mut alone, now)).await;
-    if let [charged] = *receipt.charged {
-        context.verdict.replace(position, charged);
     }
 }
 

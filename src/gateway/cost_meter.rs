@@ -1,30 +1,24 @@
 //! What a request turns out to cost: notes taken while it passes, and its charges settled when it has ended.
 
-mod body;
-
 use crate::charge::Charge;
 use crate::gateway::field::FieldReader;
-use crate::gateway::request_context::RequestContext;
 use crate::http::head::ResponseHead;
-use crate::ruleset::Ruleset;
-use crate::ruleset::cost::{CostRule, End, Exchange, RealCost, ReportedCost, tokens};
+use crate::ruleset::cost::{CostRule, End, Exchange, RealCost, ReportedCost, When, runs, tokens};
 use crate::ruleset::key::Facts;
-use crate::ruleset::limit::{Limit, LimitId};
-use crate::ruleset::verdict::Standing;
+use crate::ruleset::limit::Limit;
+use crate::ruleset::verdict::{Standing, Verdict};
+use crate::ruleset::{LimitId, Ruleset};
 use crate::units::{Cost, Nanos};
-
-use body::BodyCost;
-pub use body::body_part;
 
 /// The notes on one request some of whose charges are to be settled.
 #[derive(Debug, Default)]
 pub struct CostMeter {
-    request_bytes: u64,
+    pub(super) request_bytes: u64,
     response_bytes: u64,
     /// Whether the upstream works on the request.
     reached: bool,
     answer: Option<Answered>,
-    costs: Vec<Noted>,
+    pub(super) costs: Vec<Noted>,
 }
 
 /// The upstream's answer.
@@ -37,9 +31,9 @@ struct Answered {
 
 /// The notes under one limit.
 #[derive(Debug)]
-struct Noted {
+pub(super) struct Noted {
     /// The position of the charge.
-    position: usize,
+    pub(super) position: usize,
     limit: LimitId,
     /// What the request's head told.
     known: Option<Cost>,
@@ -48,7 +42,7 @@ struct Noted {
     /// Reads the response's body.
     reader: Option<FieldReader>,
     /// What the request's body was charged, where it is charged as it passes.
-    body: Option<BodyCost>,
+    pub(super) body: Option<BodyCost>,
 }
 
 impl CostMeter {
@@ -129,6 +123,35 @@ impl CostMeter {
         }
     }
 
+    /// What is to be corrected of `charges`, made at `charged_at`, now that the request has ended; `own_status` is that of
+    /// tollgate's own answer. Tells `unreadable` the limits whose real cost the response should have told and did not.
+    pub fn corrections(
+        &self,
+        ruleset: &Ruleset,
+        (charges, verdict, charged_at): (&[Charge], &Verdict, Nanos),
+        own_status: Option<u16>,
+        mut unreadable: impl FnMut(LimitId),
+    ) -> Corrections {
+        let exchange = self.exchange(own_status);
+        let mut corrections = Corrections::default();
+        for noted in &self.costs {
+            let (Some(charge), Some(standing)) = (charges.get(noted.position), verdict.standings.get(noted.position))
+            else {
+                continue;
+            };
+            if let Some(body) = &noted.body {
+                corrections.back.extend(body.surplus(exchange.request_bytes));
+                continue;
+            }
+            let real = noted.real_cost(&ruleset.limits[noted.limit.0], &exchange);
+            if real == RealCost::Unreadable && standing.decision.is_admitted() {
+                unreadable(noted.limit);
+            }
+            corrections.add(charge, standing, charged_at, real);
+        }
+        corrections
+    }
+
     /// How the request went; `own_status` is that of tollgate's own answer.
     fn exchange(&self, own_status: Option<u16>) -> Exchange {
         let end = match (&self.answer, own_status) {
@@ -142,7 +165,7 @@ impl CostMeter {
     }
 }
 
-fn added(sum: u64, bytes: usize) -> u64 {
+pub(super) fn added(sum: u64, bytes: usize) -> u64 {
     sum.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX))
 }
 
@@ -150,6 +173,37 @@ impl Noted {
     fn real_cost(&self, limit: &Limit, exchange: &Exchange) -> RealCost {
         let told = self.reader.as_ref().map_or(self.told, FieldReader::told);
         limit.real_cost(self.known, exchange, told)
+    }
+}
+
+/// What the bytes of a body were charged under one limit.
+#[derive(Debug)]
+pub(super) struct BodyCost {
+    pub(super) bytes_per_token: u64,
+    /// Tokens charged so far, those included that the head was charged.
+    pub(super) charged: Cost,
+    /// The last charge, and when its key was going to be whole again.
+    pub(super) last: Option<(Charge, Nanos)>,
+    /// Whether the limit denied a part that it lets pass all the same. It is charged nothing more.
+    pub(super) is_over: bool,
+}
+
+impl BodyCost {
+    /// For a request that was charged `charge` under `limit` when it came; none where its body is not charged as it passes.
+    fn new(limit: &Limit, charge: &Charge, known: Option<Cost>) -> Option<Self> {
+        match (&limit.cost, &limit.charge.when, known) {
+            (CostRule::RequestBytes(length), When::Request, None) => {
+                Some(Self { bytes_per_token: *length, charged: charge.cost, last: None, is_over: false })
+            }
+            _ => None,
+        }
+    }
+
+    /// What is to be given back of a body that had so many bytes.
+    fn surplus(&self, bytes: u64) -> Option<(Charge, Nanos)> {
+        let (last, full_at) = self.last.as_ref()?;
+        let surplus = self.charged.saturating_sub(runs(bytes, self.bytes_per_token)).min(last.cost);
+        (surplus > 0).then(|| (Charge { cost: surplus, ..last.clone() }, *full_at))
     }
 }
 
@@ -183,39 +237,5 @@ impl Corrections {
             let full_at = charged_at.saturating_add(standing.headroom.until_full);
             self.back.push((differing(taken.saturating_sub(real)), full_at));
         }
-    }
-}
-
-/// Settles the charges of a request that passed and has ended.
-pub fn settle(context: &RequestContext, now: Nanos) {
-    let Some(cost_meter) = &context.cost_meter else { return };
-    let active = &context.active;
-    let exchange = cost_meter.exchange(context.answered.and(context.status));
-    let mut corrections = Corrections::default();
-    for noted in &cost_meter.costs {
-        let (Some(charge), Some(standing)) =
-            (context.charges.get(noted.position), context.verdict.standings.get(noted.position))
-        else {
-            continue;
-        };
-        if let Some(body) = &noted.body {
-            corrections.back.extend(body.surplus(exchange.request_bytes));
-            continue;
-        }
-        let real = noted.real_cost(&active.ruleset.limits[noted.limit.0], &exchange);
-        if real == RealCost::Unreadable && standing.decision.is_admitted() {
-            active.meters.cost_invalid(noted.limit);
-        }
-        corrections.add(charge, standing, context.charged_at, real);
-    }
-    let Corrections { owed, back } = corrections;
-    let store = &context.gateway.store;
-    if !owed.is_empty() {
-        store.debit(&active.binding, &owed, now);
-        active.meters.debited(context.plan, &owed);
-    }
-    if !back.is_empty() {
-        store.refund(&active.binding, &back, now);
-        active.meters.refunded(context.plan, back.iter().map(|(charge, _)| charge));
     }
 }

@@ -8,10 +8,10 @@ use crate::charge::Charge;
 use crate::gateway::caller::Caller;
 use crate::gateway::explain::masked;
 use crate::gateway::request_context::RequestContext;
-use crate::ruleset::Ruleset;
 use crate::ruleset::key::{self, Facts, KeyPart, Value};
-use crate::ruleset::limit::{Limit, LimitId};
+use crate::ruleset::limit::Limit;
 use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::ruleset::{LimitId, Ruleset};
 use crate::store::local::is_overflow;
 use crate::telemetry::offenders::Subject;
 use crate::telemetry::recent::Happened;
@@ -48,7 +48,7 @@ pub(super) fn note_of<'v>(context: &RequestContext, value: impl Fn(LimitId, &Key
         Outcome::Deny(_) | Outcome::Admit { .. } => None,
     };
     let now = context.charged_at;
-    if matches!(context.verdict.outcome, Outcome::Deny(_)) {
+    if context.verdict.is_denied() {
         gateway.denial_recorder.offenders.denied(bucket(limit, charge), now, subject);
     }
     gateway.denial_recorder.recent.note(now, || Happened {

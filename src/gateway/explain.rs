@@ -20,10 +20,9 @@ use crate::gateway::caller::Caller;
 use crate::gateway::facts::{self, Target};
 use crate::gateway::identify::{self, Credential, CredentialLookup, Identity};
 use crate::gateway::respond::Answer;
-use crate::ruleset::Ruleset;
 use crate::ruleset::key::{Facts, LimitHashers};
-use crate::ruleset::limit::LimitId;
 use crate::ruleset::matcher::Route;
+use crate::ruleset::{LimitId, Ruleset};
 
 /// What a request would resolve_charges, and why. What is not known, or does not come to it, is null.
 #[derive(Clone, Debug, Serialize)]

@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::fields::Fields;
-pub use crate::http::head::{Refused, is_target_byte};
 pub use crate::http::network;
+pub use crate::http::syntax::{Refused, is_target_byte};
 use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::Route;
 use crate::ruleset::{ClientAddress, RequestHead, host, path};

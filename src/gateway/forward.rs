@@ -6,7 +6,7 @@ use crate::fields::Fields;
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond;
 use crate::http::head::{RequestHead, ResponseHead, Version};
-use crate::http::service::OutgoingRequest;
+use crate::http::upstream::OutgoingRequest;
 use crate::ruleset::matcher::{HeaderEdits, Route};
 
 const FORWARDED_FOR: &str = "x-forwarded-for";

@@ -8,7 +8,7 @@ use crate::charge::{Charge, Enforcement};
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::explain::{BadQuestion, Explanation, KeyAccount, Question, Standing};
-use crate::ruleset::limit::LimitId;
+use crate::ruleset::LimitId;
 use crate::store::{Amendment, Unamended};
 
 mod parts;

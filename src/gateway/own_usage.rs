@@ -5,10 +5,10 @@ use std::rc::Rc;
 use http::Method;
 use serde::Serialize;
 
-use crate::gateway::early;
 use crate::gateway::identify::Identity;
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond::Answer;
+use crate::gateway::{charging, early};
 use crate::ruleset::access::preflight_method;
 use crate::ruleset::charges::Bucket;
 use crate::ruleset::key::{Caller, Facts, Resolved};
@@ -66,7 +66,7 @@ pub async fn answer(context: &mut RequestContext, facts: &Facts<'_>) -> Answer {
     context.client = facts.client;
     let report = match early::identify(context, route, facts).await {
         Ok(identity) if identity.customer().is_some() => {
-            early::give_back(context);
+            charging::give_back(context);
             report(context, facts, &identity).await
         }
         Ok(_) => Err(Answer::CredentialMissing),

@@ -7,24 +7,24 @@ use http::Method;
 
 use crate::algorithm::Completion;
 use crate::charge::Charge;
-use crate::gateway::cost_meter::{self, CostMeter};
+use crate::gateway::cost_meter::{Corrections, CostMeter};
 use crate::gateway::facts::Target;
-use crate::gateway::respond::Answer;
-use crate::gateway::respond::cors::Reader;
 use crate::gateway::upstream::{Chosen, Instance};
 use crate::gateway::{WorkerConfig, WorkerGateway};
 use crate::http::head::Version;
-use crate::http::service::Peer;
-use crate::ruleset::limit::{LimitId, PlanId};
+use crate::http::listener::Peer;
+use crate::ruleset::cors::AllowedOrigin;
 use crate::ruleset::matcher::{Route, RouteId};
 use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::verdict::{Standing, Verdict};
-use crate::ruleset::{AccessLog, Serves};
+use crate::ruleset::{AccessLog, LimitId, PlanId, Serves};
 use crate::telemetry::logging::ACCESS;
 use crate::units::{LimitKey, Nanos};
 
 /// The status that counts where the client went away before an answer.
 const CLIENT_GONE: u16 = 499;
+/// The status that counts where the gateway panicked before an answer.
+const INTERNAL_ERROR: u16 = 500;
 
 /// One request. What it holds is given back when it is dropped: after the response, when the client goes away, when a
 /// deadline passes, and when a filter panics.
@@ -56,7 +56,7 @@ pub struct RequestContext {
     /// The caller's plan.
     pub plan: Option<PlanId>,
     /// Which site's scripts want to read the answer, if they may.
-    pub cors: Reader,
+    pub cors: AllowedOrigin,
     /// Whether it is exempt from charges.
     pub bypassed: bool,
     /// Whether the client speaks gRPC.
@@ -126,7 +126,7 @@ impl RequestContext {
             route: None,
             customer: None,
             plan: None,
-            cors: Reader::default(),
+            cors: AllowedOrigin::default(),
             bypassed: false,
             is_grpc: serves.speaks_grpc() && version == Version::Http2,
             charged_at: Nanos::ZERO,
@@ -203,8 +203,27 @@ impl RequestContext {
                 let holds = |charge: &&Charge| self.active.ruleset.limits[charge.limit].rule(&charge.rule).holds();
                 let held: Vec<Charge> = self.taken().map(|(charge, _)| charge).filter(holds).cloned().collect();
                 self.gateway.store.complete(&self.active.binding, &held, end, now);
-                cost_meter::settle(self, now);
+                self.settle(now);
             }
+        }
+    }
+
+    /// Settles the charges of a request that passed and has ended.
+    fn settle(&self, now: Nanos) {
+        let Some(cost_meter) = &self.cost_meter else { return };
+        let active = &self.active;
+        let charged = (&*self.charges, &self.verdict, self.charged_at);
+        let own_status = self.answered.and(self.status);
+        let unreadable = |limit| active.meters.cost_invalid(limit);
+        let Corrections { owed, back } = cost_meter.corrections(&active.ruleset, charged, own_status, unreadable);
+        let store = &self.gateway.store;
+        if !owed.is_empty() {
+            store.debit(&active.binding, &owed, now);
+            active.meters.debited(self.plan, &owed);
+        }
+        if !back.is_empty() {
+            store.refund(&active.binding, &back, now);
+            active.meters.refunded(self.plan, back.iter().map(|(charge, _)| charge));
         }
     }
 
@@ -252,7 +271,7 @@ impl Drop for RequestContext {
     fn drop(&mut self) {
         let now = self.gateway.clock.now();
         self.release(now);
-        let unanswered = if std::thread::panicking() { Answer::Internal.status() } else { CLIENT_GONE };
+        let unanswered = if std::thread::panicking() { INTERNAL_ERROR } else { CLIENT_GONE };
         let status = self.status.unwrap_or(unanswered);
         let duration = now.saturating_sub(self.started);
         self.active.meters.route(self.route).finish(status, duration);

@@ -154,7 +154,7 @@ fn common_fields(answer: &Answer, context: Option<&RequestContext>) -> Fields {
     if let Answer::MethodNotAllowed { allow } = answer {
         fields.push("allow", allow);
     }
-    challenge::add_challenges(&mut fields, answer, context);
+    answer.add_challenges(&mut fields, context);
     fields
 }
 

@@ -1,6 +1,6 @@
 //! How bodies are delimited, in either direction: by a length, in chunks, by the connection's end, or not at all.
 
-use super::head::{Refused, field, is_text, strict_line};
+use super::syntax::{Refused, field, is_text, strict_line};
 
 /// The longest line in front of a chunk, in bytes.
 const MAX_CHUNK_LINE: usize = 1 << 10;

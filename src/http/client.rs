@@ -12,9 +12,11 @@ use super::body::{Decoder, Framing, Step};
 use super::buffer::Buffer;
 use super::date::with_date;
 use super::encoder::Encoder;
-use super::head::{Refused, RequestHead, Version};
+use super::frames::poll_capacity;
+use super::head::{RequestHead, Version};
 use super::service::Failure;
 use super::socket::Socket;
+use super::syntax::Refused;
 use crate::fields::Fields;
 use crate::units::Nanos;
 
@@ -333,25 +335,6 @@ impl Http2Client {
             None => response.send_data(Bytes::new(), true),
         };
         ended.map_err(io::Error::other)
-    }
-}
-
-/// Waits for room for content of so many bytes, or a part of it, and says for how many there is.
-pub(super) fn poll_capacity(
-    stream: &mut SendStream<Bytes>,
-    task: &mut Context<'_>,
-    wanted: usize,
-) -> Poll<io::Result<usize>> {
-    stream.reserve_capacity(wanted);
-    loop {
-        match stream.capacity() {
-            0 => match ready!(stream.poll_capacity(task)) {
-                Some(Ok(_)) => {}
-                Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error))),
-                None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-            },
-            room => return Poll::Ready(Ok(room.min(wanted))),
-        }
     }
 }
 

@@ -8,10 +8,11 @@ use std::task::{Poll, ready};
 
 use super::body::Framing;
 use super::client::{Client, ClientHead};
-use super::connection::Presence;
 use super::head::{RequestHead, Version};
+use super::listener::Peer;
 use super::pace::Pace;
-use super::service::{ConnectError, Exchange, Failure, Peer, Response, Service, Timing};
+use super::presence::Presence;
+use super::service::{ConnectError, Exchange, Failure, Response, Service, Timing};
 use super::timer::Timer;
 use super::transfer::{Outcome, Transfer};
 use super::tunnel;

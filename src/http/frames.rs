@@ -1,7 +1,14 @@
-//! The frames of HTTP/2 in the bytes that a client sends: whether a head is begun and not over.
+//! What the HTTP/2 library leaves to its users: flow control of what is sent, and whether a client that sends has begun a
+//! head and not ended it.
 //!
 //! A head is a HEADERS frame, and CONTINUATION frames behind it until one says that it is the last (RFC 9113, section
 //! 6.10); nothing else may stand between them. What is in the frames is for others to read.
+
+use std::io;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::SendStream;
 
 /// How every connection begins (RFC 9113, section 3.4).
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -73,6 +80,25 @@ impl Frames {
     /// Whether a head, or a frame other than a part of a body, is begun and not over.
     pub(super) const fn is_within(&self) -> bool {
         self.goes_on || self.front.length > 0 || (self.left > 0 && !self.in_data)
+    }
+}
+
+/// Waits for room for content of so many bytes, or a part of it, and says for how many there is.
+pub(super) fn poll_capacity(
+    stream: &mut SendStream<Bytes>,
+    task: &mut Context<'_>,
+    wanted: usize,
+) -> Poll<io::Result<usize>> {
+    stream.reserve_capacity(wanted);
+    loop {
+        match stream.capacity() {
+            0 => match ready!(stream.poll_capacity(task)) {
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Poll::Ready(Err(io::Error::other(error))),
+                None => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
+            },
+            room => return Poll::Ready(Ok(room.min(wanted))),
+        }
     }
 }
 

@@ -17,12 +17,14 @@ use tokio::task::JoinSet;
 
 use super::body::Framing;
 use super::client::{Client, Http2Client};
-use super::connection::{LINGER, Presence};
 use super::exchange::{self, Ended};
 use super::frames::Frames;
-use super::head::{Refused, RequestHead, Version};
-use super::service::{Exchange, Failure, Peer, Service};
+use super::head::{RequestHead, Version};
+use super::listener::Peer;
+use super::presence::{LINGER, Presence};
+use super::service::{Exchange, Failure, Service};
 use super::socket::Socket;
+use super::syntax::Refused;
 use super::timer::{Timer, WorkerClock};
 use super::worker::Worker;
 use crate::panics::catch_panic;

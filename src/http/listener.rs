@@ -1,16 +1,14 @@
 //! From an accepted socket to a connection on which requests come: the PROXY protocol, TLS, and which HTTP is spoken.
 
-use std::fmt;
-use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use tokio::io::AsyncReadExt;
 use tokio_rustls::TlsAcceptor;
 
 use super::frames::PREFACE;
 use super::proxy_protocol;
-use super::service::Peer;
 use super::socket::{RawSocket, Socket};
 use crate::ruleset::{Peers, Serves};
 use crate::tls::{self, Certificates, TlsServer};
@@ -37,6 +35,35 @@ pub struct Secured {
     shown: usize,
     /// The common name in the certificate that the client showed.
     client: Option<String>,
+}
+
+/// The other end of a client's connection.
+#[derive(Debug, Default)]
+pub struct Peer {
+    address: Option<IpAddr>,
+    address_text: Option<Box<str>>,
+    /// The position of the listener at which it came in.
+    pub listener: usize,
+    /// What TLS says of it; `None` in the clear.
+    pub secured: Option<Secured>,
+}
+
+impl Peer {
+    /// A client at this address.
+    pub fn new(address: Option<IpAddr>, secured: Option<Secured>) -> Self {
+        let address_text = address.map(|address| address.to_canonical().to_string().into());
+        Self { address, address_text, listener: 0, secured }
+    }
+
+    /// Its address, or that of the client that a balancer named; `None` of a path.
+    pub const fn address(&self) -> Option<IpAddr> {
+        self.address
+    }
+
+    /// The address as upstreams are told: an IPv4 address in its own form.
+    pub fn address_text(&self) -> Option<&str> {
+        self.address_text.as_deref()
+    }
 }
 
 /// A connection on which requests may come.

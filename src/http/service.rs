@@ -3,13 +3,13 @@
 //! The engine knows sockets, framing, connections and deadlines, and nothing of limits. A [`Service`] knows routes, customers
 //! and limits, and nothing of sockets.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::head::{HeadBounds, Refused, RequestHead, ResponseHead, Unreadable, Version};
-use super::listener::{ListenerConfig, Secured};
+use super::head::{HeadBounds, RequestHead, ResponseHead, Unreadable, Version};
+use super::listener::{ListenerConfig, Peer};
 use super::pace::MinBodyRate;
-use super::upstream::Destination;
+use super::syntax::Refused;
+use super::upstream::{Destination, OutgoingRequest};
 use crate::fields::Fields;
 use crate::units::Nanos;
 
@@ -81,35 +81,6 @@ pub trait Exchange {
     fn failed(&mut self, failure: &Failure) -> Response;
 }
 
-/// The other end of a client's connection.
-#[derive(Debug, Default)]
-pub struct Peer {
-    address: Option<IpAddr>,
-    address_text: Option<Box<str>>,
-    /// The position of the listener at which it came in.
-    pub listener: usize,
-    /// What TLS says of it; `None` in the clear.
-    pub secured: Option<Secured>,
-}
-
-impl Peer {
-    /// A client at this address.
-    pub fn new(address: Option<IpAddr>, secured: Option<Secured>) -> Self {
-        let address_text = address.map(|address| address.to_canonical().to_string().into());
-        Self { address, address_text, listener: 0, secured }
-    }
-
-    /// Its address, or that of the client that a balancer named; `None` of a path.
-    pub const fn address(&self) -> Option<IpAddr> {
-        self.address
-    }
-
-    /// The address as upstreams are told: an IPv4 address in its own form.
-    pub fn address_text(&self) -> Option<&str> {
-        self.address_text.as_deref()
-    }
-}
-
 /// What holds for the connections of clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
@@ -142,15 +113,6 @@ pub struct Timing {
     pub due: Option<Nanos>,
     /// At which rate the request's body has to come at least.
     pub min_body_rate: Option<MinBodyRate>,
-}
-
-/// A request as it is sent to an upstream.
-#[derive(Debug, Default)]
-pub struct OutgoingRequest {
-    /// The target, canonical.
-    pub target: Vec<u8>,
-    /// The host and the end-to-end fields.
-    pub fields: Fields,
 }
 
 /// A response of the gateway's own.

@@ -1,17 +1,16 @@
 //! The upstream's side of an exchange: a request goes here, and a response comes from here.
 
-use std::fmt;
-use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::{fmt, io};
 
 use ::http::HeaderMap;
 
 use super::body::Framing;
 use super::head::{RequestHead, ResponseHead, Unreadable};
-use super::service::OutgoingRequest;
+use crate::fields::Fields;
 use crate::tls::TlsClient;
 use crate::units::Nanos;
 
@@ -62,6 +61,15 @@ pub struct Destination {
     pub allows_upgrade: bool,
     /// How long a connection is kept for a further request.
     pub keep_alive: Nanos,
+}
+
+/// A request as it is sent to an upstream.
+#[derive(Debug, Default)]
+pub struct OutgoingRequest {
+    /// The target, canonical.
+    pub target: Vec<u8>,
+    /// The host and the end-to-end fields.
+    pub fields: Fields,
 }
 
 /// A server, and how it is spoken to.

@@ -6,11 +6,11 @@ use std::hash::BuildHasher;
 use hashbrown::DefaultHashBuilder;
 use serde::Serialize;
 
-use super::play::DecisionSummary;
-use super::reading::LogPosition;
+use super::decisions::DecisionSummary;
+use super::record::LogPosition;
 use super::tally::Count;
 use super::top::Top;
-use crate::ruleset::limit::LimitId;
+use crate::ruleset::LimitId;
 use crate::ruleset::matcher::RouteId;
 use crate::units::{LimitKey, Nanos};
 

@@ -2,11 +2,37 @@
 
 use std::io::{self, Write};
 
-use super::play::DecisionSummary;
-use super::reading::LogPosition;
-use super::when;
-use crate::ruleset::Ruleset;
+use super::record::LogPosition;
+use super::replayer::Decided;
+use super::{when, who};
+use crate::algorithm::Denial;
+use crate::ruleset::matcher::RouteId;
+use crate::ruleset::verdict::Outcome;
+use crate::ruleset::{LimitId, Ruleset};
 use crate::units::Nanos;
+
+/// The decision on a request in short.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecisionSummary {
+    /// The decision in the access log's words, or `refused`.
+    pub word: &'static str,
+    /// Why the request was refused.
+    pub cause: Option<&'static str>,
+    /// The limit that the access log names for the decision.
+    pub limit: Option<LimitId>,
+    /// Whether a limit denies the request.
+    pub denied: bool,
+    /// How long the request waits.
+    pub wait: Nanos,
+    /// After what time the client may try again.
+    pub retry_after: Option<Nanos>,
+    /// The route of the request.
+    pub route: Option<RouteId>,
+    /// The caller.
+    pub caller: Option<String>,
+    /// The caller's plan, by position.
+    pub plan: Option<usize>,
+}
 
 /// Writes a header line, then a row for each line of the logs in the order in which their requests came. Times are RFC
 /// 3339 in UTC; what does not apply is empty.
@@ -24,6 +50,32 @@ const AGAINST: [&str; 3] = ["against_decision", "against_cause", "against_limit"
 
 /// What is said of a line that cannot be used.
 const UNREADABLE: &str = "unreadable";
+
+// === impl DecisionSummary ===
+
+impl DecisionSummary {
+    #[inline(never)] // mostly nobody wants it
+    pub(super) fn of(decided: &Decided<'_>, (word, limit, wait): (&'static str, Option<LimitId>, Nanos)) -> Self {
+        let retry_after = match decided.verdict.outcome {
+            Outcome::Deny(Denial::Later { retry_after }) => Some(retry_after),
+            _ => None,
+        };
+        let caller = decided.known.map(|(facts, resolved)| who::caller(facts, resolved));
+        Self {
+            word,
+            cause: decided.refused,
+            limit,
+            denied: decided.verdict.is_denied(),
+            wait,
+            retry_after,
+            route: decided.route,
+            caller,
+            plan: decided.plan.map(|plan| plan.0),
+        }
+    }
+}
+
+// === impl Decisions ===
 
 impl<W: Write> Decisions<W> {
     /// Writes the header line; `names` are those of the logs, and `compares` tells whether there are two sets of rules.

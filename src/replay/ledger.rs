@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use http::HeaderName;
 
-use super::record::Record;
-use super::replayer::Arrival;
+use super::record::{ArrivalSpan, Record};
 use crate::algorithm::{Completion, Denial};
 use crate::charge::{Charge, Enforcement};
 use crate::gateway::active_config::limit_specs;
@@ -122,7 +121,7 @@ impl Ledger {
 
     /// The first time at which a request is admitted that may have come at any time of its `arrival`; the last one, if it
     /// is admitted at none. Charges nothing.
-    fn admitted_at(&mut self, ruleset: &Ruleset, charges: &[Charge], arrival: Arrival) -> Nanos {
+    fn admitted_at(&mut self, ruleset: &Ruleset, charges: &[Charge], arrival: ArrivalSpan) -> Nanos {
         let asked = |charge: &Charge| Charge {
             enforcement: Enforcement { consumes: false, counts_denied: false, ..charge.enforcement },
             ..charge.clone()
@@ -205,7 +204,7 @@ impl Ledger {
         record: &Record<'_>,
         facts: &Facts<'_>,
         charges: &mut [Charge],
-        arrival: Arrival,
+        arrival: ArrivalSpan,
     ) -> &Verdict {
         let now = match arrival.is_exact() {
             true => arrival.earliest,

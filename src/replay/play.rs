@@ -3,18 +3,12 @@
 use std::io::{self, Write};
 
 use super::compare::Comparison;
-use super::decisions::Decisions;
+use super::decisions::{DecisionSummary, Decisions};
 use super::fields::WantedFields;
-use super::reading::{Line, LogPosition};
-use super::record::{Record, Unreadable};
-use super::replayer::{Arrival, Decided, Replayer};
+use super::record::{ArrivalSpan, LogLine, LogPosition, Record, Unreadable};
+use super::replayer::Replayer;
 use super::source::SourceError;
-use super::tally::{Tally, is_denied};
-use super::who;
-use crate::algorithm::Denial;
-use crate::ruleset::limit::LimitId;
-use crate::ruleset::matcher::RouteId;
-use crate::ruleset::verdict::Outcome;
+use super::tally::Tally;
 use crate::units::Nanos;
 
 /// How many unreadable lines are shown.
@@ -32,29 +26,6 @@ pub enum PlayError {
     /// The decisions cannot be written.
     #[error("cannot write the decisions: {0}")]
     Decisions(#[from] io::Error),
-}
-
-/// The decision on a request in short.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DecisionSummary {
-    /// The decision in the access log's words, or `refused`.
-    pub word: &'static str,
-    /// Why the request was refused.
-    pub cause: Option<&'static str>,
-    /// The limit that the access log names for the decision.
-    pub limit: Option<LimitId>,
-    /// Whether a limit denies the request.
-    pub denied: bool,
-    /// How long the request waits.
-    pub wait: Nanos,
-    /// After what time the client may try again.
-    pub retry_after: Option<Nanos>,
-    /// The route of the request.
-    pub route: Option<RouteId>,
-    /// The caller.
-    pub caller: Option<String>,
-    /// The caller's plan, by position.
-    pub plan: Option<usize>,
 }
 
 /// At what time in their second requests are played whose timestamps are whole seconds.
@@ -112,12 +83,12 @@ pub struct Player<W: Write> {
 
 impl Within {
     /// The arrival of a request that is placed `at` this time.
-    fn arrival(self, at: Nanos, record: &Record<'_>) -> Arrival {
+    fn arrival(self, at: Nanos, record: &Record<'_>) -> ArrivalSpan {
         match record.within_second.filter(|_| self == Self::Best) {
-            None => Arrival::at(at),
+            None => ArrivalSpan::at(at),
             Some(within) => {
                 let begins = at.saturating_sub(within);
-                Arrival { earliest: begins, latest: begins.saturating_add(Nanos::new(Nanos::SECOND.get() - 1)) }
+                ArrivalSpan { earliest: begins, latest: begins.saturating_add(Nanos::new(Nanos::SECOND.get() - 1)) }
             }
         }
     }
@@ -131,7 +102,7 @@ impl Side {
     }
 
     /// Decides a request and counts the decision. Returns a summary if one `is_wanted`.
-    fn play(&mut self, arrival: Arrival, record: &Record<'_>, is_wanted: bool) -> Option<DecisionSummary> {
+    fn play(&mut self, arrival: ArrivalSpan, record: &Record<'_>, is_wanted: bool) -> Option<DecisionSummary> {
         let Self { replayer, tally, .. } = self;
         replayer.decide(arrival, record, |decided, ruleset| {
             let summary = match decided.refused {
@@ -141,28 +112,6 @@ impl Side {
             tally.add(ruleset, decided, summary.0);
             is_wanted.then(|| DecisionSummary::of(decided, summary))
         })
-    }
-}
-
-impl DecisionSummary {
-    #[inline(never)] // mostly nobody wants it
-    fn of(decided: &Decided<'_>, (word, limit, wait): (&'static str, Option<LimitId>, Nanos)) -> Self {
-        let retry_after = match decided.verdict.outcome {
-            Outcome::Deny(Denial::Later { retry_after }) => Some(retry_after),
-            _ => None,
-        };
-        let caller = decided.known.map(|(facts, resolved)| who::caller(facts, resolved));
-        Self {
-            word,
-            cause: decided.refused,
-            limit,
-            denied: is_denied(decided.verdict),
-            wait,
-            retry_after,
-            route: decided.route,
-            caller,
-            plan: decided.plan.map(|plan| plan.0),
-        }
     }
 }
 
@@ -188,11 +137,11 @@ impl<W: Write> Player<W> {
     }
 
     /// Plays one line.
-    pub fn play(&mut self, line: &Line<'_>) -> Result<(), PlayError> {
+    pub fn play(&mut self, line: &LogLine<'_>) -> Result<(), PlayError> {
         self.lines.all += 1;
         let (spot, at, record) = match *line {
-            Line::Request { spot, at, record } => (spot, at, record),
-            Line::Unreadable { spot, ref why } => {
+            LogLine::Request { spot, at, record } => (spot, at, record),
+            LogLine::Unreadable { spot, ref why } => {
                 self.lines.unreadable += 1;
                 if let Some(decisions) = &mut self.decisions {
                     decisions.unreadable(spot)?;

@@ -3,7 +3,7 @@
 use super::common::CommonReader;
 use super::fields::{FieldTree, Mapping, WantedFields};
 use super::json::JsonReader;
-use super::record::{Record, Unreadable};
+use super::record::{LogLine, LogPosition, Record, Unreadable};
 use super::reorder::{Disorder, ReorderBuffer};
 use super::source::{Log, SourceError};
 use super::spread::Spread;
@@ -20,36 +20,6 @@ pub struct Options {
     pub times_are_starts: bool,
     /// The longest time for which a line is held back.
     pub reorder: Nanos,
-}
-
-/// The position of a line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogPosition {
-    /// The position of the log.
-    pub log: usize,
-    /// The line's number, from 1.
-    pub line: u64,
-}
-
-/// A line.
-#[derive(Debug)]
-pub enum Line<'l> {
-    /// Of a request.
-    Request {
-        /// Where.
-        spot: LogPosition,
-        /// When the request came; never before the one before it.
-        at: Nanos,
-        /// What it tells.
-        record: &'l Record<'l>,
-    },
-    /// That cannot be used.
-    Unreadable {
-        /// Where.
-        spot: LogPosition,
-        /// Why.
-        why: Unreadable,
-    },
 }
 
 /// Several logs.
@@ -98,7 +68,7 @@ impl Reading {
     }
 
     /// Shows every line to `each`, until that fails.
-    pub fn run<E: From<SourceError>>(&mut self, mut each: impl FnMut(Line<'_>) -> Result<(), E>) -> Result<(), E> {
+    pub fn run<E: From<SourceError>>(&mut self, mut each: impl FnMut(LogLine<'_>) -> Result<(), E>) -> Result<(), E> {
         let mut heads = vec![Some(Nanos::ZERO); self.logs.len()];
         if heads.len() > 1 {
             for (log, head) in heads.iter_mut().enumerate() {
@@ -122,7 +92,7 @@ impl Reading {
         &mut self,
         log: usize,
         until: Until,
-        each: &mut impl FnMut(Line<'_>) -> Result<(), E>,
+        each: &mut impl FnMut(LogLine<'_>) -> Result<(), E>,
     ) -> Result<Option<Nanos>, E> {
         let Some(source) = self.logs.get_mut(log) else { return Ok(None) };
         while source.advance()? {
@@ -130,7 +100,7 @@ impl Reading {
             let spot = LogPosition { log, line: lines.number() };
             let mut record = Record::default();
             match self.reader.read(lines.line(), lines.is_cut(), &mut record) {
-                Err(why) => each(Line::Unreadable { spot, why })?,
+                Err(why) => each(LogLine::Unreadable { spot, why })?,
                 Ok(()) if until.is_before(record.logged) => {
                     let time = record.logged;
                     source.retreat();
@@ -149,7 +119,7 @@ impl Queue {
         &mut self,
         spot: LogPosition,
         record: Record<'_>,
-        each: &mut impl FnMut(Line<'_>) -> Result<(), E>,
+        each: &mut impl FnMut(LogLine<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let is_over = self.spread.is_over(record.logged);
         if is_over || self.spread.is_full() {
@@ -163,7 +133,7 @@ impl Queue {
     }
 
     /// Lets go of the lines whose second is over, or goes on because there are too many.
-    fn release<E>(&mut self, goes_on: bool, each: &mut impl FnMut(Line<'_>) -> Result<(), E>) -> Result<(), E> {
+    fn release<E>(&mut self, goes_on: bool, each: &mut impl FnMut(LogLine<'_>) -> Result<(), E>) -> Result<(), E> {
         let reorder = &mut self.reorder;
         self.spread.release(goes_on, |spot, record| reorder.take(spot, record, each))
     }
@@ -234,8 +204,8 @@ mod tests {
         reading
             .run(|line| {
                 match line {
-                    Line::Request { spot, at, .. } => shown.push((at.get() / 1_000_000_000, spot.log, spot.line)),
-                    Line::Unreadable { .. } => unreadable += 1,
+                    LogLine::Request { spot, at, .. } => shown.push((at.get() / 1_000_000_000, spot.log, spot.line)),
+                    LogLine::Unreadable { .. } => unreadable += 1,
                 }
                 Ok::<_, SourceError>(())
             })

@@ -4,6 +4,45 @@ use std::borrow::Cow;
 
 use crate::units::Nanos;
 
+/// The position of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogPosition {
+    /// The position of the log.
+    pub log: usize,
+    /// The line's number, from 1.
+    pub line: u64,
+}
+
+/// A line.
+#[derive(Debug)]
+pub enum LogLine<'l> {
+    /// Of a request.
+    Request {
+        /// Where.
+        spot: LogPosition,
+        /// When the request came; never before the one before it.
+        at: Nanos,
+        /// What it tells.
+        record: &'l Record<'l>,
+    },
+    /// That cannot be used.
+    Unreadable {
+        /// Where.
+        spot: LogPosition,
+        /// Why.
+        why: Unreadable,
+    },
+}
+
+/// The span of time in which a request came, as far as its line tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArrivalSpan {
+    /// The first possible time.
+    pub earliest: Nanos,
+    /// The last possible time.
+    pub latest: Nanos,
+}
+
 /// The fields of one line. A field that the line does not have is `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Record<'l> {
@@ -120,4 +159,18 @@ pub enum Unreadable {
     /// It is too long.
     #[error("is longer than {} bytes", super::lines::MAX_LINE)]
     TooLong,
+}
+
+// === impl ArrivalSpan ===
+
+impl ArrivalSpan {
+    /// An exactly known time.
+    pub const fn at(time: Nanos) -> Self {
+        Self { earliest: time, latest: time }
+    }
+
+    /// Whether the line tells the time exactly.
+    pub fn is_exact(self) -> bool {
+        self.earliest == self.latest
+    }
 }

@@ -6,8 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::reading::{Line, LogPosition};
-use super::record::Record;
+use super::record::{LogLine, LogPosition, Record};
 use crate::units::Nanos;
 
 /// The most lines that are held back, and the most bytes of memory that they may take.
@@ -76,7 +75,7 @@ impl ReorderBuffer {
         &mut self,
         spot: LogPosition,
         record: Record<'_>,
-        each: &mut impl FnMut(Line<'_>) -> Result<(), E>,
+        each: &mut impl FnMut(LogLine<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let took = record.took.filter(|_| !self.times_are_starts);
         if took.is_none() && self.lines.is_empty() {
@@ -96,7 +95,7 @@ impl ReorderBuffer {
     }
 
     /// Shows all lines that are still held back, after the last line of the logs.
-    pub(super) fn finish<E>(&mut self, each: &mut impl FnMut(Line<'_>) -> Result<(), E>) -> Result<(), E> {
+    pub(super) fn finish<E>(&mut self, each: &mut impl FnMut(LogLine<'_>) -> Result<(), E>) -> Result<(), E> {
         while !self.lines.is_empty() {
             self.show_first(each)?;
         }
@@ -107,7 +106,7 @@ impl ReorderBuffer {
         self.lines.len() > MAX_LINES || self.bytes > MAX_BYTES
     }
 
-    fn show_first<E>(&mut self, each: &mut impl FnMut(Line<'_>) -> Result<(), E>) -> Result<(), E> {
+    fn show_first<E>(&mut self, each: &mut impl FnMut(LogLine<'_>) -> Result<(), E>) -> Result<(), E> {
         let Some(((began, _), (spot, record))) = self.lines.pop_first() else { return Ok(()) };
         self.bytes = self.bytes.saturating_sub(record.memory());
         self.shown.show(spot, began, &record, each)
@@ -120,13 +119,13 @@ impl Shown {
         spot: LogPosition,
         began: Nanos,
         record: &Record<'_>,
-        each: &mut impl FnMut(Line<'_>) -> Result<(), E>,
+        each: &mut impl FnMut(LogLine<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         if began < self.last {
             self.disorder.add(self.last.saturating_sub(began));
         }
         self.last = self.last.max(began);
-        each(Line::Request { spot, at: self.last, record })
+        each(LogLine::Request { spot, at: self.last, record })
     }
 }
 
@@ -161,7 +160,7 @@ mod tests {
         let mut shown = 0;
         for number in 0..20_000 {
             let record = line(Nanos::new(number * MS), Nanos::new(MS));
-            let mut each = |_: Line<'_>| count(&mut shown);
+            let mut each = |_: LogLine<'_>| count(&mut shown);
             buffer.take(LogPosition { log: 0, line: number }, record, &mut each).unwrap();
             assert!(buffer.lines.len() <= 1000);
         }
@@ -174,7 +173,7 @@ mod tests {
     fn lines_and_memory_are_bounded_whatever_the_window() {
         let mut buffer = ReorderBuffer::new(false, Nanos::MAX);
         let mut shown = 0;
-        let mut each = |_: Line<'_>| count(&mut shown);
+        let mut each = |_: LogLine<'_>| count(&mut shown);
         for number in 0..MAX_LINES as u64 + 10 {
             buffer
                 .take(LogPosition { log: 0, line: number }, line(Nanos::new(number), Nanos::SECOND), &mut each)
@@ -203,8 +202,8 @@ mod tests {
             requests.sort_by_key(|(began, took)| began.saturating_add(*took));
             let mut buffer = ReorderBuffer::new(false, Nanos::SECOND);
             let mut shown = Vec::new();
-            let mut each = |line: Line<'_>| {
-                let Line::Request { spot, at, record } = line else { return Err(()) };
+            let mut each = |line: LogLine<'_>| {
+                let LogLine::Request { spot, at, record } = line else { return Err(()) };
                 shown.push((at, spot.line, record.clone().into_owned()));
                 Ok(())
             };

@@ -12,21 +12,18 @@ use http::HeaderName;
 
 use super::fields::WantedFields;
 use super::ledger::Ledger;
-use super::record::Record;
+use super::record::{ArrivalSpan, Record};
 use super::rules::{Callers, MissingInputs, Rules, Who, is_preflight, set_headers};
-use super::tally::is_denied;
 use crate::charge::Charge;
 use crate::fields::Fields;
 use crate::gateway::caller::Caller;
 use crate::gateway::facts;
 use crate::gateway::identify::Identity;
 use crate::gateway::respond::{Answer, BEFORE_LIMITS, CALLER_REFUSED};
-use crate::ruleset::Ruleset;
 use crate::ruleset::key::{self, Facts, KeyHasher, KeyPart, LimitHashers, Resolved, ValueFault};
-use crate::ruleset::limit::{LimitId, PlanId};
 use crate::ruleset::matcher::RouteId;
-use crate::ruleset::path;
 use crate::ruleset::verdict::Verdict;
+use crate::ruleset::{LimitId, PlanId, Ruleset, path};
 use crate::units::Nanos;
 
 /// The decision on a request.
@@ -48,15 +45,6 @@ pub struct Decided<'d> {
     pub verdict: &'d Verdict,
     /// The input of the keys; absent for a refused request.
     pub known: Option<(&'d Facts<'d>, &'d Resolved<'d>)>,
-}
-
-/// The span of time in which a request came, as far as its line tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
-    /// The first possible time.
-    pub earliest: Nanos,
-    /// The last possible time.
-    pub latest: Nanos,
 }
 
 /// A set of rules and the state of its limits.
@@ -87,20 +75,6 @@ struct Missing {
 struct Host {
     raw: Vec<u8>,
     canonical: Option<String>,
-}
-
-// === impl Arrival ===
-
-impl Arrival {
-    /// An exactly known time.
-    pub const fn at(time: Nanos) -> Self {
-        Self { earliest: time, latest: time }
-    }
-
-    /// Whether the line tells the time exactly.
-    pub fn is_exact(self) -> bool {
-        self.earliest == self.latest
-    }
 }
 
 // === impl Replayer ===
@@ -154,7 +128,7 @@ impl Replayer {
     /// comes at the first at which it is admitted.
     pub fn decide<T>(
         &mut self,
-        arrival: Arrival,
+        arrival: ArrivalSpan,
         record: &Record<'_>,
         seen: impl FnOnce(&Decided<'_>, &Ruleset) -> T,
     ) -> T {
@@ -207,7 +181,7 @@ impl Replayer {
                 };
                 if !charges.is_empty() && (is_refused || ledger.denies(charges, at)) {
                     let verdict = ledger.charge_early(ruleset, record, &facts, charges, at);
-                    if is_denied(verdict) && !asks_usage {
+                    if verdict.is_denied() && !asks_usage {
                         let (charges, known) = (charges.as_slice(), Some((&facts, &ruleset.resolve_nobody(route))));
                         let (plan, refused, bypassed) = (None, None, false);
                         let decided = Decided { at, route: id, plan, refused, bypassed, charges, verdict, known };

@@ -6,15 +6,14 @@ use serde::Serialize;
 
 use super::compare::{Cells, Comparison, Differing};
 use super::fields::WantedFields;
-use super::notes;
 use super::play::{Player, Side};
-use super::reading::LogPosition;
+use super::record::LogPosition;
 use super::reorder::Disorder;
 use super::tally::{Count, Fates, LimitTally, Minute};
 use super::top::Denied;
-use super::when;
-use crate::ruleset::Ruleset;
-use crate::ruleset::limit::{Limit, OverLimit, PlanId, Terms};
+use super::{notes, when};
+use crate::ruleset::limit::{Limit, OverLimit, Terms};
+use crate::ruleset::{PlanId, Ruleset};
 use crate::units::Nanos;
 
 /// Everything that there is to say.

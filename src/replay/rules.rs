@@ -12,9 +12,8 @@ use crate::gateway::respond::Answer;
 use crate::replay::record::Record;
 use crate::ruleset::charges::Known;
 use crate::ruleset::key::{Claims, Facts};
-use crate::ruleset::limit::PlanId;
 use crate::ruleset::matcher::Route;
-use crate::ruleset::{CustomerRules, Ruleset};
+use crate::ruleset::{CustomerRules, PlanId, Ruleset};
 use crate::units::Nanos;
 
 /// A configuration as far as it says what becomes of requests.

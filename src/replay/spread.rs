@@ -5,8 +5,7 @@
 //! paced. For that the lines of a second are held back until the next one begins. Lines of that second with exact
 //! timestamps are held back with them and keep their times.
 
-use super::reading::LogPosition;
-use super::record::Record;
+use super::record::{LogPosition, Record};
 use super::reorder::{Disorder, MAX_BYTES, MAX_LINES};
 use crate::units::Nanos;
 

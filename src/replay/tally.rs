@@ -10,7 +10,7 @@ use super::{when, who};
 use crate::algorithm::Decision;
 use crate::charge::Charge;
 use crate::ruleset::Ruleset;
-use crate::ruleset::verdict::{Outcome, Standing, Verdict};
+use crate::ruleset::verdict::Standing;
 use crate::simulation::series::{Bin, Series};
 use crate::units::{Cost, Nanos};
 
@@ -157,7 +157,7 @@ impl Tally {
             Some((_, count)) => *count += 1,
             None => self.fates.push((word, 1)),
         }
-        let denied = is_denied(decided.verdict);
+        let denied = decided.verdict.is_denied();
         self.all.add(decided.at, denied);
         if let Some(route) = decided.route.and_then(|route| self.routes.get_mut(route.0)) {
             route.add(decided.at, denied);
@@ -188,7 +188,7 @@ impl Tally {
         let begins = self.begins();
         let Some(tally) = self.limits.get_mut(charge.limit) else { return };
         let over = !standing.decision.is_admitted();
-        let request_denied = is_denied(decided.verdict);
+        let request_denied = decided.verdict.is_denied();
         let denied = over && (standing.enforces || limit.candidate_of.is_some() || !request_denied);
         let plan = decided.plan.map_or(0, |plan| plan.0 + 1);
         if let Some(count) = tally.plans.get_mut(plan) {
@@ -209,11 +209,6 @@ impl Tally {
 fn note(series: &mut Series, at: Nanos, cost: Cost, over: bool, denied: bool) {
     let passed = if over { 0 } else { cost };
     series.note(at, Bin { offered: cost, passed, denied: if denied { cost } else { 0 }, ..Bin::default() });
-}
-
-/// Whether the request may not pass.
-pub fn is_denied(verdict: &Verdict) -> bool {
-    matches!(verdict.outcome, Outcome::Deny(_))
 }
 
 #[cfg(test)]

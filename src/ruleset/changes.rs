@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use crate::algorithm::Rule;
-use crate::ruleset::Ruleset;
-use crate::ruleset::limit::{Limit, OnChange, PlanId, Terms};
+use crate::ruleset::limit::{Limit, OnChange, Terms};
 use crate::ruleset::words::{self, Line};
+use crate::ruleset::{PlanId, Ruleset};
 use crate::units::{Cost, Nanos};
 
 /// What becomes of the states of a limit.

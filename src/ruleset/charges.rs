@@ -4,13 +4,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::charge::{Charge, Enforcement, Mode, RuleRef};
-use crate::ruleset::Ruleset;
 use crate::ruleset::key::{
     Caller, Claims, Facts, KeyFault, KeyHasher, KeyPart, LimitHashers, Resolved, SharedKey, ValueFault,
 };
-use crate::ruleset::limit::{Limit, LimitId, MissingKey, OwnTerm, OwnTerms, PlanId, Share, Terms};
+use crate::ruleset::limit::{Limit, MissingKey, Share, Terms};
 use crate::ruleset::matcher::Route;
+use crate::ruleset::overrides::{Override, Overrides};
 use crate::ruleset::upstream::{Balance, UpstreamId};
+use crate::ruleset::{LimitId, PlanId, Ruleset};
 use crate::units::LimitKey;
 
 /// Why a limit of its route charges a request nothing.
@@ -40,7 +41,7 @@ pub struct Known<'a> {
     /// The plan.
     pub plan: PlanId,
     /// What the customer has in place of what the plan has.
-    pub own: Option<&'a OwnTerms>,
+    pub own: Option<&'a Overrides>,
 }
 
 /// One bucket of a caller, and where it is drawn from.
@@ -204,9 +205,9 @@ impl Ruleset {
         let tried_for = limit.candidate_of.unwrap_or(id);
         let rule = match (resolved.own.and_then(|own| own.of(tried_for)), limit.terms(plan)) {
             (Some(_), _) if limit.candidate_of.is_some() => return Err(Uncharged::NotTried),
-            (Some(OwnTerm::Rule(rule)), _) => RuleRef::Own(Arc::clone(rule)),
+            (Some(Override::Rule(rule)), _) => RuleRef::Own(Arc::clone(rule)),
             (None, Terms::Rule(rule)) => RuleRef::Listed(rule),
-            (Some(OwnTerm::Unlimited), _) => return Err(Uncharged::OwnUnlimited),
+            (Some(Override::Unlimited), _) => return Err(Uncharged::OwnUnlimited),
             (None, Terms::Unlimited) => return Err(Uncharged::Unlimited),
         };
         let SharedKey { key, tag } = match limit.mode {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use crate::fields::Fields;
 use crate::ruleset::Ruleset;
 use crate::ruleset::access::preflight_method;
 use crate::ruleset::key::Facts;
@@ -42,6 +43,26 @@ impl Cors {
                 exact.contains(origin) || below.iter().any(|below| is_below(below, origin))
             }
         }
+    }
+}
+
+/// The site whose script asks, if its scripts may read answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AllowedOrigin(Option<String>);
+
+impl AllowedOrigin {
+    /// The site that a request is from.
+    pub fn of(ruleset: &Ruleset, headers: &Fields) -> Self {
+        let Some(cors) = &ruleset.cors else { return Self(None) };
+        let mut origins = headers.get_all("origin");
+        let (Some(origin), None) = (origins.next(), origins.next()) else { return Self(None) };
+        let origin = str::from_utf8(origin).ok().filter(|origin| origin.is_ascii() && cors.admits(origin));
+        Self(origin.map(str::to_owned))
+    }
+
+    /// The site, as the request names it.
+    pub fn get(&self) -> Option<&str> {
+        self.0.as_deref()
     }
 }
 

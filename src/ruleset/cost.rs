@@ -5,11 +5,8 @@
 
 use http::HeaderName;
 
-use crate::algorithm::Rule;
-use crate::charge::Enforcement;
 use crate::fields::Fields;
 use crate::ruleset::key::Facts;
-use crate::ruleset::limit::Limit;
 use crate::units::Cost;
 
 /// The tokens that a request costs under one limit.
@@ -258,78 +255,6 @@ impl ChargeRule {
             Some(reserve) => format!("; {reserve} are taken until then"),
         };
         Some([Some(when + &reserve), denied].into_iter().flatten().collect::<Vec<_>>().join("; "))
-    }
-}
-
-// === impl Limit ===
-
-impl Limit {
-    /// What a request is charged under `rule` when it comes, and how. Slots are taken then and come back by themselves,
-    /// whatever is said of tokens.
-    pub fn asks(&self, rule: &Rule, facts: &Facts<'_>) -> (Cost, Enforcement) {
-        let (cost, consumes) = match (&self.charge.when, self.charge.reserve) {
-            _ if rule.holds() => (self.cost.on_request(facts).unwrap_or(1), true),
-            // one that owes is denied all the same
-            (When::Response { .. }, Some(0)) => (1, false),
-            (When::Response { .. }, Some(reserve)) => (reserve, true),
-            _ => (self.cost.on_request(facts).unwrap_or(1), true),
-        };
-        (cost, Enforcement { enforces: self.enforces(), consumes, counts_denied: self.charge.denied && !rule.holds() })
-    }
-
-    /// Whether what a request is charged under `rule` when it comes may have to be settled; `known` is what its head
-    /// tells.
-    pub fn settles_later(&self, rule: &Rule, known: Option<Cost>) -> bool {
-        !rule.holds() && (known.is_none() || self.charge.when != When::Request)
-    }
-
-    /// Whether requests may turn out to cost less than they were charged when they came.
-    pub fn gives_back(&self) -> bool {
-        let told = matches!(self.cost, CostRule::Fixed(_) | CostRule::ByMethod { .. } | CostRule::Header { .. });
-        self.charge.when != When::Request || !told
-    }
-
-    /// Whether the end of a request changes nothing about what it was charged when it came.
-    pub fn is_settled_at_once(&self) -> bool {
-        !self.algorithm.holds() && !self.gives_back()
-    }
-
-    /// What a request cost, of which its head told `known` and its response `told`.
-    pub fn real_cost(&self, known: Option<Cost>, exchange: &Exchange, told: ReportedCost) -> RealCost {
-        if let When::Response { if_status } = &self.charge.when {
-            let is_listed = |status: u16| if_status.iter().any(|(from, to)| (*from..=*to).contains(&status));
-            match exchange.end {
-                // its own answers count only where they are asked for, and tell no cost
-                End::Unanswered { own } if !own.is_some_and(is_listed) => return RealCost::Known(0),
-                End::Unanswered { .. } if self.cost.is_in_response() => return RealCost::AsTaken,
-                End::Unanswered { .. } => {}
-                End::Abandoned => return RealCost::AsTaken,
-                End::Answered { status, .. } if !if_status.is_empty() && !is_listed(status) => {
-                    return RealCost::Known(0);
-                }
-                End::Answered { .. } => {}
-            }
-        }
-        let (has_body, whole) = match exchange.end {
-            End::Answered { has_body, whole, .. } => (has_body, whole),
-            End::Unanswered { .. } | End::Abandoned => (false, false),
-        };
-        match (&self.cost, known) {
-            (_, Some(known)) => RealCost::Known(known),
-            (CostRule::RequestBytes(length), None) => RealCost::Known(runs(exchange.request_bytes, *length)),
-            (CostRule::ResponseBytes(length), None) => RealCost::Known(runs(exchange.response_bytes, *length)),
-            (CostRule::ResponseHeader { max, .. }, None) => match told {
-                ReportedCost::Cost(cost) if cost <= *max => RealCost::Known(cost),
-                _ => RealCost::Unreadable,
-            },
-            (CostRule::ResponseField { max, .. }, None) => match told {
-                ReportedCost::Cost(cost) if cost <= *max => RealCost::Known(cost),
-                ReportedCost::Nothing if !has_body => RealCost::Known(0),
-                ReportedCost::Nothing if !whole => RealCost::AsTaken,
-                _ => RealCost::Unreadable,
-            },
-            (CostRule::Fixed(_) | CostRule::ByMethod { .. } | CostRule::Header { .. }, None) => RealCost::AsTaken,
-        }
     }
 }
 

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use crate::algorithm::{Rule, Value};
 use crate::charge::{Charge, Enforcement, Mode, RuleRef};
-use crate::ruleset::Ruleset;
 use crate::ruleset::cost::CostRule;
 use crate::ruleset::key::{Entries, KeyHasher, LimitHashers, SharedKey};
-use crate::ruleset::limit::{LimitId, PlanId, Share, Terms};
+use crate::ruleset::limit::{Share, Terms};
 use crate::ruleset::matcher::RouteId;
+use crate::ruleset::{LimitId, PlanId, Ruleset};
 use crate::units::{Cost, Nanos, Rate};
 
 /// A domain.

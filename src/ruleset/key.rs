@@ -8,7 +8,8 @@ use std::net::IpAddr;
 use siphasher::sip::SipHasher13;
 
 use crate::fields::Fields;
-use crate::ruleset::limit::{OwnTerms, PlanId};
+use crate::ruleset::PlanId;
+use crate::ruleset::overrides::Overrides;
 
 mod hash;
 mod named;
@@ -166,7 +167,7 @@ pub struct Resolved<'a> {
     /// The upstream node that the request goes to, as configured; known only where a limit counts by it.
     pub upstream_node: Option<&'a str>,
     /// What the caller has in place of what its plan has.
-    pub own: Option<&'a OwnTerms>,
+    pub own: Option<&'a Overrides>,
     /// What the caller's token says, if it has one.
     pub claims: Option<&'a dyn Claims>,
 }

@@ -1,22 +1,13 @@
 //! A limit as requests meet it: parameters for each plan, the key, and what happens over the limit.
 
-use std::sync::Arc;
-
 use crate::algorithm::{AlgorithmName, Rule};
-use crate::charge::{Mode, RuleRef};
-use crate::ruleset::cost::{ChargeRule, CostRule};
+use crate::charge::{Enforcement, Mode, RuleRef};
+use crate::ruleset::cost::{ChargeRule, CostRule, End, Exchange, RealCost, ReportedCost, When, runs};
 use crate::ruleset::denied::Denied;
-use crate::ruleset::key::{Key, KeyPart};
+use crate::ruleset::key::{Facts, Key, KeyPart};
 use crate::ruleset::upstream::UpstreamId;
-use crate::units::{LimitKey, Nanos};
-
-/// Index into [`super::Ruleset::limits`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LimitId(pub usize);
-
-/// Index into [`super::Ruleset::plans`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PlanId(pub usize);
+use crate::ruleset::{LimitId, PlanId};
+use crate::units::{Cost, LimitKey, Nanos};
 
 /// A named rule. Its state belongs to its name and algorithm: routes that name it share it.
 #[derive(Clone, Debug)]
@@ -75,26 +66,6 @@ impl Share {
     }
 }
 
-/// What a customer has of its own, in place of what its plan has.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct OwnTerms(pub Vec<(LimitId, OwnTerm)>);
-
-/// What a limit asks of one customer.
-#[derive(Clone, Debug, PartialEq)]
-pub enum OwnTerm {
-    /// Nothing.
-    Unlimited,
-    /// These parameters.
-    Rule(Arc<Rule>),
-}
-
-impl OwnTerms {
-    /// What `limit` asks of the customer, where that is not what it asks of its plan.
-    pub fn of(&self, limit: LimitId) -> Option<&OwnTerm> {
-        self.0.iter().find(|(of, _)| *of == limit).map(|(_, term)| term)
-    }
-}
-
 impl Limit {
     /// How many keys a limit remembers where the configuration says nothing: about 60 MB of small states.
     pub const DEFAULT_MAX_KEYS: u64 = 1_000_000;
@@ -137,6 +108,74 @@ impl Limit {
         let first = all.next();
         let is_same = all.all(|terms| Some(terms) == first);
         is_same && !self.charge.identified && self.key.parts.iter().all(is_known)
+    }
+
+    /// What a request is charged under `rule` when it comes, and how. Slots are taken then and come back by themselves,
+    /// whatever is said of tokens.
+    pub fn asks(&self, rule: &Rule, facts: &Facts<'_>) -> (Cost, Enforcement) {
+        let (cost, consumes) = match (&self.charge.when, self.charge.reserve) {
+            _ if rule.holds() => (self.cost.on_request(facts).unwrap_or(1), true),
+            // one that owes is denied all the same
+            (When::Response { .. }, Some(0)) => (1, false),
+            (When::Response { .. }, Some(reserve)) => (reserve, true),
+            _ => (self.cost.on_request(facts).unwrap_or(1), true),
+        };
+        (cost, Enforcement { enforces: self.enforces(), consumes, counts_denied: self.charge.denied && !rule.holds() })
+    }
+
+    /// Whether what a request is charged under `rule` when it comes may have to be settled; `known` is what its head
+    /// tells.
+    pub fn settles_later(&self, rule: &Rule, known: Option<Cost>) -> bool {
+        !rule.holds() && (known.is_none() || self.charge.when != When::Request)
+    }
+
+    /// Whether requests may turn out to cost less than they were charged when they came.
+    pub fn gives_back(&self) -> bool {
+        let told = matches!(self.cost, CostRule::Fixed(_) | CostRule::ByMethod { .. } | CostRule::Header { .. });
+        self.charge.when != When::Request || !told
+    }
+
+    /// Whether the end of a request changes nothing about what it was charged when it came.
+    pub fn is_settled_at_once(&self) -> bool {
+        !self.algorithm.holds() && !self.gives_back()
+    }
+
+    /// What a request cost, of which its head told `known` and its response `told`.
+    pub fn real_cost(&self, known: Option<Cost>, exchange: &Exchange, told: ReportedCost) -> RealCost {
+        if let When::Response { if_status } = &self.charge.when {
+            let is_listed = |status: u16| if_status.iter().any(|(from, to)| (*from..=*to).contains(&status));
+            match exchange.end {
+                // its own answers count only where they are asked for, and tell no cost
+                End::Unanswered { own } if !own.is_some_and(is_listed) => return RealCost::Known(0),
+                End::Unanswered { .. } if self.cost.is_in_response() => return RealCost::AsTaken,
+                End::Unanswered { .. } => {}
+                End::Abandoned => return RealCost::AsTaken,
+                End::Answered { status, .. } if !if_status.is_empty() && !is_listed(status) => {
+                    return RealCost::Known(0);
+                }
+                End::Answered { .. } => {}
+            }
+        }
+        let (has_body, whole) = match exchange.end {
+            End::Answered { has_body, whole, .. } => (has_body, whole),
+            End::Unanswered { .. } | End::Abandoned => (false, false),
+        };
+        match (&self.cost, known) {
+            (_, Some(known)) => RealCost::Known(known),
+            (CostRule::RequestBytes(length), None) => RealCost::Known(runs(exchange.request_bytes, *length)),
+            (CostRule::ResponseBytes(length), None) => RealCost::Known(runs(exchange.response_bytes, *length)),
+            (CostRule::ResponseHeader { max, .. }, None) => match told {
+                ReportedCost::Cost(cost) if cost <= *max => RealCost::Known(cost),
+                _ => RealCost::Unreadable,
+            },
+            (CostRule::ResponseField { max, .. }, None) => match told {
+                ReportedCost::Cost(cost) if cost <= *max => RealCost::Known(cost),
+                ReportedCost::Nothing if !has_body => RealCost::Known(0),
+                ReportedCost::Nothing if !whole => RealCost::AsTaken,
+                _ => RealCost::Unreadable,
+            },
+            (CostRule::Fixed(_) | CostRule::ByMethod { .. } | CostRule::Header { .. }, None) => RealCost::AsTaken,
+        }
     }
 }
 

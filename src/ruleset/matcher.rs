@@ -10,11 +10,11 @@ use std::fmt;
 use hashbrown::HashMap;
 
 use crate::fields::Fields;
+use crate::ruleset::LimitId;
 use crate::ruleset::access::{Access, Bypass};
 use crate::ruleset::denied::Denied;
 use crate::ruleset::host::HostPattern;
 use crate::ruleset::key::Facts;
-use crate::ruleset::limit::LimitId;
 use crate::ruleset::path::{PathPattern, behind_prefix};
 use crate::ruleset::upstream::UpstreamId;
 

@@ -6,9 +6,9 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Decision, Denial, Headroom, Policy};
 use crate::charge::{Charge, Charged, Enforcement, Taken};
-use crate::ruleset::Ruleset;
-use crate::ruleset::limit::{Limit, LimitId, OverLimit};
+use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::upstream::UpstreamId;
+use crate::ruleset::{LimitId, Ruleset};
 use crate::units::Nanos;
 
 /// Where a request's key stands under each limit. Most requests are under few limits.
@@ -131,6 +131,11 @@ impl Verdict {
         let took =
             |(charge, standing): &(&Charge, &Standing)| charge.enforcement.consumes && standing.decision.is_admitted();
         charges.iter().zip(&self.standings).filter(took)
+    }
+
+    /// Whether the request may not pass.
+    pub const fn is_denied(&self) -> bool {
+        matches!(self.outcome, Outcome::Deny(_))
     }
 
     /// The limits that denied the request.

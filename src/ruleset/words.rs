@@ -4,8 +4,8 @@ use crate::algorithm::{AlgorithmName, Rule};
 use crate::charge::{Consistency, Mode, OnStoreDown, Sharing};
 use crate::ruleset::denied::{Body, Denied};
 use crate::ruleset::key::Key;
-use crate::ruleset::limit::{Limit, LimitId, OverLimit, PlanId, Share, Terms};
-use crate::ruleset::{Jitter, Ruleset};
+use crate::ruleset::limit::{Limit, OverLimit, Share, Terms};
+use crate::ruleset::{Jitter, LimitId, PlanId, Ruleset};
 use crate::units::Nanos;
 
 /// Everybody, where a limit does not tell plans apart.

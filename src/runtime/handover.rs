@@ -18,13 +18,9 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 
-use super::inherit;
+use super::inherit::{self, FROM_SYSTEMD, HANDOVER_VARIABLE, SYSTEMD_VARIABLES};
 use super::socket::Socket;
 
-/// Tells a process that its standard input is the socket to the one before.
-pub(super) const VARIABLE: &str = "TOLLGATE_HANDOVER";
-/// Its value where the sockets are systemd's.
-pub(super) const OF_SYSTEMD: &str = "systemd";
 /// What the old process begins with; another number for another way of handing over.
 const GREETING: [u8; 10] = *b"tollgate/1";
 /// The new process lacks only the state.
@@ -77,10 +73,10 @@ impl Successor {
         let mut command = Command::new(&program);
         command
             .args(arguments)
-            .env(VARIABLE, if inherit::are_of_systemd() { OF_SYSTEMD } else { "1" })
+            .env(HANDOVER_VARIABLE, if inherit::are_of_systemd() { FROM_SYSTEMD } else { "1" })
             .stdin(Stdio::from(OwnedFd::from(theirs)));
         // what is sent needs no telling
-        for name in inherit::OF_SYSTEMD {
+        for name in SYSTEMD_VARIABLES {
             command.env_remove(name);
         }
         let child = command.spawn().map_err(|error| UpgradeError::Start { program, error })?;
@@ -158,7 +154,7 @@ pub(super) struct Predecessor {
 impl Predecessor {
     /// The process that started this one in order to hand over, if one did, and its sockets.
     pub(super) fn meet() -> io::Result<Option<(Self, Vec<Socket>)>> {
-        if std::env::var_os(VARIABLE).is_none() {
+        if std::env::var_os(HANDOVER_VARIABLE).is_none() {
             return Ok(None);
         }
         let mut stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);

@@ -3,18 +3,21 @@
 
 use listenfd::ListenFd;
 
-use super::handover;
 use super::socket::Socket;
 use crate::ruleset::Endpoint;
 
+/// Tells a process that its standard input is the socket to the process before it.
+pub(super) const HANDOVER_VARIABLE: &str = "TOLLGATE_HANDOVER";
+/// The value of that variable where the sockets are systemd's.
+pub(super) const FROM_SYSTEMD: &str = "systemd";
+/// What systemd tells about its sockets.
+pub(super) const SYSTEMD_VARIABLES: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
+
 /// Whether the sockets that this process was handed are systemd's, or were when they were handed to the one before.
 pub(super) fn are_of_systemd() -> bool {
-    let handed_on = std::env::var_os(handover::VARIABLE).is_some_and(|from| from == handover::OF_SYSTEMD);
-    handed_on || OF_SYSTEMD.iter().any(|name| std::env::var_os(name).is_some())
+    let handed_on = std::env::var_os(HANDOVER_VARIABLE).is_some_and(|from| from == FROM_SYSTEMD);
+    handed_on || SYSTEMD_VARIABLES.iter().any(|name| std::env::var_os(name).is_some())
 }
-
-/// What systemd tells about its sockets.
-pub(super) const OF_SYSTEMD: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
 /// Listening sockets that nobody has taken yet.
 #[derive(Debug, Default)]

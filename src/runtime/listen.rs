@@ -20,15 +20,13 @@ use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
 use super::accept_gate::{AcceptGate, GateState};
-use super::socket::{Acceptor, Socket, for_pingora, open_path};
+use super::socket::{Acceptor, BACKLOG, Socket, for_pingora, open_path};
 use crate::http::socket::RawSocket;
 use crate::http::traffic::ArrivalGuard;
 use crate::panics::{failpoint, restart_on_panic};
 use crate::ruleset::Endpoint;
 use crate::units::Nanos;
 
-/// How many connections the system may queue for a socket; it takes fewer where its own limit is lower.
-pub(super) const BACKLOG: i32 = 65_535;
 /// How long accepting pauses when the process has no descriptor left, or the system no memory.
 pub(super) const PAUSE: Nanos = Nanos::new(10_000_000);
 

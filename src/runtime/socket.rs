@@ -12,9 +12,11 @@ use pingora::protocols::l4::stream::Stream as PingoraStream;
 use pingora::protocols::{GetSocketDigest, SocketDigest, Stream};
 use socket2::{Domain, SockAddr, SockRef, Socket as Socket2, Type};
 
-use super::listen::BACKLOG;
 use crate::http::socket::RawSocket;
 use crate::ruleset::{Endpoint, SocketPath};
+
+/// How many connections the system may queue for a socket; it takes fewer where its own limit is lower.
+pub(super) const BACKLOG: i32 = 65_535;
 
 /// A listening socket.
 #[derive(Debug)]

@@ -13,9 +13,10 @@ use super::accept_gate::AcceptGate;
 use super::listen::accept;
 use super::socket::{Acceptor, Socket};
 use crate::gateway::{Gateway, WorkerGateway};
+use crate::http::dispatch::{HandedOver, Workers, accepted, receive};
 use crate::http::idle::IdleConnections;
 use crate::http::limiter::ConnectionLimiter;
-use crate::http::worker::{HandedOver, Shared, Worker, Workers, accepted, receive};
+use crate::http::worker::{EngineState, Worker};
 use crate::panics::restart_on_panic;
 use crate::stripes;
 
@@ -32,7 +33,7 @@ struct Thread {
     received: mpsc::UnboundedReceiver<HandedOver>,
     workers: Arc<Workers>,
     gateway: Gateway,
-    shared: Shared,
+    shared: EngineState,
     gate: Arc<AcceptGate>,
     kept: usize,
 }
@@ -47,7 +48,7 @@ impl WorkerThreads {
         gate: &Arc<AcceptGate>,
         kept: usize,
     ) -> Self {
-        let shared = Shared {
+        let shared = EngineState {
             clock: Arc::clone(&gateway.clock),
             traffic: Arc::clone(&gateway.traffic),
             limiter: Arc::new(ConnectionLimiter::new(listeners)),

@@ -7,6 +7,7 @@
 use plotters::backend::SVGBackend;
 use plotters::coord::Shift;
 use plotters::drawing::{DrawingArea, DrawingAreaErrorKind, IntoDrawingArea};
+use plotters::style::{IntoFont, RGBColor, TextStyle};
 
 use crate::simulation::series::Series;
 
@@ -45,6 +46,10 @@ type DrawError = DrawingAreaErrorKind<std::io::Error>;
 pub const MOST_COLUMNS: usize = 64;
 
 const FONT: &str = "sans-serif";
+const MARGIN: u32 = 10;
+const OFFERED: RGBColor = RGBColor(0x8c, 0x8c, 0x8c);
+const PASSED: RGBColor = RGBColor(0x1f, 0x77, 0xb4);
+const DENIED: RGBColor = RGBColor(0xd6, 0x27, 0x28);
 
 /// The picture as the text of an SVG file.
 pub fn svg(columns: &[Column]) -> Result<String, PlotError> {
@@ -60,3 +65,11 @@ pub fn svg(columns: &[Column]) -> Result<String, PlotError> {
 
 #[cfg(test)]
 mod tests;
+
+fn pixels(length: u32) -> i32 {
+    i32::try_from(length).unwrap_or(i32::MAX)
+}
+
+fn text(size: u32) -> TextStyle<'static> {
+    (FONT, size).into_font().into()
+}

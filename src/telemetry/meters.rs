@@ -4,11 +4,11 @@ use prometheus::IntCounter;
 
 use crate::algorithm::{Decision, Denial};
 use crate::charge::{Charge, OnStoreDown, Source};
-use crate::ruleset::limit::{Limit, LimitId, OverLimit, PlanId, Terms};
+use crate::ruleset::limit::{Limit, OverLimit, Terms};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::verdict::{Outcome, Standing, Verdict};
-use crate::ruleset::{Ruleset, Serves};
+use crate::ruleset::{LimitId, PlanId, Ruleset, Serves};
 use crate::telemetry::Telemetry;
 use crate::telemetry::names::{NO_PLAN, NO_ROUTE};
 use crate::telemetry::striped::{HotCounter, HotHistogram};

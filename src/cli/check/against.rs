@@ -8,10 +8,9 @@ use super::Part;
 use crate::cli::source::{self, Fixed, Source};
 use crate::config::{self, SectionValues, StateFile};
 use crate::customers::{Customer, Directory};
-use crate::ruleset::Ruleset;
-use crate::ruleset::changes;
-use crate::ruleset::limit::{OwnTerm, PlanId};
+use crate::ruleset::overrides::Override;
 use crate::ruleset::words::{self, Line};
+use crate::ruleset::{PlanId, Ruleset, changes};
 
 /// The most customers of a kind that are named.
 const MOST: usize = 20;
@@ -259,8 +258,8 @@ fn customers(before: &Source, after: &Source) -> Option<Part> {
 fn own_terms(ruleset: &Ruleset, customer: &Customer) -> Vec<Line> {
     let own = customer.own.iter().flat_map(|own| &own.0).filter_map(|(id, term)| {
         let words = match term {
-            OwnTerm::Unlimited => words::UNLIMITED.to_owned(),
-            OwnTerm::Rule(rule) => rule.describe(),
+            Override::Unlimited => words::UNLIMITED.to_owned(),
+            Override::Rule(rule) => rule.describe(),
         };
         Some((ruleset.limits.get(id.0)?.name.clone(), words))
     });

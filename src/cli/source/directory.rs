@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{decode, name, problem, refuse};
-use crate::config::{DirectorySource, NamedFile, Overrides, Problem, Problems, RedisHash};
+use crate::config::{ConfiguredOverrides, DirectorySource, NamedFile, Problem, Problems, RedisHash};
 use crate::customers::Directory;
 use crate::customers::directory::{Fault, Faults, FileDirectory, Format, Hash, RedisDirectory};
 use crate::files::{self, Print, Seen};
 use crate::redis_client::Servers;
-use crate::ruleset::own::InvalidOverride;
+use crate::ruleset::overrides::InvalidOverride;
 
 /// The largest directory of customers that is read: as CSV room for millions; as YAML, which takes many times its size
 /// while it is read, for what is kept by hand.
@@ -24,7 +24,7 @@ const fn max_bytes(format: Format) -> usize {
 #[derive(Debug)]
 pub(super) struct Kept {
     from: Origin,
-    overrides: Overrides,
+    overrides: ConfiguredOverrides,
     directory: Arc<Directory>,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn open(
     path: &Path,
     source: &DirectorySource,
     servers: Option<&Servers>,
-    overrides: &Overrides,
+    overrides: &ConfiguredOverrides,
     kept: &mut Option<Kept>,
     seen: &mut Vec<Seen>,
 ) -> Result<Arc<Directory>, Problems> {
@@ -90,7 +90,7 @@ pub(super) fn open(
 pub(super) fn open_file(
     path: &Path,
     named: &NamedFile,
-    overrides: &Overrides,
+    overrides: &ConfiguredOverrides,
     seen: &mut Vec<Seen>,
 ) -> Result<FileDirectory, Problems> {
     let file = beside(path, named);
@@ -115,7 +115,7 @@ pub(super) fn bytes(
 }
 
 /// The directory from the text of the file that is called `file`.
-pub fn load(text: &str, file: &str, overrides: &Overrides) -> Result<FileDirectory, Problems> {
+pub fn load(text: &str, file: &str, overrides: &ConfiguredOverrides) -> Result<FileDirectory, Problems> {
     FileDirectory::load(text, format(file), &rand::random(), Arc::new(overrides.clone()))
         .map_err(|faults| explain_all(file, faults))
 }
@@ -132,7 +132,7 @@ fn format(file: &str) -> Format {
     }
 }
 
-fn open_redis(hash: &RedisHash, servers: &Servers, overrides: &Overrides) -> RedisDirectory {
+fn open_redis(hash: &RedisHash, servers: &Servers, overrides: &ConfiguredOverrides) -> RedisDirectory {
     let RedisHash { key, ttl, negative_ttl, max_cached } = hash.clone();
     let hash = Hash { servers: servers.clone(), key, ttl, negative_ttl, max_cached };
     RedisDirectory::new(hash, &rand::random(), Arc::new(overrides.clone()))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::credential::{Hashes, KeyedHash, Written};
 use super::fault::{Fault, Faults};
-use super::file::{Entry, Rows};
+use super::index::{CredentialIndex, Entry};
 use super::intern::{Interner, Terms};
 use super::row::Row;
 use crate::customers::Customer;
@@ -13,7 +13,7 @@ use crate::customers::Customer;
 pub(super) struct DirectoryBuilder<'d> {
     hashes: &'d Hashes,
     /// The directory so far. A customer that stays as it is keeps its place in memory.
-    before: &'d Rows,
+    before: &'d CredentialIndex,
     interner: &'d mut Interner,
     credentials: Vec<CredentialRow>,
     customers: Vec<CustomerRow>,
@@ -38,7 +38,7 @@ struct CustomerRow {
 }
 
 impl<'d> DirectoryBuilder<'d> {
-    pub(super) fn new(hashes: &'d Hashes, before: &'d Rows, interner: &'d mut Interner) -> Self {
+    pub(super) fn new(hashes: &'d Hashes, before: &'d CredentialIndex, interner: &'d mut Interner) -> Self {
         Self {
             hashes,
             before,
@@ -98,7 +98,7 @@ impl<'d> DirectoryBuilder<'d> {
     }
 
     /// The rows of the directory, or everything that is wrong with the file.
-    pub(super) fn finish(mut self) -> Result<Rows, Faults> {
+    pub(super) fn finish(mut self) -> Result<CredentialIndex, Faults> {
         self.credentials.sort_unstable_by_key(|row| (row.hash, row.line));
         for rows in self.credentials.chunk_by(|a, b| a.hash == b.hash) {
             if let [first, others @ ..] = rows {
@@ -120,7 +120,10 @@ impl<'d> DirectoryBuilder<'d> {
             return Err(self.faults);
         }
         let entry = |row: CredentialRow| Some(Entry { hash: row.hash, customer: row.customer? });
-        Ok(Rows { entries: self.credentials.into_iter().filter_map(entry).collect(), has_hashed: self.has_hashed })
+        Ok(CredentialIndex {
+            entries: self.credentials.into_iter().filter_map(entry).collect(),
+            has_hashed: self.has_hashed,
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 //! What can be wrong with a directory.
 
-use crate::ruleset::own::InvalidOverride;
+use crate::ruleset::overrides::InvalidOverride;
 
 /// How many faults are kept; further ones are only counted.
 const MOST_FAULTS: usize = 1_000;

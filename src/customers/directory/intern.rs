@@ -11,22 +11,21 @@ use super::fault::Fault;
 use super::row::{Row, text};
 use crate::algorithm::Rule;
 use crate::ruleset::PlanId;
-use crate::ruleset::limit::{OwnTerm, OwnTerms};
-use crate::ruleset::own::OwnTermsReader;
+use crate::ruleset::overrides::{Override, Overrides, OverridesReader};
 
 /// What a row says about its customer, apart from the name and the end of the credential.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Terms {
     pub(super) plan: PlanId,
     pub(super) zone: Option<TimeZone>,
-    pub(super) own: Option<Arc<OwnTerms>>,
+    pub(super) own: Option<Arc<Overrides>>,
     pub(super) suspended: bool,
 }
 
 /// Reads the terms of customers, and keeps one copy of those that are the same.
 #[derive(Debug)]
 pub(super) struct Interner {
-    reader: Arc<dyn OwnTermsReader>,
+    reader: Arc<dyn OverridesReader>,
     /// By [`Row::terms_key`].
     terms: HashMap<Box<[u8]>, Arc<Terms>>,
     rules: HashTable<Arc<Rule>>,
@@ -36,7 +35,7 @@ pub(super) struct Interner {
 }
 
 impl Interner {
-    pub(super) fn new(reader: Arc<dyn OwnTermsReader>) -> Self {
+    pub(super) fn new(reader: Arc<dyn OverridesReader>) -> Self {
         Self { reader, terms: HashMap::new(), rules: HashTable::new(), hasher: RandomState::new(), used: 0 }
     }
 
@@ -83,18 +82,18 @@ impl Interner {
         plan: PlanId,
         zone: Option<&TimeZone>,
         overrides: &str,
-    ) -> Result<Option<Arc<OwnTerms>>, Vec<Fault>> {
+    ) -> Result<Option<Arc<Overrides>>, Vec<Fault>> {
         if zone.is_none() && overrides.is_empty() {
             return Ok(None);
         }
         let read = self.reader.terms(plan, zone, Some(overrides).filter(|text| !text.is_empty()));
-        let OwnTerms(mut own) = read.map_err(|faults| faults.into_iter().map(Fault::Overrides).collect::<Vec<_>>())?;
+        let Overrides(mut own) = read.map_err(|faults| faults.into_iter().map(Fault::Overrides).collect::<Vec<_>>())?;
         for (_, term) in &mut own {
-            if let OwnTerm::Rule(rule) = term {
+            if let Override::Rule(rule) = term {
                 *rule = self.rule(rule);
             }
         }
-        Ok((!own.is_empty()).then(|| Arc::new(OwnTerms(own))))
+        Ok((!own.is_empty()).then(|| Arc::new(Overrides(own))))
     }
 
     fn rule(&mut self, rule: &Arc<Rule>) -> Arc<Rule> {

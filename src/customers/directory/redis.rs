@@ -21,7 +21,7 @@ use super::intern::Interner;
 use crate::clock::Clock;
 use crate::customers::Customer;
 use crate::redis_client::{Pool, Servers};
-use crate::ruleset::own::OwnTermsReader;
+use crate::ruleset::overrides::OverridesReader;
 use crate::units::Nanos;
 
 mod value;
@@ -121,7 +121,7 @@ const MOST_FLIGHTS: usize = 10_000;
 impl RedisDirectory {
     /// Connects when it is first asked. `seed` keys the hashes of credentials, `reader` understands plans, time zones
     /// and overrides.
-    pub fn new(hash: Hash, seed: &[u8; 16], reader: Arc<dyn OwnTermsReader>) -> Self {
+    pub fn new(hash: Hash, seed: &[u8; 16], reader: Arc<dyn OverridesReader>) -> Self {
         Self(Arc::new(Shared {
             pool: Pool::new(hash.servers),
             key: hash.key,

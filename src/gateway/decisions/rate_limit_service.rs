@@ -14,18 +14,16 @@ use super::grpc::{self, HeaderValue};
 use crate::algorithm::{Decision, Rule};
 use crate::charge::{Charge, Charged};
 use crate::fields::Fields;
-use crate::gateway::admit;
-use crate::gateway::denials;
-use crate::gateway::forward;
 use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::{self, Answer};
+use crate::gateway::{admit, charging, denials, forward};
 use crate::http::head::RequestHead;
 use crate::http::service::Response;
 use crate::ruleset::domains::{self, Domain, Hits};
-use crate::ruleset::key;
-use crate::ruleset::limit::{LimitId, PlanId, Terms};
+use crate::ruleset::limit::Terms;
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::verdict::{Outcome, Standing, Verdict};
+use crate::ruleset::{LimitId, PlanId, key};
 use crate::store::{Amendment, Receipt, Unamended};
 use crate::units::{Cost, Nanos};
 
@@ -218,7 +216,7 @@ async fn charge(context: &mut RequestContext, route: RouteId, batch: &Batch, ord
         }
         (context.charges, context.verdict) = (all, verdict);
         let refused = receipt.refused.map(|position| before.saturating_add(position));
-        admit::observe(context, route, &Receipt { refused, ..receipt })?;
+        charging::observe(context, route, &Receipt { refused, ..receipt })?;
         if is_denied {
             break;
         }

@@ -8,12 +8,12 @@ use crate::charge::{Charge, Charged, Enforcement, OnStoreDown, RuleRef, Source, 
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::respond::Answer;
-use crate::ruleset::Ruleset;
 use crate::ruleset::charges::Uncharged;
 use crate::ruleset::key::{self, Facts, KeyFault, KeyPart, LimitHashers, Resolved, ValueFault};
-use crate::ruleset::limit::{Limit, LimitId};
+use crate::ruleset::limit::Limit;
 use crate::ruleset::matcher::Route;
 use crate::ruleset::verdict::{Outcome, Verdict};
+use crate::ruleset::{LimitId, Ruleset};
 use crate::units::Nanos;
 
 /// A limit of the route, and what it means for the request.

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use super::{BadKey, Found, asking};
 use crate::charge::{Charge, Enforcement, Mode, RuleRef};
 use crate::customers::{Customer, Directory};
-use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::explain::{KeyAccount, masked};
-use crate::gateway::facts;
-use crate::ruleset::Ruleset;
+use crate::gateway::{Gateway, facts};
 use crate::ruleset::key::{KeyFault, KeyPart, SharedKey, Value};
-use crate::ruleset::limit::{Limit, LimitId, OwnTerm, PlanId, Terms};
+use crate::ruleset::limit::{Limit, Terms};
+use crate::ruleset::overrides::Override;
+use crate::ruleset::{LimitId, PlanId, Ruleset};
 
 /// The key of the limit `id` that has these parts; `plan` where somebody says whose parameters apply.
 pub(super) fn find(
@@ -105,8 +105,8 @@ fn rule(
         && let Some(own) = customer.own.as_ref().and_then(|own| own.of(id))
     {
         return match own {
-            OwnTerm::Rule(rule) => Ok((RuleRef::Own(Arc::clone(rule)), plan_name(ruleset, customer.plan))),
-            OwnTerm::Unlimited => Err(not_met("the customer's own parameters say that it is unlimited".to_owned())),
+            Override::Rule(rule) => Ok((RuleRef::Own(Arc::clone(rule)), plan_name(ruleset, customer.plan))),
+            Override::Unlimited => Err(not_met("the customer's own parameters say that it is unlimited".to_owned())),
         };
     }
     let plan = named.or(match who {

@@ -4,6 +4,7 @@ use http::StatusCode;
 
 use crate::algorithm::Denial;
 use crate::customers::TokenFault;
+use crate::fields::Fields;
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond::challenge;
 use crate::ruleset::verdict::Outcome;
@@ -182,6 +183,20 @@ impl Answer {
                 .ok()
                 .and_then(|status| status.canonical_reason())
                 .unwrap_or("Error"),
+        }
+    }
+
+    /// Adds the challenges that go with a 401.
+    pub(super) fn add_challenges(&self, fields: &mut Fields, context: Option<&RequestContext>) {
+        match self {
+            Self::TokenRefused(fault) if self.status() == 401 => {
+                let error = format!("Bearer error=\"invalid_token\", error_description=\"{fault}\"");
+                fields.push(challenge::FIELD, error);
+            }
+            Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired => {
+                challenge::schemes(context).iter().for_each(|scheme| fields.push(challenge::FIELD, scheme));
+            }
+            _ => {}
         }
     }
 

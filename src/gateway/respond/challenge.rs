@@ -1,27 +1,12 @@
 //! What a client is told about the credential that it needs (RFC 9110, section 11.6.1; RFC 6750, section 3).
 
 use crate::customers::TokenFault;
-use crate::fields::Fields;
 use crate::gateway::request_context::RequestContext;
-use crate::gateway::respond::Answer;
 use crate::ruleset::CredentialSource;
 
 const BEARER: &str = "Bearer";
 const BASIC: &str = "Basic realm=\"api\", charset=\"UTF-8\"";
-const FIELD: &str = "www-authenticate";
-
-/// Adds the challenges that go with a 401.
-pub(super) fn add_challenges(fields: &mut Fields, answer: &Answer, context: Option<&RequestContext>) {
-    match answer {
-        Answer::TokenRefused(fault) if answer.status() == 401 => {
-            fields.push(FIELD, format!("Bearer error=\"invalid_token\", error_description=\"{fault}\""));
-        }
-        Answer::CredentialMissing | Answer::CredentialUnknown | Answer::CredentialExpired => {
-            schemes(context).iter().for_each(|scheme| fields.push(FIELD, scheme));
-        }
-        _ => {}
-    }
-}
+pub(super) const FIELD: &str = "www-authenticate";
 
 /// Says that a credential is needed, and where it belongs.
 pub(super) fn request_for_credential(context: Option<&RequestContext>) -> String {
@@ -44,8 +29,8 @@ pub(super) fn sentence(fault: TokenFault) -> String {
     letters.next().map(|first| format!("{}{}.", first.to_uppercase(), letters.as_str())).unwrap_or_default()
 }
 
-/// `Bearer` stands for keys in fields of their own too, which have no scheme.
-fn schemes(context: Option<&RequestContext>) -> &'static [&'static str] {
+/// The schemes that are asked for. `Bearer` stands for keys in fields of their own too, which have no scheme.
+pub(super) fn schemes(context: Option<&RequestContext>) -> &'static [&'static str] {
     let sources = context.map_or(&[][..], sources);
     let basic = sources.contains(&CredentialSource::Basic);
     let others = sources.iter().any(|source| *source != CredentialSource::Basic);

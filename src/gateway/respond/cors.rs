@@ -8,25 +8,10 @@ use http::{HeaderName, Method};
 use crate::fields::Fields;
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond::{Answer, fields};
-use crate::ruleset::{Origins, Ruleset};
+use crate::ruleset::Origins;
 
 const ALLOW_ORIGIN: &str = "access-control-allow-origin";
 const EXPOSE_HEADERS: &str = "access-control-expose-headers";
-
-/// The site whose script asks, if its scripts may read answers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reader(Option<String>);
-
-impl Reader {
-    /// The site that a request is from.
-    pub fn of(ruleset: &Ruleset, headers: &Fields) -> Self {
-        let Some(cors) = &ruleset.cors else { return Self(None) };
-        let mut origins = headers.get_all("origin");
-        let (Some(origin), None) = (origins.next(), origins.next()) else { return Self(None) };
-        let origin = str::from_utf8(origin).ok().filter(|origin| origin.is_ascii() && cors.admits(origin));
-        Self(origin.map(str::to_owned))
-    }
-}
 
 /// Lets the site that asks read an answer of tollgate's own, unless the configuration gave the answer such fields.
 /// `request` holds the fields of the request.
@@ -38,7 +23,7 @@ pub(super) fn add_to_answer(fields: &mut Fields, context: &RequestContext, answe
     if cors.origins != Origins::Any {
         fields.push("vary", "Origin");
     }
-    let Some(origin) = &context.cors.0 else { return };
+    let Some(origin) = context.cors.get() else { return };
     fields.push(ALLOW_ORIGIN, if cors.origins == Origins::Any { "*" } else { origin });
     if cors.credentials {
         fields.push("access-control-allow-credentials", "true");

@@ -13,8 +13,8 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::{Address, Connection, Http1Connection, Http2Connection, Http2Upstream, Server, Upstream};
 use crate::fields::Fields;
 use crate::http::head::{RequestHead, ResponseHead};
-use crate::http::service::OutgoingRequest;
 use crate::http::socket::{RawSocket, Socket};
+use crate::http::upstream::OutgoingRequest;
 
 /// How much of one response, and of all on a connection, may wait for clients, in bytes.
 const STREAM_WINDOW: u32 = 256 << 10;

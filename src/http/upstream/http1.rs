@@ -8,8 +8,8 @@ use crate::http::body::{Decoder, Framing, Step};
 use crate::http::buffer::Buffer;
 use crate::http::encoder::Encoder;
 use crate::http::head::{HeadReader, RequestHead, ResponseHead, Unreadable};
-use crate::http::service::OutgoingRequest;
 use crate::http::socket::Socket;
+use crate::http::upstream::OutgoingRequest;
 use crate::units::Nanos;
 
 /// A connection of HTTP/1.1, on which one exchange follows the other.

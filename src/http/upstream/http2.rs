@@ -14,9 +14,9 @@ use h2::{RecvStream, SendStream};
 use super::UpstreamError;
 use crate::fields::Fields;
 use crate::http::body::Framing;
-use crate::http::client::poll_capacity;
+use crate::http::frames::poll_capacity;
 use crate::http::head::{RequestHead, ResponseHead, Version};
-use crate::http::service::OutgoingRequest;
+use crate::http::upstream::OutgoingRequest;
 
 /// How many requests share a connection of HTTP/2, if the upstream allows so many.
 const MAX_STREAMS: usize = 100;

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::{Facts, Key, KeyFault, KeyPart, Resolved, Value, ValueFault, value};
-use crate::ruleset::limit::LimitId;
+use crate::ruleset::LimitId;
 use crate::units::LimitKey;
 
 /// Makes [`LimitKey`]s, which tell nothing about what they are made of and at which nobody outside can aim.

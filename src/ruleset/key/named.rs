@@ -2,7 +2,7 @@
 
 use super::hash::{KeyHasher, LimitHashers, SharedKey};
 use super::{Key, KeyFault, KeyPart, Value, ValueFault};
-use crate::ruleset::limit::LimitId;
+use crate::ruleset::LimitId;
 use crate::units::LimitKey;
 
 /// The entries of a descriptor: keys and values.

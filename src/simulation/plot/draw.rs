@@ -6,19 +6,16 @@ use plotters::coord::cartesian::Cartesian2d;
 use plotters::coord::types::RangedCoordf64;
 use plotters::element::Rectangle;
 use plotters::series::{AreaSeries, DashedLineSeries, LineSeries};
-use plotters::style::{BLACK, Color, IntoFont, RGBColor, TextStyle, WHITE};
+use plotters::style::{BLACK, Color, RGBColor, WHITE};
 
 use super::axis::{Unit, label};
 use super::heading::{self, Heading, Mark};
-use super::{Area, Column, DrawError, FONT, MOST_COLUMNS, PlotError};
+use super::{Area, Column, DENIED, DrawError, MARGIN, MOST_COLUMNS, OFFERED, PASSED, PlotError, pixels, text};
 use crate::simulation::series::{Bin, LevelKind};
 use crate::units::Nanos;
 
 type Chart<'a, 's> = ChartContext<'a, SVGBackend<'s>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
-pub(super) const OFFERED: RGBColor = RGBColor(0x8c, 0x8c, 0x8c);
-pub(super) const PASSED: RGBColor = RGBColor(0x1f, 0x77, 0xb4);
-pub(super) const DENIED: RGBColor = RGBColor(0xd6, 0x27, 0x28);
 const WAIT: RGBColor = RGBColor(0x94, 0x67, 0xbd);
 const LATENCY: RGBColor = RGBColor(0xc8, 0x7a, 0x0a);
 const LEVEL: RGBColor = RGBColor(0x2c, 0x8a, 0x2c);
@@ -32,7 +29,6 @@ const GAP: u32 = 8;
 const LEGEND: u32 = 24;
 /// For the numbers at the y axis.
 const Y_LABELS: u32 = 58;
-pub(super) const MARGIN: u32 = 10;
 
 /// Where things go, and on what scales.
 pub(super) struct Layout {
@@ -127,14 +123,6 @@ impl Layout {
     }
 }
 
-pub(super) fn pixels(length: u32) -> i32 {
-    i32::try_from(length).unwrap_or(i32::MAX)
-}
-
-pub(super) fn text(size: u32) -> TextStyle<'static> {
-    (FONT, size).into_font().into()
-}
-
 const fn column_width(in_a_row: usize) -> u32 {
     match in_a_row {
         1 => 820,
@@ -150,7 +138,7 @@ pub(super) fn picture(root: &Area<'_>, layout: &Layout, columns: &[Column]) -> R
     let headings = layout.headings.iter().zip(columns);
     for ((cell, (heading, column)), (width, bins)) in cells.iter().zip(headings).zip(&layout.bins) {
         let (header, panels) = cell.split_vertically(pixels(layout.header()));
-        heading.draw(&header, layout, column.rate.is_some())?;
+        heading.draw(&header, layout.header(), column.rate.is_some())?;
         let panels = panels.margin(0, pixels(MARGIN), 0, 0).split_evenly((layout.panels(), 1));
         let steps = Steps { width: layout.time.unit.of(*width), bins };
         let last = panels.len();

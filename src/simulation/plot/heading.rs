@@ -4,8 +4,7 @@ use plotters::element::{Rectangle, Text};
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{BLACK, Color, RGBColor, ShapeStyle};
 
-use super::draw::{DENIED, Layout, MARGIN, OFFERED, PASSED, pixels, text};
-use super::{Area, Column, DrawError};
+use super::{Area, Column, DENIED, DrawError, MARGIN, OFFERED, PASSED, pixels, text};
 
 const TITLE: u32 = 20;
 const SMALLEST_TITLE: u32 = 13;
@@ -47,7 +46,8 @@ impl Heading {
         ONE_LINE + LINE * u32::try_from(self.words.len().saturating_sub(1)).unwrap_or(0)
     }
 
-    pub(super) fn draw(&self, area: &Area<'_>, layout: &Layout, has_rate: bool) -> Result<(), DrawError> {
+    /// Draws the heading into an area whose panels begin at `bottom`.
+    pub(super) fn draw(&self, area: &Area<'_>, bottom: u32, has_rate: bool) -> Result<(), DrawError> {
         let left = pixels(MARGIN);
         let title = text(self.title_size).color(&BLACK);
         area.draw(&Text::new(self.title.as_str(), (left, pixels(8)), title))?;
@@ -60,7 +60,7 @@ impl Heading {
             [("offered", Mark::Area(OFFERED)), ("passed", Mark::Area(PASSED)), ("denied", Mark::Line(DENIED))];
         let rate = has_rate.then_some(("rate of the limit", Mark::Dashes(BLACK)));
         let entries: Vec<_> = traffic.into_iter().chain(rate).collect();
-        legend(area, (left, pixels(layout.header().saturating_sub(12))), &entries)
+        legend(area, (left, pixels(bottom.saturating_sub(12))), &entries)
     }
 }
 

@@ -14,8 +14,7 @@ use tokio::time::sleep;
 use crate::algorithm::State;
 use crate::charge::{Charged, Enforcement};
 use crate::store::redis::{Call, CallArgument, Seen};
-use crate::store::shared::fallback::scaled;
-use crate::store::shared::limit::Part;
+use crate::store::shared::limit::{Part, scaled};
 use crate::store::shared::{Node, at_once};
 use crate::units::{Cost, LimitKey, Nanos};
 

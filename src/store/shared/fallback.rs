@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::MutexGuard;
 
-use crate::algorithm::{Decision, Headroom, Rule};
+use crate::algorithm::{Decision, Headroom};
 use crate::charge::{AllCharged, Charge, Charged, Enforcement, OnStoreDown, Taken};
 use crate::store::local::{self, LocalStore};
-use crate::store::shared::limit::Part;
+use crate::store::shared::limit::{Part, scaled};
 use crate::store::shared::slots::Slots;
 use crate::units::{Cost, LimitKey, Nanos};
 
@@ -273,12 +273,6 @@ fn take_rest(
     tables.store.debit(tables.binding, &[Charge { key, cost, ..one.charge.clone() }], now);
     let asks = Charge { key, cost: 0, enforcement: Enforcement::ASKS, ..one.charge.clone() };
     tables.store.charge(tables.binding, &mut [asks], now).first().map(|charged| charged.headroom)
-}
-
-/// What `cost` takes at once from a bucket where each token is so many. A share of less than a token is rounded up to one.
-pub(super) fn scaled(rule: &Rule, cost: Cost, times: u64) -> Cost {
-    let most = rule.largest_cost().unwrap_or(Cost::MAX).max(cost);
-    cost.saturating_mul(times).min(most)
 }
 
 /// How many tokens each token is for this node, as one of `nodes`.

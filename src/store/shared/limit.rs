@@ -46,6 +46,12 @@ pub(super) struct Part {
     pub(super) gives_back: bool,
 }
 
+/// What `cost` takes at once from a bucket where each token is so many. A share of less than a token is rounded up to one.
+pub(super) fn scaled(rule: &Rule, cost: Cost, times: u64) -> Cost {
+    let most = rule.largest_cost().unwrap_or(Cost::MAX).max(cost);
+    cost.saturating_mul(times).min(most)
+}
+
 /// Why a rule cannot be shared in this way.
 ///
 /// Errors: what there is no shared form of; and where nodes count by themselves, what does not add up.

@@ -11,8 +11,7 @@ use tokio::time::sleep;
 
 use crate::charge::{AllCharged, Charged};
 use crate::store::redis::{Call, CallArgument};
-use crate::store::shared::fallback::scaled;
-use crate::store::shared::limit::{Part, SLOT_LIFETIME, slot_name};
+use crate::store::shared::limit::{Part, SLOT_LIFETIME, scaled, slot_name};
 use crate::store::shared::{Node, at_once};
 use crate::units::{Cost, LimitKey, Nanos};
 

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use crate::ruleset::limit::PlanId;
+use crate::ruleset::PlanId;
 
 /// Values for things that come each with every plan, made when they are first asked for.
 #[derive(Debug)]

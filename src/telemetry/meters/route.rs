@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use crate::algorithm::Decision;
 use crate::charge::{Charge, OnStoreDown, Taken};
-use crate::ruleset::limit::PlanId;
+use crate::ruleset::PlanId;
 use crate::ruleset::verdict::Outcome;
 use crate::telemetry::Telemetry;
 use crate::telemetry::meters::Label;

@@ -5,9 +5,8 @@ use jiff::tz::TimeZone;
 use super::*;
 use crate::algorithm::Rule;
 use crate::customers::directory::Fault;
-use crate::ruleset::PlanId;
-use crate::ruleset::limit::{LimitId, OwnTerm, OwnTerms};
-use crate::ruleset::own::InvalidOverride;
+use crate::ruleset::overrides::{InvalidOverride, Override, Overrides};
+use crate::ruleset::{LimitId, PlanId};
 
 const SEED: [u8; 16] = [7; 16];
 
@@ -19,7 +18,7 @@ fn misread() -> InvalidOverride {
     InvalidOverride { path: String::new(), message: "is strange".to_owned(), found: None, expected: None, hint: None }
 }
 
-impl OwnTermsReader for Words {
+impl OverridesReader for Words {
     fn plan(&self, name: &str) -> Result<PlanId, InvalidOverride> {
         ["free", "pro"].iter().position(|plan| *plan == name).map(PlanId).ok_or_else(misread)
     }
@@ -33,11 +32,11 @@ impl OwnTermsReader for Words {
         _: PlanId,
         _: Option<&TimeZone>,
         overrides: Option<&str>,
-    ) -> Result<OwnTerms, Vec<InvalidOverride>> {
+    ) -> Result<Overrides, Vec<InvalidOverride>> {
         match overrides {
-            None => Ok(OwnTerms::default()),
-            Some("unlimited") => Ok(OwnTerms(vec![(LimitId(0), OwnTerm::Unlimited)])),
-            Some("gcra") => Ok(OwnTerms(vec![(LimitId(0), OwnTerm::Rule(Arc::new(gcra())))])),
+            None => Ok(Overrides::default()),
+            Some("unlimited") => Ok(Overrides(vec![(LimitId(0), Override::Unlimited)])),
+            Some("gcra") => Ok(Overrides(vec![(LimitId(0), Override::Rule(Arc::new(gcra())))])),
             Some(_) => Err(vec![misread()]),
         }
     }
@@ -113,7 +112,7 @@ fn everything_that_a_row_says_is_kept() {
          k3,globex,free,,,2024-12-31T00:00:00Z,false\n",
     );
     let [first, second, third] = ["k1", "k2", "k3"].map(|key| directory.find(key.as_bytes()).unwrap());
-    assert_eq!(first.own.as_ref().unwrap().of(LimitId(0)), Some(&OwnTerm::Unlimited));
+    assert_eq!(first.own.as_ref().unwrap().of(LimitId(0)), Some(&Override::Unlimited));
     assert_eq!(first.valid_until.map(|end| end.get() / 1_000_000_000), Some(1_735_686_000));
     assert!(first.suspended && second.suspended && !third.suspended);
     assert_eq!((second.valid_until, third.own.is_none()), (None, true));
@@ -126,7 +125,7 @@ fn what_many_customers_have_is_kept_once() {
     let own = |key: &str| directory.find(key.as_bytes()).unwrap().own.clone().unwrap();
     assert!(Arc::ptr_eq(&own("k1"), &own("k2")));
     let rule = |key: &str| match own(key).of(LimitId(0)) {
-        Some(OwnTerm::Rule(rule)) => Arc::clone(rule),
+        Some(Override::Rule(rule)) => Arc::clone(rule),
         other => panic!("{other:?}"),
     };
     assert!(Arc::ptr_eq(&rule("k1"), &rule("k3")), "another plan, and the same rule");

@@ -3,50 +3,19 @@
 
 use smallvec::SmallVec;
 
-use super::{CostMeter, added};
 use crate::algorithm::Decision;
 use crate::charge::{AllCharged, Charge, Charged, Taken};
+use crate::gateway::cost_meter::{CostMeter, added};
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond::Answer;
-use crate::ruleset::cost::{CostRule, When, runs};
-use crate::ruleset::limit::{Limit, LimitId};
+use crate::ruleset::LimitId;
+use crate::ruleset::cost::runs;
 use crate::ruleset::verdict::{Outcome, Verdict};
-use crate::units::{Cost, Nanos};
+use crate::units::Nanos;
 
 /// The most bytes that are charged before they come, so that a long upload does not ask Redis or another gateway for each
 /// of its parts.
 const MOST_AHEAD: u64 = 1 << 20;
-
-/// What the bytes of a body were charged under one limit.
-#[derive(Debug)]
-pub(super) struct BodyCost {
-    bytes_per_token: u64,
-    /// Tokens charged so far, those included that the head was charged.
-    charged: Cost,
-    /// The last charge, and when its key was going to be whole again.
-    last: Option<(Charge, Nanos)>,
-    /// Whether the limit denied a part that it lets pass all the same. It is charged nothing more.
-    is_over: bool,
-}
-
-impl BodyCost {
-    /// For a request that was charged `charge` under `limit` when it came; none where its body is not charged as it passes.
-    pub(super) fn new(limit: &Limit, charge: &Charge, known: Option<Cost>) -> Option<Self> {
-        match (&limit.cost, &limit.charge.when, known) {
-            (CostRule::RequestBytes(length), When::Request, None) => {
-                Some(Self { bytes_per_token: *length, charged: charge.cost, last: None, is_over: false })
-            }
-            _ => None,
-        }
-    }
-
-    /// What is to be given back of a body that had so many bytes.
-    pub(super) fn surplus(&self, bytes: u64) -> Option<(Charge, Nanos)> {
-        let (last, full_at) = self.last.as_ref()?;
-        let surplus = self.charged.saturating_sub(runs(bytes, self.bytes_per_token)).min(last.cost);
-        (surplus > 0).then(|| (Charge { cost: surplus, ..last.clone() }, *full_at))
-    }
-}
 
 /// Charges that a part of a body makes due, each with the position of its note.
 #[derive(Default)]
@@ -57,7 +26,7 @@ struct Due {
 
 /// Charges a part of the request's body, of so many bytes, and waits for its turn where a limit delays. The part must not be
 /// forwarded before this is done. `Err` is what the request is answered instead where a limit denies: the body ends here.
-pub async fn body_part(context: &mut RequestContext, bytes: usize) -> Result<(), Answer> {
+pub(super) async fn charge_part(context: &mut RequestContext, bytes: usize) -> Result<(), Answer> {
     let Some(cost_meter) = &context.cost_meter else { return Ok(()) };
     let total = added(cost_meter.request_bytes, bytes);
     let due = due(context, cost_meter, total);

@@ -3,13 +3,35 @@
 //! The words are the configuration's, so it is the configuration that reads them; whoever keeps a directory asks.
 
 use std::fmt;
+use std::sync::Arc;
 
 use jiff::tz::TimeZone;
 
-use crate::ruleset::limit::{OwnTerms, PlanId};
+use crate::algorithm::Rule;
+use crate::ruleset::{LimitId, PlanId};
+
+/// What a customer has of its own, in place of what its plan has.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Overrides(pub Vec<(LimitId, Override)>);
+
+/// What a limit asks of one customer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Override {
+    /// Nothing.
+    Unlimited,
+    /// These parameters.
+    Rule(Arc<Rule>),
+}
+
+impl Overrides {
+    /// What `limit` asks of the customer, where that is not what it asks of its plan.
+    pub fn of(&self, limit: LimitId) -> Option<&Override> {
+        self.0.iter().find(|(of, _)| *of == limit).map(|(_, term)| term)
+    }
+}
 
 /// Reads what a directory says about a customer.
-pub trait OwnTermsReader: fmt::Debug + Send + Sync {
+pub trait OverridesReader: fmt::Debug + Send + Sync {
     /// The plan of this name.
     fn plan(&self, name: &str) -> Result<PlanId, InvalidOverride>;
 
@@ -23,7 +45,7 @@ pub trait OwnTermsReader: fmt::Debug + Send + Sync {
         plan: PlanId,
         zone: Option<&TimeZone>,
         overrides: Option<&str>,
-    ) -> Result<OwnTerms, Vec<InvalidOverride>>;
+    ) -> Result<Overrides, Vec<InvalidOverride>>;
 }
 
 /// Something in a directory that the configuration does not understand. Holds no value that may be a secret.

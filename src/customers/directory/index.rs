@@ -1,0 +1,78 @@
+//! The credentials of a file directory in the order of their hashes.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::credential::KeyedHash;
+use crate::customers::Customer;
+
+/// The customers of a file by the hashes of their credentials.
+#[derive(Default)]
+pub(super) struct CredentialIndex {
+    /// Sorted by hash.
+    pub(super) entries: Box<[Entry]>,
+    /// Whether the file gives any credential by its SHA-256.
+    pub(super) has_hashed: bool,
+}
+
+/// A credential and its customer.
+pub(super) struct Entry {
+    pub(super) hash: KeyedHash,
+    pub(super) customer: Arc<Customer>,
+}
+
+/// What an update changed, in credentials.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Credentials that the file did not have before.
+    pub added: usize,
+    /// Credentials whose customer or terms are others.
+    pub changed: usize,
+    /// Credentials that the file has no longer.
+    pub removed: usize,
+}
+
+impl CredentialIndex {
+    /// The customer of the credential with this hash.
+    pub(super) fn find(&self, hash: KeyedHash) -> Option<&Arc<Customer>> {
+        let around = self.entries.get(self.around(hash))?;
+        let position = around.binary_search_by_key(&hash, |entry| entry.hash).ok()?;
+        around.get(position).map(|entry| &entry.customer)
+    }
+
+    /// Where the hash stands if it is there. Hashes are spread evenly, so that the place of one among n is off by about √n:
+    /// looking near it touches less memory than halving all of them.
+    fn around(&self, hash: KeyedHash) -> Range<usize> {
+        let at = |position: usize| self.entries.get(position).map(|entry| entry.hash);
+        let count = u128::try_from(self.entries.len()).unwrap_or(u128::MAX);
+        let guess = usize::try_from(u128::from(hash[0]).saturating_mul(count) >> 64).unwrap_or(usize::MAX);
+        let mut step = self.entries.len().isqrt().saturating_add(1);
+        let (mut first, mut end) = (guess.saturating_sub(step), guess.saturating_add(step));
+        while first > 0 && at(first).is_none_or(|there| there > hash) {
+            step = step.saturating_mul(2);
+            first = first.saturating_sub(step);
+        }
+        while at(end).is_some_and(|there| there <= hash) {
+            step = step.saturating_mul(2);
+            end = end.saturating_add(step);
+        }
+        first.min(self.entries.len())..end.min(self.entries.len())
+    }
+
+    /// How `after` differs from this index.
+    pub(super) fn changes_to(&self, after: &Self) -> Changes {
+        let (mut changes, mut before) = (Changes::default(), self.entries.iter().peekable());
+        for entry in &after.entries {
+            while before.next_if(|old| old.hash < entry.hash).is_some() {
+                changes.removed += 1;
+            }
+            match before.next_if(|old| old.hash == entry.hash) {
+                Some(old) if Arc::ptr_eq(&old.customer, &entry.customer) => {}
+                Some(_) => changes.changed += 1,
+                None => changes.added += 1,
+            }
+        }
+        changes.removed += before.count();
+        changes
+    }
+}

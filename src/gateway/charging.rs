@@ -1,0 +1,149 @@
+//! How a request is charged: under all its limits or none, whether some of them were charged early or not.
+
+use std::rc::Rc;
+
+use smallvec::SmallVec;
+
+use crate::charge::{Charge, Charged, Source};
+use crate::gateway::request_context::{Admission, RequestContext};
+use crate::gateway::respond::Answer;
+use crate::gateway::{WorkerConfig, WorkerGateway};
+use crate::ruleset::matcher::RouteId;
+use crate::ruleset::verdict::Verdict;
+use crate::store::Receipt;
+use crate::units::Nanos;
+
+/// Charges `charges`, all that a request is to be charged, as far as it is not charged yet, and gives back what it was charged
+/// beside them. When a limit denies, none is charged.
+pub(super) async fn charge_all(context: &mut RequestContext, charges: &mut [Charge], now: Nanos) -> Receipt {
+    let active = Rc::clone(&context.active);
+    let gateway = context.gateway.clone();
+    if context.charges.is_empty() {
+        return match gateway.store.charge_in_memory(&active.binding, charges, now) {
+            Some(receipt) => receipt,
+            None => Box::pin(gateway.store.charge(&active.binding, charges, now)).await,
+        };
+    }
+    Box::pin(charge_the_rest(context, charges, now)).await
+}
+
+/// The same where some of them are charged already.
+async fn charge_the_rest(context: &mut RequestContext, charges: &mut [Charge], now: Nanos) -> Receipt {
+    let (active, gateway) = (Rc::clone(&context.active), context.gateway.clone());
+    let mut early = Early::take(context, now);
+    let mut told: SmallVec<[Option<Charged>; 4]> = charges.iter_mut().map(|charge| early.find(charge)).collect();
+    early.give_back_all_but(charges);
+    let open: SmallVec<[usize; 4]> = (0..charges.len()).filter(|position| told[*position].is_none()).collect();
+    let mut rest: Vec<Charge> = open.iter().map(|position| charges[*position].clone()).collect();
+    let mut receipt = Receipt { charged: SmallVec::new(), source: Source::Local, refused: None };
+    if !rest.is_empty() {
+        receipt = gateway.store.charge(&active.binding, &mut rest, now).await;
+    }
+    let denies =
+        |(charge, charged): (&Charge, &Charged)| charge.enforcement.enforces && !charged.decision.is_admitted();
+    let denied = receipt.refused.is_some() || rest.iter().zip(&receipt.charged).any(denies);
+    for ((position, charge), charged) in open.iter().zip(rest).zip(&receipt.charged) {
+        charges[*position] = charge;
+        told[*position] = Some(*charged);
+    }
+    if !denied {
+        early.taken.clear();
+    }
+    let refused = receipt.refused.and_then(|refused| open.get(refused).copied());
+    Receipt { charged: told.into_iter().flatten().collect(), source: receipt.source, refused }
+}
+
+/// Counts where and how fast the charges of `context` were decided. `Err`: a limit cannot be known that lets nothing pass then.
+pub(super) fn observe(context: &RequestContext, route: RouteId, receipt: &Receipt) -> Result<(), Answer> {
+    let active = &context.active;
+    let took = context.gateway.clock.now().saturating_sub(context.charged_at);
+    active.meters.observe_decision(receipt.source, took);
+    let Some(position) = receipt.refused else { return Ok(()) };
+    let limit = context.verdict.standings.get(position).map(|standing| standing.limit);
+    if let Some(limit) = limit {
+        active.meters.observe_refusal(&active.ruleset, route, context.plan, limit);
+    }
+    Err(Answer::StoreAway)
+}
+
+/// Charges the candidate that would have admitted a denied request, so that it goes on as if it were in force.
+pub(super) async fn charge_candidate(context: &mut RequestContext, now: Nanos) {
+    let candidate = context.verdict.candidate_to_charge(&context.active.ruleset, &context.charges);
+    let Some((position, alone)) = candidate else { return };
+    let mut alone = [alone];
+    let receipt = Box::pin(context.gateway.store.charge(&context.active.binding, &mut alone, now)).await;
+    if let [charged] = *receipt.charged {
+        context.verdict.replace(position, charged);
+    }
+}
+
+/// Gives back what a request was charged early: it turns out to be none that is charged.
+pub(super) fn give_back(context: &mut RequestContext) {
+    if context.charges.is_empty() {
+        return;
+    }
+    let now = context.gateway.clock.now();
+    Early::take(context, now).give_back_all_but(&[]);
+}
+
+/// What a request was charged early, until it is known whether its other limits admit it. What is left in it when it is dropped
+/// is given back, but for what counts although it is denied.
+struct Early {
+    gateway: WorkerGateway,
+    active: WorkerConfig,
+    taken: Vec<(Charge, Charged)>,
+    now: Nanos,
+}
+
+impl Early {
+    /// Takes it over from `context`, which has no charges from here on.
+    fn take(context: &mut RequestContext, now: Nanos) -> Self {
+        let charges = std::mem::take(&mut context.charges);
+        let verdict = std::mem::replace(&mut context.verdict, Verdict::unlimited());
+        (context.admission, context.cost_meter) = (Admission::None, None);
+        let since = now.saturating_sub(context.charged_at);
+        let charged = verdict.standings.into_iter();
+        let charged =
+            charged.map(|standing| Charged { decision: standing.decision, headroom: standing.headroom }.after(since));
+        let (gateway, active) = (context.gateway.clone(), Rc::clone(&context.active));
+        Self { gateway, active, taken: charges.into_iter().zip(charged).collect(), now }
+    }
+
+    /// What came of `charge`, if it was made; it then notes where.
+    fn find(&self, charge: &mut Charge) -> Option<Charged> {
+        let (made, charged) = self.taken.iter().find(|(made, _)| is_same(made, charge))?;
+        *charge = made.clone();
+        Some(*charged)
+    }
+
+    /// Gives back what is not one of `charges`.
+    fn give_back_all_but(&mut self, charges: &[Charge]) {
+        let is_one = |(made, _): &(Charge, Charged)| charges.iter().any(|charge| is_same(made, charge));
+        let (kept, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.taken).into_iter().partition(is_one);
+        self.taken = kept;
+        self.refund(others, |_| true);
+    }
+
+    fn refund(&self, charges: Vec<(Charge, Charged)>, goes_back: impl Fn(&Charge) -> bool) {
+        let took =
+            |(charge, charged): &(Charge, Charged)| charge.enforcement.consumes && charged.decision.is_admitted();
+        let back = charges.into_iter().filter(took).filter(|(charge, _)| goes_back(charge));
+        let full_at = |charged: Charged| self.now.saturating_add(charged.headroom.until_full);
+        let back: Vec<_> = back.map(|(charge, charged)| (charge, full_at(charged))).collect();
+        if !back.is_empty() {
+            self.gateway.store.refund(&self.active.binding, &back, self.now);
+        }
+    }
+}
+
+impl Drop for Early {
+    fn drop(&mut self) {
+        let taken = std::mem::take(&mut self.taken);
+        self.refund(taken, |charge| !charge.enforcement.counts_denied);
+    }
+}
+
+/// Whether two charges of a request are the same, wherever they were taken.
+fn is_same(one: &Charge, other: &Charge) -> bool {
+    (one.limit, one.key) == (other.limit, other.key) && one.rule == other.rule
+}
