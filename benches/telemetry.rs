@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput};
-use tollgate::charge::{Charge, Enforcement, RuleRef, Source};
+use tollgate::charge::{Charge, DecisionSource, Enforcement, RuleRef};
 use tollgate::config;
 use tollgate::ruleset::matcher::RouteId;
 use tollgate::ruleset::upstream::UpstreamId;
@@ -79,7 +79,7 @@ impl Subject {
         let (route, plan) = (RouteId(0), Some(PlanId(1)));
         self.meters.route(Some(route)).start();
         let (charges, verdict) = self.charged();
-        self.meters.observe_decision(Source::Local, Nanos::new(900));
+        self.meters.observe_decision(DecisionSource::Local, Nanos::new(900));
         self.meters.observe_verdict(&self.ruleset, route, plan, &charges, &verdict);
         self.meters.observe_upstream(UpstreamId(0), Nanos::new(700_000));
         self.meters.route(Some(route)).finish(200, Nanos::new(800_000));

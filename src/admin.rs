@@ -28,7 +28,7 @@ use snapshots::Snapshots;
 
 use crate::gateway::Gateway;
 use crate::gateway::explain::{Explanation, Question};
-use crate::store::shared::Report;
+use crate::store::shared::SharedStatus;
 use crate::telemetry::history::History;
 use crate::telemetry::offenders::Top;
 use crate::telemetry::{StoreUsage, TableUsage, Telemetry};
@@ -76,7 +76,7 @@ fn methods(path: &str) -> &'static str {
 }
 
 /// A status, what the body is, and the body.
-type Answer = (StatusCode, &'static str, String);
+type PlainResponse = (StatusCode, &'static str, String);
 
 impl Admin {
     /// For `gateway`, ready when `readiness` says so.
@@ -85,7 +85,7 @@ impl Admin {
         Self { gateway, telemetry, started, readiness, records }
     }
 
-    async fn answer(&self, session: &mut ServerSession) -> Answer {
+    async fn answer(&self, session: &mut ServerSession) -> PlainResponse {
         let head = session.req_header();
         let (method, path) = (head.method.clone(), head.uri.path().to_owned());
         let is_for_browsers = path.starts_with(API) || page_file(&path).is_some();
@@ -110,7 +110,7 @@ impl Admin {
     }
 
     /// What can be looked at.
-    fn shown(&self, path: &str) -> Answer {
+    fn shown(&self, path: &str) -> PlainResponse {
         if let Some((content_type, text)) = page_file(path) {
             return (StatusCode::OK, content_type, text.to_owned());
         }
@@ -152,7 +152,7 @@ impl Admin {
     }
 
     /// Says what the request in the body would meet at this gateway now.
-    async fn explain(&self, session: &mut ServerSession) -> Answer {
+    async fn explain(&self, session: &mut ServerSession) -> PlainResponse {
         let body = match read_body(session).await {
             Ok(body) => body,
             Err(refused) => return refused,
@@ -164,7 +164,7 @@ impl Admin {
     }
 
     /// Asks about a key, or changes it.
-    async fn key(&self, verb: Verb, session: &mut ServerSession) -> Answer {
+    async fn key(&self, verb: Verb, session: &mut ServerSession) -> PlainResponse {
         if verb != Verb::Peek
             && let Err(refused) = self.records.access.check_token(session.req_header())
         {
@@ -177,7 +177,7 @@ impl Admin {
     }
 
     /// Reads the configuration anew, and tells what came of it.
-    async fn reload(&self) -> Answer {
+    async fn reload(&self) -> PlainResponse {
         let Some(attempt) = self.records.reloads.request().await else {
             return (StatusCode::SERVICE_UNAVAILABLE, TEXT, "stopping\n".to_owned());
         };
@@ -195,7 +195,7 @@ impl Admin {
         (status, JSON, format!("{report:#}\n"))
     }
 
-    fn metrics(&self) -> Answer {
+    fn metrics(&self) -> PlainResponse {
         let active = self.gateway.active.load();
         for usage in self.gateway.store.usage(&active.binding) {
             self.telemetry.set_table_usage(&TableUsage {
@@ -210,7 +210,8 @@ impl Admin {
             });
         }
         if let Some(shared) = self.gateway.store.shared() {
-            let Report { breaker, nodes, healed, overshoot, unsynced, waiting, clock_ahead, leases } = shared.report();
+            let SharedStatus { breaker, nodes, healed, overshoot, unsynced, waiting, clock_ahead, leases } =
+                shared.report();
             self.telemetry.set_store_usage(&StoreUsage {
                 breaker: breaker.as_str(),
                 nodes,
@@ -241,7 +242,7 @@ impl Admin {
 }
 
 /// Reads the body of a request, up to its largest size.
-async fn read_body(session: &mut ServerSession) -> Result<Vec<u8>, Answer> {
+async fn read_body(session: &mut ServerSession) -> Result<Vec<u8>, PlainResponse> {
     /// Room for the largest head of a request and what JSON adds to it.
     const MAX_BYTES: usize = 256 << 10;
     let mut body = Vec::new();
@@ -273,7 +274,7 @@ fn page_file(path: &str) -> Option<(&'static str, &'static str)> {
 }
 
 /// An answer with indented JSON.
-fn pretty_json(answer: &impl Serialize) -> Answer {
+fn pretty_json(answer: &impl Serialize) -> PlainResponse {
     match serde_json::to_string_pretty(answer) {
         Ok(text) => (StatusCode::OK, JSON, text + "\n"),
         Err(error) => failure(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
@@ -281,19 +282,19 @@ fn pretty_json(answer: &impl Serialize) -> Answer {
 }
 
 /// An answer with JSON in one line, for answers with many numbers.
-fn json_of(value: &Value) -> Answer {
+fn json_of(value: &Value) -> PlainResponse {
     (StatusCode::OK, JSON, format!("{value}\n"))
 }
 
 /// Refuses a request for `path` in the form that its clients read: JSON under `/v1/`, a line elsewhere.
-fn refusal(path: &str, status: StatusCode, message: &str) -> Answer {
+fn refusal(path: &str, status: StatusCode, message: &str) -> PlainResponse {
     match path.starts_with(API) {
         true => failure(status, message),
         false => (status, TEXT, format!("{message}\n")),
     }
 }
 
-fn failure(status: StatusCode, message: &str) -> Answer {
+fn failure(status: StatusCode, message: &str) -> PlainResponse {
     (status, JSON, format!("{:#}\n", json!({ "error": message })))
 }
 

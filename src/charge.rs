@@ -222,7 +222,7 @@ pub enum OnStoreDown {
 
 /// Where a batch was decided: of several places the furthest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Source {
+pub enum DecisionSource {
     /// In memory.
     Local,
     /// In memory, by a cached denial of Redis or of the key's owner.
@@ -237,7 +237,7 @@ pub enum Source {
     Fallback,
 }
 
-impl Source {
+impl DecisionSource {
     /// All.
     pub const ALL: [Self; 6] = [Self::Local, Self::DenialCache, Self::Lease, Self::Owner, Self::Store, Self::Fallback];
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use crate::charge::Mode;
 use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::{
-    Access, AccessLog, Bypass, ClientAddress, ConnectionBounds, CredentialSource, Dialects, Matcher, MinBodyRate,
-    RequestHead, Ruleset,
+    Access, AccessLog, Bypass, ClientAddress, ConnectionBounds, CredentialSource, Dialects, HeadLimits, Matcher,
+    MinBodyRate, Ruleset,
 };
 
 mod access;
@@ -258,7 +258,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let usage = top.get_with("usage", |field| server::usage(field, outline.customers));
     let dialects = top.get_or("headers", Dialects::default(), server::dialects);
     let access_log = top.get_or("access_log", AccessLog::default(), server::access_log);
-    let request_head = top.get_or("request_head", RequestHead::default(), server::request_head);
+    let request_head = top.get_or("request_head", HeadLimits::default(), server::request_head);
     let request_body = top.get_or("request_body", Some(MinBodyRate::default()), server::request_body);
     if findings.has_errors() {
         return None;

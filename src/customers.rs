@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::ruleset::PlanId;
-use crate::ruleset::charges::Known;
+use crate::ruleset::charges::KnownCaller;
 use crate::ruleset::overrides::Overrides;
 use crate::units::Nanos;
 
@@ -30,7 +30,7 @@ pub struct Customer {
 
 impl Customer {
     /// What limits go by.
-    pub fn known(&self) -> Known<'_> {
-        Known { name: &self.name, plan: self.plan, own: self.own.as_deref() }
+    pub fn known(&self) -> KnownCaller<'_> {
+        KnownCaller { name: &self.name, plan: self.plan, own: self.own.as_deref() }
     }
 }

@@ -8,14 +8,14 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fields {
     text: Vec<u8>,
-    lines: Vec<Line>,
+    lines: Vec<FieldSpan>,
     /// Which marks the names have: most names that are asked for are not there, which shows without a look at the lines.
     marks: Marks,
 }
 
 /// The places of one field in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Line {
+struct FieldSpan {
     start: usize,
     /// How long its name is.
     name: usize,
@@ -154,7 +154,7 @@ impl Fields {
     /// Notes the line that stands in the text from `start` to the end.
     fn add_line(&mut self, start: usize, name: &[u8]) {
         self.marks.0 |= Marks::of(name).0;
-        self.lines.push(Line { start, name: name.len(), end: self.text.len() });
+        self.lines.push(FieldSpan { start, name: name.len(), end: self.text.len() });
     }
 
     /// All fields, in their order.
@@ -162,7 +162,7 @@ impl Fields {
         self.lines.iter().filter_map(|line| self.field(*line))
     }
 
-    fn field(&self, Line { start, name, end }: Line) -> Option<Field<'_>> {
+    fn field(&self, FieldSpan { start, name, end }: FieldSpan) -> Option<Field<'_>> {
         let line = self.text.get(start..end)?;
         let (name, rest) = line.split_at_checked(name)?;
         Some(Field { name, value: rest.strip_prefix(COLON)?.strip_suffix(END)?, line })

@@ -57,7 +57,7 @@ pub enum Print {
 
 /// A file as it was when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct FileVersion {
     /// Where it is.
     pub path: PathBuf,
     /// The most bytes it may have.
@@ -69,14 +69,14 @@ pub struct Seen {
 }
 
 /// Reads a file whole, `most` bytes at most.
-pub fn read(path: &Path, most: usize) -> (Result<Vec<u8>, Unreadable>, Seen) {
+pub fn read(path: &Path, most: usize) -> (Result<Vec<u8>, Unreadable>, FileVersion) {
     let mut bytes = Vec::new();
     let (outcome, seen) = look_through(path, most, |part| bytes.extend_from_slice(part));
     (outcome.map(|()| bytes), seen)
 }
 
 /// Reads a file part by part, `most` bytes at most, of which no more is kept than `take` keeps.
-fn look_through(path: &Path, most: usize, mut take: impl FnMut(&[u8])) -> (Result<(), Unreadable>, Seen) {
+fn look_through(path: &Path, most: usize, mut take: impl FnMut(&[u8])) -> (Result<(), Unreadable>, FileVersion) {
     let (mut stamp, mut hasher) = (Stamp::Missing, SipHasher13::new());
     let outcome = parts(path, most, &mut stamp, |part| {
         hasher.write(part);
@@ -86,7 +86,7 @@ fn look_through(path: &Path, most: usize, mut take: impl FnMut(&[u8])) -> (Resul
         Ok(()) => Print::Bytes(hasher.finish128().as_u128()),
         Err(reason) => Print::Unreadable(reason.to_string()),
     };
-    (outcome, Seen { path: path.to_owned(), most, stamp, print })
+    (outcome, FileVersion { path: path.to_owned(), most, stamp, print })
 }
 
 fn parts(path: &Path, most: usize, stamp: &mut Stamp, mut take: impl FnMut(&[u8])) -> Result<(), Unreadable> {
@@ -183,9 +183,9 @@ impl From<&Metadata> for Stamp {
     }
 }
 
-// === impl Seen ===
+// === impl FileVersion ===
 
-impl Seen {
+impl FileVersion {
     /// The same file as it is now.
     #[must_use]
     pub fn again(&self) -> Self {

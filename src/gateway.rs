@@ -54,10 +54,10 @@ const FIELD_OVERHEAD: usize = 32;
 
 /// What all connections share.
 #[derive(Clone)]
-pub struct Gateway(Arc<Shared>);
+pub struct Gateway(Arc<GatewayState>);
 
 /// See [`Gateway`].
-pub struct Shared {
+pub struct GatewayState {
     /// What is in force.
     pub active: ArcSwap<ActiveConfig>,
     /// Where states are kept.
@@ -76,15 +76,15 @@ pub struct Shared {
 
 impl Gateway {
     /// A gateway with `shared`.
-    pub fn new(shared: Shared) -> Self {
+    pub fn new(shared: GatewayState) -> Self {
         Self(Arc::new(shared))
     }
 }
 
 impl std::ops::Deref for Gateway {
-    type Target = Shared;
+    type Target = GatewayState;
 
-    fn deref(&self) -> &Shared {
+    fn deref(&self) -> &GatewayState {
         &self.0
     }
 }

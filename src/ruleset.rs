@@ -78,7 +78,7 @@ pub struct Ruleset {
     /// What is written about each request.
     pub access_log: AccessLog,
     /// How large a request's head may be.
-    pub request_head: RequestHead,
+    pub request_head: HeadLimits,
     /// How slowly a request's body may come in; absent where that does not matter.
     pub request_body: Option<MinBodyRate>,
 }
@@ -207,7 +207,7 @@ pub enum AccessLog {
 
 /// Bounds of a request's head, in bytes and fields; beyond them the answer is 414 or 431.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RequestHead {
+pub struct HeadLimits {
     /// The longest request target.
     pub max_target: usize,
     /// The longest single header line.
@@ -269,7 +269,7 @@ impl Default for ConnectionBounds {
     }
 }
 
-impl Default for RequestHead {
+impl Default for HeadLimits {
     fn default() -> Self {
         Self {
             max_target: 8 << 10,

@@ -48,7 +48,7 @@ use crate::clock::Clock;
 use crate::cluster::{Cluster, Observer as Asked, OsPlatform};
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::upstream::{Pool, health};
-use crate::gateway::{Gateway, Shared};
+use crate::gateway::{Gateway, GatewayState};
 use crate::ruleset::Endpoint;
 use crate::ruleset::key::KeyHasher;
 use crate::store::shared::{CallResult, Observer};
@@ -185,7 +185,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let room = FdBudget::within(descriptors::limit(), needs);
     let active = ActiveConfig::new((rules, pools), None, &store, hasher.clone(), &telemetry);
     telemetry.reload_applied(&active.ruleset, &active.hash, clock.wall());
-    let gateway = Gateway::new(Shared {
+    let gateway = Gateway::new(GatewayState {
         active: ArcSwap::from_pointee(active),
         store,
         clock,

@@ -22,7 +22,7 @@ pub mod series;
 pub(crate) mod testing;
 pub mod trace;
 
-use run::{Outcome, Run, RunError};
+use run::{RequestOutcome, Run, RunError};
 use trace::TraceError;
 
 /// The parameter that `set_rate` changes.
@@ -135,7 +135,7 @@ pub enum SimulationError {
 pub fn drive(
     traffic: &mut dyn Traffic,
     runs: &mut [Run],
-    mut seen: impl FnMut(&dyn Traffic, usize, &Arrival, &Outcome<'_>) -> io::Result<()>,
+    mut seen: impl FnMut(&dyn Traffic, usize, &Arrival, &RequestOutcome<'_>) -> io::Result<()>,
 ) -> Result<(), SimulationError> {
     while let Some(arrival) = traffic.next_arrival()? {
         for (number, run) in runs.iter_mut().enumerate() {

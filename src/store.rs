@@ -26,7 +26,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::algorithm::{AlgorithmName, Completion, Rule};
-use crate::charge::{AllCharged, Charge, Charged, Mode, Source, Taken};
+use crate::charge::{AllCharged, Charge, Charged, DecisionSource, Mode, Taken};
 use crate::cluster::Cluster;
 use crate::cluster::migration::OwnershipEpoch;
 use crate::cluster::serve::MAX_TRIES;
@@ -101,7 +101,7 @@ pub struct Receipt {
     /// For each charge.
     pub charged: AllCharged,
     /// Where it was decided.
-    pub source: Source,
+    pub source: DecisionSource,
     /// The position of a charge whose limit lets nothing pass while Redis is unavailable, if that is why nothing was charged.
     pub refused: Option<usize>,
 }
@@ -183,7 +183,7 @@ impl Store {
             return None;
         }
         let charged = self.local.charge(&binding.local, batch, now);
-        Some(Receipt { charged, source: Source::Local, refused: None })
+        Some(Receipt { charged, source: DecisionSource::Local, refused: None })
     }
 
     /// Charges every entry of `batch` or none: none if an enforcing limit denies. See [`crate::charge::Enforcement`] for
@@ -200,7 +200,7 @@ impl Store {
         self.number_slots(binding, batch);
         if batch.iter().all(|charge| self.is_here(binding, charge)) {
             let charged = self.charge_here(binding, batch, epoch, false, now).await;
-            return Receipt { charged, source: Source::Local, refused: None };
+            return Receipt { charged, source: DecisionSource::Local, refused: None };
         }
         ChargeTransaction { store: self, binding, epoch, now }.charge(batch).await
     }

@@ -253,7 +253,7 @@ impl Telemetry {
     ///
     /// To be called when no request is handled any more under another ruleset: it would count where nobody looks.
     pub fn retain(&self, rulesets: &[&Ruleset]) {
-        let wanted = series::Wanted::of(rulesets);
+        let wanted = series::NamedSeries::of(rulesets);
         let keep = |labels: &series::Labels<'_>| wanted.has(labels);
         series::retain(&self.http_requests, keep);
         series::retain(&self.http_duration, keep);

@@ -9,8 +9,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 mod client;
 mod server;
 
-pub use client::{Identity, TlsClient, client};
-pub use server::{Certificate, Certificates, ClientCertificates, Terms, TlsServer, common_name, server};
+pub use client::{ClientCertificate, TlsClient, client};
+pub use server::{Certificate, Certificates, ClientCertificates, ClientTlsTerms, TlsServer, common_name, server};
 
 /// What is wrong, to be said after what holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

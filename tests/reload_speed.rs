@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tollgate::config;
-use tollgate::gateway::active_config::{ActiveConfig, Rules};
+use tollgate::gateway::active_config::{ActiveConfig, CompiledConfig};
 use tollgate::ruleset::key::KeyHasher;
 use tollgate::store::Store;
 use tollgate::telemetry::Telemetry;
@@ -71,7 +71,7 @@ fn ten_thousand_routes_and_a_hundred_thousand_parameters_reload_in_half_a_second
         let text = text(version);
         let taken = processor_time();
         let (loaded, reading) = timed(|| config::load(&text, "large.yaml", &|_| None).unwrap());
-        let rules = Rules {
+        let rules = CompiledConfig {
             ruleset: loaded.ruleset,
             directory: Arc::default(),
             tokens: None,

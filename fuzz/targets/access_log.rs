@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use http::header;
 use tollgate::replay::fields::WantedFields;
-use tollgate::replay::reading::{Options, Reader, Reading};
+use tollgate::replay::reading::{LineReader, MergedLogs, Options};
 use tollgate::replay::record::{LogLine, Record, Unreadable};
 use tollgate::replay::source::{self, SourceError};
 use tollgate::units::Nanos;
@@ -24,16 +24,16 @@ fn wanted() -> WantedFields {
 
 thread_local! {
     /// For all inputs: what a reader is made with takes longer than most of them.
-    static READER: std::cell::RefCell<Reader> = std::cell::RefCell::new(Reader::new(&[], wanted()));
+    static READER: std::cell::RefCell<LineReader> = std::cell::RefCell::new(LineReader::new(&[], wanted()));
 }
 
-fn told<'l>(reader: &mut Reader, line: &'l [u8]) -> Result<Record<'l>, Unreadable> {
+fn told<'l>(reader: &mut LineReader, line: &'l [u8]) -> Result<Record<'l>, Unreadable> {
     let mut record = Record::default();
     reader.read(line, false, &mut record).map(|()| record)
 }
 
 pub(crate) fn run(data: &[u8]) {
-    let mut reader = Reader::new(&[], wanted());
+    let mut reader = LineReader::new(&[], wanted());
     let mut lines = 0;
     for (number, line) in data.split(|byte| *byte == b'\n').enumerate() {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -93,7 +93,7 @@ fn whole(data: &[u8], lines: u64) {
         times_are_starts: data.len().is_multiple_of(2),
         reorder: Nanos::from_secs(60),
     };
-    let mut reading = Reading::new(logs, options);
+    let mut reading = MergedLogs::new(logs, options);
     let (mut shown, mut last) = (0, Nanos::ZERO);
     let read = reading.run(|line| {
         shown += 1;

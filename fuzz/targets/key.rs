@@ -6,7 +6,7 @@ use http::{HeaderName, HeaderValue};
 use tollgate::charge::Enforcement;
 use tollgate::fields::Fields;
 use tollgate::ruleset::key::{Caller, Facts, Key, KeyHasher, KeyPart, Repeated, Resolved, Value, value};
-use tollgate::store::redis::{Bucket, CallArgument, Shared, key_name};
+use tollgate::store::redis::{Bucket, CallArgument, SharedRule, key_name};
 use tollgate::units::LimitKey;
 
 use super::input::Input;
@@ -56,7 +56,7 @@ pub(crate) fn run(data: &[u8]) {
 /// What Redis is told is made of the configuration and of hashes.
 fn name(key: LimitKey, tag: LimitKey) {
     rules(|rules| {
-        let rule: &Shared = &rules[0];
+        let rule: &SharedRule = &rules[0];
         let bucket = Bucket {
             limit: "l",
             rule,

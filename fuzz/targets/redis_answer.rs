@@ -3,7 +3,7 @@
 use tollgate::algorithm::Decision;
 use tollgate::charge::Enforcement;
 use tollgate::config;
-use tollgate::store::redis::{Answer, Bucket, CallArgument, Field, Shared};
+use tollgate::store::redis::{Bucket, CallArgument, ChargeReply, Field, SharedRule};
 use tollgate::units::{LimitKey, Nanos};
 
 use super::input::Input;
@@ -31,15 +31,15 @@ limits:
 ";
 
 thread_local! {
-    static RULES: Vec<Shared> = {
+    static RULES: Vec<SharedRule> = {
         let limits = config::load_limits(LIMITS, "limits", &|_| None).unwrap_or_else(|problems| panic!("{problems}"));
         let rules = limits.limits.iter().map(|limit| limit.rule(None).unwrap().unwrap());
-        rules.map(|rule| Shared::new(rule, Nanos::from_secs(60)).unwrap()).collect()
+        rules.map(|rule| SharedRule::new(rule, Nanos::from_secs(60)).unwrap()).collect()
     };
 }
 
 /// A rule of each sort that can be kept in Redis.
-pub(crate) fn rules(with: impl FnOnce(&[Shared])) {
+pub(crate) fn rules(with: impl FnOnce(&[SharedRule])) {
     RULES.with(|rules| with(rules));
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn run(data: &[u8]) {
                 text => Field::Text(text),
             })
             .collect();
-        let Ok(answer) = Answer::parse(&fields, &buckets) else { return };
+        let Ok(answer) = ChargeReply::parse(&fields, &buckets) else { return };
         assert!(answer.healed <= buckets.len());
         let (charged, seen) = answer.charged(&buckets);
         assert_eq!((charged.len(), seen.len(), answer.seen().len()), (buckets.len(), buckets.len(), buckets.len()));

@@ -9,12 +9,12 @@ use pingora::http::RequestHeader;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-use super::{Answer, failure};
+use super::{PlainResponse, failure};
 use crate::gateway::facts;
 
 /// What the configuration says of it.
 #[derive(Clone, Debug, Default)]
-pub struct Terms {
+pub struct TokenRules {
     /// What changes are asked for with; nothing can be changed without one.
     pub token: Option<Token>,
     /// What browsers may call this gateway, beside `localhost` and its addresses. Lower case, without a port.
@@ -29,7 +29,7 @@ pub struct Token([u8; 32]);
 
 /// What is in force.
 #[derive(Debug)]
-pub struct Access(ArcSwap<Terms>);
+pub struct Access(ArcSwap<TokenRules>);
 
 impl Token {
     /// The token `text`.
@@ -58,12 +58,12 @@ const WRONG_TOKEN: &str =
 
 impl Access {
     /// Under these terms.
-    pub fn new(terms: Terms) -> Self {
+    pub fn new(terms: TokenRules) -> Self {
         Self(ArcSwap::from_pointee(terms))
     }
 
     /// Under these terms from here on.
-    pub fn follow(&self, terms: Terms) {
+    pub fn follow(&self, terms: TokenRules) {
         self.0.store(terms.into());
     }
 
@@ -78,7 +78,7 @@ impl Access {
     }
 
     /// Refuses a change that is asked for without the token.
-    pub(super) fn check_token(&self, head: &RequestHeader) -> Result<(), Answer> {
+    pub(super) fn check_token(&self, head: &RequestHeader) -> Result<(), PlainResponse> {
         let terms = self.0.load();
         let Some(token) = &terms.token else { return Err(failure(StatusCode::FORBIDDEN, NO_TOKEN)) };
         let shown = head.headers.get(header::AUTHORIZATION).map(http::HeaderValue::as_bytes).unwrap_or_default();
@@ -92,7 +92,7 @@ impl Access {
 
     /// Refuses what other sites have an operator's browser ask for. `is_for_browsers`: the page and what it asks for,
     /// which is also refused under names that anybody could have lead here.
-    pub(super) fn check_site(&self, head: &RequestHeader, is_for_browsers: bool) -> Result<(), Answer> {
+    pub(super) fn check_site(&self, head: &RequestHeader, is_for_browsers: bool) -> Result<(), PlainResponse> {
         let host = text(head, &header::HOST);
         if is_for_browsers && !host.is_some_and(|host| self.is_own(host)) {
             let message = "this is served to `localhost`, to addresses, and to the names in `admin.hosts`, so that no site \
@@ -152,7 +152,7 @@ mod tests {
 
     fn access() -> Access {
         let hosts = vec!["gate.internal".to_owned()];
-        Access::new(Terms { token: Some(Token::of("0123456789abcdef")), hosts, top_denied_metrics: 0 })
+        Access::new(TokenRules { token: Some(Token::of("0123456789abcdef")), hosts, top_denied_metrics: 0 })
     }
 
     #[test]
@@ -201,7 +201,7 @@ mod tests {
         for wrong in ["", "Bearer", "Bearer ", "Bearer 0123456789abcde", "Basic 0123456789abcdef", "0123456789abcdef"] {
             assert_eq!(status(&access, wrong), Some(401), "{wrong}");
         }
-        access.follow(Terms::default());
+        access.follow(TokenRules::default());
         assert_eq!(status(&access, "Bearer 0123456789abcdef"), Some(403));
         assert_eq!(format!("{:?}", Token::of("secret")), "Token");
     }

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 
-use super::{Answer, failure, pretty_json};
+use super::{PlainResponse, failure, pretty_json};
 use crate::gateway::Gateway;
 use crate::gateway::keys::{BadKey, KeyQuestion};
 use crate::store::{Amendment, Unamended};
@@ -28,7 +28,7 @@ impl Verb {
 }
 
 /// Does it for the question in `body`.
-pub(super) async fn answer(gateway: &Gateway, verb: Verb, body: &[u8]) -> Answer {
+pub(super) async fn answer(gateway: &Gateway, verb: Verb, body: &[u8]) -> PlainResponse {
     match done(gateway, verb, body).await {
         Ok(answer) => answer,
         Err(bad) => {
@@ -41,7 +41,7 @@ pub(super) async fn answer(gateway: &Gateway, verb: Verb, body: &[u8]) -> Answer
     }
 }
 
-async fn done(gateway: &Gateway, verb: Verb, body: &[u8]) -> Result<Answer, BadKey> {
+async fn done(gateway: &Gateway, verb: Verb, body: &[u8]) -> Result<PlainResponse, BadKey> {
     let question = KeyQuestion::from_json(body)?;
     let amendment = match verb {
         Verb::Peek => return Ok(pretty_json(&question.peek(gateway).await?)),

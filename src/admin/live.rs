@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
 use crate::ruleset::key::KeyPart;
-use crate::ruleset::limit::{Limit, OverLimit, Terms};
+use crate::ruleset::limit::{Limit, OverLimit, PlanTerms};
 use crate::ruleset::{LimitId, PlanId};
 use crate::telemetry::history::{Activity, History, RequestRate};
-use crate::telemetry::meters::Counts;
+use crate::telemetry::meters::RequestTotals;
 use crate::telemetry::offenders::{Offender, Subject, Top};
 use crate::telemetry::recent::Happened;
 
@@ -127,18 +127,18 @@ fn over(limit: &Limit) -> &'static str {
 
 /// What each plan gets; one line without a plan where that is the same for all.
 fn plans(limit: &Limit, plans: &[String]) -> Vec<Value> {
-    let line = |plan: Option<&str>, terms: Terms| match terms {
-        Terms::Unlimited => json!({ "plan": plan, "terms": "unlimited", "quota": null, "window_seconds": null }),
-        Terms::Rule(rule) => {
+    let line = |plan: Option<&str>, terms: PlanTerms| match terms {
+        PlanTerms::Unlimited => json!({ "plan": plan, "terms": "unlimited", "quota": null, "window_seconds": null }),
+        PlanTerms::Rule(rule) => {
             let rule = &limit.rules[rule];
             let policy = rule.policy();
             let window = policy.window.map(crate::units::Nanos::as_secs_f64);
             json!({ "plan": plan, "terms": rule.describe(), "quota": policy.quota, "window_seconds": window })
         }
     };
-    let all: Vec<Terms> = (0..plans.len()).map(|plan| limit.terms(Some(PlanId(plan)))).collect();
+    let all: Vec<PlanTerms> = (0..plans.len()).map(|plan| limit.terms(Some(PlanId(plan)))).collect();
     match (all.split_first(), limit.without_plan) {
-        (None, alone) => vec![line(None, alone.unwrap_or(Terms::Unlimited))],
+        (None, alone) => vec![line(None, alone.unwrap_or(PlanTerms::Unlimited))],
         (Some((first, others)), alone)
             if others.iter().all(|other| other == first) && alone.is_none_or(|alone| alone == *first) =>
         {
@@ -180,7 +180,7 @@ fn of_limit(pace: &RequestRate) -> Value {
 }
 
 /// What came in each of the last seconds, the last one last; empty where nothing did.
-fn series(activity: &Activity, of: impl Fn(&Counts) -> u64) -> Vec<u64> {
+fn series(activity: &Activity, of: impl Fn(&RequestTotals) -> u64) -> Vec<u64> {
     let looks: Vec<u64> = activity.looks.iter().map(of).collect();
     if looks.iter().all(|count| *count == 0) { Vec::new() } else { looks }
 }

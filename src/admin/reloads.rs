@@ -47,12 +47,12 @@ pub struct Attempt {
     /// Why.
     pub trigger: Trigger,
     /// What came of it.
-    pub outcome: Outcome,
+    pub outcome: ReloadOutcome,
 }
 
 /// What came of reading a configuration.
 #[derive(Clone, Debug)]
-pub enum Outcome {
+pub enum ReloadOutcome {
     /// It is in force.
     Applied {
         /// What is suspicious about it.
@@ -72,7 +72,7 @@ pub enum Outcome {
 impl Attempt {
     /// Whether what was read is in force.
     pub const fn is_in_force(&self) -> bool {
-        !matches!(self.outcome, Outcome::Refused { .. })
+        !matches!(self.outcome, ReloadOutcome::Refused { .. })
     }
 
     /// As `/status` and `/-/reload` show it, with at most `most` lines of each kind.
@@ -84,11 +84,11 @@ impl Attempt {
             "duration_seconds": self.took.as_secs_f64(),
         });
         let more = match &self.outcome {
-            Outcome::Applied { warnings, notes } => {
+            ReloadOutcome::Applied { warnings, notes } => {
                 json!({ "result": "applied", "warnings": shown(warnings), "notes": shown(notes) })
             }
-            Outcome::Unchanged => json!({ "result": "unchanged" }),
-            Outcome::Refused { errors } => {
+            ReloadOutcome::Unchanged => json!({ "result": "unchanged" }),
+            ReloadOutcome::Refused { errors } => {
                 json!({ "result": "refused", "errors": shown(errors), "error_count": errors.len() })
             }
         };
@@ -106,7 +106,7 @@ impl Attempt {
 
 /// Somebody who asks for a reload, and waits for how it went if there is a channel.
 #[derive(Debug)]
-pub struct Asked {
+pub struct ReloadRequest {
     /// Why.
     pub trigger: Trigger,
     /// Where the answer goes.
@@ -116,7 +116,7 @@ pub struct Asked {
 /// Between those who ask for reloads and the one who makes them.
 #[derive(Debug)]
 pub struct Reloads {
-    asking: mpsc::Sender<Asked>,
+    asking: mpsc::Sender<ReloadRequest>,
     shown: Mutex<Shown>,
 }
 
@@ -128,9 +128,9 @@ struct Shown {
 
 impl Reloads {
     /// For a process that starts `now` with a configuration of which there are `warnings`; who makes the reloads receives what is asked.
-    pub fn new(now: Nanos, warnings: Vec<String>) -> (Self, mpsc::Receiver<Asked>) {
+    pub fn new(now: Nanos, warnings: Vec<String>) -> (Self, mpsc::Receiver<ReloadRequest>) {
         let (asking, asked) = mpsc::channel(MOST_WAITING);
-        let outcome = Outcome::Applied { warnings, notes: Vec::new() };
+        let outcome = ReloadOutcome::Applied { warnings, notes: Vec::new() };
         let last = Attempt { at: now, took: Nanos::ZERO, trigger: Trigger::Start, outcome };
         (Self { asking, shown: Mutex::new(Shown { last, in_force_since: now }) }, asked)
     }
@@ -138,20 +138,20 @@ impl Reloads {
     /// Asks for a reload and waits for it; `None` where nobody makes them any more.
     pub async fn request(&self) -> Option<Attempt> {
         let (answer, answered) = oneshot::channel();
-        self.asking.send(Asked { trigger: Trigger::Request, answer: Some(answer) }).await.ok()?;
+        self.asking.send(ReloadRequest { trigger: Trigger::Request, answer: Some(answer) }).await.ok()?;
         answered.await.ok()
     }
 
     /// Asks for a reload for the sake of a signal.
     pub fn signal(&self) {
         // Where too many wait, the reload that they wait for does.
-        drop(self.asking.try_send(Asked { trigger: Trigger::Signal, answer: None }));
+        drop(self.asking.try_send(ReloadRequest { trigger: Trigger::Signal, answer: None }));
     }
 
     /// A reload is over.
     pub fn ended(&self, attempt: Attempt) {
         let mut shown = self.shown.lock();
-        if matches!(attempt.outcome, Outcome::Applied { .. }) {
+        if matches!(attempt.outcome, ReloadOutcome::Applied { .. }) {
             shown.in_force_since = attempt.at.saturating_add(attempt.took);
         }
         shown.last = attempt;

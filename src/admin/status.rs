@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{Admin, cluster};
 use crate::gateway::upstream::NodeStatus;
 use crate::store::SharedStore;
-use crate::store::shared::Report;
+use crate::store::shared::SharedStatus;
 
 /// The answer to `/status`.
 pub(super) fn status(admin: &Admin) -> Value {
@@ -55,7 +55,7 @@ pub(super) fn status(admin: &Admin) -> Value {
 fn store(admin: &Admin) -> Value {
     let store = &admin.gateway.store;
     match store.shared().map(SharedStore::report) {
-        Some(Report { breaker, nodes, healed, overshoot, unsynced, leases, .. }) => json!({
+        Some(SharedStatus { breaker, nodes, healed, overshoot, unsynced, leases, .. }) => json!({
             "tables": store.tables(),
             "breaker": breaker.as_str(),
             "nodes": nodes,

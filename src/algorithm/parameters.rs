@@ -8,11 +8,11 @@ use crate::units::{Nanos, Rate};
 
 /// The arguments of one rule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Parameters(Vec<(String, Written)>);
+pub struct Parameters(Vec<(String, WrittenValue)>);
 
 /// A [`Value`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-enum Written {
+enum WrittenValue {
     Rate { tokens: u64, period: Nanos },
     Duration(Nanos),
     Whole(u64),
@@ -26,7 +26,7 @@ enum Written {
 impl Parameters {
     /// Those of `rule`.
     pub fn of(rule: &Rule) -> Self {
-        Self(rule.arguments().iter().map(|(name, value)| (name.to_owned(), Written::of(value))).collect())
+        Self(rule.arguments().iter().map(|(name, value)| (name.to_owned(), WrittenValue::of(value))).collect())
     }
 
     /// The rule; `None` if this program does not understand the arguments.
@@ -47,7 +47,7 @@ impl Parameters {
     }
 }
 
-impl Written {
+impl WrittenValue {
     fn of(value: &Value) -> Self {
         match value {
             Value::Rate(rate) => Self::Rate { tokens: rate.tokens(), period: rate.period() },

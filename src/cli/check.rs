@@ -9,7 +9,7 @@ mod against;
 mod report;
 
 use against::ChangeReport;
-use report::{Part, Report};
+use report::{CheckReport, ConfigPart};
 
 use crate::cli::Format;
 use crate::cli::source::{self, Source};
@@ -53,8 +53,8 @@ pub fn execute(args: &CheckArgs, out: &mut dyn Write) -> Result<(), CheckError> 
     let file = &args.file;
     let checked = match &args.against {
         None => read(file).map(|checked| match checked {
-            Checked::Limits(limits) => Report::of_limits(file, limits),
-            Checked::Gateway(source) => Report::of_ruleset(file, &source.loaded.ruleset, source.loaded.warnings),
+            Checked::Limits(limits) => CheckReport::of_limits(file, limits),
+            Checked::Gateway(source) => CheckReport::of_ruleset(file, &source.loaded.ruleset, source.loaded.warnings),
         }),
         Some(old) => {
             // the newer one first: it is what is being written
@@ -65,7 +65,7 @@ pub fn execute(args: &CheckArgs, out: &mut dyn Write) -> Result<(), CheckError> 
                 (_, Ok(Checked::Limits(_))) => return Err(CheckError::LimitsOnly(old.clone())),
                 (Ok(Checked::Gateway(after)), Ok(Checked::Gateway(before))) => {
                     let comparison = ChangeReport::new(old, &before, &after);
-                    Ok(Report::of_changes(file, &after.loaded.ruleset, after.loaded.warnings, comparison))
+                    Ok(CheckReport::of_changes(file, &after.loaded.ruleset, after.loaded.warnings, comparison))
                 }
             }
         }

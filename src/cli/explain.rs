@@ -11,7 +11,7 @@ use crate::cli::Format;
 use crate::cli::source;
 use crate::clock::{Clock, SystemClock};
 use crate::config::Problems;
-use crate::gateway::explain::{BadQuestion, Explanation, LimitAccount, Question, RouteMatch, Rules};
+use crate::gateway::explain::{BadQuestion, ExplainedConfig, Explanation, LimitAccount, Question, RouteMatch};
 use crate::gateway::identify::CredentialLookup;
 use crate::ruleset::key::KeyHasher;
 
@@ -29,7 +29,7 @@ pub struct ExplainArgs {
     pub url: String,
     /// A header field of the request, as often as there are any
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = field)]
-    pub headers: Vec<Field>,
+    pub headers: Vec<HeaderField>,
     /// The address that the connection comes from; X-Forwarded-For is believed as `client_address` says
     #[arg(long, value_name = "ADDRESS", default_value = "192.0.2.1")]
     pub client: IpAddr,
@@ -40,12 +40,12 @@ pub struct ExplainArgs {
 
 /// A header field: its name and its value.
 #[derive(Clone)]
-pub struct Field(pub String, pub String);
+pub struct HeaderField(pub String, pub String);
 
 /// Reads a header field.
-pub(super) fn field(text: &str) -> Result<Field, &'static str> {
+pub(super) fn field(text: &str) -> Result<HeaderField, &'static str> {
     let (name, value) = text.split_once(':').ok_or("a header field is written `name: value`")?;
-    Ok(Field(name.to_owned(), value.to_owned()))
+    Ok(HeaderField(name.to_owned(), value.to_owned()))
 }
 
 /// Why nothing is explained.
@@ -67,13 +67,13 @@ pub enum ExplainError {
 
 /// Prints what a request would meet.
 pub fn execute(args: &ExplainArgs, out: &mut dyn Write) -> Result<(), ExplainError> {
-    let fields = args.headers.iter().map(|Field(name, value)| (name.clone(), value.clone()));
+    let fields = args.headers.iter().map(|HeaderField(name, value)| (name.clone(), value.clone()));
     let question = Question::new(&args.method, &args.url, fields, Some(args.client))?;
     let source = source::open(&args.config)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let lookup = CredentialLookup { directory: &source.directory, tokens: source.tokens.as_ref(), clock: &clock };
     let ruleset = &source.loaded.ruleset;
-    let rules = Rules { ruleset, lookup, hashers: &ruleset.hashers(KeyHasher::stable()) };
+    let rules = ExplainedConfig { ruleset, lookup, hashers: &ruleset.hashers(KeyHasher::stable()) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ExplainError::Start)?;
     let explanation = runtime.block_on(Explanation::of(rules, &question));
     let printed = match args.format {

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use crate::cli::Format;
-use crate::cli::explain::Field;
+use crate::cli::explain::HeaderField;
 use crate::cli::remote::{Remote, RemoteArgs, RemoteError, TokenArgs};
 use crate::gateway::explain::RequestJson;
 use crate::gateway::keys::KeyQuestionJson;
@@ -65,7 +65,7 @@ struct KeyArgs {
     /// What the key is made of, each part with its value, like `customer=acme` or `header:x-user=bob`; none for a limit
     /// with one bucket for all
     #[arg(value_name = "PART=VALUE", value_parser = part, conflicts_with = "url")]
-    parts: Vec<Part>,
+    parts: Vec<KeyPartValue>,
     /// The plan whose parameters apply, where the gateway cannot tell from the key
     #[arg(long, value_name = "PLAN", conflicts_with = "url")]
     plan: Option<String>,
@@ -77,7 +77,7 @@ struct KeyArgs {
     method: Option<String>,
     /// A header field of that request, as often as there are any
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = crate::cli::explain::field, requires = "url")]
-    headers: Vec<Field>,
+    headers: Vec<HeaderField>,
     /// The address that request comes from
     #[arg(long, value_name = "ADDRESS", requires = "url")]
     client: Option<std::net::IpAddr>,
@@ -90,11 +90,11 @@ struct KeyArgs {
 
 /// A part of a key and its value.
 #[derive(Clone)]
-struct Part(String, String);
+struct KeyPartValue(String, String);
 
-fn part(text: &str) -> Result<Part, &'static str> {
+fn part(text: &str) -> Result<KeyPartValue, &'static str> {
     let (name, value) = text.split_once('=').ok_or("a part of a key is written `part=value`")?;
-    Ok(Part(name.to_owned(), value.to_owned()))
+    Ok(KeyPartValue(name.to_owned(), value.to_owned()))
 }
 
 /// Why nothing is told of a key.
@@ -129,9 +129,12 @@ impl KeyArgs {
     fn question(&self) -> KeyQuestionJson {
         let (limit, plan) = (self.limit.clone(), self.plan.clone());
         let (key, request) = match &self.url {
-            None => (self.parts.iter().map(|Part(name, value)| (name.clone(), json!(value))).collect(), Value::Null),
+            None => {
+                (self.parts.iter().map(|KeyPartValue(name, value)| (name.clone(), json!(value))).collect(), Value::Null)
+            }
             Some(url) => {
-                let fields = self.headers.iter().map(|Field(name, value)| (name.trim().into(), value.trim().into()));
+                let fields =
+                    self.headers.iter().map(|HeaderField(name, value)| (name.trim().into(), value.trim().into()));
                 let method = self.method.as_deref().unwrap_or("GET");
                 (Value::Null, json!(RequestJson::new(method, url, fields, self.client)))
             }

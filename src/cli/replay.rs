@@ -14,10 +14,10 @@ use crate::config::{Problems, nearest};
 use crate::replay::decisions::Decisions;
 use crate::replay::fields::{Mapping, WantedFields};
 use crate::replay::play::{PlayError, Player, Side, Within};
-use crate::replay::reading::{Options, Reading};
+use crate::replay::reading::{MergedLogs, Options};
 use crate::replay::replayer::Replayer;
 use crate::replay::report::Played;
-use crate::replay::rules::Rules;
+use crate::replay::rules::ReplayRules;
 use crate::replay::source::{Progress, SourceError};
 use crate::replay::{html, render};
 use crate::ruleset::PlanId;
@@ -214,7 +214,7 @@ pub fn execute(
     let rulesets = std::iter::once(&rules).chain(against.as_ref().map(|(_, rules)| rules));
     let wanted = WantedFields::of(rulesets.map(|rules| &rules.ruleset));
     let (logs, progress) = crate::replay::source::open(&args.logs, input)?;
-    let mut reading = Reading::new(
+    let mut reading = MergedLogs::new(
         logs,
         Options {
             mappings: args.fields.clone(),
@@ -232,7 +232,7 @@ pub fn execute(
         let replayer = Replayer::new(rules, &wanted, args.hold, KeyHasher::new(&rand::random()));
         Side::new(path.display().to_string(), replayer, page.is_some())
     };
-    let player = |rules, against: Option<(&Path, Rules)>, within, decisions| {
+    let player = |rules, against: Option<(&Path, ReplayRules)>, within, decisions| {
         let against = against.map(|(path, rules)| side(path, rules));
         Player::new(side(&args.config, rules), against, within, decisions, &wanted)
     };
@@ -270,7 +270,7 @@ pub fn execute(
 }
 
 fn play<W: Write>(
-    reading: &mut Reading,
+    reading: &mut MergedLogs,
     player: &mut Player<W>,
     mut best: Option<&mut Player<W>>,
     progress: &Progress,
@@ -301,7 +301,7 @@ fn play<W: Write>(
     played
 }
 
-fn open_rules(args: &ReplayArgs, path: &Path) -> Result<Rules, ReplayError> {
+fn open_rules(args: &ReplayArgs, path: &Path) -> Result<ReplayRules, ReplayError> {
     let Source { loaded, directory, tokens, .. } = source::open(path)?;
     let plan = |name: &String| {
         let position = loaded.ruleset.plans.iter().position(|plan| plan == name);
@@ -314,7 +314,7 @@ fn open_rules(args: &ReplayArgs, path: &Path) -> Result<Rules, ReplayError> {
         })
     };
     let default_plan = args.plan.as_ref().map(plan).transpose()?;
-    Ok(Rules { ruleset: loaded.ruleset, directory, tokens, default_plan, default_host: args.host.clone() })
+    Ok(ReplayRules { ruleset: loaded.ruleset, directory, tokens, default_plan, default_host: args.host.clone() })
 }
 
 fn refuse_to_overwrite(args: &ReplayArgs) -> Result<(), ReplayError> {

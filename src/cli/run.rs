@@ -6,11 +6,11 @@ use std::sync::Arc;
 use clap::Args;
 
 use crate::cli::source::directory::beside;
-use crate::cli::source::{self, Kept, Source};
+use crate::cli::source::{self, Source, SourceState};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Problems;
-use crate::files::{self, Seen};
-use crate::runtime::reload::{Loader, Origin, Parts, Reading, Rules};
+use crate::files::{self, FileVersion};
+use crate::runtime::reload::{CompiledConfig, Loader, Origin, Parts, Reading};
 use crate::runtime::state::StateFile;
 use crate::runtime::{self, ServerPanicked, Setup, StartError, descriptors};
 use crate::telemetry::logging;
@@ -79,7 +79,7 @@ pub(super) fn parts(
         workers: loaded.server.workers.unwrap_or_else(descriptors::workers),
         access,
         state: loaded.state.map(|state| StateFile { path: beside(config, &state.file), every: state.every }),
-        rules: Rules {
+        rules: CompiledConfig {
             ruleset: loaded.ruleset,
             directory,
             tokens,
@@ -96,15 +96,15 @@ pub(super) fn parts(
 /// Reads a configuration from its file, again and again.
 struct FileLoader {
     config: PathBuf,
-    kept: Kept,
+    kept: SourceState,
 }
 
 impl FileLoader {
     fn new(config: &Path) -> Self {
-        Self { config: config.to_owned(), kept: Kept::default() }
+        Self { config: config.to_owned(), kept: SourceState::default() }
     }
 
-    fn read(&mut self) -> (Vec<Seen>, Result<Source, Problems>) {
+    fn read(&mut self) -> (Vec<FileVersion>, Result<Source, Problems>) {
         let mut files = Vec::new();
         let source = source::open_again(&self.config, &mut self.kept, &mut files);
         if let Ok(source) = &source {

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use crate::cli::source;
 use crate::config::Problems;
 use crate::simulation::plot::{self, Column, PlotError};
-use crate::simulation::report::{Report, Tally};
+use crate::simulation::report::{LimitReport, TokenTally};
 use crate::simulation::rows::Rows;
 use crate::simulation::run::{Run, Upstream};
 use crate::simulation::series::Series;
@@ -171,7 +171,7 @@ fn simulate(
     let printed = match args.format {
         Format::Csv => print_rows(&mut *traffic, &mut runs, &mut columns, args.traffic.duration, output),
         Format::Table | Format::Json => {
-            let tallies = runs.iter().map(|run| Tally::new(run, args.window, Some(args.abuse))).collect();
+            let tallies = runs.iter().map(|run| TokenTally::new(run, args.window, Some(args.abuse))).collect();
             tally(&mut *traffic, &mut runs, &mut columns, args.traffic.duration, tallies)
                 .and_then(|reports| print_reports(&reports, args.format, output).map_err(SimulationError::Write))
         }
@@ -222,8 +222,8 @@ fn tally(
     runs: &mut [Run],
     columns: &mut [Column],
     until: Option<Nanos>,
-    mut tallies: Vec<Tally>,
-) -> Result<Vec<Report>, SimulationError> {
+    mut tallies: Vec<TokenTally>,
+) -> Result<Vec<LimitReport>, SimulationError> {
     drive(traffic, runs, |_, number, arrival, outcome| {
         if let Some(column) = columns.get_mut(number) {
             column.series.add(arrival, outcome);
@@ -234,7 +234,7 @@ fn tally(
         Ok(())
     })?;
     let mut columns = columns.iter_mut();
-    let finish = |(tally, run): (Tally, &mut Run)| {
+    let finish = |(tally, run): (TokenTally, &mut Run)| {
         let passes = run.finish();
         if let Some(column) = columns.next() {
             column.series.finish(passes, until);
@@ -244,7 +244,7 @@ fn tally(
     Ok(tallies.into_iter().zip(runs).map(finish).collect())
 }
 
-fn print_reports(reports: &[Report], format: Format, mut output: impl Write) -> io::Result<()> {
+fn print_reports(reports: &[LimitReport], format: Format, mut output: impl Write) -> io::Result<()> {
     match format {
         Format::Json => writeln!(output, "{:#}", render::json(reports))?,
         Format::Table | Format::Csv => output.write_all(render::table(reports).as_bytes())?,

@@ -9,7 +9,7 @@ use crate::config::{
     Server, Warning,
 };
 use crate::customers::{Directory, Tokens};
-use crate::files::{self, Seen, Unreadable};
+use crate::files::{self, FileVersion, Unreadable};
 use crate::gateway::upstream::TlsConnector;
 use crate::http::listener::ListenerConfig;
 use crate::ruleset::Endpoint;
@@ -24,7 +24,7 @@ mod store;
 mod tokens;
 mod upstreams;
 
-use store::Wanted;
+use store::StoreSource;
 
 /// A configuration with everything it names.
 #[derive(Debug)]
@@ -51,21 +51,21 @@ pub struct Source {
 
 /// What is kept between two readings of the same configuration.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub struct SourceState {
     /// The addresses in force, which cannot change.
     pub server: Option<Server>,
-    store: Option<store::Kept>,
+    store: Option<store::StoreInForce>,
     cluster: Option<ClusterSettings>,
-    directory: Option<directory::Kept>,
+    directory: Option<directory::OpenDirectory>,
 }
 
 /// Reads a configuration and the files that it names, which lie relative to the configuration.
 pub fn open(path: &Path) -> Result<Source, Problems> {
-    open_again(path, &mut Kept::default(), &mut Vec::new())
+    open_again(path, &mut SourceState::default(), &mut Vec::new())
 }
 
 /// The same, with what was `kept` as far as nothing about it changed. `seen` gets every file that was looked at.
-pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<Source, Problems> {
+pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersion>) -> Result<Source, Problems> {
     let text = read_config_seen(path, seen)?;
     let mut loaded =
         config::load(&text, &name(path), &environment).map_err(|problems| with_files(problems, path, &text, seen))?;
@@ -82,10 +82,11 @@ pub fn open_again(path: &Path, kept: &mut Kept, seen: &mut Vec<Seen>) -> Result<
         refuse_fixed(&name(path), server_changes(server, &loaded.server)).map_err(with_warnings)?;
     }
     let access = operators::read(path, &loaded.operators, seen).map_err(with_warnings)?;
-    let store = loaded.store.as_ref().map(|says| Wanted::read(path, says, seen)).transpose();
+    let store = loaded.store.as_ref().map(|says| StoreSource::read(path, says, seen)).transpose();
     let store = store.map_err(with_warnings)?;
     if kept.server.is_some() {
-        let changed = store::changed(kept.store.as_ref().map(store::Kept::says), store.as_ref().map(Wanted::says));
+        let changed =
+            store::changed(kept.store.as_ref().map(store::StoreInForce::says), store.as_ref().map(StoreSource::says));
         refuse_fixed(&name(path), changed).map_err(with_warnings)?;
     }
     let cluster = loaded.cluster.as_ref().map(|says| cluster::open(path, says, seen)).transpose();
@@ -137,7 +138,7 @@ fn beyond_descriptors(file: &str, loaded: &Loaded) -> Option<Warning> {
 }
 
 /// Adds what is wrong with the files that a refused configuration names.
-fn with_files(problems: Problems, path: &Path, text: &str, seen: &mut Vec<Seen>) -> Problems {
+fn with_files(problems: Problems, path: &Path, text: &str, seen: &mut Vec<FileVersion>) -> Problems {
     let file = name(path);
     let Some(named) = config::load_customer_files(text, &file, &environment) else { return problems };
     let problems = match named.jwks.map(|jwks| tokens::open(path, &jwks, &named.plans, seen)) {
@@ -153,7 +154,7 @@ fn with_directory(
     path: &Path,
     named: Option<&NamedFile>,
     overrides: &ConfiguredOverrides,
-    seen: &mut Vec<Seen>,
+    seen: &mut Vec<FileVersion>,
 ) -> Problems {
     match named.map(|named| directory::open_file(path, named, overrides, seen)) {
         Some(Err(others)) => together(problems, others, &name(path)),
@@ -248,7 +249,7 @@ pub fn read_config(path: &Path) -> Result<String, Problems> {
     read_config_seen(path, &mut Vec::new())
 }
 
-fn read_config_seen(path: &Path, seen: &mut Vec<Seen>) -> Result<String, Problems> {
+fn read_config_seen(path: &Path, seen: &mut Vec<FileVersion>) -> Result<String, Problems> {
     let (bytes, looked) = files::read(path, config::MAX_BYTES);
     seen.push(looked);
     let bytes = bytes.map_err(|reason| {

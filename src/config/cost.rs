@@ -9,7 +9,7 @@ use crate::config::terms::AllTerms;
 use crate::config::values::parse_method;
 use crate::config::words;
 use crate::ruleset::cost::{ChargeRule, CostRule, When};
-use crate::ruleset::limit::Terms;
+use crate::ruleset::limit::PlanTerms;
 use crate::units::Cost;
 
 const EXPECTED: &str = "a number of tokens, `{by_method: {GET: 1, POST: 5}}`, `{header: NAME, max: 100}`, \
@@ -185,7 +185,7 @@ pub(super) fn check(
     else {
         return Some(());
     };
-    let of_plan = |(plan, terms): (&&str, &Terms)| (*terms == Terms::Rule(index)).then(|| words::shown(plan));
+    let of_plan = |(plan, terms): (&&str, &PlanTerms)| (*terms == PlanTerms::Rule(index)).then(|| words::shown(plan));
     let plan = plans.iter().zip(&terms.plans).find_map(of_plan).filter(|_| terms.rules.len() > 1);
     let whose = plan.map(|plan| format!(" for the plan {plan}")).unwrap_or_default();
     let charge = section.get("charge").and_then(|charge| charge.mapping_if()?.get("reserve"));

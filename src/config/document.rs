@@ -33,7 +33,7 @@ const MAX_TEXT: usize = MAX_BYTES;
 
 /// A value and where it begins.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct YamlNode {
     pub(super) mark: Mark,
     pub(super) content: Content,
 }
@@ -44,7 +44,7 @@ pub(super) enum Content {
     /// A single value; `plain` if it was written without quotes.
     Scalar { text: String, plain: bool },
     /// A list.
-    Sequence(Vec<Rc<Node>>),
+    Sequence(Vec<Rc<YamlNode>>),
     /// Names and values, in the order of the text, each name once.
     Mapping(Vec<Entry>),
 }
@@ -54,11 +54,11 @@ pub(super) enum Content {
 pub(super) struct Entry {
     pub(super) key: String,
     pub(super) key_mark: Mark,
-    pub(super) value: Rc<Node>,
+    pub(super) value: Rc<YamlNode>,
 }
 
 /// Parses `text`. What is wrong goes to `findings`; the tree comes back if there is one to go on with.
-pub(super) fn parse(text: &str, findings: &Findings) -> Option<Rc<Node>> {
+pub(super) fn parse(text: &str, findings: &Findings) -> Option<Rc<YamlNode>> {
     if text.len() > MAX_BYTES {
         let message = format!("the file is larger than {} KiB", MAX_BYTES >> 10);
         findings.add(

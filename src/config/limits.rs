@@ -11,7 +11,7 @@ use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::settings::LIMIT;
 use crate::config::spec::{LimitSpec, PlanSpec};
-use crate::config::terms::{AllTerms, Asks, FileScope, LimitTerms, NamedPlan};
+use crate::config::terms::{AllTerms, FileScope, LimitTerms, NamedPlan, PlanParameters};
 use crate::config::{cost, key, over_limit, scalar, sharing, suspicious, words};
 use crate::ruleset::LimitId;
 use crate::ruleset::cost::{ChargeRule, CostRule};
@@ -101,7 +101,7 @@ pub(super) fn read(
             return (Names::none("a limit", false), Vec::new());
         }
         if names.define(name, &field, field.key_place()).is_some() {
-            limits.push(Reader { name, field: &field, plans, upstreams, scope }.read());
+            limits.push(LimitReader { name, field: &field, plans, upstreams, scope }.read());
         }
     }
     (names, limits)
@@ -127,7 +127,7 @@ pub(super) fn with_candidates(checked: Vec<CheckedLimit>, routes: &mut [Route]) 
 }
 
 /// One limit being read.
-struct Reader<'r, 'a> {
+struct LimitReader<'r, 'a> {
     name: &'r str,
     field: &'r Field<'a>,
     plans: &'r Names,
@@ -135,7 +135,7 @@ struct Reader<'r, 'a> {
     scope: FileScope,
 }
 
-impl<'a> Reader<'_, 'a> {
+impl<'a> LimitReader<'_, 'a> {
     fn read(&self) -> Option<CheckedLimit> {
         let section = self.field.mapping("the settings of a limit")?.with(&LIMIT);
         let Some(algorithm) = self.algorithm(&section) else {
@@ -257,9 +257,9 @@ impl<'a> Reader<'_, 'a> {
     ) -> LimitSpec {
         let plan_spec = |plan: &NamedPlan<'a>| {
             let terms = match &plan.asks {
-                Asks::Unlimited => PlanSpec::Unlimited,
-                Asks::Parameters(own) => PlanSpec::Arguments(base.arguments.overlaid(&own.arguments)),
-                Asks::Broken => return None,
+                PlanParameters::Unlimited => PlanSpec::Unlimited,
+                PlanParameters::Parameters(own) => PlanSpec::Arguments(base.arguments.overlaid(&own.arguments)),
+                PlanParameters::Broken => return None,
             };
             Some((plan.name.to_owned(), terms))
         };

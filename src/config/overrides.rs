@@ -14,7 +14,7 @@ use crate::config::problem::Problem;
 use crate::config::read::{Field, ReadContext};
 use crate::config::scalar::{self, InvalidValue};
 use crate::config::spec::LimitSpec;
-use crate::config::terms::Asks;
+use crate::config::terms::PlanParameters;
 use crate::config::{document, environment, sharing, suggest, words};
 use crate::ruleset::overrides::{InvalidOverride, Override, Overrides, OverridesReader};
 use crate::ruleset::{LimitId, PlanId};
@@ -92,10 +92,10 @@ impl ConfiguredOverrides {
         zone: Option<&TimeZone>,
         field: &Field<'_>,
     ) -> Option<Override> {
-        let own = match Asks::read(field, limit.algorithm) {
-            Asks::Unlimited => return Some(Override::Unlimited),
-            Asks::Parameters(own) => own,
-            Asks::Broken => return None,
+        let own = match PlanParameters::read(field, limit.algorithm) {
+            PlanParameters::Unlimited => return Some(Override::Unlimited),
+            PlanParameters::Parameters(own) => own,
+            PlanParameters::Broken => return None,
         };
         let base = self.inherited(limit, plan);
         let overlay = Overlay { algorithm: limit.algorithm, base: &base, plan: Some((&limit.name, &own)) };

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::hash::Hash;
 use std::rc::Rc;
 
-use crate::config::document::{self, Content, Entry, Node};
+use crate::config::document::{self, Content, Entry, YamlNode};
 use crate::config::environment::{self, Environment};
 use crate::config::findings::Findings;
 use crate::config::problem::{Hint, Mark, Place, Problem};
@@ -26,7 +26,7 @@ pub(super) struct ReadContext<'a> {
 #[derive(Clone)]
 pub(super) struct Field<'a> {
     context: &'a ReadContext<'a>,
-    node: &'a Node,
+    node: &'a YamlNode,
     /// Where its name stands; the value itself where it has none.
     key_mark: Mark,
     path: Path<'a>,
@@ -75,7 +75,7 @@ pub(super) struct Word<'a> {
 
 impl<'a> Field<'a> {
     /// The whole document.
-    pub(super) fn root(context: &'a ReadContext<'a>, node: &'a Node) -> Self {
+    pub(super) fn root(context: &'a ReadContext<'a>, node: &'a YamlNode) -> Self {
         Self { context, node, key_mark: node.mark, path: Path::default(), secret: false, kind: None, default: None }
     }
 
@@ -244,7 +244,7 @@ impl<'a> Field<'a> {
         let Content::Sequence(items) = &self.node.content else {
             return None;
         };
-        let field = |(position, node): (usize, &'a Rc<Node>)| {
+        let field = |(position, node): (usize, &'a Rc<YamlNode>)| {
             let path = self.path.to(Below::Item(position));
             let kind = self.kind.and_then(Kind::inner);
             Self { context: self.context, node, key_mark: node.mark, path, secret: self.secret, kind, default: None }

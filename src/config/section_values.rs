@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::document::{self, Content, Node, join};
+use super::document::{self, Content, YamlNode, join};
 use super::findings::Findings;
 
 /// A section of a configuration; of limits, routes and upstreams, one of these.
@@ -22,7 +22,7 @@ pub fn section_values(text: &str) -> Vec<SectionValues> {
     let Some(Content::Mapping(top)) = root.as_deref().map(|root| &root.content) else { return Vec::new() };
     let mut sections = Vec::new();
     for section in top {
-        let named = |name: &str, node: &Node| {
+        let named = |name: &str, node: &YamlNode| {
             let mut values = BTreeMap::new();
             add_values("", node, &mut values);
             SectionValues { section: section.key.clone(), name: name.to_owned(), values }
@@ -43,7 +43,7 @@ pub fn section_values(text: &str) -> Vec<SectionValues> {
     sections
 }
 
-fn add_values(path: &str, node: &Node, values: &mut BTreeMap<String, String>) {
+fn add_values(path: &str, node: &YamlNode, values: &mut BTreeMap<String, String>) {
     match &node.content {
         Content::Mapping(entries) => {
             entries.iter().for_each(|entry| add_values(&join(path, &entry.key), &entry.value, values));
@@ -52,7 +52,7 @@ fn add_values(path: &str, node: &Node, values: &mut BTreeMap<String, String>) {
     }
 }
 
-fn text(node: &Node) -> String {
+fn text(node: &YamlNode) -> String {
     match &node.content {
         Content::Scalar { text, .. } => text.clone(),
         Content::Sequence(items) => items.iter().map(|item| text(item)).collect::<Vec<_>>().join(", "),

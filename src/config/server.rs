@@ -9,7 +9,7 @@ use crate::config::problem::Problem;
 use crate::config::read::{Field, every};
 use crate::config::scalar::{self, InvalidValue};
 use crate::config::settings::{ACCESS_LOG, CLIENT_ADDRESS, HEADERS, REQUEST_BODY, REQUEST_HEAD, USAGE};
-use crate::ruleset::{AccessLog, ClientAddress, Dialects, MinBodyRate, Peers, RequestHead, Reset};
+use crate::ruleset::{AccessLog, ClientAddress, Dialects, HeadLimits, MinBodyRate, Peers, Reset};
 
 /// Reads `client_address:`.
 pub(super) fn client_address(field: &Field<'_>) -> Option<ClientAddress> {
@@ -103,16 +103,16 @@ pub(super) fn access_log(field: &Field<'_>) -> Option<AccessLog> {
 }
 
 /// Reads `request_head:`.
-pub(super) fn request_head(field: &Field<'_>) -> Option<RequestHead> {
+pub(super) fn request_head(field: &Field<'_>) -> Option<HeadLimits> {
     let section = field.section(&REQUEST_HEAD)?;
-    let default = RequestHead::default();
+    let default = HeadLimits::default();
     // the HTTP parser underneath stops at about 1 MiB and at 256 fields
     let max_target = section.get_or("max_target", default.max_target, Field::size);
     let max_header = section.get_or("max_header", default.max_header, Field::size);
     let max_headers_total = section.get_or("max_headers_total", default.max_headers_total, Field::size);
     let max_headers = section.get_or("max_headers", default.max_headers, Field::whole);
     let timeout = section.get_or("timeout", default.timeout, Field::duration);
-    Some(RequestHead {
+    Some(HeadLimits {
         max_target: max_target?,
         max_header: max_header?,
         max_headers_total: max_headers_total?,

@@ -11,7 +11,7 @@ use crate::config::parameters::{Overlay, Parameters, takes};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::words;
-use crate::ruleset::limit::Terms;
+use crate::ruleset::limit::PlanTerms;
 
 /// What the rest of the file asks of limits.
 #[derive(Clone, Copy, PartialEq)]
@@ -54,14 +54,14 @@ pub(super) struct LimitTerms<'r, 'a> {
 pub(super) struct NamedPlan<'a> {
     pub(super) name: &'a str,
     /// What the limit asks of it.
-    pub(super) asks: Asks<'a>,
+    pub(super) asks: PlanParameters<'a>,
     field: Field<'a>,
     /// `None` if there is no such plan, which was said already.
     position: Option<usize>,
 }
 
 /// What a limit asks of a plan.
-pub(super) enum Asks<'a> {
+pub(super) enum PlanParameters<'a> {
     /// Nothing.
     Unlimited,
     /// The limit's parameters with these on top.
@@ -70,7 +70,7 @@ pub(super) enum Asks<'a> {
     Broken,
 }
 
-impl<'a> Asks<'a> {
+impl<'a> PlanParameters<'a> {
     /// Reads `unlimited` or a mapping of parameters of `algorithm`.
     pub(super) fn read(field: &Field<'a>, algorithm: AlgorithmName) -> Self {
         let asks = match field.mapping_if() {
@@ -91,8 +91,8 @@ impl<'a> Asks<'a> {
 /// The different rules, and which holds for whom.
 pub(super) struct AllTerms {
     pub(super) rules: Vec<Rule>,
-    pub(super) plans: Vec<Terms>,
-    pub(super) without_plan: Option<Terms>,
+    pub(super) plans: Vec<PlanTerms>,
+    pub(super) without_plan: Option<PlanTerms>,
 }
 
 /// Whether a limit's own parameters have to make a rule.
@@ -115,7 +115,7 @@ impl<'a> LimitTerms<'_, 'a> {
         let expected = format!("plans by their names, each with its parameters or `unlimited` ({takes})");
         let plan = |(name, field): (&'a str, Field<'a>)| {
             let position = self.plans.resolve_key(name, &field);
-            NamedPlan { name, asks: Asks::read(&field, self.algorithm), field, position }
+            NamedPlan { name, asks: PlanParameters::read(&field, self.algorithm), field, position }
         };
         Some(field.mapping(&expected)?.fields().map(plan).collect())
     }
@@ -130,25 +130,27 @@ impl<'a> LimitTerms<'_, 'a> {
             let is_same = |position: &usize| rules.get(*position) == Some(&rule);
             let hash_of = |position: &usize| rules.get(*position).map_or(0, |rule| hasher.hash_one(rule));
             match known.entry(hasher.hash_one(&rule), is_same, hash_of) {
-                Entry::Occupied(same) => Terms::Rule(*same.get()),
+                Entry::Occupied(same) => PlanTerms::Rule(*same.get()),
                 Entry::Vacant(vacant) => {
                     let position = *vacant.insert(rules.len()).get();
                     rules.push(rule);
-                    Terms::Rule(position)
+                    PlanTerms::Rule(position)
                 }
             }
         };
-        let mut plans: Vec<Option<Terms>> = vec![None; self.plans.len()];
+        let mut plans: Vec<Option<PlanTerms>> = vec![None; self.plans.len()];
         let mut whole = true;
         for plan in named {
             let terms = match &plan.asks {
-                Asks::Unlimited => Some(Terms::Unlimited),
-                Asks::Parameters(own) => self.overlay(Some((plan.name, own))).build(&plan.field).map(&mut terms_of),
-                Asks::Broken => None,
+                PlanParameters::Unlimited => Some(PlanTerms::Unlimited),
+                PlanParameters::Parameters(own) => {
+                    self.overlay(Some((plan.name, own))).build(&plan.field).map(&mut terms_of)
+                }
+                PlanParameters::Broken => None,
             };
             whole &= terms.is_some() && plan.position.is_some();
             if let Some(place) = plan.position.and_then(|position| plans.get_mut(position)) {
-                *place = Some(terms.unwrap_or(Terms::Unlimited));
+                *place = Some(terms.unwrap_or(PlanTerms::Unlimited));
             }
         }
         let unnamed: Vec<&str> =
@@ -163,7 +165,7 @@ impl<'a> LimitTerms<'_, 'a> {
             Need::Perhaps => None,
             Need::Never => None,
         };
-        let plans = plans.into_iter().map(|terms| terms.or(base).unwrap_or(Terms::Unlimited)).collect();
+        let plans = plans.into_iter().map(|terms| terms.or(base).unwrap_or(PlanTerms::Unlimited)).collect();
         whole.then_some(AllTerms { rules, plans, without_plan: base.filter(|_| self.scope.has_planless_requests()) })
     }
 

@@ -9,7 +9,7 @@ use crate::config::settings::{HEALTH_CHECK, NODE, RETRIES, TIMEOUTS, UPSTREAM, U
 use crate::config::store::{ClientTls, client_tls};
 use crate::config::values::{check_ascii, host_and_port, is_host_name};
 use crate::ruleset::key::KeyPart;
-use crate::ruleset::upstream::{Balance, HealthCheck, Node, Retries, Timeouts, Upstream};
+use crate::ruleset::upstream::{Balance, HealthCheck, Retries, Timeouts, Upstream, UpstreamNode};
 use crate::units::Nanos;
 
 /// How TLS is spoken to the nodes of an upstream.
@@ -115,19 +115,19 @@ fn tls(field: &Field<'_>) -> Option<UpstreamTls> {
     Some(UpstreamTls { files: files?, server_name: server_name?, place: field.place() })
 }
 
-fn nodes(field: &Field<'_>) -> Option<Vec<Node>> {
+fn nodes(field: &Field<'_>) -> Option<Vec<UpstreamNode>> {
     each_once(&field.nonempty_list(NODES)?, node, |node| node.address.clone())
 }
 
-fn node(field: &Field<'_>) -> Option<Node> {
+fn node(field: &Field<'_>) -> Option<UpstreamNode> {
     const EXPECTED: &str = "a host and a port, like `10.0.1.1:9000`, or a path, like `unix:/run/orders.sock`";
     if field.mapping_if().is_none() {
-        return Some(Node { address: field.parsed(EXPECTED, place)?, weight: 1 });
+        return Some(UpstreamNode { address: field.parsed(EXPECTED, place)?, weight: 1 });
     }
     let section = field.section(&NODE)?;
     let address = section.required("address", EXPECTED).and_then(|field| field.parsed(EXPECTED, place));
     let weight = section.get_or("weight", 1, Field::whole);
-    Some(Node { address: address?, weight: weight? })
+    Some(UpstreamNode { address: address?, weight: weight? })
 }
 
 /// A host and a port, or a path in the file system.

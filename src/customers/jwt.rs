@@ -21,7 +21,7 @@ pub mod keys;
 mod known;
 
 use keys::{Key, Keys};
-use known::Known;
+use known::VerifiedTokens;
 
 /// The longest token that is looked at, in bytes.
 const MAX_TOKEN: usize = 8 << 10;
@@ -32,7 +32,7 @@ pub struct Tokens {
     /// Their names.
     plans: Vec<String>,
     keys: Vec<Trusted>,
-    known: Known,
+    known: VerifiedTokens,
 }
 
 /// A key, and what it is trusted with.
@@ -102,7 +102,7 @@ impl Tokens {
     /// `None` if the rules accept no algorithm that any of the keys is good for.
     pub fn new(rules: Arc<JwtRules>, keys: Keys, plans: &[String], seed: &[u8; 16]) -> Option<Self> {
         let keys: Vec<Trusted> = keys.0.into_iter().filter_map(|key| Trusted::new(key, &rules)).collect();
-        (!keys.is_empty()).then(|| Self { rules, plans: plans.to_vec(), keys, known: Known::new(seed) })
+        (!keys.is_empty()).then(|| Self { rules, plans: plans.to_vec(), keys, known: VerifiedTokens::new(seed) })
     }
 
     /// The same as [`Tokens::verify`], where no signature has to be verified for it.

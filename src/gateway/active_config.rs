@@ -48,7 +48,7 @@ pub struct ActiveConfig {
 
 /// What a configuration makes known to requests.
 #[derive(Debug)]
-pub struct Rules {
+pub struct CompiledConfig {
     /// The compiled configuration.
     pub ruleset: Ruleset,
     /// Who the customers are.
@@ -63,7 +63,7 @@ pub struct Rules {
     pub hash: String,
 }
 
-impl Rules {
+impl CompiledConfig {
     /// The pools of its upstreams, in place of those `before`: pools that did not change stay, and what is known of nodes
     /// is kept.
     pub fn pools(&self, before: Option<&ActiveConfig>) -> Vec<Arc<Pool>> {
@@ -81,13 +81,13 @@ impl ActiveConfig {
     /// Puts rules and the pools of their upstreams together with the store and the metrics, in place of those `before`:
     /// who waits is kept, and states stay where they are.
     pub fn new(
-        (rules, pools): (Rules, Vec<Arc<Pool>>),
+        (rules, pools): (CompiledConfig, Vec<Arc<Pool>>),
         before: Option<&Self>,
         store: &Store,
         hasher: KeyHasher,
         telemetry: &Telemetry,
     ) -> Self {
-        let Rules { ruleset, directory, tokens, listeners, upstream_tls: _, hash } = rules;
+        let CompiledConfig { ruleset, directory, tokens, listeners, upstream_tls: _, hash } = rules;
         let changes = before.map(|before| changes::of_limits(&before.ruleset, &ruleset)).unwrap_or_default();
         let mut specs = limit_specs(&ruleset);
         for (position, (spec, limit)) in specs.iter_mut().zip(&ruleset.limits).enumerate() {

@@ -103,7 +103,7 @@ pub async fn admit(context: &mut RequestContext, request: &RequestHead, sender: 
 }
 
 /// What a request is to be charged.
-struct Met {
+struct ResolvedCharges {
     charges: Vec<Charge>,
     cost_meter: Option<Box<CostMeter>>,
 }
@@ -114,7 +114,7 @@ async fn resolve_charges(
     active: &ActiveConfig,
     id: RouteId,
     facts: &Facts<'_>,
-) -> Result<(Caller, Met), Answer> {
+) -> Result<(Caller, ResolvedCharges), Answer> {
     let (ruleset, route) = (&active.ruleset, active.ruleset.matcher.route(id));
     context.client = facts.client;
     Caller::may_ask(ruleset, route, facts)?;
@@ -142,7 +142,7 @@ fn resolve(
     route: &Route,
     facts: &Facts<'_>,
     caller: &Caller,
-) -> Result<Met, Answer> {
+) -> Result<ResolvedCharges, Answer> {
     let ruleset = &active.ruleset;
     let hashers = &active.hashers;
     let mut resolved = caller.resolved(ruleset, route);
@@ -165,7 +165,7 @@ fn resolve(
     context.plan = resolved.plan.map(|(plan, _)| plan);
     context.bypassed = caller.bypassed;
     context.chosen = chosen;
-    Ok(Met { cost_meter: CostMeter::new(ruleset, &charges, facts), charges })
+    Ok(ResolvedCharges { cost_meter: CostMeter::new(ruleset, &charges, facts), charges })
 }
 
 fn read_target(head: &Head<'_>, ruleset: &Ruleset, secured: Option<&Secured>) -> Result<Target, Answer> {
@@ -185,7 +185,10 @@ pub(super) struct Turn {
 }
 
 /// Charges the request under all its limits, and counts what came of it.
-async fn decide(context: &mut RequestContext, Met { mut charges, cost_meter }: Met) -> Result<Option<Turn>, Answer> {
+async fn decide(
+    context: &mut RequestContext,
+    ResolvedCharges { mut charges, cost_meter }: ResolvedCharges,
+) -> Result<Option<Turn>, Answer> {
     let Some(route) = context.route else { return Ok(None) };
     let active = Rc::clone(&context.active);
     if context.bypassed {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use crate::charge::{Charge, Charged, Source};
+use crate::charge::{Charge, Charged, DecisionSource};
 use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::Answer;
 use crate::gateway::{WorkerConfig, WorkerGateway};
@@ -35,7 +35,7 @@ async fn charge_the_rest(context: &mut RequestContext, charges: &mut [Charge], n
     early.give_back_all_but(charges);
     let open: SmallVec<[usize; 4]> = (0..charges.len()).filter(|position| told[*position].is_none()).collect();
     let mut rest: Vec<Charge> = open.iter().map(|position| charges[*position].clone()).collect();
-    let mut receipt = Receipt { charged: SmallVec::new(), source: Source::Local, refused: None };
+    let mut receipt = Receipt { charged: SmallVec::new(), source: DecisionSource::Local, refused: None };
     if !rest.is_empty() {
         receipt = gateway.store.charge(&active.binding, &mut rest, now).await;
     }

@@ -9,7 +9,7 @@ pub(super) mod masked;
 mod question;
 mod route_match;
 
-pub use limits::{KeyAccount, LimitAccount, Now, Standing};
+pub use limits::{KeyAccount, LimitAccount, LimitStanding, Now};
 pub use question::{BadQuestion, Question, RequestJson};
 pub use route_match::{PassedOver, RouteMatch};
 
@@ -99,7 +99,7 @@ pub struct AnswerAccount {
 
 /// What questions are answered from: a configuration, in force or not.
 #[derive(Clone, Copy)]
-pub struct Rules<'a> {
+pub struct ExplainedConfig<'a> {
     /// The configuration.
     pub ruleset: &'a Ruleset,
     /// What callers are known by.
@@ -110,8 +110,8 @@ pub struct Rules<'a> {
 
 impl Explanation {
     /// What `question` would resolve_charges under `rules`, whatever the states of its keys.
-    pub async fn of(rules: Rules<'_>, question: &Question) -> Self {
-        match Met::find(rules, question).await {
+    pub async fn of(rules: ExplainedConfig<'_>, question: &Question) -> Self {
+        match ResolvedRequest::find(rules, question).await {
             Ok(met) => met.explanation,
             Err(explanation) => *explanation,
         }
@@ -120,8 +120,12 @@ impl Explanation {
     /// What `question` would resolve_charges at `gateway` now, with where its keys stand. Takes nothing.
     pub async fn of_gateway(gateway: &Gateway, question: &Question) -> Self {
         let active = gateway.active.load_full();
-        let rules = Rules { ruleset: &active.ruleset, lookup: active.lookup(&gateway.clock), hashers: &active.hashers };
-        match Met::find(rules, question).await {
+        let rules = ExplainedConfig {
+            ruleset: &active.ruleset,
+            lookup: active.lookup(&gateway.clock),
+            hashers: &active.hashers,
+        };
+        match ResolvedRequest::find(rules, question).await {
             Ok(met) => met.peeked(gateway, &active).await,
             Err(explanation) => *explanation,
         }
@@ -135,13 +139,17 @@ impl Explanation {
         question: &Question,
         id: LimitId,
     ) -> Result<(Vec<KeyAccount>, Charge, Option<String>), String> {
-        let rules = Rules { ruleset: &active.ruleset, lookup: active.lookup(&gateway.clock), hashers: &active.hashers };
+        let rules = ExplainedConfig {
+            ruleset: &active.ruleset,
+            lookup: active.lookup(&gateway.clock),
+            hashers: &active.hashers,
+        };
         let answered = |answer: &AnswerAccount| format!("tollgate answers {} itself: {}", answer.status, answer.detail);
-        let met = Met::find(rules, question).await.map_err(|explanation| match &explanation.answer {
+        let met = ResolvedRequest::find(rules, question).await.map_err(|explanation| match &explanation.answer {
             Some(answer) => answered(answer),
             None => "the request comes to no limit".to_owned(),
         })?;
-        let Met { explanation, charges } = met;
+        let ResolvedRequest { explanation, charges } = met;
         if let Some(answer) = &explanation.answer {
             return Err(answered(answer));
         }
@@ -191,17 +199,17 @@ impl AnswerAccount {
 }
 
 /// A request that comes as far as its limits.
-struct Met {
+struct ResolvedRequest {
     explanation: Explanation,
     /// What it would be charged, each with the position of its limit in the explanation.
     charges: Vec<(usize, Charge)>,
 }
 
-impl Met {
+impl ResolvedRequest {
     /// The steps of an admission. `Err`: tollgate answers before it comes to limits. A caller who is refused comes to those that
     /// ask nothing about callers.
-    async fn find(rules: Rules<'_>, question: &Question) -> Result<Self, Box<Explanation>> {
-        let Rules { ruleset, lookup, hashers } = rules;
+    async fn find(rules: ExplainedConfig<'_>, question: &Question) -> Result<Self, Box<Explanation>> {
+        let ExplainedConfig { ruleset, lookup, hashers } = rules;
         let mut explanation = Explanation::NOTHING;
         let head = question.head();
         let sized = facts::check_size(head.raw_target, head.headers, &ruleset.request_head);

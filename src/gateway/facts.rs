@@ -11,7 +11,7 @@ pub use crate::http::network;
 pub use crate::http::syntax::{Refused, is_target_byte};
 use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::Route;
-use crate::ruleset::{ClientAddress, RequestHead, host, path};
+use crate::ruleset::{ClientAddress, HeadLimits, host, path};
 
 /// Why a path with parameters is refused: some upstreams strip them, and others do not.
 pub const PATH_PARAMETERS: Refused =
@@ -79,7 +79,7 @@ impl<'a> Head<'a> {
 }
 
 /// Checks a head's size.
-pub fn check_size(raw_target: &[u8], headers: &Fields, bounds: &RequestHead) -> Result<(), Refused> {
+pub fn check_size(raw_target: &[u8], headers: &Fields, bounds: &HeadLimits) -> Result<(), Refused> {
     if raw_target.len() > bounds.max_target {
         return Err(Refused::TargetTooLong(bounds.max_target));
     }

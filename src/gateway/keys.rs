@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::charge::{Charge, Enforcement};
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
-use crate::gateway::explain::{BadQuestion, Explanation, KeyAccount, Question, Standing};
+use crate::gateway::explain::{BadQuestion, Explanation, KeyAccount, LimitStanding, Question};
 use crate::ruleset::LimitId;
 use crate::store::{Amendment, Unamended};
 
@@ -101,12 +101,12 @@ pub struct KeyAnswer {
     /// The time in which a spent quota is whole again.
     pub window_seconds: Option<f64>,
     /// Where it stands; what is said of a request is said of one for a single token.
-    pub standing: Standing,
+    pub standing: LimitStanding,
     /// Where that is known from.
     pub decided: &'static str,
     /// Where it stood before it was changed; absent where it was only asked about.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub before: Option<Standing>,
+    pub before: Option<LimitStanding>,
 }
 
 /// A key that was found: what would be charged to it, and how it is shown.
@@ -221,7 +221,7 @@ impl Found {
             terms: rule.describe(),
             quota: policy.quota,
             window_seconds: policy.window.map(crate::units::Nanos::as_secs_f64),
-            standing: Standing::of_all(&receipt.charged, rule, now),
+            standing: LimitStanding::of_all(&receipt.charged, rule, now),
             decided: receipt.source.as_str(),
             before: None,
         }

@@ -16,15 +16,15 @@ use crate::units::Nanos;
 
 /// The body of the answer.
 #[derive(Serialize)]
-struct Report<'a> {
+struct UsageReport<'a> {
     customer: &'a str,
     plan: Option<&'a str>,
-    limits: Vec<Line<'a>>,
+    limits: Vec<LimitUsage<'a>>,
 }
 
 /// Where the customer stands under one limit. A limit that does not apply to the customer has no line.
 #[derive(Serialize)]
-struct Line<'a> {
+struct LimitUsage<'a> {
     limit: &'a str,
     /// The routes whose requests count.
     routes: Vec<&'a str>,
@@ -100,18 +100,18 @@ async fn report(context: &RequestContext, facts: &Facts<'_>, identity: &Identity
     for bucket in ruleset.buckets(facts, &resolved, &active.hashers) {
         limits.extend(line(context, bucket, now).await);
     }
-    let report = Report { customer: &customer.name, plan, limits };
+    let report = UsageReport { customer: &customer.name, plan, limits };
     serde_json::to_string(&report).map_err(|_| Answer::Internal)
 }
 
-async fn line<'a>(context: &'a RequestContext, bucket: Bucket<'a>, now: Nanos) -> Option<Line<'a>> {
+async fn line<'a>(context: &'a RequestContext, bucket: Bucket<'a>, now: Nanos) -> Option<LimitUsage<'a>> {
     let Bucket { charge, routes } = bucket;
     let limit = context.active.ruleset.limits.get(charge.limit)?;
     let rule = limit.rule(&charge.rule).clone();
     let receipt = context.gateway.store.charge(&context.active.binding, &mut [charge], now).await;
     let headroom = receipt.charged.first()?.headroom;
     let policy = rule.policy();
-    Some(Line {
+    Some(LimitUsage {
         limit: &limit.name,
         routes,
         terms: rule.describe(),

@@ -287,8 +287,8 @@ mod tests {
     use super::*;
     use crate::charge::{Enforcement, RuleRef};
     use crate::clock::SystemClock;
-    use crate::gateway::active_config::{ActiveConfig, Rules};
-    use crate::gateway::{Gateway, Shared, forward};
+    use crate::gateway::active_config::{ActiveConfig, CompiledConfig};
+    use crate::gateway::{Gateway, GatewayState, forward};
     use crate::http::head::RequestHead;
     use crate::http::service::Exchange as _;
     use crate::ruleset::key::KeyHasher;
@@ -305,7 +305,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
     fn gateway() -> WorkerGateway {
         let ruleset = crate::config::load(CONFIG, "", &|_| None).unwrap().ruleset;
         let store = Arc::new(Store::default());
-        let rules = Rules {
+        let rules = CompiledConfig {
             ruleset,
             directory: Arc::default(),
             tokens: None,
@@ -316,7 +316,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
         let hasher = KeyHasher::new(&[0; 16]);
         let pools = rules.pools(None);
         let active = ActiveConfig::new((rules, pools), None, &store, hasher.clone(), &Telemetry::new().unwrap());
-        let shared = Shared {
+        let shared = GatewayState {
             active: ArcSwap::from_pointee(active),
             store,
             clock: Arc::new(SystemClock::new()),

@@ -179,10 +179,10 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ruleset::upstream::{HealthCheck, Node, Retries, Timeouts};
+    use crate::ruleset::upstream::{HealthCheck, Retries, Timeouts, UpstreamNode};
 
     fn pool(balance: Balance) -> Pool {
-        let node = |port: u16| Node { address: format!("127.0.0.1:{port}"), weight: 1 };
+        let node = |port: u16| UpstreamNode { address: format!("127.0.0.1:{port}"), weight: 1 };
         let upstream = Upstream {
             name: "u".to_owned(),
             nodes: vec![node(1), node(2), node(3)],
@@ -262,7 +262,7 @@ mod tests {
         assert!(Arc::ptr_eq(&before, &Pool::following(&before.upstream, None, Some(&before))), "nothing changed");
         let mut upstream = before.upstream.clone();
         upstream.nodes.remove(1);
-        upstream.nodes.push(Node { address: "127.0.0.1:4".to_owned(), weight: 1 });
+        upstream.nodes.push(UpstreamNode { address: "127.0.0.1:4".to_owned(), weight: 1 });
         let after = Pool::following(&upstream, None, Some(&before));
         assert_eq!(healthy(&after), [false, true, true]);
         assert_eq!(after.choose(&[], None, NOW).unwrap().node, 2, "the other one has a request in flight");

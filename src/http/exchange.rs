@@ -14,7 +14,7 @@ use super::pace::Pace;
 use super::presence::Presence;
 use super::service::{ConnectError, Exchange, Failure, Response, Service, Timing};
 use super::timer::Timer;
-use super::transfer::{Outcome, Transfer};
+use super::transfer::{Transfer, TransferEnd};
 use super::tunnel;
 use super::upstream::{Connection, Destination, Upstream, open};
 use super::worker::Worker;
@@ -159,27 +159,27 @@ async fn forward<S: Service>(
             // nothing of the request was sent
             Err(failure) => {
                 let resend = is_reused.then(|| std::mem::take(&mut sent_before));
-                Outcome::Failed { failure, is_begun: false, resend }
+                TransferEnd::Failed { failure, is_begun: false, resend }
             }
         };
         match transferred {
-            Outcome::Over { upstream, patience } => {
+            TransferEnd::Over { upstream, patience } => {
                 if let Some((connection, kept_for)) = upstream.and_then(Upstream::into_kept) {
                     let keep_alive = kept_for.map_or(destination.keep_alive, |kept| kept.min(destination.keep_alive));
                     worker.pool.borrow_mut().keep(&destination.server, connection, keep_alive, timer.now());
                 }
                 return Ok(Ended::Answered { patience });
             }
-            Outcome::Tunnel(upstream) => {
+            TransferEnd::Tunnel(upstream) => {
                 Box::pin(tunnel::run(client, upstream, exchange, timing, timer)).await;
                 return Ok(Ended::CutOff);
             }
-            Outcome::Answer(response) => return Err(response),
-            Outcome::Failed { failure: Failure::UpstreamBroke(_), is_begun: false, resend: Some(sent) } => {
+            TransferEnd::Answer(response) => return Err(response),
+            TransferEnd::Failed { failure: Failure::UpstreamBroke(_), is_begun: false, resend: Some(sent) } => {
                 exchange.resent();
                 (fresh_only, sent_before) = (true, sent);
             }
-            Outcome::Failed { failure, is_begun, .. } => {
+            TransferEnd::Failed { failure, is_begun, .. } => {
                 let response = exchange.failed(&failure);
                 return match (is_begun, &failure) {
                     (true, _) | (_, Failure::ClientGone) => Ok(Ended::CutOff),

@@ -9,15 +9,15 @@ use crate::units::Nanos;
 #[derive(Debug)]
 pub(super) struct Pool {
     /// The one that was used last comes last.
-    http1: HashMap<Server, Vec<Kept<Box<Http1Connection>>>>,
-    http2: HashMap<Server, Vec<Kept<Http2Connection>>>,
+    http1: HashMap<Server, Vec<IdleConnection<Box<Http1Connection>>>>,
+    http2: HashMap<Server, Vec<IdleConnection<Http2Connection>>>,
     count: usize,
     /// How many connections of HTTP/1.1 are kept at most.
     max: usize,
 }
 
 #[derive(Debug)]
-struct Kept<C> {
+struct IdleConnection<C> {
     connection: C,
     until: Nanos,
 }
@@ -40,7 +40,7 @@ impl Pool {
             return Some(Connection::Http2(free.connection.clone()));
         }
         let kept = self.http1.get_mut(server)?;
-        while let Some(Kept { mut connection, until }) = kept.pop() {
+        while let Some(IdleConnection { mut connection, until }) = kept.pop() {
             self.count = self.count.saturating_sub(1);
             if until > now && connection.socket.is_silent(!again) {
                 return Some(Connection::Http1(connection));
@@ -55,7 +55,7 @@ impl Pool {
             return;
         }
         self.count = self.count.saturating_add(1);
-        let kept = Kept { connection, until: now.saturating_add(keep_alive) };
+        let kept = IdleConnection { connection, until: now.saturating_add(keep_alive) };
         match self.http1.get_mut(server) {
             Some(others) => others.push(kept),
             None => drop(self.http1.insert(server.clone(), vec![kept])),
@@ -65,7 +65,7 @@ impl Pool {
     /// Lets further requests to `server` share a new connection, if it is of HTTP/2.
     pub(super) fn share(&mut self, server: &Server, connection: &Connection, now: Nanos) {
         if let Connection::Http2(connection) = connection {
-            let kept = Kept { connection: connection.clone(), until: now.saturating_add(KEPT_HTTP2) };
+            let kept = IdleConnection { connection: connection.clone(), until: now.saturating_add(KEPT_HTTP2) };
             self.http2.entry(server.clone()).or_default().push(kept);
         }
     }

@@ -14,7 +14,7 @@ use crate::stripes::Striped;
 /// What every connection and request of a gateway is counted in.
 #[derive(Debug, Default)]
 pub struct Traffic {
-    counts: Striped<Counts>,
+    counts: Striped<StageCounts>,
     draining: AtomicBool,
     /// How often connections were told to close.
     departures: AtomicUsize,
@@ -22,7 +22,7 @@ pub struct Traffic {
 }
 
 /// The passages through each stage.
-type Counts = [Passages; 4];
+type StageCounts = [Passages; 4];
 
 /// How often a stage was entered and left. One worker may leave what another one entered. Both numbers only grow, so that a
 /// reader who adds up all that was left before all that was entered finds equal sums only if the stage was empty in between.
@@ -113,8 +113,9 @@ impl Traffic {
     }
 
     fn sum(&self, stage: Stage, number: impl Fn(&Passages) -> &AtomicUsize) -> usize {
-        let of_worker =
-            |counts: &Counts| counts.get(stage as usize).map_or(0, |passages| number(passages).load(Ordering::Acquire));
+        let of_worker = |counts: &StageCounts| {
+            counts.get(stage as usize).map_or(0, |passages| number(passages).load(Ordering::Acquire))
+        };
         self.counts.iter().map(of_worker).fold(0, usize::wrapping_add)
     }
 

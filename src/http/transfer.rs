@@ -87,7 +87,7 @@ enum Download {
 }
 
 /// How a transfer ended.
-pub(super) enum Outcome {
+pub(super) enum TransferEnd {
     Over { upstream: Option<Upstream>, patience: Option<Pace> },
     Tunnel(Upstream),
     Answer(Response),
@@ -138,17 +138,17 @@ impl<'t, 'c> Transfer<'t, 'c> {
         }
     }
 
-    pub(super) fn into_outcome(self, end: End) -> Outcome {
+    pub(super) fn into_outcome(self, end: End) -> TransferEnd {
         match end {
             End::Over => {
                 let is_sent = self.upload == Upload::Done;
-                Outcome::Over { upstream: is_sent.then_some(self.upstream), patience: self.pace }
+                TransferEnd::Over { upstream: is_sent.then_some(self.upstream), patience: self.pace }
             }
-            End::Tunnel => Outcome::Tunnel(self.upstream),
-            End::Answer(response) => Outcome::Answer(response),
+            End::Tunnel => TransferEnd::Tunnel(self.upstream),
+            End::Answer(response) => TransferEnd::Answer(response),
             End::Failed(failure) => {
                 let is_begun = self.download != Download::Head;
-                Outcome::Failed { failure, is_begun, resend: self.resend }
+                TransferEnd::Failed { failure, is_begun, resend: self.resend }
             }
         }
     }

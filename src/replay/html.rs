@@ -5,7 +5,7 @@ use std::io;
 
 use super::play::{Player, Side};
 use super::render::{counted, exactness, numbers};
-use super::report::{Difference, Played, Report};
+use super::report::{Difference, Played, ReplayReport};
 use super::top::Denied;
 use super::when;
 use crate::ruleset::limit::Limit;
@@ -41,7 +41,7 @@ pub fn page<W: io::Write>(played: &Played, player: &Player<W>) -> Result<String,
     Ok(page)
 }
 
-fn of_report(page: &mut String, report: &Report) {
+fn of_report(page: &mut String, report: &ReplayReport) {
     let count = |(word, count): (&&str, &u64)| vec![(*word).to_owned(), count.to_string()];
     let mut rows: Vec<Vec<String>> = vec![vec!["requests".to_owned(), report.all.offered.to_string()]];
     rows.extend(report.decisions.iter().map(count));

@@ -50,7 +50,7 @@ pub struct Side {
 
 /// Counts of the lines that do not depend on the rules.
 #[derive(Clone, Debug, Default)]
-pub struct Lines {
+pub struct LineCounts {
     /// The number of all lines.
     pub all: u64,
     /// The number of lines that cannot be used.
@@ -78,7 +78,7 @@ pub struct Player<W: Write> {
     /// Where every decision is written.
     pub decisions: Option<Decisions<W>>,
     /// Counts of the lines.
-    pub lines: Lines,
+    pub lines: LineCounts,
 }
 
 impl Within {
@@ -124,7 +124,7 @@ impl<W: Write> Player<W> {
         decisions: Option<Decisions<W>>,
         wanted: &WantedFields,
     ) -> Self {
-        let lines = Lines { told: vec![0; wanted.headers.len()], ..Lines::default() };
+        let lines = LineCounts { told: vec![0; wanted.headers.len()], ..LineCounts::default() };
         Self { side, against: against.map(|side| (side, Comparison::default())), within, decisions, lines }
     }
 

@@ -23,9 +23,9 @@ pub struct Options {
 }
 
 /// Several logs.
-pub struct Reading {
+pub struct MergedLogs {
     logs: Vec<Log>,
-    reader: Reader,
+    reader: LineReader,
     queue: Queue,
 }
 
@@ -36,20 +36,20 @@ struct Queue {
 }
 
 /// Turns lines into records.
-pub struct Reader {
+pub struct LineReader {
     common: CommonReader,
     json: JsonReader,
     wanted: WantedFields,
 }
 
-// === impl Reading ===
+// === impl MergedLogs ===
 
-impl Reading {
+impl MergedLogs {
     /// Before the first line.
     pub fn new(logs: Vec<Log>, options: Options) -> Self {
         Self {
             logs,
-            reader: Reader::new(&options.mappings, options.wanted),
+            reader: LineReader::new(&options.mappings, options.wanted),
             queue: Queue {
                 spread: Spread::default(),
                 reorder: ReorderBuffer::new(options.times_are_starts, options.reorder),
@@ -160,9 +160,9 @@ impl Until {
     }
 }
 
-// === impl Reader ===
+// === impl LineReader ===
 
-impl Reader {
+impl LineReader {
     /// Looks for what is `wanted`, in lines of JSON also where `mappings` say.
     pub fn new(mappings: &[Mapping], wanted: WantedFields) -> Self {
         Self { common: CommonReader::default(), json: JsonReader::new(FieldTree::root(mappings, &wanted)), wanted }
@@ -199,7 +199,7 @@ mod tests {
             times_are_starts: false,
             reorder: Nanos::from_secs(reorder),
         };
-        let mut reading = Reading::new(logs, options);
+        let mut reading = MergedLogs::new(logs, options);
         let (mut shown, mut unreadable) = (Vec::new(), 0);
         reading
             .run(|line| {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::report::{Difference, LimitReport, Line, Played, Report};
+use super::report::{Difference, LimitReport, Played, ReplayReport, RequestCounts};
 use super::tally::Minute;
 use super::top::Denied;
 use super::when;
@@ -63,7 +63,7 @@ pub fn csv(played: &Played, output: impl io::Write) -> io::Result<()> {
     rows.flush()
 }
 
-fn row(names: [&str; 5], line: &Line) -> Vec<String> {
+fn row(names: [&str; 5], line: &RequestCounts) -> Vec<String> {
     let time = |time: Option<Nanos>| time.map(when::utc).unwrap_or_default();
     let mut row: Vec<String> = names.map(str::to_owned).to_vec();
     row.extend([
@@ -94,7 +94,7 @@ fn heading(played: &Played) -> String {
     text
 }
 
-fn of_report(report: &Report) -> String {
+fn of_report(report: &ReplayReport) -> String {
     let mut text = String::from("\n");
     let mut rows = vec![vec!["requests".to_owned(), report.all.offered.to_string(), String::new()]];
     let mut words: Vec<(&str, u64)> = report.decisions.iter().map(|(word, count)| (*word, *count)).collect();
@@ -181,7 +181,7 @@ fn of_difference(difference: &Difference, first: &str, second: &str) -> String {
 const NUMBERS: [&str; 6] = ["offered", "denied", "share", "first", "last", "worst minute"];
 
 /// A row of a table: `names`, and then the [`NUMBERS`] of a line.
-pub(super) fn numbers(mut names: Vec<String>, line: &Line) -> Vec<String> {
+pub(super) fn numbers(mut names: Vec<String>, line: &RequestCounts) -> Vec<String> {
     let time = |time: Option<Nanos>| time.map_or_else(|| "-".to_owned(), when::second);
     names.extend([
         line.offered.to_string(),

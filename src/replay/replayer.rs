@@ -13,7 +13,7 @@ use http::HeaderName;
 use super::fields::WantedFields;
 use super::ledger::Ledger;
 use super::record::{ArrivalSpan, Record};
-use super::rules::{Callers, MissingInputs, Rules, Who, is_preflight, set_headers};
+use super::rules::{Callers, MissingInputs, ReplayCaller, ReplayRules, is_preflight, set_headers};
 use crate::charge::Charge;
 use crate::fields::Fields;
 use crate::gateway::caller::Caller;
@@ -49,7 +49,7 @@ pub struct Decided<'d> {
 
 /// A set of rules and the state of its limits.
 pub struct Replayer {
-    rules: Rules,
+    rules: ReplayRules,
     callers: Callers,
     names: Vec<HeaderName>,
     hashers: LimitHashers,
@@ -82,7 +82,7 @@ struct Host {
 impl Replayer {
     /// All keys fresh. `wanted` names the header fields of records, `hold` is how long requests take whose lines do not
     /// tell, `hasher` makes keys.
-    pub fn new(rules: Rules, wanted: &WantedFields, hold: Nanos, hasher: KeyHasher) -> Self {
+    pub fn new(rules: ReplayRules, wanted: &WantedFields, hold: Nanos, hasher: KeyHasher) -> Self {
         let doubtful =
             |part: &&KeyPart| !matches!(part, KeyPart::Host | KeyPart::Route | KeyPart::RoutePattern | KeyPart::Method);
         let missing = rules.ruleset.limits.iter().enumerate().flat_map(|(limit, of)| {
@@ -104,7 +104,7 @@ impl Replayer {
     }
 
     /// The rules.
-    pub const fn rules(&self) -> &Rules {
+    pub const fn rules(&self) -> &ReplayRules {
         &self.rules
     }
 
@@ -171,7 +171,7 @@ impl Replayer {
                 (None, Some(asked)) if !is_preflight => {
                     callers.find(rules, asked, record, &facts, at, untold).map_err(|answer| answer.cause())
                 }
-                (None, _) => Ok(Who::Identity(Identity::Anonymous)),
+                (None, _) => Ok(ReplayCaller::Identity(Identity::Anonymous)),
             };
             let is_refused = who.as_ref().err().is_some_and(|cause| *cause != USAGE);
             if is_refused || (who.is_ok() && was_unidentified(record)) {
@@ -199,7 +199,7 @@ impl Replayer {
             }
             let mut resolved = ruleset.resolve(route, who.known(), who.claims());
             resolved.upstream_node = record.node.as_deref();
-            if let Who::Planned(plan) = who {
+            if let ReplayCaller::Planned(plan) = who {
                 resolved.plan = ruleset.plans.get(plan.0).map(|name| (plan, name.as_str()));
             }
             for missing in missing.iter_mut().filter(|missing| route.limits.contains(&missing.limit)) {
@@ -251,7 +251,7 @@ fn was_unidentified(record: &Record<'_>) -> bool {
 }
 
 /// What is canonical of a request; the header fields are elsewhere.
-struct Target<'r> {
+struct CanonicalTarget<'r> {
     method: &'r str,
     host: &'r str,
     /// Without its parameters.
@@ -262,7 +262,7 @@ struct Target<'r> {
     client: Option<IpAddr>,
 }
 
-impl Target<'_> {
+impl CanonicalTarget<'_> {
     fn borrowed<'a>(&'a self, headers: &'a Fields) -> Facts<'a> {
         Facts {
             method: self.method,
@@ -284,7 +284,7 @@ fn target_of<'r>(
     headers: &Fields,
     host: Option<&'r str>,
     untold: &mut MissingInputs,
-) -> Result<Target<'r>, Answer> {
+) -> Result<CanonicalTarget<'r>, Answer> {
     let host = host.ok_or(Answer::Malformed("the host is no host name"))?;
     let Some((method, raw)) = record.method.as_deref().zip(record.target.as_deref()) else {
         untold.requests = untold.requests.saturating_add(1);
@@ -301,7 +301,7 @@ fn target_of<'r>(
     untold.addresses += u64::from(peer.is_none());
     let address = peer.and_then(|peer| facts::client_address(Some(peer), headers, &ruleset.client_address));
     let client = address.map(|address| facts::network(address, ruleset.client_address.ipv6_prefix));
-    Ok(Target { method, host, path, has_parameters, query, address, client })
+    Ok(CanonicalTarget { method, host, path, has_parameters, query, address, client })
 }
 
 impl Host {

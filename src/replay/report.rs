@@ -12,7 +12,7 @@ use super::reorder::Disorder;
 use super::tally::{Count, Fates, LimitTally, Minute};
 use super::top::Denied;
 use super::{notes, when};
-use crate::ruleset::limit::{Limit, OverLimit, Terms};
+use crate::ruleset::limit::{Limit, OverLimit, PlanTerms};
 use crate::ruleset::{PlanId, Ruleset};
 use crate::units::Nanos;
 
@@ -45,21 +45,21 @@ pub struct Played {
     /// What to know about the numbers.
     pub notes: Vec<String>,
     /// What the rules make of the requests.
-    pub rules: Report,
+    pub rules: ReplayReport,
     /// What the other rules make of them.
-    pub against: Option<Report>,
+    pub against: Option<ReplayReport>,
     /// How the two differ.
     pub comparison: Option<Difference>,
 }
 
 /// What one set of rules makes of the requests.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct ReplayReport {
     /// The configuration.
     pub config: String,
     /// All requests that are not refused before their limits.
     #[serde(flatten)]
-    pub all: Line,
+    pub all: RequestCounts,
     /// What becomes of them, in the access log's words.
     pub decisions: Fates,
     /// Refused before any limit, by cause.
@@ -72,7 +72,7 @@ pub struct Report {
 
 /// Requests, and those that were too many.
 #[derive(Clone, Debug, Serialize)]
-pub struct Line {
+pub struct RequestCounts {
     /// How many came.
     pub offered: u64,
     /// How many are denied.
@@ -117,7 +117,7 @@ pub struct PlanReport {
     pub words: String,
     /// The numbers.
     #[serde(flatten)]
-    pub line: Line,
+    pub line: RequestCounts,
 }
 
 /// The same of one route.
@@ -127,7 +127,7 @@ pub struct RouteReport {
     pub route: String,
     /// The numbers.
     #[serde(flatten)]
-    pub line: Line,
+    pub line: RequestCounts,
 }
 
 /// How two sets of rules differ.
@@ -201,8 +201,8 @@ impl Played {
             denied_at_least: best.map(|best| best.denied().min(player.denied())),
             answered_429: lines.too_many,
             notes: notes::of(player, disorder, wanted),
-            rules: Report::of(&player.side, most),
-            against: against.map(|(side, _)| Report::of(side, most)),
+            rules: ReplayReport::of(&player.side, most),
+            against: against.map(|(side, _)| ReplayReport::of(side, most)),
             comparison,
             logs: names,
         }
@@ -216,25 +216,25 @@ impl Played {
     }
 }
 
-impl Report {
+impl ReplayReport {
     fn of(side: &Side, most: usize) -> Self {
         let ruleset = &side.replayer.rules().ruleset;
         let limits = ruleset.limits.iter().zip(&side.tally.limits);
         let routes = ruleset.matcher.routes().iter().zip(&side.tally.routes);
         Self {
             config: side.name.clone(),
-            all: Line::of(&side.tally.all),
+            all: RequestCounts::of(&side.tally.all),
             decisions: side.tally.fates(),
             refused: side.tally.refused.clone(),
             limits: limits.map(|(limit, tally)| LimitReport::of(ruleset, limit, tally, most)).collect(),
             routes: routes
-                .map(|(route, count)| RouteReport { route: route.name.clone(), line: Line::of(count) })
+                .map(|(route, count)| RouteReport { route: route.name.clone(), line: RequestCounts::of(count) })
                 .collect(),
         }
     }
 }
 
-impl Line {
+impl RequestCounts {
     fn of(count: &Count) -> Self {
         Self {
             offered: count.offered,
@@ -253,11 +253,13 @@ impl LimitReport {
         let plans = plans.map(|(position, count)| {
             let plan = position.checked_sub(1);
             let words = match limit.terms(plan.map(PlanId)) {
-                Terms::Rule(rule) => limit.rules.get(rule).map_or_else(String::new, crate::algorithm::Rule::describe),
-                Terms::Unlimited => "unlimited".to_owned(),
+                PlanTerms::Rule(rule) => {
+                    limit.rules.get(rule).map_or_else(String::new, crate::algorithm::Rule::describe)
+                }
+                PlanTerms::Unlimited => "unlimited".to_owned(),
             };
             let plan = plan.and_then(|plan| ruleset.plans.get(plan)).cloned();
-            PlanReport { plan, words, line: Line::of(count) }
+            PlanReport { plan, words, line: RequestCounts::of(count) }
         });
         Self {
             limit: limit.name.clone(),

@@ -10,7 +10,7 @@ use crate::fields::Fields;
 use crate::gateway::identify::{self, Identity};
 use crate::gateway::respond::Answer;
 use crate::replay::record::Record;
-use crate::ruleset::charges::Known;
+use crate::ruleset::charges::KnownCaller;
 use crate::ruleset::key::{Claims, Facts};
 use crate::ruleset::matcher::Route;
 use crate::ruleset::{CustomerRules, PlanId, Ruleset};
@@ -18,7 +18,7 @@ use crate::units::Nanos;
 
 /// A configuration as far as it says what becomes of requests.
 #[derive(Debug)]
-pub struct Rules {
+pub struct ReplayRules {
     /// The compiled configuration.
     pub ruleset: Ruleset,
     /// Who the customers are.
@@ -47,7 +47,7 @@ pub struct MissingInputs {
 }
 
 /// Who is calling.
-pub(super) enum Who<'r> {
+pub(super) enum ReplayCaller<'r> {
     /// As the gateway found out.
     Identity(Identity),
     /// Somebody by name, whose plan the line or the command line tells.
@@ -64,7 +64,7 @@ pub(super) struct Callers {
 }
 
 impl Callers {
-    pub(super) fn new(rules: &Rules) -> Self {
+    pub(super) fn new(rules: &ReplayRules) -> Self {
         let by_name = match &*rules.directory {
             Directory::File(file) => file.customers().into_iter().collect(),
             Directory::Nobody | Directory::Redis(_) => HashMap::new(),
@@ -76,23 +76,25 @@ impl Callers {
     /// Who made a request: the name in the line, or else a credential in it.
     pub(super) fn find<'r>(
         &self,
-        rules: &Rules,
+        rules: &ReplayRules,
         asked: &CustomerRules,
         record: &'r Record<'_>,
         facts: &Facts<'_>,
         at: Nanos,
         untold: &mut MissingInputs,
-    ) -> Result<Who<'r>, Answer> {
+    ) -> Result<ReplayCaller<'r>, Answer> {
         let Some(name) = record.customer.as_deref() else {
             let found = identify::identify_recorded(asked, facts, &rules.directory, rules.tokens.as_ref(), at)
-                .map(Who::Identity);
+                .map(ReplayCaller::Identity);
             return match (found, rules.default_plan) {
-                (Ok(Who::Identity(Identity::Anonymous)) | Err(Answer::CredentialMissing), Some(plan)) => {
-                    Ok(Who::Planned(plan))
+                (Ok(ReplayCaller::Identity(Identity::Anonymous)) | Err(Answer::CredentialMissing), Some(plan)) => {
+                    Ok(ReplayCaller::Planned(plan))
                 }
                 (found, _) => {
-                    let nobody =
-                        matches!(found, Ok(Who::Identity(Identity::Anonymous)) | Err(Answer::CredentialMissing));
+                    let nobody = matches!(
+                        found,
+                        Ok(ReplayCaller::Identity(Identity::Anonymous)) | Err(Answer::CredentialMissing)
+                    );
                     // where the line says nothing of a caller whose plan it tells, there was no credential
                     untold.callers += u64::from(nobody && record.was_exempt.is_none());
                     found
@@ -100,24 +102,24 @@ impl Callers {
             };
         };
         if let Some(customer) = self.by_name.get(name) {
-            return Ok(Who::Identity(Identity::Directory(Arc::clone(customer))));
+            return Ok(ReplayCaller::Identity(Identity::Directory(Arc::clone(customer))));
         }
         let told = record.plan.as_deref().and_then(|plan| self.plans.get(plan)).copied();
         match told.or(rules.default_plan) {
-            Some(plan) => Ok(Who::Named(name, plan)),
+            Some(plan) => Ok(ReplayCaller::Named(name, plan)),
             None => {
                 untold.customers += 1;
-                identify::accept(asked, Err(Answer::CredentialUnknown)).map(Who::Identity)
+                identify::accept(asked, Err(Answer::CredentialUnknown)).map(ReplayCaller::Identity)
             }
         }
     }
 }
 
-impl Who<'_> {
-    pub(super) fn known(&self) -> Option<Known<'_>> {
+impl ReplayCaller<'_> {
+    pub(super) fn known(&self) -> Option<KnownCaller<'_>> {
         match self {
             Self::Identity(identity) => identity.customer().map(|customer| customer.known()),
-            Self::Named(name, plan) => Some(Known { name, plan: *plan, own: None }),
+            Self::Named(name, plan) => Some(KnownCaller { name, plan: *plan, own: None }),
             Self::Planned(_) => None,
         }
     }

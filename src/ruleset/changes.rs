@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use crate::algorithm::Rule;
-use crate::ruleset::limit::{Limit, OnChange, Terms};
-use crate::ruleset::words::{self, Line};
+use crate::ruleset::limit::{Limit, OnChange, PlanTerms};
+use crate::ruleset::words::{self, DescriptionLine};
 use crate::ruleset::{PlanId, Ruleset};
 use crate::units::{Cost, Nanos};
 
@@ -85,13 +85,13 @@ fn of_limit(before: &Limit, after: &Limit, plans: &[(PlanId, PlanId)]) -> LimitC
 /// The parameters for a plan; `None` if the plan has no limit.
 fn rule_of(limit: &Limit, plan: Option<PlanId>) -> Option<&Rule> {
     match limit.terms(plan) {
-        Terms::Unlimited => None,
-        Terms::Rule(position) => limit.rules.get(position),
+        PlanTerms::Unlimited => None,
+        PlanTerms::Rule(position) => limit.rules.get(position),
     }
 }
 
 /// How the parameters of a limit change for each plan that both rulesets have, and what that means for what keys have used.
-pub fn parameters((before, was): (&Ruleset, &Limit), (after, limit): (&Ruleset, &Limit)) -> Vec<Line> {
+pub fn parameters((before, was): (&Ruleset, &Limit), (after, limit): (&Ruleset, &Limit)) -> Vec<DescriptionLine> {
     let plans = common_plans(before, after);
     let change = of_limit(was, limit, &plans);
     let of_plans = plans.iter().map(|(old, new)| {
@@ -107,7 +107,7 @@ pub fn parameters((before, was): (&Ruleset, &Limit), (after, limit): (&Ruleset, 
         let says_nothing = change == LimitChange::OtherAlgorithm && was == is;
         (!says_nothing).then(|| ((*who).to_owned(), format!("{was} -> {is}{}", carried(*old, *new, change))))
     });
-    let lines: Vec<Line> = lines.collect();
+    let lines: Vec<DescriptionLine> = lines.collect();
     if lines.len() == all.len() { words::merged(lines) } else { lines }
 }
 

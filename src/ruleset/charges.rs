@@ -7,7 +7,7 @@ use crate::charge::{Charge, Enforcement, Mode, RuleRef};
 use crate::ruleset::key::{
     Caller, Claims, Facts, KeyFault, KeyHasher, KeyPart, LimitHashers, Resolved, SharedKey, ValueFault,
 };
-use crate::ruleset::limit::{Limit, MissingKey, Share, Terms};
+use crate::ruleset::limit::{Limit, MissingKey, PlanTerms, Share};
 use crate::ruleset::matcher::Route;
 use crate::ruleset::overrides::{Override, Overrides};
 use crate::ruleset::upstream::{Balance, UpstreamId};
@@ -35,7 +35,7 @@ pub enum Uncharged<'r> {
 
 /// Somebody whose credential is known.
 #[derive(Clone, Copy, Debug)]
-pub struct Known<'a> {
+pub struct KnownCaller<'a> {
     /// The customer's name: what limits count by.
     pub name: &'a str,
     /// The plan.
@@ -79,7 +79,7 @@ impl Ruleset {
     pub fn resolve<'a>(
         &'a self,
         route: &'a Route,
-        known: Option<Known<'a>>,
+        known: Option<KnownCaller<'a>>,
         claims: Option<&'a dyn Claims>,
     ) -> Resolved<'a> {
         let anonymous_plan = self.customers.as_ref().and_then(|rules| rules.anonymous);
@@ -206,9 +206,9 @@ impl Ruleset {
         let rule = match (resolved.own.and_then(|own| own.of(tried_for)), limit.terms(plan)) {
             (Some(_), _) if limit.candidate_of.is_some() => return Err(Uncharged::NotTried),
             (Some(Override::Rule(rule)), _) => RuleRef::Own(Arc::clone(rule)),
-            (None, Terms::Rule(rule)) => RuleRef::Listed(rule),
+            (None, PlanTerms::Rule(rule)) => RuleRef::Listed(rule),
             (Some(Override::Unlimited), _) => return Err(Uncharged::OwnUnlimited),
-            (None, Terms::Unlimited) => return Err(Uncharged::Unlimited),
+            (None, PlanTerms::Unlimited) => return Err(Uncharged::Unlimited),
         };
         let SharedKey { key, tag } = match limit.mode {
             Mode::Sticky => key_of(limit, id, facts, resolved, hashers).map(|key| SharedKey { key, tag: key }),

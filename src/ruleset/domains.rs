@@ -11,7 +11,7 @@ use crate::algorithm::{Rule, Value};
 use crate::charge::{Charge, Enforcement, Mode, RuleRef};
 use crate::ruleset::cost::CostRule;
 use crate::ruleset::key::{Entries, KeyHasher, LimitHashers, SharedKey};
-use crate::ruleset::limit::{Share, Terms};
+use crate::ruleset::limit::{PlanTerms, Share};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::{LimitId, PlanId, Ruleset};
 use crate::units::{Cost, Nanos, Rate};
@@ -113,8 +113,8 @@ impl Ruleset {
         let limit = self.limits.get(id.0)?;
         let rule = match (rule, limit.terms(plan)) {
             (Some(rule), _) => RuleRef::Own(rule),
-            (None, Terms::Rule(rule)) => RuleRef::Listed(rule),
-            (None, Terms::Unlimited) => return None,
+            (None, PlanTerms::Rule(rule)) => RuleRef::Listed(rule),
+            (None, PlanTerms::Unlimited) => return None,
         };
         let SharedKey { key, tag } = match limit.mode {
             Mode::Sticky => hashers.key_of_entries(id, &limit.key, entries).map(|key| SharedKey { key, tag: key }),

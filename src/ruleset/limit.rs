@@ -23,9 +23,9 @@ pub struct Limit {
     /// The different parameters that [`Limit::terms`] point to, without repeats.
     pub rules: Vec<Rule>,
     /// What holds for each plan, indexed by [`PlanId`].
-    pub plans: Vec<Terms>,
+    pub plans: Vec<PlanTerms>,
     /// What holds for a request without a plan; `None` only where every request has one.
-    pub without_plan: Option<Terms>,
+    pub without_plan: Option<PlanTerms>,
     /// What becomes of a request that lacks a part of the key.
     pub missing_key: MissingKey,
     /// What becomes of a request over the limit.
@@ -90,12 +90,12 @@ impl Limit {
     }
 
     /// What holds for `plan`.
-    pub fn terms(&self, plan: Option<PlanId>) -> Terms {
+    pub fn terms(&self, plan: Option<PlanId>) -> PlanTerms {
         let terms = match plan {
             Some(PlanId(plan)) => self.plans.get(plan).copied(),
             None => self.without_plan,
         };
-        terms.unwrap_or(Terms::Unlimited)
+        terms.unwrap_or(PlanTerms::Unlimited)
     }
 
     /// Whether requests are charged before their callers are identified: neither the key nor the parameters depend on who
@@ -181,7 +181,7 @@ impl Limit {
 
 /// What a limit asks of one plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Terms {
+pub enum PlanTerms {
     /// Nothing: the limit does not apply.
     Unlimited,
     /// The parameters at this index of [`Limit::rules`].

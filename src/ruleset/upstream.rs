@@ -13,7 +13,7 @@ pub struct Upstream {
     /// The name in the configuration.
     pub name: String,
     /// At least one.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<UpstreamNode>,
     /// Whether its nodes speak HTTP/2; HTTP/1.1 otherwise.
     pub http2: bool,
     /// How a node is chosen.
@@ -30,7 +30,7 @@ pub struct Upstream {
 
 /// One node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Node {
+pub struct UpstreamNode {
     /// `host:port`; a host name is resolved again and again while tollgate runs, and stands for all its addresses.
     pub address: String,
     /// Its share, 1 to 1000.

@@ -4,7 +4,7 @@ use crate::algorithm::{AlgorithmName, Rule};
 use crate::charge::{Consistency, Mode, OnStoreDown, Sharing};
 use crate::ruleset::denied::{Body, Denied};
 use crate::ruleset::key::Key;
-use crate::ruleset::limit::{Limit, OverLimit, Share, Terms};
+use crate::ruleset::limit::{Limit, OverLimit, PlanTerms, Share};
 use crate::ruleset::{Jitter, LimitId, PlanId, Ruleset};
 use crate::units::Nanos;
 
@@ -17,11 +17,11 @@ pub const UNLIMITED: &str = "unlimited";
 const OVER_THE_LIMIT: &str = "over the limit";
 
 /// Something, and what holds for it.
-pub type Line = (String, String);
+pub type DescriptionLine = (String, String);
 
 impl Ruleset {
     /// What `limit` says besides its heading: who gets what, and what is unusual about it.
-    pub fn describe(&self, limit: &Limit) -> Vec<Line> {
+    pub fn describe(&self, limit: &Limit) -> Vec<DescriptionLine> {
         let mut lines = merged(terms(limit, &self.plans));
         lines.extend(self.settings(limit));
         let position = self.limits.iter().position(|other| std::ptr::eq(other, limit)).map(LimitId);
@@ -35,7 +35,7 @@ impl Ruleset {
     }
 
     /// What is unusual about `limit` whatever its parameters.
-    pub fn settings(&self, limit: &Limit) -> Vec<Line> {
+    pub fn settings(&self, limit: &Limit) -> Vec<DescriptionLine> {
         let line = |what: &str, words: String| (what.to_owned(), words);
         let over = self.over_the_limit(limit).map(|words| line(OVER_THE_LIMIT, words));
         let cost = limit.cost.describe().map(|words| line("cost", words));
@@ -90,16 +90,16 @@ impl Key {
 
 impl Limit {
     /// What holds under `terms`.
-    pub fn describe(&self, terms: Terms) -> String {
+    pub fn describe(&self, terms: PlanTerms) -> String {
         match terms {
-            Terms::Unlimited => UNLIMITED.to_owned(),
-            Terms::Rule(index) => self.rules.get(index).map(Rule::describe).unwrap_or_default(),
+            PlanTerms::Unlimited => UNLIMITED.to_owned(),
+            PlanTerms::Rule(index) => self.rules.get(index).map(Rule::describe).unwrap_or_default(),
         }
     }
 }
 
 /// What holds for each plan, and for requests without one.
-fn terms(limit: &Limit, plans: &[String]) -> Vec<Line> {
+fn terms(limit: &Limit, plans: &[String]) -> Vec<DescriptionLine> {
     let named =
         plans.iter().enumerate().map(|(index, plan)| (plan.clone(), limit.describe(limit.terms(Some(PlanId(index))))));
     named.chain(limit.without_plan.map(|terms| (planless(plans).to_owned(), limit.describe(terms)))).collect()
@@ -111,7 +111,7 @@ pub const fn planless(plans: &[String]) -> &'static str {
 }
 
 /// One line where the same holds for all.
-pub fn merged(mut lines: Vec<Line>) -> Vec<Line> {
+pub fn merged(mut lines: Vec<DescriptionLine>) -> Vec<DescriptionLine> {
     if lines.len() > 1 && lines.iter().all(|(_, words)| Some(words) == lines.first().map(|(_, words)| words)) {
         lines.truncate(1);
         lines.iter_mut().for_each(|(who, _)| EVERYBODY.clone_into(who));
@@ -144,7 +144,7 @@ pub fn waits(max_wait: Nanos, max_waiting: Option<u64>) -> Option<String> {
 }
 
 /// The line about requests over a limit.
-pub fn over_the_limit(words: String) -> Line {
+pub fn over_the_limit(words: String) -> DescriptionLine {
     (OVER_THE_LIMIT.to_owned(), words)
 }
 

@@ -20,13 +20,13 @@ use watch::{Pools, Watch};
 
 use super::state::{SnapshotWriter, StateFile};
 use crate::admin::access::Access;
-pub use crate::admin::access::{Terms as AccessTerms, Token};
-use crate::admin::reloads::{Asked, Attempt, Outcome, Reloads, Trigger};
+pub use crate::admin::access::{Token, TokenRules as AccessTerms};
+use crate::admin::reloads::{Attempt, ReloadOutcome, ReloadRequest, Reloads, Trigger};
 use crate::cluster::settings::Settings as ClusterSettings;
-use crate::files::{Print, Seen};
+use crate::files::{FileVersion, Print};
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
-pub use crate::gateway::active_config::Rules;
+pub use crate::gateway::active_config::CompiledConfig;
 use crate::gateway::upstream::health;
 use crate::panics::{Panicked, catch_panic, failpoint};
 use crate::ruleset::Endpoint;
@@ -53,7 +53,7 @@ pub struct Parts {
     /// What they may do there.
     pub access: AccessTerms,
     /// What holds for requests.
-    pub rules: Rules,
+    pub rules: CompiledConfig,
     /// Where states are kept over restarts, if anywhere.
     pub state: Option<StateFile>,
     /// Where what is shared is kept, if anything is. Cannot change.
@@ -68,7 +68,7 @@ pub struct Parts {
 #[derive(Debug)]
 pub struct Reading {
     /// Every file that was read for it, or could not be: those that are watched.
-    pub files: Vec<Seen>,
+    pub files: Vec<FileVersion>,
     /// The configuration, or everything that is wrong with it.
     pub outcome: Result<Parts, Vec<String>>,
 }
@@ -84,7 +84,7 @@ pub struct Origin {
     /// Reads it.
     pub loader: Box<dyn Loader>,
     /// The files that the one in force was read from.
-    pub files: Vec<Seen>,
+    pub files: Vec<FileVersion>,
 }
 
 /// Reads configurations and puts them in force, one at a time.
@@ -92,13 +92,13 @@ pub(super) struct Reloader {
     gateway: Gateway,
     telemetry: Telemetry,
     reloads: Arc<Reloads>,
-    asked: Receiver<Asked>,
+    asked: Receiver<ReloadRequest>,
     keeper: Arc<SnapshotWriter>,
     access: Arc<Access>,
     /// `None` for a gateway whose configuration is no file.
     loader: Option<Arc<Mutex<Box<dyn Loader>>>>,
     /// What is watched, as it was when it was last read.
-    files: Vec<Seen>,
+    files: Vec<FileVersion>,
     /// What was read for what is in force.
     in_force: Vec<(PathBuf, Print)>,
     /// What was in force before, and may still hold for requests that came then.
@@ -111,7 +111,7 @@ impl Reloader {
     pub(super) fn new(
         gateway: Gateway,
         telemetry: Telemetry,
-        (reloads, asked): (Arc<Reloads>, Receiver<Asked>),
+        (reloads, asked): (Arc<Reloads>, Receiver<ReloadRequest>),
         (keeper, access): (Arc<SnapshotWriter>, Arc<Access>),
         origin: Option<Origin>,
     ) -> Self {
@@ -172,7 +172,7 @@ impl Reloader {
     }
 
     /// One reload answers everybody who asks for one by now.
-    fn all_asked(&mut self, first: Asked) -> (Trigger, Vec<tokio::sync::oneshot::Sender<Attempt>>) {
+    fn all_asked(&mut self, first: ReloadRequest) -> (Trigger, Vec<tokio::sync::oneshot::Sender<Attempt>>) {
         let mut answers: Vec<_> = first.answer.into_iter().collect();
         while let Ok(another) = self.asked.try_recv() {
             answers.extend(another.answer);
@@ -181,9 +181,9 @@ impl Reloader {
     }
 
     /// The files as they are now. `closely`: read, not only looked at from outside.
-    async fn look(&self, closely: bool) -> Vec<Seen> {
+    async fn look(&self, closely: bool) -> Vec<FileVersion> {
         let files = self.files.clone();
-        let look = move || files.iter().map(if closely { Seen::again } else { Seen::stamped }).collect();
+        let look = move || files.iter().map(if closely { FileVersion::again } else { FileVersion::stamped }).collect();
         // Nothing in there panics; if it did, nothing would have changed.
         spawn_blocking(look).await.unwrap_or_else(|_| self.files.clone())
     }
@@ -201,7 +201,7 @@ impl Reloader {
         let clock = Arc::clone(&self.gateway.clock);
         let (began, at) = (clock.now(), clock.wall());
         let outcome = catch_panic(self.read_and_apply()).await;
-        let outcome = outcome.unwrap_or_else(|panicked| Outcome::Refused {
+        let outcome = outcome.unwrap_or_else(|panicked| ReloadOutcome::Refused {
             errors: vec![format!("reading the configuration failed: {panicked}, which is a fault of tollgate's own")],
         });
         let attempt = Attempt { at, took: clock.now().saturating_sub(began), trigger, outcome };
@@ -210,15 +210,15 @@ impl Reloader {
         attempt
     }
 
-    async fn read_and_apply(&mut self) -> Outcome {
+    async fn read_and_apply(&mut self) -> ReloadOutcome {
         failpoint("reload");
         match self.load().await {
             Ok(parts) if self.in_force == prints(&self.files) => {
                 drop(parts);
-                Outcome::Unchanged
+                ReloadOutcome::Unchanged
             }
             Ok(parts) => self.apply(parts).await,
-            Err(errors) => Outcome::Refused { errors },
+            Err(errors) => ReloadOutcome::Refused { errors },
         }
     }
 
@@ -233,7 +233,7 @@ impl Reloader {
             if outcome.is_err() {
                 // What a broken configuration does not name any more is still in force.
                 let unread = known.iter().filter(|known| !files.iter().any(|file| file.path == known.path));
-                let unread: Vec<Seen> = unread.map(Seen::again).collect();
+                let unread: Vec<FileVersion> = unread.map(FileVersion::again).collect();
                 files.extend(unread);
             }
             (files, outcome)
@@ -244,7 +244,7 @@ impl Reloader {
         outcome
     }
 
-    async fn apply(&mut self, parts: Parts) -> Outcome {
+    async fn apply(&mut self, parts: Parts) -> ReloadOutcome {
         let Parts { rules, warnings, state, cluster, access, .. } = parts;
         let (gateway, telemetry) = (self.gateway.clone(), self.telemetry.clone());
         let pools = rules.pools(Some(&gateway.active.load()));
@@ -255,7 +255,9 @@ impl Reloader {
         };
         let active = match spawn_blocking(build).await {
             Ok(active) => Arc::new(active),
-            Err(error) => return Outcome::Refused { errors: vec![format!("building the ruleset failed: {error}")] },
+            Err(error) => {
+                return ReloadOutcome::Refused { errors: vec![format!("building the ruleset failed: {error}")] };
+            }
         };
         let before = self.gateway.active.swap(Arc::clone(&active));
         self.keeper.follow(state);
@@ -267,7 +269,7 @@ impl Reloader {
         self.in_force = prints(&self.files);
         self.retired.push(before);
         self.has_old_series = true;
-        Outcome::Applied { warnings, notes }
+        ReloadOutcome::Applied { warnings, notes }
     }
 
     /// Log lines and metrics.
@@ -275,7 +277,7 @@ impl Reloader {
         let (trigger, took) = (attempt.trigger.as_str(), attempt.took.as_secs_f64());
         let active = self.gateway.active.load();
         match &attempt.outcome {
-            Outcome::Applied { warnings, notes } => {
+            ReloadOutcome::Applied { warnings, notes } => {
                 self.telemetry.reload_applied(&active.ruleset, &active.hash, now);
                 for warning in warnings {
                     tracing::warn!("{warning}");
@@ -285,11 +287,11 @@ impl Reloader {
                 }
                 tracing::info!(trigger, duration_seconds = took, config_hash = active.hash, "configuration reloaded");
             }
-            Outcome::Unchanged => {
+            ReloadOutcome::Unchanged => {
                 self.telemetry.reload_unchanged(now);
                 tracing::info!(trigger, config_hash = active.hash, "configuration read again: nothing changed");
             }
-            Outcome::Refused { errors } => {
+            ReloadOutcome::Refused { errors } => {
                 self.telemetry.reload_refused();
                 for error in errors {
                     tracing::error!("{error}");
@@ -327,6 +329,6 @@ impl Reloader {
     }
 }
 
-fn prints(files: &[Seen]) -> Vec<(PathBuf, Print)> {
+fn prints(files: &[FileVersion]) -> Vec<(PathBuf, Print)> {
     files.iter().map(|file| (file.path.clone(), file.print.clone())).collect()
 }

@@ -172,10 +172,10 @@ fn clear(path: &Path) -> io::Result<()> {
 
 /// Sockets in the file system that go when this process ends, unless another one has taken them over.
 #[derive(Debug, Default)]
-pub(super) struct Left(Vec<(PathBuf, Identity)>);
+pub(super) struct Left(Vec<(PathBuf, FileIdentity)>);
 
 /// What a file is known by: its device, its number, which is given again when it is free, and when it was made.
-type Identity = (u64, u64, i64, i64);
+type FileIdentity = (u64, u64, i64, i64);
 
 impl Left {
     /// Those of `endpoints` that are paths. What is there now is known from what comes later.
@@ -196,7 +196,7 @@ impl Left {
     }
 }
 
-fn identity(path: &Path) -> Option<Identity> {
+fn identity(path: &Path) -> Option<FileIdentity> {
     fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino(), found.mtime(), found.mtime_nsec()))
 }
 

@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::simulation::report::Report;
+use crate::simulation::report::LimitReport;
 use crate::units::Nanos;
 
 /// One column per limit, one line per number; lines that say nothing about any of the limits are left out.
-pub fn table(reports: &[Report]) -> String {
+pub fn table(reports: &[LimitReport]) -> String {
     let mut text = String::new();
     for report in reports {
         line(&mut text, format_args!("{} ({}): {}", report.name, report.algorithm, report.words));
@@ -34,11 +34,11 @@ pub fn table(reports: &[Report]) -> String {
 
 /// An object with a member `limits`, in the order of the reports. Times are whole nanoseconds (`_ns`), shares are
 /// between 0 and 1, and what there is no number for is `null`.
-pub fn json(reports: &[Report]) -> Value {
+pub fn json(reports: &[LimitReport]) -> Value {
     json!({ "limits": reports.iter().map(object).collect::<Vec<_>>() })
 }
 
-fn object(report: &Report) -> Value {
+fn object(report: &LimitReport) -> Value {
     json!({
         "limit": report.name,
         "algorithm": report.algorithm,
@@ -73,8 +73,8 @@ fn object(report: &Report) -> Value {
     })
 }
 
-fn lines(reports: &[Report]) -> Vec<(String, Vec<Option<String>>)> {
-    let row = |label: &str, cell: &dyn Fn(&Report) -> Option<String>| {
+fn lines(reports: &[LimitReport]) -> Vec<(String, Vec<Option<String>>)> {
+    let row = |label: &str, cell: &dyn Fn(&LimitReport) -> Option<String>| {
         (label.to_owned(), reports.iter().map(cell).collect::<Vec<_>>())
     };
     let tokens_differ = reports.iter().any(|report| report.offered_tokens != report.offered);
@@ -123,7 +123,7 @@ fn lines(reports: &[Report]) -> Vec<(String, Vec<Option<String>>)> {
     ]
 }
 
-fn share(report: &Report) -> Option<f64> {
+fn share(report: &LimitReport) -> Option<f64> {
     ratio(report.admitted, report.offered)
 }
 

@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 
 use crate::algorithm::{Decision, Denial};
 use crate::simulation::abuse::Abuse;
-use crate::simulation::run::{Outcome, Pass, Run};
+use crate::simulation::run::{Pass, RequestOutcome, Run};
 use crate::simulation::{Arrival, KeyNumber};
 use crate::units::{Cost, Nanos, Rate};
 
 /// The numbers of one limit.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Report {
+pub struct LimitReport {
     /// The limit.
     pub name: String,
     /// Its algorithm.
@@ -74,10 +74,10 @@ pub struct Quantiles {
 
 /// Adds up the outcomes of a run.
 #[derive(Debug)]
-pub struct Tally {
+pub struct TokenTally {
     window: Option<Nanos>,
     long_run: Option<Rate>,
-    report: Report,
+    report: LimitReport,
     waits: Vec<Nanos>,
     latencies: Vec<Nanos>,
     keys: Vec<KeyTally>,
@@ -95,14 +95,14 @@ struct KeyTally {
     last_denial: Option<Nanos>,
 }
 
-// === impl Tally ===
+// === impl TokenTally ===
 
-impl Tally {
+impl TokenTally {
     /// Of a run that begins. Windows are as long as `window` says, or else as the limit's own; an abuser comes at
     /// `abuse` times the rate.
     pub fn new(run: &Run, window: Option<Nanos>, abuse: Option<f64>) -> Self {
         let (subject, rule) = (run.subject(), run.rule());
-        let report = Report {
+        let report = LimitReport {
             name: subject.name.clone(),
             algorithm: subject.algorithm.as_str(),
             words: rule.describe(),
@@ -134,7 +134,7 @@ impl Tally {
     }
 
     /// One request and what became of it, in the run's order.
-    pub fn add(&mut self, arrival: &Arrival, outcome: &Outcome<'_>) {
+    pub fn add(&mut self, arrival: &Arrival, outcome: &RequestOutcome<'_>) {
         self.passes(outcome.passes);
         let report = &mut self.report;
         report.offered += 1;
@@ -161,7 +161,7 @@ impl Tally {
     }
 
     /// The numbers, once the run has ended and `passes` were the last to pass.
-    pub fn finish(mut self, passes: &[Pass]) -> Report {
+    pub fn finish(mut self, passes: &[Pass]) -> LimitReport {
         self.passes(passes);
         for key in &self.keys {
             if let (Some(last), Some(denial)) = (key.last_pass, key.last_denial) {

@@ -6,7 +6,7 @@ use csv::Writer;
 
 use crate::algorithm::{Decision, Denial};
 use crate::simulation::Arrival;
-use crate::simulation::run::Outcome;
+use crate::simulation::run::RequestOutcome;
 use crate::units::Nanos;
 
 /// The columns.
@@ -31,7 +31,7 @@ impl<W: Write> Rows<W> {
     }
 
     /// Writes one row.
-    pub fn write(&mut self, key: &[u8], arrival: &Arrival, outcome: &Outcome<'_>) -> io::Result<()> {
+    pub fn write(&mut self, key: &[u8], arrival: &Arrival, outcome: &RequestOutcome<'_>) -> io::Result<()> {
         let (wait, retry_after) = match outcome.decision {
             Decision::Admit { wait } => (Some(wait), None),
             Decision::Deny(Denial::Later { retry_after }) => (None, Some(retry_after)),

@@ -34,7 +34,7 @@ pub struct Pass {
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Outcome<'r> {
+pub struct RequestOutcome<'r> {
     /// The decision. What is denied until something in flight has ended is told when: a simulation knows.
     pub decision: Decision,
     /// Where the request's key stands after it.
@@ -133,7 +133,7 @@ impl Run {
     }
 
     /// Decides one request. Its time must not be before that of an earlier one. On an error nothing has happened.
-    pub fn step(&mut self, arrival: &Arrival) -> Result<Outcome<'_>, RunError> {
+    pub fn step(&mut self, arrival: &Arrival) -> Result<RequestOutcome<'_>, RunError> {
         let now = arrival.at;
         self.passes.clear();
         self.pass_until(now);
@@ -162,7 +162,7 @@ impl Run {
         if let Some(place) = self.keys.get_mut(arrival.key.0) {
             *place = cell;
         }
-        Ok(Outcome { decision, headroom, latency, waiting: self.waiting.len(), passes: &self.passes })
+        Ok(RequestOutcome { decision, headroom, latency, waiting: self.waiting.len(), passes: &self.passes })
     }
 
     /// The traffic has ended: all who still wait pass, in order.

@@ -4,7 +4,7 @@ use std::ops::AddAssign;
 
 use crate::algorithm::Decision;
 use crate::simulation::Arrival;
-use crate::simulation::run::{Outcome, Pass};
+use crate::simulation::run::{Pass, RequestOutcome};
 use crate::units::{Cost, Nanos};
 
 /// What happened in one bin of time, in tokens.
@@ -66,7 +66,7 @@ impl Default for Series {
 
 impl Series {
     /// One request and what became of it, in the run's order.
-    pub fn add(&mut self, arrival: &Arrival, outcome: &Outcome<'_>) {
+    pub fn add(&mut self, arrival: &Arrival, outcome: &RequestOutcome<'_>) {
         for pass in outcome.passes {
             self.note(pass.at, Bin { passed: pass.cost, ..Bin::default() });
         }

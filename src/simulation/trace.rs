@@ -14,7 +14,7 @@ use crate::units::{Cost, Nanos, Rate};
 
 mod lines;
 
-use lines::Lines;
+use lines::TraceLines;
 
 const TIME: &str = "t_ns";
 const KEY: &str = "key";
@@ -109,7 +109,7 @@ pub enum TraceError {
 
 /// A trace that is being read.
 pub struct Trace<R> {
-    lines: Lines<R>,
+    lines: TraceLines<R>,
     parse_rate: ParseRate,
     columns: Columns,
     keys: Keys,
@@ -136,7 +136,7 @@ struct Keys {
 impl<R: Read> Trace<R> {
     /// Reads the header line of `input`; rates are read by `parse_rate`.
     pub fn new(input: R, parse_rate: ParseRate) -> Result<Self, TraceError> {
-        let (mut lines, mut record) = (Lines::new(input), ByteRecord::new());
+        let (mut lines, mut record) = (TraceLines::new(input), ByteRecord::new());
         if !lines.read(&mut record)? {
             return Err(TraceError::Empty);
         }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::charge::{Charge, Enforcement, Source};
+use crate::charge::{Charge, DecisionSource, Enforcement};
 use crate::store::{Binding, Receipt, Store};
 use crate::units::{Cost, Nanos};
 
@@ -38,7 +38,7 @@ impl Store {
         if let (Some(shared), Some(limit)) = (&self.shared, binding.shared(ask))
             && let Some(charged) = shared.ask(limit, ask).await
         {
-            return Receipt { charged, source: Source::Store, refused: None };
+            return Receipt { charged, source: DecisionSource::Store, refused: None };
         }
         self.charge(binding, &mut asks, now).await
     }

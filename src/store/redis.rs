@@ -12,9 +12,9 @@ pub mod codec;
 pub mod parameters;
 mod states;
 
-pub use answer::{AllSeen, Answer, BadReply, Field, Seen, hint};
+pub use answer::{AllSeen, BadReply, ChargeReply, Field, KeyState, hint};
 pub use codec::{Bucket, Call, CallArgument, Clock, Encoded, Refused, encode, key_name};
-pub use parameters::{NotShareable, Shared};
+pub use parameters::{NotShareable, SharedRule};
 
 /// The script. Its SHA-1 is what EVALSHA takes.
 pub const SCRIPT: &str = concat!(

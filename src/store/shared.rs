@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
-use crate::charge::{AllCharged, Charge, Charged, OnStoreDown, Source, Taken};
+use crate::charge::{AllCharged, Charge, Charged, DecisionSource, OnStoreDown, Taken};
 use crate::clock::Clock;
 use crate::store::LimitSpec;
 use crate::store::redis::SCRIPT;
@@ -52,7 +52,7 @@ pub(super) use fallback::Tables;
 use fallback::{DegradedCharge, Fallback, share};
 use heartbeat::NodeCount;
 use lease::{Leased, Leases};
-use limit::Part;
+use limit::ChargePart;
 use link::{Link, Script};
 use memory::Memory;
 use slots::Slots;
@@ -74,10 +74,10 @@ pub struct CallEvent {
 }
 
 /// States that all nodes share, in Redis.
-pub struct SharedStore(Arc<Node>);
+pub struct SharedStore(Arc<SharedNode>);
 
 /// This gateway as one of several.
-struct Node {
+struct SharedNode {
     /// Tells nodes apart.
     id: u64,
     settings: Settings,
@@ -111,7 +111,7 @@ struct Node {
 
 /// How things stand, for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct SharedStatus {
     /// Whether Redis is asked.
     pub breaker: BreakerState,
     /// How many nodes there are, as far as is known.
@@ -133,7 +133,7 @@ pub struct Report {
 /// What came of a part that was asked for.
 pub(super) enum Asked {
     /// Redis decided, or what it granted before.
-    Charged(AllCharged, Source),
+    Charged(AllCharged, DecisionSource),
     /// Redis could not be asked, and this node decided.
     Alone(AllCharged),
     /// Redis could not be asked, and the limit of this position wants nothing admitted then.
@@ -144,7 +144,7 @@ impl SharedStore {
     /// Connects when it is first asked. `threads` is how many threads ask.
     pub fn new(settings: Settings, threads: usize, clock: Arc<dyn Clock>, observer: Observer) -> Self {
         let least = settings.nodes.unwrap_or(1);
-        Self(Arc::new(Node {
+        Self(Arc::new(SharedNode {
             id: rand::random(),
             node_count: Mutex::new(NodeCount::at_least(least)),
             nodes: AtomicU64::new(least),
@@ -171,13 +171,13 @@ impl SharedStore {
     }
 
     /// How things stand.
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> SharedStatus {
         let node = &self.0;
         let breaker = match node.breaker.lock().state() {
             BreakerState::Closed if node.is_away() => BreakerState::HalfOpen { good: 0 },
             state => state,
         };
-        Report {
+        SharedStatus {
             breaker,
             nodes: node.nodes.load(Ordering::Relaxed),
             healed: node.counts.healed.load(Ordering::Relaxed),
@@ -232,13 +232,14 @@ impl SharedStore {
         (now, waited): (Nanos, &mut Nanos),
     ) -> Asked {
         let node = &self.0;
-        let parts: Vec<Part> = limits.iter().zip(&*batch).filter_map(|(limit, charge)| limit.part(charge)).collect();
+        let parts: Vec<ChargePart> =
+            limits.iter().zip(&*batch).filter_map(|(limit, charge)| limit.part(charge)).collect();
         let asked = match (limits, &*parts, &mut *batch) {
             ([limit], [part], [charge]) if limit.is_leased() => node.charge_leased(part, charge, (now, waited)).await,
             ([limit], [part], [charge]) if limit.is_eventual() => {
                 node.charge_eventual(limit, part, charge, (now, waited)).await
             }
-            _ => node.ask(&parts, batch, (now, waited)).await.map(|charged| (charged, Source::Store)),
+            _ => node.ask(&parts, batch, (now, waited)).await.map(|charged| (charged, DecisionSource::Store)),
         };
         if let Ok((charged, source)) = asked {
             return Asked::Charged(charged, source);
@@ -274,7 +275,7 @@ impl std::fmt::Debug for SharedStore {
     }
 }
 
-impl Node {
+impl SharedNode {
     fn is_away(&self) -> bool {
         self.is_away.load(Ordering::Relaxed)
     }
@@ -282,7 +283,7 @@ impl Node {
     /// What Redis says to one request, if it says so in time.
     async fn ask(
         self: &Arc<Self>,
-        parts: &[Part],
+        parts: &[ChargePart],
         batch: &mut [Charge],
         (now, waited): (Nanos, &mut Nanos),
     ) -> Result<AllCharged, Down> {
@@ -310,23 +311,23 @@ impl Node {
     /// Takes what one request costs from what this node holds, which may have to be asked for first.
     async fn charge_leased(
         self: &Arc<Self>,
-        part: &Part,
+        part: &ChargePart,
         charge: &mut Charge,
         (now, waited): (Nanos, &mut Nanos),
-    ) -> Result<(AllCharged, Source), Down> {
+    ) -> Result<(AllCharged, DecisionSource), Down> {
         match self.lease(part, now, *waited < self.settings.timeout) {
             Leased::Now { charged, there, lapses } => {
                 charge.taken = Taken::Lease { here: now, there, lapses };
-                Ok((AllCharged::from_iter([charged]), Source::Lease))
+                Ok((AllCharged::from_iter([charged]), DecisionSource::Lease))
             }
             Leased::Soon(heard) => {
                 let (charged, there) = self.hear(heard, waited).await?;
                 charge.taken = Taken::Elsewhere { here: now, there };
-                Ok((charged, Source::Store))
+                Ok((charged, DecisionSource::Store))
             }
             Leased::Crowded => {
                 let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), (now, waited)).await?;
-                Ok((charged, Source::Store))
+                Ok((charged, DecisionSource::Store))
             }
         }
     }
@@ -343,10 +344,10 @@ impl Node {
     async fn charge_eventual(
         self: &Arc<Self>,
         limit: &SharedLimit,
-        part: &Part,
+        part: &ChargePart,
         charge: &mut Charge,
         (now, waited): (Nanos, &mut Nanos),
-    ) -> Result<(AllCharged, Source), Down> {
+    ) -> Result<(AllCharged, DecisionSource), Down> {
         let by_itself = matches!(limit.sharing.on_store_down, OnStoreDown::Divide | OnStoreDown::Local);
         if self.is_away() && !by_itself {
             return Err(Down);
@@ -354,11 +355,11 @@ impl Node {
         let (times, there) = (self.times(limit), self.redis_clock.theirs(now));
         if let Some(charged) = self.counters.decide(part, times, there) {
             charge.taken = Taken::Counted { here: now, there, times };
-            return Ok((AllCharged::from_iter([charged]), Source::Local));
+            return Ok((AllCharged::from_iter([charged]), DecisionSource::Local));
         }
         let charged = self.ask(std::slice::from_ref(part), std::slice::from_mut(charge), (now, waited)).await?;
         self.counters.begin(part, self.memory.state(part));
-        Ok((charged, Source::Store))
+        Ok((charged, DecisionSource::Store))
     }
 
     /// What is heard of a call, if it is in time: in what the request has left of it.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::charge::{Charge, Charged, Source};
+use crate::charge::{Charge, Charged, DecisionSource};
 use crate::cluster::migration::OwnershipEpoch;
 use crate::cluster::{Decider, Outcome, Peer};
 use crate::store::owners::{OwnedLimit, Owners};
@@ -61,7 +61,8 @@ impl<'a> ChargeTransaction<'a> {
     /// See [`Store::charge`].
     pub(super) async fn charge(&self, batch: &mut [Charge]) -> Receipt {
         let mut decisions: Decisions = batch.iter().map(|charge| self.denial(charge)).collect();
-        let mut source = if decisions.iter().any(Option::is_some) { Source::DenialCache } else { Source::Local };
+        let mut source =
+            if decisions.iter().any(Option::is_some) { DecisionSource::DenialCache } else { DecisionSource::Local };
         let mut refused = None;
         let mut undo = Undo { store: self.store, binding: self.binding, taken: Vec::new(), now: self.now };
         let mut groups = self.groups(batch, &decisions);
@@ -72,8 +73,10 @@ impl<'a> ChargeTransaction<'a> {
                 break;
             }
             let asked = match &group.site {
-                Site::Here => self.charge_local(batch, &group.positions, &mut decisions, Source::Local).await,
-                Site::Alone => self.charge_local(batch, &group.positions, &mut decisions, Source::Fallback).await,
+                Site::Here => self.charge_local(batch, &group.positions, &mut decisions, DecisionSource::Local).await,
+                Site::Alone => {
+                    self.charge_local(batch, &group.positions, &mut decisions, DecisionSource::Fallback).await
+                }
                 Site::Redis => match self.charge_shared(batch, &group.positions, &mut decisions, &mut waited).await {
                     Ok(asked) => asked,
                     Err(position) => {
@@ -83,7 +86,7 @@ impl<'a> ChargeTransaction<'a> {
                 },
                 Site::Peer(peer, as_is) => {
                     match self.charge_owned(batch, &group.positions, &mut decisions, (peer, *as_is)).await {
-                        Ok(()) => Source::Owner,
+                        Ok(()) => DecisionSource::Owner,
                         Err(outcome) => {
                             let others = self.others(batch, &group, outcome);
                             others.into_iter().rev().for_each(|group| groups.push_front(group));
@@ -178,8 +181,8 @@ impl<'a> ChargeTransaction<'a> {
         batch: &mut [Charge],
         local: &[usize],
         decisions: &mut Decisions,
-        source: Source,
-    ) -> Source {
+        source: DecisionSource,
+    ) -> DecisionSource {
         let denied = denies(batch, decisions);
         let mut some: SmallVec<[Charge; 4]> = local.iter().map(|position| batch[*position].clone()).collect();
         let charged = self.store.charge_here(self.binding, &mut some, self.epoch.only(local), denied, self.now).await;
@@ -218,7 +221,7 @@ impl<'a> ChargeTransaction<'a> {
         group: &[usize],
         decisions: &mut Decisions,
         waited: &mut Nanos,
-    ) -> Result<Source, usize> {
+    ) -> Result<DecisionSource, usize> {
         let mut some: SmallVec<[Charge; 4]> = group.iter().map(|position| batch[*position].clone()).collect();
         let limits: SmallVec<[&SharedLimit; 4]> =
             some.iter().filter_map(|charge| Some(self.shared(charge)?.1)).collect();
@@ -227,7 +230,7 @@ impl<'a> ChargeTransaction<'a> {
         let shared = self.store.shared.as_ref().ok_or_else(first)?;
         let (charged, source) = match shared.charge(tables, &limits, &mut some, (self.now, waited)).await {
             Asked::Charged(charged, source) => (charged, source),
-            Asked::Alone(charged) => (charged, Source::Fallback),
+            Asked::Alone(charged) => (charged, DecisionSource::Fallback),
             Asked::Refused(refused) => return Err(group.get(refused).copied().unwrap_or_default()),
         };
         for ((position, charge), charged) in group.iter().zip(some).zip(charged) {

@@ -4,7 +4,7 @@ use prometheus::{GaugeVec, IntGaugeVec, Registry};
 
 use crate::charge::{Consistency, Mode, Sharing};
 use crate::ruleset::Ruleset;
-use crate::ruleset::limit::Terms;
+use crate::ruleset::limit::PlanTerms;
 use crate::telemetry::meters::{each_plan, plan_name};
 use crate::telemetry::{gauge, names, opts, registered};
 
@@ -34,7 +34,7 @@ impl Configured {
         for limit in ruleset.limits.iter().filter(|limit| limit.candidate_of.is_none()) {
             self.mode.with_label_values(&[limit.name.as_str(), word(limit.mode)]).set(1);
             for plan in each_plan(ruleset) {
-                let Terms::Rule(rule) = limit.terms(plan) else { continue };
+                let PlanTerms::Rule(rule) = limit.terms(plan) else { continue };
                 let Some(policy) = limit.rules.get(rule).map(|rule| rule.policy()) else { continue };
                 let labels = [limit.name.as_str(), plan_name(&ruleset.plans, plan)];
                 self.burst.with_label_values(&labels).set(i64::try_from(policy.quota).unwrap_or(i64::MAX));

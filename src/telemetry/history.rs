@@ -10,7 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use parking_lot::Mutex;
 
 use crate::ruleset::Ruleset;
-use crate::telemetry::meters::{Counts, Meters, Total};
+use crate::telemetry::meters::{Meters, RequestTotals, Total};
 use crate::telemetry::names::NO_ROUTE;
 use crate::units::Nanos;
 
@@ -21,24 +21,24 @@ const MOMENT: usize = 5;
 
 /// What the last looks showed.
 #[derive(Debug, Default)]
-pub struct History(Mutex<Kept>);
+pub struct History(Mutex<Samples>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Samples {
     /// The times of the looks, the last one last, and how many there were in all.
     looks: VecDeque<Nanos>,
     number: u64,
     /// Identifies the configuration that was in force.
     config: String,
     /// The most that each meter said, by a hash of its names, and a hash of the name of its route.
-    said: HashMap<u64, (u64, Counts)>,
+    said: HashMap<u64, (u64, RequestTotals)>,
     routes: Tracks,
     limits: Tracks,
 }
 
 /// What came to each name at some looks: those at which anything did, by their number.
 #[derive(Debug, Default)]
-struct Tracks(HashMap<String, VecDeque<(u64, Counts)>>);
+struct Tracks(HashMap<String, VecDeque<(u64, RequestTotals)>>);
 
 /// How much came to something.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -48,7 +48,7 @@ pub struct Activity {
     /// In the last minute.
     pub minute: RequestRate,
     /// At each look, the last one last; as many as there were.
-    pub looks: Vec<Counts>,
+    pub looks: Vec<RequestTotals>,
 }
 
 /// How much came in some time.
@@ -57,7 +57,7 @@ pub struct RequestRate {
     /// How long it was; 0 where nobody has looked twice yet.
     pub time: Nanos,
     /// What came in it.
-    pub counts: Counts,
+    pub counts: RequestTotals,
 }
 
 impl RequestRate {
@@ -79,7 +79,7 @@ impl History {
             kept.forget_others(ruleset);
             config.clone_into(&mut kept.config);
         }
-        let Kept { looks, number, said, routes, limits, .. } = &mut *kept;
+        let Samples { looks, number, said, routes, limits, .. } = &mut *kept;
         *number = number.saturating_add(1);
         looks.push_back(now);
         // one more than intervals
@@ -90,17 +90,21 @@ impl History {
         meters.totals(ruleset, |total| {
             let counts = counts_of(&total);
             let (route, name) = names_of(&total);
-            let (_, before) = said.entry(name).or_insert((route, Counts::default()));
+            let (_, before) = said.entry(name).or_insert((route, RequestTotals::default()));
             let came = counts.since(*before);
             *before = before.most(counts);
-            if is_first || came == Counts::default() {
+            if is_first || came == RequestTotals::default() {
                 return;
             }
             match total {
                 Total::Answers { route, .. } => routes.add(route, *number, came),
                 Total::Outcomes { route, limit, denies, .. } => {
                     let over = if denies { came.over } else { 0 };
-                    routes.add(route, *number, Counts { over, delayed: came.delayed, ..Counts::default() });
+                    routes.add(
+                        route,
+                        *number,
+                        RequestTotals { over, delayed: came.delayed, ..RequestTotals::default() },
+                    );
                     limits.add(limit, *number, came);
                 }
             }
@@ -123,7 +127,7 @@ impl History {
     }
 }
 
-impl Kept {
+impl Samples {
     /// Forgets meters of routes that `ruleset` does not have: they are gone, and begin anew when they come back.
     fn forget_others(&mut self, ruleset: &Ruleset) {
         let routes = ruleset.matcher.all().iter().map(|route| hash_of(route.name.as_str()));
@@ -133,7 +137,7 @@ impl Kept {
 
     fn activity(&self, tracks: &Tracks, name: &str) -> Activity {
         let intervals = self.looks.len().saturating_sub(1);
-        let mut looks = vec![Counts::default(); intervals];
+        let mut looks = vec![RequestTotals::default(); intervals];
         let last = self.number;
         for (number, came) in tracks.0.get(name).into_iter().flatten() {
             let ago = usize::try_from(last.saturating_sub(*number)).unwrap_or(usize::MAX);
@@ -146,18 +150,18 @@ impl Kept {
     }
 
     /// What came at the last `most` looks.
-    fn pace(&self, looks: &[Counts], most: usize) -> RequestRate {
+    fn pace(&self, looks: &[RequestTotals], most: usize) -> RequestRate {
         let some = looks.len().min(most);
         let began = self.looks.iter().rev().nth(some).copied();
         let time = self.looks.back().zip(began).map_or(Nanos::ZERO, |(ended, began)| ended.saturating_sub(began));
-        let counts = looks.iter().rev().take(some).fold(Counts::default(), |sum, look| sum.plus(*look));
+        let counts = looks.iter().rev().take(some).fold(RequestTotals::default(), |sum, look| sum.plus(*look));
         RequestRate { time, counts }
     }
 }
 
 impl Tracks {
-    fn add(&mut self, name: &str, number: u64, came: Counts) {
-        if came == Counts::default() {
+    fn add(&mut self, name: &str, number: u64, came: RequestTotals) {
+        if came == RequestTotals::default() {
             return;
         }
         match self.0.get_mut(name) {
@@ -180,10 +184,10 @@ impl Tracks {
     }
 }
 
-fn counts_of(total: &Total<'_>) -> Counts {
+fn counts_of(total: &Total<'_>) -> RequestTotals {
     match *total {
         Total::Answers { code, count, .. } => {
-            Counts { answered: count, failed: if code >= 500 { count } else { 0 }, ..Counts::default() }
+            RequestTotals { answered: count, failed: if code >= 500 { count } else { 0 }, ..RequestTotals::default() }
         }
         Total::Outcomes { counts, .. } => counts,
     }

@@ -3,8 +3,8 @@
 use prometheus::IntCounter;
 
 use crate::algorithm::{Decision, Denial};
-use crate::charge::{Charge, OnStoreDown, Source};
-use crate::ruleset::limit::{Limit, OverLimit, Terms};
+use crate::charge::{Charge, DecisionSource, OnStoreDown};
+use crate::ruleset::limit::{Limit, OverLimit, PlanTerms};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::verdict::{Outcome, Standing, Verdict};
@@ -20,7 +20,7 @@ mod route;
 mod totals;
 
 pub use route::RouteMeters;
-pub use totals::{Counts, Total};
+pub use totals::{RequestTotals, Total};
 
 use grid::Grid;
 use lazy_metric::LazyMetric;
@@ -44,11 +44,11 @@ pub struct Meters {
     /// By limit and plan.
     limits: Grid<LimitMeters>,
     /// By candidate and plan.
-    candidates: Grid<Comparison>,
+    candidates: Grid<CandidateComparison>,
     /// By limit; only those whose responses tell costs.
     costs_invalid: Vec<Option<IntCounter>>,
     /// By the position of their source.
-    decisions: [HotHistogram; Source::ALL.len()],
+    decisions: [HotHistogram; DecisionSource::ALL.len()],
 }
 
 /// What the series of a limit are labelled with.
@@ -69,7 +69,7 @@ struct Label {
 
 /// What a limit and its candidate made of the same requests: by the limit's word, then by the candidate's.
 #[derive(Debug)]
-struct Comparison([[IntCounter; 3]; 3]);
+struct CandidateComparison([[IntCounter; 3]; 3]);
 
 /// What is counted for one limit and plan, over all routes.
 #[derive(Debug)]
@@ -111,7 +111,8 @@ impl Meters {
             limits: Grid::new(ruleset.limits.len(), plans),
             candidates: Grid::new(ruleset.limits.len(), plans),
             costs_invalid: costs_invalid.collect(),
-            decisions: Source::ALL.map(|source| telemetry.decision_duration.with_label_values(&[source.as_str()])),
+            decisions: DecisionSource::ALL
+                .map(|source| telemetry.decision_duration.with_label_values(&[source.as_str()])),
         };
         let pairs: usize = ruleset.matcher.all().iter().map(|route| route.limits.len().saturating_add(1)).sum();
         if pairs.saturating_mul(plans) <= MOST_PREPARED && meters.limits.len() <= MOST_PREPARED {
@@ -152,8 +153,8 @@ impl Meters {
     }
 
     /// The charges of a request were decided at `source`.
-    pub fn observe_decision(&self, source: Source, took: Nanos) {
-        for (known, histogram) in Source::ALL.iter().zip(&self.decisions) {
+    pub fn observe_decision(&self, source: DecisionSource, took: Nanos) {
+        for (known, histogram) in DecisionSource::ALL.iter().zip(&self.decisions) {
             if *known == source {
                 histogram.observe(took.as_secs_f64());
             }
@@ -190,7 +191,7 @@ impl Meters {
     ) {
         for (position, live) in verdict.compared(ruleset) {
             let standing = &verdict.standings[position];
-            if let Some(Comparison(counters)) = self.comparison(standing.limit, plan) {
+            if let Some(CandidateComparison(counters)) = self.comparison(standing.limit, plan) {
                 counters[word_of(live)][word_of(standing.decision)].inc();
             }
         }
@@ -265,9 +266,9 @@ impl Meters {
         self.limits.get(limit.0, plan, || LimitMeters::new(&self.telemetry, label, self.plan_name(plan)))
     }
 
-    fn comparison(&self, candidate: LimitId, plan: Option<PlanId>) -> Option<&Comparison> {
+    fn comparison(&self, candidate: LimitId, plan: Option<PlanId>) -> Option<&CandidateComparison> {
         let live = &self.labels.get(self.labels.get(candidate.0)?.candidate_of?.0)?.limit;
-        self.candidates.get(candidate.0, plan, || Comparison::new(&self.telemetry, live, self.plan_name(plan)))
+        self.candidates.get(candidate.0, plan, || CandidateComparison::new(&self.telemetry, live, self.plan_name(plan)))
     }
 
     fn plan_name(&self, plan: Option<PlanId>) -> &str {
@@ -287,7 +288,7 @@ pub(super) fn each_plan(ruleset: &Ruleset) -> impl Iterator<Item = Option<PlanId
 
 /// Only what can happen is exported.
 fn applies(limit: &Limit, plan: Option<PlanId>) -> bool {
-    matches!(limit.terms(plan), Terms::Rule(_))
+    matches!(limit.terms(plan), PlanTerms::Rule(_))
 }
 
 /// What becomes of a request over this limit.
@@ -327,9 +328,9 @@ impl Label {
     }
 }
 
-// === impl Comparison ===
+// === impl CandidateComparison ===
 
-impl Comparison {
+impl CandidateComparison {
     fn new(telemetry: &Telemetry, limit: &str, plan: &str) -> Self {
         let counter =
             |live, candidate| telemetry.limit_candidate_requests.with_label_values(&[limit, plan, live, candidate]);

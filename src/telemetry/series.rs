@@ -11,7 +11,7 @@ use crate::telemetry::names::{NO_PLAN, NO_ROUTE};
 pub(super) type Labels<'a> = HashMap<&'a str, &'a str>;
 
 /// What some rulesets name.
-pub(super) struct Wanted<'r> {
+pub(super) struct NamedSeries<'r> {
     /// The limits of each route.
     routes: HashMap<&'r str, HashSet<&'r str>>,
     limits: HashSet<&'r str>,
@@ -19,7 +19,7 @@ pub(super) struct Wanted<'r> {
     upstreams: HashSet<&'r str>,
 }
 
-impl<'r> Wanted<'r> {
+impl<'r> NamedSeries<'r> {
     pub(super) fn of(rulesets: &[&'r Ruleset]) -> Self {
         let mut wanted = Self {
             routes: HashMap::from([(NO_ROUTE, HashSet::new())]),

@@ -74,7 +74,7 @@ pub(super) struct HotHistogram(Arc<Buckets>);
 struct Buckets {
     labels: Vec<proto::LabelPair>,
     upper_bounds: Vec<f64>,
-    lines: Vec<Line>,
+    lines: Vec<CacheLine>,
     /// Of one stripe, which begins with the sum of what was observed and goes on with its buckets.
     lines_each: usize,
 }
@@ -82,7 +82,7 @@ struct Buckets {
 /// A cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Line([AtomicU64; 8]);
+struct CacheLine([AtomicU64; 8]);
 
 // === impl HotHistogram ===
 
@@ -90,7 +90,7 @@ impl HotHistogram {
     fn new(upper_bounds: Vec<f64>, labels: Vec<proto::LabelPair>) -> Self {
         // beside the buckets that have bounds there are the sum, and one for what is above all of them
         let lines_each = upper_bounds.len().saturating_add(2).div_ceil(8);
-        let lines = (0..lines_each.saturating_mul(stripes::count())).map(|_| Line::default()).collect();
+        let lines = (0..lines_each.saturating_mul(stripes::count())).map(|_| CacheLine::default()).collect();
         Self(Arc::new(Buckets { labels, upper_bounds, lines, lines_each }))
     }
 
@@ -110,7 +110,7 @@ impl HotHistogram {
 
 impl Buckets {
     fn number(&self, stripe: usize, position: usize) -> Option<&AtomicU64> {
-        let Line(numbers) = self.lines.get(stripe.saturating_mul(self.lines_each).saturating_add(position / 8))?;
+        let CacheLine(numbers) = self.lines.get(stripe.saturating_mul(self.lines_each).saturating_add(position / 8))?;
         numbers.get(position % 8)
     }
 

@@ -12,7 +12,7 @@ use super::{TlsFault, certificates_in};
 
 /// A certificate with those between it and one that the server believes, and its key; both in PEM.
 #[derive(Clone, Copy)]
-pub struct Identity<'a> {
+pub struct ClientCertificate<'a> {
     /// The certificate first.
     pub certificates: &'a [u8],
     /// The key.
@@ -21,11 +21,11 @@ pub struct Identity<'a> {
 
 /// What connections take. `authorities`, in PEM, are believed and nobody else; where they are absent, those of the system
 /// are, which are read from where it has them.
-pub fn client(authorities: Option<&[u8]>, identity: Option<Identity<'_>>) -> Result<TlsClient, TlsFault> {
+pub fn client(authorities: Option<&[u8]>, identity: Option<ClientCertificate<'_>>) -> Result<TlsClient, TlsFault> {
     let provider = Arc::new(ring::default_provider());
     let versions = TlsClient::builder_with_provider(provider).with_safe_default_protocol_versions();
     let builder = versions.map_err(|_| TlsFault::Unusable)?.with_root_certificates(roots(authorities)?);
-    let Some(Identity { certificates, key }) = identity else { return Ok(builder.with_no_client_auth()) };
+    let Some(ClientCertificate { certificates, key }) = identity else { return Ok(builder.with_no_client_auth()) };
     let certificates = certificates_in(certificates).filter(|found| !found.is_empty()).ok_or(TlsFault::Certificate)?;
     let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| TlsFault::Key)?;
     builder.with_client_auth_cert(certificates, key).map_err(|_| TlsFault::OtherKey)

@@ -48,7 +48,7 @@ pub struct ClientCertificates<'a> {
 
 /// On which terms clients come in.
 #[derive(Clone, Copy)]
-pub struct Terms<'a> {
+pub struct ClientTlsTerms<'a> {
     /// Absent where clients are asked for none.
     pub clients: Option<ClientCertificates<'a>>,
     /// Whether TLS 1.2 is spoken beside 1.3.
@@ -174,7 +174,7 @@ impl ResolvesServerCert for Certificates {
 }
 
 /// What a listener takes that shows `certificates`.
-pub fn server(certificates: Certificates, terms: Terms<'_>) -> Result<TlsServer, TlsFault> {
+pub fn server(certificates: Certificates, terms: ClientTlsTerms<'_>) -> Result<TlsServer, TlsFault> {
     let certificates = Arc::new(certificates);
     let provider = Arc::new(ring::default_provider());
     let versions: &[_] = if terms.allows_1_2 { &[&version::TLS13, &version::TLS12] } else { &[&version::TLS13] };

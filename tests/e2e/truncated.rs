@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use tollgate::tls::{Certificate, Certificates, Terms, server};
+use tollgate::tls::{Certificate, Certificates, ClientTlsTerms, server};
 
 use crate::support::gateway::{ALL, proxied};
 use crate::support::http2::Http2;
@@ -49,7 +49,7 @@ async fn ending() -> (SocketAddr, Authority) {
     let authority = Authority::new();
     let signed = authority.sign(&["localhost"]);
     let certificate = Certificate::read(signed.certificate.as_bytes(), signed.key.as_bytes()).unwrap();
-    let terms = Terms { clients: None, allows_1_2: true, offers_http2: false };
+    let terms = ClientTlsTerms { clients: None, allows_1_2: true, offers_http2: false };
     let config = server(Certificates::new(vec![certificate]), terms).unwrap().config;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

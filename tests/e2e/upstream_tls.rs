@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use tollgate::tls::{Certificate, Certificates, ClientCertificates, Terms, server};
+use tollgate::tls::{Certificate, Certificates, ClientCertificates, ClientTlsTerms, server};
 
 use crate::support::Gateway;
 use crate::support::gateway::ALL;
@@ -27,7 +27,7 @@ impl Upstream {
         let certificate = Certificate::read(signed.certificate.as_bytes(), signed.key.as_bytes()).unwrap();
         let ca = clients.map(Authority::pem);
         let clients = ca.as_ref().map(|ca| ClientCertificates { authorities: ca.as_bytes(), required: true });
-        let terms = Terms { clients, allows_1_2: true, offers_http2: http2 };
+        let terms = ClientTlsTerms { clients, allows_1_2: true, offers_http2: http2 };
         let config = server(Certificates::new(vec![certificate]), terms).unwrap().config;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, connections) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));

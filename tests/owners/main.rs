@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tollgate::algorithm::Completion;
-use tollgate::charge::{Charge, Charged, Enforcement, RuleRef, Source};
+use tollgate::charge::{Charge, Charged, DecisionSource, Enforcement, RuleRef};
 use tollgate::clock::Clock;
 use tollgate::store::{Amendment, Receipt};
 use tollgate::units::{LimitKey, Nanos};
@@ -79,15 +79,15 @@ async fn the_owner_counts_whoever_is_asked_and_a_denial_is_repeated_without_aski
     let [asks, owns] = &pair.nodes;
     let key = pair.key();
     let receipt = asks.charge(&mut [one(BURST, key)]).await;
-    assert_eq!((receipt.source, receipt.charged[0].headroom.remaining), (Source::Owner, Some(4)));
+    assert_eq!((receipt.source, receipt.charged[0].headroom.remaining), (DecisionSource::Owner, Some(4)));
     assert!(owns.admits(BURST, key).await);
     assert_eq!(asks.admitted(BURST, key).await, 3);
     let asked = asks.asked();
     let receipt = asks.charge(&mut [one(BURST, key)]).await;
-    assert_eq!((receipt.source, asks.asked()), (Source::DenialCache, asked));
+    assert_eq!((receipt.source, asks.asked()), (DecisionSource::DenialCache, asked));
     // what can never fit is known without asking
     let large = Charge { cost: 6, ..one(BURST, pair.key()) };
-    assert_eq!(asks.charge(&mut [large]).await.source, Source::DenialCache);
+    assert_eq!(asks.charge(&mut [large]).await.source, DecisionSource::DenialCache);
     assert_eq!(asks.asked(), asked);
     // the owner never asks for its own
     assert_eq!(owns.asked(), 0);
@@ -284,7 +284,7 @@ async fn a_request_that_its_owner_answers_too_late_holds_one_slot() {
     let node = Arc::clone(&asks.node);
     let batch = asks.run(async move {
         let mut batch = [one(HELD, key)];
-        assert_eq!(node.charge(&mut batch).await.source, Source::Local);
+        assert_eq!(node.charge(&mut batch).await.source, DecisionSource::Local);
         batch
     });
     let batch = batch.await;
@@ -295,7 +295,7 @@ async fn a_request_that_its_owner_answers_too_late_holds_one_slot() {
     let other = keys().nth(1).unwrap();
     let asked_again = || {
         let node = Arc::clone(&asks.node);
-        asks.run(async move { node.charge(&mut [one(BURST, other)]).await.source == Source::Owner })
+        asks.run(async move { node.charge(&mut [one(BURST, other)]).await.source == DecisionSource::Owner })
     };
     wait_for("the owner to be asked again", asked_again).await;
     wait_for("the late answer", || async { asks.node.store.is_settled() }).await;

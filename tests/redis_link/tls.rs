@@ -2,7 +2,7 @@
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tollgate::redis_client::{Address, Credentials, Layout, Servers};
-use tollgate::tls::{Identity, client};
+use tollgate::tls::{ClientCertificate, client};
 
 use crate::Caller;
 use crate::server::{Folder, Server};
@@ -49,7 +49,7 @@ impl Authority {
     /// What somebody shows who believes in this authority and has a certificate of it.
     pub(crate) fn credentials(&self) -> Credentials {
         let Signed { certificate, key } = self.sign("tollgate");
-        let identity = Identity { certificates: certificate.as_bytes(), key: key.as_bytes() };
+        let identity = ClientCertificate { certificates: certificate.as_bytes(), key: key.as_bytes() };
         let tls = client(Some(self.pem().as_bytes()), Some(identity)).unwrap();
         Credentials { tls: Some(tls.into()), ..Credentials::default() }
     }

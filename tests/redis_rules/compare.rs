@@ -2,7 +2,7 @@
 
 use tollgate::algorithm::{Decision, Denial, Headroom, Rule};
 use tollgate::charge::{AllCharged, Charged};
-use tollgate::store::redis::Seen;
+use tollgate::store::redis::KeyState;
 use tollgate::units::Nanos;
 
 /// How far two times may be apart.
@@ -37,10 +37,10 @@ fn one(rule: &Rule, expected: &Charged, found: &Charged) -> Result<(), String> {
 }
 
 /// Where a key stands that was seen so.
-pub(crate) fn stands(rule: &Rule, seen: &Seen, now: Nanos) -> Headroom {
+pub(crate) fn stands(rule: &Rule, seen: &KeyState, now: Nanos) -> Headroom {
     match seen {
-        Seen::State(state) => rule.headroom(state.as_ref(), now),
-        Seen::Log { headroom, .. } => *headroom,
+        KeyState::State(state) => rule.headroom(state.as_ref(), now),
+        KeyState::Log { headroom, .. } => *headroom,
     }
 }
 

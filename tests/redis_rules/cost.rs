@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use tollgate::charge::Enforcement;
-use tollgate::store::redis::{Bucket, Call, CallArgument, Shared};
+use tollgate::store::redis::{Bucket, Call, CallArgument, SharedRule};
 use tollgate::store::redis::{Clock, Encoded, encode};
 use tollgate::units::{LimitKey, Nanos};
 
@@ -57,7 +57,7 @@ fn what_a_call_costs() {
         ("cycle limit=1000000000 period=1h", 1),
         ("concurrency limit=1000000000", 1),
     ] {
-        let rule = Shared::new(limit.parse::<Limit>().unwrap().build().unwrap(), Nanos::SECOND).unwrap();
+        let rule = SharedRule::new(limit.parse::<Limit>().unwrap().build().unwrap(), Nanos::SECOND).unwrap();
         let names = ["a", "b", "c"];
         let call = |number: u32| -> Encoded {
             let slot = format!("slot{number}");

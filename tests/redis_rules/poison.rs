@@ -2,7 +2,7 @@
 
 use tollgate::algorithm::AlgorithmName;
 use tollgate::charge::Enforcement;
-use tollgate::store::redis::{Answer, Bucket, Call, CallArgument, Shared};
+use tollgate::store::redis::{Bucket, Call, CallArgument, ChargeReply, SharedRule};
 use tollgate::store::redis::{Clock, encode, key_name};
 use tollgate::units::{LimitKey, Nanos};
 
@@ -79,7 +79,7 @@ fn nonsense(parameters: &str) -> Vec<Vec<Vec<String>>> {
     all
 }
 
-fn charge(redis: &mut Scripted, rule: &Shared, at: u64, slot: u64) -> Answer {
+fn charge(redis: &mut Scripted, rule: &SharedRule, at: u64, slot: u64) -> ChargeReply {
     let slot = format!("s{slot}");
     let beside = if rule.rule().holds() { CallArgument::Slot(&slot) } else { CallArgument::Nothing };
     let bucket = Bucket {
@@ -103,7 +103,7 @@ fn nonsense_at_a_key_is_counted_and_heals() {
     let server = Server::start();
     let mut redis = Scripted::new(server.connect());
     for limit in LIMITS {
-        let rule = Shared::new(limit.parse::<Limit>().unwrap().build().unwrap(), Nanos::from_secs(10)).unwrap();
+        let rule = SharedRule::new(limit.parse::<Limit>().unwrap().build().unwrap(), Nanos::from_secs(10)).unwrap();
         let bucket = Bucket {
             limit: "l",
             rule: &rule,
@@ -142,7 +142,7 @@ fn what_is_near_a_state_never_fails_a_request() {
     let mut redis = Scripted::new(server.connect());
     let mut random = Random::new(3);
     for limit in LIMITS {
-        let rule = Shared::new(limit.parse::<Limit>().unwrap().build().unwrap(), Nanos::from_secs(10)).unwrap();
+        let rule = SharedRule::new(limit.parse::<Limit>().unwrap().build().unwrap(), Nanos::from_secs(10)).unwrap();
         if matches!(rule.rule().name(), AlgorithmName::SlidingLog | AlgorithmName::SlidingCounters)
             || rule.rule().holds()
         {

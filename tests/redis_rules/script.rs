@@ -2,7 +2,7 @@
 
 use redis::{Connection, Value};
 use tollgate::store::redis::Encoded;
-use tollgate::store::redis::{Answer, BadReply, Bucket, Field, SCRIPT};
+use tollgate::store::redis::{BadReply, Bucket, ChargeReply, Field, SCRIPT};
 
 /// How many calls are sent at once.
 const AT_ONCE: usize = 500;
@@ -64,7 +64,7 @@ impl Scripted {
 }
 
 /// Reads a reply.
-pub(crate) fn read(reply: &Value, buckets: &[Bucket<'_>]) -> Result<Answer, BadReply> {
+pub(crate) fn read(reply: &Value, buckets: &[Bucket<'_>]) -> Result<ChargeReply, BadReply> {
     let Value::Array(fields) = reply else {
         return Err(BadReply::Length { expected: 2 + 2 * buckets.len(), found: 0 });
     };
@@ -76,5 +76,5 @@ pub(crate) fn read(reply: &Value, buckets: &[Bucket<'_>]) -> Result<Answer, BadR
             _ => Field::Other,
         })
         .collect();
-    Answer::parse(&fields, buckets)
+    ChargeReply::parse(&fields, buckets)
 }

@@ -2,7 +2,7 @@
 
 use tollgate::algorithm::Decision;
 use tollgate::charge::Enforcement;
-use tollgate::store::redis::{Answer, Bucket, Call, CallArgument, Seen, Shared, hint};
+use tollgate::store::redis::{Bucket, Call, CallArgument, ChargeReply, KeyState, SharedRule, hint};
 use tollgate::store::redis::{Clock, encode, key_name};
 use tollgate::units::{LimitKey, Nanos};
 
@@ -13,15 +13,15 @@ use crate::server::Server;
 
 const START: Nanos = Nanos::from_secs(1_767_225_600);
 
-fn shared(limit: &str) -> Shared {
-    Shared::new(limit.parse::<Limit>().unwrap().build().unwrap(), Nanos::from_secs(10)).unwrap()
+fn shared(limit: &str) -> SharedRule {
+    SharedRule::new(limit.parse::<Limit>().unwrap().build().unwrap(), Nanos::from_secs(10)).unwrap()
 }
 
-fn bucket<'a>(rule: &'a Shared, cost: u64, beside: CallArgument<'a>) -> Bucket<'a> {
+fn bucket<'a>(rule: &'a SharedRule, cost: u64, beside: CallArgument<'a>) -> Bucket<'a> {
     Bucket { limit: "l", rule, key: LimitKey(1), tag: LimitKey(1), cost, enforcement: Enforcement::USUAL, beside }
 }
 
-fn call(redis: &mut Scripted, call: Call, at: Nanos, bucket: &Bucket<'_>) -> Answer {
+fn call(redis: &mut Scripted, call: Call, at: Nanos, bucket: &Bucket<'_>) -> ChargeReply {
     let buckets = std::slice::from_ref(bucket);
     let reply = redis.call(&encode(call, Clock::Given(at), "t", buckets).unwrap());
     read(&reply, buckets).unwrap()
@@ -84,7 +84,7 @@ fn what_a_node_remembers_stands_in_for_what_redis_has_forgotten() {
     let fresh = bucket(&rule, 3, CallArgument::Nothing);
     let answer = call(&mut redis, Call::Charge, START, &fresh);
     let (_, all) = answer.charged(std::slice::from_ref(&fresh));
-    let [Seen::State(Some(state))] = &*all else { panic!("{all:?}") };
+    let [KeyState::State(Some(state))] = &*all else { panic!("{all:?}") };
     let hint = hint(fresh.rule.rule(), state).unwrap();
     redis::cmd("FLUSHALL").exec(&mut redis.connection).unwrap();
     let one = |beside| bucket(&rule, 1, beside);

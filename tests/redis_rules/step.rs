@@ -2,7 +2,7 @@
 
 use tollgate::algorithm::{Headroom, Rule};
 use tollgate::charge::{AllCharged, Enforcement};
-use tollgate::store::redis::{Bucket, Call, CallArgument, Clock, Encoded, Shared, encode};
+use tollgate::store::redis::{Bucket, Call, CallArgument, Clock, Encoded, SharedRule, encode};
 use tollgate::units::{LimitKey, Nanos};
 
 use crate::compare;
@@ -11,7 +11,7 @@ use crate::script::read;
 /// What is asked of one bucket, on its own feet so that calls can wait to be sent.
 pub(crate) struct Asked {
     pub(crate) name: String,
-    pub(crate) shared: Shared,
+    pub(crate) shared: SharedRule,
     pub(crate) cost: u64,
     pub(crate) enforcement: Enforcement,
     pub(crate) full_at: Option<Nanos>,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde_json::Value as Json;
 use tollgate::algorithm::{Decision, Denial, MAX_WAIT};
 use tollgate::charge::Enforcement;
-use tollgate::store::redis::{Bucket, Call, CallArgument, Shared};
+use tollgate::store::redis::{Bucket, Call, CallArgument, SharedRule};
 use tollgate::store::redis::{Clock, Encoded, encode};
 use tollgate::units::{LimitKey, Nanos};
 
@@ -41,7 +41,7 @@ struct Row {
     key: String,
     cost: u64,
     allowed: bool,
-    shared: Shared,
+    shared: SharedRule,
 }
 
 impl Row {
@@ -60,7 +60,7 @@ impl Row {
 
 fn rows(case: &Json) -> Option<Vec<Row>> {
     let mut limit = limit(&case["limit"]);
-    let mut shared = Shared::new(limit.build().unwrap(), Nanos::from_secs(3600)).ok()?;
+    let mut shared = SharedRule::new(limit.build().unwrap(), Nanos::from_secs(3600)).ok()?;
     let id = case["id"].as_str().unwrap();
     let text = fs::read_to_string(folder().join(case["file"].as_str().unwrap())).unwrap();
     let mut lines = text.lines();
@@ -70,7 +70,7 @@ fn rows(case: &Json) -> Option<Vec<Row>> {
         let row: HashMap<&str, &str> = columns.iter().copied().zip(line.split(',')).collect();
         if let Some(rate) = row.get("set_rate").filter(|rate| !rate.is_empty()) {
             limit = limit.with("rate", rate);
-            shared = Shared::new(limit.build().unwrap(), Nanos::from_secs(3600)).unwrap();
+            shared = SharedRule::new(limit.build().unwrap(), Nanos::from_secs(3600)).unwrap();
         }
         rows.push(Row {
             line: line.to_owned(),

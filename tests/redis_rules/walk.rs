@@ -2,7 +2,7 @@
 
 use tollgate::algorithm::{AlgorithmName, Decision, Denial, Headroom};
 use tollgate::charge::Enforcement;
-use tollgate::store::redis::{Call, Encoded, Shared};
+use tollgate::store::redis::{Call, Encoded, SharedRule};
 use tollgate::units::Nanos;
 
 use crate::compare;
@@ -23,7 +23,7 @@ const LIFETIME: Nanos = Nanos::MAX;
 /// One limit of a walk, with the parameters it has now.
 struct Limited {
     limit: Limit,
-    shared: Shared,
+    shared: SharedRule,
     name: String,
 }
 
@@ -50,7 +50,7 @@ struct Walk {
 
 fn limited(algorithm: AlgorithmName, domain: Domain, name: String, random: &mut Random) -> Option<Limited> {
     let limit = random_limit(algorithm, domain, random);
-    let shared = Shared::new(limit.build().ok()?, LIFETIME).ok()?;
+    let shared = SharedRule::new(limit.build().ok()?, LIFETIME).ok()?;
     Some(Limited { limit, shared, name })
 }
 
@@ -368,7 +368,7 @@ fn every_algorithm_walks_or_is_refused_with_a_reason() {
     let mut random = Random::new(1);
     for algorithm in AlgorithmName::ALL {
         let rule = random_limit(*algorithm, Domain::Ordinary, &mut random).build().unwrap();
-        match Shared::new(rule, LIFETIME) {
+        match SharedRule::new(rule, LIFETIME) {
             Ok(_) => assert!(WALKING.contains(&algorithm.as_str()), "{algorithm:?} does not walk"),
             Err(refused) => assert!(refused.to_string().contains("use it with"), "{refused}"),
         }

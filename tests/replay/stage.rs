@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use arc_swap::ArcSwap;
 use tollgate::cli::source::{self, Source};
 use tollgate::clock::{Clock, ManualClock};
-use tollgate::gateway::active_config::{ActiveConfig, Rules};
+use tollgate::gateway::active_config::{ActiveConfig, CompiledConfig};
 use tollgate::gateway::admit::{self, Sender};
 use tollgate::gateway::request_context::RequestContext;
-use tollgate::gateway::{Gateway, Shared, WorkerGateway};
+use tollgate::gateway::{Gateway, GatewayState, WorkerGateway};
 use tollgate::http::head::{RequestHead, ResponseHead};
 use tollgate::http::listener::Peer;
 use tollgate::ruleset::key::KeyHasher;
@@ -86,12 +86,13 @@ impl Stage {
         let logging = tracing::subscriber::set_default(subscriber.finish());
         let Source { loaded, directory, tokens, .. } = source::open(path).unwrap_or_else(|error| panic!("{error}"));
         let (listeners, upstream_tls) = (Vec::new(), Vec::new());
-        let rules = Rules { ruleset: loaded.ruleset, directory, tokens, listeners, upstream_tls, hash: String::new() };
+        let rules =
+            CompiledConfig { ruleset: loaded.ruleset, directory, tokens, listeners, upstream_tls, hash: String::new() };
         let store = Arc::new(Store::default());
         let hasher = KeyHasher::new(&[7; 16]);
         let pools = rules.pools(None);
         let live = ActiveConfig::new((rules, pools), None, &store, hasher.clone(), &Telemetry::new().unwrap());
-        let gateway = WorkerGateway::new(Gateway::new(Shared {
+        let gateway = WorkerGateway::new(Gateway::new(GatewayState {
             active: ArcSwap::from_pointee(live),
             store,
             clock: Arc::clone(&clock) as Arc<dyn Clock>,

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::Part;
+use super::ConfigPart;
 use crate::cli::source::{self, Fixed, Source};
 use crate::config::{self, SectionValues, StateFile};
 use crate::customers::{Customer, Directory};
 use crate::ruleset::overrides::Override;
-use crate::ruleset::words::{self, Line};
+use crate::ruleset::words::{self, DescriptionLine};
 use crate::ruleset::{PlanId, Ruleset, changes};
 
 /// The most customers of a kind that are named.
@@ -19,7 +19,7 @@ const MOST: usize = 20;
 pub(super) struct ChangeReport {
     /// How many changes there are, in a line.
     pub(super) summary: String,
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<ConfigPart>,
     /// Whether a running gateway refuses the file, so that it has to be restarted.
     pub(super) needs_restart: bool,
 }
@@ -54,7 +54,8 @@ impl ChangeReport {
         let parts = fixed.into_iter().map(of_fixed).chain(limits);
         let parts = parts.chain(plans(&before.loaded.ruleset, &after.loaded.ruleset)).chain(sections(&old, &new));
         let parts = parts.chain(customers(before, after));
-        let parts: Vec<Part> = parts.chain(state(before.loaded.state.as_ref(), after.loaded.state.as_ref())).collect();
+        let parts: Vec<ConfigPart> =
+            parts.chain(state(before.loaded.state.as_ref(), after.loaded.state.as_ref())).collect();
         let untouched = match untouched {
             1 => "1 limit untouched".to_owned(),
             count => format!("{count} limits untouched"),
@@ -68,23 +69,23 @@ impl ChangeReport {
     }
 }
 
-fn of_fixed(Fixed { path, before, after, what }: Fixed) -> Part {
-    Part {
+fn of_fixed(Fixed { path, before, after, what }: Fixed) -> ConfigPart {
+    ConfigPart {
         heading: format!("{path}: needs a restart; a gateway that runs refuses the whole file"),
         lines: vec![(what.to_owned(), format!("{before} -> {after}"))],
     }
 }
 
-fn part(kind: &str, name: &str, words: &str, lines: Vec<Line>) -> Part {
+fn part(kind: &str, name: &str, words: &str, lines: Vec<DescriptionLine>) -> ConfigPart {
     let heading = if name.is_empty() { format!("{kind}: {words}") } else { format!("{kind} {name}: {words}") };
-    Part { heading, lines }
+    ConfigPart { heading, lines }
 }
 
 /// The changes of limits, and how many limits do not change.
 fn limits(
     (before, old): (&Ruleset, &[SectionValues]),
     (after, new): (&Ruleset, &[SectionValues]),
-) -> (Vec<Part>, usize) {
+) -> (Vec<ConfigPart>, usize) {
     let (mut parts, mut untouched) = (Vec::new(), 0);
     for (limit, change) in after.limits.iter().zip(changes::of_limits(before, after)) {
         let lines = match before.limits.iter().find(|was| was.name == limit.name) {
@@ -111,7 +112,7 @@ fn limits(
     (parts, untouched)
 }
 
-fn plans(before: &Ruleset, after: &Ruleset) -> Vec<Part> {
+fn plans(before: &Ruleset, after: &Ruleset) -> Vec<ConfigPart> {
     let new =
         after.plans.iter().enumerate().filter(|(_, plan)| !before.plans.contains(plan)).map(|(position, plan)| {
             let limits = after.limits.iter().filter(|limit| limit.candidate_of.is_none());
@@ -123,13 +124,13 @@ fn plans(before: &Ruleset, after: &Ruleset) -> Vec<Part> {
 }
 
 /// The changes of all sections that are compared as they are written.
-fn sections(old: &[SectionValues], new: &[SectionValues]) -> Vec<Part> {
+fn sections(old: &[SectionValues], new: &[SectionValues]) -> Vec<ConfigPart> {
     let gone = old.iter().filter(|was| find(new, &was.section, &was.name).is_none()).map(|was| (Some(was), None));
     let kept = new.iter().map(|is| (find(old, &is.section, &is.name), Some(is)));
     kept.chain(gone).filter_map(|(was, is)| section(was, is)).collect()
 }
 
-fn section(was: Option<&SectionValues>, is: Option<&SectionValues>) -> Option<Part> {
+fn section(was: Option<&SectionValues>, is: Option<&SectionValues>) -> Option<ConfigPart> {
     let SectionValues { section, name, .. } =
         is.or(was).filter(|values| !COMPARED_APART.contains(&&*values.section))?;
     let kind = match section.as_str() {
@@ -163,7 +164,7 @@ fn find<'o>(sections: &'o [SectionValues], section: &str, name: &str) -> Option<
 }
 
 /// The values that differ, as they were and as they will be.
-fn differences(was: Option<&SectionValues>, is: Option<&SectionValues>) -> Vec<Line> {
+fn differences(was: Option<&SectionValues>, is: Option<&SectionValues>) -> Vec<DescriptionLine> {
     let value = |of: Option<&SectionValues>, path: &str| of.and_then(|of| of.values.get(path)).cloned();
     let paths: BTreeSet<&String> = was.iter().chain(&is).flat_map(|of| of.values.keys()).collect();
     let lines = paths.into_iter().filter_map(|path| {
@@ -187,7 +188,7 @@ fn shown<'t>(path: &str, text: &'t str) -> Option<&'t str> {
 }
 
 /// What changes about the file that keeps what is used over restarts.
-fn state(before: Option<&StateFile>, after: Option<&StateFile>) -> Option<Part> {
+fn state(before: Option<&StateFile>, after: Option<&StateFile>) -> Option<ConfigPart> {
     let file = |state: Option<&StateFile>| state.map_or_else(|| "none".to_owned(), |state| state.file.path.clone());
     let (words, path, was, is) = match (before, after) {
         (None, None) => return None,
@@ -203,14 +204,14 @@ fn state(before: Option<&StateFile>, after: Option<&StateFile>) -> Option<Part> 
             (words, "state.file", file(before), file(after))
         }
     };
-    (was != is).then(|| Part {
+    (was != is).then(|| ConfigPart {
         heading: format!("{path}: changes"),
         lines: vec![(format!("{was} -> {is}"), words.to_owned())],
     })
 }
 
 /// What changes about those whom the directories know.
-fn customers(before: &Source, after: &Source) -> Option<Part> {
+fn customers(before: &Source, after: &Source) -> Option<ConfigPart> {
     let heading = |words: &str| format!("customers.directory: {words}");
     let (old, new) = match (&*before.directory, &*after.directory) {
         (Directory::File(old), Directory::File(new)) => (old, new),
@@ -218,11 +219,11 @@ fn customers(before: &Source, after: &Source) -> Option<Part> {
         (Directory::Redis(_), Directory::Redis(_)) => {
             let same = before.loaded.directory == after.loaded.directory;
             let words = "another hash is asked, or in another way; whose credentials there are is not known here";
-            return (!same).then(|| Part { heading: heading(words), lines: Vec::new() });
+            return (!same).then(|| ConfigPart { heading: heading(words), lines: Vec::new() });
         }
         _ => {
             let words = "is kept elsewhere; customers of the same name keep what is used";
-            return Some(Part { heading: heading(words), lines: Vec::new() });
+            return Some(ConfigPart { heading: heading(words), lines: Vec::new() });
         }
     };
     let (was, is) = (old.customers(), new.customers());
@@ -251,11 +252,11 @@ fn customers(before: &Source, after: &Source) -> Option<Part> {
     if credentials.0 != credentials.1 {
         lines.push(("credentials".to_owned(), format!("{} -> {}", credentials.0, credentials.1)));
     }
-    (!lines.is_empty()).then(|| Part { heading: heading("changes"), lines })
+    (!lines.is_empty()).then(|| ConfigPart { heading: heading("changes"), lines })
 }
 
 /// What a customer has of its own, by the names of the limits.
-fn own_terms(ruleset: &Ruleset, customer: &Customer) -> Vec<Line> {
+fn own_terms(ruleset: &Ruleset, customer: &Customer) -> Vec<DescriptionLine> {
     let own = customer.own.iter().flat_map(|own| &own.0).filter_map(|(id, term)| {
         let words = match term {
             Override::Unlimited => words::UNLIMITED.to_owned(),
@@ -263,7 +264,7 @@ fn own_terms(ruleset: &Ruleset, customer: &Customer) -> Vec<Line> {
         };
         Some((ruleset.limits.get(id.0)?.name.clone(), words))
     });
-    let mut own: Vec<Line> = own.collect();
+    let mut own: Vec<DescriptionLine> = own.collect();
     own.sort();
     own
 }

@@ -10,15 +10,15 @@ use crate::cli::Format;
 use crate::config::{LimitSpec, Limits, Problem, Problems, Warning};
 use crate::ruleset::limit::Limit;
 use crate::ruleset::matcher::Route;
-use crate::ruleset::words::{self, Line};
+use crate::ruleset::words::{self, DescriptionLine};
 use crate::ruleset::{Jitter, Ruleset};
 
 /// What a configuration without errors says, or changes.
-pub(super) struct Report {
+pub(super) struct CheckReport {
     warnings: Vec<Warning>,
     /// What it is, in lines.
     summary: Vec<String>,
-    parts: Vec<Part>,
+    parts: Vec<ConfigPart>,
     /// How many there are of what; nothing of a file of limits alone.
     counts: Vec<(usize, &'static str)>,
     /// Whether a gateway that runs refuses it; `None` where it is compared to nothing.
@@ -26,13 +26,13 @@ pub(super) struct Report {
 }
 
 /// A limit, a route or another part of the configuration in plain words.
-pub(super) struct Part {
+pub(super) struct ConfigPart {
     pub(super) heading: String,
     /// Who is under it, and what holds for them.
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<DescriptionLine>,
 }
 
-impl Report {
+impl CheckReport {
     pub(super) fn of_ruleset(file: &Path, ruleset: &Ruleset, warnings: Vec<Warning>) -> Self {
         let limits: Vec<&Limit> = ruleset.limits.iter().filter(|limit| limit.candidate_of.is_none()).collect();
         let counts = vec![
@@ -44,9 +44,9 @@ impl Report {
         let counted =
             counts.iter().map(|(count, what)| format!("{count} {what}{}", if *count == 1 { "" } else { "s" }));
         let counted: Vec<String> = counted.collect();
-        let parts = limits.into_iter().map(|limit| Part::of_limit(limit, ruleset));
-        let routes = ruleset.matcher.routes().iter().filter_map(Part::of_route);
-        let headers = ruleset.dialects.retry_after_jitter.map(Part::of_jitter);
+        let parts = limits.into_iter().map(|limit| ConfigPart::of_limit(limit, ruleset));
+        let routes = ruleset.matcher.routes().iter().filter_map(ConfigPart::of_route);
+        let headers = ruleset.dialects.retry_after_jitter.map(ConfigPart::of_jitter);
         Self {
             warnings,
             summary: vec![format!("{}: fine: {}", file.display(), counted.join(", "))],
@@ -62,7 +62,7 @@ impl Report {
                 "{}: fine: limits only, for `check` and `simulate`; `run` needs listeners, upstreams and routes too",
                 file.display()
             )],
-            parts: limits.limits.iter().map(|limit| Part::of_spec(limit, &limits.plans)).collect(),
+            parts: limits.limits.iter().map(|limit| ConfigPart::of_spec(limit, &limits.plans)).collect(),
             warnings: limits.warnings,
             counts: Vec::new(),
             needs_restart: None,
@@ -147,7 +147,7 @@ fn problem(problem: &Problem) -> Value {
     })
 }
 
-impl Part {
+impl ConfigPart {
     fn of_limit(limit: &Limit, ruleset: &Ruleset) -> Self {
         Self { heading: words::heading(&limit.name, limit.algorithm, Some(&limit.key)), lines: ruleset.describe(limit) }
     }

@@ -7,10 +7,10 @@ use super::store::secret_of_all_nodes;
 use crate::cluster::handshake::Secret;
 use crate::cluster::settings::Settings;
 use crate::config::{Cluster, Problems};
-use crate::files::Seen;
+use crate::files::FileVersion;
 
 /// What `says` says, and what stands in the file that it names, which lies relative to the configuration at `path`.
-pub(super) fn open(path: &Path, says: &Cluster, seen: &mut Vec<Seen>) -> Result<Settings, Problems> {
+pub(super) fn open(path: &Path, says: &Cluster, seen: &mut Vec<FileVersion>) -> Result<Settings, Problems> {
     let Cluster { own, listen, peers, secret_file, founding, timeout, .. } = says;
     let secret = Secret::of(secret_of_all_nodes(path, secret_file, seen)?.as_bytes());
     Ok(Settings { own: *own, listen: *listen, peers: peers.clone(), secret, founding: *founding, timeout: *timeout })

@@ -7,7 +7,7 @@ use super::{decode, name, problem, refuse};
 use crate::config::{ConfiguredOverrides, DirectorySource, NamedFile, Problem, Problems, RedisHash};
 use crate::customers::Directory;
 use crate::customers::directory::{Fault, Faults, FileDirectory, Format, Hash, RedisDirectory};
-use crate::files::{self, Print, Seen};
+use crate::files::{self, FileVersion, Print};
 use crate::redis_client::Servers;
 use crate::ruleset::overrides::InvalidOverride;
 
@@ -22,7 +22,7 @@ const fn max_bytes(format: Format) -> usize {
 
 /// A directory, and what it was made of.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct OpenDirectory {
     from: Origin,
     overrides: ConfiguredOverrides,
     directory: Arc<Directory>,
@@ -46,14 +46,14 @@ pub(super) fn open(
     source: &DirectorySource,
     servers: Option<&Servers>,
     overrides: &ConfiguredOverrides,
-    kept: &mut Option<Kept>,
-    seen: &mut Vec<Seen>,
+    kept: &mut Option<OpenDirectory>,
+    seen: &mut Vec<FileVersion>,
 ) -> Result<Arc<Directory>, Problems> {
     let (from, directory) = match source {
         DirectorySource::File(named) => {
             let file = beside(path, named);
             let (bytes, print) = bytes(named, &file, max_bytes(format(&name(&file))), seen)?;
-            if let Some(Kept { from: Origin::File { path, print: before }, overrides: same, directory }) = kept
+            if let Some(OpenDirectory { from: Origin::File { path, print: before }, overrides: same, directory }) = kept
                 && *path == file
                 && same == overrides
                 && let Directory::File(rows) = &**directory
@@ -71,7 +71,7 @@ pub(super) fn open(
         }
         DirectorySource::Redis(hash) => {
             let from = Origin::Redis(hash.clone());
-            if let Some(Kept { from: before, overrides: same, directory }) = kept
+            if let Some(OpenDirectory { from: before, overrides: same, directory }) = kept
                 && *before == from
                 && same == overrides
             {
@@ -82,7 +82,7 @@ pub(super) fn open(
         }
     };
     let directory = Arc::new(directory);
-    *kept = Some(Kept { from, overrides: overrides.clone(), directory: Arc::clone(&directory) });
+    *kept = Some(OpenDirectory { from, overrides: overrides.clone(), directory: Arc::clone(&directory) });
     Ok(directory)
 }
 
@@ -91,7 +91,7 @@ pub(super) fn open_file(
     path: &Path,
     named: &NamedFile,
     overrides: &ConfiguredOverrides,
-    seen: &mut Vec<Seen>,
+    seen: &mut Vec<FileVersion>,
 ) -> Result<FileDirectory, Problems> {
     let file = beside(path, named);
     let (bytes, _) = bytes(named, &file, max_bytes(format(&name(&file))), seen)?;
@@ -103,7 +103,7 @@ pub(super) fn bytes(
     named: &NamedFile,
     file: &Path,
     most: usize,
-    seen: &mut Vec<Seen>,
+    seen: &mut Vec<FileVersion>,
 ) -> Result<(Vec<u8>, Print), Problems> {
     let (bytes, looked) = files::read(file, most);
     let print = looked.print.clone();

@@ -7,9 +7,9 @@ use super::directory::{beside, bytes};
 use super::{name, refuse};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{CertificateFiles, ListenerTls, NamedFile, Problem, Problems, Server, Warning};
-use crate::files::Seen;
+use crate::files::FileVersion;
 use crate::http::listener::ListenerConfig;
-use crate::tls::{self, Certificate, Certificates, ClientCertificates, Terms, TlsFault, TlsServer};
+use crate::tls::{self, Certificate, Certificates, ClientCertificates, ClientTlsTerms, TlsFault, TlsServer};
 use crate::units::Nanos;
 
 /// The largest file of certificates that is read.
@@ -21,7 +21,7 @@ const OTHERS: u32 = 0o077;
 pub(super) fn open(
     path: &Path,
     server: &Server,
-    seen: &mut Vec<Seen>,
+    seen: &mut Vec<FileVersion>,
 ) -> Result<(Vec<ListenerConfig>, Vec<Warning>), Problems> {
     let now = SystemClock::new().now();
     let mut reading = Reading { path, seen, now, errors: Vec::new(), warnings: Vec::new() };
@@ -45,7 +45,7 @@ pub(super) fn open(
 /// What is read, and what is wrong with it.
 struct Reading<'a> {
     path: &'a Path,
-    seen: &'a mut Vec<Seen>,
+    seen: &'a mut Vec<FileVersion>,
     now: Nanos,
     errors: Vec<Problem>,
     warnings: Vec<Warning>,
@@ -62,7 +62,7 @@ impl Reading<'_> {
         let clients = says.client_certificates.as_ref().zip(authorities.as_ref());
         let clients =
             clients.map(|(clients, authorities)| ClientCertificates { authorities, required: clients.required });
-        let terms = Terms { clients, allows_1_2: says.allows_1_2, offers_http2: http2 };
+        let terms = ClientTlsTerms { clients, allows_1_2: says.allows_1_2, offers_http2: http2 };
         match (tls::server(certificates, terms), &says.client_certificates) {
             (Ok(server), _) => Some(server),
             (Err(fault), Some(clients)) => self.fail(&clients.ca, fault),

@@ -6,19 +6,19 @@ use super::store::secret;
 use super::{name, refuse};
 use crate::cli::source::directory::beside;
 use crate::config::{NamedFile, Operators, Problem, Problems};
-use crate::files::Seen;
+use crate::files::FileVersion;
 use crate::runtime::reload::{AccessTerms, Token};
 
 /// The shortest token, in bytes.
 const LEAST_TOKEN: usize = 16;
 
 /// Reads the file that `says` names, which lies relative to the configuration at `path`.
-pub(super) fn read(path: &Path, says: &Operators, seen: &mut Vec<Seen>) -> Result<AccessTerms, Problems> {
+pub(super) fn read(path: &Path, says: &Operators, seen: &mut Vec<FileVersion>) -> Result<AccessTerms, Problems> {
     let token = says.token_file.as_ref().map(|named| token(path, named, seen)).transpose()?;
     Ok(AccessTerms { token, hosts: says.hosts.clone(), top_denied_metrics: says.top_denied_metrics })
 }
 
-fn token(path: &Path, named: &NamedFile, seen: &mut Vec<Seen>) -> Result<Token, Problems> {
+fn token(path: &Path, named: &NamedFile, seen: &mut Vec<FileVersion>) -> Result<Token, Problems> {
     let text = secret(path, named, seen)?;
     let text = text.trim();
     let problem = |what| Problem::error(named.place.clone(), what);

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::directory::{beside, bytes};
 use super::{Fixed, decode, name, refuse};
 use crate::config::{ClientTls, NamedFile, Place, Problem, Problems, RedisServers, RedisStore};
-use crate::files::{self, Seen};
+use crate::files::{self, FileVersion};
 use crate::redis_client::{Address, Credentials, Layout, Servers};
 use crate::runtime::reload::{KeySecret, StoreSettings};
-use crate::tls::{self, Identity, TlsClient, TlsFault};
+use crate::tls::{self, ClientCertificate, TlsClient, TlsFault};
 
 /// The longest password or secret that is read from a file.
 const MAX_SECRET: usize = 4 << 10;
@@ -20,7 +20,7 @@ const LEAST_SECRET: usize = 16;
 
 /// The store in force, which cannot change.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct StoreInForce {
     /// As the configuration says it.
     says: RedisStore,
     /// What a gateway takes.
@@ -29,15 +29,15 @@ pub(super) struct Kept {
 
 /// What `store:` says, and what stands in the files that it names.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct StoreSource {
     says: RedisStore,
     credentials: Credentials,
     key_secret: Option<KeySecret>,
 }
 
-impl Wanted {
+impl StoreSource {
     /// Reads the files that `says` names, which lie relative to the configuration at `path`.
-    pub(super) fn read(path: &Path, says: &RedisStore, seen: &mut Vec<Seen>) -> Result<Self, Problems> {
+    pub(super) fn read(path: &Path, says: &RedisStore, seen: &mut Vec<FileVersion>) -> Result<Self, Problems> {
         let mut problems = Problems { errors: Vec::new(), warnings: Vec::new(), more: 0 };
         let mut collect = |refused: Problems| problems.errors.extend(refused.errors);
         let password = says.password_file.as_ref().map(|named| secret(path, named, seen)).transpose();
@@ -70,7 +70,7 @@ impl Wanted {
     }
 
     /// The store that was `kept`, or a new one, and what its servers are shown once that is in force.
-    pub(super) fn settle(self, kept: Option<&Kept>) -> (Kept, Credentials) {
+    pub(super) fn settle(self, kept: Option<&StoreInForce>) -> (StoreInForce, Credentials) {
         let Self { says, credentials, key_secret } = self;
         let settings = match kept {
             Some(kept) => kept.settings.clone(),
@@ -83,11 +83,11 @@ impl Wanted {
                 key_secret,
             },
         };
-        (Kept { says, settings }, credentials)
+        (StoreInForce { says, settings }, credentials)
     }
 }
 
-impl Kept {
+impl StoreInForce {
     /// What cannot change.
     pub(super) fn says(&self) -> Says<'_> {
         (&self.says, self.settings.key_secret.as_ref())
@@ -170,14 +170,18 @@ fn address(at: &str) -> Address {
 }
 
 /// The text of a file, without the ends of its last lines.
-pub(super) fn secret(path: &Path, named: &NamedFile, seen: &mut Vec<Seen>) -> Result<String, Problems> {
+pub(super) fn secret(path: &Path, named: &NamedFile, seen: &mut Vec<FileVersion>) -> Result<String, Problems> {
     let file = beside(path, named);
     let (bytes, _) = bytes(named, &file, MAX_SECRET, seen)?;
     Ok(decode(bytes, &file)?.trim_end_matches(['\r', '\n']).to_owned())
 }
 
 /// The same, of a secret that all nodes know.
-pub(super) fn secret_of_all_nodes(path: &Path, named: &NamedFile, seen: &mut Vec<Seen>) -> Result<String, Problems> {
+pub(super) fn secret_of_all_nodes(
+    path: &Path,
+    named: &NamedFile,
+    seen: &mut Vec<FileVersion>,
+) -> Result<String, Problems> {
     let text = secret(path, named, seen)?;
     if text.len() < LEAST_SECRET {
         let problem = Problem::error(named.place.clone(), "names a file that holds too short a secret");
@@ -197,7 +201,7 @@ pub(super) fn client(
     path: &Path,
     tls: &ClientTls,
     place: &Place,
-    seen: &mut Vec<Seen>,
+    seen: &mut Vec<FileVersion>,
 ) -> Result<(TlsClient, u128), Problems> {
     let mut read = |named: &NamedFile| bytes(named, &beside(path, named), MAX_PEM, seen).map(|(bytes, _)| bytes);
     let authorities = tls.ca.as_ref().map(&mut read).transpose()?;
@@ -205,7 +209,7 @@ pub(super) fn client(
         Some((certificates, key)) => Some((read(certificates)?, read(key)?)),
         None => None,
     };
-    let identity = identity.as_ref().map(|(certificates, key)| Identity { certificates, key });
+    let identity = identity.as_ref().map(|(certificates, key)| ClientCertificate { certificates, key });
     let parts =
         [authorities.as_deref(), identity.map(|identity| identity.certificates), identity.map(|identity| identity.key)];
     let hash = files::hash(&parts.map(|part| files::hash(part.unwrap_or_default()).to_le_bytes()).concat());

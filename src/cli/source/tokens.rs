@@ -8,13 +8,18 @@ use super::{decode, name, refuse};
 use crate::config::{JwksFile, Mark, Place, Problem, Problems};
 use crate::customers::Tokens;
 use crate::customers::jwt::keys::{KeyFault, Keys};
-use crate::files::Seen;
+use crate::files::FileVersion;
 
 /// The largest set of keys that is read.
 const MAX_BYTES: usize = 1 << 20;
 
 /// Reads the keys that the configuration at `path` names; `plans` are the names of its plans.
-pub(super) fn open(path: &Path, jwks: &JwksFile, plans: &[String], seen: &mut Vec<Seen>) -> Result<Tokens, Problems> {
+pub(super) fn open(
+    path: &Path,
+    jwks: &JwksFile,
+    plans: &[String],
+    seen: &mut Vec<FileVersion>,
+) -> Result<Tokens, Problems> {
     let file = beside(path, &jwks.file);
     let (bytes, _) = bytes(&jwks.file, &file, MAX_BYTES, seen)?;
     let keys = Keys::parse(&decode(bytes, &file)?).map_err(|faults| {

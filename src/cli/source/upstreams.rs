@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use super::store::client;
 use crate::config::{Problems, UpstreamTls};
-use crate::files::Seen;
+use crate::files::FileVersion;
 use crate::gateway::upstream::TlsConnector;
 
 /// Reads what the upstreams of the configuration at `path` need, at their positions.
 pub(super) fn open(
     path: &Path,
     upstreams: &[Option<UpstreamTls>],
-    seen: &mut Vec<Seen>,
+    seen: &mut Vec<FileVersion>,
 ) -> Result<Vec<Option<Arc<TlsConnector>>>, Problems> {
     let mut errors = Vec::new();
     let mut opened = Vec::new();

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use saphyr_parser::{Event, ScalarStyle};
 
-use super::{Content, Entry, MAX_DEPTH, MAX_NODES, MAX_TEXT, Node, TOO_DEEP, item, join};
+use super::{Content, Entry, MAX_DEPTH, MAX_NODES, MAX_TEXT, TOO_DEEP, YamlNode, item, join};
 use crate::config::findings::Findings;
 use crate::config::problem::{Mark, Place, Problem};
 
@@ -20,13 +20,13 @@ struct Frame {
 }
 
 enum FrameKind {
-    Sequence(Vec<Rc<Node>>),
+    Sequence(Vec<Rc<YamlNode>>),
     Mapping {
         entries: Entries,
         /// The key whose value comes next.
         key: Option<Key>,
         /// What `<<` takes in.
-        merged: Vec<Rc<Node>>,
+        merged: Vec<Rc<YamlNode>>,
     },
 }
 
@@ -84,7 +84,7 @@ enum Role {
 
 /// A finished node that an alias may refer to.
 struct Anchored {
-    node: Rc<Node>,
+    node: Rc<YamlNode>,
     size: Size,
 }
 
@@ -115,7 +115,7 @@ pub(super) struct Builder<'f> {
     anchors: HashMap<usize, Anchored>,
     size: Size,
     documents: usize,
-    pub(super) root: Option<Rc<Node>>,
+    pub(super) root: Option<Rc<YamlNode>>,
 }
 
 impl<'f> Builder<'f> {
@@ -168,7 +168,7 @@ impl<'f> Builder<'f> {
                 }
                 let size = Size::one(text.len());
                 self.count(size, mark)?;
-                let node = Node { mark, content: Content::Scalar { text: text.into_owned(), plain } };
+                let node = YamlNode { mark, content: Content::Scalar { text: text.into_owned(), plain } };
                 self.finished(Rc::new(node), size, anchor)
             }
             Event::SequenceStart(anchor, tag) => {
@@ -263,7 +263,7 @@ impl<'f> Builder<'f> {
     }
 
     /// Puts a finished node where it belongs.
-    fn finished(&mut self, node: Rc<Node>, size: Size, anchor: usize) -> Option<()> {
+    fn finished(&mut self, node: Rc<YamlNode>, size: Size, anchor: usize) -> Option<()> {
         if anchor > 0 {
             self.anchors.insert(anchor, Anchored { node: Rc::clone(&node), size });
         }
@@ -310,12 +310,12 @@ impl<'f> Builder<'f> {
                 Content::Mapping(entries.list)
             }
         };
-        self.finished(Rc::new(Node { mark, content }), size, anchor)
+        self.finished(Rc::new(YamlNode { mark, content }), size, anchor)
     }
 }
 
 /// The mappings that `<<: node` takes in.
-fn mappings_in(node: &Rc<Node>) -> Option<Vec<Rc<Node>>> {
+fn mappings_in(node: &Rc<YamlNode>) -> Option<Vec<Rc<YamlNode>>> {
     match &node.content {
         Content::Mapping(_) => Some(vec![Rc::clone(node)]),
         Content::Sequence(items) => {

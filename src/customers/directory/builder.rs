@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::credential::{Hashes, KeyedHash, Written};
+use super::credential::{Hashes, KeyedHash, WrittenCredential};
 use super::fault::{Fault, Faults};
 use super::index::{CredentialIndex, Entry};
-use super::intern::{Interner, Terms};
+use super::intern::{CustomerTerms, Interner};
 use super::row::Row;
 use crate::customers::Customer;
 
@@ -34,7 +34,7 @@ struct CredentialRow {
 struct CustomerRow {
     name: KeyedHash,
     line: u32,
-    terms: Arc<Terms>,
+    terms: Arc<CustomerTerms>,
 }
 
 impl<'d> DirectoryBuilder<'d> {
@@ -55,11 +55,11 @@ impl<'d> DirectoryBuilder<'d> {
     pub(super) fn add(&mut self, line: u64, row: &Row<'_>) {
         let credential = match row.credential {
             b"" => Err(Fault::EmptyField("credential")),
-            credential => Written::read(credential).ok_or(Fault::BadHash),
+            credential => WrittenCredential::read(credential).ok_or(Fault::BadHash),
         };
         let credential = credential.map_err(|fault| self.faults.add(line, fault)).ok();
         let hash = credential.map(|credential| self.hashes.credential(credential));
-        self.has_hashed |= matches!(credential, Some(Written::Hashed(_)));
+        self.has_hashed |= matches!(credential, Some(WrittenCredential::Hashed(_)));
         let customer = self.customer(line, row, hash);
         if let Some(hash) = hash {
             self.credentials.push(CredentialRow { hash, line: bounded(line), customer });
@@ -84,7 +84,7 @@ impl<'d> DirectoryBuilder<'d> {
         Some(unchanged.cloned().unwrap_or_else(|| Arc::new(customer)))
     }
 
-    fn terms(&mut self, line: u64, row: &Row<'_>) -> Option<Arc<Terms>> {
+    fn terms(&mut self, line: u64, row: &Row<'_>) -> Option<Arc<CustomerTerms>> {
         if let Some(known) = self.interner.known(row) {
             return Some(known);
         }
@@ -132,7 +132,7 @@ fn bounded(line: u64) -> u32 {
 }
 
 /// What two rows of a customer do not agree on.
-fn disagreement(one: &Arc<Terms>, other: &Arc<Terms>) -> Option<&'static str> {
+fn disagreement(one: &Arc<CustomerTerms>, other: &Arc<CustomerTerms>) -> Option<&'static str> {
     match () {
         () if Arc::ptr_eq(one, other) => None,
         () if one.plan != other.plan => Some("plan"),

@@ -13,14 +13,14 @@ pub(super) type KeyedHash = [u64; 2];
 
 /// A credential as a directory writes it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Written<'t> {
+pub(super) enum WrittenCredential<'t> {
     /// As it is presented.
     Plain(&'t [u8]),
     /// By its SHA-256.
     Hashed([u8; 32]),
 }
 
-impl<'t> Written<'t> {
+impl<'t> WrittenCredential<'t> {
     /// Reads a row's credential; `None` if it begins like a hash and is none.
     pub(super) fn read(text: &'t [u8]) -> Option<Self> {
         match text.split_at_checked(PREFIX.len()) {
@@ -65,10 +65,10 @@ impl Hashes {
     }
 
     /// A text that presents itself as a hash is another credential than the one it is the hash of.
-    pub(super) fn credential(&self, credential: Written<'_>) -> KeyedHash {
+    pub(super) fn credential(&self, credential: WrittenCredential<'_>) -> KeyedHash {
         match credential {
-            Written::Plain(text) => self.tagged(0, text),
-            Written::Hashed(hash) => self.tagged(1, &hash),
+            WrittenCredential::Plain(text) => self.tagged(0, text),
+            WrittenCredential::Hashed(hash) => self.tagged(1, &hash),
         }
     }
 
@@ -93,20 +93,22 @@ mod tests {
     fn a_hash_is_written_in_either_case_and_in_64_digits() {
         let field = field_of(b"key");
         assert_eq!(field, "sha256:2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683");
-        assert!(Written::read(field.as_bytes()) == Some(Written::hashed(b"key")));
-        assert!(Written::read(field.to_ascii_uppercase().as_bytes()) == Some(Written::hashed(b"key")));
+        assert!(WrittenCredential::read(field.as_bytes()) == Some(WrittenCredential::hashed(b"key")));
+        assert!(
+            WrittenCredential::read(field.to_ascii_uppercase().as_bytes()) == Some(WrittenCredential::hashed(b"key"))
+        );
         for bad in ["sha256:", "sha256:00", &format!("{field}0"), &field.replace("70e", "g0e")] {
-            assert!(Written::read(bad.as_bytes()).is_none(), "{bad}");
+            assert!(WrittenCredential::read(bad.as_bytes()).is_none(), "{bad}");
         }
-        assert!(Written::read(b"sha256") == Some(Written::Plain(b"sha256")));
+        assert!(WrittenCredential::read(b"sha256") == Some(WrittenCredential::Plain(b"sha256")));
     }
 
     #[test]
     fn knowing_the_hash_of_a_credential_is_not_knowing_the_credential() {
         let hashes = Hashes::new(&[1; 16]);
         let field = field_of(b"key");
-        let row = Written::read(field.as_bytes()).map(|written| hashes.credential(written));
-        assert_ne!(row, Some(hashes.credential(Written::Plain(field.as_bytes()))));
-        assert_eq!(row, Some(hashes.credential(Written::hashed(b"key"))));
+        let row = WrittenCredential::read(field.as_bytes()).map(|written| hashes.credential(written));
+        assert_ne!(row, Some(hashes.credential(WrittenCredential::Plain(field.as_bytes()))));
+        assert_eq!(row, Some(hashes.credential(WrittenCredential::hashed(b"key"))));
     }
 }

@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 
 use super::builder::DirectoryBuilder;
-use super::credential::{Hashes, Written};
+use super::credential::{Hashes, WrittenCredential};
 use super::fault::Faults;
 use super::index::{Changes, CredentialIndex};
 use super::intern::Interner;
@@ -70,8 +70,8 @@ impl FileDirectory {
     pub fn find(&self, credential: &[u8]) -> Option<Arc<Customer>> {
         let index = self.index.load();
         let find = |credential| index.find(self.hashes.credential(credential)).cloned();
-        let known = find(Written::Plain(credential));
-        if index.has_hashed { known.or_else(|| find(Written::hashed(credential))) } else { known }
+        let known = find(WrittenCredential::Plain(credential));
+        if index.has_hashed { known.or_else(|| find(WrittenCredential::hashed(credential))) } else { known }
     }
 
     /// The customer of this name. Looks through all credentials.

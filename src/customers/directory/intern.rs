@@ -15,7 +15,7 @@ use crate::ruleset::overrides::{Override, Overrides, OverridesReader};
 
 /// What a row says about its customer, apart from the name and the end of the credential.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Terms {
+pub(super) struct CustomerTerms {
     pub(super) plan: PlanId,
     pub(super) zone: Option<TimeZone>,
     pub(super) own: Option<Arc<Overrides>>,
@@ -27,7 +27,7 @@ pub(super) struct Terms {
 pub(super) struct Interner {
     reader: Arc<dyn OverridesReader>,
     /// By [`Row::terms_key`].
-    terms: HashMap<Box<[u8]>, Arc<Terms>>,
+    terms: HashMap<Box<[u8]>, Arc<CustomerTerms>>,
     rules: HashTable<Arc<Rule>>,
     hasher: RandomState,
     /// How many terms were in use after the last look.
@@ -40,12 +40,12 @@ impl Interner {
     }
 
     /// The terms of a row, if they were read before.
-    pub(super) fn known(&self, row: &Row<'_>) -> Option<Arc<Terms>> {
+    pub(super) fn known(&self, row: &Row<'_>) -> Option<Arc<CustomerTerms>> {
         self.terms.get(row.terms_key().as_slice()).map(Arc::clone)
     }
 
     /// The terms of a row, or everything that is wrong with them.
-    pub(super) fn terms(&mut self, row: &Row<'_>) -> Result<Arc<Terms>, Vec<Fault>> {
+    pub(super) fn terms(&mut self, row: &Row<'_>) -> Result<Arc<CustomerTerms>, Vec<Fault>> {
         if let Some(known) = self.known(row) {
             return Ok(known);
         }
@@ -58,7 +58,7 @@ impl Interner {
             return Err(faults);
         };
         let own = self.own(plan, zone.as_ref(), overrides)?;
-        let terms = Arc::new(Terms { plan, zone, own, suspended });
+        let terms = Arc::new(CustomerTerms { plan, zone, own, suspended });
         self.terms.insert(row.terms_key().into(), Arc::clone(&terms));
         Ok(terms)
     }
@@ -113,7 +113,7 @@ impl Interner {
 
     /// Forgets terms and rules that no customer has any more.
     pub(super) fn forget_unused(&mut self) {
-        let is_used = |terms: &Arc<Terms>| terms.own.as_ref().is_some_and(|own| Arc::strong_count(own) > 1);
+        let is_used = |terms: &Arc<CustomerTerms>| terms.own.as_ref().is_some_and(|own| Arc::strong_count(own) > 1);
         self.terms.retain(|_, terms| is_used(terms));
         self.rules.retain(|rule| Arc::strong_count(rule) > 1);
         self.used = self.terms.len();

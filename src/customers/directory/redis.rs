@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::Unavailable;
-use super::credential::{Hashes, KeyedHash, Written, field_of};
+use super::credential::{Hashes, KeyedHash, WrittenCredential, field_of};
 use super::intern::Interner;
 use crate::clock::Clock;
 use crate::customers::Customer;
@@ -73,9 +73,9 @@ impl CallResult {
 pub type Observer = Box<dyn Fn(CallResult, Nanos) + Send + Sync>;
 
 /// Customers that are asked for in Redis.
-pub struct RedisDirectory(Arc<Shared>);
+pub struct RedisDirectory(Arc<RedisLookup>);
 
-struct Shared {
+struct RedisLookup {
     pool: Pool,
     key: String,
     ttl: Nanos,
@@ -91,11 +91,11 @@ struct Shared {
 }
 
 /// Whose a credential is; an error where Redis says something that nobody understands.
-type Answer = Result<Option<Arc<Customer>>, Unavailable>;
+type LookupResult = Result<Option<Arc<Customer>>, Unavailable>;
 
 #[derive(Clone)]
 struct Cached {
-    answer: Answer,
+    answer: LookupResult,
     good_until: Nanos,
 }
 
@@ -103,7 +103,7 @@ struct Cached {
 #[derive(Clone)]
 struct Flight {
     began: Nanos,
-    landed: watch::Receiver<Option<Answer>>,
+    landed: watch::Receiver<Option<LookupResult>>,
 }
 
 /// How long a request waits for a call.
@@ -122,7 +122,7 @@ impl RedisDirectory {
     /// Connects when it is first asked. `seed` keys the hashes of credentials, `reader` understands plans, time zones
     /// and overrides.
     pub fn new(hash: Hash, seed: &[u8; 16], reader: Arc<dyn OverridesReader>) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(RedisLookup {
             pool: Pool::new(hash.servers),
             key: hash.key,
             ttl: hash.ttl,
@@ -143,22 +143,22 @@ impl RedisDirectory {
     }
 
     /// The answer that is remembered, if it is still good.
-    pub fn remembered(&self, credential: &[u8], now: Nanos) -> Option<Answer> {
-        let hash = self.0.hashes.credential(Written::Plain(credential));
+    pub fn remembered(&self, credential: &[u8], now: Nanos) -> Option<LookupResult> {
+        let hash = self.0.hashes.credential(WrittenCredential::Plain(credential));
         let cached = self.0.cache.get(&hash)?;
         (now < cached.good_until).then_some(cached.answer)
     }
 
     /// Whose credential this is; `None` if it is nobody's. Waits for Redis for a tenth of a second at most.
-    pub async fn find(&self, credential: &[u8], clock: &Arc<dyn Clock>) -> Answer {
+    pub async fn find(&self, credential: &[u8], clock: &Arc<dyn Clock>) -> LookupResult {
         let shared = &self.0;
         let now = clock.now();
-        let hash = shared.hashes.credential(Written::Plain(credential));
+        let hash = shared.hashes.credential(WrittenCredential::Plain(credential));
         let cached = shared.cache.get(&hash);
         if let Some(cached) = cached.as_ref().filter(|cached| now < cached.good_until) {
             return cached.answer.clone();
         }
-        let answer = match Shared::flight(shared, hash, credential, clock, now) {
+        let answer = match RedisLookup::flight(shared, hash, credential, clock, now) {
             Some(flight) => flight.wait(now).await,
             None => Err(Unavailable),
         };
@@ -174,7 +174,7 @@ impl fmt::Debug for RedisDirectory {
 }
 
 impl Flight {
-    async fn wait(mut self, now: Nanos) -> Answer {
+    async fn wait(mut self, now: Nanos) -> LookupResult {
         let left = PATIENCE.saturating_sub(now.saturating_sub(self.began));
         match timeout(left.to_duration(), self.landed.wait_for(Option::is_some)).await {
             Ok(Ok(landed)) => landed.clone().unwrap_or(Err(Unavailable)),
@@ -183,9 +183,9 @@ impl Flight {
     }
 }
 
-// === impl Shared ===
+// === impl RedisLookup ===
 
-impl Shared {
+impl RedisLookup {
     /// The call for a credential, begun if there is none; `None` where none may be begun now.
     fn flight(
         self: &Arc<Self>,
@@ -205,7 +205,7 @@ impl Shared {
         let flight = Flight { began: now, landed };
         flights.insert(hash, flight.clone());
         drop(flights);
-        let place = Place { shared: Arc::clone(self), hash };
+        let place = CallPermit { shared: Arc::clone(self), hash };
         let (field, clock) = (field_of(credential), Arc::clone(clock));
         tokio::spawn(async move {
             let answer = place.shared.ask(hash, &field, &*clock).await;
@@ -216,7 +216,7 @@ impl Shared {
     }
 
     /// Asks Redis and remembers the answer.
-    async fn ask(&self, hash: KeyedHash, field: &str, clock: &dyn Clock) -> Answer {
+    async fn ask(&self, hash: KeyedHash, field: &str, clock: &dyn Clock) -> LookupResult {
         let began = clock.now();
         let asked = timeout(CALL_TIME.to_duration(), self.get(field)).await;
         let now = clock.now();
@@ -255,7 +255,7 @@ impl Shared {
         Ok(Option::from_redis_value(value)?)
     }
 
-    fn remember(&self, hash: KeyedHash, result: CallResult, answer: Answer, now: Nanos) {
+    fn remember(&self, hash: KeyedHash, result: CallResult, answer: LookupResult, now: Nanos) {
         let (answer, time) = match result {
             CallResult::Found => (answer, self.ttl),
             CallResult::Missing => (answer, self.negative_ttl),
@@ -280,12 +280,12 @@ impl Shared {
 }
 
 /// A call's place among those on their way, free again when this is dropped.
-struct Place {
-    shared: Arc<Shared>,
+struct CallPermit {
+    shared: Arc<RedisLookup>,
     hash: KeyedHash,
 }
 
-impl Drop for Place {
+impl Drop for CallPermit {
     fn drop(&mut self) {
         self.shared.flights.lock().remove(&self.hash);
     }

@@ -12,18 +12,18 @@ use super::Token;
 const PLACES: usize = 4_096;
 
 /// Tokens by their keyed hashes, so that no dump of the memory shows one. Each hash has one place.
-pub(super) struct Known {
+pub(super) struct VerifiedTokens {
     hasher: SipHasher13,
-    places: Box<[Place]>,
+    places: Box<[TokenSlot]>,
 }
 
 /// Room for one token.
-type Place = Mutex<Option<(Hash, Arc<Token>)>>;
+type TokenSlot = Mutex<Option<(Hash, Arc<Token>)>>;
 
 /// 128 bits.
 pub(super) type Hash = (u64, u64);
 
-impl Known {
+impl VerifiedTokens {
     pub(super) fn new(seed: &[u8; 16]) -> Self {
         Self { hasher: SipHasher13::new_with_key(seed), places: (0..PLACES).map(|_| Mutex::default()).collect() }
     }
@@ -48,12 +48,12 @@ impl Known {
         }
     }
 
-    fn place(&self, (hash, _): Hash) -> Option<&Place> {
+    fn place(&self, (hash, _): Hash) -> Option<&TokenSlot> {
         self.places.get(usize::try_from(hash % PLACES as u64).ok()?)
     }
 }
 
-impl fmt::Debug for Known {
+impl fmt::Debug for VerifiedTokens {
     /// The seed is a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Known")

@@ -20,7 +20,7 @@ use crate::gateway::{admit, charging, denials, forward};
 use crate::http::head::RequestHead;
 use crate::http::service::Response;
 use crate::ruleset::domains::{self, Domain, Hits};
-use crate::ruleset::limit::Terms;
+use crate::ruleset::limit::PlanTerms;
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::verdict::{Outcome, Standing, Verdict};
 use crate::ruleset::{LimitId, PlanId, key};
@@ -258,7 +258,7 @@ impl RequestLimits {
             Answer::Malformed("requests have brought along as many different limits as are remembered");
         let Some(limit) = context.active.ruleset.limits.get(id.0) else { return Ok(None) };
         // a candidate is tried on what the configuration says
-        let (Terms::Rule(number), None) = (limit.terms(plan), limit.candidate_of) else { return Ok(None) };
+        let (PlanTerms::Rule(number), None) = (limit.terms(plan), limit.candidate_of) else { return Ok(None) };
         let key = (id, number, brought.requests_per_unit, brought.unit);
         {
             let known = self.0.load();

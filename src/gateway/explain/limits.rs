@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::{Explanation, Met, masked};
+use super::{Explanation, ResolvedRequest, masked};
 use crate::algorithm::{Decision, Denial, Rule};
-use crate::charge::{Charge, Charged, Enforcement, OnStoreDown, RuleRef, Source, Taken};
+use crate::charge::{Charge, Charged, DecisionSource, Enforcement, OnStoreDown, RuleRef, Taken};
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::respond::Answer;
@@ -42,7 +42,7 @@ pub struct LimitAccount {
     /// The gateway that decides about the key, where several divide keys among themselves; only told by one that runs.
     pub owner: Option<String>,
     /// Where the key stands; only told by a gateway that runs.
-    pub standing: Option<Standing>,
+    pub standing: Option<LimitStanding>,
 }
 
 /// A part of a key.
@@ -56,7 +56,7 @@ pub struct KeyAccount {
 
 /// Where a key stands before the request.
 #[derive(Clone, Debug, Serialize)]
-pub struct Standing {
+pub struct LimitStanding {
     /// `admitted`, `delayed` or `denied`: what this limit says of the request, were it the only one.
     pub decision: &'static str,
     /// How long the request would wait.
@@ -201,7 +201,7 @@ fn over_limit(ruleset: &Ruleset, route: &Route, limit: &Limit) -> String {
     set.or_else(of_route).unwrap_or_else(|| format!("denied with status {}", Answer::Limited.status()))
 }
 
-impl Met {
+impl ResolvedRequest {
     /// With where the keys stand, as far as nobody else charges them meanwhile.
     pub(super) async fn peeked(self, gateway: &Gateway, active: &ActiveConfig) -> Explanation {
         let Self { mut explanation, charges } = self;
@@ -216,7 +216,7 @@ impl Met {
         for ((position, charge), charged) in charges.iter().zip(&receipt.charged) {
             let account = &mut explanation.limits[*position];
             account.owner = gateway.store.owner(&active.binding, charge).map(|owner| owner.to_string());
-            account.standing = Some(Standing::of(charged));
+            account.standing = Some(LimitStanding::of(charged));
         }
         let is_refused = |((_, charge), asked): (&(usize, Charge), &Charge)| {
             let down = active.ruleset.limits[charge.limit].mode.on_store_down();
@@ -238,7 +238,7 @@ impl Met {
     }
 }
 
-impl Standing {
+impl LimitStanding {
     /// What came of the only charge of a batch, which goes by `rule`.
     pub(in crate::gateway) fn of_all(charged: &[Charged], rule: &Rule, now: Nanos) -> Self {
         let fresh = || Charged { decision: Decision::ADMIT, headroom: rule.headroom(None, now) };
@@ -259,7 +259,7 @@ impl Standing {
 }
 
 impl Now {
-    fn of(ruleset: &Ruleset, verdict: &Verdict, bypassed: bool, source: Source) -> Self {
+    fn of(ruleset: &Ruleset, verdict: &Verdict, bypassed: bool, source: DecisionSource) -> Self {
         let decision = match verdict.outcome {
             Outcome::Admit { wait } => Decision::Admit { wait },
             Outcome::Deny(denial) => Decision::Deny(denial),

@@ -11,7 +11,7 @@ use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::explain::{KeyAccount, masked};
 use crate::gateway::{Gateway, facts};
 use crate::ruleset::key::{KeyFault, KeyPart, SharedKey, Value};
-use crate::ruleset::limit::{Limit, Terms};
+use crate::ruleset::limit::{Limit, PlanTerms};
 use crate::ruleset::overrides::Override;
 use crate::ruleset::{LimitId, PlanId, Ruleset};
 
@@ -47,9 +47,9 @@ pub(super) fn find(
         };
         if *part == KeyPart::Customer {
             caller = Some(match customer {
-                Some(customer) => Who::Customer(customer),
-                None if matches!(value, Value::Address(_)) => Who::Anonymous,
-                None => Who::Stranger(text),
+                Some(customer) => KeyOwner::Customer(customer),
+                None if matches!(value, Value::Address(_)) => KeyOwner::Anonymous,
+                None => KeyOwner::Stranger(text),
             });
         }
         values.push((part.clone(), value));
@@ -75,7 +75,7 @@ pub(super) fn find(
 }
 
 /// Whose key it is, where it is a customer's.
-enum Who<'a> {
+enum KeyOwner<'a> {
     Customer(Arc<Customer>),
     /// Somebody without a credential.
     Anonymous,
@@ -94,14 +94,14 @@ fn parts_of(limit: &Limit) -> String {
 fn rule(
     active: &ActiveConfig,
     id: LimitId,
-    who: Option<&Who<'_>>,
+    who: Option<&KeyOwner<'_>>,
     named: Option<&str>,
 ) -> Result<(RuleRef, Option<String>), BadKey> {
     let ruleset = &active.ruleset;
     let limit = &ruleset.limits[id.0];
     let not_met = |why: String| BadKey::NotMet { limit: limit.name.clone(), why };
     let named = named.map(|name| plan_called(ruleset, name)).transpose()?;
-    if let (Some(Who::Customer(customer)), None) = (who, named)
+    if let (Some(KeyOwner::Customer(customer)), None) = (who, named)
         && let Some(own) = customer.own.as_ref().and_then(|own| own.of(id))
     {
         return match own {
@@ -110,17 +110,17 @@ fn rule(
         };
     }
     let plan = named.or(match who {
-        Some(Who::Customer(customer)) => Some(customer.plan),
-        Some(Who::Anonymous) => ruleset.customers.as_ref().and_then(|rules| rules.anonymous),
-        Some(Who::Stranger(_)) | None => None,
+        Some(KeyOwner::Customer(customer)) => Some(customer.plan),
+        Some(KeyOwner::Anonymous) => ruleset.customers.as_ref().and_then(|rules| rules.anonymous),
+        Some(KeyOwner::Stranger(_)) | None => None,
     });
     let terms = match (plan, limit.rules.as_slice()) {
         (Some(_), _) => limit.terms(plan),
-        (None, [_]) => Terms::Rule(0),
+        (None, [_]) => PlanTerms::Rule(0),
         (None, _) if ruleset.customers.is_none() => limit.terms(None),
         (None, _) => {
             let whose = match (who, active.directory.as_ref()) {
-                (Some(Who::Stranger(name)), Directory::File(_)) => {
+                (Some(KeyOwner::Stranger(name)), Directory::File(_)) => {
                     format!("no customer in the directory is called {name:?}")
                 }
                 _ => "nobody can tell from the key".to_owned(),
@@ -133,8 +133,8 @@ fn rule(
     };
     let name = plan.and_then(|plan| plan_name(ruleset, plan));
     match terms {
-        Terms::Rule(rule) => Ok((RuleRef::Listed(rule), name)),
-        Terms::Unlimited => Err(not_met(match name {
+        PlanTerms::Rule(rule) => Ok((RuleRef::Listed(rule), name)),
+        PlanTerms::Unlimited => Err(not_met(match name {
             Some(plan) => format!("the plan {plan} is unlimited"),
             None => "requests without a plan are unlimited".to_owned(),
         })),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use crate::files::Seen;
+use crate::files::FileVersion;
 use crate::gateway::Gateway;
 use crate::gateway::upstream::{Pool, health};
 
@@ -31,7 +31,7 @@ pub(super) struct Watch {
 
 #[derive(Debug)]
 struct Unsettled {
-    seen: Vec<Seen>,
+    seen: Vec<FileVersion>,
     /// Whether it took a close look to see it.
     close: bool,
 }
@@ -54,7 +54,7 @@ impl Watch {
 
     /// Takes what a look saw of the files, of which `known` was known before. True if they may hold something else and
     /// have been left alone since the last look.
-    pub(super) fn saw(&mut self, seen: Vec<Seen>, known: &[Seen]) -> bool {
+    pub(super) fn saw(&mut self, seen: Vec<FileVersion>, known: &[FileVersion]) -> bool {
         let close = self.is_close();
         self.looks = self.looks.saturating_add(1);
         if seen == known {

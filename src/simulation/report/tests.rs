@@ -4,9 +4,9 @@ use crate::simulation::testing::{UPSTREAM, gcra, parse_rate, queue};
 use crate::simulation::trace::Trace;
 use crate::simulation::{Subject, drive};
 
-fn report(subject: Subject, window: Option<Nanos>, abuse: Option<f64>, trace: &str) -> Report {
+fn report(subject: Subject, window: Option<Nanos>, abuse: Option<f64>, trace: &str) -> LimitReport {
     let mut runs = [Run::new(subject, UPSTREAM).unwrap()];
-    let mut tally = Tally::new(&runs[0], window, abuse);
+    let mut tally = TokenTally::new(&runs[0], window, abuse);
     let mut trace = Trace::new(trace.as_bytes(), parse_rate).unwrap();
     drive(&mut trace, &mut runs, |_, _, arrival, outcome| {
         tally.add(arrival, outcome);
@@ -80,8 +80,10 @@ fn an_abuser_is_throttled_once_the_burst_is_spent() {
 fn the_table_has_a_column_per_limit_and_only_lines_that_say_something() {
     let trace = "t_ns,key\n0,a\n0,a\n0,a\n0,a\n";
     let first = report(gcra(1, 2), None, Some(2.0), trace);
-    let second =
-        Report { name: "other".to_owned(), ..report(queue(1, 9, Nanos::from_secs(60), None), None, Some(2.0), trace) };
+    let second = LimitReport {
+        name: "other".to_owned(),
+        ..report(queue(1, 9, Nanos::from_secs(60), None), None, Some(2.0), trace)
+    };
     let one = "\
 l (gcra): 2 at once, then one every 1s
 

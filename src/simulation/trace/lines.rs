@@ -12,16 +12,16 @@ use super::TraceError;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Lines that are being read.
-pub(super) struct Lines<R> {
+pub(super) struct TraceLines<R> {
     input: BufReader<R>,
     text: Vec<u8>,
     field: Vec<u8>,
     number: u64,
 }
 
-// === impl Lines ===
+// === impl TraceLines ===
 
-impl<R: Read> Lines<R> {
+impl<R: Read> TraceLines<R> {
     pub(super) fn new(input: R) -> Self {
         Self { input: BufReader::with_capacity(1 << 16, input), text: Vec::new(), field: Vec::new(), number: 0 }
     }

@@ -49,7 +49,7 @@ const FRESH: i64 = 4;
 
 /// What is known of a key after a call.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Seen {
+pub enum KeyState {
     /// Its state; `None` where it is as good as new.
     State(Option<State>),
     /// Of a log, which stays where it is.
@@ -62,11 +62,11 @@ pub enum Seen {
 }
 
 /// What is known of a call's buckets after it, in its order.
-pub type AllSeen = SmallVec<[Seen; 2]>;
+pub type AllSeen = SmallVec<[KeyState; 2]>;
 
-/// See [`Answer::each`].
+/// See [`ChargeReply::each`].
 pub struct Each<'a> {
-    answer: &'a Answer,
+    answer: &'a ChargeReply,
     buckets: &'a [Bucket<'a>],
     seen: AllSeen,
     position: u64,
@@ -74,7 +74,7 @@ pub struct Each<'a> {
 
 /// What the script answered.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
+pub struct ChargeReply {
     /// When it was, on the clock of the call.
     pub now: Nanos,
     /// How many times all buckets were charged.
@@ -99,7 +99,7 @@ enum Kept {
     Log { retry_after: Option<Nanos>, counted: Cost, headroom: Headroom },
 }
 
-impl Answer {
+impl ChargeReply {
     /// Reads the reply to a call for `buckets`.
     pub fn parse(reply: &[Field<'_>], buckets: &[Bucket<'_>]) -> Result<Self, BadReply> {
         let expected = buckets.len().saturating_mul(2).saturating_add(2);
@@ -133,7 +133,7 @@ impl Answer {
             }
             Kept::State(before) => {
                 let (charged, after) = self.charge(bucket, before.clone(), found.admits, passes, buckets.len() == 1);
-                (charged, Seen::State(after))
+                (charged, KeyState::State(after))
             }
         })
         .unzip()
@@ -198,13 +198,13 @@ impl Iterator for Each<'_> {
             }
             (Kept::State(_), seen) => {
                 let state = match seen {
-                    Seen::State(state) => state.take(),
-                    Seen::Log { .. } => None,
+                    KeyState::State(state) => state.take(),
+                    KeyState::Log { .. } => None,
                 };
                 let admits = bucket.rule.rule().decide(state.clone(), bucket.cost, answer.now).0.is_admitted();
                 let admits = admits || (passes && bucket.enforcement.enforces);
                 let (charged, after) = answer.charge(bucket, state, admits, passes, false);
-                *seen = Seen::State(after);
+                *seen = KeyState::State(after);
                 charged
             }
         });
@@ -219,8 +219,8 @@ impl Each<'_> {
         let others = answer.granted.saturating_sub(position);
         let all = buckets.iter().zip(seen).map(|(bucket, seen)| match seen {
             // in whatever portions they are taken: each of them was admitted
-            Seen::State(state) if bucket.enforcement.consumes => {
-                Seen::State(bucket.rule.rule().debit(state, bucket.cost.saturating_mul(others), answer.now))
+            KeyState::State(state) if bucket.enforcement.consumes => {
+                KeyState::State(bucket.rule.rule().debit(state, bucket.cost.saturating_mul(others), answer.now))
             }
             seen => seen,
         });
@@ -235,10 +235,10 @@ pub fn hint(rule: &Rule, state: &State) -> Option<String> {
 }
 
 impl Found {
-    fn seen(&self) -> Seen {
+    fn seen(&self) -> KeyState {
         match &self.kept {
-            Kept::State(state) => Seen::State(state.clone()),
-            Kept::Log { counted, headroom, .. } => Seen::Log { counted: *counted, headroom: *headroom },
+            Kept::State(state) => KeyState::State(state.clone()),
+            Kept::Log { counted, headroom, .. } => KeyState::Log { counted: *counted, headroom: *headroom },
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::algorithm::LONGEST_DEBT;
 use crate::charge::Enforcement;
-use crate::store::redis::parameters::Shared;
+use crate::store::redis::parameters::SharedRule;
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// One limit's part in a call: `cost` tokens of the bucket `key`.
@@ -11,7 +11,7 @@ pub struct Bucket<'a> {
     /// The limit's name.
     pub limit: &'a str,
     /// The parameters that apply.
-    pub rule: &'a Shared,
+    pub rule: &'a SharedRule,
     /// Which bucket.
     pub key: LimitKey,
     /// What it has in common with the buckets that lie in the same slot of a cluster.
@@ -179,7 +179,7 @@ fn check(call: Call, bucket: &Bucket<'_>) -> Result<(), Refused> {
 }
 
 /// Whether many charges are not the same as one of their sum, or one slot each.
-fn one_by_one(rule: &Shared) -> bool {
+fn one_by_one(rule: &SharedRule) -> bool {
     rule.rule().holds() || rule.parameters().starts_with(['m', 'x'])
 }
 
@@ -204,7 +204,7 @@ fn beside(call: Call, near: Nanos, bucket: &Bucket<'_>) -> String {
 }
 
 /// The ends of the calendar units around a time, for one that may be a day off, or a unit ahead.
-fn ends_around(near: Nanos, rule: &Shared) -> String {
+fn ends_around(near: Nanos, rule: &SharedRule) -> String {
     let Some(calendar) = rule.calendar() else { return String::new() };
     let mut ends = calendar.end(near.saturating_sub(LONGEST_DEBT));
     let mut text = ends.get().to_string();

@@ -11,7 +11,7 @@ use crate::units::Nanos;
 
 /// A rule that can be kept in Redis.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Shared {
+pub struct SharedRule {
     rule: Rule,
     parameters: String,
 }
@@ -29,7 +29,7 @@ pub struct NotShareable {
 /// The most charges that a log in Redis may have: a denial may read all of them, and nobody else is served meanwhile.
 pub const LARGEST_LOG: u64 = 10_000;
 
-impl Shared {
+impl SharedRule {
     /// `rule` as the script takes it. A slot of `concurrency` lapses `lifetime` after it was taken or renewed.
     ///
     /// Errors: a rule of which there is no shared form.

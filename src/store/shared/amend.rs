@@ -8,9 +8,9 @@ use crate::store::amend::{Amendment, Unamended};
 use crate::store::redis::codec::key_name;
 use crate::store::redis::{Call, CallArgument, Encoded};
 use crate::store::shared::calls::{CHARGE, CallResult, Down};
-use crate::store::shared::limit::Part;
+use crate::store::shared::limit::ChargePart;
 use crate::store::shared::link::Script;
-use crate::store::shared::{Node, SharedLimit, SharedStore};
+use crate::store::shared::{SharedLimit, SharedNode, SharedStore};
 use crate::units::Cost;
 
 /// So many charges are taken back at most: each is two calls.
@@ -70,8 +70,8 @@ impl SharedStore {
     }
 }
 
-impl Node {
-    async fn begin_afresh(&self, part: &Part) -> Result<(), Down> {
+impl SharedNode {
+    async fn begin_afresh(&self, part: &ChargePart) -> Result<(), Down> {
         let name = key_name(&self.settings.prefix, &part.bucket(CallArgument::Nothing));
         let encoded = Encoded { keys: vec![name], arguments: Vec::new() };
         let replied = self.link.call(&Script::new(AFRESH), &encoded).await;
@@ -79,8 +79,8 @@ impl Node {
     }
 
     /// One call tells where the key stands, and so which charge was the last one; the next one takes that back.
-    async fn grant(self: &Arc<Self>, part: &Part, tokens: Cost) -> Result<(), Down> {
-        let asks = Part { cost: 0, ..part.clone() };
+    async fn grant(self: &Arc<Self>, part: &ChargePart, tokens: Cost) -> Result<(), Down> {
+        let asks = ChargePart { cost: 0, ..part.clone() };
         let (mut left, mut taken_back) = (tokens, None);
         for _ in 0..MOST_CHARGES {
             let stands = self.call_charge(CHARGE, std::slice::from_ref(&asks), 0).await?;
@@ -94,7 +94,7 @@ impl Node {
                 }
             }
             let full_at = stands.at.saturating_add(headroom.until_full);
-            let back = Part { cost: left, ..part.clone() };
+            let back = ChargePart { cost: left, ..part.clone() };
             self.call_change(("refund", Call::Refund), &[(back, CallArgument::FullAt(full_at))]).await?;
             taken_back = Some(headroom.remaining);
         }

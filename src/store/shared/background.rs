@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
-use crate::store::shared::Node;
+use crate::store::shared::SharedNode;
 
 /// Runs `work`, so many at once. What comes of it, in the order in which it ends.
 pub(super) async fn at_once<T: Send + 'static>(
@@ -26,7 +26,7 @@ pub(super) async fn at_once<T: Send + 'static>(
     ended
 }
 
-impl Node {
+impl SharedNode {
     /// Does something that no request waits for.
     pub(super) fn later(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
         let Ok(runtime) = Handle::try_current() else { return };
@@ -40,7 +40,7 @@ impl Node {
 }
 
 /// Something on its way.
-struct Pending(Arc<Node>);
+struct Pending(Arc<SharedNode>);
 
 impl Drop for Pending {
     fn drop(&mut self) {

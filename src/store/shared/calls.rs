@@ -8,11 +8,11 @@ use smallvec::SmallVec;
 use tokio::time::timeout;
 
 use crate::charge::AllCharged;
-use crate::store::redis::{AllSeen, Answer, Bucket, Call, CallArgument, Clock, encode, hint};
+use crate::store::redis::{AllSeen, Bucket, Call, CallArgument, ChargeReply, Clock, encode, hint};
 use crate::store::shared::breaker::Health;
-use crate::store::shared::limit::{Part, slot_name};
+use crate::store::shared::limit::{ChargePart, slot_name};
 use crate::store::shared::link::CallError;
-use crate::store::shared::{CallEvent, Node};
+use crate::store::shared::{CallEvent, SharedNode};
 use crate::units::Nanos;
 
 /// What came of a call, for metrics.
@@ -60,7 +60,7 @@ impl CallResult {
 pub(super) struct Down;
 
 /// What came of a call that charges.
-pub(super) struct Outcome {
+pub(super) struct ChargeOutcome {
     /// For each request that was charged together, first those that were granted.
     pub(super) each: Vec<AllCharged>,
     /// How many were granted.
@@ -80,14 +80,14 @@ pub(super) const NO_ANSWER: &str = "no answer in time";
 /// Calls whose failures are told of once in this time.
 const QUIET: Nanos = Nanos::from_secs(10);
 
-impl Node {
+impl SharedNode {
     /// Charges `parts` for one request, as the slot of this number where a slot is needed.
     pub(super) async fn call_charge(
         self: &Arc<Self>,
         op: &'static str,
-        parts: &[Part],
+        parts: &[ChargePart],
         slot: u64,
-    ) -> Result<Outcome, Down> {
+    ) -> Result<ChargeOutcome, Down> {
         let slot = slot_name(self.id, slot);
         let hints = self.hints(parts);
         let buckets = buckets(parts, &slot, &hints);
@@ -95,16 +95,16 @@ impl Node {
         self.read_repair(parts, &answer);
         let (charged, seen) = answer.charged(&buckets);
         self.learn(parts, seen, Some(&charged), answer.now);
-        Ok(Outcome { each: vec![charged], granted: answer.granted, at: answer.now })
+        Ok(ChargeOutcome { each: vec![charged], granted: answer.granted, at: answer.now })
     }
 
     /// Charges `parts` for up to `want` requests coalesce_key, `answers` of which are told what came of it.
     pub(super) async fn call_partial(
         self: &Arc<Self>,
-        parts: &[Part],
+        parts: &[ChargePart],
         want: u64,
         answers: usize,
-    ) -> Result<Outcome, Down> {
+    ) -> Result<ChargeOutcome, Down> {
         let hints = self.hints(parts);
         let buckets = buckets(parts, "", &hints);
         let answer = self.call(CHARGE, Call::Partial(want), &buckets).await?;
@@ -112,14 +112,14 @@ impl Node {
         let mut all = answer.each(&buckets);
         let each: Vec<AllCharged> = all.by_ref().take(answers).collect();
         self.learn(parts, all.into_seen(), each.last(), answer.now);
-        Ok(Outcome { each, granted: answer.granted, at: answer.now })
+        Ok(ChargeOutcome { each, granted: answer.granted, at: answer.now })
     }
 
     /// Changes what is kept of `parts`, each with what has to be said beside.
     pub(super) async fn call_change(
         &self,
         (op, call): (&'static str, Call),
-        parts: &[(Part, CallArgument<'_>)],
+        parts: &[(ChargePart, CallArgument<'_>)],
     ) -> Result<(AllSeen, Nanos), Down> {
         let buckets: Vec<Bucket<'_>> = parts.iter().map(|(part, beside)| part.bucket(*beside)).collect();
         let answer = self.call(op, call, &buckets).await?;
@@ -130,7 +130,7 @@ impl Node {
         Ok((all, answer.now))
     }
 
-    async fn call(&self, op: &'static str, call: Call, buckets: &[Bucket<'_>]) -> Result<Answer, Down> {
+    async fn call(&self, op: &'static str, call: Call, buckets: &[Bucket<'_>]) -> Result<ChargeReply, Down> {
         let sent = self.clock.now();
         let near = self.redis_clock.theirs(sent);
         let encoded = encode(call, Clock::Redis { near }, &self.settings.prefix, buckets);
@@ -159,7 +159,7 @@ impl Node {
         let took = received.saturating_sub(sent);
         let told = |result| (self.observer)(CallEvent { op, result, took, charges });
         let answer = match replied {
-            Ok(Ok(reply)) => Answer::parse(&reply.fields(), buckets).map_err(|bad| {
+            Ok(Ok(reply)) => ChargeReply::parse(&reply.fields(), buckets).map_err(|bad| {
                 told(CallResult::Nonsense);
                 self.complain(CallResult::Nonsense, &bad)
             })?,
@@ -192,7 +192,7 @@ impl Node {
         self.call_time.store(next, Ordering::Relaxed);
     }
 
-    fn learn(&self, parts: &[Part], all: AllSeen, charged: Option<&AllCharged>, at: Nanos) {
+    fn learn(&self, parts: &[ChargePart], all: AllSeen, charged: Option<&AllCharged>, at: Nanos) {
         for (position, (part, seen)) in parts.iter().zip(all).enumerate() {
             let charged = charged.and_then(|charged| charged.get(position));
             self.memory.remember(part, seen, charged, at);
@@ -201,14 +201,14 @@ impl Node {
 
     /// Charges Redis again with what it has forgotten: keys of which it found nothing, and this node knows that they are
     /// in use.
-    fn read_repair(self: &Arc<Self>, parts: &[Part], answer: &Answer) {
+    fn read_repair(self: &Arc<Self>, parts: &[ChargePart], answer: &ChargeReply) {
         for (part, was_fresh) in parts.iter().zip(answer.was_fresh()) {
             if !was_fresh || !part.enforcement.consumes || part.rule().holds() {
                 continue;
             }
             let forgotten = self.memory.used(part, answer.now);
             if forgotten > 0 {
-                let (node, forgotten) = (Arc::clone(self), Part { cost: forgotten, ..part.clone() });
+                let (node, forgotten) = (Arc::clone(self), ChargePart { cost: forgotten, ..part.clone() });
                 self.later(async move {
                     // what is lost here was lost before
                     drop(node.call_change(("debit", Call::Debit), &[(forgotten, CallArgument::Nothing)]).await);
@@ -218,7 +218,7 @@ impl Node {
     }
 
     /// What this node remembers of keys that Redis may have forgotten.
-    fn hints(&self, parts: &[Part]) -> SmallVec<[Option<String>; 2]> {
+    fn hints(&self, parts: &[ChargePart]) -> SmallVec<[Option<String>; 2]> {
         parts.iter().map(|part| hint(part.rule(), &self.memory.state(part)?)).collect()
     }
 
@@ -248,7 +248,7 @@ pub(super) struct Counts {
     quiet_until: AtomicU64,
 }
 
-fn buckets<'a>(parts: &'a [Part], slot: &'a str, hints: &'a [Option<String>]) -> SmallVec<[Bucket<'a>; 2]> {
+fn buckets<'a>(parts: &'a [ChargePart], slot: &'a str, hints: &'a [Option<String>]) -> SmallVec<[Bucket<'a>; 2]> {
     let all = parts.iter().zip(hints);
     all.map(|(part, hint)| {
         part.bucket(match hint {

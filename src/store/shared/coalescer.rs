@@ -13,9 +13,9 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::charge::{AllCharged, Enforcement};
-use crate::store::shared::Node;
-use crate::store::shared::calls::{CHARGE, Down, Outcome};
-use crate::store::shared::limit::Part;
+use crate::store::shared::SharedNode;
+use crate::store::shared::calls::{CHARGE, ChargeOutcome, Down};
+use crate::store::shared::limit::ChargePart;
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// What requests have in common that may be charged in one call.
@@ -39,9 +39,9 @@ impl RequestCoalescer {
 /// The longest line: who comes then is not decided by Redis.
 const LONGEST: usize = 1_000;
 
-impl Node {
+impl SharedNode {
     /// Asks Redis to charge `parts` for one request, together with others that ask the same.
-    pub(super) fn ask_together(self: &Arc<Self>, parts: Vec<Part>) -> oneshot::Receiver<Heard> {
+    pub(super) fn ask_together(self: &Arc<Self>, parts: Vec<ChargePart>) -> oneshot::Receiver<Heard> {
         let (sender, receiver) = oneshot::channel();
         let coalesce_key: CoalesceKey = parts.iter().map(coalesce_key).collect();
         let mut queues = self.coalescer.0.lock();
@@ -60,7 +60,7 @@ impl Node {
     }
 
     /// Asks Redis to charge `parts` for one request by itself, as the slot of this number where it takes one.
-    pub(super) fn ask_alone(self: &Arc<Self>, parts: Vec<Part>, slot: u64) -> oneshot::Receiver<Heard> {
+    pub(super) fn ask_alone(self: &Arc<Self>, parts: Vec<ChargePart>, slot: u64) -> oneshot::Receiver<Heard> {
         let (sender, receiver) = oneshot::channel();
         let node = Arc::clone(self);
         tokio::spawn(async move {
@@ -83,7 +83,7 @@ impl Node {
     }
 
     /// Charges `parts` for each of those who are `waiting`, in one call.
-    async fn charge_for(self: Arc<Self>, parts: Arc<[Part]>, waiting: Vec<oneshot::Sender<Heard>>) {
+    async fn charge_for(self: Arc<Self>, parts: Arc<[ChargePart]>, waiting: Vec<oneshot::Sender<Heard>>) {
         let outcome = match waiting.len() {
             1 => self.call_charge(CHARGE, &parts, 0).await,
             several => {
@@ -107,7 +107,7 @@ impl Node {
     }
 
     /// Gives back what was taken for requests that do not wait any more.
-    fn give_back_unheard(self: &Arc<Self>, parts: &[Part], outcome: &Outcome, unheard: &[AllCharged]) {
+    fn give_back_unheard(self: &Arc<Self>, parts: &[ChargePart], outcome: &ChargeOutcome, unheard: &[AllCharged]) {
         for charged in unheard {
             let taken = charged.iter().zip(parts).filter(|(charged, part)| {
                 part.enforcement.consumes && charged.decision.is_admitted() && !part.rule().holds()
@@ -121,13 +121,13 @@ impl Node {
 
 /// A line being served. Nobody may wait in it for nothing: it is gone when this is dropped.
 struct CoalescedCalls {
-    node: Arc<Node>,
+    node: Arc<SharedNode>,
     coalesce_key: CoalesceKey,
     is_gone: bool,
 }
 
 impl CoalescedCalls {
-    async fn serve(mut self, parts: Arc<[Part]>, mut waiting: Vec<oneshot::Sender<Heard>>) {
+    async fn serve(mut self, parts: Arc<[ChargePart]>, mut waiting: Vec<oneshot::Sender<Heard>>) {
         if !self.node.settle(&parts).await {
             return;
         }
@@ -156,7 +156,7 @@ impl Drop for CoalescedCalls {
     }
 }
 
-fn coalesce_key(part: &Part) -> (LimitKey, Cost, Enforcement, u64) {
+fn coalesce_key(part: &ChargePart) -> (LimitKey, Cost, Enforcement, u64) {
     let mut parameters = DefaultHasher::new();
     parameters.write(part.form.parameters().as_bytes());
     (part.key, part.cost, part.enforcement, parameters.finish())

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use crate::charge::{Charge, Taken};
 use crate::store::redis::{Call, CallArgument};
 use crate::store::shared::fallback::DegradedCharge;
-use crate::store::shared::limit::Part;
-use crate::store::shared::{Node, SharedLimit, SharedStore, Tables};
+use crate::store::shared::limit::ChargePart;
+use crate::store::shared::{SharedLimit, SharedNode, SharedStore, Tables};
 use crate::units::Nanos;
 
 impl SharedStore {
@@ -85,9 +85,9 @@ impl SharedStore {
     }
 }
 
-impl Node {
+impl SharedNode {
     /// Takes charges back; beside each stands when its key was going to be whole, on Redis's clock.
-    pub(super) fn refund_later(self: &Arc<Self>, back: Vec<(Part, Nanos)>) {
+    pub(super) fn refund_later(self: &Arc<Self>, back: Vec<(ChargePart, Nanos)>) {
         if back.is_empty() || self.is_away() {
             return;
         }

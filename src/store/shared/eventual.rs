@@ -13,9 +13,9 @@ use tokio::time::sleep;
 
 use crate::algorithm::State;
 use crate::charge::{Charged, Enforcement};
-use crate::store::redis::{Call, CallArgument, Seen};
-use crate::store::shared::limit::{Part, scaled};
-use crate::store::shared::{Node, at_once};
+use crate::store::redis::{Call, CallArgument, KeyState};
+use crate::store::shared::limit::{ChargePart, scaled};
+use crate::store::shared::{SharedNode, at_once};
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// The keys that a node counts.
@@ -25,7 +25,7 @@ pub(super) struct EventualCounters(Mutex<HashMap<LimitKey, Count>>);
 /// One key. Times are Redis's.
 struct Count {
     /// A request for one token.
-    part: Part,
+    part: ChargePart,
     /// The last total, and what was admitted here since.
     state: Option<State>,
     /// What was admitted here and is not told yet.
@@ -42,7 +42,7 @@ const CALLS_AT_ONCE: usize = 32;
 
 impl EventualCounters {
     /// Decides `part`, each of whose tokens counts `times`-fold here; `None` if the key is new.
-    pub(super) fn decide(&self, part: &Part, times: u64, theirs: Nanos) -> Option<Charged> {
+    pub(super) fn decide(&self, part: &ChargePart, times: u64, theirs: Nanos) -> Option<Charged> {
         let mut counted = self.0.lock();
         let count = counted.get_mut(&part.key)?;
         count.follow(part, theirs);
@@ -63,7 +63,7 @@ impl EventualCounters {
     }
 
     /// The key of `part` is in `state` now.
-    pub(super) fn begin(&self, part: &Part, state: Option<State>) {
+    pub(super) fn begin(&self, part: &ChargePart, state: Option<State>) {
         let mut counted = self.0.lock();
         if counted.len() < MOST_KEYS {
             let fresh = || Count { part: part.for_one(), state, unsynced: 0, is_used: true };
@@ -73,7 +73,7 @@ impl EventualCounters {
 
     /// Takes back what was admitted with each token counted `times`-fold; `full_at` is when the key was going to be whole.
     /// False where it was told already.
-    pub(super) fn refund(&self, part: &Part, full_at: Nanos, times: u64, theirs: Nanos) -> bool {
+    pub(super) fn refund(&self, part: &ChargePart, full_at: Nanos, times: u64, theirs: Nanos) -> bool {
         let mut counted = self.0.lock();
         let Some(count) = counted.get_mut(&part.key).filter(|count| count.unsynced >= part.cost) else { return false };
         count.follow(part, theirs);
@@ -84,7 +84,7 @@ impl EventualCounters {
     }
 
     /// Counts what turned out to be owed, each token `times`-fold; false if the key is not counted here.
-    pub(super) fn debit(&self, part: &Part, times: u64, theirs: Nanos) -> bool {
+    pub(super) fn debit(&self, part: &ChargePart, times: u64, theirs: Nanos) -> bool {
         let mut counted = self.0.lock();
         let Some(count) = counted.get_mut(&part.key) else { return false };
         count.follow(part, theirs);
@@ -98,13 +98,13 @@ impl EventualCounters {
     }
 
     /// What is to be told: for each key its unsynced tokens. Keys that nobody uses are forgotten.
-    fn take_unsynced(&self) -> Vec<Part> {
+    fn take_unsynced(&self) -> Vec<ChargePart> {
         let mut told = Vec::new();
         self.0.lock().retain(|_, count| {
             if count.unsynced == 0 && !count.is_used {
                 return false;
             }
-            told.push(Part { cost: std::mem::take(&mut count.unsynced), ..count.part.clone() });
+            told.push(ChargePart { cost: std::mem::take(&mut count.unsynced), ..count.part.clone() });
             count.is_used = false;
             true
         });
@@ -112,7 +112,7 @@ impl EventualCounters {
     }
 
     /// The total of the key of `part`, after what it says was told.
-    fn learn(&self, part: &Part, total: Option<State>, at: Nanos) {
+    fn learn(&self, part: &ChargePart, total: Option<State>, at: Nanos) {
         if let Some(count) = self.0.lock().get_mut(&part.key) {
             let unsynced = count.unsynced;
             count.state = match unsynced {
@@ -123,7 +123,7 @@ impl EventualCounters {
     }
 
     /// What `part` says could not be told.
-    fn keep(&self, part: &Part) {
+    fn keep(&self, part: &ChargePart) {
         if let Some(count) = self.0.lock().get_mut(&part.key) {
             count.unsynced = count.unsynced.saturating_add(part.cost);
             count.is_used = true;
@@ -133,7 +133,7 @@ impl EventualCounters {
 
 impl Count {
     /// Goes by the parameters of `part`.
-    fn follow(&mut self, part: &Part, theirs: Nanos) {
+    fn follow(&mut self, part: &ChargePart, theirs: Nanos) {
         if self.part.form.parameters() != part.form.parameters() {
             let state = self.state.take();
             self.state = state.and_then(|state| part.rule().carry(self.part.rule(), state, theirs));
@@ -147,7 +147,7 @@ impl Count {
     }
 }
 
-impl Node {
+impl SharedNode {
     /// Tells and asks, for as long as it is polled.
     pub(super) async fn keep_syncing(self: &Arc<Self>) {
         loop {
@@ -159,7 +159,7 @@ impl Node {
     }
 
     pub(super) async fn sync_all(self: &Arc<Self>) {
-        let mut by_slot: HashMap<u16, Vec<Part>> = HashMap::new();
+        let mut by_slot: HashMap<u16, Vec<ChargePart>> = HashMap::new();
         for part in self.counters.take_unsynced() {
             by_slot.entry(self.link.slot(part.tag)).or_default().push(part);
         }
@@ -172,12 +172,12 @@ impl Node {
         at_once(CALLS_AT_ONCE, calls).await;
     }
 
-    async fn tell(&self, parts: &[(Part, CallArgument<'static>)]) {
+    async fn tell(&self, parts: &[(ChargePart, CallArgument<'static>)]) {
         match self.call_change(("sync", Call::Debit), parts).await {
             Ok((all, at)) => {
                 for ((part, _), seen) in parts.iter().zip(all) {
                     // logs cannot be counted apart: see `limit::refuse`
-                    if let Seen::State(total) = seen {
+                    if let KeyState::State(total) = seen {
                         self.counters.learn(part, total, at);
                     }
                 }
@@ -187,7 +187,7 @@ impl Node {
     }
 }
 
-impl Part {
+impl ChargePart {
     /// A request for one token of the same key.
     pub(super) fn for_one(&self) -> Self {
         Self { cost: 1, enforcement: Enforcement::USUAL, ..self.clone() }

@@ -13,7 +13,7 @@ use tokio::sync::MutexGuard;
 use crate::algorithm::{Decision, Headroom};
 use crate::charge::{AllCharged, Charge, Charged, Enforcement, OnStoreDown, Taken};
 use crate::store::local::{self, LocalStore};
-use crate::store::shared::limit::{Part, scaled};
+use crate::store::shared::limit::{ChargePart, scaled};
 use crate::store::shared::slots::Slots;
 use crate::units::{Cost, LimitKey, Nanos};
 
@@ -39,7 +39,7 @@ const TURNS: usize = 1_024;
 /// A request's part that is decided without Redis.
 pub(super) struct DegradedCharge<'a> {
     pub(super) charge: &'a mut Charge,
-    pub(super) part: &'a Part,
+    pub(super) part: &'a ChargePart,
     pub(super) on_down: OnStoreDown,
     /// The tokens that were used when Redis was last heard of.
     pub(super) used: Cost,
@@ -176,14 +176,14 @@ impl Fallback {
     }
 
     /// Notes that `cost` was taken as a share of one of `nodes`. `None` if the key has nothing to reconcile.
-    pub(super) fn add(&self, part: &Part, cost: Cost, nodes: u64, theirs: Nanos) -> Option<MadeGood> {
+    pub(super) fn add(&self, part: &ChargePart, cost: Cost, nodes: u64, theirs: Nanos) -> Option<MadeGood> {
         let mut owed = self.owed.lock();
         Some(owed.get_mut(&part.key)?.add(cost, nodes, theirs))
     }
 
     /// Notes that `cost` of a charge was not taken after all; `made_good` is what [`Self::add`] told of it. Whether the
     /// charge was not reconciled yet.
-    pub(super) fn take_back(&self, part: &Part, cost: Cost, made_good: MadeGood, theirs: Nanos) -> bool {
+    pub(super) fn take_back(&self, part: &ChargePart, cost: Cost, made_good: MadeGood, theirs: Nanos) -> bool {
         let mut owed = self.owed.lock();
         let Some(owed) = owed.get_mut(&part.key) else { return false };
         owed.take_back(cost, made_good, theirs);
@@ -254,7 +254,7 @@ impl DegradedCharge<'_> {
 }
 
 /// Whether the limit of `part` lets the request through.
-const fn admits(part: &Part, charged: &Charged) -> bool {
+const fn admits(part: &ChargePart, charged: &Charged) -> bool {
     !part.enforcement.enforces || charged.decision.is_admitted()
 }
 

@@ -11,7 +11,7 @@ use crate::store::redis::{Encoded, Field};
 use crate::store::shared::breaker::{Health, State};
 use crate::store::shared::calls::{CallResult, NO_ANSWER};
 use crate::store::shared::link::Script;
-use crate::store::shared::{CallEvent, Node};
+use crate::store::shared::{CallEvent, SharedNode};
 use crate::units::Nanos;
 
 /// How often a node says that it is there, and how long it counts after it last did.
@@ -65,7 +65,7 @@ impl NodeCount {
     }
 }
 
-impl Node {
+impl SharedNode {
     /// Says that this node is there, and finds out whether Redis answers, for as long as it is polled.
     pub(super) async fn keep_heartbeat(self: &Arc<Self>) {
         let script = Script::new(HEARTBEAT_SCRIPT);

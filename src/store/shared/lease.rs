@@ -17,11 +17,11 @@ use tokio::time::timeout;
 
 use crate::algorithm::Decision;
 use crate::charge::{AllCharged, Charged};
-use crate::store::shared::Node;
-use crate::store::shared::calls::{Down, Outcome};
+use crate::store::shared::SharedNode;
+use crate::store::shared::calls::{ChargeOutcome, Down};
 use crate::store::shared::coalescer::Heard;
 use crate::store::shared::ewma::EwmaRate;
-use crate::store::shared::limit::Part;
+use crate::store::shared::limit::ChargePart;
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// The leases of a node.
@@ -54,7 +54,7 @@ pub struct LeaseReport {
 /// What a node holds of one key.
 struct Lease {
     /// A request for one token.
-    part: Part,
+    part: ChargePart,
     balance: Cost,
     lapses: Nanos,
     pace: EwmaRate,
@@ -65,7 +65,7 @@ struct Lease {
 }
 
 struct Waiter {
-    part: Part,
+    part: ChargePart,
     sender: oneshot::Sender<Heard>,
 }
 
@@ -168,9 +168,9 @@ impl Events {
     }
 }
 
-impl Node {
+impl SharedNode {
     /// What a request gets that asks for `part` under a lease, and `may_wait` or not. Times are `now` here.
-    pub(super) fn lease(self: &Arc<Self>, part: &Part, now: Nanos, may_wait: bool) -> Leased {
+    pub(super) fn lease(self: &Arc<Self>, part: &ChargePart, now: Nanos, may_wait: bool) -> Leased {
         let mut shard = self.leases.shard(part.key).lock();
         if !shard.contains_key(&part.key) && shard.len() >= MOST_KEYS_OF_SHARD {
             return Leased::Crowded;
@@ -206,7 +206,7 @@ impl Node {
     }
 
     /// What a request hears that was let through from a lease of which so many tokens are `left`.
-    fn spent(&self, part: &Part, left: Cost, there: Nanos) -> Charged {
+    fn spent(&self, part: &ChargePart, left: Cost, there: Nanos) -> Charged {
         let mut headroom = self.memory.standing(part, there).headroom;
         let quota = part.rule().policy().quota;
         headroom.remaining = headroom.remaining.map(|remaining| remaining.saturating_add(left).min(quota));
@@ -228,7 +228,7 @@ impl Node {
 
 /// The calls for one key. Nobody may wait for them in vain: they count as ended when this is dropped.
 struct Asking {
-    node: Arc<Node>,
+    node: Arc<SharedNode>,
     key: LimitKey,
     ended: bool,
 }
@@ -251,7 +251,7 @@ impl Asking {
     }
 
     /// What to ask for next, and who waits for it; `None` if nothing.
-    fn next(&self, first: bool) -> Option<(Part, Cost, VecDeque<Waiter>)> {
+    fn next(&self, first: bool) -> Option<(ChargePart, Cost, VecDeque<Waiter>)> {
         let node = &self.node;
         let now = node.clock.now();
         let mut shard = node.leases.shard(self.key).lock();
@@ -268,9 +268,9 @@ impl Asking {
     }
 }
 
-impl Node {
+impl SharedNode {
     /// Takes as much as it can get of `want` tokens. Whether Redis answered.
-    async fn take_ahead(self: Arc<Self>, part: Part, want: Cost, waiting: VecDeque<Waiter>) -> bool {
+    async fn take_ahead(self: Arc<Self>, part: ChargePart, want: Cost, waiting: VecDeque<Waiter>) -> bool {
         let sent = self.clock.now();
         let outcome = self.call_partial(std::slice::from_ref(&part), want, 1).await;
         let is_up = outcome.is_ok();
@@ -285,8 +285,8 @@ impl Node {
     /// others meanwhile, or have lapsed: where Redis granted all, they wait for the next call.
     fn share_out(
         self: &Arc<Self>,
-        (part, want): (&Part, Cost),
-        outcome: &Outcome,
+        (part, want): (&ChargePart, Cost),
+        outcome: &ChargeOutcome,
         waiting: VecDeque<Waiter>,
         sent: Nanos,
     ) {
@@ -329,7 +329,7 @@ impl Node {
             lease.balance = lease.balance.saturating_sub(spare);
             events.lapsed.fetch_add(spare, Ordering::Relaxed);
             let full_at = outcome.at.saturating_add(until_full.unwrap_or_default());
-            self.refund_later(vec![(Part { cost: spare, ..part.clone() }, full_at)]);
+            self.refund_later(vec![(ChargePart { cost: spare, ..part.clone() }, full_at)]);
         }
     }
 }
@@ -350,7 +350,7 @@ impl Drop for Asking {
     }
 }
 
-impl Node {
+impl SharedNode {
     /// How many tokens beyond those that are waited for it is worth to take.
     fn worth_taking(&self, lease: &Lease, now: Nanos) -> Cost {
         let soon = lease.pace.within(AHEAD, now);
@@ -362,7 +362,7 @@ impl Node {
     }
 
     /// How many tokens this node may hold of the key of `part`.
-    fn most_held(&self, part: &Part) -> Cost {
+    fn most_held(&self, part: &ChargePart) -> Cost {
         self.share_of(part.rule().policy().quota).min(part.most_ahead)
     }
 
@@ -371,7 +371,7 @@ impl Node {
     }
 
     /// What a request hears for which too little was granted.
-    fn still_denied(&self, part: &Part, there: Nanos) -> Charged {
+    fn still_denied(&self, part: &ChargePart, there: Nanos) -> Charged {
         let charged = self.memory.standing(part, there);
         match charged.decision {
             // time went by since
@@ -382,7 +382,7 @@ impl Node {
 }
 
 impl Lease {
-    fn new(part: &Part, now: Nanos) -> Self {
+    fn new(part: &ChargePart, now: Nanos) -> Self {
         Self {
             part: part.for_one(),
             balance: 0,

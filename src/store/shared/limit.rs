@@ -6,7 +6,7 @@ use crate::algorithm::{Rule, Value};
 use crate::charge::{Charge, Consistency, Enforcement, Mode, RuleRef, Sharing};
 use crate::store::LimitSpec;
 use crate::store::cached_denial::denial_holds;
-use crate::store::redis::{Bucket, CallArgument, NotShareable, Shared};
+use crate::store::redis::{Bucket, CallArgument, NotShareable, SharedRule};
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// How long a slot of `concurrency` is held without being renewed: so long a node that is gone keeps its slots.
@@ -27,15 +27,15 @@ pub struct SharedLimit {
 /// Parameters as they are enforced in Redis.
 #[derive(Clone, Debug)]
 struct Form {
-    shared: Arc<Shared>,
+    shared: Arc<SharedRule>,
     most_ahead: Cost,
 }
 
 /// One limit's part in a call, as something that outlives the request.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct ChargePart {
     pub(super) limit: Arc<str>,
-    pub(super) form: Arc<Shared>,
+    pub(super) form: Arc<SharedRule>,
     pub(super) key: LimitKey,
     pub(super) tag: LimitKey,
     pub(super) cost: Cost,
@@ -56,7 +56,7 @@ pub(super) fn scaled(rule: &Rule, cost: Cost, times: u64) -> Cost {
 ///
 /// Errors: what there is no shared form of; and where nodes count by themselves, what does not add up.
 pub fn refuse(rule: &Rule, sharing: Sharing) -> Result<(), NotShareable> {
-    let form = Shared::new(rule.clone(), SLOT_LIFETIME)?;
+    let form = SharedRule::new(rule.clone(), SLOT_LIFETIME)?;
     let problem = match sharing.consistency {
         Consistency::Exact => return Ok(()),
         Consistency::Leased { .. } if form.adds_up() => return Ok(()),
@@ -77,13 +77,13 @@ impl SharedLimit {
     }
 
     /// `charge` as a part of a call; `None` for parameters of which there is no shared form.
-    pub(super) fn part(&self, charge: &Charge) -> Option<Part> {
+    pub(super) fn part(&self, charge: &Charge) -> Option<ChargePart> {
         let Form { shared, most_ahead } = match &charge.rule {
             RuleRef::Listed(position) => self.forms.get(*position)?.clone(),
             RuleRef::Own(rule) => form(rule, self.sharing, self.nodes).ok()?,
         };
         let Charge { key, tag, cost, enforcement, .. } = *charge;
-        Some(Part {
+        Some(ChargePart {
             limit: Arc::clone(&self.name),
             form: shared,
             key,
@@ -116,7 +116,7 @@ fn form(rule: &Rule, sharing: Sharing, nodes: u64) -> Result<Form, NotShareable>
         Consistency::Leased { strict: false } => (whole(), Cost::MAX),
         Consistency::Exact | Consistency::Eventual => (whole(), 0),
     };
-    Ok(Form { shared: Arc::new(Shared::new(rule, SLOT_LIFETIME)?), most_ahead })
+    Ok(Form { shared: Arc::new(SharedRule::new(rule, SLOT_LIFETIME)?), most_ahead })
 }
 
 /// The rule with as much less at once as `nodes` may hold together, an eighth, and how much each may hold. `None` where
@@ -134,7 +134,7 @@ fn lowered(rule: &Rule, nodes: u64) -> Option<(Rule, Cost)> {
     (each > 0).then_some((lower, each))
 }
 
-impl Part {
+impl ChargePart {
     pub(super) fn bucket<'a>(&'a self, beside: CallArgument<'a>) -> Bucket<'a> {
         Bucket {
             limit: &self.limit,

@@ -10,8 +10,8 @@ use quick_cache::sync::Cache;
 use crate::algorithm::{Decision, State};
 use crate::charge::Charged;
 use crate::store::cached_denial::{CachedDenial, SETTLING};
-use crate::store::redis::{Seen, Shared};
-use crate::store::shared::limit::Part;
+use crate::store::redis::{KeyState, SharedRule};
+use crate::store::shared::limit::ChargePart;
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// How many keys are remembered: about 30 MB.
@@ -23,7 +23,7 @@ pub(super) struct Memory(Cache<LimitKey, Known>);
 #[derive(Clone)]
 struct Known {
     /// The parameters under which it was seen: under others it says nothing.
-    form: Arc<Shared>,
+    form: Arc<SharedRule>,
     /// When it was seen.
     at: Nanos,
     kept: Kept,
@@ -42,10 +42,10 @@ impl Memory {
     }
 
     /// The key of `part` was `seen` after a call at `at`, whose request heard `charged`.
-    pub(super) fn remember(&self, part: &Part, seen: Seen, charged: Option<&Charged>, at: Nanos) {
+    pub(super) fn remember(&self, part: &ChargePart, seen: KeyState, charged: Option<&Charged>, at: Nanos) {
         let kept = match seen {
-            Seen::State(state) => Kept::State(state),
-            Seen::Log { counted, headroom } => {
+            KeyState::State(state) => Kept::State(state),
+            KeyState::Log { counted, headroom } => {
                 let decision = charged.map_or(Decision::ADMIT, |charged| charged.decision);
                 Kept::Log(counted, CachedDenial::new(&Charged { decision, headroom }, part.cost, at))
             }
@@ -54,7 +54,7 @@ impl Memory {
     }
 
     /// What `part` says is given back, of a charge after which the key was going to be whole at `full_at`.
-    pub(super) fn give_back(&self, part: &Part, full_at: Nanos, now: Nanos) {
+    pub(super) fn give_back(&self, part: &ChargePart, full_at: Nanos, now: Nanos) {
         let Some(mut known) = self.known(part) else { return };
         match &mut known.kept {
             Kept::State(state) => {
@@ -72,7 +72,7 @@ impl Memory {
     }
 
     /// The denial of `part` at `now`, if it is certain without asking.
-    pub(super) fn denial(&self, part: &Part, now: Nanos) -> Option<Charged> {
+    pub(super) fn denial(&self, part: &ChargePart, now: Nanos) -> Option<Charged> {
         if !part.denial_holds() {
             return None;
         }
@@ -90,7 +90,7 @@ impl Memory {
     }
 
     /// Where the key of `part` stands as far as is known, for reports.
-    pub(super) fn standing(&self, part: &Part, now: Nanos) -> Charged {
+    pub(super) fn standing(&self, part: &ChargePart, now: Nanos) -> Charged {
         match self.known(part) {
             Some(known) => known.told(part, now),
             None => Charged {
@@ -101,7 +101,7 @@ impl Memory {
     }
 
     /// The last state of the key of `part`; `None` where it is fresh or not known.
-    pub(super) fn state(&self, part: &Part) -> Option<State> {
+    pub(super) fn state(&self, part: &ChargePart) -> Option<State> {
         match self.known(part)?.kept {
             Kept::State(state) => state,
             Kept::Log(..) => None,
@@ -110,17 +110,17 @@ impl Memory {
 
     /// How many tokens of the key of `part` were used at `now`, as far as is known. Where some pass only after a wait, a
     /// fresh key has fewer left than its quota. Of a log, those that have left its window since are among them.
-    pub(super) fn used(&self, part: &Part, now: Nanos) -> Cost {
+    pub(super) fn used(&self, part: &ChargePart, now: Nanos) -> Cost {
         self.known(part).map_or(0, |known| known.used(part, now))
     }
 
-    fn known(&self, part: &Part) -> Option<Known> {
+    fn known(&self, part: &ChargePart) -> Option<Known> {
         self.0.get(&part.key).filter(|known| known.form.parameters() == part.form.parameters())
     }
 }
 
 impl Known {
-    fn told(&self, part: &Part, now: Nanos) -> Charged {
+    fn told(&self, part: &ChargePart, now: Nanos) -> Charged {
         let rule = part.rule();
         match &self.kept {
             Kept::State(state) => Charged {
@@ -131,7 +131,7 @@ impl Known {
         }
     }
 
-    fn used(&self, part: &Part, now: Nanos) -> Cost {
+    fn used(&self, part: &ChargePart, now: Nanos) -> Cost {
         match &self.kept {
             Kept::Log(counted, told) => match told.again(part.rule(), part.cost, now).headroom.until_full {
                 Nanos::ZERO => 0,

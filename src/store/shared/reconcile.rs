@@ -8,15 +8,15 @@ use tokio::time::timeout;
 use crate::charge::Enforcement;
 use crate::store::shared::calls::RECONCILE;
 use crate::store::shared::heartbeat::HEARTBEAT;
-use crate::store::shared::limit::Part;
-use crate::store::shared::{BreakerState, Node, at_once};
+use crate::store::shared::limit::ChargePart;
+use crate::store::shared::{BreakerState, SharedNode, at_once};
 use crate::units::LimitKey;
 
 /// So many keys are reconciled at once, and so many before it is seen how that goes.
 const RECONCILED_AT_ONCE: usize = 32;
 const RECONCILED_IN_TURN: usize = 1_000;
 
-impl Node {
+impl SharedNode {
     /// Goes back to Redis when it has recovered, for as long as it is polled.
     pub(super) async fn keep_reconciling(self: &Arc<Self>) {
         loop {
@@ -60,8 +60,8 @@ impl Node {
     async fn reconcile_key(self: &Arc<Self>, key: LimitKey) -> bool {
         let _turn = self.fallback.turn(key).await;
         let Some(due) = self.fallback.due(key, self.redis_clock.theirs(self.clock.now())) else { return true };
-        let asks = Part { cost: 0, enforcement: Enforcement::ASKS, ..due.part.clone() };
-        let owes = Part {
+        let asks = ChargePart { cost: 0, enforcement: Enforcement::ASKS, ..due.part.clone() };
+        let owes = ChargePart {
             enforcement: Enforcement { enforces: false, consumes: true, counts_denied: true },
             ..due.part.clone()
         };
@@ -79,7 +79,7 @@ impl Node {
     }
 
     /// Reconciles the keys of `parts`, before they are charged again. Whether nothing is owed of them any more.
-    pub(super) async fn settle(self: &Arc<Self>, parts: &[Part]) -> bool {
+    pub(super) async fn settle(self: &Arc<Self>, parts: &[ChargePart]) -> bool {
         if self.fallback.owes() {
             for part in parts {
                 if !self.reconcile_key(part.key).await {

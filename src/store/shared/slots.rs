@@ -11,8 +11,8 @@ use tokio::time::sleep;
 
 use crate::charge::{AllCharged, Charged};
 use crate::store::redis::{Call, CallArgument};
-use crate::store::shared::limit::{Part, SLOT_LIFETIME, scaled, slot_name};
-use crate::store::shared::{Node, at_once};
+use crate::store::shared::limit::{ChargePart, SLOT_LIFETIME, scaled, slot_name};
+use crate::store::shared::{SharedNode, at_once};
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// The slots of this node.
@@ -29,7 +29,7 @@ struct Table {
     /// How much of each key is held.
     in_flight: HashMap<LimitKey, Cost>,
     /// Slots that are held no more, of which Redis could not be told; and when they ended.
-    ended: Vec<(u64, Part, Nanos)>,
+    ended: Vec<(u64, ChargePart, Nanos)>,
 }
 
 /// One slot under each limit of a request.
@@ -40,7 +40,7 @@ struct Held {
     is_told: bool,
 }
 
-pub(super) type Parts = SmallVec<[Part; 1]>;
+pub(super) type Parts = SmallVec<[ChargePart; 1]>;
 
 /// How often Redis is told of the slots, and how many at once.
 const TELL_EVERY: Nanos = Nanos::new(SLOT_LIFETIME.get() / 3);
@@ -55,15 +55,15 @@ impl Slots {
     }
 
     /// Redis granted a slot under the limit of `part`.
-    pub(super) fn hold(&self, slot: u64, part: &Part) {
+    pub(super) fn hold(&self, slot: u64, part: &ChargePart) {
         self.table.lock().hold(slot, part, true);
     }
 
     /// Decides `parts` by what this node holds, each of whose tokens counts as often as it says; holds the slot if all that
     /// bind admit it. In their order.
-    pub(super) fn charge(&self, slot: u64, parts: &[(&Part, u64)], now: Nanos) -> AllCharged {
+    pub(super) fn charge(&self, slot: u64, parts: &[(&ChargePart, u64)], now: Nanos) -> AllCharged {
         let mut table = self.table.lock();
-        let decide = |(part, times): &(&Part, u64)| {
+        let decide = |(part, times): &(&ChargePart, u64)| {
             let rule = part.rule();
             let in_flight = table.in_flight.get(&part.key).copied().unwrap_or_default().saturating_mul(*times);
             let (decision, after) = rule.decide(rule.hold(None, in_flight), scaled(rule, part.cost, *times), now);
@@ -100,7 +100,7 @@ impl Slots {
     }
 
     /// All that are held, of which Redis is told now.
-    fn tell(&self) -> Vec<(u64, Part)> {
+    fn tell(&self) -> Vec<(u64, ChargePart)> {
         let mut table = self.table.lock();
         let held = table.held.iter_mut().flat_map(|(slot, held)| {
             held.is_told = true;
@@ -109,7 +109,7 @@ impl Slots {
         held.collect()
     }
 
-    fn keep_ended(&self, slot: u64, part: Part, now: Nanos) {
+    fn keep_ended(&self, slot: u64, part: ChargePart, now: Nanos) {
         let mut table = self.table.lock();
         if table.ended.len() < MOST_ENDED {
             table.ended.push((slot, part, now));
@@ -117,7 +117,7 @@ impl Slots {
     }
 
     /// Those that ended and may not have lapsed.
-    fn take_ended(&self, now: Nanos) -> Vec<(u64, Part)> {
+    fn take_ended(&self, now: Nanos) -> Vec<(u64, ChargePart)> {
         let ended = std::mem::take(&mut self.table.lock().ended);
         let lasting = ended.into_iter().filter(|(_, _, at)| now.saturating_sub(*at) < SLOT_LIFETIME);
         lasting.map(|(slot, part, _)| (slot, part)).collect()
@@ -125,7 +125,7 @@ impl Slots {
 }
 
 impl Table {
-    fn hold(&mut self, slot: u64, part: &Part, is_told: bool) {
+    fn hold(&mut self, slot: u64, part: &ChargePart, is_told: bool) {
         let held = self.held.entry(slot).or_default();
         held.parts.push(part.clone());
         held.is_told |= is_told;
@@ -134,7 +134,7 @@ impl Table {
     }
 }
 
-impl Node {
+impl SharedNode {
     /// Keeps the slots of requests that go on, for as long as it is polled.
     pub(super) async fn keep_slots(self: &Arc<Self>) {
         loop {
@@ -159,7 +159,7 @@ impl Node {
         at_once(TOLD_AT_ONCE, self.slots.take_ended(self.clock.now()).into_iter().map(end).collect()).await;
     }
 
-    async fn renew_slot(&self, slot: u64, part: Part) {
+    async fn renew_slot(&self, slot: u64, part: ChargePart) {
         if self.slots.is_held(slot) {
             let name = slot_name(self.id, slot);
             drop(self.call_change(("renew", Call::Renew), &[(part.clone(), CallArgument::Slot(&name))]).await);
@@ -176,7 +176,7 @@ impl Node {
     }
 
     /// Tells Redis of the end of a slot; if that cannot be told, after the outage.
-    pub(super) fn end_slot_later(self: &Arc<Self>, slot: u64, parts: impl IntoIterator<Item = Part>) {
+    pub(super) fn end_slot_later(self: &Arc<Self>, slot: u64, parts: impl IntoIterator<Item = ChargePart>) {
         for part in parts {
             if self.is_away() {
                 self.slots.keep_ended(slot, part, self.clock.now());
@@ -187,7 +187,7 @@ impl Node {
         }
     }
 
-    async fn end_slot(&self, slot: u64, part: Part) {
+    async fn end_slot(&self, slot: u64, part: ChargePart) {
         let name = slot_name(self.id, slot);
         if self.call_change(("complete", Call::Complete), &[(part.clone(), CallArgument::Slot(&name))]).await.is_err() {
             self.slots.keep_ended(slot, part, self.clock.now());

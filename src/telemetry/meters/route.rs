@@ -10,7 +10,7 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::meters::Label;
 use crate::telemetry::meters::grid::Grid;
 use crate::telemetry::meters::lazy_metric::LazyMetric;
-use crate::telemetry::meters::totals::Counts;
+use crate::telemetry::meters::totals::RequestTotals;
 use crate::telemetry::striped::{HotCounter, HotGauge, HotHistogram};
 use crate::units::Nanos;
 
@@ -124,7 +124,7 @@ impl RouteMeters {
     }
 
     /// What each limit made of requests, by its place and the position of their plan.
-    pub(super) fn each_outcome(&self, mut each: impl FnMut(usize, usize, Counts)) {
+    pub(super) fn each_outcome(&self, mut each: impl FnMut(usize, usize, RequestTotals)) {
         for (place, plan, outcomes) in self.outcomes.made() {
             each(place, plan, outcomes.counts());
         }
@@ -161,15 +161,15 @@ impl Outcomes {
         }
     }
 
-    fn counts(&self) -> Counts {
+    fn counts(&self) -> RequestTotals {
         let late = |counter: &LazyMetric<HotCounter>| counter.made().map_or(0, HotCounter::get);
-        Counts {
+        RequestTotals {
             admitted: self.admitted.get(),
             delayed: late(&self.delayed),
             over: self.over.get(),
             bypassed: late(&self.bypassed),
             unknown: late(&self.error_admitted).saturating_add(late(&self.error_denied)),
-            ..Counts::default()
+            ..RequestTotals::default()
         }
     }
 

@@ -7,7 +7,7 @@ use crate::telemetry::names::NO_PLAN;
 
 /// Requests, by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct RequestTotals {
     /// Answered, whatever the answer.
     pub answered: u64,
     /// Answered with 5xx.
@@ -47,11 +47,11 @@ pub enum Total<'m> {
         /// Whether what is over it is denied.
         denies: bool,
         /// How many.
-        counts: Counts,
+        counts: RequestTotals,
     },
 }
 
-impl Counts {
+impl RequestTotals {
     /// Both together.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {

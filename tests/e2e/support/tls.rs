@@ -11,7 +11,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::pki_types::ServerName;
-use tollgate::tls::{Identity, client};
+use tollgate::tls::{ClientCertificate, client};
 
 /// Somebody whose certificates are believed.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -70,7 +70,7 @@ impl Authority {
         let shows = shows.map(identity);
         let identity = shows
             .as_ref()
-            .map(|(certificate, key)| Identity { certificates: certificate.as_bytes(), key: key.as_bytes() });
+            .map(|(certificate, key)| ClientCertificate { certificates: certificate.as_bytes(), key: key.as_bytes() });
         let mut config = client(Some(self.pem().as_bytes()), identity).unwrap();
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         config

@@ -3,9 +3,9 @@ use std::path::PathBuf;
 use super::*;
 use crate::files::{Print, Stamp};
 
-fn file(size: u64, print: u128) -> Vec<Seen> {
+fn file(size: u64, print: u128) -> Vec<FileVersion> {
     let stamp = Stamp::There { identity: (1, 2), size, written: (3, 4), changed: (5, 6) };
-    vec![Seen { path: PathBuf::from("f"), most: 100, stamp, print: Print::Bytes(print) }]
+    vec![FileVersion { path: PathBuf::from("f"), most: 100, stamp, print: Print::Bytes(print) }]
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! Tokens of one key that a node admitted without Redis and has not reconciled.
 
 use crate::algorithm::State;
-use crate::store::shared::limit::Part;
+use crate::store::shared::limit::ChargePart;
 use crate::units::{Cost, Nanos};
 
 /// What a node admitted of one key.
 pub(super) struct OutageLedger {
-    pub(super) part: Part,
+    pub(super) part: ChargePart,
     /// Identifies its bucket among those that were reconciled before.
     pub(super) generation: u64,
     /// The key as if nobody else had been there, on Redis's clock, from what was known when it began: time makes good what is
@@ -23,7 +23,7 @@ pub(super) struct OutageLedger {
 /// The tokens of one key that have to be reconciled.
 pub(in crate::store::shared) struct Due {
     /// So many tokens.
-    pub(in crate::store::shared) part: Part,
+    pub(in crate::store::shared) part: ChargePart,
     /// All that was admitted, some of which time may have made good.
     sum: Cost,
 }
@@ -33,7 +33,7 @@ pub(in crate::store::shared) type MadeGood = [Nanos; 2];
 
 impl OutageLedger {
     /// Of a key of which so much was `used` when Redis was last heard of.
-    pub(super) fn new(part: &Part, generation: u64, used: Cost, theirs: Nanos) -> Self {
+    pub(super) fn new(part: &ChargePart, generation: u64, used: Cost, theirs: Nanos) -> Self {
         let state = part.rule().debit(None, used, theirs);
         Self { part: part.clone(), generation, alone: state.clone(), shared: state, nodes: 1, sum: 0 }
     }
@@ -70,7 +70,7 @@ impl OutageLedger {
             remaining.map_or(quota, |remaining| quota.saturating_sub(remaining))
         };
         let cost = used(&self.alone).max(used(&self.shared).div_ceil(self.nodes.max(1))).min(self.sum);
-        let part = Part { cost, ..self.part.clone() };
+        let part = ChargePart { cost, ..self.part.clone() };
         (cost > 0 && !rule.holds()).then_some(Due { part, sum: self.sum })
     }
 
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
     use crate::algorithm::{AlgorithmName, Arguments, Value};
     use crate::charge::Enforcement;
-    use crate::store::redis::Shared;
+    use crate::store::redis::SharedRule;
     use crate::units::{LimitKey, Rate};
 
     /// A bucket of 60 that fills in 600 ms, from which so much was used, and of which one of three nodes admits its third for
@@ -98,9 +98,9 @@ mod tests {
         arguments.set("rate", Value::Rate(Rate::new(100, Nanos::SECOND).unwrap()));
         arguments.set("burst", Value::Whole(60));
         let rule = AlgorithmName::Gcra.build(&arguments).unwrap();
-        let part = Part {
+        let part = ChargePart {
             limit: "guard".into(),
-            form: Arc::new(Shared::new(rule, Nanos::SECOND).unwrap()),
+            form: Arc::new(SharedRule::new(rule, Nanos::SECOND).unwrap()),
             key: LimitKey(1),
             tag: LimitKey(1),
             cost: 1,
