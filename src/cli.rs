@@ -11,6 +11,7 @@ pub mod check;
 pub mod demo;
 pub mod explain;
 pub mod health;
+pub mod import;
 pub mod keys;
 pub mod remote;
 pub mod replay;
@@ -59,6 +60,12 @@ enum Command {
     Schema(schema::SchemaArgs),
     /// Ask a gateway on this machine whether it serves: exit status 0 if it does, 1 if not
     Health(health::HealthArgs),
+    /// Write the configuration of another rate limit service as one of tollgate's
+    ///
+    /// Files of envoyproxy/ratelimit (one for each domain) and of Limitador are read. The configuration that is printed
+    /// serves as Envoy's rate limit service and passes the check. What is not carried over as it was is told on standard
+    /// error, with its place, and stands in the configuration as a comment.
+    Import(import::ImportArgs),
     /// Run a gateway with sample plans in front of a sample upstream, and say what to try
     Demo(demo::DemoArgs),
     /// Run limits on a virtual clock, and say what they would have decided
@@ -93,6 +100,7 @@ pub fn main() -> ExitCode {
         Command::Schema(args) => success(schema::execute(&args, &mut out)),
         Command::Explain(args) => success(explain::execute(&args, &mut out)),
         Command::Health(args) => success(health::execute(&args)),
+        Command::Import(args) => success(import::execute(&args, &mut out, &mut err)),
         Command::Demo(args) => success(demo::execute(&args, &mut out)),
         Command::Simulate(args) => success(simulate::execute(&args, std::io::stdin().lock(), &mut out)),
         Command::Top(args) => success(top::execute(&args, &mut out)),

@@ -25,6 +25,7 @@ mod domains;
 mod environment;
 mod findings;
 mod identify;
+pub mod import;
 mod key;
 mod limits;
 mod listeners;

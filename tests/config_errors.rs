@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use tollgate::cli::Format;
 use tollgate::cli::check::{CheckArgs, execute};
+use tollgate::cli::import::{self, ImportArgs};
 use tollgate::config::Mark;
 
 /// What `check` prints, and whether the file is fine.
@@ -54,6 +55,27 @@ fn good_files_are_explained() {
 #[test]
 fn bad_files_say_everything_that_is_wrong() {
     compare("bad", false);
+}
+
+/// What is written of another service's configuration, and what is said of it; of one that is refused, why.
+#[test]
+fn configurations_of_other_services_are_imported_or_refused_with_the_place() {
+    let mut wrong = Vec::new();
+    for file in configurations("import") {
+        let (mut written, mut notes) = (Vec::new(), Vec::new());
+        let done = import::execute(&ImportArgs { files: vec![file.clone()] }, &mut written, &mut notes);
+        let is_bad = file.file_name().unwrap().to_string_lossy().starts_with("bad-");
+        assert_eq!(done.is_err(), is_bad, "{}: {done:?}", file.display());
+        let said = done.map_or_else(|refused| refused.to_string(), |()| String::from_utf8(notes).unwrap());
+        let output = format!("{}--\n{said}", String::from_utf8(written).unwrap());
+        let golden = PathBuf::from(format!("{}.txt", file.display()));
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            fs::write(&golden, &output).unwrap();
+        } else if fs::read_to_string(&golden).unwrap_or_default() != output {
+            wrong.push(format!("{}:\n{output}", file.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "not as expected (UPDATE_GOLDEN=1 takes the new outputs):\n{}", wrong.join("\n"));
 }
 
 const NEW: &str = "tests/fixtures/against/new.yaml";

@@ -173,11 +173,17 @@ impl Reader<'_> {
             each_once(&field.list("a list of names of limits")?, |item| self.limit(item, keys), LimitId::clone)
         });
         let next = section.get_or("descriptors", HashMap::new(), |field| self.descriptors(field, keys));
-        if !section.has("limits") && !section.has("descriptors") {
+        let denies = section.get_or("deny", false, Field::flag);
+        if !["limits", "descriptors", "deny"].iter().any(|name| section.has(name)) {
             let problem = Problem::error(section.field.place(), "leads nowhere");
-            return section.field.fail(problem.expected("`limits`, `descriptors` or both"));
+            return section.field.fail(problem.expected("`limits`, `descriptors` or both, or `deny: true`"));
         }
-        Some(Node { limits: limits?, next: next? })
+        let (limits, denies, next) = (limits?, denies?, next?);
+        if denies && !limits.is_empty() {
+            let problem = Problem::error(section.field.place(), "has limits, and denies whatever they say");
+            return section.field.fail(problem.expected("`limits` or `deny: true`"));
+        }
+        Some(Node { limits, denies, next })
     }
 
     /// A limit that descriptors whose entries have the keys `keys` are charged under.

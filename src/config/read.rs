@@ -131,7 +131,7 @@ impl<'a> Field<'a> {
     }
 
     /// Whether there is no value (`key:` or `key: null`).
-    fn is_nothing(&self) -> bool {
+    pub(super) fn is_nothing(&self) -> bool {
         matches!(&self.node.content, Content::Scalar { text, plain: true }
             if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }

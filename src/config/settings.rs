@@ -89,7 +89,7 @@ impl Table {
 }
 
 impl Setting {
-    const fn required(name: &'static str, kind: Kind, about: &'static str) -> Self {
+    pub(super) const fn required(name: &'static str, kind: Kind, about: &'static str) -> Self {
         Self { name, kind, presence: Presence::Required, about }
     }
 
@@ -97,7 +97,7 @@ impl Setting {
         Self { name, kind, presence: Presence::Default(default), about }
     }
 
-    const fn optional(name: &'static str, kind: Kind, about: &'static str) -> Self {
+    pub(super) const fn optional(name: &'static str, kind: Kind, about: &'static str) -> Self {
         Self { name, kind, presence: Presence::Optional, about }
     }
 }

@@ -32,6 +32,8 @@ pub struct Domain {
 pub struct Node {
     /// What a descriptor is under that ends here.
     pub limits: Vec<LimitId>,
+    /// Whether a descriptor that ends here is denied, whatever its limits say.
+    pub denies: bool,
     /// What follows, by the key of the next entry.
     pub next: HashMap<String, Values>,
 }
@@ -55,16 +57,9 @@ pub struct Pattern {
 }
 
 impl Domain {
-    /// The limits that a descriptor with these `entries` is under.
-    pub fn limits(&self, entries: &Entries<'_>) -> &[LimitId] {
-        let mut node = &self.descriptors;
-        for (key, value) in entries {
-            match node.next.get(*key).and_then(|values| values.of(value)) {
-                Some(next) => node = next,
-                None => return &[],
-            }
-        }
-        &node.limits
+    /// Where a descriptor with these `entries` ends; `None` if it leads nowhere.
+    pub fn find(&self, entries: &Entries<'_>) -> Option<&Node> {
+        entries.iter().try_fold(&self.descriptors, |node, (key, value)| node.next.get(*key)?.of(value))
     }
 }
 
@@ -131,6 +126,7 @@ impl Ruleset {
         let (cost, consumes) = match (hits, &limit.cost) {
             (Hits::Take(hits), CostRule::Fixed(cost)) => (hits.saturating_mul(*cost), true),
             (Hits::Take(hits), _) => (hits, true),
+            (Hits::Peek, CostRule::Fixed(cost)) => (*cost, false),
             (Hits::Peek, _) => (1, false),
         };
         let enforcement =
@@ -172,7 +168,7 @@ mod tests {
     use crate::algorithm::AlgorithmName;
 
     fn node(limit: usize) -> Node {
-        Node { limits: vec![LimitId(limit)], next: HashMap::new() }
+        Node { limits: vec![LimitId(limit)], ..Node::default() }
     }
 
     #[test]
@@ -218,7 +214,7 @@ mod tests {
             (&[("unknown", "value1")], None),
         ];
         for (entries, limit) in cases {
-            assert_eq!(domain.limits(entries).first().map(|id| id.0), limit, "{entries:?}");
+            assert_eq!(domain.find(entries).and_then(|node| Some(node.limits.first()?.0)), limit, "{entries:?}");
         }
     }
 

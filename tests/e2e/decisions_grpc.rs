@@ -490,6 +490,39 @@ async fn one_limit_may_be_charged_for_several_keys_and_hits_add_up() {
     assert_eq!((envoy.codes(vec![spends(25)]).await.0, envoy.codes(vec![spends(0)]).await.0), (OVER, OVER));
 }
 
+/// What `tollgate import` makes of a file of envoyproxy/ratelimit is served as that file means it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_imported_configuration_denies_bans_watches_and_lets_pass() {
+    const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/import/first-example.yaml");
+    let imported = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate")).args(["import", FILE]).output().unwrap();
+    let text = String::from_utf8(imported.stdout).unwrap();
+    let (_, sections) = text.split_once("\nlimits:").unwrap();
+    let gateway = start("rate_limit_service", &format!("limits:{sections}"));
+    let mut envoy = Envoy::connect(&gateway).await;
+    let mut ask = async |descriptors: Vec<&str>| {
+        let answer = envoy.ask(&of_domain("rl", descriptors.into_iter().map(descriptor).collect())).await;
+        (answer.overall_code, answer.statuses.iter().map(|status| status.code).collect::<Vec<_>>())
+    };
+    // a banned value is denied at once, and what stands beside it is not charged
+    for _ in 0..3 {
+        assert_eq!(ask(vec!["header=a", "header=a,second=banned"]).await, (OVER, vec![OK, OVER]));
+    }
+    assert_eq!(ask(vec!["header=a"]).await.0, OK);
+    assert_eq!(ask(vec!["header=a"]).await.0, OK);
+    assert_eq!(ask(vec!["header=a"]).await.0, OVER);
+    assert_eq!(ask(vec!["header=b"]).await.0, OK, "another value has a count of its own");
+    for _ in 0..5 {
+        assert_eq!(ask(vec!["header=c,third=suspect"]).await, (OK, vec![OK]), "shadow mode");
+        assert_eq!(ask(vec!["header=c,free=1"]).await, (OK, vec![OK]), "unlimited");
+        assert_eq!(ask(vec!["anything=1", "from=elsewhere", "unknown=1"]).await, (OK, vec![OK; 3]));
+    }
+    assert_eq!(ask(vec!["from=proxy,to=orders"]).await.0, OK);
+    assert_eq!(ask(vec!["from=proxy,to=orders"]).await.0, OVER);
+    let refused = [("serves", "rate_limit_service"), ("result", "refused")];
+    gateway.wait_for_metric("tollgate_decisions_total", &refused, 3.0);
+    gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "rl"), ("code", "429")], 5.0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn plans_and_limits_may_come_with_a_descriptor() {
     let gateway = start("rate_limit_service", DOMAINS);

@@ -120,6 +120,12 @@ pub(in crate::config) static DESCRIPTOR: Table = Table {
             Kind::List(&Kind::Text("the name of a limit")),
             "The limits of a descriptor that ends with this entry.",
         ),
+        Setting::default(
+            "deny",
+            Kind::Flag,
+            "false",
+            "Whether a descriptor that ends with this entry is always denied.",
+        ),
         Setting::optional("descriptors", Kind::List(&Kind::Section(&DESCRIPTOR)), "What may follow."),
     ],
 };

@@ -57,6 +57,8 @@ struct Asked<'q> {
     entries: Vec<(&'q str, &'q str)>,
     /// The limits, each with the position of its charge.
     charges: Vec<(LimitId, usize)>,
+    /// Whether it is denied whatever limits say.
+    denied: bool,
 }
 
 /// What all descriptors ask for.
@@ -86,6 +88,9 @@ pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, bod
         .iter()
         .map(|descriptor| batch.add(context, domain, descriptor, question.hits_addend))
         .collect::<Result<_, _>>()?;
+    if asked.iter().any(|asked| asked.denied) {
+        return Ok(grpc::answer(&denied(context, &asked)));
+    }
     let mut order: Vec<usize> = (0..batch.charges.len()).collect();
     order.sort_by_key(|position| batch.charges.get(*position).map(|(round, _)| *round));
     let decided = charge(context, domain.route, &batch, &order).await;
@@ -160,7 +165,8 @@ impl Batch {
             Some(UInt64Value { value }) => Hits::Take(*value),
         };
         let mut charges = Vec::new();
-        for id in domain.limits(&entries) {
+        let node = domain.find(&entries);
+        for id in node.iter().flat_map(|node| &node.limits) {
             let brought = descriptor.limit.as_ref().map(|limit| active.request_limits.rule(context, *id, plan, limit));
             let terms = (plan, hits, brought.transpose()?.flatten());
             let Some(charge) = active.ruleset.charge_descriptor(*id, &entries, terms, &active.hashers) else {
@@ -171,7 +177,8 @@ impl Batch {
                 false => charges.push((*id, self.join(charge))),
             }
         }
-        Ok(Asked { entries, charges })
+        let denied = node.is_some_and(|node| node.denies) && !descriptor.is_negative_hits;
+        Ok(Asked { entries, charges, denied })
     }
 
     /// Adds a charge, to one of the same bucket if there is one; its position.
@@ -314,6 +321,16 @@ fn status<'s>(context: &RequestContext, standings: impl Iterator<Item = &'s Stan
         limit_remaining: small(left(tightest)),
         duration_until_reset: Some(Duration { seconds: i64::try_from(reset.secs_ceil()).unwrap_or(i64::MAX) }),
     }
+}
+
+/// The answer to a question with descriptors that are denied whatever limits say: nothing is charged.
+fn denied(context: &mut RequestContext, asked: &[Asked<'_>]) -> RateLimitResponse {
+    respond::answer(context, &Answer::AccessDenied, &Fields::default());
+    // what Envoy tells the client
+    context.status = Some(429);
+    let code = |asked: &Asked<'_>| if asked.denied { OVER_LIMIT } else { OK };
+    let statuses = asked.iter().map(|asked| DescriptorStatus { code: code(asked), ..DescriptorStatus::default() });
+    RateLimitResponse { overall_code: OVER_LIMIT, statuses: statuses.collect(), ..RateLimitResponse::default() }
 }
 
 /// The answer to a question whose descriptors stand like this.

@@ -1,0 +1,249 @@
+//! Configurations of other rate limit services, written as one of tollgate's: `domains`, and the limits that they lead to.
+//!
+//! What those services know and tollgate does not is a note with its place, and a comment in what is written.
+
+use std::collections::HashSet;
+
+use crate::config::document;
+use crate::config::findings::Findings;
+use crate::config::problem::{Problem, Problems, Warning};
+use crate::config::read::{Field, ReadContext};
+use crate::config::values::check_name;
+use crate::units::Nanos;
+
+mod limitador;
+mod ratelimit;
+
+/// What was read of other services' configurations so far.
+#[derive(Debug, Default)]
+pub struct Import {
+    domains: Vec<Domain>,
+    names: Names,
+    notes: Vec<Warning>,
+}
+
+/// A domain, with the limits that its descriptors lead to.
+#[derive(Debug)]
+struct Domain {
+    name: String,
+    limits: Vec<Limit>,
+    descriptors: Vec<Descriptor>,
+}
+
+#[derive(Debug)]
+struct Limit {
+    name: String,
+    algorithm: &'static str,
+    limit: u64,
+    window: Nanos,
+    /// The entries whose values have counts of their own.
+    key: Vec<String>,
+    shadow: bool,
+}
+
+#[derive(Debug, Default)]
+struct Descriptor {
+    key: String,
+    value: Option<String>,
+    /// What a descriptor that ends here is under; absent where none ends here.
+    end: Option<End>,
+    next: Vec<Self>,
+}
+
+/// What a descriptor is under.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum End {
+    Limits(Vec<String>),
+    Denied,
+}
+
+/// The names of limits, each once.
+#[derive(Debug, Default)]
+struct Names(HashSet<String>);
+
+impl Import {
+    /// Reads a configuration of envoyproxy/ratelimit or of Limitador; `file` is what findings call it.
+    pub fn add(&mut self, text: &str, file: &str) -> Result<(), Problems> {
+        let findings = Findings::new(file);
+        // `${NAME}` is text there
+        let verbatim = |name: &str| Some(format!("${{{name}}}"));
+        let read = document::parse(text, &findings).and_then(|root| {
+            let context = ReadContext { findings: &findings, environment: &verbatim };
+            let top = Field::root(&context, &root);
+            if top.is_list() {
+                return limitador::read(&top, &mut self.names);
+            }
+            if top.mapping_if().is_some_and(|section| section.has("domain") || section.has("descriptors")) {
+                return ratelimit::read(&top, &mut self.names).map(|domain| vec![domain]);
+            }
+            let problem = top.error("is no configuration that can be read here");
+            top.fail(problem.expected(
+                "a mapping with `domain` and `descriptors` (envoyproxy/ratelimit), or a list of limits with `namespace` (Limitador)",
+            ))
+        });
+        let read = read.filter(|domains| self.are_new(domains, &findings));
+        let (domains, notes) = findings.finish(read)?;
+        self.domains.extend(domains);
+        self.notes.extend(notes);
+        Ok(())
+    }
+
+    fn are_new(&self, domains: &[Domain], findings: &Findings) -> bool {
+        let known = domains.iter().find(|domain| self.domains.iter().any(|known| known.name == domain.name));
+        if let Some(domain) = known {
+            let message = format!("holds the domain `{}`, which another file holds already", domain.name);
+            let place = findings.place(crate::config::Mark::START, "");
+            findings.add(Problem::error(place, message).hint("write both into one file, with one list of descriptors"));
+        }
+        known.is_none()
+    }
+
+    /// What is not carried over as it was.
+    pub fn notes(&self) -> &[Warning] {
+        &self.notes
+    }
+
+    /// The configuration of a gateway that serves as the rate limit service.
+    pub fn written(&self) -> String {
+        let mut text = HEAD.to_owned();
+        if !self.notes.is_empty() {
+            text.push_str("#\n# Not carried over as it was:\n");
+        }
+        for note in &self.notes {
+            let place = &note.place;
+            let mark = place.mark.map(|mark| format!("{}:{}: ", mark.line, mark.column)).unwrap_or_default();
+            let path = if place.path.is_empty() { String::new() } else { format!("{}: ", place.path) };
+            let line = format!("{}:{mark}{path}{}", place.file, note.message);
+            push(&mut text, format_args!("#   {}\n", line.replace(char::is_control, " ")));
+        }
+        text.push_str(LISTENERS);
+        let mut limits = self.domains.iter().flat_map(|domain| &domain.limits).peekable();
+        if limits.peek().is_some() {
+            text.push_str("\nlimits:\n");
+        }
+        for limit in limits {
+            limit.write(&mut text);
+        }
+        text.push_str("\ndomains:\n");
+        for domain in &self.domains {
+            push(&mut text, format_args!("  {}:\n    descriptors:\n", scalar(&domain.name)));
+            domain.descriptors.iter().for_each(|descriptor| descriptor.write(&mut text, 6));
+        }
+        text
+    }
+}
+
+const HEAD: &str = "\
+# Written by `tollgate import`. docs/decisions.md says what tollgate does otherwise than the service that this was read from.
+# What is counted is counted in this gateway; several share it by `cluster`, or by `store` and `mode: shared`.
+";
+
+const LISTENERS: &str = "
+listeners:
+  - { address: 127.0.0.1:8084, serves: rate_limit_service }
+
+# The proxies that ask.
+client_address: { trusted_proxies: [127.0.0.1] }
+";
+
+impl Limit {
+    fn write(&self, text: &mut String) {
+        let part = |key: &String| format!("{{ descriptor: {} }}", scalar(key));
+        let key = match self.key.as_slice() {
+            [] => "all".to_owned(),
+            [one] => part(one),
+            several => format!("[{}]", several.iter().map(part).collect::<Vec<_>>().join(", ")),
+        };
+        let Self { algorithm, limit, window, .. } = self;
+        let name = scalar(&self.name);
+        let shadow = if self.shadow { ", shadow: true" } else { "" };
+        let line = format_args!(
+            "  {name}: {{ algorithm: {algorithm}, limit: {limit}, window: {window}, key: {key}{shadow} }}\n"
+        );
+        push(text, line);
+    }
+}
+
+impl Descriptor {
+    fn write(&self, text: &mut String, indent: usize) {
+        push(text, format_args!("{:indent$}- key: {}\n", "", scalar(&self.key)));
+        let indent = indent.saturating_add(2);
+        if let Some(value) = &self.value {
+            push(text, format_args!("{:indent$}value: {}\n", "", scalar(value)));
+        }
+        match &self.end {
+            Some(End::Limits(limits)) => {
+                let limits: Vec<String> = limits.iter().map(|name| scalar(name)).collect();
+                push(text, format_args!("{:indent$}limits: [{}]\n", "", limits.join(", ")));
+            }
+            Some(End::Denied) => push(text, format_args!("{:indent$}deny: true\n", "")),
+            None => {}
+        }
+        if !self.next.is_empty() {
+            push(text, format_args!("{:indent$}descriptors:\n", ""));
+            self.next.iter().for_each(|next| next.write(text, indent.saturating_add(2)));
+        }
+    }
+}
+
+impl Names {
+    /// A name for the limit of descriptors with these entries.
+    fn of<'e>(&mut self, domain: &str, entries: impl Iterator<Item = (&'e str, Option<&'e str>)>) -> String {
+        /// Room for a number behind it.
+        const LONGEST: usize = 56;
+        let mut name = domain.to_owned();
+        for (key, value) in entries {
+            name.push('.');
+            name.push_str(key);
+            if let Some(value) = value {
+                name.push('_');
+                name.push_str(value);
+            }
+        }
+        let allowed = |c: char| if c.is_ascii_alphanumeric() || "-_.:/".contains(c) { c } else { '_' };
+        let name: String = name.chars().map(allowed).take(LONGEST).collect();
+        let numbered = (2_u32..).map(|number| format!("{name}-{number}"));
+        let free = std::iter::once(name.clone()).chain(numbered).find(|name| !self.0.contains(name));
+        let name = free.unwrap_or(name);
+        self.0.insert(name.clone());
+        name
+    }
+}
+
+/// The name of a domain, as Envoy calls it too.
+fn domain_name(field: &Field<'_>) -> Option<String> {
+    const EXPECTED: &str = "the name of a domain";
+    let name = field.word(EXPECTED)?.text.into_owned();
+    match check_name(&name) {
+        Ok(()) => Some(name),
+        Err(invalid) => {
+            let hint = "rename it here and in the configuration of Envoy";
+            field.fail(field.error(invalid.message).expected(EXPECTED).hint(hint))
+        }
+    }
+}
+
+/// A text that is not empty.
+fn text(field: &Field<'_>, expected: &str) -> Option<String> {
+    let text = field.word(expected)?.text.into_owned();
+    if text.is_empty() {
+        return field.fail(field.error("is empty").expected(expected));
+    }
+    Some(text)
+}
+
+/// A value as YAML.
+fn scalar(text: &str) -> String {
+    let text = text.replace("${", "$${");
+    let is_plain = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c))
+        && !["true", "false", "null", "yes", "no", "on", "off", "y", "n"].contains(&text.to_ascii_lowercase().as_str());
+    if is_plain { text } else { serde_json::Value::from(text).to_string() }
+}
+
+fn push(text: &mut String, what: std::fmt::Arguments<'_>) {
+    text.push_str(&std::fmt::format(what));
+}
+
+#[cfg(test)]
+mod tests;

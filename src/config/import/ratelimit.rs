@@ -1,0 +1,215 @@
+//! The configuration of envoyproxy/ratelimit: one domain, whose descriptors are nested.
+
+use std::collections::HashSet;
+
+use super::{Descriptor, Domain, End, Limit, Names, domain_name, text};
+use crate::config::problem::Problem;
+use crate::config::read::{Field, Section, every};
+use crate::config::settings::{Kind, Setting, Table};
+use crate::config::words;
+use crate::ruleset::domains::Pattern;
+use crate::units::Nanos;
+
+static FILE: Table = Table {
+    name: "ratelimit",
+    settings: &[
+        Setting::required("domain", Kind::Text("a name"), "The domain."),
+        Setting::optional("descriptors", Kind::List(&Kind::Section(&DESCRIPTOR)), "What descriptors may begin with."),
+    ],
+};
+
+static DESCRIPTOR: Table = Table {
+    name: "ratelimit_descriptor",
+    settings: &[
+        Setting::required("key", Kind::Text("a key"), "The key of an entry."),
+        Setting::optional("value", Kind::Text("a value"), "The value of an entry."),
+        Setting::optional("rate_limit", Kind::Section(&RATE_LIMIT), "The limit of descriptors that end here."),
+        Setting::optional("descriptors", Kind::List(&Kind::Section(&DESCRIPTOR)), "What may follow."),
+        Setting::optional("shadow_mode", Kind::Flag, "Whether it never denies."),
+        Setting::optional("quota_mode", Kind::Flag, "Whether it tells what is left, and never denies."),
+        Setting::optional("share_threshold", Kind::Flag, "Whether all values of a pattern share one count."),
+        Setting::optional("detailed_metric", Kind::Flag, "Whether values are in the metrics."),
+        Setting::optional("value_to_metric", Kind::Flag, "Whether its value is in the metrics."),
+        Setting::optional("metadata", Kind::Text("a mapping"), "What answers carry."),
+    ],
+};
+
+static RATE_LIMIT: Table = Table {
+    name: "ratelimit_limit",
+    settings: &[
+        Setting::optional("unit", Kind::Text("a unit"), "The length of a window."),
+        Setting::optional("unit_multiplier", Kind::Whole(1, u32::MAX as u64), "How many units a window has."),
+        Setting::optional("requests_per_unit", Kind::Whole(0, u32::MAX as u64), "How many requests a window has."),
+        Setting::optional("unlimited", Kind::Flag, "Whether there is no limit."),
+        Setting::optional("name", Kind::Text("a name"), "What others replace it by."),
+        Setting::optional("replaces", Kind::List(&Kind::Section(&REPLACED)), "The limits that do not apply beside it."),
+    ],
+};
+
+static REPLACED: Table =
+    Table { name: "ratelimit_replaced", settings: &[Setting::required("name", Kind::Text("a name"), "A limit.")] };
+
+const UNITS: [(&str, u64); 7] = [
+    ("second", 1),
+    ("minute", 60),
+    ("hour", 3_600),
+    ("day", 86_400),
+    ("week", 7 * 86_400),
+    ("month", 30 * 86_400),
+    ("year", 365 * 86_400),
+];
+
+/// An entry on the way to a limit.
+struct Step {
+    key: String,
+    value: Option<String>,
+    /// Whether each value has a count of its own.
+    counts: bool,
+}
+
+struct Reader<'n> {
+    domain: String,
+    names: &'n mut Names,
+    limits: Vec<Limit>,
+    path: Vec<Step>,
+}
+
+pub(super) fn read(top: &Field<'_>, names: &mut Names) -> Option<Domain> {
+    const DESCRIPTORS: &str = "a list of descriptors, like `[{key: remote_address, rate_limit: {...}}]`";
+    let section = top.section(&FILE)?;
+    let domain = section.required("domain", "the name of a domain").and_then(|field| domain_name(&field));
+    let mut reader = Reader { domain: domain.clone().unwrap_or_default(), names, limits: Vec::new(), path: Vec::new() };
+    let descriptors = section.required("descriptors", DESCRIPTORS)?;
+    let descriptors = descriptors.nonempty_list(DESCRIPTORS).and_then(|items| reader.descriptors(&items));
+    Some(Domain { name: domain?, limits: reader.limits, descriptors: descriptors? })
+}
+
+impl Reader<'_> {
+    fn descriptors(&mut self, items: &[Field<'_>]) -> Option<Vec<Descriptor>> {
+        let mut known = HashSet::new();
+        every(items.iter().map(|item| {
+            let section = item.section(&DESCRIPTOR)?;
+            let key = section.required("key", "the key of an entry");
+            let key = key.and_then(|field| text(&field, "the key of an entry"))?;
+            let value = match section.get("value").filter(|field| !field.is_nothing()) {
+                Some(field) => Some(field.word("a value")?.text.into_owned()).filter(|value| !value.is_empty()),
+                None => None,
+            };
+            let pattern = value.as_deref().and_then(Pattern::new);
+            let is_any = value.is_none() || pattern.as_ref().is_some_and(Pattern::is_any);
+            let value = value.filter(|_| !is_any);
+            if !known.insert((key.clone(), value.clone())) {
+                return item.fail(Problem::error(item.place(), "has the key and the value of another one before"));
+            }
+            let shares = section.get_or("share_threshold", false, Field::flag)? && pattern.is_some();
+            self.path.push(Step { key, value, counts: (is_any || pattern.is_some()) && !shares });
+            let descriptor = self.descriptor(&section);
+            let step = self.path.pop()?;
+            Some(Descriptor { key: step.key, value: step.value, ..descriptor? })
+        }))
+    }
+
+    /// What stands behind the entries so far.
+    fn descriptor(&mut self, section: &Section<'_>) -> Option<Descriptor> {
+        self.note_what_is_left_out(section);
+        let shadow = section.get_or("shadow_mode", false, Field::flag)?;
+        let quota = section.get_or("quota_mode", false, Field::flag)?;
+        let end = section.get_with("rate_limit", |field| self.end(field, shadow || quota));
+        let next = section.get_or("descriptors", Vec::new(), |field| {
+            field.list("a list of descriptors").and_then(|items| self.descriptors(&items))
+        });
+        let (end, next) = (end?, next?);
+        // without a limit it is there to be let through
+        let end = end.or_else(|| next.is_empty().then(|| End::Limits(Vec::new())));
+        Some(Descriptor { end, next, ..Descriptor::default() })
+    }
+
+    fn note_what_is_left_out(&self, section: &Section<'_>) {
+        let is_on = |name: &str| section.get(name).filter(|field| field.flag() == Some(true));
+        for name in ["detailed_metric", "value_to_metric"] {
+            if let Some(field) = is_on(name) {
+                field.warn(
+                    "is left out: metrics hold no values of clients",
+                    "GET /v1/offenders tells who is denied most",
+                );
+            }
+        }
+        if let Some(field) = is_on("quota_mode") {
+            field
+                .warn("becomes `shadow: true`: the limit counts and never denies, and answers carry no metadata", None);
+        }
+        if let Some(field) = section.get("metadata") {
+            field.warn("is left out: answers carry no metadata", None);
+        }
+    }
+
+    fn end(&mut self, field: &Field<'_>, shadow: bool) -> Option<End> {
+        let section = field.section(&RATE_LIMIT)?;
+        let unlimited = section.get_or("unlimited", false, Field::flag)?;
+        let unit = section.get_with("unit", |field| {
+            let word = field.word("a unit")?.text.to_ascii_lowercase();
+            let known = UNITS.iter().find(|(unit, _)| *unit == word);
+            let expected = "`second`, `minute`, `hour`, `day`, `week`, `month` or `year`";
+            known.map(|(_, seconds)| *seconds).or_else(|| field.fail(field.error("is no unit").expected(expected)))
+        })?;
+        let requests = section.get_with("requests_per_unit", Field::whole::<u64>)?;
+        let units = section.get_or("unit_multiplier", 1, Field::whole::<u64>)?;
+        self.replaces(&section)?;
+        if unlimited {
+            return match unit {
+                Some(_) => field.fail(field.error("has a `unit` beside `unlimited`").hint("leave one of them out")),
+                None => Some(End::Limits(Vec::new())),
+            };
+        }
+        let (Some(unit), Some(limit)) = (unit, requests) else {
+            let problem = Problem::error(field.key_place(), "has no `unit`, or no `requests_per_unit`");
+            return field.fail(problem.expected("both, or `unlimited: true`"));
+        };
+        if limit == 0 {
+            if shadow {
+                field.warn(
+                    "denies every request in shadow mode: such descriptors are let through, and not counted",
+                    None,
+                );
+                return Some(End::Limits(Vec::new()));
+            }
+            return Some(End::Denied);
+        }
+        let counted = self.path.iter().filter(|step| step.counts).map(|step| step.key.clone());
+        let key: Vec<String> = counted.collect();
+        if key.iter().any(|key| self.path.iter().filter(|step| step.key == *key).count() > 1) {
+            let hint = "give the entries different keys, here and in the configuration of Envoy";
+            field.warn("is left out: it counts by an entry whose key occurs twice in the descriptor", hint);
+            return Some(End::Limits(Vec::new()));
+        }
+        let entries = self.path.iter().map(|step| (step.key.as_str(), step.value.as_deref()));
+        let name = self.names.of(&self.domain, entries);
+        let window = Nanos::from_secs(unit.saturating_mul(units));
+        self.limits.push(Limit { name: name.clone(), algorithm: "fixed_window", limit, window, key, shadow });
+        Some(End::Limits(vec![name]))
+    }
+
+    fn replaces(&self, section: &Section<'_>) -> Option<()> {
+        let Some(field) = section.get("replaces") else { return Some(()) };
+        let own = section.get_with("name", |field| text(field, "a name"))?;
+        every(field.list("a list of limits, like `[{name: other}]`")?.iter().map(|item| {
+            let name = item.section(&REPLACED)?.required("name", "the name of a limit")?;
+            match text(&name, "the name of a limit")? {
+                replaced if own.as_ref() == Some(&replaced) => {
+                    name.fail(name.error("is the name of this limit itself"))
+                }
+                replaced => {
+                    let replaced = words::shown(&replaced);
+                    name.warn(
+                        format!(
+                            "does not take the place of {replaced}: where a request has descriptors of both, both limits hold"
+                        ),
+                        "let Envoy send one of the two descriptors only",
+                    );
+                    Some(())
+                }
+            }
+        }))
+        .map(drop)
+    }
+}
