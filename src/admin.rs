@@ -71,7 +71,8 @@ fn verb(path: &str) -> Option<Verb> {
 
 /// The methods that `path` is asked with, as `Allow` lists them.
 fn methods(path: &str) -> &'static str {
-    let is_posted = matches!(path, "/-/reload" | "/explain" | "/v1/explain" | "/v1/reload") || verb(path).is_some();
+    let is_posted = matches!(path, "/-/reload" | "/explain" | "/v1/explain" | "/v1/reload" | "/v1/charge");
+    let is_posted = is_posted || verb(path).is_some();
     if is_posted { "POST" } else { "GET, HEAD" }
 }
 
@@ -104,6 +105,7 @@ impl Admin {
                 Err(refused) => refused,
             },
             ("/explain" | "/v1/explain", _) => self.explain(session).await,
+            ("/v1/charge", _) => self.charge(session).await,
             (_, Some(verb)) => self.key(verb, session).await,
             (path, None) => self.shown(path),
         }
@@ -146,7 +148,7 @@ impl Admin {
                 path,
                 StatusCode::NOT_FOUND,
                 "here are / (the page), /metrics, /healthz, /readyz, /status, /explain and /-/reload, and under /v1/: status, \
-                 routes, limits, offenders, decisions, explain, keys/peek, keys/reset, keys/grant and reload",
+                 routes, limits, offenders, decisions, explain, keys/peek, keys/reset, keys/grant, charge and reload",
             ),
         }
     }
@@ -172,6 +174,17 @@ impl Admin {
         }
         match read_body(session).await {
             Ok(body) => keys::answer(&self.gateway, verb, &body).await,
+            Err(refused) => refused,
+        }
+    }
+
+    /// Charges keys for a program that is no proxy.
+    async fn charge(&self, session: &mut ServerSession) -> PlainResponse {
+        if let Err(refused) = self.records.access.check_token(session.req_header()) {
+            return refused;
+        }
+        match read_body(session).await {
+            Ok(body) => keys::charge(&self.gateway, &body).await,
             Err(refused) => refused,
         }
     }

@@ -1,10 +1,10 @@
-//! `POST /v1/keys/...`: one key, asked about and corrected.
+//! `POST /v1/keys/...`: one key, asked about and corrected; `POST /v1/charge`: what programs that are no proxies take.
 
 use http::StatusCode;
 
 use super::{PlainResponse, failure, pretty_json};
 use crate::gateway::Gateway;
-use crate::gateway::keys::{BadKey, KeyQuestion};
+use crate::gateway::keys::{BadKey, ChargeQuestion, KeyQuestion};
 use crate::store::{Amendment, Unamended};
 
 /// What is to be done with a key.
@@ -29,16 +29,36 @@ impl Verb {
 
 /// Does it for the question in `body`.
 pub(super) async fn answer(gateway: &Gateway, verb: Verb, body: &[u8]) -> PlainResponse {
-    match done(gateway, verb, body).await {
-        Ok(answer) => answer,
-        Err(bad) => {
-            let status = match bad {
-                BadKey::NoLimit { .. } | BadKey::NotMet { .. } => StatusCode::NOT_FOUND,
-                _ => StatusCode::BAD_REQUEST,
-            };
-            failure(status, &bad.to_string())
-        }
+    done(gateway, verb, body).await.unwrap_or_else(|bad| refused(&bad))
+}
+
+/// Charges what the question in `body` says, or gives it back.
+pub(super) async fn charge(gateway: &Gateway, body: &[u8]) -> PlainResponse {
+    let question = match ChargeQuestion::from_json(body) {
+        Ok(question) => question,
+        Err(bad) => return refused(&bad),
+    };
+    match question.charge(gateway).await {
+        Ok(Ok(answer)) => pretty_json(&answer),
+        Ok(Err(unamended)) => not_done(&unamended),
+        Err(bad) => refused(&bad),
     }
+}
+
+fn refused(bad: &BadKey) -> PlainResponse {
+    let status = match bad {
+        BadKey::NoLimit { .. } | BadKey::NotMet { .. } => StatusCode::NOT_FOUND,
+        _ => StatusCode::BAD_REQUEST,
+    };
+    failure(status, &bad.to_string())
+}
+
+fn not_done(unamended: &Unamended) -> PlainResponse {
+    let status = match unamended {
+        Unamended::Holds | Unamended::Elsewhere(_) => StatusCode::CONFLICT,
+        Unamended::Away => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    failure(status, &format!("the limit cannot do this: {unamended}"))
 }
 
 async fn done(gateway: &Gateway, verb: Verb, body: &[u8]) -> Result<PlainResponse, BadKey> {
@@ -63,12 +83,6 @@ async fn done(gateway: &Gateway, verb: Verb, body: &[u8]) -> Result<PlainRespons
             tracing::info!(limit = answer.limit, key = key.join(", "), "by the admin port, a key {change}");
             pretty_json(&answer)
         }
-        Err(unamended) => {
-            let status = match unamended {
-                Unamended::Holds | Unamended::Elsewhere(_) => StatusCode::CONFLICT,
-                Unamended::Away => StatusCode::SERVICE_UNAVAILABLE,
-            };
-            failure(status, &format!("the limit cannot do this: {unamended}"))
-        }
+        Err(unamended) => not_done(&unamended),
     })
 }

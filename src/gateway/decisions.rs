@@ -40,7 +40,7 @@ pub(super) async fn decide(context: &mut RequestContext, question: &RequestHead,
         Outcome::Admit { .. } if context.answered.is_some() => "refused",
         Outcome::Admit { .. } => "admitted",
     };
-    context.active.meters.decided(serves, result);
+    context.active.meters.decided(serves.as_str(), result);
     response
 }
 

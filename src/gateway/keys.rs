@@ -11,7 +11,10 @@ use crate::gateway::explain::{BadQuestion, Explanation, KeyAccount, LimitStandin
 use crate::ruleset::LimitId;
 use crate::store::{Amendment, Unamended};
 
+mod charging;
 mod parts;
+
+pub use charging::{ChargeAnswer, ChargeQuestion};
 
 /// A key that somebody asks about. No `Debug`: a request may hold credentials.
 pub struct KeyQuestion {
@@ -34,6 +37,11 @@ pub enum BadKey {
         "{0}; a key is named like {{\"limit\": \"per-customer\", \"key\": {{\"customer\": \"acme\"}}}}, with \"plan\" beside it where nobody else can tell, or by \"request\" in place of \"key\", as /v1/explain takes it"
     )]
     Json(String),
+    /// What is to be charged is not written as that.
+    #[error(
+        "{0}; a question is written like {{\"charges\": [{{\"limit\": \"mails\", \"key\": {{\"customer\": \"acme\"}}, \"tokens\": 5}}]}}: 0 tokens ask, less than 0 are given back"
+    )]
+    Charges(String),
     /// The request is none.
     #[error("{0}")]
     Request(#[from] BadQuestion),
@@ -141,15 +149,7 @@ impl KeyQuestion {
     pub fn from_json(text: &[u8]) -> Result<Self, BadKey> {
         let written: KeyQuestionJson = serde_json::from_slice(text).map_err(|error| BadKey::Json(error.to_string()))?;
         let KeyQuestionJson { limit, key, plan, request, tokens } = written;
-        let named = match (key, request) {
-            (Value::Null, Value::Object(request)) => {
-                Named::Request(Box::new(Question::from_json(Value::Object(request).to_string().as_bytes())?))
-            }
-            (Value::Object(key), Value::Null) => Named::Parts { key: texts(key)?, plan },
-            (Value::Null, Value::Null) => Named::Parts { key: Vec::new(), plan },
-            _ => return Err(BadKey::Json("`key` and `request` are objects, and one of them is there".to_owned())),
-        };
-        Ok(Self { limit, named, tokens })
+        Ok(Self { limit, named: named(key, request, plan)?, tokens })
     }
 
     /// The grant that is asked for.
@@ -231,6 +231,19 @@ impl Found {
 /// A question about the bucket of `charge`, for one token.
 fn asking(charge: Charge) -> Charge {
     Charge { cost: 1, enforcement: Enforcement::ASKS, ..charge }
+}
+
+/// How a key is named by one of these.
+fn named(key: Value, request: Value, plan: Option<String>) -> Result<Named, BadKey> {
+    match (key, request) {
+        (Value::Null, Value::Object(request)) => {
+            let question = Question::from_json(Value::Object(request).to_string().as_bytes())?;
+            Ok(Named::Request(Box::new(question)))
+        }
+        (Value::Object(key), Value::Null) => Ok(Named::Parts { key: texts(key)?, plan }),
+        (Value::Null, Value::Null) => Ok(Named::Parts { key: Vec::new(), plan }),
+        _ => Err(BadKey::Json("`key` and `request` are objects, and one of them is there".to_owned())),
+    }
 }
 
 fn texts(key: Map<String, Value>) -> Result<Vec<(String, String)>, BadKey> {

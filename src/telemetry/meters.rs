@@ -8,7 +8,7 @@ use crate::ruleset::limit::{Limit, OverLimit, PlanTerms};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::verdict::{Outcome, Standing, Verdict};
-use crate::ruleset::{LimitId, PlanId, Ruleset, Serves};
+use crate::ruleset::{LimitId, PlanId, Ruleset};
 use crate::telemetry::Telemetry;
 use crate::telemetry::names::{NO_PLAN, NO_ROUTE};
 use crate::telemetry::striped::{HotCounter, HotHistogram};
@@ -162,8 +162,8 @@ impl Meters {
     }
 
     /// A question of another proxy was answered.
-    pub fn decided(&self, serves: Serves, result: &str) {
-        self.telemetry.decisions.with_label_values(&[serves.as_str(), result]).inc();
+    pub fn decided(&self, serves: &str, result: &str) {
+        self.telemetry.decisions.with_label_values(&[serves, result]).inc();
     }
 
     /// A connection was closed to keep within bounds, for this reason.

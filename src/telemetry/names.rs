@@ -29,7 +29,7 @@ catalogue! {
     HTTP_REQUESTS_IN_FLIGHT: "tollgate_http_requests_in_flight" ["route"]
         "Requests that are being handled."
     DECISIONS: "tollgate_decisions_total" ["serves", "result"]
-        "Questions of other proxies about requests that they handle, by what the listener serves (forward_auth, ext_authz, rate_limit_service) and by the answer: admitted, denied (by a limit), refused (for another reason, or because the question could not be answered)."
+        "Questions of other proxies about requests that they handle, by what the listener serves (forward_auth, ext_authz, rate_limit_service; charge at the admin port) and by the answer: admitted, denied (by a limit), refused (for another reason, or because the question could not be answered)."
     CONNECTIONS_SHED: "tollgate_connections_shed_total" ["reason"]
         "Connections closed to keep within bounds: one too many, as soon as it came, by what had as many as it may have (all, listener, client); one without a request, so that another has its place (idle); one of the admin port (admin)."
     LIMIT_REQUESTS: "tollgate_limit_requests_total" ["route", "limit", "plan", "outcome"]

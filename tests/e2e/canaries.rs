@@ -119,6 +119,8 @@ fn ask_for_everything(gateway: &Gateway, said: &mut Said) {
         for path in ["/v1/keys/peek", "/v1/keys/grant", "/v1/keys/reset"] {
             said.answer(path, &post(path, &json!({ "limit": limit, "tokens": 1, "request": request })));
         }
+        let charges = [json!({ "limit": limit, "tokens": 1, "request": request })];
+        said.answer("/v1/charge", &post("/v1/charge", &json!({ "charges": charges })));
         let field = format!("{name}: {value}");
         said.command(gateway, &["explain", "--config", "tollgate.yaml", "--url", url, "-H", &field]);
     }
