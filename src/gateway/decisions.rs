@@ -3,6 +3,7 @@
 mod ext_authz;
 mod forward_auth;
 mod grpc;
+mod health;
 pub(super) mod rate_limit_service;
 
 use crate::gateway::admit::{self, Sender};
@@ -19,6 +20,10 @@ pub(super) const MAX_MESSAGE: usize = 1 << 20;
 /// Answers a question that came with this head and `body`.
 pub(super) async fn decide(context: &mut RequestContext, question: &RequestHead, body: &[u8]) -> Response {
     let serves = context.serves;
+    if serves.speaks_grpc() && health::is_asked(question) {
+        let checked = health::check(context, question, body);
+        return in_grpc(checked, context);
+    }
     let is_trusted = context.active.ruleset.client_address.is_trusted(context.peer.address());
     let response = match serves {
         _ if !is_trusted => {

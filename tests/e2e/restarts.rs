@@ -119,8 +119,8 @@ fn fifty_restarts_fail_no_request_where_the_socket_is_kept() {
 }
 
 /// A gateway that hands over to others, of which the last one ends with this.
-struct Lineage {
-    gateway: Gateway,
+pub struct Lineage {
+    pub gateway: Gateway,
     /// The process that serves.
     current: u32,
     seen: String,
@@ -131,7 +131,7 @@ impl Lineage {
         Self::of(Gateway::start(config))
     }
 
-    fn of(gateway: Gateway) -> Self {
+    pub fn of(gateway: Gateway) -> Self {
         let current = gateway.process.id();
         Self { gateway, current, seen: String::new() }
     }
@@ -145,7 +145,7 @@ impl Lineage {
     }
 
     /// Has another process take over, and waits until the one before has ended.
-    fn upgrade(&mut self) {
+    pub fn upgrade(&mut self) {
         let before = self.current;
         signal(before, "USR2");
         self.current = wait_for("another process", || self.serving().filter(|serving| *serving != before));

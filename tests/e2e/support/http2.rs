@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 pub struct Http2 {
     pub requests: SendRequest<Bytes>,
     /// Of the one who opened it.
-    driver: Option<JoinHandle<Result<(), h2::Error>>>,
+    pub driver: Option<JoinHandle<Result<(), h2::Error>>>,
 }
 
 /// A response.

@@ -1,0 +1,328 @@
+//! Envoy's questions about descriptors, in gRPC (`serves: rate_limit_service`).
+
+use prost::Message;
+
+use crate::decisions_grpc::{CHECK, GRPC, Header, framed, message, refused, start};
+use crate::support::http2::Http2;
+use crate::support::{Client, Gateway};
+
+pub const LIMIT: &str = "http://test/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+pub const OK: i32 = 1;
+pub const OVER: i32 = 2;
+
+#[derive(Clone, PartialEq, Message)]
+pub struct RateLimitRequest {
+    #[prost(string, tag = "1")]
+    pub domain: String,
+    #[prost(message, repeated, tag = "2")]
+    pub descriptors: Vec<Descriptor>,
+    #[prost(uint32, tag = "3")]
+    pub hits_addend: u32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Descriptor {
+    #[prost(message, repeated, tag = "1")]
+    pub entries: Vec<Header>,
+    #[prost(message, optional, tag = "2")]
+    pub limit: Option<Brought>,
+    #[prost(message, optional, tag = "3")]
+    pub hits_addend: Option<Hits>,
+    #[prost(bool, tag = "4")]
+    pub is_negative_hits: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Brought {
+    #[prost(uint32, tag = "1")]
+    pub requests_per_unit: u32,
+    #[prost(int32, tag = "2")]
+    pub unit: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Hits {
+    #[prost(uint64, tag = "1")]
+    pub value: u64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct RateLimitResponse {
+    #[prost(int32, tag = "1")]
+    pub overall_code: i32,
+    #[prost(message, repeated, tag = "2")]
+    pub statuses: Vec<Status>,
+    #[prost(message, repeated, tag = "3")]
+    pub response_headers: Vec<Header>,
+    #[prost(message, repeated, tag = "4")]
+    pub request_headers: Vec<Header>,
+    #[prost(bytes = "vec", tag = "5")]
+    pub raw_body: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Status {
+    #[prost(int32, tag = "1")]
+    pub code: i32,
+    #[prost(message, optional, tag = "2")]
+    pub current_limit: Option<Brought>,
+    #[prost(uint32, tag = "3")]
+    pub limit_remaining: u32,
+    #[prost(message, optional, tag = "4")]
+    pub duration_until_reset: Option<Seconds>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Seconds {
+    #[prost(int64, tag = "1")]
+    pub seconds: i64,
+}
+
+/// A descriptor as it is mostly: a hit for each of its entries, `key=value` with commas between them.
+pub fn descriptor(entries: &str) -> Descriptor {
+    let entry = |entry: &str| {
+        let (key, value) = entry.split_once('=').unwrap();
+        Header { key: key.to_owned(), value: value.to_owned() }
+    };
+    Descriptor { entries: entries.split(',').map(entry).collect(), ..Descriptor::default() }
+}
+
+pub fn of_domain(domain: &str, descriptors: Vec<Descriptor>) -> RateLimitRequest {
+    RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }
+}
+
+pub struct Envoy(pub Http2);
+
+impl Envoy {
+    pub async fn connect(gateway: &Gateway) -> Self {
+        Self(Http2::in_the_clear(gateway.address).await)
+    }
+
+    pub async fn ask(&mut self, question: &RateLimitRequest) -> RateLimitResponse {
+        let answer = self.0.post(LIMIT, GRPC, framed(question)).await.unwrap();
+        message(&answer)
+    }
+
+    /// What is said of these descriptors in the domain `edge`: of all, and of each with what is left.
+    pub async fn codes(&mut self, descriptors: Vec<Descriptor>) -> (i32, Vec<(i32, u32)>) {
+        let answer = self.ask(&of_domain("edge", descriptors)).await;
+        let each = answer.statuses.iter().map(|status| (status.code, status.limit_remaining));
+        (answer.overall_code, each.collect())
+    }
+}
+
+const DOMAINS: &str = "plans: [free, pro]
+limits:
+  per-address: { algorithm: fixed_window, limit: 3, window: 1m, key: { descriptor: remote_address } }
+  writes: { algorithm: gcra, rate: 1/d, burst: 1, key: all }
+  tokens: { algorithm: gcra, rate: 100/d, burst: 100, key: { descriptor: user } }
+  budget: { algorithm: gcra, rate: 10/d, burst: 10, key: { descriptor: user }, charge: { denied: true } }
+  tiers:
+    algorithm: gcra
+    key: { descriptor: user }
+    rate: 1/d
+    burst: 1
+    plans: { pro: { rate: 5/d, burst: 5 } }
+  watched: { algorithm: gcra, rate: 1/d, burst: 1, key: all, over_limit: { mark: x-over } }
+domains:
+  edge:
+    plan: tier
+    descriptors:
+      - { key: remote_address, limits: [per-address] }
+      - key: path
+        descriptors:
+          - { key: method, value: POST, limits: [writes] }
+      - { key: path, value: /watched/*, limits: [watched] }
+      - { key: user, limits: [tokens] }
+      - { key: user, value: spender*, limits: [budget] }
+      - { key: tier, descriptors: [{ key: user, limits: [tiers] }] }
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn descriptors_are_charged_all_or_none_and_each_is_told_where_it_stands() {
+    let gateway = start("rate_limit_service", DOMAINS);
+    let mut envoy = Envoy::connect(&gateway).await;
+    let both = || vec![descriptor("remote_address=192.0.2.1"), descriptor("path=/v1,method=POST")];
+    assert_eq!(envoy.codes(both()).await, (OK, vec![(OK, 2), (OK, 0)]));
+    // the second denies, so the first is not charged: envoyproxy/ratelimit would have charged it
+    for _ in 0..5 {
+        assert_eq!(envoy.codes(both()).await, (OVER, vec![(OK, 2), (OVER, 0)]));
+    }
+    let denied = envoy.ask(&of_domain("edge", both())).await;
+    let (status, header) =
+        (&denied.statuses[1], |name: &str| denied.response_headers.iter().find(|one| one.key == name));
+    assert_eq!(status.current_limit, Some(Brought { requests_per_unit: 1, unit: 4 }));
+    assert!((86_300..=86_400).contains(&status.duration_until_reset.as_ref().unwrap().seconds));
+    assert!(header("retry-after").is_some() && header("content-type").is_some());
+    let body: serde_json::Value = serde_json::from_slice(&denied.raw_body).unwrap();
+    assert_eq!((&body["status"], &body["violated-policies"][0]), (&429.into(), &"writes".into()));
+    let fine = envoy.ask(&of_domain("edge", vec![descriptor("remote_address=192.0.2.1")])).await;
+    assert_eq!(fine.statuses[0].current_limit, Some(Brought { requests_per_unit: 3, unit: 2 }));
+    assert!(fine.response_headers.iter().any(|header| header.key == "x-ratelimit-remaining" && header.value == "1"));
+    // another value is another bucket; what leads nowhere is not limited
+    assert_eq!(envoy.codes(vec![descriptor("remote_address=192.0.2.2")]).await, (OK, vec![(OK, 2)]));
+    for nowhere in ["path=/v1", "path=/v1,method=GET", "path=/v1,method=POST,more=1", "other=1"] {
+        assert_eq!(envoy.codes(vec![descriptor(nowhere)]).await, (OK, vec![(OK, 0)]), "{nowhere}");
+    }
+    let unknown = envoy.ask(&of_domain("unknown", both())).await;
+    assert_eq!((unknown.overall_code, unknown.statuses.len(), unknown.statuses[1].code), (OK, 2, OK));
+    let marked = [(); 2].map(|()| descriptor("path=/watched/a"));
+    for (descriptor, marks) in marked.into_iter().zip([0, 1]) {
+        let answer = envoy.ask(&of_domain("edge", vec![descriptor])).await;
+        assert_eq!((answer.overall_code, answer.request_headers.len()), (OK, marks));
+    }
+    let over = [("route", "edge"), ("limit", "writes"), ("plan", "none"), ("outcome", "denied")];
+    gateway.wait_for_metric("tollgate_limit_requests_total", &over, 6.0);
+    gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "edge"), ("code", "429")], 6.0);
+    let denied = [("serves", "rate_limit_service"), ("result", "denied")];
+    gateway.wait_for_metric("tollgate_decisions_total", &denied, 6.0);
+    let recent = tokio::task::block_in_place(|| {
+        Client::connect(gateway.admin).exchange(
+            "GET",
+            "/v1/decisions",
+            &[("host", "localhost"), ("connection", "close")],
+        )
+    });
+    assert!(recent.text().contains("\"edge\""), "{}", recent.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_limit_may_be_charged_for_several_keys_and_hits_add_up() {
+    let gateway = start("rate_limit_service", DOMAINS);
+    let mut envoy = Envoy::connect(&gateway).await;
+    let of = |last: u8| descriptor(&format!("remote_address=192.0.2.{last}"));
+    assert_eq!(envoy.codes(vec![of(1), of(2)]).await, (OK, vec![(OK, 2), (OK, 2)]));
+    assert_eq!(envoy.codes(vec![of(1), of(1)]).await, (OK, vec![(OK, 0), (OK, 0)]), "two hits of one bucket");
+    // the last denies: what the others took goes back
+    for _ in 0..3 {
+        assert_eq!(envoy.codes(vec![of(2), of(3), of(1)]).await.0, OVER);
+    }
+    assert_eq!(envoy.codes(vec![of(2), of(3)]).await, (OK, vec![(OK, 1), (OK, 2)]));
+    let hits = |value| Descriptor { hits_addend: Some(Hits { value }), ..descriptor("user=a") };
+    assert_eq!(envoy.codes(vec![hits(90)]).await, (OK, vec![(OK, 10)]));
+    assert_eq!(envoy.codes(vec![hits(0)]).await, (OK, vec![(OK, 10)]), "a peek takes nothing");
+    assert_eq!(envoy.codes(vec![hits(11)]).await, (OVER, vec![(OVER, 10)]));
+    let all = RateLimitRequest { hits_addend: 10, ..of_domain("edge", vec![descriptor("user=a")]) };
+    assert_eq!(envoy.ask(&all).await.overall_code, OK);
+    assert_eq!(envoy.codes(vec![hits(0)]).await, (OVER, vec![(OVER, 0)]), "a peek at what is spent");
+    // back, and never above what there was
+    let back = |value| Descriptor { is_negative_hits: true, ..hits(value) };
+    assert_eq!(envoy.codes(vec![back(30)]).await.0, OK);
+    assert_eq!(envoy.codes(vec![hits(0)]).await, (OK, vec![(OK, 30)]));
+    assert_eq!(envoy.codes(vec![back(1_000_000)]).await.0, OK);
+    assert_eq!(envoy.codes(vec![hits(0)]).await, (OK, vec![(OK, 100)]));
+    assert_eq!(envoy.codes(vec![hits(u64::MAX)]).await, (OVER, vec![(OVER, 100)]));
+    // what was spent anyway counts where the limit says so
+    let spends = |value| Descriptor { hits_addend: Some(Hits { value }), ..descriptor("user=spender-1") };
+    assert_eq!((envoy.codes(vec![spends(25)]).await.0, envoy.codes(vec![spends(0)]).await.0), (OVER, OVER));
+}
+
+/// What `tollgate import` makes of a file of envoyproxy/ratelimit is served as that file means it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_imported_configuration_denies_bans_watches_and_lets_pass() {
+    const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/import/first-example.yaml");
+    let imported = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate")).args(["import", FILE]).output().unwrap();
+    let text = String::from_utf8(imported.stdout).unwrap();
+    let (_, sections) = text.split_once("\nlimits:").unwrap();
+    let gateway = start("rate_limit_service", &format!("limits:{sections}"));
+    let mut envoy = Envoy::connect(&gateway).await;
+    let mut ask = async |descriptors: Vec<&str>| {
+        let answer = envoy.ask(&of_domain("rl", descriptors.into_iter().map(descriptor).collect())).await;
+        (answer.overall_code, answer.statuses.iter().map(|status| status.code).collect::<Vec<_>>())
+    };
+    // a banned value is denied at once, and what stands beside it is not charged
+    for _ in 0..3 {
+        assert_eq!(ask(vec!["header=a", "header=a,second=banned"]).await, (OVER, vec![OK, OVER]));
+    }
+    assert_eq!(ask(vec!["header=a"]).await.0, OK);
+    assert_eq!(ask(vec!["header=a"]).await.0, OK);
+    assert_eq!(ask(vec!["header=a"]).await.0, OVER);
+    assert_eq!(ask(vec!["header=b"]).await.0, OK, "another value has a count of its own");
+    for _ in 0..5 {
+        assert_eq!(ask(vec!["header=c,third=suspect"]).await, (OK, vec![OK]), "shadow mode");
+        assert_eq!(ask(vec!["header=c,free=1"]).await, (OK, vec![OK]), "unlimited");
+        assert_eq!(ask(vec!["anything=1", "from=elsewhere", "unknown=1"]).await, (OK, vec![OK; 3]));
+    }
+    assert_eq!(ask(vec!["from=proxy,to=orders"]).await.0, OK);
+    assert_eq!(ask(vec!["from=proxy,to=orders"]).await.0, OVER);
+    let refused = [("serves", "rate_limit_service"), ("result", "refused")];
+    gateway.wait_for_metric("tollgate_decisions_total", &refused, 3.0);
+    gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "rl"), ("code", "429")], 5.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plans_and_limits_may_come_with_a_descriptor() {
+    let gateway = start("rate_limit_service", DOMAINS);
+    let mut envoy = Envoy::connect(&gateway).await;
+    for (entries, admitted) in [("tier=free,user=a", 1), ("tier=pro,user=b", 5), ("tier=unknown,user=c", 1)] {
+        for _ in 0..admitted {
+            assert_eq!(envoy.codes(vec![descriptor(entries)]).await.0, OK, "{entries}");
+        }
+        assert_eq!(envoy.codes(vec![descriptor(entries)]).await.0, OVER, "{entries}");
+    }
+    let with = |requests_per_unit, unit| {
+        let limit = Some(Brought { requests_per_unit, unit });
+        of_domain("edge", vec![Descriptor { limit, ..descriptor("remote_address=192.0.2.9") }])
+    };
+    let answer = envoy.ask(&with(20, 3)).await;
+    let status = &answer.statuses[0];
+    assert_eq!(
+        (status.current_limit.clone(), status.limit_remaining),
+        (Some(Brought { requests_per_unit: 20, unit: 3 }), 19)
+    );
+    for (requests, unit) in [(0, 3), (20, 0), (20, 99)] {
+        let refused_call = envoy.0.post(LIMIT, GRPC, framed(&with(requests, unit))).await.unwrap();
+        assert_eq!(refused(&refused_call).0, 3, "{requests} in {unit}");
+    }
+    // so many that nobody means them
+    let mut statuses = Vec::new();
+    for requests in 1..=1_001 {
+        let answer = envoy.0.post(LIMIT, GRPC, framed(&with(requests, 3))).await.unwrap();
+        statuses.push(answer.is_head_alone);
+    }
+    assert_eq!(statuses.iter().filter(|is_refused| **is_refused).count(), 1, "one was known already");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_of_the_rate_limit_service_that_is_none_is_refused_and_nothing_is_charged() {
+    let gateway = start("rate_limit_service", DOMAINS);
+    let mut envoy = Envoy::connect(&gateway).await;
+    let one = || descriptor("remote_address=192.0.2.1");
+    let with_value = |length: usize| descriptor(&format!("remote_address={}", "x".repeat(length)));
+    let cases = [
+        ("no domain", of_domain("", vec![one()]), 3),
+        ("no descriptors", of_domain("edge", vec![]), 3),
+        ("no entries", of_domain("edge", vec![one(), Descriptor::default()]), 3),
+        ("no key", of_domain("edge", vec![one(), descriptor("=a")]), 3),
+        ("too many descriptors", of_domain("edge", vec![one(); 10_000]), 3),
+        ("too many entries", of_domain("edge", vec![one(), descriptor(&["a=b"; 33].join(","))]), 3),
+        ("a long value", of_domain("edge", vec![one(), with_value(1_000_000)]), 3),
+        ("a message that is too long", of_domain("edge", vec![one(), with_value(2_000_000)]), 8),
+    ];
+    for (what, question, status) in cases {
+        let answer = envoy.0.post(LIMIT, GRPC, framed(&question)).await.unwrap();
+        assert_eq!(refused(&answer).0, status, "{what}");
+    }
+    assert_eq!(envoy.codes(vec![one()]).await, (OK, vec![(OK, 2)]));
+    let other = envoy.0.post(CHECK, GRPC, framed(&of_domain("edge", vec![one()]))).await.unwrap();
+    assert_eq!(refused(&other).0, 12, "another service");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_do_not_read_and_go_away_cost_nothing() {
+    let gateway = start("rate_limit_service", DOMAINS);
+    let mut envoy = Envoy::connect(&gateway).await;
+    let question = framed(&of_domain("edge", vec![descriptor("user=a"); 100]));
+    let mut unread = Vec::new();
+    for _ in 0..50 {
+        let (response, mut sending) = envoy.0.begin(http::Method::POST, LIMIT, GRPC, false).await.unwrap();
+        sending.send_data(question.clone(), true).unwrap();
+        unread.push(response);
+    }
+    let mut other = Envoy::connect(&gateway).await;
+    assert_eq!(other.codes(vec![descriptor("remote_address=192.0.2.1")]).await.0, OK);
+    drop(unread);
+    drop(envoy);
+    gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "edge")], 0.0);
+    assert_eq!(other.codes(vec![descriptor("remote_address=192.0.2.1")]).await.0, OK);
+}
