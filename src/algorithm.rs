@@ -85,7 +85,7 @@ pub trait Algorithm: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// Whether a request holds its tokens until it ends (see [`Algorithm::complete`]).
     const HOLDS: bool = false;
 
-    /// The state of one key. Its size is the memory that a key costs (plus 20 bytes of key and parameter number). Its
+    /// The state of one key. Its size is the memory that a key costs (plus nine bytes and a third of key and parameter number). Its
     /// serialized form is written to disk: another one needs another version of the snapshots.
     ///
     /// The default is what stands in its place while a state is decided about, and says nothing.

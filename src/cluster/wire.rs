@@ -19,10 +19,10 @@ use crate::units::{Cost, LimitKey, Nanos};
 
 /// The newest version of the protocol that this program speaks. Of two gateways both speak the older one's: the newer one
 /// knows it, and refuses what is older than [`OLDEST`].
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 
 /// The oldest version that this program still speaks. A release that raises it cannot be rolled out one gateway at a time.
-pub const OLDEST: u8 = 3;
+pub const OLDEST: u8 = 4;
 
 /// The most bytes of a frame, as they are sent.
 pub const MAX_FRAME_BYTES: usize = 1 << 20;

@@ -1,7 +1,7 @@
 //! States in this process's memory: one table per limit, cut into shards that are locked one by one.
 //!
 //! A cell (key, state, number of the parameters it was written under) belongs to one shard, and a shard to one lock,
-//! so no two values that must agree can be seen apart. A request under several limits locks all its shards, in
+//! so no two values that must agree can be seen apart. Keys are known by their fingerprints here: see [`LimitKey::fingerprint`]. A request under several limits locks all its shards, in
 //! ascending order, before it looks at any cell: it is charged by all limits or by none, and cannot deadlock.
 
 use std::convert::Infallible;
@@ -17,6 +17,7 @@ use crate::clock::WallOffset;
 use crate::store::{Amendment, LimitSpec, Usage};
 use crate::units::{ClockOffset, LimitKey, Nanos};
 
+mod buckets;
 mod charging;
 mod guests;
 mod held;
@@ -103,8 +104,8 @@ pub fn is_overflow(key: LimitKey) -> bool {
     key == OVERFLOW_KEY
 }
 
-/// The bucket that new keys share when a table is full. A hash of 128 bits meets it by chance as often as another key.
-const OVERFLOW_KEY: LimitKey = LimitKey(u128::MAX);
+/// The bucket that new keys share when a table is full. A hash meets it by chance as often as another key.
+const OVERFLOW_KEY: LimitKey = LimitKey::of_fingerprint(u64::MAX);
 
 // === impl LocalStore ===
 

@@ -47,7 +47,8 @@ struct Setting {
 
 /// Keys of one number have one owner; no two limits have a key in common.
 fn key(limit: usize, number: u64) -> LimitKey {
-    LimitKey(u128::from(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)) << 64 | (limit as u128) << 32 | u128::from(number))
+    let owner = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48 << 48;
+    LimitKey(u128::from(owner | (limit as u64) << 32 | number))
 }
 
 fn number_from(variable: &str, otherwise: u64) -> u64 {

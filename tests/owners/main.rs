@@ -65,7 +65,7 @@ impl Pair {
     fn key(&self) -> LimitKey {
         loop {
             let number = self.next.fetch_add(1, Ordering::Relaxed) as u128;
-            let key = LimitKey(number << 96 | number);
+            let key = LimitKey(number << 48 | number);
             if self.nodes[1].cluster().owns(key) {
                 return key;
             }
@@ -191,7 +191,7 @@ async fn all_limits_of_a_request_are_charged_or_none_wherever_their_keys_are() {
     let pair = Pair::start([5, 5]).await;
     let [asks, owns] = &pair.nodes;
     let (theirs, own) = (pair.key(), LimitKey(7));
-    let own = (0_u128..).map(|number| LimitKey(own.0 | number << 96)).find(|key| asks.cluster().owns(*key)).unwrap();
+    let own = (0_u128..).map(|number| LimitKey(own.0 | number << 48)).find(|key| asks.cluster().owns(*key)).unwrap();
     let fits = |cost, key| Charge { cost, ..one(BURST, key) };
     for (theirs_asks, own_asks) in [(6, 1), (1, 6)] {
         let mut batch = [fits(theirs_asks, theirs), Charge { limit: SMALL, ..fits(own_asks, own) }];
@@ -271,7 +271,7 @@ async fn a_request_that_its_owner_answers_too_late_holds_one_slot() {
         cluster.report().members.len() == 2 && !cluster.is_migrating()
     };
     wait_for("two members", || async { agrees(&asks) && agrees(&owns) }).await;
-    let keys = || (0_u128..).map(|number| LimitKey(number << 96 | number)).filter(|key| owns.node.cluster().owns(*key));
+    let keys = || (0_u128..).map(|number| LimitKey(number << 48 | number)).filter(|key| owns.node.cluster().owns(*key));
     let key = keys().next().unwrap();
 
     let (hangs, hung) = oneshot::channel();

@@ -15,7 +15,7 @@ fn ring(numbers: &[u8]) -> Arc<Ring> {
 
 /// A key that `owner` owns in `ring`, and `before` in `older`.
 fn key(ring: &Ring, owner: u8, older: &Ring, before: u8) -> LimitKey {
-    let mut keys = (0_u128..).map(|number| LimitKey(number << 96));
+    let mut keys = (0_u128..).map(|number| LimitKey(number << 48));
     keys.find(|key| ring.owner(*key) == Some(at(owner)) && older.owner(*key) == Some(at(before))).unwrap()
 }
 

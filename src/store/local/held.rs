@@ -13,9 +13,9 @@ use crate::algorithm::Completion;
 use crate::charge::{Charge, Slot};
 use crate::units::{Cost, LimitKey, Nanos};
 
-/// The slots of the keys of one shard, by the position of the limit's table and the key.
+/// The slots of the keys of one shard, by the position of the limit's table and the key's fingerprint.
 #[derive(Debug, Default)]
-pub(super) struct HeldSlots(HashMap<(usize, LimitKey), Holders>);
+pub(super) struct HeldSlots(HashMap<(usize, u64), Holders>);
 
 /// The slots of one key.
 pub(super) type Holders = HashMap<Slot, Share>;
@@ -31,7 +31,7 @@ pub(super) struct Share {
 impl HeldSlots {
     /// Adds `slot`, which holds `cost`, or notes that it was reported again. Whether it is new.
     pub(super) fn add(&mut self, table: usize, key: LimitKey, slot: Slot, cost: Cost, now: Nanos) -> bool {
-        match self.0.entry((table, key)).or_default().entry(slot) {
+        match self.0.entry((table, key.fingerprint())).or_default().entry(slot) {
             Entry::Occupied(mut known) => {
                 known.get_mut().heard = now;
                 false
@@ -44,7 +44,7 @@ impl HeldSlots {
     }
 
     fn remove(&mut self, table: usize, key: LimitKey, slot: Slot) -> Option<Cost> {
-        let Entry::Occupied(mut holders) = self.0.entry((table, key)) else { return None };
+        let Entry::Occupied(mut holders) = self.0.entry((table, key.fingerprint())) else { return None };
         let share = holders.get_mut().remove(&slot)?;
         if holders.get().is_empty() {
             holders.remove();
@@ -54,7 +54,7 @@ impl HeldSlots {
 
     /// Takes out the slots of a key.
     pub(super) fn take(&mut self, table: usize, key: LimitKey) -> Holders {
-        self.0.remove(&(table, key)).unwrap_or_default()
+        self.0.remove(&(table, key.fingerprint())).unwrap_or_default()
     }
 
     /// Forgets the slots of a table.
@@ -67,7 +67,9 @@ impl HeldSlots {
         let mut all = Vec::new();
         self.0.retain(|(table, key), holders| {
             all.extend(
-                holders.extract_if(|slot, share| gone(slot, share)).map(|(_, share)| (*table, *key, share.cost)),
+                holders
+                    .extract_if(|slot, share| gone(slot, share))
+                    .map(|(_, share)| (*table, LimitKey::of_fingerprint(*key), share.cost)),
             );
             !holders.is_empty()
         });

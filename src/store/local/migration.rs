@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::held::Holders;
-use super::table::{Loose, read_cell, write_cell};
+use super::table::{KEY_BYTES, Loose, read_cell, write_cell};
 use super::{Binding, BoundRule, LimitTable, LocalStore, OVERFLOW_KEY, Shard};
 use crate::algorithm::{AlgorithmName, Completion, Parameters, Rule, State};
 use crate::charge::{Charge, Mode};
@@ -122,7 +122,7 @@ impl LocalStore {
         };
         let mut cells = states.cells.as_slice();
         for left in (1..=states.count).rev() {
-            let Some(((key, rule, state), rest)) = read_cell(spec.algorithm, cells) else {
+            let Some(((key, rule, state), rest)) = read_cell(spec.algorithm, KEY_BYTES, cells) else {
                 received.unknown = received.unknown.saturating_add(left);
                 break;
             };

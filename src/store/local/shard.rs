@@ -56,10 +56,9 @@ impl Shards {
         &self.0[self.position(key)]
     }
 
-    /// By the upper half of the key; the lower half is the hash within the shard.
-    #[expect(clippy::cast_possible_truncation, reason = "the half is cut out")]
+    #[expect(clippy::cast_possible_truncation, reason = "the lowest bits decide")]
     fn position(&self, key: LimitKey) -> usize {
-        self.within((key.0 >> 64) as usize)
+        self.within(key.fingerprint() as usize)
     }
 
     /// There are as many as a power of two, which divides sooner than other numbers.

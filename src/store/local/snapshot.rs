@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use super::table::{Cells, read_cell};
+use super::table::{Cells, KEY_BYTES, read_cell};
 use super::{BoundRule, LimitTable, LocalStore};
 use crate::algorithm::{AlgorithmName, Parameters, Rule};
 use crate::charge::Mode;
@@ -32,7 +32,10 @@ pub(super) mod tests;
 /// What a snapshot begins with.
 pub const MARK: &[u8; 15] = b"tollgate-state\n";
 /// Counted up whenever the parts, the states of an algorithm or the hashing of keys are written in another way.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// Still read. Its keys have [`FORMER_KEY_BYTES`], of which the lower half says where states are now.
+const FORMER_VERSION: u8 = 1;
+const FORMER_KEY_BYTES: usize = 16;
 /// Cells are put together up to this many bytes.
 const PART: usize = 1 << 20;
 /// No part is longer: it would not be written.
@@ -78,7 +81,7 @@ pub enum Refused {
     #[error("is no snapshot of tollgate's")]
     Foreign,
     /// It was written by another version.
-    #[error("is of version {0}, and this program reads version {VERSION}")]
+    #[error("is of version {0}, and this program reads versions {FORMER_VERSION} and {VERSION}")]
     Version(u8),
     /// It ends early.
     #[error("is cut short")]
@@ -215,9 +218,11 @@ impl LocalStore {
         let mut version = [0];
         reader.fill(&mut version)?;
         let [version] = version;
-        if version != VERSION {
-            return Err(Refused::Version(version));
-        }
+        let key_bytes = match version {
+            VERSION => KEY_BYTES,
+            FORMER_VERSION => FORMER_KEY_BYTES,
+            _ => return Err(Refused::Version(version)),
+        };
         let (Part::Head(head), _) = reader.part()? else { return Err(Refused::Damaged("it lacks its head")) };
         if head.at > latest {
             return Err(Refused::Future(head.at.saturating_sub(latest)));
@@ -232,7 +237,7 @@ impl LocalStore {
                     None => return Err(Refused::Damaged("parameters belong to no limit")),
                 },
                 (Part::Cells(count), cells) => match &limit {
-                    Some(Limit { known: Some(known), .. }) => restored.take(known, count, cells)?,
+                    Some(Limit { known: Some(known), .. }) => restored.take(known, count, key_bytes, cells)?,
                     Some(Limit { known: None, .. }) => restored.unknown = restored.unknown.saturating_add(count),
                     None => return Err(Refused::Damaged("states belong to no limit")),
                 },
@@ -309,11 +314,11 @@ impl Limit {
 }
 
 impl Restored {
-    fn take(&mut self, limit: &KnownLimit, count: u64, mut cells: &[u8]) -> Result<(), Refused> {
+    fn take(&mut self, limit: &KnownLimit, count: u64, key_bytes: usize, mut cells: &[u8]) -> Result<(), Refused> {
         let KnownLimit { table, rules } = limit;
         for _ in 0..count {
-            let ((key, rule, state), rest) =
-                read_cell(table.algorithm, cells).ok_or(Refused::Damaged("a state is not one of its algorithm"))?;
+            let ((key, rule, state), rest) = read_cell(table.algorithm, key_bytes, cells)
+                .ok_or(Refused::Damaged("a state is not one of its algorithm"))?;
             cells = rest;
             match usize::try_from(rule).ok().and_then(|position| rules.get(position)?.as_ref()) {
                 Some((number, rule)) => {

@@ -3,25 +3,18 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use hashbrown::HashTable;
-use hashbrown::hash_table::Entry;
-
+use super::buckets::{Buckets, Cell, Place};
 use super::{BoundRule, LimitTable, OVERFLOW_KEY};
 use crate::algorithm::{self, Algorithm, AlgorithmName, Completion, Headroom, Idle, Rule, State, Typed};
 use crate::charge::{AllCharged, Charge, Charged};
 use crate::units::{ClockOffset, Cost, LimitKey, Nanos};
 
+/// The bytes of a key as [`Cells::write`] writes it.
+pub(super) const KEY_BYTES: usize = size_of::<u64>();
+
 /// A new key has no place left in its limit's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
-
-/// A key's state, and the number of the parameters it was written under. For `gcra` 32 bytes.
-#[derive(Clone, Debug)]
-struct Cell<A: Algorithm> {
-    key: [u64; 2],
-    rule: u32,
-    state: A::State,
-}
 
 /// A cell of any algorithm that is in no table.
 #[derive(Debug)]
@@ -33,12 +26,12 @@ pub(super) struct Loose {
 
 #[derive(Clone, Debug)]
 pub(super) struct Table<A: Algorithm> {
-    cells: HashTable<Cell<A>>,
+    cells: Buckets<A::State>,
 }
 
 impl<A: Typed> Table<A> {
     fn new() -> Self {
-        Self { cells: HashTable::new() }
+        Self { cells: Buckets::default() }
     }
 
     /// Decides and charges in place; the state is moved, not copied. Until it is decided nothing is in its place.
@@ -54,35 +47,42 @@ impl<A: Typed> Table<A> {
         if table.is_full() {
             self.has_room(table, charge.key)?;
         }
-        let (words, now) = (words(charge.key), own_time(table, rule, now));
-        let mut entry = self.cells.entry(words[0], |cell| cell.key == words, |cell| cell.key[0]);
-        let before = match &mut entry {
-            Entry::Occupied(occupied) => {
-                let cell = occupied.get_mut();
-                carried(table, rule, number, cell.rule, std::mem::take(&mut cell.state), now)
-            }
-            Entry::Vacant(_) => None,
-        };
+        let (key, now) = (charge.key.fingerprint(), own_time(table, rule, now));
+        let place = self.cells.find(key);
+        let before = place.and_then(|place| {
+            let (written_under, state) = self.cells.take_state(place);
+            carried(table, rule, number, written_under, state, now)
+        });
         let (decision, after) = rule.decide(before, charge.cost, now);
         let headroom = rule.headroom(after.as_ref(), now);
-        set(table, entry, words, number, after);
+        self.set(table, key, place, number, after);
         charged.push(Charged { decision, headroom });
         Ok(())
     }
 
+    /// Puts a state in the place of its key, or leaves nothing there.
+    fn set(&mut self, table: &LimitTable, key: u64, place: Option<Place>, rule: u32, state: Option<A::State>) {
+        count(table, place.is_some(), state.is_some());
+        match (place, state) {
+            (Some(place), Some(state)) => self.cells.set(place, rule, state),
+            (Some(place), None) => drop(self.cells.remove(place)),
+            (None, Some(state)) => self.cells.insert(Cell { key, rule, state }),
+            (None, None) => {}
+        }
+    }
+
     fn state(&self, table: &LimitTable, rule: &A, number: u32, key: LimitKey, now: Nanos) -> Option<A::State> {
-        let (words, now) = (words(key), own_time(table, rule, now));
-        let cell = self.cells.find(words[0], |cell| cell.key == words)?;
-        carried(table, rule, number, cell.rule, cell.state.clone(), now)
+        let (written_under, state) = self.cells.get(self.cells.find(key.fingerprint())?);
+        carried(table, rule, number, written_under, state.clone(), own_time(table, rule, now))
     }
 
     /// Where a key stands.
     fn headroom(&self, table: &LimitTable, rule: &A, number: u32, key: LimitKey, now: Nanos) -> Headroom {
-        let (words, now) = (words(key), own_time(table, rule, now));
-        match self.cells.find(words[0], |cell| cell.key == words) {
-            Some(cell) if cell.rule == number => rule.headroom(Some(&cell.state), now),
-            Some(cell) => {
-                let state = carried(table, rule, number, cell.rule, cell.state.clone(), now);
+        let now = own_time(table, rule, now);
+        match self.cells.find(key.fingerprint()).map(|place| self.cells.get(place)) {
+            Some((written_under, state)) if written_under == number => rule.headroom(Some(state), now),
+            Some((written_under, state)) => {
+                let state = carried(table, rule, number, written_under, state.clone(), now);
                 rule.headroom(state.as_ref(), now)
             }
             None => rule.headroom(None, now),
@@ -90,23 +90,20 @@ impl<A: Typed> Table<A> {
     }
 
     fn put(&mut self, table: &LimitTable, number: u32, key: LimitKey, state: Option<A::State>) {
-        let words = words(key);
-        set(table, self.cells.entry(words[0], |cell| cell.key == words, |cell| cell.key[0]), words, number, state);
+        let key = key.fingerprint();
+        self.set(table, key, self.cells.find(key), number, state);
     }
 
     /// What a request held comes back, under the parameters that the cell was written with.
     fn complete(&mut self, table: &LimitTable, key: LimitKey, cost: Cost, end: Completion, now: Nanos) {
-        let words = words(key);
-        let Ok(entry) = self.cells.find_entry(words[0], |cell| cell.key == words) else { return };
-        let (Cell { rule: number, state, .. }, vacant) = entry.remove();
+        let key = key.fingerprint();
+        let Some(place) = self.cells.find(key) else { return };
+        let (number, state) = self.cells.take_state(place);
         let after = match table.rules.read().get(number).and_then(A::of) {
             Some(rule) => rule.complete(state, cost, end, now),
             None => Some(state),
         };
-        count(table, true, after.is_some());
-        if let Some(state) = after {
-            vacant.insert(Cell { key: words, rule: number, state });
-        }
+        self.set(table, key, Some(place), number, after);
     }
 
     /// Puts each cell behind `bytes`, with the times of the wall clock, and calls `then` after it.
@@ -117,7 +114,7 @@ impl<A: Typed> Table<A> {
         mut then: impl FnMut(&mut Vec<u8>) -> io::Result<()>,
     ) -> io::Result<()> {
         let wall = table.wall_ahead();
-        for Cell { key, rule: number, mut state } in self.cells {
+        for Cell { key, rule: number, mut state } in self.cells.into_cells() {
             if wall != ClockOffset::ZERO
                 && let Some(rule) = table.rules.read().get(number).and_then(A::of)
             {
@@ -130,16 +127,14 @@ impl<A: Typed> Table<A> {
     }
 
     fn knows(&self, key: LimitKey) -> bool {
-        let words = words(key);
-        self.cells.find(words[0], |cell| cell.key == words).is_some()
+        self.cells.find(key.fingerprint()).is_some()
     }
 
     /// Takes out the cell of `key`.
-    fn take_out(&mut self, table: &LimitTable, key: LimitKey) -> Option<Cell<A>> {
-        let words = words(key);
-        let entry = self.cells.find_entry(words[0], |cell| cell.key == words).ok()?;
+    fn take_out(&mut self, table: &LimitTable, key: LimitKey) -> Option<Cell<A::State>> {
+        let place = self.cells.find(key.fingerprint())?;
         count(table, true, false);
-        Some(entry.remove().0)
+        Some(self.cells.remove(place))
     }
 
     /// Takes out the cells that `moves` says, and hands those on that are not as good as new.
@@ -148,10 +143,13 @@ impl<A: Typed> Table<A> {
         table: &LimitTable,
         now: Nanos,
         moves: &dyn Fn(LimitKey) -> bool,
-        mut taken: impl FnMut(Cell<A>),
+        mut taken: impl FnMut(Cell<A::State>),
     ) {
         let rules = table.rules.read();
-        for cell in self.cells.extract_if(|cell| moves(key(cell.key))) {
+        self.cells.sift(|cell| {
+            if !moves(LimitKey::of_fingerprint(cell.key)) {
+                return Some(cell);
+            }
             count(table, true, false);
             let rule = rules.get(cell.rule).and_then(A::of);
             let at = rule.map_or(now, |rule| own_time(table, rule, now));
@@ -159,7 +157,8 @@ impl<A: Typed> Table<A> {
                 Idle::Fresh(from) if from <= at => {}
                 _ => taken(cell),
             }
-        }
+            None
+        });
     }
 
     /// Ok if `key` is known or may become known.
@@ -171,50 +170,30 @@ impl<A: Typed> Table<A> {
     fn sweep(&mut self, table: &LimitTable, now: Nanos, pressure: bool) {
         let rules = table.rules.read();
         let (mut expired, mut early) = (0, 0);
-        self.cells.retain(|cell| {
+        self.cells.sift(|mut cell| {
             let rule = rules.get(cell.rule).and_then(A::of);
             let at = rule.map_or(now, |rule| own_time(table, rule, now));
             if let Some(rule) = rule {
-                cell.state = rule.after_step_back(std::mem::take(&mut cell.state), at);
+                cell.state = rule.after_step_back(cell.state, at);
             }
             match rule.map_or(Idle::Fresh(Nanos::ZERO), |rule| rule.idle(&cell.state)) {
                 Idle::Fresh(from) if from <= at => expired += 1,
                 Idle::Safe(from) if pressure && from <= at => early += 1,
-                _ => return true,
+                _ => return Some(cell),
             }
-            false
+            None
         });
         table.keys.fetch_sub(expired + early, Ordering::Relaxed);
         table.forgotten.expired.fetch_add(expired, Ordering::Relaxed);
         table.forgotten.full.fetch_add(early, Ordering::Relaxed);
-        if self.cells.capacity() > self.cells.len().saturating_mul(4).max(64) {
-            self.cells.shrink_to(self.cells.len().saturating_mul(2), |cell| cell.key[0]);
-        }
     }
 }
 
 /// Writes a cell behind `bytes`.
-fn write_state<A: Algorithm>(
-    [low, high]: [u64; 2],
-    rule: u32,
-    state: &A::State,
-    bytes: &mut Vec<u8>,
-) -> io::Result<()> {
-    bytes.extend_from_slice(&low.to_le_bytes());
-    bytes.extend_from_slice(&high.to_le_bytes());
+fn write_state<A: Algorithm>(key: u64, rule: u32, state: &A::State, bytes: &mut Vec<u8>) -> io::Result<()> {
+    bytes.extend_from_slice(&key.to_le_bytes());
     *bytes = postcard::to_extend(&(rule, state), std::mem::take(bytes)).map_err(io::Error::other)?;
     Ok(())
-}
-
-/// The two halves of a key; the lower one, first, is the hash.
-#[expect(clippy::cast_possible_truncation, reason = "the halves are cut out")]
-const fn words(key: LimitKey) -> [u64; 2] {
-    [key.0 as u64, (key.0 >> 64) as u64]
-}
-
-/// The key of these halves.
-fn key([low, high]: [u64; 2]) -> LimitKey {
-    LimitKey(u128::from(high) << 64 | u128::from(low))
 }
 
 /// The time that `rule` goes by, where it is `now` for others.
@@ -242,17 +221,6 @@ fn carried<A: Typed>(
         by => old.shift(state, by),
     };
     rule.carry(old, state, now)
-}
-
-/// Puts a state in the place of its key, or leaves nothing there.
-fn set<A: Algorithm>(table: &LimitTable, entry: Entry<'_, Cell<A>>, key: [u64; 2], rule: u32, state: Option<A::State>) {
-    count(table, matches!(entry, Entry::Occupied(_)), state.is_some());
-    match (entry, state) {
-        (Entry::Occupied(mut occupied), Some(state)) => *occupied.get_mut() = Cell { key, rule, state },
-        (Entry::Occupied(occupied), None) => drop(occupied.remove()),
-        (Entry::Vacant(vacant), Some(state)) => drop(vacant.insert(Cell { key, rule, state })),
-        (Entry::Vacant(_), None) => {}
-    }
 }
 
 fn count(table: &LimitTable, was_there: bool, is_there: bool) {
@@ -350,7 +318,7 @@ macro_rules! define_cells {
             pub(super) fn take_moved(&mut self, table: &LimitTable, now: Nanos, moves: &dyn Fn(LimitKey) -> bool, mut taken: impl FnMut(Loose)) {
                 match self {
                     $(Self::$Variant(cells) => cells.take_moved(table, now, moves, |cell| {
-                        taken(Loose { key: self::key(cell.key), rule: cell.rule, state: State::$Variant(cell.state) });
+                        taken(Loose { key: LimitKey::of_fingerprint(cell.key), rule: cell.rule, state: State::$Variant(cell.state) });
                     }),)*
                 }
             }
@@ -365,14 +333,15 @@ macro_rules! define_cells {
         /// Writes a cell behind `bytes` as [`Cells::write`] does.
         pub(super) fn write_cell(key: LimitKey, rule: u32, state: &State, bytes: &mut Vec<u8>) -> io::Result<()> {
             match state {
-                $(State::$Variant(state) => write_state::<algorithm::$module::$Variant>(words(key), rule, state, bytes),)*
+                $(State::$Variant(state) => write_state::<algorithm::$module::$Variant>(key.fingerprint(), rule, state, bytes),)*
             }
         }
 
-        /// A cell as [`Cells::write`] wrote it, and the bytes behind it; `None` if these are not such bytes.
-        pub(super) fn read_cell(algorithm: AlgorithmName, bytes: &[u8]) -> Option<((LimitKey, u32, State), &[u8])> {
-            let (key, bytes) = bytes.split_first_chunk()?;
-            let key = LimitKey(u128::from_le_bytes(*key));
+        /// A cell as [`Cells::write`] wrote it, with a key of so many bytes, and the bytes behind it; `None` if these are not
+        /// such bytes.
+        pub(super) fn read_cell(algorithm: AlgorithmName, key_bytes: usize, bytes: &[u8]) -> Option<((LimitKey, u32, State), &[u8])> {
+            let (key, bytes) = (bytes.first_chunk()?, bytes.get(key_bytes..)?);
+            let key = LimitKey::of_fingerprint(u64::from_le_bytes(*key));
             match algorithm {
                 $(AlgorithmName::$Variant => {
                     let ((rule, state), rest) = postcard::take_from_bytes(bytes).ok()?;
@@ -383,14 +352,3 @@ macro_rules! define_cells {
     };
 }
 crate::for_each_algorithm!(define_cells);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::algorithm::gcra::Gcra;
-
-    #[test]
-    fn a_gcra_cell_takes_32_bytes() {
-        assert_eq!(size_of::<Cell<Gcra>>(), 32);
-    }
-}

@@ -9,8 +9,10 @@ use crate::units::{LimitKey, Rate};
 
 const START: Nanos = Nanos::from_secs(1_700_000_000);
 const HEAD: Head = Head { seed: [7; 16], at: START };
-/// What version 1 wrote of [`everything`]. Where it cannot be read any more, the version has to be counted up.
-const GOLDEN: &[u8] = include_bytes!("../../../../tests/fixtures/state/version-1.state");
+/// What version 2 wrote of [`everything`]. Where it cannot be read any more, the version has to be counted up.
+const GOLDEN: &[u8] = include_bytes!("../../../../tests/fixtures/state/version-2.state");
+/// The same of version 1.
+const FORMER: &[u8] = include_bytes!("../../../../tests/fixtures/state/version-1.state");
 /// The same of a program that kept the states of `token_bucket` under that name.
 const EARLIER: &[u8] = include_bytes!("../../../../tests/fixtures/state/version-1-token_bucket.state");
 
@@ -133,13 +135,14 @@ fn what_runs_is_forgotten() {
 #[test]
 fn what_an_earlier_program_wrote_is_read() {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
-        std::fs::write("tests/fixtures/state/version-1.state", written(&everything())).unwrap();
+        std::fs::write("tests/fixtures/state/version-2.state", written(&everything())).unwrap();
         return;
     }
     let restored = read(GOLDEN).unwrap();
     assert_eq!(restored.unknown, 0);
     assert_eq!(written(&restored.store), GOLDEN, "it is written in another way");
     assert_eq!(written(&everything()), GOLDEN, "it means something else");
+    assert_eq!(written(&read(FORMER).unwrap().store), GOLDEN, "version 1 is read in another way");
 }
 
 #[test]
@@ -250,8 +253,8 @@ fn a_snapshot_with_any_bit_flipped_is_refused() {
 #[test]
 fn other_versions_other_files_and_the_future_are_refused() {
     let mut other = GOLDEN.to_vec();
-    other[MARK.len()] = 2;
-    assert!(matches!(read(&other), Err(Refused::Version(2))));
+    other[MARK.len()] = 3;
+    assert!(matches!(read(&other), Err(Refused::Version(3))));
     assert!(matches!(read(b"limits: {}\nroutes: []\n"), Err(Refused::Foreign)));
     let early = LocalStore::read_snapshot(GOLDEN, START.saturating_sub(Nanos::SECOND));
     assert!(matches!(early, Err(Refused::Future(ahead)) if ahead == Nanos::SECOND));

@@ -1,0 +1,329 @@
+//! Where the cells of one shard of one limit lie: three to a bucket, which for small states is one line of the processor's
+//! cache, so that most look-ups read one line of memory.
+//!
+//! A cell lies in the first bucket from its home on that had room. So whoever looks for a cell goes from its home on to the
+//! first bucket with room in it, and no further; and whoever takes a cell out of a full bucket has to place those anew that
+//! went past it. An eighth of the buckets is added when nine tenths of the places are taken: the memory of a key hardly
+//! depends on how many keys there are.
+
+use std::collections::HashMap;
+
+/// How many cells a bucket has.
+const CELLS: usize = 3;
+/// How many bits of a bucket's word say the parameters of one cell.
+const NUMBER_BITS: u32 = 10;
+/// Stands for a number of parameters that is kept aside, as it and all larger ones are.
+const ASIDE: u32 = (1 << NUMBER_BITS) - 1;
+
+/// A key's fingerprint, the number of the parameters that its state was written under, and its state.
+#[derive(Clone, Debug)]
+pub(super) struct Cell<S> {
+    pub(super) key: u64,
+    pub(super) rule: u32,
+    pub(super) state: S,
+}
+
+/// Cells by their keys.
+#[derive(Clone, Debug)]
+pub(super) struct Buckets<S> {
+    buckets: Box<[Bucket<S>]>,
+    cells: usize,
+    /// The numbers of parameters that buckets have no room for, by the key.
+    #[expect(clippy::box_collection, reason = "tables lie beside their locks, and hardly any has such numbers")]
+    aside: Option<Box<HashMap<u64, u32>>>,
+}
+
+/// Three cells. Those in front are taken.
+#[derive(Clone, Debug, Default)]
+#[repr(align(64))]
+struct Bucket<S> {
+    /// How many are taken, in the lowest bits, and above them the number of each one's parameters.
+    word: u32,
+    /// The two halves of each key: a number of 8 bytes would have to lie at a multiple of 8.
+    keys: [[u32; 2]; CELLS],
+    states: [S; CELLS],
+}
+
+/// Where a cell lies. Holds until a cell is put in or taken out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    bucket: usize,
+    cell: usize,
+}
+
+impl<S> Default for Buckets<S> {
+    fn default() -> Self {
+        Self { buckets: Box::default(), cells: 0, aside: None }
+    }
+}
+
+impl<S: Default> Buckets<S> {
+    #[inline]
+    pub(super) fn find(&self, key: u64) -> Option<Place> {
+        let wanted = halves(key);
+        let mut at = self.home(key);
+        loop {
+            let bucket = self.buckets.get(at)?;
+            let taken = bucket.taken();
+            let is_it = |cell: &usize| bucket.keys[*cell] == wanted && *cell < taken;
+            if let Some(cell) = (0..CELLS).find(is_it) {
+                return Some(Place { bucket: at, cell });
+            }
+            if taken < CELLS {
+                return None;
+            }
+            at = self.after(at);
+        }
+    }
+
+    /// The number of the parameters that a cell was written under, and its state.
+    pub(super) fn get(&self, place: Place) -> (u32, &S) {
+        let bucket = &self.buckets[place.bucket];
+        (self.number(bucket, place.cell), &bucket.states[place.cell])
+    }
+
+    /// The same, with the default in the place of the state.
+    pub(super) fn take_state(&mut self, place: Place) -> (u32, S) {
+        let number = self.number(&self.buckets[place.bucket], place.cell);
+        (number, std::mem::take(&mut self.buckets[place.bucket].states[place.cell]))
+    }
+
+    /// Writes another state, and under which parameters it is written.
+    pub(super) fn set(&mut self, place: Place, rule: u32, state: S) {
+        let bucket = &mut self.buckets[place.bucket];
+        let before = bucket.number(place.cell);
+        bucket.states[place.cell] = state;
+        if before != rule || rule >= ASIDE {
+            let key = whole(bucket.keys[place.cell]);
+            bucket.set_number(place.cell, rule.min(ASIDE));
+            self.note_aside(key, before, rule);
+        }
+    }
+
+    /// Puts in a cell of a key that has none.
+    pub(super) fn insert(&mut self, cell: Cell<S>) {
+        let places = self.buckets.len().saturating_mul(CELLS);
+        if self.cells.saturating_add(1).saturating_mul(10) > places.saturating_mul(9) {
+            self.resize(self.buckets.len().saturating_add(self.buckets.len() / 8).saturating_add(1));
+        }
+        self.note_aside(cell.key, 0, cell.rule);
+        self.place(Cell { rule: cell.rule.min(ASIDE), ..cell });
+    }
+
+    /// Takes out a cell.
+    pub(super) fn remove(&mut self, place: Place) -> Cell<S> {
+        let was_full = self.buckets[place.bucket].taken() == CELLS;
+        let taken = self.buckets[place.bucket].take_out(place.cell);
+        self.cells = self.cells.saturating_sub(1);
+        let (mut at, mut goes_on) = (place.bucket, was_full);
+        while goes_on {
+            at = self.after(at);
+            goes_on = self.buckets[at].taken() == CELLS;
+            self.take_bucket(at).for_each(|cell| self.place(cell));
+        }
+        self.out(taken)
+    }
+
+    /// Hands out every cell, and keeps those that come back.
+    pub(super) fn sift(&mut self, mut keep: impl FnMut(Cell<S>) -> Option<Cell<S>>) {
+        // no cell went past a bucket with room: from behind one on, each is placed before or where it was
+        let first = self.buckets.iter().position(|bucket| bucket.taken() < CELLS).unwrap_or_default();
+        let mut at = first;
+        for _ in 0..self.buckets.len() {
+            at = self.after(at);
+            for cell in self.take_bucket(at) {
+                let cell = self.out(cell);
+                if let Some(kept) = keep(cell) {
+                    self.note_aside(kept.key, 0, kept.rule);
+                    self.place(Cell { rule: kept.rule.min(ASIDE), ..kept });
+                }
+            }
+        }
+        // to three quarters, when less than half is taken
+        if self.cells.saturating_mul(2) < self.buckets.len().saturating_mul(CELLS) {
+            self.resize(self.cells.saturating_mul(4).div_ceil(CELLS * 3));
+        }
+    }
+
+    pub(super) fn into_cells(mut self) -> impl Iterator<Item = Cell<S>> {
+        let buckets = std::mem::take(&mut self.buckets);
+        buckets.into_iter().flat_map(Bucket::into_cells).map(move |cell| self.out(cell))
+    }
+
+    fn home(&self, key: u64) -> usize {
+        // spreads keys that begin alike, as those of one customer or one shard do
+        let spread = u128::from(key.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        usize::try_from((spread * self.buckets.len() as u128) >> 64).unwrap_or_default()
+    }
+
+    fn after(&self, at: usize) -> usize {
+        let next = at.wrapping_add(1);
+        if next < self.buckets.len() { next } else { 0 }
+    }
+
+    /// Puts a cell, whose number is one that buckets have room for, into the first bucket that has room. There is one.
+    fn place(&mut self, cell: Cell<S>) {
+        let mut at = self.home(cell.key);
+        while self.buckets[at].taken() == CELLS {
+            at = self.after(at);
+        }
+        self.buckets[at].put(cell);
+        self.cells = self.cells.saturating_add(1);
+    }
+
+    /// Takes out the cells of one bucket, with their numbers as the bucket has them.
+    fn take_bucket(&mut self, at: usize) -> impl Iterator<Item = Cell<S>> + use<S> {
+        let bucket = std::mem::take(&mut self.buckets[at]);
+        self.cells = self.cells.saturating_sub(bucket.taken());
+        bucket.into_cells()
+    }
+
+    fn resize(&mut self, buckets: usize) {
+        let empty = std::iter::repeat_with(Bucket::default).take(buckets).collect();
+        self.cells = 0;
+        let before = std::mem::replace(&mut self.buckets, empty);
+        before.into_iter().flat_map(Bucket::into_cells).for_each(|cell| self.place(cell));
+    }
+
+    fn number(&self, bucket: &Bucket<S>, cell: usize) -> u32 {
+        match bucket.number(cell) {
+            ASIDE => self.number_aside(whole(bucket.keys[cell])),
+            number => number,
+        }
+    }
+
+    fn number_aside(&self, key: u64) -> u32 {
+        self.aside.as_ref().and_then(|aside| aside.get(&key).copied()).unwrap_or(ASIDE)
+    }
+
+    /// Keeps the number aside of a key of which buckets said `before`, if they have no room for it.
+    fn note_aside(&mut self, key: u64, before: u32, rule: u32) {
+        if rule >= ASIDE {
+            self.aside.get_or_insert_default().insert(key, rule);
+        } else if before == ASIDE
+            && let Some(aside) = &mut self.aside
+        {
+            aside.remove(&key);
+        }
+    }
+
+    /// A cell as a bucket had it, with its own number, which is no longer kept aside.
+    fn out(&mut self, cell: Cell<S>) -> Cell<S> {
+        let own = (cell.rule == ASIDE).then(|| self.aside.as_mut()?.remove(&cell.key)).flatten();
+        Cell { rule: own.unwrap_or(cell.rule), ..cell }
+    }
+}
+
+impl<S: Default> Bucket<S> {
+    const fn taken(&self) -> usize {
+        (self.word & 3) as usize
+    }
+
+    const fn shift(cell: usize) -> u32 {
+        2 + NUMBER_BITS * cell as u32
+    }
+
+    const fn number(&self, cell: usize) -> u32 {
+        (self.word >> Self::shift(cell)) & ASIDE
+    }
+
+    const fn set_number(&mut self, cell: usize, number: u32) {
+        let shift = Self::shift(cell);
+        self.word = self.word & !(ASIDE << shift) | number << shift;
+    }
+
+    /// There is room.
+    fn put(&mut self, cell: Cell<S>) {
+        let at = self.taken();
+        self.keys[at] = halves(cell.key);
+        self.states[at] = cell.state;
+        self.set_number(at, cell.rule);
+        self.word += 1;
+    }
+
+    /// The last one takes its place.
+    fn take_out(&mut self, cell: usize) -> Cell<S> {
+        let last = self.taken().saturating_sub(1);
+        let (key, rule) = (whole(self.keys[cell]), self.number(cell));
+        self.states.swap(cell, last);
+        self.keys[cell] = self.keys[last];
+        self.set_number(cell, self.number(last));
+        self.word -= 1;
+        Cell { key, rule, state: std::mem::take(&mut self.states[last]) }
+    }
+
+    fn into_cells(self) -> impl Iterator<Item = Cell<S>> {
+        let (taken, numbers) = (self.taken(), [0, 1, 2].map(|cell| self.number(cell)));
+        let cells = self.states.into_iter().zip(self.keys).zip(numbers);
+        cells.map(|((state, key), rule)| Cell { key: whole(key), rule, state }).take(taken)
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the halves are cut out")]
+const fn halves(key: u64) -> [u32; 2] {
+    [(key >> 32) as u32, key as u32]
+}
+
+const fn whole([high, low]: [u32; 2]) -> u64 {
+    (high as u64) << 32 | low as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::units::FineTime;
+
+    #[test]
+    fn a_bucket_of_small_states_is_one_line_of_the_cache() {
+        assert_eq!(size_of::<Bucket<FineTime>>(), 64);
+    }
+
+    #[test]
+    fn a_key_takes_at_most_27_bytes_however_many_there_are() {
+        let mut buckets = Buckets::<FineTime>::default();
+        for key in 1..20_000_u64 {
+            buckets.insert(Cell { key, rule: 0, state: FineTime::default() });
+            let bytes = buckets.buckets.len() * 64;
+            assert!(key < 500 || bytes <= 27 * usize::try_from(key).unwrap(), "{key}: {bytes}");
+        }
+    }
+
+    proptest! {
+        /// Few keys of few homes, so that buckets run over, and numbers on both sides of what buckets have room for.
+        #[test]
+        fn buckets_are_a_map(steps in prop::collection::vec((0..90_u64, 1020..1026_u32, 0..8_u8), 1..600)) {
+            let (mut buckets, mut map) = (Buckets::<u32>::default(), HashMap::new());
+            for (step, (key, rule, what)) in (0..).zip(steps) {
+                match (what, buckets.find(key)) {
+                    (0, _) => {
+                        let keeps = |key: u64| key % 3 != step % 3;
+                        map.retain(|known, _| keeps(*known));
+                        buckets.sift(|cell| keeps(cell.key).then_some(cell));
+                    }
+                    (1 | 2, Some(place)) => {
+                        let cell = buckets.remove(place);
+                        prop_assert_eq!(map.remove(&key), Some((cell.rule, cell.state)));
+                    }
+                    (_, Some(place)) => {
+                        buckets.set(place, rule, rule);
+                        map.insert(key, (rule, rule));
+                    }
+                    (_, None) => {
+                        buckets.insert(Cell { key, rule, state: rule });
+                        map.insert(key, (rule, rule));
+                    }
+                }
+                let found = |key| buckets.find(key).map(|place| buckets.get(place)).map(|(rule, state)| (rule, *state));
+                for key in if what < 3 { 0..90 } else { key..key + 1 } {
+                    prop_assert_eq!(found(key), map.get(&key).copied());
+                }
+                let aside = map.values().filter(|(rule, _)| *rule >= ASIDE).count();
+                prop_assert_eq!(buckets.aside.as_ref().map_or(0, |aside| aside.len()), aside);
+            }
+            let cells: HashMap<u64, (u32, u32)> = buckets.into_cells().map(|cell| (cell.key, (cell.rule, cell.state))).collect();
+            prop_assert_eq!(cells, map);
+        }
+    }
+}
