@@ -14,12 +14,9 @@ pub mod access;
 mod cluster;
 mod keys;
 mod live;
-mod readiness;
 pub mod reloads;
 pub mod snapshots;
 mod status;
-
-pub use readiness::Readiness;
 
 use access::Access;
 use keys::Verb;
@@ -28,6 +25,7 @@ use snapshots::Snapshots;
 
 use crate::gateway::Gateway;
 use crate::gateway::explain::{Explanation, Question};
+use crate::lifecycle::Phase;
 use crate::store::shared::SharedStatus;
 use crate::telemetry::history::History;
 use crate::telemetry::offenders::Top;
@@ -39,7 +37,6 @@ pub struct Admin {
     gateway: Gateway,
     telemetry: Telemetry,
     started: Nanos,
-    readiness: Arc<Readiness>,
     records: Records,
 }
 
@@ -80,10 +77,10 @@ fn methods(path: &str) -> &'static str {
 type PlainResponse = (StatusCode, &'static str, String);
 
 impl Admin {
-    /// For `gateway`, ready when `readiness` says so.
-    pub fn new(gateway: Gateway, telemetry: Telemetry, readiness: Arc<Readiness>, records: Records) -> Self {
+    /// For `gateway`.
+    pub fn new(gateway: Gateway, telemetry: Telemetry, records: Records) -> Self {
         let started = gateway.clock.now();
-        Self { gateway, telemetry, started, readiness, records }
+        Self { gateway, telemetry, started, records }
     }
 
     async fn answer(&self, session: &mut ServerSession) -> PlainResponse {
@@ -111,6 +108,10 @@ impl Admin {
         }
     }
 
+    fn phase(&self) -> Phase {
+        self.gateway.traffic.lifecycle.phase()
+    }
+
     /// What can be looked at.
     fn shown(&self, path: &str) -> PlainResponse {
         if let Some((content_type, text)) = page_file(path) {
@@ -121,10 +122,8 @@ impl Admin {
         match path {
             "/metrics" => self.metrics(),
             "/healthz" => (StatusCode::OK, TEXT, "ok\n".to_owned()),
-            "/readyz" if self.readiness.is_stopping() => {
-                (StatusCode::SERVICE_UNAVAILABLE, TEXT, "stopping\n".to_owned())
-            }
-            "/readyz" if self.readiness.is_starting() => {
+            "/readyz" if self.phase().is_stopping() => (StatusCode::SERVICE_UNAVAILABLE, TEXT, "stopping\n".to_owned()),
+            "/readyz" if self.phase() == Phase::Starting => {
                 (StatusCode::SERVICE_UNAVAILABLE, TEXT, "starting\n".to_owned())
             }
             "/readyz" => match self.gateway.store.cluster().and_then(|cluster| cluster.waits_for()) {

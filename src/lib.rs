@@ -12,6 +12,7 @@ pub mod fields;
 pub mod files;
 pub mod gateway;
 pub mod http;
+pub mod lifecycle;
 pub mod panics;
 pub mod redis_client;
 pub mod replay;

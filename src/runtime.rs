@@ -43,7 +43,7 @@ use self::workers::WorkerThreads;
 use crate::admin::access::Access;
 use crate::admin::reloads::Reloads;
 use crate::admin::snapshots::Snapshots;
-use crate::admin::{Admin, Readiness, Records};
+use crate::admin::{Admin, Records};
 use crate::clock::Clock;
 use crate::cluster::{Cluster, Observer as Asked, OsPlatform};
 use crate::gateway::active_config::ActiveConfig;
@@ -249,10 +249,9 @@ impl Prepared {
         server.bootstrap();
         // And the one who listens for signals.
         let services = clients.len() + 2 + usize::from(sample.is_some()) + usize::from(!cluster.is_empty());
-        let readiness = Arc::new(Readiness::new(services));
         let shared = (Arc::clone(&gateway.traffic), Arc::clone(&gateway.clock));
         let announced = addresses.clients.len();
-        let gate = AcceptGate::new(Arc::clone(&readiness), addresses, shared, all);
+        let gate = AcceptGate::new(services, addresses, shared, all);
         let gate = Arc::new(gate.when_open(move || predecessor.into_iter().for_each(Predecessor::release)));
         let workforce = WorkerThreads::new(clients, announced, &gateway, &gate, room.kept);
         if !cluster.is_empty() {
@@ -267,7 +266,7 @@ impl Prepared {
             history: Arc::clone(&history),
             access: Arc::clone(&access),
         };
-        let app = Admin::new(gateway.clone(), telemetry.clone(), Arc::clone(&readiness), records);
+        let app = Admin::new(gateway.clone(), telemetry.clone(), records);
         let meters = gateway.clone();
         let shed = move || meters.active.load().meters.shed("admin");
         let app = Bounded::new(app, (MOST_ADMIN, PATIENCE), Arc::clone(&gateway.clock), shed);
@@ -287,7 +286,7 @@ impl Prepared {
             server.add_service(Listening::of_one("sample upstream".to_owned(), listeners, app, Arc::clone(&gate)));
         }
         let upgrader = Upgrader { gate: Arc::clone(&gate), keeper: Arc::clone(&keeper), telemetry };
-        let targets = SignalTargets { readiness, reloads, gate, upgrader };
+        let targets = SignalTargets { reloads, gate, upgrader };
         let ended = shutdown::run_until_idle(server, workforce, &gateway, targets)
             .inspect_err(|panicked| tracing::error!("{panicked}"));
         if !matches!(ended, Ok(ExitMode::Successor)) {

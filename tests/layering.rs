@@ -21,6 +21,7 @@ const PURE: &[&str] =
 const LAYERS: &[Layer] = &[
     Layer { module: "units", may_use: &[], never: PURE },
     Layer { module: "fields", may_use: &[], never: PURE },
+    Layer { module: "lifecycle", may_use: &[], never: &["tracing::", "pingora::", "prometheus::", "std::time"] },
     Layer {
         module: "stripes",
         may_use: &[],
@@ -95,7 +96,7 @@ const LAYERS: &[Layer] = &[
     // bytes and connections: of the rules it takes what listeners are told, and nothing of limits
     Layer {
         module: "http",
-        may_use: &["stripes", "fields", "units", "clock", "panics", "tls", "ruleset"],
+        may_use: &["lifecycle", "stripes", "fields", "units", "clock", "panics", "tls", "ruleset"],
         never: &[
             "pingora::",
             "prometheus::",
@@ -134,12 +135,24 @@ const LAYERS: &[Layer] = &[
     },
     Layer {
         module: "admin",
-        may_use: &["units", "algorithm", "clock", "ruleset", "customers", "store", "cluster", "telemetry", "gateway"],
+        may_use: &[
+            "lifecycle",
+            "units",
+            "algorithm",
+            "clock",
+            "ruleset",
+            "customers",
+            "store",
+            "cluster",
+            "telemetry",
+            "gateway",
+        ],
         never: &["saphyr"],
     },
     Layer {
         module: "runtime",
         may_use: &[
+            "lifecycle",
             "stripes",
             "http",
             "units",

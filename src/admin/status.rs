@@ -37,7 +37,7 @@ pub(super) fn status(admin: &Admin) -> Value {
         "process": std::process::id(),
         "timestamp_seconds": gateway.clock.wall_at(now).as_secs_f64(),
         "uptime_seconds": now.saturating_sub(admin.started).as_secs_f64(),
-        "stopping": admin.readiness.is_stopping(),
+        "stopping": admin.phase().is_stopping(),
         "takes_changes": admin.records.access.takes_changes(),
         "config_hash": active.hash,
         "reload": admin.records.reloads.status(),

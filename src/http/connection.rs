@@ -20,9 +20,10 @@ use super::service::{Exchange, Failure, Service, Settings};
 use super::socket::RawSocket;
 use super::syntax::Refused;
 use super::timer::Timer;
-use super::traffic::{ArrivalGuard, DrainWatch, Stage};
+use super::traffic::{ArrivalGuard, Stage};
 use super::worker::Worker;
 use super::{http2, network};
+use crate::lifecycle::PhaseWatch;
 use crate::panics::catch_panic;
 use crate::units::Nanos;
 
@@ -63,8 +64,8 @@ pub(super) async fn serve<S: Service>(worker: Rc<Worker<S>>, listener: usize, ra
     match protocol {
         Protocol::Http1 => {
             let (mut client, mut head) = (Http1Client::new(socket, &ahead), RequestHead::default());
-            let mut leave = worker.traffic.watch();
-            let first = read_head(&worker, &mut client, &mut head, &mut presence, &mut timer, &mut leave, true).await;
+            let mut phases = worker.traffic.lifecycle.watch();
+            let first = read_head(&worker, &mut client, &mut head, &mut presence, &mut timer, &mut phases, true).await;
             Box::pin(serve_http1(&worker, client, (head, first), &peer, &mut presence, &mut timer)).await;
         }
         Protocol::Http2 => {
@@ -99,12 +100,12 @@ async fn serve_http1<S: Service>(
     presence: &mut Presence,
     timer: &mut Timer,
 ) {
-    let mut leave = worker.traffic.watch();
+    let mut phases = worker.traffic.lifecycle.watch();
     let mut first = Some(first);
     loop {
         let came = match first.take() {
             Some(first) => first,
-            None => read_head(worker, &mut client, &mut head, presence, timer, &mut leave, false).await,
+            None => read_head(worker, &mut client, &mut head, presence, timer, &mut phases, false).await,
         };
         let failure = match came {
             Ok(Came::Head) => None,
@@ -171,7 +172,7 @@ async fn read_head<S: Service>(
     head: &mut RequestHead,
     presence: &mut Presence,
     timer: &mut Timer,
-    leave: &mut DrainWatch<'_>,
+    phases: &mut PhaseWatch<'_>,
     is_first: bool,
 ) -> Result<Came, Interrupted> {
     let settings = worker.service.settings();
@@ -202,11 +203,8 @@ async fn read_head<S: Service>(
                 Poll::Pending => break,
             }
         }
-        if !is_first && !has_begun {
-            leave.set(task);
-            if worker.traffic.is_draining() {
-                return Poll::Ready(Err(Interrupted::Leaving));
-            }
+        if !is_first && !has_begun && phases.phase(task).drains() {
+            return Poll::Ready(Err(Interrupted::Leaving));
         }
         if presence.is_evicted(task.waker()) {
             return Poll::Ready(Err(Interrupted::Evicted));

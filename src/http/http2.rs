@@ -89,7 +89,7 @@ pub(super) async fn serve<S: Service>(
     presence.set(None);
     presence.is_idle(timer.now());
     let mut streams: JoinSet<bool> = JoinSet::new();
-    let mut leave = worker.traffic.watch();
+    let mut phases = worker.traffic.lifecycle.watch();
     // how many more requests were taken back than answered, and whether the connection is being closed
     let (mut abandoned, mut is_closing): (u32, bool) = (0, false);
     let mut idle_since = timer.now();
@@ -102,11 +102,8 @@ pub(super) async fn serve<S: Service>(
                 Poll::Ready(Some(ended)) => return Poll::Ready(Event::Ended(ended.ok())),
                 Poll::Ready(None) | Poll::Pending => {}
             }
-            if !is_closing {
-                leave.set(task);
-                if worker.traffic.is_draining() {
-                    return Poll::Ready(Event::Close);
-                }
+            if !is_closing && phases.phase(task).drains() {
+                return Poll::Ready(Event::Close);
             }
             if let Poll::Ready(accepted) = accepting.poll_accept(task) {
                 return Poll::Ready(match accepted {

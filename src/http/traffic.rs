@@ -1,24 +1,17 @@
-//! What goes on at the doors: which requests are here, which are about to come, and whether connections stay open for
-//! more of them.
+//! Which requests are here, and which are about to come.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::Context as TaskContext;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::sync::Notify;
-use tokio::sync::futures::Notified;
-
+use crate::lifecycle::Lifecycle;
 use crate::stripes::Striped;
 
 /// What every connection and request of a gateway is counted in.
 #[derive(Debug, Default)]
 pub struct Traffic {
     counts: Striped<StageCounts>,
-    draining: AtomicBool,
-    /// How often connections were told to close.
-    departures: AtomicUsize,
-    departure: Notify,
+    /// Whether connections are accepted, and stay open for more than one request.
+    pub lifecycle: Lifecycle,
 }
 
 /// The passages through each stage.
@@ -85,26 +78,9 @@ impl Traffic {
         !self.is_empty(Stage::Coming)
     }
 
-    /// From here on a connection is closed once its request is answered, and at once if it waits for a further one.
-    pub fn drain(&self) {
-        self.draining.store(true, Ordering::Release);
-        self.departures.fetch_add(1, Ordering::AcqRel);
-        self.departure.notify_waiters();
-    }
-
-    /// From here on connections stay open again.
-    pub fn resume(&self) {
-        self.draining.store(false, Ordering::Release);
-    }
-
-    /// Whether connections are to be closed.
+    /// Whether connections are closed once their requests are answered.
     pub fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Acquire)
-    }
-
-    /// Lets the running task look again once connections are to be closed.
-    pub(super) const fn watch(&self) -> DrainWatch<'_> {
-        DrainWatch { traffic: self, entered: None }
+        self.lifecycle.phase().drains()
     }
 
     fn is_empty(&self, stage: Stage) -> bool {
@@ -142,27 +118,6 @@ pub(super) struct RequestGuard(Arc<Traffic>);
 impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.0.leave_stage(Stage::Request);
-    }
-}
-
-/// See [`Traffic::watch`].
-pub(super) struct DrainWatch<'a> {
-    traffic: &'a Traffic,
-    /// Of which departure the task will hear.
-    entered: Option<(usize, Pin<Box<Notified<'a>>>)>,
-}
-
-impl DrainWatch<'_> {
-    /// To be called before [`Traffic::is_draining`] is asked. Enters the task once for each departure: a connection lives
-    /// in one task, and entering takes a lock that all have in common.
-    pub(super) fn set(&mut self, task: &mut TaskContext<'_>) {
-        let next = self.traffic.departures.load(Ordering::Acquire);
-        if self.entered.as_ref().is_none_or(|(entered, _)| *entered != next) {
-            let mut departure = Box::pin(self.traffic.departure.notified());
-            // Only to enter the task: whether connections are to be closed is asked next.
-            let _entered = departure.as_mut().poll(task);
-            self.entered = Some((next, departure));
-        }
     }
 }
 

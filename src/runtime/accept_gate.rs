@@ -1,8 +1,8 @@
-//! Whether connections are accepted: at first, held back while a successor takes over, no more at the end.
+//! What the services of a process have in common: their sockets, and how accepting from them begins, pauses and ends.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -10,9 +10,9 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::socket::Socket;
-use crate::admin::Readiness;
 use crate::clock::Clock;
 use crate::http::traffic::Traffic;
+use crate::lifecycle::Lifecycle;
 use crate::ruleset::Endpoint;
 use crate::units::Nanos;
 
@@ -30,26 +30,15 @@ pub(super) struct ListenAddresses {
     pub(super) operators: SocketAddr,
 }
 
-/// Whether connections are accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum GateState {
-    Open,
-    /// The system queues them.
-    Paused,
-    /// The sockets are closed, unless another process has them too.
-    Closed,
-}
-
 /// What the services of a process have in common.
 pub(super) struct AcceptGate {
-    readiness: Arc<Readiness>,
+    /// How many services do not accept yet.
+    starting: AtomicUsize,
     addresses: ListenAddresses,
     traffic: Arc<Traffic>,
     clock: Arc<dyn Clock>,
-    state: watch::Sender<GateState>,
     /// How many sockets are accepted from.
     accepting: watch::Sender<usize>,
-    is_closed: AtomicBool,
     /// All sockets, for a successor.
     sockets: Mutex<Vec<Socket>>,
     quiet_until: Mutex<Nanos>,
@@ -58,20 +47,19 @@ pub(super) struct AcceptGate {
 }
 
 impl AcceptGate {
+    /// For so many services.
     pub(super) fn new(
-        readiness: Arc<Readiness>,
+        services: usize,
         addresses: ListenAddresses,
         (traffic, clock): (Arc<Traffic>, Arc<dyn Clock>),
         sockets: Vec<Socket>,
     ) -> Self {
         Self {
-            readiness,
+            starting: AtomicUsize::new(services),
             addresses,
             traffic,
             clock,
-            state: watch::Sender::new(GateState::Open),
             accepting: watch::Sender::new(0),
-            is_closed: AtomicBool::new(false),
             sockets: Mutex::new(sockets),
             quiet_until: Mutex::new(Nanos::ZERO),
             opened: Mutex::new(None),
@@ -83,9 +71,10 @@ impl AcceptGate {
         Self { opened: Mutex::new(Some(Box::new(then))), ..self }
     }
 
-    /// A service accepts.
+    /// One more service accepts; each says so once.
     pub(super) fn opened(&self) {
-        if self.readiness.accepts() {
+        if self.starting.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.lifecycle().serve();
             for address in &self.addresses.clients {
                 tracing::info!(%address, "listening for clients");
             }
@@ -96,9 +85,9 @@ impl AcceptGate {
         }
     }
 
-    /// Whether connections are accepted, as it changes.
-    pub(super) fn watch(&self) -> watch::Receiver<GateState> {
-        self.state.subscribe()
+    /// Whether connections are accepted, and what follows.
+    pub(super) fn lifecycle(&self) -> &Lifecycle {
+        &self.traffic.lifecycle
     }
 
     /// From here on a socket is accepted from, until this is dropped.
@@ -120,29 +109,24 @@ impl AcceptGate {
     /// Accepts no more, and lets every connection end after what it is asked by now. Returns when no further request is
     /// to be expected, apart from those of connections that are in no hurry.
     pub(super) async fn pause(&self) {
-        self.change(GateState::Paused).await;
+        self.lifecycle().pause();
+        self.settle().await;
     }
 
     /// Takes [`AcceptGate::pause`] back.
     pub(super) fn open(&self) {
-        self.traffic.resume();
-        self.state.send_replace(GateState::Open);
+        self.lifecycle().resume();
     }
 
     /// Like [`AcceptGate::pause`], and for good.
     pub(super) async fn close(&self) {
+        self.lifecycle().close();
         self.sockets.lock().clear();
-        self.change(GateState::Closed).await;
-        self.is_closed.store(true, Ordering::Release);
+        self.settle().await;
     }
 
-    /// Whether [`AcceptGate::close`] is over.
-    pub(super) fn is_closed(&self) -> bool {
-        self.is_closed.load(Ordering::Acquire)
-    }
-
-    async fn change(&self, state: GateState) {
-        self.state.send_replace(state);
+    /// Waits for requests that have begun to come in, and drains.
+    async fn settle(&self) {
         let settled = async {
             // Their sender is in this value.
             drop(self.accepting.subscribe().wait_for(|accepting| *accepting == 0).await);
@@ -152,7 +136,7 @@ impl AcceptGate {
         };
         // A client may connect and say nothing.
         drop(timeout(SETTLE, settled).await);
-        self.traffic.drain();
+        self.lifecycle().drain();
     }
 
     /// Whether to tell that connections wait, which is not told again a moment later.

@@ -12,9 +12,10 @@ use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use super::accept_gate::{AcceptGate, GateState};
+use super::accept_gate::AcceptGate;
 use super::listen::PAUSE;
 use super::socket::Socket;
+use crate::lifecycle::Phase;
 use crate::panics::catch_panic;
 use crate::store::Store;
 
@@ -54,7 +55,7 @@ impl Service for ClusterListener {
             }
         };
         self.gate.opened();
-        let mut door = self.gate.watch();
+        let lifecycle = self.gate.lifecycle();
         loop {
             let (sender, accepted) = channel(WAITING);
             let mut accepting = JoinSet::new();
@@ -65,13 +66,12 @@ impl Service for ClusterListener {
                 // it ends by a panic only, and begins anew
                 _ = catch_panic(cluster.run(Arc::clone(&self.store) as _, accepted)) => {}
                 // what is handed over must not change any more; requests in flight end without this one's keys
-                _ = door.wait_for(|door| *door == GateState::Paused) => {}
+                _ = lifecycle.wait_for(Phase::is_pause) => {}
             }
             drop(accepting);
-            match door.wait_for(|door| *door != GateState::Paused).await.as_deref() {
-                Ok(GateState::Open) => {}
+            if lifecycle.wait_for(|phase| !phase.is_pause()).await.is_stopping() {
                 // another process has the address now
-                Ok(GateState::Paused | GateState::Closed) | Err(_) => return,
+                return;
             }
         }
     }

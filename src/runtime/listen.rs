@@ -19,7 +19,7 @@ use socket2::{Domain, Protocol, Socket as Socket2, Type};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::sleep;
 
-use super::accept_gate::{AcceptGate, GateState};
+use super::accept_gate::AcceptGate;
 use super::socket::{Acceptor, BACKLOG, Socket, for_pingora, open_path};
 use crate::http::socket::RawSocket;
 use crate::http::traffic::ArrivalGuard;
@@ -142,14 +142,15 @@ impl<A: ServerApp + Send + Sync + 'static> Service for Listening<A> {
     }
 }
 
-/// Accepts until the door is shut, and has each connection served.
+/// Accepts until the process is told to stop, and has each connection served.
 pub(super) async fn accept(listener: Arc<Acceptor>, gate: Arc<AcceptGate>, serve: impl Fn(RawSocket, ArrivalGuard)) {
-    let mut door = gate.watch();
     loop {
         let accepting = gate.accept();
-        while *door.borrow_and_update() == GateState::Open {
+        let mut refuses = pin!(gate.lifecycle().wait_for(|phase| !phase.accepts()));
+        loop {
             let accepted = tokio::select! {
-                _ = door.changed() => continue,
+                biased;
+                _ = &mut refuses => break,
                 accepted = listener.accept() => accepted,
             };
             match accepted {
@@ -170,9 +171,8 @@ pub(super) async fn accept(listener: Arc<Acceptor>, gate: Arc<AcceptGate>, serve
             }
         }
         drop(accepting);
-        match door.wait_for(|door| *door != GateState::Paused).await.as_deref() {
-            Ok(GateState::Open) => {}
-            Ok(GateState::Paused | GateState::Closed) | Err(_) => return,
+        if gate.lifecycle().wait_for(|phase| !phase.is_pause()).await.is_stopping() {
+            return;
         }
     }
 }
@@ -214,8 +214,8 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::admin::Readiness;
     use crate::clock::{Clock, ManualClock};
+    use crate::lifecycle::Phase;
     use crate::runtime::accept_gate::ListenAddresses;
 
     /// Port 0: the system chooses.
@@ -237,11 +237,11 @@ mod tests {
         }
     }
 
-    fn gate(services: usize) -> (Arc<AcceptGate>, Arc<Readiness>, Arc<ManualClock>) {
-        let (readiness, clock) = (Arc::new(Readiness::new(services)), Arc::new(ManualClock::new(Nanos::SECOND)));
+    fn gate(services: usize) -> (Arc<AcceptGate>, Arc<ManualClock>) {
+        let clock = Arc::new(ManualClock::new(Nanos::SECOND));
         let addresses = ListenAddresses { clients: Vec::new(), operators: ANY };
         let shared = (Arc::default(), Arc::clone(&clock) as Arc<dyn Clock>);
-        (Arc::new(AcceptGate::new(Arc::clone(&readiness), addresses, shared, Vec::new())), readiness, clock)
+        (Arc::new(AcceptGate::new(services, addresses, shared, Vec::new())), clock)
     }
 
     #[test]
@@ -272,7 +272,7 @@ mod tests {
     async fn a_connection_from_before_the_start_is_served() {
         let listener = open(ANY, 1).unwrap().remove(0);
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (gate, readiness, _) = gate(2);
+        let (gate, _) = gate(2);
         let (_stop, shutdown) = watch::channel(false);
         let mut service = Listening::of_one("echo".to_owned(), vec![Socket::Tcp(listener)], Echo, Arc::clone(&gate));
         let served = tokio::spawn(async move { service.start_service(None, shutdown, 1).await });
@@ -285,19 +285,19 @@ mod tests {
         });
         let (said, peer) = said.await.unwrap();
         assert_eq!(said, format!("{peer} hello"));
-        assert!(readiness.is_starting(), "one service of two");
+        assert_eq!(gate.lifecycle().phase(), Phase::Starting, "one service of two");
         gate.opened();
-        assert!(!readiness.is_starting());
+        assert_eq!(gate.lifecycle().phase(), Phase::Serving);
         gate.close().await;
         served.await.unwrap();
-        assert!(gate.is_closed());
+        assert_eq!(gate.lifecycle().phase(), Phase::Draining);
     }
 
     #[tokio::test]
-    async fn connections_wait_while_the_door_is_held() {
+    async fn connections_wait_during_a_pause() {
         let listener = open(ANY, 1).unwrap().remove(0);
         let address = listener.local_addr().unwrap();
-        let (gate, _, _) = gate(1);
+        let (gate, _) = gate(1);
         let (_stop, shutdown) = watch::channel(false);
         let mut service = Listening::of_one("echo".to_owned(), vec![Socket::Tcp(listener)], Echo, Arc::clone(&gate));
         let served = tokio::spawn(async move { service.start_service(None, shutdown, 1).await });
@@ -329,7 +329,7 @@ mod tests {
 
     #[test]
     fn complaints_are_a_second_apart() {
-        let (gate, _, clock) = gate(1);
+        let (gate, clock) = gate(1);
         let mut told = 0;
         for _ in 0..300 {
             told += usize::from(gate.may_complain());

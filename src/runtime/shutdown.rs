@@ -16,9 +16,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::accept_gate::AcceptGate;
 use super::upgrade::Upgrader;
 use super::workers::WorkerThreads;
-use crate::admin::Readiness;
 use crate::admin::reloads::Reloads;
 use crate::gateway::Gateway;
+use crate::lifecycle::Phase;
 use crate::panics::failpoint;
 use crate::units::Nanos;
 
@@ -29,7 +29,6 @@ const LOOK: Duration = Duration::from_millis(10);
 
 /// What signals targets.
 pub(super) struct SignalTargets {
-    pub(super) readiness: Arc<Readiness>,
     pub(super) reloads: Arc<Reloads>,
     pub(super) gate: Arc<AcceptGate>,
     pub(super) upgrader: Upgrader,
@@ -62,11 +61,8 @@ pub(super) fn run_until_idle(
 ) -> Result<ExitMode, ServerPanicked> {
     let workers = workforce.start().map_err(|error| ServerPanicked(format!("cannot start a worker: {error}")))?;
     let (finished, has_finished) = channel::<()>();
-    let hurry = Arc::new(AtomicBool::new(false));
-    let gate = Arc::clone(&targets.gate);
     let succeeded = Arc::new(AtomicBool::new(false));
-    let watch =
-        Signals { targets, gateway: gateway.clone(), hurry: Arc::clone(&hurry), succeeded: Arc::clone(&succeeded) };
+    let watch = Signals { targets, gateway: gateway.clone(), succeeded: Arc::clone(&succeeded) };
     let serving = std::thread::spawn(move || {
         failpoint("server_thread");
         server.run(RunArgs { shutdown_signal: Box::new(watch) });
@@ -79,9 +75,11 @@ pub(super) fn run_until_idle(
         // a head that has not come by now is waited for only where another process answers everybody else
         let waits = || succeeded.load(Ordering::Acquire) && gateway.traffic.is_in_a_request();
         // last: what requests leave behind at their end is there only then, and whoever is settled answers no other gateway
-        let idle = gate.is_closed() && !waits() && gateway.traffic.is_idle() && gateway.store.is_settled();
-        if idle || hurry.load(Ordering::Relaxed) {
-            break;
+        let is_idle = || !waits() && gateway.traffic.is_idle() && gateway.store.is_settled();
+        match gateway.traffic.lifecycle.phase() {
+            Phase::Stopped => break,
+            Phase::Draining if is_idle() => break,
+            _ => {}
         }
         if workers.iter().any(JoinHandle::is_finished) {
             return Err(ServerPanicked("a worker has ended".to_owned()));
@@ -103,7 +101,6 @@ fn what_it_said(panic: &(dyn Any + Send)) -> String {
 struct Signals {
     targets: SignalTargets,
     gateway: Gateway,
-    hurry: Arc<AtomicBool>,
     /// Whether another process has taken over.
     succeeded: Arc<AtomicBool>,
 }
@@ -111,7 +108,7 @@ struct Signals {
 #[async_trait]
 impl ShutdownSignalWatch for Signals {
     async fn recv(&self) -> ShutdownSignal {
-        let SignalTargets { readiness, reloads, gate, upgrader } = &self.targets;
+        let SignalTargets { reloads, gate, upgrader } = &self.targets;
         let [mut terminate, mut interrupt, mut hangup, mut upgrade] =
             [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup(), SignalKind::user_defined2()]
                 .map(listen);
@@ -144,17 +141,17 @@ impl ShutdownSignalWatch for Signals {
         };
         self.succeeded.store(is_taken_over, Ordering::Release);
         tracing::info!("stopping: finishing the requests in flight; a second signal does not wait for them");
-        readiness.stop();
+        gate.lifecycle().close();
         if let Some(cluster) = self.gateway.store.cluster().filter(|_| !is_taken_over) {
             cluster.leave();
         }
-        let hurry = Arc::clone(&self.hurry);
+        let traffic = Arc::clone(gate.traffic());
         tokio::spawn(async move {
             tokio::select! {
                 () = next(&mut terminate) => {}
                 () = next(&mut interrupt) => {}
             }
-            hurry.store(true, Ordering::Relaxed);
+            traffic.lifecycle.stop();
         });
         gate.close().await;
         ShutdownSignal::GracefulTerminate
