@@ -103,4 +103,5 @@ targets! {
     cluster_handshake,
     access_log,
     response_field,
+    import,
 }

@@ -9,6 +9,7 @@ mod cluster_handshake;
 mod config;
 mod forwarded;
 mod host;
+mod import;
 mod input;
 mod key;
 mod path;
@@ -30,7 +31,7 @@ pub(crate) struct Target {
 }
 
 /// All of them.
-pub(crate) const TARGETS: [Target; 13] = [
+pub(crate) const TARGETS: [Target; 14] = [
     Target { name: "path", run: path::run, tries: 20_000 },
     Target { name: "host", run: host::run, tries: 20_000 },
     Target { name: "forwarded", run: forwarded::run, tries: 20_000 },
@@ -44,4 +45,5 @@ pub(crate) const TARGETS: [Target; 13] = [
     Target { name: "cluster_handshake", run: cluster_handshake::run, tries: 2_000 },
     Target { name: "access_log", run: access_log::run, tries: 5_000 },
     Target { name: "response_field", run: response_field::run, tries: 10_000 },
+    Target { name: "import", run: import::run, tries: 3_000 },
 ];

@@ -9,10 +9,12 @@ use crate::config::findings::Findings;
 use crate::config::problem::{Problem, Problems, Warning};
 use crate::config::read::{Field, ReadContext};
 use crate::config::values::check_name;
-use crate::units::Nanos;
 
 mod limitador;
 mod ratelimit;
+
+/// The longest window, in seconds: a hundred years.
+const LONGEST_WINDOW: u64 = 100 * 365 * 86_400;
 
 /// What was read of other services' configurations so far.
 #[derive(Debug, Default)]
@@ -35,7 +37,8 @@ struct Limit {
     name: String,
     algorithm: &'static str,
     limit: u64,
-    window: Nanos,
+    /// In seconds.
+    window: u64,
     /// The entries whose values have counts of their own.
     key: Vec<String>,
     shadow: bool,
@@ -154,7 +157,8 @@ impl Limit {
             [one] => part(one),
             several => format!("[{}]", several.iter().map(part).collect::<Vec<_>>().join(", ")),
         };
-        let Self { algorithm, limit, window, .. } = self;
+        let Self { algorithm, limit, .. } = self;
+        let window = duration(self.window);
         let name = scalar(&self.name);
         let shadow = if self.shadow { ", shadow: true" } else { "" };
         let line = format_args!(
@@ -239,6 +243,13 @@ fn scalar(text: &str) -> String {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c))
         && !["true", "false", "null", "yes", "no", "on", "off", "y", "n"].contains(&text.to_ascii_lowercase().as_str());
     if is_plain { text } else { serde_json::Value::from(text).to_string() }
+}
+
+/// A length of time in the largest unit that leaves no rest.
+fn duration(seconds: u64) -> String {
+    let units = [(86_400, "d"), (3_600, "h"), (60, "m")];
+    let exact = units.iter().find(|(unit, _)| seconds.is_multiple_of(*unit));
+    exact.map_or_else(|| format!("{seconds}s"), |(unit, name)| format!("{}{name}", seconds / unit))
 }
 
 fn push(text: &mut String, what: std::fmt::Arguments<'_>) {

@@ -3,18 +3,17 @@
 //! There a limit applies to each descriptor that has the entries which it asks about, whatever else the descriptor has. Here
 //! descriptors are followed entry by entry: each set of entries that limits ask about becomes one, under all limits that apply.
 
-use super::{Descriptor, Domain, End, Limit, Names, domain_name, text};
+use super::{Descriptor, Domain, End, LONGEST_WINDOW, Limit, Names, domain_name, text};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, every};
 use crate::config::settings::{Kind, Setting, Table};
-use crate::units::Nanos;
 
 static LIMIT: Table = Table {
     name: "limitador",
     settings: &[
         Setting::required("namespace", Kind::Text("a name"), "The domain."),
         Setting::required("max_value", Kind::Whole(0, u64::MAX), "How many requests a window has."),
-        Setting::required("seconds", Kind::Whole(1, u32::MAX as u64), "The length of a window."),
+        Setting::required("seconds", Kind::Whole(1, LONGEST_WINDOW), "The length of a window."),
         Setting::optional("conditions", Kind::List(&Kind::Text("a condition")), "When it applies."),
         Setting::optional("variables", Kind::List(&Kind::Text("an entry")), "What it counts by."),
         Setting::optional("name", Kind::Text("a name"), "Its name."),
@@ -27,7 +26,7 @@ struct Rule {
     namespace: String,
     name: Option<String>,
     limit: u64,
-    window: Nanos,
+    window: u64,
     /// The entries that have to have these values.
     conditions: Vec<(String, String)>,
     /// The entries that it counts by.
@@ -80,7 +79,7 @@ fn rule(item: &Field<'_>) -> Option<Option<Rule>> {
     let name = section.get_with("name", |field| text(field, "a name"));
     let conditions = listed(&section, "conditions", "a condition", condition);
     let variables = listed(&section, "variables", "an entry", |text| entry(text).map(str::to_owned));
-    let (namespace, limit, window, name) = (namespace?, limit?, Nanos::from_secs(seconds?), name?);
+    let (namespace, limit, window, name) = (namespace?, limit?, seconds?, name?);
     let (Some(conditions), Some(variables)) = (conditions?, variables?) else { return Some(None) };
     Some(Some(Rule { namespace, name, limit, window, conditions, variables }))
 }

@@ -2,13 +2,12 @@
 
 use std::collections::HashSet;
 
-use super::{Descriptor, Domain, End, Limit, Names, domain_name, text};
+use super::{Descriptor, Domain, End, LONGEST_WINDOW, Limit, Names, domain_name, text};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, every};
 use crate::config::settings::{Kind, Setting, Table};
 use crate::config::words;
 use crate::ruleset::domains::Pattern;
-use crate::units::Nanos;
 
 static FILE: Table = Table {
     name: "ratelimit",
@@ -165,6 +164,11 @@ impl Reader<'_> {
             let problem = Problem::error(field.key_place(), "has no `unit`, or no `requests_per_unit`");
             return field.fail(problem.expected("both, or `unlimited: true`"));
         };
+        let window = unit.saturating_mul(units);
+        if window > LONGEST_WINDOW {
+            let problem = Problem::error(field.key_place(), "has a window of more than 100 years");
+            return field.fail(problem.hint("lower `unit_multiplier`"));
+        }
         if limit == 0 {
             if shadow {
                 field.warn(
@@ -184,7 +188,6 @@ impl Reader<'_> {
         }
         let entries = self.path.iter().map(|step| (step.key.as_str(), step.value.as_deref()));
         let name = self.names.of(&self.domain, entries);
-        let window = Nanos::from_secs(unit.saturating_mul(units));
         self.limits.push(Limit { name: name.clone(), algorithm: "fixed_window", limit, window, key, shadow });
         Some(End::Limits(vec![name]))
     }

@@ -4,6 +4,7 @@ use super::Import;
 use crate::config;
 use crate::ruleset::Ruleset;
 use crate::ruleset::key::KeyPart;
+use crate::units::Nanos;
 
 fn imported(texts: &[&str]) -> Ruleset {
     let mut import = Import::default();
@@ -155,6 +156,15 @@ fn units_become_windows_and_modes_become_shadow() {
             ("e=1", "2 in 1m by descriptor e"),
         ],
     );
+}
+
+#[test]
+fn a_window_is_as_long_as_it_is_written() {
+    let text = "domain: d
+descriptors: [{ key: a, rate_limit: { unit: second, unit_multiplier: 1000003, requests_per_unit: 1 } }]
+";
+    let ruleset = imported(&[text]);
+    assert_eq!(ruleset.limits[0].rules[0].policy().window, Some(Nanos::from_secs(1_000_003)));
 }
 
 #[test]

@@ -1,0 +1,20 @@
+//! Configurations of other rate limit services: they are refused, or what is written of them passes the check.
+
+use tollgate::config;
+use tollgate::config::import::Import;
+
+pub(crate) fn run(data: &[u8]) {
+    let Ok(text) = str::from_utf8(data) else { return };
+    let mut import = Import::default();
+    match import.add(text, "f") {
+        Ok(()) => {
+            let written = import.written();
+            if let Err(problems) = config::load(&written, "w", &|_| None) {
+                // it is a few levels deeper than what was read
+                let is_too_deep = problems.errors.iter().all(|problem| problem.message.contains("levels deep"));
+                assert!(is_too_deep, "{problems}\n{written}");
+            }
+        }
+        Err(problems) => assert!(!problems.errors.is_empty()),
+    }
+}
