@@ -116,6 +116,7 @@ limits:
   per-address: { algorithm: fixed_window, limit: 3, window: 1m, key: { descriptor: remote_address } }
   writes: { algorithm: gcra, rate: 1/d, burst: 1, key: all }
   tokens: { algorithm: gcra, rate: 100/d, burst: 100, key: { descriptor: user } }
+  double: { algorithm: gcra, rate: 3/d, burst: 3, cost: 2, key: all }
   budget: { algorithm: gcra, rate: 10/d, burst: 10, key: { descriptor: user }, charge: { denied: true } }
   tiers:
     algorithm: gcra
@@ -134,6 +135,7 @@ domains:
           - { key: method, value: POST, limits: [writes] }
       - { key: path, value: /watched/*, limits: [watched] }
       - { key: user, limits: [tokens] }
+      - { key: user, value: double, limits: [double] }
       - { key: user, value: spender*, limits: [budget] }
       - { key: tier, descriptors: [{ key: user, limits: [tiers] }] }
 ";
@@ -212,6 +214,11 @@ async fn one_limit_may_be_charged_for_several_keys_and_hits_add_up() {
     assert_eq!(envoy.codes(vec![back(1_000_000)]).await.0, OK);
     assert_eq!(envoy.codes(vec![hits(0)]).await, (OK, vec![(OK, 100)]));
     assert_eq!(envoy.codes(vec![hits(u64::MAX)]).await, (OVER, vec![(OVER, 100)]));
+    // a request would cost two
+    let double = |value| Descriptor { hits_addend: Some(Hits { value }), ..descriptor("user=double") };
+    assert_eq!(envoy.codes(vec![double(0)]).await, (OK, vec![(OK, 3)]));
+    assert_eq!(envoy.codes(vec![double(1)]).await, (OK, vec![(OK, 1)]));
+    assert_eq!(envoy.codes(vec![double(0)]).await, (OVER, vec![(OVER, 1)]));
     // what was spent anyway counts where the limit says so
     let spends = |value| Descriptor { hits_addend: Some(Hits { value }), ..descriptor("user=spender-1") };
     assert_eq!((envoy.codes(vec![spends(25)]).await.0, envoy.codes(vec![spends(0)]).await.0), (OVER, OVER));
