@@ -4,7 +4,7 @@ CARGO ?= cargo
 # The tests run under cargo-nextest where it is installed, under cargo otherwise.
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help run test compose-test fuzz audit lint bench bench-peers instructions doc docs-figures needs clean
+.PHONY: help run test compose-test fuzz audit lint bench bench-decisions bench-peers instructions doc docs-figures needs clean
 
 help:                ## Lists the targets.
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: .*##/\t/' | expand -t 16
@@ -46,6 +46,11 @@ bench-peers:         ## Measures beside nginx, HAProxy and Envoy: ROUNDS=5 SECON
 	@sh scripts/install-needs.sh bench
 	$(CARGO) build --release
 	@ROUNDS="$(ROUNDS)" SECONDS="$(SECONDS)" ONLY="$(ONLY)" PEERS="$(PEERS)" WRITE="$(WRITE)" RESULTS="$(RESULTS)" python3 -m bench
+
+bench-decisions:     ## Measures decisions over gRPC, beside THROTTLECRAB=path: ROUNDS=3 SECONDS=4.
+	@sh scripts/install-needs.sh bench
+	$(CARGO) build --release
+	@ROUNDS="$(ROUNDS)" SECONDS="$(SECONDS)" THROTTLECRAB="$(THROTTLECRAB)" python3 -m bench.decisions
 
 instructions: needs  ## Holds the instructions of a request against bench/instructions.json; UPDATE=1 writes them.
 	$(CARGO) build --bin tollgate --profile instructions
