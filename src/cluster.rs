@@ -76,8 +76,6 @@ struct Node {
     service: OnceLock<Weak<dyn StateService>>,
     /// The other gateways, as the configuration names them.
     peer_settings: watch::Sender<Peers>,
-    /// Counted up when a heartbeat has to go out before its time.
-    news: watch::Sender<u64>,
     /// By their numbers, which are never used again.
     peers: RwLock<BTreeMap<u32, Arc<Peer>>>,
     last_peer: AtomicU64,
@@ -160,7 +158,6 @@ impl Cluster {
             latch: Arc::default(),
             service: OnceLock::new(),
             peer_settings: watch::Sender::new(peers.clone()),
-            news: watch::Sender::new(0),
             peers: RwLock::default(),
             last_peer: AtomicU64::new(0),
             last_slot: AtomicU64::new(0),
@@ -230,6 +227,13 @@ impl Cluster {
         self.0.context.own.process
     }
 
+    /// Notes that this gateway has charged `keys` while ownership changed: other gateways may own them by now.
+    pub fn note_charged(&self, mut keys: impl Iterator<Item = LimitKey>) {
+        if keys.any(|key| !self.owns(key)) {
+            self.0.note_stand_in();
+        }
+    }
+
     /// Counts a charge that this gateway decides because no other can be reached.
     pub fn alone(&self) -> Decider {
         self.0.counts.alone.fetch_add(1, Ordering::Relaxed);
@@ -254,6 +258,7 @@ impl Cluster {
             // a fetch is noted before its state arrives
             let node = &self.0;
             !node.migration.is_fetching()
+                && !node.note_stand_in.load(Ordering::Relaxed)
                 && node.corrections.is_empty()
                 && node.members.lock().is_ready_to_end()
                 && node.peers.read().values().all(|peer| peer.is_settled())

@@ -231,6 +231,11 @@ impl Store {
                 }
                 (outcome, _) => {
                     charged = outcome.unwrap_or_default();
+                    if tries > 0
+                        && let Some(cluster) = self.cluster()
+                    {
+                        cluster.note_charged(batch.iter().map(|charge| charge.key));
+                    }
                     break;
                 }
             }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::connection::ConnectError;
 use super::corrections::Correction;
@@ -31,19 +31,18 @@ impl Node {
     async fn talk(self: &Arc<Self>, peer: &Arc<Peer>, session: &Arc<Session>) {
         let mut beats = interval(HEARTBEAT_INTERVAL.to_duration());
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut news = self.news.subscribe();
         loop {
             let is_time = tokio::select! {
                 biased;
                 () = session.ended() => return,
                 _ = beats.tick() => true,
-                _ = news.changed() => true,
+                () = peer.beat.notified() => true,
                 () = peer.wake.notified() => peer.is_suspected(),
             };
             if is_time {
                 failpoint("beat");
                 let (node, address) = (Arc::clone(self), peer.address);
-                peer.beat(session, &self.says(address), move |beat| node.heard(address, beat));
+                peer.send_beat(session, &self.says(address), move |beat| node.heard(address, beat));
             }
             peer.send_corrections(session);
         }
@@ -78,7 +77,12 @@ impl Node {
 
 impl Membership for Node {
     fn beat(&self, from: SocketAddr, beat: Heartbeat) -> Heartbeat {
-        self.heard(from, beat);
+        match self.find(from) {
+            Some(peer) if peer.is_reachable() => self.heard(from, beat),
+            // it becomes a member once this gateway reaches it, and so can ask it
+            Some(peer) => peer.beat.notify_one(),
+            None => {}
+        }
         self.says(from)
     }
 
@@ -118,7 +122,7 @@ pub(super) async fn run(node: Arc<Node>, peer: Arc<Peer>) {
                     was_told = Some(reason);
                 }
                 node.unreachable(&peer, &failed, since);
-                sleep(HEARTBEAT_INTERVAL.to_duration()).await;
+                drop(timeout(HEARTBEAT_INTERVAL.to_duration(), peer.beat.notified()).await);
             }
         }
     }

@@ -102,8 +102,8 @@ struct Past {
     rings: Vec<Arc<Ring>>,
     /// When the members changed last.
     ring_changed: Nanos,
-    /// States that were given to gateways that do not own them.
-    lent: HashMap<LimitKey, Lent>,
+    /// Gateways that asked for states that they do not own, and decide on those keys: whether there was a state or not.
+    lent: HashMap<LimitKey, SmallVec<[Lent; 1]>>,
     /// Gateways that see other members or keep states of others: they may decide on keys that this gateway owns.
     differing: Vec<SocketAddr>,
     /// Gateways that sent a request while they saw other members, and when.
@@ -180,7 +180,10 @@ impl MigrationState {
             .map(|peer| peer.member.address)
             .collect();
         let mut past = self.past.lock();
-        past.lent.retain(|_, (to, at)| differing.contains(to) || now.saturating_sub(*at) < LENT_FOR);
+        past.lent.retain(|_, lent| {
+            lent.retain(|(to, at)| differing.contains(to) || now.saturating_sub(*at) < LENT_FOR);
+            !lent.is_empty()
+        });
         past.asked.retain(|_, at| now.saturating_sub(*at) < LENT_FOR);
         differing.extend(past.asked.keys());
         if is_drained && differing.is_empty() {
@@ -216,10 +219,10 @@ impl MigrationState {
     /// The gateways besides `own` that may have the state of `key`, the most probable first. `own` sees `ring`.
     pub(super) fn sources(&self, key: LimitKey, own: SocketAddr, ring: &Ring) -> Sources {
         let past = self.past.lock();
-        let lent = past.lent.get(&key).map(|(to, _)| *to);
+        let lent = past.lent.get(&key).into_iter().flatten().rev().map(|(to, _)| *to);
         let before = past.rings.iter().rev().filter_map(|ring| ring.owner(key));
         let mut sources = Sources::new();
-        for source in lent.into_iter().chain(ring.owner(key)).chain(before).chain(past.differing.iter().copied()) {
+        for source in lent.chain(ring.owner(key)).chain(before).chain(past.differing.iter().copied()) {
             if source != own && !sources.contains(&source) {
                 sources.push(source);
             }
@@ -227,21 +230,13 @@ impl MigrationState {
         sources
     }
 
-    /// Notes that the state of `key` is given to `to`, which does not own it in this gateway's view. Returns the previous
-    /// borrower.
-    pub(super) fn lend(&self, key: LimitKey, to: SocketAddr, now: Nanos) -> Option<Lent> {
-        let before = self.past.lock().lent.insert(key, (to, now));
+    /// Notes that `to`, which does not own `key` in this gateway's view, decides about it from now on.
+    pub(super) fn lend(&self, key: LimitKey, to: SocketAddr, now: Nanos) {
+        let mut past = self.past.lock();
+        let lent = past.lent.entry(key).or_default();
+        lent.retain(|(known, _)| *known != to);
+        lent.push((to, now));
         self.is_active.store(true, Ordering::Relaxed);
-        before
-    }
-
-    /// Undoes [`MigrationState::lend`]: this gateway had no state of `key`.
-    pub(super) fn keep(&self, key: LimitKey, before: Option<Lent>) {
-        let lent = &mut self.past.lock().lent;
-        match before {
-            Some(before) => lent.insert(key, before),
-            None => lent.remove(&key),
-        };
     }
 
     // === pushes and fetches of one key ===

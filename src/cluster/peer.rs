@@ -94,6 +94,8 @@ pub struct Peer {
     pub(super) pending: Mutex<Pending>,
     /// Notified when a correction waits or the gateway is suspected.
     pub(super) wake: Notify,
+    /// Notified when a heartbeat has to go out before its time.
+    pub(super) beat: Notify,
     is_suspected: AtomicBool,
     /// When it last answered.
     heard: AtomicU64,
@@ -130,6 +132,7 @@ impl Peer {
             control_connection: Mutex::default(),
             pending,
             wake: Notify::new(),
+            beat: Notify::new(),
             is_suspected: AtomicBool::new(false),
             heard: AtomicU64::new(0),
             lost: AtomicU64::new(0),
@@ -316,7 +319,7 @@ impl Peer {
     }
 
     /// Sends a beat; `heard` is called with the answer, whenever it comes.
-    pub(super) fn beat(
+    pub(super) fn send_beat(
         self: &Arc<Self>,
         session: &Session,
         beat: &Heartbeat,

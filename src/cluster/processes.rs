@@ -2,13 +2,18 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
+use super::members::HEARTBEAT_INTERVAL;
 use crate::units::Nanos;
 
-/// When a process without a connection counts as gone, and when a slot that its process does not report is given back.
+/// When a process that sends no heartbeats counts as gone, and when a slot that its process does not report is given back.
 pub(super) const GONE_AFTER: Nanos = Nanos::from_secs(15);
+/// The same in times of [`Processes::take_gone`]: silence while this gateway itself was stopped means nothing.
+const GONE_AFTER_TICKS: u64 = GONE_AFTER.get() / HEARTBEAT_INTERVAL.get();
 
 /// Processes by the random number that each has chosen.
 #[derive(Default)]
@@ -18,33 +23,43 @@ pub(super) struct Processes(Mutex<HashMap<u64, Process>>);
 struct Process {
     address: SocketAddr,
     connections: usize,
-    /// When its last connection ended.
-    disconnected: Nanos,
+    /// Notified when it is gone and its connections are cut.
+    gone: Arc<Notify>,
+    /// How many ticks have passed since its last heartbeat.
+    silent_ticks: u64,
     /// When it last had reported all its slots.
     announced: Nanos,
     made: AppliedChanges,
 }
 
 impl Processes {
-    /// The process `process`, which is at `address`, has another connection.
-    pub(super) fn arrived(&self, process: u64, address: SocketAddr) {
+    /// The process `process`, which is at `address`, has another connection. Returns what is notified when it is to be cut.
+    pub(super) fn arrived(&self, process: u64, address: SocketAddr) -> Arc<Notify> {
         let fresh = || Process {
             address,
             connections: 0,
-            disconnected: Nanos::ZERO,
+            gone: Arc::default(),
+            silent_ticks: 0,
             announced: Nanos::ZERO,
             made: AppliedChanges::default(),
         };
         let mut processes = self.0.lock();
         let process = processes.entry(process).or_insert_with(fresh);
         process.connections = process.connections.saturating_add(1);
+        Arc::clone(&process.gone)
     }
 
     /// One of its connections ended.
-    pub(super) fn disconnected(&self, process: u64, now: Nanos) {
+    pub(super) fn disconnected(&self, process: u64) {
         if let Some(process) = self.0.lock().get_mut(&process) {
             process.connections = process.connections.saturating_sub(1);
-            process.disconnected = now;
+        }
+    }
+
+    /// The process has sent a heartbeat.
+    pub(super) fn heard(&self, process: u64) {
+        if let Some(process) = self.0.lock().get_mut(&process) {
+            process.silent_ticks = 0;
         }
     }
 
@@ -65,13 +80,16 @@ impl Processes {
         self.0.lock().iter().map(|(id, process)| (*id, process.announced)).collect()
     }
 
-    /// Takes out the processes that are gone. Addresses for which `refuses` holds refuse connections.
-    pub(super) fn take_gone(&self, refuses: impl Fn(SocketAddr) -> bool, now: Nanos) -> Vec<u64> {
+    /// Takes out the processes that are gone, and cuts their connections. Called once per [`HEARTBEAT_INTERVAL`]. Addresses
+    /// for which `refuses` holds refuse connections.
+    pub(super) fn take_gone(&self, refuses: impl Fn(SocketAddr) -> bool) -> Vec<u64> {
         let mut gone = Vec::new();
         self.0.lock().retain(|id, process| {
-            let waited = now.saturating_sub(process.disconnected) >= GONE_AFTER;
-            let stays = process.connections > 0 || !(waited || refuses(process.address));
+            process.silent_ticks = process.silent_ticks.saturating_add(1);
+            let is_refused = process.connections == 0 && refuses(process.address);
+            let stays = !is_refused && process.silent_ticks < GONE_AFTER_TICKS;
             if !stays {
+                process.gone.notify_waiters();
                 gone.push(*id);
             }
             stays
@@ -101,10 +119,13 @@ impl AppliedChanges {
             return false;
         }
         if number > self.largest {
-            let passed = number.saturating_sub(self.largest).min(TOLD_APART);
-            for skipped in number.saturating_sub(passed).saturating_add(1)..=number {
-                let (word, bit) = place(skipped);
-                self.last[word] &= !bit;
+            if number.saturating_sub(self.largest) >= TOLD_APART {
+                self.last.fill(0);
+            } else {
+                for skipped in self.largest.saturating_add(1)..=number {
+                    let (word, bit) = place(skipped);
+                    self.last[word] &= !bit;
+                }
             }
             self.largest = number;
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 
 use super::connection::{self, ConnectError, Connection, OwnIdentity};
@@ -147,6 +147,7 @@ impl PeerServer {
         let Connection { mut reader, writer, other } = connection;
         let arrived = Arrived::new(self, other.process, other.from);
         let session = Arc::clone(&self.service).open_session(other.process);
+        let gone = arrived.gone.notified();
         let answers = Outgoing::default();
         let sending = answers.clone();
         tokio::spawn(async move { sending.send_all(writer, None).await });
@@ -177,11 +178,11 @@ impl PeerServer {
         };
         tokio::select! {
             biased;
+            () = gone => {}
             () = answers.ended() => {}
             () = reading => {}
         }
         answers.end();
-        drop(arrived);
     }
 
     fn answer(&self, ask: Ask, (other, ring): (&Hello, RingHash), session: &dyn PeerSession, now: Nanos) -> Answered {
@@ -204,7 +205,10 @@ impl PeerServer {
                     return self.work(Work::Change(change), ring, session, now);
                 }
             }
-            Ask::Heartbeat(beat) => return Answered::Now(Answer::Heartbeat(self.membership.beat(other.from, beat))),
+            Ask::Heartbeat(beat) => {
+                self.processes.heard(other.process);
+                return Answered::Now(Answer::Heartbeat(self.membership.beat(other.from, beat)));
+            }
             Ask::Put { ring, states } => self.migrator.receive(&states, ring),
             Ask::SlotsAnnounced => self.processes.announced(other.process, now),
         }
@@ -246,8 +250,8 @@ impl PeerServer {
             self.migrator.gather(session.unknown(&keys)).await;
             let may_have_moved = |position| self.migrator.may_have_moved(&epoch, position);
             if let Some(answer) = work.attempt(session, &may_have_moved, self.clock.now()) {
-                // another gateway may own a state that was fetched for a correction
-                if matches!(work, Work::Change(_)) {
+                // what was charged here goes to its owner
+                if keys.iter().any(|(_, key)| !self.migrator.owns(*key)) {
                     self.migrator.note_stand_in();
                 }
                 return answer;
@@ -274,7 +278,7 @@ impl PeerServer {
     /// holds refuse connections.
     pub(super) fn release_gone(&self, refuses: impl Fn(SocketAddr) -> bool) {
         let now = self.clock.now();
-        self.processes.take_gone(refuses, now).into_iter().for_each(|process| self.service.release(process, now));
+        self.processes.take_gone(refuses).into_iter().for_each(|process| self.service.release(process, now));
         let announced = self.processes.all_announced();
         // slots of an unknown process came with states: it reports them soon, or it is gone
         let until = |process| announced.get(&process).copied().unwrap_or(now).saturating_sub(GONE_AFTER);
@@ -336,17 +340,19 @@ impl Work {
 struct Arrived<'a> {
     server: &'a PeerServer,
     process: u64,
+    /// Notified when the process is gone.
+    gone: Arc<Notify>,
 }
 
 impl<'a> Arrived<'a> {
     fn new(server: &'a PeerServer, process: u64, address: SocketAddr) -> Self {
-        server.processes.arrived(process, address);
-        Self { server, process }
+        let gone = server.processes.arrived(process, address);
+        Self { server, process, gone }
     }
 }
 
 impl Drop for Arrived<'_> {
     fn drop(&mut self) {
-        self.server.processes.disconnected(self.process, self.server.clock.now());
+        self.server.processes.disconnected(self.process);
     }
 }

@@ -35,13 +35,17 @@ impl StateMigrator for Node {
     }
 
     async fn gather(&self, wanted: Vec<ChargeRequest>) {
-        for (limit, key) in wanted {
-            let holds = limit.holds();
-            self.fetch(limit, key).await;
-            if holds {
-                self.wait_for_reports(key).await;
+        let gathering = async {
+            for (limit, key) in wanted {
+                let holds = limit.holds();
+                self.fetch(limit, key).await;
+                if holds {
+                    self.wait_for_reports(key).await;
+                }
             }
-        }
+        };
+        // the gateway that sent this request waits as well
+        drop(timeout(self.context.timeout.to_duration() / 2, gathering).await);
     }
 
     async fn wait_for_reports(&self, key: LimitKey) {
@@ -113,13 +117,11 @@ impl Node {
 
     /// Takes the state of `key` out of the store for `to`.
     fn take_out(&self, to: SocketAddr, limit: &LimitIdentity, key: LimitKey) -> TakenState {
-        let is_lent = self.view.load().ring.owner(key) != Some(to);
-        let before = if is_lent { self.migration.lend(key, to, self.context.clock.now()) } else { None };
+        if self.view.load().ring.owner(key) != Some(to) {
+            self.migration.lend(key, to, self.context.clock.now());
+        }
         self.migration.count_departure(key);
         let Some(states) = self.service().and_then(|service| service.take(limit, key)) else {
-            if is_lent {
-                self.migration.keep(key, before);
-            }
             return TakenState::Nothing;
         };
         self.migration.counts.given.fetch_add(states.count, Ordering::Relaxed);

@@ -87,7 +87,7 @@ impl Node {
     }
 
     pub(super) fn heartbeat_now(&self) {
-        self.news.send_modify(|count| *count = count.wrapping_add(1));
+        self.peers.read().values().for_each(|peer| peer.beat.notify_one());
     }
 
     pub(super) fn known(&self) -> BTreeMap<SocketAddr, Arc<Peer>> {
