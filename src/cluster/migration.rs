@@ -51,8 +51,8 @@ pub(super) struct MigrationState {
     is_active: AtomicBool,
     /// Counts changes of the members.
     ring_changes: AtomicU64,
-    /// Keys whose states are being pushed and have not arrived.
-    pushing: Mutex<HashSet<LimitKey>>,
+    /// Fingerprints of keys whose states are being pushed and have not arrived.
+    pushing: Mutex<HashSet<u64>>,
     /// Keys whose states are being fetched.
     fetching: Mutex<HashSet<LimitKey>>,
     departure_count: KeyEpochs,
@@ -268,7 +268,7 @@ impl MigrationState {
 
     /// Notes that the state of `key` is going to be pushed.
     pub(super) fn begin_push(&self, key: LimitKey) {
-        self.pushing.lock().insert(key);
+        self.pushing.lock().insert(key.fingerprint());
         self.count_departure(key);
     }
 
@@ -309,7 +309,7 @@ impl MigrationState {
 
     /// Whether the state of `key` is being pushed.
     pub(super) fn is_being_pushed(&self, key: LimitKey) -> bool {
-        self.pushing.lock().contains(&key)
+        self.pushing.lock().contains(&key.fingerprint())
     }
 
     /// Waits until `holds`, at most for `patience`. `holds` is checked whenever a state has moved.
