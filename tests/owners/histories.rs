@@ -1,333 +1,411 @@
-//! Gateways that come, go and hang while all that can be charged is charged, behind a slow network. Whatever happens, what
-//! was used of a key is used once it is quiet again: exactly, unless a gateway stood in for another one; and in that case
-//! too nothing that was used before is given out again.
+//! Seeded histories of three gateways in virtual time: they start, join, leave, stall, die and lose sight of each other while all
+//! that can be charged is charged. What clients are told is held against the bounds that docs/cluster.md states.
 //!
-//! `SEED=7 HISTORIES=20` plays the plans of that seed and the 19 after it. A plan says what happens; when messages cross
-//! each other the machine says.
+//! `SEED=7 HISTORIES=1000` plays that history and the 999 after it; of a single one all that happens is
+//! logged.
 
-use std::collections::HashMap;
-use std::io::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use tokio::task::{JoinHandle, yield_now};
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
-use tollgate::algorithm::Completion;
-use tollgate::charge::{Charge, Enforcement};
-use tollgate::clock::Clock;
-use tollgate::units::{LimitKey, Nanos};
+use tollgate::cluster::members::MemberState;
+use tollgate::store::LocalStore;
+use tollgate::units::Nanos;
 
-use crate::network::{Gateway, Network};
-use crate::node::{BURST, HELD, MANY, Node, SMALL, one, wait_for};
+use crate::client::{Client, FAST, HELD, KEYS, RATE, SPENT, WIDE, key, rules};
+use crate::network::{Pair, pair};
+use crate::node::{MANY, Node, Setup};
+use crate::oracle::Ledger;
+use crate::world::{World, ms};
 
-/// Never spent, and nothing of it comes back meanwhile.
-const WHOLE: u64 = 1 << 40;
-const KEYS: u64 = 40;
-/// So many addresses there are for gateways.
-const PLACES: usize = 4;
+const GATEWAYS: usize = 3;
+/// How long it may take until nothing moves any more.
+const QUIET_WITHIN: Nanos = Nanos::from_secs(60);
 
 /// What happens to the gateways.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Event {
-    Join,
-    Leave,
-    /// One hangs.
-    Hang(Duration),
+    Start(usize),
+    Leave(usize),
+    Restart(usize),
+    Stall(usize, Nanos),
+    Die { number: usize, silent: bool },
+    Part(Vec<Pair>, Nanos),
+    Cut(Pair),
+    Slow(Pair, u64, Nanos),
 }
 
-/// What may happen, and what has to hold.
-#[derive(Clone, Copy, Debug)]
-struct Setting {
-    timeout: Nanos,
-    hangs: bool,
+/// A gateway's requests.
+struct Load {
+    gateway: usize,
+    over: Arc<AtomicBool>,
+    task: JoinHandle<()>,
 }
 
-/// Keys of one number have one owner; no two limits have a key in common.
-fn key(limit: usize, number: u64) -> LimitKey {
-    let owner = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48 << 48;
-    LimitKey(u128::from(owner | (limit as u64) << 32 | number))
+struct History {
+    world: World,
+    random: SmallRng,
+    ledger: Arc<Mutex<Ledger>>,
+    loads: Vec<Load>,
+    setup: Arc<Setup>,
+    burst: u64,
+    slots: u64,
+    /// How many more buckets of each key the events so far allow.
+    more: usize,
+    tells: bool,
+    story: String,
+}
+
+impl History {
+    fn new(seed: u64, tells: bool) -> Self {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let timeout = *[100, 200, 400].choose(&mut random).unwrap();
+        // there and back within an eighth of the timeout
+        let least = timeout / 24;
+        let delay = (least, random.random_range(least..=timeout / 16));
+        let (burst, slots) = (random.random_range(3..=12), random.random_range(1..=4));
+        let limits = rules(burst, slots).into_iter().map(|rule| (rule, 1000)).collect();
+        let mut setup = Setup::new(ms(timeout), GATEWAYS.div_ceil(2), limits);
+        let one_thread = random.random_ratio(7, 8);
+        setup.states = if one_thread { LocalStore::for_one_thread } else { LocalStore::new };
+        let world = World::new(random.random(), 3, delay, setup);
+        let setup = Arc::clone(world.setup());
+        let mut history = Self {
+            world,
+            random,
+            ledger: Arc::default(),
+            loads: Vec::new(),
+            setup,
+            burst,
+            slots,
+            more: 0,
+            tells,
+            story: String::new(),
+        };
+        history.tell(&format!("timeout {timeout} ms, {delay:?} ms one way, burst {burst}, {slots} slots"));
+        history
+    }
+
+    fn tell(&mut self, what: &str) {
+        let now = self.world.elapsed();
+        writeln!(self.story, "{now} {what}").unwrap();
+        if self.tells {
+            drop(writeln!(std::io::stderr(), "{now} {what}"));
+        }
+    }
+
+    /// With faults, unless it is to be clean.
+    fn play(&mut self, clean: bool) {
+        self.begin();
+        for _ in 0..self.random.random_range(1..=4) {
+            let pause = self.random.random_range(0..3000);
+            self.pass(ms(pause));
+            if self.random.random() {
+                self.settle();
+            }
+            let event = if clean || self.random.random_ratio(1, 3) { self.change() } else { self.fault() };
+            let Some(event) = event else { continue };
+            self.tell(&format!("{event:?}"));
+            self.happen(event);
+        }
+        let pause = self.random.random_range(0..2000);
+        self.pass(ms(pause));
+        self.end();
+        self.audit();
+    }
+
+    /// Starts gateways, most often at nearly the same moment.
+    fn begin(&mut self) {
+        let apart = *[1, 60, 4000].choose(&mut self.random).unwrap();
+        let count = self.random.random_range(2..=GATEWAYS);
+        for number in 0..count {
+            self.tell(&format!("start {number}"));
+            self.start(number);
+            let pause = self.random.random_range(0..apart);
+            self.pass(ms(pause));
+        }
+        let ready =
+            |world: &mut World| world.gateways.iter().all(|gateway| gateway.node.cluster().waits_for().is_none());
+        assert!(self.world.comes(QUIET_WITHIN, ready), "the gateways are not ready");
+    }
+
+    /// A gateway gets requests once it is ready.
+    fn start(&mut self, number: usize) {
+        self.world.start(number);
+        let gateway = self.world.gateway(number);
+        let client = Client { gateway: number, node: Arc::clone(&gateway.node), ledger: Arc::clone(&self.ledger) };
+        let over = Arc::new(AtomicBool::new(false));
+        let (seed, ends) = (self.random.random(), Arc::clone(&over));
+        let task = gateway.spawn(async move {
+            client.node.store.connect().await;
+            while client.node.cluster().waits_for().is_some() {
+                sleep(Duration::from_millis(5)).await;
+            }
+            client.run(seed, ends).await;
+        });
+        self.loads.push(Load { gateway: number, over, task });
+    }
+
+    fn pass(&mut self, time: Nanos) {
+        self.world.pass(time);
+    }
+
+    /// Until all see the same members.
+    fn settle(&mut self) {
+        self.tell("settles");
+        let agree = |world: &mut World| world.agree();
+        assert!(self.world.comes(QUIET_WITHIN, agree), "the gateways do not agree");
+    }
+
+    fn running(&self) -> Vec<usize> {
+        self.world.gateways.iter().map(|gateway| gateway.number).collect()
+    }
+
+    /// A gateway starts, or ends with all that is to be done.
+    fn change(&mut self) -> Option<Event> {
+        let missing: Vec<usize> = (0..GATEWAYS).filter(|number| !self.running().contains(number)).collect();
+        if let Some(number) = missing.choose(&mut self.random)
+            && self.random.random()
+        {
+            return Some(Event::Start(*number));
+        }
+        let number = *self.running().choose(&mut self.random)?;
+        // there has to be another one to take the keys
+        let is_member = |number| self.world.gateway(number).node.cluster().report().standing == MemberState::Member;
+        let others = self.running().into_iter().any(|other| other != number && is_member(other));
+        (others && is_member(number)).then(|| match self.random.random() {
+            true => Event::Leave(number),
+            false => Event::Restart(number),
+        })
+    }
+
+    fn fault(&mut self) -> Option<Event> {
+        let running = self.running();
+        let number = *running.choose(&mut self.random)?;
+        let other = *running.iter().filter(|other| **other != number).collect::<Vec<_>>().choose(&mut self.random)?;
+        let between = pair(number, *other);
+        let timeout = self.setup.timeout.get() / 1_000_000;
+        let event = match self.random.random_range(0..6) {
+            0 => Event::Stall(number, ms(self.random.random_range(timeout..=1000))),
+            1 => Event::Stall(number, ms(self.random.random_range(1000..4000))),
+            2 => Event::Die { number, silent: self.random.random() },
+            3 => {
+                let alone = (0..GATEWAYS).filter(|other| *other != number).map(|other| pair(number, other)).collect();
+                let parted = if self.random.random() { alone } else { vec![between] };
+                Event::Part(parted, ms(self.random.random_range(100..5000)))
+            }
+            4 => Event::Cut(between),
+            _ => {
+                Event::Slow(between, timeout * self.random.random_range(1..4), ms(self.random.random_range(100..2000)))
+            }
+        };
+        Some(event)
+    }
+
+    fn happen(&mut self, event: Event) {
+        let unanswered = self.setup.unanswered.load(Ordering::Relaxed);
+        match event {
+            Event::Start(number) => self.start(number),
+            Event::Leave(number) => self.leave(number),
+            Event::Restart(number) => {
+                self.leave(number);
+                self.start(number);
+            }
+            Event::Stall(number, time) => {
+                self.more += 1;
+                self.world.stall(number, time);
+                self.pass(time);
+            }
+            Event::Die { number, silent } => {
+                self.more += 1;
+                self.world.end(number, silent);
+                self.loads.retain(|load| load.gateway != number);
+                self.ledger.lock().die(number);
+            }
+            Event::Part(parted, time) => {
+                self.more += 1;
+                self.world.network.part(parted);
+                self.pass(time);
+                self.world.network.heal(self.world.now);
+            }
+            Event::Cut(between) => {
+                self.more += 1;
+                self.world.network.cut(between);
+            }
+            Event::Slow(between, more, time) => {
+                self.world.network.slow(Some((between, more)));
+                self.pass(time);
+                self.world.network.slow(None);
+                self.pass(ms(2 * more));
+                // each time that an owner does not answer another one stands in
+                self.more += self.setup.unanswered.load(Ordering::Relaxed) - unanswered;
+            }
+        }
+    }
+
+    fn leave(&mut self, number: usize) {
+        self.world.gateway(number).node.cluster().leave();
+        let pause = self.random.random_range(0..500);
+        self.pass(ms(pause));
+        self.finish(|load| load.gateway == number);
+        let has_left = |world: &mut World| world.gateway(number).node.store.is_settled();
+        assert!(self.world.comes(QUIET_WITHIN, has_left), "gateway {number} does not get done with leaving");
+        self.world.end(number, false);
+    }
+
+    /// Ends requests.
+    fn finish(&mut self, which: impl Fn(&Load) -> bool) {
+        let (ends, stay): (Vec<Load>, Vec<Load>) = self.loads.drain(..).partition(which);
+        self.loads = stay;
+        ends.iter().for_each(|load| load.over.store(true, Ordering::Relaxed));
+        let are_over = |_: &mut World| ends.iter().all(|load| load.task.is_finished());
+        assert!(self.world.comes(QUIET_WITHIN, are_over), "requests do not end");
+    }
+
+    /// Until nothing moves any more.
+    fn end(&mut self) {
+        self.tell("ends");
+        self.finish(|_| true);
+        let is_quiet = self.world.comes(QUIET_WITHIN, |world| world.is_quiet());
+        assert!(is_quiet, "it does not become quiet: {:#?}", self.world.reports());
+        self.pass(Nanos::from_secs(2));
+    }
+
+    // === what has to hold ===
+
+    fn audit(&mut self) {
+        let kept = |limit: usize| self.world.gateways.iter().map(|gateway| gateway.node.keys(limit)).sum::<u64>();
+        let touched =
+            |limit: usize| self.ledger.lock().touched.iter().filter(|bucket| bucket.0 == limit).count() as u64;
+        for limit in 0..=WIDE {
+            assert!(
+                kept(limit) <= touched(limit),
+                "limit {limit} has {} keys in {} places",
+                touched(limit),
+                kept(limit)
+            );
+        }
+        let gateways = self.running();
+        let through = gateways[self.random.random_range(0..gateways.len())];
+        for number in 0..KEYS {
+            let slots = self.slots;
+            let whole = |world: &mut World| {
+                ask(world, through, move |node| async move { node.left(HELD, key((HELD, number))).await == slots })
+            };
+            assert!(self.world.comes(Nanos::from_secs(40), whole), "a slot of key {number} is held for ever");
+            for gateway in &gateways {
+                let left =
+                    ask(
+                        &mut self.world,
+                        *gateway,
+                        move |node| async move { node.left(WIDE, key((WIDE, number))).await },
+                    );
+                let used = self.ledger.lock().used.get(&number).copied().unwrap_or(0);
+                assert!(
+                    self.more > 0 || MANY - left == used,
+                    "of wide key {number} {used} were used, and {} are gone",
+                    MANY - left
+                );
+            }
+        }
+        let allowed = 1 + self.more as u64;
+        for bucket in (0..SPENT.len()).flat_map(|limit| (0..KEYS).map(move |number| (limit, number))) {
+            let rest =
+                ask(
+                    &mut self.world,
+                    through,
+                    move |node| async move { node.admitted(bucket.0, key(bucket)).await as u64 },
+                );
+            let total = self.ledger.lock().total(bucket) + rest;
+            assert!(
+                total <= self.burst * allowed,
+                "key {bucket:?} let {total} of {} pass, where {allowed} times that are allowed",
+                self.burst
+            );
+            assert!(self.more > 0 || total == self.burst, "key {bucket:?} let {total} of {} pass", self.burst);
+        }
+        let ledger = self.ledger.lock();
+        for number in 0..KEYS {
+            let above = ledger.most_above_rate((FAST, number), RATE * allowed);
+            assert!(
+                above <= self.burst * allowed,
+                "fast key {number} let {above} pass above its rate, of {}",
+                self.burst
+            );
+        }
+        let most = ledger.most_running() as u64;
+        assert!(most <= self.slots * allowed, "{most} requests ran at once in {} slots", self.slots);
+    }
+}
+
+/// What a gateway answers.
+fn ask<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
+    world: &mut World,
+    gateway: usize,
+    asks: impl FnOnce(Arc<Node>) -> F,
+) -> T {
+    let work = asks(Arc::clone(&world.gateway(gateway).node));
+    world.ask(gateway, work)
+}
+
+/// Every third history has no faults. Returns what tells it from others.
+fn play(seed: u64, tells: bool) -> Result<u64, String> {
+    if tells {
+        let logs = tracing_subscriber::fmt().without_time().with_ansi(false).with_target(false);
+        drop(logs.with_writer(std::io::stderr).try_init());
+    }
+    let mut history = History::new(seed, tells);
+    let played = catch_unwind(AssertUnwindSafe(|| history.play(seed.is_multiple_of(3))));
+    let digest = history.ledger.lock().digest();
+    played.map(|()| digest).map_err(|panic| {
+        let said = panic.downcast_ref::<String>().map_or("it panicked", String::as_str);
+        format!("SEED={seed} HISTORIES=1: {said}\n{}", history.story)
+    })
 }
 
 fn number_from(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable).map_or(otherwise, |text| text.parse().unwrap())
 }
 
-/// What was used of each key, as the clients know it.
-type Used = Arc<Vec<AtomicU64>>;
-
-/// Charges all keys in every way through one gateway, until it is `over`.
-async fn load(node: Arc<Node>, seed: u64, used: Used, over: Arc<AtomicBool>) {
-    let mut random = SmallRng::seed_from_u64(seed);
-    let mut running: Vec<Charge> = Vec::new();
-    while !over.load(Ordering::Relaxed) {
-        let number = random.random_range(0..KEYS);
-        let cost = random.random_range(1..4);
-        let count = &used[usize::try_from(number).unwrap()];
-        let charge = Charge { cost, ..one(BURST, key(BURST, number)) };
-        match random.random_range(0..6) {
-            0 => {
-                node.store.debit(&node.binding, &[charge], node.clock.now());
-                count.fetch_add(cost, Ordering::Relaxed);
-            }
-            // denied by another limit, and counts
-            1 => {
-                let enforcement = Enforcement { counts_denied: true, ..Enforcement::USUAL };
-                let denies = Charge { cost: WHOLE * 2, ..one(SMALL, key(SMALL, number)) };
-                node.charge(&mut [Charge { enforcement, ..charge }, denies]).await;
-                count.fetch_add(cost, Ordering::Relaxed);
-            }
-            // taken back at once, or while it moves
-            2 => {
-                let (mut batch, now) = ([charge], node.clock.now());
-                let receipt = node.store.charge(&node.binding, &mut batch, now).await;
-                let full_at = now.saturating_add(receipt.charged[0].headroom.until_full);
-                sleep(Duration::from_millis(random.random_range(0..30))).await;
-                let [charge] = batch;
-                node.store.refund(&node.binding, &[(charge, full_at)], node.clock.now());
-            }
-            3 => {
-                let mut batch = [one(HELD, key(HELD, number))];
-                assert!(node.charge(&mut batch).await.charged[0].decision.is_admitted());
-                running.extend(batch);
-                if running.len() > 20 {
-                    let ends = running.swap_remove(random.random_range(0..running.len()));
-                    node.store.complete(&node.binding, &[ends], Completion::UNMEASURED, node.clock.now());
+#[test]
+fn gateways_admit_what_the_documentation_says_whatever_happens() {
+    let (first, count) = (number_from("SEED", 1), number_from("HISTORIES", 40));
+    let (next, failed) = (AtomicU64::new(first), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..2.min(count) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + count {
+                        return;
+                    }
+                    let played = play(seed, count == 1);
+                    failed.lock().extend(played.err());
                 }
-            }
-            _ => {
-                assert!(node.charge(&mut [charge]).await.charged[0].decision.is_admitted());
-                count.fetch_add(cost, Ordering::Relaxed);
-            }
+            });
         }
-        yield_now().await;
-    }
-    node.store.complete(&node.binding, &running, Completion::UNMEASURED, node.clock.now());
-}
-
-struct History {
-    network: Network,
-    gateways: Vec<Gateway>,
-    random: SmallRng,
-    setting: Setting,
-    used: Used,
-    /// What was left of each key when it was quiet last, and what was used then.
-    audited: HashMap<u64, (u64, u64)>,
-    /// See [`excuses`], of then.
-    excused: u64,
-    exact: usize,
-}
-
-impl History {
-    async fn play(seed: u64, setting: Setting) -> usize {
-        let mut random = SmallRng::seed_from_u64(seed);
-        let delay = Duration::from_millis([0, 2, 7][random.random_range(0..3)]);
-        let network = Network::new(PLACES, delay).await;
-        let used = (0..KEYS).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
-        let mut history = Self {
-            network,
-            gateways: Vec::new(),
-            random,
-            setting,
-            used: Arc::new(used),
-            audited: HashMap::new(),
-            excused: 0,
-            exact: 0,
-        };
-        for _ in 0..2 {
-            history.join().await;
-        }
-        history.settle("the start").await;
-        for _ in 0..4 {
-            let event = history.choose();
-            let what = format!("{event:?} of seed {seed} behind {delay:?}");
-            history.happens(event).await;
-            history.settle(&what).await;
-            history.audit(&what).await;
-        }
-        history.exact
-    }
-
-    fn choose(&mut self) -> Event {
-        let count = self.gateways.len();
-        match self.random.random_range(0..4) {
-            0 | 1 if self.setting.hangs => Event::Hang(Duration::from_millis(self.random.random_range(100..900))),
-            2 if count < PLACES => Event::Join,
-            _ if count > 1 => Event::Leave,
-            _ => Event::Join,
-        }
-    }
-
-    async fn join(&mut self) {
-        let is_free = |number: &usize| self.gateways.iter().all(|gateway| gateway.number != *number);
-        let number = (0..PLACES).find(is_free).unwrap();
-        self.gateways.push(self.network.start(number, WHOLE, self.setting.timeout).await);
-    }
-
-    fn loaded(&mut self, gateway: usize, over: &Arc<AtomicBool>) -> JoinHandle<()> {
-        let Gateway { node, .. } = &self.gateways[gateway];
-        let work = load(Arc::clone(node), self.random.random(), Arc::clone(&self.used), Arc::clone(over));
-        self.gateways[gateway].spawn(work)
-    }
-
-    async fn happens(&mut self, event: Event) {
-        let over = Arc::new(AtomicBool::new(false));
-        let mut loads: Vec<JoinHandle<()>> = (0..self.gateways.len()).map(|each| self.loaded(each, &over)).collect();
-        let pause = self.random.random_range(20..300);
-        sleep(Duration::from_millis(pause)).await;
-        let which = self.random.random_range(0..self.gateways.len());
-        match event {
-            Event::Hang(time) => self.gateways[which].hang(time).await,
-            Event::Join => {
-                self.join().await;
-                self.gateways.last().unwrap().connect().await;
-                loads.push(self.loaded(self.gateways.len() - 1, &over));
-                wait_for("the new member", || async { self.agree() }).await;
-            }
-            Event::Leave => {
-                let leaves = self.gateways.remove(which);
-                leaves.node.cluster().leave();
-                sleep(Duration::from_millis(pause)).await;
-                // requests end before their gateway does
-                over.store(true, Ordering::Relaxed);
-                for load in loads.drain(..) {
-                    load.await.unwrap();
-                }
-                wait_for("a gateway to have left", || async { leaves.node.store.is_settled() }).await;
-                self.excused = self.excused.saturating_sub(excuses(&leaves));
-            }
-        }
-        sleep(Duration::from_millis(pause)).await;
-        over.store(true, Ordering::Relaxed);
-        for load in loads {
-            load.await.unwrap();
-        }
-    }
-
-    /// Whether all see each other, and nothing moves any more.
-    fn agree(&self) -> bool {
-        self.gateways.iter().all(|gateway| {
-            let cluster = gateway.node.cluster();
-            cluster.report().members.len() == self.gateways.len() && !cluster.is_migrating()
-        })
-    }
-
-    async fn settle(&self, what: &str) {
-        let in_one_place = || {
-            let used = self.used.iter().filter(|used| used.load(Ordering::Relaxed) > 0).count() as u64;
-            self.gateways.iter().map(|gateway| gateway.node.keys(BURST)).sum::<u64>() <= used
-        };
-        wait_for(&format!("quiet after {what}"), || async {
-            self.agree() && self.gateways.iter().all(|gateway| gateway.node.store.is_settled()) && in_one_place()
-        })
-        .await;
-    }
-
-    async fn audit(&mut self, what: &str) {
-        let excused: u64 = self.gateways.iter().map(excuses).sum();
-        let is_exact = excused == self.excused;
-        self.excused = excused;
-        self.exact += usize::from(is_exact);
-        for number in 0..KEYS {
-            let gateway = self.random.random_range(0..self.gateways.len());
-            let used = self.used[usize::try_from(number).unwrap()].load(Ordering::Relaxed);
-            let (left_before, used_before) = self.audited.remove(&number).unwrap_or((WHOLE, 0));
-            // a gateway that hung may notice it now, and what it has then moves
-            wait_for(&format!("what was used of key {number} before {what}"), || async {
-                self.left(gateway, BURST, number).await <= left_before
-            })
-            .await;
-            let left = self.left(gateway, BURST, number).await;
-            assert!(left <= left_before, "{what}: key {number} had {left_before} left and has {left}");
-            let (gone, used_since) = (left_before - left, used - used_before);
-            assert!(
-                !is_exact || gone == used_since,
-                "{what}: of key {number} {used_since} were used, and {gone} are gone"
-            );
-            self.audited.insert(number, (left, used));
-            // an end that was not told comes back in time
-            wait_for(&format!("key {number} to be held by nobody after {what}"), || async {
-                self.left(gateway, HELD, number).await == MANY
-            })
-            .await;
-        }
-    }
-
-    async fn left(&self, gateway: usize, limit: usize, number: u64) -> u64 {
-        let gateway = &self.gateways[gateway];
-        let node = Arc::clone(&gateway.node);
-        gateway.run(async move { node.left(limit, key(limit, number)).await }).await
-    }
-}
-
-/// How often a gateway decided for another one, or waited for an answer for longer than the promise says.
-fn excuses(gateway: &Gateway) -> u64 {
-    let report = gateway.node.cluster().report();
-    report.stood_in + report.alone + gateway.node.late() as u64
-}
-
-/// How often each key passed through gateways that start at nearly the same moment and are asked once they are ready.
-async fn start_together(seed: u64) -> (Vec<usize>, u64) {
-    let mut random = SmallRng::seed_from_u64(seed);
-    let delay = Duration::from_millis([0, 2, 7][random.random_range(0..3)]);
-    let network = Network::new(PLACES, delay).await;
-    let mut passed = vec![0; usize::try_from(KEYS).unwrap()];
-    let starts = (0..PLACES).map(|number| (number, Duration::from_millis(random.random_range(0..40)), random.random()));
-    let starts: Vec<(usize, Duration, u64)> = starts.collect();
-    let gateways = starts.iter().map(|(number, after, seed)| async {
-        let mut random = SmallRng::seed_from_u64(*seed);
-        sleep(*after).await;
-        let gateway = network.start(*number, FEW, Nanos::SECOND).await;
-        gateway.connect().await;
-        wait_for("a gateway to be ready", || async { gateway.node.cluster().waits_for().is_none() }).await;
-        let mut admitted = Vec::new();
-        for number in 0..KEYS {
-            // some keys are new when the members see each other, others before or after that
-            sleep(Duration::from_millis(random.random_range(0..150))).await;
-            let node = Arc::clone(&gateway.node);
-            admitted.push(gateway.run(async move { node.admitted(BURST, key(BURST, number)).await }).await);
-        }
-        (gateway, admitted)
     });
-    let [one, two, three, four] = <[_; PLACES]>::try_from(gateways.collect::<Vec<_>>()).ok().unwrap();
-    let mut excused = 0;
-    for (gateway, admitted) in <[_; PLACES]>::from(tokio::join!(one, two, three, four)) {
-        passed.iter_mut().zip(admitted).for_each(|(passed, admitted)| *passed += admitted);
-        excused += excuses(&gateway);
+    let failed = failed.into_inner();
+    assert!(
+        failed.is_empty(),
+        "{} of {count} histories failed; replay one as it says\n{}",
+        failed.len(),
+        failed.join("\n")
+    );
+}
+
+#[test]
+fn a_seed_gives_the_same_history_again() {
+    for seed in 1..=6 {
+        assert_eq!(play(seed, false), play(seed, false), "seed {seed}");
     }
-    (passed, excused)
-}
-
-/// The burst of gateways that start together.
-const FEW: u64 = 3;
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn gateways_that_start_together_hand_out_each_burst_once() {
-    let first = number_from("SEED", 1);
-    for seed in first..first + number_from("HISTORIES", 6) {
-        let (passed, excused) = start_together(seed).await;
-        let once = passed.iter().all(|passed| *passed == usize::try_from(FEW).unwrap());
-        assert!(once || excused > 0, "seed {seed}: {passed:?}");
-    }
-}
-
-async fn play_all(setting: Setting, count: u64) {
-    let first = number_from("SEED", 1);
-    let mut exact = 0;
-    for seed in first..first + number_from("HISTORIES", count) {
-        exact += History::play(seed, setting).await;
-    }
-    drop(std::io::stderr().write_all(format!("{exact} audits were exact\n").as_bytes()));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_used_while_gateways_come_and_go_is_used_once() {
-    play_all(Setting { timeout: Nanos::SECOND, hangs: false }, 2).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_used_is_not_given_out_again_when_gateways_hang() {
-    play_all(Setting { timeout: Nanos::new(100_000_000), hangs: true }, 1).await;
 }

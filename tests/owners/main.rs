@@ -3,26 +3,28 @@
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
 
+mod client;
 mod histories;
 mod network;
 mod node;
+mod oracle;
+mod world;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tollgate::algorithm::Completion;
 use tollgate::charge::{Charge, Charged, DecisionSource, Enforcement, RuleRef};
-use tollgate::clock::Clock;
+use tollgate::clock::SystemClock;
+use tollgate::cluster::OsPlatform;
 use tollgate::store::{Amendment, Receipt};
 use tollgate::units::{LimitKey, Nanos};
 
-use network::{Gateway, Network};
-use node::{BURST, HELD, LOG, MANY, Node, SLOTS, SMALL, begun, gcra, one, wait_for};
+use node::{BURST, HELD, LOG, MANY, Node, SLOTS, SMALL, Setup, begun, gcra, one, wait_for};
+use world::{World, ms};
 
 /// Two gateways that know each other, and a way to keys that the second owns. The first has a burst of `bursts[0]`.
 struct Pair {
@@ -38,7 +40,10 @@ impl Pair {
             listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
         }
         let addresses: Vec<SocketAddr> = listeners.iter().map(|listener| listener.local_addr().unwrap()).collect();
-        let nodes = [0, 1].map(|node| Node::new(addresses[node], &addresses, bursts[node], Nanos::SECOND));
+        let nodes = [0, 1].map(|node| {
+            let setup = Arc::new(Setup::usual(bursts[node], Nanos::SECOND));
+            Node::new(addresses[node], &addresses, &setup, Arc::new(SystemClock::new()), Arc::new(OsPlatform))
+        });
         let mut running = JoinSet::new();
         for (node, listener) in nodes.iter().zip(listeners) {
             let (sender, accepted) = tokio::sync::mpsc::channel(8);
@@ -258,48 +263,97 @@ async fn a_gateway_that_leaves_while_all_its_keys_are_asked_for_refills_none() {
 
 /// The owner charges a question that nobody waits for any more, after it was told of the slot that the request got elsewhere,
 /// or before that.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_request_that_its_owner_answers_too_late_holds_one_slot() {
-    let network = Network::new(2, Duration::ZERO).await;
-    let timeout = Nanos::new(100_000_000);
-    let [asks, owns] = [network.start(0, 5, timeout).await, network.start(1, 5, timeout).await];
-    for gateway in [&asks, &owns] {
-        gateway.connect().await;
+#[test]
+fn a_request_that_its_owner_answers_too_late_holds_one_slot() {
+    for (seed, stall) in [(1, 150), (2, 400), (3, 800)] {
+        let mut world = World::new(seed, 2, (1, 6), Setup::usual(5, ms(100)));
+        world.start(0);
+        world.start(1);
+        assert!(world.comes(Nanos::from_secs(10), |world| world.is_quiet()));
+        let owns = Arc::clone(&world.gateway(1).node);
+        let mut keys = (0_u128..).map(|number| LimitKey(number << 48 | number)).filter(|key| owns.cluster().owns(*key));
+        let (key, other) = (keys.next().unwrap(), keys.next().unwrap());
+
+        world.stall(1, ms(stall));
+        let asks = Arc::clone(&world.gateway(0).node);
+        let node = Arc::clone(&asks);
+        let batch = world.ask(0, async move {
+            let mut batch = [one(HELD, key)];
+            assert_eq!(node.charge(&mut batch).await.source, DecisionSource::Local);
+            batch
+        });
+        // what comes after the question is answered after it
+        assert!(world.comes(Nanos::from_secs(10), |world| {
+            let node = Arc::clone(&asks);
+            world.ask(0, async move { node.charge(&mut [one(BURST, other)]).await.source == DecisionSource::Owner })
+        }));
+        let held = |world: &mut World| {
+            let node = Arc::clone(&owns);
+            MANY - world.ask(1, async move { node.left(HELD, key).await })
+        };
+        assert!(
+            world.comes(Nanos::from_secs(10), |world| asks.store.is_settled() && held(world) == 1),
+            "stall {stall}"
+        );
+        let node = Arc::clone(&asks);
+        world.ask(0, async move {
+            node.store.complete(&node.binding, &batch, Completion::UNMEASURED, node.clock.now());
+        });
+        assert!(world.comes(Nanos::from_secs(10), |world| held(world) == 0), "stall {stall}");
     }
-    let agrees = |gateway: &Gateway| {
-        let cluster = gateway.node.cluster();
-        cluster.report().members.len() == 2 && !cluster.is_migrating()
-    };
-    wait_for("two members", || async { agrees(&asks) && agrees(&owns) }).await;
-    let keys = || (0_u128..).map(|number| LimitKey(number << 48 | number)).filter(|key| owns.node.cluster().owns(*key));
-    let key = keys().next().unwrap();
+}
 
-    let (hangs, hung) = oneshot::channel();
-    let (goes_on, held_up) = std::sync::mpsc::channel::<()>();
-    let hanging = owns.spawn(async move {
-        hangs.send(()).unwrap();
-        held_up.recv().unwrap();
-    });
-    hung.await.unwrap();
-    let node = Arc::clone(&asks.node);
-    let batch = asks.run(async move {
-        let mut batch = [one(HELD, key)];
-        assert_eq!(node.charge(&mut batch).await.source, DecisionSource::Local);
-        batch
-    });
-    let batch = batch.await;
-    goes_on.send(()).unwrap();
-    hanging.await.unwrap();
+/// A gateway is no member to another one before that one reaches it, and so can ask it.
+#[test]
+fn gateways_that_find_each_other_hand_out_each_burst_once() {
+    for pause in (1700..2200).step_by(60) {
+        let mut setup = Setup::usual(5, ms(100));
+        setup.founding.min_members = 2;
+        let mut world = World::new(pause, 3, (3, 6), setup);
+        world.start(0);
+        world.pass(ms(pause));
+        world.start(1);
+        let keys: Vec<LimitKey> = (0..20_u128).map(|number| LimitKey(number << 48 | number)).collect();
+        let mut passed = vec![0; keys.len()];
+        let mut waiting = vec![0, 1];
+        while !waiting.is_empty() {
+            world.step();
+            waiting.retain(|number| {
+                let is_waiting = world.gateway(*number).node.cluster().waits_for().is_some();
+                if !is_waiting {
+                    let (node, keys) = (Arc::clone(&world.gateway(*number).node), keys.clone());
+                    let admitted = world.ask(*number, async move {
+                        let mut admitted = Vec::new();
+                        for key in keys {
+                            admitted.push(node.admitted(BURST, key).await);
+                        }
+                        admitted
+                    });
+                    passed.iter_mut().zip(admitted).for_each(|(passed, admitted)| *passed += admitted);
+                }
+                is_waiting
+            });
+        }
+        assert!(passed.iter().all(|passed| *passed == 5), "after {pause} ms: {passed:?}");
+    }
+}
 
-    // what comes after the question is answered after it
-    let other = keys().nth(1).unwrap();
-    let asked_again = || {
-        let node = Arc::clone(&asks.node);
-        asks.run(async move { node.charge(&mut [one(BURST, other)]).await.source == DecisionSource::Owner })
+/// Nothing ends the connections of a machine that loses its power.
+#[test]
+fn a_slot_of_a_gateway_that_falls_silent_comes_back() {
+    let mut world = World::new(1, 2, (1, 6), Setup::usual(5, ms(100)));
+    world.start(0);
+    world.start(1);
+    assert!(world.comes(Nanos::from_secs(10), |world| world.is_quiet()));
+    let owns = Arc::clone(&world.gateway(0).node);
+    let key = (0_u128..).map(|number| LimitKey(number << 48 | number)).find(|key| owns.cluster().owns(*key)).unwrap();
+    let node = Arc::clone(&world.gateway(1).node);
+    assert!(world.ask(1, async move { node.admits(HELD, key).await }));
+    world.end(1, true);
+    let left = |world: &mut World| {
+        let node = Arc::clone(&owns);
+        world.ask(0, async move { node.left(HELD, key).await })
     };
-    wait_for("the owner to be asked again", asked_again).await;
-    wait_for("the late answer", || async { asks.node.store.is_settled() }).await;
-    wait_for("one slot", || async { owns.node.left(HELD, key).await == MANY - 1 }).await;
-    asks.node.store.complete(&asks.node.binding, &batch, Completion::UNMEASURED, asks.node.clock.now());
-    wait_for("no slot", || async { owns.node.left(HELD, key).await == MANY }).await;
+    assert_eq!(left(&mut world), MANY - 1);
+    assert!(world.comes(Nanos::from_secs(20), |world| left(world) == MANY));
 }

@@ -1,168 +1,322 @@
-//! Gateways that each run on a thread of their own, behind a network that delays what they say to each other.
+//! The network between gateways in virtual time: it delays, holds back and loses what they send.
 
+use std::collections::{BTreeSet, VecDeque};
+use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::{Context, Poll, Waker};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::{Builder, Handle};
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep, sleep_until};
-use tollgate::cluster::state_service::StateService;
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::mpsc;
+use tokio::time::{Sleep, sleep, sleep_until};
+use tollgate::clock::Clock;
+use tollgate::cluster::{Platform, Stream};
 use tollgate::units::Nanos;
 
-use crate::node::Node;
+use crate::world::{VirtualClock, ms};
 
-/// The addresses at which gateways reach each other, whether one runs there or not.
-pub(crate) struct Network {
-    pub(crate) addresses: Vec<SocketAddr>,
-    /// To the gateway that runs behind each address.
-    ways: Vec<mpsc::UnboundedSender<Option<SocketAddr>>>,
-    _running: JoinSet<()>,
+/// What happens to messages on their way.
+pub(crate) struct Network(Mutex<Links>);
+
+struct Links {
+    random: SmallRng,
+    /// The shortest and the longest time that a message takes, in milliseconds.
+    delay: (u64, u64),
+    /// Up to so many milliseconds more between these two.
+    slow: Option<(Pair, u64)>,
+    /// Messages between these wait until the link is back.
+    parted: BTreeSet<Pair>,
+    hosts: Vec<Host>,
+    pipes: Vec<Arc<Pipe>>,
+}
+
+/// Two numbers of gateways, the smaller one first.
+pub(crate) type Pair = (usize, usize);
+
+pub(crate) fn pair(one: usize, other: usize) -> Pair {
+    (one.min(other), one.max(other))
+}
+
+/// Where a gateway gets its connections.
+type Accepts = mpsc::Sender<(Stream, SocketAddr)>;
+
+struct Host {
+    address: SocketAddr,
+    /// Where it accepts connections, and its time, while it runs.
+    running: Option<(Accepts, Arc<VirtualClock>)>,
+    /// It neither answers nor refuses.
+    is_silent: bool,
+}
+
+/// One direction of a connection.
+struct Pipe {
+    from: usize,
+    to: usize,
+    state: Mutex<InPipe>,
+}
+
+struct InPipe {
+    /// Its own: the tasks of a gateway that ends are dropped in any order.
+    random: SmallRng,
+    /// What was sent and when it arrives: nothing stands for the end, the end of time for what waits for its link.
+    parts: VecDeque<(Nanos, Vec<u8>)>,
+    latest: Nanos,
+    is_broken: bool,
+    reader: Option<Waker>,
+}
+
+impl InPipe {
+    fn push(&mut self, due: Nanos, part: Vec<u8>) {
+        self.latest = self.latest.max(due);
+        self.parts.push_back((self.latest, part));
+        self.wake();
+    }
+
+    fn wake(&mut self) {
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+    }
+
+    fn break_off(&mut self) {
+        self.is_broken = true;
+        self.wake();
+    }
+}
+
+impl Links {
+    fn one_way(&self, between: Pair, random: &mut SmallRng) -> Nanos {
+        let (least, most) = self.delay;
+        let more = self.slow.filter(|(slow, _)| *slow == between).map_or(0, |(_, more)| random.random_range(0..=more));
+        ms(random.random_range(least..=most) + more)
+    }
+
+    fn send(&self, pipe: &Pipe, part: &[u8], now: Nanos) {
+        let between = pair(pipe.from, pipe.to);
+        let mut state = pipe.state.lock();
+        let arrives = now.saturating_add(self.one_way(between, &mut state.random));
+        state.push(if self.parted.contains(&between) { Nanos::MAX } else { arrives }, part.to_vec());
+    }
+
+    fn pipe(&mut self, from: usize, to: usize) -> Arc<Pipe> {
+        let state = InPipe {
+            random: SmallRng::from_rng(&mut self.random),
+            parts: VecDeque::new(),
+            latest: Nanos::ZERO,
+            is_broken: false,
+            reader: None,
+        };
+        let pipe = Arc::new(Pipe { from, to, state: Mutex::new(state) });
+        self.pipes.retain(|pipe| Arc::strong_count(pipe) > 1);
+        self.pipes.push(Arc::clone(&pipe));
+        pipe
+    }
+
+    fn break_off(&self, which: impl Fn(&Pipe) -> bool) {
+        self.pipes.iter().filter(|pipe| which(pipe)).for_each(|pipe| pipe.state.lock().break_off());
+    }
 }
 
 impl Network {
-    /// Each byte takes from `delay` to three times as long, one way.
-    pub(crate) async fn new(count: usize, delay: Duration) -> Self {
-        let (mut addresses, mut ways, mut running) = (Vec::new(), Vec::new(), JoinSet::new());
-        for _ in 0..count {
-            let outside = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            addresses.push(outside.local_addr().unwrap());
-            let (way, mut behind) = mpsc::unbounded_channel();
-            ways.push(way);
-            running.spawn(async move {
-                let mut inside = None;
-                let mut pipes = JoinSet::new();
-                loop {
-                    tokio::select! {
-                        Some(moved) = behind.recv() => {
-                            inside = moved;
-                            pipes.abort_all();
-                        }
-                        Ok((came, _)) = outside.accept() => {
-                            if let Some(inside) = inside {
-                                pipes.spawn(pipe(came, inside, delay));
-                            }
-                        }
-                    }
-                }
-            });
-        }
-        Self { addresses, ways, _running: running }
+    /// Of so many addresses, between which a message takes from `delay.0` to `delay.1` milliseconds.
+    pub(crate) fn new(seed: u64, addresses: u8, delay: (u64, u64)) -> Self {
+        let host = |last: u8| Host { address: ([10, 0, 0, last], 7946).into(), running: None, is_silent: false };
+        Self(Mutex::new(Links {
+            random: SmallRng::seed_from_u64(seed),
+            delay,
+            slow: None,
+            parted: BTreeSet::new(),
+            hosts: (1..=addresses).map(host).collect(),
+            pipes: Vec::new(),
+        }))
     }
 
-    /// Starts a gateway behind the address of this number.
-    pub(crate) async fn start(&self, number: usize, burst: u64, timeout: Nanos) -> Gateway {
-        let (own, members) = (self.addresses[number], self.addresses.clone());
-        let (started, starting) = oneshot::channel();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let thread = std::thread::spawn(move || {
-            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async move {
-                let node = Arc::new(Node::new(own, &members, burst, timeout));
-                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-                let (sender, accepted) = mpsc::channel(8);
-                let inside = listener.local_addr().unwrap();
-                assert!(started.send((Arc::clone(&node), Handle::current(), inside)).is_ok());
-                let accepting = async {
-                    while let Ok(connection) = listener.accept().await {
-                        drop(sender.send(connection).await);
-                    }
-                };
-                let service = Arc::clone(&node.store) as Arc<dyn StateService>;
-                tokio::select! {
-                    () = node.cluster().run(service, accepted) => {}
-                    () = accepting => {}
-                    _ = stopped => {}
-                }
-            });
-        });
-        let (node, runtime, inside) = starting.await.unwrap();
-        self.ways[number].send(Some(inside)).unwrap();
-        Gateway { number, node, runtime, way: self.ways[number].clone(), stop: Some(stop), thread: Some(thread) }
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.0.lock().hosts.iter().map(|host| host.address).collect()
+    }
+
+    /// A gateway starts, which takes its connections from what belongs to `accepts`.
+    pub(crate) fn start(&self, number: usize, accepts: Accepts, clock: Arc<VirtualClock>) {
+        let mut links = self.0.lock();
+        // what an earlier process at the address was still to get is refused
+        links.break_off(|pipe| pipe.from == number || pipe.to == number);
+        let host = &mut links.hosts[number];
+        (host.running, host.is_silent) = (Some((accepts, clock)), false);
+    }
+
+    /// A gateway ends. If it is `silent`, the others hear nothing of it any more, else its connections end.
+    pub(crate) fn end(&self, number: usize, silent: bool) {
+        let mut links = self.0.lock();
+        let host = &mut links.hosts[number];
+        (host.running, host.is_silent) = (None, silent);
+        for pipe in links.pipes.iter().filter(|pipe| silent && (pipe.from == number || pipe.to == number)) {
+            pipe.state.lock().parts.push_front((Nanos::MAX, Vec::new()));
+        }
+    }
+
+    /// Messages between two take up to so many milliseconds more.
+    pub(crate) fn slow(&self, slow: Option<(Pair, u64)>) {
+        self.0.lock().slow = slow;
+    }
+
+    /// Nothing passes between these until [`Network::heal`].
+    pub(crate) fn part(&self, parted: impl IntoIterator<Item = Pair>) {
+        self.0.lock().parted.extend(parted);
+    }
+
+    pub(crate) fn heal(&self, now: Nanos) {
+        let links = &mut *self.0.lock();
+        links.parted.clear();
+        for pipe in &links.pipes {
+            let is_dead = [pipe.from, pipe.to].iter().any(|number| links.hosts[*number].running.is_none());
+            let state = &mut *pipe.state.lock();
+            let due = now.saturating_add(links.one_way(pair(pipe.from, pipe.to), &mut state.random));
+            for (arrives, _) in state.parts.iter_mut().filter(|(arrives, _)| *arrives == Nanos::MAX && !is_dead) {
+                *arrives = due;
+            }
+            state.latest = if is_dead { Nanos::MAX } else { due };
+            state.wake();
+        }
+    }
+
+    /// Cuts the connections between two.
+    pub(crate) fn cut(&self, between: Pair) {
+        self.0.lock().break_off(|pipe| pair(pipe.from, pipe.to) == between);
     }
 }
 
-/// A gateway that runs until it is dropped.
-pub(crate) struct Gateway {
+/// The network as one gateway has it.
+pub(crate) struct Port {
     pub(crate) number: usize,
-    pub(crate) node: Arc<Node>,
-    runtime: Handle,
-    way: mpsc::UnboundedSender<Option<SocketAddr>>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    pub(crate) network: Arc<Network>,
+    pub(crate) clock: Arc<VirtualClock>,
 }
 
-impl Gateway {
-    /// Begins to do `work` on the gateway's own thread.
-    pub(crate) fn spawn<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
-        self.runtime.spawn(work)
+#[async_trait]
+impl Platform for Port {
+    async fn connect(&self, to: SocketAddr) -> io::Result<Stream> {
+        let there = self.network.0.lock().hosts.iter().position(|host| host.address == to).unwrap();
+        let between = pair(self.number, there);
+        let one_way = || {
+            let links = &mut *self.network.0.lock();
+            let mut random = SmallRng::from_rng(&mut links.random);
+            links.one_way(between, &mut random).to_duration()
+        };
+        sleep(one_way()).await;
+        let opened = self.open(there);
+        sleep(one_way()).await;
+        match opened {
+            Ok(stream) => Ok(stream),
+            Err(true) => Err(io::ErrorKind::ConnectionRefused.into()),
+            Err(false) => std::future::pending().await,
+        }
     }
 
-    /// Does it.
-    pub(crate) async fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> T {
-        self.spawn(work).await.unwrap()
-    }
-
-    /// Waits until it is ready.
-    pub(crate) async fn connect(&self) {
-        let node = Arc::clone(&self.node);
-        self.run(async move { node.store.connect().await }).await;
-    }
-
-    /// Nothing of it happens for as long.
-    #[expect(clippy::disallowed_methods, reason = "the thread itself has to hang")]
-    pub(crate) async fn hang(&self, time: Duration) {
-        self.run(async move { std::thread::sleep(time) }).await;
+    fn spawn_long(&self, work: Box<dyn FnOnce() + Send>) {
+        work();
     }
 }
 
-impl Drop for Gateway {
+impl Port {
+    /// Otherwise whether the connection is refused.
+    fn open(&self, there: usize) -> Result<Stream, bool> {
+        let mut links = self.network.0.lock();
+        let Host { running, is_silent, .. } = &links.hosts[there];
+        if *is_silent || links.parted.contains(&pair(self.number, there)) {
+            return Err(false);
+        }
+        let (accepts, clock) = running.clone().ok_or(true)?;
+        let (asks, answers) = (links.pipe(self.number, there), links.pipe(there, self.number));
+        let own = links.hosts[self.number].address;
+        drop(links);
+        let stream = |reads: &Arc<Pipe>, writes: &Arc<Pipe>, clock: &Arc<VirtualClock>| {
+            let reader = Reader { pipe: Arc::clone(reads), clock: Arc::clone(clock), arrives: None };
+            let (pipe, network, clock) = (Arc::clone(writes), Arc::clone(&self.network), Arc::clone(clock));
+            Stream::new(reader, Writer { pipe, network, clock })
+        };
+        accepts.try_send((stream(&asks, &answers, &clock), own)).map_err(|_| true)?;
+        Ok(stream(&answers, &asks, &self.clock))
+    }
+}
+
+struct Reader {
+    pipe: Arc<Pipe>,
+    clock: Arc<VirtualClock>,
+    arrives: Option<Pin<Box<Sleep>>>,
+}
+
+impl AsyncRead for Reader {
+    fn poll_read(self: Pin<&mut Self>, task: &mut Context<'_>, read: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Self { pipe, clock, arrives } = self.get_mut();
+        let mut pipe = pipe.state.lock();
+        if pipe.is_broken {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()));
+        }
+        pipe.reader = Some(task.waker().clone());
+        match pipe.parts.front_mut() {
+            Some((due, part)) if *due <= clock.now() => {
+                let length = part.len().min(read.remaining());
+                read.put_slice(&part[..length]);
+                part.drain(..length);
+                // the end stays
+                if length > 0 && part.is_empty() {
+                    pipe.parts.pop_front();
+                }
+                Poll::Ready(Ok(()))
+            }
+            Some((due, _)) if *due < Nanos::MAX => {
+                let sleep = arrives.insert(Box::pin(sleep_until(clock.instant(*due))));
+                assert!(sleep.as_mut().poll(task).is_pending(), "time has steps of a millisecond");
+                Poll::Pending
+            }
+            Some(_) | None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Reader {
     fn drop(&mut self) {
-        self.way.send(None).ok();
-        self.stop.take().and_then(|stop| stop.send(()).ok());
-        drop(self.thread.take().map(std::thread::JoinHandle::join));
+        self.pipe.state.lock().is_broken = true;
     }
 }
 
-async fn pipe(came: TcpStream, inside: SocketAddr, delay: Duration) {
-    let Ok(goes) = TcpStream::connect(inside).await else { return };
-    drop((came.set_nodelay(true), goes.set_nodelay(true)));
-    let ((from, back), (answers, to)) = (came.into_split(), goes.into_split());
-    tokio::select! {
-        () = slowly(from, to, delay) => {}
-        () = slowly(answers, back, delay) => {}
+struct Writer {
+    pipe: Arc<Pipe>,
+    network: Arc<Network>,
+    clock: Arc<VirtualClock>,
+}
+
+impl Writer {
+    fn send(&self, part: &[u8]) {
+        self.network.0.lock().send(&self.pipe, part, self.clock.now());
     }
 }
 
-/// Passes on what comes, in its order.
-#[expect(clippy::disallowed_methods, reason = "bytes are late in real time")]
-async fn slowly(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt + Unpin, delay: Duration) {
-    let (sender, mut parts) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
-    let reading = async {
-        let (mut bytes, mut number) = (vec![0; 65_536], 0_u32);
-        while let Ok(length @ 1..) = from.read(&mut bytes).await {
-            number = number.wrapping_mul(7).wrapping_add(3) % 11;
-            let due = Instant::now() + delay + delay * number / 5;
-            if sender.send((due, bytes[..length].to_vec())).is_err() {
-                return;
-            }
+impl AsyncWrite for Writer {
+    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, part: &[u8]) -> Poll<io::Result<usize>> {
+        if self.pipe.state.lock().is_broken {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        // what is on its way arrives
-        sleep(delay * 4).await;
-    };
-    let writing = async {
-        while let Some((due, part)) = parts.recv().await {
-            sleep_until(due).await;
-            if to.write_all(&part).await.is_err() {
-                return;
-            }
-        }
-    };
-    tokio::select! {
-        () = reading => {}
-        () = writing => {}
+        self.send(part);
+        Poll::Ready(Ok(part.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.send(&[]);
     }
 }

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use tollgate::algorithm::{AlgorithmName, Arguments, Rule, Value};
 use tollgate::charge::{Charge, Enforcement, Mode, RuleRef};
-use tollgate::clock::{Clock, SystemClock};
+use tollgate::clock::Clock;
 use tollgate::cluster::members::Founding;
 use tollgate::cluster::ring::Member;
 use tollgate::cluster::settings::{Peers, Settings};
-use tollgate::cluster::{Cluster, OsPlatform, Secret};
+use tollgate::cluster::{Cluster, Outcome, Platform, Secret};
 use tollgate::store::{Binding, LimitSpec, LocalStore, Receipt, Store};
 use tollgate::units::{LimitKey, Nanos, Rate};
 
-/// The limits, by position.
+/// The limits of [`Setup::usual`], by position.
 pub(crate) const BURST: usize = 0;
 pub(crate) const SLOTS: usize = 1;
 pub(crate) const LOG: usize = 2;
@@ -29,15 +29,43 @@ pub(crate) const MANY: u64 = 1 << 40;
 pub(crate) struct Node {
     pub(crate) store: Arc<Store>,
     pub(crate) binding: Binding,
-    pub(crate) clock: Arc<SystemClock>,
+    pub(crate) clock: Arc<dyn Clock>,
     asked: Arc<AtomicUsize>,
-    late: Arc<AtomicUsize>,
 }
 
-fn rule(name: AlgorithmName, arguments: &[(&'static str, Value)]) -> Rule {
+/// What gateways have in common.
+pub(crate) struct Setup {
+    pub(crate) timeout: Nanos,
+    pub(crate) founding: Founding,
+    /// The limits: the rule of each, and how many keys it may remember.
+    pub(crate) limits: Vec<(Rule, u64)>,
+    pub(crate) states: fn() -> LocalStore,
+    /// How many questions were not answered in time.
+    pub(crate) unanswered: AtomicUsize,
+}
+
+impl Setup {
+    pub(crate) fn new(timeout: Nanos, min_members: usize, limits: Vec<(Rule, u64)>) -> Self {
+        let founding = Founding { min_members, ..Founding::default() };
+        Self { timeout, founding, limits, states: LocalStore::new, unanswered: AtomicUsize::new(0) }
+    }
+
+    pub(crate) fn usual(burst: u64, timeout: Nanos) -> Self {
+        let limits = vec![
+            (gcra(burst), 1000),
+            (rule(AlgorithmName::Concurrency, &[("limit", Value::Whole(1))]), 1000),
+            (in_an_hour(AlgorithmName::SlidingLog, 2), 1000),
+            (gcra(burst), 1),
+            (rule(AlgorithmName::Concurrency, &[("limit", Value::Whole(MANY))]), 1000),
+        ];
+        Self::new(timeout, 1, limits)
+    }
+}
+
+pub(crate) fn rule(name: AlgorithmName, arguments: &[(&'static str, Value)]) -> Rule {
     let mut all = Arguments::default();
     arguments.iter().for_each(|(name, value)| all.set(name, value.clone()));
-    name.build(&all).unwrap()
+    name.build(&all).unwrap().canonical()
 }
 
 pub(crate) fn gcra(burst: u64) -> Rule {
@@ -45,49 +73,45 @@ pub(crate) fn gcra(burst: u64) -> Rule {
     rule(AlgorithmName::Gcra, &[("rate", Value::Rate(rate)), ("burst", Value::Whole(burst))])
 }
 
-fn limit<'a>(name: &'a str, rules: &'a [Rule], max_keys: u64) -> LimitSpec<'a> {
-    LimitSpec { mode: Mode::Sticky, rules, max_keys, ..LimitSpec::bare(name, rules[0].name(), 1) }
+/// So many in every hour.
+pub(crate) fn in_an_hour(name: AlgorithmName, limit: u64) -> Rule {
+    rule(name, &[("limit", Value::Whole(limit)), ("window", Value::Duration(Nanos::from_secs(3600)))])
 }
 
 impl Node {
-    pub(crate) fn new(own: SocketAddr, members: &[SocketAddr], burst: u64, timeout: Nanos) -> Self {
-        let clock = Arc::new(SystemClock::new());
+    pub(crate) fn new(
+        own: SocketAddr,
+        members: &[SocketAddr],
+        setup: &Arc<Setup>,
+        clock: Arc<dyn Clock>,
+        platform: Arc<dyn Platform>,
+    ) -> Self {
         let asked = Arc::new(AtomicUsize::new(0));
         let settings = Settings {
             own,
             listen: own,
             peers: Peers::Listed(members.iter().map(|address| Member { address: *address, weight: 1 }).collect()),
             secret: Secret::of(b"a secret of two stores"),
-            founding: Founding::default(),
-            timeout,
+            founding: setup.founding,
+            timeout: setup.timeout,
         };
-        let count = Arc::clone(&asked);
-        let late = Arc::new(AtomicUsize::new(0));
-        let count_late = Arc::clone(&late);
-        let told = Box::new(move |_, _, took: Nanos| {
+        let (count, common) = (Arc::clone(&asked), Arc::clone(setup));
+        let told = Box::new(move |_, outcome, _| {
             count.fetch_add(1, Ordering::Relaxed);
-            count_late.fetch_add(usize::from(took.get() > timeout.get() / 8), Ordering::Relaxed);
+            common.unanswered.fetch_add(usize::from(outcome != Outcome::Ok), Ordering::Relaxed);
         });
-        let cluster = Cluster::new(&settings, 1, Arc::clone(&clock) as Arc<dyn Clock>, Arc::new(OsPlatform), told);
-        let store = Arc::new(Store::new(LocalStore::new(), None, Some(Arc::new(cluster))));
-        let log = [("limit", Value::Whole(2)), ("window", Value::Duration(Nanos::from_secs(3600)))];
-        let rules = [
-            [gcra(burst)],
-            [rule(AlgorithmName::Concurrency, &[("limit", Value::Whole(1))])],
-            [rule(AlgorithmName::SlidingLog, &log)],
-            [gcra(burst)],
-            [rule(AlgorithmName::Concurrency, &[("limit", Value::Whole(MANY))])],
-        ];
-        let [wide, slots, log, small, many] = rules.each_ref();
-        let limits = [
-            limit("wide", wide, 1000),
-            limit("slots", slots, 1000),
-            limit("log", log, 1000),
-            limit("small", small, 1),
-            limit("many", many, 1000),
-        ];
-        let binding = store.bind(&limits);
-        Self { store, binding, clock, asked, late }
+        let cluster = Cluster::new(&settings, 1, Arc::clone(&clock), platform, told);
+        let store = Arc::new(Store::new((setup.states)(), None, Some(Arc::new(cluster))));
+        let named = setup.limits.iter().enumerate().map(|(number, limit)| (format!("limit {number}"), limit));
+        let named: Vec<_> = named.collect();
+        let limits = named.iter().map(|(name, (rule, max_keys))| LimitSpec {
+            mode: Mode::Sticky,
+            rules: std::slice::from_ref(rule),
+            max_keys: *max_keys,
+            ..LimitSpec::bare(name, rule.name(), 1)
+        });
+        let binding = store.bind(&limits.collect::<Vec<_>>());
+        Self { store, binding, clock, asked }
     }
 
     pub(crate) fn cluster(&self) -> &Cluster {
@@ -109,11 +133,6 @@ impl Node {
             count += 1;
         }
         count
-    }
-
-    /// How many questions took longer than gateways may take while a key moves.
-    pub(crate) fn late(&self) -> usize {
-        self.late.load(Ordering::Relaxed)
     }
 
     pub(crate) fn asked(&self) -> usize {

@@ -1,0 +1,82 @@
+//! What the clients of some gateways see, and what of it the limits allow.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use tollgate::units::{Cost, Nanos};
+
+/// A limit's position, and the number of a key.
+pub(crate) type Bucket = (usize, u64);
+
+/// What clients were told.
+#[derive(Default)]
+pub(crate) struct Ledger {
+    /// All that was asked for.
+    pub(crate) touched: BTreeSet<Bucket>,
+    admitted: BTreeMap<Bucket, Vec<Admission>>,
+    /// What was used of keys that are never spent.
+    pub(crate) used: BTreeMap<u64, Cost>,
+    /// The gateways through which requests run that hold a slot.
+    running: BTreeMap<u64, Vec<usize>>,
+    most_running: BTreeMap<u64, usize>,
+}
+
+#[derive(Hash)]
+struct Admission {
+    asked: Nanos,
+    told: Nanos,
+    cost: Cost,
+}
+
+impl Ledger {
+    pub(crate) fn admit(&mut self, bucket: Bucket, asked: Nanos, told: Nanos, cost: Cost) {
+        self.admitted.entry(bucket).or_default().push(Admission { asked, told, cost });
+    }
+
+    pub(crate) fn begin(&mut self, key: u64, gateway: usize) {
+        let running = self.running.entry(key).or_default();
+        running.push(gateway);
+        let most = self.most_running.entry(key).or_default();
+        *most = running.len().max(*most);
+    }
+
+    pub(crate) fn complete(&mut self, key: u64, gateway: usize) {
+        let running = self.running.entry(key).or_default();
+        let place = running.iter().position(|runs| *runs == gateway).unwrap();
+        running.swap_remove(place);
+    }
+
+    /// Requests through a gateway end with it.
+    pub(crate) fn die(&mut self, gateway: usize) {
+        self.running.values_mut().for_each(|running| running.retain(|runs| *runs != gateway));
+    }
+
+    pub(crate) fn most_running(&self) -> usize {
+        self.most_running.values().copied().max().unwrap_or(0)
+    }
+
+    pub(crate) fn total(&self, bucket: Bucket) -> Cost {
+        self.admitted.get(&bucket).map_or(0, |admitted| admitted.iter().map(|admission| admission.cost).sum())
+    }
+
+    /// By how much more than the tokens of `rate` per second a key has let pass in the worst time.
+    pub(crate) fn most_above_rate(&self, bucket: Bucket, rate: u64) -> u64 {
+        let admitted = self.admitted.get(&bucket).map_or(&[][..], Vec::as_slice);
+        let most = admitted.iter().flat_map(|first| {
+            admitted.iter().filter(|last| last.told >= first.asked).map(move |last| {
+                let within = |other: &&Admission| other.asked >= first.asked && other.told <= last.told;
+                let passed: Cost = admitted.iter().filter(within).map(|admission| admission.cost).sum();
+                let time = last.told.saturating_sub(first.asked);
+                passed.saturating_sub(time.get().saturating_mul(rate) / Nanos::SECOND.get())
+            })
+        });
+        most.max().unwrap_or(0)
+    }
+
+    /// Tells this history from others.
+    pub(crate) fn digest(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (&self.admitted, &self.used, &self.most_running).hash(&mut hasher);
+        hasher.finish()
+    }
+}
