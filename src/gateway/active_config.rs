@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::customers::{Directory, Tokens};
-use crate::gateway::decisions::rate_limit_service::RequestLimits;
+use crate::gateway::decisions::request_limits::RequestLimits;
 use crate::gateway::identify::CredentialLookup;
 use crate::gateway::queue::Queue;
 use crate::gateway::upstream::{Pool, TlsConnector};

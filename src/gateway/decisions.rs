@@ -4,7 +4,8 @@ mod ext_authz;
 mod forward_auth;
 mod grpc;
 mod health;
-pub(super) mod rate_limit_service;
+mod rate_limit_service;
+pub(super) mod request_limits;
 
 use crate::gateway::admit::{self, Sender};
 use crate::gateway::request_context::RequestContext;

@@ -3,15 +3,13 @@
 //! All limits of all descriptors are charged or none. A limit that several descriptors lead to is charged once for each of its
 //! keys: what cannot be charged in one go is charged one after the other, and goes back when a later one denies.
 
-use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use prost::Message;
 
 use super::grpc::{self, HeaderValue};
-use crate::algorithm::{Decision, Rule};
+use super::request_limits::UNITS;
+use crate::algorithm::Decision;
 use crate::charge::{Charge, Charged};
 use crate::fields::Fields;
 use crate::gateway::request_context::{Admission, RequestContext};
@@ -19,13 +17,12 @@ use crate::gateway::respond::{self, Answer};
 use crate::gateway::{admit, charging, denials, forward};
 use crate::http::head::RequestHead;
 use crate::http::service::Response;
-use crate::ruleset::domains::{self, Domain, Hits};
-use crate::ruleset::limit::PlanTerms;
+use crate::ruleset::domains::{Domain, Hits};
 use crate::ruleset::matcher::RouteId;
 use crate::ruleset::verdict::{Outcome, Standing, Verdict};
 use crate::ruleset::{LimitId, PlanId, key};
 use crate::store::{Amendment, Receipt, Unamended};
-use crate::units::{Cost, Nanos};
+use crate::units::Cost;
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 /// The most descriptors of a question, and the most entries of one.
@@ -33,24 +30,9 @@ const MAX_DESCRIPTORS: usize = 100;
 const MAX_ENTRIES: usize = 32;
 /// The longest key or value of an entry, in bytes.
 const MAX_TEXT: usize = 16 << 10;
-/// How many different limits requests may bring along: each is remembered for as long as there are states under it.
-const MAX_BROUGHT: usize = 1_000;
-
 /// `RateLimitResponse.Code`. 0 is UNKNOWN, with which Envoy lets a request pass whatever it is told to do.
 const OK: i32 = 1;
 const OVER_LIMIT: i32 = 2;
-
-/// The units of limits by their numbers in the protocol, with their lengths in seconds.
-const UNITS: [(i32, u64); 7] =
-    [(1, 1), (2, 60), (3, 3_600), (4, 86_400), (7, 604_800), (5, 30 * 86_400), (6, 365 * 86_400)];
-
-/// Limits that requests brought along, in place of the one at a position in the ruleset and of one of its rules: read for each
-/// such request without a lock, and written for a new limit only.
-#[derive(Debug, Default)]
-pub(in crate::gateway) struct RequestLimits(ArcSwap<HashMap<Brought, Arc<Rule>>>);
-
-/// The limit, the position of the rule, and the requests and the unit that take their place.
-type Brought = (LimitId, usize, u32, i32);
 
 /// What one descriptor asks for.
 struct Asked<'q> {
@@ -167,8 +149,10 @@ impl Batch {
         let mut charges = Vec::new();
         let node = domain.find(&entries);
         for id in node.iter().flat_map(|node| &node.limits) {
-            let brought = descriptor.limit.as_ref().map(|limit| active.request_limits.rule(context, *id, plan, limit));
-            let terms = (plan, hits, brought.transpose()?.flatten());
+            let brought = descriptor.limit.as_ref().map(|limit| {
+                active.request_limits.rule(&active.ruleset, *id, plan, (limit.requests_per_unit, limit.unit))
+            });
+            let terms = (plan, hits, brought.transpose().map_err(Answer::Malformed)?.flatten());
             let Some(charge) = active.ruleset.charge_descriptor(*id, &entries, terms, &active.hashers) else {
                 continue;
             };
@@ -248,49 +232,6 @@ async fn give_back(context: &RequestContext, back: &[Charge]) -> Result<(), Answ
         })?;
     }
     Ok(())
-}
-
-impl RequestLimits {
-    /// The rule of a limit with the numbers that a request brought; `None` where the limit does not apply to the request.
-    fn rule(
-        &self,
-        context: &RequestContext,
-        id: LimitId,
-        plan: Option<PlanId>,
-        brought: &LimitOverride,
-    ) -> Result<Option<Arc<Rule>>, Answer> {
-        const NOT_REPLACEABLE: Answer =
-            Answer::Malformed("a limit of the request has no unit, or is none that the limit it replaces can be");
-        const TOO_MANY: Answer =
-            Answer::Malformed("requests have brought along as many different limits as are remembered");
-        let Some(limit) = context.active.ruleset.limits.get(id.0) else { return Ok(None) };
-        // a candidate is tried on what the configuration says
-        let (PlanTerms::Rule(number), None) = (limit.terms(plan), limit.candidate_of) else { return Ok(None) };
-        let key = (id, number, brought.requests_per_unit, brought.unit);
-        {
-            let known = self.0.load();
-            if let Some(rule) = known.get(&key) {
-                return Ok(Some(Arc::clone(rule)));
-            }
-            if known.len() >= MAX_BROUGHT {
-                return Err(TOO_MANY);
-            }
-        }
-        let unit = UNITS.iter().find(|(unit, _)| *unit == brought.unit).map(|(_, seconds)| Nanos::from_secs(*seconds));
-        let base = limit.rules.get(number);
-        let rule =
-            base.zip(unit).and_then(|(rule, per)| domains::replaced(rule, brought.requests_per_unit.into(), per));
-        let rule = Arc::new(rule.ok_or(NOT_REPLACEABLE)?);
-        self.0.rcu(|known| {
-            let mut known = HashMap::clone(known);
-            if known.len() < MAX_BROUGHT {
-                known.entry(key).or_insert_with(|| Arc::clone(&rule));
-            }
-            known
-        });
-        // another worker may have been first with this limit, or with the last one that is remembered
-        self.0.load().get(&key).map(|rule| Some(Arc::clone(rule))).ok_or(TOO_MANY)
-    }
 }
 
 // === answering ===

@@ -1,0 +1,69 @@
+//! Limits that requests bring along, in place of what the configuration says.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+
+use crate::algorithm::Rule;
+use crate::ruleset::limit::PlanTerms;
+use crate::ruleset::{LimitId, PlanId, Ruleset, domains};
+use crate::units::Nanos;
+
+/// How many different limits requests may bring along: each is remembered for as long as there are states under it.
+const MAX_BROUGHT: usize = 1_000;
+
+/// The units of limits by their numbers in the protocol, with their lengths in seconds.
+pub(super) const UNITS: [(i32, u64); 7] =
+    [(1, 1), (2, 60), (3, 3_600), (4, 86_400), (7, 604_800), (5, 30 * 86_400), (6, 365 * 86_400)];
+
+/// Limits that requests brought along, in place of the one at a position in the ruleset and of one of its rules: read for each
+/// such request without a lock, and written for a new limit only.
+#[derive(Debug, Default)]
+pub(in crate::gateway) struct RequestLimits(ArcSwap<HashMap<Brought, Arc<Rule>>>);
+
+/// The limit, the position of the rule, and the requests and the unit that take their place.
+type Brought = (LimitId, usize, u32, i32);
+
+impl RequestLimits {
+    /// The rule of a limit with the numbers that a request brought; `None` where the limit does not apply to the request.
+    ///
+    /// Errors: what is wrong with the request.
+    pub(super) fn rule(
+        &self,
+        ruleset: &Ruleset,
+        id: LimitId,
+        plan: Option<PlanId>,
+        (requests_per_unit, unit): (u32, i32),
+    ) -> Result<Option<Arc<Rule>>, &'static str> {
+        const NOT_REPLACEABLE: &str =
+            "a limit of the request has no unit, or is none that the limit it replaces can be";
+        const TOO_MANY: &str = "requests have brought along as many different limits as are remembered";
+        let Some(limit) = ruleset.limits.get(id.0) else { return Ok(None) };
+        // a candidate is tried on what the configuration says
+        let (PlanTerms::Rule(number), None) = (limit.terms(plan), limit.candidate_of) else { return Ok(None) };
+        let key = (id, number, requests_per_unit, unit);
+        {
+            let known = self.0.load();
+            if let Some(rule) = known.get(&key) {
+                return Ok(Some(Arc::clone(rule)));
+            }
+            if known.len() >= MAX_BROUGHT {
+                return Err(TOO_MANY);
+            }
+        }
+        let length = UNITS.iter().find(|(known, _)| *known == unit).map(|(_, seconds)| Nanos::from_secs(*seconds));
+        let base = limit.rules.get(number);
+        let rule = base.zip(length).and_then(|(rule, per)| domains::replaced(rule, requests_per_unit.into(), per));
+        let rule = Arc::new(rule.ok_or(NOT_REPLACEABLE)?);
+        self.0.rcu(|known| {
+            let mut known = HashMap::clone(known);
+            if known.len() < MAX_BROUGHT {
+                known.entry(key).or_insert_with(|| Arc::clone(&rule));
+            }
+            known
+        });
+        // another worker may have been first with this limit, or with the last one that is remembered
+        self.0.load().get(&key).map(|rule| Some(Arc::clone(rule))).ok_or(TOO_MANY)
+    }
+}
