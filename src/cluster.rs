@@ -32,10 +32,10 @@ pub mod wire;
 pub use corrections::Correction;
 use corrections::LocalCorrections;
 pub use handshake::Secret;
-pub use peer::{Observer, Outcome, Peer, PeerCharge, PeerReceipt};
+pub use peer::{Observer, Outcome, Peer, PeerReceipt};
 pub use platform::{OsPlatform, Platform, Stream};
 pub use report::{MigrationCounts, PeerReport, Report};
-pub use session::WireRule;
+pub use session::{PeerCharge, WireRule};
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
@@ -356,7 +356,13 @@ impl Cluster {
         let (correcting, made_by) = (Arc::clone(&self.0), Arc::clone(&server));
         served.spawn(restart_on_panic(move || {
             let (correcting, made_by) = (Arc::clone(&correcting), Arc::clone(&made_by));
-            async move { correcting.corrections.make(&made_by).await }
+            async move {
+                let correct = |correction: Correction| {
+                    let server = Arc::clone(&made_by);
+                    async move { server.correct(&correction).await }
+                };
+                correcting.corrections.make(correct).await;
+            }
         }));
         self.0.migration.push.notify_one();
         let mut kept: BTreeMap<SocketAddr, tokio::task::AbortHandle> = BTreeMap::new();

@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 
 pub mod active_config;
 pub mod admit;
+mod attempts;
 pub mod caller;
 mod charging;
 pub mod cost_meter;
@@ -200,12 +201,12 @@ impl Exchange for RequestContext {
 
     fn destination(&mut self) -> Result<Destination, Response> {
         failpoint("destination");
-        upstream::destination(self).map_err(|answer| self.answer(&answer))
+        attempts::destination(self).map_err(|answer| self.answer(&answer))
     }
 
     fn connect_failed(&mut self, error: &ConnectError) -> Result<(), Response> {
         failpoint("connect_failed");
-        match upstream::connect_failed(self, error) {
+        match attempts::connect_failed(self, error) {
             true => Ok(()),
             false => Err(self.answer_failure(&match error {
                 ConnectError::TimedOut => Answer::UpstreamTimeout,
@@ -233,7 +234,7 @@ impl Exchange for RequestContext {
 
     fn response_head(&mut self, response: &ResponseHead) -> Result<Fields, Response> {
         failpoint("response_head");
-        upstream::answered(self);
+        attempts::answered(self);
         self.status = Some(response.status);
         if response.status == 101 {
             let mut fields = Fields::default();
@@ -256,7 +257,7 @@ impl Exchange for RequestContext {
 
     fn failed(&mut self, failure: &Failure) -> Response {
         failpoint("failed");
-        upstream::log_failure(self, failure);
+        attempts::log_failure(self, failure);
         let answer = match failure {
             Failure::HeadTimeout => Answer::HeadTimeout,
             Failure::BodyTimeout => Answer::BodyTimeout,

@@ -2,8 +2,9 @@
 //! This is the picture of ARCHITECTURE.md as a test.
 
 #![allow(clippy::unwrap_used, reason = "a test says by panicking what is wrong")]
+#![allow(clippy::string_slice, reason = "code is cut at letters that were found in it")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -230,6 +231,101 @@ fn no_layer_holds_what_it_must_not_know() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Two files that use each other cannot be read one after the other. What a file declares as its own part may use it.
+#[test]
+fn no_files_use_each_other_in_a_circle() {
+    let files: Vec<(Module, String)> =
+        files(Path::new("src")).iter().map(|file| (module_of(file), read_code(file))).collect();
+    let modules: BTreeSet<Module> = files.iter().map(|(module, _)| module.clone()).collect();
+    let mut reexports = BTreeMap::new();
+    for (module, code) in &files {
+        for path in code.split("pub use ").skip(1).chain(code.split("pub(super) use ").skip(1)).flat_map(paths_of) {
+            if let Some((target, [name])) = resolve(module, &path, &modules) {
+                reexports.insert([module.clone(), vec![name.clone()]].concat(), target);
+            }
+        }
+    }
+    let used_by = |(module, code): &(Module, String)| {
+        let starts = ["crate::", "super::"].into_iter().flat_map(|start| code.match_indices(start));
+        let starts =
+            starts.filter(|(at, _)| !code[..*at].ends_with(|last: char| last.is_alphanumeric() || last == ':'));
+        let written = starts.flat_map(|(at, _)| paths_of(&code[at..]));
+        let declared = modules.iter().filter(|other| other.split_last().is_some_and(|(_, parent)| parent == module));
+        let used = written.filter_map(|path| {
+            let (mut target, mut rest) = resolve(module, &path, &modules)?;
+            while let Some(further) =
+                rest.first().and_then(|name| reexports.get(&[target.clone(), vec![name.clone()]].concat()))
+            {
+                (target, rest) = (further.clone(), &rest[1..]);
+            }
+            (!module.starts_with(&target)).then_some(target)
+        });
+        (module.clone(), used.chain(declared.cloned()).collect::<BTreeSet<_>>())
+    };
+    let mut uses: BTreeMap<Module, BTreeSet<Module>> = files.iter().map(used_by).collect();
+    // a file is in no circle if it uses none that may be in one, or is used by none
+    loop {
+        let left: BTreeSet<Module> = uses.keys().cloned().collect();
+        let used: BTreeSet<Module> = uses.values().flatten().cloned().collect();
+        uses.values_mut().for_each(|used| used.retain(|used| left.contains(used)));
+        uses.retain(|module, uses| !uses.is_empty() && used.contains(module));
+        if uses.len() == left.len() {
+            break;
+        }
+    }
+    let shown = |(module, used): (&Module, &BTreeSet<Module>)| {
+        format!("{} uses {}", module.join("/"), used.iter().map(|used| used.join("/")).collect::<Vec<_>>().join(", "))
+    };
+    assert!(uses.is_empty(), "{}", uses.iter().map(shown).collect::<Vec<_>>().join("\n"));
+}
+
+/// The names of a file and the modules that it is in.
+type Module = Vec<String>;
+
+fn module_of(file: &Path) -> Module {
+    let parts = file.with_extension("");
+    parts.iter().skip(1).map(|part| part.to_string_lossy().into_owned()).collect()
+}
+
+/// The paths at the beginning of `code`: one, or those of a tree with braces.
+fn paths_of(code: &str) -> Vec<Vec<String>> {
+    let code = code.trim_start();
+    if let Some(group) = code.strip_prefix('{') {
+        let (mut depth, mut items) = (0_usize, vec![String::new()]);
+        for letter in group.chars() {
+            match letter {
+                '}' if depth == 0 => break,
+                ',' if depth == 0 => items.push(String::new()),
+                _ => items.last_mut().unwrap().push(letter),
+            }
+            depth = depth + usize::from(letter == '{') - usize::from(letter == '}');
+        }
+        return items.iter().flat_map(|item| paths_of(item)).collect();
+    }
+    let end = code.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(code.len());
+    let name = code[..end].to_owned();
+    match code[end..].strip_prefix("::") {
+        _ if name.is_empty() => Vec::new(),
+        Some(rest) => paths_of(rest).into_iter().map(|path| [vec![name.clone()], path].concat()).collect(),
+        None => vec![vec![name]],
+    }
+}
+
+/// The file that a path in `module` leads to, and what is left of the path there.
+fn resolve<'p>(module: &Module, path: &'p [String], modules: &BTreeSet<Module>) -> Option<(Module, &'p [String])> {
+    let ups = path.iter().take_while(|name| *name == "super").count();
+    let from = match path.first()?.as_str() {
+        "crate" => Vec::new(),
+        "super" => module[..module.len().checked_sub(ups)?].to_vec(),
+        _ => module.clone(),
+    };
+    let path = &path[ups.max(usize::from(path[0] == "crate"))..];
+    let whole = [from, path.to_vec()].concat();
+    let known = (1..=whole.len()).rev().find(|length| modules.contains(&whole[..*length]))?;
+    let left = whole.len() - known;
+    Some((whole[..known].to_vec(), &path[path.len().checked_sub(left)?..]))
 }
 
 /// `.cargo/config.toml` sets the seed of generated inputs, and tests draw none of their own.

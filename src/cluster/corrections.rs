@@ -2,17 +2,14 @@
 //! sent again over the next connection until the other side has confirmed it; the other side makes it once.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::peer::{Peer, PeerCharge};
-use super::serve::PeerServer;
-use super::session::{Question, ReplyCallback, Session};
-use super::wire::{Answer, Ask, Change};
+use super::session::{PeerCharge, Question, ReplyCallback, Session};
+use super::wire::{Ask, Change};
 use crate::algorithm::Completion;
 use crate::units::Nanos;
 
@@ -61,6 +58,32 @@ impl Pending {
         left.into_values().map(|unmade| unmade.correction).collect()
     }
 
+    /// Queues a correction. Whether another one was given up for it, because too many wait.
+    pub(super) fn push(&mut self, correction: Correction) -> bool {
+        self.last = self.last.saturating_add(1);
+        self.changes.insert(self.last, PendingCorrection { correction, is_sent: false });
+        let is_full = self.changes.len() > MAX_PENDING;
+        if is_full {
+            self.changes.pop_first();
+        }
+        is_full
+    }
+
+    /// Sends what has not been sent over `session`; the callback of each is told its number.
+    pub(super) fn send(&mut self, session: &Session, on_reply: impl Fn(u64) -> ReplyCallback) {
+        for (number, change) in self.changes.iter_mut().filter(|(_, change)| !change.is_sent) {
+            change.is_sent = change.correction.send(*number, session, on_reply(*number));
+            if !change.is_sent {
+                return;
+            }
+        }
+    }
+
+    /// The correction with this number was made.
+    pub(super) fn confirm(&mut self, number: u64) {
+        self.changes.remove(&number);
+    }
+
     /// Takes out the debits, which another gateway can make.
     pub(super) fn take_debits(&mut self) -> Vec<Correction> {
         let changes = std::mem::take(&mut self.changes).into_iter();
@@ -105,59 +128,17 @@ impl LocalCorrections {
         self.unmade.load(Ordering::SeqCst) == 0
     }
 
-    /// Makes corrections as they are queued, until dropped.
-    pub(super) async fn make(&self, server: &Arc<PeerServer>) {
+    /// Has corrections made by `correct` as they are queued, until dropped.
+    pub(super) async fn make<M: Future<Output = ()> + Send + 'static>(&self, correct: impl Fn(Correction) -> M) {
         loop {
             self.some.notified().await;
             let waiting = std::mem::take(&mut *self.waiting.lock());
             let mut making = JoinSet::new();
             for correction in waiting {
-                let server = Arc::clone(server);
-                making.spawn(async move { server.correct(&correction).await });
+                making.spawn(correct(correction));
             }
             while making.join_next().await.is_some() {
                 self.unmade.fetch_sub(1, Ordering::SeqCst);
-            }
-        }
-    }
-}
-
-impl Peer {
-    /// Queues `correction` for the other gateway.
-    pub fn correct(&self, correction: Correction) {
-        let mut pending = self.pending.lock();
-        pending.last = pending.last.saturating_add(1);
-        let number = pending.last;
-        pending.changes.insert(number, PendingCorrection { correction, is_sent: false });
-        if pending.changes.len() > MAX_PENDING {
-            pending.changes.pop_first();
-            self.lost.fetch_add(1, Ordering::Relaxed);
-        }
-        drop(pending);
-        self.wake.notify_one();
-    }
-
-    /// Gives the slot of `part` back, if it has one.
-    pub(super) fn complete(&self, part: &PeerCharge, end: Completion) {
-        if part.slot > 0 {
-            self.correct(Correction::Complete(part.clone(), end));
-        }
-    }
-
-    /// Sends what has not been sent over `session`.
-    pub(super) fn send_corrections(self: &Arc<Self>, session: &Session) {
-        let mut pending = self.pending.lock();
-        let unsent = pending.changes.iter_mut().filter(|(_, change)| !change.is_sent);
-        for (number, change) in unsent {
-            let (peer, number) = (Arc::clone(self), *number);
-            let on_reply = move |answer| {
-                if let Some(Answer::Done) = answer {
-                    peer.pending.lock().changes.remove(&number);
-                }
-            };
-            change.is_sent = change.correction.send(number, session, Box::new(on_reply));
-            if !change.is_sent {
-                return;
             }
         }
     }

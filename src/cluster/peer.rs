@@ -16,12 +16,11 @@ use super::connection::{self, ConnectError, Connection, OwnIdentity};
 use super::corrections::{Correction, Pending};
 use super::members::Heartbeat;
 use super::platform::Platform;
-use super::session::{Question, Session, WireRule};
-use super::wire::{Answer, Ask, ChargeReply, ChargeRequest};
+use super::session::{PeerCharge, Question, ReplyCallback, Session, WireRule};
+use super::wire::{Answer, Ask, ChargeReply};
 use crate::algorithm::Completion;
-use crate::charge::Enforcement;
 use crate::clock::Clock;
-use crate::units::{Cost, LimitKey, Nanos};
+use crate::units::Nanos;
 
 /// Called for every request for charges, with the gateway, the outcome and how long it took.
 pub type Observer = Box<dyn Fn(SocketAddr, Outcome, Nanos) + Send + Sync>;
@@ -52,21 +51,6 @@ impl Outcome {
             Self::Unknown => "unknown",
         }
     }
-}
-
-/// The charge of one limit in a request to another gateway.
-#[derive(Clone, Debug)]
-pub struct PeerCharge {
-    /// The limit and its parameters.
-    pub form: Arc<WireRule>,
-    /// Which bucket.
-    pub key: LimitKey,
-    /// How many tokens.
-    pub cost: Cost,
-    /// Whether the limit enforces its decision, and when it consumes tokens.
-    pub enforcement: Enforcement,
-    /// The number of the slot that the request holds while it runs; 0 for none.
-    pub slot: u64,
 }
 
 /// What this gateway needs to send requests to others.
@@ -170,6 +154,34 @@ impl Peer {
     /// When it last answered.
     pub(super) fn heard(&self) -> Nanos {
         Nanos::new(self.heard.load(Ordering::Relaxed))
+    }
+
+    /// Queues `correction` for the other gateway.
+    pub fn correct(&self, correction: Correction) {
+        if self.pending.lock().push(correction) {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        self.wake.notify_one();
+    }
+
+    /// Gives the slot of `part` back, if it has one.
+    pub(super) fn complete(&self, part: &PeerCharge, end: Completion) {
+        if part.slot > 0 {
+            self.correct(Correction::Complete(part.clone(), end));
+        }
+    }
+
+    /// Sends what has not been sent over `session`.
+    pub(super) fn send_corrections(self: &Arc<Self>, session: &Session) {
+        let on_reply = |number| -> ReplyCallback {
+            let peer = Arc::clone(self);
+            Box::new(move |answer| {
+                if let Some(Answer::Done) = answer {
+                    peer.pending.lock().confirm(number);
+                }
+            })
+        };
+        self.pending.lock().send(session, on_reply);
     }
 
     /// Corrections that were given up.
@@ -307,7 +319,7 @@ impl Peer {
     }
 
     /// Sends a request over the control connection. Whether it goes out: otherwise `on_reply` is not called.
-    pub(super) fn ask(&self, ask: &dyn Fn() -> Ask, on_reply: super::session::ReplyCallback) -> bool {
+    pub(super) fn ask(&self, ask: &dyn Fn() -> Ask, on_reply: ReplyCallback) -> bool {
         self.control_connection()
             .is_some_and(|session| session.ask(&Question { forms: &[], ask: &|_| ask() }, on_reply))
     }
@@ -336,13 +348,6 @@ impl Peer {
             }
         };
         session.ask(&Question { forms: &[], ask: &|_| Ask::Heartbeat(*beat) }, Box::new(on_reply));
-    }
-}
-
-impl PeerCharge {
-    const fn wanted(&self, rule: u32) -> ChargeRequest {
-        let Self { key, cost, enforcement, slot, .. } = *self;
-        ChargeRequest { rule, key, cost, enforcement, slot }
     }
 }
 

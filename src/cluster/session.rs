@@ -9,8 +9,10 @@ use serde::Serialize;
 use tokio::sync::Notify;
 
 use super::connection::{Connection, Reader, Writer};
-use super::wire::{Answer, Ask, Items, LimitIdentity};
+use super::wire::{Answer, Ask, ChargeRequest, Items, LimitIdentity};
 use crate::algorithm::{Parameters, Rule};
+use crate::charge::Enforcement;
+use crate::units::{Cost, LimitKey};
 
 /// A limit's parameters as other gateways learn them.
 #[derive(Debug)]
@@ -42,6 +44,29 @@ impl WireRule {
     /// The parameters.
     pub const fn parameters(&self) -> &Parameters {
         &self.parameters
+    }
+}
+
+/// The charge of one limit in a request to another gateway.
+#[derive(Clone, Debug)]
+pub struct PeerCharge {
+    /// The limit and its parameters.
+    pub form: Arc<WireRule>,
+    /// Which bucket.
+    pub key: LimitKey,
+    /// How many tokens.
+    pub cost: Cost,
+    /// Whether the limit enforces its decision, and when it consumes tokens.
+    pub enforcement: Enforcement,
+    /// The number of the slot that the request holds while it runs; 0 for none.
+    pub slot: u64,
+}
+
+impl PeerCharge {
+    /// The charge as it is sent to a gateway that knows the parameters under this number.
+    pub(super) const fn wanted(&self, rule: u32) -> ChargeRequest {
+        let Self { key, cost, enforcement, slot, .. } = *self;
+        ChargeRequest { rule, key, cost, enforcement, slot }
     }
 }
 

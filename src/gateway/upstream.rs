@@ -5,16 +5,15 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use crate::http::upstream::{Address, Server};
 use crate::ruleset::upstream::{Balance, Upstream};
 use crate::units::{LimitKey, Nanos};
 
 mod balance;
-mod exchange;
 pub mod health;
 mod node;
 mod tls;
 
-pub use exchange::{answered, connect_failed, destination, log_failure};
 pub use node::{Instance, NodeAddress};
 pub use tls::TlsConnector;
 
@@ -65,6 +64,15 @@ pub struct NodeStatus<'a> {
 // === impl Pool ===
 
 impl Pool {
+    /// How the server at one of a node's addresses is spoken to.
+    pub(super) fn server_at(&self, address: &NodeAddress, node: usize) -> Server {
+        let tls = match (&self.upstream_tls, address, self.upstream.nodes.get(node)) {
+            (Some(tls), Address::Inet(_), Some(node)) => Some(tls.terms(&node.address, self.upstream.http2)),
+            _ => None,
+        };
+        Server { address: address.clone(), tls, http2: self.upstream.http2 }
+    }
+
     /// The pool of `upstream` in place of the one `before`: that one, if nothing changed. What is known of nodes that
     /// stay is kept; new ones are healthy, and have no address yet where they are written as host names.
     pub fn following(

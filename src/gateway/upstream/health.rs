@@ -6,7 +6,6 @@ use std::sync::Arc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-use super::exchange::server_at;
 use super::node::address_of;
 use super::{Instance, NodeAddress, Pool};
 use crate::clock::Clock;
@@ -145,7 +144,7 @@ async fn check_health(
     loop {
         ticks.tick().await;
         failpoint("health_check");
-        let server = server_at(&pool, &instance.address, node);
+        let server = pool.server_at(&instance.address, node);
         let asking = probe(&server, host, &check.path, "tollgate-health-check");
         let answer = timeout(check.timeout.to_duration(), asking).await;
         if matches!(answer, Ok(Ok(200..=299))) {

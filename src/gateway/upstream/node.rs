@@ -128,7 +128,7 @@ impl Instance {
     }
 
     /// A connection could not be made. Says whether that is news.
-    pub(super) fn eject(&self, now: Nanos) -> bool {
+    pub(in crate::gateway) fn eject(&self, now: Nanos) -> bool {
         let before = self.ejected_until.swap(now.saturating_add(EJECTION).get(), Ordering::Relaxed);
         before <= now.get()
     }

@@ -1,19 +1,19 @@
-//! One request's dealings with an upstream: the node it goes to, what is tried again, what is reported.
+//! The attempts of a request at its upstream: the node it goes to, what is tried again, what is reported.
 
 use std::sync::Arc;
 
-use super::{Chosen, NodeAddress, Pool};
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond::Answer;
+use crate::gateway::upstream::{Chosen, Pool};
 use crate::http::service::{ConnectError, Failure};
-use crate::http::upstream::{Address, Destination, Server};
+use crate::http::upstream::Destination;
 
 fn pool(context: &RequestContext) -> Option<&Pool> {
     context.active.pools.get(context.upstream()?.0).map(|pool| &**pool)
 }
 
 /// Where the request goes next: to the node that was chosen when it was charged, or to one that was not tried yet.
-pub fn destination(context: &mut RequestContext) -> Result<Destination, Answer> {
+pub(super) fn destination(context: &mut RequestContext) -> Result<Destination, Answer> {
     let now = context.gateway.clock.now();
     let was_tried = |chosen: &Chosen| context.tried.iter().any(|tried| Arc::ptr_eq(tried, &chosen.instance));
     let charged = context.chosen.take().filter(|chosen| !was_tried(chosen));
@@ -25,7 +25,7 @@ pub fn destination(context: &mut RequestContext) -> Result<Destination, Answer> 
         tracing::warn!(upstream = pool.upstream.name, "no healthy upstream node");
         return Err(Answer::NoNode);
     };
-    let server = server_at(pool, &chosen.instance.address, chosen.node);
+    let server = pool.server_at(&chosen.instance.address, chosen.node);
     let keep_alive = pool.upstream.timeouts.keep_alive;
     let allows_upgrade = context.matched().is_some_and(|route| route.upgrades_to_websocket);
     context.chosen = Some(chosen);
@@ -33,17 +33,8 @@ pub fn destination(context: &mut RequestContext) -> Result<Destination, Answer> 
     Ok(Destination { server, allows_upgrade, keep_alive })
 }
 
-/// How the server at one of a node's addresses is spoken to.
-pub(super) fn server_at(pool: &Pool, address: &NodeAddress, node: usize) -> Server {
-    let tls = match (&pool.upstream_tls, address, pool.upstream.nodes.get(node)) {
-        (Some(tls), Address::Inet(_), Some(node)) => Some(tls.terms(&node.address, pool.upstream.http2)),
-        _ => None,
-    };
-    Server { address: address.clone(), tls, http2: pool.upstream.http2 }
-}
-
 /// A connection could not be made: the node is left alone for a moment. Whether another is to be tried.
-pub fn connect_failed(context: &mut RequestContext, error: &ConnectError) -> bool {
+pub(super) fn connect_failed(context: &mut RequestContext, error: &ConnectError) -> bool {
     let now = context.gateway.clock.now();
     let chosen = context.chosen.take();
     let Some((pool, chosen)) = pool(context).zip(chosen) else { return false };
@@ -59,7 +50,7 @@ pub fn connect_failed(context: &mut RequestContext, error: &ConnectError) -> boo
 }
 
 /// The head of the response is there.
-pub fn answered(context: &mut RequestContext) {
+pub(super) fn answered(context: &mut RequestContext) {
     let now = context.gateway.clock.now();
     context.upstream_answered = true;
     if let Some(upstream) = context.upstream() {
@@ -68,7 +59,7 @@ pub fn answered(context: &mut RequestContext) {
 }
 
 /// A request failed for good.
-pub fn log_failure(context: &RequestContext, failure: &Failure) {
+pub(super) fn log_failure(context: &RequestContext, failure: &Failure) {
     let upstream = pool(context).map(|pool| pool.upstream.name.as_str());
     let node = context.chosen.as_ref().map(|chosen| tracing::field::display(&chosen.instance.address));
     match failure {
