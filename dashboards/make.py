@@ -323,11 +323,15 @@ THROTTLING = {
         ),
         lines(
             "Near the limit",
-            "Share of admitted requests that left their key at 80 % of its quota or above.",
+            "Share of admitted requests that left their key at 80 % of its quota or above, and at the marks at which limits warn clients (`warn_at`).",
             "percentunit",
             query(
                 'sum by (limit, plan) (rate(tollgate_limit_near_total{LIMIT}[I])) / sum by (limit, plan) (rate(tollgate_limit_utilization_ratio_count{LIMIT}[I]) > 0)',
                 "{{limit}} {{plan}}",
+            ),
+            query(
+                'sum by (limit, plan, at) (rate(tollgate_limit_warnings_total{LIMIT}[I])) / on (limit, plan) group_left sum by (limit, plan) (rate(tollgate_limit_utilization_ratio_count{LIMIT}[I]) > 0)',
+                "{{limit}} {{plan}} warned at {{at}} %",
             ),
             defaults={"max": 1},
             width=12,

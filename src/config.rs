@@ -51,6 +51,7 @@ mod terms;
 mod unneeded;
 mod upstreams;
 mod values;
+mod warn_at;
 mod words;
 
 pub use cluster::Cluster;

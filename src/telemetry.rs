@@ -54,6 +54,7 @@ pub struct Telemetry {
     decisions: HotCounterVec,
     connections_shed: IntCounterVec,
     limit_near: HotCounterVec,
+    limit_warnings: HotCounterVec,
     limit_utilization: HotHistogramVec,
     limit_wait: HotHistogramVec,
     limit_retry_after: HotHistogramVec,
@@ -115,6 +116,7 @@ impl Telemetry {
             decisions: counter(&registry, &names::DECISIONS)?,
             connections_shed: counter(&registry, &names::CONNECTIONS_SHED)?,
             limit_near: counter(&registry, &names::LIMIT_NEAR)?,
+            limit_warnings: counter(&registry, &names::LIMIT_WARNINGS)?,
             limit_utilization: hot_histogram(&registry, &names::LIMIT_UTILIZATION, names::RATIO)?,
             limit_wait: hot_histogram(&registry, &names::LIMIT_WAIT, names::WAIT_SECONDS)?,
             limit_retry_after: hot_histogram(&registry, &names::LIMIT_RETRY_AFTER, names::WAIT_SECONDS)?,
@@ -263,6 +265,7 @@ impl Telemetry {
         series::retain(&self.limit_candidate_requests, keep);
         series::retain(&self.limit_tokens, keep);
         series::retain(&self.limit_near, keep);
+        series::retain(&self.limit_warnings, keep);
         series::retain(&self.limit_utilization, keep);
         series::retain(&self.limit_wait, keep);
         series::retain(&self.limit_retry_after, keep);

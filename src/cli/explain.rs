@@ -192,5 +192,6 @@ fn limit_text(page: &mut Page, limit: &LimitAccount) {
         None => cost.to_string(),
     });
     let over = ("over the limit", Some(limit.over_limit.clone()));
-    page.lines(1, [("key", Some(key)), ("cost", cost), ("charged", limit.charged.clone()), over]);
+    let warns = ("warns", limit.warns.clone());
+    page.lines(1, [("key", Some(key)), ("cost", cost), ("charged", limit.charged.clone()), over, warns]);
 }

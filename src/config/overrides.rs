@@ -15,7 +15,7 @@ use crate::config::read::{Field, ReadContext};
 use crate::config::scalar::{self, InvalidValue};
 use crate::config::spec::LimitSpec;
 use crate::config::terms::PlanParameters;
-use crate::config::{document, environment, sharing, suggest, words};
+use crate::config::{document, environment, sharing, suggest, warn_at, words};
 use crate::ruleset::overrides::{InvalidOverride, Override, Overrides, OverridesReader};
 use crate::ruleset::{LimitId, PlanId};
 use crate::units::Cost;
@@ -46,6 +46,8 @@ struct KnownLimit {
     spec: Arc<LimitSpec>,
     /// The most that a request is known to take.
     largest_cost: Cost,
+    /// Whether it warns at a share of its quota.
+    warns: bool,
     /// Whether some of its plans count by the customer's own time zone.
     zoned: bool,
 }
@@ -56,9 +58,10 @@ impl ConfiguredOverrides {
     /// For these plans, and these limits at their positions.
     pub(super) fn new(plans: &Names, limits: &[Option<CheckedLimit>]) -> Self {
         let known = |limit: &Option<CheckedLimit>| {
-            let CheckedLimit { spec, largest_cost, .. } = limit.as_ref()?;
+            let CheckedLimit { spec, largest_cost, limit, .. } = limit.as_ref()?;
+            let warns = limit.as_ref().is_some_and(|limit| !limit.warn_at.is_empty());
             let zoned = spec.all_arguments().any(Arguments::has_customers_zone);
-            Some(KnownLimit { spec: Arc::clone(spec), largest_cost: *largest_cost, zoned })
+            Some(KnownLimit { spec: Arc::clone(spec), largest_cost: *largest_cost, warns, zoned })
         };
         let limits: Option<Vec<KnownLimit>> = limits.iter().map(known).collect();
         let limits = limits.map(|limits| {
@@ -87,7 +90,7 @@ impl ConfiguredOverrides {
     /// What `field` makes of `limit` for a customer on `plan`.
     fn term(
         &self,
-        KnownLimit { spec: limit, largest_cost, .. }: &KnownLimit,
+        KnownLimit { spec: limit, largest_cost, warns, .. }: &KnownLimit,
         plan: PlanId,
         zone: Option<&TimeZone>,
         field: &Field<'_>,
@@ -101,6 +104,9 @@ impl ConfiguredOverrides {
         let overlay = Overlay { algorithm: limit.algorithm, base: &base, plan: Some((&limit.name, &own)) };
         let rule = overlay.build(field)?;
         sharing::check(field, limit.mode, [&rule])?;
+        if *warns {
+            warn_at::check(field, [&rule])?;
+        }
         if let Some(most) = rule.largest_cost().filter(|most| most < largest_cost) {
             let message = format!("admits at most {most} at once, and a request takes up to {largest_cost}");
             return field.fail(Problem::error(field.key_place(), message).hint("raise it"));

@@ -30,6 +30,8 @@ pub struct Limit {
     pub missing_key: MissingKey,
     /// What becomes of a request over the limit.
     pub over_limit: OverLimit,
+    /// From which shares of the quota on clients are warned: percents, rising.
+    pub warn_at: Vec<u8>,
     /// How many keys are remembered at most.
     pub max_keys: u64,
     /// What becomes of what keys have used when a reload changes the parameters.

@@ -64,6 +64,25 @@ impl Standing {
             None => 0.0,
         }
     }
+
+    /// The same in percent, rounded down, and exact.
+    pub fn used_percent(&self) -> u8 {
+        let quota = u128::from(self.policy.quota.max(1));
+        let left = self.headroom.remaining.map_or(quota, |left| quota.min(left.into()));
+        let percent = quota.saturating_sub(left).saturating_mul(100).checked_div(quota).unwrap_or(0);
+        u8::try_from(percent).unwrap_or(100)
+    }
+}
+
+/// A limit warns the client of a request that it admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitWarning<'r> {
+    /// The limit's name.
+    pub limit: &'r str,
+    /// The highest mark of [`Limit::warn_at`] that the key has reached.
+    pub at: u8,
+    /// The share of the quota in use, in percent.
+    pub used: u8,
 }
 
 impl Verdict {
@@ -175,6 +194,17 @@ impl Verdict {
         self.passed_over().map(|id| &ruleset.limits[id.0]).filter(|limit| limit.is_visible())
     }
 
+    /// What clients are warned of. Nothing on a denial.
+    pub fn warnings<'v>(&'v self, ruleset: &'v Ruleset) -> impl Iterator<Item = LimitWarning<'v>> {
+        let told = self.standings.iter().filter(|standing| standing.visible && !self.is_denied());
+        told.filter_map(|standing| {
+            let limit = &ruleset.limits[standing.limit.0];
+            let used = (!limit.warn_at.is_empty()).then(|| standing.used_percent())?;
+            let at = limit.warn_at.iter().rev().copied().find(|at| *at <= used)?;
+            Some(LimitWarning { limit: &limit.name, at, used })
+        })
+    }
+
     /// What a limit and its candidate say of the request, where that can be compared: by position of the candidate's
     /// standing. Where another limit denies the request it would be denied under either.
     pub fn compared(&self, ruleset: &Ruleset) -> impl Iterator<Item = (usize, Decision)> {
@@ -238,5 +268,33 @@ fn severity(denial: Denial) -> Nanos {
         Denial::Busy => Nanos::ZERO,
         Denial::Later { retry_after } => retry_after,
         Denial::Never { .. } => Nanos::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_share_in_use_is_rounded_down() {
+        for (quota, remaining, percent) in [
+            (3, Some(1), 66),
+            (200, Some(1), 99),
+            (u64::MAX, Some(0), 100),
+            (u64::MAX, Some(1), 99),
+            (1, Some(1), 0),
+            (5, Some(9), 0),
+            (2, None, 0),
+        ] {
+            let standing = Standing {
+                limit: LimitId(0),
+                enforces: true,
+                visible: true,
+                decision: Decision::ADMIT,
+                policy: Policy { quota, window: None },
+                headroom: Headroom { remaining, until_more: Nanos::ZERO, until_full: Nanos::ZERO, measured_rate: None },
+            };
+            assert_eq!(standing.used_percent(), percent, "{remaining:?} of {quota}");
+        }
     }
 }

@@ -40,12 +40,13 @@ impl Ruleset {
         let over = self.over_the_limit(limit).map(|words| line(OVER_THE_LIMIT, words));
         let cost = limit.cost.describe().map(|words| line("cost", words));
         let charged = limit.charge.describe().map(|words| line("charged", words));
+        let warns = limit.warns().map(|words| line("warns", words));
         let share = (limit.enabled < Share::WHOLE)
             .then(|| line("applies to", format!("{} of the keys, always the same ones", percent(limit.enabled))));
         let shadow =
             limit.shadow.then(|| line("shadow", "counts and reports what it would do, and never does it".to_owned()));
         let shared = sharing(limit.mode).map(|words| line("shared", words));
-        [over, cost, charged, share, shadow, shared].into_iter().flatten().collect()
+        [over, warns, cost, charged, share, shadow, shared].into_iter().flatten().collect()
     }
 
     /// What becomes of requests over `limit`, where that is not the usual denial.
@@ -95,6 +96,15 @@ impl Limit {
             PlanTerms::Unlimited => UNLIMITED.to_owned(),
             PlanTerms::Rule(index) => self.rules.get(index).map(Rule::describe).unwrap_or_default(),
         }
+    }
+
+    /// From when on it warns clients; `None` if it never does.
+    pub fn warns(&self) -> Option<String> {
+        let (last, others) = self.warn_at.split_last()?;
+        let others: Vec<String> = others.iter().map(|at| format!("{at} %")).collect();
+        let marks = if others.is_empty() { format!("{last} %") } else { format!("{} and {last} %", others.join(", ")) };
+        let whom = if self.is_visible() { "clients" } else { "nobody, and counts" };
+        Some(format!("{whom} from {marks} of the quota on"))
     }
 }
 

@@ -63,6 +63,8 @@ struct Label {
     without_store: Option<OnStoreDown>,
     /// Whether costs are settled as a matter of course.
     settles: bool,
+    /// Its marks.
+    warn_at: Vec<u8>,
     /// The limit that this one is tried out beside; a candidate makes nothing of requests.
     candidate_of: Option<LimitId>,
 }
@@ -79,6 +81,8 @@ struct LimitMeters {
     tokens_refunded: LazyMetric<HotCounter>,
     tokens_debited: LazyMetric<HotCounter>,
     near: HotCounter,
+    /// By mark.
+    warnings: Box<[(u8, HotCounter)]>,
     utilization: HotHistogram,
     wait: LazyMetric<HotHistogram>,
     retry_after: HotHistogram,
@@ -323,6 +327,7 @@ impl Label {
             delays: matches!(limit.over_limit, OverLimit::Delay { .. }),
             without_store: limit.mode.on_store_down(),
             settles: limit.cost.is_in_response(),
+            warn_at: limit.warn_at.clone(),
             candidate_of: limit.candidate_of,
         }
     }
@@ -343,6 +348,7 @@ impl CandidateComparison {
 impl LimitMeters {
     fn new(telemetry: &Telemetry, limit: &Label, plan: &str) -> Self {
         let name = limit.limit.as_str();
+        let warning = |at: &u8| (*at, telemetry.limit_warnings.with_label_values(&[name, plan, &at.to_string()]));
         Self {
             tokens_admitted: telemetry.limit_tokens.with_label_values(&[name, plan, "admitted"]),
             tokens_over: telemetry.limit_tokens.with_label_values(&[name, plan, limit.over]),
@@ -350,6 +356,7 @@ impl LimitMeters {
                 .expected(limit.settles),
             tokens_debited: LazyMetric::new(&telemetry.limit_tokens, &[name, plan, "debited"]).expected(limit.settles),
             near: telemetry.limit_near.with_label_values(&[name, plan]),
+            warnings: limit.warn_at.iter().map(warning).collect(),
             utilization: telemetry.limit_utilization.with_label_values(&[name, plan]),
             wait: LazyMetric::new(&telemetry.limit_wait, &[name]).expected(limit.delays),
             retry_after: telemetry.limit_retry_after.with_label_values(&[name]),
@@ -360,6 +367,11 @@ impl LimitMeters {
         let passed = matches!(outcome, Outcome::Admit { .. }) && standing.decision.is_admitted();
         if charge.enforcement.counts_denied && !passed {
             self.tokens_debited.get().inc_by(charge.cost);
+        }
+        if let (Outcome::Admit { .. }, false) = (outcome, self.warnings.is_empty()) {
+            let used = standing.used_percent();
+            let reached = self.warnings.iter().take_while(|(at, _)| *at <= used);
+            reached.for_each(|(_, counter)| counter.inc());
         }
         match (outcome, standing.decision) {
             (Outcome::Admit { .. }, Decision::Deny(_)) => {

@@ -42,6 +42,8 @@ catalogue! {
         "Responses that did not tell what they cost, or something that is not a number of tokens; what was taken before stays taken."
     LIMIT_NEAR: "tollgate_limit_near_total" ["limit", "plan"]
         "Requests admitted that left a key at 80 % of its quota or above."
+    LIMIT_WARNINGS: "tollgate_limit_warnings_total" ["limit", "plan", "at"]
+        "Requests let pass that left a key at a mark of `warn_at` (at, in percent of the quota) or above; of shadow limits too, which warn nobody."
     LIMIT_UTILIZATION: "tollgate_limit_utilization_ratio" ["limit", "plan"]
         "Share of a key's quota in use after a request."
     LIMIT_WAIT: "tollgate_limit_wait_seconds" ["limit"]

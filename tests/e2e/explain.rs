@@ -19,7 +19,7 @@ fn config(origin: &Origin) -> String {
   anonymous: {{ plan: free }}
 plans: [free, pro]
 limits:
-  guard: {{ algorithm: gcra, key: customer, plans: {{ free: {{ rate: 1/d, burst: 2 }}, pro: unlimited }} }}
+  guard: {{ algorithm: gcra, key: customer, warn_at: [80, 95], plans: {{ free: {{ rate: 1/d, burst: 2 }}, pro: unlimited }} }}
   session: {{ algorithm: quota_reset, limit: 3, window: 1d, key: {{ cookie: session }}, missing_key: skip, cost: {{ by_method: {{ POST: 2 }} }} }}
   tenant: {{ algorithm: fixed_window, limit: 1, window: 1d, key: [{{ header: x-tenant }}, upstream_node], missing_key: deny }}
 access: {{ deny: {{ addresses: [192.0.2.0/24] }} }}
@@ -191,6 +191,7 @@ fn reasons_are_given() {
     assert_eq!(taken["caller"]["customer"], "acme");
     assert_eq!(taken["limits"][0]["why"], "the customer's own parameters");
     assert_eq!(taken["limits"][0]["key"], json!([{ "part": "customer", "value": "acme" }]));
+    assert_eq!(taken["limits"][0]["warns"], "clients from 80 % and 95 % of the quota on");
     assert_eq!(taken["limits"][1]["applies"], false);
     assert!(taken["limits"][1]["why"].as_str().unwrap().contains("lacks its cookie session"), "{taken:#}");
     assert_eq!(of(("POST", "/v1/a", &[("cookie", "session=1")]))["limits"][1]["cost"], 2);

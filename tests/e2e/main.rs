@@ -90,5 +90,6 @@ mod upstream_tls;
 mod upstreams;
 mod usage;
 mod waiting;
+mod warnings;
 mod watched;
 mod websocket;

@@ -96,6 +96,11 @@ pub(in crate::config) static LIMIT: Table = Table {
             "deny",
             "What becomes of a request over the limit.",
         ),
+        Setting::optional(
+            "warn_at",
+            Kind::List(&Kind::Whole(1, 99)),
+            "From which shares of the quota on, in percent, clients are warned: up to four, rising.",
+        ),
         Setting::default(
             "max_keys",
             MOST,

@@ -39,6 +39,8 @@ pub struct LimitAccount {
     pub charged: Option<String>,
     /// What becomes of it over the limit.
     pub over_limit: String,
+    /// From which shares of the quota on clients are warned.
+    pub warns: Option<String>,
     /// The gateway that decides about the key, where several divide keys among themselves; only told by one that runs.
     pub owner: Option<String>,
     /// Where the key stands; only told by a gateway that runs.
@@ -114,6 +116,7 @@ pub(super) fn met(
             cost_rule: limit.cost.describe(),
             charged: charged(limit, route.early.contains(id)),
             over_limit: over_limit(ruleset, route, limit),
+            warns: limit.warns().filter(|_| limit.candidate_of.is_none()),
             owner: None,
             standing: None,
         };

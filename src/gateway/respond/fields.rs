@@ -2,12 +2,13 @@
 //!
 //! `ietf` is draft-ietf-httpapi-ratelimit-headers-10: structured-field lists of all limits, whole seconds.
 //! `x_ratelimit` is the older convention: the tightest limit only.
+//! `X-RateLimit-Warning` is tollgate's own, of limits with `warn_at`: a structured-field list beside either of them.
 
 use sfv::{BareItem, List, ListEntry, Parser};
 
 use crate::algorithm::{Decision, Denial};
 use crate::fields::Fields;
-use crate::ruleset::verdict::{Standing, Verdict};
+use crate::ruleset::verdict::{LimitWarning, Standing, Verdict};
 use crate::ruleset::{Dialects, Reset, Ruleset};
 use crate::units::Nanos;
 
@@ -16,6 +17,7 @@ const RATELIMIT: &str = "ratelimit";
 const LIMIT: &str = "x-ratelimit-limit";
 const REMAINING: &str = "x-ratelimit-remaining";
 const RESET: &str = "x-ratelimit-reset";
+const WARNING: &str = "x-ratelimit-warning";
 
 /// How many bytes most lists of limits have.
 const LISTED: usize = 64;
@@ -24,7 +26,7 @@ const LARGEST: u64 = 999_999_999_999_999;
 
 /// Whether a field tells a client where it stands.
 pub(super) fn is_limit_field(name: &[u8]) -> bool {
-    is_ietf(name) || is_x_ratelimit(name)
+    is_ietf(name) || is_x_ratelimit(name) || name.eq_ignore_ascii_case(WARNING.as_bytes())
 }
 
 fn is_ietf(name: &[u8]) -> bool {
@@ -78,6 +80,10 @@ impl<'v> LimitFields<'v> {
             fields.push_number(REMAINING, remaining(self.tightest));
             fields.push_number(RESET, reset);
         }
+        let mut warnings = self.verdict.warnings(self.ruleset).peekable();
+        if warnings.peek().is_some() {
+            fields.push_with(WARNING, LISTED, |value| write_warnings(value, warnings));
+        }
     }
 
     fn write_list(&self, value: &mut Vec<u8>, write_parameters: fn(&mut Vec<u8>, &Standing)) {
@@ -102,6 +108,18 @@ fn write_string(value: &mut Vec<u8>, text: &str) {
 fn write_parameter(value: &mut Vec<u8>, key: &[u8], number: u64) {
     value.extend_from_slice(key);
     value.extend_from_slice(itoa::Buffer::new().format(number.min(LARGEST)).as_bytes());
+}
+
+/// `"per-customer";at=80;used=85`
+fn write_warnings<'r>(value: &mut Vec<u8>, warnings: impl Iterator<Item = LimitWarning<'r>>) {
+    for (position, warning) in warnings.enumerate() {
+        if position > 0 {
+            value.extend_from_slice(b", ");
+        }
+        write_string(value, warning.limit);
+        write_parameter(value, b";at=", warning.at.into());
+        write_parameter(value, b";used=", warning.used.into());
+    }
 }
 
 /// `;q=20;w=2`
