@@ -4,22 +4,28 @@ use crate::algorithm::Rule;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, every};
 use crate::config::scalar::InvalidValue;
-use crate::config::settings::{CHARGE, COST_RULE};
+use crate::config::settings::{CHARGE, COST_PART, COST_RULE};
 use crate::config::terms::AllTerms;
 use crate::config::values::parse_method;
 use crate::config::words;
-use crate::ruleset::cost::{ChargeRule, CostRule, When};
+use crate::ruleset::cost::{ChargeRule, CostRule, FieldPart, ResponseCost, When};
 use crate::ruleset::limit::PlanTerms;
 use crate::units::Cost;
 
 const EXPECTED: &str = "a number of tokens, `{by_method: {GET: 1, POST: 5}}`, `{header: NAME, max: 100}`, \
-     `{request_bytes: 1KiB}`, `{response_header: NAME}`, `{response_bytes: 1KiB}` or \
-     `{response_field: usage.total_tokens}`";
+     `{request_bytes: 1KiB}`, `{response_header: NAME}`, `{response_bytes: 1KiB}`, \
+     `{response_field: usage.total_tokens}` or `{sum: [{response_field: usage.completion_tokens, times: 4}]}`";
+
+const PARTS: &str =
+    "a list of `{response_header: NAME, times: 2}` and `{response_field: usage.total_tokens, times: 3}`";
 
 const A_PATH: &str = "the names on the way to a number in JSON, like `usage.total_tokens`";
 
-/// The most that is believed of a response, where the limit does not say.
+/// The most that is believed of a number in a response, where the limit does not say.
 const MOST_OF_RESPONSES: Cost = 1_000_000_000;
+
+/// The most numbers of a sum.
+const MOST_PARTS: usize = 16;
 
 /// The most names on the way to a field.
 const DEEPEST_FIELD: usize = 16;
@@ -41,13 +47,14 @@ fn read_cost(field: &Field<'_>) -> Option<CostRule> {
         return field.whole().map(CostRule::Fixed);
     }
     let section = field.mapping(EXPECTED)?.with(&COST_RULE);
-    const KINDS: [(&str, &[&str]); 6] = [
+    const KINDS: [(&str, &[&str]); 7] = [
         ("by_method", &["others"]),
         ("header", &["max", "missing"]),
         ("request_bytes", &[]),
         ("response_header", &["max"]),
         ("response_bytes", &[]),
         ("response_field", &["max"]),
+        ("sum", &["max"]),
     ];
     let mut kinds = KINDS.iter().filter(|(kind, _)| section.has(kind));
     let Some((kind, others)) = kinds.next() else {
@@ -61,7 +68,6 @@ fn read_cost(field: &Field<'_>) -> Option<CostRule> {
     let known: Vec<&str> = [kind].into_iter().chain(others.iter()).copied().collect();
     section.refuse_others(&known);
     let told = section.get(kind)?;
-    let most = || section.get_or("max", MOST_OF_RESPONSES, Field::whole);
     match *kind {
         "by_method" => {
             let methods = read_methods(&told);
@@ -77,15 +83,43 @@ fn read_cost(field: &Field<'_>) -> Option<CostRule> {
         }
         "request_bytes" => told.bytes().map(CostRule::RequestBytes),
         "response_bytes" => told.bytes().map(CostRule::ResponseBytes),
-        "response_header" => {
-            let (name, max) = (told.header_name(), most());
-            Some(CostRule::ResponseHeader { name: name?, max: max? })
-        }
-        _ => {
-            let (path, max) = (told.parsed(A_PATH, parse_path), most());
-            Some(CostRule::ResponseField { path: path?, max: max? })
+        kind => {
+            let mut cost = ResponseCost::default();
+            let parts = if kind == "sum" { read_sum(&mut cost, &told) } else { read_part(&mut cost, kind, &told, 1) };
+            let max = section.get_with("max", Field::whole);
+            cost.max = parts.and(max)?.unwrap_or(cost.max);
+            Some(CostRule::Response(cost))
         }
     }
+}
+
+/// Reads the number that `field`, which has the name `kind`, tells of the response into `cost`.
+fn read_part(cost: &mut ResponseCost, kind: &str, field: &Field<'_>, times: Cost) -> Option<()> {
+    match kind {
+        "response_header" => cost.headers.push((field.header_name()?, times)),
+        _ => cost.fields.push(FieldPart { path: field.parsed(A_PATH, parse_path)?, times }),
+    }
+    cost.max = cost.max.max(MOST_OF_RESPONSES.saturating_mul(times));
+    Some(())
+}
+
+fn read_sum(cost: &mut ResponseCost, field: &Field<'_>) -> Option<()> {
+    let items = field.nonempty_list(PARTS)?;
+    if items.len() > MOST_PARTS {
+        return field.fail(field.error("has more than 16 parts").expected(PARTS));
+    }
+    cost.is_sum = true;
+    let parts = items.iter().map(|item| {
+        let section = item.section(&COST_PART)?;
+        let times = section.get_or("times", 1, Field::whole);
+        let mut kinds =
+            ["response_header", "response_field"].into_iter().filter_map(|kind| Some((kind, section.get(kind)?)));
+        match (kinds.next(), kinds.next()) {
+            (Some((kind, number)), None) => read_part(cost, kind, &number, times?),
+            _ => item.fail(item.error("does not name one number").expected("`response_header` or `response_field`")),
+        }
+    });
+    every(parts).map(|_| ())
 }
 
 fn read_methods(field: &Field<'_>) -> Option<Vec<(String, Cost)>> {

@@ -3,7 +3,7 @@
 use crate::charge::Charge;
 use crate::gateway::field::FieldReader;
 use crate::http::head::ResponseHead;
-use crate::ruleset::cost::{CostRule, End, Exchange, RealCost, ReportedCost, When, runs, tokens};
+use crate::ruleset::cost::{CostRule, CostSum, End, Exchange, FieldPart, RealCost, When, runs};
 use crate::ruleset::key::Facts;
 use crate::ruleset::limit::Limit;
 use crate::ruleset::verdict::{Standing, Verdict};
@@ -38,7 +38,7 @@ pub(super) struct Noted {
     /// What the request's head told.
     known: Option<Cost>,
     /// What the response's head told.
-    told: ReportedCost,
+    told: CostSum,
     /// Reads the response's body.
     reader: Option<FieldReader>,
     /// What the request's body was charged, where it is charged as it passes.
@@ -53,7 +53,7 @@ impl CostMeter {
             let known = limit.cost.on_request(facts);
             let limit_id = LimitId(charge.limit);
             let body = BodyCost::new(limit, charge, known);
-            let noted = Noted { position, limit: limit_id, known, told: ReportedCost::Nothing, reader: None, body };
+            let noted = Noted { position, limit: limit_id, known, told: CostSum::default(), reader: None, body };
             limit.settles_later(limit.rule(&charge.rule), known).then_some(noted)
         };
         let costs: Vec<Noted> = charges.iter().enumerate().filter_map(noted).collect();
@@ -62,7 +62,7 @@ impl CostMeter {
 
     /// Whether the response's body has to be one that can be read.
     pub fn reads_body(&self, ruleset: &Ruleset) -> bool {
-        self.costs.iter().any(|noted| matches!(ruleset.limits[noted.limit.0].cost, CostRule::ResponseField { .. }))
+        self.costs.iter().any(|noted| !fields(&ruleset.limits[noted.limit.0].cost).is_empty())
     }
 
     /// The request is on its way to the upstream.
@@ -83,27 +83,19 @@ impl CostMeter {
         let media_type = text(http::header::CONTENT_TYPE).split(';').next().unwrap_or_default().trim_end();
         let coded = !matches!(text(http::header::CONTENT_ENCODING), "" | "identity");
         for noted in &mut self.costs {
-            match &ruleset.limits[noted.limit.0].cost {
-                CostRule::ResponseHeader { name, .. } => {
-                    let mut lines = head.fields.get_all(name.as_str());
-                    noted.told = match (lines.next(), lines.next()) {
-                        (None, _) => ReportedCost::Nothing,
-                        (Some(line), None) => str::from_utf8(line)
-                            .ok()
-                            .map(str::trim)
-                            .and_then(tokens)
-                            .map_or(ReportedCost::Wrong, ReportedCost::Cost),
-                        (Some(_), Some(_)) => ReportedCost::Wrong,
-                    };
+            let CostRule::Response(cost) = &ruleset.limits[noted.limit.0].cost else { continue };
+            for (name, times) in &cost.headers {
+                // what is no text is no number either
+                let values = head.fields.get_all(name.as_str()).map(|value| str::from_utf8(value).unwrap_or_default());
+                noted.told.add_header(values, *times);
+            }
+            match cost.fields.len() {
+                0 => {}
+                _ if coded && has_body => noted.told.unreadable(),
+                count if media_type.eq_ignore_ascii_case("text/event-stream") => {
+                    noted.reader = Some(FieldReader::of_events(count));
                 }
-                CostRule::ResponseField { .. } if coded && has_body => noted.told = ReportedCost::Wrong,
-                CostRule::ResponseField { .. } => {
-                    noted.reader = Some(match media_type.eq_ignore_ascii_case("text/event-stream") {
-                        true => FieldReader::of_events(),
-                        false => FieldReader::of_json(),
-                    });
-                }
-                _ => {}
+                count => noted.reader = Some(FieldReader::of_json(count)),
             }
         }
     }
@@ -115,10 +107,8 @@ impl CostMeter {
             answer.whole |= end;
         }
         for noted in &mut self.costs {
-            if let (Some(reader), CostRule::ResponseField { path, .. }) =
-                (&mut noted.reader, &ruleset.limits[noted.limit.0].cost)
-            {
-                reader.feed(path, bytes);
+            if let Some(reader) = &mut noted.reader {
+                reader.feed(fields(&ruleset.limits[noted.limit.0].cost), bytes);
             }
         }
     }
@@ -169,10 +159,17 @@ pub(super) fn added(sum: u64, bytes: usize) -> u64 {
     sum.saturating_add(u64::try_from(bytes).unwrap_or(u64::MAX))
 }
 
+/// The fields of the response's body that tell a cost.
+fn fields(cost: &CostRule) -> &[FieldPart] {
+    if let CostRule::Response(cost) = cost { &cost.fields } else { &[] }
+}
+
 impl Noted {
     fn real_cost(&self, limit: &Limit, exchange: &Exchange) -> RealCost {
-        let told = self.reader.as_ref().map_or(self.told, FieldReader::told);
-        limit.real_cost(self.known, exchange, told)
+        let mut told = self.told;
+        let fields = self.reader.iter().flat_map(|reader| fields(&limit.cost).iter().zip(reader.told()));
+        fields.for_each(|(field, said)| told.add_field(said, field.times));
+        limit.real_cost(self.known, exchange, told.told())
     }
 }
 
@@ -226,7 +223,11 @@ impl Corrections {
     /// pass although it was over them took nothing, and owe nothing.
     pub fn add(&mut self, charge: &Charge, standing: &Standing, charged_at: Nanos, real: RealCost) {
         let taken = if charge.enforcement.consumes { charge.cost } else { 0 };
-        let RealCost::Known(real) = real else { return };
+        let real = match real {
+            RealCost::Known(real) => real,
+            RealCost::AtLeast(real) => real.max(taken),
+            RealCost::AsTaken | RealCost::Unreadable => return,
+        };
         if !standing.decision.is_admitted() {
             return;
         }

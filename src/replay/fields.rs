@@ -257,8 +257,12 @@ impl WantedFields {
             match &limit.cost {
                 CostRule::Header { name, .. } => self.want(name),
                 CostRule::RequestBytes(_) => self.want(&header::CONTENT_LENGTH),
-                CostRule::ResponseHeader { name, .. } if !self.response_headers.contains(name) => {
-                    self.response_headers.push(name.clone());
+                CostRule::Response(cost) => {
+                    for (name, _) in &cost.headers {
+                        if !self.response_headers.contains(name) {
+                            self.response_headers.push(name.clone());
+                        }
+                    }
                 }
                 _ => {}
             }

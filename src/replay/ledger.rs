@@ -13,7 +13,7 @@ use crate::gateway::cost_meter::Corrections;
 use crate::gateway::queue::{self, Queue, QueuePlace};
 use crate::gateway::respond::CALLER_REFUSED;
 use crate::ruleset::Ruleset;
-use crate::ruleset::cost::{CostRule, End, Exchange, RealCost, ReportedCost, tokens};
+use crate::ruleset::cost::{CostRule, CostSum, End, Exchange, RealCost, ReportedCost};
 use crate::ruleset::key::Facts;
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::store::LocalStore;
@@ -267,7 +267,7 @@ impl Ledger {
                 continue;
             }
             let real = limit.real_cost(known, &exchange(record, facts), told(&limit.cost, record, &self.told_names));
-            let only_response = matches!(limit.cost, CostRule::ResponseHeader { .. } | CostRule::ResponseField { .. });
+            let only_response = matches!(limit.cost, CostRule::Response(_));
             self.untold_costs += u64::from(only_response && real == RealCost::Unreadable);
             corrections.add(charge, standing, now, real);
         }
@@ -315,14 +315,16 @@ fn exchange(record: &Record<'_>, facts: &Facts<'_>) -> Exchange {
     }
 }
 
-/// What the response said of its cost, where the line has that header field.
+/// What the response's header fields in the line say of its cost. No line has the body, which may say a part of it.
 fn told(cost: &CostRule, record: &Record<'_>, names: &[HeaderName]) -> ReportedCost {
-    let CostRule::ResponseHeader { name, .. } = cost else { return ReportedCost::Nothing };
-    let of_name = |(position, _): &&(usize, _)| names.get(*position) == Some(name);
-    let mut values = record.response_headers.iter().filter(of_name);
-    match (values.next(), values.next()) {
-        (None, _) => ReportedCost::Nothing,
-        (Some((_, value)), None) => tokens(value.trim()).map_or(ReportedCost::Wrong, ReportedCost::Cost),
-        (Some(_), Some(_)) => ReportedCost::Wrong,
+    let mut sum = CostSum::default();
+    if let CostRule::Response(cost) = cost
+        && cost.fields.is_empty()
+    {
+        for (name, times) in &cost.headers {
+            let of_name = |(position, _): &&(usize, _)| names.get(*position) == Some(name);
+            sum.add_header(record.response_headers.iter().filter(of_name).map(|(_, value)| value.as_ref()), *times);
+        }
     }
+    sum.told()
 }

@@ -32,20 +32,8 @@ pub enum CostRule {
     },
     /// One for each started run of so many bytes of the request's body, at least one.
     RequestBytes(u64),
-    /// The number in a response header.
-    ResponseHeader {
-        /// The field.
-        name: HeaderName,
-        /// The most that is believed.
-        max: Cost,
-    },
-    /// The number in a field of a JSON body or of the events of a stream.
-    ResponseField {
-        /// The names on the way to it: `usage.total_tokens` is two.
-        path: Vec<String>,
-        /// The most that is believed.
-        max: Cost,
-    },
+    /// What the response reports.
+    Response(ResponseCost),
     /// One for each started run of so many bytes of the response's body, at least one.
     ResponseBytes(u64),
 }
@@ -54,6 +42,28 @@ impl Default for CostRule {
     fn default() -> Self {
         Self::Fixed(1)
     }
+}
+
+/// The number in a response, or several that are weighed and added up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResponseCost {
+    /// The numbers in header fields, each with the tokens that one of it costs.
+    pub headers: Vec<(HeaderName, Cost)>,
+    /// The numbers in a JSON body or in the events of a stream.
+    pub fields: Vec<FieldPart>,
+    /// The most that is believed of one number, and the most that a sum costs.
+    pub max: Cost,
+    /// Whether it was written as a sum, of one number or of several.
+    pub is_sum: bool,
+}
+
+/// A number in a JSON body or in the events of a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldPart {
+    /// The names on the way to it: `usage.total_tokens` is two.
+    pub path: Vec<String>,
+    /// The tokens that one of it costs.
+    pub times: Cost,
 }
 
 /// When tokens are taken.
@@ -124,6 +134,17 @@ pub enum ReportedCost {
     Wrong,
     /// This.
     Cost(Cost),
+    /// The fields of a sum that are there come to this; others are missing.
+    Part(Cost),
+}
+
+/// Adds up what a response reports.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CostSum {
+    cost: Cost,
+    is_found: bool,
+    is_wrong: bool,
+    lacks_field: bool,
 }
 
 /// What a request really cost.
@@ -135,6 +156,8 @@ pub enum RealCost {
     Unreadable,
     /// This.
     Known(Cost),
+    /// At least this, and at least what was taken: the response broke off before it told all.
+    AtLeast(Cost),
 }
 
 /// The number of tokens that a program wrote: whole, or rounded up. None where it is negative, no number, or too large
@@ -170,7 +193,7 @@ impl CostRule {
                 Some(believed(facts.headers, name.as_str(), *max).unwrap_or(*missing))
             }
             Self::RequestBytes(length) => body_length(facts).map(|bytes| runs(bytes, *length)),
-            Self::ResponseHeader { .. } | Self::ResponseField { .. } | Self::ResponseBytes(_) => None,
+            Self::Response(_) | Self::ResponseBytes(_) => None,
         }
     }
 
@@ -185,7 +208,7 @@ impl CostRule {
 
     /// Whether the response tells the cost.
     pub const fn is_in_response(&self) -> bool {
-        matches!(self, Self::ResponseHeader { .. } | Self::ResponseField { .. } | Self::ResponseBytes(_))
+        matches!(self, Self::Response(_) | Self::ResponseBytes(_))
     }
 
     /// In plain words; none where each request costs one token.
@@ -201,12 +224,74 @@ impl CostRule {
                 format!("what the request header {name} says, at least 1 and at most {max}; {missing} without it")
             }
             Self::RequestBytes(length) => format!("1 for each started {length} bytes of the request's body"),
-            Self::ResponseHeader { name, max } => format!("what the response header {name} says, at most {max}"),
-            Self::ResponseField { path, max } => {
-                format!("what {} of the response's JSON says, at most {max}", path.join("."))
-            }
+            Self::Response(cost) => cost.describe(),
             Self::ResponseBytes(length) => format!("1 for each started {length} bytes of the response's body"),
         })
+    }
+}
+
+// === impl ResponseCost ===
+
+impl ResponseCost {
+    fn describe(&self) -> String {
+        let headers = self.headers.iter().map(|(name, times)| (format!("the header {name}"), *times));
+        let fields = self.fields.iter().map(|field| (field.path.join("."), field.times));
+        let weighed: Vec<String> =
+            headers.chain(fields).map(|(part, times)| format!("{times} for each of {part}")).collect();
+        match (self.is_sum, self.headers.first(), self.fields.first()) {
+            (false, Some((name, _)), _) => format!("what the response header {name} says, at most {}", self.max),
+            (false, _, Some(field)) => {
+                format!("what {} of the response's JSON says, at most {}", field.path.join("."), self.max)
+            }
+            _ => format!("{} in the response, together at most {}", weighed.join(" and "), self.max),
+        }
+    }
+}
+
+// === impl CostSum ===
+
+impl CostSum {
+    /// Adds the number in a header field, of which these are the values.
+    pub fn add_header<'v>(&mut self, mut values: impl Iterator<Item = &'v str>, times: Cost) {
+        match (values.next(), values.next()) {
+            (None, _) => {}
+            (Some(value), None) => {
+                self.add(tokens(value.trim()).map_or(ReportedCost::Wrong, ReportedCost::Cost), times);
+            }
+            (Some(_), Some(_)) => self.is_wrong = true,
+        }
+    }
+
+    /// Adds the number in a field of the body.
+    pub fn add_field(&mut self, told: ReportedCost, times: Cost) {
+        self.lacks_field |= told == ReportedCost::Nothing;
+        self.add(told, times);
+    }
+
+    /// The body cannot be read.
+    pub const fn unreadable(&mut self) {
+        self.is_wrong = true;
+    }
+
+    fn add(&mut self, told: ReportedCost, times: Cost) {
+        match told {
+            ReportedCost::Nothing => {}
+            ReportedCost::Wrong => self.is_wrong = true,
+            ReportedCost::Cost(cost) | ReportedCost::Part(cost) => {
+                self.is_found = true;
+                self.cost = self.cost.saturating_add(cost.saturating_mul(times));
+            }
+        }
+    }
+
+    /// All that was added.
+    pub const fn told(&self) -> ReportedCost {
+        match self {
+            Self { is_wrong: true, .. } => ReportedCost::Wrong,
+            Self { is_found: false, .. } => ReportedCost::Nothing,
+            Self { lacks_field: true, cost, .. } => ReportedCost::Part(*cost),
+            Self { cost, .. } => ReportedCost::Cost(*cost),
+        }
     }
 }
 
@@ -301,5 +386,35 @@ mod tests {
             assert_eq!(cost(&[garbage]), Some(100), "{garbage}");
         }
         assert_eq!(cost(&["1", "1"]), Some(100));
+    }
+
+    #[test]
+    fn a_sum_weighs_its_parts_and_never_overflows() {
+        let sum = |headers: &[&[&str]], fields: &[ReportedCost], times: Cost| {
+            let mut sum = CostSum::default();
+            headers.iter().for_each(|values| sum.add_header(values.iter().copied(), times));
+            fields.iter().for_each(|told| sum.add_field(*told, times));
+            sum.told()
+        };
+        let cost = ReportedCost::Cost;
+        assert_eq!(sum(&[], &[cost(7), cost(2)], 3), cost(27));
+        assert_eq!(sum(&[&["7"], &[" 1.5 "]], &[cost(1)], 10), cost(100));
+        assert_eq!(sum(&[], &[cost(u64::MAX), cost(u64::MAX)], 1_000_000), cost(u64::MAX));
+        assert_eq!(sum(&[&["1"], &[]], &[], 3), cost(3), "a header field that is missing counts nothing");
+        assert_eq!(sum(&[&["1"]], &[ReportedCost::Nothing, cost(4)], 1), ReportedCost::Part(5));
+        assert_eq!(sum(&[&[]], &[ReportedCost::Nothing], 1), ReportedCost::Nothing);
+        for wrong in [&["-1"][..], &["1", "1"], &["many"], &[""]] {
+            assert_eq!(sum(&[wrong], &[cost(4)], 1), ReportedCost::Wrong, "{wrong:?}");
+        }
+        assert_eq!(sum(&[], &[ReportedCost::Wrong, cost(4)], 1), ReportedCost::Wrong);
+    }
+
+    #[test]
+    fn a_sum_is_described_in_plain_words() {
+        let field = |path: &str, times| FieldPart { path: path.split('.').map(str::to_owned).collect(), times };
+        let fields = vec![field("usage.prompt_tokens", 3), field("usage.completion_tokens", 15)];
+        let cost = ResponseCost { fields, max: 900, is_sum: true, ..ResponseCost::default() };
+        let words = "3 for each of usage.prompt_tokens and 15 for each of usage.completion_tokens in the response, together at most 900";
+        assert_eq!(CostRule::Response(cost).describe().as_deref(), Some(words));
     }
 }

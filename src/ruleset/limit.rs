@@ -2,7 +2,7 @@
 
 use crate::algorithm::{AlgorithmName, Rule};
 use crate::charge::{Enforcement, Mode, RuleRef};
-use crate::ruleset::cost::{ChargeRule, CostRule, End, Exchange, RealCost, ReportedCost, When, runs};
+use crate::ruleset::cost::{ChargeRule, CostRule, End, Exchange, RealCost, ReportedCost, ResponseCost, When, runs};
 use crate::ruleset::denied::Denied;
 use crate::ruleset::key::{Facts, Key, KeyPart};
 use crate::ruleset::upstream::UpstreamId;
@@ -166,14 +166,12 @@ impl Limit {
             (_, Some(known)) => RealCost::Known(known),
             (CostRule::RequestBytes(length), None) => RealCost::Known(runs(exchange.request_bytes, *length)),
             (CostRule::ResponseBytes(length), None) => RealCost::Known(runs(exchange.response_bytes, *length)),
-            (CostRule::ResponseHeader { max, .. }, None) => match told {
-                ReportedCost::Cost(cost) if cost <= *max => RealCost::Known(cost),
-                _ => RealCost::Unreadable,
-            },
-            (CostRule::ResponseField { max, .. }, None) => match told {
-                ReportedCost::Cost(cost) if cost <= *max => RealCost::Known(cost),
-                ReportedCost::Nothing if !has_body => RealCost::Known(0),
-                ReportedCost::Nothing if !whole => RealCost::AsTaken,
+            (CostRule::Response(ResponseCost { fields, max, is_sum, .. }), None) => match told {
+                ReportedCost::Cost(cost) if cost <= *max || *is_sum => RealCost::Known(cost.min(*max)),
+                ReportedCost::Part(cost) if whole => RealCost::Known(cost.min(*max)),
+                ReportedCost::Part(cost) => RealCost::AtLeast(cost.min(*max)),
+                ReportedCost::Nothing if !fields.is_empty() && !has_body => RealCost::Known(0),
+                ReportedCost::Nothing if !fields.is_empty() && !whole => RealCost::AsTaken,
                 _ => RealCost::Unreadable,
             },
             (CostRule::Fixed(_) | CostRule::ByMethod { .. } | CostRule::Header { .. }, None) => RealCost::AsTaken,

@@ -134,6 +134,43 @@ fn llm_token_budget() {
     assert!((500..=580).contains(&wait), "56010 tokens and the next 1000 at 100 a second: {wait}");
 }
 
+/// A model that tells 10 tokens of its prompt, and those of its answer that the request's `x-tokens` says.
+fn priced_model(exchange: &mut Exchange<'_>) -> std::io::Result<()> {
+    exchange.body()?;
+    let tokens = exchange.head.field("x-tokens").unwrap_or("0").to_owned();
+    let usage = format!("{{\"usage\":{{\"prompt_tokens\":10,\"completion_tokens\":{tokens}}}}}");
+    if exchange.path().ends_with("/stream") {
+        let events = format!("data: {{\"delta\":\"hi\",\"usage\":null}}\n\ndata: {usage}\n\ndata: [DONE]\n\n");
+        return exchange.reply("200 OK", "content-type: text/event-stream\r\n", events.as_bytes());
+    }
+    exchange.reply("200 OK", "content-type: application/json\r\n", usage.as_bytes())
+}
+
+#[test]
+fn ai_gateway() {
+    let (small, large) = (Origin::with(priced_model), Origin::with(priced_model));
+    let gateway = sample("ai-gateway", &[&small, &large]);
+    let ask = |key: &str, path: &str, tokens: &str| {
+        let authorization = format!("Bearer {key}");
+        gateway.client().exchange("GET", path, &[("authorization", &authorization), ("x-tokens", tokens)])
+    };
+    let wait_for = |limit: &str, outcome: &str, tokens: f64| {
+        let labels = [("limit", limit), ("plan", "starter"), ("outcome", outcome)];
+        gateway.wait_for_metric("tollgate_limit_tokens_total", &labels, tokens);
+    };
+    assert_eq!(ask("starter-key", "/large/v1/chat", "1000").status, 200);
+    wait_for("large-budget", "refunded", 1_000_000.0 - (10.0 * 50.0 + 1000.0 * 200.0));
+    assert_eq!(ask("starter-key", "/large/v1/stream", "600000").status, 200);
+    wait_for("large-budget", "debited", 10.0 * 50.0 + 600_000.0 * 200.0 - 1_000_000.0);
+    let denied = ask("starter-key", "/large/v1/chat", "10");
+    assert_eq!(denied.status, 429, "$5 are spent: {denied:?}");
+    assert!(denied.number("retry-after").is_some(), "{denied:?}");
+    assert_eq!(ask("business-key", "/large/v1/stream", "600000").status, 200);
+    assert_eq!(ask("starter-key", "/small/v1/stream", "1000").status, 200, "the other model has a budget of its own");
+    wait_for("small-budget", "refunded", 100_000.0 - (10.0 * 3.0 + 1000.0 * 12.0));
+    assert_eq!((small.count(), large.count()), (1, 3));
+}
+
 #[test]
 fn partner_monthly_quota() {
     let origin = Origin::start();

@@ -236,6 +236,92 @@ fn a_response_that_tells_no_cost_leaves_the_reserve_taken_and_is_counted() {
     assert_eq!(remaining(&gateway.get("/html", &[])), 100);
 }
 
+/// A budget of 1000 in which an output token costs five times as much as an input token.
+const WEIGHED: &str = "cost: { sum: [{ response_field: usage.in, times: 2 }, { response_field: usage.out, times: 10 }, \
+                       { response_header: x-tools }], max: 5000 }, charge: { when: response, reserve: 100 }";
+
+fn weighed(handler: impl Fn(&mut Exchange<'_>) -> std::io::Result<()> + Send + Sync + 'static) -> (Origin, Gateway) {
+    let origin = Origin::with(handler);
+    let gateway = Gateway::start(&limited(&origin, &budget(1000, WEIGHED)));
+    (origin, gateway)
+}
+
+#[test]
+fn a_sum_weighs_the_numbers_of_a_response() {
+    let (_origin, gateway) = weighed(|exchange| {
+        let (fields, body) = match exchange.path() {
+            "/json" => ("x-tools: 4\r\n", r#"{"usage": {"in": 13, "out": 12, "out2": 9}}"#),
+            "/events" => (
+                "content-type: text/event-stream\r\n",
+                "data: {\"usage\": null}\n\ndata: {\"usage\": {\"in\": 50}}\n\ndata: {\"usage\": {\"out\": 6}}\n\n\
+                 data: {\"usage\": null}\n\ndata: [DONE]\n\n",
+            ),
+            "/embeddings" => ("", r#"{"usage": {"in": 45, "total": 45}}"#),
+            _ => ("x-tools: 20\r\n", ""),
+        };
+        exchange.reply("200 OK", fields, body.as_bytes())
+    });
+    gateway.get("/json", &[]);
+    wait_for_tokens(&gateway, "debited", 50.0);
+    gateway.get("/events", &[]);
+    wait_for_tokens(&gateway, "debited", 110.0);
+    gateway.get("/embeddings", &[]);
+    wait_for_tokens(&gateway, "refunded", 10.0);
+    gateway.get("/empty", &[]);
+    wait_for_tokens(&gateway, "refunded", 90.0);
+    assert_eq!(tokens(&gateway, "debited"), 110.0);
+    assert_eq!(gateway.metrics().value("tollgate_limit_cost_invalid_total", &[("limit", "guard")]), Some(0.0));
+}
+
+#[test]
+fn a_sum_with_a_part_that_is_no_number_leaves_the_reserve_taken_and_is_counted() {
+    let (_origin, gateway) = weighed(|exchange| {
+        let (fields, body) = match exchange.path() {
+            "/negative" => ("", r#"{"usage": {"in": 1, "out": -1}}"#),
+            "/text" => ("", r#"{"usage": {"in": "1", "out": 1}}"#),
+            "/huge" => ("", r#"{"usage": {"in": 1, "out": 1e400}}"#),
+            "/twice" => ("x-tools: 1\r\nx-tools: 1\r\n", r#"{"usage": {"in": 1, "out": 1}}"#),
+            "/coded" => ("x-tools: 1\r\ncontent-encoding: gzip\r\n", r#"{"usage": {"in": 1, "out": 1}}"#),
+            "/most" => ("", r#"{"usage": {"in": 1, "out": 9007199254740992, "in": 18446744073709551615}}"#),
+            _ => ("", r#"{"usage": {}}"#),
+        };
+        exchange.reply("200 OK", fields, body.as_bytes())
+    });
+    let mut invalid = 0.0;
+    for path in ["/negative", "/text", "/huge", "/twice", "/coded", "/none"] {
+        assert_eq!(gateway.get(path, &[]).status, 200);
+        invalid += 1.0;
+        wait_for_invalid(&gateway, invalid);
+    }
+    assert_eq!((tokens(&gateway, "refunded"), tokens(&gateway, "debited")), (0.0, 0.0));
+    gateway.get("/most", &[]);
+    wait_for_tokens(&gateway, "debited", 4900.0);
+    wait_for_invalid(&gateway, invalid);
+}
+
+#[test]
+fn a_sum_of_a_stream_that_breaks_off_costs_at_least_the_reserve() {
+    let (_origin, gateway) = weighed(|exchange| {
+        let input = exchange.path().trim_start_matches('/').to_owned();
+        exchange.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")?;
+        // the upstream goes away before it tells the other number
+        exchange.keep = false;
+        exchange.send(chunk(format!("data: {{\"usage\": {{\"in\": {input}}}}}\n\n").as_bytes()))
+    });
+    let ask = |path: &str| {
+        let mut client = gateway.client();
+        client.ask("GET", path, &[]);
+        let head = client.wire.head().unwrap().unwrap();
+        let mut framing = Framing::of_response(&head, false);
+        while matches!(client.wire.part(&mut framing), Ok(Some(_))) {}
+    };
+    ask("/10");
+    ask("/70");
+    wait_for_tokens(&gateway, "debited", 40.0);
+    gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "all")], 0.0);
+    assert_eq!((tokens(&gateway, "admitted"), tokens(&gateway, "refunded")), (200.0, 0.0));
+}
+
 #[test]
 fn a_response_without_a_body_costs_nothing() {
     let (_origin, gateway) = llm(|exchange| match exchange.method() {

@@ -158,7 +158,35 @@ pub(in crate::config) static COST_RULE: Table = Table {
             Kind::Text("the names on the way to a number in JSON, like `usage.total_tokens`"),
             "A number in the response's JSON, or in the events of a stream, tells it.",
         ),
-        Setting::optional("max", MOST, "The most that is believed. Required with `header`; 1000000000 for responses."),
+        Setting::optional(
+            "sum",
+            Kind::List(&Kind::Section(&COST_PART)),
+            "Numbers in the response, weighed and added up. One that is missing counts 0, unless all are.",
+        ),
+        Setting::optional(
+            "max",
+            MOST,
+            "The most that is believed of a number, or that a `sum` costs. Required with `header`; otherwise 1000000000, in a \
+             `sum` multiplied by its largest `times`.",
+        ),
+    ],
+};
+
+/// Names one number in the response.
+pub(in crate::config) static COST_PART: Table = Table {
+    name: "cost_part",
+    settings: &[
+        Setting::optional(
+            "response_header",
+            Kind::Text("the name of a header field"),
+            "The number in a header field of the response.",
+        ),
+        Setting::optional(
+            "response_field",
+            Kind::Text("the names on the way to a number in JSON, like `usage.prompt_tokens`"),
+            "A number in the response's JSON, or in the events of a stream.",
+        ),
+        Setting::default("times", Kind::Whole(1, 1_000_000), "1", "What one of it costs."),
     ],
 };
 

@@ -7,18 +7,22 @@ fn path(text: &str) -> Vec<String> {
     text.split('.').map(str::to_owned).collect()
 }
 
-fn read(reader: FieldReader, wanted: &str, parts: &[&[u8]]) -> ReportedCost {
-    let mut reader = reader;
-    parts.iter().for_each(|part| reader.feed(&path(wanted), part));
-    reader.told()
+fn field(path: Vec<String>) -> FieldPart {
+    FieldPart { path, times: 1 }
+}
+
+fn read(mut reader: FieldReader, wanted: &[&str], text: &str) -> Vec<ReportedCost> {
+    let fields: Vec<FieldPart> = wanted.iter().map(|wanted| field(path(wanted))).collect();
+    reader.feed(&fields, text.as_bytes());
+    reader.told().collect()
 }
 
 fn json(text: &str) -> ReportedCost {
-    read(FieldReader::of_json(), "usage.total_tokens", &[text.as_bytes()])
+    read(FieldReader::of_json(1), &["usage.total_tokens"], text)[0]
 }
 
 fn events(text: &str) -> ReportedCost {
-    read(FieldReader::of_events(), "usage.total_tokens", &[text.as_bytes()])
+    read(FieldReader::of_events(1), &["usage.total_tokens"], text)[0]
 }
 
 #[test]
@@ -79,6 +83,28 @@ fn of_events_the_last_with_the_field_counts() {
     assert_eq!(events("data: broken {\n\ndata: {\"usage\": {\"total_tokens\": 5}}\n\n"), ReportedCost::Cost(5));
 }
 
+#[test]
+fn several_fields_are_read_in_one_pass() {
+    use ReportedCost::{Cost, Nothing, Wrong};
+    let wanted = ["usage.prompt", "usage.completion", "usage", "usage.prompt.cached", "total"];
+    let read = |text: &str| read(FieldReader::of_json(5), &wanted, text);
+    let whole = r#"{"total": 9, "usage": {"completion": 5, "prompt": 7, "promp": 1}}"#;
+    assert_eq!(read(whole), [Cost(7), Cost(5), Wrong, Nothing, Cost(9)]);
+    let nested = r#"{"usage": {"prompt": {"cached": 2, "completion": 3}}, "completion": 4}"#;
+    assert_eq!(read(nested), [Wrong, Nothing, Wrong, Cost(2), Nothing]);
+    let twice = r#"{"usage": {"prompt": 1, "completion": 1}, "usage": {"prompt": 2}, "total": -1}"#;
+    assert_eq!(read(twice), [Cost(2), Nothing, Wrong, Nothing, Wrong]);
+}
+
+#[test]
+fn each_field_counts_as_the_last_event_with_it_says() {
+    let stream = "data: {\"message\": {\"usage\": {\"input\": 25, \"output\": 1}}}\n\n\
+                  data: {\"usage\": {\"output\": 7}}\n\ndata: {\"usage\": {\"output\": 15}}\n\n\
+                  data: {\"usage\": null}\n\ndata: [DONE]\n\n";
+    let told = read(FieldReader::of_events(3), &["message.usage.input", "usage.output", "usage.other"], stream);
+    assert_eq!(told, [ReportedCost::Cost(25), ReportedCost::Cost(15), ReportedCost::Nothing]);
+}
+
 /// Documents in which the names of the path are common.
 fn documents() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
@@ -132,7 +158,10 @@ proptest! {
         document in documents(),
         pretty in any::<bool>(),
         in_ascii in any::<bool>(),
-        names in prop::collection::vec(prop_oneof![Just("a".to_owned()), Just("é\"𝄞".to_owned()), Just("b".to_owned())], 1..4),
+        paths in prop::collection::vec(
+            prop::collection::vec(prop_oneof![Just("a".to_owned()), Just("é\"𝄞".to_owned()), Just("b".to_owned())], 1..4),
+            1..5,
+        ),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
         as_events in any::<bool>(),
     ) {
@@ -143,17 +172,22 @@ proptest! {
         if as_events {
             text = format!("data: {}\n\n", text.replace('\n', "\ndata: "));
         }
-        let mut reader = if as_events { FieldReader::of_events() } else { FieldReader::of_json() };
+        let fields: Vec<FieldPart> = paths.into_iter().map(field).collect();
+        let mut reader = match as_events {
+            true => FieldReader::of_events(fields.len()),
+            false => FieldReader::of_json(fields.len()),
+        };
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).chain([0, text.len()]).collect();
         cuts.sort_unstable();
-        cuts.windows(2).for_each(|ends| reader.feed(&names, &text.as_bytes()[ends[0]..ends[1]]));
-        prop_assert_eq!(reader.told(), expected(&document, &names));
+        cuts.windows(2).for_each(|ends| reader.feed(&fields, &text.as_bytes()[ends[0]..ends[1]]));
+        let expected: Vec<ReportedCost> = fields.iter().map(|field| expected(&document, &field.path)).collect();
+        prop_assert_eq!(reader.told().collect::<Vec<_>>(), expected);
     }
 
     #[test]
     fn whatever_comes_it_is_read_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..300), as_events in any::<bool>()) {
-        let mut reader = if as_events { FieldReader::of_events() } else { FieldReader::of_json() };
-        reader.feed(&path("a.b"), &bytes);
-        reader.told();
+        let mut reader = if as_events { FieldReader::of_events(2) } else { FieldReader::of_json(2) };
+        reader.feed(&[field(path("a.b")), field(path("a"))], &bytes);
+        prop_assert_eq!(reader.told().count(), 2);
     }
 }
