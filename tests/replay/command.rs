@@ -344,6 +344,34 @@ fn what_only_some_rules_ask_about_counts_with_these() {
 }
 
 #[test]
+fn a_sum_of_response_headers_is_charged_and_one_with_a_body_field_stays_reserved() {
+    let folder = Folder::new();
+    let denied_and_notes = |sum: &str| {
+        let guard = format!(
+            "{{ key: all, algorithm: token_bucket, rate: 1/30d, burst: 20, cost: {{ sum: [{sum}] }}, \
+             charge: {{ when: response, reserve: 1 }} }}"
+        );
+        let config = "listeners: [{ address: \"127.0.0.1:1\" }]\nupstreams: { origin: { nodes: [\"127.0.0.1:2\"] } }\n";
+        let routes = "routes: [{ name: all, upstream: origin, limits: [guard] }]\n";
+        folder.write("tollgate.yaml", format!("{config}limits: {{ guard: {guard} }}\n{routes}"));
+        let report = report(&folder, &["access.log"]);
+        (report["rules"]["denied"].as_u64(), report["notes"].to_string())
+    };
+    let line = |second: u32| {
+        let fields = r#""method":"GET","path":"/","status":200,"client":"192.0.2.1","resp_headers":{"X-In":["3"],"X-Out":["3"]}"#;
+        format!("{{\"time\":{},{fields}}}\n", 971_182_800 + second)
+    };
+    folder.write("access.log", [0, 10, 20].map(line).concat());
+    let headers = "{ response_header: x-in, times: 2 }, { response_header: x-out, times: 5 }";
+    let (denied, notes) = denied_and_notes(headers);
+    assert_eq!(denied, Some(2), "the first costs 21 of the 20 tokens: {notes}");
+    assert!(!notes.contains("whose cost only the response told"), "{notes}");
+    let (denied, notes) = denied_and_notes(&format!("{headers}, {{ response_field: usage.in }}"));
+    assert_eq!(denied, Some(0));
+    assert!(notes.contains("3 requests whose cost only the response told"), "{notes}");
+}
+
+#[test]
 fn lines_without_a_request_are_counted_and_said() {
     let folder = folder();
     let told = "{\"time\":971182800,\"method\":\"GET\",\"path\":\"/\"}\n";
