@@ -45,7 +45,7 @@ use crate::panics::failpoint;
 use crate::ruleset::Serves;
 use crate::ruleset::key::KeyHasher;
 use crate::store::Store;
-use crate::telemetry::denial_recorder::DenialRecorder;
+use crate::telemetry::DenialRecorder;
 use crate::units::Nanos;
 
 /// How much longer than its target the first line of a request may be, in bytes.

@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use pingora::server::Server;
 use pingora::server::configuration::ServerConf;
 use pingora::services::background::background_service;
+use rustix::thread::disable_transparent_huge_pages;
 
 mod accept_gate;
 mod bounded;
@@ -15,7 +16,6 @@ pub mod descriptors;
 mod handover;
 mod inherit;
 mod listen;
-mod memory;
 pub mod reload;
 pub mod sample;
 mod shutdown;
@@ -53,9 +53,8 @@ use crate::ruleset::Endpoint;
 use crate::ruleset::key::KeyHasher;
 use crate::store::shared::{CallResult, Observer};
 use crate::store::{SharedStore, Store};
-use crate::telemetry::Telemetry;
-use crate::telemetry::denial_recorder::DenialRecorder;
 use crate::telemetry::history::History;
+use crate::telemetry::{DenialRecorder, Telemetry};
 
 /// What a gateway is made of.
 pub struct Setup {
@@ -126,7 +125,7 @@ struct Sockets {
 /// returns.
 pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     descriptors::raise();
-    memory::take_small_pages();
+    take_small_pages();
     let Setup { parts, origin, sample } = setup;
     let Parts { listeners: clients, admin: operators, workers, access, rules, store, state, cluster, warnings } = parts;
     let access = Arc::new(Access::new(access));
@@ -211,6 +210,14 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
         keeper,
         room,
     })
+}
+
+/// Takes memory in small pages only. The system clears a large one, 2 MiB, as a whole when its first byte is touched, and
+/// all requests of that core wait; and a gateway with many connections touches a little of many.
+fn take_small_pages() {
+    if let Err(error) = disable_transparent_huge_pages(true) {
+        tracing::debug!(%error, "memory may come in large pages");
+    }
 }
 
 /// Finds addresses for the nodes that are written as host names; those that are not resolved in time have to wait for the

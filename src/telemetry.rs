@@ -6,7 +6,6 @@
 
 mod cluster;
 mod configured;
-pub mod denial_recorder;
 pub mod history;
 pub mod logging;
 pub mod meters;
@@ -29,7 +28,8 @@ use prometheus::{
 use cluster::ClusterMetrics;
 use configured::Configured;
 use names::Name;
-use offenders::Offender;
+use offenders::{Offender, Offenders};
+use recent::Recent;
 use store::StoreMetrics;
 use striped::{HotCounterVec, HotGaugeVec, HotHistogramVec};
 
@@ -38,6 +38,15 @@ pub use store::StoreUsage;
 
 use crate::ruleset::Ruleset;
 use crate::units::Nanos;
+
+/// What is kept of requests that do not simply pass, for those who look at a gateway while it runs.
+#[derive(Debug, Default)]
+pub struct DenialRecorder {
+    /// Who is denied most.
+    pub offenders: Offenders,
+    /// The last denials.
+    pub recent: Recent,
+}
 
 /// All metrics of a process.
 #[derive(Clone, Debug)]

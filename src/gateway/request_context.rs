@@ -293,8 +293,8 @@ mod tests {
     use crate::http::service::Exchange as _;
     use crate::ruleset::key::KeyHasher;
     use crate::store::Store;
+    use crate::telemetry::DenialRecorder;
     use crate::telemetry::Telemetry;
-    use crate::telemetry::denial_recorder::DenialRecorder;
 
     const CONFIG: &str = "listeners: [{ address: \"127.0.0.1:1\" }]
 upstreams: { origin: { nodes: [\"127.0.0.1:2\"] } }
