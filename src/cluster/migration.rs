@@ -8,6 +8,7 @@
 //!
 //! Once all gateways have said that they keep no state of others, nothing is fetched any more.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -53,8 +54,9 @@ pub(super) struct MigrationState {
     ring_changes: AtomicU64,
     /// Fingerprints of keys whose states are being pushed and have not arrived.
     pushing: Mutex<HashSet<u64>>,
-    /// Keys whose states are being fetched.
-    fetching: Mutex<HashSet<LimitKey>>,
+    /// Fingerprints of keys whose states are being fetched, each with the count of changes of the members when that began: none
+    /// once a state of the key has been given away.
+    fetching: Mutex<HashMap<u64, Option<u64>>>,
     departure_count: KeyEpochs,
     /// Notified when a push or a fetch ends, and when the sources of states change.
     moved: Notify,
@@ -270,6 +272,14 @@ impl MigrationState {
     pub(super) fn begin_push(&self, key: LimitKey) {
         self.pushing.lock().insert(key.fingerprint());
         self.count_departure(key);
+        self.note_gone(key);
+    }
+
+    /// Notes that a state of `key` has been given away, for a fetch of it that is under way.
+    pub(super) fn note_gone(&self, key: LimitKey) {
+        if let Some(began) = self.fetching.lock().get_mut(&key.fingerprint()) {
+            *began = None;
+        }
     }
 
     /// Notes that all pushed states have arrived or are back.
@@ -281,11 +291,16 @@ impl MigrationState {
     /// Begins to fetch the state of `key`. `None` if another task fetches it: then this returns when that has ended, at the
     /// latest after `patience`.
     pub(super) async fn begin_fetch(&self, key: LimitKey, patience: Nanos) -> Option<Fetch<'_>> {
-        if self.fetching.lock().insert(key) {
+        if let Entry::Vacant(fetch) = self.fetching.lock().entry(key.fingerprint()) {
+            fetch.insert(Some(self.ring_changes.load(Ordering::SeqCst)));
             return Some(Fetch { migration: self, key });
         }
-        self.wait_until(|| !self.fetching.lock().contains(&key), patience).await;
+        self.wait_until(|| !self.is_being_fetched(key), patience).await;
         None
+    }
+
+    fn is_being_fetched(&self, key: LimitKey) -> bool {
+        self.fetching.lock().contains_key(&key.fingerprint())
     }
 
     /// Whether any state is being fetched.
@@ -296,7 +311,7 @@ impl MigrationState {
     /// Waits until the state of `key` is neither pushed nor fetched, at most for `patience`. With `first`, waits an eighth of
     /// that for a fetch: of two gateways that fetch from each other, one must not wait for the other.
     pub(super) async fn wait_until_at_rest(&self, key: LimitKey, first: bool, patience: Nanos) {
-        let has_come = || !self.fetching.lock().contains(&key);
+        let has_come = || !self.is_being_fetched(key);
         let patience_with_coming = if first { Nanos::new(patience.get() / 8) } else { patience };
         self.wait_until(has_come, patience_with_coming).await;
         self.wait_until(|| !self.is_being_pushed(key) && (first || has_come()), patience).await;
@@ -338,7 +353,13 @@ pub(super) struct Fetch<'m> {
 
 impl Drop for Fetch<'_> {
     fn drop(&mut self) {
-        self.migration.fetching.lock().remove(&self.key);
+        let mut fetching = self.migration.fetching.lock();
+        let began = fetching.remove(&self.key.fingerprint()).flatten();
+        // the new place of the state may have been asked too early: who waited for this fetch and misses the state fetches again
+        if began != Some(self.migration.ring_changes.load(Ordering::SeqCst)) {
+            self.migration.count_departure(self.key);
+        }
+        drop(fetching);
         self.migration.moved.notify_waiters();
     }
 }

@@ -124,6 +124,7 @@ impl Node {
         let Some(states) = self.service().and_then(|service| service.take(limit, key)) else {
             return TakenState::Nothing;
         };
+        self.migration.note_gone(key);
         self.migration.counts.given.fetch_add(states.count, Ordering::Relaxed);
         TakenState::State(states)
     }

@@ -110,6 +110,29 @@ async fn a_state_is_asked_for_by_one_at_a_time() {
     assert!(waited);
 }
 
+/// Its new place was asked too early.
+#[tokio::test]
+async fn who_waited_for_a_fetch_that_began_before_the_state_went_fetches_it_again() {
+    let patience = Nanos::from_secs(3600);
+    let stays = |_: &MigrationState| {};
+    let goes = |migration: &MigrationState| migration.begin_push(LimitKey(1));
+    let changes = |migration: &MigrationState| migration.ring_changed(&ring(&[1, 2]), NOW);
+    for (happens, again) in [(&stays as &dyn Fn(&MigrationState), false), (&goes, true), (&changes, true)] {
+        let migration = MigrationState::default();
+        let fetching = migration.begin_fetch(LimitKey(1), patience).await;
+        happens(&migration);
+        let epoch = migration.ownership_epoch(std::iter::once(LimitKey(1)));
+        let waits = migration.begin_fetch(LimitKey(1), patience);
+        let ends = async {
+            tokio::task::yield_now().await;
+            drop(fetching);
+        };
+        let (fetch, ()) = tokio::join!(waits, ends);
+        assert!(fetch.is_none());
+        assert_eq!(migration.may_have_moved(&epoch, 0), again);
+    }
+}
+
 #[tokio::test]
 async fn a_state_that_is_on_its_way_is_waited_for() {
     let migration = MigrationState::default();
