@@ -4,7 +4,7 @@ use super::*;
 use crate::config::load;
 
 /// A file with `@` where a setting of the table may stand, among others.
-const FILES: [(&Table, &str); 38] = [
+const FILES: [(&Table, &str); 39] = [
     (&FILE, "@"),
     (&LISTENER, "listeners: [{ address: \"unix:/run/t.sock\", @ }]"),
     (&LISTENER_TLS, "listeners: [{ address: \"127.0.0.1:1\", tls: { certificates: [{ cert: a, key: b }], @ } }]"),
@@ -59,6 +59,10 @@ const FILES: [(&Table, &str); 38] = [
         "limits: { l: { algorithm: gcra, rate: 1/s, burst: 9, key: all, cost: { by_method: { GET: 2 }, @ } } }",
     ),
     (&COST_RULE, "limits: { l: { algorithm: gcra, rate: 1/s, burst: 9, key: all, cost: { header: h, max: 3, @ } } }"),
+    (
+        &COST_PART,
+        "limits: { l: { algorithm: gcra, rate: 1/s, burst: 9, key: all, charge: { when: response }, cost: { sum: [{ response_field: a, @ }], max: 9 } } }",
+    ),
     (
         &DESCRIPTOR,
         "listeners: [{ address: \"127.0.0.1:1\", serves: rate_limit_service }]\nclient_address: { trusted_proxies: [10.0.0.5] }\nlimits: { l: { algorithm: gcra, rate: 1/s, burst: 1, key: all } }\ndomains: { d: { descriptors: [{ key: k, limits: [l], @ }] } }",
