@@ -124,20 +124,32 @@ impl<S: Default> Buckets<S> {
         self.out(taken)
     }
 
-    /// Hands out every cell, and keeps those that come back.
-    pub(super) fn sift(&mut self, mut keep: impl FnMut(Cell<S>) -> Option<Cell<S>>) {
-        // no cell went past a bucket with room: from behind one on, each is placed before or where it was
+    /// Takes out the cells that `leaves`, told their keys, numbers of parameters and states, and hands them to `taken`.
+    pub(super) fn take_out_if(
+        &mut self,
+        mut leaves: impl FnMut(u64, u32, &mut S) -> bool,
+        mut taken: impl FnMut(Cell<S>),
+    ) {
+        // no cell went past a bucket with room: behind one, only cells that left since then change where others lie
         let first = self.buckets.iter().position(|bucket| bucket.taken() < CELLS).unwrap_or_default();
-        let mut at = first;
+        let (mut at, mut has_gap) = (first, false);
         for _ in 0..self.buckets.len() {
             at = self.after(at);
-            for cell in self.take_bucket(at) {
-                let cell = self.out(cell);
-                if let Some(kept) = keep(cell) {
-                    self.note_aside(kept.key, 0, kept.rule);
-                    self.place(Cell { rule: kept.rule.min(ASIDE), ..kept });
+            let was_full = self.buckets[at].taken() == CELLS;
+            let mut some_left = false;
+            for cell in (0..self.buckets[at].taken()).rev() {
+                let (key, number) = (whole(self.buckets[at].keys[cell]), self.number(&self.buckets[at], cell));
+                if leaves(key, number, &mut self.buckets[at].states[cell]) {
+                    let cell = self.buckets[at].take_out(cell);
+                    self.cells = self.cells.saturating_sub(1);
+                    taken(self.out(cell));
+                    some_left = true;
                 }
             }
+            if has_gap {
+                self.take_bucket(at).for_each(|cell| self.place(cell));
+            }
+            has_gap = was_full && (has_gap || some_left);
         }
         // to three quarters, when less than half is taken
         if self.cells.saturating_mul(2) < self.buckets.len().saturating_mul(CELLS) {
@@ -299,8 +311,12 @@ mod tests {
                 match (what, buckets.find(key)) {
                     (0, _) => {
                         let keeps = |key: u64| key % 3 != step % 3;
-                        map.retain(|known, _| keeps(*known));
-                        buckets.sift(|cell| keeps(cell.key).then_some(cell));
+                        let mut left: Vec<(u64, u32)> = map.extract_if(|known, _| !keeps(*known)).map(|(key, (rule, _))| (key, rule)).collect();
+                        let mut taken = Vec::new();
+                        buckets.take_out_if(|key, _, _| !keeps(key), |cell| taken.push((cell.key, cell.rule)));
+                        left.sort_unstable();
+                        taken.sort_unstable();
+                        prop_assert_eq!(taken, left);
                     }
                     (1 | 2, Some(place)) => {
                         let cell = buckets.remove(place);

@@ -146,10 +146,8 @@ impl<A: Typed> Table<A> {
         mut taken: impl FnMut(Cell<A::State>),
     ) {
         let rules = table.rules.read();
-        self.cells.sift(|cell| {
-            if !moves(LimitKey::of_fingerprint(cell.key)) {
-                return Some(cell);
-            }
+        let moves = |key, _, _: &mut A::State| moves(LimitKey::of_fingerprint(key));
+        self.cells.take_out_if(moves, |cell| {
             count(table, true, false);
             let rule = rules.get(cell.rule).and_then(A::of);
             let at = rule.map_or(now, |rule| own_time(table, rule, now));
@@ -157,7 +155,6 @@ impl<A: Typed> Table<A> {
                 Idle::Fresh(from) if from <= at => {}
                 _ => taken(cell),
             }
-            None
         });
     }
 
@@ -170,19 +167,20 @@ impl<A: Typed> Table<A> {
     fn sweep(&mut self, table: &LimitTable, now: Nanos, pressure: bool) {
         let rules = table.rules.read();
         let (mut expired, mut early) = (0, 0);
-        self.cells.sift(|mut cell| {
-            let rule = rules.get(cell.rule).and_then(A::of);
+        let may_go = |_, number, state: &mut A::State| {
+            let rule = rules.get(number).and_then(A::of);
             let at = rule.map_or(now, |rule| own_time(table, rule, now));
             if let Some(rule) = rule {
-                cell.state = rule.after_step_back(cell.state, at);
+                *state = rule.after_step_back(std::mem::take(state), at);
             }
-            match rule.map_or(Idle::Fresh(Nanos::ZERO), |rule| rule.idle(&cell.state)) {
+            match rule.map_or(Idle::Fresh(Nanos::ZERO), |rule| rule.idle(state)) {
                 Idle::Fresh(from) if from <= at => expired += 1,
                 Idle::Safe(from) if pressure && from <= at => early += 1,
-                _ => return Some(cell),
+                _ => return false,
             }
-            None
-        });
+            true
+        };
+        self.cells.take_out_if(may_go, drop);
         table.keys.fetch_sub(expired + early, Ordering::Relaxed);
         table.forgotten.expired.fetch_add(expired, Ordering::Relaxed);
         table.forgotten.full.fetch_add(early, Ordering::Relaxed);
