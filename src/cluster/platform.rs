@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
 
-/// See the module.
+/// Connects, and runs what takes long.
 #[async_trait]
 pub trait Platform: Send + Sync {
     /// Connects to another gateway.

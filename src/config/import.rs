@@ -245,7 +245,7 @@ fn scalar(text: &str) -> String {
     if is_plain { text } else { serde_json::Value::from(text).to_string() }
 }
 
-/// A length of time in the largest unit that leaves no rest.
+/// A length of time in the largest unit that leaves no rest. [`Nanos`](crate::units::Nanos) rounds long ones when it is shown.
 fn duration(seconds: u64) -> String {
     let units = [(86_400, "d"), (3_600, "h"), (60, "m")];
     let exact = units.iter().find(|(unit, _)| seconds.is_multiple_of(*unit));

@@ -11,10 +11,10 @@ use crate::gateway::explain::{BadQuestion, Explanation, KeyAccount, LimitStandin
 use crate::ruleset::LimitId;
 use crate::store::{Amendment, Unamended};
 
-mod charging;
+mod charge_question;
 mod parts;
 
-pub use charging::{ChargeAnswer, ChargeQuestion};
+pub use charge_question::{ChargeAnswer, ChargeQuestion};
 
 /// A key that somebody asks about. No `Debug`: a request may hold credentials.
 pub struct KeyQuestion {

@@ -1,8 +1,9 @@
 //! States in this process's memory: one table per limit, cut into shards that are locked one by one.
 //!
 //! A cell (key, state, number of the parameters it was written under) belongs to one shard, and a shard to one lock,
-//! so no two values that must agree can be seen apart. Keys are known by their fingerprints here: see [`LimitKey::fingerprint`]. A request under several limits locks all its shards, in
-//! ascending order, before it looks at any cell: it is charged by all limits or by none, and cannot deadlock.
+//! so no two values that must agree can be seen apart. Keys are known by their fingerprints here: see
+//! [`LimitKey::fingerprint`]. A request under several limits locks all its shards, in ascending order, before it looks at
+//! any cell: it is charged by all limits or by none, and cannot deadlock.
 
 use std::convert::Infallible;
 use std::fmt;
