@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use tollgate::config;
-use tollgate::customers::directory::{FileDirectory, Format};
+use tollgate::customers::directory::{FileDirectory, Format, GroupTable};
 use tollgate::files;
 
 #[global_allocator]
@@ -22,7 +22,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const CONFIG: &str = r#"
 listeners: [{ address: "127.0.0.1:8080" }]
 upstreams: { a: { nodes: ["10.0.0.1:80"] } }
-customers: { identify: [{ header: x-api-key }], directory: { file: customers.csv } }
+customers:
+  identify: [{ header: x-api-key }]
+  directory: { file: customers.csv }
+  groups: { levels: [organisation, team] }
 plans: [free, pro]
 limits:
   calls: { key: customer, algorithm: gcra, rate: 10/s, burst: 20 }
@@ -34,10 +37,11 @@ routes: [{ name: r, upstream: a, limits: [calls, imports] }]
 const KEYS: usize = 512;
 
 /// Writes a directory in which a tenth has overrides (of a hundred kinds), a tenth a time zone, and a twentieth an end.
+/// A hundred rows are a team, ten teams an organisation.
 /// `changed` tells which rows say something else than at first. Line by line, so that the memory stays as it was.
 fn write(file: &Path, rows: usize, changed: impl Fn(usize) -> bool) -> std::io::Result<()> {
     let mut text = BufWriter::new(File::create(file)?);
-    writeln!(text, "credential,customer,plan,overrides,time_zone,valid_until,suspended")?;
+    writeln!(text, "credential,customer,plan,overrides,time_zone,valid_until,suspended,organisation,team")?;
     for row in 0..rows {
         let plan = if changed(row) { "pro" } else { "free" };
         let overrides = match row % 10 {
@@ -46,7 +50,8 @@ fn write(file: &Path, rows: usize, changed: impl Fn(usize) -> bool) -> std::io::
         };
         let zone = if row % 10 == 1 { "Europe/Berlin" } else { "" };
         let end = if row % 20 == 2 { "2099-12-31" } else { "" };
-        writeln!(text, "{},customer-{row:07},{plan},{overrides},{zone},{end},", credential(row))?;
+        let groups = format!("organisation-{:04},team-{:05}", row / 1000, row / 100);
+        writeln!(text, "{},customer-{row:07},{plan},{overrides},{zone},{end},,{groups}", credential(row))?;
     }
     text.flush()
 }
@@ -126,11 +131,13 @@ fn main() {
     let overrides = config::load(CONFIG, "bench.yaml", &|_| None).expect("a configuration").overrides;
     let path = std::env::temp_dir().join(format!("tollgate-bench-{}.csv", std::process::id()));
     let read = || String::from_utf8(files::read(&path, usize::MAX >> 1).0.expect("the file")).expect("text");
+    let groups = GroupTable::unlisted(overrides.levels());
     write(&path, rows, |_| false).expect("a file");
     let size = std::fs::metadata(&path).map_or(0, |metadata| metadata.len()) / 1_000_000;
 
     let (before, _) = memory();
-    let load = || FileDirectory::load(&read(), Format::Csv, &[7; 16], Arc::new(overrides)).expect("a directory");
+    let load =
+        || FileDirectory::load(&read(), Format::Csv, &[7; 16], Arc::new(overrides), &groups).expect("a directory");
     let (directory, seconds, processor) = timed(load);
     let (after, highest) = memory();
     println!("{rows} rows ({size} MB of CSV) load in {seconds:.2} s ({processor:.2} s of processor time)");
@@ -141,14 +148,14 @@ fn main() {
     println!("they take {} MB resident ({} MB at first)", beyond(memory().0), beyond(after));
     println!("a lookup takes {lookup:.0} ns");
 
-    let (_, seconds, processor) = timed(|| directory.update(&read()).expect("an update"));
+    let (_, seconds, processor) = timed(|| directory.update(&read(), &groups).expect("an update"));
     println!("a reload in which nothing changed takes {seconds:.2} s ({processor:.2} s of processor time)");
 
     write(&path, rows, |row| row % 100 == 7).expect("a file");
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let beside = scope.spawn(|| longest(&directory, rows, |_| done.load(Ordering::Relaxed)));
-        let (changes, seconds, processor) = timed(|| directory.update(&read()).expect("an update"));
+        let (changes, seconds, processor) = timed(|| directory.update(&read(), &groups).expect("an update"));
         done.store(true, Ordering::Relaxed);
         println!(
             "a reload in which {} rows changed takes {seconds:.2} s ({processor:.2} s of processor time)",

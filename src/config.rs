@@ -92,7 +92,9 @@ pub struct Loaded {
     pub store: Option<RedisStore>,
     /// Where it is written who the customers are, if there are any.
     pub directory: Option<DirectorySource>,
-    /// What reads the rows of that directory.
+    /// The file that lists groups of customers, if there is one.
+    pub groups: Option<NamedFile>,
+    /// What reads the rows of both.
     pub overrides: ConfiguredOverrides,
     /// The file of the keys that tokens are verified with, if there are tokens.
     pub jwks: Option<JwksFile>,
@@ -142,6 +144,8 @@ pub struct CustomerFiles {
     pub overrides: ConfiguredOverrides,
     /// The file that names the customers, if one does.
     pub directory: Option<NamedFile>,
+    /// The file that lists groups of customers, if there is one.
+    pub groups: Option<NamedFile>,
     /// The file of the keys that tokens are verified with, if there are tokens.
     pub jwks: Option<JwksFile>,
 }
@@ -168,17 +172,19 @@ pub fn load_customer_files(
         domains: top.has("domains"),
     };
     let plans = limits::read_plans(&top, scope);
-    let Customers { directory, jwks, .. } = customers::read(&top, &plans, store::read(&top).as_ref())??;
+    let levels = customers::levels(&top);
+    let Customers { directory, groups, jwks, .. } =
+        customers::read(&top, &plans, &levels, store::read(&top).as_ref())??;
     if findings.has_errors() {
         return None;
     }
-    let (_, limits) = limits::read(&top, &plans, None, scope);
+    let (_, limits) = limits::read(&top, (&plans, &levels), None, scope);
     let overrides = match findings.has_errors() {
-        true => ConfiguredOverrides::of_plans(&plans),
-        false => ConfiguredOverrides::new(&plans, &limits),
+        true => ConfiguredOverrides::without_limits(&plans, &levels),
+        false => ConfiguredOverrides::new(&plans, &levels, &limits),
     };
     let directory = directory.as_ref().and_then(DirectorySource::file).cloned();
-    Some(CustomerFiles { plans: plans.all().map(str::to_owned).collect(), overrides, directory, jwks })
+    Some(CustomerFiles { plans: plans.all().map(str::to_owned).collect(), overrides, directory, groups, jwks })
 }
 
 /// The JSON Schema of configuration files (draft 2020-12).
@@ -216,7 +222,8 @@ fn with_sections<T>(
 fn limits_alone(top: &Section<'_>) -> Option<Limits> {
     top.required("limits", "limits by their names")?;
     let plans = limits::read_plans(top, FileScope::Alone);
-    let (_, limits) = limits::read(top, &plans, None, FileScope::Alone);
+    let no_levels = Names::none("a level", false);
+    let (_, limits) = limits::read(top, (&plans, &no_levels), None, FileScope::Alone);
     let limits: Option<Vec<LimitSpec>> =
         limits.into_iter().map(|limit| limit.map(|limit| Arc::unwrap_or_clone(limit.spec))).collect();
     Some(Limits { plans: plans.all().map(str::to_owned).collect(), limits: limits?, warnings: Vec::new() })
@@ -241,8 +248,9 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let store = store::read(top);
     let state = state::read(top);
     let cluster = cluster::read(top);
-    let customers = customers::read(top, &plans, store.as_ref());
-    let (limit_names, limits) = limits::read(top, &plans, Some(&upstream_names), scope);
+    let levels = customers::levels(top);
+    let customers = customers::read(top, &plans, &levels, store.as_ref());
+    let (limit_names, limits) = limits::read(top, (&plans, &levels), Some(&upstream_names), scope);
     let access = top.get_or("access", Access::default(), access::access);
     let bypass = top.get_or("bypass", Bypass::default(), |field| access::bypass(field, &Bypass::default()));
     let cors = top.get_with("cors", access::cors);
@@ -279,10 +287,10 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
                 .warn("goes by client certificates, and no listener has `client_certificates`: nobody shows one", None);
         }
     }
-    let overrides = ConfiguredOverrides::new(&plans, &limits);
-    let (rules, directory, jwks) = match customers? {
-        Some(Customers { rules, directory, jwks }) => (Some(rules), directory, jwks),
-        None => (None, None, None),
+    let overrides = ConfiguredOverrides::new(&plans, &levels, &limits);
+    let (rules, directory, groups, jwks) = match customers? {
+        Some(Customers { rules, directory, groups, jwks }) => (Some(rules), directory, groups, jwks),
+        None => (None, None, None, None),
     };
     let (domains, requested) = (domains?, routes.len());
     routes.extend(domains::routes(&domains));
@@ -335,6 +343,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         upstream_tls,
         store: store?,
         directory,
+        groups,
         overrides,
         jwks,
         state: state?,

@@ -17,6 +17,7 @@ pub mod credential;
 pub mod denied;
 pub mod domains;
 pub mod endpoint;
+pub mod groups;
 pub mod host;
 pub mod key;
 pub mod limit;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tollgate::charge::{Charge, Mode, RuleRef};
 use tollgate::config::{self, Loaded};
 use tollgate::customers::Customer;
-use tollgate::customers::directory::{FileDirectory, Format};
+use tollgate::customers::directory::{FileDirectory, Format, GroupTable};
 use tollgate::fields::Fields;
 use tollgate::ruleset::LimitId;
 use tollgate::ruleset::key::{Caller, Facts, KeyHasher, LimitHashers, Resolved};
@@ -48,8 +48,14 @@ fn loaded() -> Loaded {
 }
 
 fn read(rows: &str) -> FileDirectory {
-    let overrides = Arc::new(loaded().overrides);
-    FileDirectory::load(&format!("{HEADER}{rows}"), Format::Csv, &[7; 16], overrides).unwrap()
+    FileDirectory::load(
+        &format!("{HEADER}{rows}"),
+        Format::Csv,
+        &[7; 16],
+        Arc::new(loaded().overrides),
+        &GroupTable::default(),
+    )
+    .unwrap()
 }
 
 fn find(directory: &FileDirectory, key: &str) -> Arc<Customer> {
@@ -110,9 +116,11 @@ fn days_are_those_of_the_customers_time_zone() {
 
 #[test]
 fn an_override_that_makes_no_limit_is_told_with_its_place() {
-    let overrides = Arc::new(loaded().overrides);
     let text = format!("{HEADER}k1,a,free,\"{{calls: {{rate: 5, brust: 1}}}}\",,,\n");
-    let faults = FileDirectory::load(&text, Format::Csv, &[7; 16], overrides).unwrap_err().faults;
+    let faults =
+        FileDirectory::load(&text, Format::Csv, &[7; 16], Arc::new(loaded().overrides), &GroupTable::default())
+            .unwrap_err()
+            .faults;
     let said: Vec<String> = faults.iter().map(|(line, fault)| format!("{line}: {fault}")).collect();
     let [rate, burst] = said.as_slice() else { panic!("{said:?}") };
     assert!(rate.starts_with("2: overrides: calls.rate: is not a rate (found `5`"), "{rate}");
@@ -172,6 +180,7 @@ impl Desk {
             caller: Caller::Customer(&customer.name),
             plan: Some((plan, &ruleset.plans[plan.0])),
             own: customer.own.as_deref(),
+            groups: customer.groups.as_deref(),
             upstream_node: None,
             claims: None,
         };
@@ -195,9 +204,9 @@ fn a_bucket_that_is_spent_stays_spent_when_the_plan_changes() {
     let desk = Desk::new();
     let directory = read("k1,acme,free,,,,\n");
     assert_eq!(desk.passed(&find(&directory, "k1"), 12), 4);
-    directory.update(&format!("{HEADER}k1,acme,pro,,,,\n")).unwrap();
+    directory.update(&format!("{HEADER}k1,acme,pro,,,,\n"), &GroupTable::default()).unwrap();
     assert_eq!(desk.passed(&find(&directory, "k1"), 12), 0, "nothing of it is whole again");
-    directory.update(&format!("{HEADER}k1,acme,free,,,,\n")).unwrap();
+    directory.update(&format!("{HEADER}k1,acme,free,,,,\n"), &GroupTable::default()).unwrap();
     assert_eq!(desk.passed(&find(&directory, "k1"), 12), 0);
 }
 

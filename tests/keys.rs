@@ -63,6 +63,7 @@ fn key(hasher: &KeyHasher, parts: &Key, headers: &mut Fields, tuple: &Tuple) -> 
         plan: None,
         upstream_node: None,
         own: None,
+        groups: None,
         claims: None,
     };
     let hashed = hasher.key("limit", parts, &facts, &resolved).unwrap();
@@ -115,6 +116,7 @@ fn the_name_of_the_limit_and_the_order_of_the_parts_count() {
         plan: None,
         upstream_node: Some("a"),
         own: None,
+        groups: None,
         claims: None,
     };
     let of =

@@ -74,6 +74,7 @@ fn ten_thousand_routes_and_a_hundred_thousand_parameters_reload_in_half_a_second
         let rules = CompiledConfig {
             ruleset: loaded.ruleset,
             directory: Arc::default(),
+            groups: Arc::default(),
             tokens: None,
             listeners: Vec::new(),
             upstream_tls: Vec::new(),

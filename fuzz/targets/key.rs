@@ -131,6 +131,7 @@ impl Request {
             plan: None,
             upstream_node: None,
             own: None,
+            groups: None,
             claims: None,
         }
     }

@@ -12,6 +12,7 @@ use crate::cli::source::{self, Source};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{self, Listener};
 use crate::customers::Directory;
+use crate::customers::directory::GroupTable;
 use crate::http::listener::ListenerConfig;
 use crate::runtime::reload::AccessTerms;
 use crate::runtime::{self, Setup};
@@ -42,11 +43,13 @@ pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
     for node in loaded.ruleset.upstreams.iter_mut().flat_map(|upstream| &mut upstream.nodes) {
         node.address = args.upstream.to_string();
     }
-    let directory = source::directory::load(CUSTOMERS, "config/customers.csv", &loaded.overrides)?;
+    let groups = Arc::new(GroupTable::default());
+    let directory = source::directory::load(CUSTOMERS, "config/customers.csv", (&loaded.overrides, &groups))?;
     let directory = Directory::File(Arc::new(directory)).into();
     let access = AccessTerms::default();
     let source = Source {
         directory,
+        groups,
         tokens: None,
         store: None,
         cluster: None,

@@ -118,6 +118,8 @@ fn text(explanation: &Explanation) -> String {
             caller.customer.as_deref().map_or_else(|| "nobody known".to_owned(), |name| format!("customer {name}"));
         let plan = caller.plan.as_deref().map(|plan| format!(", plan {plan}")).unwrap_or_default();
         page.line(0, &format!("caller: {who}{plan}"));
+        let groups: Vec<String> =
+            caller.groups.iter().map(|group| format!("{} {}", group.level, group.group)).collect();
         let credential = caller.credential_place.as_deref().zip(caller.credential.as_deref());
         page.lines(
             1,
@@ -126,6 +128,7 @@ fn text(explanation: &Explanation) -> String {
                     "credential",
                     Some(credential.map_or("none".to_owned(), |(place, shown)| format!("{place}: {shown}"))),
                 ),
+                ("groups", Some(groups.join(", ")).filter(|groups| !groups.is_empty())),
                 ("has", caller.has_own_terms.then(|| "parameters of its own".to_owned())),
             ],
         );

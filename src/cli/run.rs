@@ -64,7 +64,7 @@ pub fn execute(args: &RunArgs) -> Result<(), RunError> {
 
 /// What a configuration and what it names say to a gateway.
 pub(super) fn parts(
-    Source { loaded, directory, tokens, store, cluster, listeners, upstream_tls, access, text }: Source,
+    Source { loaded, directory, groups, tokens, store, cluster, listeners, upstream_tls, access, text }: Source,
     config: &Path,
 ) -> Parts {
     // In an order that does not change with that of the file: sockets know their listeners by it.
@@ -82,6 +82,7 @@ pub(super) fn parts(
         rules: CompiledConfig {
             ruleset: loaded.ruleset,
             directory,
+            groups,
             tokens,
             listeners: listener_configs,
             upstream_tls,

@@ -8,6 +8,7 @@ use crate::config::{
     self, ConfiguredOverrides, DirectorySource, Limits, Listener, Loaded, Mark, NamedFile, Place, Problem, Problems,
     Server, Warning,
 };
+use crate::customers::directory::GroupTable;
 use crate::customers::{Directory, Tokens};
 use crate::files::{self, FileVersion, Unreadable};
 use crate::gateway::upstream::TlsConnector;
@@ -18,6 +19,7 @@ use crate::runtime::reload::{AccessTerms, StoreSettings};
 
 mod cluster;
 pub mod directory;
+mod groups;
 mod listeners;
 mod operators;
 mod store;
@@ -33,6 +35,8 @@ pub struct Source {
     pub loaded: Loaded,
     /// Its customers; nobody if it names no directory.
     pub directory: Arc<Directory>,
+    /// The groups that they may belong to.
+    pub groups: Arc<GroupTable>,
     /// Whose tokens are good; absent where there are none.
     pub tokens: Option<Tokens>,
     /// Where what is shared is kept, if that is said.
@@ -57,6 +61,7 @@ pub struct SourceState {
     store: Option<store::StoreInForce>,
     cluster: Option<ClusterSettings>,
     directory: Option<directory::OpenDirectory>,
+    groups: Option<groups::OpenGroups>,
 }
 
 /// Reads a configuration and the files that it names, which lie relative to the configuration.
@@ -95,17 +100,20 @@ pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersio
         let changed = cluster::changed(kept.cluster.as_ref(), cluster.as_ref());
         refuse_fixed(&name(path), changed).map_err(with_warnings)?;
     }
+    let groups = groups::open(path, loaded.groups.as_ref(), &loaded.overrides, &mut kept.groups, seen);
+    let groups = groups.map_err(with_warnings)?;
     // before the directory, of which rows come into force as they are read
-    let tokens = loaded.jwks.as_ref().map(|jwks| tokens::open(path, jwks, &loaded.ruleset.plans, seen)).transpose();
+    let tokens = loaded.jwks.as_ref().map(|jwks| tokens::open(path, jwks, &loaded.ruleset.plans, &groups, seen));
+    let tokens = tokens.transpose();
     let tokens = tokens.map_err(|problems| {
         let named = loaded.directory.as_ref().and_then(DirectorySource::file);
-        with_warnings(with_directory(problems, path, named, &loaded.overrides, seen))
+        with_warnings(with_directory(problems, path, named, (&loaded.overrides, &groups), seen))
     })?;
     let store = store.map(|wanted| wanted.settle(kept.store.as_ref()));
     let servers = store.as_ref().map(|(store, _)| &store.settings.servers);
     let directory = match &loaded.directory {
         None => Arc::default(),
-        Some(named) => directory::open(path, named, servers, &loaded.overrides, &mut kept.directory, seen)
+        Some(named) => directory::open(path, named, servers, (&loaded.overrides, &groups), &mut kept.directory, seen)
             .map_err(with_warnings)?,
     };
     kept.store = store.map(|(store, credentials)| {
@@ -115,7 +123,7 @@ pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersio
     let store = kept.store.as_ref().map(|kept| kept.settings.clone());
     loaded.warnings.extend(beyond_descriptors(&name(path), &loaded));
     kept.cluster.clone_from(&cluster);
-    Ok(Source { loaded, directory, tokens, store, cluster, listeners, upstream_tls, access, text })
+    Ok(Source { loaded, directory, groups, tokens, store, cluster, listeners, upstream_tls, access, text })
 }
 
 /// Warns of more connections than a process that is started like this one has descriptors for.
@@ -141,11 +149,16 @@ fn beyond_descriptors(file: &str, loaded: &Loaded) -> Option<Warning> {
 fn with_files(problems: Problems, path: &Path, text: &str, seen: &mut Vec<FileVersion>) -> Problems {
     let file = name(path);
     let Some(named) = config::load_customer_files(text, &file, &environment) else { return problems };
-    let problems = match named.jwks.map(|jwks| tokens::open(path, &jwks, &named.plans, seen)) {
+    let groups = match groups::open(path, named.groups.as_ref(), &named.overrides, &mut None, seen) {
+        Ok(groups) => groups,
+        // whose members are right then cannot be told
+        Err(others) => return together(problems, others, &file),
+    };
+    let problems = match named.jwks.map(|jwks| tokens::open(path, &jwks, &named.plans, &groups, seen)) {
         Some(Err(others)) => together(problems, others, &file),
         Some(Ok(_)) | None => problems,
     };
-    with_directory(problems, path, named.directory.as_ref(), &named.overrides, seen)
+    with_directory(problems, path, named.directory.as_ref(), (&named.overrides, &groups), seen)
 }
 
 /// Adds what is wrong with the file of customers, nothing of which comes into force.
@@ -153,10 +166,10 @@ fn with_directory(
     problems: Problems,
     path: &Path,
     named: Option<&NamedFile>,
-    overrides: &ConfiguredOverrides,
+    read_with: (&ConfiguredOverrides, &GroupTable),
     seen: &mut Vec<FileVersion>,
 ) -> Problems {
-    match named.map(|named| directory::open_file(path, named, overrides, seen)) {
+    match named.map(|named| directory::open_file(path, named, read_with, seen)) {
         Some(Err(others)) => together(problems, others, &name(path)),
         Some(Ok(_)) | None => problems,
     }

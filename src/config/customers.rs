@@ -5,8 +5,9 @@ use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::scalar::InvalidValue;
-use crate::config::settings::{ANONYMOUS, CUSTOMERS, DIRECTORY};
+use crate::config::settings::{ANONYMOUS, CUSTOMERS, DIRECTORY, GROUPS};
 use crate::config::store::{NamedFile, RedisStore, named_file};
+use crate::ruleset::groups::{COLUMNS, MOST_LEVELS};
 use crate::ruleset::{CustomerRules, PlanId, UnknownCredential};
 use crate::units::Nanos;
 
@@ -58,6 +59,8 @@ pub(super) struct Customers {
     pub(super) rules: CustomerRules,
     /// Absent where all credentials say themselves whose they are.
     pub(super) directory: Option<DirectorySource>,
+    /// The file that lists groups, if there is one.
+    pub(super) groups: Option<NamedFile>,
     /// Absent where no tokens are.
     pub(super) jwks: Option<JwksFile>,
 }
@@ -76,10 +79,41 @@ pub(super) fn outline(top: &Section<'_>) -> Outline {
     Outline { customers, tokens }
 }
 
+/// Reads the names of the levels ahead, for the limits.
+pub(super) fn levels(top: &Section<'_>) -> Names {
+    const WHAT: &str = "a level";
+    let groups = top.get("customers").and_then(|field| field.mapping_if()?.get("groups")?.mapping_if());
+    let Some(field) = groups.and_then(|groups| groups.get("levels")) else { return Names::none(WHAT, true) };
+    let Some(items) = field.nonempty_list("a list of names, like `[organisation, team]`") else {
+        return Names::none(WHAT, false);
+    };
+    let mut names = Names::none(WHAT, true);
+    for item in &items {
+        let Some(word) = item.word("the name of a level, like `organisation`") else { continue };
+        match &*word.text {
+            name if COLUMNS.contains(&name) => {
+                let hint = "the files of customers have another column of this name";
+                item.findings().add(item.error("cannot be the name of a level").hint(hint.to_owned()));
+            }
+            name => drop(names.define(name, item, item.place())),
+        }
+    }
+    if items.len() > MOST_LEVELS {
+        let problem = Problem::error(field.key_place(), format!("has more than {MOST_LEVELS} levels"));
+        field.findings().add(problem.found(format!("{} levels", items.len())));
+    }
+    names
+}
+
 /// Reads `customers:`; the inner `None` if it is absent.
 ///
 /// `store` is what `store:` says, read before.
-pub(super) fn read(top: &Section<'_>, plans: &Names, store: Option<&Option<RedisStore>>) -> Option<Option<Customers>> {
+pub(super) fn read(
+    top: &Section<'_>,
+    plans: &Names,
+    levels: &Names,
+    store: Option<&Option<RedisStore>>,
+) -> Option<Option<Customers>> {
     top.get_with("customers", |field| {
         if let Some(redis) =
             field.mapping_if().and_then(|customers| customers.get("directory")?.mapping_if()?.get("redis"))
@@ -90,25 +124,33 @@ pub(super) fn read(top: &Section<'_>, plans: &Names, store: Option<&Option<Redis
                     .expected("`store: {redis: \"redis://127.0.0.1:6379/0\"}` at the top of the file"),
             );
         }
-        customers(field, plans)
+        customers(field, plans, levels)
     })
 }
 
-fn customers(field: &Field<'_>, plans: &Names) -> Option<Customers> {
+fn customers(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Customers> {
     let section = field.section(&CUSTOMERS)?;
     let identify = section.required("identify", "where credentials are, like `[{header: x-api-key}, {bearer: true}]`");
     let directory = match identify.as_ref().is_none_or(identify::needs_directory) {
         true => section.required("directory", A_DIRECTORY).and_then(|field| directory(&field)).map(Some),
         false => section.get_with("directory", directory),
     };
-    let sources = identify.and_then(|field| identify::read(&field, plans));
+    let sources = identify.and_then(|field| identify::read(&field, plans, levels));
+    let groups = section.get_with("groups", groups);
     let anonymous = section.get_with("anonymous", |field| anonymous(field, plans));
     let unknown = section.get_or("unknown", UnknownCredential::Deny, |field| {
         field.choice(&[("deny", UnknownCredential::Deny), ("anonymous", UnknownCredential::Anonymous)])
     });
     let Identify { sources, jwks } = sources?;
     let rules = CustomerRules { identify: sources, anonymous: anonymous?, unknown: unknown? };
-    Some(Customers { rules, directory: directory?, jwks })
+    Some(Customers { rules, directory: directory?, groups: groups?.flatten(), jwks })
+}
+
+fn groups(field: &Field<'_>) -> Option<Option<NamedFile>> {
+    let section = field.section(&GROUPS)?;
+    let levels = section.required("levels", "the names of the levels, like `[organisation, team]`");
+    let file = section.get_with("file", |field| named_file(field, "the name of a CSV or YAML file"));
+    levels.and(file)
 }
 
 fn directory(field: &Field<'_>) -> Option<DirectorySource> {

@@ -7,7 +7,7 @@ use jsonwebtoken::Algorithm;
 use crate::config::key::{cookie_name, named};
 use crate::config::names::Names;
 use crate::config::problem::Problem;
-use crate::config::read::{Field, each_once};
+use crate::config::read::{Field, each_once, every};
 use crate::config::settings::{IDENTIFY, JWT};
 use crate::config::store::{NamedFile, named_file};
 use crate::ruleset::{CredentialSource, JwtRules, PlanId};
@@ -63,9 +63,9 @@ pub(super) fn needs_directory(field: &Field<'_>) -> bool {
 }
 
 /// Reads `identify`.
-pub(super) fn read(field: &Field<'_>, plans: &Names) -> Option<Identify> {
+pub(super) fn read(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Identify> {
     let items = field.nonempty_list(&format!("a list of {EXPECTED}"))?;
-    let read = each_once(&items, |item| source(item, plans), |(source, _)| told_apart(source))?;
+    let read = each_once(&items, |item| source(item, plans, levels), |(source, _)| told_apart(source))?;
     let is_key =
         |source: &CredentialSource| !matches!(source, CredentialSource::Jwt(_) | CredentialSource::ClientCertificate);
     let shows = read.iter().position(|(source, _)| *source == CredentialSource::ClientCertificate);
@@ -95,19 +95,19 @@ fn told_apart(source: &CredentialSource) -> (&'static str, String) {
 
 type Source = (CredentialSource, Option<JwksFile>);
 
-fn source(field: &Field<'_>, plans: &Names) -> Option<Source> {
+fn source(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Source> {
     // somebody may take this for the place where credentials are listed
     let secret = field.clone().secret();
     let section = secret.section_or(&IDENTIFY, EXPECTED)?;
     let mut known = section.fields().filter(|(kind, _)| IDENTIFY.find(kind).is_some());
     match (known.next(), known.next()) {
-        (Some((kind, value)), None) => one_source(kind, &value, field, plans),
+        (Some((kind, value)), None) => one_source(kind, &value, field, plans, levels),
         (None, _) if !section.is_empty() => None,
         _ => field.fail(Problem::error(field.place(), "does not name one place").expected(EXPECTED)),
     }
 }
 
-fn one_source(kind: &str, value: &Field<'_>, item: &Field<'_>, plans: &Names) -> Option<Source> {
+fn one_source(kind: &str, value: &Field<'_>, item: &Field<'_>, plans: &Names, levels: &Names) -> Option<Source> {
     let source = match kind {
         "header" => CredentialSource::Header(value.request_header_name()?),
         "query" => CredentialSource::Query(value.parsed("the name of a query parameter", named)?),
@@ -116,7 +116,7 @@ fn one_source(kind: &str, value: &Field<'_>, item: &Field<'_>, plans: &Names) ->
         "basic" => only_true(value, CredentialSource::Basic)?,
         "client_certificate" => only_true(value, CredentialSource::ClientCertificate)?,
         // what stands here are settings, which may be shown
-        _ => return item.mapping_if()?.get("jwt").and_then(|field| jwt(&field, plans)),
+        _ => return item.mapping_if()?.get("jwt").and_then(|field| jwt(&field, plans, levels)),
     };
     Some((source, None))
 }
@@ -128,7 +128,7 @@ fn only_true(field: &Field<'_>, source: CredentialSource) -> Option<CredentialSo
     }
 }
 
-fn jwt(field: &Field<'_>, plans: &Names) -> Option<Source> {
+fn jwt(field: &Field<'_>, plans: &Names, levels: &Names) -> Option<Source> {
     const FILE: &str = "the name of a file with a JSON Web Key Set, like `jwks.json`";
     const CLAIM: &str = "the name of a claim, like `sub`, or a way through nested ones, like `user.id`";
     let section = field.section(&JWT)?;
@@ -136,6 +136,14 @@ fn jwt(field: &Field<'_>, plans: &Names) -> Option<Source> {
     let claim = section.get_or("claim", DEFAULT_CLAIM.to_owned(), |field| field.parsed(CLAIM, named));
     let plan_claim = section.get_with("plan_claim", |field| field.parsed(CLAIM, named));
     let plan = section.get_with("plan", |field| plans.resolve(field).map(PlanId));
+    let group_claims = section.get_or("group_claims", Vec::new(), |field| {
+        let section = field.mapping("claims by the levels of `customers.groups`, like `{organisation: org}`")?;
+        every(section.fields().map(|(level, field)| {
+            let position = levels.resolve_key(level, &field);
+            let claim = field.parsed(CLAIM, named);
+            Some((position?, claim?))
+        }))
+    });
     if !["plan", "plan_claim"].iter().any(|key| section.has(key) || section.is_misspelt(key)) {
         let problem = Problem::error(field.key_place(), "does not say which plan callers with a token are on");
         return field.fail(problem.expected("`plan_claim`, the claim that names it, or `plan`, or both"));
@@ -154,6 +162,7 @@ fn jwt(field: &Field<'_>, plans: &Names) -> Option<Source> {
         claim: claim?,
         plan_claim: plan_claim?,
         plan: plan?,
+        group_claims: group_claims?,
         algorithms: algorithms?,
         issuers: issuers?,
         audiences: audiences?,

@@ -7,7 +7,7 @@ use crate::config::settings::NAMED_PART;
 use crate::ruleset::key::{Key, KeyPart, Repeated};
 
 pub(super) const EXPECTED: &str = "`all`, `customer`, `plan`, `client_address`, `host`, `route`, `route_pattern`, `method`, `upstream_node`, `{header: NAME}`, `{query: NAME}`, \
-     `{cookie: NAME}`, `{jwt_claim: NAME}`, `{descriptor: KEY}`, or a list of these";
+     `{cookie: NAME}`, `{jwt_claim: NAME}`, `{group: LEVEL}`, `{descriptor: KEY}`, or a list of these";
 
 const WORDS: [(&str, KeyPart); 8] = [
     ("customer", KeyPart::Customer),
@@ -38,7 +38,7 @@ pub(super) fn part(field: &Field<'_>) -> Option<KeyPart> {
     }
     let section = field.section_or(&NAMED_PART, EXPECTED)?;
     let repeated = section.get_or("repeated", Repeated::Deny, |field| {
-        match section.has("jwt_claim") || section.has("descriptor") {
+        match ["jwt_claim", "group", "descriptor"].iter().any(|kind| section.has(kind)) {
             true => field.fail(Problem::error(field.key_place(), "is for what a request may carry more than once")),
             false => field.choice(&[("deny", Repeated::Deny), ("first", Repeated::First), ("last", Repeated::Last)]),
         }
@@ -49,6 +49,7 @@ pub(super) fn part(field: &Field<'_>) -> Option<KeyPart> {
         "query" => Some(name.parsed("the name of a query parameter", named).map(|name| KeyPart::Query(name, repeated))),
         "cookie" => Some(name.parsed("the name of a cookie", cookie_name).map(|name| KeyPart::Cookie(name, repeated))),
         "jwt_claim" => Some(name.parsed("the name of a claim, like `sub`", named).map(KeyPart::JwtClaim)),
+        "group" => Some(name.parsed("a level, like `organisation`", named).map(KeyPart::Group)),
         "descriptor" => Some(name.parsed("the key of an entry, like `remote_address`", named).map(KeyPart::Descriptor)),
         _ => None,
     });
@@ -67,7 +68,7 @@ fn word(field: &Field<'_>) -> Option<KeyPart> {
     }
     let problem = match &*word.text {
         "all" => field.error("means one bucket for everybody, so it cannot be a part of a longer key"),
-        name @ ("header" | "query" | "cookie" | "jwt_claim" | "descriptor") => {
+        name @ ("header" | "query" | "cookie" | "jwt_claim" | "group" | "descriptor") => {
             field.error("needs a name").hint(format!("write `{{{name}: NAME}}`"))
         }
         text => {

@@ -82,7 +82,7 @@ fn define_plans_of_limits(top: &Section<'_>, names: &mut Names) {
 /// Reads `limits:`; the names, and at their positions the limits that could be read.
 pub(super) fn read(
     top: &Section<'_>,
-    plans: &Names,
+    (plans, levels): (&Names, &Names),
     upstreams: Option<&Names>,
     scope: FileScope,
 ) -> (Names, Vec<Option<CheckedLimit>>) {
@@ -101,7 +101,7 @@ pub(super) fn read(
             return (Names::none("a limit", false), Vec::new());
         }
         if names.define(name, &field, field.key_place()).is_some() {
-            limits.push(LimitReader { name, field: &field, plans, upstreams, scope }.read());
+            limits.push(LimitReader { name, field: &field, plans, levels, upstreams, scope }.read());
         }
     }
     (names, limits)
@@ -131,6 +131,7 @@ struct LimitReader<'r, 'a> {
     name: &'r str,
     field: &'r Field<'a>,
     plans: &'r Names,
+    levels: &'r Names,
     upstreams: Option<&'r Names>,
     scope: FileScope,
 }
@@ -175,8 +176,9 @@ impl<'a> LimitReader<'_, 'a> {
         let live = (algorithm, mode);
         let candidate =
             section.get_with("candidate", |field| candidate::read(field, live, others.max_wait.as_ref(), scope));
+        let level = others.key.as_ref().and_then(|key| self.level(key));
         let largest_cost = others.cost.as_ref().map_or(0, |(cost, charge)| cost::largest(cost, charge));
-        let limit = others.limit(self.name, algorithm, terms);
+        let limit = others.limit(self.name, algorithm, level, terms);
         Some(CheckedLimit { spec: Arc::new(spec), limit, candidate: candidate?, largest_cost })
     }
 
@@ -236,6 +238,9 @@ impl<'a> LimitReader<'_, 'a> {
         if let FileScope::Gateway { customers, tokens, .. } = self.scope {
             for part in &key.parts {
                 match part {
+                    KeyPart::Group(level) => {
+                        self.levels.resolve_name(level, &field)?;
+                    }
                     KeyPart::Customer if !customers => {
                         field.warn("counts by address: the file names no `customers`", None);
                     }
@@ -250,6 +255,13 @@ impl<'a> LimitReader<'_, 'a> {
             }
         }
         Some(key)
+    }
+
+    /// The level whose groups have the parameters.
+    fn level(&self, key: &Key) -> Option<String> {
+        let counts_by = |level: &&str| key.parts.contains(&KeyPart::Group((*level).to_owned()));
+        let of_customers = key.parts.contains(&KeyPart::Customer);
+        self.levels.all().filter(counts_by).last().filter(|_| !of_customers).map(str::to_owned)
     }
 
     fn spec(
@@ -330,12 +342,13 @@ struct Others<'a> {
 }
 
 impl Others<'_> {
-    fn limit(self, name: &str, algorithm: AlgorithmName, terms: AllTerms) -> Option<Limit> {
+    fn limit(self, name: &str, algorithm: AlgorithmName, level: Option<String>, terms: AllTerms) -> Option<Limit> {
         let (cost, charge) = self.cost?;
         Some(Limit {
             name: name.to_owned(),
             algorithm,
             key: self.key?,
+            level,
             mode: self.mode?,
             rules: terms.rules,
             plans: terms.plans,

@@ -64,6 +64,11 @@ impl Names {
         self.find(&word.text, field, || Problem::error(field.place(), "").found(field.describe()))
     }
 
+    /// The position of `name`, which stands somewhere in the value of `field`.
+    pub(super) fn resolve_name(&self, name: &str, field: &Field<'_>) -> Option<usize> {
+        self.find(name, field, || Problem::error(field.place(), "").found(words::shown(name)))
+    }
+
     /// The position of `name`, which is the name of `field`.
     pub(super) fn resolve_key(&self, name: &str, field: &Field<'_>) -> Option<usize> {
         self.find(name, field, || Problem::error(field.key_place(), ""))

@@ -29,6 +29,8 @@ struct Words {
     plans: Vec<String>,
     /// The positions of plans by their names: a directory may have a million rows.
     plan_ids: HashMap<String, PlanId>,
+    /// The levels of groups, the outermost first.
+    levels: Vec<String>,
     /// `None` where they cannot be told because the configuration is wrong: then nothing is said of overrides.
     limits: Option<KnownLimits>,
 }
@@ -48,6 +50,8 @@ struct KnownLimit {
     largest_cost: Cost,
     /// Whether it warns at a share of its quota.
     warns: bool,
+    /// The level whose groups have its parameters, where customers do not.
+    level: Option<String>,
     /// Whether some of its plans count by the customer's own time zone.
     zoned: bool,
 }
@@ -55,46 +59,65 @@ struct KnownLimit {
 const OVERRIDES: &str = "limits by their names, each with its parameters or `unlimited`";
 
 impl ConfiguredOverrides {
-    /// For these plans, and these limits at their positions.
-    pub(super) fn new(plans: &Names, limits: &[Option<CheckedLimit>]) -> Self {
+    /// For these plans and levels, and these limits at their positions.
+    pub(super) fn new(plans: &Names, levels: &Names, limits: &[Option<CheckedLimit>]) -> Self {
         let known = |limit: &Option<CheckedLimit>| {
             let CheckedLimit { spec, largest_cost, limit, .. } = limit.as_ref()?;
             let warns = limit.as_ref().is_some_and(|limit| !limit.warn_at.is_empty());
             let zoned = spec.all_arguments().any(Arguments::has_customers_zone);
-            Some(KnownLimit { spec: Arc::clone(spec), largest_cost: *largest_cost, warns, zoned })
+            let level = limit.as_ref().and_then(|limit| limit.level.clone());
+            Some(KnownLimit { spec: Arc::clone(spec), largest_cost: *largest_cost, warns, level, zoned })
         };
         let limits: Option<Vec<KnownLimit>> = limits.iter().map(known).collect();
         let limits = limits.map(|limits| {
             let positions = limits.iter().enumerate().map(|(position, limit)| (limit.spec.name.clone(), position));
             KnownLimits { positions: positions.collect(), limits }
         });
-        Self::with(plans, limits)
+        Self::with(plans, levels, limits)
     }
 
-    /// For these plans, with limits of which nothing is known.
-    pub(super) fn of_plans(plans: &Names) -> Self {
-        Self::with(plans, None)
+    /// For these plans and levels, with limits of which nothing is known.
+    pub(super) fn without_limits(plans: &Names, levels: &Names) -> Self {
+        Self::with(plans, levels, None)
     }
 
-    fn with(plans: &Names, limits: Option<KnownLimits>) -> Self {
+    fn with(plans: &Names, levels: &Names, limits: Option<KnownLimits>) -> Self {
         let plan_ids = plans.all().enumerate().map(|(position, name)| (name.to_owned(), PlanId(position)));
-        Self(Arc::new(Words { plan_ids: plan_ids.collect(), plans: plans.all().map(str::to_owned).collect(), limits }))
+        let names = |names: &Names| names.all().map(str::to_owned).collect();
+        Self(Arc::new(Words { plan_ids: plan_ids.collect(), plans: names(plans), levels: names(levels), limits }))
+    }
+
+    /// The levels of groups, the outermost first.
+    pub fn levels(&self) -> &[String] {
+        &self.0.levels
     }
 
     /// The arguments that `limit` has for `plan`; its own where the plan is unlimited.
-    fn inherited(&self, limit: &LimitSpec, plan: PlanId) -> Parameters<'static> {
-        let name = self.0.plans.get(plan.0).map(String::as_str);
-        Parameters::known(limit.arguments(name).unwrap_or(&limit.base).clone())
+    fn inherited(&self, limit: &LimitSpec, plan: Option<PlanId>) -> Parameters<'static> {
+        Parameters::known(limit.arguments(self.name(plan)).unwrap_or(&limit.base).clone())
     }
 
-    /// What `field` makes of `limit` for a customer on `plan`.
+    fn name(&self, plan: Option<PlanId>) -> Option<&str> {
+        self.0.plans.get(plan?.0).map(String::as_str)
+    }
+
+    /// What `field` makes of `limit` for a customer, or a group of this level, on `plan`.
     fn term(
         &self,
-        KnownLimit { spec: limit, largest_cost, warns, .. }: &KnownLimit,
-        plan: PlanId,
+        known: &KnownLimit,
+        level: Option<&str>,
+        plan: Option<PlanId>,
         zone: Option<&TimeZone>,
         field: &Field<'_>,
     ) -> Option<Override> {
+        let KnownLimit { spec: limit, largest_cost, warns, level: counted, .. } = known;
+        if counted.as_deref() != level {
+            let (message, hint) = match counted {
+                Some(counted) => (format!("counts by {counted}"), format!("its overrides stand with the {counted}")),
+                None => ("does not count by groups".to_owned(), "its overrides stand with the customer".to_owned()),
+            };
+            return field.fail(Problem::error(field.key_place(), message).hint(hint));
+        }
         let own = match PlanParameters::read(field, limit.algorithm) {
             PlanParameters::Unlimited => return Some(Override::Unlimited),
             PlanParameters::Parameters(own) => own,
@@ -114,11 +137,11 @@ impl ConfiguredOverrides {
         Some(Override::Rule(Arc::new(in_zone(limit, &overlay, zone).unwrap_or(rule))))
     }
 
-    /// What `limit` asks of a customer on `plan` who has a time zone and no overrides, where that makes a difference.
-    fn zoned(&self, limit: &KnownLimit, plan: PlanId, zone: Option<&TimeZone>) -> Option<Override> {
+    /// What `limit` asks of somebody on `plan` who has a time zone and no overrides, where that makes a difference.
+    fn zoned(&self, limit: &KnownLimit, plan: Option<PlanId>, zone: Option<&TimeZone>) -> Option<Override> {
         let limit = zone.and(limit.zoned.then_some(&limit.spec))?;
         // a plan that is not under the limit has no windows either
-        limit.arguments(self.0.plans.get(plan.0).map(String::as_str))?;
+        limit.arguments(self.name(plan))?;
         let base = self.inherited(limit, plan);
         let overlay = Overlay { algorithm: limit.algorithm, base: &base, plan: None };
         in_zone(limit, &overlay, zone).map(|rule| Override::Rule(Arc::new(rule)))
@@ -156,7 +179,8 @@ impl OverridesReader for ConfiguredOverrides {
 
     fn terms(
         &self,
-        plan: PlanId,
+        level: Option<&str>,
+        plan: Option<PlanId>,
         zone: Option<&TimeZone>,
         overrides: Option<&str>,
     ) -> Result<Overrides, Vec<InvalidOverride>> {
@@ -169,11 +193,12 @@ impl OverridesReader for ConfiguredOverrides {
         if let Some(text) = overrides {
             known.read(text, &findings, |position, limit, field| {
                 if let Some(place) = own.get_mut(position) {
-                    *place = self.term(limit, plan, zone, field);
+                    *place = self.term(limit, level, plan, zone, field);
                 }
             });
         }
         for (limit, place) in known.limits.iter().zip(&mut own) {
+            let zone = zone.filter(|_| limit.level.as_deref() == level);
             *place = place.take().or_else(|| self.zoned(limit, plan, zone));
         }
         let own = own.into_iter().enumerate().filter_map(|(position, term)| Some((LimitId(position), term?)));

@@ -163,6 +163,9 @@ fn balance(section: &Section<'_>) -> Option<Balance> {
                 KeyPart::UpstreamNode => {
                     hash_on.fail(hash_on.error("is what the hash is to choose").expected("a part of the request"))
                 }
+                KeyPart::Group(_) => {
+                    hash_on.fail(hash_on.error("is for the keys of limits").expected("another part of the request"))
+                }
                 part => Some(Balance::ConsistentHash(part)),
             };
         }

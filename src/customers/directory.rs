@@ -13,6 +13,8 @@ mod credential;
 mod csv;
 mod fault;
 mod file;
+mod group_file;
+mod groups;
 mod index;
 mod intern;
 mod redis;
@@ -20,10 +22,12 @@ mod row;
 mod yaml;
 
 pub use self::redis::{CallResult, Hash, Observer, RedisDirectory};
-pub(super) use fault::MAX_NAME;
 pub use fault::{Fault, Faults};
 pub use file::{FileDirectory, Format};
+pub(super) use groups::GroupNames;
+pub use groups::GroupTable;
 pub use index::Changes;
+pub(super) use row::is_name;
 
 /// Who the customers are.
 #[derive(Debug, Default)]

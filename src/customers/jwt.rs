@@ -13,7 +13,8 @@ use jsonwebtoken::{DecodingKey, Validation};
 use serde_json::{Map, Value};
 
 use crate::customers::Customer;
-use crate::customers::directory::MAX_NAME;
+use crate::customers::directory::{GroupNames, GroupTable, is_name};
+use crate::ruleset::groups::{Groups, MOST_LEVELS};
 use crate::ruleset::{JwtRules, PlanId, key};
 use crate::units::Nanos;
 
@@ -32,6 +33,7 @@ pub struct Tokens {
     /// Their names.
     plans: Vec<String>,
     keys: Vec<Trusted>,
+    groups: Arc<GroupTable>,
     known: VerifiedTokens,
 }
 
@@ -88,6 +90,9 @@ pub enum TokenFault {
     /// It does not say who is calling.
     #[error("the token does not say who is calling")]
     WithoutCustomer,
+    /// It names groups that do not belong together, or that have no name.
+    #[error("the token names groups that do not fit")]
+    BadGroups,
     /// It names no plan that there is.
     #[error("the token names no plan that is known here")]
     WithoutPlan,
@@ -96,13 +101,25 @@ pub enum TokenFault {
 // === impl Tokens ===
 
 impl Tokens {
-    /// What `rules` make of tokens that one of `keys` signed. `plans` are the names of the plans, `seed` keys the hashes by
-    /// which tokens are remembered.
+    /// What `rules` make of tokens that one of `keys` signed. `plans` are the names of the plans, `groups` those that
+    /// customers may belong to, `seed` keys the hashes by which tokens are remembered.
     ///
     /// `None` if the rules accept no algorithm that any of the keys is good for.
-    pub fn new(rules: Arc<JwtRules>, keys: Keys, plans: &[String], seed: &[u8; 16]) -> Option<Self> {
+    pub fn new(
+        rules: Arc<JwtRules>,
+        keys: Keys,
+        plans: &[String],
+        groups: Arc<GroupTable>,
+        seed: &[u8; 16],
+    ) -> Option<Self> {
         let keys: Vec<Trusted> = keys.0.into_iter().filter_map(|key| Trusted::new(key, &rules)).collect();
-        (!keys.is_empty()).then(|| Self { rules, plans: plans.to_vec(), keys, known: VerifiedTokens::new(seed) })
+        (!keys.is_empty()).then(|| Self {
+            rules,
+            plans: plans.to_vec(),
+            keys,
+            groups,
+            known: VerifiedTokens::new(seed),
+        })
     }
 
     /// The same as [`Tokens::verify`], where no signature has to be verified for it.
@@ -160,12 +177,29 @@ impl Tokens {
             Value::Bool(_) => None,
             other => text(other),
         });
-        let fine = |name: &Cow<'_, str>| !name.is_empty() && name.len() <= MAX_NAME && !name.contains(char::is_control);
-        let name = name.filter(fine).ok_or(TokenFault::WithoutCustomer)?;
+        let name = name.filter(|name| is_name(name)).ok_or(TokenFault::WithoutCustomer)?;
         let named = self.rules.plan_claim.as_deref().and_then(|claim| claims.find(claim)?.as_str());
         let plan = named.and_then(|named| self.plans.iter().position(|plan| plan == named)).map(PlanId);
-        let plan = plan.or(self.rules.plan).ok_or(TokenFault::WithoutPlan)?;
-        Ok(Customer { name: name.as_ref().into(), plan, own: None, valid_until: None, suspended: false })
+        let groups = self.groups_of(claims)?;
+        let plan = plan
+            .or(groups.as_ref().and_then(|groups| groups.plan()))
+            .or(self.rules.plan)
+            .ok_or(TokenFault::WithoutPlan)?;
+        let suspended = groups.as_ref().is_some_and(|groups| groups.suspended());
+        Ok(Customer { name: name.as_ref().into(), plan, own: None, groups, valid_until: None, suspended })
+    }
+
+    /// The groups that the claims name. A token may name groups that no file lists.
+    fn groups_of(&self, claims: &Claims) -> Result<Option<Arc<Groups>>, TokenFault> {
+        let mut texts: [Cow<'_, str>; MOST_LEVELS] = Default::default();
+        for (position, claim) in &self.rules.group_claims {
+            let named = claims.find(claim).and_then(text);
+            if let (Some(place), Some(named)) = (texts.get_mut(*position), named) {
+                *place = named;
+            }
+        }
+        let names: GroupNames<'_> = texts.each_ref().map(|name| &**name);
+        self.groups.resolve(&names, false).map(|groups| groups.map(Arc::new)).map_err(|_| TokenFault::BadGroups)
     }
 }
 

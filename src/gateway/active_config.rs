@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::clock::Clock;
+use crate::customers::directory::GroupTable;
 use crate::customers::{Directory, Tokens};
 use crate::gateway::decisions::request_limits::RequestLimits;
 use crate::gateway::identify::CredentialLookup;
@@ -26,6 +27,8 @@ pub struct ActiveConfig {
     pub ruleset: Ruleset,
     /// Who the customers are.
     pub directory: Arc<Directory>,
+    /// The groups that customers may belong to.
+    pub groups: Arc<GroupTable>,
     /// Whose tokens are good; absent where there are none.
     pub tokens: Option<Tokens>,
     /// The limits as the store knows them.
@@ -53,6 +56,8 @@ pub struct CompiledConfig {
     pub ruleset: Ruleset,
     /// Who the customers are.
     pub directory: Arc<Directory>,
+    /// The groups that customers may belong to.
+    pub groups: Arc<GroupTable>,
     /// Whose tokens are good; absent where there are none.
     pub tokens: Option<Tokens>,
     /// How connections come in at each listener, in the order of their addresses.
@@ -87,7 +92,7 @@ impl ActiveConfig {
         hasher: KeyHasher,
         telemetry: &Telemetry,
     ) -> Self {
-        let CompiledConfig { ruleset, directory, tokens, listeners, upstream_tls: _, hash } = rules;
+        let CompiledConfig { ruleset, directory, groups, tokens, listeners, upstream_tls: _, hash } = rules;
         let changes = before.map(|before| changes::of_limits(&before.ruleset, &ruleset)).unwrap_or_default();
         let mut specs = limit_specs(&ruleset);
         for (position, (spec, limit)) in specs.iter_mut().zip(&ruleset.limits).enumerate() {
@@ -116,7 +121,20 @@ impl ActiveConfig {
             .map(|limit| Queue::new(&limit.over_limit, queues_before.get(limit.name.as_str()).copied()));
         let queues = queues.collect();
         let request_limits = RequestLimits::default();
-        Self { pools, queues, ruleset, directory, tokens, binding, hashers, meters, listeners, request_limits, hash }
+        Self {
+            pools,
+            queues,
+            ruleset,
+            directory,
+            groups,
+            tokens,
+            binding,
+            hashers,
+            meters,
+            listeners,
+            request_limits,
+            hash,
+        }
     }
 
     /// What callers are known by, at the time that `clock` tells.

@@ -2,6 +2,8 @@
 //!
 //! Asks the functions that decide requests, and charges nothing. Credentials, and what may be one, are shown masked.
 
+use std::sync::Arc;
+
 use serde::Serialize;
 
 mod limits;
@@ -20,6 +22,7 @@ use crate::gateway::caller::Caller;
 use crate::gateway::facts::{self, Target};
 use crate::gateway::identify::{self, Credential, CredentialLookup, Identity};
 use crate::gateway::respond::Answer;
+use crate::ruleset::groups::{Group, Groups};
 use crate::ruleset::key::{Facts, LimitHashers};
 use crate::ruleset::matcher::Route;
 use crate::ruleset::{LimitId, Ruleset};
@@ -65,11 +68,27 @@ pub struct CallerAccount {
     pub customer: Option<String>,
     /// The plan.
     pub plan: Option<String>,
+    /// The groups that the customer belongs to, the outermost first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupAccount>,
     /// Where the credential is, in words.
     pub credential_place: Option<String>,
     /// Its beginning and its length.
     pub credential: Option<String>,
     /// Whether the customer has parameters of its own.
+    pub has_own_terms: bool,
+}
+
+/// A group that a customer belongs to.
+#[derive(Clone, Debug, Serialize)]
+pub struct GroupAccount {
+    /// Its level.
+    pub level: String,
+    /// Its name.
+    pub group: String,
+    /// Its plan; null where it has none.
+    pub plan: Option<String>,
+    /// Whether it has parameters of its own.
     pub has_own_terms: bool,
 }
 
@@ -262,6 +281,7 @@ impl ResolvedRequest {
             customer: caller.customer().map(str::to_owned),
             plan: resolved.plan.map(|(_, plan)| plan.to_owned()),
             has_own_terms: resolved.own.is_some(),
+            groups: resolved.groups.map_or_else(Vec::new, |groups| GroupAccount::all(groups, ruleset)),
             ..credential
         });
         if let Err(fault) = ruleset.balance_hashes(route, &facts, &resolved, hashers.hasher()) {
@@ -315,7 +335,26 @@ impl CallerAccount {
                 (source.place(), masked::masked(&secret))
             })
             .unzip();
-        Self { customer: None, plan: None, credential_place: place, credential, has_own_terms: false }
+        Self {
+            customer: None,
+            plan: None,
+            groups: Vec::new(),
+            credential_place: place,
+            credential,
+            has_own_terms: false,
+        }
+    }
+}
+
+impl GroupAccount {
+    fn all(groups: &Groups, ruleset: &Ruleset) -> Vec<Self> {
+        let account = |group: &Arc<Group>| Self {
+            level: group.level.to_string(),
+            group: group.name.to_string(),
+            plan: group.plan.and_then(|plan| ruleset.plans.get(plan.0).cloned()),
+            has_own_terms: group.own.is_some(),
+        };
+        groups.0.iter().map(account).collect()
     }
 }
 

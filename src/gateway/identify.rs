@@ -94,7 +94,7 @@ pub fn known(
         }
         Ok(Some((_, Credential::Token(token)))) => match tokens {
             None => Err(Answer::CredentialUnknown),
-            Some(tokens) => tokens.remembered(&token, wall)?.map(Identity::Jwt).map_err(Answer::TokenRefused),
+            Some(tokens) => from_verified(tokens.remembered(&token, wall)?),
         },
     };
     Some(accept(rules, found))
@@ -149,7 +149,14 @@ fn in_force(customer: Option<Arc<Customer>>, now: Nanos) -> Result<Identity, Ans
 
 fn from_token(tokens: Option<&Tokens>, token: &[u8], now: Nanos) -> Result<Identity, Answer> {
     let tokens = tokens.ok_or(Answer::CredentialUnknown)?;
-    tokens.verify(token, now).map(Identity::Jwt).map_err(Answer::TokenRefused)
+    from_verified(tokens.verify(token, now))
+}
+
+fn from_verified(token: Result<Arc<Token>, TokenFault>) -> Result<Identity, Answer> {
+    match token.map_err(Answer::TokenRefused)? {
+        token if token.customer.suspended => Err(Answer::Suspended),
+        token => Ok(Identity::Jwt(token)),
+    }
 }
 
 /// What a request carries. No `Debug`: it is a secret.

@@ -1,5 +1,6 @@
 //! What customers see of themselves: their plan, their limits and what is left of each. Takes no tokens.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use http::Method;
@@ -19,6 +20,9 @@ use crate::units::Nanos;
 struct UsageReport<'a> {
     customer: &'a str,
     plan: Option<&'a str>,
+    /// The customer's groups by their levels.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    groups: BTreeMap<&'a str, &'a str>,
     limits: Vec<LimitUsage<'a>>,
 }
 
@@ -93,6 +97,7 @@ async fn report(context: &RequestContext, facts: &Facts<'_>, identity: &Identity
         caller: Caller::Customer(&customer.name),
         plan: plan.map(|name| (customer.plan, name)),
         own: customer.own.as_deref(),
+        groups: customer.groups.as_deref(),
         claims: identity.claims(),
     };
     let now = gateway.clock.now();
@@ -100,7 +105,9 @@ async fn report(context: &RequestContext, facts: &Facts<'_>, identity: &Identity
     for bucket in ruleset.buckets(facts, &resolved, &active.hashers) {
         limits.extend(line(context, bucket, now).await);
     }
-    let report = UsageReport { customer: &customer.name, plan, limits };
+    let groups = customer.groups.iter().flat_map(|groups| &groups.0);
+    let groups = groups.map(|group| (&*group.level, &*group.name)).collect();
+    let report = UsageReport { customer: &customer.name, plan, groups, limits };
     serde_json::to_string(&report).map_err(|_| Answer::Internal)
 }
 

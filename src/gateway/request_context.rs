@@ -308,6 +308,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
         let rules = CompiledConfig {
             ruleset,
             directory: Arc::default(),
+            groups: Arc::default(),
             tokens: None,
             listeners: Vec::new(),
             upstream_tls: Vec::new(),

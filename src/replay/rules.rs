@@ -119,7 +119,7 @@ impl ReplayCaller<'_> {
     pub(super) fn known(&self) -> Option<KnownCaller<'_>> {
         match self {
             Self::Identity(identity) => identity.customer().map(|customer| customer.known()),
-            Self::Named(name, plan) => Some(KnownCaller { name, plan: *plan, own: None }),
+            Self::Named(name, plan) => Some(KnownCaller { name, plan: *plan, own: None, groups: None }),
             Self::Planned(_) => None,
         }
     }

@@ -44,6 +44,7 @@ fn describe_part(ruleset: &Ruleset, part: &KeyPart, facts: &Facts<'_>, resolved:
         KeyPart::RoutePattern => resolved.path_pattern.to_owned(),
         KeyPart::Method => shown(facts.method.as_bytes()),
         KeyPart::UpstreamNode
+        | KeyPart::Group(_)
         | KeyPart::Header(..)
         | KeyPart::Query(..)
         | KeyPart::Cookie(..)

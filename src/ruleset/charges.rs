@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::charge::{Charge, Enforcement, Mode, RuleRef};
+use crate::ruleset::groups::{Group, Groups};
 use crate::ruleset::key::{
     Caller, Claims, Facts, KeyFault, KeyHasher, KeyPart, LimitHashers, Resolved, SharedKey, ValueFault,
 };
@@ -42,6 +43,35 @@ pub struct KnownCaller<'a> {
     pub plan: PlanId,
     /// What the customer has in place of what the plan has.
     pub own: Option<&'a Overrides>,
+    /// The groups that the customer belongs to.
+    pub groups: Option<&'a Groups>,
+}
+
+/// Whose parameters a limit takes for a request.
+#[derive(Clone, Copy, Debug)]
+pub struct TermsOwner<'a> {
+    /// The group, where the limit counts by groups and the caller has one; otherwise it is the caller.
+    pub group: Option<&'a Group>,
+    /// Its plan.
+    pub plan: Option<PlanId>,
+    /// What it has in place of what its plan has.
+    pub own: Option<&'a Overrides>,
+}
+
+impl<'a> TermsOwner<'a> {
+    /// The owner for requests of this caller under `limit`. A group without a plan has that of the caller.
+    pub fn of(limit: &Limit, resolved: &Resolved<'a>) -> Self {
+        let plan = resolved.plan.map(|(plan, _)| plan);
+        let Some(level) = &limit.level else { return Self { group: None, plan, own: resolved.own } };
+        let group = resolved.groups.and_then(|groups| groups.at(level)).map(|group| &**group);
+        let own = group.and_then(|group| group.own.as_deref());
+        Self { group, plan: group.and_then(|group| group.plan).or(plan), own }
+    }
+
+    /// What it is, in a word.
+    pub fn kind(&self) -> &'a str {
+        self.group.map_or("customer", |group| &*group.level)
+    }
 }
 
 /// One bucket of a caller, and where it is drawn from.
@@ -91,6 +121,7 @@ impl Ruleset {
             caller: known.map_or(Caller::Anonymous, |known| Caller::Customer(known.name)),
             plan: plan.and_then(|plan| Some((plan, self.plans.get(plan.0)?.as_str()))),
             own: known.and_then(|known| known.own),
+            groups: known.and_then(|known| known.groups),
             claims,
         }
     }
@@ -200,10 +231,10 @@ impl Ruleset {
         hashers: &LimitHashers,
     ) -> Result<Charge, Uncharged<'_>> {
         let limit = &self.limits[id.0];
-        let plan = resolved.plan.map(|(plan, _)| plan);
+        let TermsOwner { plan, own, .. } = TermsOwner::of(limit, resolved);
         // a candidate is tried in place of what the plan has, so not on customers who have terms of their own
         let tried_for = limit.candidate_of.unwrap_or(id);
-        let rule = match (resolved.own.and_then(|own| own.of(tried_for)), limit.terms(plan)) {
+        let rule = match (own.and_then(|own| own.of(tried_for)), limit.terms(plan)) {
             (Some(_), _) if limit.candidate_of.is_some() => return Err(Uncharged::NotTried),
             (Some(Override::Rule(rule)), _) => RuleRef::Own(Arc::clone(rule)),
             (None, PlanTerms::Rule(rule)) => RuleRef::Listed(rule),

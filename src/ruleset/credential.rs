@@ -57,6 +57,8 @@ pub struct JwtRules {
     pub plan_claim: Option<String>,
     /// The plan of tokens that name none, or none that is known.
     pub plan: Option<PlanId>,
+    /// The claims that name groups, with the positions of their levels.
+    pub group_claims: Vec<(usize, String)>,
     /// The algorithms that are accepted; all that fit a key if empty.
     pub algorithms: Vec<Algorithm>,
     /// One of these has to have issued the token; anybody may have if empty.

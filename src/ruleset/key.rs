@@ -9,6 +9,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::fields::Fields;
 use crate::ruleset::PlanId;
+use crate::ruleset::groups::Groups;
 use crate::ruleset::overrides::Overrides;
 
 mod hash;
@@ -40,6 +41,8 @@ pub enum KeyPart {
     Customer,
     /// The caller's plan.
     Plan,
+    /// The caller's group of this level.
+    Group(String),
     /// The client's address (an IPv6 client is its network).
     ClientAddress,
     /// The host asked for.
@@ -115,6 +118,7 @@ impl KeyPart {
         match self {
             Self::Customer => "customer".to_owned(),
             Self::Plan => "plan".to_owned(),
+            Self::Group(level) => format!("group {level}"),
             Self::ClientAddress => "client_address".to_owned(),
             Self::Host => "host".to_owned(),
             Self::Route => "route".to_owned(),
@@ -168,6 +172,8 @@ pub struct Resolved<'a> {
     pub upstream_node: Option<&'a str>,
     /// What the caller has in place of what its plan has.
     pub own: Option<&'a Overrides>,
+    /// The groups that the caller belongs to.
+    pub groups: Option<&'a Groups>,
     /// What the caller's token says, if it has one.
     pub claims: Option<&'a dyn Claims>,
 }

@@ -18,6 +18,8 @@ pub struct Limit {
     pub algorithm: AlgorithmName,
     /// What is counted by.
     pub key: Key,
+    /// The level whose groups have the parameters: the innermost in the key. `None` where customers have them.
+    pub level: Option<String>,
     /// Whose its states are.
     pub mode: Mode,
     /// The different parameters that [`Limit::terms`] point to, without repeats.
@@ -104,7 +106,10 @@ impl Limit {
     /// is calling, and the limit does not say otherwise.
     pub fn is_early(&self) -> bool {
         let is_known = |part: &KeyPart| {
-            !matches!(part, KeyPart::Customer | KeyPart::Plan | KeyPart::JwtClaim(_) | KeyPart::UpstreamNode)
+            !matches!(
+                part,
+                KeyPart::Customer | KeyPart::Plan | KeyPart::Group(_) | KeyPart::JwtClaim(_) | KeyPart::UpstreamNode
+            )
         };
         let mut all = self.plans.iter().copied().chain(self.without_plan);
         let first = all.next();

@@ -10,7 +10,7 @@ use jiff::tz::TimeZone;
 use crate::algorithm::Rule;
 use crate::ruleset::{LimitId, PlanId};
 
-/// What a customer has of its own, in place of what its plan has.
+/// What a customer or a group has of its own, in place of what its plan has.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overrides(pub Vec<(LimitId, Override)>);
 
@@ -38,11 +38,12 @@ pub trait OverridesReader: fmt::Debug + Send + Sync {
     /// The time zone of this name.
     fn time_zone(&self, name: &str) -> Result<TimeZone, InvalidOverride>;
 
-    /// What limits ask of a customer with these overrides (a YAML mapping, JSON included) and time zone, where that is
-    /// not what they ask of its plan. Errors: everything that is wrong with the overrides.
+    /// What limits ask of a customer, or of a group of this `level`, with these overrides (a YAML mapping, JSON included)
+    /// and time zone, where that is not what they ask of its plan. Errors: everything that is wrong with the overrides.
     fn terms(
         &self,
-        plan: PlanId,
+        level: Option<&str>,
+        plan: Option<PlanId>,
         zone: Option<&TimeZone>,
         overrides: Option<&str>,
     ) -> Result<Overrides, Vec<InvalidOverride>>;

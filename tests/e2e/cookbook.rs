@@ -18,8 +18,8 @@ fn sample(name: &str, origins: &[&Origin]) -> Gateway {
         assert!(text.contains(&fixed), "{name}: {fixed}");
         text = text.replace(&fixed, &origin.node());
     }
-    let csv = read(format!("{name}.csv"));
-    let files: Vec<(&str, &str)> = csv.iter().map(|(file, text)| (file.as_str(), text.as_str())).collect();
+    let csv = [read(format!("{name}.csv")), read(format!("{name}-groups.csv"))];
+    let files: Vec<(&str, &str)> = csv.iter().flatten().map(|(file, text)| (file.as_str(), text.as_str())).collect();
     Gateway::start_with(&text, &files, &[])
 }
 
@@ -169,6 +169,47 @@ fn ai_gateway() {
     assert_eq!(ask("starter-key", "/small/v1/stream", "1000").status, 200, "the other model has a budget of its own");
     wait_for("small-budget", "refunded", 100_000.0 - (10.0 * 3.0 + 1000.0 * 12.0));
     assert_eq!((small.count(), large.count()), (1, 3));
+}
+
+#[test]
+fn b2b_organisations() {
+    let origin = Origin::start();
+    let gateway = sample("b2b-organisations", &[&origin]);
+    let ask =
+        |key: &'static str, count: usize| admitted(&statuses(&gateway, count, "/v1/things", &[("x-api-key", key)]));
+    let left = |key: &str, limit: &str| {
+        let usage = gateway.get("/.tollgate/usage", &[("x-api-key", key)]).json();
+        let line = usage["limits"].as_array().unwrap().iter().find(|line| line["limit"] == limit).cloned();
+        line.and_then(|line| line["remaining"].as_u64())
+    };
+    assert_eq!(ask("acme-search-1", 55), 50, "a key has 50");
+    assert_eq!(ask("acme-search-2", 55), 10, "and its team 60");
+    assert_eq!(left("acme-search-2", "key-budget"), Some(40), "what the team denies costs the key nothing");
+    assert_eq!(left("acme-search-2", "organisation-budget"), Some(40), "nor the organisation");
+    let passed = together(8, |_| {
+        let key = [("x-api-key", "acme-crawler")];
+        admitted(&(0..3).map(|_| gateway.get("/v1/things", &key).status).collect::<Vec<_>>())
+    });
+    assert_eq!(passed.into_iter().sum::<usize>(), 24);
+    assert_eq!(ask("acme-admin", 50), 16, "and the organisation 100, whoever in it asks");
+    assert_eq!((left("acme-crawler", "team-budget"), left("acme-admin", "team-budget")), (Some(36), None));
+    assert_eq!(origin.count(), 100);
+    let contract = gateway.get("/.tollgate/usage", &[("x-api-key", "globex-key")]).json();
+    assert_eq!(
+        (contract["plan"].as_str(), contract["groups"]["organisation"].as_str()),
+        (Some("starter"), Some("globex"))
+    );
+    assert_eq!(
+        left("globex-key", "organisation-budget"),
+        Some(500),
+        "an override of the organisation wins over its plan"
+    );
+    assert_eq!(
+        gateway.get("/v1/things", &[("x-api-key", "umbrella-key")]).status,
+        403,
+        "its organisation is suspended"
+    );
+    assert_eq!(origin.count(), 100);
 }
 
 #[test]

@@ -41,6 +41,7 @@ mod failures;
 mod flood;
 mod forwarding;
 mod framings;
+mod groups;
 mod grpc;
 mod guessing;
 mod health_checks;

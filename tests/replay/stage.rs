@@ -83,10 +83,18 @@ impl Stage {
             .with_timer(ClockTimer(Arc::clone(&clock)))
             .with_writer(move || kept.clone());
         let logging = tracing::subscriber::set_default(subscriber.finish());
-        let Source { loaded, directory, tokens, .. } = source::open(path).unwrap_or_else(|error| panic!("{error}"));
+        let Source { loaded, directory, groups, tokens, .. } =
+            source::open(path).unwrap_or_else(|error| panic!("{error}"));
         let (listeners, upstream_tls) = (Vec::new(), Vec::new());
-        let rules =
-            CompiledConfig { ruleset: loaded.ruleset, directory, tokens, listeners, upstream_tls, hash: String::new() };
+        let rules = CompiledConfig {
+            ruleset: loaded.ruleset,
+            directory,
+            groups,
+            tokens,
+            listeners,
+            upstream_tls,
+            hash: String::new(),
+        };
         let store = Arc::new(Store::default());
         let hasher = KeyHasher::new(&[7; 16]);
         let pools = rules.pools(None);

@@ -119,7 +119,8 @@ function explained({ request, route, caller, bypassed, upstream, limits: met, an
   if (caller) {
     const who = caller.customer ? `customer ${caller.customer}` : "nobody known";
     const shown = caller.credential ? ` ${caller.credential_place}: ${caller.credential}` : " no credential";
-    lines.push(make("p", "", `${who}${caller.plan ? `, plan ${caller.plan}` : ""}`, make("span", "sub", shown)));
+    const groups = (caller.groups ?? []).map(({ level, group }) => `, ${level} ${group}`).join("");
+    lines.push(make("p", "", `${who}${groups}${caller.plan ? `, plan ${caller.plan}` : ""}`, make("span", "sub", shown)));
   }
   if (upstream && !answer) lines.push(make("p", "", `to ${upstream.name}${upstream.path}`, make("span", "sub", ` ${upstream.nodes.join(", ")}`)));
   if (bypassed) lines.push(make("p", "", `exempt ${bypassed}`));

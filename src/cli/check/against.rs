@@ -7,8 +7,10 @@ use std::sync::Arc;
 use super::ConfigPart;
 use crate::cli::source::{self, Fixed, Source};
 use crate::config::{self, SectionValues, StateFile};
+use crate::customers::directory::GroupTable;
 use crate::customers::{Customer, Directory};
-use crate::ruleset::overrides::Override;
+use crate::ruleset::groups::Group;
+use crate::ruleset::overrides::{Override, Overrides};
 use crate::ruleset::words::{self, DescriptionLine};
 use crate::ruleset::{PlanId, Ruleset, changes};
 
@@ -53,7 +55,7 @@ impl ChangeReport {
         let (limits, untouched) = limits((&before.loaded.ruleset, &old), (&after.loaded.ruleset, &new));
         let parts = fixed.into_iter().map(of_fixed).chain(limits);
         let parts = parts.chain(plans(&before.loaded.ruleset, &after.loaded.ruleset)).chain(sections(&old, &new));
-        let parts = parts.chain(customers(before, after));
+        let parts = parts.chain(customers(before, after)).chain(groups(before, after));
         let parts: Vec<ConfigPart> =
             parts.chain(state(before.loaded.state.as_ref(), after.loaded.state.as_ref())).collect();
         let untouched = match untouched {
@@ -241,9 +243,19 @@ fn customers(before: &Source, after: &Source) -> Option<ConfigPart> {
         (was != now).then(|| format!("{name}: {was} -> {now}"))
     });
     lines.extend(some(moved).map(|moved| ("other plan, what is used stays used".to_owned(), moved)));
-    let own = both().filter(|(_, was, now)| own_terms(old_rules, was) != own_terms(new_rules, now));
+    let own = both()
+        .filter(|(_, was, now)| own_terms(old_rules, was.own.as_deref()) != own_terms(new_rules, now.own.as_deref()));
     let own = own.map(|(name, ..)| name.to_string());
     lines.extend(some(own).map(|names| ("other parameters of their own, what is used stays used".to_owned(), names)));
+    let groups = |customer: &Customer| -> Vec<String> {
+        let groups = customer.groups.iter().flat_map(|groups| &groups.0);
+        groups.map(|group| format!("{} {}", group.level, group.name)).collect()
+    };
+    let regrouped = both().filter_map(|(name, was, now)| {
+        let (was, now) = (groups(was), groups(now));
+        (was != now).then(|| format!("{name}: {} -> {}", named(&was), named(&now)))
+    });
+    lines.extend(some(regrouped).map(|moved| ("other groups, whose keys are charged from then on".to_owned(), moved)));
     let standing = |customer: &Customer| (customer.suspended, customer.valid_until);
     let access = both().filter(|(_, was, now)| standing(was) != standing(now));
     let access = access.map(|(name, ..)| name.to_string());
@@ -255,9 +267,40 @@ fn customers(before: &Source, after: &Source) -> Option<ConfigPart> {
     (!lines.is_empty()).then(|| ConfigPart { heading: heading("changes"), lines })
 }
 
-/// What a customer has of its own, by the names of the limits.
-fn own_terms(ruleset: &Ruleset, customer: &Customer) -> Vec<DescriptionLine> {
-    let own = customer.own.iter().flat_map(|own| &own.0).filter_map(|(id, term)| {
+/// The groups of a customer.
+fn named(groups: &[String]) -> String {
+    if groups.is_empty() { "none".to_owned() } else { groups.join(" + ") }
+}
+
+/// What changes about the groups that files list.
+fn groups(before: &Source, after: &Source) -> Option<ConfigPart> {
+    let (was, is) = (by_name(&before.groups), by_name(&after.groups));
+    let mut lines = Vec::new();
+    let only = |of: &BTreeMap<String, &Group>, not_in: &BTreeMap<String, &Group>| {
+        some(of.keys().filter(|name| !not_in.contains_key(*name)).cloned())
+    };
+    lines.extend(only(&is, &was).map(|names| ("new".to_owned(), names)));
+    lines.extend(only(&was, &is).map(|names| ("gone".to_owned(), names)));
+    let (old_rules, new_rules) = (&before.loaded.ruleset, &after.loaded.ruleset);
+    let terms = |ruleset: &Ruleset, group: &Group| {
+        let plan = group.plan.and_then(|plan| ruleset.plans.get(plan.0).cloned());
+        (plan, own_terms(ruleset, group.own.as_deref()), group.suspended)
+    };
+    let changed = is
+        .iter()
+        .filter(|(name, now)| was.get(*name).is_some_and(|was| terms(old_rules, was) != terms(new_rules, now)));
+    let changed = some(changed.map(|(name, _)| name.clone()));
+    lines.extend(changed.map(|names| ("other terms, what is used stays used".to_owned(), names)));
+    (!lines.is_empty()).then(|| ConfigPart { heading: "customers.groups: changes".to_owned(), lines })
+}
+
+fn by_name(groups: &GroupTable) -> BTreeMap<String, &Group> {
+    groups.all().map(|group| (format!("{} {}", group.level, group.name), &**group)).collect()
+}
+
+/// What a customer or a group has of its own, by the names of the limits.
+fn own_terms(ruleset: &Ruleset, own: Option<&Overrides>) -> Vec<DescriptionLine> {
+    let own = own.into_iter().flat_map(|own| &own.0).filter_map(|(id, term)| {
         let words = match term {
             Override::Unlimited => words::UNLIMITED.to_owned(),
             Override::Rule(rule) => rule.describe(),

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use super::{decode, name, problem, refuse};
 use crate::config::{ConfiguredOverrides, DirectorySource, NamedFile, Problem, Problems, RedisHash};
 use crate::customers::Directory;
-use crate::customers::directory::{Fault, Faults, FileDirectory, Format, Hash, RedisDirectory};
+use crate::customers::directory::{Fault, Faults, FileDirectory, Format, GroupTable, Hash, RedisDirectory};
 use crate::files::{self, FileVersion, Print};
 use crate::redis_client::Servers;
 use crate::ruleset::overrides::InvalidOverride;
 
 /// The largest directory of customers that is read: as CSV room for millions; as YAML, which takes many times its size
 /// while it is read, for what is kept by hand.
-const fn max_bytes(format: Format) -> usize {
+pub(super) const fn max_bytes(format: Format) -> usize {
     match format {
         Format::Csv => 256 << 20,
         Format::Yaml => 1 << 20,
@@ -25,6 +25,7 @@ const fn max_bytes(format: Format) -> usize {
 pub(super) struct OpenDirectory {
     from: Origin,
     overrides: ConfiguredOverrides,
+    groups: Arc<GroupTable>,
     directory: Arc<Directory>,
 }
 
@@ -39,13 +40,13 @@ enum Origin {
 }
 
 /// Opens the directory that the configuration at `path` names, where `servers` keep what is
-/// shared; `overrides` reads its rows. The one that was `kept` goes
-/// on if it is made of the same, and takes up what changed if that are only its rows.
+/// shared; `overrides` reads its rows, whose customers may belong to `groups`. The one that was `kept` goes
+/// on if it is made of the same, and takes up what changed if that are only rows and groups.
 pub(super) fn open(
     path: &Path,
     source: &DirectorySource,
     servers: Option<&Servers>,
-    overrides: &ConfiguredOverrides,
+    (overrides, groups): (&ConfiguredOverrides, &Arc<GroupTable>),
     kept: &mut Option<OpenDirectory>,
     seen: &mut Vec<FileVersion>,
 ) -> Result<Arc<Directory>, Problems> {
@@ -53,36 +54,45 @@ pub(super) fn open(
         DirectorySource::File(named) => {
             let file = beside(path, named);
             let (bytes, print) = bytes(named, &file, max_bytes(format(&name(&file))), seen)?;
-            if let Some(OpenDirectory { from: Origin::File { path, print: before }, overrides: same, directory }) = kept
+            if let Some(open) = kept
+                && let OpenDirectory { from: Origin::File { path, print: before }, overrides: same, directory, .. } =
+                    open
                 && *path == file
                 && same == overrides
                 && let Directory::File(rows) = &**directory
             {
-                if *before != print {
-                    let changes = rows.update(&decode(bytes, &file)?);
+                if *before != print || !Arc::ptr_eq(&open.groups, groups) {
+                    let changes = rows.update(&decode(bytes, &file)?, groups);
                     let changes = changes.map_err(|faults| explain_all(&name(&file), faults))?;
                     tracing::info!(changes.added, changes.changed, changes.removed, "directory of customers updated");
                     *before = print;
+                    open.groups = Arc::clone(groups);
                 }
                 return Ok(Arc::clone(directory));
             }
-            let rows = load(&decode(bytes, &file)?, &name(&file), overrides)?;
+            let rows = load(&decode(bytes, &file)?, &name(&file), (overrides, groups))?;
             (Origin::File { path: file, print }, Directory::File(Arc::new(rows)))
         }
         DirectorySource::Redis(hash) => {
             let from = Origin::Redis(hash.clone());
-            if let Some(OpenDirectory { from: before, overrides: same, directory }) = kept
+            if let Some(OpenDirectory { from: before, overrides: same, groups: known, directory }) = kept
                 && *before == from
                 && same == overrides
+                && let Directory::Redis(asked) = &**directory
             {
+                if !Arc::ptr_eq(known, groups) {
+                    asked.update(Arc::clone(groups));
+                    *known = Arc::clone(groups);
+                }
                 return Ok(Arc::clone(directory));
             }
             let servers = servers.ok_or_else(|| refuse(problem(&name(path), None, "names no store")))?;
-            (from, Directory::Redis(open_redis(hash, servers, overrides)))
+            (from, Directory::Redis(open_redis(hash, servers, (overrides, groups))))
         }
     };
     let directory = Arc::new(directory);
-    *kept = Some(OpenDirectory { from, overrides: overrides.clone(), directory: Arc::clone(&directory) });
+    let (overrides, groups) = (overrides.clone(), Arc::clone(groups));
+    *kept = Some(OpenDirectory { from, overrides, groups, directory: Arc::clone(&directory) });
     Ok(directory)
 }
 
@@ -90,12 +100,12 @@ pub(super) fn open(
 pub(super) fn open_file(
     path: &Path,
     named: &NamedFile,
-    overrides: &ConfiguredOverrides,
+    (overrides, groups): (&ConfiguredOverrides, &GroupTable),
     seen: &mut Vec<FileVersion>,
 ) -> Result<FileDirectory, Problems> {
     let file = beside(path, named);
     let (bytes, _) = bytes(named, &file, max_bytes(format(&name(&file))), seen)?;
-    load(&decode(bytes, &file)?, &name(&file), overrides)
+    load(&decode(bytes, &file)?, &name(&file), (overrides, groups))
 }
 
 /// What `file` holds, which is `named` by the configuration.
@@ -115,8 +125,12 @@ pub(super) fn bytes(
 }
 
 /// The directory from the text of the file that is called `file`.
-pub fn load(text: &str, file: &str, overrides: &ConfiguredOverrides) -> Result<FileDirectory, Problems> {
-    FileDirectory::load(text, format(file), &rand::random(), Arc::new(overrides.clone()))
+pub fn load(
+    text: &str,
+    file: &str,
+    (overrides, groups): (&ConfiguredOverrides, &GroupTable),
+) -> Result<FileDirectory, Problems> {
+    FileDirectory::load(text, format(file), &rand::random(), Arc::new(overrides.clone()), groups)
         .map_err(|faults| explain_all(file, faults))
 }
 
@@ -125,20 +139,24 @@ pub(in crate::cli) fn beside(path: &Path, named: &NamedFile) -> PathBuf {
 }
 
 /// What the directory `file` is written in, by the end of its name.
-fn format(file: &str) -> Format {
+pub(super) fn format(file: &str) -> Format {
     match Path::new(file).extension().and_then(|extension| extension.to_str()) {
         Some("yaml" | "yml") => Format::Yaml,
         _ => Format::Csv,
     }
 }
 
-fn open_redis(hash: &RedisHash, servers: &Servers, overrides: &ConfiguredOverrides) -> RedisDirectory {
+fn open_redis(
+    hash: &RedisHash,
+    servers: &Servers,
+    (overrides, groups): (&ConfiguredOverrides, &Arc<GroupTable>),
+) -> RedisDirectory {
     let RedisHash { key, ttl, negative_ttl, max_cached } = hash.clone();
     let hash = Hash { servers: servers.clone(), key, ttl, negative_ttl, max_cached };
-    RedisDirectory::new(hash, &rand::random(), Arc::new(overrides.clone()))
+    RedisDirectory::new(hash, &rand::random(), Arc::new(overrides.clone()), Arc::clone(groups))
 }
 
-fn explain_all(file: &str, Faults { faults, more }: Faults) -> Problems {
+pub(super) fn explain_all(file: &str, Faults { faults, more }: Faults) -> Problems {
     let errors = faults.into_iter().map(|(line, fault)| explain(file, line, fault)).collect();
     Problems { errors, warnings: Vec::new(), more }
 }
@@ -147,8 +165,9 @@ fn explain(file: &str, line: u64, fault: Fault) -> Problem {
     let says = problem(file, usize::try_from(line).ok(), fault.to_string());
     match fault {
         Fault::Empty | Fault::MissingColumn(_) | Fault::UnknownColumn(_) => says.expected(
-            "a first line `credential,customer,plan` and perhaps `overrides,time_zone,valid_until,suspended`, in any \
-             order",
+            "a first line `credential,customer,plan` and perhaps `overrides,time_zone,valid_until,suspended`, or \
+             `level,group` and perhaps `plan,overrides,time_zone,suspended` for groups, in any order, with the names \
+             of `levels`",
         ),
         Fault::Plan(misread) => in_field(says, "plan", misread),
         Fault::TimeZone(misread) => in_field(says, "time_zone", misread),
@@ -167,7 +186,14 @@ fn explain(file: &str, line: u64, fault: Fault) -> Problem {
         | Fault::BadValidUntil
         | Fault::BadSuspended
         | Fault::RepeatedCredential(_)
-        | Fault::MalformedYaml => says,
+        | Fault::BadLevel
+        | Fault::UnknownLevel
+        | Fault::BadGroupName(_)
+        | Fault::NotOuter { .. }
+        | Fault::RepeatedGroup(_)
+        | Fault::MalformedYaml(_) => says,
+        Fault::UnknownGroup { .. } => says.expected("a group that `customers.groups.file` lists"),
+        Fault::Elsewhere { .. } => says.hint("leave the outer group out: it follows from the inner one"),
     }
 }
 

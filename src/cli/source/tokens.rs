@@ -7,17 +7,20 @@ use super::directory::{beside, bytes};
 use super::{decode, name, refuse};
 use crate::config::{JwksFile, Mark, Place, Problem, Problems};
 use crate::customers::Tokens;
+use crate::customers::directory::GroupTable;
 use crate::customers::jwt::keys::{KeyFault, Keys};
 use crate::files::FileVersion;
 
 /// The largest set of keys that is read.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Reads the keys that the configuration at `path` names; `plans` are the names of its plans.
+/// Reads the keys that the configuration at `path` names; `plans` are the names of its plans, `groups` those that
+/// customers may belong to.
 pub(super) fn open(
     path: &Path,
     jwks: &JwksFile,
     plans: &[String],
+    groups: &Arc<GroupTable>,
     seen: &mut Vec<FileVersion>,
 ) -> Result<Tokens, Problems> {
     let file = beside(path, &jwks.file);
@@ -26,7 +29,7 @@ pub(super) fn open(
         let errors = faults.into_iter().map(|fault| explain(&file, fault)).collect();
         Problems { errors, warnings: Vec::new(), more: 0 }
     })?;
-    Tokens::new(Arc::clone(&jwks.rules), keys, plans, &rand::random()).ok_or_else(|| {
+    Tokens::new(Arc::clone(&jwks.rules), keys, plans, Arc::clone(groups), &rand::random()).ok_or_else(|| {
         let message = "names a file that holds no key for any of the `algorithms`";
         refuse(Problem::error(jwks.file.place.clone(), message).found(name(&file)))
     })

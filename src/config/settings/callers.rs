@@ -17,6 +17,7 @@ pub(in crate::config) static CUSTOMERS: Table = Table {
             "Where a credential may be; the first that a request carries counts.",
         ),
         Setting::optional("directory", Kind::Section(&DIRECTORY), "Whose the credentials are. Tokens need none."),
+        Setting::optional("groups", Kind::Section(&GROUPS), "The groups that customers belong to, like organisations."),
         Setting::optional(
             "anonymous",
             Kind::Section(&ANONYMOUS),
@@ -57,6 +58,11 @@ pub(in crate::config) static JWT: Table = Table {
         Setting::optional("plan_claim", CLAIM, "The claim that names the plan."),
         Setting::optional("plan", Kind::Text("the name of a plan"), "The plan of tokens that name none."),
         Setting::optional(
+            "group_claims",
+            Kind::Named("level", &CLAIM),
+            "The claims that name the groups of the customer, by their levels.",
+        ),
+        Setting::optional(
             "algorithms",
             Kind::List(&Kind::Choice(&[
                 "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384",
@@ -94,6 +100,22 @@ pub(in crate::config) static DIRECTORY: Table = Table {
             "The same where it says that nobody has the credential.",
         ),
         Setting::default("max_cached", Kind::Whole(1, 100_000_000), "1000000", "How many answers are remembered."),
+    ],
+};
+
+pub(in crate::config) static GROUPS: Table = Table {
+    name: "groups",
+    settings: &[
+        Setting::required(
+            "levels",
+            Kind::List(&Kind::Text("a name, like `organisation`")),
+            "The levels of groups, the outermost first; at most 4.",
+        ),
+        Setting::optional(
+            "file",
+            Kind::Text("the name of a CSV or YAML file"),
+            "The file that lists the groups with their plans and overrides; left out, groups have none.",
+        ),
     ],
 };
 

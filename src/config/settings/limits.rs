@@ -20,6 +20,11 @@ pub(in crate::config) static NAMED_PART: Table = Table {
         Setting::optional("cookie", Kind::Text("the name of a cookie"), "The value of a cookie."),
         Setting::optional("jwt_claim", Kind::Text("the name of a claim, like `sub`"), "A claim of the caller's token."),
         Setting::optional(
+            "group",
+            Kind::Text("a level of `customers.groups`, like `organisation`"),
+            "The caller's group of a level.",
+        ),
+        Setting::optional(
             "descriptor",
             Kind::Text("the key of an entry, like `remote_address`"),
             "The value of an entry of a descriptor, under `domains`.",

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use super::credential::{Hashes, KeyedHash, WrittenCredential};
 use super::fault::{Fault, Faults};
+use super::groups::GroupTable;
 use super::index::{CredentialIndex, Entry};
 use super::intern::{CustomerTerms, Interner};
-use super::row::Row;
+use super::row::{Content, Row, Rows};
 use crate::customers::Customer;
+use crate::ruleset::PlanId;
 
 /// A directory while its file is read.
 pub(super) struct DirectoryBuilder<'d> {
@@ -15,12 +17,13 @@ pub(super) struct DirectoryBuilder<'d> {
     /// The directory so far. A customer that stays as it is keeps its place in memory.
     before: &'d CredentialIndex,
     interner: &'d mut Interner,
+    groups: &'d GroupTable,
     credentials: Vec<CredentialRow>,
     customers: Vec<CustomerRow>,
     has_hashed: bool,
     /// The name of the last customer: several credentials of one customer often stand together.
     last_name: Option<Arc<str>>,
-    pub(super) faults: Faults,
+    faults: Faults,
 }
 
 /// A row with a valid credential. There is no customer if the rest of the row is wrong.
@@ -38,11 +41,17 @@ struct CustomerRow {
 }
 
 impl<'d> DirectoryBuilder<'d> {
-    pub(super) fn new(hashes: &'d Hashes, before: &'d CredentialIndex, interner: &'d mut Interner) -> Self {
+    pub(super) fn new(
+        hashes: &'d Hashes,
+        before: &'d CredentialIndex,
+        interner: &'d mut Interner,
+        groups: &'d GroupTable,
+    ) -> Self {
         Self {
             hashes,
             before,
             interner,
+            groups,
             credentials: Vec::with_capacity(before.entries.len()),
             customers: Vec::with_capacity(before.entries.len()),
             has_hashed: false,
@@ -51,41 +60,36 @@ impl<'d> DirectoryBuilder<'d> {
         }
     }
 
-    /// Adds the row that begins on `line`.
-    pub(super) fn add(&mut self, line: u64, row: &Row<'_>) {
-        let credential = match row.credential {
-            b"" => Err(Fault::EmptyField("credential")),
-            credential => WrittenCredential::read(credential).ok_or(Fault::BadHash),
-        };
-        let credential = credential.map_err(|fault| self.faults.add(line, fault)).ok();
-        let hash = credential.map(|credential| self.hashes.credential(credential));
-        self.has_hashed |= matches!(credential, Some(WrittenCredential::Hashed(_)));
-        let customer = self.customer(line, row, hash);
-        if let Some(hash) = hash {
-            self.credentials.push(CredentialRow { hash, line: bounded(line), customer });
-        }
-    }
-
     /// The customer of a row, if all of the row is valid.
     fn customer(&mut self, line: u64, row: &Row<'_>, hash: Option<KeyedHash>) -> Option<Arc<Customer>> {
-        let terms = self.terms(line, row);
+        let groups = self.interner.groups(row, self.groups).map_err(|fault| self.faults.add(line, fault)).ok();
+        let inherited = groups.as_ref().and_then(|groups| groups.as_ref()?.plan());
+        let terms = self.terms(line, row, inherited, groups.is_some());
         let name = row.name().map_err(|fault| self.faults.add(line, fault)).ok();
         let (terms, name) = (terms?, name?);
         let valid_until = row.valid_until(terms.zone.as_ref()).map_err(|fault| self.faults.add(line, fault)).ok();
-        let (plan, own, suspended) = (terms.plan, terms.own.clone(), terms.suspended);
+        let (plan, own, suspended) = (terms.plan?, terms.own.clone(), terms.suspended);
         self.customers.push(CustomerRow { name: self.hashes.name(name.as_bytes()), line: bounded(line), terms });
-        let (hash, valid_until) = (hash?, valid_until?);
+        let (hash, valid_until, groups) = (hash?, valid_until?, groups?);
+        let suspended = suspended || groups.as_ref().is_some_and(|groups| groups.suspended());
         let name = match &self.last_name {
             Some(last) if **last == *name => Arc::clone(last),
             _ => Arc::clone(self.last_name.insert(name.into())),
         };
-        let customer = Customer { name, plan, own, valid_until, suspended };
+        let customer = Customer { name, plan, own, groups, valid_until, suspended };
         let unchanged = self.before.find(hash).filter(|known| ***known == customer);
         Some(unchanged.cloned().unwrap_or_else(|| Arc::new(customer)))
     }
 
-    fn terms(&mut self, line: u64, row: &Row<'_>) -> Option<Arc<CustomerTerms>> {
-        if let Some(known) = self.interner.known(row) {
+    /// The terms of a row; its plan may be that of its groups, if those are `known`.
+    fn terms(
+        &mut self,
+        line: u64,
+        row: &Row<'_>,
+        inherited: Option<PlanId>,
+        known: bool,
+    ) -> Option<Arc<CustomerTerms>> {
+        if let Some(known) = self.interner.known(row, inherited).filter(|terms| terms.plan.is_some()) {
             return Some(known);
         }
         // a further fault would only be counted, and finding its words takes long
@@ -93,8 +97,12 @@ impl<'d> DirectoryBuilder<'d> {
             self.faults.more = self.faults.more.saturating_add(1);
             return None;
         }
-        let faults = self.interner.terms(row);
-        faults.map_err(|faults| faults.into_iter().for_each(|fault| self.faults.add(line, fault))).ok()
+        let terms = self.interner.terms(row, None, inherited);
+        let terms = terms.map_err(|faults| faults.into_iter().for_each(|fault| self.faults.add(line, fault))).ok();
+        if known && terms.as_ref().is_some_and(|terms| terms.plan.is_none()) {
+            self.faults.add(line, Fault::EmptyField("plan"));
+        }
+        terms
     }
 
     /// The rows of the directory, or everything that is wrong with the file.
@@ -124,6 +132,34 @@ impl<'d> DirectoryBuilder<'d> {
             entries: self.credentials.into_iter().filter_map(entry).collect(),
             has_hashed: self.has_hashed,
         })
+    }
+}
+
+impl Rows for DirectoryBuilder<'_> {
+    fn content(&self) -> Content {
+        Content::Credentials
+    }
+
+    fn levels(&self) -> &[Arc<str>] {
+        self.groups.levels()
+    }
+
+    fn add(&mut self, line: u64, row: &Row<'_>) {
+        let credential = match row.credential {
+            b"" => Err(Fault::EmptyField("credential")),
+            credential => WrittenCredential::read(credential).ok_or(Fault::BadHash),
+        };
+        let credential = credential.map_err(|fault| self.faults.add(line, fault)).ok();
+        let hash = credential.map(|credential| self.hashes.credential(credential));
+        self.has_hashed |= matches!(credential, Some(WrittenCredential::Hashed(_)));
+        let customer = self.customer(line, row, hash);
+        if let Some(hash) = hash {
+            self.credentials.push(CredentialRow { hash, line: bounded(line), customer });
+        }
+    }
+
+    fn faults(&mut self) -> &mut Faults {
+        &mut self.faults
     }
 }
 

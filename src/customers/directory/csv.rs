@@ -5,16 +5,12 @@
 use csv::{ByteRecord, ReaderBuilder, Trim};
 use memchr::memchr_iter;
 
-use super::builder::DirectoryBuilder;
-use super::fault::{Fault, Faults};
-use super::row::Row;
+use super::fault::Fault;
+use super::row::{Row, Rows};
+use crate::ruleset::groups::{COLUMNS, MOST_LEVELS};
 
-/// The columns, in any order in the file. The first ones are required.
-const COLUMNS: [&str; 7] = ["credential", "customer", "plan", "overrides", "time_zone", "valid_until", "suspended"];
-const REQUIRED: usize = 3;
-
-/// Reads `text` into `builder`.
-pub(super) fn read(text: &str, builder: &mut DirectoryBuilder<'_>) {
+/// Reads `text` into `rows`.
+pub(super) fn read(text: &str, rows: &mut impl Rows) {
     let mut reader = ReaderBuilder::new();
     let mut reader = reader.has_headers(false).flexible(true).trim(Trim::All).from_reader(text.as_bytes());
     let (mut record, mut lines) = (ByteRecord::new(), LineCounter { text: text.as_bytes(), at: 0, line: 1 });
@@ -23,16 +19,16 @@ pub(super) fn read(text: &str, builder: &mut DirectoryBuilder<'_>) {
     while reader.read_byte_record(&mut record).unwrap_or(false) {
         let line = lines.line_of(&record);
         match columns.as_ref().map(|columns| columns.row(&record)) {
-            Some(Ok(row)) => builder.add(line, &row),
-            Some(Err(fault)) => builder.faults.add(line, fault),
-            None => match Columns::find(&record, line, &mut builder.faults) {
+            Some(Ok(row)) => rows.add(line, &row),
+            Some(Err(fault)) => rows.faults().add(line, fault),
+            None => match Columns::find(&record, line, rows) {
                 Some(found) => columns = Some(found),
                 None => return,
             },
         }
     }
     if columns.is_none() {
-        builder.faults.add(1, Fault::Empty);
+        rows.faults().add(1, Fault::Empty);
     }
 }
 
@@ -56,26 +52,33 @@ impl LineCounter<'_> {
     }
 }
 
-/// Where in a record each of [`COLUMNS`] is.
+/// Where in a record each of [`COLUMNS`] is, and each level.
 struct Columns {
     positions: [Option<usize>; COLUMNS.len()],
+    levels: [Option<usize>; MOST_LEVELS],
     count: usize,
 }
 
 impl Columns {
-    fn find(header: &ByteRecord, line: u64, faults: &mut Faults) -> Option<Self> {
-        let mut positions = [None; COLUMNS.len()];
+    fn find(header: &ByteRecord, line: u64, rows: &mut impl Rows) -> Option<Self> {
+        let (content, levels) = (rows.content(), rows.levels().to_vec());
+        let mut columns = Self { positions: [None; COLUMNS.len()], levels: [None; MOST_LEVELS], count: header.len() };
+        let faults = rows.faults();
         for (position, name) in header.iter().enumerate() {
-            match COLUMNS.iter().zip(&mut positions).find(|(known, _)| known.as_bytes() == name) {
-                Some((name, Some(_))) => faults.add(line, Fault::RepeatedColumn(name)),
+            let own = COLUMNS.iter().zip(&mut columns.positions).filter(|(known, _)| content.takes(known));
+            let all = own.map(|(known, place)| (*known, place));
+            let mut all = all.chain(levels.iter().map(|level| &**level).zip(&mut columns.levels));
+            match all.find(|(known, _)| known.as_bytes() == name) {
+                Some((name, Some(_))) => faults.add(line, Fault::RepeatedColumn(name.to_owned())),
                 Some((_, place)) => *place = Some(position),
                 None => faults.add(line, Fault::UnknownColumn(position + 1)),
             }
         }
-        for (name, _) in COLUMNS.iter().zip(&positions).take(REQUIRED).filter(|(_, position)| position.is_none()) {
+        let is_missing = |(name, position): &(&&str, &Option<usize>)| position.is_none() && content.requires(name);
+        for (name, _) in COLUMNS.iter().zip(&columns.positions).filter(is_missing) {
             faults.add(line, Fault::MissingColumn(name));
         }
-        faults.is_empty().then_some(Self { positions, count: header.len() })
+        faults.is_empty().then_some(columns)
     }
 
     fn row<'r>(&self, record: &'r ByteRecord) -> Result<Row<'r>, Fault> {
@@ -86,7 +89,9 @@ impl Columns {
             return Err(Fault::FieldCount { found: record.len(), expected: self.count });
         }
         let field = |position: Option<usize>| position.and_then(|position| record.get(position)).unwrap_or_default();
-        let [credential, customer, plan, overrides, time_zone, valid_until, suspended] = self.positions.map(field);
-        Ok(Row { credential, customer, plan, overrides, time_zone, valid_until, suspended })
+        let [credential, customer, level, group, plan, overrides, time_zone, valid_until, suspended] =
+            self.positions.map(field);
+        let groups = self.levels.map(field);
+        Ok(Row { credential, customer, level, group, plan, overrides, time_zone, valid_until, suspended, groups })
     }
 }

@@ -1,12 +1,14 @@
 //! What can be wrong with a directory.
 
+use std::sync::Arc;
+
 use crate::ruleset::overrides::InvalidOverride;
 
 /// How many faults are kept; further ones are only counted.
 const MOST_FAULTS: usize = 1_000;
 
 /// The longest name of a customer, in bytes.
-pub(in crate::customers) const MAX_NAME: usize = 256;
+pub(super) const MAX_NAME: usize = 256;
 
 /// One thing that is wrong with a directory. Never holds a credential.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,7 +21,7 @@ pub enum Fault {
     MissingColumn(&'static str),
     /// A column is there twice.
     #[error("the column `{0}` is there twice")]
-    RepeatedColumn(&'static str),
+    RepeatedColumn(String),
     /// The column at this position (from 1) has another name than those known. A file without a header line begins with
     /// a credential, so the name is not told.
     #[error("the column {0} has an unknown name")]
@@ -73,9 +75,49 @@ pub enum Fault {
         /// Where.
         line: u64,
     },
-    /// The text is no list of customers in YAML.
-    #[error("what stands here is no list of `{{credential: ..., customer: ..., plan: ...}}` in YAML")]
-    MalformedYaml,
+    /// The groups are those of a level that there is not.
+    #[error("`groups` names a level that is none of `customers.groups.levels`")]
+    UnknownLevel,
+    /// A group's own level is none.
+    #[error("`level` is none of `customers.groups.levels`")]
+    BadLevel,
+    /// A group's name is too long or holds control characters.
+    #[error("the name of the {0} is longer than {MAX_NAME} bytes or holds control characters")]
+    BadGroupName(Arc<str>),
+    /// The file of groups does not list the group.
+    #[error("the {level} {name:?} is not in the file of groups")]
+    UnknownGroup {
+        /// Its level.
+        level: Arc<str>,
+        /// What it is called here.
+        name: Box<str>,
+    },
+    /// A group belongs to itself, to one within it or to another of its level.
+    #[error(
+        "a group of the level {level} cannot belong to one of the level {of}: levels go from the outermost to the innermost"
+    )]
+    NotOuter {
+        /// The level of the group.
+        level: Arc<str>,
+        /// That of the one it is to belong to.
+        of: Arc<str>,
+    },
+    /// Two of the groups named do not belong together.
+    #[error("the {inner} {name:?} belongs to another {outer}")]
+    Elsewhere {
+        /// The level of the group within the other.
+        inner: Arc<str>,
+        /// The name of that group.
+        name: Box<str>,
+        /// The level of the other.
+        outer: Arc<str>,
+    },
+    /// The group is in the file already.
+    #[error("the group is that of line {0} again")]
+    RepeatedGroup(u64),
+    /// The text is no such list in YAML.
+    #[error("what stands here is no list of `{{{0}}}` in YAML")]
+    MalformedYaml(&'static str),
 }
 
 /// Everything that is wrong with a directory: at least one line number (from 1) and what is wrong there.

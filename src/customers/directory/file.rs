@@ -11,20 +11,33 @@ use parking_lot::Mutex;
 use super::builder::DirectoryBuilder;
 use super::credential::{Hashes, WrittenCredential};
 use super::fault::Faults;
+use super::groups::GroupTable;
 use super::index::{Changes, CredentialIndex};
 use super::intern::Interner;
+use super::row::Rows;
 use super::{csv, yaml};
 use crate::customers::Customer;
 use crate::ruleset::overrides::OverridesReader;
 
-/// How a directory is written.
+/// How a directory, or a file of groups, is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// A header line of `credential`, `customer`, `plan` and perhaps `overrides`, `time_zone`, `valid_until` and
-    /// `suspended` in any order, then a line for each credential. Spaces around fields do not count.
+    /// `suspended` and levels of groups in any order, then a line for each credential. Spaces around fields do not count.
+    /// For groups `level`, `group` and perhaps `plan`, `overrides`, `time_zone`, `suspended` and the levels above.
     Csv,
     /// A list of mappings of the same names, each beginning on a line of its own.
     Yaml,
+}
+
+impl Format {
+    pub(super) fn read(self, text: &str, rows: &mut impl Rows) {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        match self {
+            Self::Csv => csv::read(text, rows),
+            Self::Yaml => yaml::read(text, rows),
+        }
+    }
 }
 
 /// The customers of a file, found by credential.
@@ -39,26 +52,31 @@ pub struct FileDirectory {
 impl FileDirectory {
     /// Reads a directory. A customer may have several credentials, each in a row of its own.
     ///
-    /// `seed` keys the hashes of credentials, `reader` understands plans, time zones and overrides.
-    pub fn load(text: &str, format: Format, seed: &[u8; 16], reader: Arc<dyn OverridesReader>) -> Result<Self, Faults> {
+    /// `seed` keys the hashes of credentials, `reader` understands plans, time zones and overrides, `groups` are those that
+    /// customers may belong to.
+    pub fn load(
+        text: &str,
+        format: Format,
+        seed: &[u8; 16],
+        reader: Arc<dyn OverridesReader>,
+        groups: &GroupTable,
+    ) -> Result<Self, Faults> {
         let (hashes, interner) = (Hashes::new(seed), Mutex::new(Interner::new(reader)));
         let directory = Self { format, hashes, index: ArcSwap::default(), interner };
-        directory.update(text)?;
+        directory.update(text, groups)?;
         Ok(directory)
     }
 
-    /// Reads the new `text` of the file. If anything is wrong with the text, nothing changes. Until the new index
-    /// is complete, requests use the old one.
-    pub fn update(&self, text: &str) -> Result<Changes, Faults> {
+    /// Reads the new `text` of the file, whose customers belong to `groups`. If anything is wrong with the text, nothing
+    /// changes. Until the new index is complete, requests use the old one.
+    pub fn update(&self, text: &str, groups: &GroupTable) -> Result<Changes, Faults> {
         let mut interner = self.interner.lock();
-        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let before = self.index.load_full();
-        let mut builder = DirectoryBuilder::new(&self.hashes, &before, &mut interner);
-        match self.format {
-            Format::Csv => csv::read(text, &mut builder),
-            Format::Yaml => yaml::read(text, &mut builder),
-        }
-        let index = builder.finish()?;
+        let mut builder = DirectoryBuilder::new(&self.hashes, &before, &mut interner, groups);
+        self.format.read(text, &mut builder);
+        let index = builder.finish();
+        interner.forget_groups();
+        let index = index?;
         let changes = before.changes_to(&index);
         self.index.store(Arc::new(index));
         drop(before);

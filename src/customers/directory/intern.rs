@@ -8,15 +8,18 @@ use hashbrown::HashTable;
 use jiff::tz::TimeZone;
 
 use super::fault::Fault;
+use super::groups::GroupTable;
 use super::row::{Row, text};
 use crate::algorithm::Rule;
 use crate::ruleset::PlanId;
+use crate::ruleset::groups::{Groups, MOST_LEVELS};
 use crate::ruleset::overrides::{Override, Overrides, OverridesReader};
 
-/// What a row says about its customer, apart from the name and the end of the credential.
+/// What a row says about its customer or group, apart from the names and the end of the credential.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct CustomerTerms {
-    pub(super) plan: PlanId,
+    /// Its own, or the plan of its group.
+    pub(super) plan: Option<PlanId>,
     pub(super) zone: Option<TimeZone>,
     pub(super) own: Option<Arc<Overrides>>,
     pub(super) suspended: bool,
@@ -29,44 +32,62 @@ pub(super) struct Interner {
     /// By [`Row::terms_key`].
     terms: HashMap<Box<[u8]>, Arc<CustomerTerms>>,
     rules: HashTable<Arc<Rule>>,
+    /// By [`Row::groups_key`], for one table of groups.
+    groups: HashMap<Box<[u8]>, Arc<Groups>>,
     hasher: RandomState,
     /// How many terms were in use after the last look.
     used: usize,
+    /// The same of groups.
+    used_groups: usize,
 }
 
 impl Interner {
     pub(super) fn new(reader: Arc<dyn OverridesReader>) -> Self {
-        Self { reader, terms: HashMap::new(), rules: HashTable::new(), hasher: RandomState::new(), used: 0 }
+        Self {
+            reader,
+            terms: HashMap::new(),
+            rules: HashTable::new(),
+            groups: HashMap::new(),
+            hasher: RandomState::new(),
+            used: 0,
+            used_groups: 0,
+        }
     }
 
     /// The terms of a row, if they were read before.
-    pub(super) fn known(&self, row: &Row<'_>) -> Option<Arc<CustomerTerms>> {
-        self.terms.get(row.terms_key().as_slice()).map(Arc::clone)
+    pub(super) fn known(&self, row: &Row<'_>, inherited: Option<PlanId>) -> Option<Arc<CustomerTerms>> {
+        self.terms.get(row.terms_key(inherited).as_slice()).map(Arc::clone)
     }
 
-    /// The terms of a row, or everything that is wrong with them.
-    pub(super) fn terms(&mut self, row: &Row<'_>) -> Result<Arc<CustomerTerms>, Vec<Fault>> {
-        if let Some(known) = self.known(row) {
+    /// The terms of a row of a customer, or of a group of this `level`, or everything that is wrong with them. A row that
+    /// names no plan has the one that is `inherited`.
+    pub(super) fn terms(
+        &mut self,
+        row: &Row<'_>,
+        level: Option<&str>,
+        inherited: Option<PlanId>,
+    ) -> Result<Arc<CustomerTerms>, Vec<Fault>> {
+        if let Some(known) = self.known(row, inherited) {
             return Ok(known);
         }
         let mut faults = Vec::new();
-        let plan = keep(self.plan(row), &mut faults);
+        let plan = keep(self.plan(row).map(|plan| plan.or(inherited)), &mut faults);
         let zone = keep(self.zone(row), &mut faults);
         let suspended = keep(row.suspended(), &mut faults);
         let overrides = keep(text("overrides", row.overrides), &mut faults);
         let (Some(plan), Some(zone), Some(suspended), Some(overrides)) = (plan, zone, suspended, overrides) else {
             return Err(faults);
         };
-        let own = self.own(plan, zone.as_ref(), overrides)?;
+        let own = self.own(level, plan, zone.as_ref(), overrides)?;
         let terms = Arc::new(CustomerTerms { plan, zone, own, suspended });
-        self.terms.insert(row.terms_key().into(), Arc::clone(&terms));
+        self.terms.insert(row.terms_key(inherited).into(), Arc::clone(&terms));
         Ok(terms)
     }
 
-    fn plan(&self, row: &Row<'_>) -> Result<PlanId, Fault> {
+    fn plan(&self, row: &Row<'_>) -> Result<Option<PlanId>, Fault> {
         match text("plan", row.plan)? {
-            "" => Err(Fault::EmptyField("plan")),
-            name => self.reader.plan(name).map_err(Fault::Plan),
+            "" => Ok(None),
+            name => self.reader.plan(name).map(Some).map_err(Fault::Plan),
         }
     }
 
@@ -79,14 +100,15 @@ impl Interner {
 
     fn own(
         &mut self,
-        plan: PlanId,
+        level: Option<&str>,
+        plan: Option<PlanId>,
         zone: Option<&TimeZone>,
         overrides: &str,
     ) -> Result<Option<Arc<Overrides>>, Vec<Fault>> {
         if zone.is_none() && overrides.is_empty() {
             return Ok(None);
         }
-        let read = self.reader.terms(plan, zone, Some(overrides).filter(|text| !text.is_empty()));
+        let read = self.reader.terms(level, plan, zone, Some(overrides).filter(|text| !text.is_empty()));
         let Overrides(mut own) = read.map_err(|faults| faults.into_iter().map(Fault::Overrides).collect::<Vec<_>>())?;
         for (_, term) in &mut own {
             if let Override::Rule(rule) = term {
@@ -94,6 +116,31 @@ impl Interner {
             }
         }
         Ok((!own.is_empty()).then(|| Arc::new(Overrides(own))))
+    }
+
+    /// The groups of a row, with those of `table` that they belong to.
+    pub(super) fn groups(&mut self, row: &Row<'_>, table: &GroupTable) -> Result<Option<Arc<Groups>>, Fault> {
+        if row.groups.iter().all(|name| name.is_empty()) {
+            return Ok(None);
+        }
+        let key = row.groups_key();
+        if let Some(known) = self.groups.get(key.as_slice()) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        let mut names = [""; MOST_LEVELS];
+        for (name, group) in names.iter_mut().zip(row.groups) {
+            *name = text("group", group)?;
+        }
+        let groups = table.resolve(&names, true)?.map(Arc::new);
+        if let Some(groups) = &groups {
+            self.groups.insert(key.into(), Arc::clone(groups));
+        }
+        Ok(groups)
+    }
+
+    /// Forgets which groups belong to which names: their table becomes another, or no row is read for now.
+    pub(super) fn forget_groups(&mut self) {
+        self.groups = HashMap::new();
     }
 
     fn rule(&mut self, rule: &Arc<Rule>) -> Arc<Rule> {
@@ -108,6 +155,10 @@ impl Interner {
         const FEW: usize = 1_000;
         if self.terms.len() > self.used.saturating_mul(2).max(FEW) {
             self.forget_unused();
+        }
+        if self.groups.len() > self.used_groups.saturating_mul(2).max(FEW) {
+            self.groups.retain(|_, groups| Arc::strong_count(groups) > 1);
+            self.used_groups = self.groups.len();
         }
     }
 

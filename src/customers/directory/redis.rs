@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use quick_cache::sync::Cache;
 use redis::{FromRedisValue, RedisError};
@@ -17,6 +18,7 @@ use tokio::time::timeout;
 
 use super::Unavailable;
 use super::credential::{Hashes, KeyedHash, WrittenCredential, field_of};
+use super::groups::GroupTable;
 use super::intern::Interner;
 use crate::clock::Clock;
 use crate::customers::Customer;
@@ -84,6 +86,7 @@ struct RedisLookup {
     cache: Cache<KeyedHash, Cached>,
     flights: Mutex<HashMap<KeyedHash, Flight>>,
     interner: Mutex<Interner>,
+    groups: ArcSwap<GroupTable>,
     observer: OnceLock<Observer>,
     /// Until when Redis is not asked, because it just failed.
     rest_until: AtomicU64,
@@ -120,8 +123,8 @@ const MOST_FLIGHTS: usize = 10_000;
 
 impl RedisDirectory {
     /// Connects when it is first asked. `seed` keys the hashes of credentials, `reader` understands plans, time zones
-    /// and overrides.
-    pub fn new(hash: Hash, seed: &[u8; 16], reader: Arc<dyn OverridesReader>) -> Self {
+    /// and overrides, `groups` are those that customers may belong to.
+    pub fn new(hash: Hash, seed: &[u8; 16], reader: Arc<dyn OverridesReader>, groups: Arc<GroupTable>) -> Self {
         Self(Arc::new(RedisLookup {
             pool: Pool::new(hash.servers),
             key: hash.key,
@@ -131,10 +134,18 @@ impl RedisDirectory {
             cache: Cache::new(hash.max_cached),
             flights: Mutex::default(),
             interner: Mutex::new(Interner::new(reader)),
+            groups: ArcSwap::new(groups),
             observer: OnceLock::new(),
             rest_until: AtomicU64::new(0),
             is_away: AtomicBool::new(false),
         }))
+    }
+
+    /// Goes on with other groups: whom Redis is asked about from here on belongs to these.
+    pub fn update(&self, groups: Arc<GroupTable>) {
+        let mut interner = self.0.interner.lock();
+        self.0.groups.store(groups);
+        interner.forget_groups();
     }
 
     /// Tells `observer` of every call from here on; the first observer stays.
@@ -222,7 +233,7 @@ impl RedisLookup {
         let now = clock.now();
         let (result, answer) = match asked {
             Ok(Ok(None)) => (CallResult::Missing, Ok(None)),
-            Ok(Ok(Some(value))) => match value::read(&value, &mut self.interner.lock()) {
+            Ok(Ok(Some(value))) => match self.read(&value) {
                 Ok(customer) => (CallResult::Found, Ok(Some(Arc::new(customer)))),
                 Err(reason) => {
                     tracing::warn!(field = shortened(field), reason, "a customer in Redis cannot be understood");
@@ -247,6 +258,11 @@ impl RedisLookup {
         }
         self.remember(hash, result, answer.clone(), now);
         answer
+    }
+
+    fn read(&self, value: &[u8]) -> Result<Customer, String> {
+        let mut interner = self.interner.lock();
+        value::read(value, &mut interner, &self.groups.load())
     }
 
     /// The value of `field`. May take for ever.

@@ -1,39 +1,103 @@
 //! One row of a directory, field by field.
 
+use std::sync::Arc;
+
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan};
 
-use super::fault::{Fault, MAX_NAME};
+use super::fault::{Fault, Faults, MAX_NAME};
+use crate::ruleset::PlanId;
+use crate::ruleset::groups::MOST_LEVELS;
 use crate::units::Nanos;
 
 /// A byte that UTF-8 does not use.
 const SEPARATOR: u8 = 0xff;
+
+/// What is read row by row.
+pub(super) trait Rows {
+    /// What each row is about.
+    fn content(&self) -> Content;
+
+    /// The levels of groups, the outermost first.
+    fn levels(&self) -> &[Arc<str>];
+
+    /// Takes the row that begins on `line`.
+    fn add(&mut self, line: u64, row: &Row<'_>);
+
+    /// Everything that is wrong so far.
+    fn faults(&mut self) -> &mut Faults;
+}
+
+/// What each row of a file is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Content {
+    /// A credential.
+    Credentials,
+    /// A group.
+    Groups,
+}
+
+impl Content {
+    /// Whether there may be a column of this name.
+    pub(super) fn takes(self, column: &str) -> bool {
+        match self {
+            Self::Credentials => !matches!(column, "level" | "group"),
+            Self::Groups => !matches!(column, "credential" | "customer" | "valid_until"),
+        }
+    }
+
+    /// Whether this column has to be there.
+    pub(super) fn requires(self, column: &str) -> bool {
+        match self {
+            Self::Credentials => matches!(column, "credential" | "customer" | "plan"),
+            Self::Groups => matches!(column, "level" | "group"),
+        }
+    }
+}
 
 /// What stands in a row; empty where nothing does.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Row<'t> {
     pub(super) credential: &'t [u8],
     pub(super) customer: &'t [u8],
+    pub(super) level: &'t [u8],
+    pub(super) group: &'t [u8],
     pub(super) plan: &'t [u8],
     pub(super) overrides: &'t [u8],
     pub(super) time_zone: &'t [u8],
     pub(super) valid_until: &'t [u8],
     pub(super) suspended: &'t [u8],
+    /// The names of the groups that it belongs to, at the positions of their levels.
+    pub(super) groups: [&'t [u8]; MOST_LEVELS],
 }
 
 impl<'t> Row<'t> {
-    /// Rows with the same key have the same terms.
-    pub(super) fn terms_key(&self) -> Vec<u8> {
-        [self.plan, self.time_zone, self.suspended, self.overrides].join(&SEPARATOR)
+    /// Rows with the same key have the same terms; `inherited` is the plan of those that name none.
+    pub(super) fn terms_key(&self, inherited: Option<PlanId>) -> Vec<u8> {
+        let inherited = inherited.filter(|_| self.plan.is_empty()).map_or(usize::MAX, |PlanId(plan)| plan);
+        let inherited = inherited.to_ne_bytes();
+        [&inherited[..], self.level, self.plan, self.time_zone, self.suspended, self.overrides].join(&SEPARATOR)
+    }
+
+    /// Rows with the same key belong to the same groups.
+    pub(super) fn groups_key(&self) -> Vec<u8> {
+        self.groups.join(&SEPARATOR)
+    }
+
+    /// Sets the group of the level `name`; false if there is no such level.
+    pub(super) fn set_group(&mut self, levels: &[Arc<str>], name: &str, group: &'t str) -> bool {
+        let position = levels.iter().position(|level| **level == *name);
+        let place = position.and_then(|position| self.groups.get_mut(position));
+        place.map(|place| *place = group.as_bytes()).is_some()
     }
 
     /// The customer's name.
     pub(super) fn name(&self) -> Result<&'t str, Fault> {
         match text("customer", self.customer)? {
             "" => Err(Fault::EmptyField("customer")),
-            name if name.len() > MAX_NAME || name.contains(char::is_control) => Err(Fault::BadName),
-            name => Ok(name),
+            name if is_name(name) => Ok(name),
+            _ => Err(Fault::BadName),
         }
     }
 
@@ -66,6 +130,11 @@ impl<'t> Row<'t> {
 fn end_of(day: Date, zone: Option<&TimeZone>) -> Option<Timestamp> {
     let next = day.checked_add(1.day()).ok()?;
     zone.unwrap_or(&TimeZone::UTC).to_timestamp(next.at(0, 0, 0, 0)).ok()
+}
+
+/// Whether a customer or a group may be called so.
+pub(in crate::customers) fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.len() <= MAX_NAME && !text.contains(char::is_control)
 }
 
 /// A field as text.

@@ -8,7 +8,7 @@ use crate::charge::{Charge, Charged, DecisionSource, Enforcement, OnStoreDown, R
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::respond::Answer;
-use crate::ruleset::charges::Uncharged;
+use crate::ruleset::charges::{TermsOwner, Uncharged};
 use crate::ruleset::key::{self, Facts, KeyFault, KeyPart, LimitHashers, Resolved, ValueFault};
 use crate::ruleset::limit::Limit;
 use crate::ruleset::matcher::Route;
@@ -107,8 +107,8 @@ pub(super) fn met(
             algorithm: limit.algorithm.as_str(),
             applies: charge.is_ok(),
             why: match &charge {
-                Ok(charge) => terms_of(limit, charge, resolved),
-                Err(uncharged) => uncharged_because(*uncharged, resolved),
+                Ok(charge) => terms_of(ruleset, limit, charge, resolved),
+                Err(uncharged) => uncharged_because(*uncharged, ruleset, limit, resolved),
             },
             terms: charge.as_ref().ok().map(|charge| limit.rule(&charge.rule).describe()),
             key: key_of(limit, ruleset, route, facts, resolved),
@@ -133,22 +133,32 @@ fn charged(limit: &Limit, is_early: bool) -> Option<String> {
 }
 
 /// Whose parameters a charge goes by.
-fn terms_of(limit: &Limit, charge: &Charge, resolved: &Resolved<'_>) -> String {
-    match (&charge.rule, resolved.plan) {
-        (RuleRef::Own(_), _) => "the customer's own parameters".to_owned(),
-        (RuleRef::Listed(_), Some((_, plan))) if limit.rules.len() > 1 => format!("the parameters of the plan {plan}"),
+fn terms_of(ruleset: &Ruleset, limit: &Limit, charge: &Charge, resolved: &Resolved<'_>) -> String {
+    let owner = TermsOwner::of(limit, resolved);
+    match (&charge.rule, plan_of(owner, ruleset)) {
+        (RuleRef::Own(_), _) => format!("the {}'s own parameters", owner.kind()),
+        (RuleRef::Listed(_), Some(plan)) if limit.rules.len() > 1 => {
+            let whose = owner.group.map_or_else(String::new, |group| format!(" of the {}", group.level));
+            format!("the parameters of the plan {plan}{whose}")
+        }
         (RuleRef::Listed(_), _) => "the parameters of every request".to_owned(),
     }
 }
 
-fn uncharged_because(uncharged: Uncharged<'_>, resolved: &Resolved<'_>) -> String {
+/// The plan whose parameters apply.
+fn plan_of<'r>(owner: TermsOwner<'_>, ruleset: &'r Ruleset) -> Option<&'r str> {
+    ruleset.plans.get(owner.plan?.0).map(String::as_str)
+}
+
+fn uncharged_because(uncharged: Uncharged<'_>, ruleset: &Ruleset, limit: &Limit, resolved: &Resolved<'_>) -> String {
+    let owner = TermsOwner::of(limit, resolved);
     match uncharged {
-        Uncharged::Unlimited => match resolved.plan {
-            Some((_, plan)) => format!("the plan {plan} is unlimited"),
+        Uncharged::Unlimited => match plan_of(owner, ruleset) {
+            Some(plan) => format!("the plan {plan} is unlimited"),
             None => "requests without a plan are unlimited".to_owned(),
         },
-        Uncharged::OwnUnlimited => "the customer's own parameters say that it is unlimited".to_owned(),
-        Uncharged::NotTried => "a candidate is not tried on customers with parameters of their own".to_owned(),
+        Uncharged::OwnUnlimited => format!("the {}'s own parameters say that it is unlimited", owner.kind()),
+        Uncharged::NotTried => format!("a candidate is not tried on a {} with parameters of its own", owner.kind()),
         Uncharged::Skipped(fault) => format!("the request {fault}, and `missing_key` is `skip`"),
         Uncharged::Unwatched(fault) => format!("the request {fault}, and the limit only watches"),
         Uncharged::NotEnabled => "the key is not in the share of `enabled_percent`".to_owned(),

@@ -10,6 +10,7 @@ use crate::customers::{Customer, Directory};
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::explain::{KeyAccount, masked};
 use crate::gateway::{Gateway, facts};
+use crate::ruleset::groups::Group;
 use crate::ruleset::key::{KeyFault, KeyPart, SharedKey, Value};
 use crate::ruleset::limit::{Limit, PlanTerms};
 use crate::ruleset::overrides::Override;
@@ -30,7 +31,7 @@ pub(super) fn find(
         return Err(wrong(format!("{other:?} is not a part of it")));
     }
     let mut values = Vec::new();
-    let mut caller = None;
+    let (mut caller, mut group) = (None, None);
     for part in &limit.key.parts {
         let mut of_part = named.iter().filter(|(name, _)| part.is_called(name));
         let (Some((_, text)), None) = (of_part.next(), of_part.next()) else {
@@ -52,10 +53,16 @@ pub(super) fn find(
                 None => KeyOwner::Stranger(text),
             });
         }
+        if let KeyPart::Group(level) = part
+            && limit.level.as_ref() == Some(level)
+        {
+            group = active.groups.find(level, text);
+        }
         values.push((part.clone(), value));
     }
     let in_key = named.iter().find(|(name, _)| KeyPart::Plan.is_called(name)).map(|(_, plan)| plan.as_str());
-    let (rule, plan) = rule(active, id, caller.as_ref(), plan.or(in_key))?;
+    let owner = group.map(|group| KeyOwner::Group(group)).or(caller);
+    let (rule, plan) = rule(active, id, owner.as_ref(), plan.or(in_key))?;
     let missing = |fault: KeyFault<'_>| wrong(format!("{:?} has to be named", fault.part.describe()));
     let hasher = &gateway.hasher;
     let SharedKey { key, tag } = match limit.mode {
@@ -77,6 +84,8 @@ pub(super) fn find(
 /// Whose key it is, where it is a customer's.
 enum KeyOwner<'a> {
     Customer(Arc<Customer>),
+    /// A group that a file lists, which has the parameters.
+    Group(&'a Group),
     /// Somebody without a credential.
     Anonymous,
     /// Somebody whom this gateway does not know by name.
@@ -101,16 +110,21 @@ fn rule(
     let limit = &ruleset.limits[id.0];
     let not_met = |why: String| BadKey::NotMet { limit: limit.name.clone(), why };
     let named = named.map(|name| plan_called(ruleset, name)).transpose()?;
-    if let (Some(KeyOwner::Customer(customer)), None) = (who, named)
-        && let Some(own) = customer.own.as_ref().and_then(|own| own.of(id))
-    {
+    let (kind, plan, own) = match who {
+        Some(KeyOwner::Customer(customer)) => ("customer", Some(customer.plan), customer.own.as_ref()),
+        Some(KeyOwner::Group(group)) => (&*group.level, group.plan, group.own.as_ref()),
+        Some(KeyOwner::Anonymous | KeyOwner::Stranger(_)) | None => ("", None, None),
+    };
+    if let (Some(own), None) = (own.and_then(|own| own.of(id)), named) {
         return match own {
-            Override::Rule(rule) => Ok((RuleRef::Own(Arc::clone(rule)), plan_name(ruleset, customer.plan))),
-            Override::Unlimited => Err(not_met("the customer's own parameters say that it is unlimited".to_owned())),
+            Override::Rule(rule) => {
+                Ok((RuleRef::Own(Arc::clone(rule)), plan.and_then(|plan| plan_name(ruleset, plan))))
+            }
+            Override::Unlimited => Err(not_met(format!("the {kind}'s own parameters say that it is unlimited"))),
         };
     }
     let plan = named.or(match who {
-        Some(KeyOwner::Customer(customer)) => Some(customer.plan),
+        Some(KeyOwner::Customer(_) | KeyOwner::Group(_)) => plan,
         Some(KeyOwner::Anonymous) => ruleset.customers.as_ref().and_then(|rules| rules.anonymous),
         Some(KeyOwner::Stranger(_)) | None => None,
     });
@@ -173,6 +187,7 @@ fn value(part: &KeyPart, text: &str, ruleset: &Ruleset) -> Result<Value<'static>
             one_of(nodes.any(|node| node.address == text), "node")
         }
         KeyPart::Method
+        | KeyPart::Group(_)
         | KeyPart::Header(..)
         | KeyPart::Query(..)
         | KeyPart::Cookie(..)

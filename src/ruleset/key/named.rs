@@ -23,6 +23,7 @@ impl KeyPart {
             Self::Header(header, _) => kind == "header" && header.as_str().eq_ignore_ascii_case(of),
             Self::Query(query, _) => kind == "query" && query == of,
             Self::Cookie(cookie, _) => kind == "cookie" && cookie == of,
+            Self::Group(level) => kind == "group" && level == of,
             Self::Descriptor(entry) => kind == "descriptor" && entry == of,
             Self::JwtClaim(claim) => (kind == "jwt_claim" && claim == of) || name == self.describe(),
             part => name == part.describe(),

@@ -34,6 +34,7 @@ pub fn value<'f>(part: &KeyPart, facts: &Facts<'f>, resolved: &Resolved<'f>) -> 
             Caller::Anonymous => return of_client(),
         },
         KeyPart::Plan => resolved.plan.map(|(_, name)| name),
+        KeyPart::Group(level) => resolved.groups.and_then(|groups| groups.at(level)).map(|group| &*group.name),
         KeyPart::Host => Some(facts.host),
         KeyPart::Route => Some(resolved.route),
         KeyPart::RoutePattern => Some(resolved.path_pattern),

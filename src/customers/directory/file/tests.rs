@@ -29,7 +29,8 @@ impl OverridesReader for Words {
 
     fn terms(
         &self,
-        _: PlanId,
+        _: Option<&str>,
+        _: Option<PlanId>,
         _: Option<&TimeZone>,
         overrides: Option<&str>,
     ) -> Result<Overrides, Vec<InvalidOverride>> {
@@ -52,7 +53,7 @@ fn gcra() -> Rule {
 }
 
 fn load(text: &str, format: Format) -> Result<FileDirectory, Vec<(u64, Fault)>> {
-    FileDirectory::load(text, format, &SEED, Arc::new(Words)).map_err(|faults| faults.faults)
+    FileDirectory::load(text, format, &SEED, Arc::new(Words), &GroupTable::default()).map_err(|faults| faults.faults)
 }
 
 fn read(text: &str) -> Result<FileDirectory, Vec<(u64, Fault)>> {
@@ -98,9 +99,9 @@ fn a_credential_is_found_by_its_hash_and_its_hash_opens_nothing() {
     assert_eq!(&*directory.find(b"key-1").unwrap().name, "acme");
     assert_eq!(&*directory.find(b"key-2").unwrap().name, "globex");
     assert_eq!(directory.find(hash.as_bytes()), None);
-    directory.update("credential,customer,plan\nkey-2,globex,free\n").unwrap();
+    directory.update("credential,customer,plan\nkey-2,globex,free\n", &GroupTable::default()).unwrap();
     assert_eq!(directory.find(b"key-1"), None);
-    directory.update(&format!("credential,customer,plan\n{hash},acme,pro\n")).unwrap();
+    directory.update(&format!("credential,customer,plan\n{hash},acme,pro\n"), &GroupTable::default()).unwrap();
     assert_eq!(&*directory.find(b"key-1").unwrap().name, "acme");
 }
 
@@ -136,7 +137,7 @@ fn an_update_takes_up_what_changed_and_nothing_else() {
     let directory = rows("k1,a,pro,,,,\nk2,b,pro,,,,\nk3,c,free,gcra,,,\nk4,d,free,,,,\n");
     let own = directory.find(b"k3").unwrap().own.clone();
     let text = format!("{HEADER}k5,e,free,,,,\nk1,a,free,,,,\nk3,c,free,gcra,,,\nk4,d,free,,,2030-01-01,\n");
-    let changes = directory.update(&text).unwrap();
+    let changes = directory.update(&text, &GroupTable::default()).unwrap();
     assert_eq!(changes, Changes { added: 1, changed: 2, removed: 1 });
     assert_eq!(directory.find(b"k1").unwrap().plan, PlanId(0));
     assert_eq!(directory.find(b"k2"), None);
@@ -144,8 +145,8 @@ fn an_update_takes_up_what_changed_and_nothing_else() {
     assert!(directory.find(b"k4").unwrap().valid_until.is_some());
     assert_eq!(&*directory.find(b"k5").unwrap().name, "e");
     assert_eq!(directory.credentials(), 4);
-    assert_eq!(directory.update(&text).unwrap(), Changes::default());
-    assert_eq!(directory.update(HEADER).unwrap(), Changes { removed: 4, ..Changes::default() });
+    assert_eq!(directory.update(&text, &GroupTable::default()).unwrap(), Changes::default());
+    assert_eq!(directory.update(HEADER, &GroupTable::default()).unwrap(), Changes { removed: 4, ..Changes::default() });
     assert_eq!((directory.find(b"k5"), directory.credentials()), (None, 0));
 }
 
@@ -153,7 +154,7 @@ fn an_update_takes_up_what_changed_and_nothing_else() {
 fn an_update_that_is_wrong_anywhere_changes_nothing() {
     let directory = rows("k1,a,pro,,,,\nk2,b,pro,,,,\n");
     let text = format!("{HEADER}k1,a,free,,,,\nk3,c,pro,,,,\nk4,d,gold,,,,\n");
-    let faults = directory.update(&text).unwrap_err();
+    let faults = directory.update(&text, &GroupTable::default()).unwrap_err();
     assert_eq!(faults.faults, [(4, Fault::Plan(misread()))]);
     assert_eq!(directory.find(b"k1").unwrap().plan, PlanId(1));
     assert!(directory.find(b"k2").is_some() && directory.find(b"k3").is_none());
@@ -162,7 +163,7 @@ fn an_update_that_is_wrong_anywhere_changes_nothing() {
 #[test]
 fn what_did_not_change_is_held_against_what_did() {
     let directory = rows("k1,a,pro,,,,\nk2,a,pro,,,,\nk3,b,free,,,,\n");
-    let refused = |rows: &str| directory.update(&format!("{HEADER}{rows}")).unwrap_err().faults;
+    let refused = |rows: &str| directory.update(&format!("{HEADER}{rows}"), &GroupTable::default()).unwrap_err().faults;
     let disagrees = |line, other| (other, Fault::Disagrees { what: "plan", line });
     assert_eq!(refused("k1,a,pro,,,,\nk2,a,free,,,,\nk3,b,free,,,,\n"), [disagrees(2, 3)]);
     assert_eq!(refused("k4,b,pro,,,,\nk3,b,free,,,,\n"), [disagrees(2, 3)]);
@@ -176,7 +177,7 @@ fn a_row_that_says_the_same_in_other_words_did_not_change() {
     let directory = rows("k1,a,pro,,,,\nk2,b,free,,,,\n");
     let before = directory.find(b"k1").unwrap();
     let text = "suspended,plan,customer,credential\nfalse,pro,a,\"k1\"\n,free,b, k2\n";
-    assert_eq!(directory.update(text).unwrap(), Changes::default());
+    assert_eq!(directory.update(text, &GroupTable::default()).unwrap(), Changes::default());
     assert!(Arc::ptr_eq(&before, &directory.find(b"k1").unwrap()));
 }
 
@@ -184,7 +185,7 @@ fn a_row_that_says_the_same_in_other_words_did_not_change() {
 fn what_no_customer_has_any_more_is_forgotten() {
     let directory = rows("k1,a,pro,gcra,,,\n");
     let own = Arc::downgrade(directory.find(b"k1").unwrap().own.as_ref().unwrap());
-    directory.update(&format!("{HEADER}k1,a,pro,,,,\n")).unwrap();
+    directory.update(&format!("{HEADER}k1,a,pro,,,,\n"), &GroupTable::default()).unwrap();
     assert!(own.upgrade().is_none());
 }
 
@@ -200,8 +201,8 @@ fn requests_find_their_customers_while_updates_go_on() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..5 {
-                directory.update(&pro).unwrap();
-                directory.update(&free).unwrap();
+                directory.update(&pro, &GroupTable::default()).unwrap();
+                directory.update(&free, &GroupTable::default()).unwrap();
             }
             done.store(true, Ordering::Relaxed);
         });
@@ -282,7 +283,7 @@ fn columns_are_checked() {
     assert_eq!(
         read("credential,customer,customer,color,overrides\nk,a,b,c,d\n").err(),
         Some(vec![
-            (1, Fault::RepeatedColumn("customer")),
+            (1, Fault::RepeatedColumn("customer".to_owned())),
             (1, Fault::UnknownColumn(4)),
             (1, Fault::MissingColumn("plan")),
         ])
@@ -313,7 +314,8 @@ fn faults_without_end_are_counted() {
         let rows: String =
             (0..3_000).map(|row| format!("k{row},a{row},{plan}\n").replace("{}", &row.to_string())).collect();
         let text = format!("credential,customer,plan\n{rows}");
-        let faults = FileDirectory::load(&text, Format::Csv, &SEED, Arc::new(Words)).err().unwrap();
+        let faults =
+            FileDirectory::load(&text, Format::Csv, &SEED, Arc::new(Words), &GroupTable::default()).err().unwrap();
         assert_eq!((faults.faults.len(), faults.more), (1_000, 2_000));
     }
 }
@@ -332,6 +334,7 @@ fn yaml_says_the_same_as_csv_and_faults_name_their_line() {
     let unknown =
         yaml("- { credential: k1, customer: acme, plan: free }\n- { credential: k2, customer: b, plan: gold }\n");
     assert_eq!(unknown.unwrap_err(), [(2, Fault::Plan(misread()))]);
-    let secret = yaml("- { credential: k1, customer: acme }\n").unwrap_err();
-    assert_eq!(secret, [(1, Fault::MalformedYaml)]);
+    assert_eq!(yaml("- { credential: k1, customer: acme }\n").unwrap_err(), [(1, Fault::EmptyField("plan"))]);
+    let secret = yaml("- { credential: k1 }\n").unwrap_err();
+    assert_eq!(secret, [(1, Fault::MalformedYaml("credential: ..., customer: ..., plan: ..."))]);
 }

@@ -1,17 +1,22 @@
 //! What stands in a field of the hash: one customer as JSON.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 
 use crate::customers::Customer;
 use crate::customers::directory::fault::Fault;
+use crate::customers::directory::groups::GroupTable;
 use crate::customers::directory::intern::Interner;
 use crate::customers::directory::row::Row;
 
-/// `{"customer": "acme", "plan": "pro", "overrides": {...}, "time_zone": "...", "valid_until": "...", "suspended": false}`
+/// `{"customer": "acme", "plan": "pro", "overrides": {...}, "time_zone": "...", "valid_until": "...", "suspended": false,
+/// "groups": {"team": "search"}}`
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Value {
     customer: String,
+    #[serde(default)]
     plan: String,
     #[serde(default)]
     overrides: serde_json::Value,
@@ -21,10 +26,12 @@ struct Value {
     valid_until: Option<String>,
     #[serde(default)]
     suspended: Option<bool>,
+    #[serde(default)]
+    groups: BTreeMap<String, String>,
 }
 
 /// The customer, or the first thing that is wrong, without quoting what stands there.
-pub(super) fn read(text: &[u8], interner: &mut Interner) -> Result<Customer, String> {
+pub(super) fn read(text: &[u8], interner: &mut Interner, table: &GroupTable) -> Result<Customer, String> {
     let value: Value = serde_json::from_slice(text).map_err(|error| {
         // the library's own words may quote a value
         format!("not JSON like {{\"customer\": \"acme\", \"plan\": \"pro\"}}, see column {}", error.column())
@@ -33,7 +40,7 @@ pub(super) fn read(text: &[u8], interner: &mut Interner) -> Result<Customer, Str
         serde_json::Value::Null => String::new(),
         overrides => overrides.to_string(),
     };
-    let row = Row {
+    let mut row = Row {
         customer: value.customer.as_bytes(),
         plan: value.plan.as_bytes(),
         overrides: overrides.as_bytes(),
@@ -44,13 +51,19 @@ pub(super) fn read(text: &[u8], interner: &mut Interner) -> Result<Customer, Str
     };
     interner.forget_if_grown();
     let first = |faults: Vec<Fault>| faults.first().map(Fault::to_string).unwrap_or_default();
-    let terms = interner.terms(&row).map_err(first)?;
     let says = |fault: Fault| fault.to_string();
+    if !value.groups.iter().all(|(level, group)| row.set_group(table.levels(), level, group)) {
+        return Err(says(Fault::UnknownLevel));
+    }
+    let groups = interner.groups(&row, table).map_err(says)?;
+    let inherited = groups.as_ref().and_then(|groups| groups.plan());
+    let terms = interner.terms(&row, None, inherited).map_err(first)?;
     Ok(Customer {
         name: row.name().map_err(says)?.into(),
-        plan: terms.plan,
+        plan: terms.plan.ok_or_else(|| says(Fault::EmptyField("plan")))?,
         own: terms.own.clone(),
+        suspended: terms.suspended || groups.as_ref().is_some_and(|groups| groups.suspended()),
+        groups,
         valid_until: row.valid_until(terms.zone.as_ref()).map_err(says)?,
-        suspended: terms.suspended,
     })
 }

@@ -1,0 +1,183 @@
+use jiff::tz::TimeZone;
+
+use super::*;
+use crate::customers::Customer;
+use crate::customers::directory::FileDirectory;
+use crate::ruleset::overrides::{InvalidOverride, Override, Overrides};
+use crate::ruleset::{LimitId, PlanId};
+
+/// Knows two plans, and for groups of each level the override `unlimited`.
+#[derive(Debug)]
+struct Words;
+
+fn misread() -> InvalidOverride {
+    InvalidOverride { path: String::new(), message: "is strange".to_owned(), found: None, expected: None, hint: None }
+}
+
+impl OverridesReader for Words {
+    fn plan(&self, name: &str) -> Result<PlanId, InvalidOverride> {
+        ["free", "pro"].iter().position(|plan| *plan == name).map(PlanId).ok_or_else(misread)
+    }
+
+    fn time_zone(&self, name: &str) -> Result<TimeZone, InvalidOverride> {
+        TimeZone::get(name).map_err(|_| misread())
+    }
+
+    fn terms(
+        &self,
+        level: Option<&str>,
+        _: Option<PlanId>,
+        _: Option<&TimeZone>,
+        overrides: Option<&str>,
+    ) -> Result<Overrides, Vec<InvalidOverride>> {
+        match (level, overrides) {
+            (_, None) => Ok(Overrides::default()),
+            (Some(level), Some("unlimited")) => Ok(Overrides(vec![(LimitId(level.len()), Override::Unlimited)])),
+            _ => Err(vec![misread()]),
+        }
+    }
+}
+
+fn levels() -> [String; 3] {
+    ["organisation", "team", "project"].map(str::to_owned)
+}
+
+fn read(text: &str) -> Result<GroupTable, Vec<(u64, Fault)>> {
+    GroupTable::read(text, Format::Csv, &levels(), Arc::new(Words)).map_err(|faults| faults.faults)
+}
+
+fn table() -> GroupTable {
+    read(
+        "level,group,plan,overrides,suspended,organisation,team\n\
+         team,search,,,,acme,\n\
+         project,crawler,,unlimited,,,search\n\
+         organisation,acme,pro,unlimited,,,\n\
+         organisation,globex,free,,true,,\n\
+         team,loose,,,,,\n",
+    )
+    .unwrap()
+}
+
+fn customers(table: &GroupTable, rows: &str) -> Result<FileDirectory, Vec<(u64, Fault)>> {
+    let text = format!("credential,customer,plan,organisation,team,project\n{rows}");
+    let read = FileDirectory::load(&text, Format::Csv, &[7; 16], Arc::new(Words), table);
+    read.map_err(|faults| faults.faults)
+}
+
+fn find(directory: &FileDirectory, key: &str) -> Arc<Customer> {
+    directory.find(key.as_bytes()).unwrap()
+}
+
+/// The groups of a customer, the outermost first.
+fn groups(customer: &Customer) -> Vec<String> {
+    let groups = customer.groups.iter().flat_map(|groups| &groups.0);
+    groups.map(|group| format!("{} {}", group.level, group.name)).collect()
+}
+
+#[test]
+fn a_key_that_names_its_innermost_group_belongs_to_the_outer_ones() {
+    let table = table();
+    let directory = customers(&table, "k1,a,,,,crawler\nk2,b,free,,search,\nk3,c,pro,,,\nk4,d,pro,,loose,\n").unwrap();
+    let [first, second, third, fourth] = ["k1", "k2", "k3", "k4"].map(|key| find(&directory, key));
+    assert_eq!(groups(&first), ["organisation acme", "team search", "project crawler"]);
+    assert_eq!(groups(&second), ["organisation acme", "team search"]);
+    assert_eq!((groups(&third).len(), groups(&fourth)), (0, vec!["team loose".to_owned()]));
+    assert_eq!((first.plan, second.plan), (PlanId(1), PlanId(0)), "a customer without a plan has that of its groups");
+    let crawler = first.groups.as_ref().unwrap().at("project").unwrap();
+    assert_eq!((crawler.plan, crawler.own.is_some()), (Some(PlanId(1)), true), "so has a group");
+    assert_eq!(table.find("team", "search").unwrap().plan, Some(PlanId(1)));
+}
+
+#[test]
+fn customers_of_the_same_groups_share_one_copy_of_them() {
+    let directory = customers(&table(), "k1,a,,,search,\nk2,b,free,,search,\nk3,c,,acme,search,\n").unwrap();
+    let [first, second, third] = ["k1", "k2", "k3"].map(|key| find(&directory, key).groups.clone().unwrap());
+    assert!(Arc::ptr_eq(&first, &second));
+    assert_eq!(first, third);
+    assert_eq!(size_of::<Customer>(), 64, "a customer takes eight bytes for its groups");
+}
+
+#[test]
+fn a_suspended_group_suspends_its_members() {
+    let directory = customers(&table(), "k1,a,free,globex,,\nk2,b,free,acme,,\n").unwrap();
+    assert!(find(&directory, "k1").suspended && !find(&directory, "k2").suspended);
+}
+
+#[test]
+fn groups_that_no_file_lists_are_those_that_customers_name() {
+    let table = GroupTable::unlisted(&levels());
+    let directory = customers(&table, "k1,a,free,acme,search,\nk2,b,pro,globex,search,\n").unwrap();
+    assert_eq!(groups(&find(&directory, "k2")), ["organisation globex", "team search"]);
+    let text = "credential,customer,plan,organisation\nk1,a,,acme\n";
+    let read = FileDirectory::load(text, Format::Csv, &[7; 16], Arc::new(Words), &table);
+    assert_eq!(read.unwrap_err().faults, [(2, Fault::EmptyField("plan"))], "no group has a plan either");
+}
+
+#[test]
+fn wrong_members_are_told_with_their_lines() {
+    let refused = |rows: &str| customers(&table(), rows).unwrap_err();
+    let (team, organisation): (Arc<str>, Arc<str>) = ("team".into(), "organisation".into());
+    let unknown = Fault::UnknownGroup { level: Arc::clone(&team), name: "serach".into() };
+    assert_eq!(refused("k1,a,free,,,\nk2,b,free,,serach,\n"), [(3, unknown)]);
+    let elsewhere = Fault::Elsewhere { inner: team, name: "search".into(), outer: organisation };
+    assert_eq!(refused("k1,a,free,globex,search,\n"), [(2, elsewhere)]);
+    let control = "k1,a,free,,,\nk2,b,free,,a\u{1}b,\n";
+    let unlisted = GroupTable::unlisted(&levels());
+    assert_eq!(customers(&unlisted, control).unwrap_err(), [(3, Fault::BadGroupName("team".into()))]);
+}
+
+#[test]
+fn wrong_groups_are_told_with_their_lines() {
+    let refused = |rows: &str| {
+        let text = format!("level,group,plan,overrides,organisation,team,project\n{rows}");
+        read(&text).unwrap_err()
+    };
+    let not_outer = |level: &str, of: &str| Fault::NotOuter { level: level.into(), of: of.into() };
+    assert_eq!(refused("team,a,,,,a,\n"), [(2, not_outer("team", "team"))], "a group cannot belong to itself");
+    assert_eq!(
+        refused("organisation,a,,,,b,\nteam,b,,,a,,\n"),
+        [(2, not_outer("organisation", "team"))],
+        "so there are no circles"
+    );
+    assert_eq!(refused("team,a,,,,,\nteam,b,,,,,\nteam,a,,,,,\n"), [(4, Fault::RepeatedGroup(2))]);
+    assert_eq!(refused("division,a,,,,,\n"), [(2, Fault::BadLevel)]);
+    assert_eq!(refused("team,,,,,,\n"), [(2, Fault::BadGroupName("team".into()))]);
+    assert_eq!(
+        refused("team,a,gold,strange,,,\nproject,p,,,,a,\n"),
+        [(2, Fault::Plan(misread()))],
+        "the groups within it are not blamed"
+    );
+    let unknown = Fault::UnknownGroup { level: "organisation".into(), name: "nobody".into() };
+    assert_eq!(refused("team,a,,,nobody,,\n"), [(2, unknown)]);
+    let columns = read("level,group,credential\n").unwrap_err();
+    assert_eq!(columns, [(1, Fault::UnknownColumn(3))]);
+    assert_eq!(read("level,plan\n").unwrap_err(), [(1, Fault::MissingColumn("group"))]);
+}
+
+#[test]
+fn yaml_says_the_same_as_csv() {
+    let text = "- { level: organisation, group: acme, plan: pro }\n\
+                - { level: team, group: search, groups: { organisation: acme }, suspended: true }\n";
+    let table = GroupTable::read(text, Format::Yaml, &levels(), Arc::new(Words)).unwrap();
+    let members = "- { credential: k1, customer: a, groups: { team: search } }\n";
+    let directory = FileDirectory::load(members, Format::Yaml, &[7; 16], Arc::new(Words), &table).unwrap();
+    let member = find(&directory, "k1");
+    assert_eq!((member.plan, member.suspended), (PlanId(1), true));
+    assert_eq!(groups(&member), ["organisation acme", "team search"]);
+    let wrong = "- { credential: k1, customer: a, plan: free, groups: { squad: search } }\n";
+    let read = FileDirectory::load(wrong, Format::Yaml, &[7; 16], Arc::new(Words), &table);
+    assert_eq!(read.unwrap_err().faults, [(1, Fault::UnknownLevel)]);
+}
+
+#[test]
+fn an_update_takes_up_other_groups_and_keeps_whom_they_do_not_concern() {
+    let rows = "credential,customer,plan,organisation\nk1,a,,acme\nk2,b,free,\nk3,c,,globex\n";
+    let groups =
+        |acme: &str| read(&format!("level,group,plan\norganisation,acme,{acme}\norganisation,globex,free\n")).unwrap();
+    let directory = FileDirectory::load(rows, Format::Csv, &[7; 16], Arc::new(Words), &groups("free")).unwrap();
+    let before = ["k1", "k2", "k3"].map(|key| find(&directory, key));
+    let changes = directory.update(rows, &groups("pro")).unwrap();
+    assert_eq!((changes.added, changes.changed, changes.removed), (0, 1, 0));
+    assert_eq!((before[0].plan, find(&directory, "k1").plan), (PlanId(0), PlanId(1)));
+    assert!(Arc::ptr_eq(&before[1], &find(&directory, "k2")) && Arc::ptr_eq(&before[2], &find(&directory, "k3")));
+}

@@ -1,0 +1,117 @@
+//! The groups that there are, and those that a customer belongs to by their names.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::fault::Fault;
+use super::row::is_name;
+use crate::ruleset::groups::{Group, Groups, MOST_LEVELS};
+
+/// The names of groups, at the positions of their levels; empty where there is none.
+pub(in crate::customers) type GroupNames<'n> = [&'n str; MOST_LEVELS];
+
+/// The levels, and the groups that are listed. Belongs to the configuration whose plans and limits it was read with.
+#[derive(Default)]
+pub struct GroupTable {
+    /// The outermost first.
+    pub(super) levels: Box<[Arc<str>]>,
+    /// The groups by name, at the position of their level; `None` where no file lists them, so that any name is one.
+    pub(super) listed: Option<Vec<HashMap<Box<str>, Listed>>>,
+}
+
+/// A group, and those it belongs to, the outermost first.
+pub(super) struct Listed {
+    pub(super) group: Arc<Group>,
+    pub(super) outer: Box<[Arc<Group>]>,
+}
+
+impl GroupTable {
+    /// These levels, the outermost first, with groups of any name.
+    pub fn unlisted(levels: &[String]) -> Self {
+        Self { levels: levels.iter().map(|level| level.as_str().into()).collect(), listed: None }
+    }
+
+    /// The group of this level that the file lists.
+    pub fn find(&self, level: &str, name: &str) -> Option<&Arc<Group>> {
+        let position = self.levels.iter().position(|known| **known == *level)?;
+        self.listed(position, name).map(|listed| &listed.group)
+    }
+
+    /// Every group that the file lists, by level and name.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Group>> {
+        self.listed.iter().flatten().flat_map(HashMap::values).map(|listed| &listed.group)
+    }
+
+    pub(super) const fn levels(&self) -> &[Arc<str>] {
+        &self.levels
+    }
+
+    fn listed(&self, position: usize, name: &str) -> Option<&Listed> {
+        self.listed.as_ref()?.get(position)?.get(name)
+    }
+
+    /// The groups of these names with those that they belong to; `None` if there are no names. Names that the file does
+    /// not list are refused where `must_list`, and have no terms otherwise.
+    pub(in crate::customers) fn resolve(
+        &self,
+        names: &GroupNames<'_>,
+        must_list: bool,
+    ) -> Result<Option<Groups>, Fault> {
+        let mut found: [Option<Arc<Group>>; MOST_LEVELS] = Default::default();
+        for (position, (level, name)) in self.levels.iter().zip(names).enumerate() {
+            if name.is_empty() {
+                continue;
+            }
+            let group = match self.listed(position, name) {
+                Some(Listed { group, outer }) => {
+                    self.place_outer(group, outer, names, &mut found)?;
+                    Arc::clone(group)
+                }
+                None if !is_name(name) => return Err(Fault::BadGroupName(Arc::clone(level))),
+                None if must_list && self.listed.is_some() => {
+                    return Err(Fault::UnknownGroup { level: Arc::clone(level), name: (*name).into() });
+                }
+                None => {
+                    let plan = found.iter().flatten().last().and_then(|outer| outer.plan);
+                    let (level, name) = (Arc::clone(level), (*name).into());
+                    Arc::new(Group { level, name, plan, own: None, suspended: false })
+                }
+            };
+            if let Some(place) = found.get_mut(position) {
+                *place = Some(group);
+            }
+        }
+        let groups: Box<[_]> = found.into_iter().flatten().collect();
+        Ok((!groups.is_empty()).then_some(Groups(groups)))
+    }
+
+    /// Puts the groups that `inner` belongs to among those found, unless others are named there.
+    fn place_outer(
+        &self,
+        inner: &Group,
+        outer: &[Arc<Group>],
+        names: &GroupNames<'_>,
+        found: &mut [Option<Arc<Group>>],
+    ) -> Result<(), Fault> {
+        for group in outer {
+            let places = self.levels.iter().zip(names).zip(&mut *found);
+            for ((level, named), place) in places.filter(|((level, _), _)| **level == group.level) {
+                let other = (!named.is_empty() && **named != *group.name)
+                    || place.as_ref().is_some_and(|known| known.name != group.name);
+                if other {
+                    let (inner, name) = (Arc::clone(&inner.level), inner.name.clone());
+                    return Err(Fault::Elsewhere { inner, name, outer: Arc::clone(level) });
+                }
+                *place = Some(Arc::clone(group));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for GroupTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GroupTable({} groups)", self.all().count())
+    }
+}
