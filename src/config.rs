@@ -9,8 +9,8 @@ use std::sync::Arc;
 use crate::charge::Mode;
 use crate::ruleset::limit::{Limit, OverLimit};
 use crate::ruleset::{
-    Access, AccessLog, Bypass, ClientAddress, ConnectionBounds, CredentialSource, Dialects, HeadLimits, Matcher,
-    MinBodyRate, Ruleset,
+    Access, AccessLog, BodyRules, Bypass, ClientAddress, ConnectionBounds, CredentialSource, Dialects, HeadLimits,
+    Matcher, Ruleset,
 };
 
 mod access;
@@ -269,7 +269,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let dialects = top.get_or("headers", Dialects::default(), server::dialects);
     let access_log = top.get_or("access_log", AccessLog::default(), server::access_log);
     let request_head = top.get_or("request_head", HeadLimits::default(), server::request_head);
-    let request_body = top.get_or("request_body", Some(MinBodyRate::default()), server::request_body);
+    let request_body = top.get_or("request_body", BodyRules::default(), server::request_body);
     if findings.has_errors() {
         return None;
     }
@@ -295,8 +295,9 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let (domains, requested) = (domains?, routes.len());
     routes.extend(domains::routes(&domains));
     let limits = limits::with_candidates(limits.into_iter().collect::<Option<Vec<CheckedLimit>>>()?, &mut routes)?;
-    if rules.is_some() {
-        for route in &mut routes {
+    for route in &mut routes {
+        route.body_fields = limits::body_fields(route, &limits);
+        if rules.is_some() {
             route.early = route.limits.iter().copied().filter(|id| limits[id.0].is_early()).collect();
         }
     }

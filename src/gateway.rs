@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 pub mod active_config;
 pub mod admit;
 mod attempts;
+pub mod awaited_body;
 pub mod caller;
 mod charging;
 pub mod cost_meter;
@@ -20,6 +21,7 @@ pub mod facts;
 pub mod field;
 pub mod forward;
 pub mod identify;
+mod identity;
 pub mod keys;
 pub mod own_usage;
 pub mod queue;
@@ -31,6 +33,7 @@ pub mod upstream;
 
 use active_config::ActiveConfig;
 use admit::Sender;
+use awaited_body::BodySource;
 use request_context::RequestContext;
 use respond::Answer;
 
@@ -180,7 +183,22 @@ impl Exchange for RequestContext {
             return Err(Box::pin(decisions::decide(self, request, body)).await);
         }
         let peer = Arc::clone(&self.peer);
-        let admitted = admit::admit(self, request, Sender::of(&peer)).await;
+        let admitted = admit::admit(self, request, Sender::of(&peer), BodySource::Coming(request.framing)).await;
+        admitted.map_err(|answer| respond::answer(self, &answer, &request.fields))
+    }
+
+    fn max_held(&self) -> Option<usize> {
+        let awaited = self.awaited_body.as_ref()?;
+        awaited.identity.as_ref().map(|_| self.active.ruleset.request_body.max_held)
+    }
+
+    fn hold(&mut self, part: &[u8]) -> bool {
+        self.awaited_body.as_mut().is_some_and(|body| body.hold(part))
+    }
+
+    async fn decide_by_body(&mut self, request: &RequestHead) -> Result<(), Response> {
+        failpoint("decide_by_body");
+        let admitted = admit::admit_by_body(self, request).await;
         admitted.map_err(|answer| respond::answer(self, &answer, &request.fields))
     }
 
@@ -195,7 +213,7 @@ impl Exchange for RequestContext {
             first_byte: timeouts.first_byte,
             idle: timeouts.idle,
             due: timeouts.total.map(|total| self.started.saturating_add(total)),
-            min_body_rate: ruleset.request_body.filter(|_| !converses),
+            min_body_rate: ruleset.request_body.min_rate.filter(|_| !converses),
         }
     }
 
@@ -229,7 +247,12 @@ impl Exchange for RequestContext {
 
     async fn request_body(&mut self, part: &[u8]) -> Result<(), Response> {
         failpoint("request_body");
-        request_body::charge_part(self, part.len()).await.map_err(|answer| self.answer(&answer))
+        let passes = self.awaited_body.as_mut().map_or(Ok(()), |body| body.pass(part));
+        let charged = match passes {
+            Ok(()) => request_body::charge_part(self, part.len()).await,
+            Err(fault) => Err(Answer::Malformed(fault)),
+        };
+        charged.map_err(|answer| self.answer(&answer))
     }
 
     fn response_head(&mut self, response: &ResponseHead) -> Result<Fields, Response> {

@@ -24,7 +24,9 @@ pub mod limit;
 pub mod matcher;
 pub mod overrides;
 pub mod path;
+pub mod request_field;
 pub mod serves;
+pub mod tokens;
 pub mod upstream;
 pub mod verdict;
 pub mod words;
@@ -80,8 +82,8 @@ pub struct Ruleset {
     pub access_log: AccessLog,
     /// How large a request's head may be.
     pub request_head: HeadLimits,
-    /// How slowly a request's body may come in; absent where that does not matter.
-    pub request_body: Option<MinBodyRate>,
+    /// How a request's body may come in.
+    pub request_body: BodyRules,
 }
 
 impl Ruleset {
@@ -224,6 +226,21 @@ pub struct HeadLimits {
 /// Whether requests lose fields of this name when they come in: to servers of the CGI kind it is another one, with hyphens.
 pub fn is_dropped(field: &http::HeaderName) -> bool {
     field.as_str().contains('_')
+}
+
+/// How a request's body may come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BodyRules {
+    /// How slowly; absent where that does not matter.
+    pub min_rate: Option<MinBodyRate>,
+    /// How much is held back of one that limits go by, in bytes.
+    pub max_held: usize,
+}
+
+impl Default for BodyRules {
+    fn default() -> Self {
+        Self { min_rate: Some(MinBodyRate::default()), max_held: 1 << 20 }
+    }
 }
 
 /// How slowly a request's body may come in, while the gateway waits for it.

@@ -172,6 +172,7 @@ impl Desk {
             address: None,
             certificate: None,
             streams_body: false,
+            body: None,
         };
         let plan = customer.plan;
         let resolved = Resolved {

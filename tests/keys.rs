@@ -55,6 +55,7 @@ fn key(hasher: &KeyHasher, parts: &Key, headers: &mut Fields, tuple: &Tuple) -> 
         address: client,
         certificate: None,
         streams_body: false,
+        body: None,
     };
     let resolved = Resolved {
         route: "all",
@@ -108,6 +109,7 @@ fn the_name_of_the_limit_and_the_order_of_the_parts_count() {
         address: None,
         certificate: None,
         streams_body: false,
+        body: None,
     };
     let resolved = Resolved {
         route: "b",

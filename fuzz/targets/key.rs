@@ -120,6 +120,7 @@ impl Request {
             address: self.client,
             certificate: None,
             streams_body: false,
+            body: None,
         }
     }
 

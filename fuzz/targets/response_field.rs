@@ -2,12 +2,15 @@
 
 use serde_json::Value;
 use tollgate::gateway::field::FieldReader;
-use tollgate::ruleset::cost::{FieldPart, ReportedCost, tokens};
+use tollgate::ruleset::cost::{FieldPart, ReportedCost};
+use tollgate::ruleset::request_field::FieldPath;
+use tollgate::ruleset::tokens::tokens;
 
 use super::input::mixed;
 
 pub(crate) fn run(data: &[u8]) {
-    let field = |path: &[&str]| FieldPart { path: path.iter().map(|name| (*name).to_owned()).collect(), times: 1 };
+    let field =
+        |path: &[&str]| FieldPart { path: FieldPath(path.iter().map(|name| (*name).to_owned()).collect()), times: 1 };
     let fields = [field(&["usage", "n"]), field(&["usage"]), field(&["usage", "n", "m"])];
     for reader in [FieldReader::of_json(3), FieldReader::of_events(3)] {
         let (mut whole, mut parts) = (reader.clone(), reader);
@@ -22,7 +25,7 @@ pub(crate) fn run(data: &[u8]) {
     {
         for (field, told) in fields.iter().zip(reader.told()) {
             let mut found = Some(&document);
-            for name in &field.path {
+            for name in &field.path.0 {
                 found = found.and_then(|value| value.as_object()?.get(name));
             }
             match found {

@@ -1,7 +1,7 @@
 //! Words of the configuration: exact, or refused.
 
 use tollgate::config::scalar::{self, InvalidValue};
-use tollgate::ruleset::cost::tokens;
+use tollgate::ruleset::tokens::tokens;
 use tollgate::ruleset::{Jitter, Share};
 use tollgate::units::Nanos;
 

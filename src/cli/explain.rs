@@ -30,6 +30,9 @@ pub struct ExplainArgs {
     /// A header field of the request, as often as there are any
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", value_parser = field)]
     pub headers: Vec<HeaderField>,
+    /// The body of the request, which counts where limits go by a `request_field`
+    #[arg(short = 'd', long, value_name = "BODY", default_value = "")]
+    pub data: String,
     /// The address that the connection comes from; X-Forwarded-For is believed as `client_address` says
     #[arg(long, value_name = "ADDRESS", default_value = "192.0.2.1")]
     pub client: IpAddr,
@@ -69,6 +72,7 @@ pub enum ExplainError {
 pub fn execute(args: &ExplainArgs, out: &mut dyn Write) -> Result<(), ExplainError> {
     let fields = args.headers.iter().map(|HeaderField(name, value)| (name.clone(), value.clone()));
     let question = Question::new(&args.method, &args.url, fields, Some(args.client))?;
+    let question = question.with_body(args.data.clone().into_bytes());
     let source = source::open(&args.config)?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     let lookup = CredentialLookup { directory: &source.directory, tokens: source.tokens.as_ref(), clock: &clock };

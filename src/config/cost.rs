@@ -4,31 +4,29 @@ use crate::algorithm::Rule;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, every};
 use crate::config::scalar::InvalidValue;
-use crate::config::settings::{CHARGE, COST_PART, COST_RULE};
+use crate::config::settings::{CHARGE, COST_PART, COST_RULE, RESERVE};
 use crate::config::terms::AllTerms;
 use crate::config::values::parse_method;
 use crate::config::words;
-use crate::ruleset::cost::{ChargeRule, CostRule, FieldPart, ResponseCost, When};
+use crate::ruleset::cost::{ChargeRule, CostRule, FieldPart, Reserve, ResponseCost, When};
 use crate::ruleset::limit::PlanTerms;
+use crate::ruleset::request_field::{FieldPath, SaidCost};
 use crate::units::Cost;
 
 const EXPECTED: &str = "a number of tokens, `{by_method: {GET: 1, POST: 5}}`, `{header: NAME, max: 100}`, \
-     `{request_bytes: 1KiB}`, `{response_header: NAME}`, `{response_bytes: 1KiB}`, \
+     `{request_field: max_tokens, max: 8000}`, `{request_bytes: 1KiB}`, `{response_header: NAME}`, `{response_bytes: 1KiB}`, \
      `{response_field: usage.total_tokens}` or `{sum: [{response_field: usage.completion_tokens, times: 4}]}`";
 
 const PARTS: &str =
     "a list of `{response_header: NAME, times: 2}` and `{response_field: usage.total_tokens, times: 3}`";
 
-const A_PATH: &str = "the names on the way to a number in JSON, like `usage.total_tokens`";
+pub(super) const A_PATH: &str = "the names on the way to a field in JSON, like `usage.total_tokens`";
 
 /// The most that is believed of a number in a response, where the limit does not say.
 const MOST_OF_RESPONSES: Cost = 1_000_000_000;
 
 /// The most numbers of a sum.
 const MOST_PARTS: usize = 16;
-
-/// The most names on the way to a field.
-const DEEPEST_FIELD: usize = 16;
 
 /// Reads `cost` and `charge`, and whether they go together.
 pub(super) fn read(section: &Section<'_>) -> Option<(CostRule, ChargeRule)> {
@@ -47,9 +45,10 @@ fn read_cost(field: &Field<'_>) -> Option<CostRule> {
         return field.whole().map(CostRule::Fixed);
     }
     let section = field.mapping(EXPECTED)?.with(&COST_RULE);
-    const KINDS: [(&str, &[&str]); 7] = [
+    const KINDS: [(&str, &[&str]); 8] = [
         ("by_method", &["others"]),
         ("header", &["max", "missing"]),
+        ("request_field", &["max", "missing"]),
         ("request_bytes", &[]),
         ("response_header", &["max"]),
         ("response_bytes", &[]),
@@ -81,6 +80,7 @@ fn read_cost(field: &Field<'_>) -> Option<CostRule> {
             let missing = section.get_or("missing", 1, Field::whole);
             Some(CostRule::Header { name: name?, max: max?, missing: missing? })
         }
+        "request_field" => read_said(&section, &told).map(CostRule::RequestField),
         "request_bytes" => told.bytes().map(CostRule::RequestBytes),
         "response_bytes" => told.bytes().map(CostRule::ResponseBytes),
         kind => {
@@ -91,6 +91,26 @@ fn read_cost(field: &Field<'_>) -> Option<CostRule> {
             Some(CostRule::Response(cost))
         }
     }
+}
+
+/// Reads the number that a field of requests says, whose names `told` holds.
+fn read_said(section: &Section<'_>, told: &Field<'_>) -> Option<SaidCost> {
+    let path = told.parsed(A_PATH, parse_path);
+    let max = section.required("max", "the most that is believed of a client, like `max: 8000`");
+    let max = max.and_then(|field| field.whole());
+    let missing = section.get_with("missing", Field::whole);
+    let (path, max) = (path?, max?);
+    Some(SaidCost { path, max, missing: missing?.unwrap_or(max) })
+}
+
+/// Reads `reserve`.
+fn read_reserve(field: &Field<'_>) -> Option<Reserve> {
+    if field.is_word() {
+        return field.whole().map(Reserve::Fixed);
+    }
+    let section = field.section_or(&RESERVE, "a number of tokens, or `{request_field: max_tokens, max: 8000}`")?;
+    let told = section.required("request_field", A_PATH)?;
+    read_said(&section, &told).map(Reserve::Said)
 }
 
 /// Reads the number that `field`, which has the name `kind`, tells of the response into `cost`.
@@ -130,12 +150,12 @@ fn read_methods(field: &Field<'_>) -> Option<Vec<(String, Cost)>> {
     }))
 }
 
-fn parse_path(text: &str) -> Result<Vec<String>, InvalidValue> {
+pub(super) fn parse_path(text: &str) -> Result<FieldPath, InvalidValue> {
     let path: Vec<String> = text.split('.').map(str::to_owned).collect();
     let invalid = |message: &str| Err(InvalidValue { message: message.to_owned(), hint: None });
     match path.len() {
         _ if path.iter().any(String::is_empty) => invalid("has an empty name"),
-        0..=DEEPEST_FIELD => Ok(path),
+        0..=FieldPath::MOST_NAMES => Ok(FieldPath(path)),
         _ => invalid("has more than 16 names"),
     }
 }
@@ -154,7 +174,7 @@ fn read_charge(field: &Field<'_>) -> Option<ChargeRule> {
                 .map(|item| item.parsed("a status, like `401`, `4xx` or `500-599`", parse_statuses)),
         )
     });
-    let reserve = section.get_with("reserve", Field::whole);
+    let reserve = section.get_with("reserve", read_reserve);
     let denied = section.get_or("denied", false, Field::flag);
     let ((identified, on_response), if_status, reserve, denied) = (when?, if_status?, reserve?, denied?);
     for name in ["if_status", "reserve"].iter().filter(|_| !on_response) {
@@ -163,7 +183,7 @@ fn read_charge(field: &Field<'_>) -> Option<ChargeRule> {
             return field.fail(problem.hint("add `when: response`, or leave it out"));
         }
     }
-    if let (Some(field), true, Some(0)) = (section.get("denied"), denied, reserve) {
+    if let (Some(field), true, Some(Reserve::Fixed(0))) = (section.get("denied"), denied, &reserve) {
         let problem = Problem::error(field.key_place(), "counts denied requests, of which `reserve: 0` takes nothing");
         return field.fail(problem.hint("leave one of the two out"));
     }
@@ -194,8 +214,9 @@ fn parse_statuses(text: &str) -> Result<(u16, u16), InvalidValue> {
 
 /// The most that a request is known to take when it comes.
 pub(super) fn largest(cost: &CostRule, charge: &ChargeRule) -> Cost {
-    let taken = match (&charge.when, charge.reserve) {
-        (When::Response { .. }, Some(reserve)) => vec![reserve],
+    let taken = match (&charge.when, &charge.reserve) {
+        (When::Response { .. }, Some(Reserve::Fixed(reserve))) => vec![*reserve],
+        (When::Response { .. }, Some(Reserve::Said(_))) => Vec::new(),
         _ => cost.written(),
     };
     taken.into_iter().max().unwrap_or(0)

@@ -44,7 +44,7 @@ pub(super) fn check(
     if let Some(field) = top.get("domains").filter(|_| !needs.domains) {
         field.warn("is asked by nobody: no listener has `serves: rate_limit_service`", None);
     }
-    warn_of_routed(top, limits, routes, server.listeners.iter().any(|listener| is_asked_by_route(listener.serves)));
+    warn_of_routed(top, limits, routes, server);
     let items = top.get("listeners").and_then(|field| field.items_if()).unwrap_or_default();
     let asked: Vec<_> =
         items.iter().zip(&server.listeners).filter(|(_, listener)| listener.serves != Serves::Proxy).collect();
@@ -65,7 +65,9 @@ fn is_asked_by_route(serves: Serves) -> bool {
 }
 
 /// Warns of limits of routes that mean less there than elsewhere.
-fn warn_of_routed(top: &Section<'_>, limits: &[Limit], routes: &[Route], is_asked: bool) {
+fn warn_of_routed(top: &Section<'_>, limits: &[Limit], routes: &[Route], server: &Server) {
+    let is_asked = server.listeners.iter().any(|listener| is_asked_by_route(listener.serves));
+    let sees_no_body = server.listeners.iter().any(|listener| matches!(listener.serves, Serves::ForwardAuth { .. }));
     let section = top.get("limits").and_then(|field| field.mapping_if());
     for (name, field) in section.iter().flat_map(Section::fields) {
         let limit = limits.iter().enumerate().find(|(_, limit)| limit.name == name);
@@ -75,6 +77,11 @@ fn warn_of_routed(top: &Section<'_>, limits: &[Limit], routes: &[Route], is_aske
             field
                 .findings()
                 .add(Problem::warning(field.key_place(), "counts by a descriptor, which requests have not"));
+        }
+        if sees_no_body && limit.goes_by_body() {
+            let says = "goes by the bodies of requests, which a listener with `serves: forward_auth` never sees: there they \
+                        cannot be read";
+            field.findings().add(Problem::warning(field.key_place(), says));
         }
         if is_asked {
             warn_of_less(&field, limit);

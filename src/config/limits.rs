@@ -18,6 +18,7 @@ use crate::ruleset::cost::{ChargeRule, CostRule};
 use crate::ruleset::key::{Key, KeyPart};
 use crate::ruleset::limit::{Limit, MissingKey, OnChange, OverLimit, Share};
 use crate::ruleset::matcher::Route;
+use crate::ruleset::request_field::FieldPath;
 use crate::units::Cost;
 
 /// The most plans: each limit has terms for each.
@@ -124,6 +125,17 @@ pub(super) fn with_candidates(checked: Vec<CheckedLimit>, routes: &mut [Route]) 
         limits.push(candidate);
     }
     Some(limits)
+}
+
+/// The fields of the body that the limits of `route` go by, each once.
+pub(super) fn body_fields(route: &Route, limits: &[Limit]) -> Arc<[FieldPath]> {
+    let mut fields: Vec<FieldPath> = Vec::new();
+    for field in route.limits.iter().filter_map(|id| limits.get(id.0)).flat_map(Limit::body_fields) {
+        if !fields.contains(field) {
+            fields.push(field.clone());
+        }
+    }
+    fields.into()
 }
 
 /// One limit being read.

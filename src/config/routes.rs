@@ -101,6 +101,7 @@ fn route(section: &Section<'_>, around: &Around<'_>) -> Option<Route> {
         upstream: upstream?.map(UpstreamId),
         limits: limits?,
         early: Vec::new(),
+        body_fields: std::sync::Arc::default(),
         denied: denied?,
         access: access?,
         bypass: Bypass { preflights: preflights?, ..bypass? },

@@ -9,7 +9,7 @@ use crate::config::problem::Problem;
 use crate::config::read::{Field, every};
 use crate::config::scalar::{self, InvalidValue};
 use crate::config::settings::{ACCESS_LOG, CLIENT_ADDRESS, HEADERS, REQUEST_BODY, REQUEST_HEAD, USAGE};
-use crate::ruleset::{AccessLog, ClientAddress, Dialects, HeadLimits, MinBodyRate, Peers, Reset};
+use crate::ruleset::{AccessLog, BodyRules, ClientAddress, Dialects, HeadLimits, MinBodyRate, Peers, Reset};
 
 /// Reads `client_address:`.
 pub(super) fn client_address(field: &Field<'_>) -> Option<ClientAddress> {
@@ -121,8 +121,8 @@ pub(super) fn request_head(field: &Field<'_>) -> Option<HeadLimits> {
     })
 }
 
-/// Reads `request_body:`; `None` inside where any pace will do.
-pub(super) fn request_body(field: &Field<'_>) -> Option<Option<MinBodyRate>> {
+/// Reads `request_body:`.
+pub(super) fn request_body(field: &Field<'_>) -> Option<BodyRules> {
     const EXPECTED: &str = "the least that has to come, like `100B/s`, or `off`";
     let section = field.section(&REQUEST_BODY)?;
     let default = MinBodyRate::default();
@@ -139,9 +139,11 @@ pub(super) fn request_body(field: &Field<'_>) -> Option<Option<MinBodyRate>> {
         })
     });
     let grace = section.get_or("grace", default.grace, Field::duration);
-    let (rate, grace) = (rate?, grace?);
+    let max_held = section.get_or("max_held", BodyRules::default().max_held, Field::size);
+    let (rate, grace, max_held) = (rate?, grace?, max_held?);
     if let (None, Some(field)) = (rate, section.get("grace")) {
         field.warn("has no effect: `min_rate` is off", None);
     }
-    Some(rate.map(|bytes_per_second| MinBodyRate { bytes_per_second, grace }))
+    let min_rate = rate.map(|bytes_per_second| MinBodyRate { bytes_per_second, grace });
+    Some(BodyRules { min_rate, max_held })
 }

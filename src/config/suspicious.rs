@@ -4,8 +4,9 @@ use crate::algorithm::Rule;
 use crate::config::problem::Problem;
 use crate::config::read::Section;
 use crate::config::terms::AllTerms;
-use crate::ruleset::cost::{ChargeRule, CostRule, When};
+use crate::ruleset::cost::{ChargeRule, CostRule, Reserve, When};
 use crate::ruleset::limit::Share;
+use crate::ruleset::request_field::SaidCost;
 
 /// Warns of a limit that asks nothing of anybody.
 pub(super) fn of_nobody(section: &Section<'_>, terms: &AllTerms, enabled: Option<Share>) {
@@ -20,9 +21,15 @@ pub(super) fn of_nobody(section: &Section<'_>, terms: &AllTerms, enabled: Option
 
 /// Warns of costs that clients may say and that can never pass: `max` is what is believed, not what fits.
 pub(super) fn of_told_costs(section: &Section<'_>, (cost, charge): (&CostRule, &ChargeRule), terms: &AllTerms) {
-    let (CostRule::Header { max, .. }, When::Request, Some(field)) = (cost, &charge.when, section.get("cost")) else {
-        return;
+    let reserve = || section.get("charge").and_then(|charge| charge.mapping_if()?.get("reserve"));
+    let (max, field) = match (&charge.when, cost, &charge.reserve) {
+        (When::Request, CostRule::Header { max, .. } | CostRule::RequestField(SaidCost { max, .. }), _) => {
+            (max, section.get("cost"))
+        }
+        (When::Response { .. }, _, Some(Reserve::Said(SaidCost { max, .. }))) => (max, reserve()),
+        _ => return,
     };
+    let Some(field) = field else { return };
     let least = terms.rules.iter().filter_map(Rule::largest_cost).min();
     if let Some(least) = least.filter(|least| max > least) {
         let message = format!(

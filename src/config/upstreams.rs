@@ -166,6 +166,8 @@ fn balance(section: &Section<'_>) -> Option<Balance> {
                 KeyPart::Group(_) => {
                     hash_on.fail(hash_on.error("is for the keys of limits").expected("another part of the request"))
                 }
+                KeyPart::RequestField(_) => hash_on
+                    .fail(hash_on.error("may come after the node is chosen").expected("a part of the request's head")),
                 part => Some(Balance::ConsistentHash(part)),
             };
         }

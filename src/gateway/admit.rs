@@ -9,6 +9,7 @@ use http::Method;
 use crate::algorithm::Denial;
 use crate::charge::Charge;
 use crate::gateway::active_config::ActiveConfig;
+use crate::gateway::awaited_body::{BodyKnown, BodySource};
 use crate::gateway::caller::Caller;
 use crate::gateway::cost_meter::CostMeter;
 use crate::gateway::facts::{self, Head, Refused, Target};
@@ -16,7 +17,7 @@ use crate::gateway::identify::Identity;
 use crate::gateway::queue::{self, QueuePlace};
 use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::{self, Answer};
-use crate::gateway::{charging, denials, early, own_usage, trace};
+use crate::gateway::{charging, denials, early, own_usage, request_body, trace};
 use crate::http::body::Framing;
 use crate::http::head::{RequestHead, Version};
 use crate::http::listener::{Peer, Secured};
@@ -25,6 +26,7 @@ use crate::panics::failpoint;
 use crate::ruleset::cors::AllowedOrigin;
 use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::{Route, RouteId};
+use crate::ruleset::request_field::RequestFields;
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::ruleset::{AccessLog, Ruleset, Serves};
 use crate::units::Nanos;
@@ -47,8 +49,14 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// Decides whether a request may pass, and makes it wait if it has to. `Err` is what it is answered instead.
-pub async fn admit(context: &mut RequestContext, request: &RequestHead, sender: Sender<'_>) -> Result<(), Answer> {
+/// Decides whether a request may pass, as far as limits do not go by a body that is still coming, and makes it wait if it has
+/// to. `Err` is what it is answered instead.
+pub async fn admit(
+    context: &mut RequestContext,
+    request: &RequestHead,
+    sender: Sender<'_>,
+    body: BodySource<'_>,
+) -> Result<(), Answer> {
     let active = Rc::clone(&context.active);
     let ruleset = &active.ruleset;
     let method = request.method.as_str();
@@ -60,17 +68,8 @@ pub async fn admit(context: &mut RequestContext, request: &RequestHead, sender: 
     // other proxies read the status
     context.is_grpc = is_proxied && respond::is_grpc(&request.fields);
     context.cors = AllowedOrigin::of(ruleset, &request.fields);
-    let Sender { address, secure, secured } = sender;
-    let head = Head {
-        method,
-        raw_target: &request.target,
-        headers: &request.fields,
-        peer: address,
-        secure,
-        certificate: secured.and_then(Secured::client),
-        streams_body: request.version == Version::Http2 && request.framing != Framing::Empty,
-    };
-    let found = read_target(&head, ruleset, secured);
+    let head = head_of(request, sender);
+    let found = read_target(&head, ruleset, sender.secured);
     let address = head.address(&ruleset.client_address);
     let asks_usage =
         is_proxied && found.as_ref().is_ok_and(|target| own_usage::is_asked_for(context, target.matched_path()));
@@ -84,28 +83,89 @@ pub async fn admit(context: &mut RequestContext, request: &RequestHead, sender: 
         _ if asks_usage => Err(Box::pin(own_usage::answer(context, &facts)).await),
         Some(route) => {
             target.check_parameters(ruleset.matcher.route(route))?;
-            resolve_charges(context, &active, route, &facts).await
+            resolve_charges(context, &active, route, &facts, body).await
         }
         None => return Err(Answer::NoRoute),
     };
     if !matches!(met, Err(Answer::NoNode)) {
         context.target = Some(target);
     }
-    let (caller, met) = met?;
-    let turn = decide(context, met).await;
+    let (caller, mut met) = met?;
+    let fields = met.fields.take();
+    let turn = match context.awaited_body.is_some() {
+        true => charge_before_body(context, met).await.map(|()| None),
+        false => decide(context, met).await,
+    };
     if let (false, Some(target)) = (denials::simply_passes(&context.verdict), &context.target) {
-        denials::note(context, &head.facts(rules, target, address), &caller);
+        denials::note(context, &Facts { body: fields.as_ref(), ..head.facts(rules, target, address) }, &caller);
     }
     if let Some(turn) = turn? {
         Box::pin(wait_for(turn, context)).await?;
     }
+    if let Some(body) = &mut context.awaited_body {
+        body.identity = Some(caller.identity);
+    }
     Ok(())
+}
+
+/// Decides on a request by what its body says as well, as far as that was held back. It was charged before under the limits
+/// that do not go by it.
+pub async fn admit_by_body(context: &mut RequestContext, request: &RequestHead) -> Result<(), Answer> {
+    let active = Rc::clone(&context.active);
+    let (ruleset, peer) = (&active.ruleset, Arc::clone(&context.peer));
+    let rules = &ruleset.client_address;
+    let (Some(id), Some(target), Some(body)) = (context.route, context.target.take(), &mut context.awaited_body) else {
+        return Err(Answer::Internal);
+    };
+    let (held, identity, read) = (body.held, body.identity.take(), body.decide().map_err(Answer::Malformed));
+    // one that is never charged waits for no body
+    let caller = Caller { identity: identity.unwrap_or(Identity::Anonymous), bypassed: false };
+    let head = head_of(request, Sender::of(&peer));
+    let address = head.address(rules);
+    let met = read.and_then(|fields| {
+        let facts = Facts { body: Some(&fields), ..head.facts(rules, &target, address) };
+        let route = ruleset.matcher.route(id);
+        let mut resolved = caller.resolved(ruleset, route);
+        resolved.upstream_node = context.chosen.as_ref().map(|chosen| chosen.instance.name());
+        let charges = caller.charges(ruleset, route, &facts, &resolved, &active.hashers)?;
+        let cost_meter = CostMeter::new(ruleset, &charges, &facts);
+        Ok(ResolvedCharges { charges, cost_meter, fields: Some(fields) })
+    });
+    context.target = Some(target);
+    let mut met = met.inspect_err(|_| {
+        if let Admission::Passed { .. } = context.admission {
+            active.meters.observe_verdict(ruleset, id, context.plan, &context.charges, &context.verdict);
+        }
+    })?;
+    let fields = met.fields.take();
+    let turn = decide(context, met).await;
+    if let (false, Some(target)) = (denials::simply_passes(&context.verdict), &context.target) {
+        denials::note(context, &Facts { body: fields.as_ref(), ..head.facts(rules, target, address) }, &caller);
+    }
+    if let Some(turn) = turn? {
+        Box::pin(wait_for(turn, context)).await?;
+    }
+    request_body::charge_part(context, held).await
+}
+
+fn head_of<'a>(request: &'a RequestHead, Sender { address, secure, secured }: Sender<'a>) -> Head<'a> {
+    Head {
+        method: &request.method,
+        raw_target: &request.target,
+        headers: &request.fields,
+        peer: address,
+        secure,
+        certificate: secured.and_then(Secured::client),
+        streams_body: request.version == Version::Http2 && request.framing != Framing::Empty,
+    }
 }
 
 /// What a request is to be charged.
 struct ResolvedCharges {
     charges: Vec<Charge>,
     cost_meter: Option<Box<CostMeter>>,
+    /// What its body says, where that is known and asked for.
+    fields: Option<RequestFields>,
 }
 
 /// Finds out who is calling, and what the request is charged. `Err` is what it is answered instead.
@@ -114,6 +174,7 @@ async fn resolve_charges(
     active: &ActiveConfig,
     id: RouteId,
     facts: &Facts<'_>,
+    body: BodySource<'_>,
 ) -> Result<(Caller, ResolvedCharges), Answer> {
     let (ruleset, route) = (&active.ruleset, active.ruleset.matcher.route(id));
     context.client = facts.client;
@@ -126,7 +187,7 @@ async fn resolve_charges(
     let met = identity.and_then(|identity| {
         let caller = Caller::new(route, facts, identity);
         caller.is_let_in(ruleset, route, facts)?;
-        let met = resolve(context, active, route, facts, &caller)?;
+        let met = resolve(context, active, route, facts, (&caller, body))?;
         Ok((caller, met))
     });
     match met {
@@ -141,7 +202,7 @@ fn resolve(
     active: &ActiveConfig,
     route: &Route,
     facts: &Facts<'_>,
-    caller: &Caller,
+    (caller, body): (&Caller, BodySource<'_>),
 ) -> Result<ResolvedCharges, Answer> {
     let ruleset = &active.ruleset;
     let hashers = &active.hashers;
@@ -158,14 +219,23 @@ fn resolve(
         None => None,
     };
     resolved.upstream_node = chosen.as_ref().map(|chosen| chosen.instance.name());
+    let (fields, awaited) = match !caller.bypassed && ruleset.goes_by_body(route, &resolved) {
+        false => (None, None),
+        true => match BodyKnown::of(facts.headers, body, route).map_err(Answer::Malformed)? {
+            BodyKnown::Fields(fields) => (Some(fields), None),
+            BodyKnown::Awaited(awaited) => (None, Some(awaited)),
+        },
+    };
+    let facts = &Facts { body: fields.as_ref(), ..facts.clone() };
     let charges = caller.charges(ruleset, route, facts, &resolved, hashers)?;
+    let cost_meter = CostMeter::new(ruleset, &charges, facts);
 
     context.balance_hashes = balance_hashes;
     context.customer = caller.identity.customer().map(|customer| Arc::clone(&customer.name));
     context.plan = resolved.plan.map(|(plan, _)| plan);
     context.bypassed = caller.bypassed;
-    context.chosen = chosen;
-    Ok(ResolvedCharges { cost_meter: CostMeter::new(ruleset, &charges, facts), charges })
+    (context.chosen, context.awaited_body) = (chosen, awaited);
+    Ok(ResolvedCharges { charges, cost_meter, fields })
 }
 
 fn read_target(head: &Head<'_>, ruleset: &Ruleset, secured: Option<&Secured>) -> Result<Target, Answer> {
@@ -184,27 +254,47 @@ pub(super) struct Turn {
     places: Vec<QueuePlace>,
 }
 
+/// Charges the request under the limits that do not go by its body, before that is read.
+async fn charge_before_body(context: &mut RequestContext, met: ResolvedCharges) -> Result<(), Answer> {
+    let Some(route) = context.route.filter(|_| !met.charges.is_empty()) else { return Ok(()) };
+    let now = charge(context, route, met).await?;
+    if context.verdict.is_denied() {
+        return conclude(context, route, now).await.map(drop);
+    }
+    // it waits for its turn when all limits have let it pass
+    context.admission = Admission::Passed { at: now };
+    Ok(())
+}
+
 /// Charges the request under all its limits, and counts what came of it.
-async fn decide(
-    context: &mut RequestContext,
-    ResolvedCharges { mut charges, cost_meter }: ResolvedCharges,
-) -> Result<Option<Turn>, Answer> {
+async fn decide(context: &mut RequestContext, met: ResolvedCharges) -> Result<Option<Turn>, Answer> {
     let Some(route) = context.route else { return Ok(None) };
     let active = Rc::clone(&context.active);
     if context.bypassed {
         active.meters.observe_bypass(&active.ruleset, route, context.plan);
     }
-    if charges.is_empty() {
+    if met.charges.is_empty() {
         charging::give_back(context);
         return Ok(None);
     }
+    let now = charge(context, route, met).await?;
+    conclude(context, route, now).await
+}
+
+/// Charges the request what it is to be charged now. `Err`: a limit cannot be known that lets nothing pass then.
+async fn charge(
+    context: &mut RequestContext,
+    route: RouteId,
+    ResolvedCharges { mut charges, cost_meter, .. }: ResolvedCharges,
+) -> Result<Nanos, Answer> {
+    let active = Rc::clone(&context.active);
     let now = context.gateway.clock.now();
     let receipt = charging::charge_all(context, &mut charges, now).await;
     (context.charged_at, context.cost_meter) = (now, cost_meter);
     context.verdict = Verdict::new(&active.ruleset, &charges, &receipt.charged);
     context.charges = charges;
     charging::observe(context, route, &receipt)?;
-    conclude(context, route, now).await
+    Ok(now)
 }
 
 /// What follows from the verdict on a request that was charged at `now`. `Err` is what it is answered instead of passing.

@@ -125,6 +125,7 @@ impl From<KeyFault<'_>> for Answer {
             ValueFault::Missing if *part == KeyPart::Customer => Self::CredentialMissing,
             ValueFault::Missing => Self::KeyMissing(part.describe()),
             ValueFault::Repeated => Self::KeyRepeated(part.describe()),
+            ValueFault::Unreadable => Self::KeyUnreadable(part.describe()),
         }
     }
 }

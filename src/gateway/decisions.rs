@@ -8,6 +8,7 @@ mod rate_limit_service;
 pub(super) mod request_limits;
 
 use crate::gateway::admit::{self, Sender};
+use crate::gateway::awaited_body::BodySource;
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond::{self, Answer};
 use crate::http::head::{RequestHead, Version};
@@ -59,8 +60,13 @@ fn in_grpc(answered: Result<Response, Answer>, context: &mut RequestContext) -> 
 }
 
 /// What becomes of a request that another proxy handles, by the route that it takes. `Err` is what its client is answered.
-async fn by_route(context: &mut RequestContext, request: &RequestHead, sender: Sender<'_>) -> Result<(), Response> {
-    let admitted = admit::admit(context, request, sender).await;
+async fn by_route(
+    context: &mut RequestContext,
+    request: &RequestHead,
+    sender: Sender<'_>,
+    body: BodySource<'_>,
+) -> Result<(), Response> {
+    let admitted = admit::admit(context, request, sender, body).await;
     // nobody tells how the request went: what was taken stays taken
     context.cost_meter = None;
     match admitted {

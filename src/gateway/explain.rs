@@ -18,6 +18,7 @@ pub use route_match::{PassedOver, RouteMatch};
 use crate::charge::Charge;
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
+use crate::gateway::awaited_body::{BodyKnown, BodySource};
 use crate::gateway::caller::Caller;
 use crate::gateway::facts::{self, Target};
 use crate::gateway::identify::{self, Credential, CredentialLookup, Identity};
@@ -298,6 +299,12 @@ impl ResolvedRequest {
             resolved.upstream_node =
                 upstream.and_then(|upstream| upstream.nodes.first()).map(|node| node.address.as_str());
         }
+        let fields = match BodyKnown::of(facts.headers, BodySource::Here(question.body()), route) {
+            Ok(BodyKnown::Fields(fields)) => Some(fields),
+            Ok(BodyKnown::Awaited(_)) => None,
+            Err(fault) => return Err(explanation.answered(&Answer::Malformed(fault))),
+        };
+        let facts = Facts { body: fields.as_ref(), ..facts };
         let met = limits::met(ruleset, (route, &route.limits), &facts, &resolved, hashers);
         let met = Self::new(explanation, met);
         match caller.charges(ruleset, route, &facts, &resolved, hashers) {

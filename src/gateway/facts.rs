@@ -74,6 +74,7 @@ impl<'a> Head<'a> {
             address,
             certificate: self.certificate,
             streams_body: self.streams_body,
+            body: None,
         }
     }
 }

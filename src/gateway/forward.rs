@@ -44,6 +44,8 @@ pub fn request(request: &RequestHead, context: &RequestContext) -> Option<Outgoi
             || is(name, FORWARDED_FOR)
             || (!trusted && claims_a_hop(name))
             || (reads_body && is(name, "accept-encoding"))
+            // the client was told to go on
+            || (context.awaited_body.is_some() && is(name, "expect"))
             || claims_a_mark(name, &context.active.ruleset.marks)
             || route.request_headers.concerns(name)
     };

@@ -15,8 +15,9 @@ use crate::clock::Clock;
 use crate::customers::jwt::{Token, looks_like_token};
 use crate::customers::{Customer, Directory, TokenFault, Tokens, Unavailable};
 use crate::fields::Fields;
+pub use crate::gateway::identity::Identity;
 use crate::gateway::respond::Answer;
-use crate::ruleset::key::{Claims, Facts, cookies, query_values};
+use crate::ruleset::key::{Facts, cookies, query_values};
 use crate::ruleset::{CredentialSource, CustomerRules, UnknownCredential};
 use crate::units::Nanos;
 
@@ -29,36 +30,6 @@ pub struct CredentialLookup<'a> {
     pub tokens: Option<&'a Tokens>,
     /// The time, by which credentials expire.
     pub clock: &'a Arc<dyn Clock>,
-}
-
-/// Who is calling.
-#[derive(Clone, Debug)]
-pub enum Identity {
-    /// Somebody without a credential.
-    Anonymous,
-    /// Somebody whom the directory knows.
-    Directory(Arc<Customer>),
-    /// Somebody with a token.
-    Jwt(Arc<Token>),
-}
-
-impl Identity {
-    /// The customer.
-    pub fn customer(&self) -> Option<&Arc<Customer>> {
-        match self {
-            Self::Anonymous => None,
-            Self::Directory(customer) => Some(customer),
-            Self::Jwt(token) => Some(&token.customer),
-        }
-    }
-
-    /// What the token says.
-    pub fn claims(&self) -> Option<&dyn Claims> {
-        match self {
-            Self::Anonymous | Self::Directory(_) => None,
-            Self::Jwt(token) => Some(&token.claims),
-        }
-    }
 }
 
 /// Whose credential a request carries.

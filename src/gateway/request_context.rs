@@ -7,6 +7,7 @@ use http::Method;
 
 use crate::algorithm::Completion;
 use crate::charge::Charge;
+use crate::gateway::awaited_body::AwaitedBody;
 use crate::gateway::cost_meter::{Corrections, CostMeter};
 use crate::gateway::facts::Target;
 use crate::gateway::upstream::{Chosen, Instance};
@@ -73,6 +74,8 @@ pub struct RequestContext {
     pub is_early_charged: bool,
     /// What it turns out to cost, where that shows later.
     pub cost_meter: Option<Box<CostMeter>>,
+    /// Its body, where limits go by what that says.
+    pub awaited_body: Option<Box<AwaitedBody>>,
     /// The upstream that a limit diverts it to.
     pub diverted: Option<UpstreamId>,
     /// What `consistent_hash` goes by, for the upstreams that it may go to and that balance so.
@@ -135,6 +138,7 @@ impl RequestContext {
             admission: Admission::None,
             is_early_charged: false,
             cost_meter: None,
+            awaited_body: None,
             diverted: None,
             balance_hashes: Vec::new(),
             chosen: None,

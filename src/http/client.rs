@@ -25,6 +25,8 @@ const AHEAD: usize = 64 << 10;
 /// Of a request's body so much is read after an early answer, so that the connection can go on, in bytes.
 const DRAINED: u64 = 64 << 10;
 
+const CONTINUE: u16 = 100;
+
 /// Why nothing more comes from a client.
 #[derive(Debug)]
 pub enum ClientError {
@@ -194,6 +196,7 @@ impl Http1Client {
     fn begin_response(&mut self, head: &ClientHead<'_>) {
         let is_interim = head.status < 200;
         self.is_answered |= !is_interim;
+        self.asks_first &= head.status != CONTINUE;
         let has_no_body = self.method_is_head || matches!(head.status, 100..=199 | 204 | 304);
         let framing = match head.framing {
             _ if has_no_body => Framing::Empty,
@@ -407,6 +410,13 @@ impl Client<'_> {
             Self::Http1(client) => client.version == Version::Http11,
             Self::Http2(_) => true,
         }
+    }
+
+    /// Tells a client that asked first to send its body.
+    pub fn tell_to_go_on(&mut self, wall: Nanos) -> io::Result<()> {
+        let fields = &Fields::default();
+        let framing = Framing::Empty;
+        self.begin_response(&ClientHead { status: CONTINUE, reason: b"", fields, framing, declared: None, wall })
     }
 
     /// The head of a response goes out with what follows it.

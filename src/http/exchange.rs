@@ -62,12 +62,17 @@ pub(super) async fn serve<S: Service>(
         let deciding = pin!(exchange.decide(request, &body));
         unless_gone(client, deciding).await
     };
+    let decided = match (decided, exchange.max_held()) {
+        // seldom, and large
+        (Some(Ok(())), Some(max)) => Box::pin(decide_by_body(client, request, &mut exchange, max, timer)).await,
+        (decided, _) => decided.map(|decided| decided.map(|()| Vec::new())),
+    };
     presence.set(None);
     let served = match decided {
         None => return Ended::CutOff,
         Some(Err(response)) => Err(response),
-        Some(Ok(())) => {
-            let forwarding = pin!(forward(worker, client, request, &mut exchange, timer));
+        Some(Ok(held)) => {
+            let forwarding = pin!(forward(worker, client, request, &mut exchange, held, timer));
             forwarding.await
         }
     };
@@ -100,18 +105,93 @@ async fn collect<S: Service>(
     timer.run(due, pin!(reading)).await.unwrap_or(Err(Failure::BodyTimeout))
 }
 
-/// Sends a request to an upstream, and another time where that is safe, and its response to the client. `Err` is what the
-/// client is answered instead.
+/// Holds the body back until the request can be decided on by what that says: what was held, if it passes. `None` where the
+/// client goes away or is cut off.
+async fn decide_by_body<E: Exchange>(
+    client: &mut Client<'_>,
+    request: &RequestHead,
+    exchange: &mut E,
+    max: usize,
+    timer: &mut Timer,
+) -> Option<Result<Vec<u8>, Response>> {
+    let held = match hold(client, request, exchange, max, timer).await {
+        Ok(held) => held,
+        Err(failure) => {
+            let response = exchange.failed(&failure);
+            return match (failure, client) {
+                (Failure::ClientGone, _) | (Failure::BodyTimeout, Client::Http2(_)) => None,
+                _ => Some(Err(response)),
+            };
+        }
+    };
+    let deciding = pin!(exchange.decide_by_body(request));
+    unless_gone(client, deciding).await.map(|decided| decided.map(|()| held))
+}
+
+/// Reads the body of a request as far as `exchange` needs it, at most `max` bytes.
+async fn hold<E: Exchange>(
+    client: &mut Client<'_>,
+    request: &RequestHead,
+    exchange: &mut E,
+    max: usize,
+    timer: &mut Timer,
+) -> Result<Vec<u8>, Failure> {
+    let Timing { idle, due, min_body_rate, .. } = exchange.timing();
+    let (mut held, mut pace, mut came) = (Vec::new(), min_body_rate.map(Pace::new), timer.now());
+    if request.fields.contains("expect") && client.takes_interim() {
+        client.tell_to_go_on(timer.wall()).map_err(|_| Failure::ClientGone)?;
+    }
+    let holding = poll_fn(|task| {
+        loop {
+            if let Poll::Ready(Err(_)) = client.poll_flush(task) {
+                return Poll::Ready(Err(Failure::ClientGone));
+            }
+            match client.poll_body(task) {
+                Poll::Ready(Ok(true)) => {
+                    let content = client.content();
+                    let part = content.get(..max.saturating_sub(held.len())).unwrap_or(content);
+                    came = timer.now();
+                    if let Some(pace) = &mut pace {
+                        pace.came(part.len(), came);
+                    }
+                    let needs_more = exchange.hold(part);
+                    held.extend_from_slice(part);
+                    let length = part.len();
+                    client.consume(length);
+                    if !needs_more || held.len() >= max {
+                        return Poll::Ready(Ok(()));
+                    }
+                }
+                Poll::Ready(Ok(false)) => return Poll::Ready(Ok(())),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error.into())),
+                Poll::Pending => {
+                    if let Some(pace) = &mut pace {
+                        pace.awaits(timer.now());
+                    }
+                    let silent = came.saturating_add(idle);
+                    let slow = pace.and_then(|pace| pace.runs_out());
+                    let due = earlier(earlier(silent, slow), due);
+                    return timer.poll(task, due).map(|_| Err(Failure::BodyTimeout));
+                }
+            }
+        }
+    });
+    holding.await.map(|()| held)
+}
+
+/// Sends a request to an upstream, beginning with what was `held` of its body, and another time where that is safe, and its
+/// response to the client. `Err` is what the client is answered instead.
 async fn forward<S: Service>(
     worker: &Worker<S>,
     client: &mut Client<'_>,
     request: &RequestHead,
     exchange: &mut S::Exchange,
+    held: Vec<u8>,
     timer: &mut Timer,
 ) -> Result<Ended, Response> {
     let timing = exchange.timing();
     let is_idempotent = is_idempotent(&request.method);
-    let (mut fresh_only, mut sent_before) = (false, Vec::new());
+    let (mut fresh_only, mut sent_before) = (false, held);
     loop {
         let destination = exchange.destination()?;
         let kept = match fresh_only {
@@ -151,7 +231,7 @@ async fn forward<S: Service>(
         let transferred = match beginning {
             Ok(upstream) => {
                 let mut transfer = Transfer::new(client, upstream, request, timing, timer.now());
-                transfer.resend = (is_reused && is_idempotent).then(Vec::new);
+                transfer.resend = (is_reused && is_idempotent).then(|| sent_before.clone());
                 transfer.begin_with(std::mem::take(&mut sent_before));
                 let ended = transfer.run(exchange, timer, upgrade.is_some(), || worker.traffic.is_draining()).await;
                 transfer.into_outcome(ended)

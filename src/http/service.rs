@@ -53,6 +53,17 @@ pub trait Exchange {
     /// Errors: what the request is answered instead of being forwarded.
     fn decide(&mut self, request: &RequestHead, body: &[u8]) -> impl Future<Output = Result<(), Response>>;
 
+    /// How many bytes of the body may be held back until the request is decided on by what they say; `None` where it is
+    /// decided on. Asked after [`Exchange::decide`].
+    fn max_held(&self) -> Option<usize>;
+
+    /// A part of the body that is held back: whether more is needed for the decision.
+    fn hold(&mut self, part: &[u8]) -> bool;
+
+    /// Decides on a request of whose body enough was held back, or all that there is or may be. Dropped before it is done when
+    /// the client goes away.
+    fn decide_by_body(&mut self, request: &RequestHead) -> impl Future<Output = Result<(), Response>>;
+
     /// How long things may take from here on.
     fn timing(&self) -> Timing;
 

@@ -45,7 +45,7 @@ pub(super) struct Transfer<'t, 'c> {
     download: Download,
     head: ResponseHead,
     pace: Option<Pace>,
-    /// What an earlier try took of the client's body, and how much of that is sent again.
+    /// What was taken of the client's body before, by an earlier try or for the decision, and how much of that is sent.
     sent_before: (Vec<u8>, usize),
     /// What was taken of the client's body, as long as it can be sent again.
     pub(super) resend: Option<Vec<u8>>,
@@ -60,7 +60,7 @@ pub(super) struct Transfer<'t, 'c> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Upload {
-    /// What an earlier try sent is sent again.
+    /// What was taken before is sent.
     Resending,
     /// The client's content is waited for.
     Reading,
@@ -131,9 +131,11 @@ impl<'t, 'c> Transfer<'t, 'c> {
         }
     }
 
-    /// What an earlier try took of the client's body goes out first.
+    /// What was taken of the client's body before goes out first.
     pub(super) fn begin_with(&mut self, sent_before: Vec<u8>) {
         if !sent_before.is_empty() {
+            // who sent a part waits for no word to go on
+            self.pace = self.pace.or(self.timing.min_body_rate.map(Pace::new));
             (self.sent_before, self.upload) = ((sent_before, 0), Upload::Resending);
         }
     }

@@ -22,6 +22,7 @@ use crate::gateway::identify::Identity;
 use crate::gateway::respond::{Answer, BEFORE_LIMITS, CALLER_REFUSED};
 use crate::ruleset::key::{self, Facts, KeyHasher, KeyPart, LimitHashers, Resolved, ValueFault};
 use crate::ruleset::matcher::RouteId;
+use crate::ruleset::request_field::RequestFields;
 use crate::ruleset::verdict::Verdict;
 use crate::ruleset::{LimitId, PlanId, Ruleset, path};
 use crate::units::Nanos;
@@ -274,6 +275,7 @@ impl CanonicalTarget<'_> {
             address: self.address,
             certificate: None,
             streams_body: false,
+            body: Some(&RequestFields::Unreadable),
         }
     }
 }

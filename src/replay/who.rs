@@ -49,6 +49,7 @@ fn describe_part(ruleset: &Ruleset, part: &KeyPart, facts: &Facts<'_>, resolved:
         | KeyPart::Query(..)
         | KeyPart::Cookie(..)
         | KeyPart::JwtClaim(_)
+        | KeyPart::RequestField(_)
         | KeyPart::Descriptor(_) => named(key::value(part, facts, resolved).ok()),
     }
 }

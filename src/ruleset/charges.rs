@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use crate::charge::{Charge, Enforcement, Mode, RuleRef};
 use crate::ruleset::groups::{Group, Groups};
-use crate::ruleset::key::{
-    Caller, Claims, Facts, KeyFault, KeyHasher, KeyPart, LimitHashers, Resolved, SharedKey, ValueFault,
-};
+use crate::ruleset::key::{Caller, Claims, Facts, KeyFault, KeyHasher, LimitHashers, Resolved, SharedKey, ValueFault};
 use crate::ruleset::limit::{Limit, MissingKey, PlanTerms, Share};
 use crate::ruleset::matcher::Route;
 use crate::ruleset::overrides::{Override, Overrides};
@@ -32,6 +30,8 @@ pub enum Uncharged<'r> {
     NotEnabled,
     /// The request has no key, and is refused.
     Refused(KeyFault<'r>),
+    /// It goes by the request's body, which is not read yet.
+    AwaitsBody,
 }
 
 /// Somebody whose credential is known.
@@ -222,6 +222,30 @@ impl Ruleset {
         Ok(())
     }
 
+    /// Whether a request that takes `route` is under a limit that goes by what its body says.
+    pub fn goes_by_body(&self, route: &Route, resolved: &Resolved<'_>) -> bool {
+        let goes_by_body = |id: &LimitId| {
+            let limit = &self.limits[id.0];
+            limit.goes_by_body() && self.rule_of(*id, resolved).is_ok()
+        };
+        !route.body_fields.is_empty() && route.limits.iter().any(goes_by_body)
+    }
+
+    /// The parameters of a limit for a caller, or why it does not apply.
+    fn rule_of(&self, id: LimitId, resolved: &Resolved<'_>) -> Result<RuleRef, Uncharged<'_>> {
+        let limit = &self.limits[id.0];
+        let TermsOwner { plan, own, .. } = TermsOwner::of(limit, resolved);
+        // a candidate is tried in place of what the plan has, so not on customers who have terms of their own
+        let tried_for = limit.candidate_of.unwrap_or(id);
+        match (own.and_then(|own| own.of(tried_for)), limit.terms(plan)) {
+            (Some(_), _) if limit.candidate_of.is_some() => Err(Uncharged::NotTried),
+            (Some(Override::Rule(rule)), _) => Ok(RuleRef::Own(Arc::clone(rule))),
+            (None, PlanTerms::Rule(rule)) => Ok(RuleRef::Listed(rule)),
+            (Some(Override::Unlimited), _) => Err(Uncharged::OwnUnlimited),
+            (None, PlanTerms::Unlimited) => Err(Uncharged::Unlimited),
+        }
+    }
+
     /// The charge of a request under one limit, or why there is none.
     pub fn charge(
         &self,
@@ -231,21 +255,16 @@ impl Ruleset {
         hashers: &LimitHashers,
     ) -> Result<Charge, Uncharged<'_>> {
         let limit = &self.limits[id.0];
-        let TermsOwner { plan, own, .. } = TermsOwner::of(limit, resolved);
-        // a candidate is tried in place of what the plan has, so not on customers who have terms of their own
-        let tried_for = limit.candidate_of.unwrap_or(id);
-        let rule = match (own.and_then(|own| own.of(tried_for)), limit.terms(plan)) {
-            (Some(_), _) if limit.candidate_of.is_some() => return Err(Uncharged::NotTried),
-            (Some(Override::Rule(rule)), _) => RuleRef::Own(Arc::clone(rule)),
-            (None, PlanTerms::Rule(rule)) => RuleRef::Listed(rule),
-            (Some(Override::Unlimited), _) => return Err(Uncharged::OwnUnlimited),
-            (None, PlanTerms::Unlimited) => return Err(Uncharged::Unlimited),
-        };
+        let rule = self.rule_of(id, resolved)?;
+        if facts.body.is_none() && limit.goes_by_body() {
+            return Err(Uncharged::AwaitsBody);
+        }
         let SharedKey { key, tag } = match limit.mode {
             Mode::Sticky => key_of(limit, id, facts, resolved, hashers).map(|key| SharedKey { key, tag: key }),
             Mode::Shared(_) => key_of_all_nodes(limit, facts, resolved, hashers.hasher()),
         }?;
-        if limit.enabled < Share::WHOLE && !is_enabled(limit, &self.limits[tried_for.0].name, facts, resolved)? {
+        let tried_for = &self.limits[limit.candidate_of.unwrap_or(id).0];
+        if limit.enabled < Share::WHOLE && !is_enabled(limit, &tried_for.name, facts, resolved)? {
             return Err(Uncharged::NotEnabled);
         }
         let (cost, enforcement) = limit.asks(limit.rule(&rule), facts);
@@ -263,7 +282,7 @@ fn is_enabled<'r>(
 ) -> Result<bool, Uncharged<'r>> {
     let hasher = KeyHasher::stable();
     let key = hasher.key(name, &limit.key, facts, resolved);
-    Ok(limit.enabled.covers(or_without(limit, key, |part| hasher.shared_key(name, part))?))
+    Ok(limit.enabled.covers(or_without(limit, key, |fault| hasher.shared_key(name, fault))?))
 }
 
 /// The key of a request under `limit`.
@@ -275,7 +294,7 @@ fn key_of<'r>(
     hashers: &LimitHashers,
 ) -> Result<LimitKey, Uncharged<'r>> {
     let key = hashers.key(id, &limit.key, facts, resolved);
-    or_without(limit, key, |part| hashers.hasher().shared_key(&limit.name, part))
+    or_without(limit, key, |fault| hashers.hasher().shared_key(&limit.name, fault))
 }
 
 /// The same for a limit that nodes share.
@@ -287,21 +306,25 @@ fn key_of_all_nodes<'r>(
     hasher: &KeyHasher,
 ) -> Result<SharedKey, Uncharged<'r>> {
     let key = hasher.key_of_all_nodes(&limit.name, &limit.key, facts, resolved);
-    or_without(limit, key, |part| hasher.shared_key_of_all_nodes(&limit.name, part))
+    or_without(limit, key, |fault| hasher.shared_key_of_all_nodes(&limit.name, fault))
 }
 
-/// The key, or what `limit` puts in its place where a part is missing. A part that is there more than once is not missing.
+/// The key, or what `limit` puts in its place where a part is missing. A part that is there more than once is not missing, and
+/// whoever makes one unreadable is not skipped for it.
 fn or_without<'r, T>(
     limit: &'r Limit,
     key: Result<T, KeyFault<'r>>,
-    without: impl FnOnce(&KeyPart) -> T,
+    without: impl FnOnce(KeyFault<'_>) -> T,
 ) -> Result<T, Uncharged<'r>> {
     key.or_else(|fault| match (fault.fault, limit.missing_key) {
         (ValueFault::Missing, MissingKey::Skip) => Err(Uncharged::Skipped(fault)),
-        (ValueFault::Missing, MissingKey::SharedBucket) => Ok(without(fault.part)),
-        (ValueFault::Missing, MissingKey::Deny) | (ValueFault::Repeated, _) => match limit.is_visible() {
-            true => Err(Uncharged::Refused(fault)),
-            false => Err(Uncharged::Unwatched(fault)),
-        },
+        (ValueFault::Missing, MissingKey::SharedBucket)
+        | (ValueFault::Unreadable, MissingKey::SharedBucket | MissingKey::Skip) => Ok(without(fault)),
+        (ValueFault::Missing | ValueFault::Unreadable, MissingKey::Deny) | (ValueFault::Repeated, _) => {
+            match limit.is_visible() {
+                true => Err(Uncharged::Refused(fault)),
+                false => Err(Uncharged::Unwatched(fault)),
+            }
+        }
     })
 }

@@ -7,6 +7,8 @@ use http::HeaderName;
 
 use crate::fields::Fields;
 use crate::ruleset::key::Facts;
+use crate::ruleset::request_field::{FieldPath, SaidCost};
+use crate::ruleset::tokens::tokens;
 use crate::units::Cost;
 
 /// The tokens that a request costs under one limit.
@@ -30,6 +32,8 @@ pub enum CostRule {
         /// The cost where the field is missing.
         missing: Cost,
     },
+    /// The number in a field of the request's body, at least 1. One that cannot be believed counts as the most.
+    RequestField(SaidCost),
     /// One for each started run of so many bytes of the request's body, at least one.
     RequestBytes(u64),
     /// What the response reports.
@@ -61,9 +65,15 @@ pub struct ResponseCost {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldPart {
     /// The names on the way to it: `usage.total_tokens` is two.
-    pub path: Vec<String>,
+    pub path: FieldPath,
     /// The tokens that one of it costs.
     pub times: Cost,
+}
+
+impl AsRef<FieldPath> for FieldPart {
+    fn as_ref(&self) -> &FieldPath {
+        &self.path
+    }
 }
 
 /// When tokens are taken.
@@ -72,11 +82,20 @@ pub struct ChargeRule {
     /// On the request, or when its response is known.
     pub when: When,
     /// Taken on the request and set against the real cost when the response ends; only with [`When::Response`].
-    pub reserve: Option<Cost>,
+    pub reserve: Option<Reserve>,
     /// Whether denied requests take tokens too.
     pub denied: bool,
     /// Whether requests are charged only once their callers are identified, although the limit asks nothing about them.
     pub identified: bool,
+}
+
+/// What is taken on the request until its cost is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reserve {
+    /// The same of all.
+    Fixed(Cost),
+    /// What the request says.
+    Said(SaidCost),
 }
 
 /// When the cost of a request is known.
@@ -160,20 +179,6 @@ pub enum RealCost {
     AtLeast(Cost),
 }
 
-/// The number of tokens that a program wrote: whole, or rounded up. None where it is negative, no number, or too large
-/// to be exact (2⁵³).
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the bounds are checked")]
-pub fn tokens(text: &str) -> Option<Cost> {
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    if !text.starts_with(|first: char| first.is_ascii_digit()) {
-        return None;
-    }
-    match text.parse::<Cost>() {
-        Ok(whole) => Some(whole),
-        Err(_) => text.parse::<f64>().ok().filter(|number| *number <= EXACT).map(|number| number.ceil() as Cost),
-    }
-}
-
 /// How many runs of `length` bytes begin in `bytes`, at least one.
 pub fn runs(bytes: u64, length: u64) -> Cost {
     bytes.div_ceil(length.max(1)).max(1)
@@ -182,7 +187,7 @@ pub fn runs(bytes: u64, length: u64) -> Cost {
 // === impl CostRule ===
 
 impl CostRule {
-    /// The cost of a request, as far as its head tells.
+    /// The cost of a request, as far as it tells before its response.
     pub fn on_request(&self, facts: &Facts<'_>) -> Option<Cost> {
         match self {
             Self::Fixed(cost) => Some(*cost),
@@ -192,6 +197,7 @@ impl CostRule {
             Self::Header { name, max, missing } => {
                 Some(believed(facts.headers, name.as_str(), *max).unwrap_or(*missing))
             }
+            Self::RequestField(said) => Some(said.of(facts.body)),
             Self::RequestBytes(length) => body_length(facts).map(|bytes| runs(bytes, *length)),
             Self::Response(_) | Self::ResponseBytes(_) => None,
         }
@@ -223,6 +229,7 @@ impl CostRule {
             Self::Header { name, max, missing } => {
                 format!("what the request header {name} says, at least 1 and at most {max}; {missing} without it")
             }
+            Self::RequestField(said) => said.describe(),
             Self::RequestBytes(length) => format!("1 for each started {length} bytes of the request's body"),
             Self::Response(cost) => cost.describe(),
             Self::ResponseBytes(length) => format!("1 for each started {length} bytes of the response's body"),
@@ -235,13 +242,13 @@ impl CostRule {
 impl ResponseCost {
     fn describe(&self) -> String {
         let headers = self.headers.iter().map(|(name, times)| (format!("the header {name}"), *times));
-        let fields = self.fields.iter().map(|field| (field.path.join("."), field.times));
+        let fields = self.fields.iter().map(|field| (field.path.to_string(), field.times));
         let weighed: Vec<String> =
             headers.chain(fields).map(|(part, times)| format!("{times} for each of {part}")).collect();
         match (self.is_sum, self.headers.first(), self.fields.first()) {
             (false, Some((name, _)), _) => format!("what the response header {name} says, at most {}", self.max),
             (false, _, Some(field)) => {
-                format!("what {} of the response's JSON says, at most {}", field.path.join("."), self.max)
+                format!("what {} of the response's JSON says, at most {}", field.path, self.max)
             }
             _ => format!("{} in the response, together at most {}", weighed.join(" and "), self.max),
         }
@@ -334,10 +341,11 @@ impl ChargeRule {
             [] => "when the response has ended".to_owned(),
             statuses => format!("when the response has ended, if its status is {}", statuses.join(", ")),
         };
-        let reserve = match self.reserve {
+        let reserve = match &self.reserve {
             None => String::new(),
-            Some(0) => "; nothing is taken before".to_owned(),
-            Some(reserve) => format!("; {reserve} are taken until then"),
+            Some(Reserve::Fixed(0)) => "; nothing is taken before".to_owned(),
+            Some(Reserve::Fixed(reserve)) => format!("; {reserve} are taken until then"),
+            Some(Reserve::Said(said)) => format!("; until then is taken {}", said.describe()),
         };
         Some([Some(when + &reserve), denied].into_iter().flatten().collect::<Vec<_>>().join("; "))
     }
@@ -346,17 +354,6 @@ impl ChargeRule {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_number_of_tokens_is_whole_or_rounded_up() {
-        let numbers = [("7", 7), ("7.0", 7), ("7.2", 8), ("1e3", 1000), ("18446744073709551615", u64::MAX)];
-        for (text, cost) in numbers {
-            assert_eq!(tokens(text), Some(cost), "{text}");
-        }
-        for text in ["", "-1", "+1", "NaN", "inf", "1e400", "1e16", "0x10", "7 tokens", "18446744073709551616"] {
-            assert_eq!(tokens(text), None, "{text}");
-        }
-    }
 
     #[test]
     fn a_client_cannot_talk_its_cost_down() {
@@ -375,6 +372,7 @@ mod tests {
                 address: None,
                 certificate: None,
                 streams_body: false,
+                body: None,
             };
             let name = HeaderName::from_static("x-cost");
             CostRule::Header { name, max: 100, missing: 3 }.on_request(&facts)
@@ -411,7 +409,8 @@ mod tests {
 
     #[test]
     fn a_sum_is_described_in_plain_words() {
-        let field = |path: &str, times| FieldPart { path: path.split('.').map(str::to_owned).collect(), times };
+        let field =
+            |path: &str, times| FieldPart { path: FieldPath(path.split('.').map(str::to_owned).collect()), times };
         let fields = vec![field("usage.prompt_tokens", 3), field("usage.completion_tokens", 15)];
         let cost = ResponseCost { fields, max: 900, is_sum: true, ..ResponseCost::default() };
         let words = "3 for each of usage.prompt_tokens and 15 for each of usage.completion_tokens in the response, together at most 900";

@@ -11,6 +11,7 @@ use crate::fields::Fields;
 use crate::ruleset::PlanId;
 use crate::ruleset::groups::Groups;
 use crate::ruleset::overrides::Overrides;
+use crate::ruleset::request_field::{FieldPath, RequestFields};
 
 mod hash;
 mod named;
@@ -63,6 +64,8 @@ pub enum KeyPart {
     Cookie(String, Repeated),
     /// This claim of the caller's token, or a way through nested ones: text, a whole number, `true` or `false`.
     JwtClaim(String),
+    /// What this field of the request's body says: a text, or a whole number.
+    RequestField(FieldPath),
     /// The value of this entry of a descriptor; requests have none.
     Descriptor(String),
 }
@@ -95,6 +98,7 @@ impl fmt::Display for KeyFault<'_> {
         match self.fault {
             ValueFault::Missing => write!(f, "lacks its {part}"),
             ValueFault::Repeated => write!(f, "carries its {part} more than once"),
+            ValueFault::Unreadable => write!(f, "carries a {part} that cannot be read"),
         }
     }
 }
@@ -129,6 +133,7 @@ impl KeyPart {
             Self::Query(name, _) => format!("query {name}"),
             Self::Cookie(name, _) => format!("cookie {name}"),
             Self::JwtClaim(name) => format!("token claim {name}"),
+            Self::RequestField(path) => format!("request field {path}"),
             Self::Descriptor(name) => format!("descriptor {name}"),
         }
     }
@@ -155,6 +160,8 @@ pub struct Facts<'a> {
     pub certificate: Option<&'a str>,
     /// Whether a body follows, whatever its length: over HTTP/2 no field has to tell.
     pub streams_body: bool,
+    /// What the body says; `None` as long as it is not read. No limit that goes by it applies then.
+    pub body: Option<&'a RequestFields>,
 }
 
 /// What became known of a request on the way: which route it takes and who is calling.

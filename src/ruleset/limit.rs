@@ -2,9 +2,12 @@
 
 use crate::algorithm::{AlgorithmName, Rule};
 use crate::charge::{Enforcement, Mode, RuleRef};
-use crate::ruleset::cost::{ChargeRule, CostRule, End, Exchange, RealCost, ReportedCost, ResponseCost, When, runs};
+use crate::ruleset::cost::{
+    ChargeRule, CostRule, End, Exchange, RealCost, ReportedCost, Reserve, ResponseCost, When, runs,
+};
 use crate::ruleset::denied::Denied;
 use crate::ruleset::key::{Facts, Key, KeyPart};
+use crate::ruleset::request_field::FieldPath;
 use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::{LimitId, PlanId};
 use crate::units::{Cost, LimitKey, Nanos};
@@ -102,6 +105,28 @@ impl Limit {
         terms.unwrap_or(PlanTerms::Unlimited)
     }
 
+    /// The fields of the request's body that it goes by.
+    pub fn body_fields(&self) -> impl Iterator<Item = &FieldPath> {
+        let in_key = self.key.parts.iter().filter_map(|part| match part {
+            KeyPart::RequestField(path) => Some(path),
+            _ => None,
+        });
+        let of_cost = match &self.cost {
+            CostRule::RequestField(said) => Some(&said.path),
+            _ => None,
+        };
+        let of_reserve = match &self.charge.reserve {
+            Some(Reserve::Said(said)) => Some(&said.path),
+            Some(Reserve::Fixed(_)) | None => None,
+        };
+        in_key.chain(of_cost).chain(of_reserve)
+    }
+
+    /// Whether it goes by what the request's body says.
+    pub fn goes_by_body(&self) -> bool {
+        self.body_fields().next().is_some()
+    }
+
     /// Whether requests are charged before their callers are identified: neither the key nor the parameters depend on who
     /// is calling, and the limit does not say otherwise.
     pub fn is_early(&self) -> bool {
@@ -114,17 +139,18 @@ impl Limit {
         let mut all = self.plans.iter().copied().chain(self.without_plan);
         let first = all.next();
         let is_same = all.all(|terms| Some(terms) == first);
-        is_same && !self.charge.identified && self.key.parts.iter().all(is_known)
+        is_same && !self.charge.identified && !self.goes_by_body() && self.key.parts.iter().all(is_known)
     }
 
     /// What a request is charged under `rule` when it comes, and how. Slots are taken then and come back by themselves,
     /// whatever is said of tokens.
     pub fn asks(&self, rule: &Rule, facts: &Facts<'_>) -> (Cost, Enforcement) {
-        let (cost, consumes) = match (&self.charge.when, self.charge.reserve) {
+        let (cost, consumes) = match (&self.charge.when, &self.charge.reserve) {
             _ if rule.holds() => (self.cost.on_request(facts).unwrap_or(1), true),
             // one that owes is denied all the same
-            (When::Response { .. }, Some(0)) => (1, false),
-            (When::Response { .. }, Some(reserve)) => (reserve, true),
+            (When::Response { .. }, Some(Reserve::Fixed(0))) => (1, false),
+            (When::Response { .. }, Some(Reserve::Fixed(reserve))) => (*reserve, true),
+            (When::Response { .. }, Some(Reserve::Said(said))) => (said.of(facts.body), true),
             _ => (self.cost.on_request(facts).unwrap_or(1), true),
         };
         (cost, Enforcement { enforces: self.enforces(), consumes, counts_denied: self.charge.denied && !rule.holds() })
@@ -138,7 +164,8 @@ impl Limit {
 
     /// Whether requests may turn out to cost less than they were charged when they came.
     pub fn gives_back(&self) -> bool {
-        let told = matches!(self.cost, CostRule::Fixed(_) | CostRule::ByMethod { .. } | CostRule::Header { .. });
+        use CostRule::{ByMethod, Fixed, Header, RequestField};
+        let told = matches!(self.cost, Fixed(_) | ByMethod { .. } | Header { .. } | RequestField(_));
         self.charge.when != When::Request || !told
     }
 
@@ -179,7 +206,10 @@ impl Limit {
                 ReportedCost::Nothing if !fields.is_empty() && !whole => RealCost::AsTaken,
                 _ => RealCost::Unreadable,
             },
-            (CostRule::Fixed(_) | CostRule::ByMethod { .. } | CostRule::Header { .. }, None) => RealCost::AsTaken,
+            (
+                CostRule::Fixed(_) | CostRule::ByMethod { .. } | CostRule::Header { .. } | CostRule::RequestField(_),
+                None,
+            ) => RealCost::AsTaken,
         }
     }
 }

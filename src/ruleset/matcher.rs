@@ -6,6 +6,7 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 
@@ -16,6 +17,7 @@ use crate::ruleset::denied::Denied;
 use crate::ruleset::host::HostPattern;
 use crate::ruleset::key::Facts;
 use crate::ruleset::path::{PathPattern, behind_prefix};
+use crate::ruleset::request_field::FieldPath;
 use crate::ruleset::upstream::UpstreamId;
 
 mod trie;
@@ -47,6 +49,8 @@ pub struct Route {
     pub limits: Vec<LimitId>,
     /// Those of them that requests are charged under before callers are identified; empty where nobody is.
     pub early: Vec<LimitId>,
+    /// The fields of the body that they go by.
+    pub body_fields: Arc<[FieldPath]>,
     /// The answer to requests over a limit, as far as the limit has none of its own.
     pub denied: Denied,
     /// Who is let in, besides what holds for every route.
@@ -78,6 +82,7 @@ impl Route {
             upstream: None,
             limits,
             early: Vec::new(),
+            body_fields: Arc::default(),
             denied: Denied::default(),
             access: Access::default(),
             bypass: Bypass::default(),

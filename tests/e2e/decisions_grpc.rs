@@ -67,6 +67,10 @@ struct HttpRequest {
     scheme: String,
     #[prost(string, tag = "10")]
     protocol: String,
+    #[prost(string, tag = "11")]
+    body: String,
+    #[prost(bytes = "vec", tag = "12")]
+    raw_body: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -158,6 +162,7 @@ fn check(method: &str, path: &str, client: &str, headers: &[(&str, &str)]) -> Ch
         host: "api.example.com:8443".to_owned(),
         scheme: "https".to_owned(),
         protocol: "HTTP/2".to_owned(),
+        ..HttpRequest::default()
     };
     let socket_address = Some(SocketAddress { address: client.to_owned(), port_value: 1 });
     let source = Some(Peer { address: Some(Address { socket_address }) });
@@ -211,6 +216,35 @@ async fn a_check_is_answered_as_the_request_would_be() {
         gateway.wait_for_metric("tollgate_decisions_total", &[("serves", "ext_authz"), ("result", result)], count);
     }
     gateway.wait_for_metric("tollgate_http_requests_total", &[("route", "writes"), ("code", "429")], 3.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_counts_that_envoy_sends_along_whole() {
+    const CALLS: &str = "limits:
+  calls: { algorithm: token_bucket, rate: 1/30d, burst: 1000, key: { request_field: tool }, missing_key: skip, \
+          cost: { request_field: max_tokens, max: 100 } }
+routes: [{ name: calls, limits: [calls] }]
+";
+    let gateway = start("ext_authz", CALLS);
+    let mut client = Http2::in_the_clear(gateway.address).await;
+    let left = async |client: &mut Http2, partial: Option<&str>, body: &str, raw_body: &str| {
+        let fields: Vec<_> = partial.map(|partial| ("x-envoy-auth-partial-body", partial)).into_iter().collect();
+        let mut question = check("POST", "/", "192.0.2.1", &fields);
+        let http = question.attributes.as_mut().and_then(|asked| asked.request.as_mut()?.http.as_mut()).unwrap();
+        (http.body, http.raw_body) = (body.to_owned(), raw_body.as_bytes().to_vec());
+        let answer = message::<CheckResponse>(&client.post(CHECK, GRPC, framed(&question)).await.unwrap());
+        let told = answer.ok.map(|ok| field(&ok.response_headers, "x-ratelimit-remaining").map(str::to_owned));
+        told.ok_or_else(|| answer.denied.unwrap().status.unwrap().code)
+    };
+    let is = |number: &str| Ok(Some(number.to_owned()));
+    const BODY: &str = r#"{"tool": "a", "max_tokens": 5}"#;
+    assert_eq!(left(&mut client, Some("false"), BODY, "").await, is("995"));
+    assert_eq!(left(&mut client, None, "", BODY).await, is("990"));
+    assert_eq!(left(&mut client, Some("false"), "", "").await, Ok(None), "it has none");
+    // what nobody saw whole has a bucket of its own, and costs the most
+    assert_eq!(left(&mut client, Some("true"), BODY, "").await, is("900"));
+    assert_eq!(left(&mut client, None, "", "").await, is("800"));
+    assert_eq!(left(&mut client, None, r#"{"tool": "a", "tool": "b"}"#, "").await, Err(400));
 }
 
 /// The status of a call that is answered in trailers alone.

@@ -64,6 +64,7 @@ mod reload;
 mod reload_files;
 mod reload_load;
 mod replayed;
+mod request_fields;
 mod resolving;
 mod response_framings;
 mod restarts;

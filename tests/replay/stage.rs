@@ -11,6 +11,7 @@ use tollgate::cli::source::{self, Source};
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::gateway::active_config::{ActiveConfig, CompiledConfig};
 use tollgate::gateway::admit::{self, Sender};
+use tollgate::gateway::awaited_body::BodySource;
 use tollgate::gateway::request_context::RequestContext;
 use tollgate::gateway::{Gateway, GatewayState, WorkerGateway};
 use tollgate::http::head::{RequestHead, ResponseHead};
@@ -120,7 +121,7 @@ impl Stage {
         asked.fields.iter().for_each(|(name, value)| request.fields.push(name, value));
         let peer = Arc::new(Peer::new(Some([127, 0, 0, asked.from].into()), None));
         let mut context = RequestContext::new(&self.gateway, Arc::clone(&peer), request.version, asked.at);
-        let admitted = admit::admit(&mut context, &request, Sender::of(&peer)).await;
+        let admitted = admit::admit(&mut context, &request, Sender::of(&peer), BodySource::Unseen).await;
         let denied = matches!(context.verdict.outcome, Outcome::Deny(_));
         match admitted {
             Err(answer) => {

@@ -54,7 +54,11 @@ pub(in crate::config) static FILE: Table = Table {
             "Which requests have a line on standard output. A sampled log also has every denied and failed one.",
         ),
         Setting::optional("request_head", Kind::Section(&REQUEST_HEAD), "Bounds on the heads of requests."),
-        Setting::optional("request_body", Kind::Section(&REQUEST_BODY), "How slowly a body may come."),
+        Setting::optional(
+            "request_body",
+            Kind::Section(&REQUEST_BODY),
+            "How a body may come: how slowly, and how much of it is held back.",
+        ),
     ],
 };
 
@@ -269,6 +273,12 @@ pub(in crate::config) static REQUEST_BODY: Table = Table {
             "The least at which a body has to come; a slower one is answered 408.",
         ),
         Setting::default("grace", Kind::POSITIVE, "20s", "How long a body may be slower than that at first."),
+        Setting::default(
+            "max_held",
+            Kind::Size(1 << 10, 64 << 20),
+            "1MiB",
+            "How much of a body is held back until the `request_field`s that limits go by have come.",
+        ),
     ],
 };
 

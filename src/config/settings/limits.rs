@@ -12,6 +12,8 @@ pub(in crate::config) const KEY_PART: Kind = Kind::OneOf(&[
     Kind::Section(&NAMED_PART),
 ]);
 
+const FIELD_PATH: Kind = Kind::Text("the names on the way to a field in JSON, like `params.name`");
+
 pub(in crate::config) static NAMED_PART: Table = Table {
     name: "key_part",
     settings: &[
@@ -23,6 +25,11 @@ pub(in crate::config) static NAMED_PART: Table = Table {
             "group",
             Kind::Text("a level of `customers.groups`, like `organisation`"),
             "The caller's group of a level.",
+        ),
+        Setting::optional(
+            "request_field",
+            FIELD_PATH,
+            "What a field in the JSON of the request's body says: a text, or a whole number.",
         ),
         Setting::optional(
             "descriptor",
@@ -150,7 +157,16 @@ pub(in crate::config) static COST_RULE: Table = Table {
             Kind::Text("the name of a header field"),
             "A header field of the request tells it.",
         ),
-        Setting::default("missing", MOST, "1", "With `header`: the cost where the field is missing."),
+        Setting::optional(
+            "request_field",
+            FIELD_PATH,
+            "A number in the JSON of the request's body tells it; one that cannot be read costs `max`.",
+        ),
+        Setting::optional(
+            "missing",
+            MOST,
+            "The cost where the field is missing; left out, 1 with `header`, and `max` with `request_field`.",
+        ),
         Setting::optional("request_bytes", ONE_BYTE_OR_MORE, "A token for each so many bytes of the request's body."),
         Setting::optional(
             "response_header",
@@ -171,7 +187,7 @@ pub(in crate::config) static COST_RULE: Table = Table {
         Setting::optional(
             "max",
             MOST,
-            "The most that is believed of a number, or that a `sum` costs. Required with `header`; otherwise 1000000000, in a \
+            "The most that is believed of a number, or that a `sum` costs. Required with `header` and `request_field`; otherwise 1000000000, in a \
              `sum` multiplied by its largest `times`.",
         ),
     ],
@@ -211,10 +227,20 @@ pub(in crate::config) static CHARGE: Table = Table {
         ),
         Setting::optional(
             "reserve",
-            COST,
+            Kind::OneOf(&[COST, Kind::Section(&RESERVE)]),
             "With `when: response`: what is taken on the request and settled at its end.",
         ),
         Setting::default("denied", Kind::Flag, "false", "Whether a denied request is counted, too."),
+    ],
+};
+
+/// What a request says that it may come to.
+pub(in crate::config) static RESERVE: Table = Table {
+    name: "reserve",
+    settings: &[
+        Setting::required("request_field", FIELD_PATH, "A number in the JSON of the request's body."),
+        Setting::required("max", MOST, "The most that is believed of it, and what one that cannot be read reserves."),
+        Setting::optional("missing", MOST, "What is reserved where the field is missing; left out, `max`."),
     ],
 };
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::config::load;
 
 /// A file with `@` where a setting of the table may stand, among others.
-const FILES: [(&Table, &str); 39] = [
+const FILES: [(&Table, &str); 40] = [
     (&FILE, "@"),
     (&LISTENER, "listeners: [{ address: \"unix:/run/t.sock\", @ }]"),
     (&LISTENER_TLS, "listeners: [{ address: \"127.0.0.1:1\", tls: { certificates: [{ cert: a, key: b }], @ } }]"),
@@ -66,6 +66,10 @@ const FILES: [(&Table, &str); 39] = [
     (
         &DESCRIPTOR,
         "listeners: [{ address: \"127.0.0.1:1\", serves: rate_limit_service }]\nclient_address: { trusted_proxies: [10.0.0.5] }\nlimits: { l: { algorithm: gcra, rate: 1/s, burst: 1, key: all } }\ndomains: { d: { descriptors: [{ key: k, limits: [l], @ }] } }",
+    ),
+    (
+        &RESERVE,
+        "limits: { l: { algorithm: gcra, rate: 1/s, burst: 9, key: all, charge: { when: response, reserve: { request_field: a, max: 9, @ } } } }",
     ),
     (&OVER_LIMIT, "limits: { l: { algorithm: gcra, rate: 1/s, burst: 9, key: all, over_limit: { deny: {}, @ } } }"),
 ];

@@ -9,6 +9,7 @@ use prost::Message;
 use super::by_route;
 use super::grpc::{self, HeaderValue, HeaderValueOption};
 use crate::gateway::admit::Sender;
+use crate::gateway::awaited_body::BodySource;
 use crate::gateway::forward;
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond::{self, Answer};
@@ -20,12 +21,21 @@ const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
 /// `google.rpc.Code.PERMISSION_DENIED`: anything but 0 is a denial, whose status is said apart.
 const PERMISSION_DENIED: i32 = 7;
 
+/// Whether Envoy sent only the beginning of the body.
+const PARTIAL_BODY: &str = "x-envoy-auth-partial-body";
+
 /// Answers a call.
 pub(super) async fn decide(context: &mut RequestContext, head: &RequestHead, body: &[u8]) -> Result<Response, Answer> {
     let question: CheckRequest = grpc::question(head, body, CHECK)?;
-    let (request, address, secure) = original(question)?;
+    let Original { request, address, secure, body } = original(question)?;
     let sender = Sender { address, secure, secured: None };
-    let reply = match by_route(context, &request, sender).await {
+    let body = match (request.fields.get(PARTIAL_BODY), &*body) {
+        // Envoy says so where it was told to send bodies
+        (Some(b"false"), body) => BodySource::Here(body),
+        (None, body @ [_, ..]) => BodySource::Here(body),
+        (None, []) | (Some(_), _) => BodySource::Unseen,
+    };
+    let reply = match by_route(context, &request, sender, body).await {
         Ok(()) => admitted(context),
         Err(denied) => CheckResponse {
             status: Some(Status { code: PERMISSION_DENIED }),
@@ -51,8 +61,18 @@ fn admitted(context: &RequestContext) -> CheckResponse {
     CheckResponse { status: Some(Status { code: 0 }), http_response: Some(HttpResponse::Ok(ok)) }
 }
 
-/// The request that is asked about, who sent it, and whether over TLS.
-fn original(question: CheckRequest) -> Result<(RequestHead, Option<IpAddr>, bool), Answer> {
+/// The request that is asked about.
+struct Original {
+    request: RequestHead,
+    /// Who sent it.
+    address: Option<IpAddr>,
+    /// Whether over TLS.
+    secure: bool,
+    /// As far as it was sent along.
+    body: Vec<u8>,
+}
+
+fn original(question: CheckRequest) -> Result<Original, Answer> {
     const INCOMPLETE: Answer = Answer::Malformed("the question holds no HTTP request, or not where it came from");
     let attributes = question.attributes.ok_or(INCOMPLETE)?;
     let http = attributes.request.and_then(|request| request.http).ok_or(INCOMPLETE)?;
@@ -71,7 +91,8 @@ fn original(question: CheckRequest) -> Result<(RequestHead, Option<IpAddr>, bool
         let value = if raw_value.is_empty() { value.as_bytes() } else { raw_value };
         push_unless_host(&mut request, key, value)?;
     }
-    Ok((request, address, http.scheme == "https"))
+    let body = if http.raw_body.is_empty() { http.body.into_bytes() } else { http.raw_body };
+    Ok(Original { request, address, secure: http.scheme == "https", body })
 }
 
 /// Adds a field unless it tells what is known already: those of HTTP/2 with a colon, and the host.
@@ -156,6 +177,11 @@ struct HttpRequest {
     host: String,
     #[prost(string, tag = "6")]
     scheme: String,
+    #[prost(string, tag = "11")]
+    body: String,
+    /// In place of `body` where Envoy is told to pack bodies as bytes.
+    #[prost(bytes = "vec", tag = "12")]
+    raw_body: Vec<u8>,
     /// In place of `headers` where Envoy is told to send them as they came.
     #[prost(message, optional, tag = "13")]
     header_map: Option<HeaderMap>,

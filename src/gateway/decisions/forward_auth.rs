@@ -5,6 +5,7 @@ use http::Method;
 
 use super::by_route;
 use crate::gateway::admit::Sender;
+use crate::gateway::awaited_body::BodySource;
 use crate::gateway::forward;
 use crate::gateway::request_context::RequestContext;
 use crate::gateway::respond::{self, Answer};
@@ -27,7 +28,7 @@ pub(super) async fn decide(
     let decided = match original(subrequest) {
         Ok((request, secure)) => {
             let sender = Sender { address: context.peer.address(), secure, secured: None };
-            by_route(context, &request, sender).await
+            by_route(context, &request, sender, BodySource::Unseen).await
         }
         Err(answer) => Err(context.answer_failure(&answer)),
     };

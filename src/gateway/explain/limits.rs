@@ -162,7 +162,8 @@ fn uncharged_because(uncharged: Uncharged<'_>, ruleset: &Ruleset, limit: &Limit,
         Uncharged::Skipped(fault) => format!("the request {fault}, and `missing_key` is `skip`"),
         Uncharged::Unwatched(fault) => format!("the request {fault}, and the limit only watches"),
         Uncharged::NotEnabled => "the key is not in the share of `enabled_percent`".to_owned(),
-        Uncharged::Refused(fault @ KeyFault { fault: ValueFault::Missing, .. }) => {
+        Uncharged::AwaitsBody => "it goes by the request's body, which is not known".to_owned(),
+        Uncharged::Refused(fault @ KeyFault { fault: ValueFault::Missing | ValueFault::Unreadable, .. }) => {
             format!("the request {fault}, and `missing_key` is `deny`")
         }
         Uncharged::Refused(fault) => format!("the request {fault}, and the key does not say which one counts"),

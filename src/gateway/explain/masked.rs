@@ -24,10 +24,15 @@ pub(in crate::gateway) fn shown(part: &KeyPart, value: &Value<'_>, customers: Op
 fn may_be_secret(part: &KeyPart, customers: Option<&CustomerRules>) -> bool {
     const WORDS: [&str; 10] =
         ["auth", "key", "token", "secret", "session", "password", "passwd", "cookie", "credential", "sig"];
+    let of_body;
     let name = match part {
         KeyPart::Cookie(..) => return true,
         KeyPart::Header(name, _) => name.as_str(),
         KeyPart::Query(name, _) | KeyPart::Descriptor(name) => name,
+        KeyPart::RequestField(path) => {
+            of_body = path.to_string();
+            &of_body
+        }
         _ => return false,
     };
     let reads = |source: &CredentialSource| match (source, part) {

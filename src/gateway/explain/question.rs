@@ -19,6 +19,7 @@ pub struct Question {
     headers: Fields,
     client: Option<IpAddr>,
     secure: bool,
+    body: Vec<u8>,
 }
 
 /// Why a question cannot be answered. Holds no value of a header field.
@@ -26,7 +27,7 @@ pub struct Question {
 pub enum BadQuestion {
     /// It is not written as one.
     #[error(
-        "{0}; a question is like {{\"method\": \"GET\", \"url\": \"http://HOST/PATH\", \"headers\": {{\"NAME\": \"VALUE\"}}, \"client\": \"192.0.2.1\"}}, of which all but the url may be left out"
+        "{0}; a question is like {{\"method\": \"GET\", \"url\": \"http://HOST/PATH\", \"headers\": {{\"NAME\": \"VALUE\"}}, \"client\": \"192.0.2.1\", \"body\": {{}}}}, of which all but the url may be left out"
     )]
     Json(String),
     /// The method is none.
@@ -68,6 +69,9 @@ pub struct RequestJson {
     headers: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     client: Option<String>,
+    /// A text as it is sent, or any other JSON.
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    body: Value,
 }
 
 impl RequestJson {
@@ -85,7 +89,13 @@ impl RequestJson {
             }
         }
         let client = client.map(|client| client.to_string());
-        Self { method: method.to_owned(), url: url.to_owned(), headers: Value::Object(headers), client }
+        Self {
+            method: method.to_owned(),
+            url: url.to_owned(),
+            headers: Value::Object(headers),
+            client,
+            body: Value::Null,
+        }
     }
 }
 
@@ -113,12 +123,17 @@ impl Question {
             }
         }
         let target = target(url, &mut headers)?;
-        Ok(Self { method, target, headers, client, secure: url.starts_with("https://") })
+        Ok(Self { method, target, headers, client, secure: url.starts_with("https://"), body: Vec::new() })
+    }
+
+    /// With this body.
+    pub fn with_body(self, body: Vec<u8>) -> Self {
+        Self { body, ..self }
     }
 
     /// Reads a question that is written as JSON.
     pub fn from_json(text: &[u8]) -> Result<Self, BadQuestion> {
-        let RequestJson { method, url, headers, client } =
+        let RequestJson { method, url, headers, client, body } =
             serde_json::from_slice(text).map_err(|error| BadQuestion::Json(error.to_string()))?;
         let client = client.map(|client| client.parse().map_err(|_| BadQuestion::Client(client))).transpose()?;
         let headers = match headers {
@@ -136,7 +151,16 @@ impl Question {
                 }
             }
         }
-        Self::new(&method, &url, fields, client)
+        let body = match body {
+            Value::Null => Vec::new(),
+            Value::String(text) => text.into_bytes(),
+            json => json.to_string().into_bytes(),
+        };
+        Ok(Self::new(&method, &url, fields, client)?.with_body(body))
+    }
+
+    pub(super) fn body(&self) -> &[u8] {
+        &self.body
     }
 
     pub(super) fn head(&self) -> Head<'_> {

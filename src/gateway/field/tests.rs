@@ -2,13 +2,14 @@ use proptest::prelude::*;
 use serde_json::{Map, Value};
 
 use super::*;
+use crate::ruleset::request_field::{FieldPath, FieldValue};
 
 fn path(text: &str) -> Vec<String> {
     text.split('.').map(str::to_owned).collect()
 }
 
 fn field(path: Vec<String>) -> FieldPart {
-    FieldPart { path, times: 1 }
+    FieldPart { path: FieldPath(path), times: 1 }
 }
 
 fn read(mut reader: FieldReader, wanted: &[&str], text: &str) -> Vec<ReportedCost> {
@@ -117,7 +118,7 @@ fn documents() -> impl Strategy<Value = Value> {
         "[a-z\"\\\\\u{0}-\u{1f}é𝄞]{0,6}".prop_map(Value::from),
     ];
     leaf.prop_recursive(5, 40, 5, |inner| {
-        let names = prop_oneof![Just("a".to_owned()), Just("é\"𝄞".to_owned()), "[ab\"\\\\é]{0,3}"];
+        let names = prop_oneof![Just("a".to_owned()), Just("é\"𝄞".to_owned()), "[aAb\"\\\\é]{0,3}"];
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
             prop::collection::vec((names, inner), 0..5).prop_map(|members| Value::from(Map::from_iter(members))),
@@ -152,6 +153,132 @@ fn expected(document: &Value, path: &[String]) -> ReportedCost {
     }
 }
 
+/// What comes of a body that is read in these pieces; `Err` where it has two readings.
+fn read_request<'b>(
+    wanted: &[&str],
+    pieces: impl IntoIterator<Item = &'b [u8]>,
+) -> Result<Vec<FieldValue>, &'static str> {
+    let paths: Vec<FieldPath> = wanted.iter().map(|wanted| FieldPath(path(wanted))).collect();
+    let mut reader = RequestReader::new(paths.clone().into());
+    let mut decided = None;
+    for piece in pieces {
+        match reader.feed(piece) {
+            Seen::Ambiguous(why) => return Err(why),
+            Seen::Enough => {
+                decided.get_or_insert_with(|| reader.decide());
+            }
+            Seen::Part => assert!(decided.is_none(), "what was enough stays enough"),
+        }
+    }
+    let decided = decided.unwrap_or_else(|| reader.decide());
+    Ok(paths.iter().map(|path| decided.get(path).clone()).collect())
+}
+
+/// What a field of a request says, in words, however its body is cut.
+fn of_request(wanted: &str, body: &str) -> String {
+    let said = |pieces: Vec<&[u8]>| match read_request(&[wanted], pieces).map(|mut values| values.remove(0)) {
+        Err(_) => "ambiguous".to_owned(),
+        Ok(FieldValue::Missing) => "missing".to_owned(),
+        Ok(FieldValue::Unreadable) => "unreadable".to_owned(),
+        Ok(FieldValue::Text(text)) => format!("{:?}", String::from_utf8(text).unwrap()),
+        Ok(FieldValue::Number(number)) => number,
+    };
+    let whole = said(vec![body.as_bytes()]);
+    assert_eq!(said(body.as_bytes().chunks(1).collect()), whole, "byte by byte: {body}");
+    whole
+}
+
+#[test]
+fn a_field_of_a_request_is_a_text_or_a_number_at_its_place() {
+    let name = |body: &str| of_request("params.name", body);
+    assert_eq!(name(r#"{"method": "tools/call", "params": {"name": "get_weather", "x": [1]}}"#), "\"get_weather\"");
+    assert_eq!(name(r#"{"params": {"n\u0061me": "\ud834\udd1e\n\u0000é"}}"#), "\"𝄞\\n\\0é\"");
+    assert_eq!(name(r#"{"params": {"name": -12}}"#), "-12");
+    assert_eq!(name(r#"{"params": {"name": ""}}"#), "\"\"");
+    for missing in
+        ["{}", r#"{"params": {}}"#, r#"{"params": null}"#, r#"{"params": {"name": null}}"#, r#"{"name": "x"}"#]
+    {
+        assert_eq!(name(missing), "missing", "{missing}");
+    }
+}
+
+#[test]
+fn what_is_no_text_and_no_number_cannot_be_read_and_neither_can_what_is_no_json_object() {
+    let name = |body: &str| of_request("params.name", body);
+    for value in ["true", "{}", "[\"x\"]", r#""\ud800""#, r#""\ud800x""#, "1111111111111111111111111111111111111"] {
+        assert_eq!(name(&format!(r#"{{"params": {{"name": {value}}}}}"#)), "unreadable", "{value}");
+    }
+    assert_eq!(name(&format!(r#"{{"params": {{"name": "{}"}}}}"#, "x".repeat(1024))).len(), 1026);
+    assert_eq!(name(&format!(r#"{{"params": {{"name": "{}"}}}}"#, "x".repeat(1025))), "unreadable");
+    for body in [
+        "",
+        "name=x",
+        "[]",
+        "7",
+        "\u{feff}{}",
+        "{params: {}}",
+        r#"{"params": "x"}"#,
+        r#"{"params": [{"name": "x"}]}"#,
+        r#"[{"params": {"name": "x"}}]"#,
+        r#"{"params": {"name": "x"#,
+        r#"{"a": 1, "b": }"#,
+    ] {
+        assert_eq!(name(body), "unreadable", "{body}");
+    }
+    let invalid = read_request(&["a"], [&b"{\"a\": \"\xff\"}"[..]]).unwrap();
+    assert!(invalid == [FieldValue::Unreadable], "it is no UTF-8");
+}
+
+#[test]
+fn a_body_with_two_readings_is_found_out_wherever_they_are() {
+    let name = |body: &str| of_request("params.name", body);
+    for ambiguous in [
+        r#"{"params": {"name": "a", "name": "b"}}"#,
+        r#"{"params": {"name": "a"}, "params": {"name": "b"}}"#,
+        r#"{"params": {}, "params": {"name": "b"}}"#,
+        r#"{"params": {"name": "a", "NAME": "b"}}"#,
+        r#"{"params": {"name": "a"}, "param\u017f": 1}"#,
+        r#"{"Params": null, "params": {"name": "b"}}"#,
+        r#"{"params": {"name": "a"}} {"params": {"name": "b"}}"#,
+        r#"{"params": {"name": "a"}, /* "params": */ }"#,
+    ] {
+        assert_eq!(name(ambiguous), "ambiguous", "{ambiguous}");
+    }
+    assert_eq!(name(r#"{"params": {"NAME": "b"}}"#), "unreadable");
+    assert_eq!(
+        name(r#"{"x": {"params": {"name": "a", "name": "b"}}, "params": {"y": {"name": 1}, "name": "c"}}"#),
+        "\"c\""
+    );
+    // what had no field to go by may go on as it likes
+    for garbage in ["<?xml {\"params\": 1}", "--boundary\r\n{\"params\": 1}", "[{}] {}"] {
+        assert_eq!(name(garbage), "unreadable", "{garbage}");
+    }
+}
+
+/// What a field of a request says by a parser of whole documents; `Err` where the body has two readings.
+fn expected_of_request(document: &Value, path: &[String]) -> Result<FieldValue, ()> {
+    let Some((name, rest)) = path.split_first() else {
+        return Ok(match document {
+            Value::Null => FieldValue::Missing,
+            Value::String(text) => FieldValue::Text(text.as_bytes().to_vec()),
+            Value::Number(number) => FieldValue::Number(number.to_string()),
+            _ => FieldValue::Unreadable,
+        });
+    };
+    let object = match document {
+        Value::Null => return Ok(FieldValue::Missing),
+        Value::Object(object) => object,
+        _ => return Ok(FieldValue::Unreadable),
+    };
+    let same: Vec<&String> = object.keys().filter(|key| key.to_lowercase() == name.to_lowercase()).collect();
+    match same[..] {
+        [] => Ok(FieldValue::Missing),
+        [one] if one == name => expected_of_request(&object[one], rest),
+        [_] => Ok(FieldValue::Unreadable),
+        _ => Err(()),
+    }
+}
+
 proptest! {
     #[test]
     fn it_reads_what_a_parser_of_whole_documents_reads(
@@ -180,8 +307,36 @@ proptest! {
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).chain([0, text.len()]).collect();
         cuts.sort_unstable();
         cuts.windows(2).for_each(|ends| reader.feed(&fields, &text.as_bytes()[ends[0]..ends[1]]));
-        let expected: Vec<ReportedCost> = fields.iter().map(|field| expected(&document, &field.path)).collect();
+        let expected: Vec<ReportedCost> = fields.iter().map(|field| expected(&document, &field.path.0)).collect();
         prop_assert_eq!(reader.told().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn it_reads_of_a_request_what_a_parser_of_whole_documents_reads(
+        document in documents(),
+        in_ascii in any::<bool>(),
+        paths in prop::collection::vec(
+            prop::collection::vec(prop_oneof![Just("a"), Just("é\"𝄞"), Just("b")], 1..4),
+            1..4,
+        ),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+    ) {
+        let text = document.to_string();
+        let text = if in_ascii { escaped(&text) } else { text };
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).chain([0, text.len()]).collect();
+        cuts.sort_unstable();
+        let pieces = cuts.windows(2).map(|ends| &text.as_bytes()[ends[0]..ends[1]]);
+        let paths: Vec<String> = paths.iter().map(|path| path.join(".")).collect();
+        let wanted: Vec<&str> = paths.iter().map(String::as_str).collect();
+        let read = read_request(&wanted, pieces);
+        // a number of more digits than are read may come from a document that was made up
+        let fits = |value: &FieldValue| !matches!(value, FieldValue::Number(number) if number.len() > 32);
+        let expected: Result<Vec<FieldValue>, ()> =
+            wanted.iter().map(|wanted| expected_of_request(&document, &path(wanted))).collect();
+        let expected = expected.map(|values| {
+            values.into_iter().map(|value| if fits(&value) { value } else { FieldValue::Unreadable }).collect::<Vec<_>>()
+        });
+        prop_assert!(read.is_err() == expected.is_err() && read.ok() == expected.ok(), "{text}");
     }
 
     #[test]
@@ -189,5 +344,6 @@ proptest! {
         let mut reader = if as_events { FieldReader::of_events(2) } else { FieldReader::of_json(2) };
         reader.feed(&[field(path("a.b")), field(path("a"))], &bytes);
         prop_assert_eq!(reader.told().count(), 2);
+        drop(read_request(&["a.b", "a"], [&*bytes]));
     }
 }

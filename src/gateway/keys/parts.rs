@@ -192,6 +192,7 @@ fn value(part: &KeyPart, text: &str, ruleset: &Ruleset) -> Result<Value<'static>
         | KeyPart::Query(..)
         | KeyPart::Cookie(..)
         | KeyPart::JwtClaim(_)
+        | KeyPart::RequestField(_)
         | KeyPart::Descriptor(_) => Ok(bytes(text)),
     }
 }

@@ -45,6 +45,8 @@ pub enum Answer {
     KeyMissing(String),
     /// A part of a limit's key is there more than once.
     KeyRepeated(String),
+    /// A part of a limit's key is there and cannot be read.
+    KeyUnreadable(String),
     /// The credential is nobody's.
     CredentialUnknown,
     /// The credential is there more than once.
@@ -94,7 +96,7 @@ pub const BEFORE_LIMITS: [&str; 12] = [
 ];
 
 /// The causes of answers that refuse a caller: such requests are charged under the limits that ask nothing about callers.
-pub const CALLER_REFUSED: [&str; 10] = [
+pub const CALLER_REFUSED: [&str; 11] = [
     Answer::CredentialMissing.cause(),
     Answer::CredentialUnknown.cause(),
     Answer::CredentialRepeated.cause(),
@@ -104,6 +106,7 @@ pub const CALLER_REFUSED: [&str; 10] = [
     Answer::AccessDenied.cause(),
     "key_missing",
     "key_repeated",
+    "key_unreadable",
     Answer::DirectoryAway.cause(),
 ];
 
@@ -113,7 +116,11 @@ impl Answer {
         match self {
             Self::Usage(_) => 200,
             Self::Preflight => 204,
-            Self::Malformed(_) | Self::KeyMissing(_) | Self::KeyRepeated(_) | Self::CredentialRepeated => 400,
+            Self::Malformed(_)
+            | Self::KeyMissing(_)
+            | Self::KeyRepeated(_)
+            | Self::KeyUnreadable(_)
+            | Self::CredentialRepeated => 400,
             Self::Suspended | Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 403,
             Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired | Self::TokenRefused(_) => 401,
             Self::NoRoute => 404,
@@ -148,6 +155,7 @@ impl Answer {
             Self::CredentialMissing => "credential_missing",
             Self::KeyMissing(_) => "key_missing",
             Self::KeyRepeated(_) => "key_repeated",
+            Self::KeyUnreadable(_) => "key_unreadable",
             Self::CredentialUnknown => "credential_unknown",
             Self::CredentialRepeated => "credential_repeated",
             Self::TokenRefused(_) => "token_refused",
@@ -217,6 +225,7 @@ impl Answer {
             Self::CredentialMissing => challenge::request_for_credential(context),
             Self::KeyMissing(part) => format!("The request lacks its {part}."),
             Self::KeyRepeated(part) => format!("The request carries its {part} more than once."),
+            Self::KeyUnreadable(part) => format!("The request carries a {part} that cannot be read."),
             Self::CredentialUnknown => "The credential is not known.".to_owned(),
             Self::CredentialRepeated => "The request carries its credential more than once.".to_owned(),
             Self::TokenRefused(fault) => challenge::sentence(*fault),

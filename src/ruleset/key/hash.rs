@@ -118,9 +118,9 @@ impl KeyHasher {
         Ok(hashed)
     }
 
-    /// The bucket that requests share which lack `part` of the key of `limit`.
-    pub fn shared_key(&self, limit: &str, part: &KeyPart) -> LimitKey {
-        hash_missing(self.own, limit, part)
+    /// The bucket that requests share which have no key under `limit` for this reason.
+    pub fn shared_key(&self, limit: &str, fault: KeyFault<'_>) -> LimitKey {
+        hash_missing(self.own, limit, fault)
     }
 
     /// The same as [`KeyHasher::key`] for a limit that nodes share.
@@ -151,8 +151,8 @@ impl KeyHasher {
     }
 
     /// The same as [`KeyHasher::shared_key`] for a limit that nodes share.
-    pub fn shared_key_of_all_nodes(&self, limit: &str, part: &KeyPart) -> SharedKey {
-        let key = hash_missing(self.shared.clone(), limit, part);
+    pub fn shared_key_of_all_nodes(&self, limit: &str, fault: KeyFault<'_>) -> SharedKey {
+        let key = hash_missing(self.shared.clone(), limit, fault);
         SharedKey { key, tag: key }
     }
 
@@ -209,9 +209,10 @@ fn hash_key<'k, 'f>(
     Ok(hash.end())
 }
 
-fn hash_missing(hash: impl Mixer, limit: &str, part: &KeyPart) -> LimitKey {
+fn hash_missing(hash: impl Mixer, limit: &str, KeyFault { part, fault }: KeyFault<'_>) -> LimitKey {
     let mut hash = begun(hash, limit);
-    write(&mut hash, TAG_MISSING, part.describe().as_bytes());
+    let tag = if fault == ValueFault::Unreadable { TAG_UNREADABLE } else { TAG_MISSING };
+    write(&mut hash, tag, part.describe().as_bytes());
     hash.end()
 }
 
@@ -220,6 +221,7 @@ const TAG_VALUE: u8 = 1;
 const TAG_MISSING: u8 = 2;
 const TAG_ADDRESS: u8 = 3;
 const TAG_SECRET: u8 = 4;
+const TAG_UNREADABLE: u8 = 5;
 
 /// A hash on its way.
 trait Mixer {

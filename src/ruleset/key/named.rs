@@ -25,6 +25,7 @@ impl KeyPart {
             Self::Cookie(cookie, _) => kind == "cookie" && cookie == of,
             Self::Group(level) => kind == "group" && level == of,
             Self::Descriptor(entry) => kind == "descriptor" && entry == of,
+            Self::RequestField(path) => (kind == "request_field" && path.to_string() == of) || name == self.describe(),
             Self::JwtClaim(claim) => (kind == "jwt_claim" && claim == of) || name == self.describe(),
             part => name == part.describe(),
         }
@@ -88,6 +89,7 @@ fn value<'v>(part: &KeyPart, values: &Values<'v>) -> Result<Value<'v>, ValueFaul
 mod tests {
     use super::*;
     use crate::ruleset::key::Repeated;
+    use crate::ruleset::request_field::FieldPath;
 
     #[test]
     fn parts_are_called_as_they_are_described_and_as_they_are_written() {
@@ -99,6 +101,9 @@ mod tests {
         let claim = KeyPart::JwtClaim("org.id".to_owned());
         assert!(claim.is_called("jwt_claim: org.id") && claim.is_called("token claim org.id"));
         assert!(!claim.is_called("token claim org"));
+        let field = KeyPart::RequestField(FieldPath(vec!["params".to_owned(), "name".to_owned()]));
+        assert!(field.is_called("request_field: params.name") && field.is_called("request field params.name"));
+        assert!(!field.is_called("request_field: params"));
         assert!(KeyPart::ClientAddress.is_called("client_address") && !KeyPart::ClientAddress.is_called("client"));
     }
 }

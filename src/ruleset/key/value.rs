@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use super::{Caller, Facts, KeyPart, Repeated, Resolved};
 use crate::fields::Fields;
+use crate::ruleset::request_field::FieldValue;
 
 /// What a request has for a part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub enum ValueFault {
     Missing,
     /// It has several values, and the part does not say which one is taken.
     Repeated,
+    /// It has something there that nothing can be counted by.
+    Unreadable,
 }
 
 /// What a request is counted by under `part`.
@@ -49,6 +52,11 @@ pub fn value<'f>(part: &KeyPart, facts: &Facts<'f>, resolved: &Resolved<'f>) -> 
         }
         KeyPart::Cookie(name, repeated) => {
             return one(cookies(facts.headers, name).map(Cow::Borrowed), *repeated);
+        }
+        KeyPart::RequestField(path) => {
+            let told = facts.body.map_or(&FieldValue::Unreadable, |body| body.get(path));
+            let fault = if *told == FieldValue::Missing { ValueFault::Missing } else { ValueFault::Unreadable };
+            return told.text().map(|text| Value::Bytes(Cow::Borrowed(text))).ok_or(fault);
         }
         KeyPart::JwtClaim(name) => {
             let claim = resolved.claims.and_then(|claims| claims.text(name)).ok_or(ValueFault::Missing)?;

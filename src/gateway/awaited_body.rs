@@ -1,0 +1,93 @@
+//! The body of a request that limits go by: whether it is there, and what it says as it comes.
+
+use std::sync::Arc;
+
+use crate::fields::Fields;
+use crate::gateway::field::{RequestReader, Seen};
+use crate::gateway::identity::Identity;
+use crate::http::body::Framing;
+use crate::ruleset::matcher::Route;
+use crate::ruleset::request_field::RequestFields;
+
+/// Where the body of a request is.
+#[derive(Clone, Copy)]
+pub enum BodySource<'b> {
+    /// Behind the head, delimited like this.
+    Coming(Framing),
+    /// All of it is here.
+    Here(&'b [u8]),
+    /// Nobody sees it.
+    Unseen,
+}
+
+/// What is known of a body before it is waited for.
+pub(super) enum BodyKnown {
+    Fields(RequestFields),
+    /// It has to be waited for.
+    Awaited(Box<AwaitedBody>),
+}
+
+/// A body that is read as it passes.
+pub struct AwaitedBody {
+    reader: RequestReader,
+    /// Who sends it, until the request is decided on.
+    pub(super) identity: Option<Identity>,
+    /// How many bytes of it are held back until then.
+    pub(super) held: usize,
+    /// Why it has two readings.
+    fault: Option<&'static str>,
+}
+
+impl BodyKnown {
+    /// What is known of the body of a request for `route` with these `headers`. `Err`: it has two readings.
+    pub(super) fn of(headers: &Fields, source: BodySource<'_>, route: &Route) -> Result<Self, &'static str> {
+        let coded = headers.get_all("content-encoding").any(|coding| !coding.eq_ignore_ascii_case(b"identity"));
+        let mut awaited = AwaitedBody {
+            reader: RequestReader::new(Arc::clone(&route.body_fields)),
+            identity: None,
+            held: 0,
+            fault: None,
+        };
+        Ok(match source {
+            BodySource::Coming(Framing::Empty) | BodySource::Here([]) => Self::Fields(RequestFields::NoBody),
+            BodySource::Unseen => Self::Fields(RequestFields::Unreadable),
+            _ if coded => Self::Fields(RequestFields::Unreadable),
+            BodySource::Coming(_) => Self::Awaited(Box::new(awaited)),
+            BodySource::Here(body) => {
+                awaited.hold(body);
+                Self::Fields(awaited.decide()?)
+            }
+        })
+    }
+}
+
+impl AwaitedBody {
+    /// A part that is held back: whether more has to come before the request can be decided on.
+    pub(super) fn hold(&mut self, part: &[u8]) -> bool {
+        self.held = self.held.saturating_add(part.len());
+        match self.reader.feed(part) {
+            Seen::Part => true,
+            Seen::Enough => false,
+            Seen::Ambiguous(fault) => {
+                self.fault = Some(fault);
+                false
+            }
+        }
+    }
+
+    /// What it says, as far as it came. `Err`: it has two readings.
+    pub(super) fn decide(&mut self) -> Result<RequestFields, &'static str> {
+        match self.fault {
+            Some(fault) => Err(fault),
+            None => Ok(self.reader.decide()),
+        }
+    }
+
+    /// A part that passes after the decision. `Err`: it gives the body a second reading.
+    pub(super) fn pass(&mut self, part: &[u8]) -> Result<(), &'static str> {
+        match self.reader.feed(part) {
+            Seen::Part | Seen::Enough => Ok(()),
+            Seen::Ambiguous(fault) => Err(fault),
+        }
+    }
+}

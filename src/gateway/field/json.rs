@@ -1,0 +1,458 @@
+//! JSON, a piece at a time: keeps nothing but the fields that are looked for.
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::ruleset::request_field::FieldPath;
+
+/// JSON documents, one after the other. Takes the same memory however long they are.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Json {
+    state: State,
+    /// How many objects and arrays are open, at most [`DEEPEST`].
+    depth: usize,
+    /// A bit for each that is open: whether it is an object.
+    objects: u128,
+    /// The name or the text that is being read, where it is wanted.
+    text: Kept,
+    number: Number,
+    rules: Rules,
+    /// One for each field.
+    pub(super) searches: SmallVec<[Search; 2]>,
+}
+
+/// What documents are held to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Rules {
+    /// There may be several; of a name that is there twice the last one counts, and texts are not kept.
+    #[default]
+    Lenient,
+    /// There is one object. A name on the way to a field is there once: names that differ in case only are the same, as they
+    /// are to some parsers, and lead to nothing that can be read unless they are spelled as they are looked for.
+    Strict,
+}
+
+/// How far one field is found.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Search {
+    /// How many of the open objects and arrays, from the outermost on, are objects on the path.
+    on_path: usize,
+    /// Whether the name before the current value is the next one of the path.
+    hit: bool,
+    /// A bit for each open object on the path: whether the next name of the path was there.
+    seen: u32,
+    /// What the field says in this document, and in those before it.
+    pub(super) found: Option<Found>,
+    pub(super) earlier: Option<Found>,
+    /// Whether a name on the way is there twice.
+    pub(super) is_twice: bool,
+}
+
+/// What a field says.
+#[derive(Clone, Debug)]
+pub(super) enum Found {
+    Number(Number),
+    /// Where texts are kept.
+    Text(Vec<u8>),
+    Other,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    /// Before a value; of a list that has just begun, its end may come instead.
+    #[default]
+    Value,
+    FirstItem,
+    /// Before the name of a member; of an object that has just begun, its end may come instead.
+    Name,
+    FirstName,
+    Colon,
+    AfterValue,
+    Text(Text),
+    Number,
+    /// In `true`, `false` or `null`, with this left of it.
+    Word(&'static [u8]),
+    /// This is no JSON.
+    Broken,
+}
+
+/// In a text, which may be a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Text {
+    is_name: bool,
+    is_kept: bool,
+    escape: Escape,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Escape {
+    None,
+    /// After a backslash.
+    Begun,
+    /// After so many digits of `\uXXXX`, which make up this number.
+    Digits(u8, u32),
+}
+
+/// A text as far as it was read.
+#[derive(Clone, Debug, Default)]
+struct Kept {
+    bytes: Vec<u8>,
+    /// The first half of a character of two.
+    high: Option<u32>,
+    /// Whether it is too long, or holds half a character.
+    is_spoilt: bool,
+}
+
+/// The text of a number.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Number {
+    bytes: [u8; LONGEST_NUMBER],
+    length: usize,
+}
+
+const DEEPEST: usize = 128;
+/// Longer numbers are not read, and neither are longer names and texts.
+const LONGEST_NUMBER: usize = 32;
+const LONGEST_TEXT: usize = 1 << 10;
+
+impl Json {
+    pub(super) fn new(rules: Rules, fields: usize) -> Self {
+        Self { rules, searches: smallvec![Search::default(); fields], ..Self::default() }
+    }
+
+    /// Whether what came is no JSON.
+    pub(super) fn is_broken(&self) -> bool {
+        self.state == State::Broken
+    }
+
+    /// Whether a document is complete.
+    pub(super) fn is_whole(&self) -> bool {
+        self.state == State::AfterValue && self.depth == 0
+    }
+
+    /// Another document follows.
+    pub(super) fn begin_anew(&mut self) {
+        for search in &mut self.searches {
+            let earlier = search.found.take().or(search.earlier.take());
+            *search = Search { earlier, ..Search::default() };
+        }
+        (self.state, self.depth) = (State::default(), 0);
+    }
+
+    /// The next bytes; `fields` are the same every time.
+    pub(super) fn feed<F: AsRef<FieldPath>>(&mut self, fields: &[F], mut bytes: &[u8]) {
+        while let Some((byte, rest)) = bytes.split_first() {
+            let plain = match self.state {
+                State::Broken => return,
+                State::Text(Text { escape: Escape::None, .. }) => plain_length(bytes),
+                _ => 0,
+            };
+            match bytes.split_at_checked(plain) {
+                Some((text, rest)) if plain > 0 => {
+                    if let State::Text(Text { is_kept: true, .. }) = self.state {
+                        self.text.push(text);
+                    }
+                    bytes = rest;
+                }
+                _ => {
+                    self.take(fields, *byte);
+                    bytes = rest;
+                }
+            }
+        }
+    }
+
+    fn take<F: AsRef<FieldPath>>(&mut self, fields: &[F], byte: u8) {
+        self.state = match self.state {
+            State::Broken => State::Broken,
+            State::Text(text) => self.take_of_text(text, fields, byte),
+            State::Word([next, rest @ ..]) if *next == byte => match rest {
+                [] => State::AfterValue,
+                rest => State::Word(rest),
+            },
+            State::Word(_) => State::Broken,
+            State::Number if byte.is_ascii_digit() || b"+-.eE".contains(&byte) => {
+                self.number.push(byte);
+                State::Number
+            }
+            State::Number => {
+                let number = self.number;
+                self.tell(fields, || if number.length > LONGEST_NUMBER { Found::Other } else { Found::Number(number) });
+                self.take_between(State::AfterValue, fields, byte)
+            }
+            state => self.take_between(state, fields, byte),
+        };
+    }
+
+    /// Takes a byte between values and names.
+    fn take_between<F: AsRef<FieldPath>>(&mut self, state: State, fields: &[F], byte: u8) -> State {
+        match (state, byte) {
+            (state, b' ' | b'\t' | b'\r' | b'\n') => state,
+            (State::FirstItem, b']') | (State::FirstName, b'}') => self.close(byte),
+            (State::AfterValue, b']' | b'}') if self.depth > 0 => self.close(byte),
+            (State::AfterValue, b',') if self.depth > 0 => match self.in_object() {
+                true => State::Name,
+                false => State::Value,
+            },
+            (State::AfterValue, _) if self.depth == 0 && self.rules == Rules::Lenient => {
+                self.begin_anew();
+                self.begin_value(fields, byte)
+            }
+            (State::Name | State::FirstName, b'"') => {
+                let is_kept = self.searches.iter().any(|search| search.on_path == self.depth);
+                self.begin_text(true, is_kept)
+            }
+            (State::Colon, b':') => State::Value,
+            (State::Value | State::FirstItem, _) => self.begin_value(fields, byte),
+            _ => State::Broken,
+        }
+    }
+
+    fn begin_value<F: AsRef<FieldPath>>(&mut self, fields: &[F], byte: u8) -> State {
+        let in_object = self.in_object();
+        for (search, field) in self.searches.iter_mut().zip(fields) {
+            // a list is not on the path, so neither are its items
+            search.hit = match self.depth {
+                0 => true,
+                depth => search.hit && in_object && depth == search.on_path,
+            };
+            if search.hit && self.depth > 0 {
+                search.found = None;
+            }
+            let leads_on = self.depth < field.as_ref().0.len();
+            if search.hit && leads_on && self.rules == Rules::Strict && !matches!(byte, b'{' | b'n') {
+                search.found = Some(Found::Other);
+            }
+        }
+        match byte {
+            b'{' | b'[' => self.open(fields, byte == b'{'),
+            b'"' => {
+                let is_kept = self.rules == Rules::Strict && self.is_wanted(fields);
+                if !is_kept {
+                    self.tell(fields, || Found::Other);
+                }
+                self.begin_text(false, is_kept)
+            }
+            b't' => self.begin_word(fields, b"rue"),
+            b'f' => self.begin_word(fields, b"alse"),
+            // as if it were not there
+            b'n' => State::Word(b"ull"),
+            b'-' | b'0'..=b'9' => {
+                self.number = Number::default();
+                self.number.push(byte);
+                State::Number
+            }
+            _ => State::Broken,
+        }
+    }
+
+    fn begin_text(&mut self, is_name: bool, is_kept: bool) -> State {
+        self.text.bytes.clear();
+        (self.text.high, self.text.is_spoilt) = (None, false);
+        State::Text(Text { is_name, is_kept, escape: Escape::None })
+    }
+
+    fn begin_word<F: AsRef<FieldPath>>(&mut self, fields: &[F], rest: &'static [u8]) -> State {
+        self.tell(fields, || Found::Other);
+        State::Word(rest)
+    }
+
+    fn open<F: AsRef<FieldPath>>(&mut self, fields: &[F], object: bool) -> State {
+        self.tell(fields, || Found::Other);
+        if self.depth >= DEEPEST {
+            return State::Broken;
+        }
+        let bit = 1_u128 << self.depth;
+        for (search, field) in self.searches.iter_mut().zip(fields) {
+            if search.hit && object && self.depth < field.as_ref().0.len() && self.depth == search.on_path {
+                search.seen &= !place(search.on_path);
+                search.on_path = search.on_path.saturating_add(1);
+            }
+        }
+        self.depth = self.depth.saturating_add(1);
+        if object {
+            self.objects |= bit;
+            State::FirstName
+        } else {
+            self.objects &= !bit;
+            State::FirstItem
+        }
+    }
+
+    fn close(&mut self, byte: u8) -> State {
+        if self.in_object() != (byte == b'}') {
+            return State::Broken;
+        }
+        self.depth = self.depth.saturating_sub(1);
+        for search in &mut self.searches {
+            search.on_path = search.on_path.min(self.depth);
+        }
+        State::AfterValue
+    }
+
+    fn in_object(&self) -> bool {
+        self.depth.checked_sub(1).is_some_and(|innermost| self.objects >> innermost & 1 == 1)
+    }
+
+    /// Whether the current value is one looked for.
+    fn is_wanted<F: AsRef<FieldPath>>(&self, fields: &[F]) -> bool {
+        let mut all = self.searches.iter().zip(fields);
+        all.any(|(search, field)| search.hit && self.depth == field.as_ref().0.len())
+    }
+
+    /// The current value says this, where it is one looked for.
+    fn tell<F: AsRef<FieldPath>>(&mut self, fields: &[F], told: impl Fn() -> Found) {
+        for (search, field) in self.searches.iter_mut().zip(fields) {
+            if search.hit && self.depth == field.as_ref().0.len() {
+                search.found = Some(told());
+            }
+        }
+    }
+
+    fn take_of_text<F: AsRef<FieldPath>>(&mut self, text: Text, fields: &[F], byte: u8) -> State {
+        let escape = match (text.escape, byte) {
+            (Escape::None, b'"') if text.is_name => {
+                self.end_name(fields, text.is_kept);
+                return State::Colon;
+            }
+            (Escape::None, b'"') => {
+                if text.is_kept {
+                    let kept = self.text.whole().map(<[u8]>::to_vec);
+                    self.tell(fields, || kept.clone().map_or(Found::Other, Found::Text));
+                }
+                return State::AfterValue;
+            }
+            (Escape::None, b'\\') => Escape::Begun,
+            // plain bytes are taken in runs
+            (Escape::None, _) => return State::Broken,
+            (Escape::Begun, b'u') => Escape::Digits(0, 0),
+            (Escape::Begun, byte) => {
+                let Some(meant) = unescaped(byte) else { return State::Broken };
+                if text.is_kept {
+                    self.text.push(&[meant]);
+                }
+                Escape::None
+            }
+            (Escape::Digits(read, number), byte) => {
+                let Some(digit) = char::from(byte).to_digit(16) else { return State::Broken };
+                let number = number << 4 | digit;
+                if read == 3 {
+                    if text.is_kept {
+                        self.text.push_code(number);
+                    }
+                    Escape::None
+                } else {
+                    Escape::Digits(read.saturating_add(1), number)
+                }
+            }
+        };
+        State::Text(Text { escape, ..text })
+    }
+
+    fn end_name<F: AsRef<FieldPath>>(&mut self, fields: &[F], is_kept: bool) {
+        let name = if is_kept { self.text.whole() } else { None };
+        let Some(above) = self.depth.checked_sub(1) else { return };
+        for (search, field) in self.searches.iter_mut().zip(fields) {
+            let next = field.as_ref().0.get(above).filter(|_| search.on_path == self.depth);
+            let (Some(name), Some(next)) = (name, next) else {
+                search.hit = false;
+                continue;
+            };
+            search.hit = name == next.as_bytes();
+            if self.rules == Rules::Strict && (search.hit || is_variant(name, next)) {
+                search.is_twice |= search.seen & place(above) != 0;
+                search.seen |= place(above);
+                if !search.hit {
+                    search.found = Some(Found::Other);
+                }
+            }
+        }
+    }
+}
+
+/// The bit of the object at this position from the outermost one.
+fn place(position: usize) -> u32 {
+    1_u32.checked_shl(u32::try_from(position).unwrap_or(u32::MAX)).unwrap_or(0)
+}
+
+/// Whether two names differ in case only.
+fn is_variant(name: &[u8], of: &str) -> bool {
+    // `ſ` and the sign for kelvin are letters of another case, too
+    let folded =
+        |text: &str| text.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect::<String>();
+    let is_near = |first: &u8| {
+        !first.is_ascii() || of.as_bytes().first().is_some_and(|of| !of.is_ascii() || of.eq_ignore_ascii_case(first))
+    };
+    name.first().is_some_and(is_near) && str::from_utf8(name).is_ok_and(|name| folded(name) == folded(of))
+}
+
+/// How many bytes from the first on are content of a text as they stand.
+fn plain_length(bytes: &[u8]) -> usize {
+    let is_plain = |byte: &u8| *byte >= 0x20 && *byte != b'"' && *byte != b'\\';
+    // a whole run is looked at without a branch for each byte
+    let runs = bytes.chunks_exact(RUN).take_while(|run| run.iter().fold(true, |all, byte| all & is_plain(byte)));
+    let whole = runs.count().saturating_mul(RUN);
+    let rest = bytes.get(whole..).unwrap_or_default().iter().take_while(|byte| is_plain(byte));
+    whole.saturating_add(rest.count())
+}
+
+const RUN: usize = 64;
+
+const fn unescaped(byte: u8) -> Option<u8> {
+    Some(match byte {
+        b'"' | b'\\' | b'/' => byte,
+        b'b' => 0x08,
+        b'f' => 0x0c,
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        _ => return None,
+    })
+}
+
+// === impl Kept ===
+
+impl Kept {
+    fn push(&mut self, bytes: &[u8]) {
+        self.is_spoilt |= self.high.take().is_some() || bytes.len() > LONGEST_TEXT.saturating_sub(self.bytes.len());
+        if !self.is_spoilt {
+            self.bytes.extend_from_slice(bytes);
+        }
+    }
+
+    /// A number of four digits: a character, or half of one.
+    fn push_code(&mut self, code: u32) {
+        let code = match (self.high.take(), code) {
+            (Some(high), 0xdc00..=0xdfff) => 0x10000 + ((high - 0xd800) << 10) + (code - 0xdc00),
+            (None, 0xd800..=0xdbff) => {
+                self.high = Some(code);
+                return;
+            }
+            (None, code) => code,
+            (Some(_), _) => u32::MAX,
+        };
+        match char::from_u32(code) {
+            Some(character) => self.push(character.encode_utf8(&mut [0; 4]).as_bytes()),
+            None => self.is_spoilt = true,
+        }
+    }
+
+    fn whole(&self) -> Option<&[u8]> {
+        (!self.is_spoilt && self.high.is_none()).then_some(&*self.bytes)
+    }
+}
+
+// === impl Number ===
+
+impl Number {
+    fn push(&mut self, byte: u8) {
+        if let Some(place) = self.bytes.get_mut(self.length) {
+            *place = byte;
+        }
+        self.length = self.length.saturating_add(1);
+    }
+
+    /// As it is written.
+    pub(super) fn text(&self) -> &str {
+        self.bytes.get(..self.length).and_then(|bytes| str::from_utf8(bytes).ok()).unwrap_or_default()
+    }
+}
