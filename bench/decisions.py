@@ -21,6 +21,8 @@ from .processes import CellFailed, Process, busy_share, free_port, spent
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "target/bench/decisions"
 CONNECTIONS, AT_ONCE = 4, 64
+#: Each has a core of its own, so that none waits for the other's.
+DECIDES, ASKS = ["taskset", "--cpu-list", "0"], ["taskset", "--cpu-list", "1"]
 #: Kept at half of the peak: fewer at once, so that what waits is the program's doing.
 PACED = 8
 
@@ -88,7 +90,7 @@ def load(service: Service, seconds: int, rate: int | None) -> tuple[int, list[fl
     log.unlink(missing_ok=True)
     paced = [f"--rps={rate / CONNECTIONS:.0f}"] if rate else []
     command = [
-        "h2load", f"-c{CONNECTIONS}", f"-m{PACED if rate else AT_ONCE}", f"-D{seconds}", f"--log-file={log}", *paced,
+        *ASKS, "h2load", f"-c{CONNECTIONS}", f"-m{PACED if rate else AT_ONCE}", f"-D{seconds}", f"--log-file={log}", *paced,
         "-d", str(question), "-H", "content-type: application/grpc", "-H", "te: trailers",
         f"http://127.0.0.1:{service.port}{service.path}",
     ]
@@ -113,7 +115,7 @@ def answers(service: Service) -> bool:
 def measured(service: Service, seconds: int) -> Sample:
     """One round: as fast as it goes, then at half of that."""
     (WORK / f"{service.name}.question").write_bytes(service.question)
-    with Process(service.name, service.command, WORK) as process:
+    with Process(service.name, [*DECIDES, *service.command], WORK) as process:
         process.wait_until(lambda: answers(service))
         load(service, 1, None)
         before = process.cpu()

@@ -175,9 +175,23 @@ impl Store {
         }
     }
 
-    /// [`Store::charge`] where nothing has to be waited for: all of `batch` is decided in memory, and by no other gateway.
-    /// `None`, with nothing charged, where that is not so.
-    pub fn charge_in_memory(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Option<Receipt> {
+    /// Charges every entry of `batch` or none: none if an enforcing limit denies. See [`crate::charge::Enforcement`] for
+    /// those that go by other rules. Answers in the order of `batch`, in which no limit may appear twice, and notes in it
+    /// where each was charged: a new key for which there is no room is charged to a common bucket, and has to be
+    /// given back there.
+    ///
+    /// A future that is dropped before it is ready has charged nothing, or gives it back.
+    pub async fn charge(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Receipt {
+        match self.charge_in_memory(binding, batch, now) {
+            Some(receipt) => receipt,
+            // large, and moved with the futures that it is part of: it has its memory only where it is needed
+            None => Box::pin(self.charge_with_others(binding, batch, now)).await,
+        }
+    }
+
+    /// [`Store::charge`] where all of `batch` is decided in memory, and other gateways have nothing to do with it. `None`,
+    /// with nothing charged, where that is not so.
+    fn charge_in_memory(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Option<Receipt> {
         let is_alone = self.cluster().is_none() && self.owners.is_none();
         if !is_alone || !batch.iter().all(|charge| self.is_here(binding, charge)) {
             return None;
@@ -186,13 +200,8 @@ impl Store {
         Some(Receipt { charged, source: DecisionSource::Local, refused: None })
     }
 
-    /// Charges every entry of `batch` or none: none if an enforcing limit denies. See [`crate::charge::Enforcement`] for
-    /// those that go by other rules. Answers in the order of `batch`, in which no limit may appear twice, and notes in it
-    /// where each was charged: a new key for which there is no room is charged to a common bucket, and has to be
-    /// given back there.
-    ///
-    /// A future that is dropped before it is ready has charged nothing, or gives it back.
-    pub async fn charge(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Receipt {
+    /// [`Store::charge`] where Redis or another gateway may have to be asked.
+    async fn charge_with_others(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Receipt {
         let epoch = self.ownership_epoch(batch);
         if let Some(cluster) = self.cluster().filter(|cluster| cluster.is_migrating()) {
             self.gather(cluster, binding, batch.iter().filter(|charge| cluster.owns(charge.key))).await;
@@ -300,7 +309,7 @@ impl Store {
         binding.shared(charge).is_none() && owned.is_none_or(|owners| owners.cluster.owns(charge.key))
     }
 
-    /// Takes back charges, as far as the algorithms allow. CallArgument each stands when its key was going to be whole again,
+    /// Takes back charges, as far as the algorithms allow. With each stands when its key was going to be whole again,
     /// as [`crate::algorithm::Headroom::until_full`] told right after the charge.
     pub fn refund(&self, binding: &Binding, batch: &[(Charge, Nanos)], now: Nanos) {
         for (charge, full_at) in batch {

@@ -19,10 +19,7 @@ pub(super) async fn charge_all(context: &mut RequestContext, charges: &mut [Char
     let active = Rc::clone(&context.active);
     let gateway = context.gateway.clone();
     if context.charges.is_empty() {
-        return match gateway.store.charge_in_memory(&active.binding, charges, now) {
-            Some(receipt) => receipt,
-            None => Box::pin(gateway.store.charge(&active.binding, charges, now)).await,
-        };
+        return gateway.store.charge(&active.binding, charges, now).await;
     }
     Box::pin(charge_the_rest(context, charges, now)).await
 }
@@ -71,7 +68,7 @@ pub(super) async fn charge_candidate(context: &mut RequestContext, now: Nanos) {
     let candidate = context.verdict.candidate_to_charge(&context.active.ruleset, &context.charges);
     let Some((position, alone)) = candidate else { return };
     let mut alone = [alone];
-    let receipt = Box::pin(context.gateway.store.charge(&context.active.binding, &mut alone, now)).await;
+    let receipt = context.gateway.store.charge(&context.active.binding, &mut alone, now).await;
     if let [charged] = *receipt.charged {
         context.verdict.replace(position, charged);
     }

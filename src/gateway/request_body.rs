@@ -31,7 +31,8 @@ pub(super) async fn charge_part(context: &mut RequestContext, bytes: usize) -> R
     let total = added(cost_meter.request_bytes, bytes);
     let due = due(context, cost_meter, total);
     if !due.charges.is_empty() {
-        let wait = charge(context, due).await?;
+        // seldom, and large
+        let wait = Box::pin(charge(context, due)).await?;
         if wait > Nanos::ZERO {
             tokio::time::sleep(wait.to_duration()).await;
         }

@@ -143,7 +143,8 @@ pub(super) async fn serve<S: Service>(
                 let (request, respond) = *accepted;
                 presence.is_busy();
                 let (clock, worker, peer) = (Rc::clone(&worker.clock), Rc::clone(worker), Arc::clone(peer));
-                streams.spawn_local(async move { clock.run(pin!(serve_stream(worker, request, respond, peer))).await });
+                let mut serving = Box::pin(serve_stream(worker, request, respond, peer));
+                streams.spawn_local(async move { clock.run(serving.as_mut()).await });
             }
             // a client that is gone takes its requests with it
             Event::Over => return,
