@@ -260,6 +260,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
         needs,
         upstreams: &upstream_names,
         limits: &limit_names,
+        read_limits: &limits,
         bypass: &bypass,
         has_cors: top.has("cors"),
     };

@@ -8,7 +8,7 @@ use crate::config::settings::NAMED_PART;
 use crate::ruleset::key::{Key, KeyPart, Repeated};
 
 pub(super) const EXPECTED: &str = "`all`, `customer`, `plan`, `client_address`, `host`, `route`, `route_pattern`, `method`, `upstream_node`, `{header: NAME}`, `{query: NAME}`, \
-     `{cookie: NAME}`, `{jwt_claim: NAME}`, `{group: LEVEL}`, `{request_field: params.name}`, `{descriptor: KEY}`, or a list of these";
+     `{cookie: NAME}`, `{path_segment: NAME}`, `{jwt_claim: NAME}`, `{group: LEVEL}`, `{request_field: params.name}`, `{descriptor: KEY}`, or a list of these";
 
 const WORDS: [(&str, KeyPart); 8] = [
     ("customer", KeyPart::Customer),
@@ -39,7 +39,8 @@ pub(super) fn part(field: &Field<'_>) -> Option<KeyPart> {
     }
     let section = field.section_or(&NAMED_PART, EXPECTED)?;
     let repeated = section.get_or("repeated", Repeated::Deny, |field| {
-        match ["jwt_claim", "group", "request_field", "descriptor"].iter().any(|kind| section.has(kind)) {
+        match ["path_segment", "jwt_claim", "group", "request_field", "descriptor"].iter().any(|kind| section.has(kind))
+        {
             true => field.fail(Problem::error(field.key_place(), "is for what a request may carry more than once")),
             false => field.choice(&[("deny", Repeated::Deny), ("first", Repeated::First), ("last", Repeated::Last)]),
         }
@@ -49,6 +50,7 @@ pub(super) fn part(field: &Field<'_>) -> Option<KeyPart> {
         "header" => Some(name.request_header_name().map(|name| KeyPart::Header(name, repeated))),
         "query" => Some(name.parsed("the name of a query parameter", named).map(|name| KeyPart::Query(name, repeated))),
         "cookie" => Some(name.parsed("the name of a cookie", cookie_name).map(|name| KeyPart::Cookie(name, repeated))),
+        "path_segment" => Some(name.parsed("the name of a segment, like `tenant`", named).map(KeyPart::PathSegment)),
         "jwt_claim" => Some(name.parsed("the name of a claim, like `sub`", named).map(KeyPart::JwtClaim)),
         "group" => Some(name.parsed("a level, like `organisation`", named).map(KeyPart::Group)),
         "request_field" => Some(name.parsed(cost::A_PATH, cost::parse_path).map(KeyPart::RequestField)),
@@ -70,9 +72,8 @@ fn word(field: &Field<'_>) -> Option<KeyPart> {
     }
     let problem = match &*word.text {
         "all" => field.error("means one bucket for everybody, so it cannot be a part of a longer key"),
-        name @ ("header" | "query" | "cookie" | "jwt_claim" | "group" | "request_field" | "descriptor") => {
-            field.error("needs a name").hint(format!("write `{{{name}: NAME}}`"))
-        }
+        name @ ("header" | "query" | "cookie" | "path_segment" | "jwt_claim" | "group" | "request_field"
+        | "descriptor") => field.error("needs a name").hint(format!("write `{{{name}: NAME}}`")),
         text => {
             let known = WORDS.iter().map(|(known, _)| *known).chain(["all"]);
             field.error("is not a part of a key").hint(field.findings().suggest(text, known))

@@ -4,19 +4,23 @@ use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher;
 
+use regex::bytes::Regex;
+
 use crate::config::decisions::Needs;
+use crate::config::limits::CheckedLimit;
 use crate::config::names::Names;
 use crate::config::problem::Problem;
-use crate::config::read::{Field, Section, each_once};
+use crate::config::read::{Field, Section, each_once, every};
 use crate::config::scalar::InvalidValue;
-use crate::config::settings::{MATCH, REWRITE, ROUTE};
+use crate::config::settings::{MATCH, REWRITE, ROUTE, VALUE_MATCH};
 use crate::config::values::{check_ascii, dropped_problem, method, path};
 use crate::config::{access, denied};
 use crate::ruleset::access::{Access, Bypass};
 use crate::ruleset::denied::Denied;
 use crate::ruleset::host::HostPattern;
-use crate::ruleset::matcher::{HeaderEdits, HeaderMatch, Rewrite, Route};
-use crate::ruleset::path::PathPattern;
+use crate::ruleset::key::KeyPart;
+use crate::ruleset::matcher::{HeaderEdits, HeaderMatch, QueryMatch, Rewrite, Route, ValueMatch};
+use crate::ruleset::path::{PathPattern, names_segment};
 use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::{LimitId, is_dropped};
 
@@ -28,6 +32,8 @@ pub(super) struct Around<'r> {
     pub(super) needs: Needs,
     pub(super) upstreams: &'r Names,
     pub(super) limits: &'r Names,
+    /// In the order of their names.
+    pub(super) read_limits: &'r [Option<CheckedLimit>],
     /// What holds for every route.
     pub(super) bypass: &'r Bypass,
     /// Whether the file has `cors`.
@@ -70,13 +76,13 @@ fn name(section: &Section<'_>, names: &mut Names) -> Option<String> {
 /// Everything but the name.
 fn route(section: &Section<'_>, around: &Around<'_>) -> Option<Route> {
     const UPSTREAM: &str = "the name of an upstream";
-    let Around { needs, upstreams, limits, bypass, has_cors } = *around;
+    let Around { needs, upstreams, bypass, has_cors, .. } = *around;
     let matched = section.get_or("match", Match::default(), read_match);
     let upstream = match section.get("upstream") {
         None if !needs.upstreams => Some(None),
         _ => section.required("upstream", UPSTREAM).and_then(|field| upstreams.resolve(&field)).map(Some),
     };
-    let limits = section.get_or("limits", Vec::new(), |field| read_limits(field, limits));
+    let limits = section.get_or("limits", Vec::new(), |field| read_limits(field, around, matched.as_ref()));
     let denied = section.get_or("denied", Denied::default(), denied::read);
     let access = section.get_or("access", Access::default(), access::access);
     let preflights = section.get_or("cors", bypass.preflights, |field| access::route_cors(field, has_cors));
@@ -90,7 +96,7 @@ fn route(section: &Section<'_>, around: &Around<'_>) -> Option<Route> {
     let path_parameters = section.get_or("path_parameters", false, |field| field.choice(&parameters));
     let request_headers = section.get_or("request_headers", HeaderEdits::default(), Field::header_edits);
     let response_headers = section.get_or("response_headers", HeaderEdits::default(), Field::header_edits);
-    let Match { hosts, path, path_pattern, methods, headers } = matched?;
+    let Match { hosts, path, path_pattern, methods, headers, query } = matched?;
     Some(Route {
         name: String::new(),
         hosts,
@@ -98,6 +104,7 @@ fn route(section: &Section<'_>, around: &Around<'_>) -> Option<Route> {
         path_pattern,
         methods,
         headers,
+        query,
         upstream: upstream?.map(UpstreamId),
         limits: limits?,
         early: Vec::new(),
@@ -119,6 +126,7 @@ struct Match {
     path_pattern: String,
     methods: Vec<String>,
     headers: Vec<HeaderMatch>,
+    query: Vec<QueryMatch>,
 }
 
 impl Default for Match {
@@ -130,6 +138,7 @@ impl Default for Match {
             path_pattern: EVERY_PATH.to_owned(),
             methods: Vec::new(),
             headers: Vec::new(),
+            query: Vec::new(),
         }
     }
 }
@@ -150,12 +159,18 @@ fn read_match(field: &Field<'_>) -> Option<Match> {
         let conditions =
             field.by_header("header fields, each with its value or `true`", |name, field| match is_dropped(name) {
                 true => field.fail(dropped_problem(field.key_place(), name)),
-                false => header_condition(field),
+                false => value_match(field),
             })?;
         Some(conditions.into_iter().map(|(name, value)| HeaderMatch { name, value }).collect())
     });
+    let query = section.get_or("query", Vec::new(), |field| {
+        let parameters = field.mapping("query parameters, each with its value or `true`")?;
+        let read =
+            |(name, field): (&str, Field<'_>)| Some(QueryMatch { name: name.to_owned(), value: value_match(&field)? });
+        every(parameters.fields().map(read))
+    });
     let (path, path_pattern) = path?;
-    Some(Match { hosts: hosts?, path, path_pattern, methods: methods?, headers: headers? })
+    Some(Match { hosts: hosts?, path, path_pattern, methods: methods?, headers: headers?, query: query? })
 }
 
 fn invalid(message: String) -> InvalidValue {
@@ -172,24 +187,54 @@ fn parse_host(text: &str) -> Result<HostPattern, InvalidValue> {
     HostPattern::parse(text).map_err(invalid)
 }
 
-/// `true` for a field that only has to be there, else its value.
-fn header_condition(field: &Field<'_>) -> Option<Option<String>> {
-    const EXPECTED: &str = "a value, or `true` for any";
+/// `true` for what only has to be there, else its value, or an expression that matches it.
+fn value_match(field: &Field<'_>) -> Option<ValueMatch> {
+    const EXPECTED: &str = "a value, `true` for any, or `{regex: EXPRESSION}`";
     let field = field.clone().secret();
+    if !field.is_word() {
+        let section = field.section_or(&VALUE_MATCH, EXPECTED)?;
+        let expression = section.required("regex", "a regular expression, like `v[0-9]+`")?;
+        return expression.parsed("a regular expression", whole_regex).map(ValueMatch::Like);
+    }
     let word = field.word(EXPECTED)?;
     match (&*word.text, word.plain) {
-        ("true", true) => Some(None),
+        ("true", true) => Some(ValueMatch::Any),
         ("false", true) => field.fail(Problem::error(field.place(), "cannot be asked to be absent").expected(EXPECTED)),
         (text, _) if http::HeaderValue::from_str(text).is_err() => {
-            field.fail(field.error("holds characters that no header field may hold").expected(EXPECTED))
+            field.fail(field.error("holds characters that no value may hold").expected(EXPECTED))
         }
-        (text, _) => Some(Some(text.to_owned())),
+        (text, _) => Some(ValueMatch::Is(text.to_owned())),
     }
 }
 
-fn read_limits(field: &Field<'_>, limits: &Names) -> Option<Vec<LimitId>> {
+/// An expression that is held against whole values.
+fn whole_regex(text: &str) -> Result<Regex, InvalidValue> {
+    let says = |error: regex::Error| match error {
+        regex::Error::CompiledTooBig(_) => "is too large an expression".to_owned(),
+        _ => "is not a regular expression".to_owned(),
+    };
+    // by itself first: `a)(b` is an expression between brackets only
+    let anchored = Regex::new(text).and_then(|_| Regex::new(&format!("^(?:{text})$")));
+    anchored.map_err(|error| invalid(says(error)))
+}
+
+fn read_limits(field: &Field<'_>, around: &Around<'_>, matched: Option<&Match>) -> Option<Vec<LimitId>> {
     let items = field.list("a list of names of limits")?;
-    each_once(&items, |item| limits.resolve(item).map(LimitId), LimitId::clone)
+    let limit = |item: &Field<'_>| {
+        let id = around.limits.resolve(item).map(LimitId)?;
+        let limit = around.read_limits.get(id.0).and_then(Option::as_ref).and_then(|read| read.limit.as_ref());
+        for part in limit.iter().flat_map(|limit| &limit.key.parts) {
+            if let (KeyPart::PathSegment(name), Some(matched)) = (part, matched)
+                && !names_segment(&matched.path_pattern, name)
+            {
+                let problem = item
+                    .error(format!("counts by the segment `{{{name}}}`, which the path of the route does not name"));
+                return item.fail(problem.hint(format!("name it in `match`: `path: /v1/{{{name}}}/**`")));
+            }
+        }
+        Some(id)
+    };
+    each_once(&items, limit, LimitId::clone)
 }
 
 fn read_rewrite(field: &Field<'_>, matched: Option<&Match>) -> Option<Rewrite> {
@@ -223,11 +268,11 @@ fn read_rewrite(field: &Field<'_>, matched: Option<&Match>) -> Option<Rewrite> {
 /// Finds routes that others take all requests of.
 ///
 /// A route that matches more comes after those that match less whatever their order in the file, unless host, path and
-/// header conditions are the same: only then can earlier routes leave a later one nothing.
+/// conditions are the same: only then can earlier routes leave a later one nothing.
 #[derive(Default)]
 struct Unreachable {
     hasher: RandomState,
-    /// Who takes a host, path, header conditions and method first (by a hash of all four).
+    /// Who takes a host, path, conditions and method first (by a hash of all four).
     taken: HashMap<u64, String>,
 }
 
@@ -241,14 +286,17 @@ impl Unreachable {
         if hosts.len().saturating_mul(methods.len()) > MOST_PAIRS {
             return;
         }
-        let mut headers: Vec<_> =
-            route.headers.iter().map(|condition| (condition.name.as_str(), &condition.value)).collect();
-        headers.sort();
+        let headers = route.headers.iter().map(|condition| format!("{condition:?}"));
+        let mut conditions: Vec<String> =
+            headers.chain(route.query.iter().map(|condition| format!("{condition:?}"))).collect();
+        conditions.sort();
+        // whatever its segments are called
+        let path = route.path.to_string();
         let mut first = None;
         let mut reachable = false;
         for host in &hosts {
             for method in &methods {
-                match self.taken.entry(self.hasher.hash_one((host, &route.path_pattern, &headers, method))) {
+                match self.taken.entry(self.hasher.hash_one((host, &path, &conditions, method))) {
                     Entry::Occupied(other) => first = Some(other.get().clone()),
                     Entry::Vacant(place) => {
                         place.insert(route.name.clone());

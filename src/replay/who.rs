@@ -48,6 +48,7 @@ fn describe_part(ruleset: &Ruleset, part: &KeyPart, facts: &Facts<'_>, resolved:
         | KeyPart::Header(..)
         | KeyPart::Query(..)
         | KeyPart::Cookie(..)
+        | KeyPart::PathSegment(_)
         | KeyPart::JwtClaim(_)
         | KeyPart::RequestField(_)
         | KeyPart::Descriptor(_) => named(key::value(part, facts, resolved).ok()),

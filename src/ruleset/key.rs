@@ -62,6 +62,8 @@ pub enum KeyPart {
     Query(String, Repeated),
     /// The value of this cookie.
     Cookie(String, Repeated),
+    /// The segment of the path to which the pattern of the route gives this name, percent-encoded as in canonical paths.
+    PathSegment(String),
     /// This claim of the caller's token, or a way through nested ones: text, a whole number, `true` or `false`.
     JwtClaim(String),
     /// What this field of the request's body says: a text, or a whole number.
@@ -132,6 +134,7 @@ impl KeyPart {
             Self::Header(name, _) => format!("header {name}"),
             Self::Query(name, _) => format!("query {name}"),
             Self::Cookie(name, _) => format!("cookie {name}"),
+            Self::PathSegment(name) => format!("path segment {name}"),
             Self::JwtClaim(name) => format!("token claim {name}"),
             Self::RequestField(path) => format!("request field {path}"),
             Self::Descriptor(name) => format!("descriptor {name}"),

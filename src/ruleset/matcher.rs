@@ -2,20 +2,20 @@
 //!
 //! Routes are compared by host (a name before `*.name`, a longer `*.name` before a shorter, any host last), then by
 //! path (segment by segment: a literal before `*` before `**`), then by method (a list before none), then by the
-//! number of header conditions (more before fewer), then by their order in the file.
+//! number of conditions on header fields and query parameters (more before fewer), then by their order in the file.
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use regex::bytes::Regex;
 
-use crate::fields::Fields;
 use crate::ruleset::LimitId;
 use crate::ruleset::access::{Access, Bypass};
 use crate::ruleset::denied::Denied;
 use crate::ruleset::host::HostPattern;
-use crate::ruleset::key::Facts;
+use crate::ruleset::key::{Facts, query_values};
 use crate::ruleset::path::{PathPattern, behind_prefix};
 use crate::ruleset::request_field::FieldPath;
 use crate::ruleset::upstream::UpstreamId;
@@ -43,6 +43,8 @@ pub struct Route {
     pub methods: Vec<String>,
     /// All of these header conditions.
     pub headers: Vec<HeaderMatch>,
+    /// All of these conditions on query parameters.
+    pub query: Vec<QueryMatch>,
     /// Where the requests go; `None` only where no listener forwards any.
     pub upstream: Option<UpstreamId>,
     /// The limits that they are under, in the order of the configuration; then the candidates tried beside them.
@@ -79,6 +81,7 @@ impl Route {
             path_pattern: String::new(),
             methods: Vec::new(),
             headers: Vec::new(),
+            query: Vec::new(),
             upstream: None,
             limits,
             early: Vec::new(),
@@ -100,9 +103,52 @@ impl Route {
 pub struct HeaderMatch {
     /// The field.
     pub name: http::HeaderName,
-    /// Its value in one of its lines; `None` if it only has to be there.
-    pub value: Option<String>,
+    /// The value of one of its lines.
+    pub value: ValueMatch,
 }
+
+/// A condition on a query parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueryMatch {
+    /// Its name, percent-decoded.
+    pub name: String,
+    /// One of its values, percent-decoded.
+    pub value: ValueMatch,
+}
+
+/// What a value has to be.
+#[derive(Clone, Debug)]
+pub enum ValueMatch {
+    /// Anything.
+    Any,
+    /// This.
+    Is(String),
+    /// A value that this expression matches as a whole.
+    Like(Regex),
+}
+
+impl ValueMatch {
+    fn holds<V: AsRef<[u8]>>(&self, mut values: impl Iterator<Item = V>) -> bool {
+        match self {
+            Self::Any => values.next().is_some(),
+            Self::Is(wanted) => values.any(|value| value.as_ref() == wanted.as_bytes()),
+            Self::Like(expression) => values.any(|value| expression.is_match(value.as_ref())),
+        }
+    }
+}
+
+impl PartialEq for ValueMatch {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Any, Self::Any) => true,
+            (Self::Is(one), Self::Is(other)) => one == other,
+            (Self::Like(one), Self::Like(other)) => one.as_str() == other.as_str(),
+            _ => false,
+        }
+    }
+}
+
+impl Eq for ValueMatch {}
 
 /// How the path is changed on the way; the query is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -271,10 +317,12 @@ pub enum Mismatch<'r> {
     Method(&'r [String]),
     /// It lacks this header field, or the field has another value.
     Header(&'r HeaderMatch),
+    /// The same of a query parameter.
+    Query(&'r QueryMatch),
 }
 
 impl fmt::Display for Mismatch<'_> {
-    /// `the method is not GET or POST`; shows no value of a header field.
+    /// `the method is not GET or POST`; shows no value of a header field or a query parameter.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Host { hosts, .. } => {
@@ -283,11 +331,16 @@ impl fmt::Display for Mismatch<'_> {
             }
             Self::Path(pattern) => write!(f, "the path is not {pattern}"),
             Self::Method(methods) => write!(f, "the method is not {}", methods.join(" or ")),
-            Self::Header(HeaderMatch { name, value: None }) => write!(f, "the header {name} is not there"),
-            Self::Header(HeaderMatch { name, value: Some(_) }) => {
-                write!(f, "the header {name} does not have the value that is asked for")
-            }
+            Self::Header(HeaderMatch { name, value }) => write!(f, "the header {name} {}", lacks(value)),
+            Self::Query(QueryMatch { name, value }) => write!(f, "the query parameter {name} {}", lacks(value)),
         }
+    }
+}
+
+fn lacks(value: &ValueMatch) -> &'static str {
+    match value {
+        ValueMatch::Any => "is not there",
+        ValueMatch::Is(_) | ValueMatch::Like(_) => "does not have the value that is asked for",
     }
 }
 
@@ -304,26 +357,24 @@ fn beside_path<'r>(route: &'r Route, facts: &Facts<'_>) -> Option<Mismatch<'r>> 
     if !route.methods.is_empty() && !route.methods.iter().any(|method| method == facts.method) {
         return Some(Mismatch::Method(&route.methods));
     }
-    match route.headers.is_empty() {
+    match route.headers.is_empty() && route.query.is_empty() {
         true => None,
-        false => unmet(&route.headers, facts.headers).map(Mismatch::Header),
+        false => unmet(route, facts),
     }
 }
 
-/// The first condition that does not hold.
+/// The first condition on a header field or a query parameter that does not hold.
 #[inline(never)] // few routes have any, and the search for routes is to stay small without it
-fn unmet<'r>(conditions: &'r [HeaderMatch], headers: &Fields) -> Option<&'r HeaderMatch> {
-    conditions.iter().find(|condition| !condition.holds(headers))
+fn unmet<'r>(route: &'r Route, facts: &Facts<'_>) -> Option<Mismatch<'r>> {
+    let lacks_header = |of: &&HeaderMatch| !of.value.holds(facts.headers.get_all(of.name.as_str()));
+    let lacks_parameter = |of: &&QueryMatch| !of.value.holds(query_values(facts.query, &of.name));
+    let header = route.headers.iter().find(lacks_header).map(Mismatch::Header);
+    header.or_else(|| route.query.iter().find(lacks_parameter).map(Mismatch::Query))
 }
 
-impl HeaderMatch {
-    fn holds(&self, headers: &Fields) -> bool {
-        let mut lines = headers.get_all(self.name.as_str());
-        match &self.value {
-            None => lines.next().is_some(),
-            Some(value) => lines.any(|line| line == value.as_bytes()),
-        }
-    }
+/// How many there are on header fields and query parameters.
+fn conditions(route: &Route) -> usize {
+    route.headers.len().saturating_add(route.query.len())
 }
 
 /// Within one host.
@@ -331,5 +382,5 @@ fn by_specificity(a: &Route, b: &Route) -> Ordering {
     a.path
         .by_specificity(&b.path)
         .then_with(|| a.methods.is_empty().cmp(&b.methods.is_empty()))
-        .then_with(|| b.headers.len().cmp(&a.headers.len()))
+        .then_with(|| conditions(b).cmp(&conditions(a)))
 }

@@ -6,7 +6,7 @@ use std::fmt;
 
 /// A pattern for a canonical path.
 ///
-/// `*` stands for exactly one segment, `**` (only at the end) for any number of segments, none included. A final
+/// `*` and `{name}` stand for exactly one segment, `**` (only at the end) for any number of segments, none included. A final
 /// slash is a segment of its own: `/a/` and `/a` are two paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPattern {
@@ -31,7 +31,7 @@ impl PathPattern {
     /// Parses a pattern.
     ///
     /// Errors, in words for the configuration: no leading slash, `**` anywhere but at the end, `*` as a part of a
-    /// segment, and what a canonical path never holds (`//`, dot segments, `?`, `#`, white space).
+    /// segment, a name that is none or comes twice, and what a canonical path never holds (`//`, dot segments, `?`, `#`, white space).
     pub fn parse(text: &str) -> Result<Self, String> {
         let Some(path) = text.strip_prefix('/') else {
             return Err("must begin with `/`".to_owned());
@@ -50,6 +50,10 @@ impl PathPattern {
             segments.push(match *piece {
                 "*" => Segment::Any,
                 "**" => return Err("may hold `**` only as its last segment".to_owned()),
+                piece if piece.starts_with('{') || piece.ends_with('}') => {
+                    check_name(piece, &pieces[..position])?;
+                    Segment::Any
+                }
                 "." | ".." => {
                     return Err("must not hold `.` or `..`: paths are matched after they are resolved".to_owned());
                 }
@@ -137,6 +141,33 @@ impl fmt::Display for PathPattern {
         }
         if self.rest { f.write_str("/**") } else { Ok(()) }
     }
+}
+
+/// What is wrong with the named segment `piece`, before which `others` stand.
+fn check_name(piece: &str, others: &[&str]) -> Result<(), String> {
+    let name = name_of(piece).filter(|name| {
+        let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        !name.is_empty() && name.bytes().all(is_part)
+    });
+    match name {
+        Some(_) if others.contains(&piece) => Err(format!("names two segments `{piece}`")),
+        Some(_) => Ok(()),
+        None => Err(format!("must name a segment in letters, digits and `_`, like `{{tenant}}`, not `{piece}`")),
+    }
+}
+
+fn name_of(piece: &str) -> Option<&str> {
+    piece.strip_prefix('{')?.strip_suffix('}')
+}
+
+/// Whether the path pattern `pattern` names a segment `name`.
+pub fn names_segment(pattern: &str, name: &str) -> bool {
+    pattern.split('/').any(|piece| name_of(piece) == Some(name))
+}
+
+/// The segment of the canonical path `path` that `pattern`, which it matches, calls `name`.
+pub fn named_segment<'p>(pattern: &str, path: &'p str, name: &str) -> Option<&'p str> {
+    pattern.split('/').zip(path.split('/')).find(|(piece, _)| name_of(piece) == Some(name)).map(|(_, segment)| segment)
 }
 
 /// A segment that requests, whose paths are canonical and are matched without their parameters, can match.
@@ -353,9 +384,26 @@ mod tests {
             "/%",
             "/a;b=1",
             "/a%3Bb",
+            "/{}",
+            "/{a b}",
+            "/{a",
+            "/a}",
+            "/{a}/{a}",
+            "/{*}",
         ] {
             assert!(PathPattern::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_named_segment_stands_for_one_that_is_not_empty() {
+        let pattern = "/v1/{tenant}/*/{user}/**";
+        assert!(matches(pattern, "/v1/acme/x/7"));
+        assert!(!matches(pattern, "/v1//x/7"));
+        assert_eq!(named_segment(pattern, "/v1/acme/x/7/more", "tenant"), Some("acme"));
+        assert_eq!(named_segment(pattern, "/v1/acme/x/7/more", "user"), Some("7"));
+        assert_eq!(named_segment(pattern, "/v1/acme/x/7", "other"), None);
+        assert!(names_segment(pattern, "user") && !names_segment(pattern, "v1"));
     }
 
     #[test]

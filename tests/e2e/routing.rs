@@ -122,6 +122,53 @@ fn methods_and_header_conditions_choose_among_routes_of_one_path() {
 }
 
 #[test]
+fn query_parameters_and_expressions_choose_among_routes_of_one_path() {
+    let origin = Origin::start();
+    let gateway = gateway(
+        &origin,
+        &[
+            ("plain", "path: /a"),
+            ("debug", "path: /a, query: { debug: true }"),
+            ("second", "path: /a, query: { \"api version\": \"2\" }"),
+            ("later", "path: /a, query: { \"api version\": { regex: \"[3-9]|1[0-9]\" } }"),
+            ("both", "path: /a, query: { debug: true }, headers: { x-version: { regex: \"v[0-9]+\" } }"),
+        ],
+    );
+    let taken = |target: &str, fields: &[(&str, &str)]| route(&gateway, &origin, "GET", target, fields);
+    assert_eq!(taken("/a", &[]), "plain");
+    assert_eq!(taken("/a?debug", &[]), "debug");
+    assert_eq!(taken("/a?x=1&debug=0", &[]), "debug");
+    assert_eq!(taken("/a?Debug=1", &[]), "plain", "case counts in names");
+    assert_eq!(taken("/a?api+version=2", &[]), "second");
+    assert_eq!(taken("/a?api%20version=%32", &[]), "second", "decoded as upstreams do");
+    assert_eq!(taken("/a?api+version=12", &[]), "later");
+    assert_eq!(taken("/a?api+version=120", &[]), "plain", "an expression matches whole values");
+    assert_eq!(taken("/a?debug", &[("x-version", "v12")]), "both");
+    assert_eq!(taken("/a?debug", &[("x-version", "v12-beta")]), "debug");
+}
+
+#[test]
+fn each_tenant_that_a_path_names_has_a_bucket_of_its_own() {
+    let origin = Origin::start();
+    let gateway = Gateway::start(&format!(
+        "{}limits: {{ per-tenant: {{ algorithm: gcra, rate: 1/h, burst: 2, key: {{ path_segment: tenant }} }} }}
+routes:
+  - {{ name: all, match: {{ path: \"/v1/{{tenant}}/**\" }}, upstream: origin, limits: [per-tenant] }}
+  - {{ name: users, match: {{ path: \"/v1/*/users/{{tenant}}\" }}, upstream: origin, limits: [per-tenant] }}
+",
+        origin.upstream()
+    ));
+    let mut client = gateway.client();
+    let mut status = |path: &str| client.exchange("GET", path, &[]).status;
+    assert_eq!([status("/v1/acme"), status("/v1/acme/orders/7?x=1"), status("/v1/acme/orders")], [200, 200, 429]);
+    assert_eq!([status("/v1/x/../%61cme/"), status("//v1//acme")], [429; 2], "other spellings of the same path");
+    assert_eq!([status("/v1/initech"), status("/v1/initech"), status("/v1/initech")], [200, 200, 429]);
+    // the third segment is the tenant here
+    assert_eq!([status("/v1/initech/users/globex"), status("/v1/acme/users/globex")], [200, 200]);
+    assert_eq!(status("/v1/globex"), 429);
+}
+
+#[test]
 fn an_unknown_host_or_path_is_not_found_and_counted() {
     let origin = Origin::start();
     let gateway = gateway(&origin, &[("only", "hosts: [api.test], path: /v1/**")]);

@@ -20,6 +20,11 @@ pub(in crate::config) static NAMED_PART: Table = Table {
         Setting::optional("header", Kind::Text("the name of a header field"), "The value of a header field."),
         Setting::optional("query", Kind::Text("the name of a query parameter"), "The value of a query parameter."),
         Setting::optional("cookie", Kind::Text("the name of a cookie"), "The value of a cookie."),
+        Setting::optional(
+            "path_segment",
+            Kind::Text("the name of a segment, like `tenant`"),
+            "The segment of the path that the route's `match.path` names: `/v1/{tenant}/**`.",
+        ),
         Setting::optional("jwt_claim", Kind::Text("the name of a claim, like `sub`"), "A claim of the caller's token."),
         Setting::optional(
             "group",

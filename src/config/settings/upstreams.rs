@@ -1,7 +1,7 @@
 //! The settings of upstreams and routes.
 
 use super::gateway::A_PEM_FILE;
-use super::{ACCESS, BYPASS, DENIED, KEY_PART, Kind, Setting, Table};
+use super::{ACCESS, BYPASS, DENIED, KEY_PART, Kind, Presence, Setting, Table};
 
 const HEADER_NAMES: Kind = Kind::List(&Kind::Text("the name of a header field"));
 const HEADER_VALUES: Kind = Kind::Named("header field", &Kind::Text("its value"));
@@ -148,18 +148,36 @@ pub(in crate::config) static MATCH: Table = Table {
         ),
         Setting::default(
             "path",
-            Kind::Text("a path, in which `*` is one segment and a final `**` any number"),
+            Kind::Text("a path, in which `*` or `{name}` is one segment and a final `**` any number"),
             "/**",
-            "The path.",
+            "The path. Limits can count by the segments that it names.",
         ),
         Setting::optional("methods", METHODS, "The methods, of which one has to be the request's."),
         Setting::default(
             "headers",
-            Kind::Named("header field", &Kind::OneOf(&[Kind::Flag, Kind::Text("its value")])),
+            Kind::Named("header field", &VALUE),
             "{}",
             "Header fields that all have to be there, each with its value, or `true` for any.",
         ),
+        Setting::default(
+            "query",
+            Kind::Named("query parameter", &VALUE),
+            "{}",
+            "Query parameters that all have to be there, each with its value, percent-decoded, or `true` for any.",
+        ),
     ],
+};
+
+const VALUE: Kind = Kind::OneOf(&[Kind::Flag, Kind::Text("its value"), Kind::Section(&VALUE_MATCH)]);
+
+pub(in crate::config) static VALUE_MATCH: Table = Table {
+    name: "value_match",
+    settings: &[Setting {
+        name: "regex",
+        kind: Kind::Text("a regular expression, like `v[0-9]+`"),
+        presence: Presence::Required,
+        about: "What the whole value has to match. Look-around and back references are not known: it takes linear time.",
+    }],
 };
 
 pub(in crate::config) static REWRITE: Table = Table {

@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::ruleset::Ruleset;
 use crate::ruleset::access::preflight_method;
 use crate::ruleset::key::Facts;
-use crate::ruleset::matcher::{Mismatch, Route, RouteId};
+use crate::ruleset::matcher::{Mismatch, Route, RouteId, ValueMatch};
 
 /// The most routes of a kind that are named.
 const MOST: usize = 20;
@@ -80,9 +80,11 @@ fn because(route: &Route, facts: &Facts<'_>) -> Vec<String> {
         [] => "any method is taken".to_owned(),
         methods => format!("the method {} is {}", facts.method, methods.join(" or ")),
     };
-    let headers = route.headers.iter().map(|condition| match condition.value {
-        None => format!("the header {} is there", condition.name),
-        Some(_) => format!("the header {} has the value that is asked for", condition.name),
-    });
-    [host, path, method].into_iter().chain(headers).collect()
+    let has = |what: &str, name: &str, value: &ValueMatch| match value {
+        ValueMatch::Any => format!("the {what} {name} is there"),
+        ValueMatch::Is(_) | ValueMatch::Like(_) => format!("the {what} {name} has the value that is asked for"),
+    };
+    let headers = route.headers.iter().map(|of| has("header", of.name.as_str(), &of.value));
+    let query = route.query.iter().map(|of| has("query parameter", &of.name, &of.value));
+    [host, path, method].into_iter().chain(headers).chain(query).collect()
 }

@@ -191,6 +191,7 @@ fn value(part: &KeyPart, text: &str, ruleset: &Ruleset) -> Result<Value<'static>
         | KeyPart::Header(..)
         | KeyPart::Query(..)
         | KeyPart::Cookie(..)
+        | KeyPart::PathSegment(_)
         | KeyPart::JwtClaim(_)
         | KeyPart::RequestField(_)
         | KeyPart::Descriptor(_) => Ok(bytes(text)),

@@ -25,6 +25,7 @@ impl KeyPart {
             Self::Cookie(cookie, _) => kind == "cookie" && cookie == of,
             Self::Group(level) => kind == "group" && level == of,
             Self::Descriptor(entry) => kind == "descriptor" && entry == of,
+            Self::PathSegment(segment) => (kind == "path_segment" && segment == of) || name == self.describe(),
             Self::RequestField(path) => (kind == "request_field" && path.to_string() == of) || name == self.describe(),
             Self::JwtClaim(claim) => (kind == "jwt_claim" && claim == of) || name == self.describe(),
             part => name == part.describe(),

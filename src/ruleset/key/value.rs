@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use super::{Caller, Facts, KeyPart, Repeated, Resolved};
 use crate::fields::Fields;
+use crate::ruleset::path::named_segment;
 use crate::ruleset::request_field::FieldValue;
 
 /// What a request has for a part of a key.
@@ -43,6 +44,7 @@ pub fn value<'f>(part: &KeyPart, facts: &Facts<'f>, resolved: &Resolved<'f>) -> 
         KeyPart::RoutePattern => Some(resolved.path_pattern),
         KeyPart::Method => Some(facts.method),
         KeyPart::UpstreamNode => resolved.upstream_node,
+        KeyPart::PathSegment(name) => named_segment(resolved.path_pattern, facts.path, name),
         KeyPart::Descriptor(_) => None,
         KeyPart::Header(name, repeated) => {
             return one(facts.headers.get_all(name.as_str()).map(Cow::Borrowed), *repeated);
