@@ -113,7 +113,7 @@ pub enum Decider {
     Alone,
     /// That one, which owns it.
     There(Arc<Peer>),
-    /// That one, because the owner cannot be asked.
+    /// That one, although it may not own it: because the owner cannot be asked, or because it is the owner in another view.
     StandInThere(Arc<Peer>),
 }
 
@@ -209,6 +209,16 @@ impl Cluster {
             }
         }
         self.alone()
+    }
+
+    /// The gateway that decides about a key that `asked` does not own: `owner`, as far as `asked` knows.
+    pub fn redirected(&self, asked: &Arc<Peer>, owner: SocketAddr) -> Decider {
+        if owner == self.own() {
+            return Decider::Here;
+        }
+        let view = self.0.view.load();
+        let peer = view.peers.get(&owner).filter(|peer| !peer.is_suspected());
+        Decider::StandInThere(Arc::clone(peer.unwrap_or(asked)))
     }
 
     /// The owner of `key`, if it is another gateway, whether it is reachable or not.
@@ -337,11 +347,12 @@ impl Cluster {
         service: Arc<dyn StateService>,
         mut accepted: tokio::sync::mpsc::Receiver<(impl Into<Stream>, SocketAddr)>,
     ) {
-        let PeerContext { own, clock, .. } = &*self.0.context;
+        let PeerContext { own, clock, timeout, .. } = &*self.0.context;
         let (membership, migrator) =
             (Arc::clone(&self.0) as Arc<dyn Membership>, Arc::clone(&self.0) as Arc<dyn StateMigrator>);
         self.0.service.get_or_init(|| Arc::downgrade(&service));
-        let server = Arc::new(PeerServer::new(own.clone(), Arc::clone(clock), service, (membership, migrator)));
+        let server =
+            Arc::new(PeerServer::new(own.clone(), Arc::clone(clock), service, (membership, migrator), *timeout));
         let mut served = JoinSet::new();
         let (pushing, announcing, discovering) = (Arc::clone(&self.0), Arc::clone(&self.0), Arc::clone(&self.0));
         served.spawn(restart_on_panic(move || {

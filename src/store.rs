@@ -29,7 +29,6 @@ use crate::algorithm::{AlgorithmName, Completion, Rule};
 use crate::charge::{AllCharged, Charge, Charged, DecisionSource, Mode, Taken};
 use crate::cluster::Cluster;
 use crate::cluster::migration::OwnershipEpoch;
-use crate::cluster::serve::MAX_TRIES;
 use crate::units::Nanos;
 use local::StateElsewhere;
 use owners::{OwnedLimit, Owners};
@@ -202,57 +201,43 @@ impl Store {
 
     /// [`Store::charge`] where Redis or another gateway may have to be asked.
     async fn charge_with_others(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Receipt {
-        let epoch = self.ownership_epoch(batch);
-        if let Some(cluster) = self.cluster().filter(|cluster| cluster.is_migrating()) {
-            self.gather(cluster, binding, batch.iter().filter(|charge| cluster.owns(charge.key))).await;
-        }
         self.number_slots(binding, batch);
-        if batch.iter().all(|charge| self.is_here(binding, charge)) {
-            let charged = self.charge_here(binding, batch, epoch, false, now).await;
-            return Receipt { charged, source: DecisionSource::Local, refused: None };
+        let epoch = self.ownership_epoch(batch);
+        if batch.iter().all(|charge| self.is_here(binding, charge)) && !self.is_migrating() {
+            let may_have_moved = |position| self.may_have_moved(&epoch, position);
+            if let Ok(charged) = self.charge_here(binding, batch, false, may_have_moved, now) {
+                return Receipt { charged, source: DecisionSource::Local, refused: None };
+            }
         }
-        ChargeTransaction { store: self, binding, epoch, now }.charge(batch).await
+        ChargeTransaction { store: self, binding, now }.charge(batch).await
     }
 
-    /// Charges what is decided in memory; of a request that is `denied` already, only what counts although it is denied. A
-    /// state that is not here, and may have come to be elsewhere since that was `epoch`, is brought here first.
-    async fn charge_here(
+    /// Charges what is decided in memory; of a request that is `denied` already, only what counts although it is denied. An
+    /// error, with nothing charged, if a state is not here of which `may_have_moved` says that another gateway may have it.
+    fn charge_here(
         &self,
         binding: &Binding,
         batch: &mut [Charge],
-        mut epoch: OwnershipEpoch,
         denied: bool,
+        may_have_moved: impl Fn(usize) -> bool,
         now: Nanos,
-    ) -> AllCharged {
-        let mut charged = AllCharged::new();
-        for tries in 0..=MAX_TRIES {
-            let cluster = self.cluster().filter(|_| tries < MAX_TRIES);
-            let may_have_moved = |position| cluster.is_some_and(|cluster| cluster.may_have_moved(&epoch, position));
-            let outcome = match denied {
-                true => self.local.charge_denied_unless(&binding.local, batch, may_have_moved, now),
-                false => self.local.charge_unless(&binding.local, batch, may_have_moved, now),
-            };
-            match (outcome, cluster) {
-                (Err(StateElsewhere), Some(cluster)) => {
-                    epoch = self.ownership_epoch(batch);
-                    // whoever owns it by now: it goes there afterwards
-                    self.gather(cluster, binding, batch.iter()).await;
-                }
-                (outcome, _) => {
-                    charged = outcome.unwrap_or_default();
-                    if tries > 0
-                        && let Some(cluster) = self.cluster()
-                    {
-                        cluster.note_charged(batch.iter().map(|charge| charge.key));
-                    }
-                    break;
-                }
-            }
+    ) -> Result<AllCharged, StateElsewhere> {
+        if denied {
+            return self.local.charge_denied_unless(&binding.local, batch, may_have_moved, now);
         }
-        if !denied {
-            self.note_running(binding, batch, &charged, now);
-        }
-        charged
+        let charged = self.local.charge_unless(&binding.local, batch, may_have_moved, now)?;
+        self.note_running(binding, batch, &charged, now);
+        Ok(charged)
+    }
+
+    /// Whether another gateway may have states of keys that this one decides about.
+    fn is_migrating(&self) -> bool {
+        self.cluster().is_some_and(|cluster| cluster.is_migrating())
+    }
+
+    /// Whether the state of the charge at this position may have moved since `epoch`.
+    fn may_have_moved(&self, epoch: &OwnershipEpoch, position: usize) -> bool {
+        self.cluster().is_some_and(|cluster| cluster.may_have_moved(epoch, position))
     }
 
     /// Where the states of `batch` are.
@@ -293,8 +278,8 @@ impl Store {
     }
 
     /// Brings states of `charges` here that others may still have.
-    async fn gather(&self, cluster: &Cluster, binding: &Binding, charges: impl Iterator<Item = &Charge>) {
-        let owned = charges.filter(|charge| binding.owned(charge).is_some());
+    async fn gather(&self, cluster: &Cluster, binding: &Binding, charges: &[Charge]) {
+        let owned = charges.iter().filter(|charge| binding.owned(charge).is_some());
         let wanted =
             owned.filter_map(|charge| Some((Arc::new(self.local.misses(&binding.local, charge)?), charge.key)));
         let wanted: Vec<_> = wanted.collect();

@@ -56,9 +56,9 @@ fn answer(store: &Arc<Store>, session: &dyn PeerSession, ask: Ask, now: Nanos) {
         Ask::Heartbeat(_) => {}
         Ask::SlotsAnnounced => store.release_stale_slots(&|_| now, now),
         Ask::Take { limit, key } => {
-            if let Some(states) = store.take(&limit, key) {
+            if let Some(states) = store.take(&limit, key, &|| {}) {
                 assert_eq!(states.count, 1);
-                assert!(store.take(&limit, key).is_none(), "it is in one place");
+                assert!(store.take(&limit, key, &|| {}).is_none(), "it is in one place");
                 assert_eq!(store.put(&states, now).kept, 1);
             }
         }

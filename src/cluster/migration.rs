@@ -57,7 +57,7 @@ pub(super) struct MigrationState {
     /// Fingerprints of keys whose states are being fetched, each with the count of changes of the members when that began: none
     /// once a state of the key has been given away.
     fetching: Mutex<HashMap<u64, Option<u64>>>,
-    departure_count: KeyEpochs,
+    departures: KeyEpochs,
     /// Notified when a push or a fetch ends, and when the sources of states change.
     moved: Notify,
     /// Notified when there may be states to push.
@@ -68,16 +68,23 @@ pub(super) struct MigrationState {
 }
 
 /// Counts the states that were given away, by some bits of their keys: a decision sees whether its state went meanwhile.
-struct KeyEpochs(Box<[AtomicU64]>);
+struct KeyEpochs(Box<[Departures]>);
+
+#[derive(Default)]
+struct Departures {
+    count: AtomicU64,
+    /// When a state was given away last.
+    last: AtomicU64,
+}
 
 impl Default for KeyEpochs {
     fn default() -> Self {
-        Self((0..KEY_EPOCHS).map(|_| AtomicU64::new(0)).collect())
+        Self((0..KEY_EPOCHS).map(|_| Departures::default()).collect())
     }
 }
 
 impl KeyEpochs {
-    fn of(&self, key: LimitKey) -> Option<&AtomicU64> {
+    fn of(&self, key: LimitKey) -> Option<&Departures> {
         self.0.get(usize::try_from(key.0 % KEY_EPOCHS).ok()?)
     }
 }
@@ -88,14 +95,6 @@ pub struct OwnershipEpoch {
     ring_changes: u64,
     /// Each key, and how often its state had been given away.
     keys: SmallVec<[(LimitKey, u64); 4]>,
-}
-
-impl OwnershipEpoch {
-    /// The epoch of the keys at these positions.
-    pub fn only(&self, positions: &[usize]) -> Self {
-        let keys = positions.iter().filter_map(|position| self.keys.get(*position).copied());
-        Self { ring_changes: self.ring_changes, keys: keys.collect() }
-    }
 }
 
 #[derive(Default)]
@@ -246,8 +245,8 @@ impl MigrationState {
     /// Counts that the state of `key` is given away. Must be called before the state is taken out, and after its new place is
     /// noted.
     pub(super) fn count_departure(&self, key: LimitKey) {
-        if let Some(count) = self.departure_count.of(key) {
-            count.fetch_add(1, Ordering::SeqCst);
+        if let Some(departures) = self.departures.of(key) {
+            departures.count.fetch_add(1, Ordering::SeqCst);
         }
     }
 
@@ -265,21 +264,37 @@ impl MigrationState {
     }
 
     fn departure_count(&self, key: LimitKey) -> u64 {
-        self.departure_count.of(key).map_or(0, |count| count.load(Ordering::SeqCst))
+        self.departures.of(key).map_or(0, |departures| departures.count.load(Ordering::SeqCst))
     }
 
     /// Notes that the state of `key` is going to be pushed.
-    pub(super) fn begin_push(&self, key: LimitKey) {
+    pub(super) fn begin_push(&self, key: LimitKey, now: Nanos) {
         self.pushing.lock().insert(key.fingerprint());
         self.count_departure(key);
-        self.note_gone(key);
+        self.note_gone(key, now);
     }
 
-    /// Notes that a state of `key` has been given away, for a fetch of it that is under way.
-    pub(super) fn note_gone(&self, key: LimitKey) {
+    /// Notes that a state of `key` is given away: for a fetch of it that is under way, and for gateways that ask for it from
+    /// now on. Must be called while the state cannot be missed yet.
+    pub(super) fn note_gone(&self, key: LimitKey, now: Nanos) {
+        if let Some(departures) = self.departures.of(key) {
+            departures.last.fetch_max(now.get(), Ordering::SeqCst);
+        }
         if let Some(began) = self.fetching.lock().get_mut(&key.fingerprint()) {
             *began = None;
         }
+    }
+
+    /// Whether a state of `key` may have been given away at `since` or later.
+    pub(super) fn has_left(&self, key: LimitKey, since: Nanos) -> bool {
+        self.departures.of(key).is_some_and(|departures| departures.last.load(Ordering::SeqCst) >= since.get().max(1))
+    }
+
+    /// Notes that one of the gateways at `to` may have got the state of `key` while it was asked for: who misses the state asks
+    /// again.
+    pub(super) fn note_moved(&self, key: LimitKey, to: &[SocketAddr], now: Nanos) {
+        to.iter().for_each(|to| self.lend(key, *to, now));
+        self.count_departure(key);
     }
 
     /// Notes that all pushed states have arrived or are back.

@@ -38,6 +38,8 @@ pub enum Outcome {
     Unreachable,
     /// The other gateway does not understand the limit's parameters.
     Unknown,
+    /// The other gateway does not own the key. It names the owner.
+    NotOwner(SocketAddr),
 }
 
 impl Outcome {
@@ -49,6 +51,7 @@ impl Outcome {
             Self::Cut => "cut",
             Self::Unreachable => "unreachable",
             Self::Unknown => "unknown",
+            Self::NotOwner(_) => "not_owner",
         }
     }
 }
@@ -190,11 +193,11 @@ impl Peer {
     }
 
     /// Charges all of `parts` at this gateway or none, if it answers in time.
-    /// `as_is`: on the states that it has, even if others may have some.
-    pub async fn charge(self: &Arc<Self>, parts: Vec<PeerCharge>, as_is: bool) -> Result<PeerReceipt, Outcome> {
+    /// `stands_in`: even if this gateway does not own the keys.
+    pub async fn charge(self: &Arc<Self>, parts: Vec<PeerCharge>, stands_in: bool) -> Result<PeerReceipt, Outcome> {
         let PeerContext { clock, timeout: patience, observer, .. } = &*self.context;
         let began = clock.now();
-        let outcome = match self.send(parts.into(), as_is) {
+        let outcome = match self.send(parts.into(), stands_in) {
             None => Err(Outcome::Unreachable),
             Some(answer) => match timeout(patience.to_duration(), answer).await {
                 Ok(Ok(outcome)) => outcome,
@@ -204,7 +207,7 @@ impl Peer {
         };
         let result = outcome.as_ref().err().copied().unwrap_or(Outcome::Ok);
         observer(self.address, result, clock.now().saturating_sub(began));
-        if !matches!(result, Outcome::Ok | Outcome::Unknown) {
+        if !matches!(result, Outcome::Ok | Outcome::Unknown | Outcome::NotOwner(_)) {
             self.suspect();
         }
         outcome
@@ -213,7 +216,7 @@ impl Peer {
     fn send(
         self: &Arc<Self>,
         parts: Arc<[PeerCharge]>,
-        as_is: bool,
+        stands_in: bool,
     ) -> Option<oneshot::Receiver<Result<PeerReceipt, Outcome>>> {
         let session = self.session()?;
         let (sender, receiver) = oneshot::channel();
@@ -224,6 +227,7 @@ impl Peer {
                     Ok(PeerReceipt { peer, parts: asked, replies, at, is_kept: false })
                 }
                 Some(Answer::Unknown) => Err(Outcome::Unknown),
+                Some(Answer::NotOwner(owner)) => Err(Outcome::NotOwner(owner)),
                 // the charge may have been made: its slots are given back in any case
                 Some(_) | None => {
                     asked.iter().for_each(|part| peer.complete(part, Completion::UNMEASURED));
@@ -236,7 +240,7 @@ impl Peer {
         let forms: smallvec::SmallVec<[&WireRule; 4]> = parts.iter().map(|part| &*part.form).collect();
         let ask = |numbers: &[u32]| Ask::Charge {
             wanted: parts.iter().zip(numbers).map(|(part, rule)| part.wanted(*rule)).collect(),
-            as_is,
+            stands_in,
         };
         session.ask(&Question { forms: &forms, ask: &ask }, Box::new(on_reply)).then_some(receiver)
     }

@@ -49,6 +49,9 @@ pub(super) trait StateMigrator: Send + Sync {
     /// Whether this gateway owns `key`.
     fn owns(&self, key: LimitKey) -> bool;
 
+    /// The owner of `key`, if that is another gateway that this one can reach.
+    fn reachable_owner(&self, key: LimitKey) -> Option<SocketAddr>;
+
     /// Fetches states from the gateways that may have them.
     async fn gather(&self, wanted: Vec<(Arc<LimitIdentity>, LimitKey)>);
 
@@ -57,9 +60,6 @@ pub(super) trait StateMigrator: Send + Sync {
 
     /// Whether the state of the key at this position may have moved since `epoch`.
     fn may_have_moved(&self, epoch: &OwnershipEpoch, position: usize) -> bool;
-
-    /// Waits a moment for all gateways to report their slots of `key`, if a gateway that may have counted them is gone.
-    async fn wait_for_reports(&self, key: LimitKey);
 
     /// Gives the state of `key` to `to`, which is going to decide about the key.
     async fn give(&self, to: SocketAddr, limit: &LimitIdentity, key: LimitKey) -> TakenState;
@@ -78,6 +78,8 @@ pub(super) struct PeerServer {
     pub(super) service: Arc<dyn StateService>,
     pub(super) membership: Arc<dyn Membership>,
     pub(super) migrator: Arc<dyn StateMigrator>,
+    /// How long a gateway that sends a request waits for the answer.
+    timeout: Nanos,
     unknown_handshakes: Semaphore,
     /// The same for connections from the address of a known gateway.
     known_handshakes: Semaphore,
@@ -101,6 +103,7 @@ impl PeerServer {
         clock: Arc<dyn Clock>,
         service: Arc<dyn StateService>,
         (membership, migrator): (Arc<dyn Membership>, Arc<dyn StateMigrator>),
+        timeout: Nanos,
     ) -> Self {
         Self {
             own,
@@ -108,6 +111,7 @@ impl PeerServer {
             service,
             membership,
             migrator,
+            timeout,
             unknown_handshakes: Semaphore::new(MAX_PER_ORIGIN),
             known_handshakes: Semaphore::new(MAX_PER_ORIGIN),
             processes: Processes::default(),
@@ -192,13 +196,8 @@ impl PeerServer {
                 return Answered::Never;
             }
             Ask::Take { limit, key } => return Answered::Later(Later::Take(limit, key)),
-            Ask::Charge { wanted, as_is: false } => return self.work(Work::Charge(wanted), ring, session, now),
-            // all gateways report their slots of the key once they know that its owner is gone
-            Ask::Charge { wanted, as_is: true } if wanted.iter().any(|wanted| wanted.slot > 0) => {
-                return Answered::Later(Later::StandIn(wanted));
-            }
-            Ask::Charge { wanted, as_is: true } => {
-                return Answered::Now(self.as_is(&Work::Charge(wanted), session, now));
+            Ask::Charge { wanted, stands_in } => {
+                return self.work(Work::Charge(wanted, stands_in), ring, session, now);
             }
             Ask::Change { number, change } => {
                 if self.processes.is_new(other.process, number) {
@@ -218,9 +217,12 @@ impl PeerServer {
     /// Does `work` at once if no other gateway can have the states.
     fn work(&self, work: Work, ring: RingHash, session: &dyn PeerSession, now: Nanos) -> Answered {
         let keys = work.keys();
+        if let Some(owner) = self.redirects(&work) {
+            return Answered::Now(Answer::NotOwner(owner));
+        }
         let epoch = self.migrator.ownership_epoch(&keys);
-        let is_moved = || matches!(work, Work::Change(_)) && keys.iter().any(|(_, key)| !self.migrator.owns(*key));
-        if (self.migrator.may_be_elsewhere(ring) || is_moved()) && !session.unknown(&keys).is_empty() {
+        let is_owned_elsewhere = || keys.iter().any(|(_, key)| !self.migrator.owns(*key));
+        if (self.migrator.may_be_elsewhere(ring) || is_owned_elsewhere()) && !session.unknown(&keys).is_empty() {
             return Answered::Later(Later::Work(work));
         }
         match work.attempt(session, &|position| self.migrator.may_have_moved(&epoch, position), now) {
@@ -229,23 +231,42 @@ impl PeerServer {
         }
     }
 
+    /// The gateway that owns a key of `work` and decides about it, if this one is not to decide whoever owns the keys.
+    fn redirects(&self, work: &Work) -> Option<SocketAddr> {
+        match work {
+            Work::Charge(wanted, false) => wanted.iter().find_map(|wanted| self.migrator.reachable_owner(wanted.key)),
+            Work::Charge(_, true) | Work::Change(_) => None,
+        }
+    }
+
     async fn answer_later(&self, later: Later, from: SocketAddr, session: &dyn PeerSession) -> Answer {
         match later {
             Later::Take(limit, key) => Answer::TakenState(self.migrator.give(from, &limit, key).await),
             Later::Work(work) => self.work_later(&work, session).await,
-            Later::StandIn(wanted) => {
-                for held in wanted.iter().filter(|wanted| wanted.slot > 0) {
-                    self.migrator.wait_for_reports(held.key).await;
-                }
-                self.as_is(&Work::Charge(wanted), session, self.clock.now())
-            }
         }
     }
 
-    /// Does `work` once the states have been fetched.
+    /// Does `work` once the states have been fetched, or on the states that are here if that takes too long.
     async fn work_later(&self, work: &Work, session: &dyn PeerSession) -> Answer {
+        // the gateway that sent a charge waits as well
+        let patience = match work {
+            Work::Charge(..) => Nanos::new(self.timeout.get() / 4 * 3),
+            Work::Change(_) => Nanos::MAX,
+        };
+        let done = timeout(patience.to_duration(), self.work_where_states_are(work, session)).await;
+        done.ok().flatten().unwrap_or_else(|| {
+            self.migrator.note_stand_in();
+            work.attempt(session, &|_| false, self.clock.now()).unwrap_or(Answer::Unknown)
+        })
+    }
+
+    /// Does `work` once the states have been fetched; `None` if they keep moving.
+    async fn work_where_states_are(&self, work: &Work, session: &dyn PeerSession) -> Option<Answer> {
         let keys = work.keys();
         for _ in 0..MAX_TRIES {
+            if let Some(owner) = self.redirects(work) {
+                return Some(Answer::NotOwner(owner));
+            }
             let epoch = self.migrator.ownership_epoch(&keys);
             self.migrator.gather(session.unknown(&keys)).await;
             let may_have_moved = |position| self.migrator.may_have_moved(&epoch, position);
@@ -254,16 +275,10 @@ impl PeerServer {
                 if keys.iter().any(|(_, key)| !self.migrator.owns(*key)) {
                     self.migrator.note_stand_in();
                 }
-                return answer;
+                return Some(answer);
             }
         }
-        self.as_is(work, session, self.clock.now())
-    }
-
-    /// Does `work` on the states that are here, even if another gateway may have some.
-    fn as_is(&self, work: &Work, session: &dyn PeerSession, now: Nanos) -> Answer {
-        self.migrator.note_stand_in();
-        work.attempt(session, &|_| false, now).unwrap_or(Answer::Unknown)
+        None
     }
 
     /// Corrects a charge that was made here, once its state has been fetched.
@@ -296,13 +311,12 @@ enum Answered {
 enum Later {
     Take(LimitIdentity, LimitKey),
     Work(Work),
-    /// A charge in place of an owner that the asking gateway cannot reach.
-    StandIn(Vec<ChargeRequest>),
 }
 
 /// A request that changes the states of keys.
 enum Work {
-    Charge(Vec<ChargeRequest>),
+    /// Whether even about keys that other gateways own.
+    Charge(Vec<ChargeRequest>, bool),
     Change(Change),
 }
 
@@ -310,7 +324,7 @@ impl Work {
     /// The keys whose states it needs, each with the number of its parameters. Giving a slot back needs no state.
     fn keys(&self) -> SmallVec<[(u32, LimitKey); 4]> {
         match self {
-            Self::Charge(wanted) => wanted.iter().map(|wanted| (wanted.rule, wanted.key)).collect(),
+            Self::Charge(wanted, _) => wanted.iter().map(|wanted| (wanted.rule, wanted.key)).collect(),
             Self::Change(Change::Refund { rule, key, .. } | Change::Debit { rule, key, .. }) => {
                 SmallVec::from_slice(&[(*rule, *key)])
             }
@@ -321,7 +335,7 @@ impl Work {
     /// `None` if a state is missing that, as `may_have_moved` returns by position, another gateway may have.
     fn attempt(&self, session: &dyn PeerSession, may_have_moved: &dyn Fn(usize) -> bool, now: Nanos) -> Option<Answer> {
         let done = match self {
-            Self::Charge(wanted) => {
+            Self::Charge(wanted, _) => {
                 session.charge(wanted, may_have_moved, now).map(|replies| Answer::Charged { at: now, replies })
             }
             Self::Change(change) => session.change(change, &|| may_have_moved(0), now).map(|()| Answer::Done),

@@ -23,7 +23,7 @@ use crate::units::{LimitKey, Nanos};
 /// A limit, and a key of it whose state is not here.
 pub(super) type ChargeRequest = (Arc<LimitIdentity>, LimitKey);
 
-/// How long a part of a push may take to arrive.
+/// The longest that a part of a push may take to arrive.
 const ARRIVES_WITHIN: Nanos = Nanos::SECOND;
 /// How often a gateway reports its slots: each slot once in one or two of these times.
 const ANNOUNCE_SLOTS_EVERY: Nanos = Nanos::new(SLOTS_ANNOUNCED_WITHIN.get() / 2);
@@ -48,26 +48,18 @@ impl StateMigrator for Node {
         drop(timeout(self.context.timeout.to_duration() / 2, gathering).await);
     }
 
-    async fn wait_for_reports(&self, key: LimitKey) {
-        let own = self.context.own.address;
-        let waits = self.migration.has_just_changed(self.context.clock.now());
-        let have_told = || {
-            let view = self.view.load();
-            let mut sources = self.migration.sources(key, own, &view.ring);
-            // an earlier owner that cannot be reached must not delay decisions for good
-            sources.retain(|source| waits || view.ring.owner(key) == Some(*source));
-            sources.iter().all(|source| view.peers.get(source).is_some_and(|peer| peer.is_reachable()))
-        };
-        // the gateway that sent this request waits as well
-        self.migration.wait_until(have_told, Nanos::new(self.context.timeout.get() / 2)).await;
-    }
-
     fn note_stand_in(&self) {
         self.note_stand_in.store(true, Ordering::Relaxed);
     }
 
     fn owns(&self, key: LimitKey) -> bool {
         self.view.load().ring.owner(key) == Some(self.context.own.address)
+    }
+
+    fn reachable_owner(&self, key: LimitKey) -> Option<SocketAddr> {
+        let view = self.view.load();
+        let owner = view.ring.owner(key).filter(|owner| *owner != self.context.own.address)?;
+        view.peers.get(&owner).is_some_and(|peer| peer.is_reachable()).then_some(owner)
     }
 
     fn ownership_epoch(&self, keys: &[(u32, LimitKey)]) -> OwnershipEpoch {
@@ -89,6 +81,11 @@ impl StateMigrator for Node {
                 break;
             }
         }
+        let since = self.context.clock.now().saturating_sub(self.context.timeout);
+        if matches!(taken, TakenState::Nothing) && self.migration.has_left(key, since) {
+            let sources = self.migration.sources(key, own, &self.view.load().ring);
+            return TakenState::Moved(sources.into_iter().filter(|source| *source != to).collect());
+        }
         taken
     }
 
@@ -104,6 +101,21 @@ impl StateMigrator for Node {
 }
 
 impl Node {
+    /// Waits a moment for all gateways to report their slots of `key`, if a gateway that may have counted them is gone.
+    async fn wait_for_reports(&self, key: LimitKey) {
+        let own = self.context.own.address;
+        let waits = self.migration.has_just_changed(self.context.clock.now());
+        let have_told = || {
+            let view = self.view.load();
+            let mut sources = self.migration.sources(key, own, &view.ring);
+            // an earlier owner that cannot be reached must not delay decisions for good
+            sources.retain(|source| waits || view.ring.owner(key) == Some(*source));
+            sources.iter().all(|source| view.peers.get(source).is_some_and(|peer| peer.is_reachable()))
+        };
+        // the gateway that sent this request waits as well
+        self.migration.wait_until(have_told, Nanos::new(self.context.timeout.get() / 2)).await;
+    }
+
     fn service(&self) -> Option<Arc<dyn StateService>> {
         self.service.get()?.upgrade()
     }
@@ -121,10 +133,10 @@ impl Node {
             self.migration.lend(key, to, self.context.clock.now());
         }
         self.migration.count_departure(key);
-        let Some(states) = self.service().and_then(|service| service.take(limit, key)) else {
+        let leaves = || self.migration.note_gone(key, self.context.clock.now());
+        let Some(states) = self.service().and_then(|service| service.take(limit, key, &leaves)) else {
             return TakenState::Nothing;
         };
-        self.migration.note_gone(key);
         self.migration.counts.given.fetch_add(states.count, Ordering::Relaxed);
         TakenState::State(states)
     }
@@ -165,6 +177,10 @@ impl Node {
                     }
                     received
                 }
+                Some(Answer::TakenState(TakenState::Moved(to))) => {
+                    node.migration.note_moved(key, &to, node.context.clock.now());
+                    None
+                }
                 _ => None,
             };
             received.iter().for_each(|received| node.note(received));
@@ -187,7 +203,7 @@ impl Node {
         loop {
             drop(timeout(ANNOUNCE_SLOTS_EVERY.to_duration(), self.migration.announce.notified()).await);
             let since = self.context.clock.now().saturating_sub(ANNOUNCE_SLOTS_EVERY);
-            if self.report_slots(since).await {
+            if self.report_slots(since, ARRIVES_WITHIN).await {
                 for peer in self.view.load().peers.values() {
                     // a gateway that is not reached keeps the slots that were reported before
                     peer.ask(&|| Ask::SlotsAnnounced, Box::new(drop));
@@ -198,13 +214,13 @@ impl Node {
 
     /// Reports this process's slots to the owners of their keys, except slots that were reported at `since` or later. Whether
     /// every owner knows all of them now.
-    async fn report_slots(&self, since: Nanos) -> bool {
+    async fn report_slots(&self, since: Nanos, patience: Nanos) -> bool {
         let Some(service) = self.service() else { return true };
         let ring = self.view.load().ring.hash();
         let mut reporting = JoinSet::new();
         for (peer, states) in service.unreported_slots(since, self.context.clock.now()) {
             reporting.spawn(async move {
-                let is_told = put(&peer, &states, ring).await;
+                let is_told = put(&peer, &states, ring, patience).await;
                 (peer.number, states, is_told)
             });
         }
@@ -224,25 +240,28 @@ impl Node {
     pub(super) async fn push(&self) {
         loop {
             self.migration.push.notified().await;
-            while !self.push_all().await {
+            // a request that needs a state on its way to a gateway that hangs waits no longer
+            let mut patience = Nanos::new(self.context.timeout.get() / 2);
+            while !self.push_all(patience).await {
                 sleep(HEARTBEAT_INTERVAL.to_duration()).await;
+                patience = patience.saturating_add(patience).min(ARRIVES_WITHIN);
             }
         }
     }
 
     /// Searches the whole store and pushes. Whether no state of another owner is left.
-    async fn push_all(&self) -> bool {
+    async fn push_all(&self, patience: Nanos) -> bool {
         let Some(service) = self.service() else { return true };
         let view = self.view.load_full();
         let before = self.members.lock().undrained_count();
         let mut cursor = StoreCursor::default();
         // before the states that count these slots: an owner then knows all requests in flight
-        let mut is_all = self.report_slots(Nanos::ZERO).await;
+        let mut is_all = self.report_slots(Nanos::ZERO, patience).await;
         while !cursor.is_over {
             if self.view.load().ring.hash() != view.ring.hash() {
                 return false;
             }
-            is_all &= self.push_some(&service, &view, &mut cursor).await;
+            is_all &= self.push_some(&service, &view, &mut cursor, patience).await;
         }
         if is_all {
             self.members.lock().set_drained(view.ring.hash(), before, self.context.clock.now());
@@ -252,7 +271,13 @@ impl Node {
     }
 
     /// The same for a part of the store. It is searched beside this task, so that other gateways are answered meanwhile.
-    async fn push_some(&self, service: &Arc<dyn StateService>, view: &Arc<View>, cursor: &mut StoreCursor) -> bool {
+    async fn push_some(
+        &self,
+        service: &Arc<dyn StateService>,
+        view: &Arc<View>,
+        cursor: &mut StoreCursor,
+        patience: Nanos,
+    ) -> bool {
         let peers: Arc<[Arc<Peer>]> = view.peers.values().filter(|peer| peer.is_reachable()).cloned().collect();
         let Some(node) = self.this.upgrade() else { return true };
         let (searched, seen, reachable, mut at) =
@@ -264,7 +289,7 @@ impl Node {
                 let owner = seen.ring.owner(key).filter(|owner| *owner != own)?;
                 let place = reachable.iter().position(|peer| peer.address == owner);
                 match place {
-                    Some(_) => node.migration.begin_push(key),
+                    Some(_) => node.migration.begin_push(key, node.context.clock.now()),
                     // stays here until the owner can be reached or is no member any more
                     None => is_all.set(false),
                 }
@@ -280,8 +305,8 @@ impl Node {
         for (place, states) in parts {
             let Some(peer) = peers.get(place).map(Arc::clone) else { continue };
             sending.spawn(async move {
-                let wait_until_pushed = put(&peer, &states, ring).await;
-                (states, wait_until_pushed)
+                let has_arrived = put(&peer, &states, ring, patience).await;
+                (states, has_arrived)
             });
         }
         while let Some(sent) = sending.join_next().await {
@@ -301,10 +326,10 @@ impl Node {
     }
 }
 
-/// Sends `states` to `peer`, which owns them under `ring`. Whether they have arrived.
-async fn put(peer: &Arc<Peer>, states: &StateBatch, ring: RingHash) -> bool {
+/// Sends `states` to `peer`, which owns them under `ring`. Whether they have arrived within `patience`.
+async fn put(peer: &Arc<Peer>, states: &StateBatch, ring: RingHash, patience: Nanos) -> bool {
     let (sender, receiver) = oneshot::channel();
     let on_reply = move |answer| drop(sender.send(answer));
     let asked = peer.ask(&|| Ask::Put { ring, states: states.clone() }, Box::new(on_reply));
-    asked && matches!(timeout(ARRIVES_WITHIN.to_duration(), receiver).await, Ok(Ok(Some(Answer::Done))))
+    asked && matches!(timeout(patience.to_duration(), receiver).await, Ok(Ok(Some(Answer::Done))))
 }

@@ -16,8 +16,9 @@ pub trait StateService: Send + Sync {
     /// Gives back all slots of the process `process`, which is gone.
     fn release(&self, process: u64, now: Nanos);
 
-    /// Takes out the state of a key, if there is one that may be moved.
-    fn take(&self, limit: &LimitIdentity, key: LimitKey) -> Option<StateBatch>;
+    /// Takes out the state of a key, if there is one that may be moved. `leaves` is called while the key's shard is locked: what
+    /// it notes is visible before the state is missed.
+    fn take(&self, limit: &LimitIdentity, key: LimitKey, leaves: &dyn Fn()) -> Option<StateBatch>;
 
     /// Takes states that other gateways own out of a part of the store, grouped by destination. `to` returns the destination of
     /// a key. It is called while the key's shard is locked: what it notes is visible before the state is missed.

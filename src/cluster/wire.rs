@@ -7,6 +7,7 @@
 //! Another form of anything in here needs another [`VERSION`].
 
 use std::marker::PhantomData;
+use std::net::SocketAddr;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -19,10 +20,10 @@ use crate::units::{Cost, LimitKey, Nanos};
 
 /// The newest version of the protocol that this program speaks. Of two gateways both speak the older one's: the newer one
 /// knows it, and refuses what is older than [`OLDEST`].
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 
 /// The oldest version that this program still speaks. A release that raises it cannot be rolled out one gateway at a time.
-pub const OLDEST: u8 = 4;
+pub const OLDEST: u8 = 5;
 
 /// The most bytes of a frame, as they are sent.
 pub const MAX_FRAME_BYTES: usize = 1 << 20;
@@ -76,13 +77,12 @@ pub enum Ask {
         /// The parameters.
         parameters: Parameters,
     },
-    /// Charges all of these or none. Answered with [`Answer::Charged`] or [`Answer::Unknown`].
+    /// Charges all of these or none. Answered with [`Answer::Charged`], [`Answer::NotOwner`] or [`Answer::Unknown`].
     Charge {
         /// The charges.
         wanted: Vec<ChargeRequest>,
-        /// Whether to decide on what there is, and to look for no state elsewhere: because whoever else has it cannot be
-        /// asked, or was asked already.
-        as_is: bool,
+        /// Whether to decide even about keys that another gateway owns: because that one cannot be asked, or sent the asker here.
+        stands_in: bool,
     },
     /// Corrects what was charged. Answered with [`Answer::Done`] once that is done, by this question or an earlier one.
     Change {
@@ -125,6 +125,8 @@ pub enum Answer {
     },
     /// Some parameters are not understood by this program, and nothing was done.
     Unknown,
+    /// This gateway owns some key, as who answers sees it, and nothing was done.
+    NotOwner(SocketAddr),
     /// It is done.
     Done,
     /// Who answers is there.
@@ -138,6 +140,8 @@ pub enum Answer {
 pub enum TakenState {
     /// Nothing.
     Nothing,
+    /// Nothing any more: a state was given away within the time that a request waits. One of these gateways may have it.
+    Moved(Vec<SocketAddr>),
     /// This, and it is forgotten by who answers, whoever owns it: the one who asks decides about the key now.
     State(StateBatch),
 }
@@ -259,7 +263,7 @@ mod tests {
     fn what_a_frame_holds_comes_out_as_it_went_in() {
         let mut frame = postcard::to_stdvec(&RingHash(7)).unwrap();
         for number in 0..3_u64 {
-            frame.extend(postcard::to_stdvec(&(number, Ask::Charge { wanted: Vec::new(), as_is: false })).unwrap());
+            frame.extend(postcard::to_stdvec(&(number, Ask::Charge { wanted: Vec::new(), stands_in: false })).unwrap());
         }
         let (ring, items) = Items::<Ask>::asked(&frame).unwrap();
         let read: Vec<_> = items.map(|item| item.map(|(number, _)| number)).collect();

@@ -66,7 +66,7 @@ impl Store {
                     return Err(Unamended::Elsewhere(owner));
                 }
                 if let Some(cluster) = self.cluster().filter(|cluster| cluster.is_migrating()) {
-                    self.gather(cluster, binding, std::iter::once(&asks)).await;
+                    self.gather(cluster, binding, std::slice::from_ref(&asks)).await;
                 }
                 self.local.amend(&binding.local, &asks, amendment, now);
                 Ok(())

@@ -88,8 +88,7 @@ impl Owners {
     /// Charges all of `batch` at `peer` or none, if it answers. `limits` are those of the charges.
     pub(super) async fn charge(
         &self,
-        peer: &Arc<Peer>,
-        as_is: bool,
+        (peer, stands_in): (&Arc<Peer>, bool),
         limits: &[&OwnedLimit],
         batch: &mut [Charge],
         now: Nanos,
@@ -99,7 +98,7 @@ impl Owners {
         if parts.len() < batch.len() {
             return Err(Outcome::Unknown);
         }
-        let heard: PeerReceipt = peer.charge(parts.clone(), as_is).await?;
+        let heard: PeerReceipt = peer.charge(parts.clone(), stands_in).await?;
         let (denials, there) = heard.keep();
         let mut all = AllCharged::new();
         for ((charge, part), ChargeReply { charged, common }) in batch.iter_mut().zip(&parts).zip(denials) {

@@ -78,8 +78,8 @@ impl StateService for Store {
         self.local.release(process, now);
     }
 
-    fn take(&self, limit: &LimitIdentity, key: LimitKey) -> Option<StateBatch> {
-        self.local.take(limit, key)
+    fn take(&self, limit: &LimitIdentity, key: LimitKey, leaves: &dyn Fn()) -> Option<StateBatch> {
+        self.local.take(limit, key, leaves)
     }
 
     fn take_moved(

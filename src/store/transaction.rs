@@ -10,8 +10,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::charge::{Charge, Charged, DecisionSource};
-use crate::cluster::migration::OwnershipEpoch;
+use crate::cluster::serve::MAX_TRIES;
 use crate::cluster::{Decider, Outcome, Peer};
+use crate::store::local::StateElsewhere;
 use crate::store::owners::{OwnedLimit, Owners};
 use crate::store::shared::{Asked, SharedLimit, SharedStore};
 use crate::store::{Binding, Receipt, Store};
@@ -21,8 +22,6 @@ use crate::units::Nanos;
 pub(super) struct ChargeTransaction<'a> {
     pub(super) store: &'a Store,
     pub(super) binding: &'a Binding,
-    /// Taken before states were fetched.
-    pub(super) epoch: OwnershipEpoch,
     pub(super) now: Nanos,
 }
 
@@ -39,22 +38,22 @@ enum Site {
     /// In memory, because no other gateway can be reached.
     Alone,
     /// By this gateway.
-    Peer(Arc<Peer>, AsIs),
+    Peer(Arc<Peer>, StandsIn),
     /// In Redis, in one call.
     Redis,
 }
 
-/// Whether the gateway stands in for the owner.
-type AsIs = bool;
+/// Whether the gateway decides even if it does not own the keys.
+type StandsIn = bool;
 
-/// Charges that are decided together, and how many gateways did not answer for them.
+/// Charges that are decided together, and how often that was tried in vain: a gateway did not answer, or states had moved.
 struct Group {
     site: Site,
     positions: Positions,
     tried: usize,
 }
 
-/// The most gateways that are asked for one charge.
+/// The most gateways that are asked for one charge and do not answer.
 const MAX_TRIED: usize = 2;
 
 impl<'a> ChargeTransaction<'a> {
@@ -73,10 +72,14 @@ impl<'a> ChargeTransaction<'a> {
                 break;
             }
             let asked = match &group.site {
-                Site::Here => self.charge_local(batch, &group.positions, &mut decisions, DecisionSource::Local).await,
-                Site::Alone => {
-                    self.charge_local(batch, &group.positions, &mut decisions, DecisionSource::Fallback).await
-                }
+                Site::Here | Site::Alone => match self.charge_local(batch, &group, &mut decisions).await {
+                    Ok(asked) => asked,
+                    Err(StateElsewhere) => {
+                        let others = self.others(batch, &group, None);
+                        others.into_iter().rev().for_each(|group| groups.push_front(group));
+                        continue;
+                    }
+                },
                 Site::Redis => match self.charge_shared(batch, &group.positions, &mut decisions, &mut waited).await {
                     Ok(asked) => asked,
                     Err(position) => {
@@ -84,11 +87,11 @@ impl<'a> ChargeTransaction<'a> {
                         break;
                     }
                 },
-                Site::Peer(peer, as_is) => {
-                    match self.charge_owned(batch, &group.positions, &mut decisions, (peer, *as_is)).await {
+                Site::Peer(peer, stands_in) => {
+                    match self.charge_owned(batch, &group.positions, &mut decisions, (peer, *stands_in)).await {
                         Ok(()) => DecisionSource::Owner,
                         Err(outcome) => {
-                            let others = self.others(batch, &group, outcome);
+                            let others = self.others(batch, &group, Some(outcome));
                             others.into_iter().rev().for_each(|group| groups.push_front(group));
                             continue;
                         }
@@ -157,40 +160,52 @@ impl<'a> ChargeTransaction<'a> {
         here.into_iter().chain(owned).chain(redis).collect()
     }
 
-    /// Where the charges of `group` are decided, whose gateway did not answer.
-    fn others(&self, batch: &mut [Charge], group: &Group, outcome: Outcome) -> Vec<Group> {
+    /// Where the charges of `group` are decided, whose gateway did not answer, or, without an `outcome`, whose states have moved.
+    fn others(&self, batch: &mut [Charge], group: &Group, outcome: Option<Outcome>) -> Vec<Group> {
         let tried = group.tried.saturating_add(1);
         let mut groups = Vec::new();
         for position in &group.positions {
             let Some((owners, limit)) = self.owned(&batch[*position]) else { continue };
             // the gateway that did not answer may still charge the old slot: a late answer gives that one back
             batch[*position].slot = owners.slot(limit, &batch[*position]);
-            let site = match owners.decider(&batch[*position]) {
+            let decider = match (outcome, &group.site) {
+                (Some(Outcome::NotOwner(owner)), Site::Peer(asked, _)) => owners.cluster.redirected(asked, owner),
                 // a gateway that does not know the parameters does not know them the next time either
-                _ if tried >= MAX_TRIED || outcome == Outcome::Unknown => Site::from(owners.cluster.alone()),
-                decider => Site::from(decider),
+                (Some(Outcome::Unknown), _) => owners.cluster.alone(),
+                (Some(_), _) if tried >= MAX_TRIED => owners.cluster.alone(),
+                _ => owners.decider(&batch[*position]),
             };
+            let site = Site::from(decider);
             join(&mut groups, Group { site, positions: SmallVec::from_slice(&[*position]), tried });
         }
         groups
     }
 
-    /// Charges limits in memory. Of a denied request, charges only limits that count denied requests.
+    /// Charges limits in memory, once the states that other gateways may have are here. Of a denied request, charges only
+    /// limits that count denied requests.
     async fn charge_local(
         &self,
         batch: &mut [Charge],
-        local: &[usize],
+        group: &Group,
         decisions: &mut Decisions,
-        source: DecisionSource,
-    ) -> DecisionSource {
+    ) -> Result<DecisionSource, StateElsewhere> {
+        let mut some: SmallVec<[Charge; 4]> = group.positions.iter().map(|position| batch[*position].clone()).collect();
+        let epoch = self.store.ownership_epoch(&some);
+        let cluster = self.store.cluster().filter(|cluster| group.tried > 0 || cluster.is_migrating());
+        if let Some(cluster) = cluster {
+            self.store.gather(cluster, self.binding, &some).await;
+        }
         let denied = denies(batch, decisions);
-        let mut some: SmallVec<[Charge; 4]> = local.iter().map(|position| batch[*position].clone()).collect();
-        let charged = self.store.charge_here(self.binding, &mut some, self.epoch.only(local), denied, self.now).await;
-        for ((position, charge), charged) in local.iter().zip(some).zip(charged) {
+        let may_have_moved = |position| group.tried < MAX_TRIES && self.store.may_have_moved(&epoch, position);
+        let charged = self.store.charge_here(self.binding, &mut some, denied, may_have_moved, self.now)?;
+        if let Some(cluster) = cluster {
+            cluster.note_charged(some.iter().map(|charge| charge.key));
+        }
+        for ((position, charge), charged) in group.positions.iter().zip(some).zip(charged) {
             batch[*position] = charge;
             decisions[*position] = Some(charged);
         }
-        source
+        Ok(if matches!(group.site, Site::Alone) { DecisionSource::Fallback } else { DecisionSource::Local })
     }
 
     /// Charges keys that another gateway owns, if it answers.
@@ -199,12 +214,12 @@ impl<'a> ChargeTransaction<'a> {
         batch: &mut [Charge],
         group: &[usize],
         decisions: &mut Decisions,
-        (peer, as_is): (&Arc<Peer>, AsIs),
+        (peer, stands_in): (&Arc<Peer>, StandsIn),
     ) -> Result<(), Outcome> {
         let mut some: SmallVec<[Charge; 4]> = group.iter().map(|position| batch[*position].clone()).collect();
         let limits: SmallVec<[&OwnedLimit; 4]> = some.iter().filter_map(|charge| Some(self.owned(charge)?.1)).collect();
         let Some(owners) = &self.store.owners else { return Err(Outcome::Unreachable) };
-        let charged = owners.charge(peer, as_is, &limits, &mut some, self.now).await?;
+        let charged = owners.charge((peer, stands_in), &limits, &mut some, self.now).await?;
         self.store.note_running(self.binding, &some, &charged, self.now);
         for ((position, charge), charged) in group.iter().zip(some).zip(charged) {
             batch[*position] = charge;

@@ -97,7 +97,7 @@ catalogue! {
     PEER_UP: "tollgate_peer_up" ["peer"]
         "Whether another gateway of the cluster can be asked."
     PEER_REQUESTS: "tollgate_peer_requests_total" ["peer", "result"]
-        "Questions about charges to another gateway of the cluster, by what came of them: ok, timeout, cut (the connection ended), unreachable (there was none), unknown (it does not understand the limit)."
+        "Questions about charges to another gateway of the cluster, by what came of them: ok, timeout, cut (the connection ended), unreachable (there was none), unknown (it does not understand the limit), not_owner (it names the owner, which is asked next)."
     PEER_REQUEST_DURATION: "tollgate_peer_request_duration_seconds" ["peer"]
         "Time that questions about charges to another gateway of the cluster took."
     CLUSTER_DECISIONS: "tollgate_cluster_decisions_total" ["cause"]

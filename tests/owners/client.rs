@@ -86,6 +86,18 @@ impl Client {
         requests.join_all().await;
     }
 
+    /// Asks for a token of one wide key every few milliseconds until it is `over`.
+    pub(crate) async fn hammer(self, number: u64, over: Arc<AtomicBool>) {
+        let mut requests = JoinSet::new();
+        while !over.load(Ordering::Relaxed) {
+            sleep(Duration::from_millis(16)).await;
+            let client = self.clone();
+            requests.spawn(async move { client.admits(&[((WIDE, number), 1)]).await });
+            while requests.try_join_next().is_some() {}
+        }
+        requests.join_all().await;
+    }
+
     async fn request(self, seed: u64) {
         let mut random = SmallRng::seed_from_u64(seed);
         let spent = random.random_range(0..SPENT.len());

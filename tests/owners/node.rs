@@ -98,7 +98,9 @@ impl Node {
         let (count, common) = (Arc::clone(&asked), Arc::clone(setup));
         let told = Box::new(move |_, outcome, _| {
             count.fetch_add(1, Ordering::Relaxed);
-            common.unanswered.fetch_add(usize::from(outcome != Outcome::Ok), Ordering::Relaxed);
+            common
+                .unanswered
+                .fetch_add(usize::from(!matches!(outcome, Outcome::Ok | Outcome::NotOwner(_))), Ordering::Relaxed);
         });
         let cluster = Cluster::new(&settings, 1, Arc::clone(&clock), platform, told);
         let store = Arc::new(Store::new((setup.states)(), None, Some(Arc::new(cluster))));

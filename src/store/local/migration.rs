@@ -40,8 +40,8 @@ impl LocalStore {
         (table.moves() && (table.algorithm.holds() || !knows())).then(|| table.identity())
     }
 
-    /// Takes out the state of `key` under `limit`, if there is one that may be moved.
-    pub fn take(&self, limit: &LimitIdentity, key: LimitKey) -> Option<StateBatch> {
+    /// See [`crate::cluster::state_service::StateService::take`].
+    pub fn take(&self, limit: &LimitIdentity, key: LimitKey, leaves: &dyn Fn()) -> Option<StateBatch> {
         let table = self.tables.read().find(&spec(limit)?)?;
         if !table.moves() || key == OVERFLOW_KEY {
             return None;
@@ -49,6 +49,7 @@ impl LocalStore {
         let mut shard = self.shards.of(key).lock();
         let loose = shard.cells[table.position].take_out(&table, key)?;
         let holders = shard.held.take(table.position, key);
+        leaves();
         drop(shard);
         let mut parcel = Parcel::of(Arc::clone(&table));
         parcel.add(loose, holders);

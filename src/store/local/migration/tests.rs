@@ -86,7 +86,7 @@ fn a_key_that_moved_goes_on_where_it_was_under_every_algorithm() {
         for second in 0..7 {
             assert_eq!(from.charge(1, 1, at(second)), stays.charge(1, 1, at(second)));
         }
-        let states = from.store.take(&from.identity(), key(1)).unwrap();
+        let states = from.store.take(&from.identity(), key(1), &|| {}).unwrap();
         assert!(!from.knows(1));
         assert_eq!(from.keys(), 0);
         assert_eq!(to.store.put(&states, at(0)), ImportCounts { kept: 1, ..ImportCounts::default() });
@@ -144,7 +144,7 @@ impl Place {
     }
 
     fn give(&self, number: u128, to: &[&Self]) {
-        if let Some(states) = self.store.take(&self.identity(), key(number)) {
+        if let Some(states) = self.store.take(&self.identity(), key(number), &|| {}) {
             to.iter().for_each(|to| assert_eq!(to.store.put(&states, at(0)).unknown, 0));
         }
     }
@@ -318,7 +318,7 @@ fn two_states_of_one_key_become_one_that_admits_no_more_than_either() {
             from.charge(1, costs[0], at(0));
             to.charge(1, costs[1], at(0));
             alone.charge(1, 2, at(0));
-            let states = from.store.take(&from.identity(), key(1)).unwrap();
+            let states = from.store.take(&from.identity(), key(1), &|| {}).unwrap();
             assert_eq!(to.store.put(&states, at(0)), ImportCounts { merged: 1, ..ImportCounts::default() });
             assert_eq!(to.charge(1, 1, at(0)), alone.charge(1, 1, at(0)), "{algorithm:?}");
         }
@@ -332,7 +332,7 @@ fn a_state_that_is_as_good_as_new_says_nothing_about_one_that_comes() {
     to.charge(1, 2, at(0));
     let over = at(0).saturating_add(to.charge(1, 0, at(0)).headroom.until_full);
     from.charge(1, 1, over);
-    let states = from.store.take(&from.identity(), key(1)).unwrap();
+    let states = from.store.take(&from.identity(), key(1), &|| {}).unwrap();
     assert_eq!(to.store.put(&states, over), ImportCounts { kept: 1, ..ImportCounts::default() });
     let left = |place: &Place| place.charge(1, 0, over).headroom.remaining;
     from.charge(1, 1, over);
@@ -377,7 +377,7 @@ fn a_key_meets_the_parameters_of_where_it_comes_to_with_what_it_has_used() {
     for place in [&from, &carried] {
         place.charge(1, 3, at(0));
     }
-    to.store.put(&from.store.take(&from.identity(), key(1)).unwrap(), at(0));
+    to.store.put(&from.store.take(&from.identity(), key(1), &|| {}).unwrap(), at(0));
     let after_reload = carried.store.bind(&[spec(slice::from_ref(&wide))]);
     let expected = carried.store.charge(&after_reload, &mut [charge(1, 0)], at(0))[0];
     assert_eq!(to.charge(1, 0, at(0)), expected);
@@ -392,9 +392,9 @@ fn the_states_of_a_shared_limit_neither_go_nor_come() {
     let (shared, own) = (Place { store: shared, binding }, Place::new(&rules));
     shared.charge(1, 1, at(0));
     assert!(shared.take_moved(|_| Some(0), at(0)).is_empty());
-    assert_eq!(shared.store.take(&shared.identity(), key(1)), None);
+    assert_eq!(shared.store.take(&shared.identity(), key(1), &|| {}), None);
     own.charge(1, 2, at(0));
-    let states = own.store.take(&own.identity(), key(1)).unwrap();
+    let states = own.store.take(&own.identity(), key(1), &|| {}).unwrap();
     let before = shared.charge(1, 0, at(0));
     assert_eq!(shared.store.put(&states, at(0)), ImportCounts { unknown: 1, ..ImportCounts::default() });
     assert_eq!(shared.charge(1, 0, at(0)), before);
@@ -404,7 +404,7 @@ fn the_states_of_a_shared_limit_neither_go_nor_come() {
 fn what_is_not_understood_is_counted_and_changes_nothing() {
     let place = Place::new(&[rule(AlgorithmName::Gcra)]);
     place.charge(1, 1, at(0));
-    let states = place.store.take(&place.identity(), key(1)).unwrap();
+    let states = place.store.take(&place.identity(), key(1), &|| {}).unwrap();
     let foreign = LimitIdentity { algorithm: "future".to_owned(), ..states.limit.clone() };
     let unknown = ImportCounts { unknown: 1, ..ImportCounts::default() };
     assert_eq!(place.store.put(&StateBatch { limit: foreign, ..states.clone() }, at(0)), unknown);
