@@ -24,6 +24,7 @@ pub mod limit;
 pub mod matcher;
 pub mod overrides;
 pub mod path;
+pub mod prices;
 pub mod request_field;
 pub mod serves;
 pub mod tokens;

@@ -2,15 +2,17 @@
 
 use serde_json::Value;
 use tollgate::gateway::field::FieldReader;
-use tollgate::ruleset::cost::{FieldPart, ReportedCost};
+use tollgate::ruleset::cost::{FieldPart, ReportedCost, Weight};
 use tollgate::ruleset::request_field::FieldPath;
 use tollgate::ruleset::tokens::tokens;
 
 use super::input::mixed;
 
 pub(crate) fn run(data: &[u8]) {
-    let field =
-        |path: &[&str]| FieldPart { path: FieldPath(path.iter().map(|name| (*name).to_owned()).collect()), times: 1 };
+    let field = |path: &[&str]| FieldPart {
+        path: FieldPath(path.iter().map(|name| (*name).to_owned()).collect()),
+        weight: Weight::Times(1),
+    };
     let fields = [field(&["usage", "n"]), field(&["usage"]), field(&["usage", "n", "m"])];
     for reader in [FieldReader::of_json(3), FieldReader::of_events(3)] {
         let (mut whole, mut parts) = (reader.clone(), reader);

@@ -1,6 +1,8 @@
 //! What requests cost under a limit, and when they are charged.
 
 use crate::algorithm::Rule;
+use crate::config::field_path::{A_PATH, parse_path};
+use crate::config::prices::{self, PriceTable};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, every};
 use crate::config::scalar::InvalidValue;
@@ -8,9 +10,10 @@ use crate::config::settings::{CHARGE, COST_PART, COST_RULE, RESERVE};
 use crate::config::terms::AllTerms;
 use crate::config::values::parse_method;
 use crate::config::words;
-use crate::ruleset::cost::{ChargeRule, CostRule, FieldPart, Reserve, ResponseCost, When};
+use crate::ruleset::cost::{ChargeRule, CostRule, FieldPart, Reserve, ResponseCost, Weight, When};
 use crate::ruleset::limit::PlanTerms;
-use crate::ruleset::request_field::{FieldPath, SaidCost};
+use crate::ruleset::prices::rounded_up;
+use crate::ruleset::request_field::SaidCost;
 use crate::units::Cost;
 
 const EXPECTED: &str = "a number of tokens, `{by_method: {GET: 1, POST: 5}}`, `{header: NAME, max: 100}`, \
@@ -20,8 +23,6 @@ const EXPECTED: &str = "a number of tokens, `{by_method: {GET: 1, POST: 5}}`, `{
 const PARTS: &str =
     "a list of `{response_header: NAME, times: 2}` and `{response_field: usage.total_tokens, times: 3}`";
 
-pub(super) const A_PATH: &str = "the names on the way to a field in JSON, like `usage.total_tokens`";
-
 /// The most that is believed of a number in a response, where the limit does not say.
 const MOST_OF_RESPONSES: Cost = 1_000_000_000;
 
@@ -29,10 +30,17 @@ const MOST_OF_RESPONSES: Cost = 1_000_000_000;
 const MOST_PARTS: usize = 16;
 
 /// Reads `cost` and `charge`, and whether they go together.
-pub(super) fn read(section: &Section<'_>) -> Option<(CostRule, ChargeRule)> {
-    let cost = section.get_or("cost", CostRule::default(), read_cost);
-    let charge = section.get_or("charge", ChargeRule::default(), read_charge);
+pub(super) fn read(section: &Section<'_>, prices: &PriceTable) -> Option<(CostRule, ChargeRule)> {
+    let cost = section.get_or("cost", CostRule::default(), |field| read_cost(field, prices));
+    let charge = section.get_or("charge", ChargeRule::default(), |field| read_charge(field, prices));
     let (cost, charge) = (cost?, charge?);
+    let goes_by_prices = matches!(&cost, CostRule::Response(ResponseCost { model: Some(_), .. }));
+    if let (Some(field), Some(Reserve::Said { price: Some(_), .. }), false) =
+        (section.get("charge"), &charge.reserve, goes_by_prices)
+    {
+        let problem = Problem::error(field.key_place(), "reserves by a price, and `cost` does not go by prices");
+        return field.fail(problem.hint("write `model: { request_field: model }` and a `price` in `cost`"));
+    }
     if let (Some(field), true, When::Request) = (section.get("cost"), cost.is_in_response(), &charge.when) {
         let problem = field.error("is known only when the response comes").hint("add `charge: {when: response}`");
         return field.fail(problem.expected("a cost that the request tells, or a charge on the response"));
@@ -40,7 +48,7 @@ pub(super) fn read(section: &Section<'_>) -> Option<(CostRule, ChargeRule)> {
     Some((cost, charge))
 }
 
-fn read_cost(field: &Field<'_>) -> Option<CostRule> {
+fn read_cost(field: &Field<'_>, prices: &PriceTable) -> Option<CostRule> {
     if field.is_word() {
         return field.whole().map(CostRule::Fixed);
     }
@@ -53,7 +61,7 @@ fn read_cost(field: &Field<'_>) -> Option<CostRule> {
         ("response_header", &["max"]),
         ("response_bytes", &[]),
         ("response_field", &["max"]),
-        ("sum", &["max"]),
+        ("sum", &["max", "model"]),
     ];
     let mut kinds = KINDS.iter().filter(|(kind, _)| section.has(kind));
     let Some((kind, others)) = kinds.next() else {
@@ -85,7 +93,12 @@ fn read_cost(field: &Field<'_>) -> Option<CostRule> {
         "response_bytes" => told.bytes().map(CostRule::ResponseBytes),
         kind => {
             let mut cost = ResponseCost::default();
-            let parts = if kind == "sum" { read_sum(&mut cost, &told) } else { read_part(&mut cost, kind, &told, 1) };
+            let model = section.get_with("model", |field| prices::read_model(field, prices));
+            cost.model = model?;
+            let parts = match kind {
+                "sum" => read_sum(&mut cost, &told, prices),
+                _ => read_part(&mut cost, kind, &told, Weight::Times(1)),
+            };
             let max = section.get_with("max", Field::whole);
             cost.max = parts.and(max)?.unwrap_or(cost.max);
             Some(CostRule::Response(cost))
@@ -104,26 +117,29 @@ fn read_said(section: &Section<'_>, told: &Field<'_>) -> Option<SaidCost> {
 }
 
 /// Reads `reserve`.
-fn read_reserve(field: &Field<'_>) -> Option<Reserve> {
+fn read_reserve(field: &Field<'_>, prices: &PriceTable) -> Option<Reserve> {
     if field.is_word() {
         return field.whole().map(Reserve::Fixed);
     }
     let section = field.section_or(&RESERVE, "a number of tokens, or `{request_field: max_tokens, max: 8000}`")?;
     let told = section.required("request_field", A_PATH)?;
-    read_said(&section, &told).map(Reserve::Said)
+    let price = section.get_with("price", |field| prices::read_column(field, prices));
+    let (tokens, price) = (read_said(&section, &told)?, price?);
+    Some(Reserve::Said { tokens, price })
 }
 
 /// Reads the number that `field`, which has the name `kind`, tells of the response into `cost`.
-fn read_part(cost: &mut ResponseCost, kind: &str, field: &Field<'_>, times: Cost) -> Option<()> {
+fn read_part(cost: &mut ResponseCost, kind: &str, field: &Field<'_>, weight: Weight) -> Option<()> {
     match kind {
-        "response_header" => cost.headers.push((field.header_name()?, times)),
-        _ => cost.fields.push(FieldPart { path: field.parsed(A_PATH, parse_path)?, times }),
+        "response_header" => cost.headers.push((field.header_name()?, weight)),
+        _ => cost.fields.push(FieldPart { path: field.parsed(A_PATH, parse_path)?, weight }),
     }
-    cost.max = cost.max.max(MOST_OF_RESPONSES.saturating_mul(times));
+    let price = ResponseCost::price(weight, cost.prices(None));
+    cost.max = cost.max.max(rounded_up(price.millionths(MOST_OF_RESPONSES)));
     Some(())
 }
 
-fn read_sum(cost: &mut ResponseCost, field: &Field<'_>) -> Option<()> {
+fn read_sum(cost: &mut ResponseCost, field: &Field<'_>, prices: &PriceTable) -> Option<()> {
     let items = field.nonempty_list(PARTS)?;
     if items.len() > MOST_PARTS {
         return field.fail(field.error("has more than 16 parts").expected(PARTS));
@@ -131,11 +147,20 @@ fn read_sum(cost: &mut ResponseCost, field: &Field<'_>) -> Option<()> {
     cost.is_sum = true;
     let parts = items.iter().map(|item| {
         let section = item.section(&COST_PART)?;
-        let times = section.get_or("times", 1, Field::whole);
+        let times = section.get_or("times", 1, Field::whole).map(Weight::Times);
+        let weight = match (section.get("price"), section.has("times"), &cost.model) {
+            (None, _, _) => times,
+            (Some(price), true, _) => price.fail(Problem::error(price.key_place(), "stands beside `times`")),
+            (Some(price), false, None) => {
+                let problem = Problem::error(price.key_place(), "needs the model whose price it is");
+                price.fail(problem.hint("write `model: { request_field: model }` beside `sum`"))
+            }
+            (Some(price), false, Some(_)) => prices::read_column(&price, prices).map(Weight::Price),
+        };
         let mut kinds =
             ["response_header", "response_field"].into_iter().filter_map(|kind| Some((kind, section.get(kind)?)));
         match (kinds.next(), kinds.next()) {
-            (Some((kind, number)), None) => read_part(cost, kind, &number, times?),
+            (Some((kind, number)), None) => read_part(cost, kind, &number, weight?),
             _ => item.fail(item.error("does not name one number").expected("`response_header` or `response_field`")),
         }
     });
@@ -150,17 +175,7 @@ fn read_methods(field: &Field<'_>) -> Option<Vec<(String, Cost)>> {
     }))
 }
 
-pub(super) fn parse_path(text: &str) -> Result<FieldPath, InvalidValue> {
-    let path: Vec<String> = text.split('.').map(str::to_owned).collect();
-    let invalid = |message: &str| Err(InvalidValue { message: message.to_owned(), hint: None });
-    match path.len() {
-        _ if path.iter().any(String::is_empty) => invalid("has an empty name"),
-        0..=FieldPath::MOST_NAMES => Ok(FieldPath(path)),
-        _ => invalid("has more than 16 names"),
-    }
-}
-
-fn read_charge(field: &Field<'_>) -> Option<ChargeRule> {
+fn read_charge(field: &Field<'_>, prices: &PriceTable) -> Option<ChargeRule> {
     let section = field.section(&CHARGE)?;
     let when = section.get_or("when", (false, false), |field| {
         field.choice(&[("request", (false, false)), ("identified", (true, false)), ("response", (false, true))])
@@ -174,7 +189,7 @@ fn read_charge(field: &Field<'_>) -> Option<ChargeRule> {
                 .map(|item| item.parsed("a status, like `401`, `4xx` or `500-599`", parse_statuses)),
         )
     });
-    let reserve = section.get_with("reserve", read_reserve);
+    let reserve = section.get_with("reserve", |field| read_reserve(field, prices));
     let denied = section.get_or("denied", false, Field::flag);
     let ((identified, on_response), if_status, reserve, denied) = (when?, if_status?, reserve?, denied?);
     for name in ["if_status", "reserve"].iter().filter(|_| !on_response) {
@@ -216,7 +231,7 @@ fn parse_statuses(text: &str) -> Result<(u16, u16), InvalidValue> {
 pub(super) fn largest(cost: &CostRule, charge: &ChargeRule) -> Cost {
     let taken = match (&charge.when, &charge.reserve) {
         (When::Response { .. }, Some(Reserve::Fixed(reserve))) => vec![*reserve],
-        (When::Response { .. }, Some(Reserve::Said(_))) => Vec::new(),
+        (When::Response { .. }, Some(Reserve::Said { .. })) => Vec::new(),
         _ => cost.written(),
     };
     taken.into_iter().max().unwrap_or(0)

@@ -1,6 +1,6 @@
 //! What a limit counts by, and what nodes are chosen by: parts of a key.
 
-use crate::config::cost;
+use crate::config::field_path::{A_PATH, parse_path};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, each_once};
 use crate::config::scalar::InvalidValue;
@@ -53,7 +53,7 @@ pub(super) fn part(field: &Field<'_>) -> Option<KeyPart> {
         "path_segment" => Some(name.parsed("the name of a segment, like `tenant`", named).map(KeyPart::PathSegment)),
         "jwt_claim" => Some(name.parsed("the name of a claim, like `sub`", named).map(KeyPart::JwtClaim)),
         "group" => Some(name.parsed("a level, like `organisation`", named).map(KeyPart::Group)),
-        "request_field" => Some(name.parsed(cost::A_PATH, cost::parse_path).map(KeyPart::RequestField)),
+        "request_field" => Some(name.parsed(A_PATH, parse_path).map(KeyPart::RequestField)),
         "descriptor" => Some(name.parsed("the key of an entry, like `remote_address`", named).map(KeyPart::Descriptor)),
         _ => None,
     });

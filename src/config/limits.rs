@@ -7,6 +7,7 @@ use crate::charge::Mode;
 use crate::config::candidate::{self, Candidate};
 use crate::config::names::Names;
 use crate::config::parameters::Parameters;
+use crate::config::prices::{self, PriceTable};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section};
 use crate::config::settings::LIMIT;
@@ -93,6 +94,7 @@ pub(super) fn read(
     let Some(section) = field.mapping("limits by their names") else {
         return (Names::none("a limit", false), Vec::new());
     };
+    let prices = prices::read(top);
     let mut names = Names::none("a limit", true);
     let mut limits = Vec::new();
     for (name, field) in section.fields() {
@@ -102,7 +104,7 @@ pub(super) fn read(
             return (Names::none("a limit", false), Vec::new());
         }
         if names.define(name, &field, field.key_place()).is_some() {
-            limits.push(LimitReader { name, field: &field, plans, levels, upstreams, scope }.read());
+            limits.push(LimitReader { name, field: &field, prices: &prices, plans, levels, upstreams, scope }.read());
         }
     }
     (names, limits)
@@ -145,6 +147,7 @@ struct LimitReader<'r, 'a> {
     plans: &'r Names,
     levels: &'r Names,
     upstreams: Option<&'r Names>,
+    prices: &'r PriceTable,
     scope: FileScope,
 }
 
@@ -216,7 +219,7 @@ impl<'a> LimitReader<'_, 'a> {
             }),
             shadow: section.get_or("shadow", false, Field::flag),
             key,
-            cost: cost::read(section),
+            cost: cost::read(section, self.prices),
             mode: sharing::read(section, self.scope),
             missing_key: section.get_or("missing_key", MissingKey::default(), |field| {
                 let words = [

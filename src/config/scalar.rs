@@ -4,6 +4,7 @@
 
 use std::num::IntErrorKind;
 
+use crate::ruleset::prices::Price;
 use crate::ruleset::{Jitter, Share};
 use crate::units::{Nanos, Rate};
 
@@ -213,6 +214,18 @@ pub fn percent(text: &str) -> Result<Share, InvalidValue> {
         _ => decimal_parts(text).map_err(|_| InvalidValue::new("is not a number"))?,
     };
     share(numerator, denominator)
+}
+
+/// The price of a million in whole units, with up to six decimals: `0.15`.
+pub fn price(text: &str) -> Result<Price, InvalidValue> {
+    const MOST: u64 = 1_000_000;
+    let (numerator, denominator) = decimal_parts(text).map_err(|_| InvalidValue::new("is not a decimal number"))?;
+    let millionths = u128::from(numerator).saturating_mul(1_000_000);
+    match (millionths % u128::from(denominator), u64::try_from(millionths / u128::from(denominator))) {
+        (0, Ok(price)) if price <= MOST.saturating_mul(1_000_000) => Ok(Price(price)),
+        (0, _) => Err(InvalidValue::new("is too large").hint("the most is 1000000")),
+        _ => Err(InvalidValue::new("has more than six decimals")),
+    }
 }
 
 /// The most that is added to a time: a share of it like `10%`, or so much like `5s`.

@@ -26,7 +26,9 @@ pub(super) fn of_told_costs(section: &Section<'_>, (cost, charge): (&CostRule, &
         (When::Request, CostRule::Header { max, .. } | CostRule::RequestField(SaidCost { max, .. }), _) => {
             (max, section.get("cost"))
         }
-        (When::Response { .. }, _, Some(Reserve::Said(SaidCost { max, .. }))) => (max, reserve()),
+        (When::Response { .. }, _, Some(Reserve::Said { tokens: SaidCost { max, .. }, price: None })) => {
+            (max, reserve())
+        }
         _ => return,
     };
     let Some(field) = field else { return };

@@ -17,7 +17,7 @@ use crate::gateway::identify::Identity;
 use crate::gateway::queue::{self, QueuePlace};
 use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::{self, Answer};
-use crate::gateway::{charging, denials, early, own_usage, request_body, trace};
+use crate::gateway::{charging, denials, early, own_usage, trace};
 use crate::http::body::Framing;
 use crate::http::head::{RequestHead, Version};
 use crate::http::listener::{Peer, Secured};
@@ -117,7 +117,7 @@ pub async fn admit_by_body(context: &mut RequestContext, request: &RequestHead) 
     let (Some(id), Some(target), Some(body)) = (context.route, context.target.take(), &mut context.awaited_body) else {
         return Err(Answer::Internal);
     };
-    let (held, identity, read) = (body.held, body.identity.take(), body.decide().map_err(Answer::Malformed));
+    let (identity, read) = (body.identity.take(), body.decide().map_err(Answer::Malformed));
     // one that is never charged waits for no body
     let caller = Caller { identity: identity.unwrap_or(Identity::Anonymous), bypassed: false };
     let head = head_of(request, Sender::of(&peer));
@@ -145,7 +145,7 @@ pub async fn admit_by_body(context: &mut RequestContext, request: &RequestHead) 
     if let Some(turn) = turn? {
         Box::pin(wait_for(turn, context)).await?;
     }
-    request_body::charge_part(context, held).await
+    Ok(())
 }
 
 fn head_of<'a>(request: &'a RequestHead, Sender { address, secure, secured }: Sender<'a>) -> Head<'a> {

@@ -32,8 +32,8 @@ pub struct AwaitedBody {
     reader: RequestReader,
     /// Who sends it, until the request is decided on.
     pub(super) identity: Option<Identity>,
-    /// How many bytes of it are held back until then.
-    pub(super) held: usize,
+    /// How many bytes of it were read and have not passed.
+    ahead: usize,
     /// Why it has two readings.
     fault: Option<&'static str>,
 }
@@ -45,7 +45,7 @@ impl BodyKnown {
         let mut awaited = AwaitedBody {
             reader: RequestReader::new(Arc::clone(&route.body_fields)),
             identity: None,
-            held: 0,
+            ahead: 0,
             fault: None,
         };
         Ok(match source {
@@ -64,7 +64,7 @@ impl BodyKnown {
 impl AwaitedBody {
     /// A part that is held back: whether more has to come before the request can be decided on.
     pub(super) fn hold(&mut self, part: &[u8]) -> bool {
-        self.held = self.held.saturating_add(part.len());
+        self.ahead = self.ahead.saturating_add(part.len());
         match self.reader.feed(part) {
             Seen::Part => true,
             Seen::Enough => false,
@@ -85,7 +85,12 @@ impl AwaitedBody {
 
     /// A part that passes after the decision. `Err`: it gives the body a second reading.
     pub(super) fn pass(&mut self, part: &[u8]) -> Result<(), &'static str> {
-        match self.reader.feed(part) {
+        let (read, new) = part.split_at_checked(self.ahead).unwrap_or((part, &[]));
+        self.ahead = self.ahead.saturating_sub(read.len());
+        if new.is_empty() {
+            return Ok(());
+        }
+        match self.reader.feed(new) {
             Seen::Part | Seen::Enough => Ok(()),
             Seen::Ambiguous(fault) => Err(fault),
         }

@@ -3,9 +3,10 @@
 use crate::charge::Charge;
 use crate::gateway::field::FieldReader;
 use crate::http::head::ResponseHead;
-use crate::ruleset::cost::{CostRule, CostSum, End, Exchange, FieldPart, RealCost, When, runs};
+use crate::ruleset::cost::{CostRule, CostSum, End, Exchange, FieldPart, RealCost, ResponseCost, When, runs};
 use crate::ruleset::key::Facts;
 use crate::ruleset::limit::Limit;
+use crate::ruleset::prices::Price;
 use crate::ruleset::verdict::{Standing, Verdict};
 use crate::ruleset::{LimitId, Ruleset};
 use crate::units::{Cost, Nanos};
@@ -37,6 +38,8 @@ pub(super) struct Noted {
     limit: LimitId,
     /// What the request's head told.
     known: Option<Cost>,
+    /// The prices of the model that it named, where the cost goes by them.
+    prices: Vec<Price>,
     /// What the response's head told.
     told: CostSum,
     /// Reads the response's body.
@@ -53,7 +56,9 @@ impl CostMeter {
             let known = limit.cost.on_request(facts);
             let limit_id = LimitId(charge.limit);
             let body = BodyCost::new(limit, charge, known);
-            let noted = Noted { position, limit: limit_id, known, told: CostSum::default(), reader: None, body };
+            let prices = if let CostRule::Response(cost) = &limit.cost { cost.prices(facts.body) } else { &[] };
+            let (prices, told) = (prices.to_vec(), CostSum::default());
+            let noted = Noted { position, limit: limit_id, known, prices, told, reader: None, body };
             limit.settles_later(limit.rule(&charge.rule), known).then_some(noted)
         };
         let costs: Vec<Noted> = charges.iter().enumerate().filter_map(noted).collect();
@@ -84,10 +89,10 @@ impl CostMeter {
         let coded = !matches!(text(http::header::CONTENT_ENCODING), "" | "identity");
         for noted in &mut self.costs {
             let CostRule::Response(cost) = &ruleset.limits[noted.limit.0].cost else { continue };
-            for (name, times) in &cost.headers {
+            for (name, weight) in &cost.headers {
                 // what is no text is no number either
                 let values = head.fields.get_all(name.as_str()).map(|value| str::from_utf8(value).unwrap_or_default());
-                noted.told.add_header(values, *times);
+                noted.told.add_header(values, ResponseCost::price(*weight, &noted.prices));
             }
             match cost.fields.len() {
                 0 => {}
@@ -168,7 +173,7 @@ impl Noted {
     fn real_cost(&self, limit: &Limit, exchange: &Exchange) -> RealCost {
         let mut told = self.told;
         let fields = self.reader.iter().flat_map(|reader| fields(&limit.cost).iter().zip(reader.told()));
-        fields.for_each(|(field, said)| told.add_field(said, field.times));
+        fields.for_each(|(field, said)| told.add_field(said, ResponseCost::price(field.weight, &self.prices)));
         limit.real_cost(self.known, exchange, told.told())
     }
 }

@@ -124,11 +124,18 @@ async fn decide_by_body<E: Exchange>(
             };
         }
     };
-    let deciding = pin!(exchange.decide_by_body(request));
-    unless_gone(client, deciding).await.map(|decided| decided.map(|()| held))
+    let deciding = pin!(async move {
+        exchange.decide_by_body(request).await?;
+        if !held.is_empty() {
+            exchange.request_body(&held).await?;
+        }
+        Ok(held)
+    });
+    unless_gone(client, deciding).await
 }
 
-/// Reads the body of a request as far as `exchange` needs it, at most `max` bytes.
+/// Reads the body of a request as far as `exchange` needs it, at most `max` bytes: what was taken of it. Where the first part is
+/// enough, that stays where it is.
 async fn hold<E: Exchange>(
     client: &mut Client<'_>,
     request: &RequestHead,
@@ -154,7 +161,10 @@ async fn hold<E: Exchange>(
                     if let Some(pace) = &mut pace {
                         pace.came(part.len(), came);
                     }
-                    let needs_more = exchange.hold(part);
+                    let needs_more = exchange.hold(part) && part.len() < max;
+                    if held.is_empty() && !needs_more {
+                        return Poll::Ready(Ok(()));
+                    }
                     held.extend_from_slice(part);
                     let length = part.len();
                     client.consume(length);
@@ -230,7 +240,9 @@ async fn forward<S: Service>(
         };
         let transferred = match beginning {
             Ok(upstream) => {
-                let mut transfer = Transfer::new(client, upstream, request, timing, timer.now());
+                // a client that asks first sends nothing before the upstream agrees
+                let asks_first = outgoing.fields.contains("expect");
+                let mut transfer = Transfer::new(client, upstream, (request, asks_first), timing, timer.now());
                 transfer.resend = (is_reused && is_idempotent).then(|| sent_before.clone());
                 transfer.begin_with(std::mem::take(&mut sent_before));
                 let ended = transfer.run(exchange, timer, upgrade.is_some(), || worker.traffic.is_draining()).await;

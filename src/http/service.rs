@@ -79,7 +79,7 @@ pub trait Exchange {
     /// There is a connection to the last destination, on which the request is sent now: its target and its fields.
     fn request_head(&mut self, request: &RequestHead) -> Result<OutgoingRequest, Response>;
 
-    /// A part of the request's body came, and is forwarded if that is `Ok`.
+    /// A part of the request's body came, or passes that was held back, and is forwarded if that is `Ok`.
     fn request_body(&mut self, part: &[u8]) -> impl Future<Output = Result<(), Response>>;
 
     /// The upstream answered: the fields that the client is sent. Not asked about interim responses, but for 101.

@@ -105,13 +105,11 @@ impl<'t, 'c> Transfer<'t, 'c> {
     pub(super) fn new(
         client: &'t mut Client<'c>,
         upstream: Upstream,
-        request: &'t RequestHead,
+        (request, asks_first): (&'t RequestHead, bool),
         timing: Timing,
         now: Nanos,
     ) -> Self {
         let upload = if request.framing == Framing::Empty { Upload::Finishing } else { Upload::Reading };
-        // a client that asks first sends nothing before the upstream agrees
-        let asks_first = request.fields.contains("expect");
         let rate = timing.min_body_rate.filter(|_| !asks_first && upload == Upload::Reading);
         Self {
             client,
@@ -134,8 +132,6 @@ impl<'t, 'c> Transfer<'t, 'c> {
     /// What was taken of the client's body before goes out first.
     pub(super) fn begin_with(&mut self, sent_before: Vec<u8>) {
         if !sent_before.is_empty() {
-            // who sent a part waits for no word to go on
-            self.pace = self.pace.or(self.timing.min_body_rate.map(Pace::new));
             (self.sent_before, self.upload) = ((sent_before, 0), Upload::Resending);
         }
     }

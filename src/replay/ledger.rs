@@ -13,7 +13,7 @@ use crate::gateway::cost_meter::Corrections;
 use crate::gateway::queue::{self, Queue, QueuePlace};
 use crate::gateway::respond::CALLER_REFUSED;
 use crate::ruleset::Ruleset;
-use crate::ruleset::cost::{CostRule, CostSum, End, Exchange, RealCost, ReportedCost};
+use crate::ruleset::cost::{CostRule, CostSum, End, Exchange, RealCost, ReportedCost, ResponseCost};
 use crate::ruleset::key::Facts;
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::store::LocalStore;
@@ -321,9 +321,12 @@ fn told(cost: &CostRule, record: &Record<'_>, names: &[HeaderName]) -> ReportedC
     if let CostRule::Response(cost) = cost
         && cost.fields.is_empty()
     {
-        for (name, times) in &cost.headers {
+        // no line tells the model
+        let prices = cost.prices(None);
+        for (name, weight) in &cost.headers {
             let of_name = |(position, _): &&(usize, _)| names.get(*position) == Some(name);
-            sum.add_header(record.response_headers.iter().filter(of_name).map(|(_, value)| value.as_ref()), *times);
+            let values = record.response_headers.iter().filter(of_name).map(|(_, value)| value.as_ref());
+            sum.add_header(values, ResponseCost::price(*weight, prices));
         }
     }
     sum.told()

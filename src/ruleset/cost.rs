@@ -7,7 +7,8 @@ use http::HeaderName;
 
 use crate::fields::Fields;
 use crate::ruleset::key::Facts;
-use crate::ruleset::request_field::{FieldPath, SaidCost};
+use crate::ruleset::prices::{ModelPrices, Price, rounded_up};
+use crate::ruleset::request_field::{FieldPath, RequestFields, SaidCost};
 use crate::ruleset::tokens::tokens;
 use crate::units::Cost;
 
@@ -51,14 +52,25 @@ impl Default for CostRule {
 /// The number in a response, or several that are weighed and added up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseCost {
-    /// The numbers in header fields, each with the tokens that one of it costs.
-    pub headers: Vec<(HeaderName, Cost)>,
+    /// The numbers in header fields, each with what one of it costs.
+    pub headers: Vec<(HeaderName, Weight)>,
     /// The numbers in a JSON body or in the events of a stream.
     pub fields: Vec<FieldPart>,
     /// The most that is believed of one number, and the most that a sum costs.
     pub max: Cost,
     /// Whether it was written as a sum, of one number or of several.
     pub is_sum: bool,
+    /// What prices go by.
+    pub model: Option<ModelPrices>,
+}
+
+/// What one of a number costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weight {
+    /// So many tokens.
+    Times(Cost),
+    /// The price in this column, of the model that the request names.
+    Price(usize),
 }
 
 /// A number in a JSON body or in the events of a stream.
@@ -66,8 +78,8 @@ pub struct ResponseCost {
 pub struct FieldPart {
     /// The names on the way to it: `usage.total_tokens` is two.
     pub path: FieldPath,
-    /// The tokens that one of it costs.
-    pub times: Cost,
+    /// What one of it costs.
+    pub weight: Weight,
 }
 
 impl AsRef<FieldPath> for FieldPart {
@@ -95,7 +107,12 @@ pub enum Reserve {
     /// The same of all.
     Fixed(Cost),
     /// What the request says.
-    Said(SaidCost),
+    Said {
+        /// How many tokens.
+        tokens: SaidCost,
+        /// The price of each in this column, where the cost goes by prices.
+        price: Option<usize>,
+    },
 }
 
 /// When the cost of a request is known.
@@ -160,7 +177,7 @@ pub enum ReportedCost {
 /// Adds up what a response reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CostSum {
-    cost: Cost,
+    millionths: u128,
     is_found: bool,
     is_wrong: bool,
     lacks_field: bool,
@@ -240,17 +257,42 @@ impl CostRule {
 // === impl ResponseCost ===
 
 impl ResponseCost {
+    /// What one of a number costs, by these prices of a model.
+    pub fn price(weight: Weight, prices: &[Price]) -> Price {
+        match weight {
+            Weight::Times(times) => Price::whole(times),
+            Weight::Price(column) => prices.get(column).copied().unwrap_or_default(),
+        }
+    }
+
+    /// The prices of the model that a request with this body names; none where it does not go by any.
+    pub fn prices(&self, body: Option<&RequestFields>) -> &[Price] {
+        self.model.as_ref().map_or(&[], |model| model.of(body))
+    }
+
     fn describe(&self) -> String {
-        let headers = self.headers.iter().map(|(name, times)| (format!("the header {name}"), *times));
-        let fields = self.fields.iter().map(|field| (field.path.to_string(), field.times));
-        let weighed: Vec<String> =
-            headers.chain(fields).map(|(part, times)| format!("{times} for each of {part}")).collect();
+        let headers = self.headers.iter().map(|(name, weight)| (format!("the header {name}"), *weight));
+        let fields = self.fields.iter().map(|field| (field.path.to_string(), field.weight));
+        let columns = self.model.as_ref().map_or(&[][..], |model| &model.prices.columns);
+        let weighed = headers.chain(fields).map(|(part, weight)| match weight {
+            Weight::Times(times) => format!("{times} for each of {part}"),
+            Weight::Price(column) => {
+                format!("the price of {} for each of {part}", columns.get(column).map_or("", String::as_str))
+            }
+        });
+        let weighed: Vec<String> = weighed.collect();
+        let model = self.model.as_ref().map(|model| format!(", by the model that {} of the request names", model.path));
         match (self.is_sum, self.headers.first(), self.fields.first()) {
             (false, Some((name, _)), _) => format!("what the response header {name} says, at most {}", self.max),
             (false, _, Some(field)) => {
                 format!("what {} of the response's JSON says, at most {}", field.path, self.max)
             }
-            _ => format!("{} in the response, together at most {}", weighed.join(" and "), self.max),
+            _ => format!(
+                "{} in the response{}, together at most {}",
+                weighed.join(" and "),
+                model.unwrap_or_default(),
+                self.max
+            ),
         }
     }
 }
@@ -259,20 +301,20 @@ impl ResponseCost {
 
 impl CostSum {
     /// Adds the number in a header field, of which these are the values.
-    pub fn add_header<'v>(&mut self, mut values: impl Iterator<Item = &'v str>, times: Cost) {
+    pub fn add_header<'v>(&mut self, mut values: impl Iterator<Item = &'v str>, price: Price) {
         match (values.next(), values.next()) {
             (None, _) => {}
             (Some(value), None) => {
-                self.add(tokens(value.trim()).map_or(ReportedCost::Wrong, ReportedCost::Cost), times);
+                self.add(tokens(value.trim()).map_or(ReportedCost::Wrong, ReportedCost::Cost), price);
             }
             (Some(_), Some(_)) => self.is_wrong = true,
         }
     }
 
     /// Adds the number in a field of the body.
-    pub fn add_field(&mut self, told: ReportedCost, times: Cost) {
+    pub fn add_field(&mut self, told: ReportedCost, price: Price) {
         self.lacks_field |= told == ReportedCost::Nothing;
-        self.add(told, times);
+        self.add(told, price);
     }
 
     /// The body cannot be read.
@@ -280,24 +322,24 @@ impl CostSum {
         self.is_wrong = true;
     }
 
-    fn add(&mut self, told: ReportedCost, times: Cost) {
+    fn add(&mut self, told: ReportedCost, price: Price) {
         match told {
             ReportedCost::Nothing => {}
             ReportedCost::Wrong => self.is_wrong = true,
             ReportedCost::Cost(cost) | ReportedCost::Part(cost) => {
                 self.is_found = true;
-                self.cost = self.cost.saturating_add(cost.saturating_mul(times));
+                self.millionths = self.millionths.saturating_add(price.millionths(cost));
             }
         }
     }
 
     /// All that was added.
-    pub const fn told(&self) -> ReportedCost {
+    pub fn told(&self) -> ReportedCost {
         match self {
             Self { is_wrong: true, .. } => ReportedCost::Wrong,
             Self { is_found: false, .. } => ReportedCost::Nothing,
-            Self { lacks_field: true, cost, .. } => ReportedCost::Part(*cost),
-            Self { cost, .. } => ReportedCost::Cost(*cost),
+            Self { lacks_field: true, millionths, .. } => ReportedCost::Part(rounded_up(*millionths)),
+            Self { millionths, .. } => ReportedCost::Cost(rounded_up(*millionths)),
         }
     }
 }
@@ -345,7 +387,10 @@ impl ChargeRule {
             None => String::new(),
             Some(Reserve::Fixed(0)) => "; nothing is taken before".to_owned(),
             Some(Reserve::Fixed(reserve)) => format!("; {reserve} are taken until then"),
-            Some(Reserve::Said(said)) => format!("; until then is taken {}", said.describe()),
+            Some(Reserve::Said { tokens, price: None }) => format!("; until then is taken {}", tokens.describe()),
+            Some(Reserve::Said { tokens, price: Some(_) }) => {
+                format!("; until then is taken the price of {}", tokens.describe())
+            }
         };
         Some([Some(when + &reserve), denied].into_iter().flatten().collect::<Vec<_>>().join("; "))
     }
@@ -389,9 +434,10 @@ mod tests {
     #[test]
     fn a_sum_weighs_its_parts_and_never_overflows() {
         let sum = |headers: &[&[&str]], fields: &[ReportedCost], times: Cost| {
+            let price = Price::whole(times);
             let mut sum = CostSum::default();
-            headers.iter().for_each(|values| sum.add_header(values.iter().copied(), times));
-            fields.iter().for_each(|told| sum.add_field(*told, times));
+            headers.iter().for_each(|values| sum.add_header(values.iter().copied(), price));
+            fields.iter().for_each(|told| sum.add_field(*told, price));
             sum.told()
         };
         let cost = ReportedCost::Cost;
@@ -409,8 +455,10 @@ mod tests {
 
     #[test]
     fn a_sum_is_described_in_plain_words() {
-        let field =
-            |path: &str, times| FieldPart { path: FieldPath(path.split('.').map(str::to_owned).collect()), times };
+        let field = |path: &str, times| FieldPart {
+            path: FieldPath(path.split('.').map(str::to_owned).collect()),
+            weight: Weight::Times(times),
+        };
         let fields = vec![field("usage.prompt_tokens", 3), field("usage.completion_tokens", 15)];
         let cost = ResponseCost { fields, max: 900, is_sum: true, ..ResponseCost::default() };
         let words = "3 for each of usage.prompt_tokens and 15 for each of usage.completion_tokens in the response, together at most 900";

@@ -3,11 +3,12 @@
 use crate::algorithm::{AlgorithmName, Rule};
 use crate::charge::{Enforcement, Mode, RuleRef};
 use crate::ruleset::cost::{
-    ChargeRule, CostRule, End, Exchange, RealCost, ReportedCost, Reserve, ResponseCost, When, runs,
+    ChargeRule, CostRule, End, Exchange, RealCost, ReportedCost, Reserve, ResponseCost, Weight, When, runs,
 };
 use crate::ruleset::denied::Denied;
 use crate::ruleset::key::{Facts, Key, KeyPart};
-use crate::ruleset::request_field::FieldPath;
+use crate::ruleset::prices::rounded_up;
+use crate::ruleset::request_field::{FieldPath, RequestFields};
 use crate::ruleset::upstream::UpstreamId;
 use crate::ruleset::{LimitId, PlanId};
 use crate::units::{Cost, LimitKey, Nanos};
@@ -113,10 +114,11 @@ impl Limit {
         });
         let of_cost = match &self.cost {
             CostRule::RequestField(said) => Some(&said.path),
+            CostRule::Response(cost) => cost.model.as_ref().map(|model| &model.path),
             _ => None,
         };
         let of_reserve = match &self.charge.reserve {
-            Some(Reserve::Said(said)) => Some(&said.path),
+            Some(Reserve::Said { tokens, .. }) => Some(&tokens.path),
             Some(Reserve::Fixed(_)) | None => None,
         };
         in_key.chain(of_cost).chain(of_reserve)
@@ -150,10 +152,22 @@ impl Limit {
             // one that owes is denied all the same
             (When::Response { .. }, Some(Reserve::Fixed(0))) => (1, false),
             (When::Response { .. }, Some(Reserve::Fixed(reserve))) => (*reserve, true),
-            (When::Response { .. }, Some(Reserve::Said(said))) => (said.of(facts.body), true),
+            (When::Response { .. }, Some(Reserve::Said { tokens, price })) => {
+                let number = tokens.of(facts.body);
+                match price.map_or(number, |column| self.priced(number, column, facts.body)) {
+                    0 => (1, false),
+                    cost => (cost, true),
+                }
+            }
             _ => (self.cost.on_request(facts).unwrap_or(1), true),
         };
         (cost, Enforcement { enforces: self.enforces(), consumes, counts_denied: self.charge.denied && !rule.holds() })
+    }
+
+    /// What so many tokens cost by the price in `column`, of the model that a request with this body names.
+    pub fn priced(&self, number: Cost, column: usize, body: Option<&RequestFields>) -> Cost {
+        let prices = if let CostRule::Response(cost) = &self.cost { cost.prices(body) } else { &[] };
+        rounded_up(ResponseCost::price(Weight::Price(column), prices).millionths(number))
     }
 
     /// Whether what a request is charged under `rule` when it comes may have to be settled; `known` is what its head

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use serde_json::json;
+
 use crate::support::{Exchange, Gateway, Origin, together};
 
 /// The sample `name` with these upstreams in place of those on ports 9000, 9001, ...
@@ -148,27 +150,55 @@ fn priced_model(exchange: &mut Exchange<'_>) -> std::io::Result<()> {
 
 #[test]
 fn ai_gateway() {
-    let (small, large) = (Origin::with(priced_model), Origin::with(priced_model));
-    let gateway = sample("ai-gateway", &[&small, &large]);
-    let ask = |key: &str, path: &str, tokens: &str| {
-        let authorization = format!("Bearer {key}");
-        gateway.client().exchange("GET", path, &[("authorization", &authorization), ("x-tokens", tokens)])
+    let origin = Origin::with(priced_model);
+    let gateway = sample("ai-gateway", &[&origin]);
+    let ask = |key: &str, path: &str, (model, most): (&str, u32), tokens: &str| {
+        let (authorization, body) =
+            (format!("Bearer {key}"), json!({ "model": model, "max_tokens": most }).to_string());
+        let fields = [("authorization", authorization.as_str()), ("x-tokens", tokens)];
+        gateway.client().post(path, &fields, body.as_bytes())
     };
-    let wait_for = |limit: &str, outcome: &str, tokens: f64| {
-        let labels = [("limit", limit), ("plan", "starter"), ("outcome", outcome)];
+    let wait_for = |outcome: &str, tokens: f64| {
+        let labels = [("limit", "budget"), ("plan", "starter"), ("outcome", outcome)];
         gateway.wait_for_metric("tollgate_limit_tokens_total", &labels, tokens);
     };
-    assert_eq!(ask("starter-key", "/large/v1/chat", "1000").status, 200);
-    wait_for("large-budget", "refunded", 1_000_000.0 - (10.0 * 50.0 + 1000.0 * 200.0));
-    assert_eq!(ask("starter-key", "/large/v1/stream", "600000").status, 200);
-    wait_for("large-budget", "debited", 10.0 * 50.0 + 600_000.0 * 200.0 - 1_000_000.0);
-    let denied = ask("starter-key", "/large/v1/chat", "10");
-    assert_eq!(denied.status, 429, "$5 are spent: {denied:?}");
-    assert!(denied.number("retry-after").is_some(), "{denied:?}");
-    assert_eq!(ask("business-key", "/large/v1/stream", "600000").status, 200);
-    assert_eq!(ask("starter-key", "/small/v1/stream", "1000").status, 200, "the other model has a budget of its own");
-    wait_for("small-budget", "refunded", 100_000.0 - (10.0 * 3.0 + 1000.0 * 12.0));
-    assert_eq!((small.count(), large.count()), (1, 3));
+    assert_eq!(ask("starter-key", "/v1/chat", ("large", 2000), "1000").status, 200);
+    wait_for("refunded", 20_000.0 - (25.0 + 10_000.0));
+    assert_eq!(ask("starter-key", "/v1/stream", ("large", 16_000), "498000").status, 200);
+    wait_for("debited", 25.0 + 4_980_000.0 - 160_000.0);
+    let denied = ask("starter-key", "/v1/chat", ("large", 2000), "10");
+    assert_eq!(denied.status, 429, "there is no room for what it may cost: {denied:?}");
+    assert_eq!(
+        ask("starter-key", "/v1/chat", ("another", 2000), "10").status,
+        429,
+        "nor for a model that is not listed"
+    );
+    assert_eq!(ask("starter-key", "/v1/stream", ("small", 2000), "1000").status, 200, "the other model costs less");
+    wait_for("refunded", 20_000.0 - 10_025.0 + 1_200.0 - 602.0);
+    assert_eq!(ask("business-key", "/v1/stream", ("large", 16_000), "498000").status, 200);
+    assert_eq!(origin.count(), 4);
+}
+
+#[test]
+fn mcp_server() {
+    let origin = Origin::start();
+    let gateway = sample("mcp-server", &[&origin]);
+    let say = |key: &str, body: serde_json::Value| {
+        let authorization = format!("Bearer {key}");
+        gateway.client().post("/mcp", &[("authorization", &authorization)], body.to_string().as_bytes()).status
+    };
+    let call = |key: &str, method: &str, tool: &str, count: usize| {
+        let body = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": { "name": tool, "arguments": {} } });
+        admitted(&(0..count).map(|_| say(key, body.clone())).collect::<Vec<_>>())
+    };
+    assert_eq!(call("free-key", "tools/call", "search", 14), 10);
+    assert_eq!(call("free-key", "tools/call", "fetch", 4), 4, "another tool");
+    assert_eq!(call("free-key", "prompts/get", "search", 4), 4, "no tool");
+    assert_eq!(say("free-key", json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/list" })), 200);
+    assert_eq!(call("free-key", "tools/call", "write", 10), 10);
+    assert_eq!(call("free-key", "tools/call", "read", 10), 1, "30 in a day");
+    assert_eq!(call("team-key", "tools/call", "search", 40), 40);
+    assert_eq!(origin.count(), 70);
 }
 
 #[test]

@@ -1,5 +1,8 @@
 //! Limits that go by what the JSON of a request's body says: found as it comes, passed on untouched, nothing free.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bytes::Bytes;
 use http::Method;
 use serde_json::json;
@@ -8,7 +11,7 @@ use crate::support::gateway::limited;
 use crate::support::http2::{Http2, read};
 use crate::support::origin::upstream;
 use crate::support::wire::chunk;
-use crate::support::{Client, Gateway, Origin, Refusing, Response};
+use crate::support::{Client, Gateway, Origin, Refusing, Response, together, wait_until};
 
 /// A limit of `burst` tokens that come back in years, with more settings.
 fn budget(burst: u64, more: &str) -> String {
@@ -317,6 +320,71 @@ fn a_reserve_is_as_large_as_the_request_says() {
     assert_eq!(left("?"), 580);
     settled("refunded", 330.0);
     assert_eq!(left(r#"{"max_tokens": 1}"#), 839);
+}
+
+#[test]
+fn no_budget_in_money_is_passed_by_more_than_a_reserve_under_parallel_streams() {
+    const CLIENTS: usize = 200;
+    let denied = Arc::new(AtomicUsize::new(0));
+    let decided = Arc::clone(&denied);
+    let origin = Origin::with(move |exchange| {
+        exchange.body()?;
+        exchange.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")?;
+        exchange.send(chunk("data: {\"usage\": null}\n\n"))?;
+        // all of them run at once
+        wait_until("everybody is here", || exchange.seen() + decided.load(Ordering::SeqCst) == CLIENTS);
+        exchange.send(chunk("data: {\"usage\": {\"prompt_tokens\": 10, \"completion_tokens\": 1000}}\n\n"))?;
+        exchange.send(chunk(""))
+    });
+    let limit = "{ algorithm: fixed_window, window: 30d, limit: 1000000, key: all, cost: { sum: [{ response_field: \
+         usage.prompt_tokens, price: input }, { response_field: usage.completion_tokens, price: output }], model: { request_field: \
+         model } }, charge: { when: response, reserve: { request_field: max_tokens, max: 4000, price: output } } }";
+    let prices = "prices: { large: { input: 2.50, output: 10 }, small: { input: 0.15, output: 0.6 } }\n";
+    let gateway = Gateway::start(&format!("{prices}{}", limited(&origin, limit)));
+    let answers = together(CLIENTS, |_| {
+        let status = post(&gateway, r#"{"stream": true, "model": "large", "max_tokens": 1000}"#).status;
+        denied.fetch_add(usize::from(status == 429), Ordering::SeqCst);
+        status
+    });
+    let passed = answers.iter().filter(|status| **status == 200).count();
+    assert_eq!((passed, origin.count()), (100, 100), "a dollar is a hundred times a cent: {answers:?}");
+    // each cost a cent for its answer, and 25 millionths for its prompt, which nobody reserved
+    let labels = [("limit", "guard"), ("plan", "none"), ("outcome", "debited")];
+    gateway.wait_for_metric("tollgate_limit_tokens_total", &labels, 2_500.0);
+    assert_eq!(post(&gateway, r#"{"model": "small", "max_tokens": 1}"#).status, 429);
+}
+
+#[test]
+fn what_a_model_costs_is_exact_and_no_name_of_a_model_is_free() {
+    let origin = Origin::with(|exchange| {
+        exchange.body()?;
+        let usage = br#"{"usage": {"prompt_tokens": 3, "completion_tokens": 1}}"#;
+        exchange.reply("200 OK", "content-type: application/json\r\n", usage)
+    });
+    let limit = budget(
+        10_000_000,
+        "key: all, cost: { sum: [{ response_field: usage.prompt_tokens, price: input }, { response_field: \
+         usage.completion_tokens, price: output }], model: { request_field: model } }, charge: { when: response, reserve: 0 }",
+    );
+    let prices = "prices: { tiny: { input: 0.000001, output: 0 }, small: { input: 0.15, output: 0.6 }, \
+                  default: { input: 1, output: 2 }, dear: { input: 100, output: 1000 } }\n";
+    let gateway = Gateway::start(&format!("{prices}{}", limited(&origin, &limit)));
+    let mut spent = 0.0;
+    for (body, cost) in [
+        (r#"{"model": "small"}"#, 2.0), // 1.05
+        (r#"{"model": "dear"}"#, 1_300.0),
+        (r#"{"model": "tiny"}"#, 1.0),
+        (r#"{"model": "another"}"#, 5.0),
+        (r#"{"model": "Dear"}"#, 5.0),
+        ("{}", 5.0),
+        (r#"{"model": {}}"#, 1_300.0),
+        ("no JSON", 1_300.0),
+    ] {
+        assert_eq!(post(&gateway, body).status, 200, "{body}");
+        spent += cost;
+        let labels = [("limit", "guard"), ("plan", "none"), ("outcome", "debited")];
+        gateway.wait_for_metric("tollgate_limit_tokens_total", &labels, spent);
+    }
 }
 
 #[test]

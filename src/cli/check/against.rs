@@ -27,13 +27,14 @@ pub(super) struct ChangeReport {
 }
 
 /// What a change of a section does to requests in flight and to keys.
-const EFFECTS: [(&str, &str); 7] = [
+const EFFECTS: [(&str, &str); 8] = [
     ("client_address", "keys of addresses that are read in another way start fresh"),
     ("connections", "open connections stay"),
     ("access", "other callers are let in or kept out"),
     ("headers", "clients read other header fields"),
     ("request_head", "other requests are refused"),
     ("request_body", "slow uploads end sooner or later"),
+    ("prices", "requests that come from then on cost other amounts"),
     ("customers", "a caller who becomes another customer, or anonymous, has other keys"),
 ];
 

@@ -33,6 +33,11 @@ pub(in crate::config) static FILE: Table = Table {
         Setting::optional("plans", Kind::List(&Kind::Text("the name of a plan")), "The names of the plans."),
         Setting::optional("limits", Kind::Named("limit", &Kind::Limit), "The limits, by their names."),
         Setting::optional(
+            "prices",
+            Kind::Named("model", &Kind::Named("price", &Kind::Text("a decimal number, like `0.15`"))),
+            "What a million tokens of each model cost, in money; `default` is any other model. See docs/costs.md.",
+        ),
+        Setting::optional(
             "routes",
             Kind::List(&Kind::Section(&ROUTE)),
             "Which requests go to which upstream, under which limits; required unless all listeners are rate limit services.",

@@ -189,11 +189,12 @@ pub(in crate::config) static COST_RULE: Table = Table {
             Kind::List(&Kind::Section(&COST_PART)),
             "Numbers in the response, weighed and added up. One that is missing counts 0, unless all are.",
         ),
+        Setting::optional("model", Kind::Section(&MODEL), "With `sum`: which model of `prices` a request is for."),
         Setting::optional(
             "max",
             MOST,
             "The most that is believed of a number, or that a `sum` costs. Required with `header` and `request_field`; otherwise 1000000000, in a \
-             `sum` multiplied by its largest `times`.",
+             `sum` multiplied by its largest `times` or price.",
         ),
     ],
 };
@@ -213,6 +214,11 @@ pub(in crate::config) static COST_PART: Table = Table {
             "A number in the response's JSON, or in the events of a stream.",
         ),
         Setting::default("times", Kind::Whole(1, 1_000_000), "1", "What one of it costs."),
+        Setting::optional(
+            "price",
+            Kind::Text(A_PRICE),
+            "In place of `times`: which price of the model one of it costs.",
+        ),
     ],
 };
 
@@ -239,6 +245,17 @@ pub(in crate::config) static CHARGE: Table = Table {
     ],
 };
 
+const A_PRICE: &str = "the name of a price in `prices`, like `output`";
+
+pub(in crate::config) static MODEL: Table = Table {
+    name: "model",
+    settings: &[Setting::required(
+        "request_field",
+        FIELD_PATH,
+        "The name of the model in the JSON of the request's body.",
+    )],
+};
+
 /// What a request says that it may come to.
 pub(in crate::config) static RESERVE: Table = Table {
     name: "reserve",
@@ -246,6 +263,11 @@ pub(in crate::config) static RESERVE: Table = Table {
         Setting::required("request_field", FIELD_PATH, "A number in the JSON of the request's body."),
         Setting::required("max", MOST, "The most that is believed of it, and what one that cannot be read reserves."),
         Setting::optional("missing", MOST, "What is reserved where the field is missing; left out, `max`."),
+        Setting::optional(
+            "price",
+            Kind::Text(A_PRICE),
+            "Which price of the model each token reserves, where `cost` goes by prices.",
+        ),
     ],
 };
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::config::load;
 
 /// A file with `@` where a setting of the table may stand, among others.
-const FILES: [(&Table, &str); 40] = [
+const FILES: [(&Table, &str); 41] = [
     (&FILE, "@"),
     (&LISTENER, "listeners: [{ address: \"unix:/run/t.sock\", @ }]"),
     (&LISTENER_TLS, "listeners: [{ address: \"127.0.0.1:1\", tls: { certificates: [{ cert: a, key: b }], @ } }]"),
@@ -66,6 +66,10 @@ const FILES: [(&Table, &str); 40] = [
     (
         &DESCRIPTOR,
         "listeners: [{ address: \"127.0.0.1:1\", serves: rate_limit_service }]\nclient_address: { trusted_proxies: [10.0.0.5] }\nlimits: { l: { algorithm: gcra, rate: 1/s, burst: 1, key: all } }\ndomains: { d: { descriptors: [{ key: k, limits: [l], @ }] } }",
+    ),
+    (
+        &MODEL,
+        "prices: { m: { output: 1 } }\nlimits: { l: { algorithm: gcra, rate: 1/s, burst: 9, key: all, charge: { when: response }, cost: { sum: [{ response_field: a, price: output }], model: { request_field: m, @ } } } }",
     ),
     (
         &RESERVE,

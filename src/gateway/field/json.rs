@@ -141,14 +141,18 @@ impl Json {
     /// The next bytes; `fields` are the same every time.
     pub(super) fn feed<F: AsRef<FieldPath>>(&mut self, fields: &[F], mut bytes: &[u8]) {
         while let Some((byte, rest)) = bytes.split_first() {
-            let plain = match self.state {
+            let (plain, is_kept) = match self.state {
                 State::Broken => return,
-                State::Text(Text { escape: Escape::None, .. }) => plain_length(bytes),
-                _ => 0,
+                State::Text(Text { escape: Escape::None, is_kept: true, .. }) => (plain_length(bytes), true),
+                // what is not kept is passed over, whatever stands in it
+                State::Text(Text { escape: Escape::None, is_kept: false, .. }) => {
+                    (memchr::memchr2(b'"', b'\\', bytes).unwrap_or(bytes.len()), false)
+                }
+                _ => (0, false),
             };
             match bytes.split_at_checked(plain) {
                 Some((text, rest)) if plain > 0 => {
-                    if let State::Text(Text { is_kept: true, .. }) = self.state {
+                    if is_kept {
                         self.text.push(text);
                     }
                     bytes = rest;
@@ -377,25 +381,22 @@ fn place(position: usize) -> u32 {
 /// Whether two names differ in case only.
 fn is_variant(name: &[u8], of: &str) -> bool {
     // `ſ` and the sign for kelvin are letters of another case, too
-    let folded =
-        |text: &str| text.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect::<String>();
-    let is_near = |first: &u8| {
-        !first.is_ascii() || of.as_bytes().first().is_some_and(|of| !of.is_ascii() || of.eq_ignore_ascii_case(first))
-    };
-    name.first().is_some_and(is_near) && str::from_utf8(name).is_ok_and(|name| folded(name) == folded(of))
+    fn folded(text: &str) -> impl Iterator<Item = char> {
+        text.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase)
+    }
+    let is_plain = name.is_ascii() && of.is_ascii();
+    match str::from_utf8(name) {
+        _ if is_plain => name.eq_ignore_ascii_case(of.as_bytes()),
+        Ok(name) => folded(name).eq(folded(of)),
+        Err(_) => false,
+    }
 }
 
 /// How many bytes from the first on are content of a text as they stand.
 fn plain_length(bytes: &[u8]) -> usize {
     let is_plain = |byte: &u8| *byte >= 0x20 && *byte != b'"' && *byte != b'\\';
-    // a whole run is looked at without a branch for each byte
-    let runs = bytes.chunks_exact(RUN).take_while(|run| run.iter().fold(true, |all, byte| all & is_plain(byte)));
-    let whole = runs.count().saturating_mul(RUN);
-    let rest = bytes.get(whole..).unwrap_or_default().iter().take_while(|byte| is_plain(byte));
-    whole.saturating_add(rest.count())
+    bytes.iter().position(|byte| !is_plain(byte)).unwrap_or(bytes.len())
 }
-
-const RUN: usize = 64;
 
 const fn unescaped(byte: u8) -> Option<u8> {
     Some(match byte {

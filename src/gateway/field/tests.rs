@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value};
 
 use super::*;
+use crate::ruleset::cost::Weight;
 use crate::ruleset::request_field::{FieldPath, FieldValue};
 
 fn path(text: &str) -> Vec<String> {
@@ -9,7 +10,7 @@ fn path(text: &str) -> Vec<String> {
 }
 
 fn field(path: Vec<String>) -> FieldPart {
-    FieldPart { path: FieldPath(path), times: 1 }
+    FieldPart { path: FieldPath(path), weight: Weight::Times(1) }
 }
 
 fn read(mut reader: FieldReader, wanted: &[&str], text: &str) -> Vec<ReportedCost> {
