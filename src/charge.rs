@@ -20,6 +20,8 @@ pub struct Charge {
     pub tag: LimitKey,
     /// How many tokens.
     pub cost: Cost,
+    /// How many have to be left for others once they are taken.
+    pub floor: Cost,
     /// Whether the limit enforces its decision, and when it consumes tokens.
     pub enforcement: Enforcement,
     /// Where it was charged. The store notes it, to correct the charge in the same place.
@@ -40,7 +42,7 @@ pub struct Slot {
 impl Charge {
     /// A charge that is taken nowhere yet, of a bucket that is kept wherever it falls.
     pub const fn new(limit: usize, rule: RuleRef, key: LimitKey, cost: Cost, enforcement: Enforcement) -> Self {
-        Self { limit, rule, key, tag: key, cost, enforcement, taken: Taken::AsUsual, slot: None }
+        Self { limit, rule, key, tag: key, cost, floor: 0, enforcement, taken: Taken::AsUsual, slot: None }
     }
 }
 

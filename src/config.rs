@@ -36,6 +36,7 @@ mod over_limit;
 mod overrides;
 mod parameters;
 mod prices;
+mod priority;
 mod problem;
 mod read;
 mod routes;

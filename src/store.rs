@@ -8,6 +8,8 @@ pub mod local;
 pub mod redis;
 pub mod shared;
 
+pub mod floors;
+
 mod cached_denial;
 mod owners;
 mod remote_charges;
@@ -30,6 +32,7 @@ use crate::charge::{AllCharged, Charge, Charged, DecisionSource, Mode, Taken};
 use crate::cluster::Cluster;
 use crate::cluster::migration::OwnershipEpoch;
 use crate::units::Nanos;
+use floors::BatchWithFloors;
 use local::StateElsewhere;
 use owners::{OwnedLimit, Owners};
 use remote_charges::EndedSlots;
@@ -181,11 +184,16 @@ impl Store {
     ///
     /// A future that is dropped before it is ready has charged nothing, or gives it back.
     pub async fn charge(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Receipt {
-        match self.charge_in_memory(binding, batch, now) {
-            Some(receipt) => receipt,
-            // large, and moved with the futures that it is part of: it has its memory only where it is needed
-            None => Box::pin(self.charge_with_others(binding, batch, now)).await,
+        if let Some(receipt) = self.charge_in_memory(binding, batch, now) {
+            return receipt;
         }
+        // large, and moved with the futures that it is part of: it has its memory only where it is needed
+        let Some(mut floors) = BatchWithFloors::of(batch) else {
+            return Box::pin(self.charge_with_others(binding, batch, now)).await;
+        };
+        let receipt = Box::pin(self.charge_with_others(binding, floors.charges(), now)).await;
+        let refused = receipt.refused.map(|position| floors.position(batch, position));
+        Receipt { charged: floors.answer(batch, &receipt.charged), refused, ..receipt }
     }
 
     /// [`Store::charge`] where all of `batch` is decided in memory, and other gateways have nothing to do with it. `None`,
@@ -195,11 +203,12 @@ impl Store {
         if !is_alone || !batch.iter().all(|charge| self.is_here(binding, charge)) {
             return None;
         }
-        let charged = self.local.charge(&binding.local, batch, now);
+        let charged = floors::charge_local(&self.local, &binding.local, batch, now);
         Some(Receipt { charged, source: DecisionSource::Local, refused: None })
     }
 
-    /// [`Store::charge`] where Redis or another gateway may have to be asked.
+    /// [`Store::charge`] of charges without floors, where Redis or another gateway may have to be asked. Where a limit appears
+    /// twice, all but the last of its charges only ask.
     async fn charge_with_others(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Receipt {
         self.number_slots(binding, batch);
         let epoch = self.ownership_epoch(batch);

@@ -202,6 +202,7 @@ impl Reader<'_> {
             limit if matches!(limit.over_limit, OverLimit::Divert(_)) => {
                 Some("diverts requests, which do not pass here")
             }
+            limit if !limit.priority.is_empty() => Some("has a priority of plans, which is for requests"),
             limit if limit.without_plan.is_none() => {
                 Some("asks nothing of descriptors without a plan: it has parameters for plans only")
             }

@@ -13,7 +13,7 @@ use crate::config::read::{Field, Section};
 use crate::config::settings::LIMIT;
 use crate::config::spec::{LimitSpec, PlanSpec};
 use crate::config::terms::{AllTerms, FileScope, LimitTerms, NamedPlan, PlanParameters};
-use crate::config::{cost, key, over_limit, scalar, sharing, suspicious, warn_at, words};
+use crate::config::{cost, key, over_limit, priority, scalar, sharing, suspicious, warn_at, words};
 use crate::ruleset::LimitId;
 use crate::ruleset::cost::{ChargeRule, CostRule};
 use crate::ruleset::key::{Key, KeyPart};
@@ -175,6 +175,9 @@ impl<'a> LimitReader<'_, 'a> {
         if let Some(field) = section.get("warn_at") {
             warn_at::check(&field, &terms.rules)?;
         }
+        if let Some(field) = section.get("priority") {
+            priority::check(&field, &section, (others.shadow == Some(true), mode), &terms.rules)?;
+        }
         if let Some((cost, charge)) = &others.cost {
             cost::check(&section, (cost, charge), &terms, &self.plans.all().collect::<Vec<_>>())?;
             suspicious::of_told_costs(&section, (cost, charge), &terms);
@@ -232,6 +235,7 @@ impl<'a> LimitReader<'_, 'a> {
             over_limit,
             max_wait,
             warn_at: section.get_or("warn_at", Vec::new(), warn_at::read),
+            priority: section.get_or("priority", Vec::new(), |field| priority::read(field, self.plans)),
             max_keys: section.get_or("max_keys", Limit::DEFAULT_MAX_KEYS, Field::whole),
             on_change: section.get_or("on_change", OnChange::default(), |field| {
                 field.choice(&[("carry", OnChange::Carry), ("reset", OnChange::Reset)])
@@ -352,6 +356,7 @@ struct Others<'a> {
     over_limit: Option<OverLimit>,
     max_wait: Option<Field<'a>>,
     warn_at: Option<Vec<u8>>,
+    priority: Option<Vec<u8>>,
     max_keys: Option<u64>,
     on_change: Option<OnChange>,
 }
@@ -371,6 +376,7 @@ impl Others<'_> {
             missing_key: self.missing_key?,
             over_limit: self.over_limit?,
             warn_at: self.warn_at?,
+            priority: self.priority?,
             max_keys: self.max_keys?,
             on_change: self.on_change?,
             cost,

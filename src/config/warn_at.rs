@@ -37,7 +37,7 @@ pub(super) fn check<'r>(field: &Field<'_>, rules: impl IntoIterator<Item = &'r R
 }
 
 /// Whether a new key may spend the whole quota at once, and whether the quota stays what it is.
-fn has_share_in_use(rule: &Rule) -> bool {
+pub(super) fn has_share_in_use(rule: &Rule) -> bool {
     let left = rule.headroom(None, Nanos::ZERO).remaining;
     left == Some(rule.policy().quota) && rule.name() != AlgorithmName::AdaptiveConcurrency
 }

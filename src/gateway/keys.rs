@@ -211,7 +211,7 @@ impl Found {
         let rule = limit.rule(&self.charge.rule);
         let now = gateway.clock.now();
         let receipt = gateway.store.ask(&active.binding, &self.charge, now).await;
-        let policy = rule.policy();
+        let policy = rule.policy().above(self.charge.floor);
         KeyAnswer {
             limit: limit.name.clone(),
             algorithm: limit.algorithm.as_str(),

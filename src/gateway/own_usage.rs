@@ -114,10 +114,10 @@ async fn report(context: &RequestContext, facts: &Facts<'_>, identity: &Identity
 async fn line<'a>(context: &'a RequestContext, bucket: Bucket<'a>, now: Nanos) -> Option<LimitUsage<'a>> {
     let Bucket { charge, routes } = bucket;
     let limit = context.active.ruleset.limits.get(charge.limit)?;
-    let rule = limit.rule(&charge.rule).clone();
+    let (rule, floor) = (limit.rule(&charge.rule).clone(), charge.floor);
     let receipt = context.gateway.store.charge(&context.active.binding, &mut [charge], now).await;
     let headroom = receipt.charged.first()?.headroom;
-    let policy = rule.policy();
+    let policy = rule.policy().above(floor);
     Some(LimitUsage {
         limit: &limit.name,
         routes,

@@ -17,6 +17,7 @@ use crate::ruleset::cost::{CostRule, CostSum, End, Exchange, RealCost, ReportedC
 use crate::ruleset::key::Facts;
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::store::LocalStore;
+use crate::store::floors::charge_local;
 use crate::store::local::Binding;
 use crate::units::Nanos;
 
@@ -129,7 +130,7 @@ impl Ledger {
         let mut asked: Vec<Charge> = charges.iter().map(asked).collect();
         let mut now = arrival.earliest;
         while now < arrival.latest {
-            let charged = self.store.charge(&self.binding, &mut asked, now);
+            let charged = charge_local(&self.store, &self.binding, &mut asked, now);
             self.verdict.set(ruleset, &asked, &charged);
             let next = match self.verdict.outcome {
                 Outcome::Admit { wait: Nanos::ZERO } | Outcome::Deny(Denial::Never { .. }) => break,
@@ -166,7 +167,7 @@ impl Ledger {
     pub(super) fn denies(&self, charges: &[Charge], now: Nanos) -> bool {
         let asks = |charge: &Charge| Charge { enforcement: Enforcement::ASKS, ..charge.clone() };
         let mut asked: Vec<Charge> = charges.iter().map(asks).collect();
-        let told = self.store.charge(&self.binding, &mut asked, now);
+        let told = charge_local(&self.store, &self.binding, &mut asked, now);
         charges.iter().zip(told).any(|(charge, told)| charge.enforcement.enforces && !told.decision.is_admitted())
     }
 
@@ -180,7 +181,7 @@ impl Ledger {
         charges: &mut [Charge],
         now: Nanos,
     ) -> &Verdict {
-        let charged = self.store.charge(&self.binding, charges, now);
+        let charged = charge_local(&self.store, &self.binding, charges, now);
         self.verdict.set(ruleset, charges, &charged);
         self.charge_candidate(ruleset, charges, now);
         if let Outcome::Admit { .. } = self.verdict.outcome {
@@ -191,7 +192,7 @@ impl Ledger {
 
     fn charge_candidate(&mut self, ruleset: &Ruleset, charges: &[Charge], now: Nanos) {
         if let Some((position, alone)) = self.verdict.candidate_to_charge(ruleset, charges)
-            && let [charged] = *self.store.charge(&self.binding, &mut [alone], now)
+            && let [charged] = *charge_local(&self.store, &self.binding, &mut [alone], now)
         {
             self.verdict.replace(position, charged);
         }
@@ -210,7 +211,7 @@ impl Ledger {
             true => arrival.earliest,
             false => self.admitted_at(ruleset, charges, arrival),
         };
-        let charged = self.store.charge(&self.binding, charges, now);
+        let charged = charge_local(&self.store, &self.binding, charges, now);
         self.verdict.set(ruleset, charges, &charged);
         if let Outcome::Admit { wait } = self.verdict.outcome
             && wait > Nanos::ZERO

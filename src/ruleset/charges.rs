@@ -267,8 +267,11 @@ impl Ruleset {
         if limit.enabled < Share::WHOLE && !is_enabled(limit, &tried_for.name, facts, resolved)? {
             return Err(Uncharged::NotEnabled);
         }
-        let (cost, enforcement) = limit.asks(limit.rule(&rule), facts);
-        Ok(Charge { tag, ..Charge::new(id.0, rule, key, cost, enforcement) })
+        let terms = limit.rule(&rule);
+        let (cost, enforcement) = limit.asks(terms, facts);
+        let floor =
+            if limit.priority.is_empty() { 0 } else { limit.floor(TermsOwner::of(limit, resolved).plan, terms) };
+        Ok(Charge { tag, floor, ..Charge::new(id.0, rule, key, cost, enforcement) })
     }
 }
 

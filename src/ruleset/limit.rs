@@ -38,6 +38,8 @@ pub struct Limit {
     pub over_limit: OverLimit,
     /// From which shares of the quota on clients are warned: percents, rising.
     pub warn_at: Vec<u8>,
+    /// The percent of the room that requests of each plan may use, indexed by [`PlanId`]; empty where all may use all of it.
+    pub priority: Vec<u8>,
     /// How many keys are remembered at most.
     pub max_keys: u64,
     /// What becomes of what keys have used when a reload changes the parameters.
@@ -129,6 +131,15 @@ impl Limit {
         self.body_fields().next().is_some()
     }
 
+    /// How many tokens requests of `plan` have to leave for others under `rule`. Each plan may use one at least.
+    pub fn floor(&self, plan: Option<PlanId>, rule: &Rule) -> Cost {
+        let percent = plan.and_then(|PlanId(plan)| self.priority.get(plan)).copied().unwrap_or(100);
+        match (percent, rule.largest_cost()) {
+            (100.., _) | (_, None) => 0,
+            (percent, Some(room)) => room.saturating_sub(Share(u32::from(percent) * 10_000).of(room).max(1)),
+        }
+    }
+
     /// Whether requests are charged before their callers are identified: neither the key nor the parameters depend on who
     /// is calling, and the limit does not say otherwise.
     pub fn is_early(&self) -> bool {
@@ -141,7 +152,11 @@ impl Limit {
         let mut all = self.plans.iter().copied().chain(self.without_plan);
         let first = all.next();
         let is_same = all.all(|terms| Some(terms) == first);
-        is_same && !self.charge.identified && !self.goes_by_body() && self.key.parts.iter().all(is_known)
+        is_same
+            && self.priority.is_empty()
+            && !self.charge.identified
+            && !self.goes_by_body()
+            && self.key.parts.iter().all(is_known)
     }
 
     /// What a request is charged under `rule` when it comes, and how. Slots are taken then and come back by themselves,

@@ -125,7 +125,7 @@ impl Verdict {
                 enforces,
                 visible,
                 decision: charged.decision,
-                policy: limit.rule(&charge.rule).policy(),
+                policy: limit.rule(&charge.rule).policy().above(charge.floor),
                 headroom: charged.headroom,
             });
         }

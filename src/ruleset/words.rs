@@ -46,7 +46,8 @@ impl Ruleset {
         let shadow =
             limit.shadow.then(|| line("shadow", "counts and reports what it would do, and never does it".to_owned()));
         let shared = sharing(limit.mode).map(|words| line("shared", words));
-        [over, warns, cost, charged, share, shadow, shared].into_iter().flatten().collect()
+        let priority = limit.priority(&self.plans).map(|words| line("priority", words));
+        [over, warns, priority, cost, charged, share, shadow, shared].into_iter().flatten().collect()
     }
 
     /// What becomes of requests over `limit`, where that is not the usual denial.
@@ -96,6 +97,13 @@ impl Limit {
             PlanTerms::Unlimited => UNLIMITED.to_owned(),
             PlanTerms::Rule(index) => self.rules.get(index).map(Rule::describe).unwrap_or_default(),
         }
+    }
+
+    /// How much of its room plans may use that may not use all of it; `None` if there are none. `plans` are the names.
+    pub fn priority(&self, plans: &[String]) -> Option<String> {
+        let bounded = plans.iter().zip(&self.priority).filter(|(_, percent)| **percent < 100);
+        let bounded: Vec<String> = bounded.map(|(plan, percent)| format!("{plan} up to {percent} %")).collect();
+        (!bounded.is_empty()).then(|| format!("{} of the room, other plans all of it", bounded.join(", ")))
     }
 
     /// From when on it warns clients; `None` if it never does.

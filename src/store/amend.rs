@@ -36,6 +36,7 @@ impl Store {
         let mut asks = [Charge { enforcement: Enforcement::ASKS, ..charge.clone() }];
         let [ask] = &asks;
         if let (Some(shared), Some(limit)) = (&self.shared, binding.shared(ask))
+            && ask.floor == 0
             && let Some(charged) = shared.ask(limit, ask).await
         {
             return Receipt { charged, source: DecisionSource::Store, refused: None };

@@ -290,7 +290,9 @@ impl SharedNode {
         if self.is_away() || *waited >= self.settings.timeout {
             return Err(Down);
         }
-        let mergeable = parts.iter().all(|part| !part.rule().holds() && !part.rule().denials_count());
+        // of several requests at once only those pass that leave the floor, one after the other
+        let asks_first = parts.windows(2).any(|pair| matches!(pair, [one, other] if one.key == other.key));
+        let mergeable = !asks_first && parts.iter().all(|part| !part.rule().holds() && !part.rule().denials_count());
         let slot = parts.iter().any(|part| part.rule().holds()).then(|| self.slots.next());
         let heard = match mergeable {
             true => self.ask_together(parts.to_vec()),

@@ -54,6 +54,7 @@ mod operators;
 mod page;
 mod panics;
 mod passing;
+mod priorities;
 mod process;
 mod proxy_protocol;
 mod raw_bytes;

@@ -178,8 +178,24 @@ impl Walk {
         parts
     }
 
+    /// Asks before one of the parts, of the same bucket, whether one that costs some tokens more would be admitted.
+    fn ask_first(&mut self, parts: &mut Vec<(usize, Part)>) {
+        let position = usize::try_from(self.random.from(0, parts.len() as u64 - 1)).unwrap();
+        let (limited, part) = &parts[position];
+        if part.rule.denials_count() {
+            return;
+        }
+        let floor = self.random.from(1, part.rule.policy().quota.max(1));
+        let enforcement = Enforcement { consumes: false, counts_denied: false, ..part.enforcement };
+        let question = (*limited, Part { cost: part.cost.saturating_add(floor), enforcement, ..part.clone() });
+        parts.insert(position, question);
+    }
+
     fn charge(&mut self, now: Nanos) -> Step {
-        let parts = self.parts(now);
+        let mut parts = self.parts(now);
+        if self.random.once_in(4) {
+            self.ask_first(&mut parts);
+        }
         let only: Vec<Part> = parts.iter().map(|(_, part)| part.clone()).collect();
         let edge = self.is_on_the_edge(&only, now);
         let (passes, charged) = self.model.charge(&only, now);

@@ -118,6 +118,11 @@ pub(in crate::config) static LIMIT: Table = Table {
             Kind::List(&Kind::Whole(1, 99)),
             "From which shares of the quota on, in percent, clients are warned: up to four, rising.",
         ),
+        Setting::optional(
+            "priority",
+            Kind::Named("plan", &Kind::Whole(1, 100)),
+            "The percent of the room that requests of a plan may use, so that they are denied before those of other plans.",
+        ),
         Setting::default(
             "max_keys",
             MOST,

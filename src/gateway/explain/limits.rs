@@ -41,6 +41,9 @@ pub struct LimitAccount {
     pub over_limit: String,
     /// From which shares of the quota on clients are warned.
     pub warns: Option<String>,
+    /// How many tokens the request has to leave for other plans; absent where it may use all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leaves: Option<u64>,
     /// The gateway that decides about the key, where several divide keys among themselves; only told by one that runs.
     pub owner: Option<String>,
     /// Where the key stands; only told by a gateway that runs.
@@ -117,6 +120,7 @@ pub(super) fn met(
             charged: charged(limit, route.early.contains(id)),
             over_limit: over_limit(ruleset, route, limit),
             warns: limit.warns().filter(|_| limit.candidate_of.is_none()),
+            leaves: charge.as_ref().ok().map(|charge| charge.floor).filter(|floor| *floor > 0),
             owner: None,
             standing: None,
         };

@@ -77,7 +77,10 @@ pub(super) fn find(
         value: Some(masked::shown(part, value, ruleset.customers.as_ref())),
     });
     let key_shown = shown.collect();
-    let charge = asking(Charge { tag, ..Charge::new(id.0, rule, key, 1, Enforcement::ASKS) });
+    let terms = limit.rule(&rule);
+    let of_plan = plan.as_ref().and_then(|plan| ruleset.plans.iter().position(|known| known == plan)).map(PlanId);
+    let floor = limit.floor(of_plan, terms);
+    let charge = asking(Charge { tag, floor, ..Charge::new(id.0, rule, key, 1, Enforcement::ASKS) });
     Ok(Found { charge, key: key_shown, plan })
 }
 

@@ -78,14 +78,21 @@ impl Fallback {
         }
         let times = |one: &DegradedCharge<'_>| share(one.on_down, nodes);
         let slot = slots.next();
-        let held: Vec<_> =
-            degraded.iter().filter(|one| one.goes_by() == By::Slots).map(|one| (one.part, times(one))).collect();
+        // a floor is a part of the whole limit, and not of what a token of this node's share is
+        let cost = |one: &DegradedCharge<'_>| {
+            let floor = one.charge.floor;
+            one.part.cost.saturating_sub(floor).saturating_add(floor.div_ceil(times(one).max(1)))
+        };
+        let held: Vec<(ChargePart, u64)> = degraded
+            .iter()
+            .filter(|one| one.goes_by() == By::Slots)
+            .map(|one| (ChargePart { cost: cost(one), ..one.part.clone() }, times(one)))
+            .collect();
         let mut by_slots = slots.charge(slot, &held, now).into_iter();
         let is_free = held.iter().zip(by_slots.as_slice()).all(|((part, _), charged)| admits(part, charged));
         let mut batch: Vec<Charge> = Vec::with_capacity(degraded.len());
         for one in degraded.iter().filter(|one| one.goes_by() == By::Bucket) {
-            let (key, cost) =
-                (self.bucket(tables, one, (now, theirs)), scaled(one.part.rule(), one.charge.cost, times(one)));
+            let (key, cost) = (self.bucket(tables, one, (now, theirs)), scaled(one.part.rule(), cost(one), times(one)));
             batch.push(Charge { key, cost, ..one.charge.clone() });
         }
         let by_buckets = match is_free {

@@ -61,9 +61,9 @@ impl Slots {
 
     /// Decides `parts` by what this node holds, each of whose tokens counts as often as it says; holds the slot if all that
     /// bind admit it. In their order.
-    pub(super) fn charge(&self, slot: u64, parts: &[(&ChargePart, u64)], now: Nanos) -> AllCharged {
+    pub(super) fn charge(&self, slot: u64, parts: &[(ChargePart, u64)], now: Nanos) -> AllCharged {
         let mut table = self.table.lock();
-        let decide = |(part, times): &(&ChargePart, u64)| {
+        let decide = |(part, times): &(ChargePart, u64)| {
             let rule = part.rule();
             let in_flight = table.in_flight.get(&part.key).copied().unwrap_or_default().saturating_mul(*times);
             let (decision, after) = rule.decide(rule.hold(None, in_flight), scaled(rule, part.cost, *times), now);
@@ -72,7 +72,7 @@ impl Slots {
             Charged { decision, headroom }
         };
         let charged: AllCharged = parts.iter().map(decide).collect();
-        let all = || parts.iter().map(|(part, _)| *part).zip(&charged);
+        let all = || parts.iter().map(|(part, _)| part).zip(&charged);
         if all().all(|(part, charged)| !part.enforcement.enforces || charged.decision.is_admitted()) {
             let taken = all().filter(|(part, charged)| part.enforcement.consumes && charged.decision.is_admitted());
             taken.for_each(|(part, _)| table.hold(slot, part, false));

@@ -1,0 +1,60 @@
+//! `priority` of a limit: how much of its room the requests of each plan may use.
+
+use crate::algorithm::{AlgorithmName, Rule};
+use crate::charge::{Consistency, Mode, Sharing};
+use crate::config::names::Names;
+use crate::config::problem::Problem;
+use crate::config::read::{Field, Section, every};
+use crate::config::warn_at::has_share_in_use;
+
+/// Reads the percent of each plan, at the plan's position.
+pub(super) fn read(field: &Field<'_>, plans: &Names) -> Option<Vec<u8>> {
+    let mut percents = vec![100; plans.len()];
+    let section = field.mapping("plans by their names, each with the percent of the room that it may use")?;
+    let named = every(section.fields().map(|(name, field)| {
+        let (plan, percent) = (plans.resolve_key(name, &field), field.whole());
+        Some((plan?, percent?))
+    }));
+    for (plan, percent) in named? {
+        if let Some(place) = percents.get_mut(plan) {
+            *place = percent;
+        }
+    }
+    Some(percents)
+}
+
+/// Refuses, at `field`, a priority where there is no room of which plans could use a part, or nobody to keep it free for.
+pub(super) fn check(
+    field: &Field<'_>,
+    limit: &Section<'_>,
+    (shadow, mode): (bool, Mode),
+    rules: &[Rule],
+) -> Option<()> {
+    let refuse =
+        |message: String, hint: &str| field.fail(Problem::error(field.key_place(), message).hint(hint.to_owned()));
+    if shadow || limit.has("candidate") {
+        let message = "is for a limit that denies requests, and neither only watches nor tries other parameters";
+        return refuse(message.to_owned(), "leave out `shadow` and `candidate`");
+    }
+    let over = limit.get("over_limit").and_then(|over| over.mapping_if());
+    if over.is_some_and(|over| ["divert", "mark"].iter().any(|name| over.has(name))) {
+        let message = "is for a limit that denies requests, and `over_limit` lets them pass";
+        return refuse(message.to_owned(), "leave one of them out");
+    }
+    if let Mode::Shared(Sharing { consistency: Consistency::Leased { .. } | Consistency::Eventual, .. }) = mode {
+        let message = "needs each request to be decided where the states are".to_owned();
+        return refuse(message, "write `consistency: exact`, or leave `priority` out");
+    }
+    match rules.iter().find(|rule| !has_room(rule)) {
+        None => Some(()),
+        Some(rule) => refuse(
+            format!("goes by the part of a fixed room that is used, and here is none: {}", rule.describe()),
+            "take `concurrency`, a window, or a bucket without `delay_after`",
+        ),
+    }
+}
+
+/// Whether what is used of the rule's room is one number, to which each request adds its cost.
+fn has_room(rule: &Rule) -> bool {
+    has_share_in_use(rule) && !rule.reserves() && !rule.denials_count() && rule.name() != AlgorithmName::Exponential
+}

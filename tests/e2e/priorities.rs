@@ -1,0 +1,132 @@
+//! Priorities of plans under one limit: whoever asks, however many gateways there are, lower plans leave room.
+
+use crate::support::client::request;
+use crate::support::cluster::{Nodes, SECRET, wait_for_members};
+use crate::support::redis::Redis;
+use crate::support::{Client, Gateway, Origin, free_port, together, wait_until};
+
+const CUSTOMERS: &str = "credential,customer,plan\nfree-key,a,free\nbasic-key,b,basic\npro-key,c,pro\n";
+
+fn config(origin: &Origin, limit: &str) -> String {
+    format!(
+        "{}customers: {{ identify: [{{ header: x-api-key }}], directory: {{ file: customers.csv }} }}
+plans: [free, basic, pro]
+limits:
+  capacity: {{ {limit}, key: all, priority: {{ free: 50, basic: 80 }} }}
+  customer: {{ algorithm: fixed_window, limit: 1000, window: 1d, key: customer }}
+routes: [{{ name: all, upstream: origin, limits: [customer, capacity] }}]
+usage: {{}}
+",
+        origin.upstream()
+    )
+}
+
+const DAY: &str = "algorithm: fixed_window, limit: 100, window: 1d";
+
+fn start(origin: &Origin, limit: &str) -> Gateway {
+    Gateway::start_with(&config(origin, limit), &[("customers.csv", CUSTOMERS)], &[])
+}
+
+/// How many of 120 requests pass, which ten clients make at all `gateways`.
+fn passed(gateways: &[&Gateway], key: &str) -> usize {
+    let passed = together(10, |number| {
+        let mut client = gateways[number % gateways.len()].client();
+        (0..12).filter(|_| client.exchange("GET", "/", &[("x-api-key", key)]).status == 200).count()
+    });
+    passed.into_iter().sum()
+}
+
+fn each_plan_gets_its_share(gateways: &[&Gateway], origin: &Origin) {
+    assert_eq!(passed(gateways, "free-key"), 50);
+    assert_eq!(passed(gateways, "basic-key"), 30);
+    assert_eq!(passed(gateways, "free-key"), 0);
+    assert_eq!(passed(gateways, "pro-key"), 20);
+    assert_eq!(passed(gateways, "basic-key"), 0);
+    assert_eq!(origin.count(), 100);
+}
+
+#[test]
+fn lower_plans_are_denied_before_the_limit_is_spent() {
+    let origin = Origin::start();
+    let gateway = start(&origin, DAY);
+    each_plan_gets_its_share(&[&gateway], &origin);
+}
+
+#[test]
+fn gateways_that_share_a_limit_in_redis_keep_the_same_room_free() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let shared = format!("{DAY}, mode: shared");
+    let config = format!("{}store: {{ redis: \"{}\", timeout: 1s }}\n", config(&origin, &shared), redis.url());
+    let gateways: Vec<Gateway> =
+        (0..3).map(|_| Gateway::start_with(&config, &[("customers.csv", CUSTOMERS)], &[])).collect();
+    each_plan_gets_its_share(&gateways.iter().collect::<Vec<_>>(), &origin);
+}
+
+#[test]
+fn a_gateway_without_redis_keeps_its_part_of_the_room_free() {
+    let origin = Origin::start();
+    let shared = config(&origin, &format!("{DAY}, mode: shared"));
+    let nobody = format!("store: {{ redis: \"redis://127.0.0.1:{}\", nodes: 2 }}\n", free_port());
+    let gateway = Gateway::start_with(&(shared + &nobody), &[("customers.csv", CUSTOMERS)], &[]);
+    let shares = ["free-key", "basic-key", "free-key", "pro-key"].map(|key| passed(&[&gateway], key));
+    assert_eq!(shares, [25, 15, 0, 10], "of two gateways each enforces half");
+}
+
+#[test]
+fn gateways_that_divide_keys_keep_the_same_room_free() {
+    let origin = Origin::start();
+    let nodes = Nodes::new(3);
+    let start = |position| {
+        let config = nodes.section(position, "timeout: 1s") + &config(&origin, DAY);
+        Gateway::start_with(&config, &[("cluster.key", SECRET), ("customers.csv", CUSTOMERS)], &[])
+    };
+    let gateways: Vec<Gateway> = (0..3).map(start).collect();
+    wait_for_members(&gateways, 3);
+    each_plan_gets_its_share(&gateways.iter().collect::<Vec<_>>(), &origin);
+}
+
+#[test]
+fn clients_are_told_of_the_room_of_their_plan() {
+    let origin = Origin::start();
+    let gateway = start(&origin, DAY);
+    let ask = |key: &str| gateway.get("/", &[("x-api-key", key)]);
+    let told = |key: &str| {
+        let response = ask(key);
+        (response.number("x-ratelimit-limit"), response.number("x-ratelimit-remaining"))
+    };
+    assert_eq!(told("free-key"), (Some(50), Some(49)));
+    assert_eq!(told("pro-key"), (Some(100), Some(98)));
+    assert_eq!(passed(&[&gateway], "free-key"), 48);
+    let denied = ask("free-key");
+    assert_eq!((denied.status, denied.number("x-ratelimit-remaining")), (429, Some(0)));
+    assert!(denied.number("retry-after").is_some_and(|seconds| seconds > 0), "{denied:?}");
+    let usage = gateway.get("/.tollgate/usage", &[("x-api-key", "basic-key")]).json();
+    let capacity = usage["limits"].as_array().unwrap().iter().find(|line| line["limit"] == "capacity").unwrap();
+    assert_eq!((capacity["quota"].as_u64(), capacity["remaining"].as_u64()), (Some(80), Some(30)), "{capacity}");
+}
+
+#[test]
+fn slots_of_running_requests_are_left_free_for_higher_plans() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    for mode in ["sticky", "shared"] {
+        let limit = format!("algorithm: concurrency, limit: 4, mode: {mode}");
+        let store = format!("store: {{ redis: \"{}\", timeout: 1s }}\n", redis.url());
+        let config = config(&origin, &limit) + &store;
+        let gateway = Gateway::start_with(&config, &[("customers.csv", CUSTOMERS)], &[]);
+        let send = |key: &str| {
+            let mut client = gateway.client();
+            client.send(request("GET", "/stall", &[("x-api-key", key)]));
+            client
+        };
+        let before = origin.count();
+        let held: Vec<Client> = ["free-key"; 2].map(send).into();
+        wait_until("two slots to be held", || origin.count() == before + 2);
+        let status = |key: &str| gateway.get("/", &[("x-api-key", key)]).status;
+        assert_eq!((status("free-key"), status("basic-key")), (429, 200), "{mode}");
+        wait_until("the slot to come back", || status("basic-key") == 200);
+        let more: Vec<Client> = ["pro-key"; 2].map(send).into();
+        wait_until("all slots to be held", || status("pro-key") == 429);
+        drop((held, more));
+        wait_until("a slot for the lowest plan", || status("free-key") == 200);
+    }
+}
