@@ -26,8 +26,17 @@ TOLERANCE = 0.05
 FEW, MANY = 100, 600
 #: Seconds between two requests: so few denials are all noted for operators. Of more, it is a number of them in a time.
 PAUSE = 0.01
-SETUPS = {"proxied": Setup(), "denied": Setup(denies=True)}
-REQUEST = f"GET /small HTTP/1.1\r\nHost: 127.0.0.1\r\nx-api-key: {KEY}\r\n\r\n".encode()
+SETUPS = {
+    "proxied": Setup(),
+    "denied": Setup(denies=True),
+    "posted": Setup(),
+    "posted-by-field": Setup(request_field="model"),
+}
+HEAD = f"/small HTTP/1.1\r\nHost: 127.0.0.1\r\nx-api-key: {KEY}\r\n"
+#: About 10 KB of a prompt, with the field in front of it.
+PROMPT = json.dumps({"model": "small", "messages": [{"role": "user", "content": "what a prompt says " * 520}]})
+REQUEST = f"GET {HEAD}\r\n".encode()
+POST = f"POST {HEAD}Content-Type: application/json\r\nContent-Length: {len(PROMPT)}\r\n\r\n{PROMPT}".encode()
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 64\r\n\r\n" + b"x" * 64
 TIMEOUT = 60.0
 
@@ -60,19 +69,19 @@ def body_length(head: bytes) -> int:
     return int(length[1]) if length else 0
 
 
-def drive(process: Process, port: int, upstream: socket.socket, setup: Setup, requests: int) -> None:
+def drive(process: Process, port: int, upstream: socket.socket, setup: Setup, request: bytes, requests: int) -> None:
     """Sends requests on one connection, one after the other, and answers those that reach the upstream."""
     with socket.create_connection(("127.0.0.1", port), TIMEOUT) as client:
         forwarded: socket.socket | None = None
         for number in range(requests):
             time.sleep(PAUSE)
             wait_for_sleep(process)
-            client.sendall(REQUEST)
+            client.sendall(request)
             admitted = number == 0 or not setup.denies
             if admitted:
                 forwarded = forwarded or upstream.accept()[0]
                 forwarded.settimeout(TIMEOUT)
-                received(forwarded, b"GET /small HTTP/1.1\r\n")
+                received(forwarded, request.split(b"\r\n")[0])
                 wait_for_sleep(process)
                 forwarded.sendall(ANSWER)
             received(client, b"HTTP/1.1 200 " if admitted else b"HTTP/1.1 429 ")
@@ -99,7 +108,8 @@ def count(program: Tollgate, name: str, requests: int, directory: Path) -> dict[
 
         with Process(name, valgrind + program.configure(setup, place), directory) as process:
             process.wait_until(serves)
-            drive(process, place.port, upstream, setup, requests)
+            request = POST if name.startswith("posted") else REQUEST
+            drive(process, place.port, upstream, setup, request, requests)
     totals = {
         thread.name.rpartition("-")[2]: re.search(r"^totals: (\d+)$", thread.read_text(), re.MULTILINE)
         for thread in directory.glob(f"{output.name}-*")

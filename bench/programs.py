@@ -34,6 +34,8 @@ class Setup:
     limit_fields: bool = False
     #: So many routes below `/api/v1/`; 0 is one route for everything. tollgate only.
     routes: int = 0
+    #: The field of the request's JSON that the limit counts by, too. tollgate only.
+    request_field: str = ""
     #: So many customers in a directory; 0 is a limit by the value of the header. tollgate only.
     customers: int = 0
 
@@ -102,6 +104,9 @@ class Tollgate(Program):
             "headers": {"ietf": setup.limit_fields, "x_ratelimit": "delta" if setup.limit_fields else "off"},
             "access_log": "off",
         }
+        if setup.request_field:
+            key = [{"header": "x-api-key"}, {"request_field": setup.request_field}]
+            config["limits"] = {"per-key": {"key": key, "algorithm": "gcra", **rule}}
         if setup.customers:
             rows = "".join(f"key-{n},customer-{n},basic\n" for n in range(setup.customers))
             place.write("customers.csv", "credential,customer,plan\n" + rows)

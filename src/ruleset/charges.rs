@@ -9,6 +9,7 @@ use crate::ruleset::key::{Caller, Claims, Facts, KeyFault, KeyHasher, LimitHashe
 use crate::ruleset::limit::{Limit, MissingKey, PlanTerms, Share};
 use crate::ruleset::matcher::Route;
 use crate::ruleset::overrides::{Override, Overrides};
+use crate::ruleset::request_field::RequestFields;
 use crate::ruleset::upstream::{Balance, UpstreamId};
 use crate::ruleset::{LimitId, PlanId, Ruleset};
 use crate::units::LimitKey;
@@ -142,12 +143,14 @@ impl Ruleset {
         hashers: &LimitHashers,
     ) -> Vec<Bucket<'r>> {
         let mut buckets: Vec<Bucket<'r>> = Vec::new();
+        // what they cost is not asked
+        let facts = &Facts { body: Some(&RequestFields::NoBody), ..facts.clone() };
         for route in self.matcher.routes() {
             let here = Resolved { route: &route.name, path_pattern: &route.path_pattern, ..*resolved };
             let charges = route.limits.iter().filter_map(|id| self.charge(*id, facts, &here, hashers).ok());
             for charge in charges {
                 let limit = &self.limits[charge.limit];
-                if limit.key.counts_by_node() || !limit.is_visible() {
+                if limit.key.counts_by_node() || limit.key.counts_by_body() || !limit.is_visible() {
                     continue;
                 }
                 match buckets

@@ -33,6 +33,11 @@ impl Key {
     pub fn counts_by_node(&self) -> bool {
         self.parts.contains(&KeyPart::UpstreamNode)
     }
+
+    /// Whether it depends on what the request's body says.
+    pub fn counts_by_body(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part, KeyPart::RequestField(_)))
+    }
 }
 
 /// One thing about a request that can be counted by.

@@ -175,6 +175,9 @@ fn ai_gateway() {
     );
     assert_eq!(ask("starter-key", "/v1/stream", ("small", 2000), "1000").status, 200, "the other model costs less");
     wait_for("refunded", 20_000.0 - 10_025.0 + 1_200.0 - 602.0);
+    let usage = gateway.get("/.tollgate/usage", &[("authorization", "Bearer starter-key")]).json();
+    let budget = usage["limits"].as_array().unwrap().iter().find(|line| line["limit"] == "budget").unwrap();
+    assert_eq!(budget["remaining"], 5_000_000 - 10_025 - 4_980_025 - 602, "{usage}");
     assert_eq!(ask("business-key", "/v1/stream", ("large", 16_000), "498000").status, 200);
     assert_eq!(origin.count(), 4);
 }

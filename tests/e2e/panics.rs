@@ -15,9 +15,10 @@ use crate::support::wire::chunk;
 use crate::support::{Folder, Gateway, Origin, Refusing, SetsAtEnd, wait_for, wait_until};
 
 /// Where a request can panic before anything of an answer is sent, and what is asked then.
-const ANSWERED: [(&str, &str); 8] = [
+const ANSWERED: [(&str, &str); 9] = [
     ("decide", "/"),
     ("charged", "/"),
+    ("decide_by_body", "/by-body"),
     ("destination", "/"),
     ("connect_failed", "/nobody"),
     ("request_head", "/"),
@@ -65,11 +66,13 @@ fn start(points: &Points, origin: &Origin, refusing: &Refusing) -> Gateway {
   nobody: {{ nodes: [{}] }}
 limits:
   slot: {{ algorithm: concurrency, limit: 1, key: all }}
+  said: {{ algorithm: token_bucket, rate: 1000000/s, burst: 1000000, key: {{ request_field: a }} }}
   turn: {{ algorithm: leaky_queue, rate: 50/s, capacity: 5, key: all, over_limit: {{ delay: {{ max_wait: 1s, max_waiting: 1 }} }} }}
 routes:
   - {{ name: slow, match: {{ path: /slow }}, upstream: origin }}
   - {{ name: nobody, match: {{ path: /nobody }}, upstream: nobody, limits: [slot] }}
   - {{ name: turns, match: {{ path: /turns }}, upstream: origin, limits: [turn, slot] }}
+  - {{ name: by-body, match: {{ path: /by-body }}, upstream: origin, limits: [slot, said] }}
   - {{ name: all, upstream: origin, limits: [slot] }}
 ",
         origin.node(),
@@ -79,7 +82,7 @@ routes:
 }
 
 fn nothing_is_left(gateway: &Gateway, panics: usize) {
-    for route in ["all", "nobody", "turns", "slow"] {
+    for route in ["all", "by-body", "nobody", "turns", "slow"] {
         gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", route)], 0.0);
     }
     gateway.wait_for_metric("tollgate_panics_total", &[], panics as f64);
@@ -122,8 +125,8 @@ fn a_thousand_panics_fail_a_thousand_requests_and_leak_nothing() {
     }
     nothing_is_left(&gateway, EACH * (ANSWERED.len() + CUT_OFF.len()));
     let answered = gateway.metrics().value("tollgate_http_requests_total", &[("route", "all"), ("code", "500")]);
-    // the first point comes before a route is known, and another is on a route of its own
-    assert!(answered >= Some((EACH * (ANSWERED.len() - 2)) as f64), "{answered:?}");
+    // the first point comes before a route is known, and two others are on routes of their own
+    assert!(answered >= Some((EACH * (ANSWERED.len() - 3)) as f64), "{answered:?}");
     let log = gateway.process.stderr();
     assert!(log.contains("a fault in tollgate itself") && log.contains("src/gateway.rs"), "{log}");
 }
