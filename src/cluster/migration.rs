@@ -3,8 +3,8 @@
 //! The state of a key is in one place, and moves to the gateway that has to decide. When the members change, each gateway
 //! pushes the states that others own now ([`StoreCursor`]). A gateway that has to decide before a state has arrived fetches it
 //! from every gateway that may have it: the owners before, the owner in its own view, the gateway that it lent the state to, and
-//! each gateway that sees other members. So gateways that see a change one after the other still decide on one state, and no key
-//! becomes new because its owner changed.
+//! each gateway that sees other members. A gateway that has just given the state away says so, and where it may be. So gateways
+//! that see a change one after the other still decide on one state, and no key becomes new because its owner changed.
 //!
 //! Once all gateways have said that they keep no state of others, nothing is fetched any more.
 

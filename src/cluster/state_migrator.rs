@@ -166,7 +166,7 @@ impl Node {
     /// Puts in the state that `peer` has as soon as it arrives, whether a request still waits for it or not.
     async fn take(self: Arc<Self>, peer: &Arc<Peer>, limit: &Arc<LimitIdentity>, key: LimitKey) {
         let (sender, receiver) = oneshot::channel();
-        let node = Arc::clone(&self);
+        let (node, wanted) = (Arc::clone(&self), Arc::clone(limit));
         let on_reply = move |answer| {
             let received = match answer {
                 Some(Answer::TakenState(TakenState::State(states))) => {
@@ -178,7 +178,10 @@ impl Node {
                     received
                 }
                 Some(Answer::TakenState(TakenState::Moved(to))) => {
-                    node.migration.note_moved(key, &to, node.context.clock.now());
+                    // unless it has moved here
+                    if !node.service().is_some_and(|service| service.knows(&wanted, key)) {
+                        node.migration.note_moved(key, &to, node.context.clock.now());
+                    }
                     None
                 }
                 _ => None,

@@ -20,6 +20,9 @@ pub trait StateService: Send + Sync {
     /// it notes is visible before the state is missed.
     fn take(&self, limit: &LimitIdentity, key: LimitKey, leaves: &dyn Fn()) -> Option<StateBatch>;
 
+    /// Whether there is a state of a key.
+    fn knows(&self, limit: &LimitIdentity, key: LimitKey) -> bool;
+
     /// Takes states that other gateways own out of a part of the store, grouped by destination. `to` returns the destination of
     /// a key. It is called while the key's shard is locked: what it notes is visible before the state is missed.
     fn take_moved(

@@ -82,6 +82,10 @@ impl StateService for Store {
         self.local.take(limit, key, leaves)
     }
 
+    fn knows(&self, limit: &LimitIdentity, key: LimitKey) -> bool {
+        self.local.knows(limit, key)
+    }
+
     fn take_moved(
         &self,
         cursor: &mut StoreCursor,

@@ -40,6 +40,12 @@ impl LocalStore {
         (table.moves() && (table.algorithm.holds() || !knows())).then(|| table.identity())
     }
 
+    /// Whether there is a state of `key` under `limit`.
+    pub fn knows(&self, limit: &LimitIdentity, key: LimitKey) -> bool {
+        let table = spec(limit).and_then(|spec| self.tables.read().find(&spec));
+        table.is_some_and(|table| self.shards.of(key).lock().cells[table.position].knows(key))
+    }
+
     /// See [`crate::cluster::state_service::StateService::take`].
     pub fn take(&self, limit: &LimitIdentity, key: LimitKey, leaves: &dyn Fn()) -> Option<StateBatch> {
         let table = self.tables.read().find(&spec(limit)?)?;
