@@ -1,7 +1,9 @@
 //! Groups of customers: whom a limit by a level counts together, and what changes of them while requests run.
 
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
+use crate::support::redis::Redis;
 use crate::support::tokens::{Issuer, key_set, seconds_from_now};
 use crate::support::{Client, Gateway, Origin, wait_until};
 
@@ -151,4 +153,30 @@ fn operators_ask_about_a_group_by_its_name() {
         "{told}"
     );
     assert_eq!(told["limits"][0]["key"], json!([{ "part": "group organisation", "value": "acme" }]));
+}
+
+#[test]
+fn customers_in_redis_belong_to_groups_too() {
+    let (origin, redis) = (Origin::start(), Redis::start());
+    let put = |key: &str, value: &str| {
+        let field = format!("sha256:{}", key_hash(key));
+        redis.say(&["HSET", "customers", &field, value]);
+    };
+    put("k1", r#"{"customer": "one", "groups": {"team": "search"}}"#);
+    put("k2", r#"{"customer": "two", "plan": "free", "groups": {"organisation": "acme"}}"#);
+    put("k3", r#"{"customer": "three", "plan": "free", "groups": {"squad": "search"}}"#);
+    let config = config(&origin).replace("file: customers.csv", "redis: customers, ttl: 1s");
+    let config = format!("{config}store: {{ redis: \"{}\" }}\n", redis.url());
+    let keys = key_set(&[Issuer::ed25519()]);
+    let groups = GROUPS.replace("group: acme }", "group: acme, plan: free }");
+    let gateway = Gateway::start_with(&config, &[("keys.jwks", &keys), ("groups.yaml", &groups)], &[]);
+    assert_eq!(statuses(&gateway, 3, ("x-api-key", "k1")), [200; 3]);
+    assert_eq!(statuses(&gateway, 3, ("x-api-key", "k2")), [200, 200, 429]);
+    assert_eq!(statuses(&gateway, 1, ("x-api-key", "k3")), [503], "there is no such level");
+    gateway.folder.write("groups.yaml", groups.replace("plan: free", "plan: pro"));
+    wait_until("the plan of the group", || left(&gateway, "k1", "organisation") == Some(3));
+}
+
+fn key_hash(key: &str) -> String {
+    Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect()
 }
