@@ -12,6 +12,7 @@ pub mod demo;
 pub mod explain;
 pub mod health;
 pub mod import;
+pub mod init;
 pub mod keys;
 pub mod remote;
 pub mod replay;
@@ -66,6 +67,8 @@ enum Command {
     /// serves as Envoy's rate limit service and passes the check. What is not carried over as it was is told on standard
     /// error, with its place, and stands in the configuration as a comment.
     Import(import::ImportArgs),
+    /// Write a first configuration, from the URL of an upstream and what callers may do there
+    Init(init::InitArgs),
     /// Run a gateway with sample plans in front of a sample upstream, and say what to try
     Demo(demo::DemoArgs),
     /// Run limits on a virtual clock, and say what they would have decided
@@ -101,6 +104,7 @@ pub fn main() -> ExitCode {
         Command::Explain(args) => success(explain::execute(&args, &mut out)),
         Command::Health(args) => success(health::execute(&args)),
         Command::Import(args) => success(import::execute(&args, &mut out, &mut err)),
+        Command::Init(args) => success(init::execute(&args, &mut out)),
         Command::Demo(args) => success(demo::execute(&args, &mut out)),
         Command::Simulate(args) => success(simulate::execute(&args, std::io::stdin().lock(), &mut out)),
         Command::Top(args) => success(top::execute(&args, &mut out)),

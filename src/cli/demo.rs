@@ -10,11 +10,8 @@ use clap::Args;
 use crate::cli::run::{RunError, parts};
 use crate::cli::source::{self, Source};
 use crate::clock::{Clock, SystemClock};
-use crate::config::{self, Listener};
+use crate::config::Listener;
 use crate::customers::Directory;
-use crate::customers::directory::GroupTable;
-use crate::http::listener::ListenerConfig;
-use crate::runtime::reload::AccessTerms;
 use crate::runtime::{self, Setup};
 use crate::telemetry::logging;
 
@@ -37,28 +34,15 @@ pub struct DemoArgs {
 
 /// Runs the demo until it is told to stop.
 pub fn execute(args: &DemoArgs, out: &mut dyn Write) -> Result<(), RunError> {
-    let mut loaded = config::load(CONFIG, "config/tollgate.yaml", &source::environment)?;
+    let mut source = Source::of_text(CONFIG.to_owned(), "config/tollgate.yaml")?;
+    let loaded = &mut source.loaded;
     loaded.server.listeners = vec![Listener::plain(args.listen)];
     loaded.server.admin = args.admin;
     for node in loaded.ruleset.upstreams.iter_mut().flat_map(|upstream| &mut upstream.nodes) {
         node.address = args.upstream.to_string();
     }
-    let groups = Arc::new(GroupTable::default());
-    let directory = source::directory::load(CUSTOMERS, "config/customers.csv", (&loaded.overrides, &groups))?;
-    let directory = Directory::File(Arc::new(directory)).into();
-    let access = AccessTerms::default();
-    let source = Source {
-        directory,
-        groups,
-        tokens: None,
-        store: None,
-        cluster: None,
-        listeners: vec![ListenerConfig::default()],
-        upstream_tls: vec![None; loaded.ruleset.upstreams.len()],
-        access,
-        text: CONFIG.to_owned(),
-        loaded,
-    };
+    let directory = source::directory::load(CUSTOMERS, "config/customers.csv", (&loaded.overrides, &source.groups))?;
+    source.directory = Directory::File(Arc::new(directory)).into();
     let parts = parts(source, Path::new("config/tollgate.yaml"));
     let setup = Setup { parts, origin: None, sample: Some(args.upstream) };
     let prepared = runtime::prepare(setup).map_err(RunError::Demo)?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use clap::Args;
 
+use crate::cli::init::FirstConfig;
 use crate::cli::source::directory::beside;
 use crate::cli::source::{self, Source, SourceState};
 use crate::clock::{Clock, SystemClock};
@@ -19,9 +20,15 @@ use crate::telemetry::logging;
 #[derive(Args, Clone, Debug)]
 pub struct RunArgs {
     /// The configuration file
-    #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "upstream", conflicts_with = "upstream")]
+    pub config: Option<PathBuf>,
+    /// A first try without a file
+    #[command(flatten)]
+    pub first: FirstConfig,
 }
+
+/// In place of a file's name.
+const ON_COMMAND_LINE: &str = "the command line";
 
 /// Why the gateway does not run.
 #[derive(Debug, thiserror::Error)]
@@ -48,15 +55,22 @@ pub enum RunError {
 
 /// Runs the gateway until it is told to stop.
 pub fn execute(args: &RunArgs) -> Result<(), RunError> {
-    let mut loader = FileLoader::new(&args.config);
-    let (files, source) = loader.read();
-    let parts = parts(source?, &args.config);
+    let (parts, origin) = match &args.config {
+        Some(config) => {
+            let mut loader = FileLoader::new(config);
+            let (files, source) = loader.read();
+            (parts(source?, config), Some(Origin { loader: Box::new(loader), files }))
+        }
+        None => {
+            let text = args.first.text(&[]).unwrap_or_default();
+            (parts(Source::of_text(text, ON_COMMAND_LINE)?, Path::new(ON_COMMAND_LINE)), None)
+        }
+    };
     let clock = SystemClock::new();
     let guard = logging::start(move || clock.now())?;
     for warning in &parts.warnings {
         tracing::warn!("{warning}");
     }
-    let origin = Some(Origin { loader: Box::new(loader), files });
     let ended = runtime::prepare(Setup { parts, origin, sample: None })?.run();
     drop(guard);
     Ok(ended?)

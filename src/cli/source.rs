@@ -64,6 +64,26 @@ pub struct SourceState {
     groups: Option<groups::OpenGroups>,
 }
 
+impl Source {
+    /// A configuration that is in no file, and has neither customers nor a store.
+    pub fn of_text(text: String, name: &str) -> Result<Self, Problems> {
+        let loaded = config::load(&text, name, &environment)?;
+        let here = Path::new("");
+        Ok(Self {
+            directory: Arc::default(),
+            groups: Arc::new(GroupTable::default()),
+            tokens: None,
+            store: None,
+            cluster: None,
+            listeners: listeners::open(here, &loaded.server, &mut Vec::new())?.0,
+            upstream_tls: upstreams::open(here, &loaded.upstream_tls, &mut Vec::new())?,
+            access: AccessTerms::default(),
+            text,
+            loaded,
+        })
+    }
+}
+
 /// Reads a configuration and the files that it names, which lie relative to the configuration.
 pub fn open(path: &Path) -> Result<Source, Problems> {
     open_again(path, &mut SourceState::default(), &mut Vec::new())

@@ -38,6 +38,7 @@ mod dodging;
 mod edges;
 mod explain;
 mod failures;
+mod first_try;
 mod flood;
 mod forwarding;
 mod framings;

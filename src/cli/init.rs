@@ -1,0 +1,201 @@
+//! `tollgate init`: a first configuration from an upstream's URL and what callers may do there.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use http::Uri;
+use rand::RngCore;
+
+use crate::config::{self, Problems};
+
+/// What `tollgate init` takes.
+#[derive(Args, Clone, Debug)]
+pub struct InitArgs {
+    /// What it is made of
+    #[command(flatten)]
+    pub first: FirstConfig,
+    /// A plan and the rate of its customers, like free=10/s; may be given several times. Customers show a key in x-api-key
+    #[arg(long = "plan", value_name = "NAME=RATE", value_parser = plan, conflicts_with = "limit")]
+    pub plans: Vec<(String, String)>,
+    /// Where tollgate.yaml is written, and customers.csv where there are plans
+    #[arg(long, value_name = "FOLDER", default_value = ".")]
+    pub folder: PathBuf,
+}
+
+/// What a first configuration is made of.
+#[derive(Args, Clone, Debug)]
+pub struct FirstConfig {
+    /// Where requests go, like http://127.0.0.1:9000
+    #[arg(long, value_name = "URL", value_parser = upstream)]
+    pub upstream: Option<Upstream>,
+    /// What each client address may do there [default: 10/s]
+    #[arg(long, value_name = "RATE", requires = "upstream")]
+    pub limit: Option<String>,
+    /// Where clients come in [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS", requires = "upstream")]
+    pub listen: Option<SocketAddr>,
+    /// Where metrics and health are [default: 127.0.0.1:9090]
+    #[arg(long, value_name = "ADDRESS", requires = "upstream")]
+    pub admin: Option<SocketAddr>,
+}
+
+/// The upstream that a URL names.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    node: String,
+    is_tls: bool,
+}
+
+/// Why nothing is written.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    /// It says what no configuration can.
+    #[error("{0}")]
+    Refused(#[from] Problems),
+    /// There is no URL.
+    #[error("--upstream says where requests go, like http://127.0.0.1:9000")]
+    NoUpstream,
+    /// A file is there already, or its folder is not.
+    #[error("cannot write {}: {problem}", path.display())]
+    Unwritten {
+        /// The file.
+        path: PathBuf,
+        /// What stands in the way.
+        problem: io::Error,
+    },
+    /// Standard output is closed.
+    #[error("cannot write to standard output: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// Writes the files, and says what to do next.
+pub fn execute(args: &InitArgs, out: &mut dyn Write) -> Result<(), InitError> {
+    let text = args.first.text(&args.plans).ok_or(InitError::NoUpstream)?;
+    let file = args.folder.join("tollgate.yaml");
+    config::load(&text, &file.display().to_string(), &|_| None)?;
+    write(&file, &text)?;
+    if !args.plans.is_empty() {
+        write(&args.folder.join("customers.csv"), &customers(&args.plans))?;
+        writeln!(out, "customers.csv has a customer of each plan, with a key to try it with.")?;
+    }
+    let file = file.display();
+    writeln!(out, "`tollgate check {file}` says what it means, `tollgate run --config {file}` runs it.")?;
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), InitError> {
+    let unwritten = |problem| InitError::Unwritten { path: path.to_owned(), problem };
+    let mut file = File::create_new(path).map_err(unwritten)?;
+    file.write_all(text.as_bytes()).map_err(unwritten)
+}
+
+impl FirstConfig {
+    /// The text of the configuration; `None` where no upstream is named.
+    pub fn text(&self, plans: &[(String, String)]) -> Option<String> {
+        let Upstream { node, is_tls } = self.upstream.as_ref()?;
+        let address = |said: Option<SocketAddr>, port| said.unwrap_or((Ipv4Addr::LOCALHOST, port).into());
+        let (listen, admin) = (address(self.listen, 8080), address(self.admin, 9090));
+        let tls = if *is_tls { ", tls: {}" } else { "" };
+        let limit = match plans {
+            [] => limit_of_clients(self.limit.as_deref().unwrap_or("10/s")),
+            plans => limit_of_plans(plans),
+        };
+        Some(format!(
+            "# Written by `tollgate init`. `tollgate check` says what it means; it is read again when it changes.
+
+# 0.0.0.0 in place of 127.0.0.1 lets other machines in
+listeners: [{{ address: \"{listen}\" }}]
+# Metrics, health and a page that shows what goes on: for operators, not for clients.
+admin: {{ address: \"{admin}\" }}
+
+upstreams:
+  api: {{ nodes: [\"{node}\"]{tls} }}
+
+{limit}
+routes:
+  - {{ name: api, upstream: api, limits: [per-client] }}
+"
+        ))
+    }
+}
+
+fn limit_of_clients(rate: &str) -> String {
+    format!(
+        "# Behind another proxy, say which: client_address: {{ trusted_proxies: [10.0.0.0/8] }}
+limits:
+  per-client:
+    key: client_address
+    algorithm: gcra
+    rate: {rate}
+    burst: {}   # so many at once
+",
+        burst(rate)
+    )
+}
+
+fn limit_of_plans(plans: &[(String, String)]) -> String {
+    let names: Vec<&str> = plans.iter().map(|(name, _)| name.as_str()).collect();
+    let mut text = format!(
+        "# Who is calling: the key in `x-api-key`, looked up in the file.
+customers:
+  identify: [{{ header: x-api-key }}]
+  directory: {{ file: customers.csv }}
+  unknown: deny
+
+plans: [{}]
+
+limits:
+  per-client:
+    key: customer
+    algorithm: gcra
+    plans:
+",
+        names.join(", ")
+    );
+    for (name, rate) in plans {
+        let _ = writeln!(text, "      {name}: {{ rate: {rate}, burst: {} }}", burst(rate));
+    }
+    text
+}
+
+/// As many at once as the rate counts in its time: 10 of `10/s`.
+fn burst(rate: &str) -> &str {
+    rate.split('/').next().filter(|count| *count != "0").unwrap_or("1")
+}
+
+fn customers(plans: &[(String, String)]) -> String {
+    let mut text = "credential,customer,plan\n".to_owned();
+    for (name, _) in plans {
+        let key = rand::rng().next_u64();
+        let _ = writeln!(text, "{name}-{key:016x},first-of-{name},{name}");
+    }
+    text
+}
+
+fn plan(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, rate)) if !name.is_empty() && !rate.is_empty() => Ok((name.to_owned(), rate.to_owned())),
+        _ => Err("must be a name and a rate, like free=10/s".to_owned()),
+    }
+}
+
+fn upstream(text: &str) -> Result<Upstream, String> {
+    const EXPECTED: &str = "must be a URL without a path, like http://127.0.0.1:9000";
+    let url: Uri = text.parse().map_err(|_| EXPECTED)?;
+    let (is_tls, port) = match url.scheme_str() {
+        Some("http") => (false, 80),
+        Some("https") => (true, 443),
+        _ => return Err(EXPECTED.to_owned()),
+    };
+    match url.authority() {
+        Some(authority) if matches!(url.path(), "" | "/") && url.query().is_none() && !text.contains('@') => {
+            let node = format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(port));
+            Ok(Upstream { node, is_tls })
+        }
+        _ => Err(EXPECTED.to_owned()),
+    }
+}

@@ -1,0 +1,70 @@
+//! From nothing to a protected API: `tollgate run --upstream` without a file, and `tollgate init`.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use crate::support::gateway::is_ready;
+use crate::support::process::Process;
+use crate::support::{Client, Folder, Origin, free_port, wait_until};
+
+/// A listener for clients and one for operators, as arguments.
+fn addresses() -> [SocketAddr; 2] {
+    [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
+}
+
+fn gateway(folder: &Path, arguments: &[&str], admin: SocketAddr) -> Process {
+    let process = Process::tollgate(arguments, folder, &[]);
+    wait_until("readiness", || is_ready(admin));
+    process
+}
+
+/// What `tollgate` prints, and whether it is content.
+fn said(folder: &Path, arguments: &[&str]) -> (String, bool) {
+    let mut process = Process::tollgate(arguments, folder, &[]);
+    let status = process.wait();
+    (process.stdout() + &process.stderr(), status.success())
+}
+
+#[test]
+fn an_upstream_and_a_rate_are_a_gateway() {
+    let (origin, folder, [listen, admin]) = (Origin::start(), Folder::new(), addresses());
+    let (url, listens, admins) = (format!("http://{}", origin.address), listen.to_string(), admin.to_string());
+    let arguments = ["run", "--upstream", &url, "--limit", "2/h", "--listen", &listens, "--admin", &admins];
+    let _gateway = gateway(folder.path(), &arguments, admin);
+    let mut client = Client::connect(listen);
+    assert_eq!([client.get("/a").status, client.get("/b").status, client.get("/c").status], [200, 200, 429]);
+    let (says, is_fine) = said(folder.path(), &["run", "--upstream", &url, "--limit", "2/hr"]);
+    assert!(!is_fine && says.contains("limits.per-client.rate: is not a rate"), "{says}");
+    for bad in ["ftp://a", "127.0.0.1:80", "http://a/v1", "http://me:canary@a"] {
+        let (says, is_fine) = said(folder.path(), &["run", "--upstream", bad]);
+        assert!(!is_fine && says.contains("must be a URL without a path"), "{bad}: {says}");
+    }
+    let (says, is_fine) = said(folder.path(), &["run"]);
+    assert!(!is_fine && says.contains("--config <FILE>"), "{says}");
+}
+
+#[test]
+fn init_writes_plans_and_a_customer_of_each_and_overwrites_nothing() {
+    let (origin, folder, [listen, admin]) = (Origin::start(), Folder::new(), addresses());
+    let (url, listens, admins) = (format!("http://{}", origin.address), listen.to_string(), admin.to_string());
+    let of_plans = ["--plan", "free=2/h", "--plan", "pro=100/s", "--listen", &listens, "--admin", &admins];
+    let arguments = [&["init", "--upstream", &url][..], &of_plans].concat();
+    let (says, is_fine) = said(folder.path(), &arguments);
+    assert!(is_fine && says.contains("tollgate run --config ./tollgate.yaml"), "{says}");
+    let (says, is_fine) = said(folder.path(), &["check", "tollgate.yaml"]);
+    assert!(is_fine && says.contains("free: 2 at once, then one every 30m"), "{says}");
+    let customers = std::fs::read_to_string(folder.path().join("customers.csv")).unwrap();
+    let key = customers.lines().find_map(|row| row.split(',').next().filter(|key| key.starts_with("free-"))).unwrap();
+    let _gateway = gateway(folder.path(), &["run", "--config", "tollgate.yaml"], admin);
+    let mut client = Client::connect(listen);
+    let mut status = |fields: &[(&str, &str)]| client.exchange("GET", "/", fields).status;
+    let of_free = [("x-api-key", key)];
+    assert_eq!([status(&of_free), status(&of_free), status(&of_free)], [200, 200, 429]);
+    assert_eq!([status(&[]), status(&[("x-api-key", "made-up")])], [401, 401]);
+    let (says, is_fine) = said(folder.path(), &arguments);
+    assert!(!is_fine && says.contains("cannot write ./tollgate.yaml: File exists"), "{says}");
+    let (says, is_fine) = said(folder.path(), &["init", "--upstream", &url, "--plan", "free", "--folder", "other"]);
+    assert!(!is_fine && says.contains("a name and a rate, like free=10/s"), "{says}");
+    let (says, is_fine) = said(folder.path(), &["init", "--upstream", &url, "--folder", "nowhere"]);
+    assert!(!is_fine && says.contains("cannot write nowhere/tollgate.yaml"), "{says}");
+}
