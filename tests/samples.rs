@@ -32,9 +32,7 @@ fn every_sample_configuration_passes_the_check() {
 #[test]
 fn the_readme_shows_the_sample_configuration_as_it_is() {
     let readme = fs::read_to_string("README.md").unwrap();
-    for file in ["config/tollgate.yaml", "config/customers.csv"] {
-        assert!(readme.contains(&fs::read_to_string(file).unwrap()), "{file}");
-    }
+    assert!(readme.contains(&fs::read_to_string("config/tollgate.yaml").unwrap()));
 }
 
 /// The commands of a page's console blocks, each with what it shows them to print.
@@ -55,20 +53,50 @@ fn sessions(page: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_readme_shows_what_its_commands_print() {
-    let folder = folder_with_the_sample("readme");
+fn the_readme_and_the_guide_show_what_their_commands_print() {
     let mut run = Vec::new();
-    for (command, shown) in sessions("README.md") {
-        match command.split_whitespace().collect::<Vec<_>>()[..] {
-            ["cat", file] => fs::write(folder.join(file), shown).unwrap(),
-            ["sed", ..] | ["tollgate", "check" | "explain" | "replay", ..] => {
-                assert_eq!(printed(&command, &folder), shown, "{command}");
-                run.extend(command.split_whitespace().nth(1).map(str::to_owned));
+    for page in ["README.md", "docs/guide.md"] {
+        let folder = folder_with_the_sample(&page.replace(['/', '.'], "-"));
+        for (command, shown) in sessions(page) {
+            match command.split_whitespace().collect::<Vec<_>>()[..] {
+                ["cat", file] => fs::write(folder.join(file), shown).unwrap(),
+                ["sed", ..] | ["tollgate", "check" | "explain" | "replay", ..] => {
+                    assert_eq!(printed(&command, &folder), shown, "{command}");
+                    run.extend(command.split_whitespace().nth(1).map(str::to_owned));
+                }
+                _ => {}
             }
-            _ => {}
         }
     }
     assert!(["check", "explain", "replay"].iter().all(|name| run.iter().any(|ran| ran == name)), "{run:?}");
+}
+
+/// What leads to the headings of a page.
+fn anchors(page: &str) -> Vec<String> {
+    let is_kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    let slug = |heading: &str| heading.to_lowercase().chars().filter(is_kept).collect::<String>().replace(' ', "-");
+    let headings = page.lines().filter(|line| line.starts_with('#'));
+    headings.filter_map(|line| line.split_once(' ')).map(|(_, heading)| slug(heading.trim())).collect()
+}
+
+#[test]
+fn every_link_between_pages_leads_somewhere() {
+    let others = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(PathBuf::from);
+    for page in files("docs", "md").into_iter().chain(others) {
+        let text = fs::read_to_string(&page).unwrap();
+        for link in text.split("](").skip(1).filter_map(|after| Some(after.split_once(')')?.0)) {
+            if link.contains("://") {
+                continue;
+            }
+            let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            assert!(target.exists(), "{}: {link}", page.display());
+            if !anchor.is_empty() && target.extension().is_some_and(|end| end == "md") {
+                let known = anchors(&fs::read_to_string(&target).unwrap());
+                assert!(known.iter().any(|known| known == anchor), "{}: {link} of {known:?}", page.display());
+            }
+        }
+    }
 }
 
 /// What a command of a page prints in `folder`.

@@ -102,8 +102,8 @@ fn lines(reports: &[LimitReport]) -> Vec<(String, Vec<Option<String>>)> {
         row("longest gap between admissions", &|report| report.longest_gap.map(|gap| gap.to_string())),
         row("most tokens in any window", &|report| report.worst_window.map(|worst| worst.tokens.to_string())),
         row("  window", &|report| report.worst_window.map(|worst| worst.window.to_string())),
-        row("  tokens allowed in it", &|report| report.worst_window?.allowed.map(|allowed| allowed.to_string())),
-        row("  of what is allowed", &|report| {
+        row("  quota of the window", &|report| report.worst_window?.allowed.map(|allowed| allowed.to_string())),
+        row("  of that quota", &|report| {
             let worst = report.worst_window?;
             Some(format!("{:.0} %", ratio(worst.tokens, worst.allowed?)? * 100.0))
         }),

@@ -96,8 +96,8 @@ delayed                                           0
 longest gap between admissions                   0s
 most tokens in any window                         2
   window                                         2s
-  tokens allowed in it                            2
-  of what is allowed                          100 %
+  quota of the window                             2
+  of that quota                               100 %
 abuser at 2 times the rate      denied after 1500ms
   admitted before                                 3
 ";
@@ -119,8 +119,8 @@ delayed                                           0                    3
 longest gap between admissions                   0s                    -
 most tokens in any window                         2                    4
   window                                         2s                   9s
-  tokens allowed in it                            2                    9
-  of what is allowed                          100 %                 44 %
+  quota of the window                             2                    9
+  of that quota                               100 %                 44 %
 abuser at 2 times the rate      denied after 1500ms  denied after 8500ms
   admitted before                                 3                   17
 ";
