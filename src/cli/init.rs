@@ -1,6 +1,5 @@
 //! `tollgate init`: a first configuration from an upstream's URL and what callers may do there.
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -157,7 +156,7 @@ limits:
         names.join(", ")
     );
     for (name, rate) in plans {
-        let _ = writeln!(text, "      {name}: {{ rate: {rate}, burst: {} }}", burst(rate));
+        text += &format!("      {name}: {{ rate: {rate}, burst: {} }}\n", burst(rate));
     }
     text
 }
@@ -171,7 +170,7 @@ fn customers(plans: &[(String, String)]) -> String {
     let mut text = "credential,customer,plan\n".to_owned();
     for (name, _) in plans {
         let key = rand::rng().next_u64();
-        let _ = writeln!(text, "{name}-{key:016x},first-of-{name},{name}");
+        text += &format!("{name}-{key:016x},first-of-{name},{name}\n");
     }
     text
 }
