@@ -29,7 +29,6 @@ imports() { # imports PYTHON MODULE
 if [ "$for_what" != run ]; then
     need redis-server redis-server # tests of what is kept in Redis
     need chromium chromium             # the test of the page on the admin port
-    need faketime faketime         # the test of a gateway whose clock is ahead
     need curl curl                 # a client of others for HTTP/2 and TLS; customers of the gateways that are watched
     need h2load nghttp2-client
     need valgrind valgrind         # counts the instructions of a request
