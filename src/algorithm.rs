@@ -1,8 +1,8 @@
 //! The contract that every limiting algorithm keeps, and the list of them.
 //!
 //! An algorithm is a pure function `(parameters, state, cost, now) -> (decision, new state)`: no clock, no I/O, no
-//! locks, no randomness. The type that implements [`Algorithm`] holds the checked parameters of one limit; the state
-//! of one key is a small value that belongs to whoever stores it. `None` is the state of a key never seen before.
+//! locks, no randomness. The type that implements [`Core`] holds the checked parameters of one limit; the state of
+//! one key is a small value that belongs to whoever stores it. `None` is the state of a key never seen before.
 //!
 //! To add an algorithm: write its file, and add its line to [`for_each_algorithm!`](crate::for_each_algorithm).
 
@@ -14,6 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::units::{ClockOffset, Cost, Nanos};
+use calendar::Calendar;
 
 mod answer;
 pub mod arguments;
@@ -45,7 +46,8 @@ pub mod token_bucket;
 pub use answer::{Completion, Decision, Denial, Headroom, Idle, LONGEST_DEBT, Policy};
 pub use arguments::{Arguments, InvalidParameter, Kind, MAX_WAIT, Parameter, Value};
 pub use parameters::Parameters;
-pub use rule::{AlgorithmName, Rule, State, Typed};
+pub use rule::{AlgorithmName, Rule, State};
+pub use shared::{Charges, KeptAs, SharedForm, Words};
 
 /// Calls `$callback! { Variant module ... }` with every algorithm: the one list of them.
 #[macro_export]
@@ -72,17 +74,41 @@ macro_rules! for_each_algorithm {
     };
 }
 
-/// One limiting algorithm with its parameters.
-///
-/// Laws, each held by property tests: cost 0 is admitted and changes nothing; a denial leaves the state alone unless
-/// the algorithm says that denials count; `retry_after` is exact; a `now` before the state's own time neither panics
-/// nor admits more; nothing wraps; a debit never makes a later decision more generous.
-pub trait Algorithm: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
+/// One limiting algorithm: its name, its parameters and its words. Its [`Core`] decides; several algorithms may have the
+/// same one.
+pub trait Algorithm: 'static {
     /// The name in the configuration.
     const NAME: &'static str;
     /// What can be set, for the configuration and its error messages.
     const PARAMETERS: &'static [Parameter];
-    /// Whether a request holds its tokens until it ends (see [`Algorithm::complete`]).
+
+    /// The checked parameters of one limit.
+    type Core: Core;
+
+    /// The parameters, checked. Every rule that a user can break ends in an [`InvalidParameter`] that says what to write.
+    fn build(arguments: &Arguments) -> Result<Self::Core, InvalidParameter> {
+        arguments.check(Self::PARAMETERS)?;
+        Self::from_arguments(arguments)
+    }
+
+    /// The second half of [`Algorithm::build`], which alone calls it: each value is within the bounds that
+    /// [`Algorithm::PARAMETERS`] declares, and what is left to check is how they go together.
+    fn from_arguments(arguments: &Arguments) -> Result<Self::Core, InvalidParameter>;
+
+    /// Arguments of which [`Algorithm::build`] makes these parameters again.
+    fn arguments(rule: &Self::Core) -> Arguments;
+
+    /// The limit in plain words: `20 at once, then one every 100ms`.
+    fn describe(rule: &Self::Core) -> String;
+}
+
+/// What decides: the checked parameters of one limit, and the arithmetic.
+///
+/// Laws, each held by property tests: cost 0 is admitted and changes nothing; a denial leaves the state alone unless
+/// the algorithm says that denials count; `retry_after` is exact; a `now` before the state's own time neither panics
+/// nor admits more; nothing wraps; a debit never makes a later decision more generous.
+pub trait Core: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
+    /// Whether a request holds its tokens until it ends (see [`Core::complete`]).
     const HOLDS: bool = false;
 
     /// The state of one key. Its size is the memory that a key costs (plus nine bytes and a third of key and parameter number). Its
@@ -90,19 +116,6 @@ pub trait Algorithm: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     ///
     /// The default is what stands in its place while a state is decided about, and says nothing.
     type State: Clone + Default + PartialEq + Debug + Send + Serialize + DeserializeOwned + 'static;
-
-    /// The parameters, checked. Every rule that a user can break ends in an [`InvalidParameter`] that says what to write.
-    fn build(arguments: &Arguments) -> Result<Self, InvalidParameter> {
-        arguments.check(Self::PARAMETERS)?;
-        Self::from_arguments(arguments)
-    }
-
-    /// The second half of [`Algorithm::build`], which alone calls it: each value is within the bounds that
-    /// [`Algorithm::PARAMETERS`] declares, and what is left to check is how they go together.
-    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter>;
-
-    /// Arguments of which [`Algorithm::build`] makes these parameters again.
-    fn arguments(&self) -> Arguments;
 
     /// Decides one request and charges it if it is admitted.
     fn decide(&self, state: Option<Self::State>, cost: Cost, now: Nanos) -> (Decision, Option<Self::State>);
@@ -128,17 +141,17 @@ pub trait Algorithm: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// Charges `cost` whatever the limit says: of a cost that was not known when the request was admitted, or of one
     /// that was denied and counts. Where the same request would have been admitted, this leaves the same state;
     /// otherwise the key owes. It is whole again at the latest after three times the window of its
-    /// [`Algorithm::policy`], the longest wait and [`LONGEST_DEBT`], unless an algorithm says something else. What is
-    /// held while a request runs cannot be owed: nothing changes where [`Algorithm::HOLDS`].
+    /// [`Core::policy`], the longest wait and [`LONGEST_DEBT`], unless an algorithm says something else. What is
+    /// held while a request runs cannot be owed: nothing changes where [`Core::HOLDS`].
     fn debit(&self, state: Option<Self::State>, cost: Cost, now: Nanos) -> Option<Self::State>;
 
-    /// A request that was admitted with `cost` has ended; only called where [`Algorithm::HOLDS`].
+    /// A request that was admitted with `cost` has ended; only called where [`Core::HOLDS`].
     fn complete(&self, state: Self::State, _cost: Cost, _end: Completion, _now: Nanos) -> Option<Self::State> {
         Some(state)
     }
 
     /// A request that runs already holds `cost` here too, whatever the limit says; only called where
-    /// [`Algorithm::HOLDS`].
+    /// [`Core::HOLDS`].
     fn hold(&self, state: Option<Self::State>, _cost: Cost) -> Option<Self::State> {
         state
     }
@@ -150,7 +163,7 @@ pub trait Algorithm: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     fn idle(&self, state: &Self::State) -> Idle;
 
     /// The state under these parameters of a key that was counted under `old` until now: what was used stays used.
-    fn carry(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State>;
+    fn migrate_state(&self, old: &Self, state: Self::State, now: Nanos) -> Option<Self::State>;
 
     /// One state in place of two that were counted of the same key in two places, neither of them as good as new:
     /// commutative, idempotent, and at no time from their last charges on more generous than either.
@@ -181,8 +194,30 @@ pub trait Algorithm: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// The numbers for the headers.
     fn policy(&self) -> Policy;
 
-    /// The limit in plain words: `20 at once, then one every 100ms`.
-    fn describe(&self) -> String;
+    /// This family of rules as the script in Redis has it (see [`SharedForm`]); none where it cannot be shared.
+    const SCRIPT: &'static str = "";
+
+    /// The rule as the script takes it. A slot of a request in flight lapses `slot_lifetime` after it was taken or renewed.
+    ///
+    /// Errors: there is no shared form. The text says why and what would be right, to be read after the algorithm's name.
+    fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
+        Err("cannot be shared; use it with `mode: sticky`".to_owned())
+    }
+
+    /// A state as the script writes it; `None` where it does not read like one.
+    fn read_shared(&self, _words: &mut Words<'_>) -> Option<Self::State> {
+        None
+    }
+
+    /// A state, to be said to a Redis that may have forgotten it. `None` where that has no use for it.
+    fn hint(&self, _state: &Self::State) -> Option<String> {
+        None
+    }
+
+    /// The calendar whose units are counted in.
+    fn calendar(&self) -> Option<&Calendar> {
+        None
+    }
 }
 
 /// The size of a `T` without what it refers to.

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use tollgate::algorithm::{self, Algorithm, AlgorithmName};
+use tollgate::algorithm::{self, Algorithm, AlgorithmName, Core};
 
 fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -159,7 +159,7 @@ macro_rules! define_state_bytes {
         fn state_bytes(name: &str) -> usize {
             match name {
                 $(<algorithm::$module::$Variant as Algorithm>::NAME => {
-                    size_of::<<algorithm::$module::$Variant as Algorithm>::State>()
+                    size_of::<<<algorithm::$module::$Variant as Algorithm>::Core as Core>::State>()
                 })*
                 _ => panic!("no algorithm `{name}`"),
             }

@@ -32,7 +32,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{
-    Algorithm, Arguments, Completion, Decision, Headroom, Idle, InvalidParameter, Kind, Parameter, Policy, Value,
+    Algorithm, Arguments, Completion, Core, Decision, Headroom, Idle, InvalidParameter, Kind, Parameter, Policy,
+    SharedForm, Value,
 };
 use crate::units::{ClockOffset, Cost, Nanos};
 
@@ -137,9 +138,8 @@ impl Algorithm for AdaptiveConcurrency {
         Parameter::required("max", Kind::Whole).at_least(1).at_most(MOST),
         Parameter::optional("target", Kind::Duration).at_least(1).advice("leave it out to aim at the best latency"),
     ];
-    const HOLDS: bool = true;
 
-    type State = Learned;
+    type Core = Self;
 
     fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         let target = match arguments.has("target") {
@@ -157,14 +157,27 @@ impl Algorithm for AdaptiveConcurrency {
         Ok(Self { min: in_flight(min), max: in_flight(max), target })
     }
 
-    fn arguments(&self) -> Arguments {
+    fn arguments(rule: &Self) -> Arguments {
         let mut arguments: Arguments =
-            [("min", Value::Whole(self.min.into())), ("max", Value::Whole(self.max.into()))].into();
-        if let Some(target) = self.target {
+            [("min", Value::Whole(rule.min.into())), ("max", Value::Whole(rule.max.into()))].into();
+        if let Some(target) = rule.target {
             arguments.set("target", Value::Duration(target));
         }
         arguments
     }
+
+    fn describe(rule: &Self) -> String {
+        let aim = match rule.target {
+            Some(target) => format!("as many as keep latency at {target}"),
+            None => "fewer as latency rises above the best".to_owned(),
+        };
+        format!("from {} to {} in flight at once, {aim}", rule.min, rule.max)
+    }
+}
+
+impl Core for AdaptiveConcurrency {
+    const HOLDS: bool = true;
+    type State = Learned;
 
     fn decide(&self, state: Option<Learned>, cost: Cost, _now: Nanos) -> (Decision, Option<Learned>) {
         if cost == 0 {
@@ -251,7 +264,7 @@ impl Algorithm for AdaptiveConcurrency {
     }
 
     /// What is in flight stays; what was learned stays within the new bounds.
-    fn carry(&self, old: &Self, state: Learned, _now: Nanos) -> Option<Learned> {
+    fn migrate_state(&self, old: &Self, state: Learned, _now: Nanos) -> Option<Learned> {
         if self == old {
             return Some(state);
         }
@@ -291,12 +304,10 @@ impl Algorithm for AdaptiveConcurrency {
         Policy { quota: self.max.into(), window: None }
     }
 
-    fn describe(&self) -> String {
-        let aim = match self.target {
-            Some(target) => format!("as many as keep latency at {target}"),
-            None => "fewer as latency rises above the best".to_owned(),
-        };
-        format!("from {} to {} in flight at once, {aim}", self.min, self.max)
+    fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
+        Err("follows the latency that a node measures, which nodes do not share; use it with `mode: sticky`, or \
+             `concurrency` with `mode: shared`"
+            .to_owned())
     }
 }
 

@@ -5,10 +5,15 @@
 //!
 //! State: 8 bytes; none while nothing is in flight.
 
+use crate::algorithm::shared::number;
 use crate::algorithm::{
-    Algorithm, Arguments, Completion, Decision, Headroom, Idle, InvalidParameter, Parameter, Policy, Value,
+    Algorithm, Arguments, Charges, Completion, Core, Decision, Headroom, Idle, InvalidParameter, Parameter, Policy,
+    SharedForm, Value, Words,
 };
 use crate::units::{ClockOffset, Cost, Nanos};
+
+/// In milliseconds: 1000 years.
+const LONGEST_LIFETIME: u64 = 31_536_000_000_000;
 
 /// The parameters.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -25,17 +30,25 @@ impl Concurrency {
 impl Algorithm for Concurrency {
     const NAME: &'static str = "concurrency";
     const PARAMETERS: &'static [Parameter] = &[Parameter::tokens("limit")];
-    const HOLDS: bool = true;
 
-    type State = u64;
+    type Core = Self;
 
     fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         Ok(Self { limit: arguments.required_whole("limit")? })
     }
 
-    fn arguments(&self) -> Arguments {
-        [("limit", Value::Whole(self.limit))].into()
+    fn arguments(rule: &Self) -> Arguments {
+        [("limit", Value::Whole(rule.limit))].into()
     }
+
+    fn describe(rule: &Self) -> String {
+        format!("{} in flight at once", rule.limit)
+    }
+}
+
+impl Core for Concurrency {
+    const HOLDS: bool = true;
+    type State = u64;
 
     fn decide(&self, state: Option<u64>, cost: Cost, _now: Nanos) -> (Decision, Option<u64>) {
         if cost == 0 {
@@ -83,7 +96,7 @@ impl Algorithm for Concurrency {
     }
 
     /// What is in flight is in flight under any limit; above a lowered one nothing is admitted until enough has ended.
-    fn carry(&self, _old: &Self, state: u64, _now: Nanos) -> Option<u64> {
+    fn migrate_state(&self, _old: &Self, state: u64, _now: Nanos) -> Option<u64> {
         Some(state)
     }
 
@@ -103,8 +116,15 @@ impl Algorithm for Concurrency {
         Policy { quota: self.limit, window: None }
     }
 
-    fn describe(&self) -> String {
-        format!("{} in flight at once", self.limit)
+    const SCRIPT: &'static str = include_str!("concurrency.lua");
+
+    fn shared_form(&self, slot_lifetime: Nanos) -> Result<SharedForm, String> {
+        let lifetime = slot_lifetime.get().div_ceil(1_000_000).clamp(1, LONGEST_LIFETIME);
+        Ok(SharedForm::new(format!("z {} {lifetime}", self.limit), Charges::OneByOne))
+    }
+
+    fn read_shared(&self, words: &mut Words<'_>) -> Option<u64> {
+        number(words)
     }
 }
 
@@ -148,7 +168,7 @@ mod tests {
         let rule = build(u64::MAX).unwrap();
         assert_eq!(rule.decide(Some(1), u64::MAX, NOW), (Decision::BUSY, Some(1)));
         let lowered = build(1).unwrap();
-        assert_eq!(lowered.carry(&rule, 5, NOW), Some(5));
+        assert_eq!(lowered.migrate_state(&rule, 5, NOW), Some(5));
         assert_eq!(lowered.decide(Some(5), 1, NOW).0, Decision::BUSY);
         assert_eq!(lowered.headroom(Some(&5), NOW).remaining, Some(0));
         assert!(build(0).is_err());

@@ -9,8 +9,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::algorithm::calendar::Calendar;
-use crate::algorithm::shared::Core;
-use crate::algorithm::{Decision, Headroom, Idle, Policy};
+use crate::algorithm::shared::{number, time};
+use crate::algorithm::{Charges, Core, Decision, Headroom, Idle, KeptAs, Policy, SharedForm, Words};
 use crate::units::{ClockOffset, Cost, Nanos};
 
 /// The parameters.
@@ -95,7 +95,7 @@ impl Core for Counter {
     /// What was used in the current window stays used, in the window that the new parameters say it is. A window that
     /// began with a request keeps its beginning if it becomes longer; if it becomes shorter, what was used counts on
     /// for the new length, but not beyond the old end.
-    fn carry(&self, old: &Self, state: Spent, now: Nanos) -> Option<Spent> {
+    fn migrate_state(&self, old: &Self, state: Spent, now: Nanos) -> Option<Spent> {
         if !state.is_open(now) {
             return None;
         }
@@ -151,6 +151,32 @@ impl Core for Counter {
 
     fn policy(&self) -> Policy {
         Policy { quota: self.limit, window: Some(self.window.usual_length()) }
+    }
+
+    const SCRIPT: &'static str = include_str!("counter.lua");
+
+    fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
+        let limit = self.limit;
+        let parameters = match &self.window {
+            Window::FromFirst(length) => format!("c f {limit} {}", length.get()),
+            Window::FromEpoch(length) => format!("c e {limit} {}", length.get()),
+            Window::Calendar(Calendar { unit, zone, .. }) => {
+                let name = zone.iana_name().ok_or("needs a `timezone` with a name to be shared")?;
+                format!("c c {limit} {}/{name}", unit.as_str())
+            }
+        };
+        Ok(SharedForm { kept: KeptAs::Window, ..SharedForm::new(parameters, Charges::AddUp) })
+    }
+
+    fn read_shared(&self, words: &mut Words<'_>) -> Option<Spent> {
+        Some(Spent { ends: time(words)?, used: number(words)? })
+    }
+
+    fn calendar(&self) -> Option<&Calendar> {
+        match &self.window {
+            Window::Calendar(calendar) => Some(calendar),
+            Window::FromFirst(_) | Window::FromEpoch(_) => None,
+        }
     }
 }
 
@@ -257,7 +283,7 @@ mod tests {
     #[test]
     fn what_was_used_stays_used_in_the_new_window() {
         let state = Spent { ends: at(200), used: 4 };
-        let carry = |old: &Counter, new: &Counter, now| new.carry(old, state, at(now));
+        let carry = |old: &Counter, new: &Counter, now| new.migrate_state(old, state, at(now));
         let ends = |ends| Some(Spent { ends: at(ends), used: 4 });
         assert_eq!(carry(&from_epoch(5, 100), &from_epoch(2, 100), 150), ends(200));
         assert_eq!(carry(&from_epoch(5, 100), &from_epoch(5, 1000), 150), ends(1000));

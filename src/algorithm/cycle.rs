@@ -10,9 +10,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::algorithm::shared::{number, time};
 use crate::algorithm::{
-    Algorithm, Arguments, Decision, Headroom, Idle, InvalidParameter, Kind, LONGEST_DEBT, MAX_WAIT, Parameter, Policy,
-    Value,
+    Algorithm, Arguments, Charges, Core, Decision, Headroom, Idle, InvalidParameter, Kind, LONGEST_DEBT, MAX_WAIT,
+    Parameter, Policy, SharedForm, Value, Words,
 };
 use crate::units::{ClockOffset, Cost, Nanos, scale_ceil};
 
@@ -58,13 +59,8 @@ impl Cycle {
         Ok(Self { limit, period, max_wait, reach })
     }
 
-    /// The longest wait that is admitted.
-    pub const fn max_wait(&self) -> Nanos {
-        self.max_wait
-    }
-
     /// The most that can ever be taken at once.
-    pub const fn most(&self) -> Cost {
+    const fn most(&self) -> Cost {
         self.reach.saturating_mul(self.limit)
     }
 
@@ -136,21 +132,33 @@ impl Algorithm for Cycle {
     const PARAMETERS: &'static [Parameter] =
         &[Parameter::tokens("limit"), Parameter::required("period", Kind::Duration).at_least(1)];
 
-    type State = Cycling;
+    type Core = Self;
 
     fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         let limit = arguments.required_whole("limit")?;
         Self::new(limit, arguments.duration("period")?, arguments.max_wait())
     }
 
-    fn arguments(&self) -> Arguments {
+    fn arguments(rule: &Self) -> Arguments {
         [
-            ("limit", Value::Whole(self.limit)),
-            ("period", Value::Duration(self.period)),
-            (MAX_WAIT, Value::Duration(self.max_wait)),
+            ("limit", Value::Whole(rule.limit)),
+            ("period", Value::Duration(rule.period)),
+            (MAX_WAIT, Value::Duration(rule.max_wait)),
         ]
         .into()
     }
+
+    fn describe(rule: &Self) -> String {
+        let wait = match rule.max_wait {
+            Nanos::ZERO => String::new(),
+            max_wait => format!("; later cycles can be reserved up to {max_wait} ahead"),
+        };
+        format!("{} every {}, counted from the first request{wait}", rule.limit, rule.period)
+    }
+}
+
+impl Core for Cycle {
+    type State = Cycling;
 
     fn reserves(&self) -> bool {
         true
@@ -221,7 +229,7 @@ impl Algorithm for Cycle {
     }
 
     /// The used share of the limit stays used, the passed share of the cycle stays passed.
-    fn carry(&self, old: &Self, state: Cycling, now: Nanos) -> Option<Cycling> {
+    fn migrate_state(&self, old: &Self, state: Cycling, now: Nanos) -> Option<Cycling> {
         if self.limit == old.limit && self.period == old.period {
             return Some(state);
         }
@@ -264,12 +272,16 @@ impl Algorithm for Cycle {
         Policy { quota: self.limit, window: Some(self.period) }
     }
 
-    fn describe(&self) -> String {
-        let wait = match self.max_wait {
-            Nanos::ZERO => String::new(),
-            max_wait => format!("; later cycles can be reserved up to {max_wait} ahead"),
-        };
-        format!("{} every {}, counted from the first request{wait}", self.limit, self.period)
+    const SCRIPT: &'static str = include_str!("cycle.lua");
+
+    fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
+        let Self { limit, period, max_wait, .. } = self;
+        let parameters = format!("y {limit} {} {} {}", period.get(), max_wait.get(), self.most());
+        Ok(SharedForm::new(parameters, Charges::Together))
+    }
+
+    fn read_shared(&self, words: &mut Words<'_>) -> Option<Cycling> {
+        Some(Cycling { start: time(words)?, used: number(words)?, lent: number(words)? })
     }
 }
 

@@ -25,8 +25,10 @@ use serde::{Deserialize, Serialize};
 
 use std::hash::{Hash, Hasher};
 
+use crate::algorithm::shared::{number, time};
 use crate::algorithm::{
-    Algorithm, Arguments, Decision, Headroom, Idle, InvalidParameter, Kind, Parameter, Policy, Value,
+    Algorithm, Arguments, Charges, Core, Decision, Headroom, Idle, InvalidParameter, Kind, Parameter, Policy,
+    SharedForm, Value, Words,
 };
 use crate::units::{ClockOffset, Cost, Nanos};
 
@@ -72,11 +74,6 @@ impl Hash for Exponential {
 }
 
 impl Exponential {
-    /// Tokens per period.
-    pub const fn limit(&self) -> f64 {
-        self.limit
-    }
-
     /// The largest whole cost within the limit.
     const fn whole_limit(&self) -> Cost {
         self.limit as u64
@@ -198,7 +195,7 @@ impl Algorithm for Exponential {
         Parameter::optional("policy", Kind::Choice(&[LEAKY, STRICT])),
     ];
 
-    type State = Measured;
+    type Core = Self;
 
     fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         let limit = arguments.decimal("limit").ok_or_else(|| InvalidParameter::missing("limit"))?;
@@ -206,10 +203,19 @@ impl Algorithm for Exponential {
         Ok(Self { limit, period: arguments.duration("period")?, strict })
     }
 
-    fn arguments(&self) -> Arguments {
-        let policy = Value::Choice(if self.strict { STRICT } else { LEAKY });
-        [("limit", Value::Decimal(self.limit)), ("period", Value::Duration(self.period)), ("policy", policy)].into()
+    fn arguments(rule: &Self) -> Arguments {
+        let policy = Value::Choice(if rule.strict { STRICT } else { LEAKY });
+        [("limit", Value::Decimal(rule.limit)), ("period", Value::Duration(rule.period)), ("policy", policy)].into()
     }
+
+    fn describe(rule: &Self) -> String {
+        let denied = if rule.strict { "what is denied counts too" } else { "what is denied does not count" };
+        format!("{} per {}, as a measured rate that decays with time; {denied}", rule.limit, rule.period)
+    }
+}
+
+impl Core for Exponential {
+    type State = Measured;
 
     fn decide(&self, state: Option<Measured>, cost: Cost, now: Nanos) -> (Decision, Option<Measured>) {
         if cost == 0 {
@@ -288,7 +294,7 @@ impl Algorithm for Exponential {
     }
 
     /// The measured share of the limit stays, and so does the number of periods since it was measured.
-    fn carry(&self, old: &Self, state: Measured, now: Nanos) -> Option<Measured> {
+    fn migrate_state(&self, old: &Self, state: Measured, now: Nanos) -> Option<Measured> {
         if self.limit == old.limit && self.period == old.period {
             return Some(state);
         }
@@ -325,9 +331,15 @@ impl Algorithm for Exponential {
         Policy { quota: self.whole_limit(), window: Some(self.period) }
     }
 
-    fn describe(&self) -> String {
-        let denied = if self.strict { "what is denied counts too" } else { "what is denied does not count" };
-        format!("{} per {}, as a measured rate that decays with time; {denied}", self.limit, self.period)
+    const SCRIPT: &'static str = include_str!("exponential.lua");
+
+    fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
+        let policy = if self.strict { 's' } else { 'l' };
+        Ok(SharedForm::new(format!("x {policy} {:e} {}", self.limit, self.period.get()), Charges::OneByOne))
+    }
+
+    fn read_shared(&self, words: &mut Words<'_>) -> Option<Measured> {
+        Some(Measured { rate: number(words)?, last: time(words)?, share: number(words)? })
     }
 }
 

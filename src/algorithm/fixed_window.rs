@@ -8,12 +8,11 @@
 
 use crate::algorithm::calendar::{Calendar, Unit};
 use crate::algorithm::counter::{Counter, Window};
-use crate::algorithm::shared::Named;
-use crate::algorithm::{Arguments, InvalidParameter, Kind, Parameter, Value};
+use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Kind, Parameter, Value};
 
-/// The parameters.
-#[derive(Clone, Debug, PartialEq, Hash)]
-pub struct FixedWindow(Counter);
+/// The algorithm.
+#[derive(Clone, Copy, Debug)]
+pub struct FixedWindow;
 
 const EPOCH: &str = "epoch";
 const CALENDAR: &str = "calendar";
@@ -50,7 +49,7 @@ fn calendar_unit(arguments: &Arguments) -> Result<Unit, InvalidParameter> {
     unit.ok_or_else(|| InvalidParameter::new("window", "must be `day`, `week` or `month` with `align: calendar`"))
 }
 
-impl Named for FixedWindow {
+impl Algorithm for FixedWindow {
     const NAME: &'static str = "fixed_window";
     const PARAMETERS: &'static [Parameter] = &[
         Parameter::tokens("limit"),
@@ -65,14 +64,14 @@ impl Named for FixedWindow {
 
     type Core = Counter;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
+    fn from_arguments(arguments: &Arguments) -> Result<Counter, InvalidParameter> {
         let limit = arguments.required_whole("limit")?;
-        Ok(Self(Counter { limit, window: Self::window(arguments)? }))
+        Ok(Counter { limit, window: Self::window(arguments)? })
     }
 
-    fn arguments(&self) -> Arguments {
-        let mut arguments: Arguments = [("limit", Value::Whole(self.0.limit))].into();
-        match &self.0.window {
+    fn arguments(rule: &Counter) -> Arguments {
+        let mut arguments: Arguments = [("limit", Value::Whole(rule.limit))].into();
+        match &rule.window {
             Window::FromFirst(length) | Window::FromEpoch(length) => arguments.set("window", Value::Duration(*length)),
             Window::Calendar(Calendar { unit, zone, of_customer }) => {
                 let zone = if *of_customer { Value::CustomersTimeZone } else { Value::TimeZone(zone.clone()) };
@@ -84,22 +83,18 @@ impl Named for FixedWindow {
         arguments
     }
 
-    fn core(&self) -> &Counter {
-        &self.0
-    }
-
-    fn description(&self) -> String {
-        format!("{} {}", self.0.limit, self.0.window.description())
+    fn describe(rule: &Counter) -> String {
+        format!("{} {}", rule.limit, rule.window.description())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Algorithm, Decision, Value};
+    use crate::algorithm::{Core, Decision, Value};
     use crate::units::Nanos;
 
-    fn build(settings: &[(&'static str, Value)]) -> Result<FixedWindow, InvalidParameter> {
+    fn build(settings: &[(&'static str, Value)]) -> Result<Counter, InvalidParameter> {
         let mut arguments = Arguments::default();
         arguments.set("limit", Value::Whole(2));
         for (name, value) in settings {
@@ -117,7 +112,7 @@ mod tests {
     #[test]
     fn a_window_is_over_at_its_end() {
         let rule = build(&[window(100)]).unwrap();
-        assert_eq!(rule.describe(), "2 in each 100ns, counted from the epoch");
+        assert_eq!(FixedWindow::describe(&rule), "2 in each 100ns, counted from the epoch");
         let (_, state) = rule.decide(None, 2, Nanos::new(150));
         assert_eq!(rule.decide(state, 1, Nanos::new(199)), (Decision::later(Nanos::new(1)), state));
         assert_eq!(rule.decide(state, 1, Nanos::new(200)).0, Decision::ADMIT);
@@ -128,7 +123,7 @@ mod tests {
     fn calendar_windows_are_named_or_as_long_as_a_day_or_a_week() {
         let calendar = ("align", Value::Choice(CALENDAR));
         let zone = ("timezone", Value::TimeZone(jiff::tz::TimeZone::get("Europe/Berlin").unwrap()));
-        let words = |settings: &[_]| build(settings).unwrap().describe();
+        let words = |settings: &[_]| FixedWindow::describe(&build(settings).unwrap());
         let month = ("window", Value::Choice("month"));
         assert_eq!(words(&[month, calendar.clone(), zone]), "2 in each calendar month (Europe/Berlin)");
         assert_eq!(words(&[window(DAYS), calendar.clone()]), "2 in each calendar day (UTC)");

@@ -5,44 +5,39 @@
 //! arithmetic is [`Schedule`]'s. State: 12 bytes.
 
 use crate::algorithm::schedule::Schedule;
-use crate::algorithm::shared::Named;
-use crate::algorithm::{Arguments, InvalidParameter, Kind, Parameter, Value};
+use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Kind, Parameter, Value};
 
-/// The parameters.
-#[derive(Clone, Debug, PartialEq, Hash)]
-pub struct LeakyBucket(Schedule);
+/// The algorithm.
+#[derive(Clone, Copy, Debug)]
+pub struct LeakyBucket;
 
-impl Named for LeakyBucket {
+impl Algorithm for LeakyBucket {
     const NAME: &'static str = "leaky_bucket";
     const PARAMETERS: &'static [Parameter] = &[Parameter::required("rate", Kind::Rate), Parameter::tokens("capacity")];
 
     type Core = Schedule;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
+    fn from_arguments(arguments: &Arguments) -> Result<Schedule, InvalidParameter> {
         let capacity = arguments.required_whole("capacity")?;
-        Schedule::new(arguments.rate("rate")?, capacity, None).map(Self).map_err(|error| error.invalid("capacity"))
+        Schedule::new(arguments.rate("rate")?, capacity, None).map_err(|error| error.invalid("capacity"))
     }
 
-    fn arguments(&self) -> Arguments {
-        [("rate", Value::Rate(self.0.rate())), ("capacity", Value::Whole(self.0.burst()))].into()
+    fn arguments(rule: &Schedule) -> Arguments {
+        [("rate", Value::Rate(rule.rate())), ("capacity", Value::Whole(rule.burst()))].into()
     }
 
-    fn core(&self) -> &Schedule {
-        &self.0
-    }
-
-    fn description(&self) -> String {
-        format!("{} at once, then one every {} as they drain", self.0.burst(), self.0.rate().time_for(1))
+    fn describe(rule: &Schedule) -> String {
+        format!("{} at once, then one every {} as they drain", rule.burst(), rule.rate().time_for(1))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Algorithm, Decision, Value};
+    use crate::algorithm::{Core, Decision, Value};
     use crate::units::{Nanos, Rate};
 
-    fn build(capacity: u64) -> Result<LeakyBucket, InvalidParameter> {
+    fn build(capacity: u64) -> Result<Schedule, InvalidParameter> {
         let mut arguments = Arguments::default();
         arguments.set("rate", Value::Rate(Rate::new(1, Nanos::SECOND).unwrap()));
         arguments.set("capacity", Value::Whole(capacity));

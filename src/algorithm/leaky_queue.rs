@@ -6,42 +6,37 @@
 //! 0 nothing waits. The arithmetic is [`Schedule`]'s. State: 12 bytes.
 
 use crate::algorithm::schedule::{Delay, Schedule, TooLarge};
-use crate::algorithm::shared::Named;
-use crate::algorithm::{Arguments, InvalidParameter, Kind, MAX_WAIT, Parameter, Value};
+use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Kind, MAX_WAIT, Parameter, Value};
 
-/// The parameters.
-#[derive(Clone, Debug, PartialEq, Hash)]
-pub struct LeakyQueue(Schedule);
+/// The algorithm.
+#[derive(Clone, Copy, Debug)]
+pub struct LeakyQueue;
 
-impl Named for LeakyQueue {
+impl Algorithm for LeakyQueue {
     const NAME: &'static str = "leaky_queue";
     const PARAMETERS: &'static [Parameter] =
         &[Parameter::required("rate", Kind::Rate), Parameter::required("capacity", Kind::Whole)];
 
     type Core = Schedule;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
+    fn from_arguments(arguments: &Arguments) -> Result<Schedule, InvalidParameter> {
         let capacity = arguments.required_whole("capacity")?;
         let rate = arguments.rate("rate")?;
         let invalid = |most: u64| TooLarge { most: most.saturating_sub(1), rate }.invalid("capacity");
         let burst = capacity.checked_add(1).ok_or_else(|| invalid(u64::MAX))?;
         let delay = Delay { after: 0, max_wait: arguments.max_wait() };
-        Schedule::new(rate, burst, Some(delay)).map(Self).map_err(|error| invalid(error.most))
+        Schedule::new(rate, burst, Some(delay)).map_err(|error| invalid(error.most))
     }
 
-    fn arguments(&self) -> Arguments {
-        let capacity = Value::Whole(self.0.burst().saturating_sub(1));
-        let max_wait = Value::Duration(self.0.max_wait());
-        [("rate", Value::Rate(self.0.rate())), ("capacity", capacity), (MAX_WAIT, max_wait)].into()
+    fn arguments(rule: &Schedule) -> Arguments {
+        let capacity = Value::Whole(rule.burst().saturating_sub(1));
+        let max_wait = Value::Duration(rule.max_wait());
+        [("rate", Value::Rate(rule.rate())), ("capacity", capacity), (MAX_WAIT, max_wait)].into()
     }
 
-    fn core(&self) -> &Schedule {
-        &self.0
-    }
-
-    fn description(&self) -> String {
-        let every = self.0.rate().time_for(1);
-        match self.0.queue() {
+    fn describe(rule: &Schedule) -> String {
+        let every = rule.rate().time_for(1);
+        match rule.queue() {
             0 => format!("one every {every}; none waits"),
             queue => format!("one every {every}; up to {queue} wait for their turn"),
         }
@@ -51,10 +46,10 @@ impl Named for LeakyQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Algorithm, Decision, MAX_WAIT, Value};
+    use crate::algorithm::{Core, Decision, MAX_WAIT, Value};
     use crate::units::{Nanos, Rate};
 
-    fn build(capacity: u64, max_wait: u64) -> Result<LeakyQueue, InvalidParameter> {
+    fn build(capacity: u64, max_wait: u64) -> Result<Schedule, InvalidParameter> {
         let mut arguments = Arguments::default();
         arguments.set("rate", Value::Rate(Rate::new(3, Nanos::SECOND).unwrap()));
         arguments.set("capacity", Value::Whole(capacity));
@@ -72,7 +67,7 @@ mod tests {
             state = after;
         }
         assert_eq!(rule.decide(state, 1, Nanos::ZERO), (Decision::later(Nanos::new(333_333_334)), state));
-        assert_eq!(rule.describe(), "one every 333.333ms; up to 2 wait for their turn");
+        assert_eq!(LeakyQueue::describe(&rule), "one every 333.333ms; up to 2 wait for their turn");
     }
 
     #[test]
@@ -81,7 +76,7 @@ mod tests {
             let (decision, state) = rule.decide(None, 1, Nanos::ZERO);
             assert_eq!(decision, Decision::ADMIT);
             assert_eq!(rule.decide(state, 1, Nanos::ZERO).0, Decision::later(Nanos::new(333_333_334)));
-            assert_eq!(rule.describe(), "one every 333.333ms; none waits");
+            assert_eq!(LeakyQueue::describe(&rule), "one every 333.333ms; none waits");
         }
     }
 

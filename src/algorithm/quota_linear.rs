@@ -16,8 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::algorithm::counter::carried_end;
 use crate::algorithm::schedule::{HORIZON, recoverable};
+use crate::algorithm::shared::{number, time};
 use crate::algorithm::{
-    Algorithm, Arguments, Decision, Headroom, Idle, InvalidParameter, Kind, LONGEST_DEBT, Parameter, Policy, Value,
+    Algorithm, Arguments, Charges, Core, Decision, Headroom, Idle, InvalidParameter, Kind, LONGEST_DEBT, Parameter,
+    Policy, SharedForm, Value, Words,
 };
 use crate::units::{ClockOffset, Cost, Nanos, Packed, greatest_common_divisor, scale_ceil};
 
@@ -76,16 +78,6 @@ enum Standing {
 }
 
 impl QuotaLinear {
-    /// The units of one nanosecond.
-    pub const fn tick(&self) -> u128 {
-        self.tick
-    }
-
-    /// The units in which one token comes.
-    pub const fn token(&self) -> u128 {
-        self.token
-    }
-
     fn fine(&self, time: Nanos) -> u128 {
         u128::from(time.get()).saturating_mul(self.tick)
     }
@@ -154,7 +146,7 @@ impl Algorithm for QuotaLinear {
     const PARAMETERS: &'static [Parameter] =
         &[Parameter::tokens("limit"), Parameter::required("window", Kind::Duration).at_least(1)];
 
-    type State = Quota;
+    type Core = Self;
 
     fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         let limit = arguments.required_whole("limit")?;
@@ -170,9 +162,25 @@ impl Algorithm for QuotaLinear {
         Ok(Self { limit, window, tick, token })
     }
 
-    fn arguments(&self) -> Arguments {
-        [("limit", Value::Whole(self.limit)), ("window", Value::Duration(self.window))].into()
+    fn arguments(rule: &Self) -> Arguments {
+        [("limit", Value::Whole(rule.limit)), ("window", Value::Duration(rule.window))].into()
     }
+
+    fn describe(rule: &Self) -> String {
+        let Self { limit, window, .. } = rule;
+        if *limit == 1 {
+            return format!("1 in {window} from the first request on, then all anew");
+        }
+        format!(
+            "{limit} in {window} from the first request on; once they are spent, one every {} from the end of that \
+             window until the quota is whole",
+            rule.nanos_ceil(rule.token)
+        )
+    }
+}
+
+impl Core for QuotaLinear {
+    type State = Quota;
 
     fn decide(&self, state: Option<Quota>, cost: Cost, now: Nanos) -> (Decision, Option<Quota>) {
         if cost == 0 {
@@ -269,7 +277,7 @@ impl Algorithm for QuotaLinear {
 
     /// What was used of a quota stays used, in the window as [`carried_end`] says; a new limit above it leaves the
     /// difference. The tokens that a smooth balance lacks it lacks on, but no more than brings it to 1 − limit.
-    fn carry(&self, old: &Self, state: Quota, now: Nanos) -> Option<Quota> {
+    fn migrate_state(&self, old: &Self, state: Quota, now: Nanos) -> Option<Quota> {
         if self == old {
             return Some(state);
         }
@@ -355,16 +363,20 @@ impl Algorithm for QuotaLinear {
         Policy { quota: self.limit, window: Some(self.window) }
     }
 
-    fn describe(&self) -> String {
-        let Self { limit, window, .. } = self;
-        if *limit == 1 {
-            return format!("1 in {window} from the first request on, then all anew");
-        }
-        format!(
-            "{limit} in {window} from the first request on; once they are spent, one every {} from the end of that \
-             window until the quota is whole",
-            self.nanos_ceil(self.token)
-        )
+    const SCRIPT: &'static str = include_str!("quota_linear.lua");
+
+    fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
+        let Self { limit, window, tick, token } = self;
+        Ok(SharedForm::new(format!("q {limit} {} {tick} {token}", window.get()), Charges::Together))
+    }
+
+    fn read_shared(&self, words: &mut Words<'_>) -> Option<Quota> {
+        Some(match words.next()? {
+            "b" => Quota::Bursty { start: Packed::new(time(words)?), left: Packed::new(number(words)?) },
+            "s" => Quota::Spent { start: Packed::new(time(words)?) },
+            "m" => Quota::Smooth { full: Packed::new(number(words)?) },
+            _ => return None,
+        })
     }
 }
 

@@ -4,44 +4,39 @@
 //! used + cost > limit. The arithmetic is [`Counter`]'s. State: 16 bytes.
 
 use crate::algorithm::counter::{Counter, Window};
-use crate::algorithm::shared::Named;
-use crate::algorithm::{Arguments, InvalidParameter, Kind, Parameter, Value};
+use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Kind, Parameter, Value};
 
-/// The parameters.
-#[derive(Clone, Debug, PartialEq, Hash)]
-pub struct QuotaReset(Counter);
+/// The algorithm.
+#[derive(Clone, Copy, Debug)]
+pub struct QuotaReset;
 
-impl Named for QuotaReset {
+impl Algorithm for QuotaReset {
     const NAME: &'static str = "quota_reset";
     const PARAMETERS: &'static [Parameter] =
         &[Parameter::tokens("limit"), Parameter::required("window", Kind::Duration).at_least(1)];
 
     type Core = Counter;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
+    fn from_arguments(arguments: &Arguments) -> Result<Counter, InvalidParameter> {
         let limit = arguments.required_whole("limit")?;
         let window = Window::FromFirst(arguments.duration("window")?);
-        Ok(Self(Counter { limit, window }))
+        Ok(Counter { limit, window })
     }
 
-    fn arguments(&self) -> Arguments {
-        let length = self.0.window.usual_length();
-        [("limit", Value::Whole(self.0.limit)), ("window", Value::Duration(length))].into()
+    fn arguments(rule: &Counter) -> Arguments {
+        let length = rule.window.usual_length();
+        [("limit", Value::Whole(rule.limit)), ("window", Value::Duration(length))].into()
     }
 
-    fn core(&self) -> &Counter {
-        &self.0
-    }
-
-    fn description(&self) -> String {
-        format!("{} {}", self.0.limit, self.0.window.description())
+    fn describe(rule: &Counter) -> String {
+        format!("{} {}", rule.limit, rule.window.description())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Algorithm, Decision, Value};
+    use crate::algorithm::{Core, Decision, Value};
     use crate::units::Nanos;
 
     #[test]
@@ -50,7 +45,7 @@ mod tests {
         arguments.set("limit", Value::Whole(3));
         arguments.set("window", Value::Duration(Nanos::new(100)));
         let rule = QuotaReset::build(&arguments).unwrap();
-        assert_eq!(rule.describe(), "3 in 100ns from the first request on, then all anew");
+        assert_eq!(QuotaReset::describe(&rule), "3 in 100ns from the first request on, then all anew");
 
         let at = Nanos::new;
         let (_, state) = rule.decide(None, 2, at(70));

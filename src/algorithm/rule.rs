@@ -1,6 +1,11 @@
 //! All algorithms behind one type.
 
-use super::{Algorithm, Arguments, Completion, Decision, Headroom, Idle, InvalidParameter, Parameter, Policy};
+use std::any::Any;
+
+use super::calendar::Calendar;
+use super::{
+    Algorithm, Arguments, Completion, Core, Decision, Headroom, Idle, InvalidParameter, Parameter, Policy, SharedForm,
+};
 use crate::algorithm;
 use crate::for_each_algorithm;
 use crate::units::{ClockOffset, Cost, Nanos};
@@ -25,16 +30,10 @@ impl Rule {
     /// The same rule as one of [`AlgorithmName::canonical`].
     pub fn canonical(self) -> Self {
         match self {
-            Self::TokenBucket(bucket) => Self::Gcra(bucket.into()),
+            Self::TokenBucket(bucket) => Self::Gcra(bucket),
             other => other,
         }
     }
-}
-
-/// The way back from [`Rule`] to one algorithm.
-pub trait Typed: Algorithm {
-    /// The parameters, if `rule` is of this algorithm.
-    fn of(rule: &Rule) -> Option<&Self>;
 }
 
 macro_rules! define_rule {
@@ -43,14 +42,14 @@ macro_rules! define_rule {
         #[derive(Clone, Debug, PartialEq, Hash)]
         #[expect(missing_docs, reason = "each variant is documented at its module")]
         pub enum Rule {
-            $($Variant(algorithm::$module::$Variant),)*
+            $($Variant(<algorithm::$module::$Variant as Algorithm>::Core),)*
         }
 
         /// The state of a key under any algorithm.
         #[derive(Clone, Debug, PartialEq)]
         #[expect(missing_docs, reason = "each variant is documented at its module")]
         pub enum State {
-            $($Variant(<algorithm::$module::$Variant as Algorithm>::State),)*
+            $($Variant(<<algorithm::$module::$Variant as Algorithm>::Core as Core>::State),)*
         }
 
         /// An algorithm's name.
@@ -71,10 +70,17 @@ macro_rules! define_rule {
                 }
             }
 
-            /// [`Algorithm::HOLDS`]
+            /// [`Core::HOLDS`]
             pub const fn holds(self) -> bool {
                 match self {
-                    $(Self::$Variant => <algorithm::$module::$Variant as Algorithm>::HOLDS,)*
+                    $(Self::$Variant => <<algorithm::$module::$Variant as Algorithm>::Core as Core>::HOLDS,)*
+                }
+            }
+
+            /// [`Core::SCRIPT`]
+            pub const fn script(self) -> &'static str {
+                match self {
+                    $(Self::$Variant => <<algorithm::$module::$Variant as Algorithm>::Core as Core>::SCRIPT,)*
                 }
             }
 
@@ -93,18 +99,6 @@ macro_rules! define_rule {
             }
         }
 
-        $(
-            impl Typed for algorithm::$module::$Variant {
-                fn of(rule: &Rule) -> Option<&Self> {
-                    match rule {
-                        Rule::$Variant(rule) => Some(rule),
-                        #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
-                        _ => None,
-                    }
-                }
-            }
-        )*
-
         impl Rule {
             /// Which algorithm this is.
             pub const fn name(&self) -> AlgorithmName {
@@ -116,30 +110,30 @@ macro_rules! define_rule {
             /// [`Algorithm::arguments`]
             pub fn arguments(&self) -> Arguments {
                 match self {
-                    $(Self::$Variant(rule) => rule.arguments(),)*
+                    $(Self::$Variant(rule) => <algorithm::$module::$Variant as Algorithm>::arguments(rule),)*
                 }
             }
 
-            /// [`Algorithm::HOLDS`]
+            /// [`Core::HOLDS`]
             pub const fn holds(&self) -> bool {
                 self.name().holds()
             }
 
-            /// [`Algorithm::reserves`]
+            /// [`Core::reserves`]
             pub fn reserves(&self) -> bool {
                 match self {
                     $(Self::$Variant(rule) => rule.reserves(),)*
                 }
             }
 
-            /// [`Algorithm::denials_count`]
+            /// [`Core::denials_count`]
             pub fn denials_count(&self) -> bool {
                 match self {
                     $(Self::$Variant(rule) => rule.denials_count(),)*
                 }
             }
 
-            /// [`Algorithm::decide`]; a state of another algorithm counts as none.
+            /// [`Core::decide`]; a state of another algorithm counts as none.
             pub fn decide(&self, state: Option<State>, cost: Cost, now: Nanos) -> (Decision, Option<State>) {
                 match self {
                     $(Self::$Variant(rule) => {
@@ -150,7 +144,7 @@ macro_rules! define_rule {
                 }
             }
 
-            /// [`Algorithm::refund`]; a state of another algorithm counts as none.
+            /// [`Core::refund`]; a state of another algorithm counts as none.
             pub fn refund(&self, state: State, cost: Cost, full_at: Nanos, now: Nanos) -> Option<State> {
                 match (self, state) {
                     $((Self::$Variant(rule), State::$Variant(state)) => {
@@ -161,7 +155,7 @@ macro_rules! define_rule {
                 }
             }
 
-            /// [`Algorithm::debit`]; a state of another algorithm counts as none.
+            /// [`Core::debit`]; a state of another algorithm counts as none.
             pub fn debit(&self, state: Option<State>, cost: Cost, now: Nanos) -> Option<State> {
                 match self {
                     $(Self::$Variant(rule) => {
@@ -171,7 +165,7 @@ macro_rules! define_rule {
                 }
             }
 
-            /// [`Algorithm::complete`]; a state of another algorithm counts as none.
+            /// [`Core::complete`]; a state of another algorithm counts as none.
             pub fn complete(&self, state: State, cost: Cost, end: Completion, now: Nanos) -> Option<State> {
                 match (self, state) {
                     $((Self::$Variant(rule), State::$Variant(state)) => rule.complete(state, cost, end, now).map(State::$Variant),)*
@@ -180,7 +174,7 @@ macro_rules! define_rule {
                 }
             }
 
-            /// [`Algorithm::hold`]; a state of another algorithm counts as none.
+            /// [`Core::hold`]; a state of another algorithm counts as none.
             pub fn hold(&self, state: Option<State>, cost: Cost) -> Option<State> {
                 match self {
                     $(Self::$Variant(rule) => {
@@ -190,7 +184,7 @@ macro_rules! define_rule {
                 }
             }
 
-            /// [`Algorithm::headroom`]; a state of another algorithm counts as none.
+            /// [`Core::headroom`]; a state of another algorithm counts as none.
             pub fn headroom(&self, state: Option<&State>, now: Nanos) -> Headroom {
                 match self {
                     $(Self::$Variant(rule) => {
@@ -200,7 +194,7 @@ macro_rules! define_rule {
                 }
             }
 
-            /// [`Algorithm::idle`]; a state of another algorithm is forgotten at once.
+            /// [`Core::idle`]; a state of another algorithm is forgotten at once.
             pub fn idle(&self, state: &State) -> Idle {
                 match (self, state) {
                     $((Self::$Variant(rule), State::$Variant(state)) => rule.idle(state),)*
@@ -209,18 +203,18 @@ macro_rules! define_rule {
                 }
             }
 
-            /// [`Algorithm::carry`]; from another algorithm nothing is carried.
-            pub fn carry(&self, old: &Self, state: State, now: Nanos) -> Option<State> {
+            /// [`Core::migrate_state`]; a state of another algorithm counts as none.
+            pub fn migrate_state(&self, old: &Self, state: State, now: Nanos) -> Option<State> {
                 match (self, old, state) {
                     $((Self::$Variant(rule), Self::$Variant(old), State::$Variant(state)) => {
-                        rule.carry(old, state, now).map(State::$Variant)
+                        rule.migrate_state(old, state, now).map(State::$Variant)
                     })*
                     #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
                     _ => None,
                 }
             }
 
-            /// [`Algorithm::merge`]; the second of two states of another algorithm stays.
+            /// [`Core::merge`]; the second of two states of another algorithm stays.
             pub fn merge(&self, one: State, other: State) -> State {
                 match (self, one, other) {
                     $((Self::$Variant(rule), State::$Variant(one), State::$Variant(other)) => State::$Variant(rule.merge(one, other)),)*
@@ -229,7 +223,7 @@ macro_rules! define_rule {
                 }
             }
 
-            /// [`Algorithm::shift`]; a state of another algorithm stays.
+            /// [`Core::shift`]; a state of another algorithm stays.
             pub fn shift(&self, state: State, by: ClockOffset) -> State {
                 match (self, state) {
                     $((Self::$Variant(rule), State::$Variant(state)) => State::$Variant(rule.shift(state, by)),)*
@@ -238,28 +232,28 @@ macro_rules! define_rule {
                 }
             }
 
-            /// [`Algorithm::own_offset`]
+            /// [`Core::own_offset`]
             pub fn own_offset(&self, wall: ClockOffset) -> ClockOffset {
                 match self {
                     $(Self::$Variant(rule) => rule.own_offset(wall),)*
                 }
             }
 
-            /// [`Algorithm::largest_cost`]
+            /// [`Core::largest_cost`]
             pub fn largest_cost(&self) -> Option<Cost> {
                 match self {
                     $(Self::$Variant(rule) => rule.largest_cost(),)*
                 }
             }
 
-            /// [`Algorithm::largest_state`]
+            /// [`Core::largest_state`]
             pub fn largest_state(&self) -> u64 {
                 match self {
                     $(Self::$Variant(rule) => rule.largest_state(),)*
                 }
             }
 
-            /// [`Algorithm::policy`]
+            /// [`Core::policy`]
             pub fn policy(&self) -> Policy {
                 match self {
                     $(Self::$Variant(rule) => rule.policy(),)*
@@ -269,7 +263,47 @@ macro_rules! define_rule {
             /// [`Algorithm::describe`]
             pub fn describe(&self) -> String {
                 match self {
-                    $(Self::$Variant(rule) => rule.describe(),)*
+                    $(Self::$Variant(rule) => <algorithm::$module::$Variant as Algorithm>::describe(rule),)*
+                }
+            }
+
+            /// The parameters, if they are a `C`.
+            pub fn core<C: Core>(&self) -> Option<&C> {
+                let core: &dyn Any = match self {
+                    $(Self::$Variant(rule) => rule,)*
+                };
+                core.downcast_ref()
+            }
+
+            /// [`Core::shared_form`]
+            pub fn shared_form(&self, slot_lifetime: Nanos) -> Result<SharedForm, String> {
+                match self {
+                    $(Self::$Variant(rule) => rule.shared_form(slot_lifetime),)*
+                }
+            }
+
+            /// [`Core::read_shared`]
+            pub fn read_shared(&self, text: &str) -> Option<State> {
+                let mut words = text.split(' ');
+                let state = match self {
+                    $(Self::$Variant(rule) => State::$Variant(rule.read_shared(&mut words)?),)*
+                };
+                words.next().is_none().then_some(state)
+            }
+
+            /// [`Core::hint`]; `None` for a state of another algorithm.
+            pub fn hint(&self, state: &State) -> Option<String> {
+                match (self, state) {
+                    $((Self::$Variant(rule), State::$Variant(state)) => rule.hint(state),)*
+                    #[allow(unreachable_patterns, reason = "reachable from two algorithms on")]
+                    _ => None,
+                }
+            }
+
+            /// [`Core::calendar`]
+            pub fn calendar(&self) -> Option<&Calendar> {
+                match self {
+                    $(Self::$Variant(rule) => rule.calendar(),)*
                 }
             }
         }

@@ -9,8 +9,10 @@
 //! Exact: times are counted in units of 1 ns / numerator of the rate, in which every quantity of the rule is whole.
 //! State: 12 bytes.
 
-use crate::algorithm::shared::Core;
-use crate::algorithm::{Decision, Headroom, Idle, InvalidParameter, LONGEST_DEBT, Policy};
+use crate::algorithm::shared::number;
+use crate::algorithm::{
+    Charges, Core, Decision, Headroom, Idle, InvalidParameter, LONGEST_DEBT, Policy, SharedForm, Words,
+};
 use crate::units::{ClockOffset, Cost, FineTime, Nanos, Rate, scale_ceil};
 
 /// The parameters, and what follows from them, in units of 1 ns / numerator of the rate.
@@ -24,6 +26,7 @@ pub struct Schedule {
     immediate: u128,
     /// How long the whole burst takes to come back.
     window: Nanos,
+    delay_after: Option<u64>,
 }
 
 /// That requests may have to wait for their turn.
@@ -47,6 +50,8 @@ pub struct TooLarge {
 /// Times after this many nanoseconds since the epoch (the year 2116) need not be exact any more.
 pub const HORIZON: u64 = 1 << 62;
 
+const SECOND: u128 = 1_000_000_000;
+
 impl Schedule {
     /// `burst` tokens at once, refilled at `rate`.
     ///
@@ -68,7 +73,14 @@ impl Schedule {
                 (immediate, whole_burst.min(immediate.saturating_add(fine(max_wait.get()))))
             }
         };
-        Ok(Self { rate, burst, tolerance, immediate, window: rate.time_for(burst) })
+        Ok(Self {
+            rate,
+            burst,
+            tolerance,
+            immediate,
+            window: rate.time_for(burst),
+            delay_after: delay.map(|delay| delay.after),
+        })
     }
 
     /// The rate at which tokens come back.
@@ -81,9 +93,9 @@ impl Schedule {
         self.burst
     }
 
-    /// How far a TAT may lie ahead for a request to be admitted, in units of 1 ns / numerator of the rate.
-    pub const fn tolerance(&self) -> u128 {
-        self.tolerance
+    /// [`Delay::after`]
+    pub const fn delay_after(&self) -> Option<u64> {
+        self.delay_after
     }
 
     /// The longest wait that makes a difference.
@@ -193,7 +205,7 @@ impl Core for Schedule {
 
     /// TAT' = now + (TAT − now)·τ'/τ, τ = burst·T: the used share of the burst stays used; where only the rate
     /// changes, the tokens stay.
-    fn carry(&self, old: &Self, state: FineTime, now: Nanos) -> Option<FineTime> {
+    fn migrate_state(&self, old: &Self, state: FineTime, now: Nanos) -> Option<FineTime> {
         if self.rate == old.rate && self.burst == old.burst {
             return Some(state);
         }
@@ -216,6 +228,27 @@ impl Core for Schedule {
 
     fn policy(&self) -> Policy {
         Policy { quota: self.burst, window: Some(self.window) }
+    }
+
+    const SCRIPT: &'static str = include_str!("schedule.lua");
+
+    fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
+        let Self { rate, burst, tolerance, .. } = self;
+        let parameters = format!("s {} {} {burst} {tolerance}", rate.tokens(), rate.period().get());
+        Ok(SharedForm::new(parameters, Charges::AddUp))
+    }
+
+    /// Seconds, nanoseconds, and what is left of one in units of 1 ns / numerator of the rate.
+    fn read_shared(&self, words: &mut Words<'_>) -> Option<FineTime> {
+        let (seconds, nanos, rest): (u128, u128, u128) = (number(words)?, number(words)?, number(words)?);
+        let nanos = seconds.checked_mul(SECOND)?.checked_add(nanos)?;
+        Some(FineTime::saturating_from(nanos.checked_mul(self.rate.tokens().into())?.checked_add(rest)?))
+    }
+
+    fn hint(&self, tat: &FineTime) -> Option<String> {
+        let tokens = self.rate.tokens().into();
+        let (nanos, rest) = (tat.get().checked_div(tokens)?, tat.get().checked_rem(tokens)?);
+        Some(format!("{} {} {rest}", nanos.checked_div(SECOND)?, nanos.checked_rem(SECOND)?))
     }
 }
 
@@ -291,10 +324,10 @@ mod tests {
         let (_, state) = slow.decide(None, 3, at(1000));
         let remaining =
             |schedule: &Schedule, state: Option<FineTime>| schedule.headroom(state.as_ref(), at(1000)).remaining;
-        assert_eq!(remaining(&fast, fast.carry(&slow, state.unwrap(), at(1000))), Some(1));
-        assert_eq!(remaining(&wide, wide.carry(&slow, state.unwrap(), at(1000))), Some(2));
-        assert_eq!(slow.carry(&slow, state.unwrap(), at(5000)), state);
-        assert_eq!(fast.carry(&slow, state.unwrap(), at(5000)), None);
+        assert_eq!(remaining(&fast, fast.migrate_state(&slow, state.unwrap(), at(1000))), Some(1));
+        assert_eq!(remaining(&wide, wide.migrate_state(&slow, state.unwrap(), at(1000))), Some(2));
+        assert_eq!(slow.migrate_state(&slow, state.unwrap(), at(5000)), state);
+        assert_eq!(fast.migrate_state(&slow, state.unwrap(), at(5000)), None);
     }
 
     #[test]

@@ -13,13 +13,15 @@
 //! reserved.
 //! Exact until 2262, the last year that is told apart from the next.
 
-use crate::algorithm::shared::Core;
-use crate::algorithm::{Decision, Headroom, Idle, Policy, bytes_of};
+use crate::algorithm::{Charges, Core, Decision, Headroom, Idle, KeptAs, Policy, SharedForm, bytes_of};
 use crate::units::{ClockOffset, Cost, Nanos, greatest_common_divisor};
 
 pub mod log;
 
 use log::{Front, Log};
+
+/// The most charges that a log in Redis may have: a denial may read all of them, and nobody else is served meanwhile.
+const LARGEST_SHARED_LOG: u64 = 10_000;
 
 /// The parameters.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -27,6 +29,7 @@ pub struct Sliding {
     limit: u64,
     window: Nanos,
     grain: Grain,
+    slots: u64,
     count_denied: bool,
     min_gap: Nanos,
 }
@@ -44,13 +47,13 @@ impl Sliding {
 
     /// At most `limit` in any `window`; neither is nothing, and the limit is at most [`Sliding::LARGEST_LIMIT`].
     pub fn new(limit: u64, window: Nanos) -> Self {
-        Self { limit, window, grain: Grain::NANOSECOND, count_denied: false, min_gap: Nanos::ZERO }
+        Self { limit, window, grain: Grain::NANOSECOND, slots: 0, count_denied: false, min_gap: Nanos::ZERO }
     }
 
     /// Times are those of slots; `slots`, at least 1, go into a window.
     #[must_use]
     pub fn in_slots(self, slots: u64) -> Self {
-        Self { grain: Grain::new(self.window.get(), slots), ..self }
+        Self { grain: Grain::new(self.window.get(), slots), slots, ..self }
     }
 
     /// Denied requests are logged too.
@@ -75,9 +78,9 @@ impl Sliding {
         self.window
     }
 
-    /// The length of a slot as a ratio of nanoseconds, in lowest terms.
-    pub const fn slot(&self) -> (u64, u64) {
-        (self.grain.length, self.grain.per)
+    /// How many slots go into a window; none where times are told apart exactly.
+    pub const fn slots(&self) -> u64 {
+        self.slots
     }
 
     /// How far apart two requests are at least.
@@ -210,7 +213,7 @@ impl Core for Sliding {
     }
 
     /// The log stays, and the new window says what of it counts. What had left the old window stays forgotten.
-    fn carry(&self, _old: &Self, state: Log, _now: Nanos) -> Option<Log> {
+    fn migrate_state(&self, _old: &Self, state: Log, _now: Nanos) -> Option<Log> {
         Some(state)
     }
 
@@ -253,6 +256,24 @@ impl Core for Sliding {
 
     fn policy(&self) -> Policy {
         Policy { quota: self.limit, window: Some(self.window) }
+    }
+
+    const SCRIPT: &'static str = include_str!("sliding.lua");
+
+    fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
+        let Self { limit, window, grain: Grain { length, per }, count_denied, min_gap, .. } = self;
+        let slots = u128::from(window.get()).saturating_mul((*per).into()).checked_div((*length).into());
+        let charges = slots.unwrap_or(u128::MAX).min((*limit).into());
+        if charges > LARGEST_SHARED_LOG.into() {
+            return Err(format!(
+                "may remember up to {charges} charges of a key, which is too much to be shared; use `sliding_window`, or \
+                 `sliding_counters` with at most {LARGEST_SHARED_LOG} `slots`",
+            ));
+        }
+        let (window, count_denied, gap) = (window.get(), u8::from(*count_denied), min_gap.get());
+        let parameters = format!("l {limit} {window} {length} {per} {count_denied} {gap}");
+        let charges = if gap == 0 { Charges::AddUp } else { Charges::Together };
+        Ok(SharedForm { kept: KeptAs::Log, ..SharedForm::new(parameters, charges) })
     }
 }
 

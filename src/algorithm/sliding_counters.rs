@@ -5,23 +5,19 @@
 //! beginnings, so the arithmetic is [`Sliding`]'s. State: 40 bytes, and 16 for each slot in use (8 if 1 was used); up to
 //! four times of that may be reserved.
 
-use crate::algorithm::shared::Named;
 use crate::algorithm::sliding::Sliding;
-use crate::algorithm::{Arguments, InvalidParameter, Kind, Parameter, Value};
+use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Kind, Parameter, Value};
 
-/// The parameters.
-#[derive(Clone, Debug, PartialEq, Hash)]
-pub struct SlidingCounters {
-    sliding: Sliding,
-    slots: u64,
-}
+/// The algorithm.
+#[derive(Clone, Copy, Debug)]
+pub struct SlidingCounters;
 
 impl SlidingCounters {
     /// How many slots a window has where none are set.
     pub const DEFAULT_SLOTS: u64 = 60;
 }
 
-impl Named for SlidingCounters {
+impl Algorithm for SlidingCounters {
     const NAME: &'static str = "sliding_counters";
     const PARAMETERS: &'static [Parameter] = &[
         Parameter::tokens("limit").at_most(Sliding::LARGEST_LIMIT),
@@ -31,42 +27,38 @@ impl Named for SlidingCounters {
 
     type Core = Sliding;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
+    fn from_arguments(arguments: &Arguments) -> Result<Sliding, InvalidParameter> {
         let limit = arguments.required_whole("limit")?;
         let window = arguments.duration("window")?;
         let slots = arguments.whole("slots").unwrap_or(Self::DEFAULT_SLOTS);
-        Ok(Self { sliding: Sliding::new(limit, window).in_slots(slots), slots })
+        Ok(Sliding::new(limit, window).in_slots(slots))
     }
 
-    fn arguments(&self) -> Arguments {
+    fn arguments(rule: &Sliding) -> Arguments {
         [
-            ("limit", Value::Whole(self.sliding.limit())),
-            ("window", Value::Duration(self.sliding.window())),
-            ("slots", Value::Whole(self.slots)),
+            ("limit", Value::Whole(rule.limit())),
+            ("window", Value::Duration(rule.window())),
+            ("slots", Value::Whole(rule.slots())),
         ]
         .into()
     }
 
-    fn core(&self) -> &Sliding {
-        &self.sliding
-    }
-
-    fn description(&self) -> String {
-        format!("{} in any {}, counted in {} slots", self.sliding.limit(), self.sliding.window(), self.slots)
+    fn describe(rule: &Sliding) -> String {
+        format!("{} in any {}, counted in {} slots", rule.limit(), rule.window(), rule.slots())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Algorithm, Decision, Value};
+    use crate::algorithm::{Core, Decision, Value};
     use crate::units::Nanos;
 
     const fn at(nanos: u64) -> Nanos {
         Nanos::new(nanos)
     }
 
-    fn build(limit: u64, window: u64, slots: u64) -> Result<SlidingCounters, InvalidParameter> {
+    fn build(limit: u64, window: u64, slots: u64) -> Result<Sliding, InvalidParameter> {
         let mut arguments = Arguments::default();
         arguments.set("limit", Value::Whole(limit));
         arguments.set("window", Value::Duration(at(window)));

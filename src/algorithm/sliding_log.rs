@@ -7,16 +7,15 @@
 //! The arithmetic is [`Sliding`]'s. State: 40 bytes, and 8 for each time with a cost of 1 in the window, 16 with
 //! another; up to four times of that may be reserved.
 
-use crate::algorithm::shared::{Core, Named};
 use crate::algorithm::sliding::Sliding;
-use crate::algorithm::{Arguments, InvalidParameter, Kind, Parameter, Value};
+use crate::algorithm::{Algorithm, Arguments, Core, InvalidParameter, Kind, Parameter, Value};
 use crate::units::Nanos;
 
-/// The parameters.
-#[derive(Clone, Debug, PartialEq, Hash)]
-pub struct SlidingLog(Sliding);
+/// The algorithm.
+#[derive(Clone, Copy, Debug)]
+pub struct SlidingLog;
 
-impl Named for SlidingLog {
+impl Algorithm for SlidingLog {
     const NAME: &'static str = "sliding_log";
     const PARAMETERS: &'static [Parameter] = &[
         Parameter::tokens("limit").at_most(Sliding::LARGEST_LIMIT),
@@ -27,7 +26,7 @@ impl Named for SlidingLog {
 
     type Core = Sliding;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
+    fn from_arguments(arguments: &Arguments) -> Result<Sliding, InvalidParameter> {
         let limit = arguments.required_whole("limit")?;
         let window = arguments.duration("window")?;
         let min_gap = arguments.duration_or("min_gap", Nanos::ZERO)?;
@@ -37,29 +36,25 @@ impl Named for SlidingLog {
             return Err(InvalidParameter::new("min_gap", problem));
         }
         let sliding = Sliding::new(limit, window);
-        Ok(Self(sliding.counting_denied(arguments.flag("count_denied")).with_gap(min_gap)))
+        Ok(sliding.counting_denied(arguments.flag("count_denied")).with_gap(min_gap))
     }
 
-    fn arguments(&self) -> Arguments {
+    fn arguments(rule: &Sliding) -> Arguments {
         [
-            ("limit", Value::Whole(self.0.limit())),
-            ("window", Value::Duration(self.0.window())),
-            ("min_gap", Value::Duration(self.0.min_gap())),
-            ("count_denied", Value::Flag(self.0.denials_count())),
+            ("limit", Value::Whole(rule.limit())),
+            ("window", Value::Duration(rule.window())),
+            ("min_gap", Value::Duration(rule.min_gap())),
+            ("count_denied", Value::Flag(rule.denials_count())),
         ]
         .into()
     }
 
-    fn core(&self) -> &Sliding {
-        &self.0
-    }
-
-    fn description(&self) -> String {
-        let mut words = format!("{} in any {}", self.0.limit(), self.0.window());
-        if self.0.min_gap() > Nanos::ZERO {
-            words.push_str(&format!(", at least {} apart", self.0.min_gap()));
+    fn describe(rule: &Sliding) -> String {
+        let mut words = format!("{} in any {}", rule.limit(), rule.window());
+        if rule.min_gap() > Nanos::ZERO {
+            words.push_str(&format!(", at least {} apart", rule.min_gap()));
         }
-        if self.0.denials_count() {
+        if rule.denials_count() {
             words.push_str(", denied ones counted too");
         }
         words
@@ -69,16 +64,16 @@ impl Named for SlidingLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Algorithm, Decision, Value};
+    use crate::algorithm::{Core, Decision, Value};
     use crate::units::Cost;
 
-    type State = <SlidingLog as Algorithm>::State;
+    type State = <Sliding as Core>::State;
 
     const fn at(nanos: u64) -> Nanos {
         Nanos::new(nanos)
     }
 
-    fn build(limit: u64, settings: &[(&'static str, Value)]) -> Result<SlidingLog, InvalidParameter> {
+    fn build(limit: u64, settings: &[(&'static str, Value)]) -> Result<Sliding, InvalidParameter> {
         let mut arguments = Arguments::default();
         arguments.set("limit", Value::Whole(limit));
         arguments.set("window", Value::Duration(at(100)));
@@ -89,7 +84,7 @@ mod tests {
     }
 
     /// The state after requests at these times with these costs.
-    fn after(rule: &SlidingLog, requests: &[(u64, Cost)]) -> Option<State> {
+    fn after(rule: &Sliding, requests: &[(u64, Cost)]) -> Option<State> {
         requests.iter().fold(None, |state, (time, cost)| rule.decide(state, *cost, at(*time)).1)
     }
 
@@ -134,7 +129,7 @@ mod tests {
     #[test]
     fn two_requests_are_a_gap_apart() {
         let rule = build(3, &[("min_gap", Value::Duration(at(10)))]).unwrap();
-        assert_eq!(rule.describe(), "3 in any 100ns, at least 10ns apart");
+        assert_eq!(SlidingLog::describe(&rule), "3 in any 100ns, at least 10ns apart");
         let state = after(&rule, &[(0, 1)]);
         assert_eq!(rule.headroom(state.as_ref(), at(9)).remaining, Some(0));
         assert_eq!(rule.decide(state.clone(), 1, at(9)).0, Decision::later(at(1)));
@@ -158,7 +153,7 @@ mod tests {
         let rule = build(3, &[]).unwrap();
         let short = build(2, &[("window", Value::Duration(at(20)))]).unwrap();
         let state = after(&rule, &[(0, 1), (10, 1)]);
-        let carried = short.carry(&rule, state.unwrap(), at(25));
+        let carried = short.migrate_state(&rule, state.unwrap(), at(25));
         assert_eq!(short.headroom(carried.as_ref(), at(25)).remaining, Some(1));
     }
 

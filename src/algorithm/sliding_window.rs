@@ -9,8 +9,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::algorithm::shared::number;
 use crate::algorithm::{
-    Algorithm, Arguments, Decision, Headroom, Idle, InvalidParameter, Kind, Parameter, Policy, Value,
+    Algorithm, Arguments, Charges, Core, Decision, Headroom, Idle, InvalidParameter, Kind, Parameter, Policy,
+    SharedForm, Value, Words,
 };
 use crate::units::{ClockOffset, Cost, Nanos};
 
@@ -91,16 +93,24 @@ impl Algorithm for SlidingWindow {
     const PARAMETERS: &'static [Parameter] =
         &[Parameter::tokens("limit"), Parameter::required("window", Kind::Duration).at_least(1)];
 
-    type State = Counts;
+    type Core = Self;
 
     fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         let limit = arguments.required_whole("limit")?;
         Ok(Self { limit, window: arguments.duration("window")? })
     }
 
-    fn arguments(&self) -> Arguments {
-        [("limit", Value::Whole(self.limit)), ("window", Value::Duration(self.window))].into()
+    fn arguments(rule: &Self) -> Arguments {
+        [("limit", Value::Whole(rule.limit)), ("window", Value::Duration(rule.window))].into()
     }
+
+    fn describe(rule: &Self) -> String {
+        format!("{} in any {}, the older part of it estimated", rule.limit, rule.window)
+    }
+}
+
+impl Core for SlidingWindow {
+    type State = Counts;
 
     fn decide(&self, state: Option<Counts>, cost: Cost, now: Nanos) -> (Decision, Option<Counts>) {
         if cost == 0 {
@@ -154,7 +164,7 @@ impl Algorithm for SlidingWindow {
     }
 
     /// What counted under the old window, rounded up, counts as admitted in the current new one.
-    fn carry(&self, old: &Self, state: Counts, now: Nanos) -> Option<Counts> {
+    fn migrate_state(&self, old: &Self, state: Counts, now: Nanos) -> Option<Counts> {
         if self.window == old.window {
             return Some(state);
         }
@@ -189,8 +199,14 @@ impl Algorithm for SlidingWindow {
         Policy { quota: self.limit, window: Some(self.window) }
     }
 
-    fn describe(&self) -> String {
-        format!("{} in any {}, the older part of it estimated", self.limit, self.window)
+    const SCRIPT: &'static str = include_str!("sliding_window.lua");
+
+    fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
+        Ok(SharedForm::new(format!("w {} {}", self.limit, self.window.get()), Charges::AddUp))
+    }
+
+    fn read_shared(&self, words: &mut Words<'_>) -> Option<Counts> {
+        Some(Counts { window: number(words)?, current: number(words)?, previous: number(words)? })
     }
 }
 
@@ -247,9 +263,9 @@ mod tests {
     fn what_counted_stays_used_in_another_window() {
         let (old, new) = (rule(10, 100), rule(10, 70));
         // 3 + 7 · 75/100, rounded up
-        assert_eq!(new.carry(&old, counts(2, 3, 7).unwrap(), at(225)), counts(3, 9, 0));
-        assert_eq!(new.carry(&old, counts(2, 3, 7).unwrap(), at(400)), None);
-        assert_eq!(rule(5, 100).carry(&old, counts(2, 3, 7).unwrap(), at(225)), counts(2, 3, 7));
+        assert_eq!(new.migrate_state(&old, counts(2, 3, 7).unwrap(), at(225)), counts(3, 9, 0));
+        assert_eq!(new.migrate_state(&old, counts(2, 3, 7).unwrap(), at(400)), None);
+        assert_eq!(rule(5, 100).migrate_state(&old, counts(2, 3, 7).unwrap(), at(225)), counts(2, 3, 7));
     }
 
     #[test]

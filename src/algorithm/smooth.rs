@@ -29,9 +29,10 @@ use std::hash::{Hash, Hasher};
 
 use serde::{Deserialize, Serialize};
 
+use crate::algorithm::shared::number;
 use crate::algorithm::{
-    Algorithm, Arguments, Decision, Headroom, Idle, InvalidParameter, Kind, LONGEST_DEBT, MAX_WAIT, Parameter, Policy,
-    Value,
+    Algorithm, Arguments, Charges, Core, Decision, Headroom, Idle, InvalidParameter, Kind, LONGEST_DEBT, MAX_WAIT,
+    Parameter, Policy, SharedForm, Value, Words,
 };
 use crate::units::{ClockOffset, Cost, Nanos, Rate};
 
@@ -85,6 +86,10 @@ pub trait Shape: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
 
     /// The limit in plain words.
     fn describe(&self, rate: Rate) -> String;
+
+    /// The letter by which the script in Redis knows the shape, the stored permits from which on they cost more, and how
+    /// many microseconds more for each one above that.
+    fn shared_form(&self) -> (char, f64, f64);
 }
 
 /// What is known about a charge to take back.
@@ -146,28 +151,8 @@ fn nanos(micros: u64) -> Nanos {
 }
 
 impl<S: Shape> Smooth<S> {
-    /// Permits per time.
-    pub const fn rate(&self) -> Rate {
-        self.rate
-    }
-
-    /// Microseconds per permit.
-    pub const fn stable(&self) -> f64 {
-        self.stable
-    }
-
-    /// The longest wait, in whole microseconds.
-    pub const fn max_wait(&self) -> u64 {
-        self.max_wait
-    }
-
-    /// What becomes of time that nobody used.
-    pub const fn shape(&self) -> &S {
-        &self.shape
-    }
-
     /// How many microseconds ahead a debt may reserve.
-    pub fn furthest(&self) -> u64 {
+    fn furthest(&self) -> u64 {
         let window = micros(self.policy().window.unwrap_or_default()).saturating_mul(2);
         self.max_wait.saturating_add(window).saturating_add(micros(LONGEST_DEBT))
     }
@@ -204,7 +189,7 @@ impl<S: Shape> Algorithm for Smooth<S> {
     const NAME: &'static str = S::NAME;
     const PARAMETERS: &'static [Parameter] = S::PARAMETERS;
 
-    type State = Reserved;
+    type Core = Self;
 
     fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
         let rate = arguments.rate("rate")?;
@@ -212,12 +197,20 @@ impl<S: Shape> Algorithm for Smooth<S> {
         Ok(Self { rate, stable, max_wait: micros(arguments.max_wait()), shape: S::build(arguments, rate)? })
     }
 
-    fn arguments(&self) -> Arguments {
-        let mut arguments = self.shape.arguments();
-        arguments.set("rate", Value::Rate(self.rate));
-        arguments.set(MAX_WAIT, Value::Duration(nanos(self.max_wait)));
+    fn arguments(rule: &Self) -> Arguments {
+        let mut arguments = rule.shape.arguments();
+        arguments.set("rate", Value::Rate(rule.rate));
+        arguments.set(MAX_WAIT, Value::Duration(nanos(rule.max_wait)));
         arguments
     }
+
+    fn describe(rule: &Self) -> String {
+        rule.shape.describe(rule.rate)
+    }
+}
+
+impl<S: Shape> Core for Smooth<S> {
+    type State = Reserved;
 
     fn reserves(&self) -> bool {
         true
@@ -283,7 +276,7 @@ impl<S: Shape> Algorithm for Smooth<S> {
     }
 
     /// Guava's setRate: what was gained until now at the old rate is stored, the stored share stays, `next` stays.
-    fn carry(&self, old: &Self, state: Reserved, now: Nanos) -> Option<Reserved> {
+    fn migrate_state(&self, old: &Self, state: Reserved, now: Nanos) -> Option<Reserved> {
         if self.rate == old.rate && self.shape == old.shape {
             return Some(state);
         }
@@ -320,8 +313,24 @@ impl<S: Shape> Algorithm for Smooth<S> {
         self.shape.policy(self.rate)
     }
 
-    fn describe(&self) -> String {
-        self.shape.describe(self.rate)
+    const SCRIPT: &'static str = include_str!("smooth.lua");
+
+    fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
+        let Self { rate, stable, max_wait, shape } = self;
+        let (letter, threshold, slope) = shape.shared_form();
+        let parameters = format!(
+            "m {letter} {} {} {max_wait} {} {stable:e} {:e} {:e} {threshold:e} {slope:e}",
+            rate.tokens(),
+            rate.period().get(),
+            self.furthest(),
+            shape.most(),
+            shape.cool(),
+        );
+        Ok(SharedForm::new(parameters, Charges::OneByOne))
+    }
+
+    fn read_shared(&self, words: &mut Words<'_>) -> Option<Reserved> {
+        Some(Reserved { next: number(words)?, stored: number(words)? })
     }
 }
 

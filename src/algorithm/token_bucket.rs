@@ -5,48 +5,36 @@
 //! `delay_after`. The arithmetic is [`Schedule`]'s. State: 12 bytes.
 
 use crate::algorithm::schedule::Schedule;
-use crate::algorithm::shared::Named;
-use crate::algorithm::{Arguments, InvalidParameter, Kind, Parameter, Value};
+use crate::algorithm::{Algorithm, Arguments, InvalidParameter, Kind, Parameter, Value};
 
-/// The parameters.
-#[derive(Clone, Debug, PartialEq, Hash)]
-pub struct TokenBucket(Schedule);
+/// The algorithm.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenBucket;
 
-impl TokenBucket {
-    /// What decides.
-    pub(super) fn into_schedule(self) -> Schedule {
-        self.0
-    }
-}
-
-impl Named for TokenBucket {
+impl Algorithm for TokenBucket {
     const NAME: &'static str = "token_bucket";
     const PARAMETERS: &'static [Parameter] = &[Parameter::required("rate", Kind::Rate), Parameter::tokens("burst")];
 
     type Core = Schedule;
 
-    fn from_arguments(arguments: &Arguments) -> Result<Self, InvalidParameter> {
+    fn from_arguments(arguments: &Arguments) -> Result<Schedule, InvalidParameter> {
         let burst = arguments.required_whole("burst")?;
-        Schedule::new(arguments.rate("rate")?, burst, None).map(Self).map_err(|error| error.invalid("burst"))
+        Schedule::new(arguments.rate("rate")?, burst, None).map_err(|error| error.invalid("burst"))
     }
 
-    fn arguments(&self) -> Arguments {
-        [("rate", Value::Rate(self.0.rate())), ("burst", Value::Whole(self.0.burst()))].into()
+    fn arguments(rule: &Schedule) -> Arguments {
+        [("rate", Value::Rate(rule.rate())), ("burst", Value::Whole(rule.burst()))].into()
     }
 
-    fn core(&self) -> &Schedule {
-        &self.0
-    }
-
-    fn description(&self) -> String {
-        format!("{} at once, then one every {}", self.0.burst(), self.0.rate().time_for(1))
+    fn describe(rule: &Schedule) -> String {
+        format!("{} at once, then one every {}", rule.burst(), rule.rate().time_for(1))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Algorithm, Decision, Value};
+    use crate::algorithm::{Core, Decision, Value};
     use crate::units::{Nanos, Rate};
 
     fn arguments(rate: Rate, burst: u64) -> Arguments {
@@ -59,7 +47,7 @@ mod tests {
     #[test]
     fn it_starts_full_and_refills_one_by_one() {
         let rule = TokenBucket::build(&arguments(Rate::new(10, Nanos::SECOND).unwrap(), 2)).unwrap();
-        assert_eq!(rule.describe(), "2 at once, then one every 100ms");
+        assert_eq!(TokenBucket::describe(&rule), "2 at once, then one every 100ms");
         let (decision, state) = rule.decide(None, 2, Nanos::ZERO);
         assert_eq!(decision, Decision::ADMIT);
         assert_eq!(rule.decide(state, 1, Nanos::new(99_999_999)), (Decision::later(Nanos::new(1)), state));

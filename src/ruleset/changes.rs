@@ -131,5 +131,5 @@ fn left_of_spent(old: &Rule, new: &Rule) -> Option<Cost> {
     let now = Nanos::from_secs(1_700_000_000);
     let all = old.headroom(None, now).remaining?;
     let (_, spent) = old.decide(None, all, now);
-    new.headroom(new.carry(old, spent?, now).as_ref(), now).remaining
+    new.headroom(new.migrate_state(old, spent?, now).as_ref(), now).remaining
 }

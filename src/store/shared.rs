@@ -151,7 +151,7 @@ impl SharedStore {
             link: Link::new(settings.servers.clone(), threads),
             heartbeat_link: Link::new(settings.servers.clone(), 1),
             settings,
-            script: Script::new(SCRIPT),
+            script: Script::new(&SCRIPT),
             clock,
             observer,
             redis_clock: RedisClock::default(),

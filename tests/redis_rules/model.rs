@@ -25,7 +25,7 @@ impl Model {
     /// The state under the parameters of now, as which it is kept from now on.
     fn state(&mut self, part: &Part, now: Nanos) -> Option<State> {
         let (old, state) = self.states.remove(&part.key)?;
-        let state = if old == part.rule { Some(state) } else { part.rule.carry(&old, state, now) };
+        let state = if old == part.rule { Some(state) } else { part.rule.migrate_state(&old, state, now) };
         self.put(part, state.clone());
         state
     }
@@ -116,7 +116,8 @@ impl Model {
     /// Whether a part's decision hangs on less than `apart`, more or less.
     pub(crate) fn is_on_the_edge(&self, part: &Part, now: Nanos, apart: Nanos) -> bool {
         let Some((old, state)) = self.states.get(&part.key) else { return false };
-        let state = if *old == part.rule { Some(state.clone()) } else { part.rule.carry(old, state.clone(), now) };
+        let state =
+            if *old == part.rule { Some(state.clone()) } else { part.rule.migrate_state(old, state.clone(), now) };
         let admits = |now| part.rule.decide(state.clone(), part.cost, now).0.is_admitted();
         admits(now.saturating_sub(apart)) != admits(now.saturating_add(apart))
     }

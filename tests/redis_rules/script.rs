@@ -21,7 +21,7 @@ impl Scripted {
     }
 
     fn load(&mut self) {
-        let load = redis::cmd("SCRIPT").arg("LOAD").arg(SCRIPT).query(&mut self.connection);
+        let load = redis::cmd("SCRIPT").arg("LOAD").arg(&*SCRIPT).query(&mut self.connection);
         self.sha1 = load.expect("the script compiles");
     }
 

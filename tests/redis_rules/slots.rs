@@ -2,7 +2,7 @@
 
 use tollgate::algorithm::Decision;
 use tollgate::charge::Enforcement;
-use tollgate::store::redis::{Bucket, Call, CallArgument, ChargeReply, KeyState, SharedRule, hint};
+use tollgate::store::redis::{Bucket, Call, CallArgument, ChargeReply, KeyState, SharedRule};
 use tollgate::store::redis::{Clock, encode, key_name};
 use tollgate::units::{LimitKey, Nanos};
 
@@ -85,7 +85,7 @@ fn what_a_node_remembers_stands_in_for_what_redis_has_forgotten() {
     let answer = call(&mut redis, Call::Charge, START, &fresh);
     let (_, all) = answer.charged(std::slice::from_ref(&fresh));
     let [KeyState::State(Some(state))] = &*all else { panic!("{all:?}") };
-    let hint = hint(fresh.rule.rule(), state).unwrap();
+    let hint = fresh.rule.rule().hint(state).unwrap();
     redis::cmd("FLUSHALL").exec(&mut redis.connection).unwrap();
     let one = |beside| bucket(&rule, 1, beside);
     let at = |seconds: u64| after(seconds);

@@ -129,10 +129,10 @@ fn slots_come_back_and_a_large_cost_passes_alone() {
 fn a_changed_limit_keeps_what_was_learned_within_the_new_bounds() {
     let (old, new) = (rule(4, 100, None), rule(10, 50, Some(ms(20))));
     let learned = Learned { limit: 80.0, in_flight: 70, measuring: 0, due: 9, best: 5e6, latency: 6e6 };
-    let carried = new.carry(&old, learned, NOW).unwrap();
+    let carried = new.migrate_state(&old, learned, NOW).unwrap();
     assert_eq!(carried, Learned { limit: 50.0, ..learned });
     assert_eq!(new.decide(Some(carried), 1, NOW).0, Decision::BUSY);
-    let back = old.carry(&new, Learned { best: 0.0, ..carried }, NOW).unwrap();
+    let back = old.migrate_state(&new, Learned { best: 0.0, ..carried }, NOW).unwrap();
     assert_eq!({ back.measuring }, 100);
 }
 

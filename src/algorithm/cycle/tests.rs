@@ -120,10 +120,10 @@ fn a_clock_that_steps_back_waits_for_the_cycle_it_knows() {
 fn a_changed_limit_keeps_the_used_share_and_the_place_in_the_cycle() {
     let (old, new) = (rule(4, ms(1000), Nanos::ZERO), rule(10, ms(500), Nanos::ZERO));
     let (_, state) = old.decide(None, 3, ms(2000));
-    let carried = new.carry(&old, state.unwrap(), ms(2400));
+    let carried = new.migrate_state(&old, state.unwrap(), ms(2400));
     let headroom = new.headroom(carried.as_ref(), ms(2400));
     assert_eq!((headroom.remaining, headroom.until_full), (Some(2), ms(300)));
-    assert_eq!(new.carry(&new, state.unwrap(), ms(9000)), state);
+    assert_eq!(new.migrate_state(&new, state.unwrap(), ms(9000)), state);
 }
 
 #[test]

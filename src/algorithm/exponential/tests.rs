@@ -129,9 +129,9 @@ fn a_refund_undoes_the_latest_charge_and_no_other() {
 fn a_changed_limit_keeps_the_share_and_a_changed_period_the_age() {
     let (old, new) = (leaky(5.0, Nanos::SECOND), leaky(50.0, ms(4000)));
     let state = after(&old, 4, ms(10_000)).unwrap();
-    let carried = new.carry(&old, state, ms(10_500)).unwrap();
+    let carried = new.migrate_state(&old, state, ms(10_500)).unwrap();
     assert_eq!((carried.rate, carried.last), (40.0, ms(8_500)));
-    assert_eq!(new.carry(&leaky(50.0, ms(4000)), state, ms(99_000)), Some(state));
+    assert_eq!(new.migrate_state(&leaky(50.0, ms(4000)), state, ms(99_000)), Some(state));
 }
 
 #[test]

@@ -77,7 +77,7 @@ fn what_was_used_stays_used_under_another_limit() {
     let old = build(5, 100).unwrap();
     let carry = |limit, window, state: Option<Quota>, now| {
         let new = build(limit, window).unwrap();
-        let state = new.carry(&old, state.unwrap(), at(now));
+        let state = new.migrate_state(&old, state.unwrap(), at(now));
         let headroom = new.headroom(state.as_ref(), at(now));
         (headroom.remaining, headroom.until_full)
     };

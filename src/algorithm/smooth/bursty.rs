@@ -76,4 +76,8 @@ impl Shape for Bursty {
         };
         format!("{rate}, the next one after {}; {saved}; each request is paid for by the next", rate.time_for(1))
     }
+
+    fn shared_form(&self) -> (char, f64, f64) {
+        ('b', 0.0, 0.0)
+    }
 }

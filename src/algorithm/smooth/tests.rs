@@ -166,12 +166,12 @@ fn a_changed_rate_keeps_the_stored_share_and_what_is_reserved() {
     // two seconds at 5/s fill it; then half of it is taken
     let (old, new) = (bursty(5, Nanos::ZERO), bursty(20, Nanos::ZERO));
     let state = Reserved { next: 0, stored: 0.0 };
-    let carried = new.carry(&old, state, us(500_000)).unwrap();
+    let carried = new.migrate_state(&old, state, us(500_000)).unwrap();
     assert_eq!((carried.next, carried.stored), (500_000, 10.0));
     let reserved = Reserved { next: 900_000, stored: 1.0 };
-    let carried = new.carry(&old, reserved, us(500_000)).unwrap();
+    let carried = new.migrate_state(&old, reserved, us(500_000)).unwrap();
     assert_eq!((carried.next, carried.stored), (900_000, 4.0));
-    assert_eq!(new.carry(&bursty(20, Nanos::SECOND), state, us(500_000)), Some(state));
+    assert_eq!(new.migrate_state(&bursty(20, Nanos::SECOND), state, us(500_000)), Some(state));
 }
 
 #[test]

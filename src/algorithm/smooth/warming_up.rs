@@ -26,16 +26,6 @@ const COLD_FACTOR: f64 = 3.0;
 const COLDEST: u64 = 1_000_000;
 
 impl WarmingUp {
-    /// The stored permits from which on they cost more.
-    pub const fn threshold(&self) -> f64 {
-        self.threshold
-    }
-
-    /// How much more microseconds a permit costs for each one above the threshold.
-    pub const fn slope(&self) -> f64 {
-        self.slope
-    }
-
     /// The price of one permit, `permits` above the threshold.
     fn price_at(&self, permits: f64) -> f64 {
         self.stable + permits * self.slope
@@ -130,5 +120,9 @@ impl Shape for WarmingUp {
             self.cold_factor,
             self.warm_up,
         )
+    }
+
+    fn shared_form(&self) -> (char, f64, f64) {
+        ('w', self.threshold, self.slope)
     }
 }

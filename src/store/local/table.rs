@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::buckets::{Buckets, Cell, Place};
 use super::{BoundRule, LimitTable, OVERFLOW_KEY};
-use crate::algorithm::{self, Algorithm, AlgorithmName, Completion, Headroom, Idle, Rule, State, Typed};
+use crate::algorithm::{self, Algorithm, AlgorithmName, Completion, Core, Headroom, Idle, Rule, State};
 use crate::charge::{AllCharged, Charge, Charged};
 use crate::units::{ClockOffset, Cost, LimitKey, Nanos};
 
@@ -25,11 +25,11 @@ pub(super) struct Loose {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Table<A: Algorithm> {
-    cells: Buckets<A::State>,
+pub(super) struct Table<C: Core> {
+    cells: Buckets<C::State>,
 }
 
-impl<A: Typed> Table<A> {
+impl<C: Core> Table<C> {
     fn new() -> Self {
         Self { cells: Buckets::default() }
     }
@@ -38,7 +38,7 @@ impl<A: Typed> Table<A> {
     fn charge(
         &mut self,
         table: &LimitTable,
-        rule: &A,
+        rule: &C,
         number: u32,
         charge: &Charge,
         now: Nanos,
@@ -61,7 +61,7 @@ impl<A: Typed> Table<A> {
     }
 
     /// Puts a state in the place of its key, or leaves nothing there.
-    fn set(&mut self, table: &LimitTable, key: u64, place: Option<Place>, rule: u32, state: Option<A::State>) {
+    fn set(&mut self, table: &LimitTable, key: u64, place: Option<Place>, rule: u32, state: Option<C::State>) {
         count(table, place.is_some(), state.is_some());
         match (place, state) {
             (Some(place), Some(state)) => self.cells.set(place, rule, state),
@@ -71,13 +71,13 @@ impl<A: Typed> Table<A> {
         }
     }
 
-    fn state(&self, table: &LimitTable, rule: &A, number: u32, key: LimitKey, now: Nanos) -> Option<A::State> {
+    fn state(&self, table: &LimitTable, rule: &C, number: u32, key: LimitKey, now: Nanos) -> Option<C::State> {
         let (written_under, state) = self.cells.get(self.cells.find(key.fingerprint())?);
         carried(table, rule, number, written_under, state.clone(), own_time(table, rule, now))
     }
 
     /// Where a key stands.
-    fn headroom(&self, table: &LimitTable, rule: &A, number: u32, key: LimitKey, now: Nanos) -> Headroom {
+    fn headroom(&self, table: &LimitTable, rule: &C, number: u32, key: LimitKey, now: Nanos) -> Headroom {
         let now = own_time(table, rule, now);
         match self.cells.find(key.fingerprint()).map(|place| self.cells.get(place)) {
             Some((written_under, state)) if written_under == number => rule.headroom(Some(state), now),
@@ -89,7 +89,7 @@ impl<A: Typed> Table<A> {
         }
     }
 
-    fn put(&mut self, table: &LimitTable, number: u32, key: LimitKey, state: Option<A::State>) {
+    fn put(&mut self, table: &LimitTable, number: u32, key: LimitKey, state: Option<C::State>) {
         let key = key.fingerprint();
         self.set(table, key, self.cells.find(key), number, state);
     }
@@ -99,7 +99,7 @@ impl<A: Typed> Table<A> {
         let key = key.fingerprint();
         let Some(place) = self.cells.find(key) else { return };
         let (number, state) = self.cells.take_state(place);
-        let after = match table.rules.read().get(number).and_then(A::of) {
+        let after = match table.rules.read().get(number).and_then(Rule::core::<C>) {
             Some(rule) => rule.complete(state, cost, end, now),
             None => Some(state),
         };
@@ -116,11 +116,11 @@ impl<A: Typed> Table<A> {
         let wall = table.wall_ahead();
         for Cell { key, rule: number, mut state } in self.cells.into_cells() {
             if wall != ClockOffset::ZERO
-                && let Some(rule) = table.rules.read().get(number).and_then(A::of)
+                && let Some(rule) = table.rules.read().get(number).and_then(Rule::core::<C>)
             {
                 state = rule.shift(state, wall.minus(rule.own_offset(wall)));
             }
-            write_state::<A>(key, number, &state, bytes)?;
+            write_state::<C>(key, number, &state, bytes)?;
             then(bytes)?;
         }
         Ok(())
@@ -131,7 +131,7 @@ impl<A: Typed> Table<A> {
     }
 
     /// Takes out the cell of `key`.
-    fn take_out(&mut self, table: &LimitTable, key: LimitKey) -> Option<Cell<A::State>> {
+    fn take_out(&mut self, table: &LimitTable, key: LimitKey) -> Option<Cell<C::State>> {
         let place = self.cells.find(key.fingerprint())?;
         count(table, true, false);
         Some(self.cells.remove(place))
@@ -143,13 +143,13 @@ impl<A: Typed> Table<A> {
         table: &LimitTable,
         now: Nanos,
         moves: &dyn Fn(LimitKey) -> bool,
-        mut taken: impl FnMut(Cell<A::State>),
+        mut taken: impl FnMut(Cell<C::State>),
     ) {
         let rules = table.rules.read();
-        let moves = |key, _, _: &mut A::State| moves(LimitKey::of_fingerprint(key));
+        let moves = |key, _, _: &mut C::State| moves(LimitKey::of_fingerprint(key));
         self.cells.take_out_if(moves, |cell| {
             count(table, true, false);
-            let rule = rules.get(cell.rule).and_then(A::of);
+            let rule = rules.get(cell.rule).and_then(Rule::core::<C>);
             let at = rule.map_or(now, |rule| own_time(table, rule, now));
             match rule.map_or(Idle::Fresh(Nanos::ZERO), |rule| rule.idle(&cell.state)) {
                 Idle::Fresh(from) if from <= at => {}
@@ -167,8 +167,8 @@ impl<A: Typed> Table<A> {
     fn sweep(&mut self, table: &LimitTable, now: Nanos, pressure: bool) {
         let rules = table.rules.read();
         let (mut expired, mut early) = (0, 0);
-        let may_go = |_, number, state: &mut A::State| {
-            let rule = rules.get(number).and_then(A::of);
+        let may_go = |_, number, state: &mut C::State| {
+            let rule = rules.get(number).and_then(Rule::core::<C>);
             let at = rule.map_or(now, |rule| own_time(table, rule, now));
             if let Some(rule) = rule {
                 *state = rule.after_step_back(std::mem::take(state), at);
@@ -188,37 +188,37 @@ impl<A: Typed> Table<A> {
 }
 
 /// Writes a cell behind `bytes`.
-fn write_state<A: Algorithm>(key: u64, rule: u32, state: &A::State, bytes: &mut Vec<u8>) -> io::Result<()> {
+fn write_state<C: Core>(key: u64, rule: u32, state: &C::State, bytes: &mut Vec<u8>) -> io::Result<()> {
     bytes.extend_from_slice(&key.to_le_bytes());
     *bytes = postcard::to_extend(&(rule, state), std::mem::take(bytes)).map_err(io::Error::other)?;
     Ok(())
 }
 
 /// The time that `rule` goes by, where it is `now` for others.
-fn own_time<A: Typed>(table: &LimitTable, rule: &A, now: Nanos) -> Nanos {
+fn own_time<C: Core>(table: &LimitTable, rule: &C, now: Nanos) -> Nanos {
     now.shifted(rule.own_offset(table.wall_ahead()))
 }
 
 /// A state as `rule` sees it, which another rule may have written.
-fn carried<A: Typed>(
+fn carried<C: Core>(
     table: &LimitTable,
-    rule: &A,
+    rule: &C,
     number: u32,
     written_under: u32,
-    state: A::State,
+    state: C::State,
     now: Nanos,
-) -> Option<A::State> {
+) -> Option<C::State> {
     if written_under == number {
         return Some(rule.after_step_back(state, now));
     }
     let rules = table.rules.read();
-    let old = rules.get(written_under).and_then(A::of);
+    let old = rules.get(written_under).and_then(Rule::core::<C>);
     let (old, wall) = (old?, table.wall_ahead());
     let state = match rule.own_offset(wall).minus(old.own_offset(wall)) {
         ClockOffset::ZERO => state,
         by => old.shift(state, by),
     };
-    rule.carry(old, state, now)
+    rule.migrate_state(old, state, now)
 }
 
 fn count(table: &LimitTable, was_there: bool, is_there: bool) {
@@ -234,7 +234,7 @@ macro_rules! define_cells {
         /// A table of any algorithm. The rules it is used with are of the algorithm it was made for.
         #[derive(Clone, Debug)]
         pub(super) enum Cells {
-            $($Variant(Table<algorithm::$module::$Variant>),)*
+            $($Variant(Table<<algorithm::$module::$Variant as Algorithm>::Core>),)*
         }
 
         impl Cells {
@@ -331,7 +331,7 @@ macro_rules! define_cells {
         /// Writes a cell behind `bytes` as [`Cells::write`] does.
         pub(super) fn write_cell(key: LimitKey, rule: u32, state: &State, bytes: &mut Vec<u8>) -> io::Result<()> {
             match state {
-                $(State::$Variant(state) => write_state::<algorithm::$module::$Variant>(key.fingerprint(), rule, state, bytes),)*
+                $(State::$Variant(state) => write_state::<<algorithm::$module::$Variant as Algorithm>::Core>(key.fingerprint(), rule, state, bytes),)*
             }
         }
 

@@ -2,10 +2,9 @@
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Decision, Headroom, Rule, State};
+use crate::algorithm::{Decision, Headroom, State};
 use crate::charge::{AllCharged, Charged};
 use crate::store::redis::codec::Bucket;
-use crate::store::redis::states;
 use crate::units::{Cost, Nanos};
 
 /// One field of a reply.
@@ -228,12 +227,6 @@ impl Each<'_> {
     }
 }
 
-/// A TAT, to be said as [`CallArgument::Hint`](super::CallArgument::Hint) to a Redis that may have forgotten it. `None` for states of other rules, which
-/// have no use for it.
-pub fn hint(rule: &Rule, state: &State) -> Option<String> {
-    states::tat(rule, state)
-}
-
 impl Found {
     fn seen(&self) -> KeyState {
         match &self.kept {
@@ -255,10 +248,10 @@ fn told(bucket: &Bucket<'_>, admits: bool, retry_after: Option<Nanos>, headroom:
 
 fn kept(bucket: &Bucket<'_>, text: &str) -> Option<Kept> {
     let rule = bucket.rule.rule();
-    if !bucket.rule.parameters().starts_with('l') {
+    if !bucket.rule.is_log() {
         let state = match text {
             "" => None,
-            text => Some(states::parse(rule, text)?),
+            text => Some(rule.read_shared(text)?),
         };
         return Some(Kept::State(state));
     }

@@ -2,7 +2,7 @@
 
 use crate::algorithm::LONGEST_DEBT;
 use crate::charge::Enforcement;
-use crate::store::redis::parameters::SharedRule;
+use crate::store::redis::SharedRule;
 use crate::units::{Cost, LimitKey, Nanos};
 
 /// One limit's part in a call: `cost` tokens of the bucket `key`.
@@ -29,7 +29,7 @@ pub struct Bucket<'a> {
 pub enum CallArgument<'a> {
     /// Nothing.
     Nothing,
-    /// For a charge or debit: the newest state that this node remembers of the bucket (see [`crate::store::redis::hint`]).
+    /// For a charge or debit: the newest state that this node remembers of the bucket (see [`Rule::hint`](crate::algorithm::Rule::hint)).
     Hint(&'a str),
     /// For a refund: when the key was going to be whole again as seen right after the charge, on Redis's clock.
     FullAt(Nanos),
@@ -163,7 +163,7 @@ fn check(call: Call, bucket: &Bucket<'_>) -> Result<(), Refused> {
         if rule.denials_count() {
             return Err(Refused::CountsDenied { limit: limit() });
         }
-        if want > MOST_AT_ONCE && one_by_one(bucket.rule) {
+        if want > MOST_AT_ONCE && bucket.rule.is_charged_one_by_one() {
             return Err(Refused::TooMany { limit: limit(), want });
         }
     }
@@ -176,11 +176,6 @@ fn check(call: Call, bucket: &Bucket<'_>) -> Result<(), Refused> {
         return Err(Refused::NoFullAt { limit: limit() });
     }
     Ok(())
-}
-
-/// Whether many charges are not the same as one of their sum, or one slot each.
-fn one_by_one(rule: &SharedRule) -> bool {
-    rule.rule().holds() || rule.parameters().starts_with(['m', 'x'])
 }
 
 const fn enforcement(enforcement: Enforcement) -> &'static str {
@@ -198,14 +193,14 @@ fn beside(call: Call, near: Nanos, bucket: &Bucket<'_>) -> String {
     match bucket.beside {
         CallArgument::FullAt(full_at) => padded(full_at),
         CallArgument::Slot(name) => name.to_owned(),
-        CallArgument::Hint(hint) if call != Call::Refund && bucket.rule.calendar().is_none() => hint.to_owned(),
+        CallArgument::Hint(hint) if call != Call::Refund && bucket.rule.rule().calendar().is_none() => hint.to_owned(),
         CallArgument::Hint(_) | CallArgument::Nothing => ends_around(near, bucket.rule),
     }
 }
 
 /// The ends of the calendar units around a time, for one that may be a day off, or a unit ahead.
 fn ends_around(near: Nanos, rule: &SharedRule) -> String {
-    let Some(calendar) = rule.calendar() else { return String::new() };
+    let Some(calendar) = rule.rule().calendar() else { return String::new() };
     let mut ends = calendar.end(near.saturating_sub(LONGEST_DEBT));
     let mut text = ends.get().to_string();
     for _ in 0..3 {

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use tokio::time::timeout;
 
 use crate::charge::AllCharged;
-use crate::store::redis::{AllSeen, Bucket, Call, CallArgument, ChargeReply, Clock, encode, hint};
+use crate::store::redis::{AllSeen, Bucket, Call, CallArgument, ChargeReply, Clock, encode};
 use crate::store::shared::breaker::Health;
 use crate::store::shared::limit::{ChargePart, slot_name};
 use crate::store::shared::link::CallError;
@@ -219,7 +219,7 @@ impl SharedNode {
 
     /// What this node remembers of keys that Redis may have forgotten.
     fn hints(&self, parts: &[ChargePart]) -> SmallVec<[Option<String>; 2]> {
-        parts.iter().map(|part| hint(part.rule(), &self.memory.state(part)?)).collect()
+        parts.iter().map(|part| part.rule().hint(&self.memory.state(part)?)).collect()
     }
 
     /// Tells of a failure, unless that was told a moment ago.

@@ -136,7 +136,7 @@ impl Count {
     fn follow(&mut self, part: &ChargePart, theirs: Nanos) {
         if self.part.form.parameters() != part.form.parameters() {
             let state = self.state.take();
-            self.state = state.and_then(|state| part.rule().carry(self.part.rule(), state, theirs));
+            self.state = state.and_then(|state| part.rule().migrate_state(self.part.rule(), state, theirs));
             self.part = part.for_one();
         }
     }

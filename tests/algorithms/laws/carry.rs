@@ -22,7 +22,7 @@ impl Law for Carry {
     fn before(&mut self, walk: &Walk<'_>, step: Step) -> Result<(), String> {
         let Some(state) = &walk.state else { return Ok(()) };
         let now = Nanos::new(step.at());
-        let unchanged = walk.rule.carry(walk.rule, state.clone(), now);
+        let unchanged = walk.rule.migrate_state(walk.rule, state.clone(), now);
         decide_alike(walk.limit, walk.rule, unchanged.as_ref(), Some(state), step.at())
             .map_err(|why| format!("carried to the same limit: {why}"))?;
         // A quota that cannot be spent at once is never spent.
@@ -44,7 +44,7 @@ fn changed(walk: &Walk<'_>, state: &State, now: Nanos) -> Result<(), String> {
     }
     let Ok(changed) = limit.build() else { return Ok(()) };
     let Some(spent) = spend(walk.rule, state.clone(), now) else { return Ok(()) };
-    let carried = changed.carry(walk.rule, spent.clone(), now);
+    let carried = changed.migrate_state(walk.rule, spent.clone(), now);
     let wrong = |what: &str| Err(format!("{what} of `{limit}`: {spent:?} becomes {carried:?}"));
 
     let headroom = changed.headroom(carried.as_ref(), now);

@@ -108,7 +108,7 @@ impl Law for AskEverything {
             let full_at = random.one_of(&[Nanos::ZERO, now, Nanos::MAX]);
             rule.refund(state.clone(), cost, full_at, now);
             if let Ok(other) = &other {
-                let carried = other.carry(rule, state.clone(), now);
+                let carried = other.migrate_state(rule, state.clone(), now);
                 other.decide(carried, 1, now);
             }
         }

@@ -49,7 +49,7 @@ fn a_denial_is_worked_out_from_the_state_that_was_found() {
     assert_eq!(charged[0].decision, Decision::later(Nanos::new(100_000_000)));
     assert_eq!(charged[0].headroom.until_full, Nanos::new(200_000_000));
     let [KeyState::State(Some(state))] = &*all else { panic!("{all:?}") };
-    assert_eq!(hint(buckets[0].rule.rule(), state).as_deref(), Some("5 200000000 0"));
+    assert_eq!(buckets[0].rule.rule().hint(state).as_deref(), Some("5 200000000 0"));
 }
 
 #[test]

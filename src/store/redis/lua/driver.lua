@@ -47,8 +47,8 @@ local function load(bucket)
         return nil, true
     end
     local state, healed = old.read(text)
-    bucket.carried = true
-    return state and rule.carry(old, state), healed
+    bucket.migrated = true
+    return state and rule.migrate_state(old, state), healed
 end
 
 local function put(bucket, state)
@@ -57,7 +57,7 @@ local function put(bucket, state)
         if state ~= bucket.state then
             rule.store(state, bucket.healed)
         end
-    elseif state == bucket.state and not bucket.carried and not bucket.healed then
+    elseif state == bucket.state and not bucket.migrated and not bucket.healed then
         return
     else
         local given_back = bucket.outlives or op == 'refund' and bucket.state ~= nil
@@ -178,7 +178,7 @@ if op == 'charge' then
             put(bucket, bucket.after)
         elseif takes and has(bucket, 'd') then
             put(bucket, rule.debit(before, bucket.cost))
-        elseif not rule.store and (bucket.carried or bucket.healed) then
+        elseif not rule.store and (bucket.migrated or bucket.healed) then
             put(bucket, before)
         end
         answer(bucket, bucket.admits, told or rule.report(bucket.admits, bucket.cost))
@@ -211,7 +211,7 @@ elseif op == 'partial' then
                 end
                 put(bucket, after)
             end
-        elseif not rule.store and (bucket.carried or bucket.healed) then
+        elseif not rule.store and (bucket.migrated or bucket.healed) then
             put(bucket, before)
         end
         local admits = equal(bucket.fits, want)
@@ -230,7 +230,7 @@ elseif op == 'debit' or op == 'refund' or op == 'complete' or op == 'renew' then
         elseif op == 'refund' then
             after = before ~= nil and rule.refund(before, cost, bucket.argument) or nil
             -- a state that time has made good is not kept either
-            bucket.carried = bucket.carried or before == nil
+            bucket.migrated = bucket.migrated or before == nil
         end
         if not rule.take then
             put(bucket, after)

@@ -101,7 +101,7 @@ if family == 'c' then
         return minus(state.ends, now)
     end
 
-    function rule.carry(old, state)
+    function rule.migrate_state(old, state)
         if not is_open(state) then
             return nil
         end

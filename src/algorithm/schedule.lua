@@ -102,7 +102,7 @@ if family == 's' then
         return divide_up(ahead, tokens)
     end
 
-    function rule.carry(old, ahead)
+    function rule.migrate_state(old, ahead)
         if equal(tokens, old.tokens) and equal(period, old.period) and equal(burst, old.burst) then
             return ahead
         end

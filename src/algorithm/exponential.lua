@@ -180,7 +180,7 @@ if family == 'x' then
         return minus(add(state.last, truncated(periods * period)), now)
     end
 
-    function rule.carry(old, state)
+    function rule.migrate_state(old, state)
         if limit == old.limit and period == old.period then
             return state
         end

@@ -102,7 +102,7 @@ if family == 'w' then
         return minus(beginning(add(state.window, state.current ~= 0 and 2 or 1)), now)
     end
 
-    function rule.carry(old, state)
+    function rule.migrate_state(old, state)
         if equal(length, old.length) then
             return state
         end

@@ -164,7 +164,7 @@ if family == 'q' then
         return minus(divide_up(state.full or full_after(state.start), tick), now)
     end
 
-    function rule.carry(old, state)
+    function rule.migrate_state(old, state)
         if equal(limit, old.limit) and equal(window, old.window) then
             return state
         end

@@ -131,7 +131,7 @@ if family == 'm' then
         return times(minus(add(add(state.next, full), 1), us), 1000)
     end
 
-    function rule.carry(old, state)
+    function rule.migrate_state(old, state)
         if identity == old.identity then
             return state
         end

@@ -103,7 +103,7 @@ if family == 'y' then
         return minus(add(state.start, times(divide_up(state.used, limit), period)), now)
     end
 
-    function rule.carry(old, state)
+    function rule.migrate_state(old, state)
         if equal(limit, old.limit) and equal(period, old.period) then
             return state
         end
