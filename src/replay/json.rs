@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::common::request_line;
 use super::fields::{FieldTree, RecordField, Unit};
 use super::record::{Record, Unreadable};
-use super::stamp::{self, LogTime, Rfc3339};
+use super::stamp::{self, LogTime};
 use crate::units::Nanos;
 
 /// Some servers write this in place of a secret value.
@@ -21,7 +21,6 @@ const REDACTED: &str = "REDACTED";
 pub(super) struct JsonReader {
     /// The tree of field names that the reader looks for.
     root: FieldTree,
-    rfc3339: Rfc3339,
 }
 
 /// The fields of one line that the reader has found so far.
@@ -32,7 +31,6 @@ struct Fields<'r, 'l> {
     request_line: Option<Cow<'l, str>>,
     /// The rank of the place from which each slot was filled. A slot is overwritten only from a place of a lower rank.
     ranks: SmallVec<[(Discriminant<RecordField>, u8); 16]>,
-    rfc3339: &'r mut Rfc3339,
 }
 
 /// A JSON value that is neither `null`, a boolean, a list nor an object.
@@ -48,11 +46,11 @@ enum Value<'l> {
 impl JsonReader {
     /// Takes what is at the places below `root`.
     pub(super) fn new(root: FieldTree) -> Self {
-        Self { root, rfc3339: Rfc3339::default() }
+        Self { root }
     }
 
     /// Fills an empty `record` from a line. Bytes that are not UTF-8 become U+FFFD.
-    pub(super) fn read<'l>(&mut self, line: &'l [u8], record: &mut Record<'l>) -> Result<(), Unreadable> {
+    pub(super) fn read<'l>(&self, line: &'l [u8], record: &mut Record<'l>) -> Result<(), Unreadable> {
         match String::from_utf8_lossy(line) {
             Cow::Borrowed(line) => self.read_text(line, record),
             Cow::Owned(line) => {
@@ -64,9 +62,8 @@ impl JsonReader {
         }
     }
 
-    fn read_text<'l>(&mut self, line: &'l str, record: &mut Record<'l>) -> Result<(), Unreadable> {
-        let rfc3339 = &mut self.rfc3339;
-        let mut fields = Fields { record, time: None, request_line: None, ranks: SmallVec::new(), rfc3339 };
+    fn read_text<'l>(&self, line: &'l str, record: &mut Record<'l>) -> Result<(), Unreadable> {
+        let mut fields = Fields { record, time: None, request_line: None, ranks: SmallVec::new() };
         let mut json = serde_json::Deserializer::from_str(line);
         let read = ValueSeed { place: &self.root, fields: &mut fields }.deserialize(&mut json);
         read.and_then(|()| json.end()).map_err(|error| Unreadable::Json(error.to_string()))?;
@@ -194,7 +191,7 @@ impl<'l> Fields<'_, 'l> {
         let record = &mut *self.record;
         match slot {
             RecordField::Time => {
-                self.time = Some(value.time(self.rfc3339));
+                self.time = Some(value.time());
                 true
             }
             RecordField::Took(Unit::Seconds) => put(&mut record.took, value.float().and_then(stamp::seconds)),
@@ -286,13 +283,13 @@ impl<'l> Value<'l> {
         }
     }
 
-    fn time(&self, rfc3339: &mut Rfc3339) -> Option<LogTime> {
+    fn time(&self) -> Option<LogTime> {
         match self {
             Self::Float(number) => stamp::float(*number),
             other => {
                 let text = other.text()?;
                 let text = text.trim_matches(['[', ']']).as_bytes();
-                rfc3339.read(text).or_else(|| stamp::number(text)).or_else(|| stamp::common(text))
+                stamp::rfc3339(text).or_else(|| stamp::number(text)).or_else(|| stamp::common(text))
             }
         }
     }

@@ -1,5 +1,8 @@
 //! Times as logs write them.
 
+use jiff::Timestamp;
+use jiff::fmt::strtime;
+
 use crate::units::Nanos;
 
 const SECOND: u64 = Nanos::SECOND.get();
@@ -14,77 +17,27 @@ pub(super) struct LogTime {
 
 /// `10/Oct/2000:13:55:36 -0700`, as in common log format.
 pub(super) fn common(text: &[u8]) -> Option<LogTime> {
-    let [d1, d2, b'/', m1, m2, m3, b'/', y1, y2, y3, y4, b':', clock @ .., b' ', sign, z1, z2, z3, z4] = text else {
-        return None;
-    };
-    let month = match [*m1, *m2, *m3] {
-        [b'J', b'a', b'n'] => 1,
-        [b'F', b'e', b'b'] => 2,
-        [b'M', b'a', b'r'] => 3,
-        [b'A', b'p', b'r'] => 4,
-        [b'M', b'a', b'y'] => 5,
-        [b'J', b'u', b'n'] => 6,
-        [b'J', b'u', b'l'] => 7,
-        [b'A', b'u', b'g'] => 8,
-        [b'S', b'e', b'p'] => 9,
-        [b'O', b'c', b't'] => 10,
-        [b'N', b'o', b'v'] => 11,
-        [b'D', b'e', b'c'] => 12,
-        _ => return None,
-    };
-    let days = days(digits(&[*y1, *y2, *y3, *y4])?, month, digits(&[*d1, *d2])?)?;
-    let zone = zone(*sign, digits(&[*z1, *z2])?, digits(&[*z3, *z4])?)?;
-    let time = put_together(days * 86_400 + clock_seconds(clock)?, zone, 0)?;
-    Some(LogTime { time, is_whole_second: true })
+    let time = strtime::parse("%d/%b/%Y:%H:%M:%S %z", text).and_then(|time| time.to_timestamp());
+    Some(LogTime { time: nanos(time.ok()?)?, is_whole_second: true })
 }
 
-/// Reads RFC 3339, to the nanosecond: `2000-10-10T13:55:36.123Z`, `2000-10-10 13:55:36-07:00`. Remembers the last second,
-/// as many lines have the same.
-#[derive(Debug, Default)]
-pub(super) struct Rfc3339 {
-    /// The date and the time of day.
-    text: Vec<u8>,
-    /// Since 1970, where the clock shows that.
-    second: i64,
-}
-
-impl Rfc3339 {
-    /// The time that `text` is.
-    pub(super) fn read(&mut self, text: &[u8]) -> Option<LogTime> {
-        let (second, rest) = text.split_at_checked("2000-10-10T13:55:36".len())?;
-        if second != self.text.as_slice() {
-            self.second = date_and_clock(second)?;
-            second.clone_into(&mut self.text);
+/// RFC 3339, to the nanosecond: `2000-10-10T13:55:36.123Z`, `2000-10-10 13:55:36-07:00`.
+pub(super) fn rfc3339(text: &[u8]) -> Option<LogTime> {
+    let text = str::from_utf8(text).ok()?;
+    let is_digit = |c: char| c.is_ascii_digit();
+    // digits after the ninth of a fraction do not count
+    let time: Result<Timestamp, _> = match text.split_once(['.', ',']) {
+        Some((second, rest)) if rest.chars().take_while(|c| is_digit(*c)).count() > 9 => {
+            let (fraction, rest) = rest.split_at_checked(9)?;
+            format!("{second}.{fraction}{}", rest.trim_start_matches(is_digit)).parse()
         }
-        within_second(self.second, rest)
-    }
+        _ => text.parse(),
+    };
+    Some(LogTime { time: nanos(time.ok()?)?, is_whole_second: !text.contains(['.', ',']) })
 }
 
-fn date_and_clock(text: &[u8]) -> Option<i64> {
-    let [y1, y2, y3, y4, b'-', m1, m2, b'-', d1, d2, b'T' | b't' | b' ', clock @ ..] = text else { return None };
-    let days = days(digits(&[*y1, *y2, *y3, *y4])?, digits(&[*m1, *m2])?, digits(&[*d1, *d2])?)?;
-    Some(days * 86_400 + clock_seconds(clock)?)
-}
-
-/// What follows the second in RFC 3339: `.123Z`, `-07:00`.
-fn within_second(second: i64, text: &[u8]) -> Option<LogTime> {
-    let is_whole_second = !matches!(text, [b'.' | b',', ..]);
-    let (fraction, rest) = match text {
-        [b'.' | b',', rest @ ..] => {
-            let length = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-            let (digits, rest) = rest.split_at_checked(length)?;
-            (fraction(digits)?, rest)
-        }
-        rest => (0, rest),
-    };
-    let zone = match rest {
-        [b'Z' | b'z'] => 0,
-        [sign, h1, h2, b':', m1, m2] | [sign, h1, h2, m1, m2] => {
-            zone(*sign, digits(&[*h1, *h2])?, digits(&[*m1, *m2])?)?
-        }
-        _ => return None,
-    };
-    put_together(second, zone, fraction).map(|time| LogTime { time, is_whole_second })
+fn nanos(time: Timestamp) -> Option<Nanos> {
+    u64::try_from(time.as_nanosecond()).ok().map(Nanos::new)
 }
 
 /// A number since 1970: of seconds, or, as its size tells, of milliseconds, microseconds or nanoseconds.
@@ -127,61 +80,11 @@ const fn unit_of(number: u64) -> u64 {
     }
 }
 
-fn put_together(seconds: i64, zone: i64, fraction: u64) -> Option<Nanos> {
-    let seconds = u64::try_from(seconds - zone).ok()?;
-    Some(Nanos::new(seconds.checked_mul(SECOND)?.checked_add(fraction)?))
-}
-
-/// Seconds east of UTC.
-fn zone(sign: u8, hours: i64, minutes: i64) -> Option<i64> {
-    let east = hours * 3600 + minutes * 60;
-    match sign {
-        _ if hours > 23 || minutes > 59 => None,
-        b'+' => Some(east),
-        b'-' => Some(-east),
-        _ => None,
-    }
-}
-
-/// `13:55:36`; a leap second counts as the second after it.
-fn clock_seconds(text: &[u8]) -> Option<i64> {
-    let [h1, h2, b':', m1, m2, b':', s1, s2] = text else { return None };
-    let (hours, minutes, seconds) = (digits(&[*h1, *h2])?, digits(&[*m1, *m2])?, digits(&[*s1, *s2])?);
-    (hours < 24 && minutes < 60 && seconds <= 60).then_some(hours * 3600 + minutes * 60 + seconds)
-}
-
-fn digits(text: &[u8]) -> Option<i64> {
-    text.iter().try_fold(0, |number, digit| digit.is_ascii_digit().then(|| number * 10 + i64::from(digit - b'0')))
-}
-
 /// What digits behind a decimal point are worth, in billionths; those after the ninth do not count.
 fn fraction(text: &[u8]) -> Option<u64> {
-    const WORTH: [u64; 10] = [1_000_000_000, 100_000_000, 10_000_000, 1_000_000, 100_000, 10_000, 1_000, 100, 10, 1];
-    let (counted, rest) = text.split_at_checked(text.len().min(9))?;
-    let counted = u64::try_from(digits(counted)?).ok()?;
-    let is_fraction = !text.is_empty() && rest.iter().all(u8::is_ascii_digit);
-    is_fraction.then_some(counted * WORTH.get(text.len().min(9))?)
-}
-
-/// Days since 1970-01-01 in the Gregorian calendar; `None` for a day that no month has.
-///
-/// Counted in years that begin in March, so that a leap day is the last of its year.
-fn days(year: i64, month: i64, day: i64) -> Option<i64> {
-    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let longest = match month {
-        2 if leap => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        1..=12 => 31,
-        _ => return None,
-    };
-    if !(1..=longest).contains(&day) {
-        return None;
-    }
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let before = year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-    const EPOCH: i64 = 719_468;
-    Some(before + (month * 153 + 2) / 5 + day - 1 - EPOCH)
+    let is_fraction = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    let billionths = text.iter().chain([&b'0'; 9]).take(9);
+    is_fraction.then(|| billionths.fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
 }
 
 #[cfg(test)]
@@ -189,10 +92,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    fn rfc3339(text: &[u8]) -> Option<LogTime> {
-        Rfc3339::default().read(text)
-    }
 
     const fn stamp(nanos: u64, is_whole_second: bool) -> Option<LogTime> {
         Some(LogTime { time: Nanos::new(nanos), is_whole_second })
@@ -245,7 +144,7 @@ mod tests {
     proptest! {
         #[test]
         fn days_are_those_of_the_calendar(second in 0_i64..17_000_000_000) {
-            let time = jiff::Timestamp::from_second(second).unwrap();
+            let time = Timestamp::from_second(second).unwrap();
             let expected = stamp(second.unsigned_abs() * SECOND, true);
             prop_assert_eq!(rfc3339(time.to_string().as_bytes()), expected);
             let zone = jiff::tz::TimeZone::get("America/St_Johns").unwrap();

@@ -3,149 +3,88 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_yaml::Value;
 
 use super::fault::Fault;
 use super::row::{Content, Row, Rows};
 
-/// One credential and whose it is.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Credential {
-    credential: String,
-    customer: String,
-    #[serde(default)]
+/// One credential and whose it is, or one group.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Entry {
+    credential: Option<String>,
+    customer: Option<String>,
+    level: Option<String>,
+    group: Option<String>,
     plan: String,
-    #[serde(default)]
     overrides: Value,
-    #[serde(default)]
     time_zone: String,
-    #[serde(default)]
-    valid_until: String,
+    valid_until: Option<String>,
     suspended: Option<bool>,
-    #[serde(default)]
     groups: BTreeMap<String, String>,
-}
-
-/// One group.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Group {
-    level: String,
-    group: String,
-    #[serde(default)]
-    plan: String,
-    #[serde(default)]
-    overrides: Value,
-    #[serde(default)]
-    time_zone: String,
-    suspended: Option<bool>,
-    #[serde(default)]
-    groups: BTreeMap<String, String>,
-}
-
-/// An entry of the list.
-trait Entry: DeserializeOwned {
-    /// What an entry has, for those who wrote something else.
-    const EXPECTED: &str;
-
-    fn overrides(&self) -> &Value;
-
-    fn groups(&self) -> &BTreeMap<String, String>;
-
-    /// The row, without its groups.
-    fn row<'e>(&'e self, overrides: &'e str) -> Row<'e>;
 }
 
 /// Reads `text` into `rows`.
 pub(super) fn read(text: &str, rows: &mut impl Rows) {
-    match rows.content() {
-        Content::Credentials => read_entries::<Credential>(text, rows),
-        Content::Groups => read_entries::<Group>(text, rows),
-    }
-}
-
-fn read_entries<E: Entry>(text: &str, rows: &mut impl Rows) {
-    let entries: Vec<E> = match serde_yaml::from_str(text) {
+    let content = rows.content();
+    let expected = match content {
+        Content::Credentials => "credential: ..., customer: ..., plan: ...",
+        Content::Groups => "level: ..., group: ..., plan: ...",
+    };
+    let entries: Vec<Entry> = match serde_yaml::from_str(text) {
         Ok(entries) => entries,
         Err(error) => {
             // the library's own words may quote a value, and that may be a credential
             let line = error.location().map_or(1, |location| location.line());
-            return rows.faults().add(u64::try_from(line).unwrap_or(u64::MAX), Fault::MalformedYaml(E::EXPECTED));
+            return rows.faults().add(u64::try_from(line).unwrap_or(u64::MAX), Fault::MalformedYaml(expected));
         }
     };
     let levels = rows.levels().to_vec();
     let lines = text.lines().zip(1..).filter(|(line, _)| line.trim_start().starts_with('-')).map(|(_, line)| line);
     // a list in JSON, which is YAML too, stands on one line
     for (line, entry) in lines.chain(std::iter::repeat(1)).zip(entries) {
-        let overrides = match entry.overrides() {
-            Value::Null => Ok(String::new()),
-            value => serde_json::to_string(value),
+        let overrides = match &entry.overrides {
+            Value::Null => Some(String::new()),
+            value => serde_json::to_string(value).ok(),
         };
-        let Ok(overrides) = overrides else {
-            rows.faults().add(line, Fault::MalformedYaml(E::EXPECTED));
+        let Some(overrides) = overrides.filter(|_| entry.fits(content)) else {
+            rows.faults().add(line, Fault::MalformedYaml(expected));
             continue;
         };
         let mut row = entry.row(&overrides);
-        match entry.groups().iter().all(|(level, group)| row.set_group(&levels, level, group)) {
+        match entry.groups.iter().all(|(level, group)| row.set_group(&levels, level, group)) {
             true => rows.add(line, &row),
             false => rows.faults().add(line, Fault::UnknownLevel),
         }
     }
 }
 
-const fn flag(flag: Option<bool>) -> &'static [u8] {
-    match flag {
-        Some(true) => b"true",
-        Some(false) | None => b"",
-    }
-}
-
-impl Entry for Credential {
-    const EXPECTED: &str = "credential: ..., customer: ..., plan: ...";
-
-    fn overrides(&self) -> &Value {
-        &self.overrides
-    }
-
-    fn groups(&self) -> &BTreeMap<String, String> {
-        &self.groups
-    }
-
-    fn row<'e>(&'e self, overrides: &'e str) -> Row<'e> {
-        Row {
-            credential: self.credential.as_bytes(),
-            customer: self.customer.as_bytes(),
-            plan: self.plan.as_bytes(),
-            overrides: overrides.as_bytes(),
-            time_zone: self.time_zone.as_bytes(),
-            valid_until: self.valid_until.as_bytes(),
-            suspended: flag(self.suspended),
-            ..Row::default()
+impl Entry {
+    /// Whether it has what an entry of such a file has to have, and nothing that only others have.
+    fn fits(&self, content: Content) -> bool {
+        let Self { credential, customer, level, group, valid_until, .. } = self;
+        match content {
+            Content::Credentials => (credential.is_some() && customer.is_some()) && level.is_none() && group.is_none(),
+            Content::Groups => {
+                (level.is_some() && group.is_some())
+                    && (credential.is_none() && customer.is_none() && valid_until.is_none())
+            }
         }
     }
-}
 
-impl Entry for Group {
-    const EXPECTED: &str = "level: ..., group: ..., plan: ...";
-
-    fn overrides(&self) -> &Value {
-        &self.overrides
-    }
-
-    fn groups(&self) -> &BTreeMap<String, String> {
-        &self.groups
-    }
-
+    /// The row, without its groups.
     fn row<'e>(&'e self, overrides: &'e str) -> Row<'e> {
+        let bytes = |text: &'e Option<String>| text.as_deref().unwrap_or_default().as_bytes();
         Row {
-            level: self.level.as_bytes(),
-            group: self.group.as_bytes(),
+            credential: bytes(&self.credential),
+            customer: bytes(&self.customer),
+            level: bytes(&self.level),
+            group: bytes(&self.group),
             plan: self.plan.as_bytes(),
             overrides: overrides.as_bytes(),
             time_zone: self.time_zone.as_bytes(),
-            suspended: flag(self.suspended),
+            valid_until: bytes(&self.valid_until),
+            suspended: if self.suspended == Some(true) { b"true" } else { b"" },
             ..Row::default()
         }
     }

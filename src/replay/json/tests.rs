@@ -83,7 +83,7 @@ fn what_is_no_such_line_is_told() {
 
 #[test]
 fn what_a_line_tells_does_not_hang_on_those_before_it() {
-    let mut reader = reader(&["header.x-api-key=who.keys"]);
+    let reader = reader(&["header.x-api-key=who.keys"]);
     for (line, expected) in [
         (r#"{"time":1,"user":"a","status":200}"#, Ok((Some("a"), Some(200), 0))),
         (r#"{"time":1,"user":"a","status":2001}"#, Ok((Some("a"), Some(2001), 0))),
@@ -136,12 +136,12 @@ proptest! {
     fn a_reader_that_was_used_reads_like_a_new_one(
         values in prop::collection::vec((json(), json(), 0..200_usize), 1..8),
     ) {
-        let mut used = reader(&["customer=who.user", "header.x-api-key=request"]);
+        let used = reader(&["customer=who.user", "header.x-api-key=request"]);
         for (user, who, cut) in values {
             let line = serde_json::json!({"time": 1, "user": user, "who": who}).to_string();
             for line in [line.as_bytes(), line.as_bytes().get(..cut).unwrap_or_default()] {
                 let (mut first, mut second) = (Record::default(), Record::default());
-                let mut fresh = reader(&["customer=who.user", "header.x-api-key=request"]);
+                let fresh = reader(&["customer=who.user", "header.x-api-key=request"]);
                 let read = fresh.read(line, &mut first).map(|()| first);
                 prop_assert_eq!(&used.read(line, &mut second).map(|()| second), &read);
                 let is_json = serde_json::from_slice::<IgnoredAny>(line).is_ok();
