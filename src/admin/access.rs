@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use arc_swap::ArcSwap;
 use http::{HeaderName, Method, StatusCode, header};
 use pingora::http::RequestHeader;
-use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::{PlainResponse, failure};
 use crate::gateway::facts;
+use crate::ruleset::key::sha256;
 
 /// What the configuration says of it.
 #[derive(Clone, Debug, Default)]
@@ -34,13 +34,12 @@ pub struct Access(ArcSwap<TokenRules>);
 impl Token {
     /// The token `text`.
     pub fn of(text: &str) -> Self {
-        Self(Sha256::digest(text.as_bytes()).into())
+        Self(sha256(text.as_bytes()))
     }
 
     /// Whether `shown` is the same. Takes as long whatever they have in common.
     fn is(&self, shown: &[u8]) -> bool {
-        let shown: [u8; 32] = Sha256::digest(shown).into();
-        self.0.ct_eq(&shown).into()
+        self.0.ct_eq(&sha256(shown)).into()
     }
 }
 

@@ -20,6 +20,7 @@ use crate::units::Nanos;
 
 pub mod keys;
 mod known;
+mod signature;
 
 use keys::{Key, Keys};
 use known::VerifiedTokens;
@@ -112,6 +113,7 @@ impl Tokens {
         groups: Arc<GroupTable>,
         seed: &[u8; 16],
     ) -> Option<Self> {
+        signature::install();
         let keys: Vec<Trusted> = keys.0.into_iter().filter_map(|key| Trusted::new(key, &rules)).collect();
         (!keys.is_empty()).then(|| Self {
             rules,

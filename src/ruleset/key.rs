@@ -17,7 +17,7 @@ mod hash;
 mod named;
 mod value;
 
-pub use hash::{KeyHasher, LimitHashers, SharedKey};
+pub use hash::{KeyHasher, LimitHashers, SharedKey, sha256};
 pub use named::{Entries, Values, entry};
 pub use value::{Value, ValueFault, cookies, query_values, value};
 

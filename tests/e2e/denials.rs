@@ -1,6 +1,6 @@
 //! What clients are told: when they are denied, and where they stand.
 
-use sfv::{BareItem, List, ListEntry, Parser};
+use sfv::{BareItem, ListEntry, Parser};
 
 use crate::support::gateway::{ALL_GUARDED, limited};
 use crate::support::origin::upstream;
@@ -11,13 +11,13 @@ const TWO_PER_HOUR: &str = "{ algorithm: gcra, rate: 1/h, burst: 2, key: client_
 /// The items of a structured-field list: each one's name and the integers in its parameters.
 fn list(response: &Response, field: &str) -> Vec<(String, Vec<(String, i64)>)> {
     let value = response.field(field).unwrap_or_else(|| panic!("no {field}: {response:?}"));
-    let list: List = Parser::new(value).parse().unwrap();
+    let list = Parser::parse_list(value.as_bytes()).unwrap();
     let items = list.into_iter().map(|entry| match entry {
         ListEntry::Item(item) => {
             let BareItem::String(name) = item.bare_item else { panic!("{value}") };
-            let integer = |value: BareItem| i64::from(value.as_integer().unwrap());
-            let parameters = item.params.into_iter().map(|(key, value)| (key.as_str().to_owned(), integer(value)));
-            (name.as_str().to_owned(), parameters.collect())
+            let integer = |value: BareItem| value.as_int().unwrap();
+            let parameters = item.params.into_iter().map(|(key, value)| (key, integer(value)));
+            (name, parameters.collect())
         }
         ListEntry::InnerList(_) => panic!("{value}"),
     });

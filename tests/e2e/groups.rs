@@ -1,7 +1,7 @@
 //! Groups of customers: whom a limit by a level counts together, and what changes of them while requests run.
 
+use ring::digest;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::support::redis::Redis;
 use crate::support::tokens::{Issuer, key_set, seconds_from_now};
@@ -178,5 +178,5 @@ fn customers_in_redis_belong_to_groups_too() {
 }
 
 fn key_hash(key: &str) -> String {
-    Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect()
+    digest::digest(&digest::SHA256, key.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }

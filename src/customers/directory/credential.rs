@@ -2,8 +2,9 @@
 
 use std::hash::Hasher;
 
-use sha2::{Digest, Sha256};
 use siphasher::sip128::{Hasher128, SipHasher13};
+
+use crate::ruleset::key::sha256;
 
 /// What stands before a credential's SHA-256 where that is written in its place.
 const PREFIX: &[u8] = b"sha256:";
@@ -31,13 +32,13 @@ impl<'t> WrittenCredential<'t> {
 
     /// The SHA-256 of a credential that is presented.
     pub(super) fn hashed(presented: &[u8]) -> Self {
-        Self::Hashed(Sha256::digest(presented).into())
+        Self::Hashed(sha256(presented))
     }
 }
 
 /// `sha256:` and the SHA-256 of a credential in hexadecimal digits.
 pub(super) fn field_of(presented: &[u8]) -> String {
-    let digits = Sha256::digest(presented).into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    let digits = sha256(presented).into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
     let digits = digits.filter_map(|digit| char::from_digit(digit.into(), 16));
     PREFIX.iter().copied().map(char::from).chain(digits).collect()
 }

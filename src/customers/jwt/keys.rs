@@ -123,7 +123,8 @@ fn rsa(entry: &Map<String, Value>, path: &str) -> Result<DecodingKey, KeyFault> 
     if !odd || !(2..=33).contains(&self::bits(&exponent)) {
         return Err(KeyFault::at(format!("{path}.e"), "is no exponent of an RSA key"));
     }
-    Ok(DecodingKey::from_rsa_raw_components(&modulus, &exponent))
+    let significant = |bytes: &[u8]| bytes.iter().copied().skip_while(|byte| *byte == 0).collect::<Vec<u8>>();
+    Ok(DecodingKey::from_rsa_raw_components(&significant(&modulus), &significant(&exponent)))
 }
 
 fn elliptic(entry: &Map<String, Value>, path: &str, length: usize) -> Result<DecodingKey, KeyFault> {

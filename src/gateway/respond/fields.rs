@@ -4,7 +4,7 @@
 //! `x_ratelimit` is the older convention: the tightest limit only.
 //! `X-RateLimit-Warning` is tollgate's own, of limits with `warn_at`: a structured-field list beside either of them.
 
-use sfv::{BareItem, List, ListEntry, Parser};
+use sfv::{BareItem, ListEntry, Parser};
 
 use crate::algorithm::{Decision, Denial};
 use crate::fields::Fields;
@@ -158,10 +158,10 @@ fn their_remaining(theirs: &Fields) -> Option<u64> {
 
 /// The smallest `r` of an upstream's `RateLimit` list.
 fn their_ratelimit(theirs: &Fields) -> Option<u64> {
-    let list: List = Parser::new(theirs.get(RATELIMIT)?).parse().ok()?;
+    let list = Parser::parse_list(theirs.get(RATELIMIT)?).ok()?;
     let rs = list.iter().filter_map(|entry| match entry {
-        ListEntry::Item(item) => item.params.get("r").and_then(BareItem::as_integer),
+        ListEntry::Item(item) => item.params.get("r").and_then(BareItem::as_int),
         ListEntry::InnerList(_) => None,
     });
-    rs.filter_map(|r| u64::try_from(i64::from(r)).ok()).min()
+    rs.filter_map(|r| u64::try_from(r).ok()).min()
 }

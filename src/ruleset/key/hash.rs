@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::Hasher;
 use std::net::IpAddr;
 
-use sha2::{Digest, Sha256};
+use ring::digest;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::{Facts, Key, KeyFault, KeyPart, Resolved, Value, ValueFault, value};
@@ -21,7 +21,7 @@ pub struct KeyHasher {
     own: SipHasher13,
     /// Whether nodes divide the keys of sticky limits among themselves.
     divided: bool,
-    shared: Sha256,
+    shared: digest::Context,
 }
 
 /// A [`KeyHasher`] that knows the limits of a ruleset, whose names are hashed already.
@@ -58,7 +58,7 @@ impl fmt::Debug for LimitHashers {
 impl KeyHasher {
     /// A hasher with this seed for keys of this node, and without a secret for those that nodes share.
     pub fn new(seed: &[u8; 16]) -> Self {
-        Self { own: SipHasher13::new_with_key(seed), divided: false, shared: Sha256::new() }
+        Self { own: SipHasher13::new_with_key(seed), divided: false, shared: digest::Context::new(&digest::SHA256) }
     }
 
     /// With all keys of a customer at one home, for nodes that have the same seed and divide keys among themselves.
@@ -246,15 +246,21 @@ impl Mixer for SipHasher13 {
     }
 }
 
-impl Mixer for Sha256 {
+impl Mixer for digest::Context {
     fn mix(&mut self, bytes: &[u8]) {
         self.update(bytes);
     }
 
     fn end(self) -> LimitKey {
-        let hash = self.finalize();
-        LimitKey(hash.iter().take(16).fold(0, |key, byte| key << 8 | u128::from(*byte)))
+        LimitKey(self.finish().as_ref().iter().take(16).fold(0, |key, byte| key << 8 | u128::from(*byte)))
     }
+}
+
+/// The SHA-256 of `bytes`.
+pub fn sha256(bytes: &[u8]) -> [u8; 32] {
+    let mut hash = [0; 32];
+    hash.copy_from_slice(digest::digest(&digest::SHA256, bytes).as_ref());
+    hash
 }
 
 #[inline]

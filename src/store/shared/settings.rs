@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use sha2::{Digest, Sha256};
+use ring::digest;
 
 use crate::store::shared::link::Servers;
 use crate::units::Nanos;
@@ -31,9 +31,9 @@ pub struct KeySecret([u8; 16]);
 impl KeySecret {
     /// From a text of any length; the secret is as good as the text.
     pub fn of(text: &[u8]) -> Self {
-        let digest = Sha256::new().chain_update("tollgate keys").chain_update(text).finalize();
+        let digest = digest::digest(&digest::SHA256, &[b"tollgate keys", text].concat());
         let mut seed = [0; 16];
-        seed.iter_mut().zip(digest).for_each(|(byte, hashed)| *byte = hashed);
+        seed.iter_mut().zip(digest.as_ref()).for_each(|(byte, hashed)| *byte = *hashed);
         Self(seed)
     }
 
