@@ -128,14 +128,14 @@ fn an_override_that_makes_no_limit_is_told_with_its_place() {
 }
 
 /// Requests of one customer after the other, as the gateway charges them.
-struct Desk {
+struct Charger {
     loaded: Loaded,
     hashers: LimitHashers,
     store: LocalStore,
     binding: Binding,
 }
 
-impl Desk {
+impl Charger {
     fn new() -> Self {
         let loaded = loaded();
         let store = LocalStore::new();
@@ -202,21 +202,21 @@ impl Desk {
 
 #[test]
 fn a_bucket_that_is_spent_stays_spent_when_the_plan_changes() {
-    let desk = Desk::new();
+    let charger = Charger::new();
     let directory = read("k1,acme,free,,,,\n");
-    assert_eq!(desk.passed(&find(&directory, "k1"), 12), 4);
+    assert_eq!(charger.passed(&find(&directory, "k1"), 12), 4);
     directory.update(&format!("{HEADER}k1,acme,pro,,,,\n"), &GroupTable::default()).unwrap();
-    assert_eq!(desk.passed(&find(&directory, "k1"), 12), 0, "nothing of it is whole again");
+    assert_eq!(charger.passed(&find(&directory, "k1"), 12), 0, "nothing of it is whole again");
     directory.update(&format!("{HEADER}k1,acme,free,,,,\n"), &GroupTable::default()).unwrap();
-    assert_eq!(desk.passed(&find(&directory, "k1"), 12), 0);
+    assert_eq!(charger.passed(&find(&directory, "k1"), 12), 0);
 }
 
 #[test]
 fn a_customer_is_charged_under_its_own_parameters() {
-    let desk = Desk::new();
+    let charger = Charger::new();
     let directory = read("k1,a,free,{calls: {burst: 100}},Asia/Tokyo,,\nk2,b,pro,{calls: unlimited},,,\n");
-    let charges = desk.charges(&find(&directory, "k1"));
+    let charges = charger.charges(&find(&directory, "k1"));
     assert!(charges.iter().all(|charge| matches!(charge.rule, RuleRef::Own(_))), "{charges:?}");
-    let charges = desk.charges(&find(&directory, "k2"));
+    let charges = charger.charges(&find(&directory, "k2"));
     assert_eq!(charges.iter().map(|charge| charge.limit).collect::<Vec<_>>(), [IMPORTS.0]);
 }

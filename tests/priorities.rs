@@ -35,12 +35,12 @@ fn rule(text: &str) -> Rule {
 }
 
 /// One key under one rule.
-struct Desk {
+struct OneKey {
     store: LocalStore,
     binding: Binding,
 }
 
-impl Desk {
+impl OneKey {
     fn new(rule: &Rule) -> Self {
         let rules = [rule.clone()];
         let store = LocalStore::new();
@@ -79,14 +79,14 @@ proptest! {
         steps in prop::collection::vec((any::<bool>(), 1..4u64, 0..300_000_000u64), 1..60),
     ) {
         let rule = rule(RULES[which]);
-        let (desk, plain) = (Desk::new(&rule), Desk::new(&rule));
+        let (shared, plain) = (OneKey::new(&rule), OneKey::new(&rule));
         let mut now = START;
         for (is_low, cost, pause) in steps {
             now = now.saturating_add(Nanos::new(pause));
             let floor = if is_low { floor } else { 0 };
-            let (alone, with_floor) = (desk.admits(cost, 0, now), desk.admits(cost + floor, 0, now));
-            let left = desk.charge(1, 0, ASKS, now).headroom.remaining.unwrap();
-            let charged = desk.charge(cost, floor, Enforcement::USUAL, now);
+            let (alone, with_floor) = (shared.admits(cost, 0, now), shared.admits(cost + floor, 0, now));
+            let left = shared.charge(1, 0, ASKS, now).headroom.remaining.unwrap();
+            let charged = shared.charge(cost, floor, Enforcement::USUAL, now);
             prop_assert_eq!(charged.decision.is_admitted(), with_floor);
             prop_assert!(alone || !with_floor, "nobody gets more than without a floor");
             match charged.decision {
@@ -99,8 +99,8 @@ proptest! {
                 }
                 Decision::Deny(Denial::Later { retry_after }) => {
                     let then = now.saturating_add(retry_after);
-                    prop_assert!(desk.admits(cost, floor, then));
-                    prop_assert!(!desk.admits(cost, floor, then.saturating_sub(Nanos::new(1))));
+                    prop_assert!(shared.admits(cost, floor, then));
+                    prop_assert!(!shared.admits(cost, floor, then.saturating_sub(Nanos::new(1))));
                 }
                 Decision::Deny(Denial::Never { max }) => prop_assert!(cost > max && max + floor == ROOM),
                 Decision::Deny(Denial::Busy) => {}
@@ -114,14 +114,14 @@ proptest! {
         floor in 1..ROOM,
         flood in prop::collection::vec((1..4u64, 0..100_000_000u64), 1..60),
     ) {
-        let desk = Desk::new(&rule(RULES[which]));
+        let shared = OneKey::new(&rule(RULES[which]));
         let mut now = START;
         for (cost, pause) in flood {
             now = now.saturating_add(Nanos::new(pause));
-            desk.charge(cost, floor, Enforcement::USUAL, now);
-            prop_assert!(desk.admits(floor, 0, now), "the room above the share of the flood is free");
+            shared.charge(cost, floor, Enforcement::USUAL, now);
+            prop_assert!(shared.admits(floor, 0, now), "the room above the share of the flood is free");
         }
-        prop_assert!(desk.charge(floor, 0, Enforcement::USUAL, now).decision.is_admitted());
+        prop_assert!(shared.charge(floor, 0, Enforcement::USUAL, now).decision.is_admitted());
     }
 }
 

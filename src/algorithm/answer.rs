@@ -83,13 +83,13 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// What it promises to those who have to leave `floor` tokens for others.
+    /// The policy for requests that have to leave `floor` tokens for others.
     pub fn above(self, floor: Cost) -> Self {
         Self { quota: self.quota.saturating_sub(floor).max(1), ..self }
     }
 }
 
-/// How long a key may have to make good what it owes, beyond the times of its limit (see [`Algorithm::debit`]).
+/// How long a key may have to make good what it owes, beyond the times of its limit (see [`Core::debit`](super::Core::debit)).
 pub const LONGEST_DEBT: Nanos = Nanos::from_secs(86_400);
 
 /// From when on a state may be forgotten, if nothing arrives until then.

@@ -68,10 +68,10 @@ pub(super) struct MigrationState {
 }
 
 /// Counts the states that were given away, by some bits of their keys: a decision sees whether its state went meanwhile.
-struct KeyEpochs(Box<[Departures]>);
+struct KeyEpochs(Box<[GivenAway]>);
 
 #[derive(Default)]
-struct Departures {
+struct GivenAway {
     count: AtomicU64,
     /// When a state was given away last.
     last: AtomicU64,
@@ -79,12 +79,12 @@ struct Departures {
 
 impl Default for KeyEpochs {
     fn default() -> Self {
-        Self((0..KEY_EPOCHS).map(|_| Departures::default()).collect())
+        Self((0..KEY_EPOCHS).map(|_| GivenAway::default()).collect())
     }
 }
 
 impl KeyEpochs {
-    fn of(&self, key: LimitKey) -> Option<&Departures> {
+    fn of(&self, key: LimitKey) -> Option<&GivenAway> {
         self.0.get(usize::try_from(key.0 % KEY_EPOCHS).ok()?)
     }
 }

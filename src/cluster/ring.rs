@@ -1,7 +1,7 @@
 //! Who owns a key: rendezvous hashing with weights.
 //!
-//! Every member draws a number for each home (the upper bits of a key, which all keys of a customer share) from its
-//! address and that home alone, and the smallest draw owns. So all who know the same members agree without a word, the
+//! Every member draws a number for each hash partition (the upper bits of a key, which all keys of a customer share) from its
+//! address and that partition alone, and the smallest draw owns. So all who know the same members agree without a word, the
 //! order of the draws is who stands in for whom, and a member that comes or goes moves the keys that are or were its own,
 //! and no other.
 //!
@@ -9,7 +9,7 @@
 //! smallest with probability wᵢ/Σw: the logarithmic method of C. Schindelhauer and G. Schomaker, "Weighted Distributed
 //! Hash Tables", SPAA 2005.
 //!
-//! A logarithm may differ in its last bit between two machines. Draws of 53 bits are that close once in about 2⁵⁰ homes;
+//! A logarithm may differ in its last bit between two machines. Draws of 53 bits are that close once in about 2⁵⁰ partitions;
 //! such a key is then kept in two places as under a split view.
 
 use std::cmp::Ordering;
@@ -62,7 +62,7 @@ struct Seat {
     draw: SipHasher13,
 }
 
-/// Members by their order for a home.
+/// Members by their order for a partition.
 pub type Order = SmallVec<[SocketAddr; 4]>;
 
 // === impl Ring ===

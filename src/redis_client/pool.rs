@@ -192,7 +192,7 @@ impl Drop for Pool {
 }
 
 fn end(opening: &Opening) {
-    opening.call_off();
+    opening.cancel();
     if let Some(Ok(connection)) = opening.landed() {
         connection.cut();
     }

@@ -47,7 +47,7 @@ impl<T: Clone + Send + Sync + 'static> SharedFuture<T> {
         self.landed.same_channel(&other.landed)
     }
 
-    pub(super) fn call_off(&self) {
+    pub(super) fn cancel(&self) {
         self.task.abort();
     }
 }

@@ -80,12 +80,12 @@ impl Progress {
     }
 }
 
-struct Counted<R> {
+struct CountedReader<R> {
     from: R,
     read: Arc<AtomicU64>,
 }
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountedReader<R> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         let read = self.from.read(room)?;
         self.read.fetch_add(u64::try_from(read).unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -110,13 +110,13 @@ pub fn open(paths: &[PathBuf], input: impl Read + 'static) -> Result<(Vec<Log>, 
         let (name, from): (String, Box<dyn Read>) = match input.take_if(|_| path.as_os_str() == "-") {
             Some(input) => {
                 progress.total = None;
-                ("standard input".to_owned(), Box::new(Counted { from: input, read }))
+                ("standard input".to_owned(), Box::new(CountedReader { from: input, read }))
             }
             None if path.as_os_str() == "-" => return Err(SourceError::Twice),
             None => {
                 let (file, length) = open_file(path)?;
                 progress.total = progress.total.zip(length).map(|(total, length)| total.saturating_add(length));
-                (path.display().to_string(), Box::new(Counted { from: file, read }))
+                (path.display().to_string(), Box::new(CountedReader { from: file, read }))
             }
         };
         logs.push(Log::open(name, from)?);

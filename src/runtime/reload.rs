@@ -144,7 +144,7 @@ impl Reloader {
                     None => return,
                 },
                 () = &mut next_tidy => {
-                    self.tidy().await;
+                    self.drop_retired().await;
                     next_tidy.set(sleep(TIDY));
                     continue;
                 }
@@ -307,7 +307,7 @@ impl Reloader {
     }
 
     /// Drops what no request holds any more. What it counted on goes with it.
-    async fn tidy(&mut self) {
+    async fn drop_retired(&mut self) {
         let (gone, held): (Vec<_>, Vec<_>) = self.retired.drain(..).partition(|active| Arc::strong_count(active) == 1);
         self.retired = held;
         if gone.is_empty() && !self.has_old_series {

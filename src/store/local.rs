@@ -129,7 +129,7 @@ impl LocalStore {
     /// See [`super::Store::bind`].
     pub fn bind(&self, limits: &[LimitSpec<'_>]) -> Binding {
         let binding = Binding { limits: limits.iter().map(|spec| self.bind_limit(spec)).collect() };
-        self.tidy();
+        self.drop_unneeded();
         binding
     }
 
@@ -176,7 +176,7 @@ impl LocalStore {
     }
 
     /// Forgets tables that no binding knows and nobody needs any more.
-    fn tidy(&self) {
+    fn drop_unneeded(&self) {
         let gone = self.tables.write().take_unneeded();
         // Nobody finds them any more, and their places are free only once they are empty.
         for table in &gone {
@@ -278,7 +278,7 @@ impl LocalStore {
 
     /// See [`super::Store::sweep`].
     pub fn sweep(&self, part: usize, parts: usize, now: Nanos) {
-        self.tidy();
+        self.drop_unneeded();
         let tables: Vec<Arc<LimitTable>> = self.tables.read().iter().cloned().collect();
         for shard in self.shards.iter().skip(part % parts.max(1)).step_by(parts.max(1)) {
             let mut shard = shard.lock();

@@ -47,7 +47,7 @@ fn a_denial_is_sent_before_a_small_body_is_and_the_connection_goes_on() {
 
 /// How a client sends a body that is denied.
 #[derive(Clone, Copy, Debug)]
-struct Manner {
+struct BodyCase {
     length: usize,
     chunked: bool,
     /// Whether some time passes between the head and the body.
@@ -57,18 +57,19 @@ struct Manner {
 }
 
 /// Every length in every way.
-fn manners() -> Vec<Manner> {
+fn body_cases() -> Vec<BodyCase> {
     let every = |length| {
         let ways = [(false, false), (true, false), (false, true), (true, true)];
-        ways.map(|(pauses, asks)| Manner { length, chunked: false, pauses, asks })
+        ways.map(|(pauses, asks)| BodyCase { length, chunked: false, pauses, asks })
     };
-    let chunked = [10, 100_000, 30_000_000].map(|length| Manner { length, chunked: true, pauses: false, asks: false });
+    let chunked =
+        [10, 100_000, 30_000_000].map(|length| BodyCase { length, chunked: true, pauses: false, asks: false });
     [10, 100_000, 30_000_000].into_iter().flat_map(every).chain(chunked).collect()
 }
 
 /// Sends a body, all of which is taken, and reads the denial only then; the connection serves again where it can.
-fn try_to_read(gateway: &Gateway, manner: Manner) {
-    let Manner { length, chunked, pauses, asks } = manner;
+fn try_to_read(gateway: &Gateway, case: BodyCase) {
+    let BodyCase { length, chunked, pauses, asks } = case;
     let mut client = gateway.client();
     let framing =
         if chunked { ("transfer-encoding", "chunked".to_owned()) } else { ("content-length", length.to_string()) };
@@ -88,36 +89,36 @@ fn try_to_read(gateway: &Gateway, manner: Manner) {
     while left > 0 {
         let bytes = &part[..left.min(part.len())];
         let sent = if chunked { client.wire.send(chunk(bytes)) } else { client.wire.send(bytes) };
-        sent.unwrap_or_else(|error| panic!("{manner:?}: {left} bytes were not taken: {error}"));
+        sent.unwrap_or_else(|error| panic!("{case:?}: {left} bytes were not taken: {error}"));
         left -= bytes.len();
     }
     if chunked {
         client.send(chunk(b""));
     }
-    let denied = client.next().unwrap_or_else(|| panic!("{manner:?}: no answer"));
-    assert_eq!((denied.status, denied.whole), (429, true), "{manner:?}: {denied:?}");
+    let denied = client.next().unwrap_or_else(|| panic!("{case:?}: no answer"));
+    assert_eq!((denied.status, denied.whole), (429, true), "{case:?}: {denied:?}");
     assert!(!denied.body.is_empty());
     if length <= 64 << 10 && !asks && !chunked {
-        assert_eq!(client.get("/").status, 429, "{manner:?}: the connection goes on");
+        assert_eq!(client.get("/").status, 429, "{case:?}: the connection goes on");
     } else {
-        assert!(client.is_ended(), "{manner:?}");
+        assert!(client.is_ended(), "{case:?}");
     }
 }
 
-/// Has each manner tried `tries` times, `at_once` of them at once.
+/// Has each case tried `tries` times, `at_once` of them at once.
 #[expect(clippy::print_stderr, reason = "what is measured by command is read there")]
 fn try_all(tries: usize, at_once: usize) {
     let origin = Origin::start();
     let gateway = spent(&origin);
-    for manner in manners() {
+    for case in body_cases() {
         let next = AtomicUsize::new(0);
         let began = now();
         crate::support::together(at_once, |_| {
             while next.fetch_add(1, Ordering::Relaxed) < tries {
-                try_to_read(&gateway, manner);
+                try_to_read(&gateway, case);
             }
         });
-        eprintln!("{manner:?}: read {tries} of {tries} in {:?}", now() - began);
+        eprintln!("{case:?}: read {tries} of {tries} in {:?}", now() - began);
     }
     assert_eq!(origin.count(), 1);
 }
@@ -127,7 +128,7 @@ fn a_denial_can_be_read_whatever_is_still_being_sent() {
     try_all(8, 8);
 }
 
-/// The same so often that what goes wrong seldom shows: 1000 tries of each manner take a quarter of an hour.
+/// The same so often that what goes wrong seldom shows: 1000 tries of each case take a quarter of an hour.
 #[test]
 #[ignore = "takes long; by command"]
 fn a_denial_can_be_read_a_thousand_times() {

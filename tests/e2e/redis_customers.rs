@@ -1,4 +1,4 @@
-//! Customers in a Redis hash: asked, remembered, and known while Redis is away.
+//! Customers in a Redis hash: asked, remembered, and known while Redis is unavailable.
 
 use crate::support::redis::Redis;
 use crate::support::{Gateway, Origin, PATIENCE, Response, now, together, wait_until};

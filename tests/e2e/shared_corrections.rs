@@ -1,4 +1,4 @@
-//! What is set right while Redis is away: what a request gives back, or turns out to cost, counts for what this gateway lets
+//! Corrections while Redis is unavailable: what a request gives back, or turns out to cost, counts for what this gateway lets
 //! through meanwhile and for what it hands in afterwards.
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Outages of Redis under load from several gateways: nobody gets an error, what passes is within the bound that is
-//! promised, and it is over soon after Redis is back.
+//! promised, and it is over soon after Redis recovers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Limits that gateways share through a Redis that is far away, slow, or back and gone in turns.
+//! Limits that gateways share through a Redis that is far away, slow, or unavailable now and then.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -19,7 +19,7 @@ fn key(ring: &Ring, owner: u8, older: &Ring, before: u8) -> LimitKey {
     keys.find(|key| ring.owner(*key) == Some(at(owner)) && older.owner(*key) == Some(at(before))).unwrap()
 }
 
-/// Peer 2, which says that it is tidy under `ring`, or not.
+/// Peer 2, which says that it has drained under `ring`, or not.
 fn peer(ring: RingHash, drained: bool) -> Peer {
     let mut members = Members::new(Member { address: at(1), weight: 1 }, Founding::default(), 1, NOW);
     members.set_listed(&[Member { address: at(1), weight: 1 }, Member { address: at(2), weight: 1 }], NOW);

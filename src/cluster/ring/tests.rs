@@ -114,10 +114,10 @@ fn a_member_with_more_weight_only_gains_keys() {
 #[test]
 fn keys_with_one_home_have_one_owner() {
     let ring = Ring::new((1..=5).map(|number| member(number, 1)));
-    let home = keys(100).last().unwrap();
+    let first = keys(100).last().unwrap();
     for low in 0..100 {
-        let beside = LimitKey(home.0 >> 48 << 48 | low);
-        assert_eq!(ring.order(beside), ring.order(home));
+        let beside = LimitKey(first.0 >> 48 << 48 | low);
+        assert_eq!(ring.order(beside), ring.order(first));
     }
 }
 

@@ -61,7 +61,7 @@ impl KeyHasher {
         Self { own: SipHasher13::new_with_key(seed), divided: false, shared: digest::Context::new(&digest::SHA256) }
     }
 
-    /// With all keys of a customer at one home, for nodes that have the same seed and divide keys among themselves.
+    /// With all keys of a customer in one hash partition, for nodes that have the same seed and divide keys among themselves.
     pub fn divided(self) -> Self {
         Self { divided: true, ..self }
     }

@@ -4,15 +4,15 @@ end
 -- Charges all buckets of one request, or none.
 --
 -- KEYS: a bucket each. ARGV: what to do; the time in nanoseconds, empty for that of Redis; how many times to charge; and
--- for each bucket its parameters, the limit's manner, the cost, and one more argument that depends on what is done.
+-- for each bucket its parameters, what the limit enforces, the cost, and one more argument that depends on what is done.
 -- The reply: the time, how many times was charged, and for each bucket a number (1: this bucket admits; 2: what was kept
 -- made no sense; 4: nothing was kept that makes sense) and its state as it was before a charge, after any other change.
 --
 -- Kept are a rule's parameters and its state, with a semicolon between them. Another one at the end says that tokens came
 -- back, which leaves the key there for as long as it was going to be: so a key that is gone before its time was forgotten.
 
-local function has(bucket, manner)
-    return string.find(bucket.manner, manner, 1, true)
+local function has(bucket, flag)
+    return string.find(bucket.enforcement, flag, 1, true)
 end
 
 -- The state that is kept at the bucket's key, under its parameters.
@@ -129,7 +129,7 @@ for i, key in ipairs(KEYS) do
     local bucket = {
         key = key,
         parameters = ARGV[at],
-        manner = ARGV[at + 1],
+        enforcement = ARGV[at + 1],
         cost = natural(ARGV[at + 2]),
         argument = argument,
     }
