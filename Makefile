@@ -17,7 +17,6 @@ run:                 ## Builds tollgate and runs it in front of a sample upstrea
 	$(CARGO) run -- demo
 
 test: needs          ## Builds and runs every test.
-	$(CARGO) test --doc
 ifeq ($(NEXTEST),yes)
 	$(CARGO) nextest run
 else

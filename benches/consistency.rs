@@ -16,8 +16,11 @@ use tollgate::store::shared::link::Servers;
 use tollgate::store::{Binding, LimitSpec, LocalStore, SharedStore, Store};
 use tollgate::units::{LimitKey, Nanos, Rate};
 
-#[path = "../tests/redis_rules/server.rs"]
-#[expect(clippy::disallowed_methods, reason = "a deadline for a process to come up")]
+#[path = "../tests/e2e/support/ports.rs"]
+#[allow(unreachable_pub, clippy::unwrap_used, reason = "made for tests")]
+mod ports;
+#[path = "../tests/library/redis_link/server.rs"]
+#[allow(dead_code, clippy::disallowed_methods, clippy::unwrap_used, reason = "made for tests")]
 mod server;
 
 /// The limits, by position.
@@ -40,7 +43,7 @@ impl Subject {
     fn new(server: &server::Server) -> Self {
         let clock = Arc::new(SystemClock::new());
         let settings = Settings {
-            servers: Servers::at("127.0.0.1", server.port()),
+            servers: Servers::at("127.0.0.1", server.port),
             prefix: "bench:".to_owned(),
             timeout: Nanos::SECOND,
             sync_every: Nanos::SECOND,

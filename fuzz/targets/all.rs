@@ -1,6 +1,6 @@
 //! What is fuzzed: for each reader of what others write, a property that holds for any bytes.
 //!
-//! `tests/fuzz.rs` runs these over the corpus and over some thousand mutations of it; `make fuzz` runs them for as long as
+//! `tests/library/fuzz.rs` runs these over the corpus and over some thousand mutations of it; `make fuzz` runs them for as long as
 //! one likes, led by what the code does with its input. A target panics where its property does not hold.
 
 mod access_log;

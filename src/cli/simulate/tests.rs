@@ -176,8 +176,11 @@ fn mistakes_say_what_was_found_and_what_was_expected() {
     for (line, message) in cases {
         assert_eq!(run(&line, ""), Err(message.to_owned()), "{line}");
     }
-    let error = run("l --trace tests/simulate.rs", "").unwrap_err();
-    assert!(error.starts_with("tests/simulate.rs: line 1: found the columns `//! Every recorded trace"), "{error}");
+    let error = run("l --trace tests/library/simulate.rs", "").unwrap_err();
+    assert!(
+        error.starts_with("tests/library/simulate.rs: line 1: found the columns `//! Every recorded trace"),
+        "{error}"
+    );
     let error = run("fixed --trace -", "t_ns,key,set_rate\n0,a,\n1,a,2/s\n").unwrap_err();
     assert!(error.starts_with("standard input: line 3: `set_rate` of 2/s cannot apply: limit `fixed`"), "{error}");
     let missing = run("l --trace no/such.csv", "").unwrap_err();

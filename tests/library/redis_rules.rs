@@ -1,0 +1,16 @@
+//! The rules in Lua against the rules in Rust, on a real Redis with a given clock.
+//!
+//! `SEED=` sets the first case, `CASES=` how many there are of each kind.
+
+#![allow(clippy::disallowed_methods, reason = "waits for a real server with a deadline")]
+
+mod compare;
+mod cost;
+mod model;
+mod naturals;
+mod poison;
+mod script;
+mod slots;
+mod step;
+mod traces;
+mod walk;

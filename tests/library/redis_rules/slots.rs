@@ -1,0 +1,150 @@
+//! Slots that lapse, lost scripts, hints, and what a key looks like.
+
+use tollgate::algorithm::Decision;
+use tollgate::charge::Enforcement;
+use tollgate::store::redis::{Bucket, Call, CallArgument, ChargeReply, KeyState, SharedRule};
+use tollgate::store::redis::{Clock, encode, key_name};
+use tollgate::units::{LimitKey, Nanos};
+
+use crate::algorithms::limit::Limit;
+use crate::redis_link::server::Server;
+use crate::redis_rules::compare;
+use crate::redis_rules::script::{Scripted, read};
+
+const START: Nanos = Nanos::from_secs(1_767_225_600);
+
+fn shared(limit: &str) -> SharedRule {
+    SharedRule::new(limit.parse::<Limit>().unwrap().build().unwrap(), Nanos::from_secs(10)).unwrap()
+}
+
+fn bucket<'a>(rule: &'a SharedRule, cost: u64, beside: CallArgument<'a>) -> Bucket<'a> {
+    Bucket { limit: "l", rule, key: LimitKey(1), tag: LimitKey(1), cost, enforcement: Enforcement::USUAL, beside }
+}
+
+fn call(redis: &mut Scripted, call: Call, at: Nanos, bucket: &Bucket<'_>) -> ChargeReply {
+    let buckets = std::slice::from_ref(bucket);
+    let reply = redis.call(&encode(call, Clock::Given(at), "t", buckets).unwrap());
+    read(&reply, buckets).unwrap()
+}
+
+fn after(seconds: u64) -> Nanos {
+    START.saturating_add(Nanos::from_secs(seconds))
+}
+
+#[test]
+fn slots_of_a_node_that_died_come_back_and_those_that_are_renewed_stay() {
+    let server = Server::start();
+    let mut redis = Scripted::new(server.connect());
+    let rule = shared("concurrency limit=3");
+    let slot = |name, cost| bucket(&rule, cost, CallArgument::Slot(name));
+    let mut granted = |what, seconds, slot: &Bucket<'_>| call(&mut redis, what, after(seconds), slot).granted;
+    assert_eq!(granted(Call::Charge, 0, &slot("a", 2)), 1);
+    assert_eq!(granted(Call::Charge, 1, &slot("b", 1)), 1);
+    assert_eq!(granted(Call::Charge, 2, &slot("c", 1)), 0);
+    granted(Call::Renew, 8, &slot("b", 1));
+    // a has lapsed, b not
+    assert_eq!(granted(Call::Charge, 10, &slot("c", 2)), 1);
+    assert_eq!(granted(Call::Charge, 10, &slot("d", 1)), 0);
+    // what has lapsed cannot be given back a second time
+    granted(Call::Complete, 11, &slot("a", 2));
+    assert_eq!(granted(Call::Charge, 11, &slot("d", 1)), 0);
+    // but is held again where its request goes on, beyond the limit if need be
+    granted(Call::Renew, 11, &slot("a", 2));
+    granted(Call::Complete, 12, &slot("c", 2));
+    assert_eq!(granted(Call::Charge, 12, &slot("d", 1)), 0);
+    granted(Call::Complete, 12, &slot("a", 2));
+    assert_eq!(granted(Call::Charge, 12, &slot("d", 1)), 1);
+    // a call that is sent twice takes one slot
+    assert_eq!(granted(Call::Charge, 12, &slot("d", 1)), 1);
+    assert_eq!(granted(Call::Charge, 12, &slot("e", 1)), 1);
+    assert_eq!(granted(Call::Charge, 12, &slot("f", 1)), 0);
+    // all of them at once
+    assert_eq!(granted(Call::Partial(9), 60, &slot("g", 1)), 3);
+    granted(Call::Complete, 60, &slot("g/2", 1));
+    assert_eq!(granted(Call::Partial(9), 60, &slot("h", 1)), 1);
+}
+
+#[test]
+fn a_script_that_redis_has_lost_is_loaded_again() {
+    let server = Server::start();
+    let mut redis = Scripted::new(server.connect());
+    let rule = shared("gcra rate=1/s burst=2");
+    let bucket = bucket(&rule, 1, CallArgument::Nothing);
+    assert_eq!(call(&mut redis, Call::Charge, START, &bucket).granted, 1);
+    redis::cmd("SCRIPT").arg("FLUSH").exec(&mut redis.connection).unwrap();
+    assert_eq!(call(&mut redis, Call::Charge, START, &bucket).granted, 1);
+    assert_eq!(call(&mut redis, Call::Charge, START, &bucket).granted, 0);
+}
+
+#[test]
+fn what_a_node_remembers_stands_in_for_what_redis_has_forgotten() {
+    let server = Server::start();
+    let mut redis = Scripted::new(server.connect());
+    let rule = shared("gcra rate=7/13s burst=3");
+    let fresh = bucket(&rule, 3, CallArgument::Nothing);
+    let answer = call(&mut redis, Call::Charge, START, &fresh);
+    let (_, all) = answer.charged(std::slice::from_ref(&fresh));
+    let [KeyState::State(Some(state))] = &*all else { panic!("{all:?}") };
+    let hint = fresh.rule.rule().hint(state).unwrap();
+    redis::cmd("FLUSHALL").exec(&mut redis.connection).unwrap();
+    let one = |beside| bucket(&rule, 1, beside);
+    let at = |seconds: u64| after(seconds);
+    let denied = call(&mut redis, Call::Charge, at(1), &one(CallArgument::Hint(&hint)));
+    let retry_after = Nanos::new(13_000_000_000_u64.div_ceil(7) - 1_000_000_000);
+    assert_eq!(denied.charged(&[one(CallArgument::Nothing)]).0[0].decision, Decision::later(retry_after));
+    // an older hint, a malformed one and none change nothing
+    assert_eq!(call(&mut redis, Call::Charge, at(2), &one(CallArgument::Hint(&hint))).granted, 1);
+    for beside in [CallArgument::Hint(&hint), CallArgument::Hint("nan"), CallArgument::Nothing] {
+        assert_eq!(call(&mut redis, Call::Charge, at(2), &one(beside)).granted, 0);
+    }
+    // one of a clock far ahead counts as the largest debt
+    let hint = "99999999999999 0 0";
+    let answer = call(&mut redis, Call::Debit, at(2), &bucket(&rule, 1, CallArgument::Hint(hint)));
+    let until_full = compare::stands(rule.rule(), &answer.seen()[0], answer.now).until_full;
+    assert_eq!(until_full, Nanos::new(86_400_000_000_000 + 78_000_000_000_u64.div_ceil(7)));
+}
+
+#[test]
+fn a_denial_writes_nothing_and_no_key_stays_for_good() {
+    let server = Server::start();
+    let mut redis = Scripted::new(server.connect());
+    for (limit, argument) in [
+        ("gcra rate=1/s burst=2", CallArgument::Nothing),
+        ("fixed_window limit=2 window=1h", CallArgument::Nothing),
+        ("quota_reset limit=2 window=1h", CallArgument::Nothing),
+        ("quota_linear limit=2 window=1h", CallArgument::Nothing),
+        ("sliding_log limit=2 window=1h", CallArgument::Nothing),
+        ("sliding_counters limit=2 window=1h", CallArgument::Nothing),
+        ("sliding_window limit=2 window=1h", CallArgument::Nothing),
+        ("exponential limit=2 period=1h", CallArgument::Nothing),
+        ("smooth_bursty rate=1/h", CallArgument::Nothing),
+        ("smooth_warming_up rate=1/h warm_up=1h", CallArgument::Nothing),
+        ("cycle limit=2 period=1h", CallArgument::Nothing),
+        ("concurrency limit=2", CallArgument::Slot("a")),
+    ] {
+        let rule = shared(limit);
+        let bucket = bucket(&rule, 2, argument);
+        let key = key_name("t", &bucket);
+        // Redis's own clock
+        let mut charge = |bucket: &Bucket<'_>| {
+            let buckets = std::slice::from_ref(bucket);
+            let clock = Clock::Redis { near: START };
+            let reply = redis.call(&encode(Call::Charge, clock, "t", buckets).unwrap());
+            let granted = read(&reply, buckets).unwrap().granted;
+            let dump: Vec<u8> = redis::cmd("DUMP").arg(&key).query(&mut redis.connection).unwrap();
+            let left: i64 = redis::cmd("PTTL").arg(&key).query(&mut redis.connection).unwrap();
+            (granted, dump, left)
+        };
+        let (granted, before, left) = charge(&bucket);
+        assert_eq!(granted, 1, "{limit}");
+        assert!(left > 1_000, "{limit}: {left}");
+        let denied = Bucket {
+            beside: if rule.rule().holds() { CallArgument::Slot("b") } else { CallArgument::Nothing },
+            ..bucket
+        };
+        let (granted, after, left_after) = charge(&denied);
+        assert_eq!((granted, after), (0, before), "{limit}");
+        assert!(left_after <= left, "{limit}");
+        redis::cmd("DEL").arg(&key).exec(&mut redis.connection).unwrap();
+    }
+}

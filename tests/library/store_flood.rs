@@ -1,0 +1,106 @@
+//! What keys cost in the local store, and what a flood of them does to it. Each test has a process of its own under
+//! nextest; under `cargo test` they take turns.
+
+use std::sync::Mutex;
+
+use tollgate::algorithm::{AlgorithmName, Arguments, Rule, Value};
+use tollgate::charge::{Charge, Enforcement, Mode, RuleRef};
+use tollgate::store::local::Binding;
+use tollgate::store::{LimitSpec, LocalStore};
+use tollgate::units::{LimitKey, Nanos, Rate};
+
+static TURN: Mutex<()> = Mutex::new(());
+const NOW: Nanos = Nanos::from_secs(1_000_000);
+/// A key that has spent its limit before the flood.
+const SPENT: u64 = u64::MAX;
+
+fn store(algorithm: AlgorithmName, max_keys: u64) -> (LocalStore, Binding) {
+    let mut arguments = Arguments::default();
+    match algorithm {
+        AlgorithmName::Gcra => {
+            arguments.set("rate", Value::Rate(Rate::new(1, Nanos::from_secs(86_400)).unwrap()));
+            arguments.set("burst", Value::Whole(1));
+        }
+        _ => {
+            arguments.set("limit", Value::Whole(1));
+            arguments.set("window", Value::Duration(Nanos::from_secs(86_400)));
+        }
+    }
+    let rules: [Rule; 1] = [algorithm.build(&arguments).unwrap()];
+    let spec = LimitSpec {
+        name: "flood",
+        algorithm,
+        mode: Mode::Sticky,
+        key: 0,
+        afresh: false,
+        rules: &rules,
+        max_keys,
+        gives_back: false,
+    };
+    let store = LocalStore::new();
+    let binding = store.bind(&[spec]);
+    (store, binding)
+}
+
+fn is_admitted(store: &LocalStore, binding: &Binding, key: u64) -> bool {
+    // as if it were hashed
+    let spread = u128::from(key).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+    let key = LimitKey(spread ^ (spread >> 64));
+    let mut charges = [Charge::new(0, RuleRef::Listed(0), key, 1, Enforcement::USUAL)];
+    store.charge(binding, &mut charges, NOW)[0].decision.is_admitted()
+}
+
+/// The memory of this process, in bytes.
+fn memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    resident.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// Fills a table with `kept` keys, then sends `more` others. What the first ones took, in bytes, and what all took.
+fn flood(algorithm: AlgorithmName, kept: u64, more: u64) -> (u64, u64) {
+    let (store, binding) = store(algorithm, kept);
+    let at_first = memory();
+    assert!(is_admitted(&store, &binding, SPENT));
+    let admitted = (1..kept).filter(|key| is_admitted(&store, &binding, *key)).count() as u64;
+    assert_eq!(admitted, kept - 1);
+    let full = memory().saturating_sub(at_first);
+    let admitted = (kept..kept + more).filter(|key| is_admitted(&store, &binding, *key)).count();
+    assert_eq!(admitted, 1, "keys without a place share one bucket");
+    let flooded = memory().saturating_sub(at_first);
+    assert!(!is_admitted(&store, &binding, SPENT), "a spent key stays spent");
+    assert!((1..kept).step_by(997).all(|key| !is_admitted(&store, &binding, key)));
+    (full, flooded)
+}
+
+fn hold(algorithm: AlgorithmName, kept: u64, more: u64) {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let (full, flooded) = flood(algorithm, kept, more);
+    say(&format!(
+        "{algorithm:?}: {kept} keys take {} MiB, {} bytes each; after {more} more it is {} MiB",
+        full >> 20,
+        full / kept,
+        flooded >> 20
+    ));
+    assert!(full / kept <= 120, "{algorithm:?}: {} bytes a key", full / kept);
+    assert!(flooded <= full + full / 10, "{algorithm:?}: {full} bytes, then {flooded}");
+}
+
+#[expect(clippy::print_stderr, reason = "figures for whoever runs the tests")]
+fn say(text: &str) {
+    eprintln!("{text}");
+}
+
+#[test]
+fn a_flood_of_keys_takes_no_more_memory_than_the_table_may_hold() {
+    for algorithm in [AlgorithmName::Gcra, AlgorithmName::FixedWindow] {
+        hold(algorithm, 300_000, 1_200_000);
+    }
+}
+
+/// `cargo test --release --test library -- --ignored --nocapture store_flood`
+#[test]
+#[ignore = "takes half a gigabyte"]
+fn ten_million_keys_take_what_is_said_and_ten_million_more_take_nothing() {
+    hold(AlgorithmName::Gcra, 10_000_000, 10_000_000);
+}
