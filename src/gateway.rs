@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Cache};
 
 pub mod active_config;
 pub mod admit;
@@ -63,7 +63,7 @@ pub struct Gateway(Arc<GatewayState>);
 /// See [`Gateway`].
 pub struct GatewayState {
     /// What is in force.
-    pub active: ArcSwap<ActiveConfig>,
+    pub active: Arc<ArcSwap<ActiveConfig>>,
     /// Where states are kept.
     pub store: Arc<Store>,
     /// The time.
@@ -98,23 +98,32 @@ pub type WorkerConfig = Rc<Arc<ActiveConfig>>;
 
 /// The gateway as one worker uses it.
 #[derive(Clone)]
-pub struct WorkerGateway(Rc<(Gateway, RefCell<WorkerConfig>)>);
+pub struct WorkerGateway(Rc<WorkerState>);
+
+struct WorkerState {
+    gateway: Gateway,
+    /// Notices a swap by comparing pointers, so that a request takes part in no count that other workers write.
+    latest: RefCell<Cache<Arc<ArcSwap<ActiveConfig>>, Arc<ActiveConfig>>>,
+    held: RefCell<WorkerConfig>,
+}
 
 impl WorkerGateway {
     /// What a worker uses of `gateway`.
     pub fn new(gateway: Gateway) -> Self {
-        let config = Rc::new(gateway.active.load_full());
-        Self(Rc::new((gateway, RefCell::new(config))))
+        let mut latest = Cache::new(Arc::clone(&gateway.active));
+        let held = RefCell::new(Rc::new(Arc::clone(latest.load())));
+        Self(Rc::new(WorkerState { gateway, latest: RefCell::new(latest), held }))
     }
 
     /// The configuration in force.
     pub fn config(&self) -> WorkerConfig {
-        let (gateway, known) = &*self.0;
-        let (active, mut known) = (gateway.active.load(), known.borrow_mut());
-        if !Arc::ptr_eq(&active, &known) {
-            *known = Rc::new(Arc::clone(&active));
+        let WorkerState { latest, held, .. } = &*self.0;
+        let (mut latest, mut held) = (latest.borrow_mut(), held.borrow_mut());
+        let active = latest.load();
+        if !Arc::ptr_eq(active, &held) {
+            *held = Rc::new(Arc::clone(active));
         }
-        Rc::clone(&known)
+        Rc::clone(&held)
     }
 }
 
@@ -122,7 +131,7 @@ impl std::ops::Deref for WorkerGateway {
     type Target = Gateway;
 
     fn deref(&self) -> &Gateway {
-        &self.0.0
+        &self.0.gateway
     }
 }
 

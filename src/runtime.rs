@@ -185,7 +185,7 @@ pub fn prepare(setup: Setup) -> Result<Prepared, StartError> {
     let active = ActiveConfig::new((rules, pools), None, &store, hasher.clone(), &telemetry);
     telemetry.reload_applied(&active.ruleset, &active.hash, clock.wall());
     let gateway = Gateway::new(GatewayState {
-        active: ArcSwap::from_pointee(active),
+        active: Arc::new(ArcSwap::from_pointee(active)),
         store,
         clock,
         hasher,

@@ -188,10 +188,15 @@ impl Store {
             return receipt;
         }
         // large, and moved with the futures that it is part of: it has its memory only where it is needed
+        Box::pin(self.charge_with_floors(binding, batch, now)).await
+    }
+
+    /// [`Store::charge`] where others may have to be asked.
+    async fn charge_with_floors(&self, binding: &Binding, batch: &mut [Charge], now: Nanos) -> Receipt {
         let Some(mut floors) = BatchWithFloors::of(batch) else {
-            return Box::pin(self.charge_with_others(binding, batch, now)).await;
+            return self.charge_with_others(binding, batch, now).await;
         };
-        let receipt = Box::pin(self.charge_with_others(binding, floors.charges(), now)).await;
+        let receipt = self.charge_with_others(binding, floors.charges(), now).await;
         let refused = receipt.refused.map(|position| floors.position(batch, position));
         Receipt { charged: floors.answer(batch, &receipt.charged), refused, ..receipt }
     }

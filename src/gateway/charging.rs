@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 
-use crate::charge::{Charge, Charged, DecisionSource};
+use crate::charge::{AllCharged, Charge, Charged, DecisionSource};
 use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::Answer;
 use crate::gateway::{WorkerConfig, WorkerGateway};
@@ -67,11 +67,16 @@ pub(super) fn observe(context: &RequestContext, route: RouteId, receipt: &Receip
 pub(super) async fn charge_candidate(context: &mut RequestContext, now: Nanos) {
     let candidate = context.verdict.candidate_to_charge(&context.active.ruleset, &context.charges);
     let Some((position, alone)) = candidate else { return };
-    let mut alone = [alone];
-    let receipt = context.gateway.store.charge(&context.active.binding, &mut alone, now).await;
-    if let [charged] = *receipt.charged {
+    // seldom, and large
+    let charged = Box::pin(charge_alone(context, alone, now)).await;
+    if let [charged] = *charged {
         context.verdict.replace(position, charged);
     }
+}
+
+async fn charge_alone(context: &RequestContext, charge: Charge, now: Nanos) -> AllCharged {
+    let mut alone = [charge];
+    context.gateway.store.charge(&context.active.binding, &mut alone, now).await.charged
 }
 
 /// Gives back what a request was charged early: it turns out to be none that is charged.

@@ -54,12 +54,19 @@ impl CostMeter {
         let noted = |(position, charge): (usize, &Charge)| {
             let limit = &ruleset.limits[charge.limit];
             let known = limit.cost.on_request(facts);
-            let limit_id = LimitId(charge.limit);
-            let body = BodyCost::new(limit, charge, known);
+            if !limit.settles_later(limit.rule(&charge.rule), known) {
+                return None;
+            }
             let prices = if let CostRule::Response(cost) = &limit.cost { cost.prices(facts.body) } else { &[] };
-            let (prices, told) = (prices.to_vec(), CostSum::default());
-            let noted = Noted { position, limit: limit_id, known, prices, told, reader: None, body };
-            limit.settles_later(limit.rule(&charge.rule), known).then_some(noted)
+            Some(Noted {
+                position,
+                limit: LimitId(charge.limit),
+                known,
+                prices: prices.to_vec(),
+                told: CostSum::default(),
+                reader: None,
+                body: BodyCost::new(limit, charge, known),
+            })
         };
         let costs: Vec<Noted> = charges.iter().enumerate().filter_map(noted).collect();
         (!costs.is_empty()).then(|| Box::new(Self { costs, ..Self::default() }))

@@ -322,7 +322,7 @@ routes: [{ name: all, upstream: origin, limits: [one] }]
         let pools = rules.pools(None);
         let active = ActiveConfig::new((rules, pools), None, &store, hasher.clone(), &Telemetry::new().unwrap());
         let shared = GatewayState {
-            active: ArcSwap::from_pointee(active),
+            active: Arc::new(ArcSwap::from_pointee(active)),
             store,
             clock: Arc::new(SystemClock::new()),
             hasher,

@@ -1,7 +1,6 @@
 //! The one place that turns verdicts and errors into HTTP: which status, which fields, which body.
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use serde::Serialize;
 
 use crate::algorithm::Denial;
 use crate::fields::Fields;
@@ -168,38 +167,28 @@ pub(super) fn retry_after(denial: Denial) -> Option<Nanos> {
 }
 
 /// An `application/problem+json` body (RFC 9457).
-#[derive(Serialize)]
-#[serde(rename_all = "kebab-case")]
-struct Problem<'a> {
-    r#type: &'a str,
-    title: &'a str,
-    status: u16,
-    detail: &'a str,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    violated_policies: Vec<&'a str>,
+fn problem(answer: &Answer, status: u16, context: Option<&RequestContext>) -> Vec<u8> {
+    let mut body = Vec::with_capacity(PROBLEM_BYTES);
+    // types, titles and the names of limits hold nothing that has to be escaped
+    push(&mut body, &["{\"type\":\"", answer.problem_type(), "\",\"title\":\"", answer.title(), "\",\"status\":"]);
+    push(&mut body, &[itoa::Buffer::new().format(status), ",\"detail\":"]);
+    // writing to memory does not fail
+    drop(serde_json::to_writer(&mut body, &answer.detail(context)));
+    let violated = context.filter(|_| *answer == Answer::Limited).into_iter().flat_map(|context| {
+        let limits = &context.active.ruleset.limits;
+        context.verdict.violated().map(|limit| limits[limit.0].name.as_str())
+    });
+    let (mut before, mut end) = (",\"violated-policies\":[\"", "}\n");
+    for name in violated {
+        push(&mut body, &[before, name, "\""]);
+        (before, end) = (",\"", "]}\n");
+    }
+    push(&mut body, &[end]);
+    body
 }
 
-fn problem(answer: &Answer, status: u16, context: Option<&RequestContext>) -> Vec<u8> {
-    let violated_policies = match (answer, context) {
-        (Answer::Limited, Some(context)) => {
-            let limits = &context.active.ruleset.limits;
-            context.verdict.violated().map(|limit| limits[limit.0].name.as_str()).collect()
-        }
-        _ => Vec::new(),
-    };
-    let problem = Problem {
-        r#type: answer.problem_type(),
-        title: answer.title(),
-        status,
-        detail: &answer.detail(context),
-        violated_policies,
-    };
-    let mut body = Vec::with_capacity(PROBLEM_BYTES);
-    match serde_json::to_writer(&mut body, &problem) {
-        Ok(()) => body.push(b'\n'),
-        Err(_) => body.clear(),
-    }
-    body
+fn push(body: &mut Vec<u8>, parts: &[&str]) {
+    parts.iter().for_each(|part| body.extend_from_slice(part.as_bytes()));
 }
 
 /// Whether the client speaks gRPC, and reads its status where gRPC puts it.

@@ -321,8 +321,9 @@ pub(super) async fn answer<S: Service>(
         0 => Framing::Empty,
         length => Framing::Length(u64::try_from(length).unwrap_or(u64::MAX)),
     };
-    let declared = itoa::Buffer::new().format(response.body.len()).to_owned();
-    let declared = Some(declared.as_bytes()).filter(|_| !matches!(response.status, 204 | 304));
+    let mut digits = itoa::Buffer::new();
+    let declared =
+        Some(digits.format(response.body.len()).as_bytes()).filter(|_| !matches!(response.status, 204 | 304));
     let (status, fields, wall) = (response.status, &response.fields, timer.wall());
     let head = ClientHead { status, reason: b"", fields, framing, declared, wall };
     if client.begin_response(&head).is_err() {

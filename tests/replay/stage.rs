@@ -101,7 +101,7 @@ impl Stage {
         let pools = rules.pools(None);
         let live = ActiveConfig::new((rules, pools), None, &store, hasher.clone(), &Telemetry::new().unwrap());
         let gateway = WorkerGateway::new(Gateway::new(GatewayState {
-            active: ArcSwap::from_pointee(live),
+            active: Arc::new(ArcSwap::from_pointee(live)),
             store,
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
             hasher,
