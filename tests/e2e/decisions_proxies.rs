@@ -11,6 +11,7 @@ const CADDY: &str = include_str!("../../config/proxies/Caddyfile");
 const HAPROXY: &str = include_str!("../../config/proxies/haproxy.cfg");
 const HAPROXY_SCRIPT: &str = include_str!("../../config/proxies/haproxy.lua");
 const ENVOY: &str = include_str!("../../config/proxies/envoy.yaml");
+const TRAEFIK: &str = include_str!("../../config/proxies/traefik-dynamic.yaml");
 
 /// The text of a sample with `addresses` in place of those with these ports.
 fn placed(sample: &str, addresses: &[(u16, SocketAddr)]) -> String {
@@ -80,8 +81,11 @@ fn nginx_holds_a_limit_that_tollgate_decides() {
     assert!(denied.field("ratelimit").is_some_and(|told| told.starts_with("\"five\";r=0")), "{denied:?}");
     assert_eq!(Client::connect(own).get("/v2").status, 404);
     // an outage fails closed
+    gateway.process.signal("STOP");
+    assert_eq!((status(own), origin.count()), (500, 5), "stalled");
+    gateway.process.signal("CONT");
     drop(gateway);
-    assert_eq!((status(own), origin.count()), (500, 5));
+    assert_eq!((status(own), origin.count()), (500, 5), "down");
 }
 
 #[test]
@@ -96,8 +100,33 @@ fn caddy_holds_a_limit_that_tollgate_decides() {
     let _caddy = run("env", &arguments, &folder, own);
     let denied = hold_exactly(own, &origin);
     assert_eq!(denied.json()["violated-policies"][0], "five");
+    gateway.process.signal("STOP");
+    assert_eq!((status(own), origin.count()), (504, 5), "stalled");
+    gateway.process.signal("CONT");
     drop(gateway);
-    assert_eq!((status(own), origin.count()), (502, 5));
+    assert_eq!((status(own), origin.count()), (502, 5), "down");
+}
+
+#[test]
+fn traefik_holds_a_limit_that_tollgate_decides() {
+    let (origin, folder) = (Origin::start(), Folder::new());
+    let gateway = start("forward_auth", &routed(5));
+    let own = own_address();
+    folder.write("traefik-dynamic.yaml", placed(TRAEFIK, &[(8081, gateway.address), (9000, origin.address)]));
+    let address = format!("--entryPoints.web.address={own}");
+    let _traefik = run_fetched("traefik", &[&address, "--providers.file.filename=traefik-dynamic.yaml"], &folder, own);
+    wait_until("traefik to read its routes", || {
+        Client::connect(own)
+            .get("/v2")
+            .field("content-type")
+            .is_some_and(|kind| kind.starts_with("application/problem"))
+    });
+    let claims = [("x-forwarded-uri", "/v2"), ("x-forwarded-for", "192.0.2.1"), ("x-forwarded-method", "POST")];
+    let denied = hold_exactly(own, &origin);
+    assert_eq!(denied.json()["violated-policies"][0], "five");
+    assert_eq!(Client::connect(own).exchange("GET", "/v1/orders?all", &claims).status, 429);
+    drop(gateway);
+    assert_eq!((status(own), origin.count()), (500, 5));
 }
 
 #[test]
@@ -121,13 +150,17 @@ fn haproxy_holds_a_limit_that_tollgate_decides() {
     assert_eq!((status(own), origin.count()), (503, 5));
 }
 
-/// The wheel of `scripts/install-needs.sh`.
+/// Starts a program from the wheels of `scripts/install-needs.sh`.
+fn run_fetched(program: &str, arguments: &[&str], folder: &Folder, own: SocketAddr) -> Process {
+    let program = format!("{}/target/python/{program}", env!("CARGO_MANIFEST_DIR"));
+    assert!(std::path::Path::new(&program).exists(), "{program} is missing: `make needs` fetches it");
+    run(&program, arguments, folder, own)
+}
+
 fn envoy(config: String, own: SocketAddr, folder: &Folder) -> Process {
-    const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/python/envoy/_bin/envoy");
-    assert!(std::path::Path::new(PROGRAM).exists(), "{PROGRAM} is missing: `make needs` fetches it");
     folder.write("envoy.yaml", config);
     let options = ["-c", "envoy.yaml", "--concurrency", "2", "--disable-hot-restart", "--log-level", "error"];
-    run(PROGRAM, &options, folder, own)
+    run_fetched("envoy/_bin/envoy", &options, folder, own)
 }
 
 /// Both of Envoy's filters ask, and one of the two limits is the tighter one.

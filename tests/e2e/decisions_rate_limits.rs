@@ -1,5 +1,8 @@
 //! Envoy's questions about descriptors, in gRPC (`serves: rate_limit_service`).
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
 use prost::Message;
 
 use crate::decisions_grpc::{CHECK, GRPC, Header, framed, message, refused, start};
@@ -291,32 +294,56 @@ async fn plans_and_limits_may_come_with_a_descriptor() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_question_of_the_rate_limit_service_that_is_none_is_refused_and_nothing_is_charged() {
+async fn a_question_of_the_rate_limit_service_that_is_none_is_refused_and_the_limit_stays_exact() {
     let gateway = start("rate_limit_service", DOMAINS);
     let mut envoy = Envoy::connect(&gateway).await;
-    let one = || descriptor("remote_address=192.0.2.1");
+    let one = || descriptor("tier=pro,user=a");
     let with_value = |length: usize| descriptor(&format!("remote_address={}", "x".repeat(length)));
-    let cases = [
-        ("no domain", of_domain("", vec![one()]), 3),
-        ("no descriptors", of_domain("edge", vec![]), 3),
-        ("no entries", of_domain("edge", vec![one(), Descriptor::default()]), 3),
-        ("no key", of_domain("edge", vec![one(), descriptor("=a")]), 3),
-        ("too many descriptors", of_domain("edge", vec![one(); 10_000]), 3),
-        ("too many entries", of_domain("edge", vec![one(), descriptor(&["a=b"; 33].join(","))]), 3),
-        ("a long value", of_domain("edge", vec![one(), with_value(1_000_000)]), 3),
-        ("a message that is too long", of_domain("edge", vec![one(), with_value(2_000_000)]), 8),
+    let asked = |domain: &str, descriptors| framed(&of_domain(domain, descriptors));
+    let whole = asked("edge", vec![one()]).to_vec();
+    let with = |at: usize, byte: u8| {
+        let mut bytes = whole.clone();
+        bytes[at] = byte;
+        bytes.into()
+    };
+    let cases: [(&str, bytes::Bytes, u16); 14] = [
+        ("no domain", asked("", vec![one()]), 3),
+        ("no descriptors", asked("edge", vec![]), 3),
+        ("no entries", asked("edge", vec![one(), Descriptor::default()]), 3),
+        ("no key", asked("edge", vec![one(), descriptor("=a")]), 3),
+        ("too many descriptors", asked("edge", vec![one(); 10_000]), 3),
+        ("too many entries", asked("edge", vec![one(), descriptor(&["a=b"; 33].join(","))]), 3),
+        ("a long value", asked("edge", vec![one(), with_value(1_000_000)]), 3),
+        ("a message that is too long", asked("edge", vec![one(), with_value(2_000_000)]), 8),
+        ("no frame", bytes::Bytes::new(), 3),
+        ("a compressed frame", with(0, 1), 3),
+        ("a longer frame", with(4, whole[4] + 1), 3),
+        ("a field that ends behind the message", with(6, 0x7f), 3),
+        ("no text", with(7, 0xff), 3),
+        ("two frames", [&whole[..], &whole].concat().into(), 3),
     ];
     for (what, question, status) in cases {
-        let answer = envoy.0.post(LIMIT, GRPC, framed(&question)).await.unwrap();
+        let answer = envoy.0.post(LIMIT, GRPC, question).await.unwrap();
         assert_eq!(refused(&answer).0, status, "{what}");
     }
-    assert_eq!(envoy.codes(vec![one()]).await, (OK, vec![(OK, 2)]));
-    let other = envoy.0.post(CHECK, GRPC, framed(&of_domain("edge", vec![one()]))).await.unwrap();
+    let other = envoy.0.post(CHECK, GRPC, whole.clone().into()).await.unwrap();
     assert_eq!(refused(&other).0, 12, "another service");
+    // what is no HTTP/2 either ends its own connection
+    let garbage = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &[0xff; 64]].concat();
+    tokio::task::block_in_place(|| {
+        let mut stranger = TcpStream::connect(gateway.address).unwrap();
+        stranger.write_all(&garbage).unwrap();
+        // a reset is an end as well
+        _ = stranger.read_to_end(&mut Vec::new());
+    });
+    for left in (0..5).rev() {
+        assert_eq!(envoy.codes(vec![one()]).await, (OK, vec![(OK, left)]));
+    }
+    assert_eq!(envoy.codes(vec![one()]).await.0, OVER);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn clients_that_do_not_read_and_go_away_cost_nothing() {
+async fn clients_that_do_not_read_and_go_away_cost_what_they_asked_and_no_more() {
     let gateway = start("rate_limit_service", DOMAINS);
     let mut envoy = Envoy::connect(&gateway).await;
     let question = framed(&of_domain("edge", vec![descriptor("user=a"); 100]));
@@ -327,9 +354,12 @@ async fn clients_that_do_not_read_and_go_away_cost_nothing() {
         unread.push(response);
     }
     let mut other = Envoy::connect(&gateway).await;
-    assert_eq!(other.codes(vec![descriptor("remote_address=192.0.2.1")]).await.0, OK);
+    assert_eq!(other.codes(vec![descriptor("user=b")]).await, (OK, vec![(OK, 99)]));
+    let admitted = [("serves", "rate_limit_service"), ("result", "admitted")];
+    gateway.wait_for_metric("tollgate_decisions_total", &admitted, 2.0);
     drop(unread);
     drop(envoy);
     gateway.wait_for_metric("tollgate_http_requests_in_flight", &[("route", "edge")], 0.0);
-    assert_eq!(other.codes(vec![descriptor("remote_address=192.0.2.1")]).await.0, OK);
+    assert_eq!(other.codes(vec![descriptor("user=a")]).await, (OVER, vec![(OVER, 0)]), "the first took all");
+    assert_eq!(other.codes(vec![descriptor("user=b")]).await, (OK, vec![(OK, 98)]));
 }
