@@ -302,7 +302,7 @@ fn play<W: Write>(
 }
 
 fn open_rules(args: &ReplayArgs, path: &Path) -> Result<ReplayRules, ReplayError> {
-    let Source { loaded, directory, tokens, .. } = source::open(path)?;
+    let Source { loaded, directory, groups, tokens, .. } = source::open(path)?;
     let plan = |name: &String| {
         let position = loaded.ruleset.plans.iter().position(|plan| plan == name);
         position.map(PlanId).ok_or_else(|| ReplayError::Plan {
@@ -314,7 +314,8 @@ fn open_rules(args: &ReplayArgs, path: &Path) -> Result<ReplayRules, ReplayError
         })
     };
     let default_plan = args.plan.as_ref().map(plan).transpose()?;
-    Ok(ReplayRules { ruleset: loaded.ruleset, directory, tokens, default_plan, default_host: args.host.clone() })
+    let (ruleset, default_host) = (loaded.ruleset, args.host.clone());
+    Ok(ReplayRules { ruleset, directory, groups, tokens, default_plan, default_host })
 }
 
 fn refuse_to_overwrite(args: &ReplayArgs) -> Result<(), ReplayError> {

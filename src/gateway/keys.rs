@@ -5,10 +5,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::charge::{Charge, Enforcement};
+use crate::customers::Directory;
+use crate::customers::directory::GroupTable;
 use crate::gateway::Gateway;
 use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::explain::{BadQuestion, Explanation, KeyAccount, LimitStanding, Question};
-use crate::ruleset::LimitId;
+use crate::ruleset::key::KeyHasher;
+use crate::ruleset::{LimitId, Ruleset};
 use crate::store::{Amendment, Unamended};
 
 mod charge_question;
@@ -117,6 +120,19 @@ pub struct KeyAnswer {
     pub before: Option<LimitStanding>,
 }
 
+/// By what a named key is found.
+#[derive(Clone, Copy)]
+pub struct KeyContext<'c> {
+    /// Makes keys.
+    pub hasher: &'c KeyHasher,
+    /// The limits.
+    pub ruleset: &'c Ruleset,
+    /// The customers.
+    pub directory: &'c Directory,
+    /// Their groups.
+    pub groups: &'c GroupTable,
+}
+
 /// A key that was found: what would be charged to it, and how it is shown.
 struct Found {
     charge: Charge,
@@ -178,9 +194,13 @@ impl KeyQuestion {
     }
 
     async fn find(&self, gateway: &Gateway, active: &ActiveConfig) -> Result<Found, BadKey> {
-        let id = self.limit(active)?;
+        let id = self.limit(&active.ruleset)?;
         match &self.named {
-            Named::Parts { key, plan } => parts::find(gateway, active, id, key, plan.as_deref()),
+            Named::Parts { key, plan } => {
+                let (ruleset, directory, groups) = (&active.ruleset, &active.directory, &active.groups);
+                let context = KeyContext { hasher: &gateway.hasher, ruleset, directory, groups };
+                parts::find(&context, id, key, plan.as_deref())
+            }
             Named::Request(question) => {
                 let met = Explanation::under(gateway, active, question, id).await;
                 let (key, charge, plan) = met.map_err(|why| BadKey::NotMet { limit: self.limit.clone(), why })?;
@@ -189,9 +209,9 @@ impl KeyQuestion {
         }
     }
 
-    fn limit(&self, active: &ActiveConfig) -> Result<LimitId, BadKey> {
+    fn limit(&self, ruleset: &Ruleset) -> Result<LimitId, BadKey> {
         const MOST_NAMED: usize = 20;
-        let limits = &active.ruleset.limits;
+        let limits = &ruleset.limits;
         let found = limits.iter().position(|limit| limit.name == self.limit && limit.candidate_of.is_none());
         found.map(LimitId).ok_or_else(|| {
             let names = limits.iter().filter(|limit| limit.candidate_of.is_none()).map(|limit| limit.name.as_str());

@@ -232,14 +232,7 @@ impl RequestContext {
     }
 
     fn write_access_log(&self, status: u16, duration: Nanos) {
-        let wanted = match self.active.ruleset.access_log {
-            AccessLog::Off => false,
-            AccessLog::Full => true,
-            AccessLog::Sampled(one_in) => {
-                status >= 400 || self.answered.is_some() || rand::random_range(0..one_in.max(1)) == 0
-            }
-        };
-        if !wanted {
+        if !is_logged(self.active.ruleset.access_log, status >= 400 || self.answered.is_some()) {
             return;
         }
         let ruleset = &self.active.ruleset;
@@ -268,6 +261,15 @@ impl RequestContext {
             answered = self.answered,
             trace_id = self.trace,
         );
+    }
+}
+
+/// Whether a line is written to the access log; `always` where samples hold it too.
+pub(super) fn is_logged(log: AccessLog, always: bool) -> bool {
+    match log {
+        AccessLog::Off => false,
+        AccessLog::Full => true,
+        AccessLog::Sampled(one_in) => always || rand::random_range(0..one_in.max(1)) == 0,
     }
 }
 

@@ -61,6 +61,8 @@ pub enum RecordField {
     Answered,
     /// What a gateway decided.
     Decision,
+    /// What a program that is no proxy was charged.
+    Charges,
     /// A request header field, by its position in [`WantedFields::headers`].
     Header(usize),
     /// A response header field, by its position in [`WantedFields::response_headers`].
@@ -78,7 +80,7 @@ pub enum Unit {
 
 /// The usual places of each field: first the name that tollgate's own access log uses, then the names of nginx, Caddy and
 /// Traefik.
-const USUAL: [(RecordField, &[&str]); 17] = [
+const USUAL: [(RecordField, &[&str]); 18] = [
     (
         RecordField::Time,
         &["timestamp", "time", "ts", "@timestamp", "time_iso8601", "msec", "StartUTC", "datetime", "time_local"],
@@ -102,6 +104,7 @@ const USUAL: [(RecordField, &[&str]); 17] = [
     (RecordField::Node, &["upstream", "upstream_addr", "ServiceAddr"]),
     (RecordField::Answered, &["answered"]),
     (RecordField::Decision, &["decision"]),
+    (RecordField::Charges, &["charges"]),
 ];
 
 /// `NAME=PATH`: the place of a field in a log.

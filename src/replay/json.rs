@@ -212,6 +212,7 @@ impl<'l> Fields<'_, 'l> {
             RecordField::Plan => put(&mut record.plan, value.text()),
             RecordField::Node => put(&mut record.node, value.text()),
             RecordField::Answered => put(&mut record.answered, value.text()),
+            RecordField::Charges => put(&mut record.charges, value.text()),
             RecordField::Decision => put(&mut record.was_exempt, value.bytes().map(|word| *word == *b"bypassed")),
             RecordField::Header(position) => {
                 record.headers.extend(value.text().filter(|text| text != REDACTED).map(|text| (position, text)));

@@ -16,9 +16,9 @@ use crate::ruleset::Ruleset;
 use crate::ruleset::cost::{CostRule, CostSum, End, Exchange, RealCost, ReportedCost, ResponseCost};
 use crate::ruleset::key::Facts;
 use crate::ruleset::verdict::{Outcome, Verdict};
-use crate::store::LocalStore;
 use crate::store::floors::charge_local;
 use crate::store::local::Binding;
+use crate::store::{Amendment, LocalStore};
 use crate::units::Nanos;
 
 /// How often expired keys are forgotten, in requests, and in how many parts.
@@ -186,6 +186,25 @@ impl Ledger {
         self.charge_candidate(ruleset, charges, now);
         if let Outcome::Admit { .. } = self.verdict.outcome {
             self.run(ruleset, record, facts, charges, now, now);
+        }
+        &self.verdict
+    }
+
+    /// Charges what a program that is no proxy was charged, or gives it back: nothing waits and nothing ends.
+    pub(super) fn charge_program(
+        &mut self,
+        ruleset: &Ruleset,
+        (charges, gives_back): (&mut [Charge], bool),
+        now: Nanos,
+    ) -> &Verdict {
+        if gives_back {
+            for charge in &*charges {
+                self.store.amend(&self.binding, charge, Amendment::Grant(charge.cost), now);
+            }
+            self.verdict.set(ruleset, &[], &[]);
+        } else {
+            let charged = charge_local(&self.store, &self.binding, charges, now);
+            self.verdict.set(ruleset, charges, &charged);
         }
         &self.verdict
     }

@@ -78,6 +78,8 @@ pub struct Record<'l> {
     pub answered: Option<Cow<'l, str>>,
     /// Whether the gateway that wrote the line let the request pass its limits without a charge.
     pub was_exempt: Option<bool>,
+    /// What a program that is no proxy was charged, in place of a request: a list in JSON.
+    pub charges: Option<Cow<'l, str>>,
     /// Values of request header fields, by their position in [`WantedFields::headers`](super::fields::WantedFields).
     pub headers: Vec<(usize, Cow<'l, str>)>,
     /// The same of response header fields.
@@ -114,6 +116,7 @@ impl Record<'_> {
             plan: text(self.plan),
             node: text(self.node),
             answered: text(self.answered),
+            charges: text(self.charges),
             headers: values(self.headers),
             response_headers: values(self.response_headers),
         }
@@ -122,7 +125,7 @@ impl Record<'_> {
     /// How many bytes of memory the record takes, with its texts.
     pub(super) fn memory(&self) -> usize {
         let bytes = [&self.client, &self.target, &self.host].into_iter().flatten().map(|bytes| bytes.len());
-        let texts = [&self.method, &self.customer, &self.plan, &self.node, &self.answered];
+        let texts = [&self.method, &self.customer, &self.plan, &self.node, &self.answered, &self.charges];
         let texts = texts.into_iter().flatten().map(|text| text.len());
         let values = self.headers.iter().chain(&self.response_headers);
         let values = values.map(|value| size_of_val(value) + value.1.len());

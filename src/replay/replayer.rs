@@ -19,6 +19,7 @@ use crate::fields::Fields;
 use crate::gateway::caller::Caller;
 use crate::gateway::facts;
 use crate::gateway::identify::Identity;
+use crate::gateway::keys::{ChargeQuestion, KeyContext};
 use crate::gateway::respond::{Answer, BEFORE_LIMITS, CALLER_REFUSED};
 use crate::ruleset::key::{self, Facts, KeyHasher, KeyPart, LimitHashers, Resolved, ValueFault};
 use crate::ruleset::matcher::RouteId;
@@ -137,6 +138,19 @@ impl Replayer {
         let Self { rules, callers, names, hashers, ledger, charges, headers, host, untold, missing } = self;
         let ruleset = &rules.ruleset;
         ledger.go_to(at);
+        if let Some(text) = record.charges.as_deref() {
+            let context =
+                KeyContext { hasher: hashers.hasher(), ruleset, directory: &rules.directory, groups: &rules.groups };
+            let known = ChargeQuestion::from_log(text).ok().and_then(|question| question.charges(&context));
+            let gives_back = known.iter().flatten().any(|(_, tokens)| *tokens < 0);
+            charges.clear();
+            charges.extend(known.iter().flatten().map(|(charge, _)| charge.clone()));
+            let verdict = ledger.charge_program(ruleset, (charges, gives_back), at);
+            let charges = if gives_back { &[] } else { charges.as_slice() };
+            let (refused, bypassed) = (known.is_none().then_some(UNCHARGEABLE), gives_back);
+            let decided = Decided { at, route: None, plan: None, refused, bypassed, charges, verdict, known: None };
+            return seen(&decided, ruleset);
+        }
         set_headers(headers, record, names);
         let mut id = None;
         let refused = 'refused: {
@@ -234,6 +248,9 @@ impl Replayer {
 }
 
 const USAGE: &str = "usage";
+
+/// Charges of a program for which there are no such limits or keys.
+const UNCHARGEABLE: &str = "unknown_charge";
 
 /// Why the gateway that wrote the line refused the request before it asked all limits: its line does not tell who called.
 fn refused_before(record: &Record<'_>) -> Option<&'static str> {

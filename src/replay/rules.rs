@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, header};
 
+use crate::customers::directory::GroupTable;
 use crate::customers::{Customer, Directory, Tokens};
 use crate::fields::Fields;
 use crate::gateway::identify::{self, Identity};
@@ -23,6 +24,8 @@ pub struct ReplayRules {
     pub ruleset: Ruleset,
     /// Who the customers are.
     pub directory: Arc<Directory>,
+    /// The groups that they may belong to.
+    pub groups: Arc<GroupTable>,
     /// Whose tokens are good.
     pub tokens: Option<Tokens>,
     /// The plan of callers whose plan nobody tells.

@@ -11,11 +11,11 @@ use crate::support::{Client, Gateway, Origin, Response, wait_until};
 
 const TOKEN: &str = "canary-token-0123456789";
 const SECRET: &str = "canary-4c1d9b7e-of-a-customer";
-const HOST: (&str, &str) = ("host", "127.0.0.1");
-const BEARER: (&str, &str) = ("authorization", "Bearer canary-token-0123456789");
+pub const HOST: (&str, &str) = ("host", "127.0.0.1");
+pub const BEARER: (&str, &str) = ("authorization", "Bearer canary-token-0123456789");
 
 /// A gateway that takes changes.
-fn started(config: &str, files: &[(&str, &str)]) -> Gateway {
+pub fn started(config: &str, files: &[(&str, &str)]) -> Gateway {
     let gateway = Gateway::start_with(config, &[files, &[("admin.token", TOKEN)]].concat(), &[]);
     gateway.folder.write("tollgate.yaml", with_admin(&gateway, config, "token_file: admin.token"));
     let reloaded = gateway.reload();
@@ -28,7 +28,7 @@ fn with_admin(gateway: &Gateway, config: &str, more: &str) -> String {
     gateway.whole(config).replacen(&address, &format!("{address}, {more}"), 1)
 }
 
-fn post(gateway: &Gateway, path: &str, fields: &[(&str, &str)], body: &Value) -> Response {
+pub fn post(gateway: &Gateway, path: &str, fields: &[(&str, &str)], body: &Value) -> Response {
     let fields = [&[("connection", "close")], fields].concat();
     Client::connect(gateway.admin).post(path, &fields, body.to_string().as_bytes())
 }

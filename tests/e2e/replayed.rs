@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::process::Command;
 
+use serde_json::json;
+
+use crate::admin_api::{BEARER, HOST, post, started};
 use crate::support::{Client, Gateway, Origin, together, wait_for};
 
 /// Windows so long that the time between a request and its line does not matter.
@@ -81,4 +84,52 @@ fn the_access_log_of_a_gateway_replayed_denies_what_the_gateway_denied() {
     let answered: usize = statuses.iter().flatten().filter(|status| **status == 429).count();
     assert_eq!(denied, answered);
     assert!(denied > 100 && statuses.iter().take(4).all(|of_one| of_one.contains(&200)), "{statuses:?}");
+}
+
+#[test]
+fn what_programs_were_charged_is_replayed_between_the_requests() {
+    const DAILY: &str = "limits:
+  daily: { algorithm: quota_reset, limit: 10, window: 1d, key: customer }
+  calls: { algorithm: quota_reset, limit: 100, window: 1d, key: all }
+customers: { identify: [{ header: x-api-key }], directory: { file: customers.csv } }
+plans: [many]
+routes: [{ name: all, upstream: origin, limits: [daily] }]
+access_log: full
+";
+    let origin = Origin::start();
+    let customers = [("customers.csv", "credential,customer,plan\nk-ann,ann,many\n")];
+    let gateway = started(&format!("{}{DAILY}", origin.upstream()), &customers);
+    let charge = |tokens: i64| {
+        let daily = json!({ "limit": "daily", "key": { "customer": "ann" }, "tokens": tokens });
+        let question = json!({ "charges": [daily, { "limit": "calls", "tokens": tokens.signum() }] });
+        post(&gateway, "/v1/charge", &[HOST, BEARER], &question).json()["admitted"].as_bool().unwrap()
+    };
+    let mut client = Client::connect(gateway.address);
+    let mut ask = || client.exchange("GET", "/", &[("x-api-key", "k-ann")]).status == 200;
+    // 6 and 3 of 10 are used, 2 more are too many; 4 come back and are taken
+    let decided = [charge(6), ask(), ask(), ask(), charge(2), charge(0), charge(-4), charge(5), ask(), charge(0)];
+    assert_eq!(decided, [true, true, true, true, false, true, true, true, false, false]);
+    let lines = wait_for("all lines of the access log", || {
+        let text = gateway.process.stdout();
+        (text.lines().count() == decided.len()).then_some(text)
+    });
+    let replay = |config: &str, log: String| {
+        gateway.folder.write("access.log", &log);
+        let replayed = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .current_dir(gateway.folder.path())
+            .args(["replay", "--config", config, "--format", "json", "access.log"])
+            .output()
+            .unwrap();
+        serde_json::from_slice::<serde_json::Value>(&replayed.stdout).unwrap()
+    };
+    let played = replay("tollgate.yaml", lines.clone());
+    let fates = json!({ "admitted": 6, "bypassed": 1, "denied": 3 });
+    assert_eq!((&played["rules"]["decisions"], &played["rules"]["refused"]), (&fates, &json!({})), "{lines}");
+    // without the charges of programs nobody is denied
+    let requests: String =
+        lines.lines().filter(|line| !line.contains("charges")).map(|line| format!("{line}\n")).collect();
+    assert_eq!(replay("tollgate.yaml", requests)["rules"]["denied"], 0);
+    let text = std::fs::read_to_string(gateway.folder.path().join("tollgate.yaml")).unwrap();
+    gateway.folder.write("other.yaml", text.replace("calls:", "others:"));
+    assert_eq!(replay("other.yaml", lines)["rules"]["refused"]["unknown_charge"], 6);
 }

@@ -3,12 +3,15 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{BadKey, KeyAnswer, KeyQuestion};
+use super::{BadKey, Found, KeyAnswer, KeyContext, KeyQuestion, Named, parts};
 use crate::charge::{Charge, Enforcement};
 use crate::gateway::Gateway;
+use crate::gateway::request_context::is_logged;
 use crate::gateway::respond;
+use crate::ruleset::Ruleset;
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::store::{Amendment, Unamended};
+use crate::telemetry::logging::ACCESS;
 use crate::units::Nanos;
 
 /// The most limits that one question is about.
@@ -24,14 +27,15 @@ struct ChargeQuestionJson {
     charges: Vec<ChargeJson>,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ChargeJson {
     limit: String,
     #[serde(default)]
     key: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
     plan: Option<String>,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Value::is_null")]
     request: Value,
     /// 0 asks and takes nothing; what is below 0 is given back.
     tokens: i64,
@@ -57,7 +61,15 @@ impl ChargeQuestion {
     pub fn from_json(text: &[u8]) -> Result<Self, BadKey> {
         let written: ChargeQuestionJson =
             serde_json::from_slice(text).map_err(|error| BadKey::Charges(error.to_string()))?;
-        let charges = written.charges;
+        Self::new(written.charges)
+    }
+
+    /// Reads the charges of a line in the access log: a list as in a question.
+    pub fn from_log(text: &str) -> Result<Self, BadKey> {
+        Self::new(serde_json::from_str(text).map_err(|error| BadKey::Charges(error.to_string()))?)
+    }
+
+    fn new(charges: Vec<ChargeJson>) -> Result<Self, BadKey> {
         let signs = [charges.iter().any(|one| one.tokens < 0), charges.iter().any(|one| one.tokens >= 0)];
         let is_twice = |one: &ChargeJson| charges.iter().filter(|other| other.limit == one.limit).count() > 1;
         if charges.is_empty() || charges.len() > MOST_LIMITS {
@@ -97,14 +109,8 @@ impl ChargeQuestion {
                 }
             }
         } else {
-            let charge = |(found, tokens): &(super::Found, i64)| {
-                let limit = &ruleset.limits[found.charge.limit];
-                let consumes = *tokens > 0;
-                let counts_denied = consumes && limit.charge.denied;
-                let enforcement = Enforcement { enforces: limit.enforces(), consumes, counts_denied };
-                Charge { cost: tokens.unsigned_abs().max(1), enforcement, ..found.charge.clone() }
-            };
-            let mut batch: Vec<Charge> = found.iter().map(charge).collect();
+            let mut batch: Vec<Charge> =
+                found.iter().map(|(found, tokens)| charge_of(ruleset, &found.charge, *tokens)).collect();
             let receipt = gateway.store.charge(&active.binding, &mut batch, now).await;
             if receipt.refused.is_some() {
                 return Ok(Err(Unamended::Away));
@@ -122,13 +128,52 @@ impl ChargeQuestion {
             Outcome::Admit { wait } => (true, None, wait),
             Outcome::Deny(denial) => (false, respond::retry_after(denial), Nanos::ZERO),
         };
-        active.meters.decided("charge", if admitted { "admitted" } else { "denied" });
+        let result = if admitted { "admitted" } else { "denied" };
+        active.meters.decided("charge", result);
+        let denied_by = denied_by.filter(|_| !admitted);
+        if is_logged(ruleset.access_log, !admitted) {
+            tracing::info!(target: ACCESS, charges = logged(&found, ruleset), decision = result, limit = denied_by);
+        }
         Ok(Ok(ChargeAnswer {
             admitted,
-            denied_by: denied_by.filter(|_| !admitted),
+            denied_by,
             retry_after_seconds: retry_after.map(Nanos::as_secs_f64),
             wait_seconds: wait.as_secs_f64(),
             charges,
         }))
     }
+
+    /// The charges by the limits and customers of `context`, each with its tokens; none where a limit is on what runs, or a
+    /// key is named by a request, which no line does.
+    pub fn charges(&self, context: &KeyContext<'_>) -> Option<Vec<(Charge, i64)>> {
+        let charge = |(question, tokens): &(KeyQuestion, i64)| {
+            let Named::Parts { key, plan } = &question.named else { return None };
+            let id = question.limit(context.ruleset).ok()?;
+            let found = parts::find(context, id, key, plan.as_deref()).ok()?;
+            let holds = context.ruleset.limits[id.0].algorithm.holds();
+            (!holds).then(|| (charge_of(context.ruleset, &found.charge, *tokens), *tokens))
+        };
+        self.0.iter().map(charge).collect()
+    }
+}
+
+/// What is taken of the key of `charge`, or asked or given back.
+fn charge_of(ruleset: &Ruleset, charge: &Charge, tokens: i64) -> Charge {
+    let limit = &ruleset.limits[charge.limit];
+    let consumes = tokens > 0;
+    let enforcement =
+        Enforcement { enforces: limit.enforces(), consumes, counts_denied: consumes && limit.charge.denied };
+    Charge { cost: tokens.unsigned_abs().max(1), enforcement, ..charge.clone() }
+}
+
+/// Charges as a line of the access log tells them, without what may be secret.
+fn logged(found: &[(Found, i64)], ruleset: &Ruleset) -> String {
+    let json = |(found, tokens): &(Found, i64)| ChargeJson {
+        limit: ruleset.limits[found.charge.limit].name.clone(),
+        key: found.key.iter().map(|part| (part.part.clone(), part.value.clone())).collect(),
+        plan: found.plan.clone(),
+        request: Value::Null,
+        tokens: *tokens,
+    };
+    serde_json::to_string(&found.iter().map(json).collect::<Vec<_>>()).unwrap_or_default()
 }

@@ -4,12 +4,11 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{BadKey, Found, asking};
+use super::{BadKey, Found, KeyContext, asking};
 use crate::charge::{Charge, Enforcement, Mode, RuleRef};
 use crate::customers::{Customer, Directory};
-use crate::gateway::active_config::ActiveConfig;
 use crate::gateway::explain::{KeyAccount, masked};
-use crate::gateway::{Gateway, facts};
+use crate::gateway::facts;
 use crate::ruleset::groups::Group;
 use crate::ruleset::key::{KeyFault, KeyPart, SharedKey, Value};
 use crate::ruleset::limit::{Limit, PlanTerms};
@@ -18,13 +17,12 @@ use crate::ruleset::{LimitId, PlanId, Ruleset};
 
 /// The key of the limit `id` that has these parts; `plan` where somebody says whose parameters apply.
 pub(super) fn find(
-    gateway: &Gateway,
-    active: &ActiveConfig,
+    context: &KeyContext<'_>,
     id: LimitId,
     named: &[(String, String)],
     plan: Option<&str>,
 ) -> Result<Found, BadKey> {
-    let ruleset = &active.ruleset;
+    let ruleset = context.ruleset;
     let limit = &ruleset.limits[id.0];
     let wrong = |problem: String| BadKey::Parts { limit: limit.name.clone(), parts: parts_of(limit), problem };
     if let Some((other, _)) = named.iter().find(|(name, _)| !limit.key.parts.iter().any(|part| part.is_called(name))) {
@@ -37,7 +35,7 @@ pub(super) fn find(
         let (Some((_, text)), None) = (of_part.next(), of_part.next()) else {
             return Err(wrong(format!("{:?} has to be named, once", part.describe())));
         };
-        let customer = (*part == KeyPart::Customer).then(|| active.directory.named(text)).flatten();
+        let customer = (*part == KeyPart::Customer).then(|| context.directory.named(text)).flatten();
         let value = match &customer {
             Some(customer) => Value::Bytes(Cow::Owned(customer.name.as_bytes().to_vec())),
             None => value(part, text, ruleset).map_err(|problem| BadKey::Value {
@@ -56,15 +54,15 @@ pub(super) fn find(
         if let KeyPart::Group(level) = part
             && limit.level.as_ref() == Some(level)
         {
-            group = active.groups.find(level, text);
+            group = context.groups.find(level, text);
         }
         values.push((part.clone(), value));
     }
     let in_key = named.iter().find(|(name, _)| KeyPart::Plan.is_called(name)).map(|(_, plan)| plan.as_str());
     let owner = group.map(|group| KeyOwner::Group(group)).or(caller);
-    let (rule, plan) = rule(active, id, owner.as_ref(), plan.or(in_key))?;
+    let (rule, plan) = rule(context, id, owner.as_ref(), plan.or(in_key))?;
     let missing = |fault: KeyFault<'_>| wrong(format!("{:?} has to be named", fault.part.describe()));
-    let hasher = &gateway.hasher;
+    let hasher = context.hasher;
     let SharedKey { key, tag } = match limit.mode {
         Mode::Sticky => {
             let key = hasher.key_of_values(&limit.name, &limit.key, &values).map_err(missing)?;
@@ -104,12 +102,12 @@ fn parts_of(limit: &Limit) -> String {
 
 /// The parameters of a caller's charges, and the name of the plan that they belong to.
 fn rule(
-    active: &ActiveConfig,
+    context: &KeyContext<'_>,
     id: LimitId,
     who: Option<&KeyOwner<'_>>,
     named: Option<&str>,
 ) -> Result<(RuleRef, Option<String>), BadKey> {
-    let ruleset = &active.ruleset;
+    let ruleset = context.ruleset;
     let limit = &ruleset.limits[id.0];
     let not_met = |why: String| BadKey::NotMet { limit: limit.name.clone(), why };
     let named = named.map(|name| plan_called(ruleset, name)).transpose()?;
@@ -136,7 +134,7 @@ fn rule(
         (None, [_]) => PlanTerms::Rule(0),
         (None, _) if ruleset.customers.is_none() => limit.terms(None),
         (None, _) => {
-            let whose = match (who, active.directory.as_ref()) {
+            let whose = match (who, context.directory) {
                 (Some(KeyOwner::Stranger(name)), Directory::File(_)) => {
                     format!("no customer in the directory is called {name:?}")
                 }
