@@ -44,6 +44,7 @@ pub mod scalar;
 mod section_values;
 mod server;
 mod settings;
+mod shape;
 mod sharing;
 mod spec;
 mod state;
@@ -66,6 +67,7 @@ pub use operators::Operators;
 pub use overrides::ConfiguredOverrides;
 pub use problem::{Mark, Place, Problem, Problems, Severity, Warning};
 pub use section_values::{SectionValues, section_values};
+pub use shape::{ConfigText, IncludedFile, included_files};
 pub use spec::{LimitSpec, PlanSpec};
 pub use state::StateFile;
 pub use store::{ClientTls, NamedFile, RedisServers, RedisStore, Secret};
@@ -121,8 +123,13 @@ pub struct Limits {
 }
 
 /// Reads the text of a configuration; `file` is what findings call it, `environment` looks up what `${NAME}` takes.
-pub fn load(text: &str, file: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Loaded, Problems> {
-    let findings = Findings::new(file);
+pub fn load<'t>(
+    text: impl Into<ConfigText<'t>>,
+    file: &str,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Result<Loaded, Problems> {
+    let text = text.into();
+    let findings = text.findings(file);
     let loaded = with_sections(text, &findings, environment, |top| gateway(top, &findings));
     let (loaded, warnings) = findings.finish(loaded)?;
     Ok(Loaded { warnings, ..loaded })
@@ -131,8 +138,13 @@ pub fn load(text: &str, file: &str, environment: &dyn Fn(&str) -> Option<String>
 /// Reads the limits of a configuration, which may hold nothing else; other sections are not looked into.
 ///
 /// Keys may be left out, and where `plans:` is left out the plans are those that the limits name.
-pub fn load_limits(text: &str, file: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<Limits, Problems> {
-    let findings = Findings::new(file);
+pub fn load_limits<'t>(
+    text: impl Into<ConfigText<'t>>,
+    file: &str,
+    environment: &dyn Fn(&str) -> Option<String>,
+) -> Result<Limits, Problems> {
+    let text = text.into();
+    let findings = text.findings(file);
     let limits = with_sections(text, &findings, environment, limits_alone);
     let (limits, warnings) = findings.finish(limits)?;
     Ok(Limits { warnings, ..limits })
@@ -155,14 +167,15 @@ pub struct CustomerFiles {
 
 /// The files about customers that a configuration names, whatever is wrong elsewhere in it: to look into them all the
 /// same. `None` if there are none, or if what names them cannot be read either.
-pub fn load_customer_files(
-    text: &str,
+pub fn load_customer_files<'t>(
+    text: impl Into<ConfigText<'t>>,
     file: &str,
     environment: &dyn Fn(&str) -> Option<String>,
 ) -> Option<CustomerFiles> {
-    let findings = Findings::new(file);
-    let root = document::parse(text, &findings)?;
+    let text = text.into();
+    let findings = text.findings(file);
     let context = ReadContext { findings: &findings, environment };
+    let root = shape::document(text, &context)?;
     let top = Field::root(&context, &root).mapping_if()?.with(&FILE);
     // a misspelt `plans` is no reason to blame the customers
     top.get("plans")?;
@@ -202,22 +215,23 @@ pub fn reference() -> String {
 
 /// Whether the text is a configuration of limits (and plans) only, good for `check` and `simulate`. False for a text
 /// that cannot be read at all.
-pub fn holds_limits_only(text: &str) -> bool {
+pub fn holds_limits_only<'t>(text: impl Into<ConfigText<'t>>) -> bool {
     let findings = Findings::new("");
-    let only = with_sections(text, &findings, &|_| None, |top| {
-        Some(top.has("limits") && top.fields().all(|(key, _)| matches!(key, "limits" | "plans")))
+    let only = with_sections(text.into(), &findings, &|_| None, |top| {
+        let of_limits = |key| matches!(key, "include" | "defaults" | "limits" | "limit_groups" | "plans");
+        Some(top.has("limits") && top.fields().all(|(key, _)| of_limits(key)))
     });
     only.unwrap_or(false)
 }
 
 fn with_sections<T>(
-    text: &str,
+    text: ConfigText<'_>,
     findings: &Findings,
     environment: &dyn Fn(&str) -> Option<String>,
     read: impl FnOnce(&Section<'_>) -> Option<T>,
 ) -> Option<T> {
-    let root = document::parse(text, findings)?;
     let context = ReadContext { findings, environment };
+    let root = shape::document(text, &context)?;
     let top = Field::root(&context, &root).section(&FILE)?;
     read(&top)
 }

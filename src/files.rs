@@ -3,6 +3,7 @@
 //! Only regular files are read, and none that is too large: a directory, a pipe or a disk full of zeros is an error at
 //! once. What a file held is known by a hash ([`Print`]); its [`Stamp`] tells cheaply that it may hold something else.
 
+use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::hash::Hasher;
 use std::io::{self, Read};
@@ -46,7 +47,7 @@ pub enum Stamp {
     },
 }
 
-/// What a file held: a hash of its bytes, or why it could not be read.
+/// What a file held: a hash of its bytes, or of the names in a directory, or why it could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Print {
     /// The hash of its bytes.
@@ -84,6 +85,7 @@ fn look_through(path: &Path, most: usize, mut take: impl FnMut(&[u8])) -> (Resul
     });
     let print = match &outcome {
         Ok(()) => Print::Bytes(hasher.finish128().as_u128()),
+        Err(Unreadable::NoFile(_)) if path.is_dir() => Print::Bytes(hash(format!("{:?}", names_in(path)).as_bytes())),
         Err(reason) => Print::Unreadable(reason.to_string()),
     };
     (outcome, FileVersion { path: path.to_owned(), most, stamp, print })
@@ -142,6 +144,20 @@ pub fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -
         Ok(written)
     };
     put().inspect_err(|_| drop(fs::remove_file(next)))
+}
+
+/// The names in a directory, in their order. How it was before they were read goes to `seen`.
+pub fn list(directory: &Path, seen: &mut Vec<FileVersion>) -> io::Result<Vec<OsString>> {
+    seen.push(read(directory, 0).1);
+    names_in(directory).map_err(io::Error::from)
+}
+
+fn names_in(directory: &Path) -> Result<Vec<OsString>, io::ErrorKind> {
+    let kind = |error: io::Error| error.kind();
+    let names = fs::read_dir(directory).map_err(kind)?.map(|entry| entry.map(|entry| entry.file_name()).map_err(kind));
+    let mut names = names.collect::<Result<Vec<_>, _>>()?;
+    names.sort_unstable();
+    Ok(names)
 }
 
 /// A hash of `bytes`, the same everywhere.

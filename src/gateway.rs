@@ -152,7 +152,7 @@ impl Service for WorkerGateway {
             idle: connections.idle,
             max_connections: Some(connections.most.unwrap_or(self.room)),
             max_per_client: connections.per_client,
-            ipv6_prefix: active.ruleset.client_address.ipv6_prefix,
+            prefixes: active.ruleset.client_address.prefixes,
         }
     }
 

@@ -4,9 +4,9 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU64, NonZeroUsize};
 
-use crate::units::Nanos;
+use crate::units::{Nanos, Prefixes};
 
 pub mod access;
 pub mod changes;
@@ -101,15 +101,47 @@ impl Ruleset {
 /// How the client's address is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientAddress {
-    /// `X-Forwarded-For` is believed as far as it was written by these.
+    /// What these write about clients is believed.
     pub trusted_proxies: Peers,
-    /// An IPv6 client is its network of this many bits, 48 to 128.
-    pub ipv6_prefix: u8,
+    /// Where they write it.
+    pub header: AddressHeader,
+    /// The client is so many hops away, counted from the one that the peer wrote; `None` is the first that is not trusted.
+    pub hops: Option<NonZeroUsize>,
+    /// Clients are counted by their networks.
+    pub prefixes: Prefixes,
+}
+
+/// The header field that has the client's address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum AddressHeader {
+    /// `X-Forwarded-For`, a list to which every proxy adds.
+    #[default]
+    XForwardedFor,
+    /// `Forwarded`, the same as RFC 7239 has it.
+    Forwarded,
+    /// A field that holds one address.
+    Single(http::HeaderName),
+}
+
+impl AddressHeader {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::XForwardedFor => "x-forwarded-for",
+            Self::Forwarded => "forwarded",
+            Self::Single(name) => name.as_str(),
+        }
+    }
 }
 
 impl Default for ClientAddress {
     fn default() -> Self {
-        Self { trusted_proxies: Peers::default(), ipv6_prefix: 64 }
+        Self {
+            trusted_proxies: Peers::default(),
+            header: AddressHeader::default(),
+            hops: None,
+            prefixes: Prefixes { ipv4: 32, ipv6: 64 },
+        }
     }
 }
 

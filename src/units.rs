@@ -8,6 +8,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+mod prefixes;
+
+pub use prefixes::Prefixes;
+
 /// Nanoseconds: a point in time (since the clock's epoch, the Unix epoch in production) or a length of time.
 ///
 /// Range: 584 years. Arithmetic saturates.

@@ -294,7 +294,7 @@ proptest! {
         if let Err(problems) = tollgate::config::load(&text, "f", &environment) {
             prop_assert!(!problems.errors.is_empty());
             for problem in problems.errors.iter().chain(&problems.warnings) {
-                let Some(Mark { line, column }) = problem.place.mark else {
+                let Some(Mark { line, column, .. }) = problem.place.mark else {
                     return Err(TestCaseError::fail(problem.to_string()));
                 };
                 let length = if line == lines.len() + 1 { Some(&0) } else { lines.get(line.wrapping_sub(1)) };

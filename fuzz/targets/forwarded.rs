@@ -4,8 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::HeaderValue;
 use tollgate::fields::Fields;
-use tollgate::gateway::facts::{client_address, network, read_address};
+use tollgate::gateway::facts::{client_address, read_address};
 use tollgate::ruleset::{ClientAddress, Peers};
+use tollgate::units::Prefixes;
 
 use super::input::Input;
 
@@ -20,7 +21,8 @@ pub(crate) fn run(data: &[u8]) {
     let peer: Option<IpAddr> = input.one_of(&PEERS).parse().ok();
     let networks = input.one_of(&TRUSTED).iter().map(|net| net.parse().unwrap()).collect();
     let trusted_proxies = Peers { networks, unix: !input.0.len().is_multiple_of(2) };
-    let rules = ClientAddress { trusted_proxies, ipv6_prefix: 48 + input.byte() % 81 };
+    let prefixes = Prefixes { ipv4: 32, ipv6: 48 + input.byte() % 81 };
+    let rules = ClientAddress { trusted_proxies, prefixes, ..ClientAddress::default() };
     let mut headers = Fields::default();
     for line in input.0.split(|byte| *byte == b'\n') {
         assert_eq!(read_address(line), library(line), "addresses are those that the library reads");
@@ -32,11 +34,11 @@ pub(crate) fn run(data: &[u8]) {
     assert_eq!(found, reference(peer, &headers, &rules));
     if let Some(address) = found {
         assert_eq!(address, address.to_canonical());
-        let counted = network(address, rules.ipv6_prefix);
-        assert_eq!(network(counted, rules.ipv6_prefix), counted);
+        let counted = prefixes.network(address);
+        assert_eq!(prefixes.network(counted), counted);
         assert_eq!(counted.is_ipv4(), address.is_ipv4());
         if let (IpAddr::V6(counted), IpAddr::V6(address)) = (counted, address) {
-            let hidden = 128 - u32::from(rules.ipv6_prefix);
+            let hidden = 128 - u32::from(prefixes.ipv6);
             let differs = counted.to_bits() ^ address.to_bits();
             assert!(differs == 0 || 128 - differs.leading_zeros() <= hidden);
         }

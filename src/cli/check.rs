@@ -84,8 +84,7 @@ enum Checked {
 }
 
 fn read(file: &Path) -> Result<Checked, Problems> {
-    let text = source::read_config(file)?;
-    match config::holds_limits_only(&text) {
+    match source::holds_limits_only(file)? {
         true => source::open_limits(file).map(Checked::Limits),
         false => source::open(file).map(|source| Checked::Gateway(Box::new(source))),
     }

@@ -10,7 +10,7 @@ use crate::cli::source::directory::beside;
 use crate::cli::source::{self, Source, SourceState};
 use crate::clock::{Clock, SystemClock};
 use crate::config::Problems;
-use crate::files::{self, FileVersion};
+use crate::files::FileVersion;
 use crate::runtime::reload::{CompiledConfig, Loader, Origin, Parts, Reading};
 use crate::runtime::state::StateFile;
 use crate::runtime::{self, ServerPanicked, Setup, StartError, descriptors};
@@ -100,7 +100,7 @@ pub(super) fn parts(
             tokens,
             listeners: listener_configs,
             upstream_tls,
-            hash: hash(&text),
+            hash: format!("{:032x}", text.hash()),
         },
         store,
         cluster,
@@ -138,9 +138,4 @@ impl Loader for FileLoader {
         });
         Reading { files, outcome }
     }
-}
-
-/// Identifies a text: the same everywhere, to see whether nodes run the same configuration.
-fn hash(text: &str) -> String {
-    format!("{:032x}", files::hash(text.as_bytes()))
 }

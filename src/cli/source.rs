@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::cluster::settings::Settings as ClusterSettings;
 use crate::config::{
-    self, ConfiguredOverrides, DirectorySource, Limits, Listener, Loaded, Mark, NamedFile, Place, Problem, Problems,
-    Server, Warning,
+    self, ConfigText, ConfiguredOverrides, DirectorySource, IncludedFile, Limits, Listener, Loaded, Mark, NamedFile,
+    Place, Problem, Problems, Server, Warning,
 };
 use crate::customers::directory::GroupTable;
 use crate::customers::{Directory, Tokens};
@@ -20,6 +20,7 @@ use crate::runtime::reload::{AccessTerms, StoreSettings};
 mod cluster;
 pub mod directory;
 mod groups;
+mod include;
 mod listeners;
 mod operators;
 mod store;
@@ -49,8 +50,33 @@ pub struct Source {
     pub upstream_tls: Vec<Option<Arc<TlsConnector>>>,
     /// What operators may do.
     pub access: AccessTerms,
-    /// The configuration's text.
-    pub text: String,
+    /// The configuration's text, and the files that it includes.
+    pub text: SourceText,
+}
+
+/// The text of a configuration, and the files that it includes.
+#[derive(Debug)]
+pub struct SourceText {
+    text: String,
+    included: Vec<IncludedFile>,
+}
+
+impl SourceText {
+    /// Identifies it: the same everywhere, to see whether nodes run the same configuration.
+    pub fn hash(&self) -> u128 {
+        if self.included.is_empty() {
+            return files::hash(self.text.as_bytes());
+        }
+        let texts = [&self.text].into_iter().chain(self.included.iter().map(|file| &file.text));
+        let hashes: Vec<u8> = texts.flat_map(|text| files::hash(text.as_bytes()).to_le_bytes()).collect();
+        files::hash(&hashes)
+    }
+}
+
+impl<'t> From<&'t SourceText> for ConfigText<'t> {
+    fn from(SourceText { text, included }: &'t SourceText) -> Self {
+        Self { text, included }
+    }
 }
 
 /// What is kept between two readings of the same configuration.
@@ -67,6 +93,7 @@ pub struct SourceState {
 impl Source {
     /// A configuration that is in no file, and has neither customers nor a store.
     pub fn of_text(text: String, name: &str) -> Result<Self, Problems> {
+        let text = SourceText { text, included: Vec::new() };
         let loaded = config::load(&text, name, &environment)?;
         let here = Path::new("");
         Ok(Self {
@@ -91,7 +118,7 @@ pub fn open(path: &Path) -> Result<Source, Problems> {
 
 /// The same, with what was `kept` as far as nothing about it changed. `seen` gets every file that was looked at.
 pub fn open_again(path: &Path, kept: &mut SourceState, seen: &mut Vec<FileVersion>) -> Result<Source, Problems> {
-    let text = read_config_seen(path, seen)?;
+    let text = read_source(path, seen)?;
     let mut loaded =
         config::load(&text, &name(path), &environment).map_err(|problems| with_files(problems, path, &text, seen))?;
     let listeners = listeners::open(path, &loaded.server, seen);
@@ -166,7 +193,7 @@ fn beyond_descriptors(file: &str, loaded: &Loaded) -> Option<Warning> {
 }
 
 /// Adds what is wrong with the files that a refused configuration names.
-fn with_files(problems: Problems, path: &Path, text: &str, seen: &mut Vec<FileVersion>) -> Problems {
+fn with_files(problems: Problems, path: &Path, text: &SourceText, seen: &mut Vec<FileVersion>) -> Problems {
     let file = name(path);
     let Some(named) = config::load_customer_files(text, &file, &environment) else { return problems };
     let groups = match groups::open(path, named.groups.as_ref(), &named.overrides, &mut None, seen) {
@@ -274,7 +301,19 @@ fn refuse_fixed(file: &str, fixed: Vec<Fixed>) -> Result<(), Problems> {
 
 /// Reads the limits of a configuration, which may hold nothing else.
 pub fn open_limits(path: &Path) -> Result<Limits, Problems> {
-    config::load_limits(&read_config(path)?, &name(path), &environment)
+    config::load_limits(&read_source(path, &mut Vec::new())?, &name(path), &environment)
+}
+
+/// Whether the configuration at `path` is one of limits only.
+pub fn holds_limits_only(path: &Path) -> Result<bool, Problems> {
+    Ok(config::holds_limits_only(&read_source(path, &mut Vec::new())?))
+}
+
+/// Reads a configuration and the files that it includes.
+fn read_source(path: &Path, seen: &mut Vec<FileVersion>) -> Result<SourceText, Problems> {
+    let text = read_config_seen(path, seen)?;
+    let included = include::read(path, &config::included_files(&text, &name(path), &environment), seen)?;
+    Ok(SourceText { text, included })
 }
 
 /// Reads the text of a configuration. What is larger than a configuration may be is not read to its end.
@@ -318,7 +357,7 @@ fn decode(bytes: Vec<u8>, path: &Path) -> Result<String, Problems> {
 
 /// About a line of a file, or about the file.
 fn problem(file: &str, line: Option<usize>, message: impl Into<String>) -> Problem {
-    let mark = line.map(|line| Mark { line, column: 1 });
+    let mark = line.map(|line| Mark { line, ..Mark::START });
     Problem::error(Place { file: file.into(), mark, path: String::new() }, message)
 }
 

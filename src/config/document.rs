@@ -57,19 +57,21 @@ pub(super) struct Entry {
     pub(super) value: Rc<YamlNode>,
 }
 
-/// Parses `text`. What is wrong goes to `findings`; the tree comes back if there is one to go on with.
-pub(super) fn parse(text: &str, findings: &Findings) -> Option<Rc<YamlNode>> {
+/// Parses `text`, whose places have this `number` in their marks. What is wrong goes to `findings`; the tree comes back if
+/// there is one to go on with.
+pub(super) fn parse(text: &str, number: usize, findings: &Findings) -> Option<Rc<YamlNode>> {
+    let start = Mark { text: number, ..Mark::START };
     if text.len() > MAX_BYTES {
         let message = format!("the file is larger than {} KiB", MAX_BYTES >> 10);
         findings.add(
-            Problem::error(findings.place(Mark::START, ""), message)
+            Problem::error(findings.place(start, ""), message)
                 .found(format!("{} KiB", text.len().div_ceil(1024)))
                 .hint("customers belong in the file that `customers.directory` names, which may be larger"),
         );
         return None;
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    if let Some(problem) = unreadable_character(text, findings) {
+    if let Some(problem) = unreadable_character(text, start, findings) {
         findings.add(problem);
         return None;
     }
@@ -78,7 +80,7 @@ pub(super) fn parse(text: &str, findings: &Findings) -> Option<Rc<YamlNode>> {
     for event in Parser::new(BoundedInput::new(text, &ahead)) {
         match event {
             _ if ahead.is_too_far() => {
-                let place = builder.place_of_next(Mark::START);
+                let place = builder.place_of_next(start);
                 findings.add(
                     Problem::error(place, "a list or mapping in brackets is too long")
                         .hint("write it in lines instead, `- ` before each item or `name: ` before each value"),
@@ -87,17 +89,17 @@ pub(super) fn parse(text: &str, findings: &Findings) -> Option<Rc<YamlNode>> {
             }
             Ok((event, span)) => {
                 ahead.begin_again();
-                builder.take(event, mark(span.start))?;
+                builder.take(event, mark(span.start, number))?;
             }
             Err(error) => {
-                findings.add(syntax_problem(text, &error, findings));
+                findings.add(syntax_problem(text, number, &error, findings));
                 return None;
             }
         }
     }
     if builder.root.is_none() {
         findings.add(
-            Problem::error(findings.place(Mark::START, ""), "the file is empty")
+            Problem::error(findings.place(start, ""), "the file is empty")
                 .expected("`listeners`, `upstreams`, `limits` and `routes`"),
         );
     }
@@ -120,12 +122,12 @@ pub(super) fn item(path: &str, position: usize) -> String {
     format!("{path}[{position}]")
 }
 
-fn mark(marker: Marker) -> Mark {
-    Mark { line: marker.line().max(1), column: marker.col().saturating_add(1) }
+fn mark(marker: Marker, text: usize) -> Mark {
+    Mark { text, line: marker.line().max(1), column: marker.col().saturating_add(1) }
 }
 
 /// The first character that ends the text for the parser or that editors do not show.
-fn unreadable_character(text: &str, findings: &Findings) -> Option<Problem> {
+fn unreadable_character(text: &str, start: Mark, findings: &Findings) -> Option<Problem> {
     let is_bad = |position: usize, c: char| match c {
         '\n' | '\t' => false,
         '\r' => text.as_bytes().get(position.saturating_add(1)) != Some(&b'\n'),
@@ -134,7 +136,7 @@ fn unreadable_character(text: &str, findings: &Findings) -> Option<Problem> {
     let (position, bad) = text.char_indices().find(|(position, c)| is_bad(*position, *c))?;
     let before = text.get(..position).unwrap_or_default();
     let column = before.chars().rev().take_while(|c| *c != '\n').count().saturating_add(1);
-    let mark = Mark { line: before.matches('\n').count().saturating_add(1), column };
+    let mark = Mark { line: before.matches('\n').count().saturating_add(1), column, ..start };
     let message = format!("holds the invisible character U+{:04X}", u32::from(bad));
     Some(
         Problem::error(findings.place(mark, ""), message).expected("text; in quotes, `\\u` stands for such characters"),
@@ -142,8 +144,8 @@ fn unreadable_character(text: &str, findings: &Findings) -> Option<Problem> {
 }
 
 /// The parser's own words, and for what it says least clearly better ones.
-fn syntax_problem(text: &str, error: &ScanError, findings: &Findings) -> Problem {
-    let mark = mark(*error.marker());
+fn syntax_problem(text: &str, number: usize, error: &ScanError, findings: &Findings) -> Problem {
+    let mark = mark(*error.marker(), number);
     let line = text.lines().nth(mark.line.saturating_sub(1)).unwrap_or_default();
     let indented_by_tab = line.chars().take_while(|c| c.is_whitespace()).position(|c| c == '\t');
     if let Some(position) = indented_by_tab {

@@ -12,9 +12,10 @@ const MOST_KEPT: usize = 1_000;
 /// How many words are compared in search of near misses, for all findings of a file.
 const MOST_COMPARED: usize = 20_000;
 
-/// Everything found in one file so far.
+/// Everything found in a configuration so far.
 pub(super) struct Findings {
-    file: Arc<str>,
+    /// The names of its texts.
+    files: Vec<Arc<str>>,
     kept: RefCell<Vec<Problem>>,
     more: Cell<usize>,
     compared: Cell<usize>,
@@ -23,12 +24,19 @@ pub(super) struct Findings {
 impl Findings {
     /// Nothing yet, about this file.
     pub(super) fn new(file: &str) -> Self {
-        Self { file: file.into(), kept: RefCell::default(), more: Cell::new(0), compared: Cell::new(0) }
+        Self::of([file])
+    }
+
+    /// Nothing yet, about these files.
+    pub(super) fn of<'f>(files: impl IntoIterator<Item = &'f str>) -> Self {
+        let files = files.into_iter().map(Arc::from).collect();
+        Self { files, kept: RefCell::default(), more: Cell::new(0), compared: Cell::new(0) }
     }
 
     /// The place at `mark`.
     pub(super) fn place(&self, mark: Mark, path: &str) -> Place {
-        Place { file: Arc::clone(&self.file), mark: Some(mark), path: path.to_owned() }
+        let file = self.files.get(mark.text).cloned().unwrap_or_default();
+        Place { file, mark: Some(mark), path: path.to_owned() }
     }
 
     /// Adds a finding, unless the same was found at the same position (reached over another path) already.

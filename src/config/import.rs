@@ -70,7 +70,7 @@ impl Import {
         let findings = Findings::new(file);
         // `${NAME}` is text there
         let verbatim = |name: &str| Some(format!("${{{name}}}"));
-        let read = document::parse(text, &findings).and_then(|root| {
+        let read = document::parse(text, 0, &findings).and_then(|root| {
             let context = ReadContext { findings: &findings, environment: &verbatim };
             let top = Field::root(&context, &root);
             if top.is_list() {

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use crate::config::problem::{Mark, Place, Problem};
+use crate::config::problem::{Place, Problem};
 use crate::config::read::Field;
 use crate::config::scalar::InvalidValue;
 use crate::config::values::check_name;
@@ -37,7 +37,7 @@ impl Names {
             return field.fail(Problem::error(place, message).hint(hint));
         }
         if let Some((_, first)) = self.positions.get(name).and_then(|position| self.places.get(*position)) {
-            let found = first.mark.map(|Mark { line, column }| format!("the first on line {line}, column {column}"));
+            let found = first.as_first(&place);
             let message = format!("`{name}` is the name of {} already", self.what);
             return field.fail(Problem { found, ..Problem::error(place, message).expected("each name once") });
         }

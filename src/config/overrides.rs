@@ -212,7 +212,7 @@ impl OverridesReader for ConfiguredOverrides {
 impl KnownLimits {
     /// Hands each limit that `text` names to `take`, with its position and what stands there.
     fn read(&self, text: &str, findings: &Findings, mut take: impl FnMut(usize, &KnownLimit, &Field<'_>)) {
-        let Some(root) = document::parse(text, findings) else { return };
+        let Some(root) = document::parse(text, 0, findings) else { return };
         let context = ReadContext { findings, environment: &|_| None };
         let root = Field::root(&context, &root);
         if environment::is_used(text) {

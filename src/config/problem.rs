@@ -6,6 +6,8 @@ use std::sync::Arc;
 /// A position in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark {
+    /// Of which text: 0 is the configuration, 1 the first file that it includes.
+    pub text: usize,
     /// From 1.
     pub line: usize,
     /// In characters, from 1.
@@ -14,7 +16,7 @@ pub struct Mark {
 
 impl Mark {
     /// The first character.
-    pub const START: Self = Self { line: 1, column: 1 };
+    pub const START: Self = Self { text: 0, line: 1, column: 1 };
 }
 
 /// A place in a file: what a finding is about.
@@ -26,6 +28,15 @@ pub struct Place {
     pub mark: Option<Mark>,
     /// The way there from the top of the document (`limits.per-customer.rate`, `routes[2].match`); empty for the top.
     pub path: String,
+}
+
+impl Place {
+    /// This place as the first of two, for a finding at `other`.
+    pub(crate) fn as_first(&self, other: &Self) -> Option<String> {
+        let Mark { line, column, .. } = self.mark?;
+        let file = if self.file == other.file { String::new() } else { format!("in {}, ", self.file) };
+        Some(format!("the first {file}on line {line}, column {column}"))
+    }
 }
 
 /// How bad a finding is.
@@ -113,7 +124,7 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Place { file, mark, path } = &self.place;
         match mark {
-            Some(Mark { line, column }) => write!(f, "{file}:{line}:{column}: ")?,
+            Some(Mark { line, column, .. }) => write!(f, "{file}:{line}:{column}: ")?,
             None => write!(f, "{file}: ")?,
         }
         if self.severity == Severity::Warning {

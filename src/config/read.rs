@@ -90,6 +90,10 @@ impl<'a> Field<'a> {
         self.context.findings
     }
 
+    pub(super) const fn mark(&self) -> Mark {
+        self.node.mark
+    }
+
     /// Where the value stands.
     pub(super) fn place(&self) -> Place {
         self.findings().place(self.node.mark, &self.path.written())
@@ -410,6 +414,11 @@ impl<'a> Section<'a> {
     /// What is read stands in the table.
     fn assert_described(&self, key: &str) {
         debug_assert!(self.table.is_none_or(|table| table.find(key).is_some()), "`{key}` is in no table");
+    }
+
+    /// The entries as they stand in the document, each with its field.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&'a Entry, Field<'a>)> {
+        self.entries.iter().map(|entry| (entry, self.entry(entry)))
     }
 
     /// Names and values, in the order of the text.

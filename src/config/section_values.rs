@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::document::{self, Content, YamlNode, join};
+use super::document::{Content, YamlNode, join};
 use super::findings::Findings;
+use super::read::ReadContext;
+use super::shape::{self, ConfigText};
 
 /// A section of a configuration; of limits, routes and upstreams, one of these.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,9 +18,10 @@ pub struct SectionValues {
     pub values: BTreeMap<String, String>,
 }
 
-/// The sections of a valid configuration.
-pub fn section_values(text: &str) -> Vec<SectionValues> {
-    let root = document::parse(text, &Findings::new(""));
+/// The sections of a valid configuration, with everything written out that it says once for several.
+pub fn section_values<'t>(text: impl Into<ConfigText<'t>>) -> Vec<SectionValues> {
+    let (text, findings) = (text.into(), Findings::new(""));
+    let root = shape::document(text, &ReadContext { findings: &findings, environment: &|_| None });
     let Some(Content::Mapping(top)) = root.as_deref().map(|root| &root.content) else { return Vec::new() };
     let mut sections = Vec::new();
     for section in top {

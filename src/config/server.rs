@@ -1,7 +1,7 @@
 //! The sections about tollgate itself: client addresses, response headers, logging, bounds.
 
 use std::net::IpAddr;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU64, NonZeroUsize};
 
 use ipnet::IpNet;
 
@@ -9,7 +9,10 @@ use crate::config::problem::Problem;
 use crate::config::read::{Field, every};
 use crate::config::scalar::{self, InvalidValue};
 use crate::config::settings::{ACCESS_LOG, CLIENT_ADDRESS, HEADERS, REQUEST_BODY, REQUEST_HEAD, USAGE};
-use crate::ruleset::{AccessLog, BodyRules, ClientAddress, Dialects, HeadLimits, MinBodyRate, Peers, Reset};
+use crate::ruleset::{
+    AccessLog, AddressHeader, BodyRules, ClientAddress, Dialects, HeadLimits, MinBodyRate, Peers, Reset,
+};
+use crate::units::Prefixes;
 
 /// Reads `client_address:`.
 pub(super) fn client_address(field: &Field<'_>) -> Option<ClientAddress> {
@@ -18,8 +21,29 @@ pub(super) fn client_address(field: &Field<'_>) -> Option<ClientAddress> {
     let trusted_proxies = section.get_or("trusted_proxies", default.trusted_proxies, |field| {
         peers(field, "trusts everybody, so that any client can choose its own address")
     });
-    let ipv6_prefix = section.get_or("ipv6_prefix", default.ipv6_prefix, Field::whole);
-    Some(ClientAddress { trusted_proxies: trusted_proxies?, ipv6_prefix: ipv6_prefix? })
+    let header = section.get_or("header", default.header, |field| {
+        Some(match field.request_header_name()? {
+            name if name == "x-forwarded-for" => AddressHeader::XForwardedFor,
+            name if name == "forwarded" => AddressHeader::Forwarded,
+            name => AddressHeader::Single(name),
+        })
+    });
+    let hops = section.get_with("hops", |field| field.whole().map(NonZeroUsize::new)).map(Option::flatten);
+    let ipv4 = section.get_or("ipv4_prefix", default.prefixes.ipv4, Field::whole);
+    let ipv6 = section.get_or("ipv6_prefix", default.prefixes.ipv6, Field::whole);
+    let (trusted_proxies, header, hops) = (trusted_proxies?, header?, hops?);
+    for field in ["header", "hops"].into_iter().filter_map(|key| section.get(key)) {
+        if trusted_proxies.is_empty() {
+            let problem =
+                Problem::error(field.key_place(), "is believed from nobody: any client could choose its address");
+            field.findings().add(problem.expected("the proxies that write it, in `trusted_proxies`"));
+        }
+    }
+    if let (AddressHeader::Single(name), Some(field)) = (&header, section.get("hops")) {
+        let problem = Problem::error(field.key_place(), format!("cannot be counted: `{name}` holds one address"));
+        return field.fail(problem.expected("`header: x-forwarded-for` or `header: forwarded`, or no `hops`"));
+    }
+    Some(ClientAddress { trusted_proxies, header, hops, prefixes: Prefixes { ipv4: ipv4?, ipv6: ipv6? } })
 }
 
 /// The same as [`networks`], and the word for those that come over a path.

@@ -68,6 +68,8 @@ pub(super) enum Kind {
     List(&'static Self),
     /// A mapping of settings.
     Section(&'static Table),
+    /// A mapping of settings of that table, but for these.
+    Defaults(&'static Table, &'static [&'static str]),
     /// A mapping from names to values.
     Named(&'static str, &'static Self),
     /// A value of any of these kinds.
@@ -81,6 +83,11 @@ pub(super) enum Kind {
 impl Table {
     pub(super) fn names(&self) -> Vec<&'static str> {
         self.settings.iter().map(|setting| setting.name).collect()
+    }
+
+    /// Those that may have a default of the file, where `without` may not.
+    pub(super) fn defaults(&self, without: &'static [&'static str]) -> impl Iterator<Item = &'static Setting> {
+        self.settings.iter().filter(|setting| !without.contains(&setting.name))
     }
 
     pub(super) fn find(&self, name: &str) -> Option<&'static Setting> {

@@ -7,11 +7,12 @@ use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::fields::Fields;
-pub use crate::http::network;
 pub use crate::http::syntax::{Refused, is_target_byte};
 use crate::ruleset::key::Facts;
 use crate::ruleset::matcher::Route;
-use crate::ruleset::{ClientAddress, HeadLimits, host, path};
+use crate::ruleset::{AddressHeader, ClientAddress, HeadLimits, host, path};
+
+mod forwarded;
 
 /// Why a path with parameters is refused: some upstreams strip them, and others do not.
 pub const PATH_PARAMETERS: Refused =
@@ -70,7 +71,7 @@ impl<'a> Head<'a> {
             path: target.matched_path(),
             query: target.query.as_deref(),
             headers: self.headers,
-            client: address.map(|address| network(address, rules.ipv6_prefix)),
+            client: address.map(|address| rules.prefixes.network(address)),
             address,
             certificate: self.certificate,
             streams_body: self.streams_body,
@@ -220,17 +221,44 @@ pub fn canonical_host(raw: &str) -> Result<(String, Option<u16>), Refused> {
 
 /// The client's own address.
 ///
-/// `X-Forwarded-For` is walked from right to left as long as the hops are trusted; `None` where a trusted proxy wrote
-/// something that is no address, and where a `peer` without one is not trusted, so that such requests share one bucket.
+/// A header field is believed from a trusted `peer` only. A list of hops is walked from right to left as long as they are
+/// trusted, or as many hops as `rules` say. `None` where a trusted proxy wrote something that is no address, and where a `peer`
+/// without one is not trusted, so that such requests share one bucket.
 pub fn client_address(peer: Option<IpAddr>, headers: &Fields, rules: &ClientAddress) -> Option<IpAddr> {
-    let mut client = peer.map(|peer| peer.to_canonical());
-    if rules.is_trusted(client) {
-        let lines: Vec<&[u8]> = headers.get_all("x-forwarded-for").collect();
-        for hop in lines.iter().rev().flat_map(|line| line.rsplit(|byte| *byte == b',')) {
-            client = Some(read_address(hop.trim_ascii())?.to_canonical());
-            if !rules.is_trusted(client) {
-                break;
-            }
+    let client = peer.map(|peer| peer.to_canonical());
+    if !rules.is_trusted(client) {
+        return client;
+    }
+    let mut lines = headers.get_all(rules.header.name());
+    match rules.header {
+        AddressHeader::XForwardedFor => {
+            let lines: Vec<&[u8]> = lines.collect();
+            let hops = lines.iter().rev().flat_map(|line| line.rsplit(|byte| *byte == b','));
+            farthest(client, hops.map(|hop| read_address(hop.trim_ascii())), rules)
+        }
+        AddressHeader::Forwarded => {
+            let hops = lines.try_fold(Vec::new(), |hops, line| Some([hops, forwarded::hops(line)?].concat()));
+            farthest(client, hops?.into_iter().rev(), rules)
+        }
+        AddressHeader::Single(_) => match (lines.next(), lines.next()) {
+            (None, _) => client,
+            (Some(only), None) => read_address(only.trim_ascii()).map(|address| address.to_canonical()),
+            (Some(_), Some(_)) => None,
+        },
+    }
+}
+
+/// The client behind a trusted `peer`, of whose `hops` the one that the peer wrote is the first.
+fn farthest(peer: Option<IpAddr>, hops: impl Iterator<Item = Option<IpAddr>>, rules: &ClientAddress) -> Option<IpAddr> {
+    let mut hops = hops.map(|hop| hop.map(|address| address.to_canonical())).peekable();
+    if let (Some(depth), Some(_)) = (rules.hops, hops.peek()) {
+        return hops.nth(depth.get() - 1).flatten();
+    }
+    let mut client = peer;
+    for hop in hops {
+        client = Some(hop?);
+        if !rules.is_trusted(client) {
+            break;
         }
     }
     client

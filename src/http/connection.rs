@@ -12,6 +12,7 @@ use tokio::io::AsyncWriteExt;
 use super::client::{Client, Http1Client};
 use super::exchange::{self, Ended};
 use super::head::{HeadReader, RequestHead, Version};
+use super::http2;
 use super::limiter::ConnectionPermit;
 use super::listener::{Arrived, Peer, Protocol, arrive};
 use super::pace::Pace;
@@ -22,7 +23,6 @@ use super::syntax::Refused;
 use super::timer::Timer;
 use super::traffic::{ArrivalGuard, Stage};
 use super::worker::Worker;
-use super::{http2, network};
 use crate::lifecycle::PhaseWatch;
 use crate::panics::catch_panic;
 use crate::units::Nanos;
@@ -82,7 +82,7 @@ fn admit<S: Service>(
     address: Option<std::net::IpAddr>,
 ) -> io::Result<()> {
     let Some(address) = address else { return Ok(()) };
-    let client = network(address.to_canonical(), settings.ipv6_prefix);
+    let client = settings.prefixes.network(address.to_canonical());
     match permit.belongs_to(client, settings.max_per_client) {
         true => Ok(()),
         false => {

@@ -11,7 +11,7 @@ use super::pace::MinBodyRate;
 use super::syntax::Refused;
 use super::upstream::{Destination, OutgoingRequest};
 use crate::fields::Fields;
-use crate::units::Nanos;
+use crate::units::{Nanos, Prefixes};
 
 /// Decides on the requests of all connections.
 ///
@@ -107,8 +107,8 @@ pub struct Settings {
     pub max_connections: Option<usize>,
     /// How many of them one client may have.
     pub max_per_client: Option<usize>,
-    /// How many bits of an IPv6 address name a client.
-    pub ipv6_prefix: u8,
+    /// How many bits of an address name a client.
+    pub prefixes: Prefixes,
 }
 
 /// How long an exchange may take.

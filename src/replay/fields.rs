@@ -7,7 +7,7 @@ use http::{HeaderName, header};
 use crate::ruleset::cost::CostRule;
 use crate::ruleset::key::KeyPart;
 use crate::ruleset::upstream::Balance;
-use crate::ruleset::{CredentialSource, Ruleset};
+use crate::ruleset::{AddressHeader, CredentialSource, Ruleset};
 
 /// The fields that the rules ask about. Only these are read from a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -303,7 +303,11 @@ impl WantedFields {
             self.want(&header::ACCESS_CONTROL_REQUEST_METHOD);
         }
         if !ruleset.client_address.trusted_proxies.is_empty() {
-            self.want(&HeaderName::from_static("x-forwarded-for"));
+            match &ruleset.client_address.header {
+                AddressHeader::Single(name) => self.want(name),
+                AddressHeader::XForwardedFor => self.want(&HeaderName::from_static("x-forwarded-for")),
+                AddressHeader::Forwarded => self.want(&header::FORWARDED),
+            }
         }
     }
 

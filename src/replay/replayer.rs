@@ -319,7 +319,7 @@ fn target_of<'r>(
     let peer = record.client.as_deref().and_then(facts::read_address);
     untold.addresses += u64::from(peer.is_none());
     let address = peer.and_then(|peer| facts::client_address(Some(peer), headers, &ruleset.client_address));
-    let client = address.map(|address| facts::network(address, ruleset.client_address.ipv6_prefix));
+    let client = address.map(|address| ruleset.client_address.prefixes.network(address));
     Ok(CanonicalTarget { method, host, path, has_parameters, query, address, client })
 }
 

@@ -81,7 +81,8 @@ impl Pattern {
         self.parts.iter().all(String::is_empty)
     }
 
-    fn matches(&self, value: &str) -> bool {
+    /// Whether `value` is what the pattern says.
+    pub fn matches(&self, value: &str) -> bool {
         let [first, between @ .., last] = self.parts.as_slice() else { return false };
         let inner = value.strip_prefix(first.as_str()).and_then(|rest| rest.strip_suffix(last.as_str()));
         let Some(mut inner) = inner else { return false };

@@ -147,3 +147,37 @@ fn a_file_that_may_not_be_read_is_told() {
     gateway.rewrite(&burst(&origin, 11));
     wait_for_burst(&gateway, 11);
 }
+
+#[test]
+fn included_files_are_followed_and_windows_keep_what_they_counted() {
+    let origin = Origin::start();
+    let windows = |hour: u32| {
+        let windows = format!("[{{ limit: {hour}, window: 1h }}, {{ limit: 10, window: 1d }}]");
+        format!("limits: {{ budget: {{ key: {{ header: x-key }}, algorithm: quota_reset, windows: {windows} }} }}\n")
+    };
+    let defaults = "include: [\"limits-*.yaml\"]\ndefaults: { routes: { upstream: origin, limits: [all-limits] } }\n";
+    let groups = "limit_groups: { all-limits: [budget] }\nroutes: [{ name: all }]\n";
+    let main = format!("{defaults}{}{groups}", origin.upstream());
+    let gateway = Gateway::start_with(&main, &[("limits-a.yaml", &windows(1))], &[]);
+    let ask = || gateway.get("/", &[("x-key", "one")]);
+    assert_eq!(ask().status, 200);
+    let denied = ask();
+    assert_eq!(denied.status, 429);
+    let told = denied.field("ratelimit").unwrap_or_default().to_owned();
+    assert!(told.contains("\"budget/1h\";r=0") && told.contains("\"budget/1d\";r=9"), "all or none: {told}");
+
+    gateway.folder.write("limits-a.yaml", windows(2));
+    wait_until("the other quota is in force", || ask().status == 200);
+    let told = ask().field("ratelimit").unwrap_or_default().to_owned();
+    assert!(told.contains("\"budget/1h\";r=0") && told.contains("\"budget/1d\";r=8"), "counts are kept: {told}");
+
+    let own = "upstream: origin, limits: [], match: { path: /free }";
+    let added = gateway.folder.write("limits-b.yaml", format!("routes: [{{ name: free, {own} }}]\n"));
+    wait_until("the file that was added is in force", || gateway.get("/free", &[("x-key", "one")]).status == 200);
+    gateway.folder.write("limits-b.yaml", format!("routes: [{{ name: all, {own} }}]\n"));
+    wait_until("the name that is there twice is told", || failures(&gateway) > 0.0);
+    let errors = last_errors(&gateway);
+    assert!(errors.contains("limits-b.yaml:1:") && errors.contains("the first in "), "{errors}");
+    fs::remove_file(added).unwrap();
+    wait_until("the file that was removed is not", || gateway.get("/free", &[("x-key", "one")]).status == 429);
+}

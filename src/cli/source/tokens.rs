@@ -36,6 +36,6 @@ pub(super) fn open(
 }
 
 fn explain(file: &Path, KeyFault { position, path, message }: KeyFault) -> Problem {
-    let mark = position.map(|(line, column)| Mark { line, column });
+    let mark = position.map(|(line, column)| Mark { text: 0, line, column });
     Problem::error(Place { file: name(file).into(), mark, path }, message)
 }

@@ -1,6 +1,6 @@
 //! The settings of the gateway itself: where it listens, what it holds clients to, what it tells them.
 
-use super::{ACCESS, BYPASS, CLUSTER, CORS, CUSTOMERS, Kind, ROUTE, STATE, STORE, Setting, Table, UPSTREAM};
+use super::{ACCESS, BYPASS, CLUSTER, CORS, CUSTOMERS, Kind, LIMIT, ROUTE, STATE, STORE, Setting, Table, UPSTREAM};
 use crate::units::Nanos;
 
 const CONNECTIONS_IN_ALL: Kind = Kind::Whole(1, 10_000_000);
@@ -12,6 +12,11 @@ const HEAD_PART: Kind = Kind::Size(64, 512 << 10);
 pub(in crate::config) static FILE: Table = Table {
     name: "file",
     settings: &[
+        Setting::optional(
+            "include",
+            Kind::List(&Kind::Text("the name of a file, in which `*` stands for anything, like `limits/*.yaml`")),
+            "Further files, whose upstreams, plans, limits, groups of limits, prices, routes and domains are this file's, too.",
+        ),
         Setting::required("listeners", Kind::List(&Kind::Section(&LISTENER)), "Where clients connect to."),
         Setting::optional("admin", Kind::Section(&ADMIN), "The port for operators: metrics, health, inspection."),
         Setting::optional(
@@ -29,9 +34,19 @@ pub(in crate::config) static FILE: Table = Table {
             Kind::Named("upstream", &Kind::Section(&UPSTREAM)),
             "Where requests go; required where a listener proxies.",
         ),
+        Setting::optional(
+            "defaults",
+            Kind::Section(&DEFAULTS),
+            "What routes, upstreams and limits say that do not say it themselves.",
+        ),
         Setting::optional("customers", Kind::Section(&CUSTOMERS), "Who calls, and on which plan."),
         Setting::optional("plans", Kind::List(&Kind::Text("the name of a plan")), "The names of the plans."),
         Setting::optional("limits", Kind::Named("limit", &Kind::Limit), "The limits, by their names."),
+        Setting::optional(
+            "limit_groups",
+            Kind::Named("group", &Kind::List(&Kind::Text("the name of a limit"))),
+            "Lists of limits that routes name like one limit.",
+        ),
         Setting::optional(
             "prices",
             Kind::Named("model", &Kind::Named("price", &Kind::Text("a decimal number, like `0.15`"))),
@@ -63,6 +78,20 @@ pub(in crate::config) static FILE: Table = Table {
             "request_body",
             Kind::Section(&REQUEST_BODY),
             "How a body may come: how slowly, and how much of it is held back.",
+        ),
+    ],
+};
+
+/// Each setting as a whole: a route that has `request_headers` has none of those here.
+pub(in crate::config) static DEFAULTS: Table = Table {
+    name: "defaults",
+    settings: &[
+        Setting::optional("routes", Kind::Defaults(&ROUTE, &["name", "match"]), "Of every route."),
+        Setting::optional("upstreams", Kind::Defaults(&UPSTREAM, &["nodes"]), "Of every upstream."),
+        Setting::optional(
+            "limits",
+            Kind::Defaults(&LIMIT, &["algorithm", "key", "plans", "windows", "candidate"]),
+            "Of every limit.",
         ),
     ],
 };
@@ -212,7 +241,21 @@ pub(in crate::config) static CONNECTIONS: Table = Table {
 pub(in crate::config) static CLIENT_ADDRESS: Table = Table {
     name: "client_address",
     settings: &[
-        Setting::default("trusted_proxies", PEERS, "[]", "The proxies whose `X-Forwarded-For` is believed."),
+        Setting::default("trusted_proxies", PEERS, "[]", "The proxies that are believed about clients."),
+        Setting::default(
+            "header",
+            Kind::Text(
+                "`x-forwarded-for` or `forwarded`, or the name of a header field with one address, like `x-real-ip`",
+            ),
+            "x-forwarded-for",
+            "Where they write the client's address. What is no address has one bucket for all.",
+        ),
+        Setting::optional(
+            "hops",
+            Kind::Whole(1, 100),
+            "Which entry of the list is the client, from the right; left out, the first that is no trusted proxy.",
+        ),
+        Setting::default("ipv4_prefix", Kind::Whole(8, 32), "32", "How many bits of an IPv4 address name a client."),
         Setting::default("ipv6_prefix", Kind::Whole(48, 128), "64", "How many bits of an IPv6 address name a client."),
     ],
 };

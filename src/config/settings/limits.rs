@@ -65,6 +65,11 @@ pub(in crate::config) static LIMIT: Table = Table {
             Kind::OneOf(&[Kind::Choice(&["all"]), KEY_PART, Kind::List(&KEY_PART)]),
             "What it counts by. `all` is one count for everybody.",
         ),
+        Setting::optional(
+            "windows",
+            Kind::List(&Kind::Parameters(&WINDOW)),
+            "Several windows, like `{limit: 10, window: 1s}`, of which a request has to fit into all; see docs/guide.md.",
+        ),
         Setting::default(
             "mode",
             Kind::Choice(&["sticky", "shared"]),
@@ -145,6 +150,16 @@ pub(in crate::config) static LIMIT: Table = Table {
         Setting::optional("candidate", Kind::Parameters(&CANDIDATE), "Parameters that are tried out beside its own."),
     ],
 };
+
+/// What a window may have beside parameters.
+pub(in crate::config) const WINDOW: [Setting; 2] = [
+    Setting::optional(
+        "plans",
+        Kind::Named("plan", &Kind::OneOf(&[Kind::Choice(&["unlimited"]), Kind::Parameters(&[])])),
+        "Parameters of a plan in this window.",
+    ),
+    Setting::optional("warn_at", Kind::List(&Kind::Whole(1, 99)), "The `warn_at` of this window."),
+];
 
 const CANDIDATE: [Setting; 3] = [
     Setting::optional("algorithm", Kind::Text("the name of an algorithm"), "Its algorithm, if it is another one."),

@@ -104,6 +104,9 @@ fn written(kind: &Kind) -> String {
         Kind::Text(what) => (*what).to_owned(),
         Kind::List(kind) => format!("a list of: {}", written(kind)),
         Kind::Section(table) => format!("[`{0}`](#{0})", table.name),
+        Kind::Defaults(table, without) => {
+            format!("settings of [`{0}`](#{0}), but for {1}", table.name, words::all_of(without.iter().copied()))
+        }
         Kind::Named(what, kind) => format!("by the name of each {what}: {}", written(kind)),
         Kind::OneOf(kinds) => kinds.iter().map(written).collect::<Vec<_>>().join("; or "),
         Kind::Limit => "[`limit`](#limit)".to_owned(),

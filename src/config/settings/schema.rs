@@ -67,6 +67,10 @@ fn value(kind: &'static Kind, definitions: &mut Map<String, Value>) -> Value {
             }
             json!({ "$ref": format!("#/$defs/{}", section.name) })
         }
+        Kind::Defaults(table, without) => {
+            let settings = table.defaults(without);
+            object(settings.map(|one| (one.name.to_owned(), described(one, definitions))).collect(), std::iter::empty())
+        }
         Kind::Named(_, kind) => json!({ "type": "object", "additionalProperties": value(kind, definitions) }),
         Kind::OneOf(kinds) => {
             let kinds: Vec<Value> = kinds.iter().map(|kind| value(kind, definitions)).collect();

@@ -4,7 +4,7 @@ use super::*;
 use crate::config::load;
 
 /// A file with `@` where a setting of the table may stand, among others.
-const FILES: [(&Table, &str); 41] = [
+const FILES: [(&Table, &str); 42] = [
     (&FILE, "@"),
     (&LISTENER, "listeners: [{ address: \"unix:/run/t.sock\", @ }]"),
     (&LISTENER_TLS, "listeners: [{ address: \"127.0.0.1:1\", tls: { certificates: [{ cert: a, key: b }], @ } }]"),
@@ -14,7 +14,6 @@ const FILES: [(&Table, &str); 41] = [
     ),
     (&ADMIN, "admin: { @ }"),
     (&CONNECTIONS, "connections: { @ }"),
-    (&CLIENT_ADDRESS, "client_address: { @ }"),
     (
         &USAGE,
         "usage: { @ }\ncustomers: { identify: [{ header: k }], directory: { file: c }, anonymous: { plan: p } }\nplans: [p]",
@@ -41,6 +40,8 @@ const FILES: [(&Table, &str); 41] = [
         &ANONYMOUS,
         "plans: [p]\ncustomers: { identify: [{ header: k }], directory: { file: c }, anonymous: { plan: p, @ } }",
     ),
+    (&CLIENT_ADDRESS, "client_address: { @ }"),
+    (&CLIENT_ADDRESS, "client_address: { trusted_proxies: [10.0.0.5], @ }"),
     (&CORS, "cors: { origins: [\"https://a.example\"], @ }"),
     (&STORE, "store: { redis: \"redis://h:1\", @ }"),
     (&STATE, "state: { file: f, @ }"),

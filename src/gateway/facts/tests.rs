@@ -1,5 +1,8 @@
 use super::*;
+use std::num::NonZeroUsize;
+
 use crate::ruleset::Peers;
+use crate::units::Prefixes;
 
 fn headers(lines: &[(&'static str, &str)]) -> Fields {
     let mut map = Fields::default();
@@ -91,8 +94,10 @@ fn spellings_of_a_host_become_one_or_are_refused() {
 #[test]
 fn forwarded_addresses_are_believed_from_the_right_and_from_trusted_hops_only() {
     let networks = vec!["10.0.0.0/8".parse().unwrap()];
-    let trusting =
-        |unix| ClientAddress { trusted_proxies: Peers { networks: networks.clone(), unix }, ipv6_prefix: 64 };
+    let trusting = |unix| ClientAddress {
+        trusted_proxies: Peers { networks: networks.clone(), unix },
+        ..ClientAddress::default()
+    };
     let of = |peer: Option<&str>, lines: &[(&'static str, &str)], unix| {
         let peer = peer.map(|peer| peer.parse().unwrap());
         client_address(peer, &headers(lines), &trusting(unix)).map(|address| address.to_string())
@@ -112,6 +117,70 @@ fn forwarded_addresses_are_believed_from_the_right_and_from_trusted_hops_only() 
     assert_eq!(of(None, &forwarded("198.51.100.7, 10.2.2.2"), true).as_deref(), Some("198.51.100.7"));
     assert_eq!(of(None, &forwarded("198.51.100.7"), false), None);
     assert_eq!(of(None, &[], true), None);
+}
+
+#[test]
+fn other_fields_are_believed_from_trusted_peers_only_and_never_from_their_left() {
+    let of = |header: &AddressHeader, hops, peer: &str, lines: &[(&'static str, &str)]| {
+        let trusted_proxies = Peers { networks: vec!["10.0.0.0/8".parse().unwrap()], unix: false };
+        let hops = NonZeroUsize::new(hops);
+        let rules = ClientAddress { trusted_proxies, header: header.clone(), hops, ..ClientAddress::default() };
+        client_address(Some(peer.parse().unwrap()), &headers(lines), &rules).map(|address| address.to_string())
+    };
+    let single = AddressHeader::Single(http::HeaderName::from_static("x-real-ip"));
+    let real = |peer, lines: &[_]| of(&single, 0, peer, lines);
+    assert_eq!(real("10.0.0.1", &[("x-real-ip", "1.2.3.4")]).as_deref(), Some("1.2.3.4"));
+    assert_eq!(real("192.0.2.1", &[("x-real-ip", "1.2.3.4")]).as_deref(), Some("192.0.2.1"));
+    assert_eq!(real("10.0.0.1", &[]).as_deref(), Some("10.0.0.1"));
+    assert_eq!(real("10.0.0.1", &[("x-real-ip", "1.2.3.4"), ("x-real-ip", "1.2.3.5")]), None);
+    assert_eq!(real("10.0.0.1", &[("x-real-ip", "1.2.3.4, 1.2.3.5")]), None);
+
+    let deep = |hops, value| of(&AddressHeader::XForwardedFor, hops, "10.0.0.1", &[("x-forwarded-for", value)]);
+    assert_eq!(deep(1, "9.9.9.9, 10.0.0.7").as_deref(), Some("10.0.0.7"));
+    assert_eq!(deep(2, "9.9.9.9, 8.8.8.8, 7.7.7.7").as_deref(), Some("8.8.8.8"));
+    assert_eq!(deep(3, "8.8.8.8, 7.7.7.7"), None);
+
+    let forwarded = |value| of(&AddressHeader::Forwarded, 0, "10.0.0.1", &[("forwarded", value)]);
+    for value in [
+        "for=1.2.3.4",
+        "For=\"1.2.3.4:80\"",
+        "for=9.9.9.9;proto=http, FOR=1.2.3.4;by=10.0.0.1,for=10.0.0.2",
+        "for=\"_a,b\\\"c\", for=1.2.3.4",
+    ] {
+        assert_eq!(forwarded(value).as_deref(), Some("1.2.3.4"), "{value}");
+    }
+    assert_eq!(forwarded("for=\"[2001:db8::1]:443\"").as_deref(), Some("2001:db8::1"));
+    for value in [
+        "",
+        "for",
+        "for=",
+        "for=1.2.3.4:80",
+        "for=\"2001:db8::1\"",
+        "for=[2001:db8::1]",
+        "for=unknown",
+        "for=_hidden",
+        "for=1.2.3.4;for=5.6.7.8",
+        "for =1.2.3.4",
+        "for=1.2.3.4;",
+        "for=1.2.3.4,",
+        "for=\"1.2.3.4",
+        "for=1.2.3.4 by=a",
+        "proto=http",
+        "for=\"\"1.2.3.4\"\"",
+        "for=9.9.9.9\", for=1.2.3.4",
+    ] {
+        assert_eq!(forwarded(value), None, "{value}");
+    }
+}
+
+#[test]
+fn networks_of_ipv4_are_counted_as_one_client() {
+    let prefixes = Prefixes { ipv4: 24, ipv6: 64 };
+    let network = |address: &str| prefixes.network(address.parse().unwrap()).to_string();
+    assert_eq!(network("192.0.2.77"), "192.0.2.0");
+    assert_eq!(network("2001:db8::1:2:3:4"), "2001:db8::");
+    let whole = Prefixes { ipv4: 32, ipv6: 128 };
+    assert_eq!(whole.network("192.0.2.77".parse().unwrap()).to_string(), "192.0.2.77");
 }
 
 #[test]
@@ -202,7 +271,7 @@ fn an_ipv6_client_is_its_network_and_a_mapped_one_is_ipv4() {
     let client = |peer: &str| {
         let peer = Some(peer.parse().unwrap());
         let address = client_address(peer, &Fields::default(), &ClientAddress::default());
-        address.map(|address| network(address, ClientAddress::default().ipv6_prefix))
+        address.map(|address| ClientAddress::default().prefixes.network(address))
     };
     assert_eq!(client("2001:db8:1:2::1"), client("2001:DB8:1:2:ffff::2"));
     assert_ne!(client("2001:db8:1:2::1"), client("2001:db8:1:3::1"));

@@ -167,8 +167,7 @@ fn plan_name(ruleset: &Ruleset, plan: PlanId) -> Option<String> {
 
 /// What requests have for a part, as somebody writes it. `Err` says what is wrong.
 fn value(part: &KeyPart, text: &str, ruleset: &Ruleset) -> Result<Value<'static>, String> {
-    let network =
-        |address: IpAddr| Value::Address(facts::network(address.to_canonical(), ruleset.client_address.ipv6_prefix));
+    let network = |address: IpAddr| Value::Address(ruleset.client_address.prefixes.network(address.to_canonical()));
     let bytes = |text: &str| Value::Bytes(Cow::Owned(text.as_bytes().to_vec()));
     let one_of = |is_one: bool, what: &str| match is_one {
         true => Ok(bytes(text)),

@@ -1,0 +1,339 @@
+//! What a configuration says once for several routes, upstreams and limits, written out: included files, defaults, groups of
+//! limits, and limits of several windows.
+//!
+//! Tree in, tree out. Readers see a file in which everything is written by hand, at the places where the values stand.
+
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use crate::algorithm::AlgorithmName;
+use crate::config::document::{self, Content, Entry, YamlNode};
+use crate::config::findings::Findings;
+use crate::config::problem::{Mark, Problem};
+use crate::config::read::{Field, ReadContext, Section, every};
+use crate::config::settings::{FILE, Kind, WINDOW};
+use crate::config::store::{NamedFile, named_file};
+use crate::config::{scalar, words};
+
+/// Sections that included files may hold: mappings by names, and lists.
+const INCLUDED: [&str; 7] = ["upstreams", "plans", "limits", "limit_groups", "prices", "routes", "domains"];
+
+/// The text of a configuration, and the files that it includes.
+#[derive(Clone, Copy, Debug)]
+pub struct ConfigText<'t> {
+    /// The text.
+    pub text: &'t str,
+    /// In the order in which they are read.
+    pub included: &'t [IncludedFile],
+}
+
+/// A file that a configuration includes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IncludedFile {
+    /// What findings call it.
+    pub name: String,
+    /// What it holds.
+    pub text: String,
+}
+
+impl<'t> From<&'t str> for ConfigText<'t> {
+    fn from(text: &'t str) -> Self {
+        Self { text, included: &[] }
+    }
+}
+
+impl<'t> From<&'t String> for ConfigText<'t> {
+    fn from(text: &'t String) -> Self {
+        Self::from(text.as_str())
+    }
+}
+
+impl ConfigText<'_> {
+    /// Nothing yet, about the configuration `file` and what it includes.
+    pub(super) fn findings(self, file: &str) -> Findings {
+        Findings::of([file].into_iter().chain(self.included.iter().map(|included| included.name.as_str())))
+    }
+}
+
+/// The files that a configuration includes, as it names them; in the last part of a name, `*` stands for anything. What is
+/// wrong with the names is said when the configuration is loaded.
+pub fn included_files(text: &str, file: &str, environment: &dyn Fn(&str) -> Option<String>) -> Vec<NamedFile> {
+    // most files include none, and a large one takes time to parse
+    if !text.contains("include") {
+        return Vec::new();
+    }
+    let findings = Findings::new(file);
+    let context = ReadContext { findings: &findings, environment };
+    let root = document::parse(text, 0, &findings);
+    let top = root.as_deref().and_then(|root| Field::root(&context, root).mapping_if());
+    top.and_then(|top| top.get("include")).and_then(|field| read_include(&field)).unwrap_or_default()
+}
+
+fn read_include(field: &Field<'_>) -> Option<Vec<NamedFile>> {
+    const EXPECTED: &str = "the name of a file below the folder of this one, like `limits/*.yaml`";
+    let file = |item: &Field<'_>| {
+        let named = named_file(item, EXPECTED)?;
+        let (folder, _) = named.path.rsplit_once('/').unwrap_or_default();
+        let problem = match () {
+            () if named.path.split('/').any(|part| part == "..") => "leads out of its folder",
+            () if folder.contains('*') => "has a `*` in the name of a folder",
+            () => return Some(named),
+        };
+        item.fail(item.error(problem).expected(EXPECTED))
+    };
+    every(field.nonempty_list("a list of files, like `[limits/*.yaml]`")?.iter().map(file))
+}
+
+/// The names that stand for several limits.
+type Groups = HashMap<String, Vec<String>>;
+
+/// Parses a configuration and writes it out.
+pub(super) fn document(text: ConfigText<'_>, context: &ReadContext<'_>) -> Option<Rc<YamlNode>> {
+    let root = document::parse(text.text, 0, context.findings);
+    let included = every(
+        text.included.iter().zip(1..).map(|(file, number)| document::parse(&file.text, number, context.findings)),
+    );
+    let (root, included) = (root?, included?);
+    let Content::Mapping(entries) = &root.content else { return Some(root) };
+    if included.is_empty() && !entries.iter().any(is_shape) {
+        return Some(root);
+    }
+    let mut entries = entries.clone();
+    let whole = Field::root(context, &root).mapping_if()?;
+    if let Some(field) = whole.get("include") {
+        read_include(&field);
+    }
+    for file in &included {
+        include(&mut entries, &Field::root(context, file));
+    }
+    let merged = node(root.mark, Content::Mapping(entries.clone()));
+    let top = Field::root(context, &merged).mapping_if()?.with(&FILE);
+    let defaults = Defaults::read(&top);
+    let mut groups = Groups::new();
+    if let Some(limits) = top.get("limits").and_then(|field| field.mapping_if()) {
+        let split = split_windows(&limits, &defaults.limits, &mut groups);
+        read_groups(&top, &split, &mut groups);
+        replace(&mut entries, "limits", Content::Mapping(split));
+    }
+    for entry in &mut entries {
+        let written = match (entry.key.as_str(), &entry.value.content) {
+            ("routes", Content::Sequence(routes)) => {
+                Content::Sequence(routes.iter().map(|route| write_out(route, &defaults.routes, &groups)).collect())
+            }
+            ("upstreams", Content::Mapping(upstreams)) => of_each(upstreams, &defaults.upstreams, &groups),
+            ("domains", Content::Mapping(domains)) => of_each(domains, &[], &groups),
+            _ => continue,
+        };
+        entry.value = node(entry.value.mark, written);
+    }
+    Some(node(root.mark, Content::Mapping(entries)))
+}
+
+fn node(mark: Mark, content: Content) -> Rc<YamlNode> {
+    Rc::new(YamlNode { mark, content })
+}
+
+/// Whether an entry of the file says something once for several others.
+fn is_shape(entry: &Entry) -> bool {
+    let has_windows = |limit: &Entry| matches!(&limit.value.content, Content::Mapping(settings) if settings.iter().any(|one| one.key == "windows"));
+    match (entry.key.as_str(), &entry.value.content) {
+        ("include" | "defaults" | "limit_groups", _) => true,
+        ("limits", Content::Mapping(limits)) => limits.iter().any(has_windows),
+        _ => false,
+    }
+}
+
+fn replace(entries: &mut [Entry], key: &str, content: Content) {
+    if let Some(entry) = entries.iter_mut().find(|entry| entry.key == key) {
+        entry.value = node(entry.value.mark, content);
+    }
+}
+
+/// Adds what stands in an included file.
+fn include(entries: &mut Vec<Entry>, file: &Field<'_>) {
+    let Some(section) = file.mapping("sections, like `limits`") else { return };
+    section.refuse_others(&INCLUDED);
+    for (entry, field) in section.entries().filter(|(entry, _)| INCLUDED.contains(&entry.key.as_str())) {
+        let Some(known) = entries.iter_mut().find(|known| known.key == entry.key) else {
+            entries.push(entry.clone());
+            continue;
+        };
+        let joined = match (&known.value.content, &entry.value.content) {
+            (Content::Mapping(first), Content::Mapping(_)) => {
+                let Some(more) = field.mapping_if() else { continue };
+                Content::Mapping(join(first, &more, file.findings()))
+            }
+            (Content::Sequence(first), Content::Sequence(more)) => Content::Sequence([&first[..], more].concat()),
+            _ => {
+                let kinds = "a mapping or a list, as in the other files";
+                file.findings().add(field.error("is of the wrong kind").expected(kinds));
+                continue;
+            }
+        };
+        known.value = node(known.value.mark, joined);
+    }
+}
+
+/// Both, each name once.
+fn join(first: &[Entry], more: &Section<'_>, findings: &Findings) -> Vec<Entry> {
+    let known: HashMap<&str, Mark> = first.iter().map(|entry| (entry.key.as_str(), entry.key_mark)).collect();
+    let mut joined = first.to_vec();
+    for (entry, field) in more.entries() {
+        match known.get(entry.key.as_str()) {
+            None => joined.push(entry.clone()),
+            Some(first) => {
+                let place = field.key_place();
+                let found = findings.place(*first, "").as_first(&place);
+                let problem = Problem::error(place, "is given twice").expected("each name once");
+                findings.add(Problem { found, ..problem });
+            }
+        }
+    }
+    joined
+}
+
+/// What `defaults` says.
+#[derive(Default)]
+struct Defaults {
+    routes: Vec<Entry>,
+    upstreams: Vec<Entry>,
+    limits: Vec<Entry>,
+}
+
+impl Defaults {
+    fn read(top: &Section<'_>) -> Self {
+        let Some(section) = top.get("defaults").and_then(|field| field.section(&super::settings::DEFAULTS)) else {
+            return Self::default();
+        };
+        let of = |key: &str| {
+            let field = section.get(key)?;
+            let Some(Kind::Defaults(table, without)) = field.kind() else { return None };
+            let settings = field.mapping("settings")?.with(table);
+            settings.refuse_others(&table.defaults(without).map(|setting| setting.name).collect::<Vec<_>>());
+            Some(settings.entries().map(|(entry, _)| entry.clone()).collect())
+        };
+        let or_none = |entries: Option<Vec<Entry>>| entries.unwrap_or_default();
+        Self { routes: or_none(of("routes")), upstreams: or_none(of("upstreams")), limits: or_none(of("limits")) }
+    }
+}
+
+/// `own`, and of `others` what is not in it.
+fn overlaid(own: &[Entry], others: &[Entry]) -> Vec<Entry> {
+    let absent = others.iter().filter(|other| !own.iter().any(|entry| entry.key == other.key));
+    own.iter().chain(absent).cloned().collect()
+}
+
+fn of_each(named: &[Entry], defaults: &[Entry], groups: &Groups) -> Content {
+    let written = named.iter().map(|entry| Entry { value: write_out(&entry.value, defaults, groups), ..entry.clone() });
+    Content::Mapping(written.collect())
+}
+
+/// The mapping `of`, with what `defaults` say and each group of limits in its place, also in the descriptors within.
+fn write_out(of: &Rc<YamlNode>, defaults: &[Entry], groups: &Groups) -> Rc<YamlNode> {
+    let Content::Mapping(own) = &of.content else { return Rc::clone(of) };
+    let mut entries = overlaid(own, defaults);
+    for entry in &mut entries {
+        let Content::Sequence(items) = &entry.value.content else { continue };
+        let written: Vec<Rc<YamlNode>> = match entry.key.as_str() {
+            "limits" => items.iter().flat_map(|item| limits_of(item, groups)).collect(),
+            "descriptors" => items.iter().map(|item| write_out(item, &[], groups)).collect(),
+            _ => continue,
+        };
+        entry.value = node(entry.value.mark, Content::Sequence(written));
+    }
+    node(of.mark, Content::Mapping(entries))
+}
+
+/// The limits that an item of a list of limits stands for, at its place.
+fn limits_of(item: &Rc<YamlNode>, groups: &Groups) -> Vec<Rc<YamlNode>> {
+    let group = match &item.content {
+        Content::Scalar { text, .. } => groups.get(text),
+        Content::Sequence(_) | Content::Mapping(_) => None,
+    };
+    let Some(names) = group else { return vec![Rc::clone(item)] };
+    let limit = |name: &String| node(item.mark, Content::Scalar { text: name.clone(), plain: true });
+    names.iter().map(limit).collect()
+}
+
+/// The limits with their defaults, and one of several windows as one for each, of which the names go to `groups`.
+fn split_windows(limits: &Section<'_>, defaults: &[Entry], groups: &mut Groups) -> Vec<Entry> {
+    let mut split = Vec::new();
+    for (entry, field) in limits.entries() {
+        let Content::Mapping(own) = &entry.value.content else {
+            split.push(entry.clone());
+            continue;
+        };
+        let whole = overlaid(own, defaults);
+        match field.mapping_if().filter(|limit| limit.has("windows")) {
+            None => split.push(Entry { value: node(entry.value.mark, Content::Mapping(whole)), ..entry.clone() }),
+            Some(limit) => {
+                let windows = windows_of(&entry.key, &limit, &whole);
+                groups.insert(entry.key.clone(), windows.iter().map(|window| window.key.clone()).collect());
+                split.extend(windows);
+            }
+        }
+    }
+    split
+}
+
+/// One limit for each window of the limit `name`, which is called `name/window`: so a window that stays keeps its counts.
+fn windows_of(name: &str, limit: &Section<'_>, whole: &[Entry]) -> Vec<Entry> {
+    const EXPECTED: &str = "a list of windows, like `{limit: 10, window: 1s}`";
+    for field in ["window", "candidate"].into_iter().filter_map(|key| limit.get(key)) {
+        field.findings().add(Problem::error(field.key_place(), "cannot stand beside `windows`"));
+    }
+    let parameters = AlgorithmName::ALL.iter().flat_map(|algorithm| algorithm.parameters());
+    let mut known: Vec<&str> = WINDOW.iter().map(|setting| setting.name).collect();
+    known.extend(parameters.map(|parameter| parameter.name));
+    known.sort_unstable();
+    known.dedup();
+    let items = limit.get("windows").and_then(|windows| windows.nonempty_list(EXPECTED));
+    let mut windows: Vec<Entry> = Vec::new();
+    for item in items.unwrap_or_default() {
+        let Some(section) = item.mapping("a window, like `{limit: 10, window: 1s}`") else { continue };
+        section.refuse_others(&known);
+        let Some(field) = section.required("window", "a length of time") else { continue };
+        let Some(word) = field.word("a length of time") else { continue };
+        let window = scalar::duration(&word.text).map_or(word.text.into_owned(), |window| window.to_string());
+        let key = format!("{name}/{window}");
+        if windows.iter().any(|other| other.key == key) {
+            field.findings().add(field.error("is in the list twice").expected("each once"));
+            continue;
+        }
+        let own: Vec<Entry> = section.entries().map(|(entry, _)| entry.clone()).collect();
+        let others: Vec<Entry> = whole.iter().filter(|entry| entry.key != "windows").cloned().collect();
+        let mark = item.mark();
+        windows.push(Entry { key, key_mark: mark, value: node(mark, Content::Mapping(overlaid(&own, &others))) });
+    }
+    windows
+}
+
+/// Adds what `limit_groups` says.
+fn read_groups(top: &Section<'_>, limits: &[Entry], groups: &mut Groups) {
+    let Some(section) = top.get("limit_groups").and_then(|field| field.mapping("groups of limits by their names"))
+    else {
+        return;
+    };
+    let known: HashSet<&str> = limits.iter().map(|limit| limit.key.as_str()).collect();
+    let windows = groups.clone();
+    for (name, field) in section.fields() {
+        if known.contains(name) || windows.contains_key(name) {
+            field.findings().add(Problem::error(field.key_place(), "is the name of a limit already"));
+            continue;
+        }
+        let mut names: Vec<String> = Vec::new();
+        for item in field.nonempty_list("a list of names of limits").unwrap_or_default() {
+            let Some(word) = item.word("the name of a limit") else { continue };
+            match windows.get(&*word.text) {
+                Some(several) => names.extend(several.iter().cloned()),
+                None if known.contains(&*word.text) => names.push(word.text.into_owned()),
+                None => {
+                    let all = limits.iter().map(|limit| limit.key.as_str()).chain(windows.keys().map(String::as_str));
+                    let near = item.findings().near_miss(&word.text, all).map(words::did_you_mean);
+                    item.findings().add(item.error("is not the name of a limit").hint(near));
+                }
+            }
+        }
+        groups.insert(name.to_owned(), names);
+    }
+}
