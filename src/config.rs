@@ -315,6 +315,7 @@ fn gateway(top: &Section<'_>, findings: &Findings) -> Option<Loaded> {
     let limits = limits::with_candidates(limits.into_iter().collect::<Option<Vec<CheckedLimit>>>()?, &mut routes)?;
     for route in &mut routes {
         route.body_fields = limits::body_fields(route, &limits);
+        route.longest_text = limits::longest_text(route, &limits);
         if rules.is_some() {
             route.early = route.limits.iter().copied().filter(|id| limits[id.0].is_early()).collect();
         }

@@ -223,6 +223,7 @@ impl Exchange for RequestContext {
             idle: timeouts.idle,
             due: timeouts.total.map(|total| self.started.saturating_add(total)),
             min_body_rate: ruleset.request_body.min_rate.filter(|_| !converses),
+            response_rate: self.matched().and_then(|route| route.response_rate),
         }
     }
 
@@ -256,6 +257,13 @@ impl Exchange for RequestContext {
 
     async fn request_body(&mut self, part: &[u8]) -> Result<(), Response> {
         failpoint("request_body");
+        if let Some(left) = &mut self.body_left {
+            let length = u64::try_from(part.len()).unwrap_or(u64::MAX);
+            match left.checked_sub(length) {
+                Some(rest) => *left = rest,
+                None => return Err(self.answer(&Answer::BodyTooLarge)),
+            }
+        }
         let passes = self.awaited_body.as_mut().map_or(Ok(()), |body| body.pass(part));
         let charged = match passes {
             Ok(()) => request_body::charge_part(self, part.len()).await,
@@ -266,7 +274,7 @@ impl Exchange for RequestContext {
 
     fn response_head(&mut self, response: &ResponseHead) -> Result<Fields, Response> {
         failpoint("response_head");
-        attempts::answered(self);
+        attempts::answered(self, response.status);
         self.status = Some(response.status);
         if response.status == 101 {
             let mut fields = Fields::default();

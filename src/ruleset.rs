@@ -17,6 +17,7 @@ pub mod credential;
 pub mod denied;
 pub mod domains;
 pub mod endpoint;
+pub mod graphql;
 pub mod groups;
 pub mod host;
 pub mod key;
@@ -88,13 +89,22 @@ pub struct Ruleset {
 }
 
 impl Ruleset {
+    /// The name of the upstream of `route`; of several with their weights.
+    pub fn upstream_name(&self, route: &Route) -> Option<String> {
+        let name = |upstream: UpstreamId| self.upstreams.get(upstream.0).map(|upstream| upstream.name.as_str());
+        let Some(split) = &route.split else { return route.upstream.and_then(name).map(str::to_owned) };
+        let shares = split.shares.iter().filter_map(|(id, weight)| Some(format!("{} ({weight})", name(*id)?)));
+        Some(shares.collect::<Vec<_>>().join(" or "))
+    }
+
     /// The upstreams that requests of `route` may go to.
     pub fn reachable(&self, route: &Route) -> impl Iterator<Item = UpstreamId> {
         let diverted = route.limits.iter().filter_map(|id| match self.limits[id.0].over_limit {
             limit::OverLimit::Divert(upstream) => Some(upstream),
             _ => None,
         });
-        route.upstream.into_iter().chain(diverted)
+        let shares = route.split.iter().flat_map(|split| &split.shares).skip(1).map(|(upstream, _)| *upstream);
+        route.upstream.into_iter().chain(shares).chain(diverted)
     }
 }
 

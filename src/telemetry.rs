@@ -75,6 +75,8 @@ pub struct Telemetry {
     cluster_members: IntGauge,
     cluster: ClusterMetrics,
     upstream_healthy: IntGaugeVec,
+    upstream_ejections: IntCounterVec,
+    upstream_refused: IntCounterVec,
     /// Reloads that came into force or were refused.
     reloads: IntCounterVec,
     last_reload_successful: IntGauge,
@@ -137,6 +139,8 @@ impl Telemetry {
             cluster_members: registered(&registry, IntGauge::with_opts(opts(&names::CLUSTER_MEMBERS))?)?,
             cluster: ClusterMetrics::new(&registry)?,
             upstream_healthy: gauge(&registry, &names::UPSTREAM_NODES_HEALTHY)?,
+            upstream_ejections: counter(&registry, &names::UPSTREAM_EJECTIONS)?,
+            upstream_refused: counter(&registry, &names::UPSTREAM_REFUSED)?,
             reloads: counter(&registry, &names::CONFIG_RELOADS)?,
             last_reload_successful: registered(
                 &registry,
@@ -283,6 +287,8 @@ impl Telemetry {
         series::retain(&self.limit_keys_max, keep);
         series::retain(&self.limit_keys_evicted, keep);
         series::retain(&self.upstream_healthy, keep);
+        series::retain(&self.upstream_ejections, keep);
+        series::retain(&self.upstream_refused, keep);
     }
 
     /// How full the tables are, to be called before [`Telemetry::render`].

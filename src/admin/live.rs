@@ -27,7 +27,7 @@ pub(super) fn routes(active: &ActiveConfig, history: &History) -> Value {
             "path": route.path_pattern,
             "hosts": route.hosts.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "methods": route.methods.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "upstream": route.upstream.map(|upstream| ruleset.upstreams[upstream.0].name.as_str()),
+            "upstream": ruleset.upstream_name(route),
             "limits": limits,
             "rates": rates(&activity, of_route),
             "series": json!({

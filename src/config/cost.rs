@@ -6,18 +6,19 @@ use crate::config::prices::{self, PriceTable};
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, every};
 use crate::config::scalar::InvalidValue;
-use crate::config::settings::{CHARGE, COST_PART, COST_RULE, RESERVE};
+use crate::config::settings::{CHARGE, COST_PART, COST_RULE, GRAPHQL, RESERVE};
 use crate::config::terms::AllTerms;
 use crate::config::values::parse_method;
 use crate::config::words;
 use crate::ruleset::cost::{ChargeRule, CostRule, FieldPart, Reserve, ResponseCost, Weight, When};
+use crate::ruleset::graphql::GraphQlCost;
 use crate::ruleset::limit::PlanTerms;
 use crate::ruleset::prices::rounded_up;
-use crate::ruleset::request_field::SaidCost;
+use crate::ruleset::request_field::{FieldPath, SaidCost};
 use crate::units::Cost;
 
 const EXPECTED: &str = "a number of tokens, `{by_method: {GET: 1, POST: 5}}`, `{header: NAME, max: 100}`, \
-     `{request_field: max_tokens, max: 8000}`, `{request_bytes: 1KiB}`, `{response_header: NAME}`, `{response_bytes: 1KiB}`, \
+     `{request_field: max_tokens, max: 8000}`, `{graphql: {max: 10000}}`, `{request_bytes: 1KiB}`, `{response_header: NAME}`, `{response_bytes: 1KiB}`, \
      `{response_field: usage.total_tokens}` or `{sum: [{response_field: usage.completion_tokens, times: 4}]}`";
 
 const PARTS: &str =
@@ -53,10 +54,11 @@ fn read_cost(field: &Field<'_>, prices: &PriceTable) -> Option<CostRule> {
         return field.whole().map(CostRule::Fixed);
     }
     let section = field.mapping(EXPECTED)?.with(&COST_RULE);
-    const KINDS: [(&str, &[&str]); 8] = [
+    const KINDS: [(&str, &[&str]); 9] = [
         ("by_method", &["others"]),
         ("header", &["max", "missing"]),
         ("request_field", &["max", "missing"]),
+        ("graphql", &[]),
         ("request_bytes", &[]),
         ("response_header", &["max"]),
         ("response_bytes", &[]),
@@ -89,6 +91,7 @@ fn read_cost(field: &Field<'_>, prices: &PriceTable) -> Option<CostRule> {
             Some(CostRule::Header { name: name?, max: max?, missing: missing? })
         }
         "request_field" => read_said(&section, &told).map(CostRule::RequestField),
+        "graphql" => read_graphql(&told).map(CostRule::GraphQl),
         "request_bytes" => told.bytes().map(CostRule::RequestBytes),
         "response_bytes" => told.bytes().map(CostRule::ResponseBytes),
         kind => {
@@ -104,6 +107,28 @@ fn read_cost(field: &Field<'_>, prices: &PriceTable) -> Option<CostRule> {
             Some(CostRule::Response(cost))
         }
     }
+}
+
+/// Reads `graphql`.
+fn read_graphql(field: &Field<'_>) -> Option<GraphQlCost> {
+    let section = field.section(&GRAPHQL)?;
+    let max =
+        section.required("max", "the most that a request costs, like `max: 10000`").and_then(|field| field.whole());
+    let max_depth = section.get_or("max_depth", 10, Field::whole);
+    let items = section.get_or("items", 100, Field::whole);
+    let names = ["first", "last"].map(str::to_owned).to_vec();
+    let list_arguments = section.get_or("list_arguments", names, |field| {
+        let name =
+            |item: &Field<'_>| item.word("the name of an argument, like `first`").map(|word| word.text.into_owned());
+        every(field.nonempty_list("a list of names of arguments")?.iter().map(name))
+    });
+    Some(GraphQlCost {
+        path: FieldPath(vec!["query".to_owned()]),
+        max: max?,
+        max_depth: max_depth?,
+        list_arguments: list_arguments?,
+        items: items?,
+    })
 }
 
 /// Reads the number that a field of requests says, whose names `told` holds.

@@ -14,12 +14,12 @@ use crate::config::settings::LIMIT;
 use crate::config::spec::{LimitSpec, PlanSpec};
 use crate::config::terms::{AllTerms, FileScope, LimitTerms, NamedPlan, PlanParameters};
 use crate::config::{cost, key, over_limit, priority, scalar, sharing, suspicious, warn_at, words};
-use crate::ruleset::LimitId;
 use crate::ruleset::cost::{ChargeRule, CostRule};
 use crate::ruleset::key::{Key, KeyPart};
 use crate::ruleset::limit::{Limit, MissingKey, OnChange, OverLimit, Share};
 use crate::ruleset::matcher::Route;
 use crate::ruleset::request_field::FieldPath;
+use crate::ruleset::{LimitId, graphql, request_field};
 use crate::units::Cost;
 
 /// The most plans: each limit has terms for each.
@@ -138,6 +138,15 @@ pub(super) fn body_fields(route: &Route, limits: &[Limit]) -> Arc<[FieldPath]> {
         }
     }
     fields.into()
+}
+
+/// The longest text in the body that the limits of `route` go by.
+pub(super) fn longest_text(route: &Route, limits: &[Limit]) -> usize {
+    let reads_documents = |limit: &Limit| matches!(limit.cost, CostRule::GraphQl(_));
+    match route.limits.iter().filter_map(|id| limits.get(id.0)).any(reads_documents) {
+        true => graphql::LONGEST,
+        false => request_field::LONGEST_KEY,
+    }
 }
 
 /// One limit being read.

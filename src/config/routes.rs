@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
 use std::hash::BuildHasher;
+use std::num::NonZeroU64;
 
 use regex::bytes::Regex;
 
@@ -12,16 +13,16 @@ use crate::config::names::Names;
 use crate::config::problem::Problem;
 use crate::config::read::{Field, Section, each_once, every};
 use crate::config::scalar::InvalidValue;
-use crate::config::settings::{MATCH, REWRITE, ROUTE, VALUE_MATCH};
+use crate::config::settings::{MATCH, REWRITE, ROUTE, SHARE, VALUE_MATCH};
 use crate::config::values::{check_ascii, dropped_problem, method, path};
-use crate::config::{access, denied};
+use crate::config::{access, denied, key, scalar};
 use crate::ruleset::access::{Access, Bypass};
 use crate::ruleset::denied::Denied;
 use crate::ruleset::host::HostPattern;
 use crate::ruleset::key::KeyPart;
 use crate::ruleset::matcher::{HeaderEdits, HeaderMatch, QueryMatch, Rewrite, Route, ValueMatch};
 use crate::ruleset::path::{PathPattern, names_segment};
-use crate::ruleset::upstream::UpstreamId;
+use crate::ruleset::upstream::{Split, UpstreamId};
 use crate::ruleset::{LimitId, is_dropped};
 
 /// The pattern of a route that names no path.
@@ -80,7 +81,9 @@ fn route(section: &Section<'_>, around: &Around<'_>) -> Option<Route> {
     let matched = section.get_or("match", Match::default(), read_match);
     let upstream = match section.get("upstream") {
         None if !needs.upstreams => Some(None),
-        _ => section.required("upstream", UPSTREAM).and_then(|field| upstreams.resolve(&field)).map(Some),
+        _ => {
+            section.required("upstream", UPSTREAM).and_then(|field| read_upstream(&field, section, upstreams)).map(Some)
+        }
     };
     let limits = section.get_or("limits", Vec::new(), |field| read_limits(field, around, matched.as_ref()));
     let denied = section.get_or("denied", Denied::default(), denied::read);
@@ -94,8 +97,21 @@ fn route(section: &Section<'_>, around: &Around<'_>) -> Option<Route> {
     let rewrite = section.get_with("rewrite", |field| read_rewrite(field, matched.as_ref()));
     let parameters = [("refuse", false), ("allow", true)];
     let path_parameters = section.get_or("path_parameters", false, |field| field.choice(&parameters));
+    let max_request_body = section.get_with("max_request_body", Field::bytes);
+    let response_rate = section.get_with("response_bytes_per_second", |field| {
+        field.parsed("bytes in each second, like `100KiB/s`", |text| {
+            NonZeroU64::new(scalar::byte_rate(text)?).ok_or_else(|| invalid("must be more than nothing".to_owned()))
+        })
+    });
     let request_headers = section.get_or("request_headers", HeaderEdits::default(), Field::header_edits);
     let response_headers = section.get_or("response_headers", HeaderEdits::default(), Field::header_edits);
+    let (upstream, split) = upstream?.unzip();
+    let split = split.flatten();
+    if let (None, Some(field)) = (&split, section.get("split_by")) {
+        let problem = Problem::error(field.key_place(), "means nothing with one upstream");
+        return field
+            .fail(problem.hint("write `upstream: [{name: v1, weight: 95}, {name: v2, weight: 5}]`, or leave it out"));
+    }
     let Match { hosts, path, path_pattern, methods, headers, query } = matched?;
     Some(Route {
         name: String::new(),
@@ -105,19 +121,47 @@ fn route(section: &Section<'_>, around: &Around<'_>) -> Option<Route> {
         methods,
         headers,
         query,
-        upstream: upstream?.map(UpstreamId),
+        upstream,
+        split,
         limits: limits?,
         early: Vec::new(),
         body_fields: std::sync::Arc::default(),
+        longest_text: 0,
         denied: denied?,
         access: access?,
         bypass: Bypass { preflights: preflights?, ..bypass? },
         path_parameters: path_parameters?,
         upgrades_to_websocket: upgrade?,
         rewrite: rewrite?,
+        max_request_body: max_request_body?,
+        response_rate: response_rate?,
         request_headers: request_headers?,
         response_headers: response_headers?,
     })
+}
+
+/// One upstream, or several with their weights.
+fn read_upstream(field: &Field<'_>, section: &Section<'_>, upstreams: &Names) -> Option<(UpstreamId, Option<Split>)> {
+    if !field.is_list() {
+        return upstreams.resolve(field).map(|id| (UpstreamId(id), None));
+    }
+    let share = |item: &Field<'_>| {
+        let share = item.section(&SHARE)?;
+        let upstream = share.required("name", "the name of an upstream").and_then(|name| upstreams.resolve(&name));
+        let weight = share.required("weight", "its share, like `weight: 95`").and_then(|weight| weight.whole());
+        Some((UpstreamId(upstream?), weight?))
+    };
+    let items = field.nonempty_list("a list of upstreams, like `{name: v1, weight: 95}`")?;
+    let shares = each_once(&items, share, |(upstream, _)| *upstream);
+    let by = section.get_with("split_by", |field| match key::part(field)? {
+        part @ (KeyPart::Customer | KeyPart::ClientAddress | KeyPart::Header(..) | KeyPart::Cookie(..)) => Some(part),
+        _ => field.fail(
+            field.error("is nothing to share out by").expected("`customer`, `client_address`, a header or a cookie"),
+        ),
+    });
+    let shares = shares?;
+    let (first, _) = *shares.first()?;
+    Some((first, Some(Split { shares, by: by? })))
 }
 
 struct Match {

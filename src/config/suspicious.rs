@@ -5,6 +5,7 @@ use crate::config::problem::Problem;
 use crate::config::read::Section;
 use crate::config::terms::AllTerms;
 use crate::ruleset::cost::{ChargeRule, CostRule, Reserve, When};
+use crate::ruleset::graphql::GraphQlCost;
 use crate::ruleset::limit::Share;
 use crate::ruleset::request_field::SaidCost;
 
@@ -23,9 +24,13 @@ pub(super) fn of_nobody(section: &Section<'_>, terms: &AllTerms, enabled: Option
 pub(super) fn of_told_costs(section: &Section<'_>, (cost, charge): (&CostRule, &ChargeRule), terms: &AllTerms) {
     let reserve = || section.get("charge").and_then(|charge| charge.mapping_if()?.get("reserve"));
     let (max, field) = match (&charge.when, cost, &charge.reserve) {
-        (When::Request, CostRule::Header { max, .. } | CostRule::RequestField(SaidCost { max, .. }), _) => {
-            (max, section.get("cost"))
-        }
+        (
+            When::Request,
+            CostRule::Header { max, .. }
+            | CostRule::RequestField(SaidCost { max, .. })
+            | CostRule::GraphQl(GraphQlCost { max, .. }),
+            _,
+        ) => (max, section.get("cost")),
         (When::Response { .. }, _, Some(Reserve::Said { tokens: SaidCost { max, .. }, price: None })) => {
             (max, reserve())
         }

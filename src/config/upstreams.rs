@@ -5,11 +5,11 @@ use crate::config::names::Names;
 use crate::config::problem::{Place, Problem};
 use crate::config::read::{Field, Section, each_once, every};
 use crate::config::scalar::InvalidValue;
-use crate::config::settings::{HEALTH_CHECK, NODE, RETRIES, TIMEOUTS, UPSTREAM, UPSTREAM_TLS};
+use crate::config::settings::{EJECT, HEALTH_CHECK, NODE, RETRIES, TIMEOUTS, UPSTREAM, UPSTREAM_TLS};
 use crate::config::store::{ClientTls, client_tls};
 use crate::config::values::{check_ascii, host_and_port, is_host_name};
 use crate::ruleset::key::KeyPart;
-use crate::ruleset::upstream::{Balance, HealthCheck, Retries, Timeouts, Upstream, UpstreamNode};
+use crate::ruleset::upstream::{Balance, Ejection, HealthCheck, Retries, Timeouts, Upstream, UpstreamNode};
 use crate::units::Nanos;
 
 /// How TLS is spoken to the nodes of an upstream.
@@ -35,6 +35,9 @@ const UNIX: &str = "unix:";
 const LONGEST_PATH: usize = 107;
 
 /// The time between two checks of a node's health.
+const EJECT_AFTER: u32 = 5;
+const EJECT_FOR: Nanos = Nanos::from_secs(30);
+const EJECT_AT_MOST: usize = 50;
 const CHECK_EVERY: Nanos = Nanos::from_secs(5);
 
 /// How long a checked node may take to answer.
@@ -83,6 +86,8 @@ fn upstream(name: &str, field: &Field<'_>) -> Option<Whole> {
     let timeouts = section.get_or("timeouts", Timeouts::default(), timeouts);
     let retries = section.get_or("retries", Retries::default(), retries);
     let slow_start = section.get_or("slow_start", Nanos::ZERO, Field::duration);
+    let max_requests = section.get_with("max_requests", Field::whole);
+    let ejection = section.get_with("eject", ejection);
     let (nodes, tls) = (nodes?, tls?);
     if let Some(field) = section.get("tls").filter(|_| nodes.iter().any(|node| node.address.starts_with(UNIX))) {
         return field.fail(Problem::error(field.key_place(), "cannot be spoken to a node at a path"));
@@ -96,6 +101,8 @@ fn upstream(name: &str, field: &Field<'_>) -> Option<Whole> {
         timeouts: timeouts?,
         retries: retries?,
         slow_start: slow_start?,
+        max_requests: max_requests?,
+        ejection: ejection?,
     };
     Some((upstream, tls))
 }
@@ -197,6 +204,14 @@ fn health_check(field: &Field<'_>) -> Option<HealthCheck> {
         healthy_after: healthy_after?,
         unhealthy_after: unhealthy_after?,
     })
+}
+
+fn ejection(field: &Field<'_>) -> Option<Ejection> {
+    let section = field.section(&EJECT)?;
+    let after = section.get_or("after", EJECT_AFTER, Field::whole);
+    let time = section.get_or("for", EJECT_FOR, Field::duration);
+    let max_percent = section.get_or("max_percent", EJECT_AT_MOST, Field::whole);
+    Some(Ejection { after: after?, time: time?, max_percent: max_percent? })
 }
 
 fn timeouts(field: &Field<'_>) -> Option<Timeouts> {

@@ -17,19 +17,19 @@ use crate::gateway::identify::Identity;
 use crate::gateway::queue::{self, QueuePlace};
 use crate::gateway::request_context::{Admission, RequestContext};
 use crate::gateway::respond::{self, Answer};
-use crate::gateway::{charging, denials, early, own_usage, trace};
+use crate::gateway::{attempts, charging, denials, early, own_usage, trace};
 use crate::http::body::Framing;
 use crate::http::head::{RequestHead, Version};
 use crate::http::listener::{Peer, Secured};
 use crate::http::service::Exchange as _;
 use crate::panics::failpoint;
 use crate::ruleset::cors::AllowedOrigin;
-use crate::ruleset::key::Facts;
+use crate::ruleset::key::{Facts, KeyHasher};
 use crate::ruleset::matcher::{Route, RouteId};
 use crate::ruleset::request_field::RequestFields;
 use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::ruleset::{AccessLog, Ruleset, Serves};
-use crate::units::Nanos;
+use crate::units::{LimitKey, Nanos};
 
 /// Who sent a request that is decided on.
 #[derive(Clone, Copy, Debug)]
@@ -82,12 +82,19 @@ pub async fn admit(
         // what is rare has its memory only while it is needed: the future of each request is moved, and small
         _ if asks_usage => Err(Box::pin(own_usage::answer(context, &facts)).await),
         Some(route) => {
-            target.check_parameters(ruleset.matcher.route(route))?;
+            let found = ruleset.matcher.route(route);
+            target.check_parameters(found)?;
+            if let Some(max) = found.max_request_body {
+                if body.is_longer_than(max) {
+                    return Err(Answer::BodyTooLarge);
+                }
+                context.body_left = Some(max);
+            }
             resolve_charges(context, &active, route, &facts, body).await
         }
         None => return Err(Answer::NoRoute),
     };
-    if !matches!(met, Err(Answer::NoNode)) {
+    if !matches!(met, Err(Answer::NoNode | Answer::UpstreamFull)) {
         context.target = Some(target);
     }
     let (caller, mut met) = met?;
@@ -209,12 +216,16 @@ fn resolve(
     let mut resolved = caller.resolved(ruleset, route);
     let balance_hashes = ruleset.balance_hashes(route, facts, &resolved, hashers.hasher())?;
     // a request that another proxy forwards goes to no node of this one
-    let counted = route.upstream.filter(|_| context.serves == Serves::Proxy && ruleset.counts_by_node(route));
+    context.shared_out = route.split.as_ref().and_then(|split| {
+        let by = split.by.as_ref().and_then(|part| KeyHasher::stable().part(part, facts, &resolved).ok());
+        split.at(by.map_or_else(rand::random, LimitKey::fingerprint))
+    });
+    let counted = context.upstream().filter(|_| context.serves == Serves::Proxy && ruleset.counts_by_node(route));
     let chosen = match counted {
         Some(upstream) => {
             let hash = balance_hashes.iter().find(|(of, _)| *of == upstream).map(|(_, hash)| *hash);
             let pool = &active.pools[upstream.0];
-            Some(pool.choose(&[], hash, context.gateway.clock.now()).ok_or(Answer::NoNode)?)
+            Some(attempts::choose(active, pool, (&[], hash), context.gateway.clock.now())?)
         }
         None => None,
     };

@@ -20,6 +20,18 @@ pub enum BodySource<'b> {
     Unseen,
 }
 
+impl BodySource<'_> {
+    /// Whether it is known to have more than `max` bytes.
+    pub(super) fn is_longer_than(self, max: u64) -> bool {
+        let length = match self {
+            Self::Coming(Framing::Length(length)) => length,
+            Self::Here(body) => u64::try_from(body.len()).unwrap_or(u64::MAX),
+            Self::Coming(_) | Self::Unseen => 0,
+        };
+        length > max
+    }
+}
+
 /// What is known of a body before it is waited for.
 pub(super) enum BodyKnown {
     Fields(RequestFields),
@@ -43,7 +55,7 @@ impl BodyKnown {
     pub(super) fn of(headers: &Fields, source: BodySource<'_>, route: &Route) -> Result<Self, &'static str> {
         let coded = headers.get_all("content-encoding").any(|coding| !coding.eq_ignore_ascii_case(b"identity"));
         let mut awaited = AwaitedBody {
-            reader: RequestReader::new(Arc::clone(&route.body_fields)),
+            reader: RequestReader::new(Arc::clone(&route.body_fields), route.longest_text),
             identity: None,
             ahead: 0,
             fault: None,

@@ -51,7 +51,7 @@ pub async fn refuse(context: &mut RequestContext, route: Option<RouteId>, facts:
     match answer {
         Answer::Limited | Answer::StoreAway => return answer,
         // that is not the client's fault
-        Answer::NoNode => {
+        Answer::NoNode | Answer::UpstreamFull => {
             give_back(context);
             return answer;
         }

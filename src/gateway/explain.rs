@@ -254,6 +254,9 @@ impl ResolvedRequest {
         if let Err(refused) = target.check_parameters(route) {
             return Err(explanation.answered(&refused.into()));
         }
+        if route.max_request_body.is_some_and(|max| BodySource::Here(question.body()).is_longer_than(max)) {
+            return Err(explanation.answered(&Answer::BodyTooLarge));
+        }
         explanation.upstream = UpstreamAccount::of(ruleset, route, &target.path);
         let credential = CallerAccount::of_credential(ruleset, &facts);
         let caller = match Caller::find(ruleset, route, &facts, lookup).await {
@@ -367,11 +370,12 @@ impl GroupAccount {
 
 impl UpstreamAccount {
     fn of(ruleset: &Ruleset, route: &Route, path: &str) -> Option<Self> {
-        let upstream = ruleset.upstreams.get(route.upstream?.0)?;
+        let shares = route.split.iter().flat_map(|split| &split.shares).skip(1).map(|(upstream, _)| *upstream);
+        let upstreams = route.upstream.into_iter().chain(shares).filter_map(|id| ruleset.upstreams.get(id.0));
         let path = route.rewrite.as_ref().map_or_else(|| path.to_owned(), |rewrite| rewrite.apply(path));
         Some(Self {
-            name: upstream.name.clone(),
-            nodes: upstream.nodes.iter().map(|node| node.address.clone()).collect(),
+            name: ruleset.upstream_name(route)?,
+            nodes: upstreams.flat_map(|upstream| &upstream.nodes).map(|node| node.address.clone()).collect(),
             healthy_nodes: None,
             path,
         })

@@ -1,6 +1,7 @@
 //! Reads fields out of JSON in one pass, without keeping it: numbers of a response, and what the body of a request says.
 
 use crate::ruleset::cost::{FieldPart, ReportedCost};
+use crate::ruleset::request_field::LONGEST_KEY;
 use crate::ruleset::tokens::tokens;
 
 mod json;
@@ -40,7 +41,7 @@ const DATA: &[u8] = b"data:";
 impl FieldReader {
     /// A reader of JSON documents, one after the other, that looks for so many fields.
     pub fn of_json(fields: usize) -> Self {
-        Self { json: Json::new(Rules::Lenient, fields), line: None, after_return: false }
+        Self { json: Json::new(Rules::Lenient, fields, LONGEST_KEY), line: None, after_return: false }
     }
 
     /// A reader of the JSON documents that are the data of events (`text/event-stream`).

@@ -76,8 +76,12 @@ pub struct RequestContext {
     pub cost_meter: Option<Box<CostMeter>>,
     /// Its body, where limits go by what that says.
     pub awaited_body: Option<Box<AwaitedBody>>,
+    /// How many bytes of its body may still come, where its route bounds them.
+    pub body_left: Option<u64>,
     /// The upstream that a limit diverts it to.
     pub diverted: Option<UpstreamId>,
+    /// The upstream that it goes to, where its route has several.
+    pub shared_out: Option<UpstreamId>,
     /// What `consistent_hash` goes by, for the upstreams that it may go to and that balance so.
     pub balance_hashes: Vec<(UpstreamId, LimitKey)>,
     /// The node it is at.
@@ -139,7 +143,9 @@ impl RequestContext {
             is_early_charged: false,
             cost_meter: None,
             awaited_body: None,
+            body_left: None,
             diverted: None,
+            shared_out: None,
             balance_hashes: Vec::new(),
             chosen: None,
             tried: Vec::new(),
@@ -158,7 +164,7 @@ impl RequestContext {
 
     /// The upstream that the request goes to.
     pub fn upstream(&self) -> Option<UpstreamId> {
-        self.diverted.or_else(|| self.matched()?.upstream)
+        self.diverted.or(self.shared_out).or_else(|| self.matched()?.upstream)
     }
 
     /// The request takes `route`, or none.

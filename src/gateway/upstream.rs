@@ -1,6 +1,7 @@
 //! The nodes of an upstream: which one a request goes to, and what is known of each.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -12,6 +13,7 @@ use crate::units::{LimitKey, Nanos};
 mod balance;
 pub mod health;
 mod node;
+mod outlier;
 mod tls;
 
 pub use node::{Instance, NodeAddress};
@@ -33,6 +35,17 @@ pub struct Pool {
     nodes: Vec<Arc<NodeState>>,
     /// Held by the one request at a time that is given its turn in round robin.
     turns: Mutex<()>,
+    /// The requests at its nodes, where there may be only so many.
+    running: Arc<AtomicU64>,
+}
+
+/// Why no instance is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoChoice {
+    /// None is healthy.
+    Unhealthy,
+    /// There are as many requests at the nodes as there may be.
+    Full,
 }
 
 /// An instance of a node, chosen for a request; counts as in flight there until it is dropped.
@@ -42,11 +55,16 @@ pub struct Chosen {
     pub node: usize,
     /// Where to connect to.
     pub instance: Arc<Instance>,
+    /// Where it counts as one of the upstream's requests.
+    running: Option<Arc<AtomicU64>>,
 }
 
 impl Drop for Chosen {
     fn drop(&mut self) {
         self.instance.end();
+        if let Some(running) = &self.running {
+            running.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -99,14 +117,35 @@ impl Pool {
             None => Arc::new(NodeState::new(&node.address)),
         });
         let nodes = nodes.collect();
-        Self { upstream, upstream_tls, nodes, turns: Mutex::new(()) }
+        let running = before.map(|before| Arc::clone(&before.running)).unwrap_or_default();
+        Self { upstream, upstream_tls, nodes, turns: Mutex::new(()), running }
     }
 
     /// Chooses an instance for a request, other than those in `tried`; `hash` is of the part that `consistent_hash` goes
     /// by.
     ///
-    /// `None` if none is healthy. One whose connection failed a moment ago is used only if there is no other.
-    pub fn choose(&self, tried: &[Arc<Instance>], hash: Option<LimitKey>, now: Nanos) -> Option<Chosen> {
+    /// One that is ejected, or whose connection failed a moment ago, is used only if there is no other.
+    pub fn choose(&self, tried: &[Arc<Instance>], hash: Option<LimitKey>, now: Nanos) -> Result<Chosen, NoChoice> {
+        let (node, instance) = self.choose_healthy(tried, hash, now).ok_or(NoChoice::Unhealthy)?;
+        let running = match self.upstream.max_requests {
+            None => None,
+            Some(max) => {
+                let one_more = |running: u64| running.checked_add(1).filter(|running| *running <= max);
+                let counted = self.running.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+                counted.map_err(|_| NoChoice::Full)?;
+                Some(Arc::clone(&self.running))
+            }
+        };
+        instance.begin();
+        Ok(Chosen { node, instance, running })
+    }
+
+    fn choose_healthy(
+        &self,
+        tried: &[Arc<Instance>],
+        hash: Option<LimitKey>,
+        now: Nanos,
+    ) -> Option<(usize, Arc<Instance>)> {
         let nodes: SmallVec<[_; FEW]> = self.nodes.iter().map(|node| node.instances()).collect();
         let instances = nodes.iter().enumerate().flat_map(|(node, of)| of.iter().map(move |instance| (node, instance)));
         let is_usable =
@@ -135,9 +174,21 @@ impl Pool {
                 None => balance::random(&candidates, &mut rand::rng()),
             },
         }?;
-        let (node, instance) = usable.get(chosen)?;
-        instance.begin();
-        Some(Chosen { node: *node, instance: Arc::clone(instance) })
+        usable.get(chosen).map(|(node, instance)| (*node, Arc::clone(instance)))
+    }
+
+    /// A request to `instance` was answered well or not, or not at all: for how long it is left alone from now on, if it is.
+    pub(super) fn judge(&self, instance: &Instance, is_well: bool, now: Nanos) -> Option<Nanos> {
+        let rule = self.upstream.ejection?;
+        if is_well {
+            instance.outlier.succeeded(rule, now);
+            return None;
+        }
+        instance.outlier.failed(rule, now, || {
+            let all = self.instances();
+            let ejected = all.iter().filter(|(_, instance)| instance.outlier.is_ejected(now)).count();
+            ejected.saturating_mul(100) <= all.len().saturating_mul(rule.max_percent)
+        })
     }
 
     /// All instances, with the positions of their nodes.
@@ -200,6 +251,8 @@ mod tests {
             timeouts: Timeouts::default(),
             retries: Retries::default(),
             slow_start: Nanos::from_secs(10),
+            max_requests: None,
+            ejection: None,
         };
         Pool::new(upstream, None, None)
     }
@@ -226,7 +279,7 @@ mod tests {
         assert_eq!(chosen, [1, 2, 1, 2]);
         set_health(&pool, 1, false);
         set_health(&pool, 2, false);
-        assert!(pool.choose(&[], None, NOW).is_none());
+        assert_eq!(pool.choose(&[], None, NOW).unwrap_err(), NoChoice::Unhealthy);
     }
 
     #[test]
@@ -236,7 +289,7 @@ mod tests {
         assert!((0..6).all(|_| pool.choose(&[], None, NOW).unwrap().node != 1));
         instance(&pool, 0).eject(NOW);
         instance(&pool, 2).eject(NOW);
-        assert!(pool.choose(&[], None, NOW).is_some());
+        assert!(pool.choose(&[], None, NOW).is_ok());
         assert_eq!(pool.choose(&[instance(&pool, 0), instance(&pool, 2)], None, NOW).unwrap().node, 1);
     }
 
@@ -254,7 +307,7 @@ mod tests {
     #[test]
     fn requests_in_flight_are_counted_until_they_end() {
         let pool = pool(Balance::LeastRequests);
-        let held: Vec<Chosen> = (0..3).filter_map(|_| pool.choose(&[], None, NOW)).collect();
+        let held: Vec<Chosen> = (0..3).filter_map(|_| pool.choose(&[], None, NOW).ok()).collect();
         let mut nodes: Vec<usize> = held.iter().map(|chosen| chosen.node).collect();
         nodes.sort_unstable();
         assert_eq!(nodes, [0, 1, 2]);

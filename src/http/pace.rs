@@ -5,6 +5,8 @@
 //! faster than the least rate goes on for ever, pauses included that are no longer than the credit; a slower one ends when
 //! it has lost it. Time in which nothing is read, because the upstream takes nothing, is nobody's.
 
+use std::num::NonZeroU64;
+
 pub use crate::ruleset::MinBodyRate;
 use crate::units::Nanos;
 
@@ -40,11 +42,68 @@ impl Pace {
     }
 }
 
+/// How much is sent at a time of a response that is held to a rate, as a length of time.
+const SLICE: Nanos = Nanos::new(50_000_000);
+
+/// Holds the body of a response to a rate: a slice is sent when those before it have had their time. What comes late is made
+/// up for by one slice at most.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Throttle {
+    rate: NonZeroU64,
+    /// When the next slice may be sent; zero before the first.
+    pub(super) next: Nanos,
+}
+
+impl Throttle {
+    pub(super) const fn new(rate: NonZeroU64) -> Self {
+        Self { rate, next: Nanos::ZERO }
+    }
+
+    /// How many bytes may be sent now.
+    pub(super) fn allowance(&self, now: Nanos) -> usize {
+        if now < self.next {
+            return 0;
+        }
+        let slice = u128::from(self.rate.get()).saturating_mul(SLICE.get().into()) / u128::from(Nanos::SECOND.get());
+        usize::try_from(slice).unwrap_or(usize::MAX).max(1)
+    }
+
+    /// So many bytes were sent.
+    pub(super) fn sent(&mut self, bytes: usize, now: Nanos) {
+        let bytes = u128::try_from(bytes).unwrap_or(u128::MAX);
+        let took = bytes.saturating_mul(Nanos::SECOND.get().into()).div_ceil(u128::from(self.rate.get()));
+        let took = Nanos::new(u64::try_from(took).unwrap_or(u64::MAX));
+        let begun = match self.next {
+            Nanos::ZERO => now,
+            next => next.max(now.saturating_sub(SLICE)),
+        };
+        self.next = begun.saturating_add(took);
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU64;
-
     use super::*;
+
+    #[test]
+    fn a_throttled_body_takes_its_time_however_late_it_is_looked_at() {
+        for (rate, late) in [(1, 0), (1000, 7), (1_000_000, 30), (u64::MAX / 2, 0)] {
+            let mut throttle = Throttle::new(NonZeroU64::new(rate).unwrap());
+            let (mut now, mut sent) = (Nanos::from_secs(1000), 0_u128);
+            let begin = now;
+            for _ in 0..1000 {
+                let allowed = throttle.allowance(now);
+                assert!(allowed > 0);
+                throttle.sent(allowed, now);
+                sent += allowed as u128;
+                now = now.max(throttle.next).saturating_add(Nanos::new(late * MILLI));
+            }
+            let took = u128::from(now.saturating_sub(begin).get());
+            let exact = sent * 1_000_000_000 / u128::from(rate);
+            assert!(took >= exact, "{rate}: {took} for {exact}");
+            assert!(took <= exact + exact / 1000 + 51 * u128::from(MILLI), "{rate}: {took} for {exact}");
+        }
+    }
 
     const MILLI: u64 = 1_000_000;
 

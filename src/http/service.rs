@@ -3,6 +3,7 @@
 //! The engine knows sockets, framing, connections and deadlines, and nothing of limits. A [`Service`] knows routes, customers
 //! and limits, and nothing of sockets.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::head::{HeadBounds, RequestHead, ResponseHead, Unreadable, Version};
@@ -124,6 +125,8 @@ pub struct Timing {
     pub due: Option<Nanos>,
     /// At which rate the request's body has to come at least.
     pub min_body_rate: Option<MinBodyRate>,
+    /// At how many bytes in each second the response's body is sent; as fast as it comes where that is not said.
+    pub response_rate: Option<NonZeroU64>,
 }
 
 /// A response of the gateway's own.

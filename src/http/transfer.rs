@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use super::body::Framing;
 use super::client::{Client, ClientHead};
 use super::head::{RequestHead, ResponseHead, Unreadable, Version};
-use super::pace::Pace;
+use super::pace::{Pace, Throttle};
 use super::service::{Exchange, Failure, Response, Timing};
 use super::timer::Timer;
 use super::upstream::{Upstream, UpstreamError};
@@ -45,6 +45,7 @@ pub(super) struct Transfer<'t, 'c> {
     download: Download,
     head: ResponseHead,
     pace: Option<Pace>,
+    throttle: Option<Throttle>,
     /// What was taken of the client's body before, by an earlier try or for the decision, and how much of that is sent.
     sent_before: (Vec<u8>, usize),
     /// What was taken of the client's body, as long as it can be sent again.
@@ -120,6 +121,7 @@ impl<'t, 'c> Transfer<'t, 'c> {
             download: Download::Head,
             head: ResponseHead { fields: Fields::with_capacity(HEAD_FIELDS, HEAD_BYTES), ..ResponseHead::default() },
             pace: rate.map(Pace::new),
+            throttle: timing.response_rate.map(Throttle::new),
             sent_before: (Vec::new(), 0),
             resend: None,
             client_sent: now,
@@ -276,8 +278,9 @@ impl<'t, 'c> Transfer<'t, 'c> {
             if let Poll::Ready(event) = self.poll_download(task, timer)? {
                 return Poll::Ready(Ok(event));
             }
+            let resumes = self.resumes(timer.now());
             // a head that waits for content leaves without it
-            if matches!(self.download, Download::Head | Download::Body) {
+            if resumes.is_some() || matches!(self.download, Download::Head | Download::Body) {
                 match self.client.poll_flush(task) {
                     Poll::Ready(Ok(())) => self.client_blocked = None,
                     Poll::Ready(Err(_)) => return Poll::Ready(Err(Failure::ClientGone)),
@@ -286,9 +289,22 @@ impl<'t, 'c> Transfer<'t, 'c> {
                     }
                 }
             }
-            let Some((due, failure)) = self.due() else { return Poll::Pending };
+            let due = self.due();
+            if let Some(at) = resumes.filter(|at| due.as_ref().is_none_or(|(due, _)| at < due)) {
+                match timer.poll(task, at) {
+                    Poll::Ready(_) => continue,
+                    Poll::Pending => return Poll::Pending,
+                }
+            }
+            let Some((due, failure)) = due else { return Poll::Pending };
             return timer.poll(task, due).map(|_| Err(failure));
         }
+    }
+
+    /// When content goes on to be sent that waits for its time.
+    fn resumes(&self, now: Nanos) -> Option<Nanos> {
+        let throttle = self.throttle.as_ref()?;
+        (matches!(self.download, Download::Sending { .. }) && throttle.next > now).then_some(throttle.next)
     }
 
     /// One step towards the upstream. Ready with nothing where another step can be made at once.
@@ -403,10 +419,24 @@ impl<'t, 'c> Transfer<'t, 'c> {
                 },
                 Download::Sending { length, is_last } => {
                     let content = self.upstream.content();
-                    let content = content.get(..length).unwrap_or(content);
-                    match self.client.poll_send(task, content, is_last) {
+                    let mut content = content.get(..length).unwrap_or(content);
+                    let mut ends = is_last;
+                    if let Some(throttle) = &self.throttle {
+                        let allowed = throttle.allowance(timer.now());
+                        if allowed == 0 {
+                            return Ok(Poll::Pending);
+                        }
+                        if let Some(part) = content.get(..allowed) {
+                            ends &= part.len() == length;
+                            content = part;
+                        }
+                    }
+                    match self.client.poll_send(task, content, ends) {
                         Poll::Ready(Ok(sent)) => {
                             self.upstream.consume(sent);
+                            if let Some(throttle) = &mut self.throttle {
+                                throttle.sent(sent, timer.now());
+                            }
                             self.client_blocked = None;
                             self.download = match length.saturating_sub(sent) {
                                 0 => Download::Body,

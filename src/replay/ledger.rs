@@ -320,7 +320,9 @@ const CLIENT_GONE: u16 = 499;
 /// that failed.
 fn exchange(record: &Record<'_>, facts: &Facts<'_>) -> Exchange {
     let end = match (record.status, record.answered.as_deref()) {
-        (own, Some("upstream_failed" | "upstream_timeout" | "no_healthy_node")) => End::Unanswered { own },
+        (own, Some("upstream_failed" | "upstream_timeout" | "no_healthy_node" | "upstream_full")) => {
+            End::Unanswered { own }
+        }
         (own, Some(cause)) if CALLER_REFUSED.contains(&cause) => End::Unanswered { own },
         (None | Some(CLIENT_GONE), _) | (_, Some(_)) => End::Abandoned,
         (Some(status), None) => {

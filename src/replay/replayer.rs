@@ -255,12 +255,12 @@ const UNCHARGEABLE: &str = "unknown_charge";
 /// Why the gateway that wrote the line refused the request before it asked all limits: its line does not tell who called.
 fn refused_before(record: &Record<'_>) -> Option<&'static str> {
     let answered = record.answered.as_deref()?;
-    let is_before = |cause: &&str| *cause == answered && (record.target.is_none() || *cause != NO_NODE);
+    let is_before = |cause: &&str| *cause == answered && (record.target.is_none() || !NO_NODE.contains(cause));
     BEFORE_LIMITS.into_iter().chain(CALLER_REFUSED).find(is_before)
 }
 
-/// The cause of an answer to requests that were charged, unless their lines tell no path.
-const NO_NODE: &str = Answer::NoNode.cause();
+/// The causes of answers to requests that were charged, unless their lines tell no path.
+const NO_NODE: [&str; 2] = [Answer::NoNode.cause(), Answer::UpstreamFull.cause()];
 
 /// Whether a limit of the gateway that wrote the line denied the request before its caller was identified: who is identified
 /// has a plan.

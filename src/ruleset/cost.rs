@@ -6,6 +6,7 @@
 use http::HeaderName;
 
 use crate::fields::Fields;
+use crate::ruleset::graphql::GraphQlCost;
 use crate::ruleset::key::Facts;
 use crate::ruleset::prices::{ModelPrices, Price, rounded_up};
 use crate::ruleset::request_field::{FieldPath, RequestFields, SaidCost};
@@ -35,6 +36,8 @@ pub enum CostRule {
     },
     /// The number in a field of the request's body, at least 1. One that cannot be believed counts as the most.
     RequestField(SaidCost),
+    /// By the GraphQL document in the request's body.
+    GraphQl(GraphQlCost),
     /// One for each started run of so many bytes of the request's body, at least one.
     RequestBytes(u64),
     /// What the response reports.
@@ -215,6 +218,7 @@ impl CostRule {
                 Some(believed(facts.headers, name.as_str(), *max).unwrap_or(*missing))
             }
             Self::RequestField(said) => Some(said.of(facts.body)),
+            Self::GraphQl(rule) => Some(rule.of(facts.body)),
             Self::RequestBytes(length) => body_length(facts).map(|bytes| runs(bytes, *length)),
             Self::Response(_) | Self::ResponseBytes(_) => None,
         }
@@ -247,6 +251,7 @@ impl CostRule {
                 format!("what the request header {name} says, at least 1 and at most {max}; {missing} without it")
             }
             Self::RequestField(said) => said.describe(),
+            Self::GraphQl(rule) => rule.describe(),
             Self::RequestBytes(length) => format!("1 for each started {length} bytes of the request's body"),
             Self::Response(cost) => cost.describe(),
             Self::ResponseBytes(length) => format!("1 for each started {length} bytes of the response's body"),

@@ -116,6 +116,7 @@ impl Limit {
         });
         let of_cost = match &self.cost {
             CostRule::RequestField(said) => Some(&said.path),
+            CostRule::GraphQl(rule) => Some(&rule.path),
             CostRule::Response(cost) => cost.model.as_ref().map(|model| &model.path),
             _ => None,
         };
@@ -193,8 +194,8 @@ impl Limit {
 
     /// Whether requests may turn out to cost less than they were charged when they came.
     pub fn gives_back(&self) -> bool {
-        use CostRule::{ByMethod, Fixed, Header, RequestField};
-        let told = matches!(self.cost, Fixed(_) | ByMethod { .. } | Header { .. } | RequestField(_));
+        use CostRule::{ByMethod, Fixed, GraphQl, Header, RequestField};
+        let told = matches!(self.cost, Fixed(_) | ByMethod { .. } | Header { .. } | RequestField(_) | GraphQl(_));
         self.charge.when != When::Request || !told
     }
 
@@ -236,7 +237,11 @@ impl Limit {
                 _ => RealCost::Unreadable,
             },
             (
-                CostRule::Fixed(_) | CostRule::ByMethod { .. } | CostRule::Header { .. } | CostRule::RequestField(_),
+                CostRule::Fixed(_)
+                | CostRule::ByMethod { .. }
+                | CostRule::Header { .. }
+                | CostRule::RequestField(_)
+                | CostRule::GraphQl(_),
                 None,
             ) => RealCost::AsTaken,
         }

@@ -6,6 +6,7 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -18,7 +19,7 @@ use crate::ruleset::host::HostPattern;
 use crate::ruleset::key::{Facts, query_values};
 use crate::ruleset::path::{PathPattern, behind_prefix};
 use crate::ruleset::request_field::FieldPath;
-use crate::ruleset::upstream::UpstreamId;
+use crate::ruleset::upstream::{Split, UpstreamId};
 
 mod trie;
 
@@ -47,12 +48,16 @@ pub struct Route {
     pub query: Vec<QueryMatch>,
     /// Where the requests go; `None` only where no listener forwards any.
     pub upstream: Option<UpstreamId>,
+    /// Where they go to several upstreams, of which `upstream` is the first.
+    pub split: Option<Split>,
     /// The limits that they are under, in the order of the configuration; then the candidates tried beside them.
     pub limits: Vec<LimitId>,
     /// Those of them that requests are charged under before callers are identified; empty where nobody is.
     pub early: Vec<LimitId>,
     /// The fields of the body that they go by.
     pub body_fields: Arc<[FieldPath]>,
+    /// The longest text of them that they go by, in bytes.
+    pub longest_text: usize,
     /// The answer to requests over a limit, as far as the limit has none of its own.
     pub denied: Denied,
     /// Who is let in, besides what holds for every route.
@@ -63,6 +68,10 @@ pub struct Route {
     pub path_parameters: bool,
     /// Whether a request may turn its connection into a WebSocket.
     pub upgrades_to_websocket: bool,
+    /// The most bytes that the body of a request may have; `None` for any number.
+    pub max_request_body: Option<u64>,
+    /// At how many bytes in each second the body of a response is sent; `None` for as fast as it comes.
+    pub response_rate: Option<NonZeroU64>,
     /// How the path is changed on the way.
     pub rewrite: Option<Rewrite>,
     /// Changes to the request's header fields, after those that tollgate makes itself.
@@ -83,15 +92,19 @@ impl Route {
             headers: Vec::new(),
             query: Vec::new(),
             upstream: None,
+            split: None,
             limits,
             early: Vec::new(),
             body_fields: Arc::default(),
+            longest_text: 0,
             denied: Denied::default(),
             access: Access::default(),
             bypass: Bypass::default(),
             path_parameters: false,
             upgrades_to_websocket: false,
             rewrite: None,
+            max_request_body: None,
+            response_rate: None,
             request_headers: HeaderEdits::default(),
             response_headers: HeaderEdits::default(),
         }

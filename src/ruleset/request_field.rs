@@ -6,6 +6,9 @@ use std::sync::Arc;
 use crate::ruleset::tokens::tokens;
 use crate::units::Cost;
 
+/// The longest text that is counted by, in bytes.
+pub const LONGEST_KEY: usize = 1 << 10;
+
 /// The names on the way to a field in JSON: `usage.total_tokens` is two.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FieldPath(pub Vec<String>);
@@ -104,7 +107,7 @@ impl FieldValue {
     /// What is counted by: a text, or a whole number in its one usual spelling.
     pub fn text(&self) -> Option<&[u8]> {
         match self {
-            Self::Text(text) => Some(text),
+            Self::Text(text) => Some(text.as_slice()).filter(|text| text.len() <= LONGEST_KEY),
             Self::Number(number) => {
                 let usual = number.parse::<i128>().is_ok_and(|whole| whole.to_string() == *number);
                 usual.then_some(number.as_bytes())

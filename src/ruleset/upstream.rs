@@ -26,6 +26,46 @@ pub struct Upstream {
     pub retries: Retries,
     /// How long a node that comes back takes to get its full share; zero for at once.
     pub slow_start: Nanos,
+    /// How many requests may be at its nodes at the same time; `None` for any number.
+    pub max_requests: Option<u64>,
+    /// When a node is left alone because its requests fail; `None` only for a moment after a failed connection.
+    pub ejection: Option<Ejection>,
+}
+
+/// When a node is left alone because its requests fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ejection {
+    /// So many failures in a row: a status of 500 or more, or no answer.
+    pub after: u32,
+    /// For how long the first time; each further time in a row it is so much longer, up to ten times as long.
+    pub time: Nanos,
+    /// The most nodes that are left alone at the same time, in percent.
+    pub max_percent: usize,
+}
+
+/// Several upstreams that share the requests of a route.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Split {
+    /// At least one, with weights above zero.
+    pub shares: Vec<(UpstreamId, u32)>,
+    /// The part of a request whose value always goes to the same one; at random without it.
+    pub by: Option<KeyPart>,
+}
+
+impl Split {
+    /// The upstream at a point that is spread evenly. Where weights change, only so many points go to another upstream as it
+    /// takes.
+    pub fn at(&self, point: u64) -> Option<UpstreamId> {
+        let total: u64 = self.shares.iter().map(|(_, weight)| u64::from(*weight)).sum();
+        let mut left = point.checked_rem(total)?;
+        let is_reached = |(_, weight): &&(UpstreamId, u32)| {
+            let weight = u64::from(*weight);
+            let reached = left < weight;
+            left = left.saturating_sub(weight);
+            reached
+        };
+        self.shares.iter().find(is_reached).map(|(upstream, _)| *upstream)
+    }
 }
 
 /// One node.

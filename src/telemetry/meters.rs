@@ -156,6 +156,16 @@ impl Meters {
         }
     }
 
+    /// A node of an upstream is left alone.
+    pub fn upstream_ejected(&self, upstream: &str) {
+        self.telemetry.upstream_ejections.with_label_values(&[upstream]).inc();
+    }
+
+    /// A request was refused: there are as many at the upstream as there may be.
+    pub fn upstream_full(&self, upstream: &str) {
+        self.telemetry.upstream_refused.with_label_values(&[upstream]).inc();
+    }
+
     /// The charges of a request were decided at `source`.
     pub fn observe_decision(&self, source: DecisionSource, took: Nanos) {
         for (known, histogram) in DecisionSource::ALL.iter().zip(&self.decisions) {

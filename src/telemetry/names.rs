@@ -112,6 +112,10 @@ catalogue! {
         "Corrections of charges that could not be told to the gateway that had made them."
     UPSTREAM_NODES_HEALTHY: "tollgate_upstream_nodes_healthy" ["upstream"]
         "Nodes of an upstream that requests are sent to; each address of a host name is one."
+    UPSTREAM_EJECTIONS: "tollgate_upstream_ejections_total" ["upstream"]
+        "Times that a node of an upstream was left alone because its requests failed."
+    UPSTREAM_REFUSED: "tollgate_upstream_requests_refused_total" ["upstream"]
+        "Requests answered 503 because there were as many at the upstream as there may be."
     CONFIG_RELOADS: "tollgate_config_reloads_total" ["result"]
         "Configurations read, by result."
     CONFIG_LAST_RELOAD_SUCCESSFUL: "tollgate_config_last_reload_successful" []

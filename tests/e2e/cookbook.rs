@@ -205,6 +205,33 @@ fn mcp_server() {
 }
 
 #[test]
+fn graphql_api() {
+    let origin = Origin::start();
+    let gateway = sample("graphql-api", &[&origin]);
+    let say = |key: &str, body: &str| {
+        let authorization = format!("Bearer {key}");
+        gateway.client().post("/graphql", &[("authorization", &authorization)], body.as_bytes())
+    };
+    let left = |body: &str| {
+        let answer = say("free-key", body);
+        (answer.status, answer.number("x-ratelimit-remaining").unwrap())
+    };
+    let listed = json!({ "query": "{ repositories(first: 50) { name issues(last: 10) { title } } }" }).to_string();
+    let (status, after) = left(&listed);
+    assert_eq!(status, 200);
+    assert!((1399..1450).contains(&after), "601 of 2000: {after}");
+    let unread = json!({ "query": "{ repositories(first: 50) { name" }).to_string();
+    let (status, after) = left(&unread);
+    assert!(status == 200 && (399..500).contains(&after), "the most, 1000: {after}");
+    assert_eq!(say("free-key", &listed).status, 429);
+    assert_eq!(say("free-key", &json!({ "query": "{ viewer { login } }" }).to_string()).status, 200);
+    assert_eq!(say("free-key", "[]").status, 429, "a batch costs the most");
+    assert_eq!(say("team-key", &listed).status, 200);
+    assert_eq!(say("team-key", "{\"query\": \"{a}\", \"query\": \"{b}\"}").status, 400);
+    assert_eq!(origin.count(), 4);
+}
+
+#[test]
 fn b2b_organisations() {
     let origin = Origin::start();
     let gateway = sample("b2b-organisations", &[&origin]);

@@ -57,6 +57,7 @@ mod panics;
 mod passing;
 mod priorities;
 mod process;
+mod protection;
 mod proxy_protocol;
 mod raw_bytes;
 mod redis_customers;

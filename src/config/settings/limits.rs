@@ -192,6 +192,11 @@ pub(in crate::config) static COST_RULE: Table = Table {
             MOST,
             "The cost where the field is missing; left out, 1 with `header`, and `max` with `request_field`.",
         ),
+        Setting::optional(
+            "graphql",
+            Kind::Section(&GRAPHQL),
+            "By the GraphQL document in `query` of the body: its fields, times the lengths of lists; see docs/costs.md.",
+        ),
         Setting::optional("request_bytes", ONE_BYTE_OR_MORE, "A token for each so many bytes of the request's body."),
         Setting::optional(
             "response_header",
@@ -215,6 +220,26 @@ pub(in crate::config) static COST_RULE: Table = Table {
             MOST,
             "The most that is believed of a number, or that a `sum` costs. Required with `header` and `request_field`; otherwise 1000000000, in a \
              `sum` multiplied by its largest `times` or price.",
+        ),
+    ],
+};
+
+pub(in crate::config) static GRAPHQL: Table = Table {
+    name: "graphql",
+    settings: &[
+        Setting::required("max", MOST, "The most that a request costs, and the cost of one that cannot be read."),
+        Setting::default(
+            "max_depth",
+            Kind::Whole(1, 64),
+            "10",
+            "The deepest that fields may be nested; deeper costs `max`.",
+        ),
+        Setting::default("items", MOST, "100", "How many items of a list count where a variable says it."),
+        Setting::default(
+            "list_arguments",
+            Kind::List(&Kind::Text("the name of an argument")),
+            "[first, last]",
+            "The arguments that say how many items a list may have.",
         ),
     ],
 };

@@ -4,7 +4,7 @@ use super::*;
 use crate::config::load;
 
 /// A file with `@` where a setting of the table may stand, among others.
-const FILES: [(&Table, &str); 42] = [
+const FILES: [(&Table, &str); 44] = [
     (&FILE, "@"),
     (&LISTENER, "listeners: [{ address: \"unix:/run/t.sock\", @ }]"),
     (&LISTENER_TLS, "listeners: [{ address: \"127.0.0.1:1\", tls: { certificates: [{ cert: a, key: b }], @ } }]"),
@@ -76,6 +76,8 @@ const FILES: [(&Table, &str); 42] = [
         &RESERVE,
         "limits: { l: { algorithm: gcra, rate: 1/s, burst: 9, key: all, charge: { when: response, reserve: { request_field: a, max: 9, @ } } } }",
     ),
+    (&GRAPHQL, "limits: { l: { algorithm: gcra, rate: 1/s, burst: 9, key: all, cost: { graphql: { max: 9, @ } } } }"),
+    (&EJECT, "upstreams: { a: { nodes: [\"n:1\"], eject: { @ } } }"),
     (&OVER_LIMIT, "limits: { l: { algorithm: gcra, rate: 1/s, burst: 9, key: all, over_limit: { deny: {}, @ } } }"),
 ];
 

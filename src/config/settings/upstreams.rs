@@ -37,6 +37,13 @@ pub(in crate::config) static UPSTREAM: Table = Table {
             "0s",
             "How long a node that is healthy again gets less traffic.",
         ),
+        Setting::optional(
+            "max_requests",
+            Kind::Whole(1, u64::MAX),
+            "How many requests may be at its nodes at the same time, each on a connection of its own in HTTP/1.1; further ones are \
+             answered 503.",
+        ),
+        Setting::optional("eject", Kind::Section(&EJECT), "Leaves nodes alone whose requests fail."),
     ],
 };
 
@@ -77,6 +84,30 @@ pub(in crate::config) static HEALTH_CHECK: Table = Table {
     ],
 };
 
+pub(in crate::config) static EJECT: Table = Table {
+    name: "eject",
+    settings: &[
+        Setting::default(
+            "after",
+            Kind::Whole(1, 1_000_000),
+            "5",
+            "Failures in a row: a status of 500 or more, a connection that cannot be made or breaks, or no answer in time.",
+        ),
+        Setting::default(
+            "for",
+            Kind::POSITIVE,
+            "30s",
+            "How long; twice as long the second time in a row, and so on, up to ten times as long.",
+        ),
+        Setting::default(
+            "max_percent",
+            Kind::Whole(1, 99),
+            "50",
+            "The most nodes that are left alone at the same time, in percent; an address of a host name is one.",
+        ),
+    ],
+};
+
 pub(in crate::config) static TIMEOUTS: Table = Table {
     name: "timeouts",
     settings: &[
@@ -113,8 +144,14 @@ pub(in crate::config) static ROUTE: Table = Table {
         Setting::optional("match", Kind::Section(&MATCH), "Which requests take it; all of them where it is left out."),
         Setting::optional(
             "upstream",
-            Kind::Text("the name of an upstream"),
-            "Where its requests go; required where a listener proxies.",
+            Kind::OneOf(&[Kind::Text("the name of an upstream"), Kind::List(&Kind::Section(&SHARE))]),
+            "Where its requests go, or how several upstreams share them; required where a listener proxies.",
+        ),
+        Setting::optional(
+            "split_by",
+            KEY_PART,
+            "With several upstreams: the part of a request by whose value it always goes to the same one (`customer`, \
+             `client_address`, a header or a cookie); at random where it is left out.",
         ),
         Setting::default("limits", Kind::List(&Kind::Text("the name of a limit")), "[]", "The limits of its requests."),
         Setting::optional("denied", Kind::Section(&DENIED), "What a denied request is answered."),
@@ -132,9 +169,27 @@ pub(in crate::config) static ROUTE: Table = Table {
             "refuse",
             "Whether a path may hold parameters (`/a;x=1`), which servers read in different ways.",
         ),
+        Setting::optional(
+            "max_request_body",
+            Kind::Size(1, u64::MAX),
+            "The most bytes that the body of a request may have; a longer one is answered 413, and its rest is not forwarded.",
+        ),
+        Setting::optional(
+            "response_bytes_per_second",
+            Kind::Text("bytes in each second, like `100KiB/s`"),
+            "The pace at which the body of each response is sent.",
+        ),
         Setting::optional("rewrite", Kind::Section(&REWRITE), "Changes the path on its way to the upstream."),
         Setting::optional("request_headers", Kind::Section(&HEADER_EDITS), "Changes the header fields of requests."),
         Setting::optional("response_headers", Kind::Section(&HEADER_EDITS), "Changes the header fields of responses."),
+    ],
+};
+
+pub(in crate::config) static SHARE: Table = Table {
+    name: "share",
+    settings: &[
+        Setting::required("name", Kind::Text("the name of an upstream"), "The upstream."),
+        Setting::required("weight", Kind::Whole(1, 1_000_000), "Its share, for the sum of all."),
     ],
 };
 

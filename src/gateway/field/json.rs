@@ -96,6 +96,8 @@ enum Escape {
 #[derive(Clone, Debug, Default)]
 struct Kept {
     bytes: Vec<u8>,
+    /// How many bytes it may have.
+    longest: usize,
     /// The first half of a character of two.
     high: Option<u32>,
     /// Whether it is too long, or holds half a character.
@@ -110,13 +112,13 @@ pub(super) struct Number {
 }
 
 const DEEPEST: usize = 128;
-/// Longer numbers are not read, and neither are longer names and texts.
+/// Longer numbers are not read.
 const LONGEST_NUMBER: usize = 32;
-const LONGEST_TEXT: usize = 1 << 10;
 
 impl Json {
-    pub(super) fn new(rules: Rules, fields: usize) -> Self {
-        Self { rules, searches: smallvec![Search::default(); fields], ..Self::default() }
+    pub(super) fn new(rules: Rules, fields: usize, longest_text: usize) -> Self {
+        let text = Kept { longest: longest_text, ..Kept::default() };
+        Self { rules, text, searches: smallvec![Search::default(); fields], ..Self::default() }
     }
 
     /// Whether what came is no JSON.
@@ -414,7 +416,7 @@ const fn unescaped(byte: u8) -> Option<u8> {
 
 impl Kept {
     fn push(&mut self, bytes: &[u8]) {
-        self.is_spoilt |= self.high.take().is_some() || bytes.len() > LONGEST_TEXT.saturating_sub(self.bytes.len());
+        self.is_spoilt |= self.high.take().is_some() || bytes.len() > self.longest.saturating_sub(self.bytes.len());
         if !self.is_spoilt {
             self.bytes.extend_from_slice(bytes);
         }

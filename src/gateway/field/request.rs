@@ -29,9 +29,9 @@ const TWICE: Seen = Seen::Ambiguous("the JSON of the body names a field twice th
 const BROKEN: Seen = Seen::Ambiguous("the body begins as JSON and does not go on as JSON");
 
 impl RequestReader {
-    /// A reader that looks for the fields at `paths`.
-    pub fn new(paths: Arc<[FieldPath]>) -> Self {
-        Self { json: Json::new(Rules::Strict, paths.len()), paths, is_decided: false }
+    /// A reader that looks for the fields at `paths`, and keeps texts of so many bytes.
+    pub fn new(paths: Arc<[FieldPath]>, longest_text: usize) -> Self {
+        Self { json: Json::new(Rules::Strict, paths.len(), longest_text), paths, is_decided: false }
     }
 
     /// The next bytes of the body.

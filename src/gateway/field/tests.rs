@@ -160,7 +160,7 @@ fn read_request<'b>(
     pieces: impl IntoIterator<Item = &'b [u8]>,
 ) -> Result<Vec<FieldValue>, &'static str> {
     let paths: Vec<FieldPath> = wanted.iter().map(|wanted| FieldPath(path(wanted))).collect();
-    let mut reader = RequestReader::new(paths.clone().into());
+    let mut reader = RequestReader::new(paths.clone().into(), LONGEST_KEY);
     let mut decided = None;
     for piece in pieces {
         match reader.feed(piece) {

@@ -22,7 +22,7 @@ pub enum Answer {
     HeadTimeout,
     /// The body stopped arriving.
     BodyTimeout,
-    /// The body is larger than a question may be.
+    /// The body is larger than it may be.
     BodyTooLarge,
     /// The host is not one for which the client was shown its certificate.
     Misdirected,
@@ -67,6 +67,8 @@ pub enum Answer {
     Limited,
     /// No node of the upstream is healthy.
     NoNode,
+    /// There are as many requests at the upstream as there may be.
+    UpstreamFull,
     /// The upstream could not be reached, or broke off before it answered.
     UpstreamFailed,
     /// The upstream did not answer in time.
@@ -80,7 +82,7 @@ pub enum Answer {
 }
 
 /// The causes of answers that are given before any limit is asked.
-pub const BEFORE_LIMITS: [&str; 12] = [
+pub const BEFORE_LIMITS: [&str; 13] = [
     Answer::Malformed("").cause(),
     Answer::Misdirected.cause(),
     Answer::HeadTimeout.cause(),
@@ -91,6 +93,7 @@ pub const BEFORE_LIMITS: [&str; 12] = [
     Answer::MethodNotAllowed { allow: "" }.cause(),
     Answer::NoRoute.cause(),
     Answer::NoNode.cause(),
+    Answer::UpstreamFull.cause(),
     "usage",
     Answer::Preflight.cause(),
 ];
@@ -134,7 +137,7 @@ impl Answer {
             Self::Internal => 500,
             Self::CodingUnknown => 501,
             Self::UpstreamFailed => 502,
-            Self::NoNode | Self::DirectoryAway | Self::StoreAway => 503,
+            Self::NoNode | Self::UpstreamFull | Self::DirectoryAway | Self::StoreAway => 503,
             Self::UpstreamTimeout => 504,
         }
     }
@@ -166,6 +169,7 @@ impl Answer {
             Self::StoreAway => "store_away",
             Self::Limited => "limited",
             Self::NoNode => "no_healthy_node",
+            Self::UpstreamFull => "upstream_full",
             Self::UpstreamFailed => "upstream_failed",
             Self::UpstreamTimeout => "upstream_timeout",
             Self::Internal => "internal",
@@ -178,7 +182,7 @@ impl Answer {
     pub(super) const fn problem_type(&self) -> &'static str {
         match self {
             Self::Limited => QUOTA_EXCEEDED,
-            Self::NoNode | Self::DirectoryAway | Self::StoreAway => REDUCED_CAPACITY,
+            Self::NoNode | Self::UpstreamFull | Self::DirectoryAway | Self::StoreAway => REDUCED_CAPACITY,
             _ => "about:blank",
         }
     }
@@ -186,7 +190,7 @@ impl Answer {
     pub(super) fn title(&self) -> &'static str {
         match self {
             Self::Limited => "Request quota exceeded",
-            Self::NoNode | Self::DirectoryAway | Self::StoreAway => "Temporarily reduced capacity",
+            Self::NoNode | Self::UpstreamFull | Self::DirectoryAway | Self::StoreAway => "Temporarily reduced capacity",
             other => StatusCode::from_u16(other.status())
                 .ok()
                 .and_then(|status| status.canonical_reason())
@@ -242,6 +246,9 @@ impl Answer {
                 _ => "The request costs more than this quota can ever admit; retrying does not help.".to_owned(),
             },
             Self::NoNode => "The service behind this address is not available at the moment.".to_owned(),
+            Self::UpstreamFull => {
+                "The service behind this address has as many requests as it may have; retry in a second.".to_owned()
+            }
             Self::UpstreamFailed => "The service behind this address could not be reached or broke off.".to_owned(),
             Self::UpstreamTimeout => "The service behind this address did not answer in time.".to_owned(),
             Self::Internal => "Something went wrong in the gateway.".to_owned(),
@@ -257,7 +264,7 @@ impl Answer {
             Self::Suspended | Self::AccessDenied | Self::TokenRefused(TokenFault::WithoutPlan) => 7,
             Self::CredentialMissing | Self::CredentialUnknown | Self::CredentialExpired | Self::TokenRefused(_) => 16,
             Self::NoRoute | Self::MethodNotAllowed { .. } | Self::CodingUnknown => 12,
-            Self::NoNode | Self::DirectoryAway | Self::StoreAway | Self::UpstreamFailed => 14,
+            Self::NoNode | Self::UpstreamFull | Self::DirectoryAway | Self::StoreAway | Self::UpstreamFailed => 14,
             Self::UpstreamTimeout => 4,
             Self::Internal => 13,
             _ => 3,

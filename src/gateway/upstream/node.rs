@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 
+use super::outlier::OutlierState;
 use crate::units::Nanos;
 
 /// How long an instance is left alone after a connection to it failed, as long as there are others.
@@ -31,6 +32,7 @@ pub struct Instance {
     /// When the instance began to warm up; 0 if it does not.
     healthy_since: AtomicU64,
     ejected_until: AtomicU64,
+    pub(super) outlier: OutlierState,
     in_flight: Arc<AtomicU64>,
     /// What it has gained in smooth weighted round robin.
     pub(super) turn: AtomicI64,
@@ -91,6 +93,7 @@ impl Instance {
             healthy: AtomicBool::new(true),
             healthy_since: AtomicU64::new(healthy_since.map_or(0, Nanos::get)),
             ejected_until: AtomicU64::new(0),
+            outlier: OutlierState::default(),
             in_flight: Arc::default(),
             turn: AtomicI64::new(0),
         }
@@ -104,6 +107,7 @@ impl Instance {
             healthy: AtomicBool::new(true),
             healthy_since: AtomicU64::new(0),
             ejected_until: copy(&self.ejected_until),
+            outlier: OutlierState::default(),
             in_flight: Arc::clone(&self.in_flight),
             turn: AtomicI64::new(0),
         }
@@ -134,7 +138,7 @@ impl Instance {
     }
 
     pub(super) fn is_ejected(&self, now: Nanos) -> bool {
-        self.ejected_until.load(Ordering::Relaxed) > now.get()
+        self.ejected_until.load(Ordering::Relaxed) > now.get() || self.outlier.is_ejected(now)
     }
 
     pub(super) fn in_flight(&self) -> u64 {
