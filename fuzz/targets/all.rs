@@ -8,6 +8,7 @@ mod cluster_frame;
 mod cluster_handshake;
 mod config;
 mod forwarded;
+mod graphql;
 mod host;
 mod import;
 mod input;
@@ -31,10 +32,11 @@ pub(crate) struct Target {
 }
 
 /// All of them.
-pub(crate) const TARGETS: [Target; 14] = [
+pub(crate) const TARGETS: [Target; 15] = [
     Target { name: "path", run: path::run, tries: 20_000 },
     Target { name: "host", run: host::run, tries: 20_000 },
     Target { name: "forwarded", run: forwarded::run, tries: 20_000 },
+    Target { name: "graphql", run: graphql::run, tries: 20_000 },
     Target { name: "proxy_header", run: proxy_header::run, tries: 20_000 },
     Target { name: "config", run: config::run, tries: 1_500 },
     Target { name: "scalar", run: scalar::run, tries: 20_000 },

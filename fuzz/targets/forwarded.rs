@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use http::HeaderValue;
 use tollgate::fields::Fields;
 use tollgate::gateway::facts::{client_address, read_address};
-use tollgate::ruleset::{ClientAddress, Peers};
+use tollgate::ruleset::{AddressHeader, ClientAddress, Peers};
 use tollgate::units::Prefixes;
 
 use super::input::Input;
@@ -30,6 +30,7 @@ pub(crate) fn run(data: &[u8]) {
             headers.push("x-forwarded-for", value);
         }
     }
+    from_the_right(peer, input.0, &rules);
     let found = client_address(peer, &headers, &rules);
     assert_eq!(found, reference(peer, &headers, &rules));
     if let Some(address) = found {
@@ -43,6 +44,24 @@ pub(crate) fn run(data: &[u8]) {
             assert!(differs == 0 || 128 - differs.leading_zeros() <= hidden);
         }
     }
+}
+
+/// What a client sends itself, in front of what proxies add, is what it is taken for only where all proxies are trusted.
+fn from_the_right(peer: Option<IpAddr>, lines: &[u8], rules: &ClientAddress) {
+    const CLAIMED: &str = "203.0.113.9";
+    let rules = ClientAddress { header: AddressHeader::Forwarded, ..rules.clone() };
+    let found = |first: Option<String>| {
+        let mut headers = Fields::default();
+        first.iter().for_each(|first| headers.push("forwarded", first.as_bytes()));
+        for line in lines.split(|byte| *byte == b'\n') {
+            if let Ok(value) = HeaderValue::from_bytes(line) {
+                headers.push("forwarded", value);
+            }
+        }
+        client_address(peer, &headers, &rules)
+    };
+    let (honest, claimed) = (found(None), found(Some(format!("for={CLAIMED}"))));
+    assert!(claimed == honest || claimed == CLAIMED.parse().ok());
 }
 
 /// An address, perhaps in brackets or with a port, and all of it perhaps in quotes; none with a zone.

@@ -54,7 +54,10 @@ pub fn execute(args: &CheckArgs, out: &mut dyn Write) -> Result<(), CheckError> 
     let checked = match &args.against {
         None => read(file).map(|checked| match checked {
             Checked::Limits(limits) => CheckReport::of_limits(file, limits),
-            Checked::Gateway(source) => CheckReport::of_ruleset(file, &source.loaded.ruleset, source.loaded.warnings),
+            Checked::Gateway(source) => {
+                let report = CheckReport::of_ruleset(file, &source.loaded.ruleset, source.loaded.warnings);
+                report.including(source.text.included().collect())
+            }
         }),
         Some(old) => {
             // the newer one first: it is what is being written

@@ -62,6 +62,11 @@ pub struct SourceText {
 }
 
 impl SourceText {
+    /// The names of the files that it includes.
+    pub fn included(&self) -> impl Iterator<Item = &str> {
+        self.included.iter().map(|file| file.name.as_str())
+    }
+
     /// Identifies it: the same everywhere, to see whether nodes run the same configuration.
     pub fn hash(&self) -> u128 {
         if self.included.is_empty() {

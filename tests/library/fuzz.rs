@@ -91,6 +91,7 @@ targets! {
     path,
     host,
     forwarded,
+    graphql,
     proxy_header,
     config,
     scalar,

@@ -56,6 +56,14 @@ impl CheckReport {
         }
     }
 
+    /// The same of a configuration that includes these files.
+    pub(super) fn including(mut self, files: Vec<&str>) -> Self {
+        if !files.is_empty() {
+            self.summary.push(format!("includes {}", files.join(", ")));
+        }
+        self
+    }
+
     pub(super) fn of_limits(file: &Path, limits: Limits) -> Self {
         Self {
             summary: vec![format!(
