@@ -46,10 +46,10 @@ bench-peers:         ## Measures beside nginx, HAProxy and Envoy: ROUNDS=5 SECON
 	$(CARGO) build --release
 	@ROUNDS="$(ROUNDS)" SECONDS="$(SECONDS)" ONLY="$(ONLY)" PEERS="$(PEERS)" WRITE="$(WRITE)" RESULTS="$(RESULTS)" python3 -m bench
 
-bench-decisions:     ## Measures decisions over gRPC, beside THROTTLECRAB=path: ROUNDS=3 SECONDS=4.
+bench-decisions:     ## Measures decisions over gRPC, beside THROTTLECRAB=path: ROUNDS=3 SECONDS=4 WRITE=1.
 	@sh scripts/install-needs.sh bench
 	$(CARGO) build --release
-	@ROUNDS="$(ROUNDS)" SECONDS="$(SECONDS)" THROTTLECRAB="$(THROTTLECRAB)" python3 -m bench.decisions
+	@ROUNDS="$(ROUNDS)" SECONDS="$(SECONDS)" THROTTLECRAB="$(THROTTLECRAB)" WRITE="$(WRITE)" python3 -m bench.decisions
 
 instructions: needs  ## Holds the instructions of a request against bench/instructions.json; UPDATE=1 writes them.
 	$(CARGO) build --bin tollgate --profile instructions

@@ -2,12 +2,14 @@
 
 `make bench-decisions` runs it. h2load pipelines on a few connections; each program decides on one key that is far from its limit.
 THROTTLECRAB=path is that program (`cargo install throttlecrab-server`; it needs protoc), TOLLGATE=path another binary, ROUNDS=3
-and SECONDS=4 say how often and how long.
+and SECONDS=4 say how often and how long; WRITE=1 puts the table into docs/decisions.md. Where the system allows it, all runs in
+the real-time class, so that nothing else on the machine takes part.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import statistics
 import subprocess
@@ -17,6 +19,7 @@ from pathlib import Path
 
 from .loads import Sample
 from .processes import CellFailed, Process, busy_share, free_port, spent
+from .report import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "target/bench/decisions"
@@ -25,6 +28,8 @@ CONNECTIONS, AT_ONCE = 4, 64
 DECIDES, ASKS = ["taskset", "--cpu-list", "0"], ["taskset", "--cpu-list", "1"]
 #: Kept at half of the peak: fewer at once, so that what waits is the program's doing.
 PACED = 8
+#: What of docs/decisions.md is written.
+PAGE, TABLE = ROOT / "docs/decisions.md", re.compile(r"(?<=<!-- make bench-decisions WRITE=1 -->\n).*?(?=<!-- -->)", re.DOTALL)
 
 
 def field(number: int, value: bytes) -> bytes:
@@ -128,25 +133,52 @@ def measured(service: Service, seconds: int) -> Sample:
         }
 
 
+def alone() -> bool:
+    """Whether nothing else on the machine takes part."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(10))
+    except PermissionError:
+        return busy_share() < 0.05
+    return True
+
+
+def cell(rounds: list[Sample], metric: str, digits: int) -> str:
+    """The median of a metric, and its spread."""
+    values = [sample[metric] for sample in rounds]
+    return f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
+
+
+def table(samples: dict[str, list[Sample]]) -> str:
+    """What was measured."""
+    lines = [
+        "| | CPU of a decision, µs | decisions/s on one core | p50 at half of that, ms | p99, ms | memory, MB |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, rounds in samples.items():
+        cells = [cell(rounds, *metric) for metric in (("cpu", 2), ("rate", 0), ("p50", 2), ("p99", 2), ("memory", 0))]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
-    """Runs the rounds, in turns, and prints the medians."""
+    """Runs the rounds, in turns, and prints the medians with their spread."""
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True)
     rounds, seconds = int(os.environ.get("ROUNDS") or 3), int(os.environ.get("SECONDS") or 4)
-    print(f"{busy_share():.0%} of the machine is busy with other things")
+    is_alone = alone()
+    if not is_alone:
+        print("others take part of this machine: p99 is theirs", file=sys.stderr)
     found = services()
     samples: dict[str, list[Sample]] = {service.name: [] for service in found}
     for _ in range(rounds):
         for service in found:
             samples[service.name].append(measured(service, seconds))
-    print("| | CPU of a decision | decisions/s and core | decisions/s, client on the same machine | p50, p99 at half of it | memory |")
-    print("|---|---|---|---|---|---|")
-    for name, cells in samples.items():
-        of = {key: statistics.median(cell[key] for cell in cells) for key in cells[0]}
-        print(
-            f"| {name} | {of['cpu']:.2f} µs | {1e6 / of['cpu']:,.0f} | {of['rate']:,.0f} "
-            f"| {of['p50']:.2f} ms, {of['p99']:.2f} ms | {of['memory']:.0f} MB |"
-        )
+    print(table(samples))
+    if os.environ.get("WRITE") == "1":
+        if not is_alone or len(found) < 2:
+            sys.exit("WRITE=1 writes figures of both programs, on a machine that does nothing else")
+        about = f"{machine()}; {rounds} rounds of {seconds} s, medians with the spread.\n\n{table(samples)}\n\n"
+        PAGE.write_text(TABLE.sub(lambda _: about, PAGE.read_text()))
 
 
 if __name__ == "__main__":
