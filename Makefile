@@ -4,7 +4,7 @@ CARGO ?= cargo
 # The tests run under cargo-nextest where it is installed, under cargo otherwise.
 NEXTEST := $(shell $(CARGO) nextest --version >/dev/null 2>&1 && echo yes)
 
-.PHONY: help run test compose-test fuzz audit lint bench bench-decisions bench-peers instructions doc docs-figures needs clean
+.PHONY: help run test compose-test fuzz audit lint release bench bench-decisions bench-peers instructions doc docs-figures needs clean
 
 help:                ## Lists the targets.
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/: .*##/\t/' | expand -t 16
@@ -37,6 +37,9 @@ lint: needs          ## Formatting, clippy and documentation, warnings denied.
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps
+
+release:             ## Makes a release of what is checked out, once CI passes: VERSION=1.2.0.
+	@sh scripts/release.sh $(VERSION)
 
 bench: needs         ## Measures decisions beside another limiter.
 	$(CARGO) bench
