@@ -79,7 +79,7 @@ macro_rules! for_each_algorithm {
 pub trait Algorithm: 'static {
     /// The name in the configuration.
     const NAME: &'static str;
-    /// What can be set, for the configuration and its error messages.
+    /// The settings of the algorithm, for the configuration and its error messages.
     const PARAMETERS: &'static [Parameter];
 
     /// The checked parameters of one limit.
@@ -92,7 +92,7 @@ pub trait Algorithm: 'static {
     }
 
     /// The second half of [`Algorithm::build`], which alone calls it: each value is within the bounds that
-    /// [`Algorithm::PARAMETERS`] declares, and what is left to check is how they go together.
+    /// [`Algorithm::PARAMETERS`] declares, and this function checks how they go together.
     fn from_arguments(arguments: &Arguments) -> Result<Self::Core, InvalidParameter>;
 
     /// Arguments of which [`Algorithm::build`] makes these parameters again.
@@ -102,7 +102,7 @@ pub trait Algorithm: 'static {
     fn describe(rule: &Self::Core) -> String;
 }
 
-/// What decides: the checked parameters of one limit, and the arithmetic.
+/// The deciding part of an algorithm: the checked parameters of one limit, and the arithmetic.
 ///
 /// Laws, each held by property tests: cost 0 is admitted and changes nothing; a denial leaves the state alone unless
 /// the algorithm says that denials count; `retry_after` is exact; a `now` before the state's own time neither panics
@@ -114,7 +114,7 @@ pub trait Core: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// The state of one key. Its size is the memory that a key costs (plus nine bytes and a third of key and parameter number). Its
     /// serialized form is written to disk: another one needs another version of the snapshots.
     ///
-    /// The default is what stands in its place while a state is decided about, and says nothing.
+    /// The default fills the place of a state while a decision about that state runs. Nothing reads it.
     type State: Clone + Default + PartialEq + Debug + Send + Serialize + DeserializeOwned + 'static;
 
     /// Decides one request and charges it if it is admitted.
@@ -159,7 +159,7 @@ pub trait Core: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// Where the key stands.
     fn headroom(&self, state: Option<&Self::State>, now: Nanos) -> Headroom;
 
-    /// From when on the state may be forgotten.
+    /// When the state can be evicted.
     fn idle(&self, state: &Self::State) -> Idle;
 
     /// The state under these parameters of a key that was counted under `old` until now: what was used stays used.
@@ -186,7 +186,7 @@ pub trait Core: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
     /// The largest cost that a fresh key would be admitted with (perhaps after a wait); `None` if any cost is.
     fn largest_cost(&self) -> Option<Cost>;
 
-    /// The most bytes that a state takes, where it grows; what a collection keeps in reserve does not count.
+    /// The most bytes that a state takes, where it grows; the spare capacity of a collection does not count.
     fn largest_state(&self) -> u64 {
         bytes_of::<Self::State>()
     }
@@ -199,7 +199,7 @@ pub trait Core: Clone + PartialEq + Debug + Send + Sync + Sized + 'static {
 
     /// The rule as the script takes it. A slot of a request in flight lapses `slot_lifetime` after it was taken or renewed.
     ///
-    /// Errors: there is no shared form. The text says why and what would be right, to be read after the algorithm's name.
+    /// Errors: there is no shared form. The text gives the reason and the remedy, and is read after the algorithm's name.
     fn shared_form(&self, _slot_lifetime: Nanos) -> Result<SharedForm, String> {
         Err("cannot be shared; use it with `mode: sticky`".to_owned())
     }

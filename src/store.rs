@@ -1,6 +1,6 @@
 //! Where the states of all keys are kept, and how requests are charged: all of a request's limits, or none.
 //!
-//! Knows nothing of routes, HTTP or metrics: limits are positions, keys are hashes, and what happened is returned or
+//! Knows nothing of routes, HTTP or metrics: limits are positions, keys are hashes, and outcomes are returned or
 //! read off [`Store::usage`].
 
 pub mod amend;
@@ -49,7 +49,7 @@ pub struct LimitSpec<'a> {
     pub algorithm: AlgorithmName,
     /// Whose its states are.
     pub mode: Mode,
-    /// What its keys are made of: keys of another kind mean somebody else.
+    /// The kind of its keys: a key of another kind means another caller.
     pub key: u64,
     /// Whether states that it left are forgotten.
     pub afresh: bool,
@@ -69,7 +69,7 @@ impl<'a> LimitSpec<'a> {
     }
 }
 
-/// How full one limit's table is, and what was done about it.
+/// The fill level of one limit's table, and its evictions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// The limit's name.
@@ -89,15 +89,15 @@ pub struct Usage {
 /// The limits of one ruleset, as the store knows them.
 #[derive(Debug)]
 pub struct Binding {
-    /// All limits; of those that nodes share, what is kept while Redis is unavailable.
+    /// All limits; for limits that nodes share, the tables that decide while Redis is unavailable.
     local: local::Binding,
-    /// Those that nodes share, at their positions.
+    /// The limits that nodes share, at their positions.
     shared: Vec<Option<SharedLimit>>,
-    /// Those whose keys nodes divide among themselves, at their positions.
+    /// The limits whose keys nodes divide among themselves, at their positions.
     owned: Vec<Option<OwnedLimit>>,
 }
 
-/// What came of a batch of charges.
+/// The outcome of a batch of charges.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Receipt {
     /// For each charge.
@@ -108,8 +108,8 @@ pub struct Receipt {
     pub refused: Option<usize>,
 }
 
-/// Where states are kept: in this process's memory, in Redis those that nodes share, and in the memory of other gateways
-/// those whose keys they own.
+/// Where states are kept: in this process's memory, in Redis for limits that nodes share, and in the memory of other gateways
+/// for keys that they own.
 #[derive(Debug, Default)]
 pub struct Store {
     local: LocalStore,
@@ -142,7 +142,7 @@ impl Store {
             && self.cluster().is_none_or(|cluster| cluster.is_settled())
     }
 
-    /// Connects the thread that asks to all who are going to be asked, if that can be done in a moment.
+    /// Connects the calling thread to Redis and to the other gateways, if that can be done in a moment.
     pub async fn connect(&self) {
         let redis = async {
             if let Some(shared) = &self.shared {
@@ -157,7 +157,7 @@ impl Store {
         tokio::join!(redis, cluster);
     }
 
-    /// What is kept in Redis, if anything is.
+    /// The part that keeps states in Redis, if there is one.
     pub const fn shared(&self) -> Option<&SharedStore> {
         self.shared.as_ref()
     }
@@ -165,7 +165,7 @@ impl Store {
     /// Makes `limits` known; charges refer to them by their position. States of limits that were known before stay.
     ///
     /// States of limits that no binding knows any more are kept until they are as good as new, in case the limit comes
-    /// back; those of a bounded number of limits.
+    /// back. The number of such limits is bounded.
     pub fn bind(&self, limits: &[LimitSpec<'_>]) -> Binding {
         let shared = |spec| self.shared.as_ref().and_then(|shared| shared.limit(spec));
         let owned =
@@ -178,7 +178,7 @@ impl Store {
     }
 
     /// Charges every entry of `batch` or none: none if an enforcing limit denies. See [`crate::charge::Enforcement`] for
-    /// those that go by other rules. Answers in the order of `batch`, in which no limit may appear twice, and notes in it
+    /// limits that do not enforce. Answers in the order of `batch`, in which no limit may appear twice, and notes in it
     /// where each was charged: a new key for which there is no room is charged to a common bucket, and has to be
     /// given back there.
     ///
@@ -226,7 +226,7 @@ impl Store {
         ChargeTransaction { store: self, binding, now }.charge(batch).await
     }
 
-    /// Charges what is decided in memory; of a request that is `denied` already, only what counts although it is denied. An
+    /// Makes the charges that are decided in memory; of a request that is `denied` already, only charges that count denials. An
     /// error, with nothing charged, if a state is not here of which `may_have_moved` says that another gateway may have it.
     fn charge_here(
         &self,
@@ -259,7 +259,7 @@ impl Store {
         self.cluster().map(|cluster| cluster.ownership_epoch(batch.iter().map(|charge| charge.key))).unwrap_or_default()
     }
 
-    /// Numbers what charges are going to hold, where keys are divided.
+    /// Numbers the slots that charges are going to hold, where keys are divided.
     fn number_slots(&self, binding: &Binding, batch: &mut [Charge]) {
         let Some(owners) = &self.owners else { return };
         for charge in batch {
@@ -267,7 +267,7 @@ impl Store {
         }
     }
 
-    /// Notes what those of `batch` hold from here on that were charged together, if they were.
+    /// Notes the slots that the charges of `batch` hold from here on, if they were made.
     fn note_running(&self, binding: &Binding, batch: &[Charge], charged: &[Charged], now: Nanos) {
         let Some(owners) = &self.owners else { return };
         let mut all = batch.iter().zip(charged);
@@ -280,7 +280,7 @@ impl Store {
         }
     }
 
-    /// Gives back what a charge holds, wherever that is counted by now. Whether it is one that holds something where keys are
+    /// Gives back the slots of a charge, whichever gateway counts them by now. `true` if the charge holds slots where keys are
     /// divided.
     fn end(&self, binding: &Binding, charge: &Charge, end: Completion, now: Nanos) -> bool {
         let Some((owners, slot)) = self.owners.as_ref().zip(charge.slot) else { return false };
@@ -338,13 +338,13 @@ impl Store {
         if cluster.is_some_and(is_elsewhere) { Err(StateElsewhere) } else { Ok(()) }
     }
 
-    /// Charges whatever the limits say, each by itself: of a request that was admitted before its cost was known.
+    /// Debits each charge by itself, whatever its limit says: the request was admitted before its cost was known.
     pub fn debit(&self, binding: &Binding, batch: &[Charge], now: Nanos) {
         for charge in batch {
             match self.charged_at(binding, charge) {
                 ChargedAt::Local | ChargedAt::Owner(..) => {
                     let owned = self.owners.as_ref().zip(binding.owned(charge));
-                    // whoever owns the key by now, wherever it was charged
+                    // the gateway that owns the key by now, wherever it was charged
                     let elsewhere = owned.and_then(|(owners, _)| owners.elsewhere(charge));
                     let watch = || self.is_owned_here(binding, charge);
                     let is_here =
@@ -359,7 +359,7 @@ impl Store {
         }
     }
 
-    /// A request whose batch was charged has ended: gives back what limits hold while a request runs.
+    /// Gives back the slots of a request that was charged with `batch` and has ended.
     pub fn complete(&self, binding: &Binding, batch: &[Charge], end: Completion, now: Nanos) {
         let mut local: SmallVec<[Charge; 4]> = SmallVec::new();
         for charge in batch {
@@ -369,7 +369,7 @@ impl Store {
             match self.charged_at(binding, charge) {
                 ChargedAt::Local => local.push(charge.clone()),
                 ChargedAt::Shared(shared, _) => shared.complete(charge),
-                // what is held there has a slot
+                // every charge that is held there has a slot
                 ChargedAt::Owner(..) | ChargedAt::FailedOpen => {}
             }
         }
@@ -398,7 +398,7 @@ impl Store {
         self.local.sweep(part, parts, now);
     }
 
-    /// Writes what outlives the process: see [`local::snapshot`].
+    /// Writes the states that outlive the process: see [`local::snapshot`].
     pub fn write_snapshot(&self, head: &Head, out: &mut dyn Write) -> io::Result<Written> {
         self.local.write_snapshot(head, out)
     }
@@ -413,7 +413,7 @@ impl Store {
         self.local.usage(&binding.local)
     }
 
-    /// How many tables there are, those included that are kept for limits that may come back.
+    /// The number of tables, with the tables of limits that may come back.
     pub fn tables(&self) -> usize {
         self.local.tables()
     }

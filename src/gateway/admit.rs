@@ -31,14 +31,14 @@ use crate::ruleset::verdict::{Outcome, Verdict};
 use crate::ruleset::{AccessLog, Ruleset, Serves};
 use crate::units::{LimitKey, Nanos};
 
-/// Who sent a request that is decided on.
+/// The sender of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender<'a> {
     /// The other end of its connection.
     pub address: Option<IpAddr>,
     /// Whether it came over TLS.
     pub secure: bool,
-    /// What is known of that; `None` also where another proxy ended it.
+    /// The terms of the TLS connection; `None` also where another proxy ended it.
     pub secured: Option<&'a Secured>,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Sender<'a> {
 }
 
 /// Decides whether a request may pass, as far as limits do not go by a body that is still coming, and makes it wait if it has
-/// to. `Err` is what it is answered instead.
+/// to. `Err` is the answer to a request that may not pass.
 pub async fn admit(
     context: &mut RequestContext,
     request: &RequestHead,
@@ -79,7 +79,7 @@ pub async fn admit(
     let target = found?;
     let facts = head.facts(rules, &target, address);
     let met = match context.route {
-        // what is rare has its memory only while it is needed: the future of each request is moved, and small
+        // rare steps take memory only while they run: the future of each request is moved, and small
         _ if asks_usage => Err(Box::pin(own_usage::answer(context, &facts)).await),
         Some(route) => {
             let found = ruleset.matcher.route(route);
@@ -115,7 +115,7 @@ pub async fn admit(
     Ok(())
 }
 
-/// Decides on a request by what its body says as well, as far as that was held back. It was charged before under the limits
+/// Decides on a request by the part of its body that was held back, too. It was charged before under the limits
 /// that do not go by it.
 pub async fn admit_by_body(context: &mut RequestContext, request: &RequestHead) -> Result<(), Answer> {
     let active = Rc::clone(&context.active);
@@ -167,15 +167,15 @@ fn head_of<'a>(request: &'a RequestHead, Sender { address, secure, secured }: Se
     }
 }
 
-/// What a request is to be charged.
+/// The charges of a request that are still to be made.
 struct ResolvedCharges {
     charges: Vec<Charge>,
     cost_meter: Option<Box<CostMeter>>,
-    /// What its body says, where that is known and asked for.
+    /// The fields of its body, where they are known and asked for.
     fields: Option<RequestFields>,
 }
 
-/// Finds out who is calling, and what the request is charged. `Err` is what it is answered instead.
+/// Identifies the caller and works out the charges. `Err` is the answer to a request that may not pass.
 async fn resolve_charges(
     context: &mut RequestContext,
     active: &ActiveConfig,
@@ -186,7 +186,7 @@ async fn resolve_charges(
     let (ruleset, route) = (&active.ruleset, active.ruleset.matcher.route(id));
     context.client = facts.client;
     Caller::may_ask(ruleset, route, facts)?;
-    // a preflight is nobody's
+    // a preflight has no caller
     let identity = match route.bypass.covers_preflight(facts) {
         true => Ok(Identity::Anonymous),
         false => early::identify(context, Some(id), facts).await,
@@ -203,7 +203,7 @@ async fn resolve_charges(
     }
 }
 
-/// Finds out what a request of `caller` is charged, which may depend on the node that it goes to.
+/// Works out the charges of a request of `caller`, which may depend on the node that it goes to.
 fn resolve(
     context: &mut RequestContext,
     active: &ActiveConfig,
@@ -277,7 +277,7 @@ async fn charge_before_body(context: &mut RequestContext, met: ResolvedCharges) 
     Ok(())
 }
 
-/// Charges the request under all its limits, and counts what came of it.
+/// Charges the request under all its limits, and counts the outcome.
 async fn decide(context: &mut RequestContext, met: ResolvedCharges) -> Result<Option<Turn>, Answer> {
     let Some(route) = context.route else { return Ok(None) };
     let active = Rc::clone(&context.active);
@@ -292,7 +292,7 @@ async fn decide(context: &mut RequestContext, met: ResolvedCharges) -> Result<Op
     conclude(context, route, now).await
 }
 
-/// Charges the request what it is to be charged now. `Err`: a limit cannot be known that lets nothing pass then.
+/// Makes the charges that are due now. `Err`: a limit that denies when it cannot be asked could not be asked.
 async fn charge(
     context: &mut RequestContext,
     route: RouteId,
@@ -308,7 +308,7 @@ async fn charge(
     Ok(now)
 }
 
-/// What follows from the verdict on a request that was charged at `now`. `Err` is what it is answered instead of passing.
+/// Acts on the verdict on a request that was charged at `now`. `Err` is the answer to a request that may not pass.
 pub(super) async fn conclude(context: &mut RequestContext, route: RouteId, now: Nanos) -> Result<Option<Turn>, Answer> {
     let active = Rc::clone(&context.active);
     let places = match context.verdict.outcome {
@@ -338,12 +338,12 @@ pub(super) async fn conclude(context: &mut RequestContext, route: RouteId, now: 
 }
 
 /// Takes a place in the queue of every limit that makes an admitted request wait. Where a queue is full the request is denied,
-/// and what it was charged is taken back.
+/// and its charges are taken back.
 fn take_places(context: &mut RequestContext, now: Nanos) -> Vec<QueuePlace> {
     match queue::enter_all(&context.active.queues, &context.verdict, now) {
         Ok(places) => places,
         Err(full) => {
-            // what counts although it is denied stays taken
+            // charges that count denials stay
             context.refund(now, |charge| charge.enforcement.counts_denied);
             context.admission = Admission::None;
             context.verdict.deny(full.position, Denial::Later { retry_after: full.retry_after });

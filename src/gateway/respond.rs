@@ -62,7 +62,7 @@ fn response(answer: &Answer, context: Option<&RequestContext>, request: &Fields)
     if let Some(context) = context {
         cors::add_to_answer(&mut response.fields, context, answer, request);
     }
-    // nobody knows for sure where the next request would begin
+    // the place where the next request would begin is uncertain
     response.closes = matches!(
         answer,
         Answer::Malformed(_)
@@ -109,14 +109,14 @@ fn http_response(answer: &Answer, context: Option<&RequestContext>, request: &Fi
     Response { status, fields, body, ..Response::default() }
 }
 
-/// What a limit or a route sets of `answer`.
+/// The parts of `answer` that a limit or a route sets.
 fn wording<'a>(answer: &Answer, context: Option<&'a RequestContext>) -> Option<Wording<'a>> {
     context.filter(|_| *answer == Answer::Limited).and_then(Wording::of)
 }
 
 /// A trailers-only response (gRPC over HTTP): everything in the head.
 fn grpc_response(answer: &Answer, context: &RequestContext) -> Response {
-    /// What gRPC's `Percent-Encoded` leaves out (PROTOCOL-HTTP2).
+    /// The characters that gRPC's `Percent-Encoded` leaves out (PROTOCOL-HTTP2).
     const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
     let mut fields = common_fields(answer, Some(context));
     let message = format!("{}: {}", answer.title(), answer.detail(Some(context)));
@@ -131,7 +131,7 @@ fn common_fields(answer: &Answer, context: Option<&RequestContext>) -> Fields {
     let mut fields = Fields::with_capacity(OWN_FIELDS, OWN_BYTES);
     fields.push("cache-control", "no-store");
     if let Some(context) = context {
-        // where a limit could not be asked, nobody knows what is left
+        // the headroom of a limit that could not be asked is unknown
         if !matches!(answer, Answer::StoreAway)
             && let Some(limits) = LimitFields::new(&context.active.ruleset, &context.verdict, None)
         {
@@ -157,7 +157,7 @@ fn common_fields(answer: &Answer, context: Option<&RequestContext>) -> Fields {
     fields
 }
 
-/// Never 0; a second where nobody knows, nothing where no wait helps.
+/// Never 0; a second where the wait is unknown, nothing where no wait helps.
 pub(super) fn retry_after(denial: Denial) -> Option<Nanos> {
     match denial {
         Denial::Later { retry_after } => Some(retry_after.max(Nanos::new(1))),

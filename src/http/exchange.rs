@@ -26,7 +26,7 @@ const ANSWER_TIME: Nanos = Nanos::from_secs(10);
 /// How an exchange ended, for the connection that it was on.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// The client was sent a whole response. What it still sends of its request's body is owed `patience`.
+    /// The client was sent a whole response. The connection waits `patience` for the rest of the request's body.
     Answered {
         /// How long the rest of the body may take.
         patience: Option<Pace>,
@@ -105,7 +105,7 @@ async fn collect<S: Service>(
     timer.run(due, pin!(reading)).await.unwrap_or(Err(Failure::BodyTimeout))
 }
 
-/// Holds the body back until the request can be decided on by what that says: what was held, if it passes. `None` where the
+/// Holds the body back until it suffices for a decision, and returns the held part if the request passes. `None` where the
 /// client goes away or is cut off.
 async fn decide_by_body<E: Exchange>(
     client: &mut Client<'_>,
@@ -134,7 +134,7 @@ async fn decide_by_body<E: Exchange>(
     unless_gone(client, deciding).await
 }
 
-/// Reads the body of a request as far as `exchange` needs it, at most `max` bytes: what was taken of it. Where the first part is
+/// Reads the body of a request as far as `exchange` needs it, at most `max` bytes, and returns that part. Where the first part is
 /// enough, that stays where it is.
 async fn hold<E: Exchange>(
     client: &mut Client<'_>,
@@ -190,7 +190,7 @@ async fn hold<E: Exchange>(
 }
 
 /// Sends a request to an upstream, beginning with what was `held` of its body, and another time where that is safe, and its
-/// response to the client. `Err` is what the client is answered instead.
+/// response to the client. `Err` is the answer in place of that response.
 async fn forward<S: Service>(
     worker: &Worker<S>,
     client: &mut Client<'_>,
@@ -365,7 +365,7 @@ pub(super) async fn answer<S: Service>(
     }
 }
 
-/// What `work` comes to; `None` where the client goes away before.
+/// The result of `work`; `None` where the client goes away before.
 async fn unless_gone<W: Future>(client: &mut Client<'_>, mut work: Pin<&mut W>) -> Option<W::Output> {
     poll_fn(|task| match work.as_mut().poll(task) {
         Poll::Ready(done) => Poll::Ready(Some(done)),
@@ -374,7 +374,7 @@ async fn unless_gone<W: Future>(client: &mut Client<'_>, mut work: Pin<&mut W>) 
     .await
 }
 
-/// Methods that may be sent again where nobody knows whether they arrived (RFC 9110, section 9.2.2).
+/// Methods that may be sent again where their arrival is uncertain (RFC 9110, section 9.2.2).
 fn is_idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "PUT" | "DELETE" | "TRACE")
 }

@@ -1,4 +1,4 @@
-//! What the engine asks of the part that decides: the border between bytes and rules.
+//! The questions that the engine asks of the part that decides: the border between bytes and rules.
 //!
 //! The engine knows sockets, framing, connections and deadlines, and nothing of limits. A [`Service`] knows routes, customers
 //! and limits, and nothing of sockets.
@@ -21,10 +21,10 @@ pub trait Service: 'static {
     /// One request from its head to its end.
     type Exchange: Exchange;
 
-    /// What holds for connections now.
+    /// The settings of client connections that are in force now.
     fn settings(&self) -> Settings;
 
-    /// Lets go of what is not in force any more. Called about once in a second.
+    /// Drops a configuration that is no longer in force. Called about once in a second.
     fn refresh(&self);
 
     /// How connections come in at the listener with this position; `None` where there is none.
@@ -48,13 +48,13 @@ pub trait Exchange {
     /// How many bytes the body may have that is read whole before the decision; `None` where the head is enough.
     fn max_collected(&self) -> Option<usize>;
 
-    /// Decides on the request; it may have to wait. Dropped before it is done when the client goes away. `body` is what
+    /// Decides on the request; it may have to wait. Dropped before it is done when the client goes away. `body` is the body that
     /// [`Exchange::max_collected`] asked for, and empty otherwise.
     ///
-    /// Errors: what the request is answered instead of being forwarded.
+    /// Errors: the answer to a request that is not forwarded.
     fn decide(&mut self, request: &RequestHead, body: &[u8]) -> impl Future<Output = Result<(), Response>>;
 
-    /// How many bytes of the body may be held back until the request is decided on by what they say; `None` where it is
+    /// How many bytes of the body may be held back for a decision that depends on them; `None` where it is
     /// decided on. Asked after [`Exchange::decide`].
     fn max_held(&self) -> Option<usize>;
 
@@ -89,11 +89,11 @@ pub trait Exchange {
     /// A part of the response's body; `is_last` says whether the body is whole with it.
     fn response_body(&mut self, part: &[u8], is_last: bool);
 
-    /// The request fails: what the client is answered, if it can still be answered.
+    /// The request fails: the answer to the client, if it can still be answered.
     fn failed(&mut self, failure: &Failure) -> Response;
 }
 
-/// What holds for the connections of clients.
+/// The settings of client connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// How large a head may be.
@@ -140,7 +140,7 @@ pub struct Response {
     pub body: Vec<u8>,
     /// The fields behind the body, if there are any. Clients of HTTP/1.1 are not sent them.
     pub trailers: Option<Box<Fields>>,
-    /// Whether nobody knows for sure where the next request would begin, so that the connection has to end.
+    /// Whether the place where the next request would begin is uncertain, so that the connection has to end.
     pub closes: bool,
 }
 
@@ -170,7 +170,7 @@ pub enum Failure {
     /// The body that is to be read whole is larger than it may be.
     #[error("the body of the request is too large")]
     BodyTooLarge,
-    /// What the client sent cannot be read.
+    /// The client's bytes cannot be read as HTTP.
     #[error("{0}")]
     Refused(#[from] Refused),
     /// The upstream did not answer in time.
@@ -179,7 +179,7 @@ pub enum Failure {
     /// The upstream's connection broke.
     #[error("the connection to the upstream broke: {0}")]
     UpstreamBroke(std::io::Error),
-    /// What the upstream sent cannot be read.
+    /// The upstream's bytes cannot be read as HTTP.
     #[error("{0}")]
     Unreadable(#[from] Unreadable),
 }

@@ -1,4 +1,4 @@
-//! From a request's facts to what it is charged.
+//! From a request's facts to its charges.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub enum Uncharged<'r> {
     Unlimited,
     /// It asks nothing of this customer.
     OwnUnlimited,
-    /// It is tried out on what plans have, and the customer has terms of its own.
+    /// The candidate is tried out on the terms of plans, and the customer has terms of its own.
     NotTried,
     /// The request lacks a part of its key, and such requests are let through.
     Skipped(KeyFault<'r>),
@@ -38,11 +38,11 @@ pub enum Uncharged<'r> {
 /// Somebody whose credential is known.
 #[derive(Clone, Copy, Debug)]
 pub struct KnownCaller<'a> {
-    /// The customer's name: what limits count by.
+    /// The customer's name, by which limits count.
     pub name: &'a str,
     /// The plan.
     pub plan: PlanId,
-    /// What the customer has in place of what the plan has.
+    /// The customer's own terms, in place of the plan's.
     pub own: Option<&'a Overrides>,
     /// The groups that the customer belongs to.
     pub groups: Option<&'a Groups>,
@@ -55,7 +55,7 @@ pub struct TermsOwner<'a> {
     pub group: Option<&'a Group>,
     /// Its plan.
     pub plan: Option<PlanId>,
-    /// What it has in place of what its plan has.
+    /// The owner's own terms, in place of its plan's.
     pub own: Option<&'a Overrides>,
 }
 
@@ -69,7 +69,7 @@ impl<'a> TermsOwner<'a> {
         Self { group, plan: group.and_then(|group| group.plan).or(plan), own }
     }
 
-    /// What it is, in a word.
+    /// The kind of owner, in a word.
     pub fn kind(&self) -> &'a str {
         self.group.map_or("customer", |group| &*group.level)
     }
@@ -100,13 +100,13 @@ impl Ruleset {
         !self.is_open(route) && [&self.access, &route.access].iter().any(|access| access.denies(address, customer))
     }
 
-    /// Whether nobody is kept out of `route`, as mostly.
+    /// Whether `route` is open to every caller, as most routes are.
     fn is_open(&self, route: &Route) -> bool {
         self.access.is_open() && route.access.is_open()
     }
 
-    /// What limits go by of a request that takes `route`. `known` says who is calling; `None` is somebody without a
-    /// credential, who has the plan of such callers. The node that it goes to is not known here.
+    /// The facts about a request of `route` by which limits count. `known` is the caller; `None` is a caller without a
+    /// credential, which has the plan of such callers. The upstream node is not known here.
     pub fn resolve<'a>(
         &'a self,
         route: &'a Route,
@@ -127,15 +127,15 @@ impl Ruleset {
         }
     }
 
-    /// What early limits go by of a request that takes `route`, as long as nobody knows who is calling: any plan does, as their
+    /// The facts about a request of `route` by which early limits count, before its caller is identified: any plan does, as their
     /// parameters are those of every plan.
     pub fn resolve_nobody<'a>(&'a self, route: &'a Route) -> Resolved<'a> {
         let plan = self.plans.first().map(|name| (PlanId(0), name.as_str()));
         Resolved { plan, ..self.resolve(route, None, None) }
     }
 
-    /// The buckets that requests like this one are charged to, whatever route they take; `resolved` says who is calling.
-    /// Limits by something that this request does not have are left out, and those that nobody is told of.
+    /// The buckets that requests like this one are charged to, whatever route they take; `resolved` names the caller.
+    /// Limits by a key part that this request lacks are left out, and so are limits that clients do not see.
     pub fn buckets<'r>(
         &'r self,
         facts: &Facts<'_>,
@@ -143,7 +143,7 @@ impl Ruleset {
         hashers: &LimitHashers,
     ) -> Vec<Bucket<'r>> {
         let mut buckets: Vec<Bucket<'r>> = Vec::new();
-        // what they cost is not asked
+        // the costs are not asked
         let facts = &Facts { body: Some(&RequestFields::NoBody), ..facts.clone() };
         for route in self.matcher.routes() {
             let here = Resolved { route: &route.name, path_pattern: &route.path_pattern, ..*resolved };
@@ -173,7 +173,7 @@ impl Ruleset {
         route.limits.iter().any(|id| self.limits[id.0].key.counts_by_node())
     }
 
-    /// What `consistent_hash` goes by, for the upstreams that a request of `route` may go to and that balance so.
+    /// The hashes by which `consistent_hash` chooses nodes, for the upstreams of `route` that balance so.
     pub fn balance_hashes(
         &self,
         route: &Route,
@@ -193,7 +193,7 @@ impl Ruleset {
         Ok(hashes)
     }
 
-    /// Adds to `charges` those of a request that takes `route`, one for each limit that applies to it. An error refuses
+    /// Adds the charges of a request of `route` to `charges`, one for each limit that applies to it. An error refuses
     /// the request.
     pub fn add_charges(
         &self,
@@ -206,7 +206,7 @@ impl Ruleset {
         self.add_charges_of(&route.limits, facts, resolved, hashers, charges)
     }
 
-    /// Adds to `charges` those of a request under `limits`, as far as they apply to it.
+    /// Adds the charges of a request under `limits` to `charges`, as far as the limits apply to it.
     pub fn add_charges_of(
         &self,
         limits: &[LimitId],
@@ -225,7 +225,7 @@ impl Ruleset {
         Ok(())
     }
 
-    /// Whether a request that takes `route` is under a limit that goes by what its body says.
+    /// Whether a limit of `route` depends on the request's body.
     pub fn goes_by_body(&self, route: &Route, resolved: &Resolved<'_>) -> bool {
         let goes_by_body = |id: &LimitId| {
             let limit = &self.limits[id.0];
@@ -238,7 +238,7 @@ impl Ruleset {
     fn rule_of(&self, id: LimitId, resolved: &Resolved<'_>) -> Result<RuleRef, Uncharged<'_>> {
         let limit = &self.limits[id.0];
         let TermsOwner { plan, own, .. } = TermsOwner::of(limit, resolved);
-        // a candidate is tried in place of what the plan has, so not on customers who have terms of their own
+        // a candidate is tried in place of the plan's terms, so not on customers with terms of their own
         let tried_for = limit.candidate_of.unwrap_or(id);
         match (own.and_then(|own| own.of(tried_for)), limit.terms(plan)) {
             (Some(_), _) if limit.candidate_of.is_some() => Err(Uncharged::NotTried),
@@ -315,8 +315,8 @@ fn key_of_all_nodes<'r>(
     or_without(limit, key, |fault| hasher.shared_key_of_all_nodes(&limit.name, fault))
 }
 
-/// The key, or what `limit` puts in its place where a part is missing. A part that is there more than once is not missing, and
-/// whoever makes one unreadable is not skipped for it.
+/// The key, or the substitute that `limit` names where a part is missing. A part that is there more than once is not missing, and
+/// a client that makes one unreadable is not exempt from the limit.
 fn or_without<'r, T>(
     limit: &'r Limit,
     key: Result<T, KeyFault<'r>>,

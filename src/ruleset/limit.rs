@@ -20,7 +20,7 @@ pub struct Limit {
     pub name: String,
     /// The algorithm of every plan.
     pub algorithm: AlgorithmName,
-    /// What is counted by.
+    /// The key by which requests are counted.
     pub key: Key,
     /// The level whose groups have the parameters: the innermost in the key. `None` where customers have them.
     pub level: Option<String>,
@@ -28,13 +28,13 @@ pub struct Limit {
     pub mode: Mode,
     /// The different parameters that [`Limit::terms`] point to, without repeats.
     pub rules: Vec<Rule>,
-    /// What holds for each plan, indexed by [`PlanId`].
+    /// The terms of each plan, indexed by [`PlanId`].
     pub plans: Vec<PlanTerms>,
-    /// What holds for a request without a plan; `None` only where every request has one.
+    /// The terms of a request without a plan; `None` only where every request has one.
     pub without_plan: Option<PlanTerms>,
-    /// What becomes of a request that lacks a part of the key.
+    /// How the limit treats a request that lacks a part of the key.
     pub missing_key: MissingKey,
-    /// What becomes of a request over the limit.
+    /// How the limit treats a request that is over it.
     pub over_limit: OverLimit,
     /// From which shares of the quota on clients are warned: percents, rising.
     pub warn_at: Vec<u8>,
@@ -42,7 +42,7 @@ pub struct Limit {
     pub priority: Vec<u8>,
     /// How many keys are remembered at most.
     pub max_keys: u64,
-    /// What becomes of what keys have used when a reload changes the parameters.
+    /// Whether keys keep their usage when a reload changes the parameters.
     pub on_change: OnChange,
     /// The tokens that a request costs.
     pub cost: CostRule,
@@ -88,7 +88,7 @@ impl Limit {
         }
     }
 
-    /// Whether a denial by this limit denies the request. Those that do not watch, mark or divert.
+    /// Whether a denial by this limit denies the request. All other limits watch, mark or divert.
     pub const fn enforces(&self) -> bool {
         let acts = matches!(self.over_limit, OverLimit::Deny(_) | OverLimit::Delay { .. });
         acts && !self.shadow && self.candidate_of.is_none()
@@ -99,7 +99,7 @@ impl Limit {
         !self.shadow && self.candidate_of.is_none()
     }
 
-    /// What holds for `plan`.
+    /// The terms of `plan`.
     pub fn terms(&self, plan: Option<PlanId>) -> PlanTerms {
         let terms = match plan {
             Some(PlanId(plan)) => self.plans.get(plan).copied(),
@@ -127,7 +127,7 @@ impl Limit {
         in_key.chain(of_cost).chain(of_reserve)
     }
 
-    /// Whether it goes by what the request's body says.
+    /// Whether the key or the charge depends on the request's body.
     pub fn goes_by_body(&self) -> bool {
         self.body_fields().next().is_some()
     }
@@ -160,8 +160,8 @@ impl Limit {
             && self.key.parts.iter().all(is_known)
     }
 
-    /// What a request is charged under `rule` when it comes, and how. Slots are taken then and come back by themselves,
-    /// whatever is said of tokens.
+    /// The charge of a request under `rule` on its arrival, and how. Slots are taken then and come back by themselves,
+    /// whatever the limit says about tokens.
     pub fn asks(&self, rule: &Rule, facts: &Facts<'_>) -> (Cost, Enforcement) {
         let (cost, consumes) = match (&self.charge.when, &self.charge.reserve) {
             _ if rule.holds() => (self.cost.on_request(facts).unwrap_or(1), true),
@@ -180,13 +180,13 @@ impl Limit {
         (cost, Enforcement { enforces: self.enforces(), consumes, counts_denied: self.charge.denied && !rule.holds() })
     }
 
-    /// What so many tokens cost by the price in `column`, of the model that a request with this body names.
+    /// The cost of `number` tokens by the price in `column` of the model that a request with this body names.
     pub fn priced(&self, number: Cost, column: usize, body: Option<&RequestFields>) -> Cost {
         let prices = if let CostRule::Response(cost) = &self.cost { cost.prices(body) } else { &[] };
         rounded_up(ResponseCost::price(Weight::Price(column), prices).millionths(number))
     }
 
-    /// Whether what a request is charged under `rule` when it comes may have to be settled; `known` is what its head
+    /// Whether the charge of a request under `rule` on its arrival may have to be settled; `known` is the cost that its head
     /// tells.
     pub fn settles_later(&self, rule: &Rule, known: Option<Cost>) -> bool {
         !rule.holds() && (known.is_none() || self.charge.when != When::Request)
@@ -199,12 +199,12 @@ impl Limit {
         self.charge.when != When::Request || !told
     }
 
-    /// Whether the end of a request changes nothing about what it was charged when it came.
+    /// Whether the charge on a request's arrival is final: its end changes nothing.
     pub fn is_settled_at_once(&self) -> bool {
         !self.algorithm.holds() && !self.gives_back()
     }
 
-    /// What a request cost, of which its head told `known` and its response `told`.
+    /// The real cost of a request of which its head told `known` and its response `told`.
     pub fn real_cost(&self, known: Option<Cost>, exchange: &Exchange, told: ReportedCost) -> RealCost {
         if let When::Response { if_status } = &self.charge.when {
             let is_listed = |status: u16| if_status.iter().any(|(from, to)| (*from..=*to).contains(&status));
@@ -248,7 +248,7 @@ impl Limit {
     }
 }
 
-/// What a limit asks of one plan.
+/// The terms of a limit for one plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlanTerms {
     /// Nothing: the limit does not apply.
@@ -257,7 +257,7 @@ pub enum PlanTerms {
     Rule(usize),
 }
 
-/// What becomes of a request that lacks a part of a limit's key.
+/// How a limit treats a request that lacks a part of its key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MissingKey {
     /// It is refused with 400 (401 where the part is the customer).
@@ -269,7 +269,7 @@ pub enum MissingKey {
     Skip,
 }
 
-/// What becomes of what keys have used when a reload changes a limit's parameters.
+/// Whether keys keep their usage when a reload changes a limit's parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnChange {
     /// It is carried over by the algorithm's rule: a spent bucket stays spent.
@@ -279,7 +279,7 @@ pub enum OnChange {
     Reset,
 }
 
-/// What becomes of a request over a limit.
+/// How a limit treats a request that is over it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OverLimit {
     /// It is denied.
@@ -290,7 +290,7 @@ pub enum OverLimit {
         max_wait: Nanos,
         /// How many may wait at once, over all keys; `None` for any number.
         max_waiting: Option<u64>,
-        /// The answer to those that are denied.
+        /// The answer to denied requests.
         denied: Denied,
     },
     /// It goes to this upstream instead of the route's.

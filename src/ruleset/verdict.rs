@@ -14,7 +14,7 @@ use crate::units::Nanos;
 /// Where a request's key stands under each limit. Most requests are under few limits.
 pub type Standings = SmallVec<[Standing; 2]>;
 
-/// What becomes of a request under all its limits.
+/// The outcome of a request under all its limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     /// Admitted or denied.
@@ -47,11 +47,11 @@ pub struct Standing {
     pub enforces: bool,
     /// Whether clients are told of it.
     pub visible: bool,
-    /// What that limit said of the request.
+    /// The limit's decision on the request.
     pub decision: Decision,
-    /// What the limit promises.
+    /// The limit's policy, as headers show it.
     pub policy: Policy,
-    /// What is left of it.
+    /// The headroom that is left.
     pub headroom: Headroom,
 }
 
@@ -91,7 +91,7 @@ impl Verdict {
         Self { outcome: Outcome::Admit { wait: Nanos::ZERO }, standings: Standings::new(), tightest: None }
     }
 
-    /// Combines what came of `charges`.
+    /// Combines the decisions on `charges`.
     pub fn new(ruleset: &Ruleset, charges: &[Charge], charged: &[Charged]) -> Self {
         let mut verdict = Self::unlimited();
         verdict.set(ruleset, charges, charged);
@@ -105,7 +105,7 @@ impl Verdict {
         for (position, (charge, charged)) in charges.iter().zip(charged).enumerate() {
             let limit = &ruleset.limits[charge.limit];
             let enforces = charge.enforcement.enforces;
-            // of what could not be asked nobody knows what is left
+            // the headroom of a limit that could not be asked is unknown
             let visible = limit.is_visible() && charge.taken != Taken::FailedOpen;
             match charged.decision {
                 Decision::Admit { wait } if enforces => longest_wait = longest_wait.max(wait),
@@ -144,7 +144,7 @@ impl Verdict {
         }
     }
 
-    /// The `charges` that took something when the request was admitted. Limits that let pass what is over them took
+    /// The `charges` that took something when the request was admitted. Limits that let requests over them pass took
     /// nothing for it.
     pub fn taken<'a>(&'a self, charges: &'a [Charge]) -> impl Iterator<Item = (&'a Charge, &'a Standing)> {
         let took =
@@ -194,7 +194,7 @@ impl Verdict {
         self.passed_over().map(|id| &ruleset.limits[id.0]).filter(|limit| limit.is_visible())
     }
 
-    /// What clients are warned of. Nothing on a denial.
+    /// The warnings for the client. None on a denial.
     pub fn warnings<'v>(&'v self, ruleset: &'v Ruleset) -> impl Iterator<Item = LimitWarning<'v>> {
         let told = self.standings.iter().filter(|standing| standing.visible && !self.is_denied());
         told.filter_map(|standing| {
@@ -205,7 +205,7 @@ impl Verdict {
         })
     }
 
-    /// What a limit and its candidate say of the request, where that can be compared: by position of the candidate's
+    /// The decisions of a limit and of its candidate, where the two can be compared: by position of the candidate's
     /// standing. Where another limit denies the request it would be denied under either.
     pub fn compared(&self, ruleset: &Ruleset) -> impl Iterator<Item = (usize, Decision)> {
         let candidates = self.standings.iter().enumerate().filter_map(|(position, standing)| {
@@ -220,8 +220,8 @@ impl Verdict {
 
     /// The candidate that has to be charged although the request was denied, by position, and its charge: the limit
     /// beside which it is tried is the only one that denies, and the candidate would admit. Were it in force, the
-    /// request would pass. One that counts denied requests has been charged already; one that counts what runs is left
-    /// as it is, because nobody knows how long the request would have run.
+    /// request would pass. A candidate that counts denials has been charged already; one that counts running requests is left
+    /// as it is, because the time that the request would have run is unknown.
     pub fn candidate_to_charge(&self, ruleset: &Ruleset, charges: &[Charge]) -> Option<(usize, Charge)> {
         let Outcome::Deny(_) = self.outcome else { return None };
         let mut admitting = self.compared(ruleset).map(|(position, _)| position);
@@ -232,14 +232,14 @@ impl Verdict {
         (!holds && !charge.enforcement.counts_denied).then_some((position, alone))
     }
 
-    /// What came of a charge that was made by itself, in place of what was said of the limit at `position` before.
+    /// Puts the decision on a charge that was made by itself in the place of the earlier one, of the limit at `position`.
     pub fn replace(&mut self, position: usize, charged: Charged) {
         if let Some(standing) = self.standings.get_mut(position) {
             (standing.decision, standing.headroom) = (charged.decision, charged.headroom);
         }
     }
 
-    /// What becomes of the request in a word, the limit that is named for it, and how long it waits.
+    /// The outcome in a word, the limit that is named for it, and the time that the request waits.
     pub fn summary(&self, ruleset: &Ruleset, bypassed: bool) -> (&'static str, Option<LimitId>, Nanos) {
         let tightest = self.tightest.and_then(|position| self.standings.get(position)).map(|standing| standing.limit);
         let Outcome::Admit { wait } = self.outcome else { return ("denied", tightest, Nanos::ZERO) };
@@ -262,7 +262,7 @@ impl Verdict {
     }
 }
 
-/// A denial for good outweighs every denial that ends, and one whose end nobody knows yields to all others.
+/// A denial for good outweighs every denial that ends, and a denial whose end is unknown yields to all others.
 fn severity(denial: Denial) -> Nanos {
     match denial {
         Denial::Busy => Nanos::ZERO,
