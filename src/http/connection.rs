@@ -118,25 +118,20 @@ async fn serve_http1<S: Service>(
         let ended = match failure {
             None => {
                 client.begin(&head);
-                let mut request = Client::Http1(&mut client);
-                // the memory is only there while a request is being handled
-                let served = Box::pin(exchange::serve(worker, &mut request, &head, peer, presence, timer));
-                match catch_panic(served).await {
+                let served = {
+                    let mut request = Client::Http1(&mut client);
+                    // a connection has the room for this all the time: fetching it for each request costs more
+                    let serving = pin!(exchange::serve(worker, &mut request, &head, peer, presence, timer));
+                    catch_panic(serving).await
+                };
+                match served {
                     Ok(ended) => ended,
                     Err(_) if client.is_answered => Ended::CutOff,
-                    Err(_) => {
-                        client.keeps_alive = false;
-                        let response = worker.service.internal_error();
-                        exchange::answer(worker, &mut Client::Http1(&mut client), &response, timer).await
-                    }
+                    // seldom, and large, as below: the memory is only there while it is needed
+                    Err(_) => Box::pin(answer_panic(worker, &mut client, timer)).await,
                 }
             }
-            Some(failure) => {
-                client.begin_unreadable();
-                let mut exchange = worker.service.begin(peer, Version::Http11, timer.now());
-                let response = exchange.failed(&failure);
-                exchange::answer(worker, &mut Client::Http1(&mut client), &response, timer).await
-            }
+            Some(failure) => Box::pin(answer_unreadable(worker, &mut client, &failure, peer, timer)).await,
         };
         presence.set(None);
         presence.is_idle(timer.now());
@@ -155,6 +150,27 @@ async fn serve_http1<S: Service>(
             }
         }
     }
+}
+
+/// Answers a request in whose handling the gateway panicked.
+async fn answer_panic<S: Service>(worker: &Worker<S>, client: &mut Http1Client, timer: &mut Timer) -> Ended {
+    client.keeps_alive = false;
+    let response = worker.service.internal_error();
+    exchange::answer(worker, &mut Client::Http1(client), &response, timer).await
+}
+
+/// Answers a client whose request has no head that can be read.
+async fn answer_unreadable<S: Service>(
+    worker: &Worker<S>,
+    client: &mut Http1Client,
+    failure: &Failure,
+    peer: &Arc<Peer>,
+    timer: &mut Timer,
+) -> Ended {
+    client.begin_unreadable();
+    let mut exchange = worker.service.begin(peer, Version::Http11, timer.now());
+    let response = exchange.failed(failure);
+    exchange::answer(worker, &mut Client::Http1(client), &response, timer).await
 }
 
 /// What came in place of, or as, the head of a request.
